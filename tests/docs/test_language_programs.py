@@ -38,8 +38,6 @@ REFUSED = {
         ("functions", "main"): "unsupported-op",
         ("one_head", "prefill"): "unsupported-op",
         ("one_head", "decode"): "unsupported-op",
-        ("two_of_eight", "main"): "csl-kernel",
-        ("clamped", "main"): "csl-kernel",
         ("stack", "main"): "does-not-fit",
     },
 }

@@ -64,7 +64,6 @@ def _refused(words: str, code: str = "config-unsupported") -> Row:
     return _row("", whole, whole, whole)
 
 
-_CSL_EXPERTS = Refused("csl-kernel", "'top_k'")
 _CUDA_WINDOW = Refused("cuda-graph", "has a window")
 _CUDA_EXPERTS = Refused("cuda-graph", "is 'none', not 'causal'")
 _CUDA_LAYER_NORM = Refused("cuda-graph", "comes from graph.add, not graph.rms_norm")
@@ -111,25 +110,21 @@ TABLE: dict[tuple[str, str], Row] = {
     ("starcoder2", ""): _row("tiny_families/starcoder2-4h2-plain-f16", cuda=_CUDA_LAYER_NORM),
     ("starcoder2", "window"): _row("tiny_families/starcoder2-5h1-window", cuda=_CUDA_WINDOW),
     ("internlm2", ""): _row("tiny_families/internlm2-6h2"),
-    ("mixtral", ""): _row("tiny_experts/mixtral-5x2", csl=_CSL_EXPERTS, cuda=_CUDA_EXPERTS),
+    ("mixtral", ""): _row("tiny_experts/mixtral-5x2", cuda=_CUDA_EXPERTS),
     ("mixtral", "window"): _refused("sliding-window attention is not supported"),
-    ("qwen2_moe", ""): _row("tiny_experts/qwen2-moe-6x2", csl=_CSL_EXPERTS, cuda=_CUDA_EXPERTS),
-    ("qwen3_moe", ""): _row("tiny_experts/qwen3-moe-7x3", csl=_CSL_EXPERTS, cuda=_CUDA_EXPERTS),
-    ("gpt_oss", "window"): _row(
-        "tiny_gpt_oss/gpt-oss-5x2-yarn", csl=_CSL_EXPERTS, cuda=_CUDA_WINDOW
-    ),
+    ("qwen2_moe", ""): _row("tiny_experts/qwen2-moe-6x2", cuda=_CUDA_EXPERTS),
+    ("qwen3_moe", ""): _row("tiny_experts/qwen3-moe-7x3", cuda=_CUDA_EXPERTS),
+    ("gpt_oss", "window"): _row("tiny_gpt_oss/gpt-oss-5x2-yarn", cuda=_CUDA_WINDOW),
     ("deepseek_v2", ""): _row(
         "",
         cuda_chunks=Refused("cuda-shape", "latent_block has no kernel for the tokens of a chunk"),
     ),
     ("deepseek_v2", "experts"): _row(
         "tiny_latent_experts/deepseek-v2-8x3",
-        csl=_CSL_EXPERTS,
         cuda=Refused("cuda-graph", "a feed-forward block stays: graph.matmul also gives"),
     ),
     ("deepseek_v3", "experts"): _row(
         "tiny_latent_experts/deepseek-v3-8x3",
-        csl=Refused("csl-kernel", "'sigmoid'"),
         cuda=Refused("cuda-graph", "a feed-forward block stays: graph.matmul also gives"),
     ),
 }

@@ -20,6 +20,7 @@ _OF_AN_ELEMENT = {
     "gelu_erf": 130,
     "gelu_tanh": 77,
     "tanh": 69,
+    "sigmoid": 99,
 }
 """A function of one element, by kernel and form."""
 _OF_A_ROW = {
@@ -39,8 +40,8 @@ OF_A_FACTOR = 8
 """Reading an element of such a row, by which a row of weights is multiplied."""
 FOUND = 17
 """The index of what was found, for a row."""
-HALVED = 28
-"""A choice between the halves of a row, its maximum apart."""
+READ = 2
+"""The element that is looked for, read at each choice between halves."""
 OF_A_CHOSEN_ROW = (7, 2)
 """The loop around several such rows, and the address of each half."""
 _LOOPED = 17
@@ -53,7 +54,7 @@ descriptors are moved."""
 def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
     """Cycles of a kernel that goes row by row, with a call of a function for each element."""
     whole = max(windows, key=lambda w: w.size)
-    if op.kernel in ("exp", "silu", "gelu", "tanh"):
+    if op.kernel in ("exp", "silu", "gelu", "tanh", "sigmoid"):
         return _OF_AN_ELEMENT["_".join([op.kernel, *map(str, op.params.values())])] * whole.size
     rows = min(windows, key=lambda w: w.size).size
     if op.kernel == "merge_softmax":

@@ -6,6 +6,7 @@ together (``sharing.py``); scratch is shared by all kernels, since none keeps an
 
 from __future__ import annotations
 
+from meshc.analysis.csl.choosing import choosing
 from meshc.analysis.csl.codes import CODES, KERNEL, WORD_BYTES, WORDS, decoding
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import rows_of
@@ -55,6 +56,8 @@ def _own_scratch(op: Compute, costs: Costs) -> tuple[DType, int]:
         return to.dtype, 0 if plan is None else plan.scratch
     if op.kernel == "square_sum":
         return to.dtype, given[1].size
+    if op.kernel == "top_k":
+        return DType.F32, choosing(op, to.dims[-1].extent).scratch
     if op.kernel == "rotate":
         return to.dtype, to.size // to.dims[0].extent
     if op.kernel == "rope":  # one by one, two products of each head's lanes of one row

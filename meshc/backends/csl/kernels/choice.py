@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from meshc.analysis.csl.choosing import search_cycles
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.element_costs import FOUND, HALVED, OF_A_CHOSEN_ROW
+from meshc.analysis.csl.element_costs import FOUND, OF_A_CHOSEN_ROW, READ
 from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.rows import Row, Rows
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
@@ -26,16 +27,15 @@ class Choice(Rows):
         """Predicted cycles on a core that does not have the element, and so looks at all it has."""
         to, source, _ = windows
         around, address = OF_A_CHOSEN_ROW if to.size > 1 else (0, 0)
-        found, many = FOUND + around, source.dims[-1].extent
-        while many > 1:
-            half = many // 2
-            found += HALVED + address + costs.vector("convert", source.dtype, half, ())
-            many -= half
-        return to.size * found
+        address += READ
+        search = search_cycles(
+            source.dims[-1].extent,
+            lambda half: address + costs.vector("convert", source.dtype, half, ()),
+        )
+        return to.size * (FOUND + around + search)
 
     def _first_at(self, op: Compute, windows: list[Window]) -> list[str]:
-        """The first half of the lanes while it has an equal one, else the second, until one lane is
-        left; lanes without an element come last."""
+        """Lanes without an element come last."""
         to, source, tops = windows
         if source.dtype == DType.BF16 or tops.dtype == DType.BF16:
             fail("csl-dtype", f"'{op.kernel}' of bf16", op.span, help="sums in f32 are compared")
@@ -47,27 +47,11 @@ class Choice(Rows):
         none = literal(float("-inf"), DType.F32)
         here = expression(rank, self.code.descriptors.spell)
 
-        lowest, kind = literal(float("-inf"), source.dtype), element(source.dtype)
-
         def write(row: Row) -> list[str]:
             lane = row[1].moved(own("lane") * lanes.stride)
-            part = f"@set_dsd_length({self.code.descriptors.memory(lane)}, @as(u16, half))"
             top = self._cell(row[2])
-            most = f"{builtin('fmax', source.dtype)}(&most, most, {part});"
             return [
-                "var lane: i16 = 0;",
-                f"var many: i16 = {lanes.extent};",
-                "while (many > 1) {",
-                f"{PAD}const half = many >> 1;",
-                f"{PAD}var most: {kind} = {lowest};",
-                f"{PAD}{most}",
-                f"{PAD}if (most == {top}) {{",
-                f"{PAD}{PAD}many = half;",
-                f"{PAD}}} else {{",
-                f"{PAD}{PAD}lane += half;",
-                f"{PAD}{PAD}many -= half;",
-                f"{PAD}}}",
-                "}",
+                *first_of(self.code, row[1], top),
                 f"const index = @as(f32, {here}) * {block}.0 + @as(f32, lane);",
                 f"const found = {self._cell(lane)} == {top} and index < {limit}.0;",
                 f"{self._cell(row[0])} = if (found) -index else {none};",
@@ -75,3 +59,27 @@ class Choice(Rows):
 
         lines = self._each(to, (to, source, tops), write)
         return lines if to.size > 1 else ["{", *(PAD + line for line in lines), "}"]
+
+
+def first_of(code: SharedCode, row: Window, top: str) -> list[str]:
+    """The ``lane`` of a ``row`` at which ``top``, its largest, stands first: the first half of the
+    lanes while it has an equal one, else the second, until one lane is left."""
+    (lanes,) = row.dims
+    half = code.descriptors.memory(row.moved(own("lane") * lanes.stride))
+    most = f"{builtin('fmax', row.dtype)}(&most, most, @set_dsd_length({half}, @as(u16, half)));"
+    lowest = literal(float("-inf"), row.dtype)
+    return [
+        "var lane: i16 = 0;",
+        f"var many: i16 = {lanes.extent};",
+        "while (many > 1) {",
+        f"{PAD}const half = many >> 1;",
+        f"{PAD}var most: {element(row.dtype)} = {lowest};",
+        f"{PAD}{most}",
+        f"{PAD}if (most == {top}) {{",
+        f"{PAD}{PAD}many = half;",
+        f"{PAD}}} else {{",
+        f"{PAD}{PAD}lane += half;",
+        f"{PAD}{PAD}many -= half;",
+        f"{PAD}}}",
+        "}",
+    ]

@@ -57,6 +57,7 @@ class Rows:
             "silu": self._silu,
             "gelu": self._gelu,
             "tanh": self._tanh,
+            "sigmoid": self._sigmoid,
         }
 
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
@@ -272,6 +273,9 @@ class Rows:
 
     def _tanh(self, op: Compute, windows: list[Window]) -> list[str]:
         return self._mapped(op, windows, "tanh", "math.tanh_f32({0})")
+
+    def _sigmoid(self, op: Compute, windows: list[Window]) -> list[str]:
+        return self._mapped(op, windows, "sigmoid", "1.0 / (1.0 + math.exp_f32(-{0}))")
 
     def _mapped(self, op: Compute, windows: list[Window], name: str, text: str) -> list[str]:
         to, source = windows

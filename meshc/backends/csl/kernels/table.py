@@ -19,6 +19,7 @@ from meshc.backends.csl.kernels.caches import Caches
 from meshc.backends.csl.kernels.choice import Choice
 from meshc.backends.csl.kernels.codes import Codes
 from meshc.backends.csl.kernels.elements import Elements, alike, operations
+from meshc.backends.csl.kernels.gates import Gates
 from meshc.backends.csl.kernels.masks import Masks
 from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.backends.csl.kernels.routing import Routing
@@ -71,15 +72,17 @@ class Kernels:
         self.rows = Rows(self.code, costs)
         self.routing = Routing(self.code, costs)
         self.choice = Choice(self.code, costs)
+        self.gates = Gates(self.code, costs)
         self.caches = Caches(self.code)
         self.masks = Masks(self.code)
         self.codes = Codes(self.code, costs)
         self.rotary = Rotary(self.code, costs, known_at_start, of_rounds, phases)
-        self._own = (self.rows, self.routing, self.choice, self.caches, self.masks)
+        self._own = (self.rows, self.routing, self.choice, self.gates, self.caches, self.masks)
         self._writers: dict[str, Writer] = {
             **self.rows.writers,
             **self.routing.writers,
             **self.choice.writers,
+            **self.gates.writers,
             **self.caches.writers,
             **self.masks.writers,
             **Elements(self.code).writers,
@@ -140,6 +143,8 @@ class Kernels:
             return self.routing.cycles(op, windows, self.costs)
         if op.kernel in self.choice.writers:
             return self.choice.cycles(op, windows, self.costs)
+        if op.kernel in self.gates.writers:
+            return self.gates.cycles(op, windows, self.costs)
         if op.kernel in self.caches.writers:
             return self.caches.cycles(op, windows, self.costs)
         if op.kernel in self.masks.writers:
