@@ -31,7 +31,7 @@ _OF_A_ROW = 22
 
 @dataclass(frozen=True)
 class Choosing:
-    """How a ``top_k`` chooses ``count`` of ``lanes`` elements, from the ``kept`` of ``groups`` whose
+    """How a ``top_k`` chooses ``count`` of ``lanes`` elements, from the ``kept`` ``groups`` whose
     ``best`` elements have the largest sums; where all groups are kept they count as one."""
 
     lanes: int
