@@ -154,7 +154,7 @@ class Kernels:
         if op.kernel in self.caches.writers:
             return self.caches.cycles(op, windows, self.costs)
         if op.kernel in self.masks.writers:
-            return self.masks.cycles(windows, self.costs)
+            return self.masks.cycles(op, windows, self.costs)
         if op.kernel == "rope":
             return self.rotary.cycles(op, windows, self.costs)
         if op.kernel == "select_lanes":
