@@ -38,6 +38,14 @@ model drawn(E={E}, H={H}, G={G}, D={D}, F={F}, V=11, layers={layers}, eps=1e-5, 
 }}
 """
 """A llama of any size."""
+WINDOWED = MODEL.replace(
+    "x = llama_attention(x, attn_norm, wq, wk, wv, wo, eps, theta)",
+    "h = rms_norm(x, attn_norm, eps)\n"
+    "      q = rope(h @ wq, theta)\n"
+    "      k = rope(h @ wk, theta)\n"
+    "      x = x + gqa_attention(q, k, h @ wv, {window}, {every}) @ wo",
+)
+"""The same with a window in every so many layers."""
 
 
 class Prompts:

@@ -1,11 +1,11 @@
 """What a program for CSL may be asked for, drawn together: element types, batches of requests, one
-program for both phases or two, prompts in chunks, regions, policies of caches and both
+program for both phases or two, prompts in chunks, regions, policies of caches, windows and both
 architectures. A combination gives the logits of the interpreter of one request, or is refused."""
 
 import pytest
 from csl_decoding import TINY
 from csl_layers import wafer
-from csl_prompts import MODEL, Conversation
+from csl_prompts import MODEL, WINDOWED, Conversation
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 
@@ -19,8 +19,8 @@ JOINED = ("one", "copied", "moved")
 
 
 def sizes(dice):
-    """Those of a small llama."""
-    groups = dice.randint(1, 3)
+    """Those of a small llama, perhaps one with windows."""
+    groups, window = dice.randint(1, 3), dice.choice([0, dice.randint(1, 9)])
     return {
         "E": dice.randint(2, 14),
         "H": groups * dice.randint(1, 3),
@@ -28,6 +28,7 @@ def sizes(dice):
         "D": 2 * dice.randint(1, 3),
         "F": dice.randint(2, 14),
         "layers": dice.randint(1, 3),
+        **({"window": window, "every": dice.randint(1, 3)} if window else {}),
     }
 
 
@@ -72,7 +73,8 @@ def check(case, folder):
     options, path = dict(case["options"]), TINY / str(case["model"])
     if not isinstance(case["model"], str):
         path = folder / "drawn.mesh"
-        path.write_text(MODEL.format(dtype=options["dtype"], **case["model"]))
+        text = WINDOWED if "window" in case["model"] else MODEL
+        path.write_text(text.format(dtype=options["dtype"], **case["model"]))
     options["device"] = wafer(folder, case["arch"], *case["wafer"])
     alone = options.get("phase") == "decode"
     try:

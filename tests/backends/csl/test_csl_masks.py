@@ -44,7 +44,9 @@ def drawn(dice):
     }
     if kernel == "mask_window":
         given["window"] = window
-    words = ", ".join(f'{n} = "{v}"' if isinstance(v, str) else f"{n} = {v}" for n, v in given.items())
+    words = ", ".join(
+        f'{n} = "{v}"' if isinstance(v, str) else f"{n} = {v}" for n, v in given.items()
+    )
     return kernel, words
 
 
@@ -56,9 +58,7 @@ def check(seed, folder, monkeypatch):
     module = tile_text(program(dtype, shape, [drawn(dice) for _ in range(6)]), arch)
     machine = TileMachine(module)
     rng = np.random.default_rng(seed)
-    tensors = {
-        f"s{n}": rng.integers(-9, 9, (2, 2, *shape)).astype(DTYPES[dtype]) for n in range(6)
-    }
+    tensors = {f"s{n}": rng.integers(-9, 9, (2, 2, *shape)).astype(DTYPES[dtype]) for n in range(6)}
     prepare(emit({"main": module}), tensors, folder, monkeypatch)
     hidden = []
     for position in (0, 1, dice.randint(2, 40), dice.randint(2, 2000)):

@@ -18,7 +18,7 @@ from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import fail
 
-_ROW = 24
+_ROW = {"mask_causal": 24, "mask_window": 14}
 """Cycles of the scalar code of a row, and of its first key that is not seen; like those of a row's
 head, measured on the simulator."""
 _HEAD = 20
@@ -38,21 +38,19 @@ class Masks:
         }
 
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
-        """Predicted cycles of a mask by which half of the keys are not seen or, with a window, all
-        those before that of the last key."""
-        *heads, rows, keys = windows[0].dims
-        masked = keys.extent // 2
-        if op.kernel == "mask_window":
-            masked = max(0, keys.extent - _window(op) // _apart(op))
-        each = SETUP + costs.vector("add", windows[0].dtype, masked, (1,))
-        return rows.extent * (_ROW + windows[0].inner(heads).size * (_HEAD + each))
+        """Predicted cycles of a mask."""
+        *heads, rows, _ = windows[0].dims
+        masked, hidden = _hidden(op, windows[0])
+        each = SETUP + costs.vector("add", windows[0].dtype, hidden, (1,))
+        inside = masked * windows[0].inner(heads).size * (_HEAD + each)
+        return rows.extent * _ROW[op.kernel] + inside
 
     def _mask_causal(self, op: Compute, windows: list[Window]) -> list[str]:
         """Scores [.., rows, keys]; ``until`` is the position behind the last that a row sees."""
         row, keys = self._row(op, windows[0])
         rest = f"@increment_dsd_offset({row}, seen, {element(windows[0].dtype)})"
         lines = [
-            f"const seen = if (until <= first) @as(i16, 0) else {_count('until - first', op)};",
+            f"const seen = if (until <= first) @as(i16, 0) else {self._count(op, own('until') - own('first'))};",
             f"const beyond = {keys} - seen;",
             "if (beyond > 0) {",
             *self._lowest(windows[0], f"@set_dsd_length({rest}, @as(u16, beyond))"),
@@ -61,13 +59,13 @@ class Masks:
         return self._rows(op, windows[0], lines)
 
     def _mask_window(self, op: Compute, windows: list[Window]) -> list[str]:
-        """The same; ``seen`` counts the positions from the first key to the query."""
+        """The same; ``reach`` counts the positions from the first key to the query."""
         row, keys = self._row(op, windows[0])
         window = _window(op)
         lines = [
-            "const seen = until - first;",
-            f"if (seen > {window}) {{",
-            f"{PAD}const passed = {_count(f'seen - {window}', op)};",
+            "const reach = until - first;",
+            f"if (reach > {window}) {{",
+            f"{PAD}const passed = {self._count(op, own('reach') - window)};",
             f"{PAD}const hidden = if (passed < {keys}) passed else {keys};",
             *self._lowest(windows[0], f"@set_dsd_length({row}, @as(u16, hidden))"),
             "}",
@@ -101,6 +99,12 @@ class Masks:
         descriptor = self.code.descriptors.memory(row.inner([Dim(keys.extent, keys.stride)]))
         return descriptor, expression(keys.steps, self.code.descriptors.spell)
 
+    def _count(self, op: Compute, positions: Expr) -> str:
+        """Keys at the first of so many positions, and at steps from there."""
+        apart, spell = _apart(op), self.code.descriptors.spell
+        text = expression(positions + (apart - 1), spell)
+        return text if apart == 1 else f"({text}) / {apart}"
+
     def _lowest(self, scores: Window, lanes: str) -> list[str]:
         """Minus infinity in ``lanes`` of each head, as statements of a block."""
         number = literal(float("-inf"), scores.dtype)
@@ -113,6 +117,18 @@ class Masks:
 def _index(variable: str, dim: Dim) -> Expr:
     """The variable of a loop over ``dim``."""
     return own(variable) if dim.extent > 1 else Expr.const(0)
+
+
+def _hidden(op: Compute, scores: Window) -> tuple[int, int]:
+    """In how many rows a mask hides keys, and how many in each. Queries of several rows lie
+    anywhere among the keys, a single one behind them."""
+    rows, keys = (dim.extent for dim in scores.dims[-2:])
+    if op.kernel == "mask_causal":
+        return rows, keys // 2
+    passed = max(0, keys - _window(op) // _apart(op))
+    if rows == 1:
+        return min(passed, 1), passed
+    return rows * passed // keys, passed // 2
 
 
 def _apart(op: Compute) -> int:
@@ -129,12 +145,6 @@ def _window(op: Compute) -> int:
     window = op.params["window"]
     assert isinstance(window, int)
     return min(window, _FARTHEST)
-
-
-def _count(positions: str, op: Compute) -> str:
-    """Keys at the first of so many ``positions`` and at steps from there."""
-    apart = _apart(op)
-    return positions if apart == 1 else f"({positions} + {apart - 1}) / {apart}"
 
 
 def _position(op: Compute, name: str) -> Expr:
