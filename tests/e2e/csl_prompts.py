@@ -230,5 +230,10 @@ class Conversation:
         for number, run in enumerate(runs):
             ids = np.array(run)[None]
             told = {"len": len(run)} if position is None else {"pos": position + number}
-            made.append(({"tokens": ids, "x": table[ids]}, told))
+            rows = table[ids]
+            if "positions" in [*weights]:
+                first = 0 if position is None else position + number
+                learned = np.asarray(weights["positions"])[first : first + len(run)]
+                rows = rows.astype(np.float32) + learned.astype(np.float32)
+            made.append(({"tokens": ids, "x": rows}, told))
         return Trace(weights, tuple(made))

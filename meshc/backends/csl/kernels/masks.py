@@ -1,8 +1,8 @@
 """Masks of scores by position: of keys behind a row's query, and of those before its window.
 
-Positions of keys grow with their lanes. So the keys that a row sees follow each other, and a mask is
-one operation on a row: on the lanes from the first key on that lies behind the query, or on those
-from the first lane on whose keys lie before the window.
+Positions of keys grow with their lanes. So the keys that a row sees follow each other, and a mask
+is one operation on a row: on the lanes from the first key on that lies behind the query, or on all
+lanes up to the last key that lies before the window.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ class Masks:
         """Scores [.., rows, keys]; ``until`` is the position behind the last that a row sees."""
         row, keys = self._row(op, windows[0])
         rest = f"@increment_dsd_offset({row}, seen, {element(windows[0].dtype)})"
+        count = self._count(op, own("until") - own("first"))
         lines = [
-            f"const seen = if (until <= first) @as(i16, 0) else {self._count(op, own('until') - own('first'))};",
+            f"const seen = if (until <= first) @as(i16, 0) else {count};",
             f"const beyond = {keys} - seen;",
             "if (beyond > 0) {",
             *self._lowest(windows[0], f"@set_dsd_length({rest}, @as(u16, beyond))"),

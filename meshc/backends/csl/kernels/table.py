@@ -41,8 +41,8 @@ from meshc.ir.types import DType
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
-_POINTWISE = {"add": "fadd", "mul": "fmul", "max": "fmax"}
-_WITH_NUMBER = {"scale": ("mul", "factor"), "at_least": ("max", "value")}
+_POINTWISE = {"add": "fadd", "mul": "fmul", "larger": "fmax"}
+_WITH_NUMBER = {"scale": ("mul", "factor"), "at_least": ("larger", "value")}
 """The operation of a kernel that takes a number, and the parameter that is this number."""
 
 
@@ -92,9 +92,11 @@ class Kernels:
             "copy": self._copy,
             "add": self._pointwise,
             "mul": self._pointwise,
+            "larger": self._pointwise,
             "scale": self._with_number,
             "at_least": self._with_number,
             "relu2": self._relu2,
+            "clamp": self._clamp,
             "gemm": self._gemm,
             "rotate": self._rotate,
             "select_lanes": self._select_lanes,
@@ -161,9 +163,8 @@ class Kernels:
             return windows[0].dims[0].extent * _SELECTED
         if op.kernel == "rotate":
             return 3 * SETUP + self._vector(op, windows) + 2 * (windows[0].size // 4)
-        operations = 2 if op.kernel == "relu2" else 1
         operands = _operands(op, windows)
-        return self._in_parts(operands, lambda part: self._vector(op, part), operations)
+        return self._in_parts(operands, lambda part: self._vector(op, part), _operations(op))
 
     def steps(self, op: Compute) -> int:
         """The cycles of a kernel in vector steps, during which the core's transfers stand still."""
@@ -175,7 +176,7 @@ class Kernels:
             return batch * chosen.steps
         if op.kernel == "rope" or any(op.kernel in own.writers for own in self._own):
             return self.cycles(op)
-        return self._vector(op, windows) * (2 if op.kernel == "relu2" else 1)
+        return self._vector(op, windows) * _operations(op)
 
     def _vector(self, op: Compute, windows: Sequence[Window]) -> int:
         """Cycles of one vector operation on the operands, its set-up apart."""
@@ -231,6 +232,26 @@ class Kernels:
             ]
 
         return self.code.parts((to, source), squared)
+
+    def _clamp(self, op: Compute, windows: list[Window]) -> list[str]:
+        """The larger of the element and the least; then, as there is no smaller of two, the larger
+        of the negative and of that of the most, the other way round."""
+        to, source = windows
+        _alike(op, to, source)
+        least, most = (float(op.params[name]) for name in ("least", "most"))  # type: ignore[arg-type]
+        memory = self.descriptors.memory
+        larger, negative = builtin("fmax", to.dtype), builtin("fneg", to.dtype)
+
+        def clamped(part: Sequence[Window]) -> list[str]:
+            out, given = map(memory, part)
+            return [
+                f"{larger}({out}, {given}, {literal(least, to.dtype)});",
+                f"{negative}({out}, {out});",
+                f"{larger}({out}, {out}, {literal(-most, to.dtype)});",
+                f"{negative}({out}, {out});",
+            ]
+
+        return self.code.parts((to, source), clamped)
 
     def _rotate(self, op: Compute, windows: list[Window]) -> list[str]:
         """The first dim moves down by ``by``, one place at a time."""
@@ -439,6 +460,11 @@ def _windows(op: Compute) -> list[Window]:
         if op.kernel not in CACHES:
             element(one.dtype)
     return found
+
+
+def _operations(op: Compute) -> int:
+    """Operations on all elements that a kernel of them is."""
+    return {"relu2": 2, "clamp": 4}.get(op.kernel, 1)
 
 
 def _sides(product: Product) -> tuple[Window, Window, Window]:
