@@ -18,6 +18,7 @@ from meshc.analysis.csl.windows import Dim, Window, dense, own, window
 from meshc.backends.csl.kernels.caches import Caches
 from meshc.backends.csl.kernels.choice import Choice
 from meshc.backends.csl.kernels.codes import Codes
+from meshc.backends.csl.kernels.elements import Elements, alike, operations
 from meshc.backends.csl.kernels.masks import Masks
 from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.backends.csl.kernels.routing import Routing
@@ -27,7 +28,6 @@ from meshc.backends.csl.kernels.shared_code import (
     PAD,
     SharedCode,
     first_part,
-    literal,
     repeat,
     rounds,
 )
@@ -40,11 +40,6 @@ from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
-
-_POINTWISE = {"add": "fadd", "mul": "fmul", "larger": "fmax"}
-_WITH_NUMBER = {"scale": ("mul", "factor"), "at_least": ("larger", "value")}
-"""The operation of a kernel that takes a number, and the parameter that is this number."""
-
 
 _OF_A_BATCH = 17
 """Cycles of the loop around a product of a batch, and of where its operands begin."""
@@ -87,16 +82,8 @@ class Kernels:
             **self.choice.writers,
             **self.caches.writers,
             **self.masks.writers,
+            **Elements(self.code).writers,
             "rope": self.rotary.lines,
-            "fill": self._fill,
-            "copy": self._copy,
-            "add": self._pointwise,
-            "mul": self._pointwise,
-            "larger": self._pointwise,
-            "scale": self._with_number,
-            "at_least": self._with_number,
-            "relu2": self._relu2,
-            "clamp": self._clamp,
             "gemm": self._gemm,
             "rotate": self._rotate,
             "select_lanes": self._select_lanes,
@@ -163,8 +150,8 @@ class Kernels:
             return windows[0].dims[0].extent * _SELECTED
         if op.kernel == "rotate":
             return 3 * SETUP + self._vector(op, windows) + 2 * (windows[0].size // 4)
-        operands = _operands(op, windows)
-        return self._in_parts(operands, lambda part: self._vector(op, part), _operations(op))
+        operands = alike(windows)
+        return self._in_parts(operands, lambda part: self._vector(op, part), operations(op))
 
     def steps(self, op: Compute) -> int:
         """The cycles of a kernel in vector steps, during which the core's transfers stand still."""
@@ -176,7 +163,7 @@ class Kernels:
             return batch * chosen.steps
         if op.kernel == "rope" or any(op.kernel in own.writers for own in self._own):
             return self.cycles(op)
-        return self._vector(op, windows) * _operations(op)
+        return self._vector(op, windows) * operations(op)
 
     def _vector(self, op: Compute, windows: Sequence[Window]) -> int:
         """Cycles of one vector operation on the operands, its set-up apart."""
@@ -190,68 +177,7 @@ class Kernels:
         batch = math.prod(dim.extent for dim in windows[0].dims[:-2])
         return batch, self._plan(op, products.one_product(op))
 
-    # --- one operation
-
-    def _fill(self, op: Compute, windows: list[Window]) -> list[str]:
-        (to,) = windows
-        return self.code.set(to, float(op.params["value"]))  # type: ignore[arg-type]
-
-    def _copy(self, op: Compute, windows: list[Window]) -> list[str]:
-        to, source = windows
-        return self.code.copied(to, source)
-
-    def _pointwise(self, op: Compute, windows: list[Window]) -> list[str]:
-        _alike(op, *windows)
-        operation = builtin(_POINTWISE[op.kernel], windows[0].dtype)
-        memory = self.descriptors.memory
-        return self.code.parts(
-            _operands(op, windows), lambda part: [f"{operation}({', '.join(map(memory, part))});"]
-        )
-
-    def _with_number(self, op: Compute, windows: list[Window]) -> list[str]:
-        to, source = windows
-        _alike(op, to, source)
-        operation, name = _WITH_NUMBER[op.kernel]
-        number = literal(float(op.params[name]), to.dtype)  # type: ignore[arg-type]
-        by, memory = builtin(_POINTWISE[operation], to.dtype), self.descriptors.memory
-        return self.code.parts(
-            (to, source), lambda part: [f"{by}({', '.join(map(memory, part))}, {number});"]
-        )
-
-    def _relu2(self, op: Compute, windows: list[Window]) -> list[str]:
-        """The larger of the element and zero, then its square."""
-        to, source = windows
-        _alike(op, to, source)
-        memory = self.descriptors.memory
-
-        def squared(part: Sequence[Window]) -> list[str]:
-            out, given = map(memory, part)
-            return [
-                f"{builtin('fmax', to.dtype)}({out}, {given}, 0.0);",
-                f"{builtin('fmul', to.dtype)}({out}, {out}, {out});",
-            ]
-
-        return self.code.parts((to, source), squared)
-
-    def _clamp(self, op: Compute, windows: list[Window]) -> list[str]:
-        """The larger of the element and the least; then, as there is no smaller of two, the larger
-        of the negative and of that of the most, the other way round."""
-        to, source = windows
-        _alike(op, to, source)
-        least, most = (float(op.params[name]) for name in ("least", "most"))  # type: ignore[arg-type]
-        memory = self.descriptors.memory
-        larger, negative = builtin("fmax", to.dtype), builtin("fneg", to.dtype)
-
-        def clamped(part: Sequence[Window]) -> list[str]:
-            out, given = map(memory, part)
-            return [
-                f"{larger}({out}, {given}, {literal(least, to.dtype)});",
-                f"{negative}({out}, {out});",
-                f"{larger}({out}, {out}, {literal(-most, to.dtype)});",
-                f"{negative}({out}, {out});",
-            ]
-
-        return self.code.parts((to, source), clamped)
+    # --- moves
 
     def _rotate(self, op: Compute, windows: list[Window]) -> list[str]:
         """The first dim moves down by ``by``, one place at a time."""
@@ -462,11 +388,6 @@ def _windows(op: Compute) -> list[Window]:
     return found
 
 
-def _operations(op: Compute) -> int:
-    """Operations on all elements that a kernel of them is."""
-    return {"relu2": 2, "clamp": 4}.get(op.kernel, 1)
-
-
 def _sides(product: Product) -> tuple[Window, Window, Window]:
     return product.c, product.a, product.b
 
@@ -476,24 +397,6 @@ def _multiply_add(product: Product) -> str:
     if product.mixed:
         return "@fmachs"
     return builtin("fmac", product.c.dtype)
-
-
-def _repeated(operand: Window, to: Window) -> Window:
-    """A smaller operand repeated over the leading dims that it lacks."""
-    lacking = to.dims[: len(to.dims) - len(operand.dims)]
-    return operand.inner([*(Dim(d.extent, 0, d.count) for d in lacking), *operand.dims])
-
-
-def _operands(op: Compute, windows: list[Window]) -> list[Window]:
-    """The windows as an operation on elements takes them, all of one shape."""
-    to, *others = windows
-    return [to, *(_repeated(other, to) for other in others)]
-
-
-def _alike(op: Compute, *windows: Window) -> None:
-    if len({w.dtype for w in windows}) > 1:
-        kinds = ", ".join(str(w.dtype) for w in windows)
-        fail("csl-dtype", f"'{op.kernel}' of {kinds} mixes element types", op.span)
 
 
 def _index(variable: str, count: int) -> Expr:
