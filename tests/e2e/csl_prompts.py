@@ -41,8 +41,8 @@ model drawn(E={E}, H={H}, G={G}, D={D}, F={F}, V=11, layers={layers}, eps=1e-5, 
 
 
 def model_text(dtype, window=0, every=1, sinks=False, learned=0, bound=0.0, **sizes):
-    """The text of a llama of these ``sizes``, perhaps with a ``window`` in every so many layers, with
-    ``sinks`` of softmaxes, so many ``learned`` positions, a ``bound`` of what is multiplied."""
+    """The text of a llama of these ``sizes``, perhaps with a ``window`` in every so many layers,
+    with ``sinks`` of softmaxes, ``learned`` positions, and a ``bound`` of what is multiplied."""
     text = MODEL.format(dtype=dtype, **sizes)
     seen = f"h @ wv, {'sinks, ' if sinks else ''}{window}, {every}"
     attention = f"""h = rms_norm(x, attn_norm, eps)

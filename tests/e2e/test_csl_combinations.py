@@ -1,6 +1,7 @@
 """What a program for CSL may be asked for, drawn together: element types, batches of requests, one
-program for both phases or two, prompts in chunks, regions, policies of caches, windows, sinks, learned positions and
-both architectures. A combination gives the logits of the interpreter of one request, or is refused."""
+program for both phases or two, prompts in chunks, regions, policies of caches, windows, sinks,
+learned positions and both architectures. A combination gives the logits of the interpreter of one
+request, or is refused."""
 
 import pytest
 from csl_decoding import TINY
@@ -105,26 +106,25 @@ def check(case, folder):
     return "one program" if joined else "a program each"
 
 
-EVERYTHING = {
-    **{"E": 5, "H": 2, "G": 1, "D": 2, "F": 3, "layers": 2},
-    **{"window": 2, "every": 2, "sinks": True, "learned": 6, "bound": 0.25},
-}
+SMALLEST = {"E": 5, "H": 2, "G": 1, "D": 2, "F": 3, "layers": 2}
+ADDED = {"window": 2, "every": 2, "sinks": True, "learned": 6, "bound": 0.25}
 
 
 @pytest.mark.parametrize(
     ("own", "lengths"),
     [
-        ({"phases": "copied", "kv": "cyclic"}, [[3]]),
+        ({"phase": "decode", "batch": 2, "seq": 4, "layers": 1}, [[2, 1]]),
+        pytest.param({"phases": "copied", "kv": "cyclic"}, [[3]], marks=pytest.mark.slow),
         pytest.param({"phases": "two", "batch": 2, "chunk": 2}, [[4, 1]], marks=pytest.mark.slow),
-        pytest.param({"phase": "decode", "batch": 2}, [[2, 3]], marks=pytest.mark.slow),
         pytest.param({"phases": "moved", "mesh": "y=2,x=2"}, [[4], [2]], marks=pytest.mark.slow),
     ],
-    ids=["one program", "a batch, chunks", "a batch, steps", "weights that move"],
+    ids=["steps", "one program", "chunks", "weights that move"],
 )
 def test_what_other_families_add(own, lengths, tmp_path):
     """Windows in every second layer, sinks, learned positions and bounds in one model."""
     options = {"mesh": "y=2,x=1", "dtype": "f32", "seq": 5, "phases": "auto", **own}
-    case = {"model": EVERYTHING, "arch": "wse3", "wafer": (2, 2), "options": options}
+    model = SMALLEST | ADDED | {"layers": options.pop("layers", 2)}
+    case = {"model": model, "arch": "wse3", "wafer": (2, 2), "options": options}
     assert not check(case | {"lengths": lengths}, tmp_path).startswith("refused")
 
 
