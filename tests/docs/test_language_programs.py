@@ -39,8 +39,6 @@ REFUSED = {
         ("one_head", "prefill"): "unsupported-op",
         ("one_head", "decode"): "unsupported-op",
         ("two_of_eight", "main"): "csl-kernel",
-        ("windows", "prefill"): "csl-kernel",
-        ("windows", "decode"): "csl-kernel",
         ("clamped", "main"): "csl-kernel",
         ("stack", "main"): "does-not-fit",
     },
