@@ -1,6 +1,7 @@
 """Options and fixtures of the whole suite."""
 
 import os
+import signal
 from functools import cache
 from importlib.util import find_spec
 
@@ -14,6 +15,13 @@ from meshc.support.diagnostics import MeshcError
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# Shells start commands in the background with some signals ignored, and so would be all processes
+# that tests start; these are to hear what tests send them.
+for ignored in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(ignored) is signal.SIG_IGN:
+        usual = signal.default_int_handler if ignored == signal.SIGINT else signal.SIG_DFL
+        signal.signal(ignored, usual)
 
 
 NEEDS = {

@@ -118,6 +118,7 @@ def test_a_prompt_in_chunks_is_read_as_token_by_token(batch, tmp_path: Path):
     assert chunks.argmax() == single.argmax()
 
 
+@pytest.mark.slow
 def test_all_modes_agree_to_the_bit(tmp_path: Path):
     """A chunk of a prompt and a step behind it, in every schedule with early and late copies."""
     result = compiled(tmp_path, batch=2, cluster=4, page=1)

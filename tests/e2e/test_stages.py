@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from mesh_programs import MeshProgram, mesh_program
+from reduced import only
 
 import meshc
 from meshc.cli import main
@@ -151,7 +152,7 @@ def check(program: MeshProgram, weights: dict, folder: Path, counts=(1, 2)) -> N
     assert program.interpret(PROMPT, 3) == tokens[:3]
 
 
-@pytest.mark.parametrize("mesh", ["1x1", "2x2", "3x4", "2x6"])
+@pytest.mark.parametrize("mesh", only(("1x1", "2x2", "3x4", "2x6"), "3x4"))
 def test_both_phases_agree_with_float64(mesh: str, tmp_path: Path) -> None:
     program, weights = staged(tmp_path, mesh)
     check(program, weights, tmp_path)
@@ -162,14 +163,14 @@ def test_a_device_whose_cores_hold_both_kinds(tmp_path: Path) -> None:
     check(program, weights, tmp_path)
 
 
-@pytest.mark.parametrize("policy", ["shift", "concat", "cyclic"])
+@pytest.mark.parametrize("policy", only(("shift", "concat", "cyclic"), "concat"))
 def test_caches_of_both_kinds_of_layers(policy: str, tmp_path: Path) -> None:
     passes = {"shift-kv-cache": f"shift-kv-cache{{policy={policy}}}"}
     program, weights = staged(tmp_path, "3x2", passes=passes)
     check(program, weights, tmp_path)
 
 
-@pytest.mark.parametrize("counts", [(2, 1), (3, 2)])
+@pytest.mark.parametrize("counts", only(((2, 1), (3, 2)), (2, 1)))
 def test_any_number_of_layers_of_each_kind(counts: tuple[int, int], tmp_path: Path) -> None:
     program, weights = staged(tmp_path, "2x3", counts)
     check(program, weights, tmp_path, counts)

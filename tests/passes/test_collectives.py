@@ -295,7 +295,7 @@ def written(way):
     return "algo = ring" if way == "ring" else f"algo = k_tree, groups = {way}"
 
 
-@pytest.mark.parametrize(("rows", "columns"), ALGORITHMS)
+@pytest.mark.parametrize(("rows", "columns"), [(2, 8), pytest.param(1, 9, marks=pytest.mark.slow)])
 def test_two_algorithms_on_one_axis(rows, columns, tmp_path):
     """Three sums in turn over one axis, the second by another algorithm: what they share of
     channels carries the messages of both in order."""

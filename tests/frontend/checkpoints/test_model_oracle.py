@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from dense_reference import DenseDecoder
 from model_files import TINY, TINY_NAMES
+from reduced import only
 
 from meshc.frontend.checkpoints import (
     Checkpoint,
