@@ -308,15 +308,8 @@ def _learned(module: Module) -> str | None:
 
 
 def _check_prompts(request: CompileRequest, host: HostFacts) -> None:
-    """Refuse a program whose host would not do what it needs: look whether sequences are as long as
-    those for which it is right, add learned positions."""
-    if host.learned and request.target == "csl" and not request.compile_to:
-        fail(
-            "unsupported-op",
-            f"the host of a CSL program adds no learned positions ('{host.learned}') to the "
-            "embeddings of tokens",
-            help="take --target python, or --compile-to tile for the program of the cores",
-        )
+    """Refuse a program whose host would not look whether sequences are as long as those for which
+    it is right."""
     looks = request.target == "python" and not request.serving
     if host.least > 1 and not looks and not request.compile_to:
         who = "a server" if request.serving else f"the host of --target {request.target}"
@@ -359,7 +352,7 @@ def _vocabulary(host: HostFacts) -> csl.Vocabulary | None:
     """What the host of a CSL program knows of tokens."""
     if host.embedding is None:
         return None
-    return csl.Vocabulary(host.embedding, host.vocab, host.capacity, host.eos)
+    return csl.Vocabulary(host.embedding, host.vocab, host.capacity, host.eos, host.learned)
 
 
 def _assigned(

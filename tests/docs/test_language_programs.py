@@ -38,9 +38,6 @@ REFUSED = {
         ("functions", "main"): "unsupported-op",
         ("one_head", "prefill"): "unsupported-op",
         ("one_head", "decode"): "unsupported-op",
-        ("windows", "prefill"): "csl-kernel",
-        ("windows", "decode"): "csl-kernel",
-        ("clamped", "main"): "csl-kernel",
         ("stack", "main"): "does-not-fit",
     },
 }

@@ -40,6 +40,31 @@ model drawn(E={E}, H={H}, G={G}, D={D}, F={F}, V=11, layers={layers}, eps=1e-5, 
 """A llama of any size."""
 
 
+def model_text(dtype, window=0, every=1, sinks=False, learned=0, bound=0.0, **sizes):
+    """The text of a llama of these ``sizes``, perhaps with a ``window`` in every so many layers,
+    with ``sinks`` of softmaxes, ``learned`` positions, and a ``bound`` of what is multiplied."""
+    text = MODEL.format(dtype=dtype, **sizes)
+    seen = f"h @ wv, {'sinks, ' if sinks else ''}{window}, {every}"
+    attention = f"""h = rms_norm(x, attn_norm, eps)
+      q = rope(h @ wq, theta)
+      k = rope(h @ wk, theta)
+      x = x + {"sink" if sinks else "gqa"}_attention(q, k, {seen}) @ wo"""
+    clamped = f"""h = rms_norm(x, ffn_norm, eps)
+      gate = clamp(silu(h @ w_gate), most = {bound})
+      x = x + (gate * clamp(h @ w_up, -{bound}, {bound})) @ w_down"""
+    changes = {
+        "x = llama_attention(x, attn_norm, wq, wk, wv, wo, eps, theta)": attention,
+        "x = llama_mlp(x, ffn_norm, w_gate, w_up, w_down, eps)": clamped if bound else "",
+        "param attn_norm[E]": "param attn_norm[E], sinks[H]" if sinks else "",
+        "param embedding[V, E]": "param embedding[V, E], positions[P, E]" if learned else "",
+        "V=11, ": f"V=11, P={learned}, " if learned else "",
+        "embed(tokens, embedding)": "embed(tokens, embedding, positions)" if learned else "",
+    }
+    for old, new in changes.items():
+        text = text.replace(old, new or old)
+    return text
+
+
 class Prompts:
     """The program of ``path`` that reads prompts, compiled once, with random weights; ``capacity``
     is the longest piece of a prompt, ``room`` what the caches hold. Queues are as long as
@@ -222,5 +247,10 @@ class Conversation:
         for number, run in enumerate(runs):
             ids = np.array(run)[None]
             told = {"len": len(run)} if position is None else {"pos": position + number}
-            made.append(({"tokens": ids, "x": table[ids]}, told))
+            rows = table[ids]
+            if "positions" in [*weights]:
+                first = 0 if position is None else position + number
+                learned = np.asarray(weights["positions"])[first : first + len(run)]
+                rows = rows.astype(np.float32) + learned.astype(np.float32)
+            made.append(({"tokens": ids, "x": rows}, told))
         return Trace(weights, tuple(made))

@@ -135,14 +135,8 @@ def refused_words(folder: Path, target: str) -> str | None:
 def test_emitted_csl_gives_these_tokens_or_is_refused(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = refused_words(folder, "csl")
-    lacks = {"mask_window", "learned positions", "other frequencies"}
-    window = json.loads((folder / "config.json").read_text()).get("sliding_window")
-    windowed = window is not None and window < 12
-    expected = windowed or "gpt2" in folder.name or "long" in folder.name
-    assert (said is not None) == expected, said
-    if said is not None:
-        assert any(words in said for words in lacks)
+    if "long" in folder.name:
+        assert "other frequencies" in (refused_words(folder, "csl") or "")
         return
     wanted = facts(folder)
     prompt = ",".join(str(int(i)) for i in wanted["prompt_ids"])

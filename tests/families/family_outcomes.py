@@ -64,7 +64,6 @@ def _refused(words: str, code: str = "config-unsupported") -> Row:
     return _row("", whole, whole, whole)
 
 
-_CSL_WINDOW = Refused("csl-kernel", "'mask_window'")
 _CUDA_WINDOW = Refused("cuda-graph", "has a window that differs from layer to layer")
 _CUDA_EXPERTS = Refused("cuda-graph", "is 'none', not 'causal'")
 _CUDA_LAYER_NORM = Refused("cuda-graph", "comes from graph.add, not graph.rms_norm")
@@ -75,7 +74,7 @@ _LAYERS_WITH_WINDOWS = "use sliding-window attention, which is not supported"
 TABLE: dict[tuple[str, str], Row] = {
     ("llama", ""): _row("tiny/llama-3h1"),
     ("mistral", ""): _row(""),
-    ("mistral", "window"): _row("tiny_dense/mistral-6h2", csl=_CSL_WINDOW),
+    ("mistral", "window"): _row("tiny_dense/mistral-6h2"),
     ("qwen2", ""): _row("tiny/qwen2-7h1"),
     ("qwen2", "window"): _refused(_LAYERS_WITH_WINDOWS),
     ("qwen3", ""): _row(""),
@@ -84,43 +83,36 @@ TABLE: dict[tuple[str, str], Row] = {
     ("gemma2", ""): _row(
         "tiny_families/gemma2-3h3-capped-bf16", cuda=Refused("cuda-graph", _NORM_BEHIND)
     ),
-    ("gemma2", "window"): _row(
-        "tiny_families/gemma2-6h2-window", csl=_CSL_WINDOW, cuda=_CUDA_WINDOW
-    ),
+    ("gemma2", "window"): _row("tiny_families/gemma2-6h2-window", cuda=_CUDA_WINDOW),
     ("gemma3_text", ""): _row(
         "tiny_families/gemma3-3h1-capped-bf16", cuda=Refused("cuda-graph", _NORM_BEHIND)
     ),
-    ("gemma3_text", "window"): _row(
-        "tiny_families/gemma3-6h2-window", csl=_CSL_WINDOW, cuda=_CUDA_WINDOW
-    ),
+    ("gemma3_text", "window"): _row("tiny_families/gemma3-6h2-window", cuda=_CUDA_WINDOW),
     ("granite", ""): _row("tiny_scaled/granite-6h2-biased"),
     ("olmo2", ""): _row(
         "tiny_families/olmo2-6h2",
         cuda=Refused("cuda-graph", "comes from graph.add, not graph.rms_norm"),
     ),
     ("phi3", ""): _row(""),
-    ("phi3", "window"): _row("tiny_families/phi3-5h1-window", csl=_CSL_WINDOW),
+    ("phi3", "window"): _row("tiny_families/phi3-5h1-window"),
     ("phi3", "long context"): _row(
         "tiny_families/phi3-4h2-long-bf16", csl=_LONG, cuda=_LONG, python_chunks=_LONG
     ),
     ("gpt_neox", ""): _row("tiny_families/gpt_neox-5h-parallel", cuda=_CUDA_LAYER_NORM),
     ("gpt2", ""): _row(
         "tiny_families/gpt2-5h-tied",
-        csl=Refused("unsupported-op", "adds no learned positions"),
         cuda=Refused("cuda-graph", "adds learned positions"),
     ),
     ("stablelm", ""): _row("tiny_families/stablelm-6h2-biased", cuda=_CUDA_LAYER_NORM),
     ("starcoder2", ""): _row("tiny_families/starcoder2-4h2-plain-f16", cuda=_CUDA_LAYER_NORM),
-    ("starcoder2", "window"): _row(
-        "tiny_families/starcoder2-5h1-window", csl=_CSL_WINDOW, cuda=_CUDA_LAYER_NORM
-    ),
+    ("starcoder2", "window"): _row("tiny_families/starcoder2-5h1-window", cuda=_CUDA_LAYER_NORM),
     ("internlm2", ""): _row("tiny_families/internlm2-6h2"),
     ("mixtral", ""): _row("tiny_experts/mixtral-5x2", cuda=_CUDA_EXPERTS),
     ("mixtral", "window"): _refused("sliding-window attention is not supported"),
     ("qwen2_moe", ""): _row("tiny_experts/qwen2-moe-6x2", cuda=_CUDA_EXPERTS),
     ("qwen3_moe", ""): _row("tiny_experts/qwen3-moe-7x3", cuda=_CUDA_EXPERTS),
     ("gpt_oss", "window"): _row(
-        "tiny_gpt_oss/gpt-oss-5x2-yarn", csl=_CSL_WINDOW, cuda=Refused("cuda-graph", "has a sink")
+        "tiny_gpt_oss/gpt-oss-5x2-yarn", cuda=Refused("cuda-graph", "has a sink")
     ),
     ("deepseek_v2", ""): _row(
         "",

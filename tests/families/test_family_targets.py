@@ -24,7 +24,6 @@ IN_CI = {
     ("starcoder2", "window", "python steps"),
     ("llama", "", "csl steps"),
     ("gemma2", "window", "csl steps"),
-    ("gpt2", "", "csl whole"),
     ("phi3", "long context", "csl chunks"),
     ("phi3", "long context", "python chunks"),
 }

@@ -15,6 +15,7 @@ ANGLE = 381
 """One angle with its sine and cosine."""
 _OF_AN_ELEMENT = {
     "exp_sub": 51,
+    "exp": 50,
     "silu": 101,
     "gelu_erf": 130,
     "gelu_tanh": 77,
@@ -53,7 +54,7 @@ descriptors are moved."""
 def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
     """Cycles of a kernel that goes row by row, with a call of a function for each element."""
     whole = max(windows, key=lambda w: w.size)
-    if op.kernel in ("silu", "gelu", "tanh", "sigmoid"):
+    if op.kernel in ("exp", "silu", "gelu", "tanh", "sigmoid"):
         return _OF_AN_ELEMENT["_".join([op.kernel, *map(str, op.params.values())])] * whole.size
     rows = min(windows, key=lambda w: w.size).size
     if op.kernel == "merge_softmax":

@@ -65,7 +65,7 @@ def emit(
     }
     if vocabulary is not None and reads_prompts(modules):
         symbols = {phase: pe.symbols for phase, (pe, _) in programs.items()}
-        found["run.py"] = phases_file(modules, symbols)
+        found["run.py"] = phases_file(modules, symbols, vocabulary)
         for arch in targets(next(iter(modules.values())).the_device(), portable).archs:
             found[f"commands_{arch}.sh"] = _commands(modules, arch)
     return found

@@ -66,12 +66,14 @@ class HostPhase:
 @dataclass(frozen=True)
 class Vocabulary:
     """What a host knows of a language model: the weight ``embedding`` whose ``size`` rows are the
-    tokens' embeddings, how many tokens the caches hold, and the tokens that end a text."""
+    tokens' embeddings, how many tokens the caches hold, the tokens that end a text, and of models
+    that have them the weight whose rows are ``learned`` positions."""
 
     embedding: str
     size: int
     capacity: int
     stop: tuple[int, ...] = ()
+    learned: str | None = None
 
 
 def host_file(
@@ -154,6 +156,7 @@ def _tokens(
         return None
     return {
         "embedding": port_name(vocabulary.embedding),
+        "learned": port_name(vocabulary.learned) if vocabulary.learned else "",
         "activations": inputs[0],
         "logits": outputs[0],
         "chosen": chooses_tokens(module, outputs[0], vocabulary.size),

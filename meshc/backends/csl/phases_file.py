@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from meshc.backends.csl.host_file import ROWS, chunk_of
+from meshc.backends.csl.host_file import ROWS, Vocabulary, chunk_of
 from meshc.backends.csl.spelling.names import phase_file, plain
 from meshc.backends.templates import render
 from meshc.ir.batch import POSITION, batch_of, request_axis
@@ -15,9 +15,14 @@ from meshc.ir.phases import DECODE, PREFILL
 from meshc.support.diagnostics import fail
 
 
-def phases_file(modules: Mapping[str, Module], symbols: Mapping[str, Mapping[str, Buffer]]) -> str:
+def phases_file(
+    modules: Mapping[str, Module],
+    symbols: Mapping[str, Mapping[str, Buffer]],
+    vocabulary: Vocabulary,
+) -> str:
     """``run.py`` beside the folders of the phases of ``modules``, whose buffers the host sees by
-    ``symbols``. Raises ``csl-port-name`` where a cache is called differently in the two."""
+    ``symbols``, for tokens of a ``vocabulary``. Raises ``csl-port-name`` where a cache is called
+    differently in the two."""
     kept = [_kept(symbols[phase]) for phase in (PREFILL, DECODE)]
     for name, symbol in kept[1].items():
         if kept[0].get(name) != symbol:
@@ -39,6 +44,7 @@ def phases_file(modules: Mapping[str, Module], symbols: Mapping[str, Mapping[str
         length=ROWS,
         position=POSITION if POSITION in modules[PREFILL].scalars else "",
         chunk=chunk_of(modules[PREFILL]),
+        learned=vocabulary.learned is not None,
         requests=batch_of(module) if scalars_of_rounds(module) else 0,
         axes={
             symbol: request_axis(module, buffer.value)

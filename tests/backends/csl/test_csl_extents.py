@@ -74,6 +74,9 @@ EXACT = {
     "products": f"tile.mul %c[{ROWS}, 0 +: 2], %a[{ROWS}, 2 +: 2], %b[{ROWS}, 4 +: 2]",
     "scaled": f"tile.scale %c[{ROWS}, 1 +: 2], %a[{ROWS}, 2 +: 2] {{factor = 2.0}}",
     "squares": f"tile.relu2 %c[{ROWS}, 1 +: 2], %a[{ROWS}, 2 +: 2]",
+    "clamped": f"tile.clamp %c[{ROWS}, 1 +: 2], %a[{ROWS}, 2 +: 2] {{least = -1.5, most = 2.0}}",
+    "the larger of rows and lanes": "tile.fill %g {value = 1.0}\n"
+    f"    tile.larger %c[{ROWS}], %a[{ROWS}], %g",
     "sums": f"tile.row_sum %s[{ROWS}], %a[{ROWS}, {ROWS}]",
     "sums of two dims": f"tile.row_sum %s[0 +: 2], %q[:, {ROWS}, {ROWS}]",
     "maxima": f"tile.row_max %s[{ROWS}], %a[{ROWS}, 1 +: 3]",
@@ -91,6 +94,8 @@ EXACT = {
     f"    tile.copy %q[:, {ROWS}, {ROWS}], %w[:, {ROWS}, {ROWS}]",
     "what a query sees": f"tile.mask_causal %q[:, {ROWS}, {ROWS}] "
     "{query = x, query_step = 2, key = 1, key_step = 3, limit = pos}",
+    "a window": f"tile.mask_window %q[:, {ROWS}, {ROWS}] "
+    "{window = 2, query = x, query_step = 2, key = 0, key_step = 1, limit = pos}",
     "later keys": f"tile.mask_causal %q[:, {ROWS}, 0 +: 4] "
     '{query = "pos - 2", query_step = 1, key = "2*x", key_step = 1, limit = "pos + 3"}',
 }
@@ -98,6 +103,7 @@ ROUNDED = {
     "divided": f"tile.div %c[{ROWS}, {ROWS}], %a[{ROWS}, {ROWS}], %s[{ROWS}]",
     "weights": f"tile.exp_sub %c[{ROWS}, {ROWS}], %a[{ROWS}, {ROWS}], %s[{ROWS}]",
     "silu": f"tile.silu %c[{ROWS}, 0 +: 4], %a[{ROWS}, 1 +: 4]",
+    "exponentials": f"tile.exp %c[{ROWS}, 0 +: 4], %a[{ROWS}, 1 +: 4]",
     "gelu": f"tile.gelu %c[{ROWS}, {ROWS}], %a[{ROWS}, {ROWS}] {{form = tanh}}",
     "normed": f"tile.fill %g {{value = 2.0}}\n    tile.rms_scale %c[{ROWS}], %a[{ROWS}], "
     f"%s[{ROWS}], %g {{count = 6, eps = 0.5}}",

@@ -50,6 +50,7 @@ class Rows:
             "square_sum": self._square_sum,
             "div": self._div,
             "exp_sub": self._exp_sub,
+            "exp": self._exp,
             "merge_softmax": self._merge_softmax,
             "rms_scale": self._rms_scale,
             "inverse_rms": self._inverse_rms,
@@ -215,6 +216,9 @@ class Rows:
             return [f"most_of_row = {self._cell(row[2])};", *each]
 
         return self._each(most, (to, source, most), write)
+
+    def _exp(self, op: Compute, windows: list[Window]) -> list[str]:
+        return self._mapped(op, windows, "exp", "math.exp_f32({0})")
 
     def _merge_softmax(self, op: Compute, windows: list[Window]) -> list[str]:
         """Both are scaled to the larger of their maxima, softmax by softmax, and added."""

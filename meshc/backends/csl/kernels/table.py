@@ -18,6 +18,7 @@ from meshc.analysis.csl.windows import Dim, Window, dense, own, window
 from meshc.backends.csl.kernels.caches import Caches
 from meshc.backends.csl.kernels.choice import Choice
 from meshc.backends.csl.kernels.codes import Codes
+from meshc.backends.csl.kernels.elements import Elements, alike, operations
 from meshc.backends.csl.kernels.gates import Gates
 from meshc.backends.csl.kernels.masks import Masks
 from meshc.backends.csl.kernels.rotary import Rotary
@@ -28,7 +29,6 @@ from meshc.backends.csl.kernels.shared_code import (
     PAD,
     SharedCode,
     first_part,
-    literal,
     repeat,
     rounds,
 )
@@ -41,11 +41,6 @@ from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
-
-_POINTWISE = {"add": "fadd", "mul": "fmul", "max": "fmax"}
-_WITH_NUMBER = {"scale": ("mul", "factor"), "at_least": ("max", "value")}
-"""The operation of a kernel that takes a number, and the parameter that is this number."""
-
 
 _OF_A_BATCH = 17
 """Cycles of the loop around a product of a batch, and of where its operands begin."""
@@ -90,14 +85,8 @@ class Kernels:
             **self.gates.writers,
             **self.caches.writers,
             **self.masks.writers,
+            **Elements(self.code).writers,
             "rope": self.rotary.lines,
-            "fill": self._fill,
-            "copy": self._copy,
-            "add": self._pointwise,
-            "mul": self._pointwise,
-            "scale": self._with_number,
-            "at_least": self._with_number,
-            "relu2": self._relu2,
             "gemm": self._gemm,
             "rotate": self._rotate,
             "select_lanes": self._select_lanes,
@@ -159,16 +148,15 @@ class Kernels:
         if op.kernel in self.caches.writers:
             return self.caches.cycles(op, windows, self.costs)
         if op.kernel in self.masks.writers:
-            return self.masks.cycles(windows, self.costs)
+            return self.masks.cycles(op, windows, self.costs)
         if op.kernel == "rope":
             return self.rotary.cycles(op, windows, self.costs)
         if op.kernel == "select_lanes":
             return windows[0].dims[0].extent * _SELECTED
         if op.kernel == "rotate":
             return 3 * SETUP + self._vector(op, windows) + 2 * (windows[0].size // 4)
-        operations = 2 if op.kernel == "relu2" else 1
-        operands = _operands(op, windows)
-        return self._in_parts(operands, lambda part: self._vector(op, part), operations)
+        operands = alike(windows)
+        return self._in_parts(operands, lambda part: self._vector(op, part), operations(op))
 
     def steps(self, op: Compute) -> int:
         """The cycles of a kernel in vector steps, during which the core's transfers stand still."""
@@ -180,7 +168,7 @@ class Kernels:
             return batch * chosen.steps
         if op.kernel == "rope" or any(op.kernel in own.writers for own in self._own):
             return self.cycles(op)
-        return self._vector(op, windows) * (2 if op.kernel == "relu2" else 1)
+        return self._vector(op, windows) * operations(op)
 
     def _vector(self, op: Compute, windows: Sequence[Window]) -> int:
         """Cycles of one vector operation on the operands, its set-up apart."""
@@ -194,48 +182,7 @@ class Kernels:
         batch = math.prod(dim.extent for dim in windows[0].dims[:-2])
         return batch, self._plan(op, products.one_product(op))
 
-    # --- one operation
-
-    def _fill(self, op: Compute, windows: list[Window]) -> list[str]:
-        (to,) = windows
-        return self.code.set(to, float(op.params["value"]))  # type: ignore[arg-type]
-
-    def _copy(self, op: Compute, windows: list[Window]) -> list[str]:
-        to, source = windows
-        return self.code.copied(to, source)
-
-    def _pointwise(self, op: Compute, windows: list[Window]) -> list[str]:
-        _alike(op, *windows)
-        operation = builtin(_POINTWISE[op.kernel], windows[0].dtype)
-        memory = self.descriptors.memory
-        return self.code.parts(
-            _operands(op, windows), lambda part: [f"{operation}({', '.join(map(memory, part))});"]
-        )
-
-    def _with_number(self, op: Compute, windows: list[Window]) -> list[str]:
-        to, source = windows
-        _alike(op, to, source)
-        operation, name = _WITH_NUMBER[op.kernel]
-        number = literal(float(op.params[name]), to.dtype)  # type: ignore[arg-type]
-        by, memory = builtin(_POINTWISE[operation], to.dtype), self.descriptors.memory
-        return self.code.parts(
-            (to, source), lambda part: [f"{by}({', '.join(map(memory, part))}, {number});"]
-        )
-
-    def _relu2(self, op: Compute, windows: list[Window]) -> list[str]:
-        """The larger of the element and zero, then its square."""
-        to, source = windows
-        _alike(op, to, source)
-        memory = self.descriptors.memory
-
-        def squared(part: Sequence[Window]) -> list[str]:
-            out, given = map(memory, part)
-            return [
-                f"{builtin('fmax', to.dtype)}({out}, {given}, 0.0);",
-                f"{builtin('fmul', to.dtype)}({out}, {out}, {out});",
-            ]
-
-        return self.code.parts((to, source), squared)
+    # --- moves
 
     def _rotate(self, op: Compute, windows: list[Window]) -> list[str]:
         """The first dim moves down by ``by``, one place at a time."""
@@ -455,24 +402,6 @@ def _multiply_add(product: Product) -> str:
     if product.mixed:
         return "@fmachs"
     return builtin("fmac", product.c.dtype)
-
-
-def _repeated(operand: Window, to: Window) -> Window:
-    """A smaller operand repeated over the leading dims that it lacks."""
-    lacking = to.dims[: len(to.dims) - len(operand.dims)]
-    return operand.inner([*(Dim(d.extent, 0, d.count) for d in lacking), *operand.dims])
-
-
-def _operands(op: Compute, windows: list[Window]) -> list[Window]:
-    """The windows as an operation on elements takes them, all of one shape."""
-    to, *others = windows
-    return [to, *(_repeated(other, to) for other in others)]
-
-
-def _alike(op: Compute, *windows: Window) -> None:
-    if len({w.dtype for w in windows}) > 1:
-        kinds = ", ".join(str(w.dtype) for w in windows)
-        fail("csl-dtype", f"'{op.kernel}' of {kinds} mixes element types", op.span)
 
 
 def _index(variable: str, count: int) -> Expr:
