@@ -41,6 +41,12 @@ def _sizes(dice: Random, wide: bool, whole: bool = False, shared: bool = True) -
     return found
 
 
+def _divided(found: Settings, wide: bool) -> Settings:
+    """With rows that heads divide, as some config classes want them."""
+    unit = int(str(found["num_attention_heads"])) * (8 if wide else 1)
+    return found | {"hidden_size": max(1, int(str(found["hidden_size"])) // unit) * unit}
+
+
 def _layer_normed(dice: Random, wide: bool, name: str, shared: bool = True) -> Settings:
     """Sizes of a decoder with layer norms, whose epsilon has this ``name``."""
     found = _sizes(dice, wide, whole=True, shared=shared)
@@ -79,10 +85,7 @@ def _llama(dice: Random, wide: bool) -> Settings:
     biases = {f"{part}_bias": dice.choice([False, True]) for part in ("attention", "mlp")}
     whole = not wide and dice.choice([False, True])
     found = _sizes(dice, wide, whole) | _tied(dice) | _gated(dice) | biases
-    # Its config class wants rows that heads divide.
-    unit = int(str(found["num_attention_heads"])) * (8 if wide else 1)
-    found["hidden_size"] = max(1, int(str(found["hidden_size"])) // unit) * unit
-    return found | _scaled_rope(dice)
+    return _divided(found, wide) | _scaled_rope(dice)
 
 
 def _mistral(dice: Random, wide: bool) -> Settings:
@@ -103,7 +106,7 @@ def _gemma(dice: Random, wide: bool) -> Settings:
 
 
 def _gemma2(dice: Random, wide: bool) -> Settings:
-    return _gemma(dice, wide) | {
+    return _divided(_gemma(dice, wide), wide) | {
         "sliding_window": 64,
         "query_pre_attn_scalar": dice.choice([6, 12, 30]),
         "attn_logit_softcapping": dice.choice([None, 1.5, 20.0]),
@@ -114,7 +117,7 @@ def _gemma2(dice: Random, wide: bool) -> Settings:
 def _gemma3(dice: Random, wide: bool) -> Settings:
     ropes = [_scaled_rope(dice)["rope_parameters"], _rope(dice)["rope_parameters"]]
     return (
-        _sizes(dice, wide)
+        _divided(_sizes(dice, wide), wide)
         | _tied(dice)
         | {
             "sliding_window": 64,
@@ -147,9 +150,16 @@ def _phi3(dice: Random, wide: bool) -> Settings:
     if dice.choice([False, True]):
         return found | _rope(dice)
     # LongRoPE whose sequences are all short ones.
-    half = not wide and dice.choice([False, True]) and int(str(found["head_dim"])) % 4 == 0
-    lanes = int(str(found["head_dim"])) // (2 if half else 1)
-    return found | _long_rope(lanes, 64, 0.5 if half else 1.0)
+    found, lanes = _whole_heads(found)
+    half = not wide and dice.choice([False, True]) and lanes % 4 == 0
+    return found | _long_rope(lanes // (2 if half else 1), 64, 0.5 if half else 1.0)
+
+
+def _whole_heads(found: Settings) -> tuple[Settings, int]:
+    """With rows as wide as all heads together, by which config classes count factors of LongRoPE;
+    and the lanes of a head."""
+    lanes = int(str(found["head_dim"]))
+    return found | {"hidden_size": lanes * int(str(found["num_attention_heads"]))}, lanes
 
 
 def _long_rope(lanes: int, original: int, share: float = 1.0) -> Settings:
@@ -168,8 +178,8 @@ def _long_rope(lanes: int, original: int, share: float = 1.0) -> Settings:
 
 
 def _phi3_long(dice: Random, wide: bool) -> Settings:
-    found = _sizes(dice, wide) | _tied(dice) | {"pad_token_id": 0}
-    return found | _long_rope(int(str(found["head_dim"])), 5)
+    found, lanes = _whole_heads(_sizes(dice, wide) | _tied(dice) | {"pad_token_id": 0})
+    return found | _long_rope(lanes, 5)
 
 
 def _gpt_neox(dice: Random, wide: bool) -> Settings:
@@ -281,7 +291,7 @@ def _latent(dice: Random, wide: bool) -> Settings:
     unit = 16 if wide else 1
     if wide:
         found["hidden_size"] = 64
-    return found | {
+    return _divided(found, wide) | {
         "kv_lora_rank": dice.choice([32, 64]) if wide else dice.randint(5, 14),
         "q_lora_rank": dice.choice([None, 40 if wide else dice.randint(6, 15)]),
         "qk_nope_head_dim": 2 * unit if wide else dice.randint(3, 8),
