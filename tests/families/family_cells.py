@@ -34,8 +34,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 """How programs of a column are compiled."""
 BOUNDS = {"f32": 2e-4, "f16": 2.0**-8}
 """How far logits may be off, as a part of the largest one, by the type in which a target computes.
-Of f16 these are eight roundings, to which keys, values and inputs of chunks are rounded. A reference
-may say that its model moves further where weights are rounded once more, and then that is the bound."""
+Of f16 these are eight roundings, to which keys, values and inputs of chunks are rounded. A
+reference may say that its model moves further where weights are rounded once more, which then is
+the bound."""
 
 
 @dataclass(frozen=True)
