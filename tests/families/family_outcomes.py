@@ -69,7 +69,8 @@ _CUDA_EXPERTS = Refused("cuda-graph", "is 'none', not 'causal'")
 _CUDA_LAYER_NORM = Refused("cuda-graph", "comes from graph.add, not graph.rms_norm")
 _NORM_BEHIND = "is read by graph.rms_norm, not one graph.add"
 _LONG = Refused("rope-length", "other frequencies from 6 tokens on")
-_LAYERS_WITH_WINDOWS = "use sliding-window attention, which is not supported"
+_LAYERS_WITH_WINDOWS = "sliding"
+"""Of layers from a number on, or of those that a list names."""
 
 TABLE: dict[tuple[str, str], Row] = {
     ("llama", ""): _row("tiny/llama-3h1"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from meshc.frontend.checkpoints.config import SIZE_LIMITS, Parameter, find_conflicts
-from meshc.frontend.checkpoints.fields import Fields
+from meshc.frontend.checkpoints.fields import Fields, brief
 from meshc.frontend.families import Experts, Flag, Number, Refusal, Size, Tables, Windows
 
 _MOST_EXPERTS = 1 << 20
@@ -236,10 +236,12 @@ def _check_window(fields: Fields, switch: str, layers: int) -> None:
     Without a ``switch``, the key that turns windows on, any window is one.
     """
     kinds = fields.values.get("layer_types")
-    if kinds is not None and (
-        not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds)
-    ):
-        _refuse_window(fields, "layer_types", "only layers of type full_attention are supported")
+    listed = kinds if isinstance(kinds, list) else []
+    others = [kind for kind in listed if kind != "full_attention"]
+    if others or not isinstance(kinds, list | None):
+        found = brief(others[0] if others else kinds)
+        message = f"only layers of type full_attention are supported, not {found}"
+        _refuse_window(fields, "layer_types", message)
     if not switch and fields.has("sliding_window"):
         _refuse_window(fields, "sliding_window", "sliding-window attention is not supported")
     if not fields.boolean("use_sliding_window", False):
