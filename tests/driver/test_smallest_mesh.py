@@ -62,11 +62,11 @@ def test_refusals_name_the_device_and_the_numbers(tmp_path):
 
 
 def test_another_reason_than_memory_is_told_as_it_is(tmp_path):
-    request = replace(REQUEST, device=wafer(tmp_path, 2, 49152))
-    sinks = load_any(str(TINY / "../../tiny_gpt_oss/gpt-oss-5x2-yarn"), Diagnostics())
+    """Positions of so many tokens have more than 16 bits."""
+    request = replace(REQUEST, device=wafer(tmp_path, 2, 1 << 30), seq=40_000)
     with pytest.raises(MeshcError) as caught:
-        smallest_place(sinks, request)
-    assert caught.value.diagnostics[0].code == "csl-kernel"
+        smallest_place(tiny(), request)
+    assert caught.value.diagnostics[0].code == "csl-extent"
 
 
 def test_a_model_without_steps_of_decoding_has_no_place():
