@@ -8,16 +8,10 @@ from pathlib import Path
 import pytest
 
 import meshc
-from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.models
 
 FOLDERS = sorted((Path(__file__).parents[1] / "data" / "tiny_dense").iterdir())
-
-
-def test_cuda_refuses_windows() -> None:
-    with pytest.raises(MeshcError, match="has a window"):
-        meshc.compile(str(FOLDERS[1]), target="cuda", phase="decode", seq=8)
 
 
 @pytest.mark.parametrize(("seq", "masks"), [(3, False), (4, True)])
