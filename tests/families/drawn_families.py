@@ -182,17 +182,25 @@ def _phi3_long(dice: Random, wide: bool) -> Settings:
     return found | _long_rope(lanes, 5)
 
 
+def _turning(dice: Random, found: Settings, name: str) -> Settings:
+    """The share of the lanes of a head that turn, which are pairs, at ``name`` and for RoPE."""
+    lanes = int(str(found["hidden_size"])) // int(str(found["num_attention_heads"]))
+    share = dice.choice([0.5, 1.0]) if lanes % 4 == 0 else 1.0
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": share}
+    return {name: share, "rope_parameters": rope}
+
+
 def _gpt_neox(dice: Random, wide: bool) -> Settings:
-    share = dice.choice([0.5, 1.0])
-    return _layer_normed(dice, wide, "layer_norm_eps", shared=False) | _tied(dice) | {
-        "rotary_pct": share,
-        "rope_parameters": {
-            "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": share
-        },
-        "use_parallel_residual": dice.choice([False, True]),
-        "attention_bias": dice.choice([False, True]),
-        "hidden_act": dice.choice(["gelu", "gelu_pytorch_tanh"]),
-    }  # fmt: skip
+    found = _layer_normed(dice, wide, "layer_norm_eps", shared=False) | _tied(dice)
+    return (
+        found
+        | _turning(dice, found, "rotary_pct")
+        | {
+            "use_parallel_residual": dice.choice([False, True]),
+            "attention_bias": dice.choice([False, True]),
+            "hidden_act": dice.choice(["gelu", "gelu_pytorch_tanh"]),
+        }
+    )
 
 
 def _gpt2(dice: Random, wide: bool) -> Settings:
@@ -213,15 +221,10 @@ def _gpt2(dice: Random, wide: bool) -> Settings:
 
 
 def _stablelm(dice: Random, wide: bool) -> Settings:
-    share = dice.choice([0.5, 1.0])
-    return _layer_normed(dice, wide, "layer_norm_eps") | _tied(dice) | {
-        "partial_rotary_factor": share,
-        "rope_parameters": {
-            "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": share
-        },
-        "use_qkv_bias": dice.choice([False, True]),
-        "use_parallel_residual": dice.choice([False, True]),
-    }  # fmt: skip
+    found = _layer_normed(dice, wide, "layer_norm_eps") | _tied(dice)
+    switches = ("use_qkv_bias", "use_parallel_residual")
+    drawn_switches = {name: dice.choice([False, True]) for name in switches}
+    return found | _turning(dice, found, "partial_rotary_factor") | drawn_switches
 
 
 def _starcoder2(dice: Random, wide: bool) -> Settings:
