@@ -297,7 +297,7 @@ def _latent(dice: Random, wide: bool) -> Settings:
     return _divided(found, wide) | {
         "kv_lora_rank": dice.choice([32, 64]) if wide else dice.randint(5, 14),
         "q_lora_rank": dice.choice([None, 40 if wide else dice.randint(6, 15)]),
-        "qk_nope_head_dim": 2 * unit if wide else dice.randint(3, 8),
+        "qk_nope_head_dim": 2 * unit if wide else 2 * dice.randint(2, 4),
         "qk_rope_head_dim": unit if wide else 2 * dice.randint(1, 3),
         "v_head_dim": 2 * unit if wide else dice.randint(3, 7),
         "first_k_dense_replace": found["num_hidden_layers"],
