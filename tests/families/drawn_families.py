@@ -287,7 +287,8 @@ def _gpt_oss(dice: Random, wide: bool) -> Settings:
 
 
 def _latent(dice: Random, wide: bool) -> Settings:
-    """Latent attention, dense layers alone."""
+    """Latent attention, dense layers alone. What transformers rotates is viewed as complex numbers,
+    so that what lies in front of it has an even number of lanes."""
     heads = dice.choice([1, 2, 4] if wide else [1, 2, 3, 5])
     found = _sizes(dice, wide) | {"num_attention_heads": heads, "num_key_value_heads": heads}
     del found["head_dim"]
@@ -295,7 +296,7 @@ def _latent(dice: Random, wide: bool) -> Settings:
     if wide:
         found["hidden_size"] = 64
     return _divided(found, wide) | {
-        "kv_lora_rank": dice.choice([32, 64]) if wide else dice.randint(5, 14),
+        "kv_lora_rank": dice.choice([32, 64]) if wide else 2 * dice.randint(3, 7),
         "q_lora_rank": dice.choice([None, 40 if wide else dice.randint(6, 15)]),
         "qk_nope_head_dim": 2 * unit if wide else 2 * dice.randint(2, 4),
         "qk_rope_head_dim": unit if wide else 2 * dice.randint(1, 3),
