@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from reduced import each
 
 from meshc.analysis.cuda.blocks import (
     BUSY_BYTES,
@@ -169,14 +170,17 @@ def test_registers_follow_the_group() -> None:
 @pytest.mark.cuda_compiler
 @pytest.mark.parametrize(
     ("shape", "resident"),
-    [
-        (Attention(4096, 32, 32, 128), 2),
-        (Attention(576, 8, 4, 64), 2),
-        (Attention(576, 9, 3, 64), 1),
-        (Attention(4096, 32, 8, 128), 1),
-        (Attention(4096, 32, 32, 128, batch=16), 1),
-        (Attention(4096, 64, 1, 64), 1),
-    ],
+    each(
+        [
+            (Attention(4096, 32, 32, 128), 2),
+            (Attention(576, 8, 4, 64), 2),
+            (Attention(576, 9, 3, 64), 1),
+            (Attention(4096, 32, 8, 128), 1),
+            (Attention(4096, 32, 32, 128, batch=16), 1),
+            (Attention(4096, 64, 1, 64), 1),
+        ],
+        3,
+    ),
 )
 def test_registers_are_enough_for_the_kernel(shape: Attention, resident: int) -> None:
     sizes = shape.batch, shape.hidden, shape.heads, shape.kv_heads, shape.head

@@ -1,6 +1,7 @@
 """Where ring buffers overflow, by the guards of a program, beside a count entry by entry."""
 
 import pytest
+from reduced import crossed
 
 from meshc.analysis.layout.occupancy import first_overflow
 from meshc.driver import CompileRequest, compile_loaded, load_any
@@ -58,10 +59,12 @@ def test_a_program_without_caches_never_overflows(tmp_path):
     assert first_overflow(module_of(tmp_path, ["tile.fill %row {value = 0.0}"])) is None
 
 
-@pytest.mark.parametrize("kv", ["shift", "cyclic", "concat"])
-@pytest.mark.parametrize(("rows", "slots"), [(1, 3), (2, 2), (5, 1), (6, 3)])
-def test_policies_hold_what_was_asked_for(kv, rows, slots):
+@pytest.mark.parametrize(
+    ("kv", "size"), crossed(["shift", "cyclic", "concat"], [(1, 3), (2, 2), (5, 1), (6, 3)])
+)
+def test_policies_hold_what_was_asked_for(kv, size):
     """Programs of the compiler: all the tokens they are compiled for, and not one more."""
+    rows, slots = size
     seq = slots if kv == "concat" else slots * rows
     request = CompileRequest(mesh=f"2x{rows}", phase="decode", seq=seq, kv=kv, compile_to="tile")
     loaded = load_any("tests/data/tiny/llama-5h-mha", Diagnostics())

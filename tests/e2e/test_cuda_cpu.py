@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reduced import each
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, QUICK, Mode, modes
@@ -95,7 +96,7 @@ def weights_of(module, dtype):
     return found
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", each(MODELS, 2))
 def test_logits_are_those_of_the_graph(name, tmp_path: Path):
     result = compiled(name, tmp_path)
     module = result.modules["decode"]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reduced import each
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, QUICK
@@ -89,7 +90,7 @@ def compiled(folder: Path, text: str):
     return compile_loaded(load_any(str(folder / "own.mesh"), report), request, (), report)
 
 
-@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("name", each(TEXTS, 2))
 def test_logits_are_those_of_the_graph(name, tmp_path: Path):
     result = compiled(tmp_path, TEXTS[name])
     module = result.modules["decode"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reduced import each
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, QUICK
@@ -65,7 +66,7 @@ def test_the_command_continues_several_prompts_at_once(capsys) -> None:
     assert "3 prompts do not go into --batch 2" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", FIXTURES)
+@pytest.mark.parametrize("name", each(FIXTURES, 2))
 def test_tokens_and_logits_equal_those_of_transformers(name: str) -> None:
     """With the prompt in chunks and token by token."""
     config = read_config(TINY / name)

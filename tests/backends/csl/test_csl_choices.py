@@ -54,7 +54,7 @@ def layer(
     ("sums", "arch"),
     [
         ("f16", "wse2"),
-        ("f32", "wse3"),
+        pytest.param("f32", "wse3", marks=pytest.mark.slow),
         pytest.param("f16", "wse3", marks=pytest.mark.slow),
         pytest.param("f32", "wse2", marks=pytest.mark.slow),
     ],

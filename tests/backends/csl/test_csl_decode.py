@@ -24,10 +24,10 @@ def expected(model):
 @pytest.mark.parametrize(
     ("model", "mesh", "arch", "kv", "dtype"),
     [
-        ("llama-3h1", "3x2", "wse3", "cyclic", "f32"),
+        pytest.param("llama-3h1", "3x2", "wse3", "cyclic", "f32", marks=pytest.mark.slow),
         ("llama-9h3-tied", "2x3", "wse2", "shift", "f32"),
         ("qwen2-7h1", "4x2", "wse3", "concat", "f16"),
-        ("llama-5h-mha", "1x4", "wse3", "cyclic", "f32"),
+        pytest.param("llama-5h-mha", "1x4", "wse3", "cyclic", "f32", marks=pytest.mark.slow),
     ],
 )
 def test_tokens_of_transformers(model, mesh, arch, kv, dtype, tmp_path, monkeypatch):

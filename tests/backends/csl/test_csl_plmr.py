@@ -3,7 +3,7 @@ and no emitted program takes more than a device has."""
 
 import pytest
 from csl_runs import emit
-from reduced import each
+from reduced import crossed, each
 from route_judge import HOST_COLORS, count
 
 from meshc.devices import device
@@ -28,7 +28,7 @@ def asked(kind, mesh, **other):
     return Question(m=13 if kind == "gemm" else 1, mesh=mesh, **numbers)
 
 
-@pytest.mark.parametrize(("kind", "algo", "mesh"), each(CASES, 3))
+@pytest.mark.parametrize(("kind", "algo", "mesh"), each(CASES, 8))
 def test_the_table_says_what_is_emitted(kind, algo, mesh, tmp_path):
     question = asked(kind, mesh)
     row = estimate(question, kind, algo)
@@ -62,8 +62,7 @@ def test_the_table_says_what_is_refused():
     assert refused.code == "csl-queues" and letter_of(refused) == "R"
 
 
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
-@pytest.mark.parametrize("dtype", ["f16", "f32"])
+@pytest.mark.parametrize(("arch", "dtype"), crossed(["wse2", "wse3"], ["f16", "f32"]))
 def test_no_program_takes_more_than_a_core_has(arch, dtype, tmp_path):
     """Colors, queues, task ids and memory, in the text and in the report."""
     numbers = device(arch)

@@ -87,9 +87,9 @@ def decode_step(merged):
 
 
 def test_a_decode_step_with_shared_code_and_without(tmp_path, monkeypatch):
-    found = {}
+    found, steps = {}, {merged: decode_step(merged) for merged in (True, False)}
     for merged, shared in ((True, True), (True, False), (False, False)):
-        module, tensors = decode_step(merged)
+        module, tensors = steps[merged]
         folder = tmp_path / f"{merged}_{shared}"
         folder.mkdir()
         files = csl.emit({"decode": module}, shared=shared)
@@ -100,7 +100,7 @@ def test_a_decode_step_with_shared_code_and_without(tmp_path, monkeypatch):
     usual, plain, apart = found.values()
     np.testing.assert_array_equal(usual[0], plain[0])
     np.testing.assert_array_equal(usual[0], apart[0])
-    module, _ = decode_step(True)
+    module, _ = steps[True]
     calls = repeated_runs(module, Transfers(module))
     layers = module.dims["layers"]
     assert 0 < usual[1] - plain[1] <= CALL * len(calls) * layers

@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 from decode_reference import expected, from_kind, make_case, swizzled_pool
+from reduced import only
 
 from meshc.analysis.cuda.blocks import THREADS
 from meshc.backends.cuda.executor import (
@@ -174,6 +175,17 @@ SMALL = {
     "lanes, eight blocks": (shape(1, 512, 8, 1, 128, page=64), 8, [700], "split_head"),
     "lanes, wide head": (shape(1, 256, 2, 1, 256), 4, [0], "split_head"),
 }  # fmt: skip
+IN_CI = (
+    "grouped, two requests",
+    "window, odd cluster",
+    "three clusters for a key head",
+    "two, sixteen requests",
+    "tiles, two requests",
+    "tiles, window",
+    "normed heads, by tiles",
+    "lanes, two requests",
+    "lanes, window, odd cluster",
+)
 
 
 def small(name):
@@ -191,7 +203,7 @@ TOLERANCE = {"f16": 2e-6, "bf16": 1e-5}
 ROUNDED = {"f16": 2e-3, "bf16": 8e-3}
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", only(SMALL, *IN_CI))
 def test_it_equals_float64_and_all_modes_agree_to_the_bit(name):
     chosen, case = small(name)
     first = run(chosen, case)

@@ -88,7 +88,21 @@ CASES = {
     Shape("f16", 64, 128, 128, 64): (Case(80, 16, 4), Case(20, 16, 4, 5)),
     Shape("bf16", 40, 256, 256, 32): (Case(40, 16, 3),),
 }
-CHOSEN = [pytest.param(s, id=f"{s.kind}-{s.queries}-{s.key_lanes}-{s.value_lanes}") for s in CASES]
+
+
+def chosen(stride=1):
+    """All cases, of which one of every ``stride`` runs in CI."""
+    return [
+        pytest.param(
+            s,
+            id=f"{s.kind}-{s.queries}-{s.key_lanes}-{s.value_lanes}",
+            marks=pytest.mark.slow if number % stride else (),
+        )
+        for number, s in enumerate(CASES)
+    ]
+
+
+CHOSEN = chosen()
 # Without queries for warps of their own, with them, with shared scores of one row.
 FEW = [CHOSEN[1], CHOSEN[5], CHOSEN[7]]
 
@@ -158,7 +172,7 @@ def expected(shape, case, rows, inputs):
 
 
 @needs_cxx
-@pytest.mark.parametrize("shape", CHOSEN)
+@pytest.mark.parametrize("shape", chosen(2))
 def test_attention_equals_float64(shape):
     for case in CASES[shape]:
         rows, inputs = make_inputs(shape, case)
@@ -211,7 +225,7 @@ def test_an_attention_block_of_many_heads_has_the_registers(heads, head):
 
 
 @pytest.mark.cuda_compiler
-@pytest.mark.parametrize("shape", CHOSEN)
+@pytest.mark.parametrize("shape", chosen(3))
 def test_a_block_of_nine_warps_has_the_registers(shape):
     needs = compile_cubin(shape.text).kernels[KERNEL]
     assert (needs.spill_bytes, needs.stack_bytes) == (0, 0)

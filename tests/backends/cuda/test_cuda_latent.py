@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from decode_reference import swizzled_pool
 from latent_reference import expected, from_kind, make_case
-from reduced import crossed
+from reduced import crossed, each
 
 from meshc.analysis.cuda.blocks import MOST_REGISTERS, THREADS, latent_by_tiles
 from meshc.analysis.cuda.dsmem import LatentAttention
@@ -112,7 +112,7 @@ def tolerance(one):
     return {"f16": 2e-6, "bf16": 2e-5}[one.dtype]
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", each(SMALL, 2))
 def test_it_equals_float64_and_all_modes_agree_to_the_bit(name):
     chosen, case = small(name)
     first = run(chosen, case)

@@ -92,7 +92,7 @@ def close(output, exact, shape):
 BLOCKS = [(1, 1), (5, 1), (6, 2), (16, 4), (8, 8)]
 
 
-@pytest.mark.parametrize(("name", "blocks"), crossed([*CASES], BLOCKS, times=2))
+@pytest.mark.parametrize(("name", "blocks"), crossed([*CASES], BLOCKS))
 def test_products_in_all_modes(name, blocks):
     cores, cluster = blocks
     shape = CASES[name]
