@@ -315,7 +315,8 @@ def _latent_experts(dice: Random, wide: bool) -> Settings:
 
 
 def _deepseek_v3(dice: Random, wide: bool) -> Settings:
-    return _latent_experts(dice, wide) | {
+    """Here transformers turns pairs without complex numbers, behind any number of lanes."""
+    found = _latent_experts(dice, wide) | {
         "q_lora_rank": dice.choice([8, 14]),
         "n_routed_experts": 8,
         "num_experts_per_tok": dice.choice([2, 3]),
@@ -323,6 +324,7 @@ def _deepseek_v3(dice: Random, wide: bool) -> Settings:
         "topk_group": dice.choice([2, 3]),
         "routed_scaling_factor": dice.choice([1.0, 1.5]),
     }
+    return found if wide else found | {"qk_nope_head_dim": dice.randint(3, 8)}
 
 
 def _with(

@@ -80,6 +80,11 @@ def test_absent_lanes_are_those_of_transformers(tmp_path: Path) -> None:
     assert config.own == {"R": 512, "N": 128, "P": 64, "D": 128, "Q": 0}
 
 
+def test_lanes_that_do_not_turn_may_be_odd(tmp_path: Path) -> None:
+    config = read_config(config_file(tmp_path, qk_nope_head_dim=5))
+    assert config.own["N"] == 5 and config.head_dim == 13
+
+
 def test_queries_of_a_low_rank_are_read(tmp_path: Path) -> None:
     full = read_config(config_file(tmp_path))
     config = read_config(config_file(tmp_path, q_lora_rank=24))
@@ -188,7 +193,6 @@ def test_what_is_not_supported_is_named(
         ({"kv_lora_rank": 0}, "'kv_lora_rank' is 0"),
         ({"q_lora_rank": 0}, "'q_lora_rank' is 0"),
         ({"qk_rope_head_dim": 7}, "RoPE rotates pairs"),
-        ({"qk_nope_head_dim": 11}, "head_dim 19 is odd"),
         ({"num_key_value_heads": 2}, "latent attention has one per head, 4"),
         ({"n_routed_experts": "many"}, "'n_routed_experts'"),
         ({"rope_scaling": {**YARN, "factor": 0}}, "'factor' is 0"),

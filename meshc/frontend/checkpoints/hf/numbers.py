@@ -122,6 +122,8 @@ def _check_each(fields: Fields, sizes: Mapping[str, Size], known: Mapping[str, i
 def _check_together(
     fields: Fields, tables: Tables, known: Mapping[str, int], ids: tuple[int, ...]
 ) -> None:
+    # Of a head with lanes of its own the table says which of them turn, and how many those may be.
+    turn_whole = bool(tables.rope_types) and not tables.lanes
     conflicts = find_conflicts(
         known["hidden"],
         known["heads"],
@@ -129,7 +131,7 @@ def _check_together(
         known.get("head_dim"),
         known["vocab"],
         ids,
-        rotary=bool(tables.rope_types),
+        rotary=turn_whole,
     )
     for conflict in conflicts:
         keys = [tables.sizes[n].key if n in tables.sizes else n for n in conflict.fields]
