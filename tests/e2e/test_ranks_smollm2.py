@@ -98,7 +98,8 @@ def test_first_tokens_by_cuda_kernels_of_ranks(ranks: int) -> None:
     request = CompileRequest(device="h100", seq=16, dtype="bf16", target="cuda")
     module = graph_module(load_any(MODEL, Diagnostics()), "decode", request)
     deal = f"tensor-parallel{{ranks={ranks},multiple=8,keep=[V]}}"
-    module = PassManager(parse_pipeline(f"{PASSES},{deal},fuse-all-reduce,fuse-cluster")).run(module)
+    steps = parse_pipeline(f"{PASSES},{deal},fuse-all-reduce,fuse-cluster")
+    module = PassManager(steps).run(module)
     program, texts = step_program(module, MODEL, 16)
     node = CpuNode(program.kernels, {**texts, **headers()}, ranks)
     model, chosen = LanguageModel(program, node, tensors()), PROMPTS[0]
