@@ -136,7 +136,7 @@ class SplitRegions(Pass):
             violates("M"),
         ]
         if fits:
-            help_text = f"--layers {fits} is the largest number of layers that fits this mesh"
+            help_text = f"--layers {fits} is the largest number whose buffers fit this mesh"
         else:
             help_text = "not even one layer fits; use a larger mesh or a shorter sequence (--seq)"
         fail(
