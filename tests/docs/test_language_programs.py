@@ -139,6 +139,14 @@ def test_tokens_on_python(name, tmp_path):
         assert tokens[number] == logits.argmax()
 
 
+IN_TURNS = [
+    pytest.param(case, id="-".join(case), marks=pytest.mark.slow if number % 3 else ())
+    for number, case in enumerate(CASES)
+]
+"""Every third runs in CI."""
+
+
+@pytest.mark.parametrize("case", IN_TURNS)
 def test_on_csl(case, tmp_path, monkeypatch):
     name, phase = case
     options = {"mesh": "2x2", "device": "wse2"}

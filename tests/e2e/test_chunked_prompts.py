@@ -80,7 +80,7 @@ class Serving:
                 self.step(*beside)
 
 
-@pytest.mark.parametrize(("name", "mesh", "kv"), each(CASES, 2))
+@pytest.mark.parametrize(("name", "mesh", "kv"), each(CASES, 5))
 def test_requests_beside_each_other_get_what_they_get_alone(
     name: str, mesh: str, kv: str, tmp_path: Path
 ) -> None:

@@ -125,7 +125,7 @@ CHUNKED = {
     "qwen2, biases, one key head": {"page": 64},
     "split by lanes": {"batch": 3},
 }
-IN_CI = (("split by lanes", 19), *((name, 5) for name in CHUNKED))
+IN_CI = (("split by lanes", 19), *((name, 5) for name in [*CHUNKED][::2]))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 from recorded_models import check, check_batch, check_drawn, check_of
+from reduced import crossed
 
 from meshc.driver import Check, CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics
@@ -23,12 +24,11 @@ BATCHES = [(batch, mesh) for batch in range(2, 7) for mesh in ("2x2", "3x2")]
 QUICK = ((6, "2x2"),)
 
 
-def name_of(folder: Path) -> str:
-    return folder.name
+def name_of(folder: Path | str) -> str:
+    return Path(folder).name
 
 
-@pytest.mark.parametrize("mesh", MESHES)
-@pytest.mark.parametrize("folder", EXPERTS, ids=name_of)
+@pytest.mark.parametrize(("folder", "mesh"), crossed(EXPERTS, MESHES), ids=name_of)
 def test_tokens_and_logits_equal_those_of_transformers(
     folder: Path, mesh: str, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from mesh_programs import mesh_program
+from reduced import crossed
 
 from meshc.backends import csl
 from meshc.backends.python import HostFacts, emit
@@ -51,8 +52,7 @@ def with_names(text):
     return text.replace("get_u_coord", "get_x_coord").replace("get_v_coord", "get_y_coord")
 
 
-@pytest.mark.parametrize("regions", [1, 2])
-@pytest.mark.parametrize("mesh", ["3x4", "4x2"])
+@pytest.mark.parametrize(("mesh", "regions"), crossed(["3x4", "4x2"], [1, 2]))
 def test_other_names_give_the_same_tile_programs(mesh, regions):
     passes = {"split-regions": f"split-regions{{regions={regions}}}"}
     model = EXAMPLES / "tiny_llama.mesh"
@@ -89,8 +89,7 @@ def test_other_names_give_the_same_emitted_programs(tmp_path):
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("gpus", [1, 2, 3, 8])
-@pytest.mark.parametrize("name", ["llama-9h3-tied", "qwen2-7h1"])
+@pytest.mark.parametrize(("name", "gpus"), crossed(["llama-9h3-tied", "qwen2-7h1"], [2, 1, 8, 3]))
 def test_gpus_of_a_node_share_a_model(name, gpus, tmp_path):
     """Tensor-parallel layouts: heads and features over ``gpu``; the tokens are those of
     transformers, in the interpreter and in the emitted program."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
+from reduced import each
 
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.ir.module import Module
@@ -31,7 +32,14 @@ def compiled(phase: str, mesh: str, numbers: str, layers: int | None) -> tuple[M
 
 @pytest.mark.parametrize(
     ("phase", "mesh", "numbers"),
-    [("decode", "360x360", "wse2"), ("prefill", "660x660", "wse2"), ("prefill", "660x660", "wse3")],
+    each(
+        [
+            ("decode", "360x360", "wse2"),
+            ("prefill", "660x660", "wse3"),
+            ("prefill", "660x660", "wse2"),
+        ],
+        2,
+    ),
 )
 def test_the_refusal_names_the_most_layers_that_fit(phase: str, mesh: str, numbers: str) -> None:
     with pytest.raises(MeshcError) as error:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from csl_runs import emit, run_files, tile_text
-from reduced import each
+from reduced import crossed, each
 
 from meshc.interp.tile import TileMachine
 from meshc.support.diagnostics import MeshcError
@@ -47,11 +47,13 @@ def both(text, arch, tensors, folder, monkeypatch, pos=0):
     return found, machine.run({"pos": pos})
 
 
-@ARCHS
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
-@pytest.mark.parametrize(("start", "rounds"), [(0, 2), (0, 5), (3, 1), (0, 0)])
-def test_rings(arch, dtype, start, rounds, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("arch", "dtype", "turns"),
+    crossed(["wse2", "wse3"], ["f32", "f16"], [(0, 2), (0, 5), (3, 1), (0, 0)]),
+)
+def test_rings(arch, dtype, turns, tmp_path, monkeypatch):
     """Entries that wrap around, the oldest dropped; then the mask of what is empty."""
+    start, rounds = turns
     capacity = 5
     buffers = [
         ("new", (2, 3), "f32"),
@@ -123,8 +125,9 @@ def test_rope_row_by_row_in_a_loop(arch, tmp_path, monkeypatch):
     np.testing.assert_allclose(found["b"], wanted["b"], 0, 2e-6)
 
 
-@ARCHS
-@pytest.mark.parametrize("shift", ["pos", "pos - 4", "2*x + 1", "0"])
+@pytest.mark.parametrize(
+    ("arch", "shift"), crossed(["wse2", "wse3"], ["pos", "pos - 4", "2*x + 1", "0"])
+)
 def test_selected_lanes(arch, shift, tmp_path, monkeypatch):
     buffers = [("a", (5, 2), "f32"), ("b", (4, 2), "f16")]
     body = f'    tile.select_lanes %b, %a {{shift = "{shift}"}}\n'

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from csl_runs import PRODUCT, bound, compiled, emit, run_files
+from reduced import crossed
 from route_judge import count
 
 from meshc.backends import csl
@@ -74,10 +75,13 @@ def own_device(folder, **changed):
     return str(path)
 
 
-@pytest.mark.parametrize(("arch", "bound_queues"), [("wse3", "true"), ("wse2", "false")])
-@pytest.mark.parametrize(("m", "mesh"), [(6, "3x3"), (1, "4x6"), (7, "9x7")])
-def test_a_device_of_ones_own_is_a_file(arch, bound_queues, m, mesh, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("wafer", "size"),
+    crossed([("wse3", "true"), ("wse2", "false")], [(6, "3x3"), (1, "4x6"), (7, "9x7")]),
+)
+def test_a_device_of_ones_own_is_a_file(wafer, size, tmp_path, monkeypatch):
     """Products and matrix-vector products take its queues, colors and ids, and are right."""
+    (arch, bound_queues), (m, mesh) = wafer, size
     file = own_device(tmp_path, arch=arch, bound=bound_queues)
     text = PRODUCT.format(m=m, k=20, n=14, accumulate="f32")
     modules = compiled(text, tmp_path, device=file, mesh=mesh, dtype="f32")

@@ -5,7 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 from decode_reference import expected, from_kind, make_case, swizzled_pool
-from reduced import only
+from reduced import crossed, only
 
 from meshc.analysis.cuda.blocks import THREADS
 from meshc.backends.cuda.executor import (
@@ -251,8 +251,11 @@ def test_loads_from_shared_memory_have_no_bank_conflicts(name):
     assert counts.shared_load_cycles == counts.shared_loads > 0
 
 
-@pytest.mark.parametrize("mode", [Mode(), Mode("random", True, 3)], ids=str)
-@pytest.mark.parametrize("name", ["tiles, window", "normed heads, two requests"])
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    crossed(["tiles, window", "normed heads, two requests"], [Mode(), Mode("random", True, 3)]),
+    ids=str,
+)
 def test_there_are_no_races(name, mode):
     chosen, case = small(name)
     run(chosen, case, mode, toolchain=WATCHED)
