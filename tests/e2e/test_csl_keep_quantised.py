@@ -120,16 +120,15 @@ def check(drawn, folder, monkeypatch):
     codes = [b for b in kept.buffers if b.type.dtype.coded]
     assert codes and kept.the_mesh().regions == regions
     agree(kept, files, plain, dtype, drawn["seed"], folder, monkeypatch)
+    weights = [[b for b in m.buffers if b.role == "weight"] for m in (kept, plain)]
+    assert sum(b.type.bytes for b in weights[0]) < sum(b.type.bytes for b in weights[1])
     memory = json.loads(files["report.json"])["memory"]
     said = memory["quantised"]
-    # Weights that are not quantised may be dealt in another way where others take less memory.
-    weights = [[b for b in m.buffers if b.role == "weight"] for m in (kept, plain)]
-    sizes = [
-        sum(b.type.bytes for b in some if b.value.name.partition(".")[0] in said)
-        for some in weights
-    ]
-    assert sizes[0] < sizes[1]
-    assert sum(one["bytes"] - one["decoded"] for one in said.values()) == sizes[0] - sizes[1]
+    for b in codes:
+        name = b.value.name.removesuffix(".codes")
+        parts = [w.type.bytes for w in weights[0] if w.value.name.startswith(f"{name}.")]
+        assert said[name]["bytes"] == sum(parts)
+        assert said[name]["decoded"] == np.prod(b.type.shape) * (4 if dtype == "f32" else 2)
     assert said.keys() == {b.value.name.removesuffix(".codes") for b in codes}
     assert {name: memory["buffers"][name] for name in (b.value.name for b in codes)} == {
         b.value.name: b.type.bytes for b in codes
