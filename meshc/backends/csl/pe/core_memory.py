@@ -61,5 +61,5 @@ class CoreMemory:
                 "margin",
                 violates("M"),
             ),
-            help="use a larger mesh, fewer layers (--layers) or a shorter sequence (--seq)",
+            help="use a larger mesh, or of a model fewer layers (--layers) or tokens (--seq)",
         )
