@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.ir.affine.expr import CoordinateFunction, Expr, IntLike, Mod, as_expr, atom_key
+from meshc.ir.affine.shared import shared
 from meshc.support.diagnostics import fail
 
 BoolArray = NDArray[np.bool_]
@@ -34,6 +35,7 @@ class Constraint:
     relation: Relation
 
     @staticmethod
+    @shared
     def normal(expr: Expr, relation: Relation) -> Constraint | bool:
         """The normal form, or a truth value where the comparison is decided.
 
@@ -177,6 +179,7 @@ class Cond:
         return Cond.lt(left, right) | Cond.gt(left, right)
 
     @staticmethod
+    @shared
     def between(low: Expr | int, value: Expr | int, end: Expr | int) -> Cond:
         """``low <= value < end``."""
         return Cond.le(low, value) & Cond.lt(value, end)
@@ -184,28 +187,24 @@ class Cond:
     @staticmethod
     def all(parts: Iterable[Cond]) -> Cond:
         """The conjunction of all parts."""
-        single: list[Constraint] = []
-        result = Cond.true()
-        for part in parts:
-            if len(part.clauses) == 1:
-                single += part.clauses[0]
-            else:
-                result = result & part
-        return result & _normal([single])
+        return _all(tuple(parts))
 
     @staticmethod
     def any(parts: Iterable[Cond]) -> Cond:
         """The disjunction of all parts."""
-        return _normal(clause for part in parts for clause in part.clauses)
+        return _any(tuple(parts))
 
+    @shared
     def __and__(self, other: Cond) -> Cond:
         if self.is_true or other.is_true:
             return other if self.is_true else self
         return _normal((*a, *b) for a in self.clauses for b in other.clauses)
 
+    @shared
     def __or__(self, other: Cond) -> Cond:
         return _normal((*self.clauses, *other.clauses))
 
+    @shared
     def __invert__(self) -> Cond:
         contrary = Cond.true()
         for clause in self.clauses:
@@ -213,6 +212,13 @@ class Cond:
         return contrary
 
     # -- reading --------------------------------------------------------------------------------
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.clauses)
+
+    def __hash__(self) -> int:
+        return self._hash
+
     @property
     def is_true(self) -> bool:
         """Whether the normal form is ``true`` (no proof is tried)."""
@@ -235,14 +241,8 @@ class Cond:
 
     def substitute(self, values: Mapping[str, Expr | int]) -> Cond:
         """This condition with names replaced, all at once."""
-        if not self.free_vars & values.keys():
-            return self
-        return Cond.any(
-            Cond.all(
-                Cond.of(Constraint.normal(c.expr.substitute(values), c.relation)) for c in clause
-            )
-            for clause in self.clauses
-        )
+        known = tuple((name, values[name]) for name in self.free_vars if name in values)
+        return _substituted(self, known) if known else self
 
     def evaluate(
         self,
@@ -269,6 +269,33 @@ class Cond:
 
     def __str__(self) -> str:
         return self._text
+
+
+@shared
+def _substituted(cond: Cond, values: tuple[tuple[str, Expr | int], ...]) -> Cond:
+    """``cond`` with the names of pairs replaced by what stands beside them."""
+    known = dict(values)
+    return Cond.any(
+        Cond.all(Cond.of(Constraint.normal(c.expr.substitute(known), c.relation)) for c in clause)
+        for clause in cond.clauses
+    )
+
+
+@shared
+def _all(parts: tuple[Cond, ...]) -> Cond:
+    single: list[Constraint] = []
+    result = Cond.true()
+    for part in parts:
+        if len(part.clauses) == 1:
+            single += part.clauses[0]
+        else:
+            result = result & part
+    return result & _normal([single])
+
+
+@shared
+def _any(parts: tuple[Cond, ...]) -> Cond:
+    return _normal(clause for part in parts for clause in part.clauses)
 
 
 def _normal(clauses: Iterable[Iterable[Constraint]]) -> Cond:

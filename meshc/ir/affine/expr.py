@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from meshc.ir.affine.shared import shared
 from meshc.support.diagnostics import fail
 
 IntArray = NDArray[np.int64]
@@ -102,11 +103,13 @@ class Expr:
 
     # -- building -------------------------------------------------------------------------------
     @staticmethod
+    @shared
     def var(name: str) -> Expr:
         """The expression that is just ``name``."""
         return Expr(((Var(checked_name(name)), 1),))
 
     @staticmethod
+    @shared
     def const(value: int) -> Expr:
         """A constant."""
         return Expr((), _bounded(int(value)))
@@ -126,6 +129,7 @@ class Expr:
         kept.sort(key=lambda term: atom_key(term[0]))
         return Expr(tuple(kept), _bounded(constant))
 
+    @shared
     def __add__(self, other: Expr | int) -> Expr:
         other = as_expr(other)
         if not self.terms or not other.terms:
@@ -137,12 +141,14 @@ class Expr:
     def __neg__(self) -> Expr:
         return self * -1
 
+    @shared
     def __sub__(self, other: Expr | int) -> Expr:
         return self + as_expr(other) * -1
 
     def __rsub__(self, other: int) -> Expr:
         return as_expr(other) + self * -1
 
+    @shared
     def __mul__(self, factor: int) -> Expr:
         if not factor:
             return Expr(())
@@ -151,6 +157,7 @@ class Expr:
 
     __rmul__ = __mul__
 
+    @shared
     def __mod__(self, modulus: int) -> Expr:
         """``self mod modulus``; the body's constant is brought into ``0 .. modulus - 1``."""
         body = _reduced_mod(self, _positive(modulus))
@@ -161,6 +168,7 @@ class Expr:
             return Expr.const(body.constant)
         return _of_atom(Mod(body, modulus))
 
+    @shared
     def __floordiv__(self, divisor: int) -> Expr:
         """``floor(self / divisor)``; whole multiples of the divisor are taken out of the floor."""
         whole, rest = _split_multiples(self, _positive(divisor))
@@ -179,6 +187,13 @@ class Expr:
         return whole + _of_atom(Floor(rest, divisor))
 
     # -- reading --------------------------------------------------------------------------------
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.terms, self.constant))
+
+    def __hash__(self) -> int:
+        return self._hash
+
     @property
     def is_const(self) -> bool:
         """Whether no atom is left."""
@@ -214,12 +229,8 @@ class Expr:
 
     def substitute(self, values: Mapping[str, Expr | int]) -> Expr:
         """This expression with names replaced, all at once."""
-        if not self.free_vars & values.keys():
-            return self
-        total = Expr.const(self.constant)
-        for atom, coefficient in self.terms:
-            total = total + _substituted(atom, values) * coefficient
-        return total
+        known = tuple((name, values[name]) for name in self.free_vars if name in values)
+        return _substituted(self, known) if known else self
 
     def evaluate(
         self,
@@ -326,13 +337,13 @@ def _exact(expr: Expr, divisor: int) -> Expr:
 def _positive(k: int) -> int:
     if not 0 < k <= MAX_INTEGER:
         fail("bad-affine", f"mod and floor need a positive literal, not {k}")
-    return k
+    return int(k)
 
 
 def _bounded(value: int) -> int:
     if abs(value) > MAX_INTEGER:
         fail("bad-affine", f"integer {value} is beyond 2^53 in an affine expression")
-    return value
+    return int(value)
 
 
 # -- walking ------------------------------------------------------------------------------------
@@ -344,7 +355,17 @@ def _inside(atom: Atom) -> Expr | None:
     return None if isinstance(atom, Var) else _body(atom)
 
 
-def _substituted(atom: Atom, values: Mapping[str, Expr | int]) -> Expr:
+@shared
+def _substituted(expr: Expr, values: tuple[tuple[str, Expr | int], ...]) -> Expr:
+    """``expr`` with the names of pairs replaced by what stands beside them."""
+    known = dict(values)
+    total = Expr.const(expr.constant)
+    for atom, coefficient in expr.terms:
+        total = total + _of_substituted(atom, known) * coefficient
+    return total
+
+
+def _of_substituted(atom: Atom, values: Mapping[str, Expr | int]) -> Expr:
     if isinstance(atom, Var):
         return as_expr(values.get(atom.name, Expr(((atom, 1),))))
     body = _body(atom).substitute(values)
