@@ -17,6 +17,7 @@ from meshc.ir.types import TensorType, Type
 from meshc.ir.values import Value
 from meshc.ir.views import Symbol, View
 from meshc.support.diagnostics import fail
+from meshc.support.shared import shared
 from meshc.support.spans import Span
 
 Operand = Value | View | Symbol
@@ -59,7 +60,7 @@ class Op:
 
     def attributes(self) -> dict[str, object]:
         """The attribute fields of the subclass by name, ``when`` last when there is one."""
-        found = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _STRUCTURE}
+        found: dict[str, object] = {name: getattr(self, name) for name in _attributes(type(self))}
         if self.when is not None:
             found["when"] = self.when
         return found
@@ -84,6 +85,13 @@ class Op:
 
 
 _STRUCTURE = frozenset(f.name for f in fields(Op))
+
+
+@shared
+def _attributes(cls: type[Op]) -> tuple[str, ...]:
+    """Names of the attribute fields of an op's class."""
+    return tuple(f.name for f in fields(cls) if f.name not in _STRUCTURE)
+
 
 OP_CLASSES: dict[str, type[Op]] = {}
 

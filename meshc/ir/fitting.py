@@ -13,6 +13,7 @@ from itertools import product
 
 from meshc.ir.affine import Expr
 from meshc.ir.declared import Dim, Operand
+from meshc.support.shared import shared
 
 Shape = tuple[Expr, ...]
 Extents = dict[tuple[str, int], Expr]
@@ -31,8 +32,9 @@ class Misfit:
     words: str
 
 
+@shared
 def misfit(
-    declared: Sequence[Operand], shapes: Sequence[Shape], elements: Sequence[str]
+    declared: tuple[Operand, ...], shapes: tuple[Shape, ...], elements: tuple[str, ...]
 ) -> Misfit | None:
     """The first operand that does not fit what is declared, or None."""
     for place, (operand, element) in enumerate(zip(declared, elements, strict=True)):

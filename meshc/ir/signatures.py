@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
+from types import MappingProxyType
 
 from meshc.ir.core import Op
 from meshc.ir.declared import MANY, Named, Rule, rule_of
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType, Layout, TensorType
 from meshc.ir.values import Value
+from meshc.support.shared import shared
 
 
 def form_of(op: Op) -> str:
@@ -19,10 +22,25 @@ def form_of(op: Op) -> str:
     return f"{op.NAME} {op.SIGNATURE}" + (f" {{{given}}}" if given else "")
 
 
-def rules_of(cls: type[Op]) -> dict[str, Rule]:
+@shared
+def rules_of(cls: type[Op]) -> Mapping[str, Rule]:
     """The attributes that a class declares, with the bound of each."""
     known = {f.name for f in fields(Op)}
-    return {f.name: rule_of(f.metadata) for f in fields(cls) if f.name not in known}
+    rules = {f.name: rule_of(f.metadata) for f in fields(cls) if f.name not in known}
+    return MappingProxyType(rules)
+
+
+@shared
+def _counts_of(cls: type[Op]) -> tuple[tuple[int, int], tuple[int, int], int]:
+    """The least and the most operands and results that a class declares, and its regions."""
+    declared = cls.SIGNATURE
+    return _range(declared.operands), _range(declared.results), declared.regions
+
+
+@shared
+def _bounded_attributes(cls: type[Op]) -> tuple[tuple[str, Rule], ...]:
+    """The attributes of a class of which not every value is admitted."""
+    return tuple((name, rule) for name, rule in rules_of(cls).items() if rule != Rule())
 
 
 def count_mistake(op: Op) -> str | None:
@@ -30,8 +48,7 @@ def count_mistake(op: Op) -> str | None:
     if isinstance(op, Compute):
         takes, gives, regions = (len(op.declared.operands_of(op.params)),) * 2, (0, 0), 0
     else:
-        takes, gives = _range(op.SIGNATURE.operands), _range(op.SIGNATURE.results)
-        regions = op.SIGNATURE.regions
+        takes, gives, regions = _counts_of(type(op))
     if not takes[0] <= len(op.operands) <= takes[1]:
         return f"takes {_count_text(*takes)} operands, not {len(op.operands)}"
     if not gives[0] <= len(op.results) <= gives[1]:
@@ -54,17 +71,18 @@ def _count_text(least: int, most: int) -> str:
 def attribute_mistakes(op: Op) -> list[str]:
     """Attributes with values that their bounds do not admit."""
     if isinstance(op, Compute):
-        rules = {a.name: a.rule for a in op.declared.attributes}
+        found = [(a.name, a.rule.mistake(op.params[a.name])) for a in op.declared.attributes]
     else:
-        rules = rules_of(type(op))
-    given = op.attributes()
-    found = [(name, rule.mistake(given[name])) for name, rule in rules.items()]
+        rules = _bounded_attributes(type(op))
+        found = [(name, rule.mistake(getattr(op, name))) for name, rule in rules]
     return [f"'{name}' {words}" for name, words in found if words]
 
 
 def standing_mistakes(op: Op) -> list[str]:
     """Operands and results that do not stand to an operand as the signature says: ``within`` it,
     with some of its dims, or ``like`` it, with all of them, and laid out as it is."""
+    if not _has_standing(type(op)):
+        return []
     values = {}
     for declared, value in zip(op.SIGNATURE.operands, op.operands, strict=False):
         values[declared.name] = value
@@ -77,6 +95,12 @@ def standing_mistakes(op: Op) -> list[str]:
             words = _standing(declared, value, other)
             found += [words] if words else []
     return found
+
+
+@shared
+def _has_standing(cls: type[Op]) -> bool:
+    """Whether the signature says of a value how it stands to an operand."""
+    return any(n.rule for n in (*cls.SIGNATURE.operands, *cls.SIGNATURE.results))
 
 
 def _standing(declared: Named, value: Value, other: Value) -> str | None:

@@ -37,6 +37,7 @@ from meshc.support.spans import Span
 
 _RETURNS = (graph.Return, mesh.Return)
 _YIELDS = (graph.Yield, mesh.Yield)
+_ENDS = (*_RETURNS, *_YIELDS)
 
 _SPLITS = "a dim has one split: dim_axis:lanes, with at most as many lanes as the dim has"
 _ROUTE = "a route leads from a core to one of its line: { [y, x] -> [y, x - 1] : x >= 1 }"
@@ -331,7 +332,7 @@ class _Verifier:
         scope = outer | set(block.args)
         for position, op in enumerate(block.ops):
             self.op(op, scope, names)
-            if isinstance(op, (*_RETURNS, *_YIELDS)) and position < len(block.ops) - 1:
+            if isinstance(op, _ENDS) and position < len(block.ops) - 1:
                 help = "what comes behind it would never run"
                 self.wrong(f"{op.NAME} is not the last op of its block", op.span, help)
             scope |= set(op.results)

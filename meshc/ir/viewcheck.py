@@ -52,9 +52,11 @@ def unknown_names(used: frozenset[str], known: frozenset[str], *where: object) -
 def _rounds(module: Module, op: tile.For, names: frozenset[str]) -> list[str]:
     """Scalars of which each round has its own: declared, as many in every loop, and not those of
     a loop around."""
+    if not op.each:
+        return []
     found = [f"names '{n}' as each, which is no scalar" for n in op.each if n not in module.scalars]
     found += [f"names '{n}' as each inside a loop that does" for n in op.each if n in names]
-    if op.each and not op.count.is_const:
+    if not op.count.is_const:
         found.append(f"has one of each scalar for every round, but the count {op.count}")
     counts = tile.scalars_of_rounds(module)
     for name in op.each:
@@ -144,13 +146,14 @@ def _shape(view: View, names: frozenset[str]) -> list[str]:
     for extent in view.reshape:
         found += _empty(view, extent)
         found += unknown_names(extent.free_vars, names, "the shape of", view)
-    if view.reshape:
-        flat = View(view.buffer, view.indices).shape()
-        if all(e.is_const for e in (*flat, *view.reshape)):
-            have, want = (prod(e.constant for e in side) for side in (flat, view.reshape))
-            if have != want:
-                found.append(f"{view} reshapes {have} elements to {want}")
-    rank = len(view.reshape) if view.reshape else len(View(view.buffer, view.indices).shape())
+    if not view.reshape and not view.order:
+        return found
+    flat = View(view.buffer, view.indices).shape()
+    if view.reshape and all(e.is_const for e in (*flat, *view.reshape)):
+        have, want = (prod(e.constant for e in side) for side in (flat, view.reshape))
+        if have != want:
+            found.append(f"{view} reshapes {have} elements to {want}")
+    rank = len(view.reshape or flat)
     if view.order and sorted(view.order) != list(range(rank)):
         found.append(f"{view} has no permutation of its {rank} dims as order")
     return found

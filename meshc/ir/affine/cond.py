@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.ir.affine.expr import CoordinateFunction, Expr, IntLike, Mod, as_expr, atom_key
-from meshc.ir.affine.shared import shared
 from meshc.support.diagnostics import fail
+from meshc.support.shared import shared
 
 BoolArray = NDArray[np.bool_]
 BoolLike = bool | BoolArray

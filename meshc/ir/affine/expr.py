@@ -18,8 +18,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.ir.affine.shared import shared
 from meshc.support.diagnostics import fail
+from meshc.support.shared import shared
 
 IntArray = NDArray[np.int64]
 IntLike = int | IntArray

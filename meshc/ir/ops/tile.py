@@ -44,8 +44,8 @@ class Compute(Op):
         """The views fit the shapes and element types that the kernel declares. Raises
         ``kernel-views``, at the view that does not."""
         declared, views = self.declared.operands_of(self.params), self.views()
-        shapes = [view.shape() for view in views]
-        found = misfit(declared, shapes, [view.dtype_text for view in views])
+        shapes = tuple(view.shape() for view in views)
+        found = misfit(declared, shapes, tuple(view.dtype_text for view in views))
         if found is None and self.declared.extra is not None:
             words = self.declared.extra(shapes, self.params)
             found = Misfit(0, words) if words else None
