@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from meshc.cost.demand import NO_DEMAND, Demand
 from meshc.cost.mesh_ops import MeshCosts, TypeOf
 from meshc.cost.sharing import Totals
 from meshc.cost.terms import NOTHING, Cost
-from meshc.ir.core import Block, Op, tensor_type
+from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh
 
@@ -30,12 +30,6 @@ class PlanCost:
         """The cost of no op at all; ``costs`` is None where nothing has any."""
         return PlanCost(NOTHING, NO_DEMAND, np.zeros(len(costs.sharing.sets) if costs else 1))
 
-    @staticmethod
-    def of(op: Op, costs: MeshCosts, type_of: TypeOf = tensor_type) -> PlanCost:
-        """The cost of one op, without those in its body."""
-        demand = costs.demand(op, type_of)
-        return PlanCost(costs.of(op, type_of), demand, costs.sharing.totals(demand))
-
     @property
     def total(self) -> float:
         """Predicted cycles on the best set of channels; infinite where the plan fits none."""
@@ -53,6 +47,26 @@ class PlanCost:
 
     def __mul__(self, times: int) -> PlanCost:
         return PlanCost(self.fixed * times, self.demand * times, self.totals * times)
+
+
+@dataclass(frozen=True, eq=False)
+class PlanCosts:
+    """What single ops cost a plan. A search emits the same ones on many ways, so those ``known``
+    are kept by what their cost depends on: attributes, and types of operands and results."""
+
+    costs: MeshCosts
+    known: dict[Hashable, PlanCost] = field(default_factory=dict)
+
+    def of(self, op: Op, type_of: TypeOf) -> PlanCost:
+        """The cost of one op, without those in its body."""
+        kinds = tuple(map(type_of, (*op.operands, *op.results)))
+        key = (type(op), *op.attributes().values(), kinds)
+        found = self.known.get(key)
+        if found is None:
+            demand = self.costs.demand(op, type_of)
+            totals = self.costs.sharing.totals(demand)
+            found = self.known[key] = PlanCost(self.costs.of(op, type_of), demand, totals)
+        return found
 
 
 def demand_of(runs: Iterable[tuple[Op, int]], costs: MeshCosts) -> Demand:

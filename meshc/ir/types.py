@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import Literal
 
 _LOWEST = {
@@ -107,6 +108,13 @@ class Layout:
     partial: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
 
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.splits, self.partial, self.roots))
+
+    def __hash__(self) -> int:
+        return self._hash
+
     def split_of(self, dim: str) -> Split | None:
         """The split of ``dim``, or None when every core holds all of it."""
         for split in self.splits:
@@ -144,6 +152,13 @@ class TensorType:
     dtype: DType
     dims: tuple[str, ...]
     layout: Layout | None = None
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.dtype, self.dims, self.layout))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def shape(self, extents: Mapping[str, int]) -> tuple[int, ...]:
         """Logical extents of the dims, in order."""

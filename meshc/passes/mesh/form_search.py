@@ -160,6 +160,8 @@ class Search:
 
     def best(self, ways: Sequence[Lowering], live: Sequence[Value]) -> list[Lowering]:
         """Of ways with the same future those that no other beats, the cheapest ``MOST_WAYS``."""
+        if len(ways) == 1:
+            return [*ways]
         groups: dict[object, list[Lowering]] = {}
         for way in ways:
             waiting = [way.state_of(v) for append in way.appends for v in append.tensors()]

@@ -259,8 +259,8 @@ class Lowering:
         op.span = op.span or self.span
         op.results = [self.value(name, kind) for name, kind in results]
         self.block.ops.append(op)
-        if self.problem.costs is not None:
-            self.cost += PlanCost.of(op, self.problem.costs, self.type_of)
+        if self.problem.plan_costs is not None:
+            self.cost += self.problem.plan_costs.of(op, self.type_of)
         return op.results
 
     def emit_like(self, op: Op, name: str, like: Value) -> Value:

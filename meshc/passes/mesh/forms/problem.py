@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from meshc.analysis.experts import Routes, expert_dims, routes_of, whole_dims
 from meshc.analysis.layout.tiling import Tiling, has_many_rows
 from meshc.cost.mesh_ops import MeshCosts, has_costs
+from meshc.cost.plans import PlanCosts
 from meshc.cost.track_sets import Algorithms
 from meshc.ir.core import Op, Operand
 from meshc.ir.mesh import Mesh
@@ -76,6 +78,11 @@ class Problem:
         row of the mesh: where all cores reach each other at once. A wafer has many small memories,
         which copies would use up; there only a pin asks for them."""
         return all(map(self.source.reaches_all, self.mesh.plane))
+
+    @cached_property
+    def plan_costs(self) -> PlanCosts | None:
+        """What single ops cost a plan; None where nothing has any cost."""
+        return None if self.costs is None else PlanCosts(self.costs)
 
     def used_by(self, value: Operand) -> Sequence[Op]:
         """The ops that read ``value``."""
