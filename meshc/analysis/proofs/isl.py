@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
 import islpy
@@ -24,6 +25,9 @@ from meshc.support.diagnostics import fail
 MAX_OPERATIONS = 8_000_000
 
 Point = dict[str, int]
+
+_SETS = 512
+"""How many sets are kept, those asked for last."""
 
 _BUDGET_SPENT = "maximal number of operations"
 
@@ -142,7 +146,7 @@ def value_mismatch(
     def search() -> Point | None:
         writer = Writer(scope.functions, dims)
         both = writer.equal_values(left, right)
-        agree = islpy.Set(set_text(dims, both))
+        agree = _parsed(set_text(dims, both))
         return _least(_set(dims, domain & scope.bounds, scope).subtract(agree), dims)
 
     return _ask(search)
@@ -258,7 +262,7 @@ def find_link(
     def search() -> Link | None:
         found = _map_set(dims, relation, scope).intersect(_set(dims.all, where, scope))
         if targets is not None:
-            found = found.intersect(islpy.Set(_target_text(dims, dims.all, targets, scope)))
+            found = found.intersect(_parsed(_target_text(dims, dims.all, targets, scope)))
         return _link(_least(found, dims.all), relation.inputs)
 
     return _ask(search)
@@ -273,14 +277,21 @@ def solve(dims: Sequence[str], formula: str, without: str = "1 = 0") -> Point | 
     """
 
     def search() -> Point | None:
-        points = islpy.Set(set_text(dims, formula))
-        return _least(points.subtract(islpy.Set(set_text(dims, without))), dims)
+        points = _parsed(set_text(dims, formula))
+        return _least(points.subtract(_parsed(set_text(dims, without))), dims)
 
     return _ask(search)
 
 
+@lru_cache(_SETS)
+def _parsed(text: str) -> Any:
+    """The set that ``text`` spells. isl never changes a set, so questions about the same guards and
+    routes share it."""
+    return islpy.Set(text)
+
+
 def _set(dims: Sequence[str], cond: Cond, scope: Scope) -> Any:
-    return islpy.Set(set_text(dims, Writer(scope.functions, dims).cond(cond)))
+    return _parsed(set_text(dims, Writer(scope.functions, dims).cond(cond)))
 
 
 def _names(first: Sequence[str], *objects: Cond | Piecewise) -> tuple[str, ...]:
@@ -374,7 +385,7 @@ def _map_dims(relation: AffineMap, scope: Scope, more: frozenset[str]) -> _MapDi
 def _map_set(dims: _MapDims, relation: AffineMap, scope: Scope) -> Any:
     writer = Writer(scope.functions, dims.all)
     formula = writer.relation(relation, dims.targets)
-    return islpy.Set(set_text(dims.all, f"({formula}) and ({writer.cond(scope.bounds)})"))
+    return _parsed(set_text(dims.all, f"({formula}) and ({writer.cond(scope.bounds)})"))
 
 
 def _image(dims: _MapDims, relation: AffineMap, sources: Cond, scope: Scope) -> Any:
@@ -383,7 +394,7 @@ def _image(dims: _MapDims, relation: AffineMap, sources: Cond, scope: Scope) -> 
 
 
 def _target_set(dims: _MapDims, cond: Cond, scope: Scope) -> Any:
-    return islpy.Set(_target_text(dims, (*dims.targets, *dims.scalars), cond, scope))
+    return _parsed(_target_text(dims, (*dims.targets, *dims.scalars), cond, scope))
 
 
 def _target_text(dims: _MapDims, space: Sequence[str], cond: Cond, scope: Scope) -> str:
@@ -415,7 +426,7 @@ def _collision(
         second = Writer(scope.functions, space)
         second.ids |= {n: second.ids[o] for n, o in zip(varying, others, strict=True)}
         formula += f" and {_pair_formula(second, relation, dims, scope)} and ({differ})"
-        point = _least(islpy.Set(set_text(space, formula)), space)
+        point = _least(_parsed(set_text(space, formula)), space)
         if point is None:
             return None
         twin = {**point, **{n: point[o] for n, o in zip(varying, others, strict=True)}}
