@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from types import MappingProxyType
+from typing import NoReturn
 
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
@@ -21,6 +22,8 @@ from meshc.support.diagnostics import fail
 from meshc.support.spans import Source, Span
 
 _SHOWN_ALTERNATIVES = 8
+_TEXTS = 32
+"""How many texts are remembered: the phases of a model begin with the same one."""
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
 _BRACKETS = re.compile(r'#[^\n]*|"[^"\n]*"?|[()\[\]{}]')
 
@@ -95,10 +98,9 @@ class Grammar:
         self._check_size(source)
         self._check_depth(source)
         try:
-            tree = _lark(self.package, self.file).parse(source.text)
+            return _parsed(self.package, self.file, source)
         except UnexpectedInput as error:
             self._explain(source, error)
-        return _neutral(tree, source)
 
     def _check_size(self, source: Source) -> None:
         if len(source.text) > self.max_characters:
@@ -123,7 +125,7 @@ class Grammar:
                     help="give the inner parts names of their own",
                 )
 
-    def _explain(self, source: Source, error: UnexpectedInput) -> None:
+    def _explain(self, source: Source, error: UnexpectedInput) -> NoReturn:
         """Raise the diagnosed form of a lark error."""
         span, found, hint = _place(source, error)
         notes = _brackets_left_open(source, span)
@@ -153,6 +155,11 @@ def _lark(package: str, file: str) -> Lark:
     return Lark(
         text, parser="lalr", lexer="basic", propagate_positions=True, maybe_placeholders=True
     )
+
+
+@lru_cache(_TEXTS)
+def _parsed(package: str, file: str, source: Source) -> Node:
+    return _neutral(_lark(package, file).parse(source.text), source)
 
 
 def _neutral(tree: Tree[Token], source: Source) -> Node:
