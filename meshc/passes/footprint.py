@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from meshc.analysis.layout.liveness import align, assign_addresses, largest_buffers
+from meshc.ir.clone import clone_module
 from meshc.ir.module import Module
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
@@ -74,7 +76,13 @@ def _largest(module: Module) -> tuple[tuple[str, int], ...]:
 
 
 def _copy(module: Module) -> Module:
-    return parse_module(Source("<footprint>", print_module(module)))
+    return clone_module(_read(print_module(module)))
+
+
+@lru_cache(1)
+def _read(text: str) -> Module:
+    """The module that ``text`` spells: the same one for several numbers of layers."""
+    return parse_module(Source("<footprint>", text))
 
 
 def _program(module: Module, kept: tuple[str, ...]) -> Module:
