@@ -10,10 +10,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import NoReturn, TypeVar, get_type_hints
 
 from meshc.passes.base import OptionValue, Pass, option_name
 from meshc.support.diagnostics import fail
+from meshc.support.shared import shared
 from meshc.support.spans import Source, Span
 
 _TOKEN = re.compile(
@@ -42,8 +44,7 @@ def parse_specs(text: str, source_name: str = "--passes") -> list[PassSpec]:
 
 def make_pass(cls: type[P], spec: PassSpec) -> P:
     """An instance of ``cls`` with the options of ``spec``; fails with ``bad-pass-option``."""
-    hints = get_type_hints(cls)
-    kinds = {option_name(f.name): (f.name, hints[f.name]) for f in fields(cls)}
+    kinds = _options_of(cls)
     values: dict[str, OptionValue] = {}
     for name, raw in spec.options:
         if name not in kinds:
@@ -57,6 +58,14 @@ def make_pass(cls: type[P], spec: PassSpec) -> P:
         field_name, kind = kinds[name]
         values[field_name] = _decoded(spec, name, raw, kind)
     return cls(**values)
+
+
+@shared
+def _options_of(cls: type[Pass]) -> Mapping[str, tuple[str, object]]:
+    """The options of a pass: of each by its name the field that it sets, and the field's type."""
+    hints = get_type_hints(cls)
+    kinds = {option_name(f.name): (f.name, hints[f.name]) for f in fields(cls)}
+    return MappingProxyType(kinds)
 
 
 def _decoded(spec: PassSpec, name: str, raw: RawOption, kind: object) -> OptionValue:
