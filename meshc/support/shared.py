@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import ParamSpec, TypeVar, cast
 
-RESULTS = 1 << 14
+RESULTS = 1 << 12
 """How many results of a function are kept, those asked for last."""
 
 _P = ParamSpec("_P")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from meshc.analysis.layout.coordinates import coordinate_functions, position
 from meshc.analysis.proofs.isl import Scope
@@ -12,6 +13,7 @@ from meshc.ir.core import Block, Op
 from meshc.ir.mesh import Mesh, rank_name
 from meshc.ir.module import Module
 from meshc.ir.ops import tile
+from meshc.support.shared import shared
 
 
 @dataclass(frozen=True)
@@ -37,14 +39,15 @@ def plain_expr(mesh: Mesh, value: Expr) -> Expr:
     return value.substitute(_definitions(mesh))
 
 
-def _definitions(mesh: Mesh) -> dict[str, Expr | int]:
+@shared
+def _definitions(mesh: Mesh) -> Mapping[str, Expr | int]:
     factors = [factor.name for axis in mesh.axes for factor in axis.factors]
     found: dict[str, Expr | int] = {name: position(mesh, name) for name in factors}
     for axis in mesh.ranked:
         here = position(mesh, axis)
         ring = mesh.ring(axis) and mesh.size(axis) > 2
         found[rank_name(axis)] = Expr.call(f"ring_{axis}", here) if ring else here
-    return found
+    return MappingProxyType(found)
 
 
 def mesh_scope(module: Module) -> Scope:

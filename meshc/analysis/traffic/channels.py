@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from meshc.analysis.traffic.turns import turns_of
-from meshc.ir.affine import Cond, Expr, IntArray
+from meshc.ir.affine import AffineMap, Cond, Expr, IntArray
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel
 
 Ends = Mapping[str, frozenset[int]]
 """Cores by their positions on some axes; on others they may be anywhere."""
+
+_LINES = 256
+"""How many lines are remembered: passes and checks ask for those of a program again and again."""
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,19 @@ def line_of(channel: Channel, mesh: Mesh) -> Line:
     turns = turns_of(channel, mesh)
     if turns is not None:
         return Line(turns.axis, turns.pairs, channel.multicast)
+    return _line_of_plane(route, channel.multicast, mesh)
+
+
+@lru_cache(_LINES)
+def _line_of_plane(route: AffineMap, multicast: bool, mesh: Mesh) -> Line:
+    """The line of a channel on the plane whose cores do not take turns."""
     down = all(p.outputs[1] == Expr.var(mesh.across) for p in route.pieces)
     shape = (mesh.rows, 1) if down else (1, mesh.columns)
     place = 0 if down else 1
     sources, targets = (ends[:, place] for ends in route.pairs(shape))
     inside = (targets >= 0) & (targets < shape[place])
     pairs = tuple(zip(sources[inside].tolist(), targets[inside].tolist(), strict=True))
-    return Line(mesh.plane[place], pairs, channel.multicast)
+    return Line(mesh.plane[place], pairs, multicast)
 
 
 def crossed_axis(channel: Channel, mesh: Mesh) -> str:
