@@ -116,11 +116,12 @@ class Search:
         name: str,
         live: Sequence[Value],
     ) -> list[Lowering]:
-        """The ways after each of their forms. Raises the first error if none gets through."""
+        """The ways after each of their forms, the last of which goes on with the way itself.
+        Raises the first error if none gets through."""
         found, errors = [], []
         for base, forms in ready:
             for form in forms:
-                way = base.fork()
+                way = base if form is forms[-1] else base.fork()
                 try:
                     form.lower(way)
                 except MeshcError as error:
