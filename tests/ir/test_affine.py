@@ -203,3 +203,22 @@ def test_a_map_without_pieces_has_no_pairs() -> None:
     assert not nothing.pieces
     sources, targets = nothing.pairs((3, 4))
     assert sources.shape == targets.shape == (0, 2)
+
+
+def test_integers_of_numpy_become_plain_ones():
+    """Results are shared between equal operands, whatever kind of integer made them."""
+    x = Expr.var("only_here")  # nothing has made results of it before
+    made = x * np.int64(3) + np.int64(5)
+    assert made is x * 3 + 5
+    found = [made, x % np.int64(4), (x + 2) // np.int64(7)]
+    inside = [part for expr in found for part in (expr.constant, *(c for _, c in expr.terms))]
+    assert {type(part) for part in inside} == {int}
+    assert type((x % 4).terms[0][0].modulus) is int
+    assert type(((x + 2) // 7).terms[0][0].divisor) is int
+
+
+def test_equal_objects_hash_alike():
+    left, right = Expr((x + y).terms), x + y
+    assert left is not right and left == right and hash(left) == hash(right)
+    one, other = Cond(Cond.ge(x, y).clauses), Cond.ge(x, y)
+    assert one is not other and one == other and hash(one) == hash(other)

@@ -160,7 +160,8 @@ class Expr:
     @shared
     def __mod__(self, modulus: int) -> Expr:
         """``self mod modulus``; the body's constant is brought into ``0 .. modulus - 1``."""
-        body = _reduced_mod(self, _positive(modulus))
+        modulus = _positive(modulus)
+        body = _reduced_mod(self, modulus)
         common = _content(body, modulus)
         if common > 1:
             return (_exact(body, common) % (modulus // common)) * common
@@ -171,7 +172,8 @@ class Expr:
     @shared
     def __floordiv__(self, divisor: int) -> Expr:
         """``floor(self / divisor)``; whole multiples of the divisor are taken out of the floor."""
-        whole, rest = _split_multiples(self, _positive(divisor))
+        divisor = _positive(divisor)
+        whole, rest = _split_multiples(self, divisor)
         if not rest.terms:
             return whole
         common = gcd(divisor, *(c for _, c in rest.terms))
