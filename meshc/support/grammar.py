@@ -24,6 +24,8 @@ from meshc.support.spans import Source, Span
 _SHOWN_ALTERNATIVES = 8
 _TEXTS = 32
 """How many texts are remembered: the phases of a model begin with the same one."""
+_REMEMBERED_CHARACTERS = 48 * 1024
+"""Longer texts are not, since their trees would take much memory."""
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
 _BRACKETS = re.compile(r'#[^\n]*|"[^"\n]*"?|[()\[\]{}]')
 
@@ -98,7 +100,9 @@ class Grammar:
         self._check_size(source)
         self._check_depth(source)
         try:
-            return _parsed(self.package, self.file, source)
+            if len(source.text) > _REMEMBERED_CHARACTERS:
+                return _tree_of(self.package, self.file, source)
+            return _remembered(self.package, self.file, source)
         except UnexpectedInput as error:
             self._explain(source, error)
 
@@ -157,9 +161,11 @@ def _lark(package: str, file: str) -> Lark:
     )
 
 
-@lru_cache(_TEXTS)
-def _parsed(package: str, file: str, source: Source) -> Node:
+def _tree_of(package: str, file: str, source: Source) -> Node:
     return _neutral(_lark(package, file).parse(source.text), source)
+
+
+_remembered = lru_cache(_TEXTS)(_tree_of)
 
 
 def _neutral(tree: Tree[Token], source: Source) -> Node:
