@@ -19,6 +19,7 @@ from meshc.sim.cgen.classes import CodeClass, options_of, prepare
 from meshc.sim.cgen.emit import emit
 from meshc.sim.cgen.expressions import member
 from meshc.sim.cgen.library import KNOWN_OPERATIONS, library
+from meshc.sim.cgen.memory import memories
 from meshc.sim.cgen.pe import CPe
 from meshc.sim.cgen.snapshot import CFabric, explain, explain_running
 from meshc.sim.cgen.structs import Value
@@ -39,7 +40,6 @@ from meshc.sim.sema import types as ty
 from meshc.support.diagnostics import MeshcError, fail
 
 Key = tuple[int, int, int]
-MARGIN = 64
 MOST_THREADS = 256
 _FEW_PES = 64  # whose code hardly runs for as long as it takes to compile
 _GATES = {"local": 0, "color": 1, "queue": 2, "control": 3}
@@ -120,8 +120,9 @@ class CMachine(Common):
         ):
             call.csl_set_number(self.handle, which, int(value))
         tiles = sorted(program.tiles.items(), key=lambda i: (i[0][1], i[0][0]))
-        for number, ((x, y), kind) in enumerate(tiles):
-            self._make_pe(number, x, y, self.classes[kind])
+        blocks = memories(self.classes[kind].program.end for _, kind in tiles)
+        for number, (((x, y), kind), memory) in enumerate(zip(tiles, blocks, strict=True)):
+            self._make_pe(number, x, y, self.classes[kind], memory)
         self._configure(program.routes)
         local = [{c: structs.route_of(r) for c, r in of.color_configs.items()}
                  for of in program.classes]  # fmt: skip
@@ -145,9 +146,8 @@ class CMachine(Common):
             self._initial_state(pe)
         call.csl_machine_ready(self.handle)
 
-    def _make_pe(self, number: int, x: int, y: int, code: CodeClass) -> None:
+    def _make_pe(self, number: int, x: int, y: int, code: CodeClass, memory: Any) -> None:
         call, program = self.library, code.program
-        memory = (ct.c_ubyte * ((program.end + MARGIN + 7) // 8 * 8))()
         address = call.csl_pe_new(
             self.handle, number, x, y, ct.byref(code.shared), code.functions,
             ct.byref(code.constants), code.slots, len(program.slots), memory, len(memory),

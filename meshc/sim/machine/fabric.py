@@ -33,6 +33,7 @@ class Fabric:
         self.routers: dict[Key, Router] = {}
         self.dynamic: set[int] = set()
         self.trees: dict[Key, list[tuple[Key, int, Router]] | None] = {}
+        self.ends: dict[Key, list[int]] = {}  # of routes that nothing can change; see reach.py
         self.sinks: dict[Key, Any] = {}
         self.streams: dict[Key, Any] = {}
         self.unread: dict[Key, deque[Credit]] = {}
@@ -59,6 +60,7 @@ class Fabric:
             if color not in users:
                 users.add(color)
                 self.trees.clear()
+                self.ends.clear()
 
     def inject(self, pe: WholePe, color: int, burst: Burst) -> None:
         """A PE sends a burst; ``burst.t0`` is when its first wavelet leaves the PE."""
@@ -353,6 +355,7 @@ class Fabric:
             self._note_links(key)
             if key[2] not in self.dynamic:
                 self.dynamic.add(key[2])
+                self.ends.clear()
         self._changed.clear()
 
     def router(self, pe: WholePe, color: int) -> Router:

@@ -26,7 +26,20 @@ def reach(fabric: Fabric, key: Key, depth: int) -> tuple[int, int]:
 
 
 def _ends(fabric: Fabric, key: Key) -> list[int]:
-    """How many words fit on the way to each end of a route, by the routers' present positions."""
+    """How many words fit on the way to each end of a route, by the routers' present positions.
+
+    Where nothing can change the route, it is followed once.
+    """
+    if key in fabric.ends:
+        return fabric.ends[key]
+    found, colors = _followed(fabric, key)
+    if colors <= {key[2]} and key[2] not in fabric.dynamic:
+        fabric.ends[key] = found
+    return found
+
+
+def _followed(fabric: Fabric, key: Key) -> tuple[list[int], set[int]]:
+    """The words that fit on the way to each end of a route, and the colors that it has."""
     costs = fabric.machine.costs
     found: list[int] = []
     work, seen = deque([(key, 0)]), {key}
@@ -42,7 +55,7 @@ def _ends(fabric: Fabric, key: Key) -> list[int]:
                 found.append(links + far + costs.host_depth)
             work.extend((there, links + far) for there in following if there not in seen)
             seen.update(following)
-    return found
+    return found, {color for _, _, color in seen}
 
 
 def _over_a_link(fabric: Fabric, at: Key, out: int) -> tuple[list[Key], int]:

@@ -29,6 +29,8 @@ static void *zeroed(size_t count, size_t size)
 
 /* --- building --- */
 
+enum { MANY_PES = 256 }; /* whose state fills large pages */
+
 static void part_new(simulation *s, int index, int first, int count, const costs *cycles,
                      const callbacks *python)
 {
@@ -39,6 +41,7 @@ static void part_new(simulation *s, int index, int first, int count, const costs
     m->count = count;
     m->acting = NOBODY;
     m->running = -1;
+    m->pool.is_large = count >= MANY_PES;
     m->costs = *cycles;
     m->python = *python;
     calendar_start(&m->calendar, count);
@@ -58,7 +61,7 @@ simulation *csl_machine_new(int width, int height, int pe_count, const costs *cy
     s->height = height;
     s->pe_count = pe_count;
     s->generation = 1;
-    s->pes = zeroed((size_t)pe_count, sizeof(core));
+    s->pes = zeroed_pages((size_t)pe_count * sizeof(core));
     s->grid = zeroed((size_t)width * (size_t)height, sizeof(core *));
     pthread_mutex_init(&s->walking, NULL);
     s->part_count = (int32_t)max64(1, ceil_div(pe_count, each));
@@ -91,7 +94,7 @@ pe *csl_pe_new(simulation *s, int number, int x, int y, const pe_class *kind,
     p->mem = memory;
     p->size = size;
     p->k = k;
-    p->slots = zeroed((size_t)slot_count, sizeof *slots);
+    p->slots = pool_keep(&p->m->pool, (size_t)slot_count * sizeof *slots);
     if (slot_count)
         memcpy(p->slots, slots, (size_t)slot_count * sizeof *slots);
     p->slot_count = slot_count;
@@ -104,7 +107,7 @@ pe *csl_pe_new(simulation *s, int number, int x, int y, const pe_class *kind,
     memcpy(c->in_queue, kind->in_queue, sizeof c->in_queue);
     memcpy(c->out_queue, kind->out_queue, sizeof c->out_queue);
     c->prng = (0xdeadbeefu ^ 0x2a5a5au);
-    c->fifos = zeroed((size_t)kind->fifos, sizeof(fifo));
+    c->fifos = pool_keep(&p->m->pool, (size_t)kind->fifos * sizeof(fifo));
     for (int i = 0; i < TASKS; i++)
         if (kind->local_task[i])
             c->local_tasks |= 1ull << i;
@@ -168,6 +171,7 @@ static void configure(pe *p, int color, const struct route *given)
     r->teardown = given->teardown;
     r->swap_x = given->swap_x;
     r->swap_y = given->swap_y;
+    p->m->all->swaps |= r->swap_x || r->swap_y;
     r->rule = given->rule;
     r->counter = given->rule.init_counter;
     r->limit = given->rule.limit1;
@@ -291,7 +295,7 @@ static credit *host_credit(router *r, int64_t count)
     if (!m->strict)
         return NULL;
     if (!r->host) {
-        r->host = zeroed(1, sizeof *r->host);
+        r->host = pool_keep(&m->pool, sizeof *r->host);
         r->host->room = m->costs.input_depth + m->costs.host_depth;
     }
     r->host->outstanding += count;

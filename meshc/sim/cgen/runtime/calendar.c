@@ -103,6 +103,26 @@ int64_t calendar_first(const calendar *c, int64_t now)
     return -1;
 }
 
+/* The first place behind another one in the set of a cycle; -1 when there is none. */
+int64_t calendar_after(const calendar *c, int64_t now, int64_t place)
+{
+    const uint64_t *set = set_of(c, now);
+    int64_t word = (place + 1) / 64;
+    if (word >= c->words)
+        return -1;
+    uint64_t bits = set[c->heads + word] & ~0ull << (place + 1) % 64;
+    if (bits)
+        return 64 * word + __builtin_ctzll(bits);
+    for (int64_t head = ++word / 64; head < c->heads; head++, word = 64 * head) {
+        uint64_t words = set[head] & ~0ull << word % 64;
+        if (words) {
+            word = 64 * head + __builtin_ctzll(words);
+            return 64 * word + __builtin_ctzll(set[c->heads + word]);
+        }
+    }
+    return -1;
+}
+
 /* Take a place out of the set of a cycle. */
 void calendar_strike(calendar *c, int64_t now, int64_t place)
 {

@@ -122,9 +122,7 @@ value csl_call_plain(pe *p, int64_t target, const value *args)
 static dsr *register_of(pe *p, int bank, int64_t number)
 {
     core *c = core_of(p);
-    if (number < 0 || number >= c->dsr_room[bank] || !c->dsrs[bank][number].loaded)
-        return NULL;
-    return &c->dsrs[bank][number];
+    return number < 0 || number >= REGISTERS ? NULL : c->dsrs[bank][number];
 }
 
 static dsr *loaded(pe *p, int bank, int64_t number)
@@ -145,21 +143,16 @@ operand csl_dsr(pe *p, int bank, int64_t number)
     return (operand){&found->d, found, 0};
 }
 
-enum { REGISTERS = 64 };
-
 void csl_load_dsr(pe *p, int bank, int64_t number, const dsd *d, int save, int is_async,
                   const options *o)
 {
     core *c = core_of(p);
     if (number < 0 || number >= REGISTERS)
         csl_fault(p, 0, "there is no register %lld", (long long)number);
-    if (!c->dsrs[bank]) { /* never moved: operands and operations point into it */
-        c->dsrs[bank] = calloc(REGISTERS, sizeof(dsr));
-        if (!c->dsrs[bank])
-            abort();
-        c->dsr_room[bank] = REGISTERS;
-    }
-    c->dsrs[bank][number] = (dsr){*d, 1, save, is_async, *o};
+    dsr **place = &c->dsrs[bank][number];
+    if (!*place) /* never moved: operands and operations point to it */
+        *place = pool_keep(&p->m->pool, sizeof(dsr));
+    **place = (dsr){*d, save, is_async, *o};
     p->t += p->m->costs.load_dsr;
 }
 

@@ -117,7 +117,7 @@ static int64_t input_status(pe *p)
     int64_t busy = 0;
     for (int queue = 0; queue < QUEUES; queue++) {
         int color = core_of(p)->in_queue[queue];
-        channel *c = color >= 0 && color < COLORS ? core_of(p)->channels[color] : NULL;
+        channel *c = color >= 0 && color < COLORS ? core_of(p)->lanes[color].channel : NULL;
         if (c && c->bursts.count)
             busy |= 1ll << queue;
     }

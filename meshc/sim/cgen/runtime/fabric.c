@@ -16,22 +16,20 @@ router *router_at(pe *p, int color)
     core *c = core_of(p);
     if (color < 0 || color >= COLORS)
         csl_fault(p, 0, "there is no color %d", color);
-    if (!c->routers[color]) {
-        router *r = calloc(1, sizeof *r);
-        if (!r)
-            abort();
+    if (!c->lanes[color].router) {
+        router *r = pool_keep(&p->m->pool, sizeof *r);
         r->p = p;
         r->color = color;
         r->exit = -1;
-        c->routers[color] = r;
+        c->lanes[color].router = r;
     }
-    return c->routers[color];
+    return c->lanes[color].router;
 }
 
 /* The same, NULL without a route. */
 router *existing(pe *p, int color)
 {
-    router *r = color >= 0 && color < COLORS ? core_of(p)->routers[color] : NULL;
+    router *r = color >= 0 && color < COLORS ? core_of(p)->lanes[color].router : NULL;
     return r && r->exists ? r : NULL;
 }
 
@@ -204,6 +202,9 @@ static uint32_t pop_command(uint32_t word)
 /* The colors a wavelet has after arriving at a PE. */
 int swapped(pe *p, int color, int port, int *colors)
 {
+    colors[0] = color;
+    if (!p->m->all->swaps)
+        return 1;
     int horizontal = port == EAST || port == WEST;
     router *mine = existing(p, color), *other = existing(p, color ^ 1);
     int a = mine && (horizontal ? mine->swap_x : mine->swap_y);
@@ -392,7 +393,7 @@ void advance(pe *p, int color)
     router *r = existing(p, color);
     if (r) {
         words *none = words_new(m, 1);
-        int64_t time = core_of(p)->out_free[color] + m->costs.ramp;
+        int64_t time = core_of(p)->lanes[color].out_free + m->costs.ramp;
         arrive_later(m, r, RAMP, burst_new(m, none, 0, 0, time, 1, 0, NULL));
         words_drop(m, none);
     }

@@ -12,12 +12,8 @@ static inline int before(const event *a, const event *b)
 
 void heap_push(heap *h, const event *e)
 {
-    if (h->count == h->room) {
-        h->room = h->room ? 2 * h->room : 4;
-        h->items = realloc(h->items, (size_t)h->room * sizeof(event));
-        if (!h->items)
-            abort();
-    }
+    if (h->count == h->room)
+        h->items = longer(h->items, h->first, FIRST_EVENTS, &h->room, sizeof(event));
     int32_t i = h->count++;
     while (i > 0) {
         int32_t parent = (i - 1) / 2;
@@ -43,4 +39,10 @@ event heap_pop(heap *h)
     }
     h->items[i] = last;
     return first;
+}
+
+void heap_end(heap *h)
+{
+    if (h->items != h->first)
+        free(h->items);
 }

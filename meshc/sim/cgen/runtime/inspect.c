@@ -69,7 +69,7 @@ int64_t csl_inspect_pe(pe *p, int64_t *items, int64_t room)
     numbers to = {items, 0, room};
     add(&to, c->channel_count);
     for (int i = 0; i < c->channel_count; i++) {
-        const channel *of = c->channels[c->channel_order[i]];
+        const channel *of = c->lanes[c->channel_order[i]].channel;
         add(&to, of->color);
         add(&to, of->blocked);
         add(&to, of->task);
@@ -92,7 +92,7 @@ int64_t csl_inspect_pe(pe *p, int64_t *items, int64_t room)
         add(&to, c->in_queue[i]);
     add(&to, c->credit_count);
     for (int i = 0; i < c->credit_count; i++) {
-        const credit *of = c->credits[c->credit_order[i]];
+        const credit *of = c->lanes[c->credit_order[i]].credit;
         add(&to, c->credit_order[i]);
         add(&to, of->outstanding);
         add(&to, of->room);
@@ -122,7 +122,7 @@ int64_t csl_inspect_routers(pe *p, int64_t *items, int64_t room)
     core *c = core_of(p);
     numbers to = {items, 0, room};
     for (int color = 0; color < COLORS; color++) {
-        const router *r = c->routers[color];
+        const router *r = c->lanes[color].router;
         if (!r || !r->exists)
             continue;
         add(&to, color);

@@ -8,7 +8,6 @@ static void credit_end(credit *c)
     if (c) {
         queue_end(&c->held);
         queue_end(&c->stalled);
-        free(c);
     }
 }
 
@@ -30,39 +29,33 @@ static void router_end(router *r)
     credit_end(r->host);
     free(r->sink);
     free(r->out);
-    free(r);
 }
 
 static void core_end(core *c)
 {
     for (int color = 0; color < COLORS; color++) {
-        channel *of = c->channels[color];
+        channel *of = c->lanes[color].channel;
         if (of) {
             queue_end(&of->bursts);
             queue_end(&of->waiting);
-            free(of);
         }
-        credit_end(c->credits[color]);
-        if (c->routers[color])
-            router_end(c->routers[color]);
+        credit_end(c->lanes[color].credit);
+        if (c->lanes[color].router)
+            router_end(c->lanes[color].router);
     }
     for (int i = 0; c->kind && i < c->kind->fifos; i++) {
         free(c->fifos[i].data);
         queue_end(&c->fifos[i].readers);
         queue_end(&c->fifos[i].writers);
     }
-    for (int i = 0; i < 3; i++)
-        free(c->dsrs[i]);
     for (int i = 0; i < PORTS; i++)
         pipe_end(&c->links[i]);
     pipe_end(&c->ramp_in);
     pipe_end(&c->ramp_out);
     pipe_end(&c->slots.pipe);
     queue_end(&c->launches);
-    free(c->events.items);
+    heap_end(&c->events);
     free(c->registers);
-    free(c->fifos);
-    free(c->head.slots);
 }
 
 static void part_end(machine *m)
@@ -90,7 +83,7 @@ __attribute__((visibility("default"))) void csl_machine_end(simulation *s)
     for (int i = 0; i < s->part_count; i++)
         part_end(s->parts[i]);
     pthread_mutex_destroy(&s->walking);
-    free(s->host.items);
+    heap_end(&s->host);
     free(s->parts);
     free(s->pes);
     free(s->grid);

@@ -49,6 +49,8 @@ typedef struct {
     } *receivers;
     router **edges;
     uint8_t *edge_ports;
+    int32_t followed; /* whether the ends of the route, and the most words on the way, are known */
+    int64_t ends, room;
 } tree;
 
 typedef struct {
@@ -156,6 +158,16 @@ typedef struct {
     int64_t word, value;
 } stored;
 
+enum { REGISTERS = 64 }; /* of a bank */
+
+/* What a PE has of a color: NULL or 0 where it has not used it. */
+typedef struct {
+    channel *channel;
+    router *router;
+    credit *credit;
+    int64_t out_free;
+} lane;
+
 /* All of a PE; what most events touch comes first. */
 typedef struct {
     pe head;
@@ -173,16 +185,16 @@ typedef struct {
     pipe_ ramp_in, ramp_out;
     queue launches; /* of launch_ */
     fifo *fifos;
-    dsr *dsrs[3];
-    int32_t dsr_room[3];
     int32_t active_count;
-    activation active[2 * TASKS];
     int32_t in_queue[QUEUES], out_queue[QUEUES]; /* their colors, -1 for none */
-    channel *channels[COLORS];
-    router *routers[COLORS];
-    operation *threads[COLORS];
-    int64_t out_free[COLORS];
+    lane lanes[COLORS];
+    dsr *dsrs[3][REGISTERS];
     int32_t unsent[COLORS];
+    operation *threads[COLORS];
+    pipe_ links[PORTS];
+    uint64_t users[PORTS];
+    int64_t load[PORTS];
+    activation active[2 * TASKS];
     uint8_t channel_order[COLORS], credit_order[COLORS];
     int32_t channel_count, credit_count;
     stored *registers; /* those without a model */
@@ -190,10 +202,6 @@ typedef struct {
     int64_t tsc_base, tsc_frozen;
     int32_t frozen;
     uint32_t prng;
-    credit *credits[COLORS];
-    pipe_ links[PORTS];
-    uint64_t users[PORTS];
-    int64_t load[PORTS];
 } core;
 static inline core *core_of(pe *p) { return (core *)p; }
 
@@ -204,6 +212,7 @@ int64_t output_color(pe *p, const dsd *dst);
 void wake(pe *p, int64_t time);
 void activate_now(pe *p, int64_t time, int64_t key);
 void activate_later(pe *p, int64_t number, int64_t time);
+void foresee(const event *e);
 void deliver_at(machine *m, router *r, int64_t time, burst *b);
 void poke(pe *p, channel *c, int64_t time);
 void open_gate(pe *p, int kind, int64_t number, int64_t time);
@@ -306,6 +315,7 @@ struct simulation {
     core *pes;
     core **grid;
     uint64_t dynamic;           /* colors whose routes may change */
+    int32_t swaps;              /* whether a router swaps colors */
     int64_t generation, stamp;  /* of the links' users, and of walks over the routers */
     pthread_mutex_t walking;
     heap host;                  /* events of nobody */

@@ -317,7 +317,7 @@ static void leave(operation *o, queue *q)
 static int held(operation *o)
 {
     int64_t color = output_color(o->p, &o->operands[0]);
-    credit *c = color < 0 ? NULL : core_of(o->p)->credits[color];
+    credit *c = color < 0 ? NULL : core_of(o->p)->lanes[color].credit;
     if (!c || c->outstanding <= c->room)
         return 0;
     o->done = 0;

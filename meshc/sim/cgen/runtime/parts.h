@@ -67,17 +67,23 @@ typedef struct {
     pool_block *free[POOL_CLASSES];
     uint8_t *chunk;
     size_t left;
+    int32_t is_large; /* whether chunks are large pages */
     void **chunks;
     int64_t chunk_count;
 } pool;
+void *zeroed_pages(size_t size);
+void *pool_keep(pool *from, size_t size);
 void *pool_get(pool *from, size_t size);
 void pool_put(pool *to, void *block, size_t size);
 void pool_end(pool *all);
+void *longer(void *items, void *first, int32_t first_room, int32_t *room, size_t size);
 
-/* A queue of pointers. */
+/* A queue of pointers, the first few of which lie in it: a queue must not be moved. */
+enum { FEW = 4 };
 typedef struct {
     void **items;
     int32_t head, count, room;
+    void *few[FEW];
 } queue;
 void queue_push(queue *q, void *item);
 void *queue_pop(queue *q);
@@ -99,12 +105,15 @@ typedef struct {
     void *subject, *argument;
 } event;
 enum { NOBODY = 1 << 22, MAKER_SHIFT = 40 };
+enum { FIRST_EVENTS = 4 };
 typedef struct {
-    event *items;
+    event *items; /* first, until there are more; a heap must not be moved */
     int32_t count, room;
+    event first[FIRST_EVENTS];
 } heap;
 void heap_push(heap *h, const event *e);
 event heap_pop(heap *h);
+void heap_end(heap *h);
 
 /* --- calendar.c: the PEs that have events, by cycle --- */
 
@@ -124,6 +133,7 @@ void calendar_note(calendar *c, int64_t now, int64_t time, int64_t place);
 void calendar_turn(calendar *c, int64_t now);
 int64_t calendar_next(const calendar *c, int64_t now);
 int64_t calendar_first(const calendar *c, int64_t now);
+int64_t calendar_after(const calendar *c, int64_t now, int64_t place);
 void calendar_strike(calendar *c, int64_t now, int64_t place);
 void calendar_end(calendar *c);
 
@@ -195,8 +205,9 @@ int64_t channel_take(machine *m, channel *c, int64_t count, uint32_t *out, int64
 
 typedef struct {
     int64_t free_at, last;
-    int64_t *ends;
+    int64_t *ends; /* first, until there are more; a pipe must not be moved */
     int32_t count, room;
+    int64_t first[FEW];
 } pipe_;
 int64_t pipe_share(const pipe_ *pipe, int64_t t, int64_t n);
 void pipe_claim(pipe_ *pipe, int64_t t, int64_t n, int64_t span);
@@ -233,7 +244,7 @@ cell *scratch(machine *m, int which, int64_t count);
 
 struct dsr {
     dsd d;
-    int32_t loaded, save, is_async;
+    int32_t save, is_async;
     options o;
 };
 

@@ -18,17 +18,15 @@ channel *channel_of_color(pe *p, int64_t color)
     core *c = core_of(p);
     if (color < 0 || color >= COLORS)
         csl_fault(p, 0, "there is no color %lld", (long long)color);
-    if (!c->channels[color]) {
-        channel *made = calloc(1, sizeof *made);
-        if (!made)
-            abort();
+    if (!c->lanes[color].channel) {
+        channel *made = pool_keep(&p->m->pool, sizeof *made);
         made->p = p;
         made->color = (int32_t)color;
         made->blocked = 1;
-        c->channels[color] = made;
+        c->lanes[color].channel = made;
         c->channel_order[c->channel_count++] = (uint8_t)color;
     }
-    return c->channels[color];
+    return c->lanes[color].channel;
 }
 
 /* The channel a fabric input reads. On WSE-3 the queue decides, else the color. */
@@ -281,7 +279,7 @@ static void dispatch(machine *m, int64_t now, void *subject, void *argument)
         }
     }
     for (uint64_t left = c->ready_colors; left; left &= left - 1) {
-        channel *of = c->channels[__builtin_ctzll(left)];
+        channel *of = c->lanes[__builtin_ctzll(left)].channel;
         if (!of->bursts.count || !is_open(c, of)) {
             c->ready_colors &= ~bit(of->color);
             continue;
@@ -378,7 +376,7 @@ static void deliver(machine *m, int64_t time, void *subject, void *argument)
     router *r = subject;
     burst *b = argument;
     pe *p = r->p;
-    channel *to = core_of(p)->channels[r->color];
+    channel *to = core_of(p)->lanes[r->color].channel;
     (void)m;
     if (!to)
         to = channel_of_color(p, r->color);
@@ -386,6 +384,16 @@ static void deliver(machine *m, int64_t time, void *subject, void *argument)
     to->free_at = burst_end(b);
     queue_push(&to->bursts, b);
     poke(p, to, time);
+}
+
+/* Fetch what a delivery will touch. */
+void foresee(const event *e)
+{
+    if (e->act != deliver)
+        return;
+    const router *r = e->subject;
+    __builtin_prefetch(core_of(r->p)->lanes[r->color].channel);
+    __builtin_prefetch(((const burst *)e->argument)->payload);
 }
 
 /* A burst reaches the PE of a router at a time. */
@@ -421,7 +429,7 @@ static int gate_color(pe *p, int kind, int64_t number, int64_t *color)
         *color = input_color(p, number);
         return 1;
     }
-    return !(has_bit(c->local_tasks, number) && !c->channels[number]);
+    return !(has_bit(c->local_tasks, number) && !c->lanes[number].channel);
 }
 
 /* Unblock a task, color or queue. */

@@ -20,12 +20,8 @@ void pipe_claim(pipe_ *pipe, int64_t t, int64_t n, int64_t span)
         for (int i = 0; i < pipe->count; i++)
             if (pipe->ends[i] > t)
                 pipe->ends[kept++] = pipe->ends[i];
-    if (kept == pipe->room) {
-        pipe->room = pipe->room ? 2 * pipe->room : 4;
-        pipe->ends = realloc(pipe->ends, (size_t)pipe->room * sizeof(int64_t));
-        if (!pipe->ends)
-            abort();
-    }
+    if (kept == pipe->room)
+        pipe->ends = longer(pipe->ends, pipe->first, FEW, &pipe->room, sizeof(int64_t));
     pipe->ends[kept] = t + span;
     pipe->count = kept + 1;
     pipe->free_at = max64(pipe->free_at, t) + n;
@@ -52,7 +48,11 @@ void pipe_carry(pipe_ *pipe, burst *b, int64_t t)
     b->t0 = t + cycles - ((n - 1) * b->period + 1);
 }
 
-void pipe_end(pipe_ *pipe) { free(pipe->ends); }
+void pipe_end(pipe_ *pipe)
+{
+    if (pipe->ends != pipe->first)
+        free(pipe->ends);
+}
 
 static int64_t between(int64_t n, int64_t busy, int64_t window)
 {

@@ -1,9 +1,10 @@
-/* Small blocks kept by size, and queues of pointers. */
+/* Small blocks kept by size, blocks that live as long as a machine, and queues of pointers. */
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "machine.h"
 
-enum { CHUNK = 1 << 18 };
+enum { CHUNK = 1 << 18, LARGE_PAGE = 1 << 21 };
 
 struct pool_block {
     pool_block *next;
@@ -16,6 +17,39 @@ static void *must(void *block)
     return block;
 }
 
+/* Zeroed memory, in large pages where it is that long: a machine of many PEs would need more entries
+ * for small ones than a processor holds. */
+void *zeroed_pages(size_t size)
+{
+    if (size < LARGE_PAGE)
+        return must(calloc(1, max64(1, size)));
+    void *block = must(aligned_alloc(LARGE_PAGE, (size + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE));
+#ifdef MADV_HUGEPAGE
+    madvise(block, size, MADV_HUGEPAGE);
+#endif
+    return memset(block, 0, size);
+}
+
+/* A multiple of POOL_STEP bytes that nobody has had before, which are 0. */
+static void *fresh(pool *from, size_t size)
+{
+    size_t room = from->is_large ? LARGE_PAGE : CHUNK;
+    if (from->left < size) {
+        from->chunks = must(realloc(from->chunks, (size_t)(from->chunk_count + 1) * sizeof(void *)));
+        from->chunk = from->chunks[from->chunk_count++] = zeroed_pages(max64(room, size));
+        from->left = max64(room, size);
+    }
+    from->left -= size;
+    from->chunk += size;
+    return from->chunk - size;
+}
+
+/* Zeroed memory that is given back with the pool. */
+void *pool_keep(pool *from, size_t size)
+{
+    return fresh(from, (size + POOL_STEP - 1) / POOL_STEP * POOL_STEP);
+}
+
 void *pool_get(pool *from, size_t size)
 {
     size_t kind = (size + POOL_STEP - 1) / POOL_STEP;
@@ -26,15 +60,7 @@ void *pool_get(pool *from, size_t size)
         from->free[kind] = found->next;
         return found;
     }
-    size = kind * POOL_STEP;
-    if (from->left < size) {
-        from->chunks = must(realloc(from->chunks, (size_t)(from->chunk_count + 1) * sizeof(void *)));
-        from->chunk = from->chunks[from->chunk_count++] = must(malloc(CHUNK));
-        from->left = CHUNK;
-    }
-    from->left -= size;
-    from->chunk += size;
-    return from->chunk - size;
+    return fresh(from, kind * POOL_STEP);
 }
 
 void pool_put(pool *to, void *block, size_t size)
@@ -55,14 +81,29 @@ void pool_end(pool *all)
     free(all->chunks);
 }
 
+/* An array of room items with twice as many, or at first those that lie beside it. */
+void *longer(void *items, void *first, int32_t first_room, int32_t *room, size_t size)
+{
+    size_t before = (size_t)*room * size;
+    *room = *room ? 2 * *room : first_room;
+    if (!before)
+        return first;
+    if (items != first)
+        return must(realloc(items, 2 * before));
+    return memcpy(must(malloc(2 * before)), first, before);
+}
+
 void queue_push(queue *q, void *item)
 {
-    if (q->count == q->room) {
-        int room = q->room ? 2 * q->room : 4;
+    if (!q->room) {
+        q->items = q->few;
+        q->room = FEW;
+    } else if (q->count == q->room) {
+        int room = 2 * q->room;
         void **items = must(malloc((size_t)room * sizeof(void *)));
         for (int i = 0; i < q->count; i++)
             items[i] = queue_at(q, i);
-        free(q->items);
+        queue_end(q);
         q->items = items;
         q->room = room;
         q->head = 0;
@@ -93,4 +134,8 @@ void queue_remove(queue *q, int position)
     q->count--;
 }
 
-void queue_end(queue *q) { free(q->items); }
+void queue_end(queue *q)
+{
+    if (q->room > FEW)
+        free(q->items);
+}

@@ -84,15 +84,15 @@ done:
     free(work);
 }
 
-/* The tree of what a PE sends on a color; NULL where bursts go from router to router. */
-tree *tree_of(router *origin)
+/* What is known of a sender's tree, which may be broken; NULL where routes may change. */
+static tree *known_of(router *origin)
 {
     simulation *s = origin->p->m->all;
     tree *t = origin->known;
     if (s->dynamic >> origin->color & 1)
         return NULL;
     if (t && t->generation == s->generation)
-        return t->broken ? NULL : t;
+        return t;
     tree_free(t);
     origin->known = t = calloc(1, sizeof *t);
     if (!t)
@@ -101,7 +101,14 @@ tree *tree_of(router *origin)
     pthread_mutex_lock(&s->walking);
     tree_build(t, origin);
     pthread_mutex_unlock(&s->walking);
-    return t->broken ? NULL : t;
+    return t;
+}
+
+/* The tree of what a PE sends on a color; NULL where bursts go from router to router. */
+tree *tree_of(router *origin)
+{
+    tree *t = known_of(origin);
+    return t && !t->broken ? t : NULL;
 }
 
 typedef struct {
@@ -143,21 +150,35 @@ static void walk_out(walk *w, router *r, int out, int64_t links)
     }
 }
 
-/* What fits under way of bursts that go from router to router, by their present positions. */
-static int64_t room_now(router *origin, int64_t depth)
+/* Follow a route by the present positions of its routers, to its ends. Where nothing can change it,
+ * known is the sender's tree, which keeps what was found. */
+static void follow(router *origin, tree *known, int64_t *ends, int64_t *room)
 {
     machine *m = origin->p->m;
+    int one_color = 1;
+    if (known && known->followed) {
+        *ends = known->ends;
+        *room = known->room;
+        return;
+    }
     walk w = {.stamp = ++m->all->stamp};
     if (origin->exists)
         walk_to(&w, origin, 0);
     for (int64_t i = 0; i < w.count; i++) {
         visit v = w.work[i];
         directions tx = router_tx(v.at);
+        one_color &= v.at->color == origin->color;
         for (int k = 0; k < tx.count; k++)
             walk_out(&w, v.at, tx.d[k], v.hops);
     }
     free(w.work);
-    return max64(1, w.ends) * (depth + (w.ends ? w.room : m->costs.input_depth));
+    *ends = max64(1, w.ends);
+    *room = w.ends ? w.room : m->costs.input_depth;
+    if (known && one_color) {
+        known->followed = 1;
+        known->ends = *ends;
+        known->room = *room;
+    }
 }
 
 /* What one wavelet that a PE sends on a color counts for, and how much fits under way. Each
@@ -165,19 +186,21 @@ static int64_t room_now(router *origin, int64_t depth)
  * word, the output queue depth and the queue at the end of the route what is documented. */
 void reach(pe *p, int color, int64_t depth, int64_t *copies, int64_t *room)
 {
-    machine *m = p->m;
+    const costs *cycles = &p->m->costs;
     router *r = router_at(p, color);
-    tree *t = r->sink ? NULL : tree_of(r);
+    tree *t = r->sink ? NULL : known_of(r);
     *copies = 1;
     if (r->sink) {
-        *room = depth + m->costs.host_depth;
-    } else if (!t || !t->count) {
-        *room = room_now(r, depth);
+        *room = depth + cycles->host_depth;
+    } else if (!t || t->broken || !t->count) {
+        int64_t ends, between;
+        follow(r, t, &ends, &between);
+        *room = ends * (depth + between);
     } else {
         int64_t farthest = 0;
         for (int i = 0; i < t->count; i++)
             farthest = max64(farthest, t->receivers[i].hops);
         *copies = t->count;
-        *room = t->count * (depth + m->costs.input_depth + farthest);
+        *room = t->count * (depth + cycles->input_depth + farthest);
     }
 }

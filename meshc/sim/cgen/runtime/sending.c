@@ -10,15 +10,13 @@ credit *credit_of(pe *p, const dsd *dst, int64_t count)
     int64_t color = output_color(p, dst), copies, room;
     int64_t queue_ = dst->queue < 0 || dst->queue >= QUEUES ? 0 : dst->queue;
     reach(p, (int)color, p->m->costs.output_depth[queue_], &copies, &room);
-    if (!c->credits[color]) {
-        c->credits[color] = calloc(1, sizeof(credit));
-        if (!c->credits[color])
-            abort();
+    if (!c->lanes[color].credit) {
+        c->lanes[color].credit = pool_keep(&p->m->pool, sizeof(credit));
         c->credit_order[c->credit_count++] = (uint8_t)color;
     }
-    c->credits[color]->room = room;
-    c->credits[color]->outstanding += count * copies;
-    return c->credits[color];
+    c->lanes[color].credit->room = room;
+    c->lanes[color].credit->outstanding += count * copies;
+    return c->lanes[color].credit;
 }
 
 /* Put wavelets into the fabric. */
@@ -31,8 +29,8 @@ void send(pe *p, const dsd *dst, words *payload, int64_t start, int64_t period)
         csl_fault(p, 0, "color %lld is sent but has no route at PE (%d, %d)", (long long)color, p->x,
                   p->y);
     burst *b = burst_new(m, payload, 0, payload->count, start, period, 0, NULL);
-    pipe_carry(&c->ramp_out, b, max64(start, c->out_free[color]));
-    c->out_free[color] = burst_end(b);
+    pipe_carry(&c->ramp_out, b, max64(start, c->lanes[color].out_free));
+    c->lanes[color].out_free = burst_end(b);
     if (m->strict)
         b->paid = credit_of(p, dst, payload->count);
     if (!dst->control) {
