@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from relays import KINDS, relay
 from twin import Twin
 
 from meshc.sim.cgen.build import C
@@ -114,6 +115,29 @@ fn run() void {
 HANG = BROADCAST.replace("if (x == 0 and y == 0)", "if (x == 9)")
 
 
+# Every PE adds one to what the host streams to it, and streams it back.
+STREAMS_LAYOUT = """
+const memcpy = @import_module("<memcpy/get_params>", .{ .width = 1, .height = 12,
+  .MEMCPYH2D_1 = @get_color(0), .MEMCPYD2H_1 = @get_color(1) });
+layout {
+  @set_rectangle(1, 12);
+  for (@range(i16, 12)) |y| {
+    @set_tile_code(0, y, "pe.csl", .{ .memcpy_params = memcpy.get_params(0) });
+  }
+}
+"""
+STREAMS_PE = """
+param memcpy_params: comptime_struct;
+const sys = @import_module("<memcpy/memcpy>", memcpy_params);
+const in = @get_dsd(fabin_dsd, .{ .extent = 20, .fabric_color = sys.MEMCPYH2D_1,
+                                  .input_queue = @get_input_queue(2) });
+const out = @get_dsd(fabout_dsd, .{ .extent = 20, .fabric_color = sys.MEMCPYD2H_1,
+                                    .output_queue = @get_output_queue(3) });
+task begin() void { @add16(out, in, @as(u16, 1), .{ .async = true }); }
+comptime { @bind_local_task(begin, @get_local_task_id(8)); @activate(@get_local_task_id(8)); }
+"""
+
+
 def compiled(folder: Path, body: str, arch: str) -> Program:
     (folder / "layout.csl").write_text(LAYOUT.replace("ROUTES", TREE))
     (folder / "pe.csl").write_text(PE.replace("BODY", body))
@@ -125,9 +149,11 @@ def stencil(arch: str, width: int, height: int) -> Program:
     return compile_program(str(STENCIL), arch, sizes, {}, (0, 0), (4, 1))
 
 
-def machines(program: Program, share: int = 0) -> dict[int, CMachine]:
-    """Machines of 1 to 4 threads, which share all cycles that take ``share`` nanoseconds."""
-    made = {n: CMachine(program, Options(threads=n)) for n in (1, 2, 3, 4)}
+def machines(program: Program, share: int = 0, strict: bool = False) -> dict[int, CMachine]:
+    """Machines of 1 to 4 threads, which share all cycles that take ``share`` nanoseconds; with
+    ``strict`` queues."""
+    options = Options(strict_queues=strict)
+    made = {n: CMachine(program, replace(options, threads=n)) for n in (1, 2, 3, 4)}
     for threads, machine in made.items():
         assert machine.threads == threads
         machine.share_cycles_of(share)
@@ -184,6 +210,41 @@ def test_broadcasts_faults_remarks_and_hangs(tmp_path: Path, arch: str, body: st
         assert "csl-hang" in found[0][0]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_queues_that_are_full(tmp_path: Path, kind: str) -> None:
+    """Senders wait for room that PEs of other parts make; the relay is cut in up to four parts."""
+    for name, text in relay(kind).items():
+        (tmp_path / name).write_text(text)
+    program = compile_program(str(tmp_path / "layout.csl"), "wse2", {"n": 200}, {}, (0, 0), (4, 1))
+
+    def action(machine: CMachine) -> Any:
+        return launched(machine, "run"), [machine.run_for(3) for _ in range(3)]
+
+    found = [outcome(m, action) for m in machines(program, strict=True).values()]
+    assert found[0][0][0] is True
+    assert all(f == found[0] for f in found)
+
+
+def test_a_host_that_waits_for_room(tmp_path: Path) -> None:
+    """What the host sends and reads is accounted for where the PE is that takes or makes it."""
+    (tmp_path / "layout.csl").write_text(STREAMS_LAYOUT)
+    (tmp_path / "pe.csl").write_text(STREAMS_PE)
+    program = compile_program(str(tmp_path / "layout.csl"), "wse2", {}, {}, (0, 0), (4, 1))
+    keys = [(0, y) for y in range(12)]
+
+    def action(machine: CMachine) -> Any:
+        for x, y in keys:
+            machine.inject_stream((x, y, 0), np.arange(20, dtype=np.uint32))
+        stuck = machine.run_until_sent([(x, y, 0) for x, y in keys])
+        missing = machine.run_until_received([(x, y, 1) for x, y in keys], 18)
+        sent = machine.run_until_sent([(x, y, 0) for x, y in keys])
+        return stuck and stuck[0], missing, sent and sent[0], machine.now
+
+    found = [outcome(m, action) for m in machines(program, strict=True).values()]
+    assert found[0][0][1] is None
+    assert all(f == found[0] for f in found)
+
+
 def test_time_passes_alike(tmp_path: Path) -> None:
     found = []
     for machine in machines(compiled(tmp_path, BROADCAST, "wse2")).values():
@@ -195,8 +256,7 @@ def test_time_passes_alike(tmp_path: Path) -> None:
 
 def test_what_python_sees_in_the_order_of_time_has_one_thread(tmp_path: Path) -> None:
     program = compiled(tmp_path, BROADCAST, "wse2")
-    for options in (Options(strict=True), Options(strict_queues=True),
-                    Options(trace_file=str(tmp_path / "trace"))):  # fmt: skip
+    for options in (Options(strict=True), Options(trace_file=str(tmp_path / "trace"))):
         assert CMachine(program, replace(options, threads=4)).threads == 1
     assert CMachine(program, Options(threads=500)).threads == 24
 

@@ -101,8 +101,7 @@ class CMachine(Common):
     def _threads(self) -> int:
         """Threads that run the machine: one where Python has to see all in the order of time."""
         options = self.options
-        in_order = (options.strict, options.strict_queues, options.trace_file,
-                    options.report_folder)  # fmt: skip
+        in_order = options.strict, options.trace_file, options.report_folder
         calls = any(code.group.calls.entries for code in self.classes)
         return 1 if calls or any(in_order) else min(options.threads or 1, MOST_THREADS)
 

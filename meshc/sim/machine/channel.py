@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -71,24 +71,37 @@ class Credit:
 
     ``room`` is how many the queues at both ends and the routers between them hold. An operation
     that has all its data sends everything and is over when no more than that are left; one that
-    passes wavelets on takes no more than fit.
+    passes wavelets on takes no more than fit. What leaves the fabric in a cycle makes room after
+    it, for everybody at once: it is added to ``refunds``, and :meth:`settle` gives it back.
     """
 
-    __slots__ = ("held", "outstanding", "room", "stalled")
+    __slots__ = ("held", "outstanding", "refunds", "room", "sender", "stalled")
 
-    def __init__(self, room: int = 0) -> None:
+    def __init__(
+        self, room: int = 0, sender: tuple[int, int] = (0, 0), refunds: Refunds | None = None
+    ) -> None:
+        """``sender``: the number of a PE, and a color."""
         self.outstanding = 0
         self.room = room
+        self.sender = sender
+        self.refunds: Refunds = {} if refunds is None else refunds
         self.held: deque[Waiter] = deque()
         self.stalled: deque[Waiter] = deque()
 
     def consume(self, count: int) -> None:
-        """Wavelets left the fabric."""
-        self.outstanding -= count
+        """Wavelets left the fabric; fewer than none where a router makes copies."""
+        self.refunds[self] = self.refunds.get(self, 0) + count
+
+    def settle(self) -> None:
+        """A cycle is over: operations that found no room go on in the next one if there is room."""
         while self.held and self.outstanding <= self.room:
             self.held.popleft().release()
         while self.stalled and self.outstanding < self.room:
             self.stalled.popleft().again()
+
+
+# Wavelets that left the fabric in a cycle, by what they count for.
+Refunds: TypeAlias = dict[Credit, int]
 
 
 class Channel:

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from meshc.sim.machine.channel import Burst, Credit
+from meshc.sim.machine.channel import Burst, Credit, Refunds
 from meshc.sim.machine.parts import WholeMachine, WholePe
 from meshc.sim.machine.pipe import Pipe
 from meshc.sim.machine.router import Router
@@ -37,6 +37,7 @@ class Fabric:
         self.sinks: dict[Key, Any] = {}
         self.streams: dict[Key, Any] = {}
         self.unread: dict[Key, deque[Credit]] = {}
+        self.refunds: Refunds = {}
         self.wanted: dict[Key, int] = {}
         self.links: dict[Link, Pipe] = {}
         self.users: dict[Link, set[int]] = {}
@@ -215,7 +216,7 @@ class Fabric:
                 onward = Burst(popped_word, start, 1, True, burst.credit)
         router.free_at = burst.moved(start).end()
         if burst.credit is not None:
-            burst.credit.outstanding += (len(before) - 1) * len(burst.data)
+            burst.credit.consume(-(len(before) - 1) * len(burst.data))
         for out in before:
             if out == RAMP:
                 if ignored:
@@ -357,6 +358,15 @@ class Fabric:
                 self.dynamic.add(key[2])
                 self.ends.clear()
         self._changed.clear()
+
+    def settle_credits(self) -> None:
+        """Make the room of a cycle that is over."""
+        refunds, self.refunds = dict(self.refunds), self.refunds
+        self.refunds.clear()
+        for credit, count in refunds.items():
+            credit.outstanding -= count
+        for credit in sorted(refunds, key=lambda credit: credit.sender):
+            credit.settle()
 
     def router(self, pe: WholePe, color: int) -> Router:
         """The router of a color at a PE, made if the color had no route."""

@@ -67,6 +67,7 @@ class HostSide:
         waiting = list(keys)
         for key in keys:
             self.fabric.read(key, count)
+        self.fabric.settle_credits()
 
         def arrived() -> bool:
             while waiting and self.collected(waiting[-1]) >= count:
@@ -113,7 +114,9 @@ class HostSide:
         if not self.options.strict_queues:
             return None
         room = self.costs.input_depth + self.costs.host_depth
-        credit = self.host_credits.setdefault(key, Credit(room))
+        if key not in self.host_credits:
+            self.host_credits[key] = Credit(room, refunds=self.fabric.refunds)
+        credit = self.host_credits[key]
         credit.outstanding += len(words)
         return credit
 

@@ -146,6 +146,8 @@ class Machine(HostSide, Common):
         """Handle all events of a cycle."""
         while self._heap and self._heap[0][0] == time:
             self.step()
+        self._acting = _NOBODY
+        self.fabric.settle_credits()
         self.fabric.settle()
 
     def run_to_rest(self) -> None:

@@ -169,8 +169,8 @@ class Operation:
         return max(0, room) * self._per_wavelet(dst.simd)
 
     def again(self) -> None:
-        """There is room again."""
-        self.pe.at(self.pe.machine.now, self.progress)
+        """There is room again from the next cycle on."""
+        self.pe.at(self.pe.machine.now + 1, self.progress)
 
     def _inputs(self) -> list[FabIn]:
         return [s for s in self.srcs if isinstance(s, FabIn)]
@@ -373,9 +373,9 @@ class Operation:
         return True
 
     def release(self) -> None:
-        """There is room for the last wavelets."""
+        """There is room for the last wavelets from the next cycle on."""
         self.done = True
-        self.t = max(self.t, self.pe.machine.now)
+        self.t = max(self.t, self.pe.machine.now + 1)
         self.pe.at(self.t, self.pe.operation_done, self)
 
 

@@ -436,7 +436,10 @@ class Pe(PeMemory):
     def credit(self, dst: FabOut, count: int = 0) -> Credit:
         """Account for ``count`` wavelets that are sent."""
         color = self.output_color(dst)
-        credit = self.credits.setdefault(color, Credit())
+        if color not in self.credits:
+            sender = self.number, color
+            self.credits[color] = Credit(sender=sender, refunds=self.machine.fabric.refunds)
+        credit = self.credits[color]
         depth = self.costs.output_depth[max(dst.queue, 0)]
         copies, credit.room = reach(self.machine.fabric, (self.x, self.y, color), depth)
         credit.outstanding += count * copies

@@ -40,7 +40,6 @@ static void part_new(simulation *s, int index, int first, int count, const costs
     m->first = first;
     m->count = count;
     m->acting = NOBODY;
-    m->running = -1;
     m->pool.is_large = count >= MANY_PES;
     m->costs = *cycles;
     m->python = *python;
@@ -49,6 +48,7 @@ static void part_new(simulation *s, int index, int first, int count, const costs
         m->out[parity] = zeroed((size_t)s->part_count, sizeof(outbox));
         m->earliest[parity] = FOREVER;
     }
+    m->refunds = zeroed((size_t)s->part_count, sizeof *m->refunds);
 }
 
 /* A machine without PEs yet, in as many parts as there are threads. */
@@ -296,6 +296,8 @@ static credit *host_credit(router *r, int64_t count)
         return NULL;
     if (!r->host) {
         r->host = pool_keep(&m->pool, sizeof *r->host);
+        r->host->p = r->p;
+        r->host->color = r->color;
         r->host->room = m->costs.input_depth + m->costs.host_depth;
     }
     r->host->outstanding += count;

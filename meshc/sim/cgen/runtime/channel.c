@@ -35,22 +35,6 @@ void burst_drop(machine *m, burst *b)
     pool_put(&m->pool, b, sizeof(burst));
 }
 
-/* Wavelets left the fabric. */
-void consume(credit *c, int64_t count)
-{
-    c->outstanding -= count;
-    while (c->held.count && c->outstanding <= c->room) {
-        operation *o = queue_pop(&c->held);
-        release(o);
-        drop(o);
-    }
-    while (c->stalled.count && c->outstanding < c->room) {
-        operation *o = queue_pop(&c->stalled);
-        again(o);
-        drop(o);
-    }
-}
-
 /* Up to count wavelets of the first burst, copied to out; the number taken. */
 int64_t channel_take(machine *m, channel *c, int64_t count, uint32_t *out, int64_t *first,
                      int64_t *last)
@@ -61,7 +45,7 @@ int64_t channel_take(machine *m, channel *c, int64_t count, uint32_t *out, int64
     *last = burst_time(b, taken - 1);
     memcpy(out, burst_data(b) + b->pos, (size_t)taken * 4);
     b->pos += (int32_t)taken;
-    dropped(b, taken);
+    dropped(m, b, taken);
     if (!burst_left(b)) {
         queue_pop(&c->bursts);
         burst_drop(m, b);

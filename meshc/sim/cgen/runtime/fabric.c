@@ -115,7 +115,7 @@ void stream_read(stream *s, int64_t count)
     int64_t wanted = s->wanted + count, given = min64(wanted, s->unread.count);
     s->wanted = wanted - given;
     for (int64_t i = 0; i < given; i++)
-        consume(queue_pop(&s->unread), 1);
+        consume(s->m, queue_pop(&s->unread), 1);
 }
 
 /* A burst lies in the queues between a PE and the host until the host asks for it. */
@@ -245,7 +245,7 @@ static void cross(router *r, int out, burst *b)
             r->left |= 1 << out;
             remark(r->p, ODD_EDGE, r->color, out, 0);
         }
-        dropped(b, b->count);
+        dropped(m, b, b->count);
         burst_drop(m, b);
         return;
     }
@@ -262,7 +262,7 @@ static void leave(router *r, burst *b)
         b->t0 += r->virtual_hops;
         enter(m, r->virtual_target, b);
     } else if (b->control || !r->out) { /* the host takes data only */
-        dropped(b, b->count);
+        dropped(m, b, b->count);
         burst_drop(m, b);
     } else {
         to_host(m, r->out, b);
@@ -325,13 +325,13 @@ static void forward(router *r, burst *b, int64_t start)
     }
     r->free_at = start + (b->count - 1) * b->period + 1;
     if (b->paid)
-        b->paid->outstanding += (before.count - 1) * b->count;
+        consume(m, b->paid, -(int64_t)(before.count - 1) * b->count);
     for (int i = 0; i < before.count; i++) {
         int out = before.d[i];
         if (out != RAMP)
             r->free_at = max64(r->free_at, hop(r, out, onward, start));
         else if (ignored)
-            dropped(b, b->count);
+            dropped(m, b, b->count);
         else
             deliver_parts(m, r, burst_moved(m, b, start + m->costs.ramp));
     }

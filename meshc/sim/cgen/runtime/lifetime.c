@@ -64,6 +64,10 @@ static void part_end(machine *m)
         free(m->scratch[i]);
     for (int i = 0; i < 2 * m->all->part_count; i++)
         free(m->out[i % 2][i / 2].items);
+    for (int i = 0; i < m->all->part_count; i++)
+        free(m->refunds[i].items);
+    free(m->refunds);
+    free(m->due);
     free(m->out[0]);
     free(m->out[1]);
     free(m->waiting);

@@ -111,6 +111,11 @@ void enter(machine *m, router *r, burst *b);
 void configure_later(pe *p, int color, const change *what);
 void stream_read(stream *s, int64_t count);
 
+/* --- credit.c --- */
+
+void settle_credits(machine *m);
+void drop_refunds(machine *m);
+
 /* --- reach.c --- */
 
 void tree_free(tree *t);
@@ -212,7 +217,7 @@ int64_t output_color(pe *p, const dsd *dst);
 void wake(pe *p, int64_t time);
 void activate_now(pe *p, int64_t time, int64_t key);
 void activate_later(pe *p, int64_t number, int64_t time);
-void foresee(const event *e);
+void deliver(machine *m, int64_t time, void *subject, void *argument);
 void deliver_at(machine *m, router *r, int64_t time, burst *b);
 void poke(pe *p, channel *c, int64_t time);
 void open_gate(pe *p, int kind, int64_t number, int64_t time);
@@ -261,6 +266,17 @@ typedef struct {
     int64_t count, room;
 } outbox;
 
+/* Wavelets of a sender that left the fabric in a cycle. */
+typedef struct {
+    credit *to;
+    int64_t count;
+} refund;
+typedef struct {
+    refund *items;
+    int64_t count, room;
+} refund_list;
+enum { REFUNDS_AHEAD = 8 }; /* so far ahead are senders' accounts fetched */
+
 typedef struct {
     void *subject; /* a stream or a credit */
     int64_t number;
@@ -275,12 +291,12 @@ struct machine {
     int32_t index, first, count; /* of the part; its first PE and their number */
     int64_t now, last_time, events, tasks_run, task_limit;
     int64_t made, acting; /* events made so far, and the PE whose event is handled, or NOBODY */
-    int64_t running;      /* the place of that PE; -1 for none */
-    int32_t earlier;      /* an event of this cycle came to a PE before it */
     calendar calendar;
     int32_t parity;       /* of the cycle, where several threads run */
     outbox *out[2];       /* by parity, for each part */
     int64_t earliest[2];  /* of what lies there */
+    refund_list *refunds; /* for the senders of each part */
+    credit **due;         /* whose operations wait for room */
     int64_t kept[3];      /* events, tasks and latest time before the cycle */
     int64_t lagging, wanted; /* PEs that have not unblocked the command stream so often */
     awaited *waiting;
@@ -331,6 +347,16 @@ int cycle(machine *m, int64_t time);
 int64_t events_of(const simulation *s);
 void take_parcels(machine *m, int parity);
 void drop_parcels(machine *m, int parity);
+
+/* --- preview.c --- */
+
+enum { AHEAD = 3 };
+typedef struct {
+    core *next[AHEAD]; /* PEs of a cycle behind the one that is handled, NULL where there are none */
+    int64_t place;     /* of the last of them; -1 when there are no others */
+} preview;
+preview preview_of(machine *m, int64_t time);
+void look_ahead(machine *m, preview *v, int64_t time);
 
 /* --- team.c --- */
 

@@ -79,8 +79,8 @@ static int64_t room_for(operation *o)
     return max64(0, room) * per_wavelet(o, o->operands[0].simd);
 }
 
-/* There is room again. */
-void again(operation *o) { later(o, o->p->m->now, act_progress); }
+/* There is room again from the next cycle on. */
+void again(operation *o) { later(o, o->p->m->now + 1, act_progress); }
 
 static int64_t available(operation *o, int64_t now)
 {
@@ -333,11 +333,11 @@ static void act_done(machine *m, int64_t time, void *subject, void *argument)
     drop(subject);
 }
 
-/* There is room for the last wavelets. */
+/* There is room for the last wavelets from the next cycle on. */
 void release(operation *o)
 {
     o->done = 1;
-    o->t = max64(o->t, o->p->m->now);
+    o->t = max64(o->t, o->p->m->now + 1);
     later(o, o->t, act_done);
 }
 

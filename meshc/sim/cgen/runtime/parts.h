@@ -150,9 +150,12 @@ typedef struct {
     uint32_t data[];
 } words;
 
-/* Wavelets of one sender and color that are under way, with strict queues. */
+/* Wavelets of one sender and color that are under way, with strict queues. Python reads the first
+ * two. */
 typedef struct {
     int64_t outstanding, room;
+    pe *p;
+    int32_t color, is_due;
     queue held, stalled; /* of operation */
 } credit;
 
@@ -183,11 +186,11 @@ words *words_new(machine *m, int64_t count);
 void words_drop(machine *m, words *w);
 burst *burst_new(machine *m, words *payload, int64_t first, int64_t count, int64_t t0,
                  int64_t period, int control, credit *paid);
-void consume(credit *c, int64_t count);
-static inline void dropped(const burst *b, int64_t count)
+void consume(machine *m, credit *c, int64_t count);
+static inline void dropped(machine *m, const burst *b, int64_t count)
 {
     if (b->paid)
-        consume(b->paid, count);
+        consume(m, b->paid, count);
 }
 burst *burst_moved(machine *m, const burst *b, int64_t t0);
 void burst_drop(machine *m, burst *b);

@@ -371,7 +371,7 @@ void activate_later(pe *p, int64_t number, int64_t time)
 
 /* --- wavelets that arrive --- */
 
-static void deliver(machine *m, int64_t time, void *subject, void *argument)
+void deliver(machine *m, int64_t time, void *subject, void *argument)
 {
     router *r = subject;
     burst *b = argument;
@@ -384,16 +384,6 @@ static void deliver(machine *m, int64_t time, void *subject, void *argument)
     to->free_at = burst_end(b);
     queue_push(&to->bursts, b);
     poke(p, to, time);
-}
-
-/* Fetch what a delivery will touch. */
-void foresee(const event *e)
-{
-    if (e->act != deliver)
-        return;
-    const router *r = e->subject;
-    __builtin_prefetch(core_of(r->p)->lanes[r->color].channel);
-    __builtin_prefetch(((const burst *)e->argument)->payload);
 }
 
 /* A burst reaches the PE of a router at a time. */

@@ -161,6 +161,7 @@ static void follow(router *origin, tree *known, int64_t *ends, int64_t *room)
         *room = known->room;
         return;
     }
+    pthread_mutex_lock(&m->all->walking);
     walk w = {.stamp = ++m->all->stamp};
     if (origin->exists)
         walk_to(&w, origin, 0);
@@ -171,6 +172,7 @@ static void follow(router *origin, tree *known, int64_t *ends, int64_t *room)
         for (int k = 0; k < tx.count; k++)
             walk_out(&w, v.at, tx.d[k], v.hops);
     }
+    pthread_mutex_unlock(&m->all->walking);
     free(w.work);
     *ends = max64(1, w.ends);
     *room = w.ends ? w.room : m->costs.input_depth;

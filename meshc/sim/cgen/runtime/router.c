@@ -146,7 +146,7 @@ int64_t router_filter(machine *m, router *r, burst *b, burst ***parts)
     for (int64_t i = 0; i < count; i++)
         kept += keep[i] = (uint8_t)passes(r, burst_data(b)[i]);
     if (kept < count) {
-        dropped(b, count - kept);
+        dropped(m, b, count - kept);
         burst **found = (burst **)scratch(m, 0, 2 * (kept + 1));
         kept = 0;
         for (int64_t i = 0; i < count; i++)

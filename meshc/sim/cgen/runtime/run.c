@@ -17,8 +17,6 @@ static void put(core *c, const event *e)
     int64_t place = c->number - m->first;
     heap_push(&c->events, e);
     calendar_note(&m->calendar, m->now, e->time, place);
-    if (e->time == m->now && place < m->running)
-        m->earlier = 1;
 }
 
 /* Call act at a time, as an event of a PE that this part runs. */
@@ -93,12 +91,23 @@ void drop_parcels(machine *m, int parity)
     m->earliest[parity] = FOREVER;
 }
 
+/* Give all senders the room of a cycle. */
+static void settle_all_credits(simulation *s)
+{
+    for (int i = 0; i < s->part_count; i++)
+        settle_credits(s->parts[i]);
+    for (int i = 0; i < s->part_count; i++)
+        drop_refunds(s->parts[i]);
+}
+
+/* What parts have sent and made room for in a cycle reaches the others. */
 static void exchange(simulation *s)
 {
     for (int i = 0; s->part_count > 1 && i < s->part_count; i++)
         take_parcels(s->parts[i], 0);
     for (int i = 0; s->part_count > 1 && i < s->part_count; i++)
         drop_parcels(s->parts[i], 0);
+    settle_all_credits(s);
 }
 
 /* --- a cycle --- */
@@ -106,44 +115,11 @@ static void exchange(simulation *s)
 static void run_events(machine *m, core *c, int64_t time)
 {
     m->acting = c->number;
-    while (c->events.count && c->events.items[0].time == time && !m->earlier) {
+    while (c->events.count && c->events.items[0].time == time) {
         event e = heap_pop(&c->events);
         m->events++;
         e.act(m, time, e.subject, e.argument);
     }
-}
-
-/* Most of what an event touches is in no cache, since a cycle goes over many PEs. What comes next in
- * the cycle is fetched while other events are handled: a PE, then its first event, then what that is
- * about. */
-enum { AHEAD = 4, LINE = 64, HEAD_LINES = 14, SUBJECT_LINES = 3 };
-typedef struct {
-    core *next[AHEAD];
-    int64_t place, turn;
-} preview;
-
-static inline void fetch(const void *from, int lines)
-{
-    for (int i = 0; i < lines; i++)
-        __builtin_prefetch((const char *)from + i * LINE);
-}
-
-static inline void look_ahead(machine *m, preview *v, int64_t time)
-{
-    core *far = NULL;
-    if (v->place >= 0 && (v->place = calendar_after(&m->calendar, time, v->place)) >= 0) {
-        far = &m->all->pes[m->first + v->place];
-        fetch(far, HEAD_LINES);
-    }
-    v->turn++;
-    v->next[v->turn % AHEAD] = far;
-    const core *middle = v->next[(v->turn - 2) % AHEAD], *near = v->next[(v->turn - 3) % AHEAD];
-    if (middle && middle->events.count) {
-        fetch(middle->events.items[0].subject, SUBJECT_LINES);
-        fetch(middle->events.items[0].argument, 1);
-    }
-    if (near && near->events.count)
-        foresee(&near->events.items[0]);
 }
 
 /* Handle the events of a cycle at the PEs of a part; 0 when it ends in a fault. */
@@ -156,24 +132,17 @@ int cycle(machine *m, int64_t time)
     if (setjmp(here)) {
         m->escape = outer;
         m->acting = NOBODY;
-        m->running = -1;
         return 0;
     }
     m->escape = &here;
-    preview ahead = {.place = calendar_first(&m->calendar, time), .turn = AHEAD};
-    for (int i = 0; i < AHEAD; i++)
-        look_ahead(m, &ahead, time);
+    preview ahead = preview_of(m, time);
     for (int64_t place; (place = calendar_first(&m->calendar, time)) >= 0;) {
-        m->running = place;
         look_ahead(m, &ahead, time);
         run_events(m, &m->all->pes[m->first + place], time);
-        if (!m->earlier)
-            calendar_strike(&m->calendar, time, place);
-        m->earlier = 0;
+        calendar_strike(&m->calendar, time, place);
     }
     m->escape = outer;
     m->acting = NOBODY;
-    m->running = -1;
     return 1;
 }
 
@@ -309,8 +278,9 @@ void csl_goal(simulation *s, int goal, int64_t amount, void **subjects, int64_t 
         wait_for(((stream *)subjects[i])->m, subjects[i], i + 1);
         stream_read(subjects[i], amount);
     }
+    settle_all_credits(s);
     for (int64_t i = 0; goal == UNTIL_SENT && i < count; i++)
-        wait_for(s->parts[0], subjects[i], i + 1);
+        wait_for(((credit *)subjects[i])->p->m, subjects[i], i + 1);
 }
 
 /* Python wants to be called at a time. */
@@ -348,7 +318,7 @@ int csl_run(simulation *s, int64_t most)
         events += handled;
         if (events >= end)
             break;
-        if (s->part_count == 1)
+        if (s->part_count == 1 || (s->parts[0]->strict && s->dynamic))
             continue;
         int64_t after = clock_now();
         if (team_pays(s, after, after - before, handled)) {

@@ -12,6 +12,8 @@ credit *credit_of(pe *p, const dsd *dst, int64_t count)
     reach(p, (int)color, p->m->costs.output_depth[queue_], &copies, &room);
     if (!c->lanes[color].credit) {
         c->lanes[color].credit = pool_keep(&p->m->pool, sizeof(credit));
+        c->lanes[color].credit->p = p;
+        c->lanes[color].credit->color = (int32_t)color;
         c->credit_order[c->credit_count++] = (uint8_t)color;
     }
     c->lanes[color].credit->room = room;

@@ -29,7 +29,7 @@ typedef struct team {
     int64_t alone_spent, alone_events; /* what one thread needed, in the cycles worth sharing */
     int64_t failures, rests;           /* batches that did not pay; no other one before this time */
     _Atomic int64_t batch, phase;
-    _Atomic int32_t arrived, through;
+    _Atomic int32_t arrived, through, faulty;
     int32_t ends;
     pthread_mutex_t mutex;
     pthread_cond_t wakes;
@@ -75,6 +75,16 @@ static void report(const team *t, machine *m, int parity, int64_t spent, int fau
     a->waits = !reached_in(m);
 }
 
+/* Give senders of a part the room that all parts made in a cycle, unless it ended in a fault. */
+static void make_room(team *t, machine *m, int fault)
+{
+    if (fault)
+        atomic_store(&t->faulty, 1);
+    meet(t);
+    if (!atomic_load(&t->faulty))
+        settle_credits(m);
+}
+
 /* Do cycles until one of the accounts, the limit or too little work says stop. */
 static void work(team *t, machine *m)
 {
@@ -95,6 +105,7 @@ static void work(team *t, machine *m)
             break;
         take_parcels(m, !parity);
         drop_parcels(m, parity);
+        drop_refunds(m);
         m->parity = parity;
         m->kept[0] = m->events;
         m->kept[1] = m->tasks_run;
@@ -104,7 +115,10 @@ static void work(team *t, machine *m)
         m->now = next;
         int64_t before = clock_now();
         int fault = is_due && !cycle(m, next);
-        report(t, m, parity, clock_now() - before, fault);
+        int64_t took = clock_now() - before;
+        if (m->strict)
+            make_room(t, m, fault);
+        report(t, m, parity, took, fault);
         meet(t);
     }
     if (m->index == 0)
@@ -225,6 +239,7 @@ static int after_batch(simulation *s)
         machine *m = s->parts[i];
         drop_parcels(m, 0);
         drop_parcels(m, 1);
+        drop_refunds(m);
         m->parity = m->defers = 0;
         s->now = max64(s->now, m->now);
         if (!good) {
@@ -255,6 +270,7 @@ int team_run(simulation *s, int64_t limit)
         report(t, s->parts[i], 1, 0, 0);
     }
     t->limit = limit;
+    atomic_store(&t->faulty, 0);
     begin_batch(t);
     work(t, s->parts[0]);
     for (int64_t tries = 0; atomic_load(&t->through) < s->part_count - 1;)
