@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from meshc.sim.commands_folder import make_bin, own_folder
-from meshc.sim.machine.options import BACKENDS, MAX_CYCLES
+from meshc.sim.machine.options import BACKENDS, MAX_CYCLES, MOST_THREADS_BY_DEFAULT
 from meshc.sim.suite import LOOKED_FOR, SuiteResult, as_json, find_commands, run_one, table_line
 
 _MAX_CYCLES_HELP = f"how long the host waits for a program (default: {MAX_CYCLES:,})"
+_CORES = f"one for each core, up to {MOST_THREADS_BY_DEFAULT}"
 
 
 def add_arguments(subparsers: Any) -> None:
@@ -41,7 +42,9 @@ def _add_machine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict-queues", action="store_true", help="queues of the real depth")
     parser.add_argument("--backend", choices=BACKENDS, help="the machine to run on")
     parser.add_argument("--max-cycles", metavar="N", help=_MAX_CYCLES_HELP)
-    parser.add_argument("--threads", metavar="N", help="threads of the C machine (default: 1)")
+    parser.add_argument(
+        "--threads", metavar="N", help=f"threads of the C machine (default: {_CORES})"
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.machine import CMachine
 from meshc.sim.machine.machine import Machine
-from meshc.sim.machine.options import BACKENDS, Options
+from meshc.sim.machine.options import BACKENDS, MOST_THREADS_BY_DEFAULT, Options
 from meshc.sim.program import Program
 from meshc.support.diagnostics import Diagnostic, fail
 from meshc.support.native import BuildError
@@ -27,11 +27,18 @@ def backend_of(options: Options) -> str:
 
 
 def threads_of(options: Options) -> int:
-    """Threads of the C machine: of the options, else of the environment. Raises ``csl-usage``."""
-    wanted = options.threads or os.environ.get(THREADS) or 1
+    """Threads of the C machine: of the options, else of the environment, else one for each core
+    that this process may use, up to ``MOST_THREADS_BY_DEFAULT``. Raises ``csl-usage``."""
+    wanted = options.threads or os.environ.get(THREADS) or min(_cores(), MOST_THREADS_BY_DEFAULT)
     if not str(wanted).isdecimal() or int(wanted) == 0:
         fail("csl-usage", f"{THREADS} is {wanted}, not a positive number")
     return int(wanted)
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def make_machine(program: Program, options: Options) -> Machine | CMachine:

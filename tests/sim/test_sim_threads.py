@@ -12,6 +12,7 @@ import pytest
 from relays import KINDS, relay
 from twin import Twin
 
+from meshc.sim import machines as machines_module
 from meshc.sim.cgen.build import C
 from meshc.sim.cgen.machine import CMachine
 from meshc.sim.compiler import compile_program
@@ -271,6 +272,11 @@ def test_the_number_of_threads(
     monkeypatch.setenv("MESHC_SIM_THREADS", "many")
     with pytest.raises(MeshcError, match="MESHC_SIM_THREADS is many"):
         take_options([])
+    monkeypatch.delenv("MESHC_SIM_THREADS")
+    for cores, threads in ((1, 1), (3, 3), (64, 4)):
+        monkeypatch.setattr(machines_module, "_cores", lambda cores=cores: cores)
+        assert machines_module.threads_of(Options()) == threads
+        assert machines_module.threads_of(Options(threads=7)) == 7
 
 
 def test_both_back_ends_see_threads_of_the_environment(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 BACKENDS = ("auto", "python", "c")
 # About a second of the machine.
 MAX_CYCLES = 1_000_000_000
+MOST_THREADS_BY_DEFAULT = 4  # they meet after each cycle, and nobody has measured more
 
 
 @dataclass(frozen=True)
@@ -16,8 +17,8 @@ class Options:
     ``trace_file`` receives a trace for Chrome or Perfetto; ``report_folder`` a page. ``backend`` is
     auto, python or c; without one the environment decides. ``max_cycles`` is how long the host
     waits for one thing, and how long a task may run. ``threads`` is how many the C machine may use;
-    the environment decides without one, and the results are the same. Without ``files`` a run
-    leaves no log in the working directory.
+    the environment decides without one, else the cores, and the results are the same. Without
+    ``files`` a run leaves no log in the working directory.
     """
 
     strict_queues: bool = False

@@ -65,7 +65,7 @@ simulation *csl_machine_new(int width, int height, int pe_count, const costs *cy
     s->grid = zeroed((size_t)width * (size_t)height, sizeof(core *));
     pthread_mutex_init(&s->walking, NULL);
     s->part_count = (int32_t)max64(1, ceil_div(pe_count, each));
-    s->worth = 6000;
+    s->worth = 20000;
     s->parts = zeroed((size_t)s->part_count, sizeof *s->parts);
     for (int i = 0; i < s->part_count; i++)
         part_new(s, i, i * each, (int)min64(each, pe_count - i * each), cycles, python);
