@@ -63,7 +63,7 @@ def renamed(buffers, channels, variable, model):
     return found
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=8, deadline=None, derandomize=True)
 @given(
     st.lists(hostile, min_size=4, max_size=4, unique=True),
     st.lists(hostile, min_size=2, max_size=2, unique=True),
