@@ -55,7 +55,8 @@ def drawn_weights(kept, plain, seed):
         if rest.endswith("codes"):
             tensors[name] = random.integers(0, 1 << form.codes.bits, shape).astype(np.uint8)
         elif rest.endswith("scales"):
-            tensors[name] = (random.standard_normal(shape) / (4 << form.codes.bits)).astype(np.float16)
+            scales = random.standard_normal(shape) / (4 << form.codes.bits)
+            tensors[name] = scales.astype(np.float16)
         elif rest.endswith("least"):
             tensors[name] = (random.standard_normal(shape) / 8).astype(np.float16)
         elif name != entry:
