@@ -22,7 +22,7 @@ from meshc.support.diagnostics import Diagnostics, MeshcError
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 64, "intermediate_size": 192, "num_hidden_layers": 3, "vocab_size": 200,
+    "head_dim": 64, "intermediate_size": 192, "num_hidden_layers": 2, "vocab_size": 200,
     "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 256,
     "tie_word_embeddings": True, "hidden_act": "silu", "torch_dtype": "float16",
 }  # fmt: skip
