@@ -191,7 +191,7 @@ def service():
     ),
     seed=st.integers(0, 9),
 )
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_any_arrivals_on_a_real_model(service, chosen, drawn, seed):
     seconds, pairs = [], []
     for prompt, most, gap in drawn:
