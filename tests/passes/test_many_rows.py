@@ -76,11 +76,11 @@ def judge(seeds, folder):
 
 
 def test_pinned_forms_of_many_rows_compute_the_same(tmp_path):
-    counts, refused = judge(range(14), tmp_path)
+    counts, refused = judge(range(25), tmp_path)
     wanted = ("gemv", "gemm", "all_reduce", "all_gather", "part", "repeat")
     assert all(counts[f"mesh.{name}"] > 2 for name in wanted), counts
     assert set(refused) <= {"bad-option", "unsupported-layout"}, refused
-    assert refused.total() < 11, refused
+    assert refused.total() < 20, refused
 
 
 @pytest.mark.slow
