@@ -31,10 +31,10 @@ demo-wafer: $(READY) ## the same in emitted CSL, on a simulated wafer of 96x96 P
 	  --prompt "$(PROMPT)" --max-tokens $(WAFER_TOKENS)
 
 test: $(READY) ## run the tests
-	$(BIN)/python -m pytest -n auto -m "not slow"
+	$(BIN)/python -m pytest -n auto --dist worksteal -m "not slow"
 
 test-all: $(READY) ## run the tests, full sweeps included
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(READY) ## check style
 	$(BIN)/ruff check .

@@ -1,6 +1,11 @@
 """Options and fixtures of the whole suite."""
 
 import os
+
+# Threads of BLAS spin while they wait for each other, which costs a hundred times the products of
+# small matrices wherever all cores are busy. NumPy reads this when it is imported.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import signal
 from functools import cache
 from importlib.util import find_spec
@@ -14,6 +19,7 @@ from meshc.support.diagnostics import MeshcError
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("untimed", deadline=None)
+settings.register_profile("fewer", settings.get_profile("untimed"), max_examples=25)
 settings.load_profile("untimed")
 
 # Shells start commands in the background with some signals ignored, and so would be all processes
@@ -22,6 +28,12 @@ for ignored in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(ignored) is signal.SIG_IGN:
         usual = signal.default_int_handler if ignored == signal.SIGINT else signal.SIG_DFL
         signal.signal(ignored, usual)
+
+
+def pytest_configure(config):
+    """Tests that do not say how many examples they take have fewer where slow ones do not run."""
+    if config.option.markexpr == "not slow":
+        settings.load_profile("fewer")
 
 
 NEEDS = {

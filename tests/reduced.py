@@ -27,14 +27,27 @@ def only(names: Iterable[Hashable], *in_ci: Hashable) -> list[Any]:
     """All ``names``, of which those ``in_ci`` run there."""
     every = list(names)
     assert set(in_ci) <= set(every), "there is no such parameter"
-    return [n if n in in_ci else pytest.param(n, marks=pytest.mark.slow) for n in every]
+    return [
+        pytest.param(*_values(n), marks=[] if n in in_ci else [pytest.mark.slow]) for n in every
+    ]
+
+
+def in_turns(names: Sequence[Hashable], in_ci: Sequence[Hashable], turns: int) -> list[Any]:
+    """Every name with the number of every turn; in CI those ``in_ci``, each with the next turn."""
+    assert set(in_ci) <= set(names), "there is no such parameter"
+    chosen = {(name, place % turns) for place, name in enumerate(in_ci)}
+    return only(product(names, range(turns)), *chosen)
 
 
 def each(cases: Iterable[Any], stride: int) -> list[Any]:
     """All ``cases``, of which one of every ``stride`` runs in CI."""
     found = []
     for number, case in enumerate(cases):
-        values = case if isinstance(case, tuple) else (case,)
         marks = [] if number % stride == 0 else [pytest.mark.slow]
-        found.append(pytest.param(*values, marks=marks))
+        found.append(pytest.param(*_values(case), marks=marks))
     return found
+
+
+def _values(case: Any) -> tuple[Any, ...]:
+    """The values of a case: those of several parameters are a tuple."""
+    return case if isinstance(case, tuple) else (case,)

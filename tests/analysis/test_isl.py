@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshc.analysis.proofs import isl
@@ -55,7 +55,6 @@ def links(relation):
     return list(zip(map(tuple, sources.tolist()), map(tuple, targets.tolist()), strict=True))
 
 
-@settings(max_examples=60, deadline=None)
 @given(conds)
 def test_point_and_count_agree_with_brute_force(cond):
     expected = points(cond)
@@ -64,7 +63,6 @@ def test_point_and_count_agree_with_brute_force(cond):
     assert isl.count(cond, ("y", "x"), SCOPE) == len(expected)
 
 
-@settings(max_examples=60, deadline=None)
 @given(conds, conds)
 def test_difference_agrees_with_brute_force(left, right):
     inside, other = points(left), points(right)
@@ -75,7 +73,6 @@ def test_difference_agrees_with_brute_force(left, right):
     assert isl.is_equal(left, right, SCOPE) == (inside == other)
 
 
-@settings(max_examples=60, deadline=None)
 @given(maps)
 def test_map_properties_agree_with_brute_force(relation):
     pairs = links(relation)
@@ -86,7 +83,6 @@ def test_map_properties_agree_with_brute_force(relation):
     assert (missing is None) == (len(set(sources)) == SIZE * SIZE)
 
 
-@settings(max_examples=40, deadline=None)
 @given(maps, conds, conds)
 def test_image_agrees_with_brute_force(relation, sources, targets):
     start = [tuple(p.values()) for p in points(sources)]
@@ -99,7 +95,6 @@ def test_image_agrees_with_brute_force(relation, sources, targets):
         assert found is not None and (found["y"], found["x"]) in image ^ wanted
 
 
-@settings(max_examples=40, deadline=None)
 @given(maps, maps)
 def test_map_equality_agrees_with_brute_force(left, right):
     found = isl.map_mismatch(left, right, SCOPE)

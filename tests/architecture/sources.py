@@ -13,3 +13,9 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 def tree(path):
     """The syntax tree of a file; whoever asks for it does not change it."""
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def nodes(path):
+    """All nodes of a file's syntax tree."""
+    return tuple(ast.walk(tree(path)))

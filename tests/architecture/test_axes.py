@@ -2,7 +2,7 @@
 
 import ast
 
-from sources import FILES, PACKAGE, tree
+from sources import FILES, PACKAGE, nodes
 
 NAMES = {"r", "y", "x", "xh", "xd", "rank_y", "rank_x", "rank_xd"}
 # Names of the device, the language's formal parameters, CUDA's dim3, file modes, the simulator's
@@ -17,23 +17,23 @@ ELSEWHERE = {
 
 def spelled(path):
     """Places of string literals in ``path`` that are names of axes."""
-    module = tree(path)
+    every = nodes(path)
     modes = {
         id(keyword.value)
-        for node in ast.walk(module)
+        for node in every
         if isinstance(node, ast.Call)
         for keyword in node.keywords
         if keyword.arg in ("mmap_mode", "mode")
     }
     sizes = {
         id(part)  # the "x" of "24x16"
-        for node in ast.walk(module)
+        for node in every
         if isinstance(node, ast.JoinedStr)
         for part in node.values
     }
     return [
         f"{path.relative_to(PACKAGE)}:{node.lineno} {node.value!r}"
-        for node in ast.walk(module)
+        for node in every
         if isinstance(node, ast.Constant) and node.value in NAMES and id(node) not in modes | sizes
     ]
 

@@ -3,7 +3,7 @@
 import ast
 import re
 
-from sources import FILES, ROOT, tree
+from sources import FILES, ROOT, nodes
 
 from meshc.support.diagnostics import known_codes
 
@@ -12,9 +12,9 @@ KEBAB = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*\Z")
 METHODS = {"error", "warning", "remark", "missed"}
 
 
-def calls(module):
-    """Arguments that are codes, with their lines."""
-    for node in ast.walk(module):
+def calls(every):
+    """Arguments of calls among these nodes that are codes, with their lines."""
+    for node in every:
         if isinstance(node, ast.Call) and len(node.args) > 1 and takes_code(node.func):
             yield node.args[0], node.lineno
 
@@ -26,9 +26,9 @@ def takes_code(function):
     return isinstance(function, ast.Attribute) and function.attr in METHODS and not own
 
 
-def strings(module):
+def strings(every):
     """Every string constant; the constant beginning of an f-string ends in a star."""
-    for node in ast.walk(module):
+    for node in every:
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield node.value
         elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
@@ -39,7 +39,7 @@ def test_used_codes_are_explained():
     missing = [
         f"{path.relative_to(ROOT)}:{line}: {node.value}"
         for path in FILES
-        for node, line in calls(tree(path))
+        for node, line in calls(nodes(path))
         if isinstance(node, ast.Constant) and node.value not in known_codes()
     ]
     assert missing == []
@@ -49,9 +49,9 @@ def test_used_codes_are_explained():
 REPORTING, REPORTERS = {"fail", "error", "remark"}, ("analysis", "passes", "verify")
 
 
-def reported(module):
+def reported(every):
     """First arguments of all calls that report something by a constant code."""
-    for node in ast.walk(module):
+    for node in every:
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
             if name in REPORTING:
@@ -63,16 +63,17 @@ def test_codes_of_passes_and_checkers_are_explained():
         f"{path.relative_to(ROOT)}: {code}"
         for path in FILES
         if path.relative_to(ROOT / "meshc").parts[0] in REPORTERS
-        for code in reported(tree(path))
+        for code in reported(nodes(path))
         if code not in known_codes()
     }
     assert found == set()
-    assert "routes-clash" in set(reported(tree(ROOT / "meshc" / "verify" / "routed.py")))
-    assert list(reported(ast.parse("self.error('no-such-code', 'text')"))) == ["no-such-code"]
+    assert "routes-clash" in set(reported(nodes(ROOT / "meshc" / "verify" / "routed.py")))
+    wrong = ast.walk(ast.parse("self.error('no-such-code', 'text')"))
+    assert list(reported(wrong)) == ["no-such-code"]
 
 
 def test_explained_codes_are_used():
-    found = {text for path in FILES for text in strings(tree(path))}
+    found = {text for path in FILES for text in strings(nodes(path))}
     starts = tuple(t[:-1] for t in found if t.endswith("-*") and KEBAB.match(t[:-2]))
     unused = [c for c in known_codes() if c not in found and not (starts and c.startswith(starts))]
     assert unused == []

@@ -4,7 +4,7 @@ import ast
 import sys
 from functools import cache
 
-from sources import FILES, ROOT, tree
+from sources import FILES, ROOT, nodes
 
 # Each part may import the parts below it, never its own row: parts of a row are siblings.
 ROWS = (
@@ -54,7 +54,7 @@ MODULES = {module_name(path): path for path in FILES}
 def imported(path, name):
     """Absolute names that the file at ``path``, module ``name``, imports, with their lines."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield alias.name, node.lineno
@@ -115,9 +115,9 @@ def test_third_party_packages_have_one_owner():
     assert wrong == []
 
 
-def inside_functions(module):
+def inside_functions(every):
     """Lines of imports that happen when a function is called."""
-    for node in ast.walk(module):
+    for node in every:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for inner in ast.walk(node):
                 if isinstance(inner, (ast.Import, ast.ImportFrom)):
@@ -126,7 +126,7 @@ def inside_functions(module):
 
 def test_no_import_inside_a_function():
     found = [
-        f"{name}:{line}" for name, path in MODULES.items() for line in inside_functions(tree(path))
+        f"{name}:{line}" for name, path in MODULES.items() for line in inside_functions(nodes(path))
     ]
     assert found == []
 
@@ -167,7 +167,7 @@ def test_the_rules_can_fail(tmp_path):
     path.write_text(text)
     found = [target for target, _ in imported(path, "meshc.ir.a")]
     assert found == ["meshc.ir", "islpy", "meshc.cli.entry"]
-    assert list(inside_functions(ast.parse(text))) == [4]
+    assert list(inside_functions(ast.walk(ast.parse(text)))) == [4]
     assert may_import("meshc.analysis.proofs.isl", "islpy")
     assert not may_import("meshc.ir.a", "islpy")
     assert not may_import("meshc.ir.a", "requests")

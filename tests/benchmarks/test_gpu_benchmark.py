@@ -29,7 +29,7 @@ import tables
 from fake_driver import FakeDriver, built_driver
 from records import Records
 
-from meshc.backends.cuda.executor import CXX, Library
+from meshc.backends.cuda.executor import CXX, QUICK, Library
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.support.native import Toolchain
 
@@ -69,7 +69,7 @@ def fake(monkeypatch):
         cubin = (cubins.find(text) if cubins else None) or compile_cubin(text)
         if text not in known:
             known.add(text)
-            library = Library(text)._library
+            library = Library(text, toolchain=QUICK)._library
             found.know(cubin, lambda name: getattr(library, f"run_{name}"))
         return load(device, text, cubins)
 

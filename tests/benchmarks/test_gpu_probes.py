@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import references
 
-from meshc.backends.cuda.executor import CXX, Grid, Library, Mode
+from meshc.backends.cuda.executor import CXX, QUICK, Grid, Library, Mode
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin, disassemble, opcodes
 from meshc.support.diagnostics import MeshcError
 
@@ -29,7 +29,7 @@ def test_probes_fit_and_copy_in_bulk():
 
 @pytest.fixture(scope="module")
 def probes():
-    return Library(kernels.probes())
+    return Library(kernels.probes(), toolchain=QUICK)
 
 
 @needs_executor

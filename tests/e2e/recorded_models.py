@@ -42,7 +42,8 @@ def check(folder: Path, mesh: str, out: Path, **options: dict[str, str]) -> Mesh
 
 
 def check_batch(folder: Path, batch: int, mesh: str, out: Path) -> None:
-    """Each of ``batch`` prompts gets what it gets alone, the first one what transformers gives."""
+    """Each of ``batch`` prompts gets what it gets alone on one core, the first one what
+    transformers gives."""
     wanted = facts(folder)
     first, count = [int(i) for i in wanted["prompt_ids"]], len(wanted["tokens"])
     prompts = [first, *PROMPTS[1:batch]]
@@ -51,13 +52,13 @@ def check_batch(folder: Path, batch: int, mesh: str, out: Path) -> None:
     tensors = open_weights(loaded.weights, loaded.config, None, Diagnostics())
     capacity = count + max(map(len, prompts))
 
-    def program(size: int):  # type: ignore[no-untyped-def]
+    def program(mesh: str, size: int):  # type: ignore[no-untyped-def]
         request = CompileRequest(mesh=mesh, seq=capacity, dtype="f32", batch=size)
         write(out / str(size), compile_loaded(loaded, request).files)
         return load_program(out / str(size)).load(tensors)
 
-    found = program(batch).generate_all(prompts, count)
-    alone = program(1)
+    found = program(mesh, batch).generate_all(prompts, count)
+    alone = program("1x1", 1)
     assert found[0] == wanted["tokens"]
     assert found[1:] == [alone.generate(prompt, count) for prompt in prompts[1:]]
 

@@ -141,7 +141,7 @@ def modules(name: str, mesh: str, level: Level, rows: int) -> dict[str, Module]:
     return found
 
 
-@pytest.mark.parametrize(("name", "mesh"), [(n, m) for n, m, _ in CASES[:4]])
+@pytest.mark.parametrize(("name", "mesh"), each([(n, m) for n, m, _ in CASES[:4]], 2))
 def test_levels_agree_on_chunks_groups_and_absent_requests(name: str, mesh: str) -> None:
     """Random rows in two chunks by two groups of layers into the caches of one request, then steps
     in which now one and now the other request is absent: at graph, mesh and tile level."""

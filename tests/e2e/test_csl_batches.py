@@ -14,6 +14,7 @@ from csl_runs import run_script
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from mesh_programs import load_program, write
+from reduced import each
 
 import meshc
 from meshc.backends import python
@@ -239,7 +240,7 @@ def test_prompts_of_one_command(phase, mesh, tmp_path, capfd):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["decode", "both"])
+@pytest.mark.parametrize("phase", each(["both", "decode"], 2))
 def test_the_host_program_prints_the_tokens_of_each_prompt(phase, tmp_path, monkeypatch):
     """``run.py`` of a compiled directory, behind its own commands."""
     loaded = load_any(str(TINY / "llama-3h1"), Diagnostics())

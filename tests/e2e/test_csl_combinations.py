@@ -135,7 +135,7 @@ SNAKE = {"mesh": "r=3,y=1,x=1", "dtype": "bf16", "seq": 3}
 @pytest.mark.parametrize(
     ("own", "lengths"),
     [
-        ({"phases": "copied", "chunk": 1}, [[3], [2]]),
+        pytest.param({"phases": "copied", "chunk": 1}, [[3], [2]], marks=pytest.mark.slow),
         ({"phases": "auto", "batch": 2, "chunk": 2, "kv": "shift"}, [[3, 1]]),
     ],
     ids=["one program, a PE that no region has", "requests behind each other"],

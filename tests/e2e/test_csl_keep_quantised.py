@@ -44,19 +44,21 @@ def shapes_of(module):
 
 def drawn_weights(kept, plain, seed):
     """Random tensors of the program that keeps weights, and those of the one that does not, with
-    weights decoded by the formats' definitions."""
+    weights decoded by the formats' definitions. Products of as many numbers as these models have
+    are about as large as what they multiply, so that squares sum up within f16."""
     random = np.random.default_rng(seed)
     (shapes, entry), (whole, _) = shapes_of(kept), shapes_of(plain)
     tensors, decoded, parts = {}, {}, {}
     for name, shape in shapes.items():
         weight, _, rest = name.partition(".")
+        form = CODE_FORMATS.get(rest.split(".")[0])
         if rest.endswith("codes"):
-            form = CODE_FORMATS[rest.split(".")[0]]
             tensors[name] = random.integers(0, 1 << form.codes.bits, shape).astype(np.uint8)
         elif rest.endswith("scales"):
-            tensors[name] = (random.standard_normal(shape) / 16).astype(np.float16)
+            scales = random.standard_normal(shape) / (4 << form.codes.bits)
+            tensors[name] = scales.astype(np.float16)
         elif rest.endswith("least"):
-            tensors[name] = (random.standard_normal(shape) / 4).astype(np.float16)
+            tensors[name] = (random.standard_normal(shape) / 8).astype(np.float16)
         elif name != entry:
             tensors[name] = (0.4 * random.standard_normal(shape)).astype(np.float16)
         if rest:

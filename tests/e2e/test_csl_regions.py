@@ -13,6 +13,7 @@ from csl_layers import Layers, wafer
 from csl_runs import prepare, run_files, run_steps
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from reduced import each
 
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.interp.tile import TileMachine
@@ -161,7 +162,7 @@ test_drawn_layers_in_drawn_regions = _drawn(2)
 test_many_drawn_layers_in_drawn_regions = pytest.mark.slow(_drawn(120))
 
 
-@pytest.mark.parametrize(("arch", "mesh"), [("wse2", "2x3"), ("wse3", "1x2")])
+@pytest.mark.parametrize(("arch", "mesh"), each([("wse2", "2x3"), ("wse3", "1x2")], 2))
 def test_features_of_f16_that_cross_to_the_other_axis_before_a_product(
     arch, mesh, tmp_path, monkeypatch
 ):

@@ -17,7 +17,7 @@ MANY = Kind(1, 12, 1, 96, 10000.0, normed=True)
     ("kinds", "options"),
     [
         ((SHARED,), {"cluster": 2}),
-        ((MANY,), {"cluster": 4}),
+        pytest.param((MANY,), {"cluster": 4}, marks=pytest.mark.slow),
         ((SHARED, Kind(1, 2, 2, 96, 500.0)), {"cluster": 1}),
     ],
     ids=["shared keys", "attended by tiles", "a stage with and one without"],

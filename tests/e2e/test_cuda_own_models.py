@@ -90,7 +90,7 @@ def compiled(folder: Path, text: str):
     return compile_loaded(load_any(str(folder / "own.mesh"), report), request, (), report)
 
 
-@pytest.mark.parametrize("name", each(TEXTS, 2))
+@pytest.mark.parametrize("name", each(TEXTS, 4))
 def test_logits_are_those_of_the_graph(name, tmp_path: Path):
     result = compiled(tmp_path, TEXTS[name])
     module = result.modules["decode"]

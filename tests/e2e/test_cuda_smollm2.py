@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reduced import each
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX
@@ -110,9 +111,10 @@ def test_the_first_layers_give_the_tokens_of_the_interpreter(chunks):
     check(3, chunks)
 
 
-def test_the_command_generates_the_tokens_of_the_interpreter():
-    found = json.loads(said(2, "--layers", "3", "--json"))["tokens"]
-    assert len(found) == 2 and found == interpreted(3, tuple(found)).argmax(1).tolist()
+@pytest.mark.parametrize("layers", each([1, 3], 2))
+def test_the_command_generates_the_tokens_of_the_interpreter(layers):
+    found = json.loads(said(2, "--layers", str(layers), "--json"))["tokens"]
+    assert len(found) == 2 and found == interpreted(layers, tuple(found)).argmax(1).tolist()
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reduced import each
 
 import meshc
 
@@ -86,7 +87,7 @@ def random_weights():
     }
 
 
-@pytest.mark.parametrize("mesh", ["1x1", "1x4", "3x2", "2x3", "4x4"])
+@pytest.mark.parametrize("mesh", each(["1x1", "4x4", "3x2", "2x3", "1x4"], 2))
 def test_prefill_and_decode_agree_with_float64(mesh: str, tmp_path: Path) -> None:
     path = tmp_path / "normed.mesh"
     sizes = ", ".join(f"{name}={extent}" for name, extent in SIZES.items())

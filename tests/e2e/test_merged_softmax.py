@@ -176,7 +176,7 @@ def judge(case: Attention, folder: Path, form: str = "merged") -> float:
     return error / unit / 6
 
 
-@pytest.mark.parametrize("seed", each(range(24), 3))
+@pytest.mark.parametrize("seed", each(range(24), 6))
 def test_random_attention_is_merged(seed: int, tmp_path: Path) -> None:
     judge(drawn(seed), tmp_path)
 

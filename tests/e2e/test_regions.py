@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from mesh_programs import MeshProgram, load_program, mesh_program, write
+from reduced import each
 
 import meshc.devices
 from meshc.analysis.traffic.handovers import handovers
@@ -46,14 +47,17 @@ def compiled(
 
 @pytest.mark.parametrize(
     ("name", "mesh", "kv"),
-    [
-        ("llama-3h1", "3x2", "shift"),
-        ("llama-9h3-tied", "2x3", "cyclic"),
-        ("qwen2-7h1", "1x4", "shift"),
-        ("llama-5h-mha", "5x1", "concat"),
-        ("llama-rope3", "1x1", "shift"),
-        ("llama-biased-f16", "4x4", "cyclic"),
-    ],
+    each(
+        [
+            ("llama-3h1", "3x2", "shift"),
+            ("qwen2-7h1", "1x4", "shift"),
+            ("llama-9h3-tied", "2x3", "cyclic"),
+            ("llama-rope3", "1x1", "shift"),
+            ("llama-5h-mha", "5x1", "concat"),
+            ("llama-biased-f16", "4x4", "cyclic"),
+        ],
+        2,
+    ),
 )
 def test_tokens_of_a_snake_of_regions(name: str, mesh: str, kv: str, tmp_path: Path) -> None:
     facts = json.loads((TINY / name / "expected.json").read_text())

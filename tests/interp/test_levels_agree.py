@@ -2,6 +2,7 @@
 
 import pytest
 from interp_model_texts import transformer
+from reduced import crossed
 
 from meshc.devices import device
 from meshc.interp.check import Session, check_same, compare, random_trace, reduction_length
@@ -26,11 +27,10 @@ def lowered(module, rows, columns, cache=None):
     return mesh, ExpandPrograms().run(mesh, report)
 
 
-@pytest.mark.parametrize(("rows", "columns"), MESHES)
-@pytest.mark.parametrize("length", [1, 7])
-def test_every_level_computes_the_same(rows, columns, length):
+@pytest.mark.parametrize(("mesh", "length"), crossed(MESHES, [1, 7]))
+def test_every_level_computes_the_same(mesh, length):
     graph = transformer(length)
-    mesh, tile = lowered(graph, rows, columns)
+    mesh, tile = lowered(graph, *mesh)
     assert check_same(graph, mesh).max_error < 1e-12
     assert check_same(graph, tile).agrees
 

@@ -1,9 +1,11 @@
 """Steps of several requests, each at its own position, at every level: as if each were alone."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from interp_model_texts import batched, transformer
-from reduced import crossed
+from reduced import only
 from test_levels_agree import lowered
 
 from meshc.interp.check import Session, check_same, compare, reduction_length
@@ -73,7 +75,15 @@ def test_the_graph_gives_each_request_what_it_gets_alone():
 MESHES = [(1, 1), (2, 2), (3, 3), (2, 4), (3, 7), (5, 6)]
 
 
-@pytest.mark.parametrize(("mesh", "policy"), crossed(MESHES, ["shift", "cyclic", "concat"]))
+@pytest.mark.parametrize(
+    ("mesh", "policy"),
+    only(
+        product(MESHES, ["shift", "cyclic", "concat"]),
+        ((2, 2), "cyclic"),
+        ((2, 4), "shift"),
+        ((3, 7), "concat"),
+    ),
+)
 def test_every_level_computes_the_same(mesh, policy):
     rows, columns = mesh
     phases = [lowered(batched(n, 3), rows, columns, ShiftKvCache(policy)) for n in (7, 1)]

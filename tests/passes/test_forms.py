@@ -50,18 +50,20 @@ def judge_search(seeds, ops, tight=False):
 
 
 def test_exhaustive_search_finds_nothing_cheaper():
-    choices, _ = judge_search(range(60), 4)
-    assert choices > 120
+    choices, _ = judge_search(range(30), 4)
+    assert choices > 60
 
 
 def test_exhaustive_search_finds_nothing_cheaper_where_channels_are_scarce():
-    choices, scarce = judge_search(range(60), 4, tight=True)
-    assert choices > 120 and scarce > 20
+    choices, scarce = judge_search(range(30), 4, tight=True)
+    assert choices > 60 and scarce > 10
 
 
 @pytest.mark.slow
 def test_exhaustive_search_finds_nothing_cheaper_on_many_graphs():
+    assert judge_search(range(60), 4)[0] > 120
     assert judge_search(range(200), 6)[0] > 200
+    assert judge_search(range(60), 4, tight=True)[1] > 20
     assert judge_search(range(200), 5, tight=True)[1] > 40
 
 
@@ -161,8 +163,8 @@ def judge_pinned(seeds):
 
 
 def test_pinned_forms_compute_the_same():
-    refused = judge_pinned(range(30))
-    assert sum(refused.values()) < 20, refused
+    refused = judge_pinned(range(15))
+    assert sum(refused.values()) < 10, refused
     assert set(refused) <= {"bad-option", "unsupported-layout", "weight-used-twice"}, refused
 
 

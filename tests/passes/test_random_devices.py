@@ -78,9 +78,9 @@ KNOWN = {"bad-option", "unsupported-layout", "weight-used-twice", "too-many-queu
 
 
 def test_random_graphs_on_random_devices(tmp_path):
-    counts = judge(range(24), tmp_path)
+    counts = judge(range(14), tmp_path)
     refused = {code: count for code, count in counts.items() if not code.endswith("levels")}
-    assert set(refused) <= KNOWN and sum(refused.values()) < 9, counts
+    assert set(refused) <= KNOWN and sum(refused.values()) < 5, counts
     assert all(counts[f"{levels} levels"] for levels in (1, 2, 3)), counts
 
 

@@ -4,7 +4,7 @@ stalls, and each request gets what it gets alone."""
 import numpy as np
 import pytest
 from books import CAPACITY, LAYERS, MULTIPLE, REQUESTS, VOCAB, continued, server_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshc.serving.groups import ByLength, Fixed
@@ -37,7 +37,6 @@ def entries_of(drawn, stop=()):
 
 @POLICIES
 @given(drawn=ARRIVALS, stop=st.sampled_from([(), (3,), (0, 5)]))
-@settings(max_examples=60, deadline=None)
 def test_each_request_gets_what_it_gets_alone(chosen, drawn, stop):
     entries, server = entries_of(drawn, stop), server_of(chosen)
     found = replayed(server, entries, 1.0)
@@ -48,7 +47,6 @@ def test_each_request_gets_what_it_gets_alone(chosen, drawn, stop):
 
 @POLICIES
 @given(drawn=ARRIVALS)
-@settings(max_examples=60, deadline=None)
 def test_a_decode_waits_for_no_more_than_the_prefill_of_its_iteration(chosen, drawn):
     """Between two tokens of a request there is one iteration, whose prefill keeps its budget."""
     entries, records = entries_of(drawn), []
@@ -70,7 +68,6 @@ def test_a_decode_waits_for_no_more_than_the_prefill_of_its_iteration(chosen, dr
 
 @POLICIES
 @given(drawn=ARRIVALS, cancelled=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 9))))
-@settings(max_examples=60, deadline=None)
 def test_a_cancelled_request_leaves_at_once_and_disturbs_nobody(chosen, drawn, cancelled):
     entries, server = entries_of(drawn), server_of(chosen)
     found = {entry.name: [] for entry in entries}
@@ -98,7 +95,6 @@ def test_a_cancelled_request_leaves_at_once_and_disturbs_nobody(chosen, drawn, c
 
 
 @given(drawn=ARRIVALS)
-@settings(max_examples=40, deadline=None)
 def test_with_one_group_and_one_chunk_all_policies_run_the_same_iterations(drawn):
     runs = []
     for chosen in (

@@ -4,7 +4,7 @@ starved, memory given back."""
 from math import ceil
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshc.serving.groups import ByDoubling, ByLength, Fixed
@@ -82,7 +82,6 @@ def driven(chosen, drawn, **more):
 
 @POLICIES
 @given(drawn=REQUESTS)
-@settings(max_examples=40, deadline=None)
 def test_every_token_passes_every_layer_once_and_in_order(chosen, drawn):
     driver = driven(chosen, drawn)
     for name, (prompt, output, _) in enumerate(drawn):
@@ -99,7 +98,6 @@ def test_every_token_passes_every_layer_once_and_in_order(chosen, drawn):
 
 
 @given(drawn=REQUESTS)
-@settings(max_examples=40, deadline=None)
 def test_under_layered_prefill_a_prompt_passes_each_layer_once_as_a_whole(drawn):
     driver = driven(policy("layered"), drawn)
     for name, (prompt, _, _) in enumerate(drawn):
@@ -109,7 +107,6 @@ def test_under_layered_prefill_a_prompt_passes_each_layer_once_as_a_whole(drawn)
 
 @POLICIES
 @given(drawn=REQUESTS)
-@settings(max_examples=40, deadline=None)
 def test_no_iteration_exceeds_its_prefill_budget(chosen, drawn):
     for iteration in driven(chosen, drawn).iterations:
         prefill = iteration.prefill
@@ -128,7 +125,6 @@ def test_no_iteration_exceeds_its_prefill_budget(chosen, drawn):
 
 @POLICIES
 @given(drawn=REQUESTS)
-@settings(max_examples=40, deadline=None)
 def test_requests_are_read_in_the_order_of_arrival(chosen, drawn):
     """With the bound on rounds in ``drain``: no request starves."""
     assert driven(chosen, drawn).firsts == list(range(len(drawn)))
@@ -136,7 +132,6 @@ def test_requests_are_read_in_the_order_of_arrival(chosen, drawn):
 
 @POLICIES
 @given(drawn=REQUESTS)
-@settings(max_examples=40, deadline=None)
 def test_decoding_never_stalls(chosen, drawn):
     """A request gets a token in every iteration of its pool from its first token to its last."""
     driver = driven(chosen, drawn)
@@ -149,7 +144,6 @@ def test_decoding_never_stalls(chosen, drawn):
 
 @given(drawn=st.lists(st.tuples(st.integers(1, 40), st.integers(1, 9), st.integers(0, 4)),
                       min_size=1, max_size=10))  # fmt: skip
-@settings(max_examples=60, deadline=None)
 def test_with_one_group_and_one_chunk_all_policies_coincide(drawn):
     large = 100_000
     colocated = [
@@ -164,7 +158,6 @@ def test_with_one_group_and_one_chunk_all_policies_coincide(drawn):
 
 @POLICIES
 @given(drawn=REQUESTS, cancelled=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 60))))
-@settings(max_examples=60, deadline=None)
 def test_a_cancelled_request_frees_its_memory(chosen, drawn, cancelled):
     driver = Driver(chosen)
     for name, (prompt, output, gap) in enumerate(drawn):
@@ -192,7 +185,6 @@ def test_a_cancelled_request_frees_its_memory(chosen, drawn, cancelled):
 
 @POLICIES
 @given(drawn=REQUESTS)
-@settings(max_examples=30, deadline=None)
 def test_memory_and_requests_stay_within_their_limits(chosen, drawn):
     driver = Driver(chosen, kv_tokens=3100, most=2)
     for name, (prompt, output, _) in enumerate(drawn):

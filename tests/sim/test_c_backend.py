@@ -16,6 +16,7 @@ import pytest
 from csl_runner import PE_HEAD, Run, exports, single
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reduced import crossed
 from twin import Twin
 
 from meshc.sim import machines
@@ -334,8 +335,7 @@ STORES = {
 
 
 @needs_compiler
-@pytest.mark.parametrize("kind", STORES)
-@pytest.mark.parametrize("times", [12, 1200])
+@pytest.mark.parametrize(("kind", "times"), crossed([*STORES], [1200, 12]))
 def test_functions_too_long_to_optimise(tmp_path: Path, kind: str, times: int) -> None:
     text = UNROLLED.replace("TIMES", str(times)).replace("BODY", STORES[kind])
     program = single(tmp_path, text, out="[*]u16", run="fn()void")

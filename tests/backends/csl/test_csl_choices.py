@@ -103,6 +103,7 @@ def test_each_choice_saves_cycles_of_a_prompt(sums, length, tmp_path, monkeypatc
         assert before != text and most > cycles, name
 
 
+@pytest.mark.slow
 def test_sharing_memory_takes_no_cycles(tmp_path, monkeypatch):
     prompt = ("f16", "prefill", ("--len", "24"))
     apart, shared = ([PlanCslMemory(share=share)] for share in ("never", "always"))

@@ -139,12 +139,12 @@ def exchanged(sent, got, combine="store"):
     )
 
 
-@IN_TURNS
-@pytest.mark.parametrize("combine", ["store", "add", "max"])
-@pytest.mark.parametrize("name", MESSAGES)
-def test_messages(name, combine, arch, dtype, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "combine", "kind"), crossed([*MESSAGES], ["store", "add", "max"], KINDS, times=2)
+)
+def test_messages(name, combine, kind, tmp_path, monkeypatch):
     body = exchanged(*MESSAGES[name], combine)
-    check(body, tmp_path, monkeypatch, arch, dtype)
+    check(body, tmp_path, monkeypatch, *kind)
 
 
 WHOLE = f"%w[0, {ROWS}, {ROWS}]"

@@ -9,6 +9,7 @@ import pytest
 from csl_runs import emit, run_files, run_steps, tile_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reduced import crossed
 
 from meshc.interp.tile import TileMachine
 
@@ -230,8 +231,10 @@ def compare(found, module, tensors, counts):
     np.testing.assert_allclose(found, expected, 2.0**-10, 5e-7, err_msg=f"{module}\n{counts}")
 
 
-@pytest.mark.parametrize("kernel", sorted(KERNELS))
-@pytest.mark.parametrize("kinds", [("f32", "f16"), ("f32", "f32"), ("f16", "f16")])
+@pytest.mark.parametrize(
+    ("kernel", "kinds"),
+    crossed(sorted(KERNELS), [("f32", "f16"), ("f32", "f32"), ("f16", "f16")]),
+)
 def test_functions_in_blocks_of_what_only_the_run_knows(kernel, kinds, tmp_path, monkeypatch):
     """Whole blocks go by vector operations, what they leave one by one, in either type."""
     most = {"rows": 11, "lanes": 14}
@@ -249,7 +252,7 @@ def test_functions_in_blocks_of_what_only_the_run_knows(kernel, kinds, tmp_path,
 ANY = {"case": random_functions(), "arch": st.sampled_from(["wse2", "wse3"])}
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(**ANY)
 def test_random_functions(case, arch):
     agree(*case, arch)

@@ -153,13 +153,13 @@ def test_what_is_refused(algo, types, mesh, size, code, letter, arch, tmp_path):
     assert not letter or any(f"violates {letter} of PLMR" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("case", marked(every_gemm(), 2 * len(MESHES) * len(GEMM_SIZES)))
+@pytest.mark.parametrize("case", marked(every_gemm(), 4 * len(MESHES) * len(GEMM_SIZES)))
 def test_gemm(case, tmp_path, monkeypatch):
     check(case, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "case", marked(every_gemv(), 2 * len(MESHES) * len(GEMV_SIZES) * len(RESULTS))
+    "case", marked(every_gemv(), 4 * len(MESHES) * len(GEMV_SIZES) * len(RESULTS))
 )
 def test_gemv(case, tmp_path, monkeypatch):
     check(case, tmp_path, monkeypatch)

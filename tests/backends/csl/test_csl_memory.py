@@ -9,6 +9,7 @@ from csl_decoding import TINY
 from csl_runs import compiled, emit, tile_text
 from csl_texts import tile_program
 from csl_turn_texts import all_gather
+from reduced import crossed
 
 from meshc.analysis.csl.memory import element_bytes
 from meshc.analysis.csl.words import TABLE_BYTES, WORD_BYTES, word_bytes
@@ -24,6 +25,7 @@ from meshc.support.plmr import letter_of
 
 ROOT = Path(__file__).parents[3]
 GOLDENS = sorted((ROOT / "tests/golden").glob("csl_*/expected/out/report.json"))
+ARCHS = ("wse2", "wse3")
 EXAMPLES = ("all_gather", "column_sums", "relay", "scatter")
 OF_LIBRARIES = 16  # statements of time stamps and of the end of a launch, which runtime_bytes hold
 
@@ -73,19 +75,19 @@ def test_golden_programs(path, tmp_path, monkeypatch):
         agree(files, tmp_path, arch, monkeypatch)
 
 
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(("name", "arch"), crossed(EXAMPLES, ARCHS))
 def test_examples(name, arch, tmp_path, monkeypatch):
     text = (ROOT / f"examples/{name}.meshir").read_text()
     files = emit(compiled(text, tmp_path, f"{name}.meshir", device=arch))
     agree(files, tmp_path, arch, monkeypatch)
 
 
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
 @pytest.mark.parametrize(
-    ("kind", "algo"), [*(("gemm", a) for a in GEMMS), *(("gemv", a) for a in GEMVS)]
+    ("asked", "arch"),
+    crossed([*(("gemm", a) for a in GEMMS), *(("gemv", a) for a in GEMVS)], ARCHS),
 )
-def test_products(kind, algo, arch, tmp_path, monkeypatch):
+def test_products(asked, arch, tmp_path, monkeypatch):
+    kind, algo = asked
     m = 13 if kind == "gemm" else 1
     question = Question(m=m, k=50, n=22, mesh="4x6", device=arch, dtype="f16")
     agree(emit({"main": tile_module(question, kind, algo)}), tmp_path, arch, monkeypatch)
@@ -98,11 +100,13 @@ def test_tables_of_turns_are_counted(tmp_path, monkeypatch):
     agree(files, tmp_path, "wse2", monkeypatch)
 
 
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
-@pytest.mark.parametrize("kind", ["f16", "f32"])
-@pytest.mark.parametrize(("m", "algo"), [(13, "cannon"), (40, "summa"), (1, "k_tree")])
-def test_the_plan_is_what_is_placed(m, algo, kind, arch, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("asked", "kind", "arch"),
+    crossed([(13, "cannon"), (40, "summa"), (1, "k_tree")], ["f16", "f32"], ARCHS, times=2),
+)
+def test_the_plan_is_what_is_placed(asked, kind, arch, tmp_path, monkeypatch):
     """Buffers and scratch as plan-csl-memory says them, and words as plan-csl-words, are all."""
+    m, algo = asked
     question = Question(m=m, k=50, n=22, mesh="4x4", device=arch, dtype=kind)
     module = tile_module(question, "gemv" if m == 1 else "gemm", algo)
     files = emit({"main": module})
@@ -119,8 +123,7 @@ def planned_is_placed(module, memory, classes):
     assert WORD_BYTES * sum(module.words.values()) == memory["variables"]
 
 
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
-@pytest.mark.parametrize("name", [*EXAMPLES, "turns"])
+@pytest.mark.parametrize(("name", "arch"), crossed([*EXAMPLES, "turns"], ARCHS))
 def test_the_plan_of_collectives_is_what_is_placed(name, arch, tmp_path, monkeypatch):
     if name == "turns":
         module = tile_text(all_gather(2, 5, "x", 1), arch)
@@ -133,8 +136,7 @@ def test_the_plan_of_collectives_is_what_is_placed(name, arch, tmp_path, monkeyp
     planned_is_placed(module, memory, placed(files, tmp_path, arch, monkeypatch))
 
 
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
-@pytest.mark.parametrize("kind", ["f16", "f32"])
+@pytest.mark.parametrize(("kind", "arch"), crossed(["f16", "f32"], ARCHS))
 def test_the_plan_of_a_decode_step_is_what_is_placed(kind, arch, tmp_path, monkeypatch):
     """Angles, caches, products, sums of lines and run-time coordinates in one program."""
     loaded = load_any(str(TINY / "llama-3h1"), Diagnostics())

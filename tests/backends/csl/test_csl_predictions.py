@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from csl_runs import emit, run_files, tile_text
+from reduced import crossed, each
 
 from meshc.analysis.csl.windows import Dim, Window
 from meshc.backends.csl.kernels.scalar import CALL, OFFSET, Scalar
@@ -31,7 +32,7 @@ HELD_OUT = [
 
 @pytest.mark.parametrize(
     ("kind", "algo", "sizes", "mesh", "arch", "dtype", "accumulate"),
-    HELD_OUT,
+    each(HELD_OUT, 2),
     ids=[f"{algo}-{mesh}-{arch}-{dtype}" for _, algo, _, mesh, arch, dtype, _ in HELD_OUT],
 )
 def test_within_15_percent(kind, algo, sizes, mesh, arch, dtype, accumulate, tmp_path, monkeypatch):
@@ -45,7 +46,8 @@ def test_within_15_percent(kind, algo, sizes, mesh, arch, dtype, accumulate, tmp
 
 
 @pytest.mark.parametrize(
-    ("side", "tile", "best"), [(3, 2, "allgather"), (3, 8, "allgather"), (4, 4, "allgather")]
+    ("side", "tile", "best"),
+    each([(3, 2, "allgather"), (3, 8, "allgather"), (4, 4, "allgather")], 2),
 )
 def test_the_best_algorithm_is_predicted(side, tile, best, tmp_path, monkeypatch):
     """Among the algorithms of a product that the cores align themselves."""
@@ -103,9 +105,8 @@ BANKS = {
 }
 
 
-@pytest.mark.parametrize("statements", BANKS.values(), ids=BANKS)
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
-def test_f32_sources_that_meet_in_a_bank_group(statements, arch, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "arch"), crossed([*BANKS], ["wse2", "wse3"]))
+def test_f32_sources_that_meet_in_a_bank_group(name, arch, tmp_path, monkeypatch):
     sizes = {"a": "40", "b": "40", "c": "1, 12", "d": "1, 12", "w": "12, 12"}
     given = {name: f"f32[{size}]" for name, size in sizes.items()}
     dims = {name: ("N",) if "," not in size else ("R", "K") for name, size in sizes.items()}
@@ -123,7 +124,7 @@ def test_f32_sources_that_meet_in_a_bank_group(statements, arch, tmp_path, monke
                 for name, of in dims.items()
             ),
             "  port @found out f32[N] : %a {lanes = [i], element = [i]}",
-            f"  program @main {{\n    {statements}\n  }}\n}}\n",
+            f"  program @main {{\n    {BANKS[name]}\n  }}\n}}\n",
         ]
     )
     files = emit({"main": tile_text(text, arch)})

@@ -10,7 +10,7 @@ SIZES = [(16, 24, 12), (7, 13, 5)]
 
 
 @pytest.mark.parametrize(
-    ("mesh", "arch", "dtype"), crossed(MESHES, ["wse2", "wse3"], ["f16", "f32"], times=2)
+    ("mesh", "arch", "dtype"), crossed(MESHES, ["wse2", "wse3"], ["f16", "f32"])
 )
 def test_product(mesh, arch, dtype, tmp_path, monkeypatch):
     sizes = SIZES[sum(map(ord, mesh + arch + dtype)) % 2]

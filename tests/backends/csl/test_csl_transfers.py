@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from csl_runs import emit, run_files, tile_text
+from reduced import crossed
 
 from meshc.interp.tile import TileMachine
 from meshc.ir.parser import parse_module
@@ -63,11 +64,11 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
-@pytest.mark.parametrize("pos", [0, 2])
-@pytest.mark.parametrize("body", CASES.values(), ids=CASES)
-def test_transfers(body, pos, arch, tmp_path, monkeypatch):
-    text = HEAD + body + "  }\n}\n"
+@pytest.mark.parametrize(
+    ("name", "pos", "arch"), crossed([*CASES], [0, 2], ["wse2", "wse3"], times=2)
+)
+def test_transfers(name, pos, arch, tmp_path, monkeypatch):
+    text = HEAD + CASES[name] + "  }\n}\n"
     rng = np.random.default_rng(0)
     tensors = {n: rng.integers(-9, 9, (1, 3, 4)).astype(np.float32) for n in "abc"}
     machine = TileMachine(parse_module(Source("t.meshir", text)))

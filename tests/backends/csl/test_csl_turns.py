@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from csl_runs import PRODUCT, bound, compiled, emit, run_files, tile_text
 from csl_turn_texts import all_gather
+from reduced import crossed
 
 from meshc.backends.csl.fabric.turns import control_word
 from meshc.support.diagnostics import MeshcError
@@ -26,21 +27,22 @@ def gathered(rows, columns, axis, each, rounds, words, arch, folder, monkeypatch
     return found["all"], wanted, files
 
 
-@pytest.mark.parametrize("arch", ["wse2", "wse3"])
 @pytest.mark.parametrize(
-    ("rows", "columns", "axis", "each", "words"),
-    [
-        (1, 2, "x", 1, 1),
-        (2, 3, "x", 1, 40),
-        (4, 3, "y", 1, 5),
-        (3, 4, "x", 2, 7),
-        (2, 1, "y", 3, 2),
-        (1, 12, "x", 1, 3),
-    ],
+    ("given", "arch"),
+    crossed(
+        [
+            (1, 2, "x", 1, 1),
+            (2, 3, "x", 1, 40),
+            (4, 3, "y", 1, 5),
+            (3, 4, "x", 2, 7),
+            (2, 1, "y", 3, 2),
+            (1, 12, "x", 1, 3),
+        ],
+        ["wse2", "wse3"],
+    ),
 )
-def test_all_cores_give_round_after_round(
-    rows, columns, axis, each, words, arch, tmp_path, monkeypatch
-):
+def test_all_cores_give_round_after_round(given, arch, tmp_path, monkeypatch):
+    rows, columns, axis, each, words = given
     found, wanted, _ = gathered(rows, columns, axis, each, 2, words, arch, tmp_path, monkeypatch)
     np.testing.assert_array_equal(found, wanted)
 

@@ -22,7 +22,7 @@ from mutations import Mutation
 from test_cuda_collective import PLANS, SHAPES
 
 from meshc.backends.cuda.executor import (
-    CXX,
+    QUICK,
     WATCHED,
     ExecutorError,
     Library,
@@ -73,7 +73,7 @@ def found(name: str, library: Library, mode: Mode):
 @cache
 def right(name: str):
     """What it gives without an edit."""
-    return found(name, Library(kernel(name), toolchain=fast(CXX)), Mode())
+    return found(name, Library(kernel(name), toolchain=fast(QUICK)), Mode())
 
 
 def judge_kernel(mutation: Mutation, name: str, toolchain, modes) -> dict[str, str]:
@@ -110,7 +110,7 @@ def judge_executor(mutation: Mutation) -> dict[str, str]:
 
     @cache
     def library(watched=False):
-        return Library(tests_of_gpus.TEXT, toolchain=fast(WATCHED if watched else CXX))
+        return Library(tests_of_gpus.TEXT, toolchain=fast(WATCHED if watched else QUICK))
 
     with (
         patch.object(compiled, "_functions", lambda: Common("mc_executor.cc", main, texts)),
@@ -154,7 +154,7 @@ def judge(mutation: Mutation) -> dict[str, str]:
     """By what the mutation is killed and how; empty when it survives."""
     if mutation.file == EXECUTOR:
         return judge_executor(mutation)
-    for toolchain, modes in ((CXX, FIRST), (WATCHED, [Mode()]), (CXX, REST)):
+    for toolchain, modes in ((QUICK, FIRST), (WATCHED, [Mode()]), (QUICK, REST)):
         for name in PLANS:
             verdict = judge_kernel(mutation, name, toolchain, modes)
             if verdict:

@@ -32,6 +32,7 @@ from test_cuda_rows import inputs
 from meshc.analysis.cuda import blocks
 from meshc.backends.cuda.executor import (
     CXX,
+    QUICK,
     WATCHED,
     Counts,
     ExecutorError,
@@ -60,10 +61,9 @@ REST = [m for m in modes((3,)) if m not in FIRST]
 
 @cache
 def fast(toolchain: Toolchain) -> Toolchain:
-    """The compiler, optimising less, with the standard headers compiled once."""
-    # Without -O1 accesses are missed that return a value into memory.
-    level = "-O1" if toolchain is WATCHED else "-Og"
-    flags = tuple(level if flag == "-O2" else flag for flag in toolchain.flags)
+    """The compiler with the standard headers compiled once."""
+    flags = toolchain.flags
+    (level,) = (flag for flag in flags if flag.startswith("-O"))
     folder = cache_folder() / f"standard{level}"
     folder.mkdir(parents=True, exist_ok=True)
     standard, made = folder / "standard.h", folder / f"{os.getpid()}.gch"
@@ -354,6 +354,12 @@ def rig(name: str) -> Rig:
     return RIGS[name]()
 
 
+def emitted_files() -> set[str]:
+    """The files of kernels that are emitted."""
+    return {rig(name).file for name in RIGS} - set(DRIVERS)
+
+
+@cache
 def every() -> list[Mutation]:
     """All mutations of the library and of the kernels."""
     texts = [(name, headers()[name]) for name in LIBRARY]
@@ -396,7 +402,7 @@ def _run(one: Rig, library: Library, mode: Mode) -> tuple[list[bytes], Counts]:
 
 @cache
 def _right(name: str) -> tuple[list[bytes], Counts]:
-    return _run(rig(name), Library(rig(name).text, toolchain=fast(CXX)), Mode())
+    return _run(rig(name), Library(rig(name).text, toolchain=fast(QUICK)), Mode())
 
 
 def _kind(problem: ExecutorError) -> str:
@@ -439,7 +445,7 @@ def _try(mutation: Mutation, name: str, toolchain: Toolchain, runs: list[Mode]) 
 def judge(mutation: Mutation) -> dict[str, str]:
     """By what the mutation is killed, in which rig and how; empty when it survives."""
     of_file = [name for name in RIGS if rig(name).file == mutation.file]
-    for toolchain, runs in ((CXX, FIRST), (WATCHED, [Mode()]), (CXX, REST)):
+    for toolchain, runs in ((QUICK, FIRST), (WATCHED, [Mode()]), (QUICK, REST)):
         for name in OF_LIBRARY.get(mutation.file, of_file):
             found = _try(mutation, name, toolchain, runs)
             if found:

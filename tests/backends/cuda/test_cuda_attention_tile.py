@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from decode_reference import from_kind, swizzled, to_kind
+from reduced import each
 
 from meshc.analysis.cuda.blocks import MOST_REGISTERS, THREADS
 from meshc.backends.cuda.executor import CXX, QUICK, WATCHED, Grid, Library, Mode, modes
@@ -216,7 +217,7 @@ def test_there_are_no_races(shape):
 
 
 @pytest.mark.cuda_compiler
-@pytest.mark.parametrize(("heads", "head"), [(16, 128), (64, 64)])
+@pytest.mark.parametrize(("heads", "head"), each([(16, 128), (64, 64)], 2))
 def test_an_attention_block_of_many_heads_has_the_registers(heads, head):
     one = Attention(1, 4096, heads, 1, head, "bf16", 16, 1e-5, head**-0.5)
     needs = compile_cubin(text(plan(one, 4), "attention")).kernels["attention"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from decode_reference import from_kind, to_kind
 
-from meshc.backends.cuda.executor import CXX, ExecutorError, Grid, Library, modes
+from meshc.backends.cuda.executor import CXX, QUICK, ExecutorError, Grid, Library, modes
 from meshc.backends.cuda.packing import in_fragments
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -19,7 +19,7 @@ BOUNDS = {("f16", True): 3e-6, ("bf16", True): 2e-5, ("f16", False): 1e-3, ("bf1
 
 @cache
 def library():
-    return Library((Path(__file__).parent / "fragments.cu").read_text())
+    return Library((Path(__file__).parent / "fragments.cu").read_text(), toolchain=QUICK)
 
 
 @pytest.mark.parametrize(

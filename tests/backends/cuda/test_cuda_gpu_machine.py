@@ -14,7 +14,7 @@ from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.driver import gpu_machine
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
-from meshc.backends.cuda.executor import CXX, Library
+from meshc.backends.cuda.executor import CXX, QUICK, Library
 from meshc.backends.cuda.toolchain.cubin import KernelResources
 from meshc.backends.cuda.toolchain.toolkit import Cubin, compile_cubin
 from meshc.driver import CompileRequest, compile_loaded, load_any
@@ -22,7 +22,7 @@ from meshc.support.diagnostics import Diagnostics, MeshcError
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "head_dim": 64, "intermediate_size": 192, "num_hidden_layers": 3, "vocab_size": 200,
+    "head_dim": 64, "intermediate_size": 192, "num_hidden_layers": 2, "vocab_size": 200,
     "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 256,
     "tie_word_embeddings": True, "hidden_act": "silu", "torch_dtype": "float16",
 }  # fmt: skip
@@ -60,7 +60,7 @@ def logits(step, machine):
 
 @pytest.fixture(scope="module")
 def expected(step):
-    return logits(step, CpuMachine(step[0].kernels, step[1]))
+    return logits(step, CpuMachine(step[0].kernels, step[1], toolchain=QUICK))
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def fake(step):
 def driver_of(step):
     found, (program, texts, _) = FakeDriver(built_driver()), step
     for file in {kernel.file for kernel in program.kernels.values()}:
-        library = Library(texts[file])._library
+        library = Library(texts[file], toolchain=QUICK)._library
         found.know(compile_cubin(texts[file]), lambda name, at=library: getattr(at, f"run_{name}"))
     return found
 
@@ -98,7 +98,7 @@ def test_a_prompt_in_chunks_computes_what_the_cpu_does(step, fake):
     prompt, answers = [n * 7 % 200 for n in range(19)], []
     with Device(library=fake.path) as device:
         for machine in (
-            CpuMachine(program.kernels, texts),
+            CpuMachine(program.kernels, texts, toolchain=QUICK),
             GpuMachine(device, program.kernels, texts),
         ):
             rows, model = [], LanguageModel(program, machine, weights)
@@ -123,7 +123,7 @@ def test_a_prompt_read_at_once_computes_what_the_cpu_does(tmp_path):
     with Device(library=fake.path) as device:
         for machine in (
             GpuMachine(device, program.kernels, texts),
-            CpuMachine(program.kernels, texts),
+            CpuMachine(program.kernels, texts, toolchain=QUICK),
         ):
             model, rows = LanguageModel(program, machine, weights), []
             list(model.generate(prompt, 3, lambda _, row, to=rows: to.append(row)))

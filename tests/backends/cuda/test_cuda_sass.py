@@ -4,6 +4,7 @@ import re
 from functools import cache
 
 import pytest
+from reduced import each
 from sass_order import before_the_wait
 
 from meshc.backends.cuda import from_json
@@ -72,7 +73,7 @@ def stem(opcode):
 LENGTHS = "const mc::Lengths<BATCH> lengths(cached);"
 
 
-@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("place", each([0, 1], 2))
 def test_lengths_that_are_read_early_are_found(place):
     """By the warp that copies, and by those that compute."""
     shape = attention.Attention(1, 256, 2, 1, 64, "f16", 16, 1e-5, 0.125)
