@@ -5,6 +5,8 @@ import os
 # Threads of BLAS spin while they wait for each other, which costs a hundred times the products of
 # small matrices wherever all cores are busy. NumPy reads this when it is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# The cores are those of the workers.
+os.environ.setdefault("MESHC_SIM_THREADS", "1")
 
 import signal
 from functools import cache
