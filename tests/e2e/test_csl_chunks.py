@@ -49,7 +49,8 @@ def test_one_program_reads_chunks_behind_what_is_cached(mesh, arch, dtype, chunk
 
 
 def test_chunks_out_of_range_are_refused_before_anything_is_written(tmp_path):
-    prompts = Prompts(written(tmp_path), tmp_path, device="wse3", mesh="2x2", seq=7, chunk=4)
+    path = written(tmp_path, E=4, H=1, G=1, D=2, F=2, layers=1)
+    prompts = Prompts(path, tmp_path, device="wse3", mesh="1x2", seq=7, chunk=4)
     prompts.compare(4)
     before = prompts.program.kept()
     for length, position, words in (

@@ -167,7 +167,8 @@ def test_a_compiled_directory_reads_prompts_and_refuses_what_does_not_fit(tmp_pa
 
 
 def test_lengths_out_of_range_are_refused_before_anything_is_written(tmp_path):
-    prompts = Prompts(written(tmp_path), tmp_path, device="wse3", mesh="2x2", seq=4)
+    path = written(tmp_path, E=4, H=1, G=1, D=2, F=2, layers=1)
+    prompts = Prompts(path, tmp_path, device="wse3", mesh="1x2", seq=4)
     prompts.compare(4)
     before = prompts.program.kept()
     for length in (0, 5):
