@@ -197,9 +197,14 @@ def test_tokens_behind_chunks_are_those_behind_a_prompt_in_one_piece(model, mesh
 
 
 @pytest.mark.models
-def test_the_command_reads_chunks(capfd):
-    words = ["run", str(TINY / "llama-3h1"), "--target", "csl", "--mesh", "3x3", "--dtype", "f32"]
-    words += ["--seq", "9", "--chunk", "3", "--prompt-ids", "59,15,1,58,30,41,27"]
+def test_the_command_reads_chunks(tmp_path, capfd):
+    """A compiled directory reads a prompt, and refuses one that overflows the caches."""
+    out, model = tmp_path / "out", str(TINY / "llama-3h1")
+    words = ["compile", model, "--target", "csl", "--mesh", "2x2", "--dtype", "f32", "--seq", "9"]
+    assert main([*words, "--chunk", "2", "--weights", model, "-o", str(out)]) == 0
+    assert (out / "prefill" / "layout.csl").exists()
+    capfd.readouterr()
+    words = ["run", str(out), "--prompt-ids", "59,15,1,58,30,41,27"]
     assert main([*words, "--max-tokens", "3"]) == 0
     assert capfd.readouterr().out == "19,58,6\n"
     assert main([*words, "--max-tokens", "4"]) == 1
