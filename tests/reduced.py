@@ -23,12 +23,17 @@ def crossed(*lists: Sequence[Any], times: int = 1) -> list[Any]:
     return found
 
 
-def only(names: Iterable[Hashable], *in_ci: Hashable) -> list[Any]:
-    """All ``names``, of which those ``in_ci`` run there."""
+def only(names: Iterable[Hashable], *in_ci: Hashable, spread: bool = True) -> list[Any]:
+    """All ``names``, of which those ``in_ci`` run there. A tuple has the values of several
+    parameters; unless it is to be ``spread``, it is the value of one."""
     every = list(names)
     assert set(in_ci) <= set(every), "there is no such parameter"
     return [
-        pytest.param(*_values(n), marks=[] if n in in_ci else [pytest.mark.slow]) for n in every
+        pytest.param(
+            *(_values(name) if spread else (name,)),
+            marks=[] if name in in_ci else [pytest.mark.slow],
+        )
+        for name in every
     ]
 
 

@@ -101,20 +101,15 @@ def test_models_with_experts_are_served_by_every_policy(serve, model, schedule):
 
 
 def test_iterations_and_answers_are_printed_the_same_each_time(serve):
+    """Answers depend on the seed, not on the policy."""
     first = serve("--chunk", "6").out
     assert "layers 0-1 read 0[0:6]\n" in first and "decode 0 1, ended 0\n" in first
     lines = first.splitlines()
     assert [line.split("] ")[0] for line in lines[-4:]] == ["[0", "[1", "[2", "[3"]
     assert serve("--chunk", "6").out == first
     assert serve("--chunk", "6", "--seed", "1").out.splitlines()[-4:] != lines[-4:]
-
-
-def test_tokens_do_not_depend_on_the_policy(serve):
-    answers = [
-        serve(*words).out.splitlines()[-4:]
-        for words in (["--chunk", "8"], ["--policy", "layered", "--groups", "2", "--force"])
-    ]
-    assert answers[0] == answers[1]
+    layered = serve("--policy", "layered", "--groups", "2", "--force").out
+    assert layered.splitlines()[-4:] == lines[-4:]
 
 
 @pytest.mark.parametrize(

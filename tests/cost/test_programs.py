@@ -112,7 +112,7 @@ def test_cores_that_only_pass_messages_on_count():
     assert routing_paths(allocated(body, header)) == 2
 
 
-@pytest.mark.parametrize("side", each([8, 4, 16], 3))
+@pytest.mark.parametrize("side", each([4, 8, 16], 3))
 def test_figure_6_of_the_paper(side):
     """MeshGEMM: constant paths, two hops. Cannon and SUMMA: N - 1 hops, without the stages that
     the paper counts for SUMMA, since panels are multicast. Allgather: N times the memory."""
@@ -129,7 +129,7 @@ def test_figure_6_of_the_paper(side):
     assert found["cyclic_shift"].profile.paths <= 12
 
 
-@pytest.mark.parametrize("side", each([16, 8, 25], 3))
+@pytest.mark.parametrize("side", each([8, 16, 25], 3))
 def test_figure_8_of_the_paper(side):
     """Stages of the reductions: N for the pipeline, 2 N for the ring, K N^(1/K) for trees."""
     ask = Question(4, 8 * side, 8 * side, f"{side}x{side}", "wse2", "f32")

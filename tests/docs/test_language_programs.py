@@ -60,11 +60,20 @@ def case(request):
 
 def compiled(name, phase, target, folder, **options):
     """The compiled program, and the graph of its phase."""
+    path = written(name, folder)
+    wanted = {"phase": "both" if phase == "main" else phase, "seq": SEQ, **options}
+    return meshc.compile(path, target=target, **wanted), graph_of(path, phase, wanted)
+
+
+def written(name, folder):
+    """The file of a program."""
     path = folder / f"{name}.mesh"
     path.write_text(PROGRAMS[name], encoding="utf-8")
-    wanted = {"phase": "both" if phase == "main" else phase, "seq": SEQ, **options}
-    found = meshc.compile(path, target=target, **wanted)
-    return found, graph_module(load_any(str(path), Diagnostics()), phase, CompileRequest(**wanted))
+    return path
+
+
+def graph_of(path, phase, wanted):
+    return graph_module(load_any(str(path), Diagnostics()), phase, CompileRequest(**wanted))
 
 
 def inputs_of(module):
@@ -119,9 +128,11 @@ def test_on_python(case, tmp_path):
 def test_tokens_on_python(name, tmp_path):
     """Prompt and answer, with the state that one phase leaves to the other."""
     options = {"mesh": "2x2", "dtype": "f32"}
-    _, prefill = compiled(name, "prefill", "python", tmp_path, **options)
-    _, decode = compiled(name, "decode", "python", tmp_path, **options)
-    path = tmp_path / f"{name}.mesh"
+    path = written(name, tmp_path)
+    prefill, decode = (
+        graph_of(path, phase, {"phase": phase, "seq": SEQ, **options})
+        for phase in ("prefill", "decode")
+    )
     whole = meshc.compile(path, target="python", phase="both", seq=SEQ, **options)
     weights = {**random_trace(prefill, 1).constant, **random_trace(decode, 1).constant}
     write_directory(tmp_path / "out", whole.files, whole.facts)

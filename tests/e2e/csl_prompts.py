@@ -88,6 +88,7 @@ class Prompts:
         self.precision = str(self.module.dtype())
         self.runs = []
         self.machine = self._machine(self.constants)
+        self.moved_machines = {}
 
     def _machine(self, weights):
         """The interpreter with ``weights``."""
@@ -98,11 +99,15 @@ class Prompts:
         return machine
 
     def _moved(self, seed):
-        """A machine that has done all runs with numbers moved by ``seed``, and its last results."""
-        machine = self._machine(Moved(self.constants, self.precision, seed))
-        for number, (rows, told) in enumerate(self.runs):
+        """A machine that has done all runs with numbers moved by ``seed``, and its last results.
+        It goes on with the runs that it has not done yet."""
+        machine, done = self.moved_machines.get(seed, (None, 0))
+        if machine is None:
+            machine = self._machine(Moved(self.constants, self.precision, seed))
+        for number, (rows, told) in enumerate(self.runs[done:], done):
             machine.load(self.input, moved(rows, self.precision, [seed, number]))
             results = machine.run(told)
+        self.moved_machines[seed] = machine, len(self.runs)
         return machine, results
 
     def compare(self, length, position=0):

@@ -152,7 +152,7 @@ def test_prompts_of_one_command_follow_each_other(capfd):
     words += ["--ignore-eos", "--mesh"]
     assert main([*words, "1x1", "--dtype", "f32"]) == 0
     wanted = capfd.readouterr().out
-    words += ["2x2", "--target", "csl", "--dtype", "f16", "--phases", "copied"]
+    words += ["1x2", "--target", "csl", "--dtype", "f16", "--phases", "copied"]
     assert main(words) == 0
     assert capfd.readouterr().out == wanted
     assert main([*words, "--batch", "2"]) == 1

@@ -152,22 +152,21 @@ def test_decode_takes_the_caches_of_prefill(model, mesh, arch, dtype):
 
 
 @pytest.mark.models
-def test_a_compiled_directory_reads_prompts_and_refuses_what_does_not_fit(tmp_path, capfd):
-    """``run`` on a directory; a prompt that overflows the caches is refused before it is read."""
-    out = str(tmp_path / "out")
-    words = ["compile", str(TINY / "llama-3h1"), "--target", "csl", "--mesh", "3x3", "--dtype"]
-    assert main([*words, "f32", "--seq", "9", "--weights", str(TINY / "llama-3h1"), "-o", out]) == 0
-    capfd.readouterr()
-    prompt = ["--prompt-ids", "59,15,1,58,30,41,27"]
-    assert main(["run", out, *prompt, "--max-tokens", "3"]) == 0
-    assert capfd.readouterr().out == "19,58,6\n"
-    assert main(["run", out, *prompt, "--max-tokens", "4"]) == 1
+def test_a_command_reads_prompts_and_refuses_what_does_not_fit(capfd):
+    """A prompt that overflows the caches is refused before it is read."""
+    words = ["run", str(TINY / "llama-3h1"), "--target", "csl", "--mesh", "1x3", "--dtype", "f32"]
+    words += ["--seq", "9", "--prompt-ids", "59,15,1,58,30,41,27"]
+    assert main([*words, "--max-tokens", "3"]) == 0
+    said = capfd.readouterr()
+    assert said.out == "19,58,6\n" and "prompt-by-steps" not in said.err
+    assert main([*words, "--max-tokens", "4"]) == 1
     said = capfd.readouterr().err
     assert "run-refused" in said and "7 and 4 tokens do not fit a cache of 9" in said
 
 
 def test_lengths_out_of_range_are_refused_before_anything_is_written(tmp_path):
-    prompts = Prompts(written(tmp_path), tmp_path, device="wse3", mesh="2x2", seq=4)
+    path = written(tmp_path, E=4, H=1, G=1, D=2, F=2, layers=1)
+    prompts = Prompts(path, tmp_path, device="wse3", mesh="1x2", seq=4)
     prompts.compare(4)
     before = prompts.program.kept()
     for length in (0, 5):

@@ -230,7 +230,7 @@ def test_regions_share_compiled_code(tmp_path, monkeypatch):
     """Cores whose parameters are equal are one program: of three regions the first, one between
     and the last differ, and more regions between do not."""
     counts = []
-    for regions in (3, 4, 5):
+    for regions in (3, 5):
         folder = tmp_path / str(regions)
         folder.mkdir()
         device = wafer(folder, "wse3", 3 * regions, 2)
@@ -240,7 +240,7 @@ def test_regions_share_compiled_code(tmp_path, monkeypatch):
         _, files = decode_program(path, **asked)
         prepare(files, {}, folder, monkeypatch)
         counts.append(len(load_program(folder / "out").classes))
-    assert counts[0] == counts[1] == counts[2]
+    assert counts[0] == counts[1]
 
 
 STACK = """model stack(N=3, M=5, E=7, F=4) {

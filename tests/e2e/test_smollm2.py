@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from mesh_programs import MeshProgram, load_program, mesh_program, write
 
-from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.driver import CompileRequest, compile_loaded, load_any, open_weights
 from meshc.frontend.checkpoints import find_packaged_weights
 from meshc.support.diagnostics import Diagnostics
 
@@ -37,7 +37,9 @@ pytestmark = [
 @cache
 def tensors() -> Mapping[str, np.ndarray]:
     """The weights as float32, read once for all meshes."""
-    found = compiled("1x1", 8).tensors
+    report = Diagnostics()
+    source = find_packaged_weights(MODEL)
+    found = open_weights(source, load_any(MODEL, report).config, None, report)
     return {name: np.asarray(found[name], np.float32) for name in found}
 
 

@@ -46,8 +46,7 @@ def test_lanes_that_packing_reorders_take_the_same_weights(length):
     assert check_same(graph, tile).agrees
 
 
-@pytest.mark.parametrize("dtype", ["f16", "bf16"])
-@pytest.mark.parametrize("length", [1, 5])
+@pytest.mark.parametrize(("dtype", "length"), crossed(["f16", "bf16"], [1, 5]))
 def test_half_types_stay_within_their_bound(dtype, length):
     graph = transformer(length)
     graph.options["dtype"] = dtype
@@ -55,9 +54,12 @@ def test_half_types_stay_within_their_bound(dtype, length):
     assert found.max_error > 1e-5
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(2, 2), (3, 7), (4, 2)])
-@pytest.mark.parametrize("executor", [("late", "depth-first"), ("early", "random(5)")])
-def test_decode_goes_on_where_prefill_ended_on_the_cores(rows, columns, executor):
+@pytest.mark.parametrize(
+    ("mesh", "executor"),
+    crossed([(2, 2), (3, 7), (4, 2)], [("late", "depth-first"), ("early", "random(5)")]),
+)
+def test_decode_goes_on_where_prefill_ended_on_the_cores(mesh, executor):
+    rows, columns = mesh
     prefill, decode = transformer(7), transformer(1)
     trace = random_trace(prefill, 2)
     ((prompt, scalars),) = trace.steps

@@ -116,10 +116,12 @@ MERGED = """%m = mesh.row_max %v {dim = X} : f32[Y, I]<Y_y:1 +x>
         %r = mesh.div %a, %b : f32[Y, I]<Y_y:1>"""
 
 
-@pytest.mark.parametrize("algo", ["pipeline", "two_phase", "tree", "k_tree:3", "ring"])
-@pytest.mark.parametrize(("rows", "columns"), MESHES)
-def test_softmaxes_are_merged(rows, columns, algo, tmp_path):
+@pytest.mark.parametrize(
+    ("mesh", "algo"), crossed(MESHES, ["pipeline", "two_phase", "tree", "k_tree:3", "ring"])
+)
+def test_softmaxes_are_merged(mesh, algo, tmp_path):
     """By trees alone: where rings are asked for, the others take them."""
+    rows, columns = mesh
     module = collective(rows, columns, "[Y, I, X]<Y_y:1 X_x:1>", MERGED, "[Y, I]<Y_y:1>")
 
     def weighted(v):
@@ -159,9 +161,9 @@ def test_no_ring_merges_softmaxes():
         check_claims(module)
 
 
-@pytest.mark.parametrize("algo", ["ring", "two_phase"])
-@pytest.mark.parametrize(("rows", "columns"), MESHES)
-def test_all_reduce_along_both(rows, columns, algo, tmp_path):
+@pytest.mark.parametrize(("mesh", "algo"), crossed(MESHES, ["ring", "two_phase"]))
+def test_all_reduce_along_both(mesh, algo, tmp_path):
+    rows, columns = mesh
     body = """%s = mesh.row_sum %v {dim = X} : f32[I, Y]<Y_y:1 +x>
         %t = mesh.all_reduce %s {axis = x} : f32[I, Y]<Y_y:1>
         %p = mesh.row_sum %t {dim = Y} : f32[I]<+y>
@@ -223,9 +225,9 @@ def test_reduce_scatter(rows, columns, tmp_path):
     check(collective(rows, columns, given, body, result), lambda v: v.sum(2), tmp_path)
 
 
-@pytest.mark.parametrize("by", [1, -1, 2, 3, 7, 0])
-@pytest.mark.parametrize(("rows", "columns"), MESHES)
-def test_shift_goes_the_shorter_way(rows, columns, by, tmp_path):
+@pytest.mark.parametrize(("mesh", "by"), crossed(MESHES, [1, -1, 2, 3, 7, 0], times=2))
+def test_shift_goes_the_shorter_way(mesh, by, tmp_path):
+    rows, columns = mesh
     given = f"[I, N]<N_y:{2 * columns}>"
     body = f"%r = mesh.shift %v {{axis = y, dim = N, by = {by}}} : f32{given}"
 

@@ -190,12 +190,12 @@ def installed(tmp_path_factory):
     return run
 
 
-def test_the_example_package_runs_through_opt(installed):
+def test_the_example_package_runs_through_opt(installed, tmp_path):
     text = (EXAMPLE / "tests" / "test_sink_scales.py").read_text()
     module = text.split('TEXT = """\\\n')[1].split('"""')[0]
-    place = Path(installed("-c", "import os; print(os.getcwd())").stdout.strip())
-    (place / "scores.meshir").write_text(module)
-    done = installed("-m", "meshc", "opt", "scores.meshir", "--passes", "sink-scales", "--remarks")
+    scores = tmp_path / "scores.meshir"
+    scores.write_text(module)
+    done = installed("-m", "meshc", "opt", str(scores), "--passes", "sink-scales", "--remarks")
     assert done.returncode == 0, done.stderr
     assert done.stdout.index("graph.matmul") < done.stdout.index("graph.scale")
     assert "remark[scale-sunk]" in done.stderr

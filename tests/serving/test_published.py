@@ -17,7 +17,16 @@ SEEDS = 5
 
 @pytest.fixture(scope="module")
 def rows():
-    return benchmark.serving(requests=100, seeds=SEEDS, processes=1)
+    """The rows that tests look at."""
+    with pytest.MonkeyPatch.context() as patch:
+        looked_at = [row for row in benchmark.FACTS["serving"] if is_looked_at(row)]
+        patch.setitem(benchmark.FACTS, "serving", looked_at)
+        return benchmark.serving(requests=100, seeds=SEEDS, processes=1)
+
+
+def is_looked_at(row):
+    """Whether a row has the energy of both policies, or is of one of them at its usual chunk."""
+    return row["table"] == "8" or row["policy"] == "layered" or row.get("chunk") == 512
 
 
 def values(rows, metric, **wanted):

@@ -301,11 +301,20 @@ NESTS = st.sampled_from([
 ])  # fmt: skip
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(NESTS, BODIES, st.integers(1, 6), st.integers(1, 5))
+LAYOUTS = given(NESTS, BODIES, st.integers(1, 6), st.integers(1, 5))
+IN_ONE_FOLDER = {"suppress_health_check": [HealthCheck.function_scoped_fixture], "deadline": None}
+
+
+@settings(max_examples=50, **IN_ONE_FOLDER)
+@LAYOUTS
 def test_random_layouts(tmp_path: Path, nest: str, body: str, w: int, h: int) -> None:
+    both(tmp_path, nest.replace("BODY", body), groups=None, w=w, h=h)
+
+
+@pytest.mark.slow
+@settings(max_examples=400, **IN_ONE_FOLDER)
+@LAYOUTS
+def test_many_random_layouts(tmp_path: Path, nest: str, body: str, w: int, h: int) -> None:
     both(tmp_path, nest.replace("BODY", body), groups=None, w=w, h=h)
 
 

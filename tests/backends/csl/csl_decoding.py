@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from csl_runs import prepare, run_script, save
+from csl_runs import Steps, prepare
 
 from meshc.driver import CompileRequest, compile_loaded, find_weights, load_any, open_weights
 from meshc.support.diagnostics import Diagnostics
@@ -13,7 +13,7 @@ TINY = Path(__file__).parents[2] / "data" / "tiny"
 
 
 class Decoder:
-    """The decode step of a tiny model, compiled into ``folder``; its ``state`` keeps the caches.
+    """The decode step of a tiny model, compiled into ``folder``; its PEs keep the caches.
 
     ``cycles`` are those of the last step on the simulator, ``predicted`` those of the compiler.
     """
@@ -25,21 +25,20 @@ class Decoder:
         compiled = compile_loaded(loaded, asked, (), report)
         place = find_weights(model, TINY / model, None)
         self.tensors = open_weights(place, loaded.config, None, report)
-        self.data = folder / "data"
         (module,) = compiled.modules.values()
         ports = [p for p in module.ports if p.direction == "in"]
         (self.input,) = {p.name for p in ports if p.buffer.name == "x"}
-        weights = {p.name: self.tensors[p.name] for p in ports if p.name in self.tensors}
         self.predicted = json.loads(compiled.files["report.json"])["predicted_cycles"]
         self.cycles = 0
-        prepare(compiled.files, weights, folder, monkeypatch)
+        prepare(compiled.files, {}, folder, monkeypatch)
+        self.steps = Steps(folder, self.tensors)
 
     def step(self, token, position):
         """Logits behind ``token`` at ``position``."""
-        save(self.data, {self.input: np.asarray(self.tensors["embedding"])[token][None, None]})
-        printed = run_script(options=("--pos", str(position)))
-        self.cycles = int(printed.split()[0])
-        return np.load(self.data / "logits.npy").ravel()
+        rows = np.asarray(self.tensors["embedding"])[token][None, None]
+        outputs = self.steps.run({self.input: rows}, {"pos": position})
+        self.cycles = self.steps.cycles
+        return outputs["logits"].ravel()
 
     def generate(self, ids, count):
         """``count`` greedy tokens after ``ids``, the prompt read token by token."""

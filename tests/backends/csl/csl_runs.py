@@ -15,6 +15,8 @@ from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.pipelines import resource_passes
 from meshc.sim import cs_python, cslc
 from meshc.sim.host import runtime
+from meshc.sim.machine.options import Options
+from meshc.sim.running import host_names
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.spans import Source
 
@@ -71,19 +73,29 @@ def run_files(files, tensors, folder, monkeypatch, strict=True, options=()):
 def run_steps(files, constants, steps, folder, monkeypatch, strict=True):
     """Compile emitted files and run them once for each of ``steps``, inputs and run-time scalars;
     what PEs keep is carried on. The outputs of each step by name."""
-    prepare(files, constants, folder, monkeypatch)
-    found = []
-    for inputs, scalars in steps:
-        save(folder / "data", inputs)
-        options = []
-        for name, value in scalars.items():
-            several = value if isinstance(value, list) else [value]
-            options += [f"--{name}", *map(str, several)]
-        run_script(strict, options)
-        given = {*constants, *inputs}
-        outputs = [p for p in (folder / "data").glob("*.npy") if p.stem not in given]
-        found.append({p.stem: np.load(p) for p in outputs})
-    return found
+    prepare(files, {}, folder, monkeypatch)
+    program = Steps(folder, constants, strict)
+    return [program.run(inputs, scalars) for inputs, scalars in steps]
+
+
+class Steps:
+    """The compiled program in ``folder`` with the weights ``constants``, loaded once, as its host
+    program does it for the tokens of a model; ``cycles`` are those of the last step."""
+
+    def __init__(self, folder, constants, strict=True):
+        with apart():
+            options = Options(strict_queues=strict, files=False)
+            names = host_names(folder / "run.py", options)
+            self.scalars = {name: low for name, (low, _) in names.get("SCALARS", {}).items()}
+            self.program = names["Program"](str(folder / "out"), constants.__getitem__)
+        self.cycles = 0
+
+    def run(self, inputs, scalars):
+        """The outputs by name for ``inputs`` and run-time scalars; others are the least ones."""
+        told = [self.scalars | scalars] if self.scalars else []
+        outputs = self.program.run(inputs.__getitem__, *told)
+        self.cycles = int(self.program.spent.max())
+        return outputs
 
 
 def prepare(files, tensors, folder, monkeypatch):

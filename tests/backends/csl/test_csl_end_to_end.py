@@ -1,24 +1,28 @@
-"""Emitted directories as a user runs them: commands untouched, in processes of their own."""
+"""Emitted directories as a user runs them: their commands untouched, in processes of their own."""
 
 import os
 import re
 import subprocess
-import sys
+from contextlib import chdir, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from csl_runs import PRODUCT, bound, emit, tile_text
 
+from meshc.cli import main
+
 ROOT = Path(__file__).parents[3]
 HERE = {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
 def meshc(*words, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "meshc", *words],
-        cwd=cwd, env=HERE, check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
+    """What the command prints."""
+    printed = StringIO()
+    with chdir(cwd), redirect_stdout(printed):
+        assert main([*words]) == 0
+    return printed.getvalue()
 
 
 @pytest.fixture(scope="module")

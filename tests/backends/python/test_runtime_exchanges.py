@@ -214,9 +214,8 @@ def programs(draw):
     return sizes, draw(st.sampled_from(["f32", "f16"])), transfers, window
 
 
-@settings(max_examples=150, deadline=None)
-@given(programs(), st.integers(0, 2**31))
-def test_recorded_exchanges_do_what_transfers_do(program, seed):
+def check(program, seed):
+    """Exchanges of ``program`` on random numbers, recorded and not, in several orders of cores."""
     sizes, dtype, transfers, window = program
     rng = np.random.default_rng(seed)
     cores = int(np.prod(sizes))
@@ -234,6 +233,19 @@ def test_recorded_exchanges_do_what_transfers_do(program, seed):
         np.testing.assert_array_equal(recorded.run(start, window, 3), wanted)
         np.testing.assert_array_equal(mixed.run(start, window, 3), wanted)
         np.testing.assert_array_equal(nested.run(start, window, 3), wanted)
+
+
+@settings(max_examples=60, deadline=None)
+@given(programs(), st.integers(0, 2**31))
+def test_recorded_exchanges_do_what_transfers_do(program, seed):
+    check(program, seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=500, deadline=None)
+@given(programs(), st.integers(0, 2**31))
+def test_many_recorded_exchanges_do_what_transfers_do(program, seed):
+    check(program, seed)
 
 
 @pytest.mark.parametrize("nested", [False, True])
