@@ -20,9 +20,8 @@ pytestmark = [
 ]
 AHEAD = "mc::prefetch_groups<"
 TEXT = """
-#include "mc.cuh"
 extern "C" __global__ void __launch_bounds__(64, 1)
-    follows(const float* x, const float* __restrict__ weights, int shift, float* y) {
+    NAME(const float* x, const float* __restrict__ weights, int shift, float* y) {
     const int me = mc::thread();
     BEFORE
     WAIT
@@ -32,35 +31,52 @@ extern "C" __global__ void __launch_bounds__(64, 1)
 WAIT = "mc::wait_for_previous_grid();"
 X, WEIGHTS, Y = 0, 1, 3
 COPY = "mc::copy_in(mc::arena() + 128, x + 4 * shift, 256, (mc::Barrier*)mc::arena());"
+NOTHING = ["", "if (me < 3) { if (me == shift) mc::block_sync(); }"]
+SOMETHING = [
+    ("if (x[me + shift] > 0.0f) y += 4;", X, "LDG"),
+    ("for (int i = 0; i < shift; i++) mc::add(y + i, 1.0f);", Y, "RED"),
+    ("const float* p = shift & 1 ? x + 9 : x - 7; if (p[shift] > 0.0f) shift++;", X, "LDG"),
+    (COPY, X, "UBLKCP"),
+    (f"if (me) {COPY}", X, "UBLKCP"),
+    ("if (me == 0) mc::prefetch(x + 4 * shift, 256);", X, "UBLKPF"),
+]
+WAITS = ["", f"if (me) {WAIT}", f"while (shift-- > 0) {WAIT}"]
+# What is in front of the wait, and the wait, of each kernel; all are compiled at once.
+KERNELS = [
+    *((before, WAIT) for before in NOTHING),
+    *((before, WAIT) for before, *_ in SOMETHING),
+    *(("", wait) for wait in WAITS),
+]
 
 
 @cache
+def compiled():
+    """The kernels with their machine code as text."""
+    texts = [
+        TEXT.replace("NAME", f"follows_{n}").replace("BEFORE", before).replace("WAIT", wait)
+        for n, (before, wait) in enumerate(KERNELS)
+    ]
+    cubin = compile_cubin("\n".join(['#include "mc.cuh"', *texts]))
+    return cubin.kernels, disassemble(cubin)
+
+
 def early(before="", wait=WAIT):
-    cubin = compile_cubin(TEXT.replace("BEFORE", before).replace("WAIT", wait))
-    return before_the_wait(disassemble(cubin), "follows", cubin.kernels["follows"].parameters)
+    kernels, assembly = compiled()
+    name = f"follows_{KERNELS.index((before, wait))}"
+    return before_the_wait(assembly, name, kernels[name].parameters)
 
 
-def test_what_is_behind_the_wait_is_not_early():
-    assert set(early()) <= {WEIGHTS}
-    assert set(early("if (me < 3) { if (me == shift) mc::block_sync(); }")) <= {WEIGHTS}
+@pytest.mark.parametrize("before", NOTHING)
+def test_what_is_behind_the_wait_is_not_early(before):
+    assert set(early(before)) <= {WEIGHTS}
 
 
-@pytest.mark.parametrize(
-    ("before", "parameter", "opcode"),
-    [
-        ("if (x[me + shift] > 0.0f) y += 4;", X, "LDG"),
-        ("for (int i = 0; i < shift; i++) mc::add(y + i, 1.0f);", Y, "RED"),
-        ("const float* p = shift & 1 ? x + 9 : x - 7; if (p[shift] > 0.0f) shift++;", X, "LDG"),
-        (COPY, X, "UBLKCP"),
-        (f"if (me) {COPY}", X, "UBLKCP"),
-        ("if (me == 0) mc::prefetch(x + 4 * shift, 256);", X, "UBLKPF"),
-    ],
-)
+@pytest.mark.parametrize(("before", "parameter", "opcode"), SOMETHING)
 def test_what_is_in_front_of_the_wait_is_found(before, parameter, opcode):
     assert any(one.startswith(opcode) for one in early(before)[parameter])
 
 
-@pytest.mark.parametrize("wait", ["", f"if (me) {WAIT}", f"while (shift-- > 0) {WAIT}"])
+@pytest.mark.parametrize("wait", WAITS)
 def test_a_wait_that_some_pass_by_does_not_count(wait):
     assert {X, WEIGHTS, Y} <= set(early(wait=wait))
 
