@@ -419,11 +419,12 @@ def _try(mutation: Mutation, name: str, toolchain: Toolchain, runs: list[Mode]) 
     return {}
 
 
-def judge(mutation: Mutation) -> dict[str, str]:
-    """By what the mutation is killed, in which rig and how; empty when it survives."""
+def judge(mutation: Mutation, names: Sequence[str] | None = None) -> dict[str, str]:
+    """By what the mutation is killed, in which rig and how; empty when it survives. Rigs other than
+    those of ``names`` are left out, if given."""
     of_file = [name for name in RIGS if rig(name).file == mutation.file]
     for toolchain, runs in ((QUICK, FIRST), (WATCHED, [Mode()]), (QUICK, REST)):
-        for name in OF_LIBRARY.get(mutation.file, of_file):
+        for name in names or OF_LIBRARY.get(mutation.file, of_file):
             found = _try(mutation, name, toolchain, runs)
             if found:
                 return found
@@ -433,7 +434,9 @@ def judge(mutation: Mutation) -> dict[str, str]:
 def main() -> None:
     """Judge what comes on standard input until it ends."""
     for line in sys.stdin:
-        print(json.dumps(judge(Mutation(**json.loads(line)))), flush=True)
+        words = json.loads(line)
+        names = words.pop("names", None)
+        print(json.dumps(judge(Mutation(**words), names)), flush=True)
 
 
 if __name__ == "__main__":
