@@ -1,16 +1,17 @@
-"""What emitted kernels reach before they wait for the grid in front, by their machine code."""
+"""The machine code of emitted kernels: what they reach before they wait for the grid in front, and
+the instructions that they become."""
 
 import re
 from functools import cache
 
 import pytest
-from reduced import each
+from reduced import each, only
 from sass_order import before_the_wait
 
 from meshc.backends.cuda import from_json
 from meshc.backends.cuda.kernels.attention_block import kernel as attention
 from meshc.backends.cuda.toolchain.locations import find_program
-from meshc.backends.cuda.toolchain.toolkit import compile_cubin, disassemble
+from meshc.backends.cuda.toolchain.toolkit import compile_cubin, disassemble, opcodes
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics
 
@@ -106,34 +107,67 @@ def test_lengths_that_are_read_early_are_found(place):
         assert {names[n] for n in found} == {"norm", "qkv"} | wanted
 
 
-@pytest.mark.parametrize(
-    ("model", "options"),
-    [
-        ("smollm2-135m", {}),
-        pytest.param("llama-2-7b", {"dataflow": "split_head"}, marks=pytest.mark.slow),
-        pytest.param("llama-3-8b", {"dtype": "bf16", "batch": 8}, marks=pytest.mark.slow),
-    ],
-)
-def test_only_what_never_changes_is_reached_early(model, options):
+# How models are compiled; CI takes one of them.
+MODELS = {
+    "llama-3-8b": {"page": 1},
+    "smollm2-135m": {},
+    "llama-2-7b": {"dtype": "bf16"},
+    "llama-2-7b, by lanes": {"dataflow": "split_head"},
+    "llama-3-8b, eight requests": {"dtype": "bf16", "batch": 8},
+}
+IN_CI = only(MODELS, "llama-3-8b")
+
+
+@cache
+def model(name):
+    """The program of a model, the texts of its kernels, their cubins and machine code by name."""
     report = Diagnostics()
-    request = CompileRequest(**{"target": "cuda", "dtype": "f16", "seq": 4096} | options)
-    result = compile_loaded(load_any(model, report), request, (), report)
+    request = CompileRequest(**{"target": "cuda", "dtype": "f16", "seq": 4096} | MODELS[name])
+    result = compile_loaded(load_any(name.split(",")[0], report), request, (), report)
     program = from_json(result.files["manifest.json"])
+    texts = {kernel: result.files[entry.file] for kernel, entry in program.kernels.items()}
+    cubins = {kernel: compile_cubin(text) for kernel, text in texts.items()}
+    return program, texts, cubins, {kernel: disassemble(one) for kernel, one in cubins.items()}
+
+
+@pytest.mark.parametrize("name", IN_CI)
+def test_only_what_never_changes_is_reached_early(name):
+    program, texts, cubins, assemblies = model(name)
     constants = {name for name, buffer in program.buffers.items() if buffer.role == "constant"}
     launches = [*program.launches(), *program.prefill_launches(program.prefill.tokens, True)]
     for launch in {launch.kernel: launch for launch, _ in launches}.values():
         kernel = program.kernels[launch.kernel]
-        cubin = compile_cubin(result.files[kernel.file])
-        sizes = cubin.kernels[launch.kernel].parameters
-        found = before_the_wait(disassemble(cubin), launch.kernel, sizes)
+        sizes = cubins[launch.kernel].kernels[launch.kernel].parameters
+        found = before_the_wait(assemblies[launch.kernel], launch.kernel, sizes)
         names = [str(argument).partition("[")[0] for argument in launch.arguments]
         # What is prefetched may be nothing.
         assert {names[n] for n in found} <= {*program.weights, *constants, ""}, launch.kernel
         # Where attention is, the warp that copies has waited by then.
-        product = AHEAD in result.files[kernel.file] and "attention" not in launch.kernel
+        product = AHEAD in texts[launch.kernel] and "attention" not in launch.kernel
         prefetched = {n for n, codes in found.items() if "UBLKPF" in map(stem, codes)}
         assert (len(names) - 1 in prefetched) == product, launch.kernel
         # Weights come early, and gains, which a compiler would move to where they are needed.
         if kernel.shared_bytes:
             assert any("UBLKCP.S.G" in codes for codes in found.values()), launch.kernel
         assert {n for n, name in enumerate(names) if name.startswith("norm_of_")} <= set(found)
+
+
+@pytest.mark.parametrize("name", IN_CI)
+def test_kernels_become_the_instructions_they_stand_for(name):
+    program, _, _, assemblies = model(name)
+    for name, kernel in program.kernels.items():
+        counts = opcodes(assemblies[name])[name]
+        stems = {opcode.split(".")[0] for opcode in counts}
+        assert not stems & {"LDL", "STL"}, name
+        # Waits for the grid in front, and lets the next one start.
+        assert {"ACQBULK", "PREEXIT"} <= stems, name
+        if kernel.shared_bytes:
+            assert counts["UBLKCP.S.G"] > 0, name
+            assert "SYNCS" in stems, name
+        if name.endswith(("ffn_inner", "ffn_outer", "head")):
+            assert "HMMA" in stems, name
+        if kernel.cluster > 1:
+            assert {"UCGABAR_ARV", "UCGABAR_WAIT"} <= stems, name
+        else:
+            # Nothing of peers is awaited, which would cost what the block has in L1.
+            assert "CCTL" not in stems, name
