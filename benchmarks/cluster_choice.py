@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from meshc.analysis.cuda.blocks import THREADS
-from meshc.backends.cuda.executor import Grid, Library
+from meshc.backends.cuda.executor import QUICK, Grid, Library
 from meshc.backends.cuda.kernels.attention_block import kernel as attention
 from meshc.cost.clusters import Attention, Choice, choose, collectives, step_cost, traffic
 from meshc.devices import Device, device
@@ -156,7 +156,9 @@ def _run(shape: Attention, cluster: int, flow: str) -> int:
     arguments = [vectors[0], vectors[1], *weights, *pools, pages, np.int32(len(pages))]
     arguments += [np.array([COUNTED_CACHED], np.int32), *tables]
     grid = Grid(plan.blocks, THREADS, cluster, plan.arena.bytes)
-    counts = Library(attention.text(plan, "attention")).run("attention", grid, arguments)
+    counts = Library(attention.text(plan, "attention"), toolchain=QUICK).run(
+        "attention", grid, arguments
+    )
     return counts.dsmem_bytes
 
 

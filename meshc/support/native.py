@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ from types import MappingProxyType
 from meshc.support.cache import keep, recall
 from meshc.support.scratch import scratch_folder
 
+_INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
+
 
 class BuildError(Exception):
     """There is no compiler, or it refused the text; the message holds its first lines."""
@@ -22,11 +25,13 @@ class BuildError(Exception):
 
 @dataclass(frozen=True)
 class Common:
-    """A source that many libraries contain: it is compiled once, to an object file."""
+    """A source that many libraries contain: it is compiled once, to an object file, with the flags
+    of ``toolchain`` where there is one, and otherwise with those of the library."""
 
     name: str
     text: str
     headers: Mapping[str, str]
+    toolchain: Toolchain | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Toolchain:
     ) -> Path:
         """The shared library made of ``sources`` (name to text) and ``common``, compiled unless it
         is known. ``parsed`` is one of the ``headers``, with which all sources begin: GCC parses it
-        once for all libraries.
+        once for all libraries in which it and what it includes are the same.
 
         Raises BuildError.
         """
@@ -65,12 +70,15 @@ class Toolchain:
         texts = [headers, sources]
         if common is not None:
             texts += [common.headers, {common.name: common.text}]
+            texts += [{"flags": " ".join((common.toolchain or self).flags)}]
         key = self._key(path, label, *texts)
         try:
             known = recall(key)
             if known is not None:
                 return known
-            objects = [] if common is None else [str(self._object(path, common, label))]
+            objects = []
+            if common is not None:
+                objects = [str((common.toolchain or self)._object(path, common, label))]
             linked = ["-shared", *sorted(sources), *objects, *self.libraries]
             given = {} if parsed is None else self._parsed(path, parsed, headers, label)
             return keep(key, self._run(path, linked, headers, sources, kept=given), ".so")
@@ -91,9 +99,10 @@ class Toolchain:
         """The file that GCC takes in place of ``header``, by its name; none for other compilers."""
         if not _is_gcc(path):
             return {}
-        key = self._key(path, f"{label}-parsed", {"": header}, headers)
+        texts = _included(header, headers)
+        key = self._key(path, f"{label}-parsed", {"": header}, texts)
         kind = "c++-header" if self.language == "C++" else "c-header"
-        made = recall(key) or keep(key, self._run(path, ["-x", kind, header], headers))
+        made = recall(key) or keep(key, self._run(path, ["-x", kind, header], texts))
         return {f"{header}.gch": made}
 
     def _required_path(self) -> str:
@@ -130,6 +139,18 @@ class Toolchain:
             if done.returncode:
                 raise BuildError("\n".join(done.stderr.strip().splitlines()[:8]))
             return made.read_bytes()
+
+
+def _included(header: str, headers: Mapping[str, str]) -> dict[str, str]:
+    """``header`` and those of the ``headers`` that it includes, directly or not."""
+    found: dict[str, str] = {}
+    waiting = [header]
+    while waiting:
+        name = waiting.pop()
+        if name in headers and name not in found:
+            found[name] = headers[name]
+            waiting += _INCLUDE.findall(headers[name])
+    return found
 
 
 @cache

@@ -17,9 +17,10 @@ from meshc.support.native import Toolchain
 ROOT = Path(__file__).parents[2]
 FAKE = ROOT / "tests" / "backends" / "cuda" / "driver"
 C = Toolchain("C", "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O1", "-fPIC", "-w"))
+# Its kernels are those of the model in test_cuda_gpu_machine.py.
 CONFIG = {
-    "model_type": "llama", "hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1,
-    "head_dim": 64, "intermediate_size": 128, "num_hidden_layers": 1, "vocab_size": 96,
+    "model_type": "llama", "hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 64, "intermediate_size": 192, "num_hidden_layers": 1, "vocab_size": 200,
     "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 64,
     "tie_word_embeddings": True, "hidden_act": "silu", "torch_dtype": "float16",
 }  # fmt: skip
@@ -29,16 +30,16 @@ pytestmark = pytest.mark.skipif(C.path() is None or CXX.path() is None, reason="
 
 def checkpoint(folder):
     """Random weights of CONFIG, as a checkpoint of Hugging Face lies in a folder."""
-    hidden, key, inner = 128, 64, 128
+    hidden, query, key, inner, words = 128, 256, 128, 192, 200
     layer = {
         "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,),
-        "self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (key, hidden),
-        "self_attn.v_proj": (key, hidden), "self_attn.o_proj": (hidden, hidden),
+        "self_attn.q_proj": (query, hidden), "self_attn.k_proj": (key, hidden),
+        "self_attn.v_proj": (key, hidden), "self_attn.o_proj": (hidden, query),
         "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden),
         "mlp.down_proj": (hidden, inner),
     }  # fmt: skip
     shapes = {f"model.layers.0.{name}.weight": shape for name, shape in layer.items()}
-    shapes |= {"model.embed_tokens.weight": (96, hidden), "model.norm.weight": (hidden,)}
+    shapes |= {"model.embed_tokens.weight": (words, hidden), "model.norm.weight": (hidden,)}
     rng, header, data = np.random.default_rng(0), {}, b""
     for name, shape in shapes.items():
         values = (rng.standard_normal(shape) * 0.1).astype(np.float16).tobytes()

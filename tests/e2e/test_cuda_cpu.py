@@ -27,7 +27,7 @@ BASE = {
     "num_key_value_heads": 2,
     "head_dim": 64,
     "intermediate_size": 192,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "vocab_size": 200,
     "rms_norm_eps": 1e-5,
     "rope_theta": 10000.0,
@@ -44,7 +44,7 @@ SCALED = {
     "original_max_position_embeddings": 64,
 }
 MODELS = {
-    "llama, grouped, tied": (BASE, {"cluster": 2}),
+    "llama, grouped, tied": (BASE, {"cluster": 2, "page": 1}),
     "llama, own head, scaled angles": (
         {**BASE, "tie_word_embeddings": False, "num_key_value_heads": 4, "rope_scaling": SCALED},
         {"cluster": 4, "page": 1},
@@ -120,7 +120,7 @@ def test_logits_are_those_of_the_graph(name, tmp_path: Path):
 
 
 CHUNKED = {
-    "llama, grouped, tied": {"page": 1},
+    "llama, grouped, tied": {},
     "llama, biases, exact gelu": {"page": 16},
     "qwen2, biases, one key head": {"page": 64},
     "split by lanes": {"batch": 3},
@@ -193,7 +193,7 @@ def test_requests_of_a_batch_do_not_touch_each_other(tmp_path: Path):
     texts = [[3, 17, 199, 0, 42], [8, 8, 1], [150]]
     alone, together = [], []
     for batch, logits in ((1, alone), (3, together)):
-        result = compiled("llama, grouped, tied", tmp_path, batch=batch, page=1)
+        result = compiled("llama, grouped, tied", tmp_path, batch=batch)
         program = from_json(result.files["manifest.json"])
         tensors = weights_of(result.modules["decode"], "f16")
         machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)

@@ -35,6 +35,13 @@ FIXTURES = {
 BOUND = {"f16": 2.0**-8, "bf16": 2.0**-5}
 
 
+def command(name: str, *more: str) -> list[str]:
+    """`meshc run`, so that the kernels are those of the other tests of this fixture."""
+    options = (w for option, value in FIXTURES[name].items() for w in (f"--{option}", str(value)))
+    words = ["run", str(TINY / name), "--target", "cuda", "--backend", "cuda-cpu", "--seq", "40"]
+    return [*words, *options, *more]
+
+
 def recorded(name: str) -> dict:
     """What transformers answers in float32."""
     return json.loads((TINY / name / "expected.json").read_text())
@@ -43,17 +50,16 @@ def recorded(name: str) -> dict:
 @pytest.mark.parametrize("name", ["llama-4h2", "deepseek-4h"])
 def test_the_command_says_the_tokens_of_transformers(name: str, capsys) -> None:
     want = recorded(name)
-    words = ["run", str(TINY / name), "--target", "cuda", "--backend", "cuda-cpu", "--seq", "40"]
     ids = ",".join(map(str, want["prompt_ids"]))
-    assert main([*words, "--prompt-ids", ids, "--max-tokens", str(len(want["tokens"]))]) == 0
+    words = command(name, "--prompt-ids", ids, "--max-tokens", str(len(want["tokens"])))
+    assert main(words) == 0
     assert capsys.readouterr().out == ",".join(map(str, want["tokens"])) + "\n"
 
 
 def test_the_command_continues_several_prompts_at_once(capsys) -> None:
     """One of transformers' prompts among others, longer and shorter than a chunk."""
     want = recorded("llama-4h2")
-    words = ["run", str(TINY / "llama-4h2"), "--target", "cuda", "--backend", "cuda-cpu"]
-    words += ["--seq", "40", "--max-tokens", "4", "--ignore-eos"]
+    words = command("llama-4h2", "--max-tokens", "4", "--ignore-eos")
     prompts = ["7", ",".join(map(str, want["prompt_ids"])), ",".join(["3"] * 19)]
     alone = []
     for prompt in prompts:

@@ -74,6 +74,9 @@ def test_a_header_is_parsed_once(counted):
     changed = {"common.h": "int base(void);\n#define base() 7\n"}
     assert result(toolchain.build(adding(1), changed, "test", common(40), "common.h")) == 8
     assert calls()[4:] == ["header", "library"]
+    others = HEADERS | {"not_included.h": "#define MORE 1\n"}
+    assert result(toolchain.build(adding(3), others, "test", common(40), "common.h")) == 43
+    assert calls()[6:] == ["library"]
 
 
 def test_a_refusal_of_what_is_common_has_its_words(counted):

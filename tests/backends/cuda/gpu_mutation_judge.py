@@ -17,7 +17,7 @@ import pytest
 import test_cuda_gpus as tests_of_gpus
 from collective_reference import Case, run
 from gpu_mutations import executor_mutations, kernel_mutations
-from mutation_judge import FIRST, MOST_SECONDS, REST, _guarded, fast
+from mutation_judge import FIRST, MOST_SECONDS, REST, _guarded
 from mutations import Mutation
 from test_cuda_collective import PLANS, SHAPES
 
@@ -73,7 +73,7 @@ def found(name: str, library: Library, mode: Mode):
 @cache
 def right(name: str):
     """What it gives without an edit."""
-    return found(name, Library(kernel(name), toolchain=fast(QUICK)), Mode())
+    return found(name, Library(kernel(name), toolchain=QUICK), Mode())
 
 
 def judge_kernel(mutation: Mutation, name: str, toolchain, modes) -> dict[str, str]:
@@ -87,7 +87,7 @@ def judge_kernel(mutation: Mutation, name: str, toolchain, modes) -> dict[str, s
         return {}
     mode = None
     try:
-        library = Library(edited, parts, fast(toolchain))
+        library = Library(edited, parts, toolchain)
         for mode in modes:
             for one, other in zip(right(name), found(name, library, mode), strict=True):
                 if not one.same(other) or one.link_bytes != other.link_bytes:
@@ -110,7 +110,7 @@ def judge_executor(mutation: Mutation) -> dict[str, str]:
 
     @cache
     def library(watched=False):
-        return Library(tests_of_gpus.TEXT, toolchain=fast(WATCHED if watched else QUICK))
+        return Library(tests_of_gpus.TEXT, toolchain=WATCHED if watched else QUICK)
 
     with (
         patch.object(compiled, "_functions", lambda: Common("mc_executor.cc", main, texts)),

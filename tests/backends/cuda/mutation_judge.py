@@ -10,10 +10,8 @@ import ctypes
 import dataclasses
 import json
 import mmap
-import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +29,6 @@ from test_cuda_rows import inputs
 
 from meshc.analysis.cuda import blocks
 from meshc.backends.cuda.executor import (
-    CXX,
     QUICK,
     WATCHED,
     Counts,
@@ -48,7 +45,6 @@ from meshc.backends.cuda.kernels.embed import kernel as embed
 from meshc.backends.cuda.kernels.rows_product import kernel as rows
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
 from meshc.backends.cuda.packing import in_fragments, output, projections
-from meshc.support.cache import cache_folder
 from meshc.support.native import BuildError, Toolchain
 
 MOST_SECONDS = 10
@@ -57,25 +53,6 @@ DRIVERS = ("attention_tile.cu", "primitives.cu")  # call the library; not emitte
 # One of each kind, which find most; behind a run that looks for races, all others.
 FIRST = [Mode("forward", True), Mode("random"), Mode("starve_warp", True, 8), Mode("reverse")]
 REST = [m for m in modes((3,)) if m not in FIRST]
-
-
-@cache
-def fast(toolchain: Toolchain) -> Toolchain:
-    """The compiler with the standard headers compiled once."""
-    flags = toolchain.flags
-    (level,) = (flag for flag in flags if flag.startswith("-O"))
-    folder = cache_folder() / f"standard{level}"
-    folder.mkdir(parents=True, exist_ok=True)
-    standard, made = folder / "standard.h", folder / f"{os.getpid()}.gch"
-    if not (folder / "standard.h.gch").exists():
-        texts = "\n".join(text for name, text in headers().items() if name.endswith(".h"))
-        included = re.findall(r"^#include <(?!ucontext).*$", texts, re.MULTILINE)
-        standard.write_text("\n".join(sorted(set(included))))
-        kept = [flag for flag in flags if flag != "-nodefaultlibs"]
-        command = [str(CXX.path()), *kept, "-x", "c++-header", str(standard), "-o", str(made)]
-        subprocess.run(command, check=True, capture_output=True)
-        made.replace(folder / "standard.h.gch")
-    return dataclasses.replace(toolchain, flags=(*flags, "-include", str(standard)))
 
 
 @dataclass(frozen=True)
@@ -402,7 +379,7 @@ def _run(one: Rig, library: Library, mode: Mode) -> tuple[list[bytes], Counts]:
 
 @cache
 def _right(name: str) -> tuple[list[bytes], Counts]:
-    return _run(rig(name), Library(rig(name).text, toolchain=fast(QUICK)), Mode())
+    return _run(rig(name), Library(rig(name).text, toolchain=QUICK), Mode())
 
 
 def _kind(problem: ExecutorError) -> str:
@@ -429,7 +406,7 @@ def _try(mutation: Mutation, name: str, toolchain: Toolchain, runs: list[Mode]) 
     outputs, counts = _right(name)
     mode = None
     try:
-        library = Library(*edited, fast(toolchain))
+        library = Library(*edited, toolchain)
         for mode in runs:
             seen, counted = _run(one, library, mode)
             if seen != outputs or counted != counts:
@@ -442,11 +419,12 @@ def _try(mutation: Mutation, name: str, toolchain: Toolchain, runs: list[Mode]) 
     return {}
 
 
-def judge(mutation: Mutation) -> dict[str, str]:
-    """By what the mutation is killed, in which rig and how; empty when it survives."""
+def judge(mutation: Mutation, names: Sequence[str] | None = None) -> dict[str, str]:
+    """By what the mutation is killed, in which rig and how; empty when it survives. Rigs other than
+    those of ``names`` are left out, if given."""
     of_file = [name for name in RIGS if rig(name).file == mutation.file]
     for toolchain, runs in ((QUICK, FIRST), (WATCHED, [Mode()]), (QUICK, REST)):
-        for name in OF_LIBRARY.get(mutation.file, of_file):
+        for name in names or OF_LIBRARY.get(mutation.file, of_file):
             found = _try(mutation, name, toolchain, runs)
             if found:
                 return found
@@ -456,7 +434,9 @@ def judge(mutation: Mutation) -> dict[str, str]:
 def main() -> None:
     """Judge what comes on standard input until it ends."""
     for line in sys.stdin:
-        print(json.dumps(judge(Mutation(**json.loads(line)))), flush=True)
+        words = json.loads(line)
+        names = words.pop("names", None)
+        print(json.dumps(judge(Mutation(**words), names)), flush=True)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ EMITTED = [
 
 
 def watched(rig, text):
-    library = Library(text, toolchain=mutation_judge.fast(WATCHED))
+    library = Library(text, toolchain=WATCHED)
     return library.run(rig.kernel, rig.grid, rig.arguments(), written=rig.written)
 
 
@@ -129,8 +129,7 @@ class WatchedMachine(CpuMachine):
     def __init__(self, kernels, texts):
         super().__init__(kernels, texts)
         self.libraries = {
-            name: Library(texts[kernel.file], toolchain=mutation_judge.fast(WATCHED))
-            for name, kernel in kernels.items()
+            name: Library(texts[kernel.file], toolchain=WATCHED) for name, kernel in kernels.items()
         }
         self.writes = {name: writes(texts[k.file], name) for name, k in kernels.items()}
         self.overlapping = 0

@@ -1,12 +1,13 @@
 """The latent attention block in the executor against float64, in every schedule and copy mode."""
 
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
 from decode_reference import swizzled_pool
 from latent_reference import expected, from_kind, make_case
-from reduced import crossed, each, in_turns
+from reduced import crossed, each, in_turns, only
 
 from meshc.analysis.cuda.blocks import MOST_REGISTERS, THREADS, latent_by_tiles
 from meshc.analysis.cuda.dsmem import LatentAttention
@@ -134,17 +135,16 @@ def test_loads_from_shared_memory_have_no_bank_conflicts(name):
     assert counts.shared_load_cycles == counts.shared_loads > 0
 
 
-WATCHED_SHAPES = (
-    "two heads, two requests",
-    "queries of a low rank",
-    "tiles, queries of a low rank",
-    "eight blocks",
-    "more heads than blocks",
+WATCHED_MODES = [Mode(), Mode("random", True, 3)]
+# Queries of a low rank, tiles, and several rounds.
+WATCHED_SHAPES = ("queries of a low rank", "eight blocks", "more heads than blocks")
+MORE_SHAPES = only(
+    product(["two heads, two requests", "tiles, queries of a low rank"], WATCHED_MODES)
 )
 
 
 @pytest.mark.parametrize(
-    ("name", "mode"), crossed(WATCHED_SHAPES, [Mode(), Mode("random", True, 3)]), ids=str
+    ("name", "mode"), [*crossed(WATCHED_SHAPES, WATCHED_MODES), *MORE_SHAPES], ids=str
 )
 def test_shared_memory_is_used_again_without_races(name, mode):
     chosen, case = small(name)
@@ -167,8 +167,9 @@ def test_deepseek_v2_lite(group, cluster, cached):
     assert counts.copied_bytes == 2 * values_read(case)
 
 
-def test_requests_share_a_pass_over_the_weights_of_deepseek_v2_lite():
-    one = shape(4, 16, page=16, **LITE)
+def test_requests_share_a_pass_over_the_weights():
+    """Of heads like those of DeepSeek-V2-Lite."""
+    one = shape(4, 16, page=16, **{**LITE, "hidden": 512})
     case, chosen = make_case(one, list(range(0, 160, 10))), plan(one, 16)
     sums, pool, counts = run(chosen, case, toolchain=CXX)
     check(case, sums, pool, tolerance(one))
@@ -196,7 +197,7 @@ def values_read(case):
             (1, 8, 4, 80),
             (4, 16, 16, 120),
         ],
-        3,
+        6,
     ),
 )
 def test_it_compiles_without_spills(group, cluster, batch, registers):

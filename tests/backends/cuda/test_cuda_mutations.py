@@ -24,15 +24,20 @@ from meshc.support.cache import cache_folder
 JUDGE = Path(__file__).parent / "mutation_judge.py"
 PROCESSES = 2
 FILES = sorted({*mutation_judge.LIBRARY, *mutation_judge.emitted_files()})
-# Edits of different classes, which different judges notice; CI takes these alone.
-IN_CI = (
-    "mc_collectives.cuh: <copy_fence(); => ;>",
-    "mc_collectives.cuh: wait(full + item % STAGES, (item / STAGES) <& 1 => & 1 ^ 1>);",
-    "mc_collectives.cuh: <wait_for_peers( => wait(>arrived, parity);",
-    "attention_block.cu: <mc::cluster_arrive_relaxed(); => ;> #3",
-    "mc_tokens.cuh: if (lane() == 0) <ring.acquire(item, count * token_bytes); => ;>",
-    "embed.cu: <mc::wait_for_previous_grid(); => ;>",
-)
+# Edits of different classes, which different judges notice, each with a rig that shows it; CI takes
+# these alone.
+IN_CI = {
+    "mc_collectives.cuh: <copy_fence(); => ;>": "gather of four",
+    "mc_collectives.cuh: wait(full + item % STAGES, (item / STAGES) <& 1 => & 1 ^ 1>);": (
+        "four share a narrow width"
+    ),
+    "mc_collectives.cuh: <wait_for_peers( => wait(>arrived, parity);": "gather of four",
+    "attention_block.cu: <mc::cluster_arrive_relaxed(); => ;> #3": "grouped, ring of two",
+    "mc_tokens.cuh: if (lane() == 0) <ring.acquire(item, count * token_bytes); => ;>": (
+        "grouped, ring of two"
+    ),
+    "embed.cu: <mc::wait_for_previous_grid(); => ;>": "embed",
+}
 
 pytestmark = pytest.mark.skipif(
     CXX.path() is None or sys.platform == "darwin", reason="there is no GCC"
@@ -48,14 +53,16 @@ class Judge:
         self._environment["PYTHONPATH"] = os.pathsep.join(sys.path)
         self._process: subprocess.Popen[str] | None = None
 
-    def judge(self, mutation: Mutation) -> dict[str, str]:
-        """What :func:`mutation_judge.judge` finds, or how the process ended."""
+    def judge(self, mutation: Mutation, *names: str) -> dict[str, str]:
+        """What :func:`mutation_judge.judge` finds, in rigs of these ``names`` or in all, or how the
+        process ended."""
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, str(self._script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 text=True, env=self._environment,
             )  # fmt: skip
-        print(json.dumps(dataclasses.asdict(mutation)), file=self._process.stdin, flush=True)
+        words = dataclasses.asdict(mutation) | ({"names": names} if names else {})
+        print(json.dumps(words), file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         if answer:
             return json.loads(answer)
@@ -95,9 +102,12 @@ def judged(
 def test_a_sample_is_noticed():
     """In one process, with what other tests have compiled."""
     by_name = {mutation.name: mutation for mutation in mutation_judge.every()}
-    chosen = [by_name[name] for name in IN_CI]
-    verdicts = judged(chosen, cache_folder().parent, processes=1)
-    assert [m.name for m, verdict in verdicts if not verdict] == []
+    judge = Judge(cache_folder().parent)
+    try:
+        verdicts = {name: judge.judge(by_name[name], rig) for name, rig in IN_CI.items()}
+    finally:
+        judge.close()
+    assert [name for name, verdict in verdicts.items() if not verdict] == []
 
 
 def test_what_is_listed_as_equivalent_is_a_mutation():

@@ -54,7 +54,8 @@ WATCHED = replace(
     libraries=("-lstdc++", "-lm", "-lgcc_s", "-lc"),
 )  # fmt: skip
 _FUNCTIONS = "mc_executor.cc"
-_FIRST_HEADER = "mc.cuh"
+# The header of the library with which kernels begin, and the one with which that begins.
+_LIBRARY, _EXECUTOR = "mc.cuh", "mc_executor.h"
 _MESSAGE_BYTES = 512
 
 Argument = np.ndarray | np.generic
@@ -165,8 +166,11 @@ class Library:
     ) -> None:
         unit = {"kernels.cc": text}
         own = headers() if parts is None else parts
-        parsed = _FIRST_HEADER if parts is None else None  # other parts are used once
-        built = toolchain.build(unit, own, "cuda-executor", _functions(), parsed)
+        # Another library is used once, but begins with the same header of the executor.
+        parsed = _LIBRARY if own == headers() else _EXECUTOR
+        # Those functions are compiled once, so well, also for kernels that are not.
+        common = replace(_functions(), toolchain=CXX if toolchain == QUICK else None)
+        built = toolchain.build(unit, own, "cuda-executor", common, parsed)
         self._library = ct.CDLL(str(built))
         self.watched = hasattr(self._library, "mc_watch_arrays")
 

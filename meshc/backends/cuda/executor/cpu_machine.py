@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from copy import copy
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +35,8 @@ def toolchain_for(weight_bytes: int) -> Toolchain:
 
 
 class CpuMachine:
-    """Arrays as memory, the executor for launches. Raises ``cuda-executor`` when there is no
-    compiler, or a kernel does what none may."""
+    """Arrays as memory, the executor for launches. A kernel is compiled when it is launched first.
+    Raises ``cuda-executor`` when there is no compiler, or a kernel does what none may."""
 
     def __init__(
         self,
@@ -47,17 +48,28 @@ class CpuMachine:
         self.kernels = dict(kernels)
         self.mode = mode
         self.arrays: dict[str, Array] = {}
-        try:
-            self.libraries = {
-                name: Library(texts[kernel.file], toolchain=toolchain)
-                for name, kernel in self.kernels.items()
-            }
-        except BuildError as problem:
-            fail(
-                "cuda-executor",
-                f"kernels cannot be compiled for the CPU: {problem}",
-                help="the executor needs a C++20 compiler; name one with CXX",
-            )
+        self._texts = texts
+        self._toolchain = toolchain
+        self._libraries: dict[str, Library] = {}
+        if toolchain.path() is None:
+            _refuse(f"no {toolchain.language} compiler was found")
+
+    def twin(self) -> CpuMachine:
+        """A machine with the same kernels and memory of its own."""
+        other = copy(self)
+        other.arrays = {}
+        return other
+
+    def library(self, kernel: str) -> Library:
+        """What ``kernel`` was compiled to."""
+        found = self._libraries.get(kernel)
+        if found is None:
+            try:
+                found = Library(self._texts[self.kernels[kernel].file], toolchain=self._toolchain)
+            except BuildError as problem:
+                _refuse(str(problem))
+            self._libraries[kernel] = found
+        return found
 
     def store(self, name: str, array: Array) -> None:
         """Memory called ``name`` that holds ``array``."""
@@ -78,7 +90,7 @@ class CpuMachine:
             grid = Grid(kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes)
             arguments = [self.argument(a, layer) for a in launch.arguments]
             try:
-                self.libraries[launch.kernel].run(launch.kernel, grid, arguments, self.mode)
+                self.library(launch.kernel).run(launch.kernel, grid, arguments, self.mode)
             except ExecutorError as problem:
                 fail("cuda-executor", str(problem))
 
@@ -90,3 +102,11 @@ class CpuMachine:
             return np.uint64(0)
         name, part = part_of(argument, layer)
         return self.arrays[name] if part is None else self.arrays[name][part, ...]
+
+
+def _refuse(problem: str) -> NoReturn:
+    fail(
+        "cuda-executor",
+        f"kernels cannot be compiled for the CPU: {problem}",
+        help="the executor needs a C++20 compiler; name one with CXX",
+    )

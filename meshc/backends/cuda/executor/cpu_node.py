@@ -50,10 +50,7 @@ class CpuNode:
         toolchain: Toolchain = CXX,
     ) -> None:
         first = CpuMachine(kernels, texts, mode, toolchain)
-        others = [CpuMachine({}, {}, mode, toolchain) for _ in range(count - 1)]
-        for other in others:
-            other.kernels, other.libraries = first.kernels, first.libraries
-        self.gpus = [first, *others]
+        self.gpus = [first, *(first.twin() for _ in range(count - 1))]
         self.mode = mode
         self._written = {
             name: written_by(texts[kernel.file], name) for name, kernel in kernels.items()
@@ -118,7 +115,7 @@ class CpuNode:
         memories = [self.symmetric[n] for n in dict.fromkeys(names) if n in self.symmetric]
         given = [[self._argument(rank, a, layer) for a in launch.arguments] for rank in self.here]
         grid = Grid(kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes)
-        library = self.gpus[0].libraries[launch.kernel]
+        library = self.gpus[0].library(launch.kernel)
         try:
             self.link_bytes += library.run_on_gpus(launch.kernel, grid, given, memories, self.mode)
         except ExecutorError as problem:
