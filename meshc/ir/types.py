@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
 from typing import Literal
+
+from meshc.support.shared import hashed_once
 
 _LOWEST = {
     "f32": -(2 - 2.0**-23) * 2.0**127,
@@ -96,6 +97,7 @@ class Split:
         return f"{self.dim}_{self.axis}{copies}{skew}{_KIND_MARK[self.kind]}:{self.block}"
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Layout:
     """Where the elements of a value live: one split per distributed dim, axes still to be summed,
@@ -107,13 +109,6 @@ class Layout:
     splits: tuple[Split, ...] = ()
     partial: tuple[str, ...] = ()
     roots: tuple[str, ...] = ()
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.splits, self.partial, self.roots))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def split_of(self, dim: str) -> Split | None:
         """The split of ``dim``, or None when every core holds all of it."""
@@ -145,6 +140,7 @@ class Layout:
         return "<" + " ".join(words) + ">"
 
 
+@hashed_once
 @dataclass(frozen=True)
 class TensorType:
     """A tensor over named dims; extents live in the module's ``dims``. No layout at graph level."""
@@ -152,13 +148,6 @@ class TensorType:
     dtype: DType
     dims: tuple[str, ...]
     layout: Layout | None = None
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.dtype, self.dims, self.layout))
-
-    def __hash__(self) -> int:
-        return self._hash
 
     def shape(self, extents: Mapping[str, int]) -> tuple[int, ...]:
         """Logical extents of the dims, in order."""

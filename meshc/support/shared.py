@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 RESULTS = 1 << 12
 """How many results of a function are kept, those asked for last."""
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_C = TypeVar("_C", bound=type)
+_HASH = "_hash"
 
 
 def shared(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -24,3 +26,25 @@ def shared(function: Callable[_P, _R]) -> Callable[_P, _R]:
     Arguments are hashable and results never change. A call that raises is made again each time.
     """
     return cast(Callable[_P, _R], lru_cache(RESULTS)(function))
+
+
+def hashed_once(cls: _C) -> _C:
+    """The frozen dataclass ``cls``, each object of which works out its hash once.
+
+    Hashes of texts differ from process to process, so one is neither pickled nor copied.
+    """
+    work_out = cast(Callable[[Any], int], cls.__hash__)
+
+    def hash_of(self: Any) -> int:
+        known: dict[str, Any] = self.__dict__
+        if _HASH not in known:
+            known[_HASH] = work_out(self)
+        found: int = known[_HASH]
+        return found
+
+    def state_of(self: Any) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != _HASH}
+
+    for name, function in (("__hash__", hash_of), ("__getstate__", state_of)):
+        setattr(cls, name, function)
+    return cls

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from meshc.ir.affine.expr import CoordinateFunction, Expr, IntLike, Mod, as_expr, atom_key
 from meshc.support.diagnostics import fail
-from meshc.support.shared import shared
+from meshc.support.shared import hashed_once, shared
 
 BoolArray = NDArray[np.bool_]
 BoolLike = bool | BoolArray
@@ -124,6 +124,7 @@ def _residue(atom: Mod, remainder: int) -> Constraint:
     return Constraint(bare - (remainder - shift) % atom.modulus, "=")
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Cond:
     """A disjunction of conjunctions; ``((),)`` is true and ``()`` is false."""
@@ -212,13 +213,6 @@ class Cond:
         return contrary
 
     # -- reading --------------------------------------------------------------------------------
-    @cached_property
-    def _hash(self) -> int:
-        return hash(self.clauses)
-
-    def __hash__(self) -> int:
-        return self._hash
-
     @property
     def is_true(self) -> bool:
         """Whether the normal form is ``true`` (no proof is tried)."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.support.diagnostics import fail
-from meshc.support.shared import shared
+from meshc.support.shared import hashed_once, shared
 
 IntArray = NDArray[np.int64]
 IntLike = int | IntArray
@@ -90,6 +90,7 @@ def atom_key(atom: Atom) -> tuple[int, str]:
     return _RANK[type(atom)], str(atom)
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Expr:
     """``constant + sum(coefficient * atom)``; build with :meth:`var`, :meth:`const`, operators.
@@ -189,13 +190,6 @@ class Expr:
         return whole + _of_atom(Floor(rest, divisor))
 
     # -- reading --------------------------------------------------------------------------------
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.terms, self.constant))
-
-    def __hash__(self) -> int:
-        return self._hash
-
     @property
     def is_const(self) -> bool:
         """Whether no atom is left."""
