@@ -15,6 +15,7 @@ from meshc.sim.sema import types as ty
 from meshc.sim.sema.types import BF16, F16, F32, U64, Float, Int, Type
 
 _COMPARE = ("==", "!=", "<", "<=", ">", ">=")
+_MODULAR = ("+", "-", "*")
 _MATH = ("floor", "ceil", "sqrt", "cos", "sin", "exp", "log", "inv", "invsqrt", "tanh", "pow",
          "fscale")  # fmt: skip
 _EDITS = ("inc_offset", "set_base", "dsd_stride")
@@ -221,16 +222,30 @@ class CExpressions(ExpressionWriter):
             return f"({self.expr(node.left)} {node.op} {self.expr(node.right)})"
         if isinstance(node.type, Float):
             return rounded(node.type, self._float_bin(node))
+        if node.op in _MODULAR:
+            kind = machine_int(node.type)
+            return wrapped(kind, self._sum(node, kind.bits))
         left, right = self.expr(node.left), self.expr(node.right)
         if node.type == ty.BOOL or node.op in "&|^":
             return f"({left} {node.op} {right})"
         return self._int_bin(node, machine_int(node.type), left, right)
 
+    def _sum(self, node: ir.Bin, bits: int) -> str:
+        """A sum, difference or product of integers before it is wrapped to ``bits``."""
+        return f"{self._residue(node.left, bits)} {node.op} {self._residue(node.right, bits)}"
+
+    def _residue(self, node: ir.Expr, bits: int) -> str:
+        """An unsigned number that equals ``node`` modulo 2^bits: sums, differences and products in
+        it need not be wrapped, since what is around them will be."""
+        if isinstance(node, ir.Bin) and node.op in _MODULAR and not isinstance(node.type, Float):
+            if machine_int(node.type).bits >= bits:
+                self.cost += SCALAR.binary(node)
+                return f"({self._sum(node, bits)})"
+        return f"U({self.expr(node)})"
+
     def _int_bin(self, node: ir.Bin, kind: Int, left: str, right: str) -> str:
         place = self.place_number
         match node.op:
-            case "+" | "-" | "*":
-                return wrapped(kind, f"U({left}) {node.op} U({right})")
             case "<<":
                 return wrapped(kind, f"csl_shl({left}, {right})")
             case ">>":
@@ -323,4 +338,7 @@ def of_u64(kind: Int, text: str) -> str:
 
 def wrapped(kind: Int, text: str) -> str:
     """``text`` modulo 2^bits."""
-    return of_u64(kind, f"csl_wrap_{'s' if kind.signed else 'u'}({text}, {kind.bits})")
+    sign = "s" if kind.signed else "u"
+    if kind.bits in (8, 16, 32):
+        return f"{sign.upper()}{kind.bits}({text})"
+    return of_u64(kind, f"csl_wrap_{sign}({text}, {kind.bits})")

@@ -90,10 +90,12 @@ class CMachine(Common):
         groups = emit(classes, KNOWN_OPERATIONS)
         running = [sum(pes[member.number] for member in group.members) for group in groups]
         toolchains = [C if count > _FEW_PES else QUICK for count in running]
+        wanted = [(group.text, chain) for group, chain in zip(groups, toolchains, strict=True)]
+        once = list(dict.fromkeys(wanted))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            texts = [group.text for group in groups]
-            libraries = list(pool.map(program_library, texts, toolchains))
-        for group, code in zip(groups, libraries, strict=True):
+            libraries = dict(zip(once, pool.map(lambda w: program_library(*w), once), strict=True))
+        for group, key in zip(groups, wanted, strict=True):
+            code = libraries[key]
             for entry in group.members:
                 found[entry.number] = prepare(classes[entry.number], group, entry, code)
         return [found[number] for number in range(len(classes))]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from meshc.sim import ir
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.expressions import CExpressions, Places, PythonCalls, member, type_code
 from meshc.sim.control_flow import Facts, analyse, reaching
+from meshc.sim.descriptors import Dsd
 from meshc.sim.program import PeProgram
 from meshc.sim.scalar_costs import SCALAR
 from meshc.sim.sema import types as ty
@@ -18,6 +19,7 @@ BANKS = {"dest": 0, "src0": 1, "src1": 2}
 GATES = {"local": "GATE_LOCAL", "color": "GATE_COLOR", "queue": "GATE_QUEUE",
          "control": "GATE_CONTROL"}  # fmt: skip
 _MOST_MAP_OPERANDS = 6
+_NO_OPTIONS = "-1, GATE_NONE, 0, -1, 0, ON_CONTROL_NONE, -1, GATE_NONE, 0"
 
 
 class VectorWriter(CExpressions):
@@ -77,28 +79,46 @@ class VectorWriter(CExpressions):
     def _operands(self, operands: Iterable[ir.Expr]) -> str:
         return f"(operand[]){{{', '.join(self._operand(o) for o in operands)}}}"
 
+    def _row(self, operands: Sequence[ir.Expr]) -> str | None:
+        """Operands that are constant descriptors and then at most one number, as arguments of
+        ``csl_vector_row``; None for others. Constants of one statement get numbers in a row."""
+        kept = [o for o in operands if isinstance(o, ir.Const) and isinstance(o.value, Dsd)]
+        numbers = operands[len(kept) :]
+        plain = not any(o.type in ty.DSDS or o.type in ty.DSRS for o in numbers)
+        if list(operands[: len(kept)]) != kept or len(numbers) > 1 or not kept or not plain:
+            return None
+        first = len(self.dsds)
+        for operand in kept:
+            self.operand(operand)
+        number = self.expr(numbers[0]) if numbers else "0"
+        return f"{first}, {len(kept)}, {len(numbers)}, {number}"
+
     def _vector(self, stmt: ir.VectorOp) -> None:
         if stmt.name not in self.known:
             raise Unsupported(f"@{stmt.name}")
-        operands = self._operands(stmt.operands)
+        options, form, op = stmt.options, "", OP_NUMBERS[stmt.name]
+        row = None
+        if options.index is None and not options.is_async:
+            row = self._row(stmt.operands)
+        operands = self._operands(stmt.operands) if row is None else ""
         self.cost += sum(SCALAR.operand(o) for o in stmt.operands)
         self._flush()
-        options = stmt.options
-        index = self.expr(options.index) if options.index is not None else "0"
+        if row is not None:
+            form, head = "_row", f"p, {op}, {row}, {self.place_number}"
+        else:
+            index = "0" if options.index is None else self.expr(options.index)
+            counts = f"{index}, {int(options.index is not None)}, {self.place_number}"
+            head = f"p, {op}, {len(stmt.operands)}, {operands}, {counts}"
         waits = any(self.facts.may_block(o) for o in stmt.operands)
-        head = (
-            f"p, {OP_NUMBERS[stmt.name]}, {len(stmt.operands)}, {operands}, {index}, "
-            f"{int(options.index is not None)}, {self.place_number}"
-        )
         self.line(f"/* @{stmt.name} */")
         complete = "1"
-        if not waits and not options.is_async:
-            self.line(f"csl_vector({head});")
-        elif options.is_async:
-            self.line(f"csl_launch_async({head}, &(options){self._op_options(options)});")
+        if options.is_async:
+            self.line(f"csl_launch_async({head}, {self._op_options(options)});")
+        elif not waits:
+            self.line(f"csl_vector{form}({head});")
         else:
-            call = f"csl_launch_sync({head}, &(options){self._op_options(options)})"
-            self._wait_if(call)
+            call = "csl_launch_row" if form else "csl_launch_sync"
+            self._wait_if(f"{call}({head}, {self._op_options(options)})")
             complete = "p->complete"
         if stmt.result is not None:
             self._assign(stmt.result, complete)
@@ -127,7 +147,8 @@ class VectorWriter(CExpressions):
                       gate(options.on_control_unblock)]  # fmt: skip
         else:
             parts += ["ON_CONTROL_NONE", "-1", "GATE_NONE, 0"]
-        return f"{{{', '.join(parts)}}}"
+        written = ", ".join(parts)
+        return "&csl_no_options" if written == _NO_OPTIONS else f"&(options){{{written}}}"
 
     def _map(self, stmt: ir.MapOp) -> None:
         operands = [*stmt.sources, *([stmt.dst] if stmt.dst is not None else [])]
@@ -187,4 +208,4 @@ class VectorWriter(CExpressions):
         options = self._op_options(stmt.options)
         flags = f"{int(stmt.save_address)}, {int(stmt.options.is_async)}"
         bank = BANKS[stmt.bank]
-        self.line(f"csl_load_dsr(p, {bank}, {number}, {dsd}, {flags}, &(options){options});")
+        self.line(f"csl_load_dsr(p, {bank}, {number}, {dsd}, {flags}, {options});")

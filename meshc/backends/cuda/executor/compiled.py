@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from meshc.backends.cuda import library
+from meshc.backends.cuda.executor.launch_memory import launch_memory
 from meshc.backends.cuda.executor.symmetric import SymmetricMemory
 from meshc.support.native import Common, Toolchain
 
@@ -172,6 +173,8 @@ class Library:
         common = replace(_functions(), toolchain=CXX if toolchain == QUICK else None)
         built = toolchain.build(unit, own, "cuda-executor", common, parsed)
         self._library = ct.CDLL(str(built))
+        self._library.mc_memory_bytes.restype = ct.c_size_t
+        self._library.mc_give_memory.argtypes = [ct.c_void_p, ct.c_size_t]
         self.watched = hasattr(self._library, "mc_watch_arrays")
 
     def run(
@@ -241,6 +244,8 @@ class Library:
         addresses = (ct.c_void_p * len(held))(*(ct.addressof(cell) for cell in held))
         counts, message = _Counts(), ct.create_string_buffer(_MESSAGE_BYTES)
         given = _given(arguments)
+        needed = self._library.mc_memory_bytes(ct.byref(launch))
+        self._library.mc_give_memory(*launch_memory(needed))
         self._library.mc_give_arrays(given, len(given))
         entry = getattr(self._library, f"run_{kernel}")
         failed = entry(ct.byref(launch), addresses, ct.byref(counts), message, _MESSAGE_BYTES)

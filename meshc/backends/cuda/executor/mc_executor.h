@@ -15,10 +15,15 @@
 #include "mc_loads.h"
 #include "mc_memory.h"
 
-// The symbol ``run_KERNEL`` of the compiled library.
+// The symbol ``run_KERNEL`` of the compiled library. Arguments of several GPUs lie one behind the
+// other.
 #define MC_EXPORT(kernel)                                                                      \
+    static void enter_##kernel(const void* arguments) {                                        \
+        mc::call(kernel, (void* const*)arguments);                                             \
+    }                                                                                          \
     extern "C" __attribute__((visibility("default"))) int run_##kernel(                        \
         const mc::Launch* launch, void** arguments, mc::Counts* counts, char* message,         \
         size_t message_bytes) {                                                                \
-        return mc::run_kernel(kernel, launch, arguments, counts, message, message_bytes);      \
+        return mc::run(*launch, enter_##kernel, arguments, mc::pointer_bytes(kernel), counts,  \
+                       message, message_bytes);                                                \
     }

@@ -1,8 +1,6 @@
 // mc_launch.cc: grids of the executor, from the first block to the last.
 #include "mc_launch.h"
 
-#include <sys/mman.h>
-
 #include <cstdio>
 #include <cstring>
 #include <utility>
@@ -43,22 +41,6 @@ static void run_fiber() {
     yield();
     __builtin_unreachable();
 }
-
-// Pages that are given back at the end; ``at`` is null when there were not enough.
-struct Memory {
-    unsigned char* at;
-    size_t bytes;
-    explicit Memory(size_t bytes) : bytes(bytes) {
-        void* found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        at = found == MAP_FAILED ? nullptr : (unsigned char*)found;
-    }
-    ~Memory() {
-        if (at) munmap(at, bytes);
-    }
-    Memory(const Memory&) = delete;
-    Memory& operator=(const Memory&) = delete;
-};
 
 static void prepare(Fiber& f, unsigned char* stack) {
     MC_RACE(poison(stack, STACK_BYTES));
@@ -154,6 +136,27 @@ static void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char
     if (gpus::given) gpus::finish();
 }
 
+// Memory for the shared memory and the stacks of launches. It belongs to the host, which keeps it from
+// launch to launch, so that it need not be cleared for each.
+struct Memory {
+    unsigned char* at;
+    size_t bytes;
+};
+static Memory given;
+
+// How many blocks are alive at once.
+static u32 together(const Launch& l) {
+    return gpus::given || l.whole_grid ? l.blocks * gpus::count() : l.cluster;
+}
+
+// Shared memory of a block, rounded up to pages.
+static size_t shared_bytes(const Launch& l) { return (l.shared_bytes + 8191) / 4096 * 4096; }
+
+// One stack's room lies below the first, so that a stack that is too deep does not fault.
+static size_t stack_bytes(const Launch& l) {
+    return ((size_t)together(l) * l.threads + 1) * STACK_BYTES;
+}
+
 static bool refuse(const char* message) {
     snprintf(machine.message, sizeof machine.message, "%s", message);
     machine.failed = true;
@@ -176,6 +179,11 @@ static bool check(const Launch& l) {
     return true;
 }
 
+// The bytes that a launch takes of the host's memory; 0 for one that is refused.
+extern "C" __attribute__((visibility("default"))) size_t mc_memory_bytes(const Launch* l) {
+    return check(*l) ? together(*l) * shared_bytes(*l) + stack_bytes(*l) : 0;
+}
+
 int run(const Launch& launch, void (*kernel)(const void*), const void* arguments,
         size_t argument_bytes, Counts* counts, char* message, size_t message_bytes) {
     machine.launch = launch;
@@ -187,17 +195,16 @@ int run(const Launch& launch, void (*kernel)(const void*), const void* arguments
     machine.argument_bytes = argument_bytes;
     machine.copies.clear();
     machine.random.state = launch.seed;
-    machine.shared_bytes = (launch.shared_bytes + 8191) / 4096 * 4096;
+    machine.shared_bytes = shared_bytes(launch);
     if (check(launch)) {
         const u32 all = launch.blocks * gpus::count();
-        const u32 alive = gpus::given || launch.whole_grid ? all : launch.cluster;
-        // One stack's room below the first, so that a stack that is too deep does not fault.
-        Memory stacks(((size_t)alive * launch.threads + 1) * STACK_BYTES);
-        Memory shared((size_t)alive * machine.shared_bytes);
+        const u32 alive = together(launch);
+        unsigned char* const shared = given.at;
+        unsigned char* const stacks = given.at + alive * shared_bytes(launch) + STACK_BYTES;
         machine.fibers.assign((size_t)alive * launch.threads, Fiber{});
-        if (!stacks.at || !shared.at) refuse("not enough memory for the threads of a kernel");
+        if (given.bytes < mc_memory_bytes(&launch)) refuse("not enough memory for the threads of a kernel");
         for (u32 first = 0; first < all && !machine.failed; first += alive) {
-            run_batch(first, alive, stacks.at + STACK_BYTES, shared.at);
+            run_batch(first, alive, stacks, shared);
         }
         MC_RACE(stop());
     }
@@ -218,4 +225,10 @@ extern "C" __attribute__((visibility("default"))) void mc_give_arrays(const mc::
 // The GPUs of the next launches, and their memory; null for a single one.
 extern "C" __attribute__((visibility("default"))) void mc_give_gpus(mc::Gpus* gpus) {
     mc::gpus::given = gpus;
+}
+
+// Memory for the next launch.
+extern "C" __attribute__((visibility("default"))) void mc_give_memory(unsigned char* at,
+                                                                      size_t bytes) {
+    mc::given = {at, bytes};
 }

@@ -152,6 +152,13 @@ static inline double csl_f32_of(int64_t bits)
 }
 
 /* v modulo 2^bits, as a number of the type. */
+#define S8(v) ((int64_t)(int8_t)(v))
+#define S16(v) ((int64_t)(int16_t)(v))
+#define S32(v) ((int64_t)(int32_t)(v))
+#define U8(v) ((int64_t)(uint8_t)(v))
+#define U16(v) ((int64_t)(uint16_t)(v))
+#define U32(v) ((int64_t)(uint32_t)(v))
+
 static inline int64_t csl_wrap_u(uint64_t v, int bits)
 {
     return (int64_t)(bits == 64 ? v : v & ((1ull << bits) - 1));
@@ -277,6 +284,13 @@ int csl_launch_sync(pe *p, int op, int count, const operand *operands, int64_t i
                     int has_index, int place, const options *o);
 void csl_launch_async(pe *p, int op, int count, const operand *operands, int64_t index,
                       int has_index, int place, const options *o);
+/* The same for operands that are descriptor constants from `first` on, then `numbers` (0 or 1)
+ * numbers, without an index: most of a program's operations, which compile faster so. */
+void csl_vector_row(pe *p, int op, int first, int descriptors, int numbers, double number,
+                    int place);
+int csl_launch_row(pe *p, int op, int first, int descriptors, int numbers, double number,
+                   int place, const options *o);
+extern const options csl_no_options;
 void csl_load_dsr(pe *p, int bank, int64_t number, const dsd *d, int save, int is_async,
                   const options *o);
 void csl_set_dsr_base(pe *p, int64_t bank, int64_t number, int64_t addr);

@@ -242,3 +242,31 @@ void csl_launch_async(pe *p, int op, int count, const operand *operands, int64_t
     start_async(o, given);
     drop(o);
 }
+
+const options csl_no_options = {-1, GATE_NONE, 0, -1, 0, ON_CONTROL_NONE, -1, GATE_NONE, 0};
+
+static const operand *row(pe *p, operand *made, int first, int descriptors, int numbers,
+                          double number)
+{
+    for (int k = 0; k < descriptors; k++)
+        made[k] = (operand){p->k->d + first + k, NULL, 0};
+    if (numbers)
+        made[descriptors] = (operand){NULL, NULL, number};
+    return made;
+}
+
+void csl_vector_row(pe *p, int op, int first, int descriptors, int numbers, double number,
+                    int place)
+{
+    operand made[4];
+    csl_vector(p, op, descriptors + numbers, row(p, made, first, descriptors, numbers, number), 0,
+               0, place);
+}
+
+int csl_launch_row(pe *p, int op, int first, int descriptors, int numbers, double number,
+                   int place, const options *given)
+{
+    operand made[4];
+    return csl_launch_sync(p, op, descriptors + numbers,
+                           row(p, made, first, descriptors, numbers, number), 0, 0, place, given);
+}
