@@ -237,10 +237,11 @@ class CExpressions(ExpressionWriter):
     def _residue(self, node: ir.Expr, bits: int) -> str:
         """An unsigned number that equals ``node`` modulo 2^bits: sums, differences and products in
         it need not be wrapped, since what is around them will be."""
-        if isinstance(node, ir.Bin) and node.op in _MODULAR and not isinstance(node.type, Float):
-            if machine_int(node.type).bits >= bits:
-                self.cost += SCALAR.binary(node)
-                return f"({self._sum(node, bits)})"
+        if not isinstance(node, ir.Bin) or node.op not in _MODULAR or isinstance(node.type, Float):
+            return f"U({self.expr(node)})"
+        if machine_int(node.type).bits >= bits:
+            self.cost += SCALAR.binary(node)
+            return f"({self._sum(node, bits)})"
         return f"U({self.expr(node)})"
 
     def _int_bin(self, node: ir.Bin, kind: Int, left: str, right: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ctypes as ct
-import mmap
 from collections.abc import Iterable, Iterator
 from typing import Any
+
+from meshc.support.pages import pages
 
 _MARGIN = 64
 _LINE = 64
@@ -19,9 +20,8 @@ def memories(ends: Iterable[int]) -> Iterator[Any]:
     such, since many PEs would need more entries for small ones than a processor holds.
     """
     lengths = [_rounded(end + _MARGIN, 8) for end in ends]
-    block = mmap.mmap(-1, max(_LINE, sum(_rounded(length, _LINE) for length in lengths)))
-    if len(block) >= _LARGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        block.madvise(mmap.MADV_HUGEPAGE)
+    total = sum(_rounded(length, _LINE) for length in lengths)
+    block = pages(total, large=total >= _LARGE_PAGE)
     offset = 0
     for length in lengths:
         yield (ct.c_ubyte * length).from_buffer(block, offset)

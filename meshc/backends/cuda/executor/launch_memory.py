@@ -1,10 +1,12 @@
-"""Memory for stacks of threads and shared memory, which the launches of all libraries use in turn."""
+"""Memory for stacks and shared memory, which the launches of all libraries use in turn."""
 
 from __future__ import annotations
 
 import ctypes as ct
 import mmap
 import threading
+
+from meshc.support.pages import pages
 
 # With large pages, threads that take turns need fewer entries of the processor's table of pages.
 # Larger memory would be occupied whole, though a thread seldom uses much of its stack.
@@ -27,10 +29,8 @@ def launch_memory(count: int) -> tuple[int, int]:
     if _kept.memory is None or len(_kept.memory) < count:
         _kept.memory = None
         try:
-            memory = mmap.mmap(-1, max(count, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            memory = pages(count, large=count <= _MOST_IN_LARGE_PAGES)
         except OSError:
             return 0, 0
-        if count <= _MOST_IN_LARGE_PAGES and hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)
         _kept.memory, _kept.address = memory, ct.addressof(ct.c_char.from_buffer(memory))
     return _kept.address, len(_kept.memory)
