@@ -8,6 +8,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # The cores are those of the workers.
 os.environ.setdefault("MESHC_SIM_THREADS", "1")
 
+import gc
 import signal
 from functools import cache
 from importlib.util import find_spec
@@ -24,6 +25,10 @@ settings.register_profile("untimed", deadline=None)
 settings.register_profile("fewer", settings.get_profile("untimed"), max_examples=25)
 settings.load_profile("untimed")
 
+# Looking for cycles among the objects of all tests, as often as Python does by itself, would take a
+# sixth of the time.
+gc.set_threshold(50_000, 20, 50)
+
 # Shells start commands in the background with some signals ignored, and so would be all processes
 # that tests start; these are to hear what tests send them.
 for ignored in (signal.SIGINT, signal.SIGHUP):
@@ -36,6 +41,12 @@ def pytest_configure(config):
     """Tests that do not say how many examples they take have fewer where slow ones do not run."""
     if config.option.markexpr == "not slow":
         settings.load_profile("fewer")
+
+
+def pytest_collection_finish():
+    """What was collected stays to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 NEEDS = {

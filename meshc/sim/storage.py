@@ -2,9 +2,9 @@
 
 A file may come from anywhere. Reading builds nothing but the classes below, checks the type of each
 field against its annotation, and takes no name that could be anything but a name in the code
-generated from it. Descriptors, types and routes are equal when their fields are; each is written
-once and referred to by number, and so is each local variable, which is one object wherever it
-appears.
+generated from it. Descriptors, types, routes and functions are written once where they are equal,
+and referred to by number: classes of PEs have most functions in common. The local variables of a
+function, each of which is one object wherever it appears, are listed in front of it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from meshc.support.files import replace_file
 
 FILE_NAME = "program.sim"
 _MAX_EDGE, _MAX_BYTES = 4096, 1 << 16
-FORMAT, VERSION = "meshc simulator program", 2
+FORMAT, VERSION = "meshc simulator program", 3
 
 _NAME = re.compile(r"(?!__)\w*|[-+*/%&|^~<>=!]{1,3}", re.ASCII)
 _TEXT_FIELDS = ("place", "source")
@@ -60,7 +60,7 @@ CLASSES = _classes()
 
 def _shared(kind: type[Any]) -> bool:
     """Whether values of a class are written once and referred to."""
-    return issubclass(kind, ty.Type | tuple | routes.ColorConfig | ir.Var)
+    return issubclass(kind, ty.Type | tuple | routes.ColorConfig)
 
 
 def _field_names(kind: type[Any]) -> tuple[str, ...]:
@@ -91,12 +91,17 @@ class _Writer:
     def __init__(self) -> None:
         self.table: list[Any] = []
         self.numbers: dict[Any, int] = {}
+        self.variables: dict[ir.Var, int] = {}
 
     def value(self, value: Any) -> Any:
         """``value`` as a JSON value: scalars as they are, all else as a list with a tag."""
         kind = type(value)
         if kind in _PLAIN:
             return value
+        if kind is ir.Var:
+            return ["var", self.variables.setdefault(value, len(self.variables))]
+        if kind is ir.Function:
+            return self._function(value)
         if CLASSES.get(kind.__name__) is kind:
             return self._reference(value) if kind in SHARED else self._record(value)
         if isinstance(value, float):
@@ -119,13 +124,24 @@ class _Writer:
         return [name, *(self.value(getattr(value, field)) for field in FIELDS[name])]
 
     def _reference(self, value: Any) -> Any:
-        key = id(value) if isinstance(value, ir.Var) else (type(value), value)
+        key = type(value), value
         number = self.numbers.get(key)
         if number is None:
-            record = self._record(value)
-            number = self.numbers[key] = len(self.table)
-            self.table.append(record)
+            number = self._entered(key, self._record(value))
         return ["ref", number]
+
+    def _function(self, function: ir.Function) -> Any:
+        self.variables = {}
+        record = self._record(function)
+        listed = ["function", [self._record(var) for var in self.variables], record]
+        key = json.dumps(listed)
+        number = self.numbers.get(key)
+        return ["ref", self._entered(key, listed) if number is None else number]
+
+    def _entered(self, key: Any, record: Any) -> int:
+        number = self.numbers[key] = len(self.table)
+        self.table.append(record)
+        return number
 
 
 def dumps(value: program.Program) -> str:
@@ -147,6 +163,7 @@ class _Reader:
 
     def __init__(self) -> None:
         self.table: list[Any] = []
+        self.variables: list[ir.Var] = []
 
     def value(self, data: Any) -> Any:
         """The value that ``data`` describes. Raises :class:`Damaged`."""
@@ -156,13 +173,17 @@ class _Reader:
             raise Damaged(f"a bare {type(data).__name__}")
         if not data or not isinstance(data[0], str):
             raise Damaged("a list without a tag")
-        tag, parts = data[0], data[1:]
-        kind = CLASSES.get(tag)
-        if kind is not None:
-            return self._record(kind, parts)
+        tag = data[0]
+        if tag in CHECKED:
+            return self._record(tag, data)
+        parts = data[1:]
         match tag:
             case "ref":
-                return self._referred(parts)
+                return _referred(parts, self.table)
+            case "var":
+                return _referred(parts, self.variables)
+            case "function":
+                return self._function(*parts)
             case "list":
                 return [self.value(p) for p in parts]
             case "tuple":
@@ -177,24 +198,31 @@ class _Reader:
                 return _grid(*parts)
         raise Damaged(f"the unknown tag {tag!r}")
 
-    def _referred(self, parts: list[Any]) -> Any:
-        if len(parts) != 1 or type(parts[0]) is not int or not 0 <= parts[0] < len(self.table):
-            raise Damaged("a reference to nothing")
-        return self.table[parts[0]]
+    def _function(self, variables: list[Any], record: Any) -> Any:
+        self.variables = [self.value(variable) for variable in variables]
+        return self.value(record)
 
-    def _record(self, kind: type[Any], parts: list[Any]) -> Any:
-        fields = CHECKED[kind.__name__]
-        if len(parts) != len(fields):
-            raise Damaged(f"a {kind.__name__} of {len(parts)} fields instead of {len(fields)}")
-        values = []
-        for part, (name, conforms, code) in zip(parts, fields, strict=True):
-            value = part if type(part) in _PLAIN else self.value(part)
+    def _record(self, name: str, data: list[Any]) -> Any:
+        kind, fields = CHECKED[name]
+        if len(data) != len(fields) + 1:
+            raise Damaged(f"a {name} of {len(data) - 1} fields instead of {len(fields)}")
+        values, read = [], self.value
+        for position, (field, conforms, code) in enumerate(fields, 1):
+            value = data[position]
+            if type(value) not in _PLAIN:
+                value = read(value)
             if not conforms(value):
-                raise Damaged(f"a {kind.__name__} whose {name} is {value!r}"[:200])
+                raise Damaged(f"a {name} whose {field} is {value!r}"[:200])
             if code and type(value) is str:
                 _check_name(value)
             values.append(value)
         return kind(*values)
+
+
+def _referred(parts: list[Any], entries: list[Any]) -> Any:
+    if len(parts) != 1 or type(parts[0]) is not int or not 0 <= parts[0] < len(entries):
+        raise Damaged("a reference to nothing")
+    return entries[parts[0]]
 
 
 def _grid(rows: int, columns: int, packed: str) -> Any:
@@ -222,6 +250,8 @@ def conforming(hint: Any) -> Callable[[Any], bool]:
         return lambda value: True
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
+        if int not in args and not any(map(typing.get_origin, args)):
+            return lambda value: isinstance(value, args)
         options = [conforming(option) for option in args]
         return lambda value: any(option(value) for option in options)
     if origin is list:
@@ -261,7 +291,8 @@ def _checked(kind: type[Any]) -> tuple[tuple[str, Callable[[Any], bool], bool], 
     )
 
 
-CHECKED = {name: _checked(kind) for name, kind in CLASSES.items()}
+CHECKED = {name: (kind, _checked(kind)) for name, kind in CLASSES.items()}
+"""Each class with its fields."""
 
 
 def loads(text: str) -> program.Program:
@@ -295,6 +326,7 @@ def _check_extents(found: program.Program) -> None:
     if not (0 < found.width <= _MAX_EDGE and 0 < found.height <= _MAX_EDGE):
         raise Damaged(f"a rectangle of {found.width} by {found.height} PEs")
     _check_grids(found)
+    named: dict[int, set[str]] = {}
     for pe in found.classes:
         stretches = [(s.addr, s.size) for s in pe.symbols]
         stretches += [(addr, len(data)) for addr, data in pe.image] + [(0, pe.end)]
@@ -302,7 +334,7 @@ def _check_extents(found: program.Program) -> None:
             addr >= 0 and size >= 0 and addr + size <= _MAX_BYTES for addr, size in stretches
         ):
             raise Damaged(f"memory of '{pe.name}' outside of a PE")
-        missing = sorted(named_functions(pe) - {f.name for f in pe.functions})
+        missing = sorted(named_functions(pe, named) - {f.name for f in pe.functions})
         if missing:
             raise Damaged(f"a function '{missing[0][:40]}' that '{pe.name}' lacks")
 
@@ -320,18 +352,28 @@ def _check_grids(found: program.Program) -> None:
             raise Damaged(f"a route of color {color} that is not there")
 
 
-def named_functions(pe: program.PeProgram) -> set[str]:
-    """Functions that tasks, exports and code name."""
+def named_functions(pe: program.PeProgram, known: dict[int, set[str]]) -> set[str]:
+    """Functions that tasks, exports and code name; ``known`` has those of functions by identity,
+    since classes share functions."""
     tables = (pe.data_tasks, pe.local_tasks, pe.control_tasks, pe.teardown, pe.empty_handlers)
     found = {name for table in tables for name in table.values()}
     found |= {export.fn for export in pe.exports.values() if export.kind == "fn"}
     for function in pe.functions:
-        for stmt in control_flow.statements(function.body):
-            if isinstance(stmt, ir.CallFn):
-                found.add(stmt.name)
-            for expr in control_flow.expressions(stmt):
-                inner = control_flow.inside(expr)
-                found |= {part.name for part in inner if isinstance(part, ir.FnAddr)}
+        names = known.get(id(function))
+        if names is None:
+            names = known[id(function)] = _named_in(function)
+        found |= names
+    return found
+
+
+def _named_in(function: ir.Function) -> set[str]:
+    found = set()
+    for stmt in control_flow.statements(function.body):
+        if isinstance(stmt, ir.CallFn):
+            found.add(stmt.name)
+        for expr in control_flow.expressions(stmt):
+            inner = control_flow.inside(expr)
+            found |= {part.name for part in inner if isinstance(part, ir.FnAddr)}
     return found
 
 

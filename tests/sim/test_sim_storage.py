@@ -101,7 +101,7 @@ def pe_program(functions: list[ir.Function], data: bytes, slots: list[Any]) -> P
         functions, {1: "f"}, {}, {}, {}, {}, {2: 3}, {}, [("local", 4)], [], [],
         {"x": Export("x", "data", ty.U16, 8)}, [], {5: ColorConfig()}, [], 1, ["text"], {}, {},
     )  # fmt: skip
-    missing = named_functions(found) - {f.name for f in functions}
+    missing = named_functions(found, {}) - {f.name for f in functions}
     found.functions += [ir.Function(name, [], ty.VOID) for name in sorted(missing)]
     return found
 
