@@ -8,7 +8,6 @@ from importlib import import_module
 
 from meshc.cli.signals import Signals
 
-
 # Compilers make many objects that stay: looking for cycles among them as often as Python does by
 # itself takes up to a tenth of the time.
 _SELDOM = 50_000, 20, 50
