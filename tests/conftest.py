@@ -16,9 +16,14 @@ from importlib.util import find_spec
 import pytest
 from hypothesis import settings
 
+from meshc.backends.cuda.toolchain.nvrtc import find_nvrtc
 from meshc.backends.cuda.toolchain.toolkit import find_compiler
 from meshc.frontend.checkpoints import find_packaged_weights
 from meshc.support.diagnostics import MeshcError
+
+# Tests that do not compare compilers take the faster one.
+if find_nvrtc() is not None:
+    os.environ.setdefault("MESHC_CUDA_COMPILER", "nvrtc")
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("untimed", deadline=None)

@@ -72,7 +72,7 @@ def own_cache(tmp_path, monkeypatch):
 @pytest.fixture
 def bare(monkeypatch):
     """A machine on which no part of a toolkit is found."""
-    for name in ("NVCC", "NVCC_CCBIN", "CUDA_HOME", "CUDA_PATH"):
+    for name in ("NVCC", "NVCC_CCBIN", "CUDA_HOME", "CUDA_PATH", "MESHC_CUDA_COMPILER"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr(locations, "_wheel_folders", list)
@@ -260,8 +260,16 @@ def test_a_cache_that_cannot_be_written_is_no_fault(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(not all(FOUND.values()), reason="needs both compilers")
-def test_compilers_do_not_share_what_is_kept(own_cache):
+def test_nvcc_is_taken_where_both_are_there_unless_a_name_is_given(monkeypatch):
+    monkeypatch.delenv("MESHC_CUDA_COMPILER", raising=False)
     assert toolkit.find_compiler().name.startswith("nvcc")
+    monkeypatch.setenv("MESHC_CUDA_COMPILER", "nvrtc")
+    assert toolkit.find_compiler().name.startswith("NVRTC")
+    assert toolkit.find_compiler("nvcc").name.startswith("nvcc")
+
+
+@pytest.mark.skipif(not all(FOUND.values()), reason="needs both compilers")
+def test_compilers_do_not_share_what_is_kept(own_cache):
     for compiler in FOUND:
         toolkit.compile_cubin(PLAIN, compiler=compiler)
     assert len(list(own_cache.glob("*/*"))) == 2
@@ -279,6 +287,14 @@ def test_a_missing_compiler_is_said_in_words(compiler, bare):
 def test_a_wrong_nvcc_variable_is_said_in_words(bare):
     bare.setenv("NVCC", "/nonexistent/nvcc")
     with pytest.raises(MeshcError, match=r"\[cuda-toolkit\]: \$NVCC names no program"):
+        toolkit.compile_cubin(SMALL)
+
+
+def test_a_wrong_name_of_a_compiler_is_said_in_words(monkeypatch):
+    monkeypatch.setenv("MESHC_CUDA_COMPILER", "clang")
+    with pytest.raises(
+        MeshcError, match=r"\[cuda-toolkit\]: \$MESHC_CUDA_COMPILER names no compiler: clang"
+    ):
         toolkit.compile_cubin(SMALL)
 
 

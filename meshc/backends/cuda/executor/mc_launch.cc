@@ -1,6 +1,8 @@
 // mc_launch.cc: grids of the executor, from the first block to the last.
 #include "mc_launch.h"
 
+#include <sys/mman.h>
+
 #include <cstdio>
 #include <cstring>
 #include <utility>
@@ -136,13 +138,30 @@ static void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char
     if (gpus::given) gpus::finish();
 }
 
-// Memory for the shared memory and the stacks of launches. It belongs to the host, which keeps it from
-// launch to launch, so that it need not be cleared for each.
-struct Memory {
+// Memory for the shared memory and the stacks of a launch: the host's, which keeps it from launch to
+// launch so that it need not be cleared for each, or else pages that are given back at the end.
+struct Pages {
     unsigned char* at;
     size_t bytes;
 };
-static Memory given;
+static Pages given_pages;
+
+struct Memory {
+    unsigned char* at;  // null where there was not enough
+    size_t owned;
+    explicit Memory(size_t bytes) : at(given_pages.at), owned(given_pages.bytes < bytes ? bytes : 0) {
+        if (!owned) return;
+        void* found = mmap(nullptr, owned, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        at = found == MAP_FAILED ? nullptr : (unsigned char*)found;
+    }
+    ~Memory() {
+        if (owned && at) munmap(at, owned);
+        given_pages = {};
+    }
+    Memory(const Memory&) = delete;
+    Memory& operator=(const Memory&) = delete;
+};
 
 // How many blocks are alive at once.
 static u32 together(const Launch& l) {
@@ -199,12 +218,12 @@ int run(const Launch& launch, void (*kernel)(const void*), const void* arguments
     if (check(launch)) {
         const u32 all = launch.blocks * gpus::count();
         const u32 alive = together(launch);
-        unsigned char* const shared = given.at;
-        unsigned char* const stacks = given.at + alive * shared_bytes(launch) + STACK_BYTES;
+        const Memory memory(mc_memory_bytes(&launch));
+        unsigned char* const stacks = memory.at + alive * shared_bytes(launch) + STACK_BYTES;
         machine.fibers.assign((size_t)alive * launch.threads, Fiber{});
-        if (given.bytes < mc_memory_bytes(&launch)) refuse("not enough memory for the threads of a kernel");
+        if (!memory.at) refuse("not enough memory for the threads of a kernel");
         for (u32 first = 0; first < all && !machine.failed; first += alive) {
-            run_batch(first, alive, stacks, shared);
+            run_batch(first, alive, stacks, memory.at);
         }
         MC_RACE(stop());
     }
@@ -227,8 +246,8 @@ extern "C" __attribute__((visibility("default"))) void mc_give_gpus(mc::Gpus* gp
     mc::gpus::given = gpus;
 }
 
-// Memory for the next launch.
+// Memory for the next launch, if it is enough.
 extern "C" __attribute__((visibility("default"))) void mc_give_memory(unsigned char* at,
                                                                       size_t bytes) {
-    mc::given = {at, bytes};
+    mc::given_pages = {at, bytes};
 }

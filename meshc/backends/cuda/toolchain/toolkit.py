@@ -6,6 +6,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import os
 import re
 import subprocess
 from collections import Counter
@@ -29,6 +30,7 @@ _FINDERS: dict[CompilerName, Callable[[], Compiler | None]] = {
     "nvcc": find_nvcc,
     "nvrtc": find_nvrtc,
 }
+_VARIABLE = "MESHC_CUDA_COMPILER"
 _MISSING = {
     None: "CUDA compiler",
     "nvcc": "nvcc (and the host compiler that it needs)",
@@ -53,10 +55,12 @@ class Cubin:
 
 
 def find_compiler(name: CompilerName | None = None) -> Compiler:
-    """The compiler of that name, or nvcc where it is installed and NVRTC otherwise.
+    """The compiler of that name or of ``$MESHC_CUDA_COMPILER``; without a name nvcc where it is
+    installed, and NVRTC otherwise.
 
     Raises MeshcError ``cuda-toolkit`` when there is none.
     """
+    name = name or _preferred()
     for known, find in _FINDERS.items():
         if name in (None, known) and (found := find()) is not None:
             return found
@@ -68,6 +72,16 @@ def find_compiler(name: CompilerName | None = None) -> Compiler:
         ),
         help=HELP,
     )
+
+
+def _preferred() -> CompilerName | None:
+    given = os.environ.get(_VARIABLE)
+    if given:
+        for name in _FINDERS:
+            if given == name:
+                return name
+        fail("cuda-toolkit", f"${_VARIABLE} names no compiler: {given}", help="'nvcc' or 'nvrtc'")
+    return None
 
 
 def compile_cubin(text: str, arch: str = "sm_90a", compiler: CompilerName | None = None) -> Cubin:
