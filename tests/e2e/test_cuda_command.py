@@ -100,7 +100,10 @@ def run(program, backend="cuda", driver=None, **variables):
         ({"FAKE_DRIVER_SET": "memory=65536"}, "error[cuda-memory]: "),
         ({"FAKE_DRIVER_SET": "clusters=0"}, "error[cuda-cluster]: kernel '"),
         ({"FAKE_DRIVER_FAIL": "cuStreamSynchronize=700"}, "error[cuda-fault]: a kernel failed"),
-        ({"NVCC": "/nonexistent/nvcc", "MESHC_CUDA_COMPILER": ""}, "error[cuda-toolkit]: $NVCC names no"),
+        (
+            {"NVCC": "/nonexistent/nvcc", "MESHC_CUDA_COMPILER": ""},
+            "error[cuda-toolkit]: $NVCC names no",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_and_the_exit_is_1(program, variables, error):
