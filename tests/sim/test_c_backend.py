@@ -156,7 +156,7 @@ def loaded(folder: Path, options: Options) -> Any:
 
 
 @needs_compiler
-@pytest.mark.parametrize(("few", "used"), [(0, build.C), (1, build.QUICK)])
+@pytest.mark.parametrize(("few", "used"), [(0, build.CODE), (1, build.QUICK)])
 def test_code_that_few_pes_run_is_optimised_less(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few: int, used: Toolchain
 ) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from meshc.sim.cgen import structs
-from meshc.sim.cgen.build import QUICK, C, program_library
+from meshc.sim.cgen.build import CODE, QUICK, program_library
 from meshc.sim.cgen.classes import CodeClass, options_of, prepare
 from meshc.sim.cgen.emit import emit
 from meshc.sim.cgen.expressions import member
@@ -89,7 +89,7 @@ class CMachine(Common):
         classes, pes = program.classes, Counter(program.tiles.values())
         groups = emit(classes, KNOWN_OPERATIONS)
         running = [sum(pes[member.number] for member in group.members) for group in groups]
-        toolchains = [C if count > _FEW_PES else QUICK for count in running]
+        toolchains = [CODE if count > _FEW_PES else QUICK for count in running]
         wanted = [(group.text, chain) for group, chain in zip(groups, toolchains, strict=True)]
         once = list(dict.fromkeys(wanted))
         with ThreadPoolExecutor(os.cpu_count()) as pool:
