@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import layered_prefill as benchmark
 
-SEEDS = 5
+SEEDS = 3
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
+from importlib import import_module
+from typing import Any
 
 import numpy as np
 
@@ -19,25 +21,29 @@ from meshc.frontend.checkpoints.tensor_source import (
 )
 from meshc.support.diagnostics import fail
 
-try:
-    from gguf.constants import GGMLQuantizationType
-    from gguf.quants import dequantize
-
-    _INSTALLED = True
-except ImportError:
-    _INSTALLED = False
-
-
 # Q4_0, Q4_1 and Q8_0: blocks of 32 codes with one scale.
 _KEPT = (2, 3, 8)
+
+
+def _part(name: str) -> Any:
+    """A module of the package, which takes a tenth of a second to import."""
+    return import_module(f"gguf.{name}")
+
+
+@cache
+def _installed() -> bool:
+    try:
+        return _part("quants") is not None
+    except ImportError:
+        return False
 
 
 def gguf_type_name(type_id: int) -> str:
     """The format's word for a tensor type, as far as it is known."""
     if type_id in ENCODINGS:
         return ENCODINGS[type_id].name
-    if _INSTALLED and type_id in list(GGMLQuantizationType):
-        return str(GGMLQuantizationType(type_id).name)
+    if _installed() and type_id in list(_part("constants").GGMLQuantizationType):
+        return str(_part("constants").GGMLQuantizationType(type_id).name)
     return f"type {type_id}"
 
 
@@ -45,7 +51,7 @@ class GgufWeights:
     """The tensors of one GGUF file. Raises ``missing-extra`` without the ``gguf`` package."""
 
     def __init__(self, header: GgufHeader) -> None:
-        if not _INSTALLED:
+        if not _installed():
             fail_missing_extra("gguf", f"reading the weights in '{header.path}'")
         self.header = header
 
@@ -108,4 +114,5 @@ def _dequantize(type_id: int, rows: np.ndarray) -> np.ndarray:
     with np.errstate(all="ignore"):
         if type_id == MXFP4:
             return decode_mxfp4(rows)
-        return np.asarray(dequantize(rows, GGMLQuantizationType(type_id)), dtype=np.float32)
+        kind = _part("constants").GGMLQuantizationType(type_id)
+        return np.asarray(_part("quants").dequantize(rows, kind), dtype=np.float32)
