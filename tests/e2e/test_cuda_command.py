@@ -5,13 +5,17 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
+from reduced import each
 
 from meshc.backends.cuda.executor import CXX
+from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.cli import main
+from meshc.support.diagnostics import MeshcError
 from meshc.support.native import Toolchain
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +74,10 @@ def program(tmp_path_factory):
     out, driver = str(place / "out"), place / "driver"
     done = meshc("compile", model, "--target", "cuda", "--dtype", "f16", "--seq", "32", "-o", out)
     assert done.returncode == 0, done.stderr
+    # Some versions of NVRTC load the driver, and none is made for the fake.
+    with suppress(MeshcError):  # where there is no compiler, what needs one is skipped
+        for kernels in sorted((place / "out").rglob("*.cu")):
+            compile_cubin(kernels.read_text(encoding="utf-8"))
     driver.mkdir()
     sources, headers = (
         {p.name: p.read_text(encoding="utf-8") for p in FAKE.glob(f"*.{kind}")} for kind in "ch"
@@ -92,19 +100,28 @@ def run(program, backend="cuda", driver=None, **variables):
 @pytest.mark.cuda_compiler
 @pytest.mark.parametrize(
     ("variables", "error"),
-    [
-        ({"FAKE_DRIVER_SET": "devices=0"}, "error[cuda-device]: the driver finds no GPU"),
-        ({"FAKE_DRIVER_SET": "major=8"}, "error[cuda-device]: no device runs these kernels"),
-        ({"FAKE_DRIVER_SET": "version=11080"}, "error[cuda-driver]: the driver is for CUDA 11.8"),
-        ({"FAKE_DRIVER_FAIL": "cuModuleLoadData=222"}, "error[cuda-driver]: the driver, for CUDA"),
-        ({"FAKE_DRIVER_SET": "memory=65536"}, "error[cuda-memory]: "),
-        ({"FAKE_DRIVER_SET": "clusters=0"}, "error[cuda-cluster]: kernel '"),
-        ({"FAKE_DRIVER_FAIL": "cuStreamSynchronize=700"}, "error[cuda-fault]: a kernel failed"),
-        (
-            {"NVCC": "/nonexistent/nvcc", "MESHC_CUDA_COMPILER": ""},
-            "error[cuda-toolkit]: $NVCC names no",
-        ),
-    ],
+    each(
+        [
+            ({"FAKE_DRIVER_SET": "devices=0"}, "error[cuda-device]: the driver finds no GPU"),
+            ({"FAKE_DRIVER_SET": "major=8"}, "error[cuda-device]: no device runs these kernels"),
+            (
+                {"FAKE_DRIVER_SET": "version=11080"},
+                "error[cuda-driver]: the driver is for CUDA 11.8",
+            ),
+            (
+                {"FAKE_DRIVER_FAIL": "cuModuleLoadData=222"},
+                "error[cuda-driver]: the driver, for CUDA",
+            ),
+            ({"FAKE_DRIVER_SET": "memory=65536"}, "error[cuda-memory]: "),
+            ({"FAKE_DRIVER_SET": "clusters=0"}, "error[cuda-cluster]: kernel '"),
+            ({"FAKE_DRIVER_FAIL": "cuStreamSynchronize=700"}, "error[cuda-fault]: a kernel failed"),
+            (
+                {"NVCC": "/nonexistent/nvcc", "MESHC_CUDA_COMPILER": ""},
+                "error[cuda-toolkit]: $NVCC names no",
+            ),
+        ],
+        2,
+    ),
 )
 def test_what_is_wrong_is_said_and_the_exit_is_1(program, variables, error):
     done = run(program, **variables)

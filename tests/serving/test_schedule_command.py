@@ -6,6 +6,7 @@ import sys
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from reduced import crossed
 
 from meshc.cli import main
 from meshc.driver.served_models import served_model
@@ -23,8 +24,10 @@ def schedule(capsys, *words, code=0):
     return capsys.readouterr()
 
 
-@pytest.mark.parametrize("policy", ["chunked", "layered", "combined", "disaggregated"])
-@pytest.mark.parametrize("trace", ["arxiv", "sharegpt"])
+@pytest.mark.parametrize(
+    ("policy", "trace"),
+    crossed(["chunked", "layered", "combined", "disaggregated"], ["arxiv", "sharegpt"]),
+)
 def test_json_has_bands(capsys, policy, trace):
     words = ["qwen3-30b-a3b", "--policy", policy, "--trace", trace, *QUICK, "--json"]
     first = schedule(capsys, *words).out

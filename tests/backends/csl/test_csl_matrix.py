@@ -10,6 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 from csl_runs import compiled, emit, run_files
+from reduced import crossed
 
 from meshc.support.diagnostics import MeshcError
 
@@ -140,10 +141,10 @@ def check(case, folder, monkeypatch):
     assert np.all(np.abs(result - exact) <= bound(x, w, exact, case.types, given))
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize(("algo", "types", "mesh", "size", "code", "letter"), REFUSED)
-def test_what_is_refused(algo, types, mesh, size, code, letter, arch, tmp_path):
+@pytest.mark.parametrize(("refused", "arch"), crossed(REFUSED, ARCHS))
+def test_what_is_refused(refused, arch, tmp_path):
     """With the letter of PLMR that is violated, before anything is emitted."""
+    algo, types, mesh, size, code, letter = refused
     case = Case(algo, arch, types, mesh, size, given=algo == "transposed")
     with pytest.raises(MeshcError) as caught:
         emit(compiled(case.program, tmp_path, **case.options()))
