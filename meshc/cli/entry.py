@@ -9,7 +9,7 @@ from importlib import import_module
 from meshc.cli.signals import Signals
 
 # Compilers make many objects that stay: looking for cycles among them as often as Python does by
-# itself takes up to a tenth of the time.
+# itself takes some 6 % of the time that a model for a wafer compiles in.
 _SELDOM = 50_000, 20, 50
 
 

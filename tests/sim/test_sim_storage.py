@@ -149,6 +149,22 @@ def test_round_trip_and_damage(compiled: Program, damages: list[tuple[float, int
             assert problem.args[0]
 
 
+def test_equal_functions_of_classes_are_written_once() -> None:
+    def made(result: int) -> ir.Function:
+        var = ir.Var("v", ty.I16)
+        assign = ir.SetLocal("", var, ir.Const(ty.I16, result))
+        body: list[ir.Stmt] = [assign, ir.Return("", ir.Local(ty.I16, var))]
+        return ir.Function("f", [], ty.I16, body)
+
+    classes = [pe_program([made(number)], b"", []) for number in (7, 7, 8)]
+    compiled = Program(
+        "wse3", 3, 1, (10, 3), (4, 1), classes, {(x, 0): x for x in range(3)}, {}, [], {}
+    )
+    first, second, third = (pe.functions[0] for pe in loads(dumps(compiled)).classes)
+    assert first is second and third is not first
+    assert third.body[0].value.value == 8  # type: ignore[attr-defined]
+
+
 def test_special_numbers_survive() -> None:
     values = [float("inf"), -0.0, 2.0**-149, 1 << 63]
     functions = [ir.Function("f", [], ty.VOID, [ir.Return("", ir.Const(ty.F32, v))])

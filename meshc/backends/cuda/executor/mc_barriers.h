@@ -1,7 +1,6 @@
 // mc_barriers.h: barriers of threads, meetings of a warp and mbarriers, for the executor.
 #pragma once
 
-#include <cmath>
 #include <cstring>
 
 #include "mc_fibers.h"

@@ -157,7 +157,6 @@ struct Memory {
     }
     ~Memory() {
         if (owned && at) munmap(at, owned);
-        given_pages = {};
     }
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
@@ -227,6 +226,7 @@ int run(const Launch& launch, void (*kernel)(const void*), const void* arguments
         }
         MC_RACE(stop());
     }
+    given_pages = {};
     if (counts) *counts = machine.counts;
     if (message && message_bytes) snprintf(message, message_bytes, "%s", machine.message);
     return machine.failed ? 1 : 0;
