@@ -220,7 +220,7 @@ class WaferHost:
         """``folder`` is not needed any more afterwards. ``trace`` is where :meth:`stop` writes what
         happened, in a run of one program. Queues hold what the hardware's do. Raises ``no-tokens``,
         ``run-refused`` and what compiling the program raises."""
-        # The simulator takes a sixth of the time of a start, and only these programs need it.
+        # The simulator takes a tenth of the time of a start, and only these programs need it.
         simulator = import_module("meshc.sim.running")
         with ExitStack() as stack:
             scratch = stack.enter_context(scratch_folder())
