@@ -52,6 +52,7 @@ MOST_REGISTERS = 168
 
 _BARRIER_BYTES = 16 * MOST_STAGES + 32
 _ALIGNMENT = 128
+SUMS_COST = 1.17  # by which sums between two blocks lengthen a product (docs/performance.md)
 
 
 @dataclass(frozen=True)
@@ -379,9 +380,8 @@ def product_plan(
 def product_cluster(width: int, rows: int, batch: int, cores: int, limits: Sequence[int]) -> int:
     """Blocks that share the width of such a product on ``cores`` cores.
 
-    Two where rows then divide better over the cores (a hundredth is asked for, about what the sums
-    between blocks cost), more only where a block has no room for the vectors beside a ring that
-    keeps memory busy.
+    Two where rows divide better by what sums between blocks cost, more only where a block has no
+    room for the vectors beside a ring that keeps memory busy.
     """
     plans = {c: product_memory(width, batch, c, limits) for c in PRODUCT_CLUSTERS}
     good = [c for c, plan in plans.items() if _keeps_busy(plan)]
@@ -390,7 +390,7 @@ def product_cluster(width: int, rows: int, batch: int, cores: int, limits: Seque
     groups = -(-rows // FRAGMENT)
     if good[:2] == [1, 2] and groups >= cores:
         alone, shared = (-(-groups * c // cores) / c for c in (1, 2))
-        return 2 if shared < 0.99 * alone else 1
+        return 2 if shared * SUMS_COST < alone else 1
     return good[0]
 
 

@@ -19,6 +19,7 @@ from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE, TURNS
 from meshc.backends.cuda import CpuNode, LanguageModel
 from meshc.backends.cuda.driver import gpu_machine
 from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.launch import Kernel as LoadedKernel
 from meshc.backends.cuda.driver.rank_machine import RankMachine
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, Library, Mode, modes
 from meshc.backends.cuda.executor.streams import (
@@ -426,6 +427,8 @@ def cubins_of(found):
 @executor
 @pytest.mark.parametrize("checked", [False, True])
 def test_a_gpu_captures_both_streams_and_computes_what_the_cpu_does(checked, monkeypatch):
+    # As if no two of their blocks found room on a multiprocessor.
+    monkeypatch.setattr(LoadedKernel, "may_start_early", lambda kernel, grid: True)
     found, texts, tensors = of_one_rank()
     node = CpuNode(found.kernels, texts, 1, toolchain=QUICK)
     wanted = LanguageModel(found, node, tensors).prefill(PROMPT)

@@ -112,7 +112,8 @@ def test_a_rank_captures_a_step_and_computes_what_the_cpu_does(transport, monkey
     assert len(fake.calls("cuStreamBeginCapture_v2")) == 1
     assert len(fake.calls("cuGraphLaunch")) == len(PROMPT)
     launches = fake.calls("cuLaunchKernelEx")
-    assert ["programmatic" in line for line in launches] == [n > 0 for n in range(len(launches))]
+    # Two blocks of each find room on a multiprocessor (Kernel.may_start_early).
+    assert not any("programmatic" in line for line in launches)
     assert fake.live == 0
 
 

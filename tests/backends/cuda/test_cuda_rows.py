@@ -158,8 +158,10 @@ def test_clusters_share_the_width_for_balance_and_room():
     def cluster(batch, width, rows):
         return plan(RowsProduct(batch, width, rows, "f16")).cluster
 
-    # 1376 row groups: 11 for some of 132 blocks, or 10.5 for all; 2048 divide either way.
-    assert cluster(1, 4096, 22016) == 2
+    # 133 row groups: 2 for one of 132 blocks, or 1.5; 1376 are 11 for some, or 10.5 for all, which
+    # sums between blocks would cost more than they save.
+    assert cluster(1, 4096, 133 * 16) == 2
+    assert cluster(1, 4096, 22016) == 1
     assert cluster(1, 4096, 132 * 16 * 3) == 1
     # Vectors of 8 x 11008 values of two bytes leave no room in one block.
     assert cluster(8, 11008, 4096) > 1

@@ -51,7 +51,10 @@ class GpuMachine:
         cubins = _compiled([texts[name] for name in files], compiler)
         loaded = {name: device.load(cubin) for name, cubin in zip(files, cubins, strict=True)}
         for name, kernel in kernels.items():
-            grid = Grid(kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes)
+            grid = Grid(
+                kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes,
+                kernel.whole_grid,
+            )  # fmt: skip
             self._kernels[name] = loaded[kernel.file][name], grid
         self._beside: Stream | None = None  # of communication, once it is needed
         self._memory: dict[str, tuple[Buffer, tuple[int, ...], DTypeLike]] = {}
@@ -117,9 +120,8 @@ class GpuMachine:
                 early[one.stream] = False
             kernel, grid = self._kernels[one.launch.kernel]
             arguments = [self._argument(a, layer) for a in one.launch.arguments]
-            kernel.launch(
-                grid, arguments, stream, programmatic=early[one.stream] and not self.checked
-            )
+            overlaps = early[one.stream] and not self.checked and kernel.may_start_early(grid)
+            kernel.launch(grid, arguments, stream, programmatic=overlaps)
             early[one.stream] = not one.records
             if one.records:
                 events[one.records] = stream.record()
@@ -137,7 +139,7 @@ class GpuMachine:
             kernel, grid = self._kernels[launch.kernel]
             arguments = [self._argument(a, layer) for a in launch.arguments]
             # Kernels wait themselves for the one in front of them, which the first one has not.
-            early = n > 0 and not self.checked
+            early = n > 0 and not self.checked and kernel.may_start_early(grid)
             kernel.launch(grid, arguments, stream, programmatic=early)
             if self.checked:
                 stream.synchronize()

@@ -10,6 +10,7 @@ from meshc.backends.cuda.driver.device_memory import argument_bytes
 from meshc.backends.cuda.driver.driver_api import LaunchAttribute, LaunchConfig
 from meshc.backends.cuda.driver.streams import Stream
 from meshc.backends.cuda.executor import Grid
+from meshc.backends.cuda.kernels.arena import CORE_BYTES, RESERVED_BYTES
 from meshc.backends.cuda.toolchain.cubin import KernelResources
 from meshc.backends.cuda.toolchain.toolkit import Cubin
 from meshc.support.diagnostics import fail
@@ -56,6 +57,17 @@ class Kernel:
         if code:
             self._context.driver.explain("cuOccupancyMaxActiveClusters", code, self._asking(grid))
         return count.value
+
+    def may_start_early(self, grid: Grid) -> bool:
+        """Whether the grid may start while the one in front of it ends: where no two of its blocks
+        find room on a multiprocessor.
+
+        Of other grids two blocks take the room that the one in front left, on a half of the
+        multiprocessors, and so does the next grid on the other half: a step of Llama-2-7B took
+        5.0 ms in place of 3.7 on an H200.
+        """
+        held = grid.shared_bytes + self.needs.shared_bytes + RESERVED_BYTES
+        return 2 * held > CORE_BYTES
 
     def launch(
         self, grid: Grid, arguments: Sequence[object], stream: Stream, programmatic: bool = False

@@ -14,7 +14,8 @@ static Node node_of(const Object* f, const Config* c, void** arguments) {
         if (c->attributes[i].id == 6) programmatic = c->attributes[i].value.flag;
         if (c->attributes[i].id == 2) cooperative = c->attributes[i].value.flag;
     }
-    node.launch.whole_grid = cooperative;
+    /* Blocks that wait for each other are launched in one of both ways. */
+    node.launch.whole_grid = cooperative || programmatic;
     size_t size = sizeof node.text;
     size_t at = snprintf(node.text, size, "%s grid=%u block=%u cluster=%u shared=%u", f->name,
                          c->grid[0], c->block[0], node.launch.cluster, c->shared);
