@@ -381,7 +381,7 @@ def _files(
         return _with_choice(files, choice)
     if request.target == "cuda":
         splitting = splitting_of(request, loaded, report)
-        how = request.page, request.collectives, request.chunk or 0, splitting
+        how = request.page, request.collectives, request.chunk or 0, splitting, request.persistent
         return cuda.emit(modules["decode"], loaded.name, *how)
     return emit(modules, host)
 

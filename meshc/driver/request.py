@@ -64,7 +64,8 @@ class CompileRequest:
     the cache; ``gpus`` are those that a model is dealt to, whose ``collectives`` add up in the
     switch (``multimem``) or by loads from each peer (``peers``); ``overlap`` says which chunks they
     read in two halves beside each other: ``none``, those that the cost of a node is lower for
-    (``auto``), or all with that many tokens in the first half. ``keep_quantised`` are weights
+    (``auto``), or all with that many tokens in the first half; a ``persistent`` decode step is one
+    kernel, whose blocks stay on their multiprocessors. ``keep_quantised`` are weights
     that stay quantised in the memory of cores, each with its format, as the pass keep-quantised
     takes them.
     """
@@ -89,6 +90,7 @@ class CompileRequest:
     gpus: int = 1
     collectives: str = "multimem"
     overlap: str = NO_OVERLAP
+    persistent: bool = False
     batch: int = 1
     serving: str = ""
     chunk: int | None = None
@@ -150,7 +152,9 @@ class CompileRequest:
             "kept": f"[{kept}]" if kept else "",
         }
         keeping = {"keep-quantised": f"keep-quantised{{formats=[{kept}]}}"} if kept else {}
-        fused = {"cluster": self.cluster, "dataflow": self.dataflow}
+        # Caches of a persistent step are whole in the memory of the GPU.
+        dataflow = self.dataflow or ("split_token" if self.persistent else "")
+        fused = {"cluster": self.cluster, "dataflow": dataflow}
         return (
             specs
             | keeping
@@ -187,6 +191,12 @@ class CompileRequest:
                 f"--gpus is {self.gpus}, but programs for --target {self.target} are of one",
                 help="--device h100x8 --mesh gpu=8 deals a model by layouts, for --target python",
             )
+        if self.persistent and self.target != "cuda":
+            words = f"it is for --target cuda, not {self.target}"
+            found.error("bad-argument", f"--persistent is given, but {words}")
+        elif self.persistent and self.gpus != 1:
+            words = f"--gpus is {self.gpus}, and GPUs meet between kernels"
+            found.error("bad-argument", f"--persistent is given, but {words}")
         if self.page not in PAGES:
             known = ", ".join(map(str, PAGES))
             found.error(

@@ -151,7 +151,7 @@ def expected(kinds, weights, ids):
 def compiled(folder: Path, kinds, **options):
     (folder / "stages.mesh").write_text(text_of(kinds))
     report = Diagnostics()
-    request = CompileRequest(target="cuda", dtype="f16", seq=64, **options)
+    request = CompileRequest(**{"target": "cuda", "dtype": "f16", "seq": 64} | options)
     return compile_loaded(load_any(str(folder / "stages.mesh"), report), request, (), report)
 
 

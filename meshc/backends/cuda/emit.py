@@ -20,12 +20,13 @@ def emit(
     transport: str = "multimem",
     chunk: int = 0,
     splitting: Splitting | None = None,
+    persistent: bool = False,
 ) -> dict[str, str]:
     """Kernels, headers, ``manifest.json`` and ``run.py`` by name; of the graph of a rank one
-    program that serves all ranks, with collectives by ``transport``. ``chunk`` and
-    ``splitting`` are those of :func:`step_program`. Raises what that does, and ``does-not-fit``
+    program that serves all ranks, with collectives by ``transport``. ``chunk``, ``splitting`` and
+    ``persistent`` are those of :func:`step_program`. Raises what that does, and ``does-not-fit``
     for more than the GPU's memory."""
-    program, texts = step_program(module, model, page, transport, chunk, splitting)
+    program, texts = step_program(module, model, page, transport, chunk, splitting, persistent)
     check_memory(program, module.the_device())
     run = render("meshc.backends.cuda", "run.py.jinja", ranks=program.ranks)
     return {**texts, **headers(), MANIFEST: program.to_json(), "run.py": run}

@@ -47,6 +47,7 @@ class Step:
     frequencies: list[tuple[float, ...]] = field(default_factory=list)
     of_columns: list[Callable[[int], object]] = field(default_factory=list)
     within_budget: dict[str, str] = field(default_factory=dict)  # kernels of as many blocks
+    plans: dict[str, object] = field(default_factory=dict)  # of kernels that another may include
 
     @property
     def requests(self) -> int:
@@ -100,6 +101,7 @@ class Step:
         threads: int,
         dsmem_bytes: int = 0,
         meets: bool = False,
+        whole_grid: bool = False,
     ) -> str:
         """Add a kernel in a file of its own, with its map of shared memory; its name.
 
@@ -109,11 +111,17 @@ class Step:
         for place in count():
             own = numbered(name, place)
             file, written = f"{own}.cu", text(own)
-            made = Kernel(file, blocks, threads, cluster, arena.bytes, shared, dsmem_bytes, meets)
+            made = Kernel(
+                file, blocks, threads, cluster, arena.bytes, shared, dsmem_bytes, meets, whole_grid
+            )
             known = self.kernels.setdefault(own, made)
             if known == made and self.texts.setdefault(file, written) == written:
                 break
         return own
+
+    def drop_kernel(self, name: str) -> None:
+        """Forget the kernel ``name``, which is launched no more, and its file."""
+        self.texts.pop(self.kernels.pop(name).file)
 
     def reads_first(self, launch: Launch, weight: str, first: FirstReads | None) -> None:
         """Note that ``launch`` begins with reading ``first`` of its argument ``weight``."""

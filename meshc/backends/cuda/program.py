@@ -34,7 +34,8 @@ def numbered(name: str, place: int) -> str:
 @dataclass(frozen=True)
 class Kernel:
     """A kernel of ``file``; ``shared`` names the parts of its shared memory, [offset, bytes]. One
-    that ``meets`` runs on the GPUs of all ranks at the same time."""
+    that ``meets`` runs on the GPUs of all ranks at the same time; the blocks of one of a
+    ``whole_grid`` wait for each other, so all are resident."""
 
     file: str
     blocks: int
@@ -44,6 +45,7 @@ class Kernel:
     shared: dict[str, tuple[int, int]]
     dsmem_bytes: int = 0
     meets: bool = False
+    whole_grid: bool = False
 
 
 @dataclass(frozen=True)

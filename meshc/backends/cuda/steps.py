@@ -15,6 +15,7 @@ from meshc.backends.cuda.chain import check_chain
 from meshc.backends.cuda.gathering import Launches, Step
 from meshc.backends.cuda.kernels.collective.launch import fused_sum
 from meshc.backends.cuda.kernels.fused import Fused
+from meshc.backends.cuda.kernels.persistent_step.launch import persistent as as_one_kernel
 from meshc.backends.cuda.kernels.registry import kernel_of
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.launches import Launch, Stage
@@ -39,11 +40,13 @@ def step_program(
     transport: str = "multimem",
     chunk: int = 0,
     splitting: Splitting | None = None,
+    persistent: bool = False,
 ) -> tuple[StepProgram, dict[str, str]]:
     """The step of a fused decode graph, and the text of each file; for the graph of a rank, with
     collectives by ``transport`` (:data:`meshc.backends.cuda.program.TRANSPORTS`). Prompts are read
     up to ``chunk`` tokens at a time, each weight once; for 0 as many as decode kernels take. Ranks
-    may read chunks in two halves on two streams, by ``splitting``.
+    may read chunks in two halves on two streams, by ``splitting``. A ``persistent`` decode step is
+    one kernel behind the look-up.
 
     Raises ``cuda-graph`` for what is not fused into the kernels of one step, ``cuda-dtype`` for
     element types other than f16 and bf16, ``cuda-shape`` for what does not fit a block.
@@ -58,8 +61,10 @@ def step_program(
     check_chain(module)
     step = Step(module, page, module.the_device().cores, dtype, transport)
     launches = _launches(step)
+    if persistent:
+        launches = _persistent(step, launches)
     prefill = _prefill(step, chunk, splitting)
-    if module.ranks is None:
+    if module.ranks is None and not persistent:
         launches, prefill = with_prefetches(step, launches, prefill)
     program = StepProgram(
         model,
@@ -79,6 +84,17 @@ def step_program(
         share_of(module, transport),
     )
     return program, step.texts
+
+
+def _persistent(step: Step, launches: Launches) -> Launches:
+    try:
+        return as_one_kernel(step, launches)
+    except DoesNotFit as reason:
+        fail(
+            "cuda-shape",
+            f"the decode step is no persistent kernel: {reason}",
+            help="without --persistent a step is several kernels",
+        )
 
 
 def _prefill(step: Step, tokens: int, splitting: Splitting | None) -> Prefill | None:

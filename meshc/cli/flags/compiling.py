@@ -155,6 +155,12 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         "or with N tokens in the first half; default: %(default)s",
     )
     group.add_argument(
+        "--persistent",
+        action="store_true",
+        help="CUDA, one request: a decode step is one kernel, whose blocks stay on their "
+        "multiprocessors",
+    )
+    group.add_argument(
         "--batch",
         type=int,
         default=None,

@@ -84,6 +84,21 @@ void grid_sync(u32* counter, u32 target) {
     block_sync();
 }
 
+void grid_arrive(u32* counter) {
+    if (gpus::given) gpus::release(counter);
+    ++*counter;
+    wake(counter, machine.fibers.data(), (u32)machine.fibers.size());
+}
+
+void grid_wait(u32* counter, u32 target) {
+    while ((int32_t)(*counter - target) < 0) sleep(counter, "grid_wait");
+    if (gpus::given) gpus::acquire(counter);
+}
+
+void grid_leave(u32* counter, u32 total) {
+    if (++*counter == total) *counter = 0;
+}
+
 void warp_sync(Site site) {
     Warp& w = here().warps[warp()];
     [[maybe_unused]] const u32 generation = w.generation;

@@ -19,6 +19,9 @@ void cluster_arrive_relaxed();
 void cluster_wait();
 void cluster_sync();
 void grid_sync(u32* counter, u32 target);
+void grid_arrive(u32* counter);
+void grid_wait(u32* counter, u32 target);
+void grid_leave(u32* counter, u32 total);
 
 // ---- Warps ----------------------------------------------------------------------------------------
 

@@ -108,20 +108,30 @@ MC_INLINE void cluster_sync() {
     cluster_wait();
 }
 
-// All blocks of a grid whose blocks are all resident; ``counter`` only grows, by blocks() a call,
-// so ``target`` is blocks() times the number of the call.
+// The resident blocks of a grid meet, in two halves, by one thread of each behind barriers of its block; ``counter``
+// grows by blocks() a meeting, so ``target`` is blocks() times the number of the meeting.
+MC_INLINE void grid_arrive(u32* counter) {
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+
+MC_INLINE void grid_wait(u32* counter, u32 target) {
+    u32 seen;
+    do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
+    } while ((int)(seen - target) < 0);
+}
+
+// Arrive for the last time, which nobody waits for: the one with which ``total`` have arrived leaves a 0.
+MC_INLINE void grid_leave(u32* counter, u32 total) {
+    u32 before;
+    asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    if (before + 1 == total) asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" ::"l"(counter) : "memory");
+}
+
+// By all threads of a block, both halves at once.
 MC_INLINE void grid_sync(u32* counter, u32 target) {
     __syncthreads();
-    if (threadIdx.x == 0) {
-        asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
-        u32 seen;
-        do {
-            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];"
-                         : "=r"(seen)
-                         : "l"(counter)
-                         : "memory");
-        } while ((int)(seen - target) < 0);
-    }
+    if (threadIdx.x == 0) grid_arrive(counter), grid_wait(counter, target);
     __syncthreads();
 }
 

@@ -151,6 +151,11 @@ struct Ring {
         return place(item);
     }
 
+    // Producer: wait until no more than ``most`` tiles, fewer than the ring has, are on their way with ``item``.
+    MC_INLINE void limit(int item, int most) const {
+        if (item >= most) wait(full + (item - most) % STAGES, ((item - most) / STAGES) & 1);
+    }
+
     // Producer: one of the copies of ``item``.
     MC_INLINE void fill(int item, int at, const void* from, u32 bytes) const {
         copy_in(place(item) + at, from, bytes, full + item % STAGES);

@@ -1,0 +1,190 @@
+"""A decode step of one request as one kernel, whose blocks stay on their multiprocessors.
+
+Kernels that follow each other leave memory idle while one ends and the next one begins: on an H200
+about 7 us each, and a step of Llama-2-7B has 97 of them. Here one warp of each block brings
+everything that a step reads through one ring, in order; blocks meet at a counter in global memory
+where all need what all have computed. The division of work is that of flash decoding (several
+blocks share the tokens of a key/value head, a later phase joins them), not that of clusters: on an
+H200 only 30 clusters of 4 blocks have a multiprocessor for each block.
+
+What is on its way is limited (``FLYING_BYTES``): what has been asked for beyond what keeps memory
+busy only delays meetings, which wait behind it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from meshc.analysis.cuda import blocks
+from meshc.backends.cuda.kernels.arena import Arena, most_bytes
+from meshc.backends.cuda.kernels.attention_block.kernel import Attention, AttentionPlan
+from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
+from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal
+from meshc.backends.templates import render
+
+TILE_BYTES = 16384
+FLYING_BYTES = 4 * TILE_BYTES
+"""Bytes on their way to a block at once. Measured on an H200 with Llama-2-7B, 1024 cached tokens:
+3353, 3372, 3417, 3448 and 3464 us a step for 3, 4, 5, 6 and all 11 tiles; with 16384 cached tokens
+4 were the best."""
+
+_MOST_GROUP = 4
+_LANES = (64, 128, 256)
+_MOST_STAGES = 16
+_LOG2E = math.log2(math.e)
+_ROWS = blocks.FRAGMENT
+
+
+@dataclass(frozen=True)
+class PersistentStep:
+    """What a step computes: ``layers`` of an attention block and the products of a feed-forward
+    layer, then the logits. ``capacity_pages`` are the pages of the cache of its request."""
+
+    layers: int
+    attention: AttentionPlan
+    inner: RowsProduct
+    outer: RowsProduct
+    head: RowsProduct
+    capacity_pages: int
+
+
+@dataclass(frozen=True)
+class PersistentPlan:
+    """How ``blocks`` blocks, one on each multiprocessor, do it: up to ``splits`` of them share the
+    tokens of a key/value head."""
+
+    shape: PersistentStep
+    blocks: int
+    splits: int
+    stages: int
+    arena: Arena
+
+    @property
+    def record(self) -> int:
+        """Floats that a block leaves of the attention of a query head: sums, the highest score,
+        the weight and what fills them up to a whole number of fours."""
+        return self.shape.attention.shape.head + 4
+
+
+def plan(shape: PersistentStep, cores: int) -> PersistentPlan:
+    """The division of work over ``cores`` multiprocessors. Raises DoesNotFit for a step that the
+    kernel does not compute."""
+    _check(shape)
+    attention = shape.attention.shape
+    groups = attention.kv_heads * attention.sizes.rows, shape.inner.rows, shape.head.rows
+    count = max(min(cores, max(groups) // _ROWS), 1)
+    splits = max(count // attention.kv_heads, 1)
+    parts = _parts(shape)
+    room = most_bytes() - sum(-(-size // 128) * 128 for _, size, _ in parts)
+    stages = min(room // TILE_BYTES, _MOST_STAGES)
+    if stages <= FLYING_BYTES // TILE_BYTES:
+        raise DoesNotFit(
+            f"its vectors leave {max(room, 0)} bytes of shared memory for tiles, fewer than "
+            f"{FLYING_BYTES + TILE_BYTES}"
+        )
+    arena = Arena()
+    arena.add("RING", stages * TILE_BYTES)
+    for name, size, note in parts:
+        made = arena.add(name, size, note)
+    heads = blocks.WARPS * attention.sizes.group
+    joined = arena.add("JOINED", 4 * heads * attention.head, "attention sums of the warps", made.at)
+    arena.add("JOINED_MOST", 8 * heads, "their highest scores and weights", joined.end)
+    return PersistentPlan(shape, count, splits, stages, arena)
+
+
+def _parts(shape: PersistentStep) -> list[tuple[str, int, str]]:
+    """Shared memory beside the ring; the sums of attention lie in that of columns."""
+    attention = shape.attention.shape
+    width = max(shape.outer.width, attention.hidden, attention.heads * attention.head)
+    joined = blocks.WARPS * attention.sizes.group * (4 * attention.head + 8) + 256
+    columns = 2 * blocks.fragment_columns(1) * width
+    return [
+        ("BARRIERS", 16 * _MOST_STAGES, ""),
+        ("PARTS", 2 * 4 * blocks.WARPS * _ROWS, "sums of the warps"),
+        ("COLUMNS", max(columns, joined), "inputs"),
+    ]
+
+
+def _check(shape: PersistentStep) -> None:
+    attention, inner, outer, head = (
+        shape.attention.shape, shape.inner, shape.outer, shape.head,
+    )  # fmt: skip
+    if attention.batch > 1:
+        raise DoesNotFit(f"it is for one request, and a step has {attention.batch}")
+    if shape.attention.dataflow != "split_token" and shape.attention.cluster > 1:
+        raise DoesNotFit("caches are divided over the lanes of heads (--dataflow split_head)")
+    for what, there in _extras(attention, inner, outer, head).items():
+        if there:
+            raise DoesNotFit(f"the model has {what}")
+    group, lanes = attention.sizes.group, attention.head
+    if group > _MOST_GROUP:
+        raise DoesNotFit(f"{group} query heads share a key/value head, more than {_MOST_GROUP}")
+    if lanes not in _LANES:
+        known = ", ".join(map(str, _LANES))
+        raise DoesNotFit(f"heads have {lanes} lanes, which is none of {known}")
+    for what, width in (("hidden", attention.hidden), ("features", outer.width)):
+        if width % _ROWS:
+            raise DoesNotFit(f"{width} {what} values are no whole number of sixteens")
+    if shape.attention.out_blocks * blocks.FRAGMENT_BYTES > TILE_BYTES:
+        raise DoesNotFit(f"{group} heads of {lanes} lanes are more than a tile of the output takes")
+    runs = TILE_BYTES // (4 * lanes) // min(attention.page, TILE_BYTES // (4 * lanes))
+    if 2 * runs > 32:
+        raise DoesNotFit(f"pages of {attention.page} token(s) are too short (--page 16)")
+
+
+def _extras(
+    attention: Attention, inner: RowsProduct, outer: RowsProduct, head: RowsProduct
+) -> dict[str, bool]:
+    """What the kernel has no code for, in words, and whether it is there."""
+    biases = (attention.bias, attention.out_bias, inner.bias, outer.bias, head.bias)
+    factors = (attention.factor, outer.factor, head.factor)
+    return {
+        "biases": any(biases),
+        "norms of queries and keys": attention.head_epsilons is not None,
+        "a window of attention": attention.window > 0,
+        "factors of what is added to the stream or of logits": any(f != 1.0 for f in factors),
+        "parts that ranks have": attention.partial,
+        "norms in other places": (inner.input, outer.input, head.input)
+        != ("normed", "plain", "normed"),
+    }
+
+
+def text(chosen: PersistentPlan, name: str) -> str:
+    """The kernel called ``name``."""
+    shape, attention = chosen.shape, chosen.shape.attention.shape
+    activations = render(
+        "meshc.backends.cuda.kernels.rows_product",
+        "activations.jinja",
+        activation=shape.inner.activation,
+    )
+    return render(
+        "meshc.backends.cuda.kernels.persistent_step",
+        "persistent_step.cu.jinja",
+        kernel=name,
+        dtype=attention.dtype,
+        layers=shape.layers,
+        hidden=attention.hidden,
+        kv_heads=attention.kv_heads,
+        group=attention.sizes.group,
+        head=attention.head,
+        features=shape.outer.width,
+        inner_rows=shape.inner.rows,
+        gated=shape.inner.output == "gated",
+        vocabulary=shape.head.rows,
+        page=attention.page,
+        pages=shape.capacity_pages,
+        attention_epsilon=literal(attention.epsilon),
+        ffn_epsilon=literal(shape.inner.epsilon),
+        head_epsilon=literal(shape.head.epsilon),
+        scale=literal(attention.scale * _LOG2E),
+        splits=chosen.splits,
+        out_parts=shape.attention.clusters,
+        out_blocks=shape.attention.out_blocks,
+        tile_blocks=TILE_BYTES // blocks.FRAGMENT_BYTES,
+        flying=FLYING_BYTES // TILE_BYTES,
+        stages=chosen.stages,
+        shared=chosen.arena.parts,
+        shared_bytes=chosen.arena.bytes,
+        activations=activations,
+    )

@@ -1,0 +1,108 @@
+"""Decode steps that are one persistent kernel, in the CPU executor, beside NumPy in float64."""
+
+import layer_kinds
+import numpy as np
+import pytest
+from layer_kinds import Kind, check, compiled, weights_of
+from reduced import only
+
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, Mode
+from meshc.support.diagnostics import MeshcError
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+
+PLAIN = Kind(2, 2, 2, 96, 10000.0)
+
+
+def logits(result, kind, ids, mode=FIRST):
+    """Logits behind each of ``ids``."""
+    program, weights = from_json(result.files["manifest.json"]), weights_of((kind,))
+    assert [launch.kernel for launch, _ in program.launches()] == ["embed", "step"]
+    machine = CpuMachine(program.kernels, result.files, mode, QUICK)
+    model = LanguageModel(program, machine, weights)
+    return np.array([model.step([token], [n])[0] for n, token in enumerate(ids)])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    only([PLAIN, Kind(3, 6, 2, 80, 500.0, gated=False), Kind(1, 4, 1, 352, 10000.0)], PLAIN),
+    ids=["a key for each head", "shared keys, no gate", "one key for all heads"],
+)
+def test_a_prompt_and_steps_agree_with_float64(kind, tmp_path):
+    check(compiled(tmp_path, (kind,), persistent=True), (kind,))
+
+
+def test_every_order_of_threads_and_copies_gives_the_same_bits(tmp_path):
+    """No block reads what another one has not computed yet, whoever runs first."""
+    result = compiled(tmp_path, (PLAIN,), persistent=True)
+    modes = [Mode(s, late, 3) for s in SCHEDULES for late in (False, True)]
+    first, *others = (logits(result, PLAIN, [3, 17], mode) for mode in modes)
+    assert all((first == other).all() for other in others)
+
+
+@pytest.mark.parametrize("seed", only(range(24), 0, 5))
+def test_drawn_models_agree_with_several_kernels(seed, tmp_path, monkeypatch):
+    """Caches of any number of tokens, blocks that share a key/value head and blocks that have
+    several, widths that are no whole number of tiles: a step gives the logits and the new keys and
+    values of the kernels of layers, which test_a_prompt_and_steps_agree_with_float64 judges."""
+    rng = np.random.default_rng(seed)
+    head, kv_heads = int(rng.choice([64, 128, 256])), int(rng.integers(1, 4))
+    group = int(rng.integers(1, 1 + min(4, 512 // head)))
+    hidden, features = (16 * int(rng.integers(1, most)) for most in (24, 40))
+    gated, theta = bool(rng.integers(2)), float(rng.choice([100.0, 10000.0]))
+    kind = Kind(int(rng.integers(1, 4)), group * kv_heads, kv_heads, features, theta, gated)
+    words, page = int(rng.integers(20, 3000)), int(rng.choice([16, 64]))
+    cached = int(rng.choice([0, 1, 31, 64, 300, 777])) if seed else 777
+    for name, value in (("HIDDEN", hidden), ("HEAD", head), ("WORDS", words)):
+        monkeypatch.setattr(layer_kinds, name, value)
+    weights, found, pools = weights_of((kind,)), [], {}
+    for options in ({"persistent": True}, {"dataflow": "split_token"}):
+        result = compiled(tmp_path, (kind,), page=page, seq=800, **options)
+        program = from_json(result.files["manifest.json"])
+        machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)
+        model = LanguageModel(program, machine, weights)
+        for name in ("keys", "values"):
+            noise = rng.standard_normal(machine.arrays[name].shape).astype(np.float16)
+            machine.write(name, pools.setdefault(name, noise.view(np.uint16)))
+        (row,) = model.step([int(words) - 1], [cached])
+        stored = [machine.read(name).view(np.float16).astype(np.float32) for name in pools]
+        found.append([row, *stored])
+    for one, other in zip(*found, strict=True):
+        assert np.abs(one - other).max() <= 2e-3 * np.abs(other).max()
+
+
+def test_its_kernel_stands_alone_and_the_counter_of_meetings_is_left_at_zero(tmp_path):
+    result = compiled(tmp_path, (PLAIN,), persistent=True)
+    program = from_json(result.files["manifest.json"])
+    kernel = program.kernels["step"]
+    assert kernel.whole_grid and not {"ffn_inner", "ffn_outer"} & program.kernels.keys()
+    assert "ffn_inner.cu" not in result.files
+    machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)
+    model = LanguageModel(program, machine, weights_of((PLAIN,)))
+    for _ in range(2):
+        model.step([3], [0])
+        assert machine.read("met").tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("kinds", "options", "words"),
+    [
+        ((Kind(1, 2, 2, 96, 100.0, normed=True),), {}, "norms of queries and keys"),
+        ((Kind(1, 8, 1, 96, 100.0),), {}, "8 query heads share a key/value head, more than 4"),
+        ((Kind(1, 2, 2, 88, 100.0),), {}, "88 features values are no whole number of sixteens"),
+        ((PLAIN, Kind(1, 2, 2, 96, 500.0)), {}, "layers of 2 kinds"),
+        ((PLAIN,), {"batch": 2}, "it is for one request, and a step has 2"),
+        ((PLAIN,), {"page": 1}, r"pages of 1 token\(s\) are too short"),
+        ((PLAIN,), {"dataflow": "split_head", "cluster": 2}, "divided over the lanes of heads"),
+    ],
+)
+def test_what_is_no_persistent_step_is_refused(kinds, options, words, tmp_path):
+    with pytest.raises(MeshcError, match=rf"\[cuda-shape\]: the decode step is no .*{words}"):
+        compiled(tmp_path, kinds, persistent=True, **options)
+
+
+def test_other_targets_and_several_gpus_are_refused(tmp_path):
+    for options, words in (({"target": "csl"}, "not csl"), ({"gpus": 2}, "GPUs meet between")):
+        with pytest.raises(MeshcError, match=rf"\[bad-argument\]: --persistent .*{words}"):
+            compiled(tmp_path, (PLAIN,), persistent=True, **options)
