@@ -55,7 +55,7 @@ def _program(options: argparse.Namespace) -> Prepared:
     if options.program is None and options.unit is None:
         capacity = max(options.contexts) + 1
         compiled = options.model, options.dtype, options.batch, capacity, options.page
-        return compile_into(folder, *compiled)
+        return compile_into(folder, *compiled, options.persistent)
     found = opened(folder)
     options.contexts = tuple(n for n in options.contexts if n < found.program.capacity)
     if not options.contexts:
@@ -136,6 +136,9 @@ def _options(given: Sequence[str]) -> argparse.Namespace:
         "--program", type=Path, metavar="DIR", help="made by prepared.py; default: it is compiled"
     )
     add_options(parser)
+    parser.add_argument(
+        "--beside", type=Path, metavar="DIR", help="another program of the model, for its logits"
+    )
     parser.add_argument("--repeats", type=at_least_one, default=50)
     parser.add_argument(
         "--read-mib", type=at_least_one, default=2048, help="bytes of the read ceiling"

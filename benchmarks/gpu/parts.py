@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import baselines
 import numpy as np
@@ -13,7 +13,7 @@ import pytorch
 from ceiling import active_clusters, latencies, reads, spreads
 from checks import check
 from kernels import load, probes
-from prepared import Prepared
+from prepared import Prepared, opened
 from programs import Step, block_bytes, grid_of, sizes, step_bytes
 from records import Records
 from tables import machine
@@ -37,7 +37,11 @@ def unit_names(found: Prepared, options: argparse.Namespace) -> Iterator[str]:
     if "ceiling" in options.parts:
         yield from ("reads", "clusters", "latencies")
     if "decode" in options.parts:
-        kinds = ("same", "step", "block")
+        # The attention of a persistent step is no launch of its own.
+        persistent = any(kernel.whole_grid for kernel in found.program.kernels.values())
+        kinds = ("same", "step") if persistent else ("same", "step", "block")
+        if options.beside is not None:
+            kinds = ("beside", *kinds)
         yield from (f"{kind}:{cached}" for cached in sorted(contexts) for kind in kinds)
     if "torch" in options.parts:
         kinds = ("torch-block", "torch-step")
@@ -148,15 +152,41 @@ def _same(
     return passed
 
 
+def _beside(
+    device: Device, found: Prepared, records: Records, options: argparse.Namespace, cached: int
+) -> bool:
+    """Logits of a step beside those of another program with the same weights and caches."""
+    rows = []
+    for one in (found, opened(options.beside)):
+        step = _step(device, one, cached)
+        step.alone(one.program.launches())
+        rows.append(step.logits())
+        step.free()
+    own, other = rows
+    scale = float(np.abs(other).max())
+    largest = float(np.abs(own - other).max()) / scale
+    bound = AGREEMENT[sizes(found.program).dtype]
+    records.add(
+        "beside", cached=cached, program=str(options.beside), largest=largest, bound=bound,
+        largest_logit=scale, passed=largest <= bound,
+    )  # fmt: skip
+    return largest <= bound
+
+
 def _time_step(
     device: Device, found: Prepared, records: Records, options: argparse.Namespace, cached: int
 ) -> bool:
     """The whole step, and what its attention blocks take of it: the step less one without them."""
     step, program = _step(device, found, cached), found.program
     step.alone(program.launches())
-    whole, rest = step.capture(program.launches()), step.capture(step.rest())
-    count = step_bytes(program, cached)
-    tasks = [Task("meshc", whole.launch, count), Task("without attention", rest.launch)]
+    whole, count = step.capture(program.launches()), step_bytes(program, cached)
+    tasks = [Task("meshc", whole.launch, count)]
+    if not step.blocks():
+        (timed,) = in_turn(device, tasks, options.repeats)
+        _timed(records, "step", cached, replace(timed, name="meshc, one kernel"))
+        step.free()
+        return True
+    tasks.append(Task("without attention", step.capture(step.rest()).launch))
     timed, without = in_turn(device, tasks, options.repeats)
     _timed(records, "step", cached, timed)
     layers = program.layers
@@ -258,6 +288,7 @@ _PLAIN: dict[str, Callable[..., bool]] = {
 }
 _NUMBERED: dict[str, Callable[..., bool]] = {
     "check": _check,
+    "beside": _beside,
     "same": _same,
     "step": _time_step,
     "block": _time_block,

@@ -60,13 +60,20 @@ def opened(folder: Path) -> Prepared:
 
 
 def compile_into(
-    folder: Path, model: str, dtype: str, batch: int, capacity: int, page: int
+    folder: Path,
+    model: str,
+    dtype: str,
+    batch: int,
+    capacity: int,
+    page: int,
+    persistent: bool = False,
 ) -> Prepared:
     """Compile a model's decode step into ``folder``. Raises MeshcError."""
     # Only here: the frontend and the passes need what a machine with a GPU may lack.
     import meshc
 
     options = {"dtype": dtype, "seq": capacity, "batch": batch, "page": page}
+    options["persistent"] = persistent
     meshc.compile(model, target="cuda", output=folder, **options)
     return opened(folder)
 
@@ -89,6 +96,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("f16", "bf16"), default="f16")
     parser.add_argument(
         "--page", type=at_least_one, default=16, help="tokens of a page of the cache"
+    )
+    parser.add_argument(
+        "--persistent", action="store_true", help="a step is one kernel behind the look-up"
     )
 
 
@@ -121,8 +131,9 @@ def main(given: Sequence[str] | None = None) -> int:
     capacity = max(options.contexts) + 1
     try:
         found = compile_into(
-            options.out, options.model, options.dtype, options.batch, capacity, options.page
-        )
+            options.out, options.model, options.dtype, options.batch, capacity, options.page,
+            options.persistent,
+        )  # fmt: skip
         count = add_machine_code(found, options.contexts)
     except (MeshcError, BuildError) as problem:
         print(problem, file=sys.stderr)

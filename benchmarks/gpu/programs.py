@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 from kernels import Cubins, load, probes
@@ -91,12 +92,13 @@ def spread_of(weight: Weight) -> float:
 
 def grid_of(kernel: Planned) -> Grid:
     """The grid of a program's kernel."""
-    return Grid(kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes)
+    sizes = kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes
+    return Grid(*sizes, kernel.whole_grid)
 
 
 class Step:
     """A program's kernels and memory on a device. Weights and caches hold noise of the spread
-    that keeps values of the order of one."""
+    that keeps values of the order of one, the same in all programs of a model."""
 
     def __init__(
         self, device: Device, program: StepProgram, texts: dict[str, str], cubins: Cubins | None
@@ -122,8 +124,8 @@ class Step:
             self.device.stream.synchronize()
 
     def capture(self, launches: Sequence[tuple[Launch, int]]) -> Graph:
-        """A graph of launches with their layers, each of which may start while the one in front
-        of it ends. Each has run alone before. Raises MeshcError."""
+        """A graph of launches with their layers, which start while the ones in front of them end as
+        in ``meshc run``. Each has run alone before. Raises MeshcError."""
         with self.device.stream.capture() as graph:
             for n, (launch, layer) in enumerate(launches):
                 self._launch(launch, layer, early=n > 0)
@@ -154,7 +156,8 @@ class Step:
     def _launch(self, launch: Launch, layer: int, early: bool) -> None:
         kernel, grid = self._kernels[launch.kernel]
         arguments = [self._argument(a, layer) for a in launch.arguments]
-        kernel.launch(grid, arguments, self.device.stream, programmatic=early)
+        overlaps = early and kernel.may_start_early(grid)
+        kernel.launch(grid, arguments, self.device.stream, programmatic=overlaps)
 
     def _argument(self, argument: str | int, layer: int) -> np.generic:
         if isinstance(argument, int):
@@ -186,7 +189,7 @@ class Step:
         buffer = self.device.allocate(nbytes)
         self._memory[name] = buffer, nbytes // layers
         if dtype in ("f16", "bf16"):
-            fill_noise(self.device, self._noise, buffer, dtype, spread, len(self._memory))
+            fill_noise(self.device, self._noise, buffer, dtype, spread, crc32(name.encode()))
         else:
             buffer.fill()
 

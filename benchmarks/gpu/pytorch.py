@@ -196,8 +196,13 @@ def blocks(torch: Any, layers: Layers) -> tuple[list[Made], list[str]]:
                 torch.cuda.synchronize()
                 made.append(Made(name, captured(torch, once), layers.error()))
         except RuntimeError as problem:  # such as shapes that a backend does not take
-            left_out.append(f"{name}: {str(problem).splitlines()[0]}")
+            left_out.append(f"{name}: {_reason(problem)}")
     return made, left_out
+
+
+def _reason(problem: RuntimeError) -> str:
+    """The first two lines of what was said, the first of which may name a back end alone."""
+    return " ".join(str(problem).split("\n")[:2])
 
 
 def steps(torch: Any, layers: Layers) -> tuple[list[tuple[str, Any]], list[str]]:
@@ -220,7 +225,7 @@ def steps(torch: Any, layers: Layers) -> tuple[list[tuple[str, Any]], list[str]]
         try:
             made.append((name, captured(torch, once)))
         except RuntimeError as problem:
-            left_out.append(f"{name}: {str(problem).splitlines()[0]}")
+            left_out.append(f"{name}: {_reason(problem)}")
     return made, left_out
 
 

@@ -56,7 +56,8 @@ def clocks() -> dict[str, str]:
 def as_markdown(records: Sequence[Record]) -> str:
     """Tables for docs/performance.md of all that several runs have found, the last of each."""
     makers = (
-        _heading, _kernels, _checks, _reads, _clusters, _spreads, _latencies, _same, _compared,
+        _heading, _kernels, _checks, _reads, _clusters, _spreads, _latencies, _beside, _same,
+        _compared,
         _notes, _not_done,
     )  # fmt: skip
     return "\n\n".join(text for make in makers if (text := make(records)))
@@ -169,6 +170,15 @@ def _latencies(records: Sequence[Record]) -> str:
         for r in _of(records, "latency", "what", "blocks")
     ]
     return _table(("meeting", "blocks", "ns"), rows)
+
+
+def _beside(records: Sequence[Record]) -> str:
+    rows = [
+        (r["cached"], _share(r["largest"]), f"{r['bound']:g}", "yes" if r["passed"] else "**NO**")
+        for r in _of(records, "beside", "cached", "program")
+    ]  # fmt: skip
+    header = "cached", "logits beside another program's", "bound", "within"
+    return _table(header, rows)
 
 
 def _same(records: Sequence[Record]) -> str:
