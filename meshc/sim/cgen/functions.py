@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meshc.sim import ir
+from meshc.sim.cgen.constants import state
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.expressions import c_type, member
 from meshc.sim.cgen.vectors import GATES, VectorWriter
@@ -122,7 +123,7 @@ class CFunctionWriter(VectorWriter):
         self.line("{")
         self.line(f"    struct frame_{name} *f = (struct frame_{name} *)top;")
         self.line("    switch (top->at) {")
-        self.line("    case 0:;")
+        self.line(f"    case {state(0)}:;")
         self.depth = 2
         self._block(function.body, tail=True)
         self.depth = 0

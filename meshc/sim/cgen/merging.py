@@ -1,0 +1,139 @@
+"""One text for PE classes whose functions differ in constants and in single statements.
+
+Constants that are equal in all classes are written out, the others are read from a table of the
+class (``struct constants`` in runtime/csl.h). Where a statement has several forms all of them are
+written, and a number of the table says which one belongs to the class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from meshc.sim.cgen.constants import DESCRIPTORS, MARKED, NUMBER, STATE, STATEMENT, literal
+from meshc.sim.descriptors import Dsd
+
+_INDENT = "    "
+
+
+class Piece:
+    """A stretch of text: what stands around its marks, and the kinds and values of these."""
+
+    def __init__(self, text: str) -> None:
+        parts = MARKED.split(text)
+        self.around, self.kinds, self.values = parts[::3], parts[1::3], parts[2::3]
+        self.shape = "\0".join([*self.around, *self.kinds])
+
+
+class Written:
+    """One PE class: the ``text`` with marks, and its descriptor constants."""
+
+    def __init__(self, text: str, dsds: Sequence[Dsd]) -> None:
+        self.dsds = dsds
+        self.pieces = [Piece(part) for part in STATEMENT.split(text)]
+
+    @property
+    def shape(self) -> str:
+        """What classes with one text have in common: what stands around marked statements."""
+        return "\0".join(piece.shape for piece in self.pieces[::2])
+
+
+@dataclass
+class Table:
+    """The constants of one class: those that are not written out, and its descriptors. What stands
+    only in statements of other classes is zero, or None."""
+
+    integers: list[int] = field(default_factory=list)
+    reals: list[float] = field(default_factory=list)
+    dsds: list[Dsd | None] = field(default_factory=list)
+
+
+def merge(classes: Sequence[Written]) -> tuple[str, list[Table]]:
+    """The common text of classes of equal shape, and the table of each."""
+    merger = _Merger(classes)
+    everyone = range(len(classes))
+    columns = zip(*(written.pieces for written in classes), strict=True)
+    texts = [
+        merger.statement(column) if number % 2 else merger.piece(column, everyone)
+        for number, column in enumerate(columns)
+    ]
+    return "".join(texts), merger.tables
+
+
+class _Merger:
+    """Fills the tables while the text is written from its beginning to its end."""
+
+    def __init__(self, classes: Sequence[Written]) -> None:
+        self.classes = classes
+        self.tables = [Table() for _ in classes]
+        self.state, self.is_noted = 0, False
+
+    def statement(self, column: Sequence[Piece]) -> str:
+        """A statement, in all the forms that it has."""
+        forms: dict[str, list[int]] = {}
+        for number, piece in enumerate(column):
+            forms.setdefault(piece.shape, []).append(number)
+        if len(forms) == 1:
+            return self.piece(column, range(len(column)))
+        chosen = [0] * len(column)
+        for form, members in enumerate(forms.values()):
+            for number in members:
+                chosen[number] = form
+        which = self._number(chosen)
+        first = column[0].around[0]
+        indent = first[: len(first) - len(first.lstrip())]
+        lines: list[str] = []
+        for form, members in enumerate(forms.values()):
+            lines.append(f"{indent}{'} else ' if form else ''}if ({which} == {form}) {{")
+            lines += [_INDENT + line for line in self.piece(column, members).split("\n")]
+        return "\n".join([*lines, f"{indent}}}"])
+
+    def piece(self, column: Sequence[Piece], members: Sequence[int]) -> str:
+        """A piece that is alike in all ``members``, apart from what is marked."""
+        first = column[members[0]]
+        parts = [first.around[0]]
+        for mark, (kind, after) in enumerate(zip(first.kinds, first.around[1:], strict=True)):
+            values = [column[number].values[mark] for number in members]
+            parts.append(self._mark(kind, values, members))
+            parts.append(after)
+        return "".join(parts)
+
+    def _mark(self, kind: str, values: list[str], members: Sequence[int]) -> str:
+        if kind == STATE:
+            return self._state(values[0])
+        if kind == DESCRIPTORS:
+            return self._descriptors(values, members)
+        if all(value == values[0] for value in values):
+            return literal(kind, values[0])
+        given = dict(zip(members, values, strict=True))
+        everyone = range(len(self.classes))
+        if kind == NUMBER:
+            return self._number([int(given.get(number, 0)) for number in everyone])
+        for number, table in enumerate(self.tables):
+            table.reals.append(float(given.get(number, 0)))
+        return f"p->k->f[{len(self.tables[0].reals) - 1}]"
+
+    def _number(self, values: list[int]) -> str:
+        """An integer of the table, of each class its own."""
+        for table, value in zip(self.tables, values, strict=True):
+            table.integers.append(value)
+        return f"p->k->n[{len(self.tables[0].integers) - 1}]"
+
+    def _descriptors(self, values: list[str], members: Sequence[int]) -> str:
+        at = len(self.tables[0].dsds)
+        count = int(values[0].split()[1])
+        for table in self.tables:
+            table.dsds += [None] * count
+        for number, value in zip(members, values, strict=True):
+            first = int(value.split()[0])
+            self.tables[number].dsds[at:] = self.classes[number].dsds[first : first + count]
+        return str(at)
+
+    def _state(self, value: str) -> str:
+        """The number of a state in the text; each function counts its own."""
+        if value == "0":
+            self.state = 0
+        elif not self.is_noted:
+            self.state += 1
+        self.is_noted = value != "0" and not self.is_noted
+        return str(self.state)
