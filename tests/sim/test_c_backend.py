@@ -108,7 +108,7 @@ def test_constants_that_differ_come_from_a_table() -> None:
     made = [Written(f"x = {integer(5)} + {integer(n)} * {real(f)};", [dsd])
             for n, f in ((1, 0.5), (2, 0.5))]  # fmt: skip
     assert made[0].shape == made[1].shape
-    text, tables = merge(made)
+    text, tables = merge([[written] for written in made])
     assert text == "x = 5 + p->k->n[0] * 0.5;"
     assert [t.integers for t in tables] == [[1], [2]] and tables[0].reals == []
 
@@ -153,7 +153,7 @@ def test_statements_that_differ_are_all_written() -> None:
         Written(framed(waiting("add", 1, 1, 2, 6), waiting("put", 2, 0, 1, 3)), [c, a, b]),
     ]
     assert len({written.shape for written in classes}) == 1
-    text, tables = merge(classes)
+    text, tables = merge([[written] for written in classes])
     assert text == MERGED
     assert [t.integers for t in tables] == [[0, 5, 1], [1, 0, 2], [0, 6, 3]]
     assert [t.dsds for t in tables] == [[a, b, None, c], [None, None, d, c], [a, b, None, c]]

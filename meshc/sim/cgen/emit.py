@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 
 from meshc.sim.cgen.expressions import Places, PythonCalls
@@ -39,15 +39,16 @@ def emit(classes: list[PeProgram], known: Collection[str]) -> list[Group]:
     """
     places: dict[str, Places] = defaultdict(Places)
     calls: dict[str, PythonCalls] = defaultdict(PythonCalls)
-    shapes: dict[tuple[str, str], list[tuple[int, Written]]] = {}
+    functions: dict[Hashable, Written] = {}
+    shapes: dict[tuple[str, ...], list[tuple[int, list[Written]]]] = {}
     for number, pe_class in enumerate(classes):
         name = pe_class.name
         writer = CFunctionWriter(pe_class, places[name], calls[name], known)
-        written = Written(writer.write(), writer.dsds)
-        shapes.setdefault((name, written.shape), []).append((number, written))
+        parts = writer.write(functions)
+        shapes.setdefault((name, *(part.shape for part in parts)), []).append((number, parts))
     groups = []
-    for (name, _), entries in shapes.items():
-        text, tables = merge([written for _, written in entries])
+    for (name, *_), entries in shapes.items():
+        text, tables = merge([parts for _, parts in entries])
         members = [Member(n, table) for (n, _), table in zip(entries, tables, strict=True)]
         groups.append(Group(_HEAD + text, members, places[name], calls[name]))
     return groups

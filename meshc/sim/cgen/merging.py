@@ -26,16 +26,14 @@ class Piece:
 
 
 class Written:
-    """One PE class: the ``text`` with marks, and its descriptor constants."""
+    """A function of a PE class, or another part of its text: ``text`` with marks, and the
+    descriptor constants that these count."""
 
     def __init__(self, text: str, dsds: Sequence[Dsd]) -> None:
         self.dsds = dsds
         self.pieces = [Piece(part) for part in STATEMENT.split(text)]
-
-    @property
-    def shape(self) -> str:
-        """What classes with one text have in common: what stands around marked statements."""
-        return "\0".join(piece.shape for piece in self.pieces[::2])
+        # What all forms of it have in common: what stands around marked statements.
+        self.shape = "\0".join(piece.shape for piece in self.pieces[::2])
 
 
 @dataclass
@@ -48,33 +46,38 @@ class Table:
     dsds: list[Dsd | None] = field(default_factory=list)
 
 
-def merge(classes: Sequence[Written]) -> tuple[str, list[Table]]:
-    """The common text of classes of equal shape, and the table of each."""
-    merger = _Merger(classes)
-    everyone = range(len(classes))
-    columns = zip(*(written.pieces for written in classes), strict=True)
-    texts = [
-        merger.statement(column) if number % 2 else merger.piece(column, everyone)
-        for number, column in enumerate(columns)
-    ]
+def merge(classes: Sequence[Sequence[Written]]) -> tuple[str, list[Table]]:
+    """The common text of classes whose parts are of equal shapes, and the table of each."""
+    merger = _Merger(len(classes))
+    texts = [merger.part(column) for column in zip(*classes, strict=True)]
     return "".join(texts), merger.tables
 
 
 class _Merger:
     """Fills the tables while the text is written from its beginning to its end."""
 
-    def __init__(self, classes: Sequence[Written]) -> None:
-        self.classes = classes
-        self.tables = [Table() for _ in classes]
+    def __init__(self, classes: int) -> None:
+        self.everyone = range(classes)
+        self.tables = [Table() for _ in self.everyone]
+        self.column: Sequence[Written] = []
         self.state, self.is_noted = 0, False
 
-    def statement(self, column: Sequence[Piece]) -> str:
+    def part(self, column: Sequence[Written]) -> str:
+        """A part of the text, which each class has in its own form."""
+        self.column = column
+        pieces = zip(*(written.pieces for written in column), strict=True)
+        return "".join(
+            self._statement(piece) if number % 2 else self._piece(piece, self.everyone)
+            for number, piece in enumerate(pieces)
+        )
+
+    def _statement(self, column: Sequence[Piece]) -> str:
         """A statement, in all the forms that it has."""
         forms: dict[str, list[int]] = {}
         for number, piece in enumerate(column):
             forms.setdefault(piece.shape, []).append(number)
         if len(forms) == 1:
-            return self.piece(column, range(len(column)))
+            return self._piece(column, self.everyone)
         chosen = [0] * len(column)
         for form, members in enumerate(forms.values()):
             for number in members:
@@ -85,15 +88,18 @@ class _Merger:
         lines: list[str] = []
         for form, members in enumerate(forms.values()):
             lines.append(f"{indent}{'} else ' if form else ''}if ({which} == {form}) {{")
-            lines += [_INDENT + line for line in self.piece(column, members).split("\n")]
+            lines += [_INDENT + line for line in self._piece(column, members).split("\n")]
         return "\n".join([*lines, f"{indent}}}"])
 
-    def piece(self, column: Sequence[Piece], members: Sequence[int]) -> str:
+    def _piece(self, column: Sequence[Piece], members: Sequence[int]) -> str:
         """A piece that is alike in all ``members``, apart from what is marked."""
         first = column[members[0]]
+        is_one = all(column[number] is first for number in members)
         parts = [first.around[0]]
         for mark, (kind, after) in enumerate(zip(first.kinds, first.around[1:], strict=True)):
-            values = [column[number].values[mark] for number in members]
+            values = [first.values[mark]] * len(members)
+            if not is_one:
+                values = [column[number].values[mark] for number in members]
             parts.append(self._mark(kind, values, members))
             parts.append(after)
         return "".join(parts)
@@ -106,9 +112,8 @@ class _Merger:
         if all(value == values[0] for value in values):
             return literal(kind, values[0])
         given = dict(zip(members, values, strict=True))
-        everyone = range(len(self.classes))
         if kind == NUMBER:
-            return self._number([int(given.get(number, 0)) for number in everyone])
+            return self._number([int(given.get(number, 0)) for number in self.everyone])
         for number, table in enumerate(self.tables):
             table.reals.append(float(given.get(number, 0)))
         return f"p->k->f[{len(self.tables[0].reals) - 1}]"
@@ -126,7 +131,7 @@ class _Merger:
             table.dsds += [None] * count
         for number, value in zip(members, values, strict=True):
             first = int(value.split()[0])
-            self.tables[number].dsds[at:] = self.classes[number].dsds[first : first + count]
+            self.tables[number].dsds[at:] = self.column[number].dsds[first : first + count]
         return str(at)
 
     def _state(self, value: str) -> str:
