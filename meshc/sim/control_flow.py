@@ -55,24 +55,36 @@ def statements(body: list[ir.Stmt]) -> Iterator[ir.Stmt]:
 
 
 _OF_STATEMENTS = ("cond", "value", "addr", "index", "target", "dst", "dsd", "to", "source")
+_LISTS_OF_STATEMENTS = ("args", "operands", "sources")
 _OF_EXPRESSIONS = ("addr", "index", "left", "right", "operand", "cond", "then", "other")
 
 
-@functools.cache
 def _held(kind: Any, names: tuple[str, ...]) -> tuple[str, ...]:
     """Those of ``names`` that are fields of a class."""
     fields = {field.name for field in dataclasses.fields(kind)}
     return tuple(name for name in names if name in fields)
 
 
+@functools.cache
+def _parts_of_statement(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The fields that may be expressions, and those that are lists of them."""
+    return _held(kind, _OF_STATEMENTS), _held(kind, _LISTS_OF_STATEMENTS)
+
+
+@functools.cache
+def _parts_of_expression(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return _held(kind, _OF_EXPRESSIONS), _held(kind, ("args",))
+
+
 def expressions(stmt: ir.Stmt) -> Iterator[ir.Expr]:
     """The expressions standing directly in a statement."""
     kind: Any = type(stmt)
-    for name in _held(kind, _OF_STATEMENTS):
+    single, lists = _parts_of_statement(kind)
+    for name in single:
         part = getattr(stmt, name)
         if isinstance(part, ir.Expr):
             yield part
-    for name in _held(kind, ("args", "operands", "sources")):
+    for name in lists:
         yield from getattr(stmt, name)
 
 
@@ -83,9 +95,10 @@ def inside(expr: ir.Expr) -> Iterator[ir.Expr]:
         whole = left.pop()
         yield whole
         kind: Any = type(whole)
-        parts = [getattr(whole, name) for name in _held(kind, _OF_EXPRESSIONS)]
+        single, lists = _parts_of_expression(kind)
+        parts = [getattr(whole, name) for name in single]
         parts = [part for part in parts if isinstance(part, ir.Expr)]
-        for name in _held(kind, ("args",)):
+        for name in lists:
             parts += getattr(whole, name)
         left += reversed(parts)
 

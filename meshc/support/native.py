@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from meshc.support.cache import keep, recall
+from meshc.support.cache import recall_or_make
 from meshc.support.scratch import scratch_folder
 
 _INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
@@ -72,26 +72,25 @@ class Toolchain:
             texts += [common.headers, {common.name: common.text}]
             texts += [{"flags": " ".join((common.toolchain or self).flags)}]
         key = self._key(path, label, *texts)
-        try:
-            known = recall(key)
-            if known is not None:
-                return known
+
+        def made() -> bytes:
             objects = []
             if common is not None:
                 objects = [str((common.toolchain or self)._object(path, common, label))]
             linked = ["-shared", *sorted(sources), *objects, *self.libraries]
             given = {} if parsed is None else self._parsed(path, parsed, headers, label)
-            return keep(key, self._run(path, linked, headers, sources, kept=given), ".so")
+            return self._run(path, linked, headers, sources, kept=given)
+
+        try:
+            return recall_or_make(key, made, ".so")
         except OSError as problem:
             raise BuildError(str(problem)) from problem
 
     def _object(self, path: str, common: Common, label: str) -> Path:
         """The object file made of ``common``, compiled unless it is known."""
         source = {common.name: common.text}
-        key = self._key(path, f"{label}-object", common.headers, source)
-        return recall(key) or keep(
-            key, self._run(path, ["-c", common.name], common.headers, source), ".o"
-        )
+        key, words = self._key(path, f"{label}-object", common.headers, source), ["-c", common.name]
+        return recall_or_make(key, lambda: self._run(path, words, common.headers, source), ".o")
 
     def _parsed(
         self, path: str, header: str, headers: Mapping[str, str], label: str
@@ -101,9 +100,8 @@ class Toolchain:
             return {}
         texts = _included(header, headers)
         key = self._key(path, f"{label}-parsed", {"": header}, texts)
-        kind = "c++-header" if self.language == "C++" else "c-header"
-        made = recall(key) or keep(key, self._run(path, ["-x", kind, header], texts))
-        return {f"{header}.gch": made}
+        words = ["-x", "c++-header" if self.language == "C++" else "c-header", header]
+        return {f"{header}.gch": recall_or_make(key, lambda: self._run(path, words, texts))}
 
     def _required_path(self) -> str:
         path = self.path()

@@ -22,11 +22,19 @@ from twin import Twin
 from meshc.sim import machines
 from meshc.sim.cgen import build
 from meshc.sim.cgen import machine as c_machine
-from meshc.sim.cgen.constants import Written, integer, integer_literal, merge, real
+from meshc.sim.cgen.constants import (
+    descriptors,
+    integer,
+    integer_literal,
+    mark_statement,
+    real,
+    state,
+)
 from meshc.sim.cgen.emit import emit
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.library import KNOWN_OPERATIONS, library
 from meshc.sim.cgen.machine import CMachine
+from meshc.sim.cgen.merging import Written, merge
 from meshc.sim.descriptors import Mem
 from meshc.sim.host import runtime
 from meshc.sim.machine.costs import costs_of
@@ -100,9 +108,55 @@ def test_constants_that_differ_come_from_a_table() -> None:
     made = [Written(f"x = {integer(5)} + {integer(n)} * {real(f)};", [dsd])
             for n, f in ((1, 0.5), (2, 0.5))]  # fmt: skip
     assert made[0].shape == made[1].shape
-    text, tables = merge(made)
+    text, tables = merge([[written] for written in made])
     assert text == "x = 5 + p->k->n[0] * 0.5;"
     assert [t.integers for t in tables] == [[1], [2]] and tables[0].reals == []
+
+
+def waiting(name: str, place: int, first: int, count: int, number: int) -> list[str]:
+    """A statement after which a function may go on."""
+    given = f"{name}({descriptors(first, count)}, {integer(number)})"
+    return [f"    {given};", f"    at = {state(place)};", f"case {state(place)}:;"]
+
+
+def framed(*statements: list[str]) -> str:
+    """A function of ``statements``, each of which may have another form in other classes."""
+    lines = [f"case {state(0)}:;"]
+    for statement in statements:
+        mark_statement(statement, 0)
+        lines += statement
+    return "\n".join([*lines, "end"])
+
+
+MERGED = """\
+case 0:;
+    if (p->k->n[0] == 0) {
+        add(0, p->k->n[1]);
+        at = 1;
+    case 1:;
+    } else if (p->k->n[0] == 1) {
+        move(2, 7);
+        at = 2;
+    case 2:;
+    }
+    put(3, p->k->n[2]);
+    at = 3;
+case 3:;
+end"""
+
+
+def test_statements_that_differ_are_all_written() -> None:
+    a, b, c, d = (Mem(0, 1, 2, n) for n in range(4))
+    classes = [
+        Written(framed(waiting("add", 1, 0, 2, 5), waiting("put", 2, 2, 1, 1)), [a, b, c]),
+        Written(framed(waiting("move", 1, 0, 1, 7), waiting("put", 2, 1, 1, 2)), [d, c]),
+        Written(framed(waiting("add", 1, 1, 2, 6), waiting("put", 2, 0, 1, 3)), [c, a, b]),
+    ]
+    assert len({written.shape for written in classes}) == 1
+    text, tables = merge([[written] for written in classes])
+    assert text == MERGED
+    assert [t.integers for t in tables] == [[0, 5, 1], [1, 0, 2], [0, 6, 3]]
+    assert [t.dsds for t in tables] == [[a, b, None, c], [None, None, d, c], [a, b, None, c]]
 
 
 @pytest.mark.parametrize(
@@ -139,6 +193,30 @@ def test_classes_that_differ_in_a_number_share_code(tmp_path: Path) -> None:
     assert [int(program.read("out", 1, "i2", x=x)[0]) for x in range(4)] == [0, 3, 6, 9]
     groups = emit(load_program(tmp_path).classes, set(OPS))
     assert [len(g.members) for g in groups] == [4]
+
+
+CHOSEN = """
+param me: i16;
+var out = [4]f32{ 1.0, 2.0, 3.0, 4.0 }; var out_ptr: [*]f32 = &out;
+const all = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{4} -> out[i] });
+fn run() void {
+    if (me == 1) { @fadds(all, all, 1.0); } else if (me == 2) { @fmuls(all, all, all); } else { @fmovs(all, 9.0); }
+    @fadds(all, all, 0.5);
+    sys.unblock_cmd_stream();
+}
+comptime { @export_symbol(out_ptr, "out"); @export_symbol(run); }
+"""  # noqa: E501
+
+
+def test_classes_that_differ_in_a_statement_share_code(tmp_path: Path) -> None:
+    layout = LAYOUT.replace("EXPORTS", exports(out="[*]f32", run="fn()void"))
+    program = Run(tmp_path, {"layout.csl": layout, "pe.csl": PE_HEAD + CHOSEN}, "wse2")
+    program.launch("run")
+    found = [[float(v) for v in program.read("out", 4, np.float32, x=x)] for x in range(4)]
+    assert found[0] == found[3] == [9.5] * 4
+    assert found[1:3] == [[2.5, 3.5, 4.5, 5.5], [1.5, 4.5, 9.5, 16.5]]
+    (group,) = emit(load_program(tmp_path).classes, set(OPS))
+    assert len(group.members) == len(load_program(tmp_path).classes) > 2
 
 
 def test_text_is_deterministic(tmp_path: Path) -> None:

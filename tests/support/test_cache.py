@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import time
 
 import pytest
 
@@ -75,3 +76,65 @@ def test_processes_share_a_cache(tmp_path):
         assert pool.starmap(keep_and_recall, [(n, str(tmp_path)) for n in range(2)]) == [0, 0]
     cache.keep("key", b"data" * 1000)
     assert cache.recall("key").read_bytes() == b"data" * 1000
+
+
+def make_slowly(folder):
+    """What is kept, and how often this process made it."""
+    os.environ["XDG_CACHE_HOME"] = folder
+    made = []
+
+    def make():
+        made.append(1)
+        time.sleep(0.5)
+        return b"data"
+
+    return cache.recall_or_make("key", make).read_bytes(), len(made)
+
+
+def test_one_process_makes_what_several_need(tmp_path):
+    with multiprocessing.get_context("spawn").Pool(2) as pool:
+        found = pool.map(make_slowly, [str(tmp_path)] * 2, chunksize=1)
+    assert [data for data, _ in found] == [b"data"] * 2 and sum(n for _, n in found) == 1
+
+
+def fail_to_make():
+    raise ValueError
+
+
+def test_who_fails_to_make_something_holds_nobody_up():
+    for _ in range(2):
+        with pytest.raises(ValueError):
+            cache.recall_or_make("key", fail_to_make)
+    assert cache.recall_or_make("key", lambda: b"data").read_bytes() == b"data"
+
+
+def hold_for_ever(folder, held):
+    os.environ["XDG_CACHE_HOME"] = folder
+
+    def make():
+        held.set()
+        time.sleep(600)
+        return b""
+
+    cache.recall_or_make("key", make)
+
+
+def test_who_dies_while_making_something_holds_nobody_up(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    held = context.Event()
+    holder = context.Process(target=hold_for_ever, args=(str(tmp_path), held))
+    holder.start()
+    assert held.wait(60)
+    holder.kill()
+    holder.join()
+    assert cache.recall_or_make("key", lambda: b"data").read_bytes() == b"data"
+
+
+@pytest.mark.parametrize("refusal", [BlockingIOError, OSError])
+def test_without_a_lock_one_makes_it_too(refusal, monkeypatch):
+    def refuse(*_):
+        raise refusal
+
+    monkeypatch.setattr(cache, "flock", refuse)
+    monkeypatch.setattr(cache, "_MOST_SECONDS", 0.1)
+    assert cache.recall_or_make("key", lambda: b"data").read_bytes() == b"data"

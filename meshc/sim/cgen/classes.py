@@ -30,7 +30,7 @@ class CodeClass:
     shared: structs.PeClass
     constants: structs.Constants
     slots: Any
-    dsds: list[Dsd]
+    dsds: list[Dsd | None]
     names: list[str]
     kept: list[Any]
 
@@ -39,14 +39,14 @@ def prepare(program: PeProgram, group: Group, entry: Member, code: ct.CDLL) -> C
     """Fill the structures of a class."""
     integers = (ct.c_int64 * max(1, len(entry.table.integers)))(*entry.table.integers)
     reals = (ct.c_double * max(1, len(entry.table.reals)))(*entry.table.reals)
-    dsds = _dsd_array(entry.dsds)
+    dsds = _dsd_array(entry.table.dsds)
     constants = structs.Constants(integers, reals, dsds)
     names = ["", *(f.name for f in program.functions)]
     kept: list[Any] = [integers, reals, dsds]
     shared = _shared(program, names, kept)
     functions = ct.addressof(ct.c_char.in_dll(code, "csl_functions"))
     return CodeClass(program, group, code, functions, shared, constants,
-                     _dsd_array(program.slots), entry.dsds, names, kept)  # fmt: skip
+                     _dsd_array(program.slots), entry.table.dsds, names, kept)  # fmt: skip
 
 
 def _dsd_array(values: list[Any]) -> Any:

@@ -1,82 +1,51 @@
-"""Constants in emitted text that may differ between PE classes which share code.
+"""Marks in emitted text of what may differ between PE classes that share code (``merging.py``).
 
-While a class is written its constants stand in the text between marks. Classes whose text is equal
-apart from them share one text, in which constants that are equal everywhere are written out and the
-others are read from a table of the class (``struct constants`` in runtime/csl.h).
+While a class is written its constants stand between marks, with a letter that says their kind, and
+so does every statement that other classes may have in another form.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-from meshc.sim.descriptors import Dsd
 
 _OPEN, _CLOSE = "\x02", "\x03"
-_MARKED = re.compile(f"{_OPEN}(.)([^{_CLOSE}]*){_CLOSE}")
+MARKED = re.compile(f"{_OPEN}(.)([^{_CLOSE}]*){_CLOSE}")
+_BEGIN, _END = "\x04", "\x05"
+STATEMENT = re.compile(f"{_BEGIN}([^{_END}]*){_END}")
+NUMBER, REAL, DESCRIPTORS, STATE = "nfds"
 
 
 def integer(number: int) -> str:
     """An integer constant, marked."""
-    return f"{_OPEN}n{number}{_CLOSE}"
+    return f"{_OPEN}{NUMBER}{number}{_CLOSE}"
 
 
 def real(number: float) -> str:
     """A floating point constant, marked."""
-    return f"{_OPEN}f{number!r}{_CLOSE}"
+    return f"{_OPEN}{REAL}{number!r}{_CLOSE}"
 
 
-@dataclass
-class Written:
-    """The text of one PE class: ``text`` has marks, ``dsds`` its descriptor constants."""
-
-    text: str
-    dsds: list[Dsd]
-
-    @property
-    def shape(self) -> str:
-        """The text without the constants."""
-        return _MARKED.sub(lambda m: _OPEN + m[1], self.text)
-
-    @property
-    def values(self) -> list[tuple[str, str]]:
-        """The marked constants in order: kind and text."""
-        return [(m[1], m[2]) for m in _MARKED.finditer(self.text)]
+def descriptors(first: int, count: int) -> str:
+    """The number of the first of ``count`` descriptor constants of the class, marked."""
+    return f"{_OPEN}{DESCRIPTORS}{first} {count}{_CLOSE}"
 
 
-@dataclass
-class Table:
-    """The constants of one class that are not written out."""
-
-    integers: list[int] = field(default_factory=list)
-    reals: list[float] = field(default_factory=list)
+def state(number: int) -> str:
+    """The number of a place where a function goes on, marked; 0 is its beginning, and of all others
+    the mark stands twice: where the place is noted, and then at the place."""
+    return f"{_OPEN}{STATE}{number}{_CLOSE}"
 
 
-def merge(written: Sequence[Written]) -> tuple[str, list[Table]]:
-    """The common text of classes of equal shape, and the table of each."""
-    rows = [w.values for w in written]
-    tables = [Table() for _ in written]
-    replaced: list[str] = []
-    for column in zip(*rows, strict=True):
-        kind = column[0][0]
-        if all(entry == column[0] for entry in column):
-            replaced.append(_literal(kind, column[0][1]))
-        elif kind == "n":
-            replaced.append(f"p->k->n[{len(tables[0].integers)}]")
-            for table, (_, text) in zip(tables, column, strict=True):
-                table.integers.append(int(text))
-        else:
-            replaced.append(f"p->k->f[{len(tables[0].reals)}]")
-            for table, (_, text) in zip(tables, column, strict=True):
-                table.reals.append(float(text))
-    pieces = iter(replaced)
-    return _MARKED.sub(lambda _: next(pieces), written[0].text), tables
+def mark_statement(lines: list[str], first: int) -> None:
+    """Mark ``lines`` from ``first`` on as one statement."""
+    lines[first] = _BEGIN + lines[first]
+    lines[-1] += _END
 
 
-def _literal(kind: str, text: str) -> str:
-    if kind == "n":
+def literal(kind: str, text: str) -> str:
+    """A constant of a kind, whose text stood between marks, written out in C."""
+    if kind == NUMBER:
         return integer_literal(int(text))
     number = float(text)
     if math.isnan(number):

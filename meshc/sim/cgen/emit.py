@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 
-from meshc.sim.cgen.constants import Table, Written, merge
 from meshc.sim.cgen.expressions import Places, PythonCalls
 from meshc.sim.cgen.functions import CFunctionWriter
-from meshc.sim.descriptors import Dsd
+from meshc.sim.cgen.merging import Table, Written, merge
 from meshc.sim.program import PeProgram
 
 _HEAD = '#include "csl.h"\n\n'
@@ -20,7 +20,6 @@ class Member:
 
     number: int
     table: Table
-    dsds: list[Dsd]
 
 
 @dataclass
@@ -38,18 +37,18 @@ def emit(classes: list[PeProgram], known: Collection[str]) -> list[Group]:
 
     Raises Unsupported when something cannot be written in C.
     """
-    shapes: dict[str, list[tuple[int, Written]]] = {}
-    found: dict[str, tuple[Places, PythonCalls]] = {}
+    places: dict[str, Places] = defaultdict(Places)
+    calls: dict[str, PythonCalls] = defaultdict(PythonCalls)
+    functions: dict[Hashable, Written] = {}
+    shapes: dict[tuple[str, ...], list[tuple[int, list[Written]]]] = {}
     for number, pe_class in enumerate(classes):
-        places, calls = Places(), PythonCalls()
-        writer = CFunctionWriter(pe_class, places, calls, known)
-        written = Written(writer.write(), writer.dsds)
-        key = f"{written.shape}{places.names}{calls.entries}"
-        shapes.setdefault(key, []).append((number, written))
-        found[key] = places, calls
+        name = pe_class.name
+        writer = CFunctionWriter(pe_class, places[name], calls[name], known)
+        parts = writer.write(functions)
+        shapes.setdefault((name, *(part.shape for part in parts)), []).append((number, parts))
     groups = []
-    for key, entries in shapes.items():
-        text, tables = merge([w for _, w in entries])
-        members = [Member(n, t, w.dsds) for (n, w), t in zip(entries, tables, strict=True)]
-        groups.append(Group(_HEAD + text, members, *found[key]))
+    for (name, *_), entries in shapes.items():
+        text, tables = merge([parts for _, parts in entries])
+        members = [Member(n, table) for (n, _), table in zip(entries, tables, strict=True)]
+        groups.append(Group(_HEAD + text, members, places[name], calls[name]))
     return groups

@@ -6,7 +6,7 @@ Integers are ``int64_t`` (``uint64_t`` for u64), floats ``double``, descriptors 
 from __future__ import annotations
 
 from meshc.sim import ir
-from meshc.sim.cgen.constants import integer, real
+from meshc.sim.cgen.constants import descriptors, integer, real
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.descriptors import Dsd
 from meshc.sim.pygen.expressions import ExpressionWriter, machine_int, machine_type
@@ -41,7 +41,7 @@ class PythonCalls:
 
 
 class Places:
-    """Source places, numbered over a whole program; number 0 is no place."""
+    """Source places, numbered over all classes of a file; number 0 is no place."""
 
     def __init__(self) -> None:
         self.names = [""]
@@ -92,7 +92,7 @@ class CExpressions(ExpressionWriter):
     def constant(self, value: object) -> str:
         """A pointer to a descriptor constant of the class."""
         self.dsds.append(value)  # type: ignore[arg-type]
-        return f"&p->k->d[{len(self.dsds) - 1}]"
+        return f"&p->k->d[{descriptors(len(self.dsds) - 1, 1)}]"
 
     def _const(self, node: ir.Const) -> str:
         value = node.value

@@ -6,11 +6,14 @@ in runtime/csl.h) and is written as ``step``, a switch that goes on where the fr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Hashable, Iterable
 
 from meshc.sim import ir
+from meshc.sim.cgen.constants import state
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.expressions import c_type, member
+from meshc.sim.cgen.merging import Written
 from meshc.sim.cgen.vectors import GATES, VectorWriter
 from meshc.sim.control_flow import statements
 from meshc.sim.scalar_costs import SCALAR
@@ -30,14 +33,37 @@ _MOST_LINES = 1000
 class CFunctionWriter(VectorWriter):
     """Writes all functions of one PE program."""
 
-    def write(self) -> str:
-        """The text: declarations, functions, and the table of all functions."""
-        self.lines = [self._declaration(f) for f in self.program.functions]
-        for function in self.program.functions:
+    def write(self, known: dict[Hashable, Written]) -> list[Written]:
+        """The parts of the text: declarations, functions, and the table of all functions. Classes
+        have functions in common, which are written once and then ``known``."""
+        functions = self.program.functions
+        declarations = "".join(f"{self._declaration(f)}\n" for f in functions)
+        entries = "".join(f"    {self._entry(f)},\n" for f in functions)
+        table = f"\nconst function csl_functions[] = {{\n    {{0, 0, 0}},\n{entries}}};\n"
+        return [
+            Written(declarations, []),
+            *(self._written(function, known) for function in functions),
+            Written(table, []),
+        ]
+
+    def _written(self, function: ir.Function, known: dict[Hashable, Written]) -> Written:
+        key = (id(function), self.surroundings)
+        if key not in known:
+            self.lines, self.dsds = [], []
             self._function(function)
-        entries = "".join(f"    {self._entry(f)},\n" for f in self.program.functions)
-        table = f"const function csl_functions[] = {{\n    {{0, 0, 0}},\n{entries}}};\n"
-        return "\n".join(self.lines) + "\n\n" + table
+            known[key] = Written("".join(f"{line}\n" for line in self.lines), self.dsds)
+        return known[key]
+
+    @functools.cached_property
+    def surroundings(self) -> Hashable:
+        """All that the text of a function depends on beside the function itself."""
+        program, facts = self.program, self.facts
+        return (
+            program.name,
+            tuple((f.name, f.result, SCALAR.of_call(f)) for f in program.functions),
+            *(frozenset(found) for found in (self.framed, facts.blocking, facts.cyclic)),
+            frozenset(facts.fabric_registers),
+        )
 
     # --- functions ---
 
@@ -122,7 +148,7 @@ class CFunctionWriter(VectorWriter):
         self.line("{")
         self.line(f"    struct frame_{name} *f = (struct frame_{name} *)top;")
         self.line("    switch (top->at) {")
-        self.line("    case 0:;")
+        self.line(f"    case {state(0)}:;")
         self.depth = 2
         self._block(function.body, tail=True)
         self.depth = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from meshc.sim import ir
+from meshc.sim.cgen.constants import descriptors, integer, mark_statement, state
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.expressions import CExpressions, Places, PythonCalls, member, type_code
 from meshc.sim.control_flow import Facts, analyse, reaching
@@ -59,9 +60,9 @@ class VectorWriter(CExpressions):
     def _pause(self, how: str) -> None:
         """Leave a framed function; the next call goes on here."""
         self.states += 1
-        self.line(f"top->at = {self.states};")
+        self.line(f"top->at = {state(self.states)};")
         self.line(f"return {how};")
-        self.lines.append("    " * (self.depth - 1) + f"case {self.states}:;")
+        self.lines.append("    " * (self.depth - 1) + f"case {state(self.states)}:;")
 
     # --- operands and operations ---
 
@@ -91,11 +92,12 @@ class VectorWriter(CExpressions):
         for operand in kept:
             self.operand(operand)
         number = self.expr(numbers[0]) if numbers else "0"
-        return f"{first}, {len(kept)}, {len(numbers)}, {number}"
+        return f"{descriptors(first, len(kept))}, {len(kept)}, {len(numbers)}, {number}"
 
     def _vector(self, stmt: ir.VectorOp) -> None:
         if stmt.name not in self.known:
             raise Unsupported(f"@{stmt.name}")
+        begin, place = len(self.lines), integer(self.place_number)
         options, form, op = stmt.options, "", OP_NUMBERS[stmt.name]
         row = None
         if options.index is None and not options.is_async:
@@ -104,10 +106,10 @@ class VectorWriter(CExpressions):
         self.cost += sum(SCALAR.operand(o) for o in stmt.operands)
         self._flush()
         if row is not None:
-            form, head = "_row", f"p, {op}, {row}, {self.place_number}"
+            form, head = "_row", f"p, {op}, {row}, {place}"
         else:
             index = "0" if options.index is None else self.expr(options.index)
-            counts = f"{index}, {int(options.index is not None)}, {self.place_number}"
+            counts = f"{index}, {int(options.index is not None)}, {place}"
             head = f"p, {op}, {len(stmt.operands)}, {operands}, {counts}"
         waits = any(self.facts.may_block(o) for o in stmt.operands)
         self.line(f"/* @{stmt.name} */")
@@ -122,6 +124,7 @@ class VectorWriter(CExpressions):
             complete = "p->complete"
         if stmt.result is not None:
             self._assign(stmt.result, complete)
+        mark_statement(self.lines, begin)
 
     def _wait_if(self, call: str) -> None:
         self.line(f"if ({call}) {{")

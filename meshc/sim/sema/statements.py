@@ -115,7 +115,7 @@ class Statements(Calls):
             other = t.ExprStmt(node.span, node.other) if node.other is not None else None
             self.exec_If(t.If(node.span, node.cond, t.ExprStmt(node.span, node.then), other), frame)
         else:
-            self.eval(stmt.expr, frame)
+            self.eval(stmt.expr, frame, ty.VOID if isinstance(stmt.expr, t.Builtin) else None)
 
     def exec_VarDecl(self, stmt: t.VarDecl, frame: Frame) -> None:
         kind = self.type_from(stmt.type, frame) if stmt.type is not None else None

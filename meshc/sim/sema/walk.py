@@ -12,7 +12,8 @@ from meshc.sim.lang import tree as t
 
 @cache
 def _parts(kind: Any) -> tuple[str, ...]:
-    return tuple(f.name for f in fields(kind) if f.name != "span")
+    """The fields of a node, the last one first."""
+    return tuple(f.name for f in reversed(fields(kind)) if f.name != "span")
 
 
 def _kind(root: t.Node) -> Any:
@@ -20,14 +21,15 @@ def _kind(root: t.Node) -> Any:
 
 
 def nodes(root: Any) -> Iterator[t.Node]:
-    """Every node below and including ``root``."""
-    if isinstance(root, t.Node):
-        yield root
-        for name in _parts(_kind(root)):
-            yield from nodes(getattr(root, name))
-    elif isinstance(root, list | tuple):
-        for item in root:
-            yield from nodes(item)
+    """Every node below and including ``root``, in the order of the text."""
+    left = [root]
+    while left:
+        found = left.pop()
+        if isinstance(found, t.Node):
+            yield found
+            left += [getattr(found, name) for name in _parts(_kind(found))]
+        elif isinstance(found, list | tuple):
+            left += reversed(found)
 
 
 def addressed_names(body: t.Node) -> frozenset[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes as ct
 import platform
+import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -23,6 +24,9 @@ from meshc.support.native import Common, Toolchain
 
 HERE = Path(__file__).parent
 SCHEDULES = ("forward", "reverse", "shuffled", "random", "starve_warp", "starve_block")
+# Reading the system's libraries is most of linking. So kernels find their functions when they are
+# loaded, in what ``_system`` loaded before them.
+_FOUND_LATER = sys.platform == "linux"
 CXX = Toolchain(
     language="C++",
     variable="CXX",
@@ -31,8 +35,15 @@ CXX = Toolchain(
         "-std=c++20", "-O2", "-fPIC", "-fvisibility=hidden", "-DMC_EXECUTOR",
         "-ffp-contract=off", "-fno-strict-aliasing", "-w",
         *(("-march=x86-64-v3",) if platform.machine() == "x86_64" else ()),
+        *(("-nodefaultlibs",) if _FOUND_LATER else ()),
     ),
+    libraries=("-lgcc",) if _FOUND_LATER else (),
 )  # fmt: skip
+_SYSTEM = replace(
+    CXX,
+    flags=tuple(flag for flag in CXX.flags if flag != "-nodefaultlibs"),
+    libraries=("-Wl,--no-as-needed", "-lm"),
+)
 # For kernels that run for a moment: compiled in less than half of the time. Nothing here throws.
 QUICK = replace(
     CXX,
@@ -50,9 +61,9 @@ WATCHED = replace(
         # With -Og accesses are missed that return a value into memory.
         *("-O1" if flag == "-Og" else flag for flag in QUICK.flags),
         "-DMC_RACES", "-fsanitize=thread", "-fsanitize=bounds-strict",
-        "-fsanitize-undefined-trap-on-error", "-nodefaultlibs",
+        "-fsanitize-undefined-trap-on-error", *(() if _FOUND_LATER else ("-nodefaultlibs",)),
     ),
-    libraries=("-lstdc++", "-lm", "-lgcc_s", "-lc"),
+    libraries=("-lgcc",) if _FOUND_LATER else ("-lstdc++", "-lm", "-lgcc_s", "-lc"),
 )  # fmt: skip
 _FUNCTIONS = "mc_executor.cc"
 # The header of the library with which kernels begin, and the one with which that begins.
@@ -159,6 +170,15 @@ def _texts(pattern: str) -> dict[str, str]:
     return {p.name: p.read_text(encoding="utf-8") for p in sorted(HERE.glob(pattern))}
 
 
+@cache
+def _system() -> ct.CDLL | None:
+    """The system's libraries that kernels need, for all to see; None where each has its own."""
+    if not _FOUND_LATER:
+        return None
+    made = _SYSTEM.build({"system.cc": ""}, {}, "cuda-executor-system")
+    return ct.CDLL(str(made), mode=ct.RTLD_GLOBAL)
+
+
 class Library:
     """The kernels of one file, with other ``parts`` of the headers if given. Raises BuildError."""
 
@@ -172,6 +192,7 @@ class Library:
         # Those functions are compiled once, so well, also for kernels that are not.
         common = replace(_functions(), toolchain=CXX if toolchain == QUICK else None)
         built = toolchain.build(unit, own, "cuda-executor", common, parsed)
+        _system()
         self._library = ct.CDLL(str(built))
         self._library.mc_memory_bytes.restype = ct.c_size_t
         self._library.mc_give_memory.argtypes = [ct.c_void_p, ct.c_size_t]
