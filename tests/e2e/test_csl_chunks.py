@@ -30,7 +30,7 @@ def rows_of(options):
 @pytest.mark.parametrize(
     ("mesh", "arch", "dtype", "chunk"),
     [
-        ("2x2", "wse3", "f32", 2),
+        pytest.param("2x2", "wse3", "f32", 2, marks=pytest.mark.slow),  # as the command reads
         ("3x2", "wse2", "f16", 5),
         pytest.param("2x1", "wse3", "f16", 1, marks=pytest.mark.slow),
         pytest.param("1x3", "wse2", "f32", 4, marks=pytest.mark.slow),
