@@ -151,6 +151,7 @@ def test_decode_takes_the_caches_of_prefill(model, mesh, arch, dtype):
         np.testing.assert_allclose(answer.logits, wanted.logits, near, near)
 
 
+@pytest.mark.slow
 @pytest.mark.models
 def test_a_command_reads_prompts_and_refuses_what_does_not_fit(capfd):
     """A prompt that overflows the caches is refused before it is read."""

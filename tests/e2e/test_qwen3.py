@@ -161,6 +161,7 @@ def test_tokens_and_logits_of_distributed_programs(mesh: str, tmp_path: Path) ->
     assert program.interpret(PROMPT, 2) == tokens[:2]
 
 
+@pytest.mark.slow
 @pytest.mark.models
 @pytest.mark.skipif(CXX.path() is None, reason="no C++ compiler")
 def test_logits_of_kernels_for_clusters(tmp_path: Path) -> None:
