@@ -1,6 +1,7 @@
 """The attention block in the executor against float64, in every schedule and copy mode."""
 
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -255,14 +256,16 @@ def test_loads_from_shared_memory_have_no_bank_conflicts(name):
     assert counts.shared_load_cycles == counts.shared_loads > 0
 
 
+LARGER = ("tiles, window", "normed heads, two requests")
+
+
 @pytest.mark.parametrize(
     ("name", "mode"),
     [
         *crossed(
             ["normed heads, by tiles", "lanes, two requests"], [Mode(), Mode("random", True, 3)]
         ),
-        pytest.param("tiles, window", Mode("random", True, 3), marks=pytest.mark.slow),
-        pytest.param("normed heads, two requests", Mode(), marks=pytest.mark.slow),
+        *only(product(LARGER, [Mode(), Mode("random", True, 3)])),
     ],
     ids=str,
 )
