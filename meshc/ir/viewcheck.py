@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
 from meshc.ir.affine import Expr
@@ -47,6 +48,17 @@ def unknown_names(used: frozenset[str], known: frozenset[str], *where: object) -
     put together for mistakes alone."""
     unknown = used - known
     return [f"{' '.join(map(str, where))} names '{name}', unknown here" for name in sorted(unknown)]
+
+
+def repeated(names: Iterable[str]) -> list[str]:
+    """Names that occur more than once, in order of their second occurrence."""
+    seen: set[str] = set()
+    again: dict[str, None] = {}
+    for name in names:
+        if name in seen:
+            again[name] = None
+        seen.add(name)
+    return list(again)
 
 
 def _rounds(module: Module, op: tile.For, names: frozenset[str]) -> list[str]:

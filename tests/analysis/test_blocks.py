@@ -179,7 +179,7 @@ def test_registers_follow_the_group() -> None:
             (Attention(4096, 32, 32, 128, batch=16), 1),
             (Attention(4096, 64, 1, 64), 1),
         ],
-        3,
+        6,
     ),
 )
 def test_registers_are_enough_for_the_kernel(shape: Attention, resident: int) -> None:

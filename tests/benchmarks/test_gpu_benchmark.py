@@ -28,6 +28,7 @@ import references
 import tables
 from fake_driver import FakeDriver, built_driver
 from records import Records
+from reduced import each
 
 from meshc.backends.cuda.executor import CXX, QUICK, Library
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
@@ -188,7 +189,8 @@ def test_without_a_gpu_it_says_so(model, monkeypatch, capsys):
 
 @needs_both
 @pytest.mark.parametrize(
-    ("entry", "words"), [("refuses", "returned 7 for layer 0"), ("nothing", "cannot be used")]
+    ("entry", "words"),
+    each([("refuses", "returned 7 for layer 0"), ("nothing", "cannot be used")], 2),
 )
 def test_another_library_that_refuses(model, fake, theirs, entry, words, capsys):
     more = ("--parts", "decode", "--contexts", "9", "--theirs", theirs, "--entry", entry)

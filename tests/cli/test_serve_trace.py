@@ -40,8 +40,10 @@ def serve(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "policy_name"),
     [
-        (["--chunk", "6"], "chunked"),
-        (["--policy", "layered", "--groups", "3", "--force"], "layered"),
+        pytest.param(["--chunk", "6"], "chunked", marks=pytest.mark.slow),
+        pytest.param(
+            ["--policy", "layered", "--groups", "3", "--force"], "layered", marks=pytest.mark.slow
+        ),
         (["--policy", "combined", "--chunk", "6", "--groups", "2", "--force"], "combined"),
     ],
 )

@@ -102,8 +102,8 @@ def judge(seeds):
 
 
 def test_the_joint_choice_is_the_cheapest_that_fits():
-    outcomes = judge(range(120))
-    assert min(outcomes.values()) >= 10, outcomes
+    outcomes = judge(range(60))
+    assert min(outcomes.values()) >= 5, outcomes
 
 
 @pytest.mark.slow
@@ -112,7 +112,7 @@ def test_the_joint_choice_is_the_cheapest_that_fits_in_many_cases():
 
 
 def test_what_is_chosen_fits():
-    for seed in range(200):
+    for seed in range(100):
         drawn = random.Random(seed)
         sharing = drawn_sharing(drawn)
         choice = sharing.cheapest(drawn_demand(drawn, sharing))

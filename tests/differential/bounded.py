@@ -151,19 +151,17 @@ class Rules:
 
     def contract(self, a: Bounded, b: Bounded, summed: Sequence[str]) -> Bounded:
         """The product that sums over ``summed``; other dims of both sides are batch dims."""
-        letters = {d: chr(ord("a") + n) for n, d in enumerate(dict.fromkeys((*a.dims, *b.dims)))}
-        dims = tuple(d for d in dict.fromkeys((*a.dims, *b.dims)) if d not in summed)
-        spec = "{},{}->{}".format(*("".join(letters[d] for d in x) for x in (a.dims, b.dims, dims)))
+        dims, spec = _contraction(a, b, summed)
         sizes = np.abs(a.value) + a.error, np.abs(b.value) + b.error
         count = math.prod(a.extent(d) for d in summed)
         whole = np.einsum(spec, *sizes)
         self._seen(whole)
-        error = (
-            np.einsum(spec, a.error, sizes[1])
-            + np.einsum(spec, np.abs(a.value), b.error)
-            + (count + 2) * self.kinds.sum_unit * whole
-            + count * self.kinds.least
-        )
+        error = (count + 2) * self.kinds.sum_unit * whole + count * self.kinds.least
+        # Weights and what a program is given are exact.
+        if a.error.any():
+            error += np.einsum(spec, a.error, sizes[1])
+        if b.error.any():
+            error += np.einsum(spec, np.abs(a.value), b.error)
         return self._stored(dims, np.einsum(spec, a.value, b.value), error)
 
     def repeat_heads(self, a: Bounded, few: str, many: str, times: int) -> Bounded:
@@ -310,6 +308,15 @@ class Rules:
         return self._stored(a.dims, np.moveaxis(value, -1, axis), np.moveaxis(bound, -1, axis))
 
 
+def _contraction(a: Bounded, b: Bounded, summed: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """The dims of a product that sums over ``summed``, and what ``np.einsum`` is asked for it."""
+    every = tuple(dict.fromkeys((*a.dims, *b.dims)))
+    letters = {d: chr(ord("a") + n) for n, d in enumerate(every)}
+    dims = tuple(d for d in every if d not in summed)
+    left, right, result = ("".join(letters[d] for d in x) for x in (a.dims, b.dims, dims))
+    return dims, f"{left},{right}->{result}"
+
+
 def _largest(values: np.ndarray, errors: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Which are the ``count`` largest of the last dim, of equal ones the first; and, with a last
     dim of 1, whether errors could make another one of them."""
@@ -329,6 +336,11 @@ class Plain(Rules):
     def _stored(self, dims: Sequence[str], value: np.ndarray, error: np.ndarray) -> Bounded:
         self._seen(value)
         return Bounded(tuple(dims), value, np.zeros_like(value))
+
+    def contract(self, a: Bounded, b: Bounded, summed: Sequence[str]) -> Bounded:
+        dims, spec = _contraction(a, b, summed)
+        self._seen(np.einsum(spec, np.abs(a.value), np.abs(b.value)))
+        return self._stored(dims, np.einsum(spec, a.value, b.value), a.error)
 
 
 class Rounding(Plain):

@@ -338,15 +338,27 @@ def expected(case: Case, chosen: list[int] | None = None) -> list[list[Bounded]]
         found = [[_off(*pair, case.program.kinds.unit) for pair in run] for run in pairs]
     else:
         found, scale = _computed(case, chosen, Rules)
-    limit = 3e4 if "f16" in (case.program.kinds.stored, case.program.kinds.sums) else 1e9
-    if not scale < limit:
-        raise Unsharp(f"values up to {scale}")
+    _check_scale(case, scale)
     sharp = max(SHARP[case.program.kinds.stored], SHARP[case.program.kinds.sums])
     for result in (r for run in found for r in run):
         size = np.abs(result.value).max()
         if not size > 1e-6 or not result.error.max() <= sharp * size:
             raise Unsharp(f"{result.error.max()} of {size}")
     return found
+
+
+def computed(case: Case) -> list[list[Bounded]]:
+    """The results of every run without their errors. Raises :class:`Unsharp` where values leave the
+    range of their type."""
+    found, scale = _computed(case, None, Plain)
+    _check_scale(case, scale)
+    return found
+
+
+def _check_scale(case: Case, scale: float) -> None:
+    limit = 3e4 if "f16" in (case.program.kinds.stored, case.program.kinds.sums) else 1e9
+    if not scale < limit:
+        raise Unsharp(f"values up to {scale}")
 
 
 def _computed(

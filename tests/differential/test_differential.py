@@ -40,11 +40,11 @@ def test_random_programs_in_python() -> None:
 def test_random_models_with_experts() -> None:
     """Those cases of the seed that have them."""
     tally = Tally()
-    for index in (61, 135, 214, 253, 254):
+    for index in (61, 214, 254):
         case = draw_case(SEED, index, {"python": 1.0})
         assert "X" in case.program.extents
         add(tally, case)
-    assert tally.kinds["python", "match"] >= 5
+    assert tally.kinds["python", "match"] >= 3
 
 
 def judged_on_gpus(count: int) -> Tally:
@@ -92,9 +92,21 @@ def test_random_programs_in_csl() -> None:
 def test_random_models_in_cuda() -> None:
     """Models that differ in attention alone, so that few kernels are compiled: by lanes of heads,
     latent with queries of a low rank, and with a norm that no kernel has."""
-    tally = judged(0, 4, "cuda", 22)
-    assert tally.kinds == {("cuda", "match"): 3, ("cuda", "refused"): 1}
+    tally = judged(1, 3, "cuda", 22)
+    assert tally.kinds == {("cuda", "match"): 2, ("cuda", "refused"): 1}
     assert tally.features["latent attention of a low rank"]["match"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+def test_more_random_models_in_cuda() -> None:
+    """Other models of the same seed, one of them with query heads that share a key head."""
+    cases = [draw_case(22, index, {"cuda": 1.0}) for index in (0, 7)]
+    assert any("product over 1 of shared heads" in case.features() for case in cases)
+    tally = Tally()
+    for case in cases:
+        add(tally, case)
+    assert tally.kinds["cuda", "match"] == 2
 
 
 def test_what_has_no_kernels_is_refused() -> None:

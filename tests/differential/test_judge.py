@@ -4,25 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from itertools import count, islice
 
 import numpy as np
 import pytest
 from alterations import altered
 from bounded import Arithmetic, Rules, exact, rounded
-from cases import SHARP, Case, Unsharp, draw_case, expected
+from cases import SHARP, Case, Unsharp, computed, draw_case, expected
 from drawn_programs import Apply, Program, Reference, Tensor, source
 from judging import compare
 from operations import Binary, Product, Scale
 from reducing import reduced
 
 
+@cache
+def case_of_python(index: int) -> Case:
+    return draw_case(11, index, {"python": 1.0})
+
+
 def drawn(count: int) -> list[Case]:
-    return [draw_case(11, index, {"python": 1.0}) for index in range(count)]
+    return [case_of_python(index) for index in range(count)]
 
 
 def results(case: Case) -> list[list[np.ndarray]]:
-    return [[r.value for r in run] for run in expected(case)]
+    """What a program computes that has its values and knows of no errors."""
+    return [[r.value for r in run] for run in computed(case)]
 
 
 def mistakes(cases: list[Case], part: int) -> tuple[Counter[str], Counter[str]]:
@@ -103,7 +110,8 @@ def test_results_of_other_shapes_or_numbers_of_them_are_seen() -> None:
 
 
 def test_cases_are_the_same_for_the_same_seed() -> None:
-    for one, other in zip(drawn(8), drawn(8), strict=True):
+    for index, one in enumerate(drawn(8)):
+        other = draw_case(11, index, {"python": 1.0})
         assert source(one.program) == source(other.program) and one.words() == other.words()
         assert all(np.array_equal(a, other.weights()[n]) for n, a in one.weights().items())
 
@@ -119,8 +127,9 @@ def test_a_failing_case_is_made_small() -> None:
             for s in made.values()
         )
 
-    cases = (draw_case(11, index, {"python": 1.0}) for index in count())
-    for case in islice((c for c in cases if c.form == "main" and fails(c)), 3):
+    for case in islice(
+        (c for c in map(case_of_python, count()) if c.form == "main" and fails(c)), 3
+    ):
         small = reduced(case, fails)
         assert fails(small) and len(small.program.body) <= 3
         assert set(small.program.extents.values()) == {1}

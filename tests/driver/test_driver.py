@@ -91,12 +91,15 @@ def test_options_end_in_the_header():
     assert "ring_y" not in [channel.name for channel in module.channels]
 
 
+ON_WAFER = {"mesh": "6x6", "seq": 8, "device": "wse2", "phase": "decode", "compile_to": "tile"}
+
+
 @pytest.mark.parametrize(
     ("request_", "dtype"),
     [
         (CompileRequest(mesh="2x2", seq=8), "f32"),
-        (CompileRequest(mesh="6x6", seq=8, device="wse2", compile_to="tile"), "f16"),
-        (CompileRequest(mesh="6x6", seq=8, device="wse2", dtype="f32", compile_to="tile"), "f32"),
+        (CompileRequest(**ON_WAFER), "f16"),
+        (CompileRequest(**ON_WAFER, dtype="f32"), "f32"),
     ],
 )
 def test_default_dtype(request_, dtype):

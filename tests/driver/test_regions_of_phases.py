@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from reduced import each
 
 from meshc.driver import Check, CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics
@@ -18,7 +19,9 @@ def request(**options: object) -> CompileRequest:
     return CompileRequest(**wanted)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("phase", "regions"), [("both", 3), ("prefill", 3), ("decode", 2)])
+@pytest.mark.parametrize(
+    ("phase", "regions"), each([("both", 3), ("prefill", 3), ("decode", 2)], 2)
+)
 def test_all_phases_take_the_most_regions_that_one_needs(phase: str, regions: int) -> None:
     found = compile_loaded(load_any(str(MODEL), Diagnostics()), request(phase=phase), [Check()])
     meshes = {name: module.the_mesh() for name, module in found.modules.items()}

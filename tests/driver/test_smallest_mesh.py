@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from reduced import each
 
 import meshc.devices
 from meshc.cli import main
@@ -36,7 +37,7 @@ def tiny():
     return load_any(str(TINY), Diagnostics())
 
 
-@pytest.mark.parametrize("memory", [15000, 18000])
+@pytest.mark.parametrize("memory", each([15000, 18000], 2))
 def test_the_next_smaller_mesh_is_refused(memory, tmp_path):
     request = replace(REQUEST, device=wafer(tmp_path, 12, memory))
     tried = []

@@ -37,7 +37,8 @@ def check(folder: Path, mesh: str, out: Path, **options: dict[str, str]) -> Mesh
     assert found == tokens
     first = np.array(wanted["prompt_logits"])
     np.testing.assert_allclose(logits[0], first, atol=2e-4 * np.abs(first).max())
-    assert program.interpret(ids, 3) == tokens[:3]
+    # The second step reads what the first one cached.
+    assert program.interpret(ids, 2) == tokens[:2]
     return program
 
 

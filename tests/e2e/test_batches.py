@@ -91,7 +91,7 @@ def test_on_more_models_and_meshes(name: str, mesh: str, kv: str, tmp_path: Path
     check(name, mesh, tmp_path, kv=kv)
 
 
-@pytest.mark.parametrize("algo", ["all_reduce=ring", "all_reduce=k_tree:2"])
+@pytest.mark.parametrize("algo", each(["all_reduce=k_tree:2", "all_reduce=ring"], 2))
 def test_collectives_carry_all_requests_in_one_message(algo: str, tmp_path: Path) -> None:
     check("llama-3h1", "3x4", tmp_path, algo=(algo,), kv="cyclic")
 
@@ -100,6 +100,7 @@ def test_prompts_go_through_decode_where_there_is_no_prefill(tmp_path: Path) -> 
     check("llama-5h-mha", "2x3", tmp_path, phase="decode")
 
 
+@pytest.mark.slow
 def test_layers_in_several_regions_take_requests_along(tmp_path: Path) -> None:
     found = []
     for regions in (1, 2):

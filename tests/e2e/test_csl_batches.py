@@ -217,7 +217,11 @@ TOKENS, CAPACITY = 3, 7  # the longest prompt and its answer, not a token more
 
 @pytest.mark.parametrize(
     ("phase", "mesh"),
-    [("both", "r=2,y=1,x=2"), pytest.param("decode", "2x2", marks=pytest.mark.slow)],
+    [
+        ("both", "1x2"),
+        pytest.param("both", "r=2,y=1,x=2", marks=pytest.mark.slow),
+        pytest.param("decode", "2x2", marks=pytest.mark.slow),
+    ],
 )
 def test_prompts_of_one_command(phase, mesh, tmp_path, capfd):
     """Each prompt gets the tokens that it gets alone on the Python target, whether a program of its

@@ -30,7 +30,7 @@ def rows_of(options):
 @pytest.mark.parametrize(
     ("mesh", "arch", "dtype", "chunk"),
     [
-        ("2x2", "wse3", "f32", 2),
+        pytest.param("2x2", "wse3", "f32", 2, marks=pytest.mark.slow),  # as the command reads
         ("3x2", "wse2", "f16", 5),
         pytest.param("2x1", "wse3", "f16", 1, marks=pytest.mark.slow),
         pytest.param("1x3", "wse2", "f32", 4, marks=pytest.mark.slow),
@@ -161,6 +161,7 @@ def test_many_models_in_chunks(tmp_path_factory, drawn):
     check_chunks(tmp_path_factory.mktemp("drawn"), drawn)
 
 
+@pytest.mark.slow
 def test_a_vector_that_changes_the_axis_on_one_column_keeps_its_type(tmp_path):
     """Halves of what a norm gives go to two rows of cores, without a sum over columns."""
     path = written(tmp_path, E=11, D=6, F=8, layers=1, dtype="f16")

@@ -136,7 +136,11 @@ SNAKE = {"mesh": "r=3,y=1,x=1", "dtype": "bf16", "seq": 3}
     ("own", "lengths"),
     [
         pytest.param({"phases": "copied", "chunk": 1}, [[3], [2]], marks=pytest.mark.slow),
-        ({"phases": "auto", "batch": 2, "chunk": 2, "kv": "shift"}, [[3, 1]]),
+        pytest.param(
+            {"phases": "auto", "batch": 2, "chunk": 2, "kv": "shift"},
+            [[3, 1]],
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["one program, a PE that no region has", "requests behind each other"],
 )

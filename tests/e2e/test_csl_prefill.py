@@ -30,7 +30,7 @@ def written(folder, **sizes):
     ("mesh", "arch", "dtype"),
     [
         ("2x2", "wse3", "f32"),
-        ("3x2", "wse2", "f16"),
+        pytest.param("3x2", "wse2", "f16", marks=pytest.mark.slow),  # below, with shared memory
         pytest.param("2x4", "wse3", "f16", marks=pytest.mark.slow),
         pytest.param("2x2", "wse3", "bf16", marks=pytest.mark.slow),
         pytest.param("3x2", "wse2", "bf16", marks=pytest.mark.slow),
@@ -151,6 +151,7 @@ def test_decode_takes_the_caches_of_prefill(model, mesh, arch, dtype):
         np.testing.assert_allclose(answer.logits, wanted.logits, near, near)
 
 
+@pytest.mark.slow
 @pytest.mark.models
 def test_a_command_reads_prompts_and_refuses_what_does_not_fit(capfd):
     """A prompt that overflows the caches is refused before it is read."""
@@ -164,6 +165,7 @@ def test_a_command_reads_prompts_and_refuses_what_does_not_fit(capfd):
     assert "run-refused" in said and "7 and 4 tokens do not fit a cache of 9" in said
 
 
+@pytest.mark.slow
 def test_lengths_out_of_range_are_refused_before_anything_is_written(tmp_path):
     path = written(tmp_path, E=4, H=1, G=1, D=2, F=2, layers=1)
     prompts = Prompts(path, tmp_path, device="wse3", mesh="1x2", seq=4)

@@ -120,7 +120,7 @@ def run(program, backend="cuda", driver=None, **variables):
                 "error[cuda-toolkit]: $NVCC names no",
             ),
         ],
-        2,
+        4,
     ),
 )
 def test_what_is_wrong_is_said_and_the_exit_is_1(program, variables, error):
@@ -169,6 +169,7 @@ def test_the_usual_backend_is_a_gpu_that_runs_the_kernels(program):
     assert "(compute capability 9.0)" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.cuda_compiler
 def test_a_session_on_the_fake_driver_ends_well(program):
     """Its kernels compute nothing; the tokens are those of logits that are all alike."""
@@ -177,6 +178,7 @@ def test_a_session_on_the_fake_driver_ends_well(program):
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="there is no GPU")
 def test_tokens_on_a_gpu_are_those_on_the_cpu(program):
     words = os.environ.get("LD_LIBRARY_PATH", "")
     found = run(program, driver=words)

@@ -7,9 +7,6 @@ with the first layers alone, by the library and by the command.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -21,6 +18,7 @@ from reduced import each
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX
+from meshc.cli import main
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.frontend.checkpoints import catalogue_config, find_packaged_weights, open_checkpoint
 from meshc.interp.check import Session
@@ -49,8 +47,10 @@ def tensors(layers: int | None) -> Mapping[str, np.ndarray]:
     checkpoint = open_checkpoint(find_packaged_weights(MODEL), catalogue_config(MODEL))
     found = {}
     for name in checkpoint.names():
-        tensor = checkpoint.read(name)
-        found[name] = tensor[:layers] if checkpoint.is_per_layer(name) else tensor
+        if layers is None or not checkpoint.is_per_layer(name):
+            found[name] = checkpoint.read(name)
+        else:
+            found[name] = np.stack([checkpoint.read_layer(name, n) for n in range(layers)])
     return found
 
 
@@ -90,19 +90,12 @@ def check(layers: int | None, chunks: bool) -> list[int]:
     return tokens
 
 
-def said(count: int, *more: str) -> str:
+def said(capsys: pytest.CaptureFixture[str], count: int, *more: str) -> str:
     """What `meshc run` says behind the prompt."""
     command = ["run", MODEL, "--target", "cuda", "--backend", "cuda-cpu", *more]
     command += ["--prompt", PARIS["prompt"], "--max-tokens", str(count)]
-    done = subprocess.run(
-        [sys.executable, "-m", "meshc", *command],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert main(command) == 0
+    return capsys.readouterr().out
 
 
 @pytest.mark.slow
@@ -112,8 +105,8 @@ def test_the_first_layers_give_the_tokens_of_the_interpreter(chunks):
 
 
 @pytest.mark.parametrize("layers", each([1, 3], 2))
-def test_the_command_generates_the_tokens_of_the_interpreter(layers):
-    found = json.loads(said(2, "--layers", str(layers), "--json"))["tokens"]
+def test_the_command_generates_the_tokens_of_the_interpreter(layers, capsys):
+    found = json.loads(said(capsys, 2, "--layers", str(layers), "--json"))["tokens"]
     assert len(found) == 2 and found == interpreted(layers, tuple(found)).argmax(1).tolist()
 
 
@@ -124,5 +117,5 @@ def test_all_layers_give_the_recorded_tokens(chunks):
 
 
 @pytest.mark.slow
-def test_the_command_says_eight_tokens():
-    assert said(8) == " Paris.\n\nThe answer is:\n"
+def test_the_command_says_eight_tokens(capsys):
+    assert said(capsys, 8) == " Paris.\n\nThe answer is:\n"

@@ -18,10 +18,11 @@ OTHER = Kind(2, 4, 2, 160, 500.0, gated=False)
 @pytest.mark.parametrize(
     ("kinds", "room", "options"),
     [
-        ((DENSE, WIDE), False, {"cluster": 2}),
-        ((WIDE, DENSE, OTHER), True, {"cluster": 1}),
+        pytest.param((DENSE, WIDE), False, {"cluster": 2}, marks=pytest.mark.slow),
+        pytest.param((WIDE, DENSE, OTHER), True, {"cluster": 1}, marks=pytest.mark.slow),
+        ((WIDE, DENSE, OTHER), False, {"cluster": 2}),
     ],
-    ids=["other features", "three stages, other heads, angles and activation"],
+    ids=["other features", "room beside each other", "other heads, angles and activation"],
 )
 def test_prompt_and_steps_agree_with_float64(kinds, room, options, tmp_path, monkeypatch):
     """Without ``room`` beside each other kernels prefetch what the next one reads."""

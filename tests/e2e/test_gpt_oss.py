@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 from recorded_models import check, check_batch, check_of, facts
-from reduced import crossed
+from reduced import crossed, each
 
 import meshc
 from meshc.driver import Check, CompileRequest, compile_loaded, load_any
@@ -59,7 +59,7 @@ def test_a_batch_gives_each_prompt_what_it_gets_alone(
     check_batch(FOLDERS[batch % 2], batch, mesh, tmp_path)
 
 
-@pytest.mark.parametrize("form", ["deferred", "merged"])
+@pytest.mark.parametrize("form", each(["merged", "deferred"], 2))
 def test_every_form_of_a_softmax_counts_the_sink(form: str, tmp_path: Path) -> None:
     check(WIDE, "2x3", tmp_path, decode={"partition": f'partition{{forms=["s={form}"]}}'})
 

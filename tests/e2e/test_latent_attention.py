@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import strategies as st
 from recorded_models import check, check_batch, check_drawn, check_of
-from reduced import crossed
+from reduced import crossed, each
 
 from meshc.driver import Check, CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics
@@ -35,7 +35,7 @@ def test_tokens_and_logits_equal_those_of_transformers(
     check(folder, mesh, tmp_path)
 
 
-@pytest.mark.parametrize("folder", DENSE, ids=name_of)
+@pytest.mark.parametrize("folder", each(DENSE, 2), ids=name_of)
 def test_dense_models_too(folder: Path, tmp_path: Path) -> None:
     check(folder, "3x2", tmp_path)
 
@@ -57,7 +57,7 @@ def test_a_batch_gives_each_prompt_what_it_gets_alone(
     check_batch(EXPERTS[batch % len(EXPERTS)], batch, mesh, tmp_path)
 
 
-@pytest.mark.parametrize("kv", ["shift", "concat"])
+@pytest.mark.parametrize("kv", each(["concat", "shift"], 2))
 def test_every_policy_keeps_latents_and_rotary_keys_together(kv: str, tmp_path: Path) -> None:
     policy = {"shift-kv-cache": f"shift-kv-cache{{policy={kv}}}"}
     check(EXPERTS[0], "2x3", tmp_path, passes=policy)

@@ -3,11 +3,12 @@
 import json
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 from mesh_programs import mesh_program
-from reduced import crossed
+from reduced import crossed, only
 
 from meshc.backends import csl
 from meshc.backends.python import HostFacts, emit
@@ -89,7 +90,14 @@ def test_other_names_give_the_same_emitted_programs(tmp_path):
 
 
 @pytest.mark.models
-@pytest.mark.parametrize(("name", "gpus"), crossed(["llama-9h3-tied", "qwen2-7h1"], [2, 1, 8, 3]))
+@pytest.mark.parametrize(
+    ("name", "gpus"),
+    only(
+        product(["llama-9h3-tied", "qwen2-7h1"], [2, 1, 8, 3]),
+        ("llama-9h3-tied", 8),
+        ("qwen2-7h1", 3),
+    ),
+)
 def test_gpus_of_a_node_share_a_model(name, gpus, tmp_path):
     """Tensor-parallel layouts: heads and features over ``gpu``; the tokens are those of
     transformers, in the interpreter and in the emitted program."""
@@ -99,7 +107,7 @@ def test_gpus_of_a_node_share_a_model(name, gpus, tmp_path):
     mesh = program.modules["decode"].mesh
     assert (mesh.plane, mesh.columns, mesh.rows) == (("row", "gpu"), gpus, 1)
     assert program.run(tmp_path, ids, len(tokens))[0] == tokens
-    assert program.interpret(ids, 3) == tokens[:3]
+    assert program.interpret(ids, 2) == tokens[:2]
 
 
 def test_a_node_has_no_other_axes():

@@ -148,7 +148,7 @@ def test_the_graph_gives_the_logits_of_every_token(tied: bool, tmp_path: Path) -
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("mesh", each(["2x6", "1x1", "3x4", "2x2"], 2))
+@pytest.mark.parametrize("mesh", each(["3x4", "1x1", "2x6", "2x2"], 4))
 def test_tokens_and_logits_of_distributed_programs(mesh: str, tmp_path: Path) -> None:
     stored = checkpoint(tmp_path)
     tokens = greedy(stored)
@@ -158,9 +158,10 @@ def test_tokens_and_logits_of_distributed_programs(mesh: str, tmp_path: Path) ->
     wanted = logits([*PROMPT, *tokens[:-1]], stored)[len(PROMPT) - 1 :]
     got = np.array(values).reshape(wanted.shape)
     np.testing.assert_allclose(got, wanted, atol=2e-5 * np.abs(wanted).max())
-    assert program.interpret(PROMPT, 3) == tokens[:3]
+    assert program.interpret(PROMPT, 2) == tokens[:2]
 
 
+@pytest.mark.slow
 @pytest.mark.models
 @pytest.mark.skipif(CXX.path() is None, reason="no C++ compiler")
 def test_logits_of_kernels_for_clusters(tmp_path: Path) -> None:

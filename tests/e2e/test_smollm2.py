@@ -95,6 +95,11 @@ def check_batch(mesh: str, prompts: list[dict[str, Any]], count: int, folder: Pa
 
 
 def test_first_tokens_on_8x8(tmp_path: Path) -> None:
+    check("8x8", PROMPTS[:1], 4, tmp_path)
+
+
+@pytest.mark.slow
+def test_more_tokens_on_8x8(tmp_path: Path) -> None:
     check("8x8", PROMPTS[:2], 8, tmp_path)
 
 

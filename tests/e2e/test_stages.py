@@ -149,7 +149,7 @@ def check(program: MeshProgram, weights: dict, folder: Path, counts=(1, 2)) -> N
     found = found.reshape(wanted.shape)
     np.testing.assert_allclose(found, wanted, atol=2e-5 * np.abs(wanted).max())
     assert tokens == wanted.argmax(-1).tolist()
-    assert program.interpret(PROMPT, 3) == tokens[:3]
+    assert program.interpret(PROMPT, 2) == tokens[:2]
 
 
 @pytest.mark.parametrize("mesh", only(("1x1", "2x2", "3x4", "2x6"), "3x4"))
@@ -170,7 +170,8 @@ def test_caches_of_both_kinds_of_layers(policy: str, tmp_path: Path) -> None:
     check(program, weights, tmp_path)
 
 
-@pytest.mark.parametrize("counts", only(((2, 1), (3, 2)), (2, 1), spread=False))
+@pytest.mark.slow
+@pytest.mark.parametrize("counts", [(2, 1), (3, 2)])
 def test_any_number_of_layers_of_each_kind(counts: tuple[int, int], tmp_path: Path) -> None:
     program, weights = staged(tmp_path, "2x3", counts)
     check(program, weights, tmp_path, counts)

@@ -183,15 +183,15 @@ def test_many_random_models_on_nodes(tmp_path: Path, node: str) -> None:
     ("keys", "group", "columns", "copies"),
     each(
         [
+            (3, 2, 6, 2),
             (2, 4, 8, 4),
             (1, 8, 8, 8),
-            (3, 2, 6, 2),
             (1, 7, 7, 7),
             (1, 4, 8, 4),
             (3, 2, 8, 2),
             (8, 2, 16, 2),
         ],
-        2,
+        4,
     ),
 )
 def test_gpus_share_key_heads(

@@ -10,6 +10,7 @@ import pytest
 from drawn_families import DRAWN, drawn
 from family_cells import DATA, OPTIONS, Recorded, check, refused, write_config
 from family_outcomes import COLUMNS, EQUAL, TABLE, as_markdown
+from reduced import only
 
 import meshc
 from meshc.frontend.families import family_named, family_names
@@ -61,7 +62,7 @@ def test_a_recorded_checkpoint_gives_what_the_table_says(
     check(folder, column, row.outcomes[column], Recorded(folder))
 
 
-@pytest.mark.parametrize("family", OF_CUDA)
+@pytest.mark.parametrize("family", only(OF_CUDA, "llama"))
 def test_kernels_give_what_transformers_gives(family: str) -> None:
     folder = DATA / OF_CUDA[family]
     check(folder, "cuda", TABLE[family, ""].outcomes["cuda"], Recorded(folder))

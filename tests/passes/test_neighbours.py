@@ -63,7 +63,7 @@ def statement(kernel, out, left, right, count, guard):
     return f"tile.{kernel} {text} {{{inner}}}" if inner else f"tile.{kernel} {text}"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -103,8 +103,8 @@ def test_draws_are_the_same_on_every_mesh_and_target(capsys):
     hot = ("--temperature", "3", "--ignore-eos")
     drawn = tokens_of(capsys, path, *hot, "--seed", "3")
     assert drawn == tokens_of(capsys, path, *hot, "--seed", "3", "--mesh", "3x1")
-    others = [tokens_of(capsys, path, *hot, "--seed", str(seed)) for seed in (4, 5)]
-    assert any(other != drawn for other in others)
+    others = [tokens_of(capsys, path, *hot, "--seed", str(seed)) for seed in (4,)]
+    assert drawn not in others
     assert tokens_of(capsys, path, *hot, "--top-k", "1") == tokens_of(capsys, path, "--ignore-eos")
     assert tokens_of(capsys, path, "--temperature", "0") == greedy
     wafer = ("--target", "csl", "--device", "wse3", "--dtype", "f32")

@@ -124,7 +124,7 @@ def test_a_dense_model_is_layered_when_forced(capsys):
 
 
 def test_auto_chooses_groups_for_experts_and_chunks_for_a_dense_model(capsys):
-    load = ["--rate", "1.3", "--requests", "40", "--seeds", "1", "--auto"]
+    load = ["--rate", "1.3", "--requests", "24", "--seeds", "1", "--auto"]
     found = json.loads(schedule(capsys, "qwen3-30b-a3b", *load, "--json").out)
     assert "--policy layered" in found["chosen"] or "--policy combined" in found["chosen"]
     assert len(found["tried"]) == 12 and found["over_chunked_512"]["ttft_mean_s"] < 0
@@ -137,7 +137,7 @@ def test_auto_chooses_groups_for_experts_and_chunks_for_a_dense_model(capsys):
 
 def test_auto_keeps_a_tight_objective(capsys):
     """A smaller bound on gaps asks for more groups."""
-    load = ["--rate", "1.3", "--requests", "40", "--seeds", "1", "--auto", "--json"]
+    load = ["--rate", "1.3", "--requests", "24", "--seeds", "1", "--auto", "--json"]
     loose, tight = (
         json.loads(schedule(capsys, "qwen3-30b-a3b", *load, "--slo-tbt", bound).out)
         for bound in ("125", "40")
@@ -148,7 +148,7 @@ def test_auto_keeps_a_tight_objective(capsys):
 
 def test_several_rates_and_their_pictures(capsys, tmp_path):
     pytest.importorskip("matplotlib")
-    words = ["qwen3-30b-a3b", "--policy", "chunked", "--policy", "combined", "--requests", "12"]
+    words = ["qwen3-30b-a3b", "--policy", "chunked", "--policy", "combined", "--requests", "6"]
     words += ["--seeds", "2", "--rate", "1.2", "--rate", "1.5"]
     table = schedule(capsys, *words, "--plots", str(tmp_path / "first")).out
     assert "combined at 1.5/s" in table

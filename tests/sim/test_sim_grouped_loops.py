@@ -305,7 +305,7 @@ LAYOUTS = given(NESTS, BODIES, st.integers(1, 6), st.integers(1, 5))
 IN_ONE_FOLDER = {"suppress_health_check": [HealthCheck.function_scoped_fixture], "deadline": None}
 
 
-@settings(max_examples=50, **IN_ONE_FOLDER)
+@settings(max_examples=30, **IN_ONE_FOLDER)
 @LAYOUTS
 def test_random_layouts(tmp_path: Path, nest: str, body: str, w: int, h: int) -> None:
     both(tmp_path, nest.replace("BODY", body), groups=None, w=w, h=h)

@@ -128,7 +128,7 @@ DAMAGES = st.lists(
 """Where characters are cut out, how many at most, and what is put there."""
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(PROGRAMS, DAMAGES)
 def test_round_trip_and_damage(compiled: Program, damages: list[tuple[float, int, str]]) -> None:
     """Text gives the same program; whatever is cut out or put in: a program, or an error in

@@ -26,7 +26,7 @@ def expected(model):
     [
         pytest.param("llama-3h1", "3x2", "wse3", "cyclic", "f32", marks=pytest.mark.slow),
         ("llama-9h3-tied", "2x3", "wse2", "shift", "f32"),
-        ("qwen2-7h1", "4x2", "wse3", "concat", "f16"),
+        pytest.param("qwen2-7h1", "4x2", "wse3", "concat", "f16", marks=pytest.mark.slow),
         pytest.param("llama-5h-mha", "1x4", "wse3", "cyclic", "f32", marks=pytest.mark.slow),
     ],
 )
@@ -76,6 +76,7 @@ def test_a_model_runs_on_the_simulator_by_one_command():
     np.testing.assert_allclose(second.logits, wanted.logits, 1e-4, 1e-5)
 
 
+@pytest.mark.slow
 def test_prompts_that_do_not_fit_the_cache_are_refused():
     report = Diagnostics()
     loaded = load_any(str(TINY / "llama-3h1"), report)
@@ -89,6 +90,7 @@ def test_prompts_that_do_not_fit_the_cache_are_refused():
     assert caught.value.diagnostics[0].code == "run-refused"
 
 
+@pytest.mark.slow
 def test_several_prompts_of_one_command_run_one_behind_another(capsys):
     ids, tokens = expected("llama-3h1")
     given = ",".join(map(str, ids))

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from csl_decoding import TINY
 from csl_runs import compiled, emit, tile_text
 from csl_texts import tile_program
 from csl_turn_texts import all_gather
-from reduced import crossed
+from reduced import crossed, each
 
 from meshc.analysis.csl.memory import element_bytes
 from meshc.analysis.csl.words import TABLE_BYTES, WORD_BYTES, word_bytes
@@ -136,7 +137,7 @@ def test_the_plan_of_collectives_is_what_is_placed(name, arch, tmp_path, monkeyp
     planned_is_placed(module, memory, placed(files, tmp_path, arch, monkeypatch))
 
 
-@pytest.mark.parametrize(("kind", "arch"), crossed(["f16", "f32"], ARCHS))
+@pytest.mark.parametrize(("kind", "arch"), each(product(["f16", "f32"], ARCHS), 4))
 def test_the_plan_of_a_decode_step_is_what_is_placed(kind, arch, tmp_path, monkeypatch):
     """Angles, caches, products, sums of lines and run-time coordinates in one program."""
     loaded = load_any(str(TINY / "llama-3h1"), Diagnostics())

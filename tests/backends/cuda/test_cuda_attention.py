@@ -1,6 +1,7 @@
 """The attention block in the executor against float64, in every schedule and copy mode."""
 
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -255,9 +256,17 @@ def test_loads_from_shared_memory_have_no_bank_conflicts(name):
     assert counts.shared_load_cycles == counts.shared_loads > 0
 
 
+LARGER = ("tiles, window", "normed heads, two requests")
+
+
 @pytest.mark.parametrize(
     ("name", "mode"),
-    crossed(["tiles, window", "normed heads, two requests"], [Mode(), Mode("random", True, 3)]),
+    [
+        *crossed(
+            ["normed heads, by tiles", "lanes, two requests"], [Mode(), Mode("random", True, 3)]
+        ),
+        *only(product(LARGER, [Mode(), Mode("random", True, 3)])),
+    ],
     ids=str,
 )
 def test_there_are_no_races(name, mode):
@@ -296,16 +305,17 @@ def test_full_size(name, cached):
 
 
 @pytest.mark.parametrize(
-    ("kv_heads", "requests"),
+    ("hidden", "heads", "kv_heads", "requests"),
     [
-        pytest.param(32, 8, marks=pytest.mark.slow),
-        pytest.param(32, 16, marks=pytest.mark.slow),
-        (8, 16),
+        (1024, 8, 2, 16),
+        pytest.param(4096, 32, 32, 8, marks=pytest.mark.slow),
+        pytest.param(4096, 32, 32, 16, marks=pytest.mark.slow),
+        pytest.param(4096, 32, 8, 16, marks=pytest.mark.slow),
     ],
 )
-def test_many_requests_share_one_pass_over_the_weights(kv_heads, requests):
-    """At the sizes of Llama-2-7B and Llama-3-8B."""
-    one = shape(requests, 4096, 32, kv_heads, 128, page=16)
+def test_many_requests_share_one_pass_over_the_weights(hidden, heads, kv_heads, requests):
+    """The large ones are of the sizes of Llama-2-7B and Llama-3-8B."""
+    one = shape(requests, hidden, heads, kv_heads, 128, page=16)
     case, chosen = make_case(one, [9 * n for n in range(requests)]), plan(one, 4)
     sums, pools, counts = run(chosen, case, toolchain=CXX)
     check(case, sums, pools, ROUNDED["f16"])

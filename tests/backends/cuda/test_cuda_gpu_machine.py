@@ -9,6 +9,7 @@ import json
 import numpy as np
 import pytest
 from fake_driver import FakeDriver, built_driver, gpu
+from reduced import each
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.driver import gpu_machine
@@ -93,10 +94,12 @@ def test_a_step_is_captured_once_and_computes_what_the_cpu_does(step, expected, 
 
 
 @pytest.mark.cuda_compiler
-def test_a_prompt_in_chunks_computes_what_the_cpu_does(step, fake):
-    """Two chunks of which only the second gives logits, then decode steps: three graphs."""
+@pytest.mark.parametrize("length", each([3, 19], 2))
+def test_a_prompt_in_chunks_computes_what_the_cpu_does(length, step, fake):
+    """One chunk, or two of which only the second gives logits, then decode steps: two graphs or
+    three."""
     program, texts, weights = step
-    prompt, answers = [n * 7 % 200 for n in range(19)], []
+    prompt, answers = [n * 7 % 200 for n in range(length)], []
     with Device(library=fake.path) as device:
         for machine in (
             CpuMachine(program.kernels, texts, toolchain=QUICK),
@@ -106,8 +109,11 @@ def test_a_prompt_in_chunks_computes_what_the_cpu_does(step, fake):
             list(model.generate(prompt, 3, lambda _, row, to=rows: to.append(row)))
             answers.append(np.array(rows))
     assert (answers[0] == answers[1]).all()
-    assert len(fake.calls("cuStreamBeginCapture_v2")) == 3
-    assert len(fake.calls("cuGraphLaunch")) == 4
+    lists = [program.prefill_launches(3, True)]
+    if length > 16:
+        lists.insert(0, program.prefill_launches(16, False))
+    assert len(fake.calls("cuStreamBeginCapture_v2")) == len(lists) + 1
+    assert len(fake.calls("cuGraphLaunch")) == len(lists) + 2
     assert fake.live == 0
 
 

@@ -137,9 +137,11 @@ def test_loads_from_shared_memory_have_no_bank_conflicts(name):
 
 WATCHED_MODES = [Mode(), Mode("random", True, 3)]
 # Queries of a low rank, tiles, and several rounds.
-WATCHED_SHAPES = ("queries of a low rank", "eight blocks", "more heads than blocks")
+WATCHED_SHAPES = ("queries of a low rank", "more heads than blocks")
 MORE_SHAPES = only(
-    product(["two heads, two requests", "tiles, queries of a low rank"], WATCHED_MODES)
+    product(
+        ["two heads, two requests", "tiles, queries of a low rank", "eight blocks"], WATCHED_MODES
+    )
 )
 
 
@@ -155,11 +157,20 @@ LITE = {"hidden": 2048, "heads": 16, "latent": 512, "rope": 64, "query": 128, "v
 
 
 @pytest.mark.parametrize(
-    ("group", "cluster", "cached"),
-    each([(4, 16, 1024), (1, 8, 1024), (4, 16, 4096), (1, 8, 4096)], 4),
+    ("hidden", "group", "cluster", "cached"),
+    each(
+        [
+            (512, 4, 16, 300),
+            (2048, 4, 16, 1024),
+            (2048, 1, 8, 1024),
+            (2048, 4, 16, 4096),
+            (2048, 1, 8, 4096),
+        ],
+        5,
+    ),
 )
-def test_deepseek_v2_lite(group, cluster, cached):
-    one = shape(group, page=64, **LITE)
+def test_deepseek_v2_lite(hidden, group, cluster, cached):
+    one = shape(group, page=64, **{**LITE, "hidden": hidden})
     case, chosen = make_case(one, [cached]), plan(one, cluster)
     sums, pool, counts = run(chosen, case, Mode("shuffled", True), toolchain=CXX)
     check(case, sums, pool, 2e-3 if chosen.by_tiles else 1e-5)
@@ -167,6 +178,7 @@ def test_deepseek_v2_lite(group, cluster, cached):
     assert counts.copied_bytes == 2 * values_read(case)
 
 
+@pytest.mark.slow
 def test_requests_share_a_pass_over_the_weights():
     """Of heads like those of DeepSeek-V2-Lite."""
     one = shape(4, 16, page=16, **{**LITE, "hidden": 512})

@@ -2,11 +2,13 @@
 
 import re
 from functools import cache
+from itertools import product
 from pathlib import Path
 
 import mutation_judge
 import numpy as np
 import pytest
+from reduced import only
 
 from meshc.backends.cuda.executor import CXX, WATCHED, ExecutorError, Grid, Library, Mode
 
@@ -85,15 +87,15 @@ def test_a_ring_has_no_races():
     assert np.allclose(y[:96], x.reshape(9, 96).sum(0), atol=1e-5)
 
 
-IN_CI = ("lanes, ring of two", "gated")
+IN_CI = ("lanes, ring of two", "gated")  # each in one mode
 
 
 @pytest.mark.parametrize(
-    "name",
-    [n if n in IN_CI else pytest.param(n, marks=pytest.mark.slow) for n in mutation_judge.RIGS],
+    ("name", "mode"),
+    only(product(mutation_judge.RIGS, MODES), *zip(IN_CI, MODES, strict=True)),
+    ids=str,
 )
-def test_emitted_kernels_have_no_races(name):
+def test_emitted_kernels_have_no_races(name, mode):
     rig = mutation_judge.rig(name)
     watched = Library(rig.text, toolchain=WATCHED)
-    for mode in MODES:
-        watched.run(rig.kernel, rig.grid, rig.arguments(), mode, written=rig.written)
+    watched.run(rig.kernel, rig.grid, rig.arguments(), mode, written=rig.written)
