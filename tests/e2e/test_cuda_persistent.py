@@ -6,9 +6,12 @@ import pytest
 from layer_kinds import Kind, check, compiled, weights_of
 from reduced import only
 
+from meshc.analysis.cuda.blocks import MOST_REGISTERS
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, Mode
-from meshc.support.diagnostics import MeshcError
+from meshc.backends.cuda.toolchain.toolkit import compile_cubin
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
@@ -83,6 +86,17 @@ def test_its_kernel_stands_alone_and_the_counter_of_meetings_is_left_at_zero(tmp
     for _ in range(2):
         model.step([3], [0])
         assert machine.read("met").tolist() == [0]
+
+
+@pytest.mark.cuda_compiler
+@pytest.mark.parametrize("name", only(["llama-2-7b", "llama-3-8b", "smollm2-135m"], "llama-3-8b"))
+def test_its_machine_code_keeps_everything_in_registers(name):
+    request = CompileRequest(target="cuda", dtype="f16", seq=4096, persistent=True)
+    report = Diagnostics()
+    files = compile_loaded(load_any(name, report), request, (), report).files
+    needs = compile_cubin(files["step.cu"]).kernels["step"]
+    assert (needs.spill_bytes, needs.stack_bytes) == (0, 0)
+    assert needs.registers <= MOST_REGISTERS
 
 
 @pytest.mark.parametrize(

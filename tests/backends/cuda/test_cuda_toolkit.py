@@ -4,6 +4,7 @@ import re
 import stat
 import subprocess
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -236,6 +237,26 @@ def test_what_was_compiled_is_kept(compiler, own_cache, monkeypatch):
         assert toolkit.compile_cubin(PLAIN, compiler=compiler) == first
     toolkit.compile_cubin(PLAIN.replace("1.0f", "2.0f"), compiler=compiler)
     assert len(list(own_cache.iterdir())) == 2
+
+
+@each_compiler
+def test_a_report_that_was_lost_is_asked_for_once_more(compiler, own_cache, monkeypatch):
+    """As by threads that compile at once; a compiler that never gives one is refused."""
+    kind, logs = type(FOUND[compiler]), []
+    build = kind.build
+
+    def losing(self, *arguments):
+        logs.append(build(self, *arguments))
+        return replace(logs[-1], report="") if len(logs) == 1 or lost else logs[-1]
+
+    monkeypatch.setattr(kind, "build", losing)
+    lost = False
+    assert set(toolkit.compile_cubin(PLAIN, compiler=compiler).kernels) == {"plain"}
+    assert len(logs) == 2
+    lost = True
+    with pytest.raises(BuildError, match="report does not name kernel 'plain'"):
+        toolkit.compile_cubin(PLAIN.replace("1.0f", "3.0f"), compiler=compiler)
+    assert len(logs) == 4
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,10 @@ class CubinError(ValueError):
     """The bytes are no cubin, or one whose report does not belong to it."""
 
 
+class ReportError(CubinError):
+    """The assembler's report leaves out a kernel."""
+
+
 @dataclass(frozen=True)
 class KernelResources:
     """What one kernel needs: registers per thread, bytes of stack and spills per thread, static
@@ -169,7 +173,7 @@ def _resources(elf: _Elf, report: dict[str, tuple[int, int]]) -> dict[str, Kerne
         if symbol not in registers or symbol not in stack:
             raise CubinError(f"the cubin does not say what kernel '{name}' needs")
         if name not in report:
-            raise CubinError(f"the assembler's report does not name kernel '{name}'")
+            raise ReportError(f"the assembler's report does not name kernel '{name}'")
         threads, cluster, parameters = _launch_facts(elf, name)
         found[name] = KernelResources(
             registers[symbol], stack[symbol], *report[name], threads, cluster, parameters

@@ -12,11 +12,17 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from threading import Lock
 from typing import Literal
 
 from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.toolchain.compiler import FLAGS, HELP, Built, Compiler
-from meshc.backends.cuda.toolchain.cubin import CubinError, KernelResources, kernel_resources
+from meshc.backends.cuda.toolchain.cubin import (
+    CubinError,
+    KernelResources,
+    ReportError,
+    kernel_resources,
+)
 from meshc.backends.cuda.toolchain.locations import find_program
 from meshc.backends.cuda.toolchain.nvcc import find_nvcc
 from meshc.backends.cuda.toolchain.nvrtc import find_nvrtc
@@ -36,6 +42,7 @@ _MISSING = {
     "nvcc": "nvcc (and the host compiler that it needs)",
     "nvrtc": "NVRTC (and the headers of CUDA)",
 }
+_ALONE = Lock()
 _SECTION_LINE = re.compile(r"\s*\.section\s+\.text\.([^,\s]+)")
 _CODE_LINE = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)")
 
@@ -100,7 +107,13 @@ def compile_cubin(text: str, arch: str = "sm_90a", compiler: CompilerName | None
         return _cubin(known, arch, used.name)
     built = used.build(text, parts, arch)
     try:
-        made = _cubin(built, arch, used.name)
+        try:
+            made = _cubin(built, arch, used.name)
+        except ReportError:
+            # NVRTC 13.0 lost the report of one of several texts that threads compiled at once.
+            with _ALONE:
+                built = used.build(text, parts, arch)
+            made = _cubin(built, arch, used.name)
     except CubinError as problem:
         raise BuildError(f"{used.name}: {problem}") from problem
     _keep(key, built)
