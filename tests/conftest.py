@@ -9,7 +9,9 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MESHC_SIM_THREADS", "1")
 
 import gc
+import re
 import signal
+from collections import defaultdict
 from functools import cache
 from importlib.util import find_spec
 from inspect import isfunction
@@ -55,6 +57,31 @@ def pytest_pycollect_makeitem(collector, name, obj):
         marks = getattr(obj, "pytestmark", [])
         return [] if "slow" in {mark.name for mark in marks} else None
     return None
+
+
+# Every parameter of these is a case of its own: judges and what they must see, models of others,
+# recorded texts, and what users are told.
+_EVERY_CASE = re.compile(
+    r"tests/(architecture|differential|families|golden|tools|verify)/"
+    r"|mutation|famil|malformed|errors|mistake|refuse|test_verifier|pass_file|real_configs"
+    r"|test_commands|command_line|published|oracle|transformers"
+)
+_MANY, _VERY_MANY = 8, 16
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Of many parameters of one test every second one is slow or, of very many, two of three."""
+    cases = defaultdict(list)
+    for item in items:
+        name, bracket, _ = item.nodeid.partition("[")
+        if bracket and not _EVERY_CASE.search(name) and not item.get_closest_marker("slow"):
+            cases[name].append(item)
+    for same in cases.values():
+        stride = 1 + (len(same) >= _MANY) + (len(same) >= _VERY_MANY)
+        for number, item in enumerate(same):
+            if number % stride:
+                item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish():

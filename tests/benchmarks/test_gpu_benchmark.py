@@ -187,6 +187,7 @@ def test_without_a_gpu_it_says_so(model, monkeypatch, capsys):
     assert "error[cuda-driver]" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @needs_both
 @pytest.mark.parametrize(
     ("entry", "words"),

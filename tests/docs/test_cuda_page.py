@@ -27,6 +27,7 @@ def test_predicted_tables(tables, name):
     assert getattr(tables, name)(device("h200")) in PAGE
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 def test_counted_bytes_are_those_predicted(tables):
     text = tables.counted()

@@ -130,6 +130,7 @@ def test_the_simulated_run_overflows_where_it_is_predicted(kv, arch, mesh, tmp_p
     check_overflow(loaded, request, found, tmp_path)
 
 
+@pytest.mark.slow
 def test_shifted_caches_hold_as_many_times_more_as_there_are_rows(tmp_path):
     """Shift against concat as in Table 5 of WaferLLM: one row of cores holds what all could."""
     loaded, request, device = twin(tmp_path, "wse2", "2x5", "shift", 300, layers=1)

@@ -197,6 +197,7 @@ def test_tokens_behind_chunks_are_those_behind_a_prompt_in_one_piece(model, mesh
         assert answer.tokens == wanted.tokens
 
 
+@pytest.mark.slow
 @pytest.mark.models
 def test_the_command_reads_chunks(tmp_path, capfd):
     """A compiled directory reads a prompt, and refuses one that overflows the caches."""

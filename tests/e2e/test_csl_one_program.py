@@ -143,6 +143,7 @@ def test_many_models(tmp_path_factory, drawn, form, portions):
     check_any_model(tmp_path_factory.mktemp("drawn"), drawn, form, portions)
 
 
+@pytest.mark.slow
 @pytest.mark.models
 def test_prompts_of_one_command_follow_each_other(capfd):
     """A step of one program takes one request, so several prompts are no batch, unless a flag asks

@@ -238,6 +238,7 @@ def test_a_model_that_all_regions_cannot_hold(arch, layers, short):
     assert found.help is not None and f"--layers {layers} is the largest" in found.help
 
 
+@pytest.mark.slow
 def test_regions_share_compiled_code(tmp_path, monkeypatch):
     """Cores whose parameters are equal are one program: of three regions the first, one between
     and the last differ, and more regions between do not."""
@@ -268,6 +269,7 @@ STACK = """model stack(N=3, M=5, E=7, F=4) {
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", ["wse3", pytest.param("wse2", marks=pytest.mark.slow)])
 def test_cores_take_turns_in_every_region(arch, tmp_path, monkeypatch):
     """Products of many rows by SUMMA in three regions, around a corner: switches turn in lines that

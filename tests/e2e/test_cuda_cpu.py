@@ -127,7 +127,6 @@ CHUNKED = {
 }
 IN_CI = (
     ("llama, grouped, tied", 19),
-    ("qwen2, biases, one key head", 5),
     ("split by lanes", 5),
 )
 

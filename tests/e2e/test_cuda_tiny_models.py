@@ -56,6 +56,7 @@ def test_the_command_says_the_tokens_of_transformers(name: str, capsys) -> None:
     assert capsys.readouterr().out == ",".join(map(str, want["tokens"])) + "\n"
 
 
+@pytest.mark.slow
 def test_the_command_continues_several_prompts_at_once(capsys) -> None:
     """One of transformers' prompts among others, longer and shorter than a chunk."""
     want = recorded("llama-4h2")

@@ -72,6 +72,7 @@ def test_a_core_caches_a_latent_and_a_rotary_key() -> None:
     assert [kind.shape for kind in caches] == [(1, 1, 1, 4, 14)] * 2
 
 
+@pytest.mark.slow
 def test_every_pass_keeps_what_both_phases_compute() -> None:
     loaded = load_any(str(DATA / "tiny_latent_experts" / "deepseek-v2-8x3"), Diagnostics())
     check = Check()

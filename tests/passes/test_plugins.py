@@ -203,6 +203,7 @@ def test_the_example_package_runs_through_opt(installed, tmp_path):
     assert listed[-1]["name"] == "sink-scales" and listed[-1]["options"] == {"always": False}
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_example_package_pass(installed):
     done = installed("-m", "pytest", "-q", "-p", "no:cacheprovider", "source/tests")
     assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout + done.stderr

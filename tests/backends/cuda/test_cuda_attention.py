@@ -244,6 +244,7 @@ def test_an_edit_of_a_window_or_factor_is_noticed(name, was, becomes):
         assert found[2] == run(chosen, case)[2]
 
 
+@pytest.mark.slow
 def test_compilers_that_optimise_more_or_less_agree_to_the_bit():
     chosen, case = small("tiles, two requests")
     quick, full = (run(chosen, case, toolchain=toolchain) for toolchain in (QUICK, CXX))

@@ -117,6 +117,7 @@ def test_a_prompt_in_chunks_computes_what_the_cpu_does(length, step, fake):
     assert fake.live == 0
 
 
+@pytest.mark.slow
 @pytest.mark.cuda_compiler
 def test_a_persistent_step_starts_while_the_look_up_ends(tmp_path):
     """No two of its blocks find room on a multiprocessor."""

@@ -134,6 +134,7 @@ def test_hostile_names_of_buffers_channels_and_tokens(tmp_path):
     assert load_program(tmp_path).load({}).phase.outputs == ("sums",)
 
 
+@pytest.mark.slow
 def test_two_hash_seeds_give_the_same_bytes(tmp_path):
     script = (
         "import sys; sys.path[:0] = sys.argv[1:4]\n"
