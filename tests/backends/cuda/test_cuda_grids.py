@@ -138,8 +138,9 @@ class WatchedMachine(CpuMachine):
         before = []
         for launch, layer in launches:
             kernel = self.kernels[launch.kernel]
-            grid = Grid(kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes)
-            arguments = [self._argument(a, layer) for a in launch.arguments]
+            sizes = kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes
+            grid = Grid(*sizes, kernel.whole_grid)
+            arguments = [self.argument(a, layer) for a in launch.arguments]
             shared = [
                 n
                 for n, a in enumerate(arguments)
@@ -149,17 +150,19 @@ class WatchedMachine(CpuMachine):
             counts = self.libraries[launch.kernel].run(
                 launch.kernel, grid, arguments, self.mode, written=written
             )
-            assert counts.early_blocks == grid.blocks
+            # A persistent step is the last of its launches.
+            assert counts.early_blocks == (0 if kernel.whole_grid else grid.blocks)
             self.overlapping += bool(written)
             before = [arguments[n] for n in self.writes[launch.kernel]]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", [None, 64])
-def test_launches_that_overlap_use_nothing_early(chunk, tmp_path):
+@pytest.mark.parametrize(("chunk", "persistent"), [(None, False), (64, False), (None, True)])
+def test_launches_that_overlap_use_nothing_early(chunk, persistent, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     report = Diagnostics()
-    request = CompileRequest(target="cuda", dtype="f16", seq=64, chunk=chunk)
+    options = {"chunk": chunk, "persistent": persistent}
+    request = CompileRequest(target="cuda", dtype="f16", seq=64, **options)
     result = compile_loaded(load_any(str(tmp_path), report), request, (), report)
     module, rng = result.modules["decode"], np.random.default_rng(1)
     weights = {
@@ -175,5 +178,5 @@ def test_launches_that_overlap_use_nothing_early(chunk, tmp_path):
     # Of both lists all but the first launch.
     lists = program.prefill_launches(2, True), program.launches()
     assert machine.overlapping == sum(len(launches) - 1 for launches in lists)
-    if chunk is None:  # the prompt has the attention of a second token
+    if chunk is None and not persistent:  # the prompt has the attention of a second token
         assert machine.overlapping == 2 * (len(program.launches()) - 1) + program.layers
