@@ -19,6 +19,7 @@ from meshc.support.diagnostics import fail
 FORMAT = 5
 
 _MOST_RANKS, _MOST_PADDING = 16, 4096
+_MOST_COUNT = 2**31 - 1  # of what a launch has
 CHUNK_UNIT, MOST_CHUNK = 8, 512
 """Tokens that kernels of many tokens read at once: whole units of them, and the most."""
 
@@ -294,7 +295,13 @@ def _launches(found: Sequence[Mapping[str, Any]]) -> tuple[Launch, ...]:
 
 def _kernel(found: Mapping[str, Any]) -> Kernel:
     shared = {name: (int(at), int(size)) for name, (at, size) in found["shared"].items()}
-    return Kernel(**{**found, "shared": shared})
+    made = Kernel(**{**found, "shared": shared})
+    counts = made.blocks, made.threads, made.cluster, made.shared_bytes
+    if any(type(count) is not int or not 0 <= count <= _MOST_COUNT for count in counts):
+        raise ValueError(f"no kernel has {made.blocks!r} blocks of {made.threads!r} threads")
+    if any(type(flag) is not bool for flag in (made.meets, made.whole_grid)):
+        raise ValueError("whether the blocks of a kernel meet is yes or no")
+    return made
 
 
 def _weight(found: Mapping[str, Any]) -> Weight:
