@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from inspect import isfunction
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 from meshc.backends.cuda.toolchain.nvrtc import find_nvrtc
 from meshc.backends.cuda.toolchain.toolkit import find_compiler
@@ -28,13 +28,8 @@ from meshc.support.diagnostics import MeshcError
 if find_nvrtc() is not None:
     os.environ.setdefault("MESHC_CUDA_COMPILER", "nvrtc")
 
-# How long an example takes says more about the machine than about the code. How many of the first
-# inputs are larger than hypothesis makes them is chance.
-settings.register_profile(
-    "untimed",
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("untimed", deadline=None)
 settings.register_profile("fewer", settings.get_profile("untimed"), max_examples=25)
 settings.load_profile("untimed")
 

@@ -14,12 +14,13 @@ from ceiling import active_clusters, latencies, reads, spreads
 from checks import check
 from kernels import load, probes
 from prepared import Prepared, opened
-from programs import Step, block_bytes, grid_of, sizes, step_bytes
+from programs import Step, block_bytes, sizes, step_bytes
 from records import Records
 from tables import machine
 from timing import Task, Timed, in_turn
 
 from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.executor import Grid
 
 MIB = 1 << 20
 PARTS = ("checks", "ceiling", "decode", "torch")
@@ -75,7 +76,7 @@ def _machine(
         records.add(
             "kernel", name=name, cluster=planned.cluster,
             clusters=planned.blocks // planned.cluster,
-            at_once=kernel.active_clusters(grid_of(planned)), needs=asdict(kernel.needs),
+            at_once=kernel.active_clusters(Grid.of(planned)), needs=asdict(kernel.needs),
         )  # fmt: skip
     return True
 

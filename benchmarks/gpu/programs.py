@@ -20,7 +20,6 @@ from meshc.backends.cuda.driver.streams import Graph
 from meshc.backends.cuda.executor import Grid
 from meshc.backends.cuda.kernels.attention_block.kernel import Attention
 from meshc.backends.cuda.launches import Launch, part_of
-from meshc.backends.cuda.program import Kernel as Planned
 from meshc.backends.cuda.program import StepProgram, Weight
 
 _NOISE_THREADS = 256
@@ -90,12 +89,6 @@ def spread_of(weight: Weight) -> float:
     return (3.0 / (shares * blocks * FRAGMENT)) ** 0.5
 
 
-def grid_of(kernel: Planned) -> Grid:
-    """The grid of a program's kernel."""
-    sizes = kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes
-    return Grid(*sizes, kernel.whole_grid)
-
-
 class Step:
     """A program's kernels and memory on a device. Weights and caches hold noise of the spread
     that keeps values of the order of one, the same in all programs of a model."""
@@ -111,7 +104,7 @@ class Step:
         for name in sorted(used):
             kernel = program.kernels[name]
             loaded = load(device, texts[kernel.file], cubins)[name]
-            self._kernels[name] = loaded, grid_of(kernel)
+            self._kernels[name] = loaded, Grid.of(kernel)
         self._noise = load(device, probes(), cubins)
         self._memory: dict[str, tuple[Buffer, int]] = {}
         self._fill()

@@ -18,7 +18,7 @@ OTHER = Kind(2, 4, 2, 160, 500.0, gated=False)
 @pytest.mark.parametrize(
     ("kinds", "room", "options"),
     [
-        pytest.param((DENSE, WIDE), False, {"cluster": 2}, marks=pytest.mark.slow),
+        ((DENSE, WIDE), False, {"cluster": 2}),
         pytest.param((WIDE, DENSE, OTHER), True, {"cluster": 1}, marks=pytest.mark.slow),
         ((WIDE, DENSE, OTHER), False, {"cluster": 2}),
     ],

@@ -75,12 +75,22 @@ STATEMENTS: Any = st.recursive(
         st.builds(ir.SetLocal, PLACES, VARS, EXPRS),
         st.builds(ir.Store, PLACES, TYPES, EXPRS, EXPRS),
         st.builds(ir.Effect, PLACES, st.none() | VARS, NAMES, st.lists(EXPRS, max_size=2)),
-        st.builds(ir.VectorOp, PLACES, st.none() | VARS, NAMES, st.lists(EXPRS), OPTIONS),
+        st.builds(
+            ir.VectorOp, PLACES, st.none() | VARS, NAMES, st.lists(EXPRS, max_size=2), OPTIONS
+        ),
         st.builds(ir.Break, PLACES, INTS),
     ),
     lambda inner: st.one_of(
         st.builds(ir.If, PLACES, EXPRS, st.lists(inner, max_size=2), st.lists(inner, max_size=2)),
-        st.builds(ir.Loop, PLACES, INTS, st.just([]), EXPRS, st.lists(inner), st.lists(inner)),
+        st.builds(
+            ir.Loop,
+            PLACES,
+            INTS,
+            st.just([]),
+            EXPRS,
+            st.lists(inner, max_size=2),
+            st.lists(inner, max_size=2),
+        ),
     ),
     max_leaves=6,
 )
@@ -128,7 +138,7 @@ DAMAGES = st.lists(
 """Where characters are cut out, how many at most, and what is put there."""
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(PROGRAMS, DAMAGES)
 def test_round_trip_and_damage(compiled: Program, damages: list[tuple[float, int, str]]) -> None:
     """Text gives the same program; whatever is cut out or put in: a program, or an error in

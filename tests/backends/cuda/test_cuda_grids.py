@@ -138,8 +138,7 @@ class WatchedMachine(CpuMachine):
         before = []
         for launch, layer in launches:
             kernel = self.kernels[launch.kernel]
-            sizes = kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes
-            grid = Grid(*sizes, kernel.whole_grid)
+            grid = Grid.of(kernel)
             arguments = [self.argument(a, layer) for a in launch.arguments]
             shared = [
                 n

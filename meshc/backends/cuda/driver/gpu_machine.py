@@ -51,10 +51,7 @@ class GpuMachine:
         cubins = _compiled([texts[name] for name in files], compiler)
         loaded = {name: device.load(cubin) for name, cubin in zip(files, cubins, strict=True)}
         for name, kernel in kernels.items():
-            grid = Grid(
-                kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes,
-                kernel.whole_grid,
-            )  # fmt: skip
+            grid = Grid.of(kernel)
             self._kernels[name] = loaded[kernel.file][name], grid
         self._beside: Stream | None = None  # of communication, once it is needed
         self._memory: dict[str, tuple[Buffer, tuple[int, ...], DTypeLike]] = {}

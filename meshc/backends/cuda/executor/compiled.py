@@ -20,6 +20,7 @@ import numpy as np
 from meshc.backends.cuda import library
 from meshc.backends.cuda.executor.launch_memory import launch_memory
 from meshc.backends.cuda.executor.symmetric import SymmetricMemory
+from meshc.backends.cuda.program import Kernel
 from meshc.support.native import Common, Toolchain
 
 HERE = Path(__file__).parent
@@ -106,6 +107,12 @@ class Grid:
     cluster: int
     shared_bytes: int
     whole_grid: bool = False
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> Grid:
+        """The grid of a program's kernel."""
+        sizes = kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes
+        return cls(*sizes, kernel.whole_grid)
 
 
 @dataclass(frozen=True)

@@ -87,10 +87,7 @@ class CpuMachine:
         """The launches one after the other."""
         for launch, layer in launches:
             kernel = self.kernels[launch.kernel]
-            grid = Grid(
-                kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes,
-                kernel.whole_grid,
-            )  # fmt: skip
+            grid = Grid.of(kernel)
             arguments = [self.argument(a, layer) for a in launch.arguments]
             try:
                 self.library(launch.kernel).run(launch.kernel, grid, arguments, self.mode)

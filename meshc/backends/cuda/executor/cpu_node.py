@@ -114,7 +114,7 @@ class CpuNode:
         names = [str(a).partition("@")[0] for a in launch.arguments]
         memories = [self.symmetric[n] for n in dict.fromkeys(names) if n in self.symmetric]
         given = [[self._argument(rank, a, layer) for a in launch.arguments] for rank in self.here]
-        grid = Grid(kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes)
+        grid = Grid.of(kernel)
         library = self.gpus[0].library(launch.kernel)
         try:
             self.link_bytes += library.run_on_gpus(launch.kernel, grid, given, memories, self.mode)

@@ -12,7 +12,6 @@ import subprocess
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Literal
 
 from meshc.backends.cuda.library import headers
@@ -42,7 +41,8 @@ _MISSING = {
     "nvcc": "nvcc (and the host compiler that it needs)",
     "nvrtc": "NVRTC (and the headers of CUDA)",
 }
-_ALONE = Lock()
+# NVRTC 13.0 lost the assembler's report of one of several texts that threads compiled at once.
+_ATTEMPTS = 2
 _SECTION_LINE = re.compile(r"\s*\.section\s+\.text\.([^,\s]+)")
 _CODE_LINE = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)")
 
@@ -105,17 +105,15 @@ def compile_cubin(text: str, arch: str = "sm_90a", compiler: CompilerName | None
     key = f"cubin-{digest.hexdigest()[:32]}"
     if (known := _recall(key)) is not None:
         return _cubin(known, arch, used.name)
-    built = used.build(text, parts, arch)
-    try:
+    for attempt in range(1, _ATTEMPTS + 1):
+        built = used.build(text, parts, arch)
         try:
             made = _cubin(built, arch, used.name)
-        except ReportError:
-            # NVRTC 13.0 lost the report of one of several texts that threads compiled at once.
-            with _ALONE:
-                built = used.build(text, parts, arch)
-            made = _cubin(built, arch, used.name)
-    except CubinError as problem:
-        raise BuildError(f"{used.name}: {problem}") from problem
+        except CubinError as problem:
+            if not isinstance(problem, ReportError) or attempt == _ATTEMPTS:
+                raise BuildError(f"{used.name}: {problem}") from problem
+        else:
+            break
     _keep(key, built)
     return made
 

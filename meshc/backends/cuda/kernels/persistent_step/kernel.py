@@ -1,7 +1,7 @@
 """A decode step of one request as one kernel, whose blocks stay on their multiprocessors.
 
 Kernels that follow each other leave memory idle while one ends and the next one begins: on an H200
-about 7 us each, and a step of Llama-2-7B has 97 of them. Here one warp of each block brings
+about 7 us each, and a step of Llama-2-7B has 98 of them. Here one warp of each block brings
 everything that a step reads through one ring, in order; blocks meet at a counter in global memory
 where all need what all have computed. The division of work is that of flash decoding (several
 blocks share the tokens of a key/value head, a later phase joins them), not that of clusters: on an
