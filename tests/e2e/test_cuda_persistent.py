@@ -3,7 +3,7 @@
 import layer_kinds
 import numpy as np
 import pytest
-from layer_kinds import Kind, check, compiled, weights_of
+from layer_kinds import BOUND, Kind, check, compiled, expected, weights_of
 from reduced import only
 
 from meshc.analysis.cuda.blocks import MOST_REGISTERS
@@ -21,7 +21,6 @@ PLAIN = Kind(2, 2, 2, 96, 10000.0)
 def logits(result, kind, ids, mode=FIRST):
     """Logits behind each of ``ids``."""
     program, weights = from_json(result.files["manifest.json"]), weights_of((kind,))
-    assert [launch.kernel for launch, _ in program.launches()] == ["embed", "step"]
     machine = CpuMachine(program.kernels, result.files, mode, QUICK)
     model = LanguageModel(program, machine, weights)
     return np.array([model.step([token], [n])[0] for n, token in enumerate(ids)])
@@ -34,6 +33,15 @@ def logits(result, kind, ids, mode=FIRST):
 )
 def test_a_prompt_and_steps_agree_with_float64(kind, tmp_path):
     check(compiled(tmp_path, (kind,), persistent=True), (kind,))
+
+
+def test_bf16_gives_what_several_kernels_give(tmp_path):
+    """Keys and values are the same to the bit, or round the other way."""
+    one, other = (
+        logits(compiled(tmp_path, (PLAIN,), dtype="bf16", persistent=persistent), PLAIN, [3, 17, 8])
+        for persistent in (True, False)
+    )
+    assert np.abs(one - other).max() <= 2.0**-8 * np.abs(other).max()
 
 
 def test_every_order_of_threads_and_copies_gives_the_same_bits(tmp_path):
@@ -75,10 +83,22 @@ def test_drawn_models_agree_with_several_kernels(seed, tmp_path, monkeypatch):
         assert np.abs(one - other).max() <= 2e-3 * np.abs(other).max()
 
 
+def test_parts_of_the_output_that_are_no_divisor_of_a_tile(tmp_path):
+    """Three query heads of 64 lanes in one part: two parts fill three quarters of a tile."""
+    kind = Kind(1, 192, 64, 32, 10000.0)
+    result = compiled(tmp_path, (kind,), persistent=True)
+    assert "OUT_BLOCKS = 12;" in result.files["step.cu"]
+    ids = [3, 17]
+    wanted = expected((kind,), weights_of((kind,)), ids)
+    found = logits(result, kind, ids)
+    assert np.abs(found - wanted).max() <= BOUND * np.abs(wanted).max()
+
+
 def test_its_kernel_stands_alone_and_the_counter_of_meetings_is_left_at_zero(tmp_path):
     result = compiled(tmp_path, (PLAIN,), persistent=True)
     program = from_json(result.files["manifest.json"])
     kernel = program.kernels["step"]
+    assert [launch.kernel for launch, _ in program.launches()] == ["embed", "step"]
     assert kernel.whole_grid and not {"ffn_inner", "ffn_outer"} & program.kernels.keys()
     assert "ffn_inner.cu" not in result.files
     machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)
