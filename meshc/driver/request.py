@@ -11,12 +11,13 @@ from meshc.cost.dispatching import WAYS as DISPATCHES
 from meshc.cost.products import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.cost.reductions import TREES
 from meshc.devices import device
-from meshc.ir.module import LEVELS, Level
+from meshc.ir.module import Level
 from meshc.ir.ops.graph import DATAFLOWS
 from meshc.ir.ops.mesh import ALIGNMENTS, CACHE_POLICIES, RESULTS
 from meshc.ir.types import DType
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.passes.mesh.select_gemm import NATURAL
+from meshc.pipelines import STAGES
 from meshc.support.diagnostics import Diagnostics, fail
 
 ALGORITHMS_OF = {
@@ -111,7 +112,7 @@ class CompileRequest:
         """The level at which the passes end."""
         if self.target == "cuda":
             return "graph"
-        return next((level for level in LEVELS if level == self.compile_to), "tile")
+        return next((level for level in STAGES if level == self.compile_to), "tile")
 
     @property
     def grid(self) -> str:
@@ -174,7 +175,7 @@ class CompileRequest:
         _one_of(found, "--phases", self.phases, HOLDING)
         _one_of(found, "--kv", self.kv, (AUTO, *CACHE_POLICIES))
         _one_of(found, "--dtype", self.dtype, ("", *(d.value for d in DType if d.floats)))
-        _one_of(found, "--compile-to", self.compile_to, ("", *LEVELS))
+        _one_of(found, "--compile-to", self.compile_to, ("", *STAGES))
         _one_of(found, "--align", self.align, ("", *ALIGNMENTS))
         _one_of(found, "--choose", self.choose, CHOOSING)
         _one_of(found, "--result", self.result, ("", *RESULTS))

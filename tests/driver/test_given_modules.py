@@ -255,3 +255,16 @@ def test_heads_of_an_odd_number_of_lanes(
     words = ["compile", str(path), "--mesh", grid, "--check", "-o", str(tmp_path / "out")]
     assert main(words) == 0
     assert "passes compute what they were given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["python", "csl", "cuda"])
+def test_no_target_makes_a_program_of_tasks(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = Path(__file__).parents[1] / "passes" / "expand_tasks" / "example.meshir"
+    text = case.read_text().split("# ---\n")[1]
+    path = tmp_path / "tasks.meshir"
+    path.write_text(text)
+    assert main(["compile", str(path), "--target", target, "-o", str(tmp_path / "out")]) == 1
+    assert "error[not-tile-level]" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -21,6 +21,7 @@ from meshc.pipelines import (
     RESOURCE_STAGES,
     SERVING_STAGES,
     STAGES,
+    TASK_STAGES,
     pipeline_to,
     pipeline_to_kernels,
     serving_passes,
@@ -97,6 +98,7 @@ def test_stages_are_complete_and_in_order():
         KEEPING,
         CHOOSING,
         *RANK_PASSES,
+        *TASK_STAGES,
     )
     assert {*every, *others} == {cls.NAME for cls in meshc.PASSES}
     assert [p.NAME for p in serving_passes(2, grouped=True)] == list(SERVING_STAGES)
