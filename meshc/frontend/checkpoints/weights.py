@@ -17,6 +17,7 @@ from meshc.frontend.checkpoints.fields import MESSAGE_LIMIT
 from meshc.frontend.checkpoints.logical import LogicalTensor, logical_tensors
 from meshc.frontend.checkpoints.stored_layout import StoredLayout
 from meshc.frontend.checkpoints.tensor_source import Part, TensorSource
+from meshc.frontend.checkpoints.tied_head import stored_head, stores_own_head
 from meshc.frontend.families import family_named
 from meshc.ir.codes import CODE_FORMATS, CODES, CodeFormat
 from meshc.support.diagnostics import Diagnostics, fail
@@ -253,11 +254,12 @@ def _check_tensor(
 def _check_surplus(
     source: TensorSource, config: ModelConfig, surplus: list[str], found: Diagnostics
 ) -> None:
-    if config.tied_embeddings and "lm_head.weight" in surplus:
-        # Some writers store the tied head a second time; Hugging Face ignores it as well.
-        surplus.remove("lm_head.weight")
-        message = "'lm_head.weight' is not read: the embedding is tied"
-        found.remark("weights-unused-tensor", message)
+    family = family_named(config.family)
+    head = stored_head(source, family) if config.tied_embeddings else ""
+    if head in surplus and not stores_own_head(source, family):
+        # Some writers store the tied head a second time.
+        surplus.remove(head)
+        found.remark("weights-unused-tensor", f"'{head}' is not read: it is the embedding")
     if surplus:
         found.error(
             "weights-surplus-tensor",
