@@ -15,6 +15,7 @@ from meshc.frontend.checkpoints.checkpoint_files import find_source
 from meshc.frontend.checkpoints.config import SIZE_LIMITS, ModelConfig
 from meshc.frontend.checkpoints.fields import MESSAGE_LIMIT
 from meshc.frontend.checkpoints.logical import LogicalTensor, logical_tensors
+from meshc.frontend.checkpoints.quantised.making import quantised
 from meshc.frontend.checkpoints.stored_layout import StoredLayout
 from meshc.frontend.checkpoints.tensor_source import Part, TensorSource
 from meshc.frontend.checkpoints.tied_head import stored_head, stores_own_head
@@ -138,6 +139,28 @@ class Checkpoint:
             layout.read(self.source.read_encoded(stored).part(part))
             for layer in range(self._count(tensor) if tensor.per_layer else 1)
             for stored in tensor.stored_names(layer)
+        ]
+        return np.stack(layers) if tensor.per_layer else layers[0]
+
+    def can_make(self, name: str, form: CodeFormat) -> bool:
+        """Whether codes in ``form`` can be made of the tensor ``name``: files hold whole groups of
+        numbers, or of codes that cannot be kept."""
+        tensor = self._logical[name]
+        layers = range(self._count(tensor) if tensor.per_layer else 1)
+        stored = [each for layer in layers for each in tensor.stored_names(layer)]
+        kept = any(self.source.tensors[each].kept for each in stored)
+        return not (kept or tensor.parts) and tensor.layout.by_groups(form.group) is not None
+
+    def make_kept(self, name: str, form: CodeFormat, part: str) -> np.ndarray:
+        """As :meth:`read_kept`, of codes in ``form`` that are made of the numbers of the tensor."""
+        tensor = self._logical[name]
+        fewer = tensor.layout.by_groups(form.group)
+        assert fewer is not None
+        pairs = zip(tensor.layout.shape(), fewer.shape(), strict=True)
+        (axis,) = (at for at, (whole, groups) in enumerate(pairs) if whole != groups)
+        layers = [
+            quantised(self._read(tensor, layer), axis, form).part(part)
+            for layer in range(self._count(tensor) if tensor.per_layer else 1)
         ]
         return np.stack(layers) if tensor.per_layer else layers[0]
 

@@ -64,7 +64,8 @@ def read_declared(folder: Path) -> DeclaredTokens:
     values = {**config, **(_read(folder / _MAP) if own_first else {})}
     named, further = _named(values), _further(values)
     if own_first:
-        special = {facts["content"] for facts in (*named.values(), *further)}
+        usual_names = (facts for name, facts in named.items() if name in SPECIAL)
+        special = {facts["content"] for facts in (*usual_names, *further)}
         by_id = _older(folder / _ADDED, special)
     else:
         by_id = _newer(folder / CONFIG, config[_TOKENS])
@@ -104,7 +105,8 @@ def _older(path: Path, special: set[object]) -> dict[int, Facts]:
     for text, number in _read(path).items():
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 10**9:
             _invalid(path, f"{brief(text)} has {brief(number)}, no id")
-        found[number] = {"content": text, "special": text in special}
+        own = text in special
+        found[number] = {"content": text, "normalized": not own, "special": own}
     return found
 
 
