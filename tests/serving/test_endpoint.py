@@ -37,6 +37,9 @@ class Letters:
     def continuation(self, prompt, ids):
         return "".join(chr(ord("a") + token) for token in ids)
 
+    def control_text(self, token):
+        return ""
+
 
 def spoken(messages):
     """Token ids of messages: their letters. A system message is refused."""
