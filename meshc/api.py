@@ -79,7 +79,7 @@ def compile(
     *,
     target: str = "python",
     device: str = "",
-    mesh: str = "8x8",
+    mesh: str = "",
     phase: str = "both",
     seq: int | None = None,
     layers: int | None = None,

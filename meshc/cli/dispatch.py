@@ -16,6 +16,7 @@ from pathlib import Path
 
 from meshc.cli.arguments import parser
 from meshc.cli.output import message_objects, print_diagnostics, print_json
+from meshc.cli.parsing import check_once
 from meshc.cli.signals import Signals, Stopped
 from meshc.support.diagnostics import InternalError, MeshcError
 from meshc.support.files import write_text
@@ -35,6 +36,7 @@ def dispatch(arguments: Sequence[str] | None, signals: Signals) -> int:
     options = found.parse_args(arguments)
     command = import_module(f"meshc.cli.commands.{options.command.replace('-', '_')}")
     try:
+        check_once(options)
         with signals.raised():
             code: int = command.run(options)
             sys.stdout.flush()
@@ -59,8 +61,8 @@ def dispatch(arguments: Sequence[str] | None, signals: Signals) -> int:
 
 def _internal(error: InternalError) -> int:
     """A pass broke: leave the module and the passes that show it again."""
-    again = f"meshc opt {REPRODUCER} --passes '{error.pipeline}'"
-    return _report(str(error), f"{REPRODUCER} shows it again: {again}", error.reproducer)
+    note = f"{REPRODUCER} shows it again: {error.command(REPRODUCER)}"
+    return _report(str(error), note, error.reproducer)
 
 
 def _unexpected(error: Exception, command: str) -> int:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from meshc.analysis.rotary import least_tokens
 from meshc.backends import csl, cuda
 from meshc.backends.python import HostFacts, emit
-from meshc.devices import device
 from meshc.driver.compiled import Compiled
 from meshc.driver.element_types import element_type
+from meshc.driver.given_modules import check_asked, on_its_device, started
 from meshc.driver.halves import splitting_of
 from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
@@ -19,7 +19,6 @@ from meshc.driver.one_program import Choice, choose
 from meshc.driver.request import DEFAULT_SEQ, CompileRequest
 from meshc.driver.trials import Trials
 from meshc.ir.batch import BATCH, REQUEST, batch_of
-from meshc.ir.clone import clone_module
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import graph, mesh
@@ -29,7 +28,6 @@ from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.pipelines import (
-    GIVEN,
     choosing_passes,
     chunking_passes,
     pipeline_from,
@@ -38,7 +36,6 @@ from meshc.pipelines import (
     serving_passes,
 )
 from meshc.support.diagnostics import Diagnostics, InternalError, MeshcError, fail, in_each
-from meshc.verify import check_fact
 from meshc.verify.shared_state import check_shared_state
 
 
@@ -54,7 +51,11 @@ def compile_loaded(
     piece is its decode step, with a warning. Both phases are one program where ``request`` asks for
     that and it fits (:mod:`meshc.driver.one_program`).
     """
+    if loaded.module is not None:
+        request = on_its_device(loaded.name, loaded.module, request)
     request.check()
+    if loaded.module is not None and request.target != "cuda":
+        check_asked(loaded.name, loaded.module, request, _passes(loaded.module, request, 0))
     report = Diagnostics() if report is None else report
     phases = _phases(loaded, request)
     if request.target == "csl" and request.phase == "both" and {*phases} == {"prefill", "decode"}:
@@ -206,28 +207,21 @@ def given_module(
         module = graph_module(loaded, phase, request, report)
         chooses = request.choose == "cores" and phase == "decode"
         return PassManager(choosing_passes()).run(module, report) if chooses else module
-    module = clone_module(loaded.module)
-    if module.device is None:
-        module.device = device(request.device_name)
-    for fact in GIVEN[module.level]:
-        if fact not in module.holds:
-            check_fact(module, fact)
-            module.holds.add(fact)
-    return module
+    return started(loaded.module, request)
 
 
 def graph_module(
     loaded: LoadedModel, phase: str, request: CompileRequest, report: Diagnostics | None = None
 ) -> Module:
     """The graph of ``phase`` with the header that the passes read."""
-    numbers = device(request.device_name)
+    numbers = request.the_device()
     module = loaded.graph(phase, sequence(loaded, request), request.layers)
     declared = str(module.option("weights", "f32"))
     dtype = element_type(loaded, declared, request, numbers, report or Diagnostics())
     module.options["dtype"] = dtype
     module.options.setdefault("accumulate", "f32")
     module.device = numbers
-    _give_requests(module, request.batch, request.target == "csl")
+    _give_requests(module, request.requests, request.target == "csl")
     return module
 
 

@@ -79,7 +79,7 @@ def smallest_place(
 def _devices(request: CompileRequest) -> list[str]:
     """The devices to try: the one that is asked for, else those for CSL, the usual one first."""
     if request.device:
-        return [request.device]
+        return [request.device_name]
     usual = USUAL_DEVICE["csl"]
     known = [name for name in device_names() if device(name).csl_arch is not None]
     return [usual, *(name for name in known if name != usual)]

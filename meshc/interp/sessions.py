@@ -90,8 +90,7 @@ class Session:
 
     def adopt(self, state: State) -> None:
         """Continue with ``state``, which was left by a module of the same level: each core with
-        the lanes that it holds. Raises ``interp-state`` and, where that leaves elements without a
-        core, ``interp-layout``."""
+        the lanes that it holds. Raises ``interp-state`` where these are others over there."""
         if self._machine is not None:
             self._machine.adopt(state)
             return

@@ -48,7 +48,7 @@ def latency_frontier(curves: Curves) -> str:
             up = [bands["ttft_mean_s"].mean for _, bands in points]
             axes.plot(across, up, marker="o", label=name)
             for x, y, (rate, _) in zip(across, up, points, strict=True):
-                axes.annotate(f"{rate:g}/s", (x, y), textcoords="offset points", xytext=(5, 4))
+                axes.annotate(f"{rate:.4g}/s", (x, y), textcoords="offset points", xytext=(5, 4))
         return _text(figure, axes)
 
 

@@ -80,12 +80,6 @@ _CATALOGUE = (
         collectives_selected.check,
     ),
     Fact(
-        "padding_safe",
-        ("mesh",),
-        "no op reads a pad lane in a state it cannot take",
-        padding_safe.check,
-    ),
-    Fact(
         "guards_cover",
         ("tile",),
         "guards speak of what exists, sweeps reach every core they run on",

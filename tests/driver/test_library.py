@@ -154,17 +154,23 @@ def _csl():
 @pytest.mark.models
 def test_a_language_model_generates(target):
     backend = {"python": "python", "cuda": "cuda-cpu"}[target]
-    compiled = meshc.compile(TINY, target=target, mesh="2x2", seq=16)
+    compiled = meshc.compile(TINY, target=target, mesh={"python": "2x2"}.get(target, ""), seq=16)
     with compiled.load(backend=backend) as model:
         assert repr(model) == f"<Executable {compiled.loaded.name} on {backend}>"
         first = model.generate([5, 17, 42], max_tokens=3, ignore_eos=True)
         again = model.generate([5, 17, 42], max_tokens=3, ignore_eos=True)
         assert first.tokens == again.tokens and len(first.tokens) == 3
         assert first.logits.shape[0] == 3 and np.isfinite(first.logits).all()
+        assert (first.mesh, first.seconds_per_token is None) == {
+            "python": ("2x2", False),
+            "cuda": (None, True),
+        }[target]
+        # Nothing is cached of the last token.
+        assert len(model.generate([5] * 14, max_tokens=3, ignore_eos=True).tokens) == 3
         for call, code in (
             (lambda: model.generate([5], max_tokens=0), "bad-argument"),
             (lambda: model.generate([10**6]), "run-refused"),
-            (lambda: model.generate([5] * 16), "run-refused"),
+            (lambda: model.generate([5] * 14, max_tokens=4), "run-refused"),
             (lambda: model.generate("text"), "tokenizer-not-found"),
             (lambda: model.run({}), "run-refused"),
         ):

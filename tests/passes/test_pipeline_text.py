@@ -60,6 +60,11 @@ def test_every_pass_survives(sample):
     assert read(str(sample)) == sample
 
 
+def test_an_option_given_twice_is_refused():
+    with pytest.raises(meshc.MeshcError, match="has the option 'word' twice"):
+        read("sample{word=a,word=b}")
+
+
 def test_defaults_are_left_out():
     assert str(Sample()) == "sample"
     assert str(Sample(group_size=4, strict=True)) == "sample{group-size=4,strict=true}"

@@ -238,7 +238,7 @@ def _check(program: StepProgram, prompt: Sequence[int], count: int) -> None:
     wrong = [t for t in prompt if not 0 <= t < program.vocabulary]
     if wrong:
         fail("run-refused", f"{wrong[0]} is no token id below {program.vocabulary}")
-    if len(prompt) + count > program.capacity:
+    if len(prompt) + count - 1 > program.capacity:  # nothing is cached of the last token
         fail(
             "run-refused",
             f"{len(prompt)} prompt tokens and {count} new ones are more than the "

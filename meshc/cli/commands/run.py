@@ -172,7 +172,7 @@ def _with_batch(options: argparse.Namespace, request: RunRequest) -> CompileRequ
         return found
     if options.batch is None:
         return dataclasses.replace(found, batch=prompts)
-    if found.batch < prompts:
+    if found.requests < prompts:
         fail("bad-argument", f"{prompts} prompts do not go into --batch {found.batch}")
     return found
 
@@ -240,12 +240,14 @@ def _object(answers: Sequence[Answer]) -> dict[str, object]:
         return first
     requests = [{name: found[name] for name in _OF_A_REQUEST} for found in (first, *others)]
     common = {name: value for name, value in first.items() if name not in _OF_A_REQUEST}
-    seconds = [a.seconds_per_token for a in answers if len(a.tokens) > 1] or [0.0]
-    return {"requests": requests, **common, "seconds_per_token": float(np.mean(seconds))}
+    if common["seconds_per_token"] is not None:
+        seconds = [a.wall_seconds_per_token for a in answers if len(a.tokens) > 1] or [0.0]
+        common["seconds_per_token"] = float(np.mean(seconds))
+    return {"requests": requests, **common}
 
 
 def _shown(answer: Answer) -> dict[str, object]:
-    names = (f.name for f in dataclasses.fields(answer) if f.name != "logits")
+    names = ("prompt_ids", "tokens", "text", "seconds_per_token", "mesh", "backend")
     return {name: getattr(answer, name) for name in names}
 
 

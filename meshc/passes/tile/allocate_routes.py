@@ -54,7 +54,7 @@ class AllocateRoutes(Pass):
     LEVELS: ClassVar[tuple[str, ...]] = ("tile",)
     REQUIRES: ClassVar[frozenset[str]] = frozenset({"channels_matched"})
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"routed"})
-    INVALIDATES: ClassVar[frozenset[str]] = frozenset({"csl_queues", "csl_tasks"})
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset({"csl_queues", "csl_tasks", "csl_words"})
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         mesh = module.the_mesh()
