@@ -25,7 +25,8 @@ PREFIX = ".meshc-"
 _NAME = re.compile(rf"{re.escape(PREFIX)}[0-9a-f]{{24}}")
 _OF_OTHERS = "of-others"
 """A file of this name says that a folder has what meshc did not write, and is not removed."""
-_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
+FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0)
+"""How a folder is opened, and nothing else, such as a pipe, which would wait for its writer."""
 STOPPING = tuple(getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n))
 """The signals that ask a process to end."""
 
@@ -95,7 +96,7 @@ def _locked(folder: Path) -> int | None:
     BlockingIOError where another process has the lock, and FileNotFoundError."""
     if flock is None:
         return None
-    opened = os.open(folder, _FOLDER)
+    opened = os.open(folder, FOLDER | getattr(os, "O_NOFOLLOW", 0))
     try:
         flock(opened, LOCK_EX | LOCK_NB)
         if os.path.samestat(os.fstat(opened), os.stat(folder)):
