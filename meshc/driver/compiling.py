@@ -25,6 +25,7 @@ from meshc.ir.module import Module
 from meshc.ir.ops import graph, mesh
 from meshc.ir.printer import print_module
 from meshc.passes.base import Pass
+from meshc.passes.graph.group_layers import ROW_SCALE
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.passes.mesh.forms.problem import AUTO
@@ -95,7 +96,7 @@ def _compiled(
         )
         manager = PassManager(serving, instruments)
         given = in_each(phases, lambda phase: manager.run(given[phase], report))
-        host = replace(host, loops=_loops(given.get("prefill")))
+        host = _of_groups(host, given.get("prefill"))
     elif request.chunk is not None and "prefill" in given:
         chunking = PassManager(chunking_passes(request.rows, request.chunk), instruments)
         given["prefill"] = chunking.run(given["prefill"], report)
@@ -321,11 +322,16 @@ def _check_prompts(request: CompileRequest, host: HostFacts) -> None:
         )
 
 
-def _loops(module: Module | None) -> tuple[tuple[str, str, int], ...]:
-    """The loops over layers of which a run passes some: their two scalars and layers."""
-    loops = [op for op in module.walk() if isinstance(op, graph.Repeat)] if module else []
-    named = [(op.rounds, module.dims[op.dim]) for op in loops if op.rounds] if module else []
-    return tuple((first, count, layers) for (first, count), layers in named)
+def _of_groups(host: HostFacts, prefill: Module | None) -> HostFacts:
+    """``host`` with the loops over layers of which a run of ``prefill`` passes some: their two
+    scalars and layers; and by what it multiplies embeddings."""
+    if prefill is None:
+        return host
+    loops = [op for op in prefill.walk() if isinstance(op, graph.Repeat) and op.rounds]
+    named = [(op.rounds, prefill.dims[op.dim]) for op in loops]
+    scale = float(prefill.option(ROW_SCALE, 1.0))
+    loops_of = tuple((first, count, layers) for (first, count), layers in named)
+    return replace(host, loops=loops_of, row_scale=scale)
 
 
 def _embedding(module: Module) -> tuple[str, int] | None:
