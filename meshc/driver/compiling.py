@@ -16,6 +16,7 @@ from meshc.driver.halves import splitting_of
 from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
 from meshc.driver.one_program import Choice, choose
+from meshc.driver.remedies import with_help
 from meshc.driver.request import DEFAULT_SEQ, CompileRequest
 from meshc.driver.trials import Trials
 from meshc.ir.batch import BATCH, REQUEST, batch_of
@@ -53,10 +54,27 @@ def compile_loaded(
 
     Where nobody asked for one phase alone, a model for CSL whose prompts cannot be read in one
     piece is its decode step, with a warning. Both phases are one program where ``request`` asks for
-    that and it fits (:mod:`meshc.driver.one_program`).
+    that and it fits (:mod:`meshc.driver.one_program`). The help of a refusal is what was tried
+    (:mod:`meshc.driver.remedies`).
     """
     request.check()
     report = Diagnostics() if report is None else report
+    try:
+        return _in_phases(loaded, request, instruments, report)
+    except MeshcError as refusal:
+
+        def again(other: CompileRequest) -> Compiled:
+            return _in_phases(loaded, other, (), Diagnostics())
+
+        raise with_help(refusal, request, again) from refusal
+
+
+def _in_phases(
+    loaded: LoadedModel,
+    request: CompileRequest,
+    instruments: Sequence[Instrument],
+    report: Diagnostics,
+) -> Compiled:
     phases = _phases(loaded, request)
     if request.target == "csl" and request.phase == "both" and {*phases} == {"prefill", "decode"}:
         said = len(report.messages)
