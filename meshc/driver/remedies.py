@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
-from meshc.devices import device
+from meshc.devices import KEYS, device
+from meshc.devices.catalogue import text_with
+from meshc.devices.numbers import line_of
 from meshc.driver.request import CompileRequest
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.support.diagnostics import Diagnostic, MeshcError
+from meshc.support.scratch import scratch_folder
 
 _ROUTES = ("too-many-routes", "too-many-queues")
-_NO_ROOM = "does-not-fit"
+_NO_ROOM, _NUMBER = "does-not-fit", "device-number"
+_MISSING = re.compile(r"does not give '(\w+)'")
 
 Compiles = Callable[[CompileRequest], object]
 """Compiles a request, or raises MeshcError."""
@@ -22,6 +27,9 @@ def with_help(refusal: MeshcError, request: CompileRequest, compiles: Compiles) 
     """``refusal`` of ``request`` with help that was tried: where routes or queues are short,
     settings that take fewer; where the memory of a GPU is, more GPUs. Where cores have too little
     memory and nobody named a target, a note says whose program it is."""
+    lacking = [one for one in refusal.diagnostics if one.code == _NUMBER]
+    if lacking:  # in each phase; what all of them miss is asked for at once
+        return MeshcError([_with_all_missing(lacking[0], request, compiles)])
     return MeshcError([_helped(one, request, compiles) for one in refusal.diagnostics])
 
 
@@ -70,12 +78,44 @@ def _with_fewer_channels(request: CompileRequest) -> Iterator[tuple[str, Compile
         yield " ".join(flags), together
 
 
-def _does(compiles: Compiles, request: CompileRequest) -> bool:
+def _with_all_missing(one: Diagnostic, request: CompileRequest, compiles: Compiles) -> Diagnostic:
+    """``one``, which names the first number that the device lacks, with all others that are asked
+    for when it has that."""
+    missing: list[str] = []
+    refusal: Diagnostic | None = one
+    while refusal is not None and refusal.code == _NUMBER:
+        named = _MISSING.search(refusal.message)
+        if named is None or named[1] in missing:
+            break
+        missing.append(named[1])
+        with scratch_folder() as scratch:
+            path = scratch / "trial.toml"
+            path.write_text(text_with(request.device_name, missing), encoding="utf-8")
+            refusal = _refusal(compiles, replace(request, device=str(path)))
+    if len(missing) < 2:
+        return one
+    missing.sort()
+    names = f"{', '.join(missing[:-1])} and {missing[-1]}"
+    return replace(
+        one,
+        message=f"device '{device(request.device_name).name}' does not give {names}, which are "
+        "needed here",
+        notes=tuple(f"{name}: {KEYS[name].doc}" for name in missing),
+        help="write in the device's file: " + "; ".join(map(line_of, missing)),
+    )
+
+
+def _refusal(compiles: Compiles, request: CompileRequest) -> Diagnostic | None:
+    """Why ``request`` does not compile, if it does not."""
     try:
         compiles(request)
-    except MeshcError:
-        return False
-    return True
+    except MeshcError as refusal:
+        return refusal.diagnostics[0]
+    return None
+
+
+def _does(compiles: Compiles, request: CompileRequest) -> bool:
+    return _refusal(compiles, request) is None
 
 
 def _whose(request: CompileRequest) -> str:

@@ -90,3 +90,22 @@ def test_a_refusal_says_whose_program_it_was():
         one = caught.value.diagnostics[0]
         assert one.code == "does-not-fit"
         assert "--target python" in one.notes[-1] and words in one.notes[-1]
+
+
+def test_all_numbers_that_a_compile_misses_are_named_at_once(tmp_path):
+    text = (DATA / "wse3.toml").read_text()
+    names = ("op_cycles", "vector_cycles", "scalar_cycles")
+    for name in names:
+        text, found = re.subn(rf"(?m)^{name} = .*\n", "", text)
+        assert found == 1
+    path = tmp_path / "lacking.toml"
+    path.write_text(text)
+    with pytest.raises(MeshcError) as caught:
+        compile_loaded(
+            load_any(str(TINY), Diagnostics()),
+            CompileRequest(target="csl", device=str(path), mesh="4x4", seq=16),
+        )
+    (one,) = caught.value.diagnostics
+    assert one.code == "device-number" and {note.split(":")[0] for note in one.notes} == {*names}
+    assert all(name in one.message and f"{name} = {{value" in one.help for name in names)
+    assert "lacking" not in one.message and "trial" not in str(one)
