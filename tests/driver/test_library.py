@@ -9,6 +9,7 @@ import pytest
 
 import meshc
 from meshc.backends.cuda.executor import CXX
+from meshc.support.diagnostics import MeshcError
 
 ROOT = Path(__file__).parents[2]
 MLP = ROOT / "examples" / "mlp.mesh"
@@ -187,3 +188,11 @@ def test_modules_of_all_levels_run(weights):
         assert np.abs(found - by_numpy(x, **weights)).max() < 1e-5, level
     with pytest.raises(meshc.MeshcError, match="takes no array 'z'"):
         meshc.run(module, {"x": x, **weights, "z": x})
+
+
+@pytest.mark.parametrize(("name", "near"), [("gpu", "gpus"), ("meshes", "mesh"), ("zzz", "batch")])
+def test_an_unknown_argument_is_an_error_with_those_that_are_near(name, near):
+    with pytest.raises(MeshcError) as caught:
+        meshc.compile(Path(__file__).parents[2] / "examples" / "mlp.mesh", **{name: 2})
+    (found,) = caught.value.diagnostics
+    assert found.code == "bad-argument" and f"'{name}'" in found.message and near in found.help

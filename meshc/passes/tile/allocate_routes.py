@@ -96,7 +96,7 @@ def check_limits(module: Module, limits: dict[str, tuple[int, int | None]]) -> N
                 "too-many-routes",
                 f"the program needs {needed} {what} on a core, which has {limit} free",
                 notes=(f"channels: {names}", violates("R")),
-                help="choose fewer phases (select-collective{k=1}) or --kv cyclic",
+                help="choose algorithms with fewer channels",
             )
 
 
