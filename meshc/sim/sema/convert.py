@@ -81,7 +81,7 @@ def coerce(value: Val, want: Type, span: Span) -> Val:
     have = value.type
     if have == want or want == ty.ANYTYPE:
         return value
-    if value.known:
+    if value.known or have == ty.STRUCT:
         known = _coerce_known(value, want, span)
         if known is not None:
             return known

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from meshc.sim import ir
@@ -9,7 +10,7 @@ from meshc.sim.lang import tree as t
 from meshc.sim.sema import arith
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.convert import coerce
-from meshc.sim.sema.names import Names
+from meshc.sim.sema.keeping import Keeping
 from meshc.sim.sema.types import Array, Enum, Float, Fn, Int, Pointer, Struct, Type
 from meshc.sim.sema.values import CellRef, FnVal, Frame, LoopFrame, LoopSignal, Module, Val
 from meshc.support.diagnostics import fail
@@ -18,7 +19,7 @@ from meshc.support.spans import Span
 VOID = Val(ty.VOID, None)
 
 
-class Expressions(Names):
+class Expressions(Keeping):
     """Expressions without calls, builtins and places, which other parts add."""
 
     def eval(self, node: t.Expr, frame: Frame, want: Type | None = None) -> Val:
@@ -69,8 +70,7 @@ class Expressions(Names):
     def eval_Binary(self, node: t.Binary, frame: Frame, want: Type | None) -> Val:
         if node.op in ("and", "or"):
             return self._logical(node, frame)
-        left = self.eval(node.left, frame)
-        right = self.eval(node.right, frame)
+        left, right = self.all_in_order((node.left, node.right), frame)
         if left.type == ty.TYPE and right.type == ty.TYPE:
             return Val(ty.BOOL, (left.v == right.v) == (node.op == "=="))
         return arith.binary(node.op, left, right, node.span)
@@ -297,13 +297,18 @@ class Expressions(Names):
     def eval_StructLit(self, node: t.StructLit, frame: Frame, want: Type | None) -> Val:
         if node.type is not None:
             return self._typed_literal(node, frame)
-        fields: dict[Any, Val] = {}
-        for position, (name, value) in enumerate(zip(node.names, node.values, strict=True)):
+
+        def field(name: str | None, value: t.Expr) -> Val:
             inner = None
             if isinstance(want, Struct) and name is not None:
                 inner = (want.field(name) or (None,))[0]
-            fields[position if name is None else name] = self.eval(value, frame, inner)
-        literal = Val(ty.STRUCT, fields)
+            return self.eval(value, frame, inner)
+
+        named = list(zip(node.names, node.values, strict=True))
+        parts = self.in_order(frame, node, (partial(field, *one) for one in named))
+        keys = (i if name is None else name for i, (name, _) in enumerate(named))
+        fields: dict[Any, Val] = dict(zip(keys, parts, strict=True))
+        literal = Val(ty.STRUCT, fields, all(part.known for part in parts))
         if isinstance(want, Struct | Array):
             return coerce(literal, want, node.span)
         return literal
@@ -317,8 +322,12 @@ class Expressions(Names):
             )
         if not isinstance(kind, Array):
             fail("csl-type", f"'{kind}' has no literal of this form", node.span)
-        parts = [coerce(self.eval(v, frame, kind.element), kind.element, v.span)
-                 for v in node.values]  # fmt: skip
+        element = kind.element
+
+        def part(value: t.Expr) -> Val:
+            return coerce(self.eval(value, frame, element), element, value.span)
+
+        parts = self.in_order(frame, node, (partial(part, value) for value in node.values))
         if kind.dims == (-1,):
             kind = Array((len(parts),), kind.element)
         if len(parts) != kind.count:

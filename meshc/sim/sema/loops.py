@@ -186,20 +186,30 @@ class Loops(Statements):
         assert isinstance(kind, Array)
         index = self.unit.temp(ty.U16, "n")
         at = Val(ty.U16, ir.Local(ty.U16, index), False)
+        if isinstance(subject.v, list) and not subject.known:
+            subject = self.kept(subject, "array", frame, stmt)
         flat = Val(Array((kind.count,), kind.element), self.code(subject), False)
         self.emit(frame, ir.SetLocal(where, index, ir.Const(ty.U16, 0)))
         scope: dict[str, Val] = {}
-        if stmt.captures and not all(c == "_" for c in stmt.captures[:1]):
-            scope[stmt.captures[0]] = self.index_value(flat, [at], frame, stmt.span)
+        first = self.index_value(flat, [at], frame, stmt.span)
         if len(stmt.captures) > 1:
             scope[stmt.captures[1]] = at
         frame.names.append(dict(scope))
         loop = self.new_loop(stmt.label)
-        body = self.lower_loop_body(stmt.body, frame, loop)
+        body = list[ir.Stmt]()
+        if stmt.captures and any(_is_name(n, stmt.captures[0]) for n in nodes(stmt.body)):
+            outer, frame.out = frame.out, body
+            frame.names[-1][stmt.captures[0]] = self.kept(first, stmt.captures[0], frame, stmt)
+            frame.out = outer
+        body += self.lower_loop_body(stmt.body, frame, loop)
         frame.names.pop()
         step: list[ir.Stmt] = [ir.SetLocal(where, index, _plus(index, ir.Const(ty.U16, 1)))]
         cond = as_code(binary("<", at, Val(ty.U16, kind.count), stmt.span))
         self.emit(frame, ir.Loop(where, loop.number, [], cond, body, step))
+
+
+def _is_name(node: t.Node, name: str) -> bool:
+    return isinstance(node, t.Name) and node.name == name
 
 
 def _plus(var: ir.Var, amount: ir.Expr) -> ir.Expr:

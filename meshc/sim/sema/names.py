@@ -190,7 +190,8 @@ class Names(Core):
             case Val():
                 return item
             case Cell():
-                return Val(item.type, item.v)
+                fields = item.v.values() if item.type == ty.STRUCT else ()
+                return Val(item.type, item.v, all(field.known for field in fields))
             case FnVal():
                 return Val(self.fn_type_of(item), item)
             case ir.Var():

@@ -11,6 +11,8 @@ from meshc.sim.sema.arith import as_code, binary
 from meshc.sim.sema.calls import Calls
 from meshc.sim.sema.convert import coerce, copied, zero_of
 from meshc.sim.sema.expr import is_scalar
+from meshc.sim.sema.keeping import variable_name
+from meshc.sim.sema.places import address_of, moves, placed_at
 from meshc.sim.sema.types import Array, Enum, Struct, Type
 from meshc.sim.sema.unit import MEMORY_BYTES, STATEMENT_BYTES
 from meshc.sim.sema.values import (
@@ -22,7 +24,6 @@ from meshc.sim.sema.values import (
     LoopSignal,
     MemPlace,
     Place,
-    RangeVal,
     ReturnSignal,
     SlotPlace,
     StackVar,
@@ -130,7 +131,7 @@ class Statements(Calls):
         if kind is not None:
             value = coerce(value, kind, stmt.span)
         if value.type == ty.RANGE:
-            frame.names[-1][stmt.name] = self._kept_range(value, frame, stmt)
+            frame.names[-1][stmt.name] = self.kept(value, stmt.name, frame, stmt)
         elif frame.known or stmt.comptime:
             frame.names[-1][stmt.name] = value if stmt.const else Cell(value.type, copied(value).v)
         elif stmt.const:
@@ -139,10 +140,8 @@ class Statements(Calls):
             self._local_var(stmt, value, frame)
 
     def _local_const(self, stmt: t.VarDecl, value: Val, frame: Frame) -> None:
-        if value.type == ty.STRUCT:
-            value = Val(ty.STRUCT, {k: self._kept(v, frame, stmt) for k, v in value.v.items()})
-        elif not value.known or (isinstance(value.type, Array) and stmt.name in frame.addressed):
-            value = self._kept(value, frame, stmt)
+        if not value.known or (isinstance(value.type, Array) and stmt.name in frame.addressed):
+            value = self.kept(value, stmt.name, frame, stmt)
         elif stmt.name in frame.addressed and is_scalar(value.type):
             symbol = self.memory(stmt.name, value.type, value.v)
             addr = ir.Const(ty.U16, symbol.addr)
@@ -150,45 +149,18 @@ class Statements(Calls):
             return
         frame.names[-1][stmt.name] = value
 
-    def _kept_range(self, value: Val, frame: Frame, stmt: t.VarDecl) -> Val:
-        low, high, step = (
-            self._kept(part, frame, stmt) for part in (value.v.low, value.v.high, value.v.step)
-        )
-        return Val(ty.RANGE, RangeVal(value.v.type, low, high, step))
-
-    def _kept(self, value: Val, frame: Frame, stmt: t.VarDecl) -> Val:
-        """``value`` computed now and kept for later use."""
-        if value.known and not isinstance(value.type, Array | Struct):
-            return value
-        if ty.lives_in_slots(value.type) and isinstance(value.type, Array):
-            return self._local_slots(value, frame, stmt)
-        if isinstance(value.type, Array | Struct):
-            if value.known:
-                return Val(value.type, self.code(value, stmt.name), False)
-            addr = self.local_place(stmt.name, value.type, frame)
-            self.store(addr, value, frame, self.place_of(stmt))
-            return Val(value.type, addr, False)
-        var = self.unit.temp(value.type, _safe(stmt.name))
-        self.emit(frame, ir.SetLocal(self.place_of(stmt), var, value.v))
-        return Val(value.type, ir.Local(value.type, var), False)
-
-    def _local_slots(self, value: Val, frame: Frame, stmt: t.VarDecl) -> Val:
-        """A local array of descriptors, which keeps its slots from call to call."""
-        first = ir.Const(ty.U16, self.unit.add_slots(zero_of(value.type)))
-        self.set_slots(first, value, frame, stmt.span)
-        return Val(value.type, first, False)
-
     def _local_var(self, stmt: t.VarDecl, value: Val, frame: Frame) -> None:
         kind = value.type
         if kind in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
             fail("csl-type", f"variable '{stmt.name}' needs a type", stmt.span)
         if kind in ty.COMPTIME_ONLY:
-            frame.names[-1][stmt.name] = Cell(kind, copied(value).v)
+            kept = self.kept(value, stmt.name, frame, stmt)
+            frame.names[-1][stmt.name] = Cell(kind, copied(kept).v)
             return
         self.check_runtime_type(kind, stmt.name, stmt.span)
         where = self.place_of(stmt)
         if ty.lives_in_slots(kind) and isinstance(kind, Array):
-            frame.names[-1][stmt.name] = self._local_slots(value, frame, stmt)
+            frame.names[-1][stmt.name] = self.kept_slots(value, frame, stmt.span)
             return
         in_memory = stmt.name in frame.addressed and not ty.lives_in_slots(kind)
         if isinstance(kind, Array | Struct) or in_memory:
@@ -196,7 +168,7 @@ class Statements(Calls):
             self.store(addr, value, frame, where)
             frame.names[-1][stmt.name] = StackVar(kind, addr)
             return
-        var = self.unit.temp(kind, _safe(stmt.name))
+        var = self.unit.temp(kind, variable_name(stmt.name))
         self.emit(frame, ir.SetLocal(where, var, self.code(value)))
         frame.names[-1][stmt.name] = var
 
@@ -215,12 +187,18 @@ class Statements(Calls):
             return
         place = self.place(stmt.target, frame)
         kind = place.var.type if isinstance(place, LocalPlace) else place.type
-        value = self.eval(stmt.value, frame, kind)
         if frame.known and not isinstance(place, CellPlace):
             fail("csl-comptime", "a variable cannot be changed at compile time", stmt.span)
+
+        steps = [lambda: self.eval(stmt.value, frame, kind)]
         if stmt.op:
-            value = binary(stmt.op, self._read_place(place), value, stmt.span)
-        self.assign(place, value, frame, stmt.span)
+            steps.insert(0, lambda: self._read_place(place))
+        if moves(place):
+            steps.insert(0, lambda: address_of(place))
+        values = self.in_order(frame, stmt, steps)
+        target = placed_at(place, values[0]) if moves(place) else place
+        value = binary(stmt.op, values[-2], values[-1], stmt.span) if stmt.op else values[-1]
+        self.assign(target, value, frame, stmt.span)
 
     def _read_place(self, place: Place) -> Val:
         match place:
@@ -397,7 +375,3 @@ class Statements(Calls):
         frame.out.extend(chain)
         assert result is not None
         return Val(result.type, ir.Local(result.type, result), False)
-
-
-def _safe(name: str) -> str:
-    return "v_" + "".join(c if c.isalnum() else "_" for c in name)

@@ -156,6 +156,15 @@ class RangeVal:
     step: Val
 
 
+@dataclass(slots=True, eq=False)
+class Divided:
+    """An argument that has parts, of which some are known at run time only: the known ones as they
+    are, of the others the types. ``range`` is the type of the numbers of a range."""
+
+    parts: dict[Any, Val | Divided | Type]
+    range: Type | None = None
+
+
 class ReturnSignal(Exception):
     """Unwinds a function that runs at compile time."""
 

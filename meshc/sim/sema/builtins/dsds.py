@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from meshc.sim import ir
@@ -40,13 +41,13 @@ def _get_dsd(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
         fail("csl-unsupported", "circbuf_dsd is not supported by the simulator", node.span)
     literal = node.args[1]
     fields: dict[str, Val] = {}
-    access: t.TensorAccess | None = None
+    access = None
     if isinstance(literal, t.StructLit) and literal.type is None:
-        for name, expr in zip(literal.names, literal.values, strict=True):
-            if isinstance(expr, t.TensorAccess):
-                access = expr
-            else:
-                fields[str(name)] = an.eval(expr, frame)
+        given = dict(zip(map(str, literal.names), literal.values, strict=True))
+        access = next((e for e in given.values() if isinstance(e, t.TensorAccess)), None)
+        given = {n: e for n, e in given.items() if not isinstance(e, t.TensorAccess)}
+        values = an.all_in_order(list(given.values()), frame)
+        fields = dict(zip(given, values, strict=True))
     else:
         whole = an.eval(literal, frame)
         if whole.type != ty.STRUCT:
@@ -263,7 +264,7 @@ def _from_access(
         fail("csl-type", f"the array needs {len(dims)} indices", node.access.span)
     constant, factors = 0, [0] * len(extents)
     for index, extent in zip(node.access.indices, dims, strict=True):
-        base, slopes = _affine(an, index, node.variables, frame)
+        base, slopes = _affine(an, index, node.variables, extents, frame)
         constant = constant * extent + base if constant else base
         factors = [f * extent + s for f, s in zip(factors, slopes, strict=True)]
     addr = offset_by(addr, (constant * size) & 0xFFFF)
@@ -302,9 +303,9 @@ def _accessed(an: Analyzer, node: t.Expr, frame: Frame) -> tuple[ir.Expr, Any]:
 
 
 def _affine(
-    an: Analyzer, node: t.Expr, variables: list[str], frame: Frame
+    an: Analyzer, node: t.Expr, variables: list[str], extents: list[int], frame: Frame
 ) -> tuple[int, list[int]]:
-    """Constant and slopes of an index expression; checked at a second point."""
+    """Constant and slopes of an index expression; checked where the variables are largest."""
 
     def at(point: list[int]) -> int:
         scope = {v: Cell(ty.COMPTIME_INT, p) for v, p in zip(variables, point, strict=True)}
@@ -318,8 +319,11 @@ def _affine(
         unit = list(zero)
         unit[position] = 1
         slopes.append(at(unit) - base)
-    if at([2] * len(variables)) != base + 2 * sum(slopes):
-        fail("csl-type", "a tensor access must be affine in its variables", node.span)
+    last = [max(extent - 1, 0) for extent in extents]
+    alone = [[n if i == v else 0 for i, n in enumerate(last)] for v in range(len(last))]
+    for point in ([2] * len(variables), last, *alone):
+        if at(point) != base + sum(n * slope for n, slope in zip(point, slopes, strict=True)):
+            fail("csl-type", "a tensor access must be affine in its variables", node.span)
     return base, slopes
 
 
@@ -328,41 +332,42 @@ def _affine(
 
 @builtin("set_dsd_base_addr", args=(2, 2))
 def _set_base(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    dsd = _dsd(an, node, frame)
-    base_node = node.args[1]
-    value: Val
-    if isinstance(base_node, t.Name | t.Field | t.Index):
-        inside = Frame(frame.module, False, frame.names)
-        inside.out = frame.out
-        value = an.eval(base_node, inside)
-        if not isinstance(value.type, Pointer):
-            place = an.place(base_node, inside)
-            if isinstance(place, MemPlace):
-                known = isinstance(place.addr, ir.Const)
-                addr = place.addr.value if isinstance(place.addr, ir.Const) else place.addr
-                value = Val(Pointer(False, False, place.type), addr, known)
-    else:
-        value = an.eval(base_node, frame)
-    size = ty.size_of(element_of(value.type, node.span))
-    code = ir.Const(ty.U16, value.v) if value.known else value.v
+    dsd, base = _edited(an, node, frame, lambda: _new_base(an, node.args[1], frame))
+    size = ty.size_of(element_of(base.type, node.span))
+    code = ir.Const(ty.U16, base.v) if base.known else base.v
     return _edit(dsd, "set_base", [code, _size(size)])
+
+
+def _new_base(an: Analyzer, node: t.Expr, frame: Frame) -> Val:
+    """A pointer, or the address of an array."""
+    if not isinstance(node, t.Name | t.Field | t.Index):
+        return an.eval(node, frame)
+    inside = Frame(frame.module, False, frame.names)
+    inside.out = frame.out
+    if isinstance(an.without_code(inside, node).type, Pointer):
+        return an.eval(node, inside)
+    place = an.place(node, inside)
+    if not isinstance(place, MemPlace):
+        return an.eval(node, inside)
+    kind = Pointer(False, False, place.type)
+    if isinstance(place.addr, ir.Const):
+        return Val(kind, place.addr.value)
+    return Val(kind, place.addr, False)
 
 
 @builtin("set_dsd_length", "set_dsd_stride", args=(2, 2))
 def _set_length(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    dsd = _dsd(an, node, frame)
+    kind = ty.U16 if node.name == "set_dsd_length" else ty.I16
+    dsd, value = _edited(an, node, frame, lambda: an.eval(node.args[1], frame, kind))
     if node.name == "set_dsd_length" and dsd.type == ty.MEM4D:
         fail("csl-type", "@set_dsd_length does not take a 'mem4d_dsd'", node.span)
-    kind = ty.U16 if node.name == "set_dsd_length" else ty.I16
-    value = an.eval(node.args[1], frame, kind)
     code = ir.Const(ty.I32, value.v) if value.known else value.v
     return _edit(dsd, node.name[4:], [code])
 
 
 @builtin("increment_dsd_offset", args=(3, 3))
 def _increment(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    dsd = _dsd(an, node, frame)
-    value = an.eval(node.args[1], frame, ty.I16)
+    dsd, value = _edited(an, node, frame, lambda: an.eval(node.args[1], frame, ty.I16))
     if not ty.is_int(value.type):
         fail("csl-type", f"the offset must be an integer, not '{value.type}'", node.span)
     kind = an.type_from(node.args[2], frame)
@@ -370,11 +375,19 @@ def _increment(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -
     return _edit(dsd, "inc_offset", [code, _size(ty.size_of(kind))])
 
 
-def _dsd(an: Analyzer, node: t.Builtin, frame: Frame) -> Val:
-    value = an.eval(node.args[0], frame)
-    if value.type not in ty.DSDS:
-        fail("csl-type", f"@{node.name} needs a DSD, found '{value.type}'", node.span)
-    return value
+def _edited(
+    an: Analyzer, node: t.Builtin, frame: Frame, change: Callable[[], Val]
+) -> tuple[Val, Val]:
+    """A DSD, and what a builtin puts into it."""
+
+    def dsd() -> Val:
+        value = an.eval(node.args[0], frame)
+        if value.type not in ty.DSDS:
+            fail("csl-type", f"@{node.name} needs a DSD, found '{value.type}'", node.span)
+        return value
+
+    first, second = an.in_order(frame, node, (dsd, change))
+    return first, second
 
 
 def _edit(dsd: Val, name: str, args: list[ir.Expr]) -> Val:

@@ -96,7 +96,11 @@ def _array_type(an: Analyzer, node: t.Builtin, frame: Frame) -> Array:
 @builtin("range", args=(2, 4))
 def _range(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     kind = an.type_from(node.args[0], frame)
-    bounds = [coerce(an.eval(a, frame, kind), kind, a.span) for a in node.args[1:]]
+
+    def bound(arg: t.Expr) -> Val:
+        return coerce(an.eval(arg, frame, kind), kind, arg.span)
+
+    bounds = an.in_order(frame, node, (partial(bound, arg) for arg in node.args[1:]))
     zero, one = coerce(Val(ty.COMPTIME_INT, 0), kind, node.span), Val(kind, 1)
     low, high = (zero, bounds[0]) if len(bounds) == 1 else (bounds[0], bounds[1])
     step = bounds[2] if len(bounds) > 2 else one
@@ -122,7 +126,8 @@ def _is_arch(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
 
 @builtin("concat_structs", args=(2, 2))
 def _concat(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    left, right = (an.eval(a, frame) for a in node.args)
+    left, right = an.all_in_order(node.args, frame)
+    known = left.known and right.known
     for value in (left, right):
         if value.type != ty.STRUCT:
             fail("csl-type", f"expected a struct, found '{value.type}'", node.span)
@@ -130,8 +135,8 @@ def _concat(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> V
     if both:
         fail("csl-type", f"both structs have a field '{both[0]}'", node.span)
     if all(isinstance(k, int) for k in (*left.v, *right.v)):
-        return Val(ty.STRUCT, dict(enumerate([*left.v.values(), *right.v.values()])))
-    return Val(ty.STRUCT, {**left.v, **right.v})
+        return Val(ty.STRUCT, dict(enumerate([*left.v.values(), *right.v.values()])), known)
+    return Val(ty.STRUCT, {**left.v, **right.v}, known)
 
 
 @builtin("is_same_type", args=(2, 2))
@@ -142,8 +147,7 @@ def _same(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val
 
 @builtin("type_of", args=(1, 1))
 def _type_of(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    inside = Frame(frame.module, False, frame.names) if frame.known else frame
-    return Val(ty.TYPE, an.eval(node.args[0], inside).type)
+    return Val(ty.TYPE, an.without_code(frame, node.args[0]).type)
 
 
 @builtin("comptime_assert", args=(1, 2))
@@ -293,7 +297,7 @@ def _sim_value(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -
     """Library only: ``@sim_value("name", T, args...)``, a pure function of the machine."""
     name = an.known(node.args[0], frame).v
     kind = an.type_from(node.args[1], frame)
-    values = [an.eval(a, frame) for a in node.args[2:]]
+    values = an.all_in_order(node.args[2:], frame)
     if frame.known and all(v.known for v in values):
         from_table = KNOWN_FUNCTIONS.get(name)
         if from_table is None:
@@ -323,8 +327,7 @@ def _sim_effect(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) 
     if frame.known:
         return _initial_effect(an, node, frame, name)
     args = []
-    for arg in node.args[2:]:
-        value = an.eval(arg, frame)
+    for value in an.all_in_order(node.args[2:], frame):
         if value.type == ty.STRING:
             value = Val(ty.U16, an.unit.string(value.v))
         if value.type == ty.COMPTIME_INT:
@@ -339,7 +342,8 @@ def _sim_effect(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) 
 def _sim_present(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     """Library only: a struct without its void fields."""
     fields = an.eval(node.args[0], frame).v
-    return Val(ty.STRUCT, {name: v for name, v in fields.items() if v.type != ty.VOID})
+    present = {name: v for name, v in fields.items() if v.type != ty.VOID}
+    return Val(ty.STRUCT, present, all(v.known for v in present.values()))
 
 
 @builtin("sim_port", args=(2, 2))

@@ -24,7 +24,7 @@ _OPTION_NAMES = ("async", "activate", "unblock", "index", "ut_id", "priority", "
 
 def _vector(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     spec = OPS[operation(node.name, an.unit.half)]
-    values = [an.eval(a, frame, _wanted(spec.types, i)) for i, a in enumerate(node.args)]
+    values = an.all_in_order(node.args, frame)
     options = ir.OpOptions()
     if values and values[-1].type == ty.STRUCT:
         options = op_options(an, values.pop().v, node.span)
@@ -46,10 +46,6 @@ def _vector(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> V
     if result is None:
         return VOID
     return Val(ty.BOOL, ir.Local(ty.BOOL, result), False)
-
-
-def _wanted(types: tuple[Type, ...], position: int) -> Type | None:
-    return None
 
 
 def _check_async(values: list[Val], options: ir.OpOptions, span: Span) -> None:
@@ -157,7 +153,7 @@ for _name in BUILTINS:
 
 @builtin("load_to_dsr", "load_to_dsr_xdsr", "load_to_dsr_xdsr_sr", args=(2, 5))
 def _load(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    values = [an.eval(a, frame) for a in node.args]
+    values = an.all_in_order(node.args, frame)
     dsr = values[0]
     if dsr.type not in ty.DSRS:
         fail("csl-type", f"'@{node.name}' needs a register, found '{dsr.type}'", node.span)
@@ -195,7 +191,7 @@ def _map(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     fn = an.fn_value(node.args[0], frame)
     if fn is None or fn.decl.task:
         fail("csl-type", "the first argument of @map must be a function", node.span)
-    values = [an.eval(a, frame) for a in node.args[1:]]
+    values = an.all_in_order(node.args[1:], frame)
     if values and values[-1].type == ty.STRUCT:
         values.pop()
     function = an.instance(fn, (), node.span)
