@@ -10,7 +10,9 @@ from meshc.sim.lang import tree as t
 from meshc.sim.sema import arith
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.convert import coerce
+from meshc.sim.sema.images import bytes_of, value_of
 from meshc.sim.sema.keeping import Keeping
+from meshc.sim.sema.packing import field_place
 from meshc.sim.sema.types import Array, Enum, Float, Fn, Int, Pointer, Struct, Type
 from meshc.sim.sema.values import CellRef, FnVal, Frame, LoopFrame, LoopSignal, Module, Val
 from meshc.support.diagnostics import fail
@@ -151,7 +153,7 @@ class Expressions(Keeping):
         if base.type == ty.TYPE:
             return self._type_member(v, node)
         if isinstance(base.type, Struct):
-            return self._struct_member(base, base.type, node)
+            return self._struct_member(base, base.type, node, frame)
         fail("csl-type", f"a value of type '{base.type}' has no fields", node.span)
 
     def _type_member(self, kind: Type, node: t.Field) -> Val:
@@ -161,13 +163,20 @@ class Expressions(Keeping):
                 return Val(kind, number)
         fail("csl-unknown-name", f"type '{kind}' has no member '{node.name}'", node.span)
 
-    def _struct_member(self, base: Val, kind: Struct, node: t.Field) -> Val:
+    def _struct_member(self, base: Val, kind: Struct, node: t.Field, frame: Frame) -> Val:
         found = kind.field(node.name)
         if found is None:
             fail("csl-unknown-name", f"struct '{kind}' has no field '{node.name}'", node.span)
-        if isinstance(base.v, dict):
+        if isinstance(base.v, dict) and node.name in base.v:
             value: Val = base.v[node.name]
             return value
+        if base.known:
+            return Val(found[0], value_of(found[0], bytes_of(kind, base.v)))
+        if isinstance(base.v, dict):
+            base = self.kept(base, "union", frame, node)
+        bits = field_place(base.v, kind, node.name, True)
+        if bits is not None:
+            return self.unpacked(bits, frame, node)
         from_ = ir.Bin(ty.U16, "+", base.v, ir.Const(ty.U16, found[1]))
         return self.load(found[0], from_)
 
@@ -289,8 +298,19 @@ class Expressions(Keeping):
 
     def eval_StructDecl(self, node: t.StructDecl, frame: Frame, want: Type | None) -> Val:
         fields = tuple((name, self.type_from(kind, frame)) for name, kind, _ in node.fields)
-        name = f"{'union' if node.kind == 'union' else 'struct'} at {node.span}"
-        return Val(ty.TYPE, Struct(name, fields, node.kind == "union"))
+        *layout, form = node.kind.split()
+        kind = Struct(f"{form} at {node.span}", fields, form == "union", "packed" in layout)
+        if kind.packed:
+            self._check_packed(kind, node)
+        return Val(ty.TYPE, kind)
+
+    def _check_packed(self, kind: Struct, node: t.StructDecl) -> None:
+        for name, field in kind.fields:
+            if not ty.bits_of(field):
+                fail("csl-type", f"field '{name}' of type '{field}' cannot be packed", node.span)
+        if not 0 < ty.bits_of(kind) <= 64:
+            words = f"a packed type of {ty.bits_of(kind)} bits; the simulator takes 1 to 64"
+            fail("csl-unsupported", words, node.span, help="take a plain struct")
 
     # --- literals ---
 

@@ -15,9 +15,11 @@ from meshc.sim.control_flow import inside, statements
 from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.convert import offset_by, zero_of
+from meshc.sim.sema.images import packed_bits
 from meshc.sim.sema.names import Names
-from meshc.sim.sema.types import Array, Struct
-from meshc.sim.sema.values import Frame, RangeVal, Val
+from meshc.sim.sema.packing import bits_of_scalar, scalar_of_bits, shifted, taken, unit_of
+from meshc.sim.sema.types import Array, Int, Struct
+from meshc.sim.sema.values import BitPlace, Frame, RangeVal, Val
 from meshc.support.spans import Span
 
 
@@ -101,6 +103,9 @@ class Keeping(Names):
             step = ty.size_of(kind.element)
             for position, part in enumerate(value.v):
                 self.store(offset_by(addr, position * step), part, frame, where)
+        elif isinstance(kind, Struct) and kind.packed and isinstance(value.v, dict):
+            unit = unit_of(kind)
+            self.emit(frame, ir.Store(where, unit, addr, self.packed(value, unit)))
         elif isinstance(kind, Struct) and isinstance(value.v, dict):
             for name, _ in kind.fields:
                 if name in value.v:
@@ -110,6 +115,32 @@ class Keeping(Names):
             self.emit(frame, ir.Copy(where, addr, self.code(value), ty.size_of(kind)))
         else:
             self.emit(frame, ir.Store(where, kind, addr, self.code(value)))
+
+    def packed(self, value: Val, unit: Int) -> ir.Expr:
+        """A value of a packed struct, as the lowest bits of ``unit``."""
+        kind = value.type
+        if value.known:
+            return ir.Const(unit, packed_bits(kind, value.v))
+        if not isinstance(kind, Struct):
+            return bits_of_scalar(kind, self.code(value), unit)
+        if not isinstance(value.v, dict):
+            return bits_of_scalar(unit_of(kind), ir.Load(unit_of(kind), value.v), unit)
+        total: ir.Expr | None = None
+        for name, part in value.v.items():
+            _, shift = kind.bit_field(name) or (kind, 0)
+            code = shifted(self.packed(part, unit), shift)
+            total = code if total is None else ir.Bin(unit, "|", total, code)
+        return total or ir.Const(unit, 0)
+
+    def unpacked(self, place: BitPlace, frame: Frame, node: t.Node) -> Val:
+        """The value of a field of a packed struct."""
+        if not isinstance(place.type, Struct):
+            return Val(place.type, scalar_of_bits(place.type, taken(place)), False)
+        unit, addr = unit_of(place.type), self.local_place("field", place.type, frame)
+        bits = scalar_of_bits(Int(ty.bits_of(place.type), False), taken(place))
+        code = bits if bits.type == unit else ir.Cast(unit, bits)
+        self.emit(frame, ir.Store(self.place_of(node), unit, addr, code))
+        return Val(place.type, addr, False)
 
 
 def variable_name(name: str) -> str:

@@ -13,9 +13,12 @@ from meshc.sim.sema import types as ty
 from meshc.sim.sema.arith import as_code
 from meshc.sim.sema.convert import coerce, copied, offset_by, scaled
 from meshc.sim.sema.expr import Expressions
+from meshc.sim.sema.images import bytes_of, value_of
 from meshc.sim.sema.keeping import may_overlap, reads
+from meshc.sim.sema.packing import field_place, placed
 from meshc.sim.sema.types import Array, Pointer, Struct, Type
 from meshc.sim.sema.values import (
+    BitPlace,
     Cell,
     CellPlace,
     CellRef,
@@ -265,7 +268,8 @@ class Places(Expressions):
     def _cell_element(self, place: CellPlace, indices: list[Val], span: Span) -> CellPlace:
         inner = place.read()
         if isinstance(place.type, Array):
-            return CellPlace(place.type.element, inner, self.flat_index(place.type, indices, span))
+            flat = self.flat_index(place.type, indices, span)
+            return CellPlace(place.type.element, inner, flat, place.in_union)
         fail("csl-type", f"a value of type '{place.type}' cannot be indexed", span)
 
     def _field_place(self, node: t.Field, frame: Frame) -> Place:
@@ -284,13 +288,32 @@ class Places(Expressions):
         kind = outer.var.type if isinstance(outer, LocalPlace) else outer.type
         if isinstance(outer, CellPlace):
             inner = outer.read()
+            union = isinstance(kind, Struct) and kind.union
+            if isinstance(kind, Struct) and union:
+                self._make_active(kind, inner, node.name)
             if isinstance(inner, dict) and node.name in inner:
-                return CellPlace(inner[node.name].type, inner[node.name], "v")
+                field = inner[node.name]
+                return CellPlace(field.type, field, "v", union or outer.in_union)
+        if isinstance(kind, Struct) and isinstance(outer, BitPlace):
+            part = kind.bit_field(node.name)
+            if part is not None:
+                return replace(outer, type=part[0], shift=outer.shift + part[1])
         if isinstance(kind, Struct) and isinstance(outer, MemPlace):
+            bits = field_place(outer.addr, kind, node.name, outer.const)
+            if bits is not None:
+                return bits
             found = kind.field(node.name)
             if found is not None:
                 return MemPlace(found[0], offset_by(outer.addr, found[1]), outer.const)
         fail("csl-unknown-name", f"'{kind}' has no field '{node.name}'", node.span)
+
+    def _make_active(self, kind: Struct, fields: dict[str, Val], name: str) -> None:
+        """Let a union at compile time be of its field ``name``, with the same bytes."""
+        found = kind.field(name)
+        if found is not None and name not in fields:
+            value = value_of(found[0], bytes_of(kind, fields))
+            fields.clear()
+            fields[name] = Val(found[0], value)
 
     def eval_AddressOf(self, node: t.AddressOf, frame: Frame, want: Type | None) -> Val:
         operand = node.operand
@@ -302,7 +325,21 @@ class Places(Expressions):
         inside = Frame(frame.module, False, frame.names) if frame.known else frame
         place = self.place(operand, inside)
         if isinstance(place, CellPlace):
+            if place.in_union:
+                fail(
+                    "csl-unsupported",
+                    "the simulator has no pointers to fields of unions at compile time",
+                    node.span,
+                    help="read and write the field itself",
+                )
             return Val(Pointer(False, False, place.type), CellRef(place))
+        if isinstance(place, BitPlace):
+            fail(
+                "csl-type",
+                "a field of a packed type has no address of its own: it is some bits of a word",
+                node.span,
+                help="copy it to a variable",
+            )
         if isinstance(place, SlotPlace | LocalPlace):
             words = "a descriptor has no address, as it does not live in memory"
             advice = "pass the descriptor itself, or keep it in a register"
@@ -337,12 +374,15 @@ class Places(Expressions):
                     place.container[place.key] = fresh
             case LocalPlace():
                 self.emit(frame, ir.SetLocal(where, place.var, self.code(value)))
-            case SlotPlace() | MemPlace() if place.const:
+            case SlotPlace() | MemPlace() | BitPlace() if place.const:
                 fail("csl-type", "a constant cannot be assigned to", span)
             case SlotPlace():
                 self.set_slots(place.index, value, frame, span)
             case MemPlace():
                 self._overwrite(place.addr, value, frame, span)
+            case BitPlace():
+                code = placed(self.packed(value, place.unit), place)
+                self.emit(frame, ir.Store(where, place.unit, place.addr, code))
 
     def _overwrite(self, addr: ir.Expr, value: Val, frame: Frame, span: Span) -> None:
         """Store a value whose parts may read what they are about to replace."""
@@ -371,7 +411,7 @@ def _in_place(value: Val) -> bool:
 def moves(place: Place) -> bool:
     """Whether where a place is becomes known at run time only."""
     match place:
-        case MemPlace():
+        case MemPlace() | BitPlace():
             return not isinstance(place.addr, ir.Const)
         case SlotPlace():
             return not isinstance(place.index, ir.Const)
@@ -380,13 +420,13 @@ def moves(place: Place) -> bool:
 
 def address_of(place: Place) -> Val:
     """Where a place that moves is."""
-    assert isinstance(place, MemPlace | SlotPlace)
-    return Val(ty.U16, place.addr if isinstance(place, MemPlace) else place.index, False)
+    assert isinstance(place, MemPlace | BitPlace | SlotPlace)
+    return Val(ty.U16, place.index if isinstance(place, SlotPlace) else place.addr, False)
 
 
 def placed_at(place: Place, address: Val) -> Place:
     """A place that moves, at another address."""
-    if isinstance(place, MemPlace):
+    if isinstance(place, MemPlace | BitPlace):
         return replace(place, addr=address.v)
     assert isinstance(place, SlotPlace)
     return replace(place, index=address.v)

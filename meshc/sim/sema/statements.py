@@ -16,6 +16,7 @@ from meshc.sim.sema.places import address_of, moves, placed_at
 from meshc.sim.sema.types import Array, Enum, Struct, Type
 from meshc.sim.sema.unit import MEMORY_BYTES, STATEMENT_BYTES
 from meshc.sim.sema.values import (
+    BitPlace,
     Cell,
     CellPlace,
     Frame,
@@ -192,7 +193,7 @@ class Statements(Calls):
 
         steps = [lambda: self.eval(stmt.value, frame, kind)]
         if stmt.op:
-            steps.insert(0, lambda: self._read_place(place))
+            steps.insert(0, lambda: self._read_place(place, frame, stmt))
         if moves(place):
             steps.insert(0, lambda: address_of(place))
         values = self.in_order(frame, stmt, steps)
@@ -200,7 +201,7 @@ class Statements(Calls):
         value = binary(stmt.op, values[-2], values[-1], stmt.span) if stmt.op else values[-1]
         self.assign(target, value, frame, stmt.span)
 
-    def _read_place(self, place: Place) -> Val:
+    def _read_place(self, place: Place, frame: Frame, node: t.Node) -> Val:
         match place:
             case CellPlace():
                 return Val(place.type, place.read())
@@ -210,6 +211,8 @@ class Statements(Calls):
                 return Val(place.type, ir.Slot(place.type, place.index), False)
             case MemPlace():
                 return self.load(place.type, place.addr)
+            case BitPlace():
+                return self.unpacked(place, frame, node)
 
     def exec_If(self, stmt: t.If, frame: Frame) -> None:
         cond = self._boolean(stmt.cond, frame)

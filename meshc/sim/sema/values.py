@@ -7,7 +7,7 @@ from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
-from meshc.sim.sema.types import VOID, Type
+from meshc.sim.sema.types import VOID, Int, Type
 
 
 @dataclass(slots=True)
@@ -57,6 +57,7 @@ class CellPlace:
     type: Type
     container: Any
     key: Any
+    in_union: bool = False
 
     def read(self) -> Any:
         """The present value."""
@@ -91,6 +92,17 @@ class MemPlace:
 
 
 @dataclass(slots=True, eq=False)
+class BitPlace:
+    """Where a field of a packed struct goes: bits from ``shift`` on of the ``unit`` at ``addr``."""
+
+    type: Type
+    addr: ir.Expr
+    unit: Int
+    shift: int
+    const: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class LocalPlace:
     var: ir.Var
 
@@ -104,7 +116,7 @@ class SlotPlace:
     const: bool = False
 
 
-Place = CellPlace | MemPlace | LocalPlace | SlotPlace
+Place = CellPlace | MemPlace | BitPlace | LocalPlace | SlotPlace
 
 
 @dataclass(slots=True, eq=False)

@@ -14,8 +14,10 @@ from meshc.sim.lang.lexer import byte_text, text_bytes
 from meshc.sim.numbers import from_bits, to_bits
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.convert import cast, coerce, zero_of
+from meshc.sim.sema.images import packed_bits, value_of_bits
 from meshc.sim.sema.json_values import json_value
 from meshc.sim.sema.lanes import each
+from meshc.sim.sema.packing import scalar_of_bits, unit_of
 from meshc.sim.sema.registry import Analyzer, builtin
 from meshc.sim.sema.types import Array, Enum, Float, Int, Pointer, Struct, Type
 from meshc.sim.sema.values import FnVal, Frame, RangeVal, Val
@@ -44,13 +46,20 @@ def _bitcast(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
         elif value.type == ty.COMPTIME_FLOAT and isinstance(kind, Int):
             base = an.unit.half if kind.bits == 16 else ty.F32
         value = coerce(value, base, node.span)
-    source, target = ty.size_of(value.type), ty.size_of(kind)
+    for side in (value.type, kind):
+        if isinstance(side, Array) or (isinstance(side, Struct) and not side.packed):
+            fail("csl-type", f"@bitcast from '{value.type}' to '{kind}'", node.span)
+    packed = isinstance(value.type, Struct) or isinstance(kind, Struct)
+    width = ty.bits_of if packed else lambda side: 8 * ty.size_of(side)
+    source, target = width(value.type), width(kind)
     if source != target:
         fail(
             "csl-type",
-            f"@bitcast from '{value.type}' ({8 * source} bits) to '{kind}' ({8 * target} bits)",
+            f"@bitcast from '{value.type}' ({source} bits) to '{kind}' ({target} bits)",
             node.span,
         )
+    if packed:
+        return _packed_bitcast(an, value, kind, node, frame)
     if value.known:
         if isinstance(kind, Pointer) or isinstance(value.type, Pointer):
             return Val(kind, value.v)
@@ -58,6 +67,18 @@ def _bitcast(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
             fail("csl-type", f"@bitcast from '{value.type}' to '{kind}'", node.span)
         return Val(kind, from_bits(_plain(kind), to_bits(_plain(value.type), value.v)))
     return Val(kind, ir.Bits(kind, value.v), False)
+
+
+def _packed_bitcast(an: Analyzer, value: Val, kind: Type, node: t.Node, frame: Frame) -> Val:
+    """A packed struct as a scalar, a scalar as a packed struct, or one such struct as another."""
+    if value.known:
+        return Val(kind, value_of_bits(kind, packed_bits(value.type, value.v)))
+    bits = an.packed(value, unit_of(kind))
+    if not isinstance(kind, Struct):
+        return Val(kind, scalar_of_bits(kind, bits), False)
+    addr = an.local_place("bits", kind, frame)
+    an.emit(frame, ir.Store(an.place_of(node), unit_of(kind), addr, bits))
+    return Val(kind, addr, False)
 
 
 def _plain(kind: Type) -> Type:
