@@ -170,4 +170,6 @@ def as_code(value: Val) -> ir.Expr:
     if not value.known:
         code: ir.Expr = value.v
         return code
+    if not isinstance(value.v, int | float):
+        fail("csl-type", f"a value of type '{value.type}' is none of the running program")
     return ir.Const(value.type, value.v)

@@ -75,16 +75,25 @@ class Expressions(Keeping):
         left, right = self.all_in_order((node.left, node.right), frame)
         if left.type == ty.TYPE and right.type == ty.TYPE:
             return Val(ty.BOOL, (left.v == right.v) == (node.op == "=="))
+        if left.known and right.known:
+            return arith.binary(node.op, left, right, node.span)
+        left, right = self._with_addresses(left), self._with_addresses(right)
         return arith.binary(node.op, left, right, node.span)
 
+    def _with_addresses(self, value: Val) -> Val:
+        """A function that is an operand, by its address."""
+        if isinstance(value.v, FnVal):
+            return Val(value.type, self.fn_code(value.v, value.type), False)
+        return value
+
     def _logical(self, node: t.Binary, frame: Frame) -> Val:
-        left = self._boolean(node.left, frame)
+        left = self.boolean(node.left, frame)
         if left.known:
-            return left if left.v == (node.op == "or") else self._boolean(node.right, frame)
+            return left if left.v == (node.op == "or") else self.boolean(node.right, frame)
         inner: list[ir.Stmt] = []
         outer, frame.out = frame.out, inner
         try:
-            right = self._boolean(node.right, frame)
+            right = self.boolean(node.right, frame)
         finally:
             frame.out = outer
         if not inner:
@@ -99,14 +108,15 @@ class Expressions(Keeping):
         self.emit(frame, ir.If(place, cond, *arms))
         return Val(ty.BOOL, ir.Local(ty.BOOL, result), False)
 
-    def _boolean(self, node: t.Expr, frame: Frame) -> Val:
+    def boolean(self, node: t.Expr, frame: Frame) -> Val:
+        """The value of a condition."""
         value = self.eval(node, frame, ty.BOOL)
         if value.type != ty.BOOL:
             fail("csl-type", f"expected a bool, found '{value.type}'", node.span)
         return value
 
     def eval_IfExpr(self, node: t.IfExpr, frame: Frame, want: Type | None) -> Val:
-        cond = self._boolean(node.cond, frame)
+        cond = self.boolean(node.cond, frame)
         if cond.known:
             if cond.v:
                 return self.eval(node.then, frame, want)
@@ -191,6 +201,8 @@ class Expressions(Keeping):
         base = self.eval(node.operand, frame)
         if not isinstance(base.type, Pointer):
             fail("csl-type", f"'.*' needs a pointer, found '{base.type}'", node.span)
+        if isinstance(base.type.target, Fn):
+            return Val(base.type.target, base.v, base.known)
         if frame.known and base.known and not isinstance(base.v, CellRef):
             fail("csl-comptime", "memory is not known at compile time", node.span)
         return self._pointee(base, node.span)

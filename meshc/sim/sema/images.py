@@ -8,12 +8,15 @@ from typing import Any
 from meshc.sim.numbers import from_bits, to_bits
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.types import Array, Enum, Struct, Type
-from meshc.sim.sema.values import Val
+from meshc.sim.sema.values import CellRef, FnVal, Val
+from meshc.support.diagnostics import fail
 
 
 def bytes_of(kind: Type, value: Any, functions: Sequence[str] = ()) -> bytes:
     """The bytes of a value. A pointer to a function is its place among ``functions``, counted from
     1."""
+    if isinstance(value, FnVal | CellRef):
+        fail("csl-comptime", f"the address of '{kind}' is not known at compile time")
     if isinstance(value, str):
         return (functions.index(value) + 1).to_bytes(2, "little")
     if isinstance(kind, Array):

@@ -31,7 +31,7 @@ class Loops(Statements):
         loop = self.new_loop(stmt.label)
         outer, frame.out = frame.out, []
         try:
-            cond = self._boolean(stmt.cond, frame)
+            cond = self.boolean(stmt.cond, frame)
             head = frame.out
         finally:
             frame.out = outer
@@ -45,7 +45,7 @@ class Loops(Statements):
     def _run_while(self, stmt: t.While, frame: Frame) -> None:
         while True:
             self.tick(stmt.span)
-            cond = self._boolean(stmt.cond, frame)
+            cond = self.boolean(stmt.cond, frame)
             if not cond.known:
                 fail("csl-comptime", "the condition is not known at compile time", stmt.span)
             if not cond.v or self._run_body(stmt, frame):

@@ -16,7 +16,7 @@ from meshc.sim.sema.expr import Expressions
 from meshc.sim.sema.images import bytes_of, value_of
 from meshc.sim.sema.keeping import may_overlap, reads
 from meshc.sim.sema.packing import field_place, placed
-from meshc.sim.sema.types import Array, Pointer, Struct, Type
+from meshc.sim.sema.types import Array, Fn, Pointer, Struct, Type
 from meshc.sim.sema.values import (
     BitPlace,
     Cell,
@@ -166,6 +166,8 @@ class Places(Expressions):
                     fail("csl-type", f"'.*' needs a pointer, found '{pointer.type}'", node.span)
                 if isinstance(pointer.v, CellRef):
                     return pointer.v.place
+                if isinstance(pointer.type.target, Fn):
+                    fail("csl-type", "a function cannot be assigned to", node.span)
                 return MemPlace(pointer.type.target, as_code(pointer), pointer.type.const)
         fail("csl-type", "this expression has no address", node.span)
 
@@ -320,7 +322,7 @@ class Places(Expressions):
         if isinstance(operand, t.Name | t.Field):
             target = self.eval(operand, frame) if self._is_function(operand, frame) else None
             if target is not None:
-                return target
+                return Val(Pointer(False, True, target.type), target.v)
         # An address is known at compile time even where the variable's value is not.
         inside = Frame(frame.module, False, frame.names) if frame.known else frame
         place = self.place(operand, inside)

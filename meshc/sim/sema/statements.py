@@ -10,6 +10,7 @@ from meshc.sim.sema import types as ty
 from meshc.sim.sema.arith import as_code, binary
 from meshc.sim.sema.calls import Calls
 from meshc.sim.sema.convert import coerce, copied, zero_of
+from meshc.sim.sema.core import located
 from meshc.sim.sema.expr import is_scalar
 from meshc.sim.sema.keeping import variable_name
 from meshc.sim.sema.places import address_of, moves, placed_at
@@ -66,8 +67,11 @@ class Statements(Calls):
             )
 
     def exec(self, stmt: t.Stmt, frame: Frame) -> None:
-        """One statement."""
-        getattr(self, "exec_" + type(stmt).__name__)(stmt, frame)
+        """One statement; errors without a place are in its line."""
+        try:
+            getattr(self, "exec_" + type(stmt).__name__)(stmt, frame)
+        except MeshcError as problem:
+            raise located(problem, stmt.span) from None
 
     def exec_Block(self, stmt: t.Block, frame: Frame) -> None:
         if stmt.comptime:
@@ -215,7 +219,7 @@ class Statements(Calls):
                 return self.unpacked(place, frame, node)
 
     def exec_If(self, stmt: t.If, frame: Frame) -> None:
-        cond = self._boolean(stmt.cond, frame)
+        cond = self.boolean(stmt.cond, frame)
         if cond.known:
             chosen = stmt.then if cond.v else stmt.other
             if chosen is not None:
@@ -300,7 +304,7 @@ class Statements(Calls):
 
     def exec_switch(self, node: t.SwitchExpr, frame: Frame) -> None:
         """A switch as a statement."""
-        subject = self.eval(node.subject, frame)
+        subject = self._subject(node, frame)
         if subject.known:
             prong = self._chosen(node, subject, frame)
             if prong is not None:
@@ -315,6 +319,13 @@ class Statements(Calls):
             test = self._prong_test(prong, subject, frame)
             chain = [ir.If(self.place_of(prong), test, body, chain)]
         frame.out.extend(chain)
+
+    def _subject(self, node: t.SwitchExpr, frame: Frame) -> Val:
+        subject = self.eval(node.subject, frame)
+        kind = subject.type
+        if not (is_scalar(kind) or kind in (ty.COMPTIME_INT, ty.STRING, ty.TYPE, ty.ENUM_LITERAL)):
+            fail("csl-type", f"a value of type '{kind}' cannot be switched on", node.subject.span)
+        return subject
 
     def _prong_stmt(self, prong: t.SwitchProng) -> t.Stmt:
         if isinstance(prong.body, t.Expr):
@@ -350,7 +361,7 @@ class Statements(Calls):
         return bool(self.known(item, frame, want).v == subject.v)
 
     def eval_SwitchExpr(self, node: t.SwitchExpr, frame: Frame, want: Type | None) -> Val:
-        subject = self.eval(node.subject, frame)
+        subject = self._subject(node, frame)
         if subject.known:
             prong = self._chosen(node, subject, frame)
             if prong is None:

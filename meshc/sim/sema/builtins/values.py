@@ -19,7 +19,7 @@ from meshc.sim.sema.json_values import json_value
 from meshc.sim.sema.lanes import each
 from meshc.sim.sema.packing import scalar_of_bits, unit_of
 from meshc.sim.sema.registry import Analyzer, builtin
-from meshc.sim.sema.types import Array, Enum, Float, Int, Pointer, Struct, Type
+from meshc.sim.sema.types import Array, Enum, Float, Fn, Int, Pointer, Struct, Type
 from meshc.sim.sema.values import FnVal, Frame, RangeVal, Val
 from meshc.support.diagnostics import fail
 
@@ -30,6 +30,8 @@ VOID = Val(ty.VOID, None)
 def _as(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     kind = an.type_from(node.args[0], frame)
     value = an.eval(node.args[1], frame, kind)
+    if value.type != kind:
+        _no_function(value.type, kind, node)
     if not value.known:
         an.check_runtime_type(kind, f"@{node.name}", node.span)
     return cast(value, kind, node.span)
@@ -46,6 +48,7 @@ def _bitcast(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
         elif value.type == ty.COMPTIME_FLOAT and isinstance(kind, Int):
             base = an.unit.half if kind.bits == 16 else ty.F32
         value = coerce(value, base, node.span)
+    _no_function(value.type, kind, node)
     for side in (value.type, kind):
         if isinstance(side, Array) or (isinstance(side, Struct) and not side.packed):
             fail("csl-type", f"@bitcast from '{value.type}' to '{kind}'", node.span)
@@ -67,6 +70,14 @@ def _bitcast(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
             fail("csl-type", f"@bitcast from '{value.type}' to '{kind}'", node.span)
         return Val(kind, from_bits(_plain(kind), to_bits(_plain(value.type), value.v)))
     return Val(kind, ir.Bits(kind, value.v), False)
+
+
+def _no_function(have: Type, want: Type, node: t.Builtin) -> None:
+    """An error for functions, to which the simulator gives no addresses."""
+    for kind in (have, want):
+        if isinstance(kind, Fn) or (isinstance(kind, Pointer) and isinstance(kind.target, Fn)):
+            words = "functions have no addresses in the simulator"
+            fail("csl-type", f"@{node.name} from '{have}' to '{want}': {words}", node.span)
 
 
 def _packed_bitcast(an: Analyzer, value: Val, kind: Type, node: t.Node, frame: Frame) -> Val:
@@ -91,6 +102,8 @@ def _ptrcast(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
     value = an.eval(node.args[1], frame)
     if not isinstance(value.type, Pointer) or not isinstance(kind, Pointer):
         fail("csl-type", f"@ptrcast from '{value.type}' to '{kind}'", node.span)
+    if value.type != kind:
+        _no_function(value.type, kind, node)
     return Val(kind, value.v, value.known)
 
 
@@ -173,7 +186,10 @@ def _type_of(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
 
 @builtin("comptime_assert", args=(1, 2))
 def _comptime_assert(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    if not an.known(node.args[0], frame, ty.BOOL).v:
+    cond = an.boolean(node.args[0], frame.at_comptime())
+    if not cond.known:
+        fail("csl-comptime", "this value must be known at compile time", node.span)
+    if not cond.v:
         text = an.text(node.args[1], frame) if len(node.args) > 1 else "it does not hold"
         fail("csl-assert", f"compile-time assertion: {text}", node.span)
     return VOID
@@ -196,7 +212,7 @@ def _shown(value: Val) -> str:
 
 @builtin("assert", args=(1, 2))
 def _assert(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    cond = an.eval(node.args[0], frame, ty.BOOL)
+    cond = an.boolean(node.args[0], frame)
     if frame.known or (cond.known and cond.v):
         if cond.known and not cond.v:
             fail("csl-assert", "assertion does not hold", node.span)
