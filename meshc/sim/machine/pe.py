@@ -315,17 +315,17 @@ class Pe(PeMemory):
         result = self.functions[name](*args)
         if hasattr(result, "send"):
             self.current = result
-            self._resume(now)
+            self._resume()
             return
         while result is not None and type(result) is tuple:
             result = result[0](*result[1])
             if hasattr(result, "send"):
                 self.current = result
-                self._resume(now)
+                self._resume()
                 return
-        self._ended(now)
+        self._ended()
 
-    def _resume(self, now: int) -> None:
+    def _resume(self) -> None:
         """Go on with the current generator until it waits or ends."""
         while True:
             try:
@@ -336,7 +336,7 @@ class Pe(PeMemory):
                     if hasattr(self.current, "send"):
                         continue
                 self.current = None
-                self._ended(now)
+                self._ended()
                 return
             if not operation.done or operation.t > self.machine.now:
                 self._rest()
@@ -357,12 +357,12 @@ class Pe(PeMemory):
         """Code ends or waits: microthreads share the steps of its latest stretch."""
         self.issue.main = (self.resumed, self.t, self.issued)
 
-    def _ended(self, now: int) -> None:
+    def _ended(self) -> None:
         self._rest()
         if self.machine.trace is not None:
             name = self.current_name.rsplit("_", 1)[0]
             self.machine.trace.add("task", name, self.x, self.y, self.started, self.t)
-        self.cycles_busy += self.t - now
+        self.cycles_busy += self.t - self.started
         self.busy_until = self.t
         self.machine.last_time = max(self.machine.last_time, self.t)
         if self.flushing:
@@ -376,7 +376,7 @@ class Pe(PeMemory):
             self.waiting_on = None
             self.t = max(self.t, time)
             self._pay()
-            self._resume(time)
+            self._resume()
             return
         if self.flushing:
             self.end_flushes(time)

@@ -75,7 +75,7 @@ static void rest(core *c)
     c->slots.main_steps = c->issued;
 }
 
-static void ended(core *c, int64_t now)
+static void ended(core *c)
 {
     pe *p = &c->head;
     machine *m = p->m;
@@ -84,7 +84,7 @@ static void ended(core *c, int64_t now)
         m->python.trace(c->number, -1, p->current, 0, c->started, c->started, p->t);
         check_python(m);
     }
-    p->cycles_busy += p->t - now;
+    p->cycles_busy += p->t - c->started;
     p->busy_until = p->t;
     m->last_time = max64(m->last_time, p->t);
     if (c->flushing)
@@ -94,7 +94,7 @@ static void ended(core *c, int64_t now)
 }
 
 /* Go on with the topmost frame until all have ended or one waits. */
-static void go_on(core *c, int64_t now)
+static void go_on(core *c)
 {
     pe *p = &c->head;
     while (p->top) {
@@ -108,7 +108,7 @@ static void go_on(core *c, int64_t now)
         }
     }
     c->running = 0;
-    ended(c, now);
+    ended(c);
 }
 
 /* Run a function as a task. */
@@ -123,12 +123,12 @@ static void run(core *c, int64_t now, int number, const value *args)
     pay(c);
     if (f->call) {
         f->call(p, args);
-        ended(c, now);
+        ended(c);
         return;
     }
     c->running = f->waits;
     f->enter(p, args);
-    go_on(c, now);
+    go_on(c);
 }
 
 void operation_done_at(machine *m, int64_t time, operation *o)
@@ -143,7 +143,7 @@ void operation_done_at(machine *m, int64_t time, operation *o)
         c->waiting_on = NULL;
         p->t = max64(p->t, time);
         pay(c);
-        go_on(c, time);
+        go_on(c);
         return;
     }
     if (c->flushing)
