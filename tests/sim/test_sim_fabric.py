@@ -283,6 +283,53 @@ def test_a_color_swap_exchanges_a_pair(tmp_path: Path) -> None:
     assert got[1] == [1, 2, 3, 4]
 
 
+SWAP_ALL = """
+const a = @get_color(2); const b = @get_color(3);
+const memcpy = @import_module("<memcpy/get_params>", .{ .width = 1, .height = 2 });
+layout {
+  @set_rectangle(1, 2);
+  const params = .{ .memcpy_params = memcpy.get_params(0), .n = 4 };
+  @set_tile_code(0, 0, "send.csl", @concat_structs(params, .{ .c = a }));
+  @set_tile_code(0, 1, "recv.csl", @concat_structs(params, .{ .c = b }));
+  const routes = .{ .rx = .{ RAMP, SOUTH }, .tx = .{ RAMP, SOUTH } };
+  @set_color_config(0, 0, a, .{ .routes = routes, FIRST });
+  @set_color_config(0, 0, b, .{ .routes = routes, SECOND });
+  @set_color_config(0, 1, b, .{ .routes = .{ .rx = .{ NORTH }, .tx = .{ RAMP } } });
+  EXTRA
+  @export_name("data", [*]u32, true);
+  @export_name("run", fn()void);
+}
+"""
+BOTH_SIDES = ".color_swap_x = true, .color_swap_y = true"
+RECEIVES_A = "@set_color_config(0, 1, a, .{ .routes = .{ .rx = .{ NORTH }, .tx = .{ SOUTH } } });"
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    ("first", "second", "extra"),
+    [(BOTH_SIDES, BOTH_SIDES, ""), (".teardown = false", BOTH_SIDES, RECEIVES_A)],
+)
+def test_what_a_pe_sends_is_swapped_where_both_sides_are(
+    tmp_path: Path, first: str, second: str, extra: str, strict: bool
+) -> None:
+    layout = SWAP_ALL.replace("FIRST", first).replace("SECOND", second).replace("EXTRA", extra)
+    files = {"layout.csl": layout, "send.csl": SENDER, "recv.csl": RECEIVER}
+    program = Run(tmp_path, files, "wse2", strict=strict)
+    program.write("data", np.array([5, 6, 7, 8], np.uint32))
+    program.launch("run")
+    assert list(program.read("data", 4, "u4", y=1)) == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("side", ["x", "y"])
+def test_what_a_pe_sends_is_not_swapped_by_one_side(tmp_path: Path, side: str) -> None:
+    one = f".color_swap_{side} = true"
+    layout = SWAP_ALL.replace("FIRST", one).replace("SECOND", one).replace("EXTRA", RECEIVES_A)
+    files = {"layout.csl": layout, "send.csl": SENDER, "recv.csl": RECEIVER}
+    program = Run(tmp_path, files, "wse2")
+    with pytest.raises(MeshcError, match="csl-hang"):
+        program.launch("run")
+
+
 GRID = 4
 STEPS = {"EAST": (1, 0), "WEST": (-1, 0), "NORTH": (0, -1), "SOUTH": (0, 1)}
 BACK = {"EAST": "WEST", "WEST": "EAST", "NORTH": "SOUTH", "SOUTH": "NORTH"}

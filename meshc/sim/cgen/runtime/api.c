@@ -171,7 +171,10 @@ static void configure(pe *p, int color, const struct route *given)
     r->teardown = given->teardown;
     r->swap_x = given->swap_x;
     r->swap_y = given->swap_y;
-    p->m->all->swaps |= r->swap_x || r->swap_y;
+    if (r->swap_x || r->swap_y) {
+        p->m->all->swaps = 1;
+        p->m->all->dynamic |= 1ull << (color ^ 1);
+    }
     r->rule = given->rule;
     r->counter = given->rule.init_counter;
     r->limit = given->rule.limit1;
