@@ -84,6 +84,8 @@ class Core:
 
     def emit(self, frame: Frame, stmt: ir.Stmt) -> None:
         """Append lowered code; an error where only compile-time code may stand."""
+        if frame.known:
+            fail("csl-comptime", "this runs on the PE and cannot be run at compile time")
         frame.out.append(stmt)
         self.unit.statements += 1
 

@@ -121,6 +121,8 @@ int csl_bind_data_tasks(pe *p)
     GUARDED(p->m, {
         for (int i = 0; i < kind->data_task_count; i++) {
             int number = kind->data_task_order[i];
+            if (is_idle(p, number))
+                continue; /* on WSE-3 a queue without a color starts nothing */
             channel *c = channel_of_color(p, kind->wse3 ? input_color(p, number) : number);
             c->task = kind->data_task[number];
             c->blocked = 0;

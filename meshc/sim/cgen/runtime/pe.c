@@ -13,6 +13,14 @@ int64_t input_color(pe *p, int64_t queue)
     return color;
 }
 
+/* Whether an input queue of WSE-3 has a data task but no color. */
+int is_idle(pe *p, int64_t queue)
+{
+    core *c = core_of(p);
+    return c->kind->wse3 && queue >= 0 && queue < QUEUES && c->in_queue[queue] < 0 &&
+           c->kind->data_task[queue];
+}
+
 channel *channel_of_color(pe *p, int64_t color)
 {
     core *c = core_of(p);
@@ -427,6 +435,10 @@ void open_gate(pe *p, int kind, int64_t number, int64_t time)
 {
     core *c = core_of(p);
     int64_t color = number;
+    if (kind == GATE_QUEUE && is_idle(p, number)) {
+        c->shut &= ~(1u << number);
+        return;
+    }
     if (gate_color(p, kind, number, &color)) {
         channel *of = channel_of_color(p, color);
         of->blocked = 0;
@@ -442,7 +454,9 @@ void open_gate(pe *p, int kind, int64_t number, int64_t time)
 void close_gate(pe *p, int kind, int64_t number)
 {
     int64_t color = number;
-    if (gate_color(p, kind, number, &color))
+    if (kind == GATE_QUEUE && is_idle(p, number))
+        core_of(p)->shut |= 1u << number;
+    else if (gate_color(p, kind, number, &color))
         channel_of_color(p, color)->blocked = 1;
     else
         core_of(p)->blocked |= bit(color);

@@ -130,6 +130,8 @@ def _array_type(an: Analyzer, node: t.Builtin, frame: Frame) -> Array:
 @builtin("range", args=(2, 4))
 def _range(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     kind = an.type_from(node.args[0], frame)
+    if not ty.is_int(kind):
+        fail("csl-type", f"a range is one of integers, not of '{kind}'", node.span)
 
     def bound(arg: t.Expr) -> Val:
         return coerce(an.eval(arg, frame, kind), kind, arg.span)
@@ -226,6 +228,8 @@ def _get_int(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
     value = an.eval(node.args[0], frame)
     if ty.is_int(value.type):
         return value
+    if not isinstance(value.type, Enum) and value.type not in ty.IDS:
+        fail("csl-type", f"@get_int of '{value.type}'", node.span)
     kind = value.type.base if isinstance(value.type, Enum) else ty.U16
     if value.known:
         return Val(kind, an.as_number(value, node.span))
@@ -268,7 +272,9 @@ def _field(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Va
     kind = value.v if value.type == ty.TYPE else value.type
     if isinstance(kind, Struct):
         return Val(ty.BOOL, kind.field(name) is not None)
-    return Val(ty.BOOL, isinstance(value.v, dict) and name in value.v)
+    if kind != ty.STRUCT:
+        fail("csl-type", f"@has_field of '{kind}'", node.span)
+    return Val(ty.BOOL, name in value.v)
 
 
 @builtin("strlen", args=(1, 1))
@@ -285,7 +291,11 @@ def _strcat(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> V
 def _as_string(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     value = an.known(node.args[0], frame)
     if isinstance(value.v, list):
+        if value.type != Array((len(value.v),), ty.U8):
+            fail("csl-type", f"@as_string of '{value.type}'", node.span)
         return Val(ty.STRING, bytes(value.v).decode("utf-8", "surrogateescape"))
+    if not isinstance(value.v, int | float | str):
+        fail("csl-type", f"@as_string of '{value.type}'", node.span)
     return Val(ty.STRING, str(value.v))
 
 
