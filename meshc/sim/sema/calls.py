@@ -227,8 +227,11 @@ class Calls(Places):
         return fn.decl.inline and value.known and not isinstance(value.v, list | dict)
 
     def _folded(self, fn: FnVal, args: list[Val], span: Span, frame: Frame) -> Val | None:
-        """The value of an inline function of known arguments that reads no variables."""
-        if not fn.decl.inline or not all(a.known for a in args) or has_effects(fn.decl):
+        """The value of an inline or library function that has known arguments and neither
+        reads variables nor does anything else."""
+        if not (fn.decl.inline or fn.module.library) or not all(a.known for a in args):
+            return None
+        if has_effects(fn):
             return None
         try:
             return self.call_known(fn, args, span, frame)
