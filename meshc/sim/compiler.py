@@ -180,10 +180,11 @@ def _read_key(code: TileCode, names: tuple[str, ...]) -> Any:
 
 
 def compile_pe(
-    loader: Loader, arch: str, file: str, bindings: dict[str, Val], info: LayoutInfo | None
-) -> PeProgram:
+    loader: Loader, arch: str, file: str, bindings: dict[str, Val], info: LayoutInfo | None,
+    half: Float = ty.F16,
+) -> PeProgram:  # fmt: skip
     """Compile one PE program. Raises MeshcError, also when memory is over-full."""
-    return _compiled(loader, arch, file, bindings, info)[0]
+    return _compiled(loader, arch, file, bindings, info, half)[0]
 
 
 def _compiled(
