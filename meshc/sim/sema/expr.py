@@ -11,7 +11,7 @@ from meshc.sim.sema import arith
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.convert import coerce
 from meshc.sim.sema.images import bytes_of, value_of
-from meshc.sim.sema.keeping import Keeping
+from meshc.sim.sema.keeping import Keeping, branch
 from meshc.sim.sema.packing import field_place
 from meshc.sim.sema.types import Array, Enum, Float, Fn, Int, Pointer, Struct, Type
 from meshc.sim.sema.values import CellRef, FnVal, Frame, LoopFrame, LoopSignal, Module, Val
@@ -90,12 +90,8 @@ class Expressions(Keeping):
         left = self.boolean(node.left, frame)
         if left.known:
             return left if left.v == (node.op == "or") else self.boolean(node.right, frame)
-        inner: list[ir.Stmt] = []
-        outer, frame.out = frame.out, inner
-        try:
+        with branch(frame) as inner:
             right = self.boolean(node.right, frame)
-        finally:
-            frame.out = outer
         if not inner:
             code = ir.Bin(ty.BOOL, node.op, left.v, arith.as_code(right))
             return Val(ty.BOOL, code, False)
@@ -141,11 +137,9 @@ class Expressions(Keeping):
         return Val(kind, ir.Local(kind, result), False)
 
     def _arm(self, node: t.Expr, frame: Frame, want: Type | None) -> tuple[Val, list[ir.Stmt]]:
-        outer, frame.out = frame.out, []
-        try:
-            return self.eval(node, frame, want), frame.out
-        finally:
-            frame.out = outer
+        with branch(frame) as code:
+            value = self.eval(node, frame, want)
+        return value, code
 
     def eval_Field(self, node: t.Field, frame: Frame, want: Type | None) -> Val:
         base = self.eval(node.base, frame)

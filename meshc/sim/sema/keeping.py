@@ -8,6 +8,7 @@ from left to right, each once; those that the code of a later one may change are
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from meshc.sim import ir
@@ -21,6 +22,19 @@ from meshc.sim.sema.packing import bits_of_scalar, scalar_of_bits, shifted, take
 from meshc.sim.sema.types import Array, Int, Struct
 from meshc.sim.sema.values import BitPlace, Frame, RangeVal, Val
 from meshc.support.spans import Span
+
+
+@contextmanager
+def branch(frame: Frame) -> Iterator[list[ir.Stmt]]:
+    """Code that may run, or not, or several times: variables that stand outside of it keep what is
+    known of them at compile time."""
+    outer, frame.out = frame.out, []
+    frame.branches += 1
+    try:
+        yield frame.out
+    finally:
+        frame.out = outer
+        frame.branches -= 1
 
 
 class Keeping(Names):

@@ -11,6 +11,7 @@ from meshc.sim.sema import types as ty
 from meshc.sim.sema.arith import as_code, binary
 from meshc.sim.sema.convert import coerce
 from meshc.sim.sema.expr import is_scalar
+from meshc.sim.sema.keeping import branch
 from meshc.sim.sema.statements import Statements
 from meshc.sim.sema.types import Array, Int
 from meshc.sim.sema.values import Frame, LoopFrame, LoopSignal, RangeVal, Val
@@ -29,15 +30,12 @@ class Loops(Statements):
             self._unroll(stmt, frame, self._run_while)
             return
         loop = self.new_loop(stmt.label)
-        outer, frame.out = frame.out, []
-        try:
+        with branch(frame) as head:
             cond = self.boolean(stmt.cond, frame)
-            head = frame.out
-        finally:
-            frame.out = outer
         if cond.known and not cond.v:
             return
-        body = self.lower_loop_body(stmt.body, frame, loop)
+        with branch(frame):
+            body = self.lower_loop_body(stmt.body, frame, loop)
         step = self._captured(stmt.step, frame) if stmt.step is not None else []
         where = self.place_of(stmt)
         self.emit(frame, ir.Loop(where, loop.number, head, as_code(cond), body, step))
@@ -167,7 +165,8 @@ class Loops(Statements):
             tail.append(ir.SetLocal(where, index, _plus(index, ir.Const(ty.U16, 1))))
         frame.names.append(dict(scope))
         loop = self.new_loop(stmt.label)
-        body = self.lower_loop_body(stmt.body, frame, loop)
+        with branch(frame):
+            body = self.lower_loop_body(stmt.body, frame, loop)
         frame.names.pop()
         tail.append(ir.SetLocal(where, counter, _plus(counter, step)))
         downward = isinstance(step, ir.Const) and step.value < 0
@@ -201,7 +200,8 @@ class Loops(Statements):
             outer, frame.out = frame.out, body
             frame.names[-1][stmt.captures[0]] = self.kept(first, stmt.captures[0], frame, stmt)
             frame.out = outer
-        body += self.lower_loop_body(stmt.body, frame, loop)
+        with branch(frame):
+            body += self.lower_loop_body(stmt.body, frame, loop)
         frame.names.pop()
         step: list[ir.Stmt] = [ir.SetLocal(where, index, _plus(index, ir.Const(ty.U16, 1)))]
         cond = as_code(binary("<", at, Val(ty.U16, kind.count), stmt.span))

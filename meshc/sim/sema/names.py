@@ -7,13 +7,18 @@ from typing import Any
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
-from meshc.sim.sema.convert import coerce, copied, offset_by, zero_of
+from meshc.sim.sema.convert import coerce, offset_by, zero_of
 from meshc.sim.sema.core import Core, located
 from meshc.sim.sema.types import Array, Float, Struct, Type
 from meshc.sim.sema.values import Cell, FnVal, Frame, Global, Module, StackVar, Symbol, Val
 from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.spans import Span
 
+UNBUILT_TYPES = {
+    "f64": "arithmetic by routines, as no instruction works on it",
+    "dsr_fifo_dest": "registers that hold the state of a FIFO",
+    "dsr_fifo_src1": "registers that hold the state of a FIFO",
+}
 DIRECTIONS = {"RAMP": 0, "EAST": 1, "WEST": 2, "NORTH": 3, "SOUTH": 4}
 
 
@@ -90,6 +95,9 @@ class Names(Core):
             return Val(ty.TYPE, kind)
         if name == "undefined":
             return Val(ty.UNDEFINED, None)
+        if name in UNBUILT_TYPES:
+            words = f"the simulator has no '{name}': it would take {UNBUILT_TYPES[name]}"
+            fail("csl-unsupported", words, span)
         fail("csl-unknown-name", f"'{name}' is not declared", span)
 
     def global_type(self, item: Global) -> Type:
@@ -251,7 +259,3 @@ class Names(Core):
         if isinstance(kind, Array | Struct):
             return Val(kind, addr, False)
         return Val(kind, ir.Load(kind, addr), False)
-
-    def bind_cell(self, frame: Frame, name: str, value: Val) -> None:
-        """Declare a mutable compile-time variable."""
-        frame.names[-1][name] = Cell(value.type, copied(value).v)

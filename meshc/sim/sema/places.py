@@ -175,7 +175,7 @@ class Places(Expressions):
         found = self.lookup(node.name, frame, node.span)
         match found:
             case Cell():
-                return CellPlace(found.type, found, "v")
+                return CellPlace(found.type, found, "v", branches=found.branches)
             case ir.Var():
                 return LocalPlace(found)
             case Global():
@@ -271,7 +271,7 @@ class Places(Expressions):
         inner = place.read()
         if isinstance(place.type, Array):
             flat = self.flat_index(place.type, indices, span)
-            return CellPlace(place.type.element, inner, flat, place.in_union)
+            return CellPlace(place.type.element, inner, flat, place.in_union, place.branches)
         fail("csl-type", f"a value of type '{place.type}' cannot be indexed", span)
 
     def _field_place(self, node: t.Field, frame: Frame) -> Place:
@@ -295,7 +295,7 @@ class Places(Expressions):
                 self._make_active(kind, inner, node.name)
             if isinstance(inner, dict) and node.name in inner:
                 field = inner[node.name]
-                return CellPlace(field.type, field, "v", union or outer.in_union)
+                return CellPlace(field.type, field, "v", union or outer.in_union, outer.branches)
         if isinstance(kind, Struct) and isinstance(outer, BitPlace):
             part = kind.bit_field(node.name)
             if part is not None:
@@ -369,6 +369,14 @@ class Places(Expressions):
             case CellPlace():
                 if not value.known:
                     fail("csl-comptime", "this value must be known at compile time", span)
+                if frame.branches > place.branches:
+                    fail(
+                        "csl-comptime",
+                        "a variable of code that runs at compile time is changed where it depends "
+                        "on a condition or a loop of the running program",
+                        span,
+                        help="make it a variable of the running program, with a type",
+                    )
                 fresh = copied(value).v
                 if isinstance(place.container, Cell | Val):
                     place.container.v = fresh

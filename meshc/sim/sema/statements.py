@@ -12,7 +12,7 @@ from meshc.sim.sema.calls import Calls
 from meshc.sim.sema.convert import coerce, copied, zero_of
 from meshc.sim.sema.core import located
 from meshc.sim.sema.expr import is_scalar
-from meshc.sim.sema.keeping import variable_name
+from meshc.sim.sema.keeping import branch, variable_name
 from meshc.sim.sema.places import address_of, moves, placed_at
 from meshc.sim.sema.types import Array, Enum, Struct, Type
 from meshc.sim.sema.unit import MEMORY_BYTES, STATEMENT_BYTES
@@ -138,11 +138,14 @@ class Statements(Calls):
         if value.type == ty.RANGE:
             frame.names[-1][stmt.name] = self.kept(value, stmt.name, frame, stmt)
         elif frame.known or stmt.comptime:
-            frame.names[-1][stmt.name] = value if stmt.const else Cell(value.type, copied(value).v)
+            frame.names[-1][stmt.name] = value if stmt.const else self._cell(value, frame)
         elif stmt.const:
             self._local_const(stmt, value, frame)
         else:
             self._local_var(stmt, value, frame)
+
+    def _cell(self, value: Val, frame: Frame) -> Cell:
+        return Cell(value.type, copied(value).v, frame.branches)
 
     def _local_const(self, stmt: t.VarDecl, value: Val, frame: Frame) -> None:
         if not value.known or (isinstance(value.type, Array) and stmt.name in frame.addressed):
@@ -160,7 +163,7 @@ class Statements(Calls):
             fail("csl-type", f"variable '{stmt.name}' needs a type", stmt.span)
         if kind in ty.COMPTIME_ONLY:
             kept = self.kept(value, stmt.name, frame, stmt)
-            frame.names[-1][stmt.name] = Cell(kind, copied(kept).v)
+            frame.names[-1][stmt.name] = self._cell(kept, frame)
             return
         self.check_runtime_type(kind, stmt.name, stmt.span)
         where = self.place_of(stmt)
@@ -237,12 +240,9 @@ class Statements(Calls):
             frame.names.pop()
 
     def _captured(self, stmt: t.Stmt, frame: Frame) -> list[ir.Stmt]:
-        outer, frame.out = frame.out, []
-        try:
+        with branch(frame) as code:
             self._scoped(stmt, frame)
-            return frame.out
-        finally:
-            frame.out = outer
+        return code
 
     def exec_Return(self, stmt: t.Return, frame: Frame) -> None:
         want = frame.result

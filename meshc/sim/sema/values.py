@@ -37,10 +37,12 @@ class Symbol:
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """A mutable variable of a function that runs at compile time."""
+    """A mutable variable of a function that runs at compile time, or of such code; it stands within
+    so many branches and loops of the running program."""
 
     type: Type
     v: Any
+    branches: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +60,7 @@ class CellPlace:
     container: Any
     key: Any
     in_union: bool = False
+    branches: int = 0
 
     def read(self) -> Any:
         """The present value."""
@@ -222,6 +225,7 @@ class Frame:
     function: str = ""
     in_layout: bool = False
     stack: StackFrame | None = None
+    branches: int = 0
 
     def find(self, name: str) -> Any:
         """What a local name stands for, or None."""
@@ -234,4 +238,7 @@ class Frame:
         """The same place, evaluated at compile time."""
         if self.known:
             return self
-        return Frame(self.module, True, self.names, [], self.result, [], frozenset(), self.function)
+        return Frame(
+            self.module, True, self.names, [], self.result, [], frozenset(), self.function,
+            branches=self.branches,
+        )  # fmt: skip

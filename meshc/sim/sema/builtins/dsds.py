@@ -45,7 +45,12 @@ def _get_dsd(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
     if kind not in _FIELDS:
         fail("csl-type", f"'{kind}' is no kind of DSD", node.span)
     if kind == ty.CIRCBUF:
-        fail("csl-unsupported", "circbuf_dsd is not supported by the simulator", node.span)
+        fail(
+            "csl-unsupported",
+            "circbuf_dsd is not supported by the simulator: it would take operands that go on at "
+            "the start of a buffer where they pass its end",
+            node.span,
+        )
     literal = node.args[1]
     fields: dict[str, Val] = {}
     access = None

@@ -187,7 +187,10 @@ def _control_task_table(an: Analyzer, node: t.Builtin, frame: Frame, want: Type 
 @builtin("bind_rotating_tasks", "get_filter_id", "get_symbol_id", "get_symbol_value",
          "get_tensor_ptr", "has_exported_tensors", args=(0, 8))  # fmt: skip
 def _refused(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    fail("csl-unsupported", f"'@{node.name}' is not supported by the simulator", node.span)
+    needs = ""
+    if node.name == "bind_rotating_tasks":
+        needs = ": it would take ids whose task is another one after each run"
+    fail("csl-unsupported", f"'@{node.name}' is not supported by the simulator{needs}", node.span)
 
 
 @builtin("export_symbol", args=(1, 2))

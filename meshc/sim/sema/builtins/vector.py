@@ -224,7 +224,12 @@ def _map_source(an: Analyzer, value: Val, kind: Type, span: Span) -> ir.Expr:
 
 @builtin("dfilt", args=(2, 3))
 def _dfilt(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    fail("csl-unsupported", "'@dfilt' is not supported by the simulator", node.span)
+    fail(
+        "csl-unsupported",
+        "'@dfilt' is not supported by the simulator: it would take queues that drop wavelets by "
+        "their payload",
+        node.span,
+    )
 
 
 def descriptor_kind(dsd: Any) -> Type:
