@@ -314,3 +314,27 @@ comptime {{ @export_symbol(out_ptr, "out"); @export_symbol(run); }}
     assert list(runs[0].read("out", 2, "u4")) == [payload, 4]
     assert runs[0].machine.pes[0, 0].t == runs[1].machine.pes[0, 0].t
     assert runs[2].read("out", 2, "u4")[0] == 5 << 16
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["log(0.0)", "log(-1.0)", "exp(1000.0)", "floor(A)", "ceil(A)", "pow(0.0, -1.0)", "inv(0.0)",
+     "pow(-1.0e30, 3.0)", "fscale(-1.0, 5000)", "sqrt(-1.0)", "sin(A)", "invsqrt(0.0)",
+     "tanh(0.7)", "cos(1.25)"],
+)  # fmt: skip
+def test_functions_are_the_same_at_compile_time(tmp_path: Path, call: str) -> None:
+    """At the limits too: of the first number a constant, of the second a variable."""
+    head = """
+const math = @import_module("<math>");
+var v: f32 = 0.0; var w: f32 = 0.0;
+"""
+    name, _, args = call.rstrip(")").partition("(")
+    first, _, rest = args.partition(", ")
+    first = first.replace("A", "math.POSITIVE_INF(f32)")
+    more = f", @as({'i16' if name == 'fscale' else 'f32'}, {rest})" if rest else ""
+    body = f"""
+  out[0] = comptime math.{name}(@as(f32, {first}){more});
+  v = {first}; out[1] = math.{name}(v{more});
+"""
+    known, computed = function(tmp_path, body, "f32", 2, head)
+    np.testing.assert_equal(known, computed)

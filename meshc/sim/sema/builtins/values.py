@@ -12,6 +12,7 @@ from meshc.sim.config_space import THREAD_PRIORITY, task_priority_word
 from meshc.sim.lang import tree as t
 from meshc.sim.lang.lexer import byte_text, text_bytes
 from meshc.sim.numbers import from_bits, to_bits
+from meshc.sim.real_functions import NAMES
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.convert import cast, coerce, zero_of
 from meshc.sim.sema.images import packed_bits, value_of_bits
@@ -345,6 +346,11 @@ def _sim_value(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -
     name = an.known(node.args[0], frame).v
     kind = an.type_from(node.args[1], frame)
     values = an.all_in_order(node.args[2:], frame)
+    if name in NAMES and not ty.is_float(kind):
+        fail("csl-type", f"'{name}' is a function of floats, not of '{kind}'", node.span)
+    for value in values:
+        if not ty.is_numeric(value.type):
+            fail("csl-type", f"'{name}' needs a number, found '{value.type}'", node.span)
     if frame.known and all(v.known for v in values):
         from_table = KNOWN_FUNCTIONS.get(name)
         if from_table is None:
@@ -355,14 +361,14 @@ def _sim_value(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -
 
 def _initial_effect(an: Analyzer, node: t.Builtin, frame: Frame, name: str) -> Val:
     """An effect at compile time: priorities are the only ones that a program starts with."""
+    if name not in ("task_priority", "thread_priority"):
+        fail("csl-comptime", f"'{name}' is not available at compile time", node.span)
     values = [int(an.known(arg, frame).v) for arg in node.args[2:]]
     if name == "task_priority":
         is_data, number, high = values
         an.unit.local_settings.append((task_priority_word(is_data, number), high))
-    elif name == "thread_priority":
-        an.unit.local_settings.append((THREAD_PRIORITY, values[0]))
     else:
-        fail("csl-comptime", f"'{name}' is not available at compile time", node.span)
+        an.unit.local_settings.append((THREAD_PRIORITY, values[0]))
     return Val(ty.VOID, None)
 
 
