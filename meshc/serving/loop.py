@@ -132,6 +132,8 @@ class Loop:
             if name in record.ended:
                 reason = "stop" if token in self._stops[name] else "length"
             self._news(name, News(token, reason))
+        for name, words in record.failed.items():
+            self._news(name, News(None, "error", words))
 
     def _news(self, name: int, news: News) -> None:
         with self._changed:
