@@ -25,7 +25,7 @@ from meshc.passes.instruments import Instrument
 from meshc.serving.engine import Engine, Server
 from meshc.serving.groups import Fixed
 from meshc.serving.lengths import Trace
-from meshc.serving.policies import Policy, policy
+from meshc.serving.policies import Policy, policy, with_long_prompts
 from meshc.serving.replaying import Entry, replayed
 from meshc.serving.scheduler import Scheduler
 from meshc.support.diagnostics import Diagnostics, fail
@@ -37,10 +37,10 @@ USUAL_REQUESTS = 8
 
 @dataclass(frozen=True)
 class ServeRequest:
-    """How to serve: ``policy`` is ``chunked``, ``layered`` or ``combined``; ``chunk``, ``groups``
-    and ``force`` are as those of ``meshc schedule``. ``weights`` is the path of a checkpoint,
-    None for the model's own. ``whole`` leaves room for prompts in one piece also where the policy
-    cuts them."""
+    """How to serve: ``policy`` is ``chunked``, ``layered`` or ``combined``; ``chunk``, ``groups``,
+    ``force``, ``long_chunk`` and ``long_prompts`` are as those of ``meshc schedule``. ``weights``
+    is the path of a checkpoint, None for the model's own. ``whole`` leaves room for prompts in one
+    piece also where the policy cuts them."""
 
     policy: str = "chunked"
     chunk: int | None = None
@@ -48,6 +48,8 @@ class ServeRequest:
     force: bool = False
     weights: str | None = None
     whole: bool = False
+    long_chunk: int | None = None
+    long_prompts: int | None = None
 
     def chosen(self) -> Policy:
         """The policy. Raises ``bad-argument``."""
@@ -57,7 +59,9 @@ class ServeRequest:
                 "'disaggregated' is for machines apart, and one program serves here",
                 help="take chunked, layered or combined",
             )
-        return policy(self.policy, self.chunk, groups_of(self.groups) if self.groups else None)
+        groups = groups_of(self.groups) if self.groups else None
+        chosen = policy(self.policy, self.chunk, groups)
+        return with_long_prompts(chosen, self.long_chunk, self.long_prompts)
 
     @property
     def serving(self) -> str:

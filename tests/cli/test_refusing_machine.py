@@ -1,5 +1,5 @@
-"""Where the machine refuses, by an output that takes nothing or memory that is used up, meshc says so
-and leaves with 1: that is no fault of meshc."""
+"""Where an output takes nothing more or memory is used up, meshc says so and leaves with 1: that is
+no fault of meshc."""
 
 import json
 import os

@@ -10,9 +10,9 @@ from meshc.cli.flags.watching import add_watching
 
 _DESCRIPTION = """\
 Serve MODEL (as for compile) on the Python target behind an endpoint for completions on the loopback
-address, as clients of the OpenAI API know it, streaming included. Tokens are drawn as a request says:
-at temperature 1 and top_p 1 where it is silent; temperature 0 takes the most likely ones. SIGTERM
-finishes what runs. Needs the extra 'serve'.
+address, as clients of the OpenAI API know it, streaming included. Tokens are drawn as a request
+says, at temperature 1 and top_p 1 where it is silent; temperature 0 takes the most likely ones.
+SIGTERM finishes what runs. Needs the extra 'serve'.
 """
 
 
