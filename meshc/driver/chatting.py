@@ -8,7 +8,6 @@ from pathlib import Path
 from meshc.frontend.chat import (
     ChatTemplate,
     Conversation,
-    check_special_tokens,
     find_chat_template,
     render_conversation,
     said_now,
@@ -43,8 +42,6 @@ class Chat:
 def open_chat(weights: Path, tokenizer: Tokenizer, name: str) -> Chat:
     """How the model ``name``, whose files are at ``weights``, reads conversations.
 
-    Raises what :func:`find_chat_template` and :func:`check_special_tokens` do.
+    Raises what :func:`find_chat_template` does.
     """
-    template = find_chat_template(weights, name)
-    check_special_tokens(template, tokenizer)
-    return Chat(template, tokenizer)
+    return Chat(find_chat_template(weights, name), tokenizer)

@@ -197,7 +197,7 @@ def test_control_tokens_are_read_as_such_and_bos_once(folder):
     assert ids == by_hand("<s>", "<turn>", "user\nhi", "</turn>", "\n", "<turn>", "model\n")
     declared = {"3": {"content": "<|head|>"}, "58": {"content": "<new>"}}
     write_tokenizer(folder, chat_template=TURNS, added_tokens_decoder=declared)
-    found = refused("tokenizer-mismatch", open_chat, folder, tokenizer, "m")
+    found = refused("tokenizer-mismatch", load_tokenizer, folder, read_config(folder))
     assert '"<new>" is token 58' in found.message
 
 
