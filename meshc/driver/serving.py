@@ -20,7 +20,7 @@ from meshc.driver.request import CompileRequest
 from meshc.driver.scheduling import groups_of
 from meshc.driver.weights import Progress, check_present, open_weights
 from meshc.frontend.chat import conversation_of
-from meshc.frontend.checkpoints import Tokenizer
+from meshc.frontend.checkpoints import ModelConfig, Tokenizer, load_tokenizer
 from meshc.passes.instruments import Instrument
 from meshc.serving.engine import Engine, Server
 from meshc.serving.groups import Fixed
@@ -87,6 +87,7 @@ class Service:
     eos: tuple[int, ...]
     tokenizer: Tokenizer | None
     weights: Path
+    config: ModelConfig | None
 
     @cached_property
     def chat(self) -> Chat:
@@ -96,10 +97,16 @@ class Service:
             fail("no-tokenizer", f"'{self.name}' has no tokenizer, so it cannot read a text")
         return open_chat(self.weights, self.tokenizer, self.name)
 
-    def read_chat(self, messages: object) -> list[int]:
-        """The token ids of ``messages``, as JSON has them. Raises what :func:`conversation_of`,
-        :attr:`chat` and :meth:`Chat.ids` do."""
-        return self.chat.ids(conversation_of(messages))
+    def read_chat(self, messages: object, room: int) -> list[int]:
+        """The token ids of ``messages``, as JSON has them, for so many of which there is room.
+        Raises what :func:`conversation_of`, :attr:`chat` and :meth:`Chat.ids` do."""
+        return self.chat.ids(conversation_of(messages), room=room)
+
+    def another_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer once more, so that nobody waits for what one of them is asked."""
+        if self.tokenizer is None or self.config is None:
+            return None
+        return load_tokenizer(self.weights, self.config)
 
     def server(self, chosen: Policy | None = None) -> Server:
         """A server by its policy, or by ``chosen``. Raises ``bad-argument``."""
@@ -167,6 +174,7 @@ def opened_service(
         tuple(config.eos_ids) if config else (),
         prompt.tokenizer,
         program.weights,
+        config,
     )
 
 

@@ -135,10 +135,10 @@ class Server:
         token is none. Nothing changes, so any thread may ask."""
         if not prompt or most < 1:
             fail("bad-argument", "a request has at least one token, and asks for at least one")
-        wrong = [token for token in prompt if not 0 <= token < self.engine.vocab]
-        if wrong:
-            words = f"token {wrong[0]} is not in the vocabulary 0 .. {self.engine.vocab - 1}"
-            fail("bad-argument", words)
+        for token in (min(prompt), max(prompt)):
+            if not 0 <= token < self.engine.vocab:
+                words = f"token {token} is not in the vocabulary 0 .. {self.engine.vocab - 1}"
+                fail("bad-argument", words)
         if len(prompt) + most - 1 > self.engine.capacity:
             fail(
                 "request-too-large",

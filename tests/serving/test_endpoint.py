@@ -31,14 +31,14 @@ EOS = (3,)
 class Letters:
     """Tokens are the letters from ``a`` on."""
 
-    def encode(self, text):
+    def encode(self, text, room=None):
         return [ord(letter) - ord("a") for letter in text]
 
     def continuation(self, prompt, ids):
         return "".join(chr(ord("a") + token) for token in ids)
 
 
-def spoken(messages):
+def spoken(messages, room):
     """Token ids of messages: their letters. A system message is refused."""
     if any(message["role"] == "system" for message in messages):
         fail("chat-refused", "no system messages")

@@ -30,6 +30,14 @@ def add_to(commands: Any) -> None:
         metavar="S",
         help="seconds that a signal leaves to what runs; default: %(default)s",
     )
+    parser.add_argument(
+        "--waiting",
+        type=int,
+        default=512,
+        metavar="N",
+        help="requests that may wait beside those that run (--batch); others are answered with "
+        "429; default: %(default)s",
+    )
     add_serving(parser)
     add_compiling(parser)
     add_watching(parser)
