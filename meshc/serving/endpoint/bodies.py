@@ -10,9 +10,12 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 
 from meshc.serving.endpoint.limits import Limits
+from meshc.serving.endpoint.memory import give_back
 from meshc.serving.endpoint.refusals import STOPPING, Refused
 
 T = TypeVar("T")
+
+_LARGE_BYTES = 1 << 20
 
 
 def check_sender(request: Request) -> None:
@@ -63,6 +66,8 @@ class Bodies:
             yield body
         finally:
             self._held -= size
+            if size >= _LARGE_BYTES and self._held < _LARGE_BYTES:
+                give_back()
 
     def _check(self, size: int) -> None:
         if size > self._limits.body_bytes:

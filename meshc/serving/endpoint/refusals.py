@@ -11,7 +11,11 @@ from starlette.responses import Response
 
 STOPPING = "the server is stopping"
 _KINDS = {429: "rate_limit_error", 403: "permission_error"}
-_HEADERS = {429: {"Retry-After": "1"}, 503: {"Retry-After": "1", "Connection": "close"}}
+_HEADERS = {
+    408: {"Connection": "close"},
+    429: {"Retry-After": "1"},
+    503: {"Retry-After": "1", "Connection": "close"},
+}
 
 
 class Refused(Exception):
