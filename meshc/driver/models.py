@@ -10,9 +10,9 @@ from meshc.frontend.checkpoints import (
     ModelConfig,
     catalogue_config,
     catalogue_names,
+    checkpoint_config,
     config_from_gguf,
     model_of,
-    read_config,
 )
 from meshc.frontend.language import Model, elaborate, load_model, phases
 from meshc.ir.module import Module
@@ -63,7 +63,7 @@ def load_any(text: str, report: Diagnostics) -> LoadedModel:
         return of_config(config_from_gguf(path, report), path)
     if path.suffix == ".json" or (os.path.isdir(path) and text not in catalogue_names()):
         folder = path.parent if path.suffix == ".json" else path
-        return of_config(read_config(path, report), folder)
+        return of_config(checkpoint_config(path, report), folder)
     if os.path.isfile(path):
         fail(
             "unknown-model",

@@ -188,7 +188,7 @@ def _from_json(file: Path) -> Opening:
         )
     found = read_declared(file.parent)
     declared = tuple(found.by_id.items())
-    return Opening(text, declared, found.special, found.own_first, found.around)
+    return Opening(text, declared, list(found.named.values()), found.further, found.own_first)
 
 
 def _check_declared(file: Path, process: TokenizerProcess, text: str, number: int) -> None:

@@ -2,7 +2,7 @@
 ones end an answer, which ones are control tokens whatever their type, and behind which white space
 is swallowed.
 
-Source: ``llama_vocab::impl::load`` in llama.cpp's ``llama-vocab.cpp``, release b11739.
+Source: ``llama_vocab::impl::load`` in llama.cpp's ``llama-vocab.cpp`` (2026).
 """
 
 from __future__ import annotations

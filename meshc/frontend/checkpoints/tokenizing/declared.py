@@ -36,19 +36,23 @@ Facts = Mapping[str, object]
 class DeclaredTokens:
     """Tokens that files declare.
 
-    ``by_id`` has them by id; those of the ``tokenizer.json`` come first if ``own_first``. ``texts``
-    are those of special tokens by their names, ``unknown`` names of special tokens that the class
-    of the tokenizer may have without the files saying so. ``special`` are the former and further
-    special tokens. ``around`` are the tokens in front of a text and behind it; None where the
-    ``tokenizer.json`` says that.
+    ``by_id`` has them by id; those of the ``tokenizer.json`` come first if ``own_first``. ``named``
+    are special tokens by their names, ``unknown`` names of such tokens that the class of the
+    tokenizer may have without the files saying so, ``further`` special tokens without a name. What
+    stands around a text the ``tokenizer.json`` says; ``add_bos_token`` and ``add_eos_token`` are
+    passed over, as there.
     """
 
     by_id: Mapping[int, Facts]
     own_first: bool
-    texts: Mapping[str, str]
+    named: Mapping[str, Facts]
     unknown: frozenset[str]
-    special: Sequence[Facts]
-    around: tuple[str | None, str | None] | None
+    further: Sequence[Facts]
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The texts of special tokens by their names."""
+        return {name: str(facts["content"]) for name, facts in self.named.items()}
 
 
 def read_declared(folder: Path) -> DeclaredTokens:
@@ -58,20 +62,22 @@ def read_declared(folder: Path) -> DeclaredTokens:
     own_first = _TOKENS not in config
     # The older files count where the newer one does not declare tokens.
     values = {**config, **(_read(folder / _MAP) if own_first else {})}
-    named = _named(values)
-    texts = {name: str(facts["content"]) for name, facts in named.items()}
-    special = [*named.values(), *_further(values)]
+    named, further = _named(values), _further(values)
     if own_first:
-        names = {facts["content"] for facts in special}
-        by_id = _older(folder / _ADDED, names)
+        usual_names = (facts for name, facts in named.items() if name in SPECIAL)
+        special = {facts["content"] for facts in (*usual_names, *further)}
+        by_id = _older(folder / _ADDED, special)
     else:
         by_id = _newer(folder / CONFIG, config[_TOKENS])
     if config.get("split_special_tokens"):
-        _unsupported(folder, "'split_special_tokens', by which texts of control tokens are words")
+        fail(
+            "tokenizer-unsupported",
+            f"'{folder / CONFIG}' asks for 'split_special_tokens': control tokens are words",
+            help="give the prompt as token ids",
+        )
     usual = values.get("tokenizer_class") not in _WITHOUT_USUAL
     unknown = frozenset(name for name in SPECIAL if usual and name not in values)
-    around = _around(folder, values, texts, unknown)
-    return DeclaredTokens(by_id, own_first, texts, unknown, special, around)
+    return DeclaredTokens(by_id, own_first, named, unknown, further)
 
 
 def _read(path: Path) -> Mapping[str, object]:
@@ -87,7 +93,7 @@ def _newer(path: Path, given: object) -> dict[int, Facts]:
     found = {}
     for key, value in given.items():
         facts = _facts(value)
-        if facts is None or not _ID.fullmatch(key):
+        if facts is None or isinstance(value, str) or not _ID.fullmatch(key):
             _invalid(path, f"'{_TOKENS}' has {brief(key)}: {brief(value)}, no token by its id")
         found[int(key)] = facts
     return found
@@ -99,7 +105,8 @@ def _older(path: Path, special: set[object]) -> dict[int, Facts]:
     for text, number in _read(path).items():
         if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 10**9:
             _invalid(path, f"{brief(text)} has {brief(number)}, no id")
-        found[number] = {"content": text, "special": text in special}
+        own = text in special
+        found[number] = {"content": text, "normalized": not own, "special": own}
     return found
 
 
@@ -128,30 +135,6 @@ def _facts(value: object, special: bool = False) -> Facts | None:
         return None
     flags = {flag: value[flag] for flag in _FLAGS if isinstance(value.get(flag), bool)}
     return {"content": value["content"], **flags, **({"special": True} if special else {})}
-
-
-def _around(
-    folder: Path, values: Mapping[str, object], texts: Mapping[str, str], unknown: frozenset[str]
-) -> tuple[str | None, str | None] | None:
-    """The tokens around a text by ``add_bos_token`` and ``add_eos_token``, if one of them is
-    there."""
-    names = ("bos_token", "eos_token")
-    if not any(f"add_{name}" in values for name in names):
-        return None
-    wanted = [name for name in names if values.get(f"add_{name}")]
-    for name in wanted:
-        if name in unknown:
-            _unsupported(folder, f"'add_{name}', and no file says what '{name}' is")
-    first, last = (texts.get(name) if name in wanted else None for name in names)
-    return first, last
-
-
-def _unsupported(folder: Path, what: str) -> NoReturn:
-    fail(
-        "tokenizer-unsupported",
-        f"'{folder / CONFIG}' asks for {what}",
-        help="give the prompt as token ids",
-    )
 
 
 def _invalid(path: Path, reason: str) -> NoReturn:

@@ -47,16 +47,15 @@ class Opening:
     model say of its tokens.
 
     ``declared`` are tokens with their flags, by their ids; those of the JSON stay as they are if
-    ``own_first``. ``named`` are special tokens, which are added where they are missing. ``around``
-    are the tokens in front of a text and behind it where other files say so, None where the JSON
-    does.
+    ``own_first``. ``named`` and ``further`` tokens are special ones, which are added where they are
+    missing; a declared token is special if it is a named one.
     """
 
     json: str
     declared: Sequence[tuple[int, Mapping[str, object]]] = ()
     named: Sequence[Mapping[str, object]] = ()
+    further: Sequence[Mapping[str, object]] = ()
     own_first: bool = False
-    around: tuple[str | None, str | None] | None = None
 
 
 class TokenizerProcess:
@@ -135,8 +134,8 @@ class TokenizerProcess:
                 "json": opening.json,
                 "declared": list(opening.declared),
                 "named": list(opening.named),
+                "further": list(opening.further),
                 "own_first": opening.own_first,
-                "around": opening.around,
                 "bytes": MEMORY_BYTES,
             }
         )

@@ -13,11 +13,10 @@ import json
 import math
 import resource
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
-from tokenizers.processors import TemplateProcessing
 
 _CHARACTERS_A_TOKEN = 16  # far more than texts have on average
 
@@ -35,13 +34,15 @@ class Held:
         engine.no_truncation()
         engine.no_padding()
         declared = {int(number): AddedToken(**facts) for number, facts in asked["declared"]}
-        named = [AddedToken(**facts) for facts in asked["named"]]
-        self._add(engine, declared, named, asked["own_first"])
-        if asked["around"] is not None:
-            engine.post_processor = _around(engine, *asked["around"])
+        named, further = (
+            [AddedToken(**facts) for facts in asked[key]] for key in ("named", "further")
+        )
+        contents = [token.content for token in (*declared.values(), *named, *further)]
+        if asked["own_first"]:
+            declared |= engine.get_added_tokens_decoder()
+        self._add(engine, declared, named, further)
         self.engine = engine
         added = engine.get_added_tokens_decoder()
-        contents = [token.content for token in (*declared.values(), *named)]
         return {
             "largest": max(engine.get_vocab(with_added_tokens=False).values(), default=-1),
             "ids": {content: engine.token_to_id(content) for content in contents},
@@ -49,18 +50,18 @@ class Held:
         }
 
     @staticmethod
-    def _add(engine: Any, declared: dict[int, Any], named: list[Any], own_first: bool) -> None:
-        own = engine.get_added_tokens_decoder()
-        if own_first:
-            declared = {**declared, **own}
-        spelled = {repr(token) for token in own.values()}
-        new = [token for _, token in sorted(declared.items()) if repr(token) not in spelled]
-        known = {token.content for token in (*own.values(), *new)}
-        new += [token for token in named if token.content not in known]
-        special = {token.content for token in named}
-        for token in new:
+    def _add(
+        engine: Any, declared: Mapping[int, Any], named: Sequence[Any], further: Sequence[Any]
+    ) -> None:
+        own = engine.get_added_tokens_decoder().values()
+        spelled, special = {repr(token) for token in own}, {token.content for token in named}
+        for token in declared.values():
             token.special = token.special or token.content in special
-        engine.add_tokens(new)
+        new = [token for _, token in sorted(declared.items()) if repr(token) not in spelled]
+        known = {token.content for token in (*own, *new)}
+        engine.add_tokens(
+            [*new, *(token for token in (*named, *further) if token.content not in known)]
+        )
 
     def encode(self, asked: Mapping[str, Any]) -> dict[str, object]:
         """The ids of ``text``, with what the tokenizer puts around a text if ``around``. A text
@@ -82,15 +83,6 @@ class Held:
         texts = [self.engine.decode(ids, skip_special_tokens=True) for ids in asked["lists"]]
         long = max(map(len, texts), default=0) > asked["most"]
         return {"fault": "characters"} if long else {"texts": texts}
-
-
-def _around(engine: Any, first: str | None, last: str | None) -> Any:
-    """What puts the token ``first`` in front of a text and ``last`` behind it."""
-    ends = [token for token in (first, last) if token is not None]
-    single = [*([first] if first is not None else []), "$A", *([last] if last is not None else [])]
-    return TemplateProcessing(
-        single=single, special_tokens=[(token, engine.token_to_id(token)) for token in ends]
-    )
 
 
 def answer(held: Held, asked: Mapping[str, Any]) -> dict[str, object]:
