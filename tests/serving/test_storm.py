@@ -138,19 +138,20 @@ class Prober(threading.Thread):
     [(12, 1, 2, 5.0), pytest.param(200, 4, 10, 0.5, marks=pytest.mark.slow)],
 )
 def test_a_storm_passes(model, streams, huge, others, within_s):
-    with ServingProcess("--finish-s", "1", "--seq", "4000", model=model) as server:
+    with ServingProcess("--finish-s", "0", "--seq", "4000", model=model) as server:
         clients = Clients(server)
         (alone,) = asyncio.run(clients.storm(1, 0, 0))
         assert len(alone) == MOST
         asyncio.run(clients.storm(streams, huge, others))  # what is remembered is remembered now
         wait_until(server.idle)
+        time.sleep(1)  # in which it gives memory back
         before = server.resident_bytes()
         with Prober(server) as prober:
             found = asyncio.run(clients.storm(streams, huge, others))
         assert found == [alone] * streams
         assert max(prober.waits) < within_s, sorted(prober.waits)[-5:]
         wait_until(server.idle)
-        assert server.resident_bytes() < 1.1 * before
+        wait_until(lambda: server.resident_bytes() < 1.1 * before)
 
         with contextlib.ExitStack() as stack:
             bodies = [clients.request(max_tokens=3900) for _ in range(4)]

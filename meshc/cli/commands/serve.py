@@ -14,6 +14,7 @@ from meshc.cli.progress import Progress
 from meshc.cli.watching import Watching
 from meshc.driver import load_any
 from meshc.driver.serving import ServeRequest, opened_service
+from meshc.serving.endpoint.memory import share
 from meshc.serving.loop import Loop
 from meshc.support.diagnostics import Diagnostics, fail
 
@@ -31,6 +32,7 @@ def run(options: argparse.Namespace) -> int:
         fail("bad-argument", f"--waiting is {options.waiting}, not 0 to 1000000")
     request = serve_request(options)
     request.chosen()
+    share()
     with running.bound(options.port) as listener:
         endpoint = _endpoint(options, request, app)
         cut = running.run_endpoint(endpoint, listener, options.finish_s, partial(_say, endpoint))

@@ -15,7 +15,7 @@ from meshc.serving.endpoint.refusals import STOPPING, Refused
 
 T = TypeVar("T")
 
-_LARGE_BYTES = 1 << 20
+_LARGE_BYTES, _MOMENT_S = 1 << 20, 0.5
 
 
 def check_sender(request: Request) -> None:
@@ -34,7 +34,7 @@ class Bodies:
     whole; ``cut`` is set where nothing goes on any more."""
 
     def __init__(self, limits: Limits) -> None:
-        self._limits, self._held = limits, 0
+        self._limits, self._held, self._tidying = limits, 0, False
         self._closed, self.cut = asyncio.Event(), asyncio.Event()
 
     def close(self) -> None:
@@ -66,8 +66,14 @@ class Bodies:
             yield body
         finally:
             self._held -= size
-            if size >= _LARGE_BYTES and self._held < _LARGE_BYTES:
-                give_back()
+            if size >= _LARGE_BYTES and not self._tidying:
+                self._tidying = True
+                asyncio.get_running_loop().call_later(_MOMENT_S, self._tidy)
+
+    def _tidy(self) -> None:
+        """Give back what large bodies took, when nobody needs them any more."""
+        self._tidying = False
+        give_back()
 
     def _check(self, size: int) -> None:
         if size > self._limits.body_bytes:

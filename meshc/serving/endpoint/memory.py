@@ -1,21 +1,36 @@
-"""Memory that is free goes back to the system."""
+"""Memory that is free goes back to the system.
+
+The C library of GNU keeps free memory in an arena for each of some threads, and can be asked only
+for what is free in the first of them; others know no such calls.
+"""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from functools import cache
+import gc
+
+_ARENAS = -8  # M_ARENA_MAX of mallopt
+
+
+def share() -> None:
+    """Have threads that start from now on share what memory is free."""
+    _called("mallopt", _ARENAS, 1)
+
+
+def settle() -> None:
+    """All objects that are there stay: looking for what nobody needs any more passes them over from
+    now on, and takes a moment."""
+    gc.collect()
+    gc.freeze()
 
 
 def give_back() -> None:
-    """Have the C library give the system what is free. The library of GNU keeps it otherwise, in
-    as many pieces as there were threads; others know no such call."""
-    trim = _trim()
-    if trim is not None:
-        trim(0)
+    """Give the system what nobody needs any more, errors with all that they have seen among it."""
+    gc.collect()
+    _called("malloc_trim", 0)
 
 
-@cache
-def _trim() -> Callable[[int], int] | None:
-    found: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return found
+def _called(name: str, *numbers: int) -> None:
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is not None:
+        function(*numbers)

@@ -17,6 +17,7 @@ import uvicorn
 from meshc.serving.endpoint.app import LOOPBACK, Endpoint
 from meshc.serving.endpoint.connections import protocol_of
 from meshc.serving.endpoint.limits import Limits
+from meshc.serving.endpoint.memory import settle
 from meshc.support.diagnostics import fail
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -126,6 +127,7 @@ def run_endpoint(
         access_log=False,
         lifespan="off",
     )
+    settle()
     endpoint.loop.start()
     server = _Server(config, endpoint, finish_s, on_ready)
     with listener:
