@@ -182,6 +182,10 @@ class PythonHost:
         prefill = self._program.prefill
         return int(prefill.multiples.get(POSITION, 1)) if prefill is not None else 1
 
+    def begin(self, request: int) -> None:
+        """See :class:`meshc.serving.engine.Engine`."""
+        self._program.begin(request)
+
     def embedded(self, ids: Sequence[int], position: int) -> Array:
         """See :class:`meshc.serving.engine.Engine`."""
         found: Array = self._program.embedded(ids, position)

@@ -23,7 +23,7 @@ from meshc.serving.groups import ByDoubling, ByLatency, ByLength, Fixed, GroupCo
 from meshc.serving.latency import LongestIteration
 from meshc.serving.lengths import WORKLOADS, Trace
 from meshc.serving.metrics import Objective
-from meshc.serving.policies import for_model, policy
+from meshc.serving.policies import for_model, policy, with_long_prompts
 from meshc.serving.traces import read_trace
 from meshc.serving.workers import IN_TURN, Watch, Workers, unwatched
 from meshc.support.diagnostics import fail
@@ -44,8 +44,9 @@ class ScheduleRequest:
     ``latency:MS``; empty for the policy's own. ``gpus`` 0 takes all of the device, ``requests`` 0
     takes 1000, or all of a trace that says when they come. ``seeds`` and ``cv`` are of what is
     drawn, None for 10 and 1; without a ``rate`` nothing is, and there is one run. Objectives that
-    are None are those of the workload. ``collectives`` is empty for those that the device is costed
-    with unless told."""
+    are None are those of the workload. ``long_chunk`` and ``long_prompts`` are those of
+    :func:`with_long_prompts`. ``collectives`` is empty for those that the device is costed with
+    unless told."""
 
     model: str
     device: str
@@ -55,6 +56,8 @@ class ScheduleRequest:
     requests: int = 0
     seeds: int | None = None
     chunk: int | None = None
+    long_chunk: int | None = None
+    long_prompts: int | None = None
     groups: str = ""
     gpus: int = 0
     cv: float | None = None
@@ -84,6 +87,7 @@ def setting_of(request: ScheduleRequest) -> Setting:
     cost = iteration_costs(model, where, gpus, collectives)
     groups = groups_of(request.groups, cost) if request.groups else None
     chosen = policy(request.policy, request.chunk, groups)
+    chosen = with_long_prompts(chosen, request.long_chunk, request.long_prompts)
     chosen = for_model(chosen, model.experts, request.force)
     objective = Objective(
         request.ttft_s if request.ttft_s is not None else TTFT_S.get(request.trace, 5.0),

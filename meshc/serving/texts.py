@@ -11,8 +11,9 @@ _UNFINISHED = "\ufffd"
 class Tokenizer(Protocol):
     """What turns texts into token ids and back."""
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of ``text``."""
+    def encode(self, text: str, room: int | None = None) -> list[int]:
+        """The ids of ``text``; a text that surely has more of them than ``room`` need not be read
+        to its end. Raises ``MeshcError``."""
 
     def continuation(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
         """What ``ids`` add to the text of ``prompt``."""

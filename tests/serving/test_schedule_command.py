@@ -124,6 +124,21 @@ def test_a_flag_given_twice_is_refused(capsys):
     assert "error[bad-argument]: --chunk is given twice" in schedule(capsys, *words, code=1).err
 
 
+def test_a_long_prompt_holds_up_no_short_ones_where_it_is_limited(capsys, tmp_path):
+    place = tmp_path / "trace.csv"
+    place.write_text("arrival_s,prompt_tokens,output_tokens\n0,20000,4\n0.1,100,4\n0.2,100,4\n")
+    words = ["qwen3-30b-a3b", "--trace", str(place), "--seeds", "1", "--json"]
+    found = [
+        json.loads(schedule(capsys, *words, *limit).out)
+        for limit in ((), ("--long-chunk", "384"), ("--long-chunk", "128", "--long-prompts", "2"))
+    ]
+    assert [(own["long_chunk"], own["long_prompts"]) for own in found] == [
+        (None, None), (384, 1), (128, 2),
+    ]  # fmt: skip
+    held, *others = (own["ttft_p50_s"]["mean"] for own in found)
+    assert all(other < held / 10 for other in others)
+
+
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -149,6 +164,11 @@ def test_a_flag_given_twice_is_refused(capsys):
         (["qwen3-30b-a3b", *QUICK, "--device", "nothing"], "unknown-device"),
         (["no-model", *QUICK], "unknown-model"),
         (["qwen3-30b-a3b", *QUICK, "--auto", "--chunk", "512"], "bad-argument"),
+        (["qwen3-30b-a3b", *QUICK, "--auto", "--long-chunk", "64"], "bad-argument"),
+        (["qwen3-30b-a3b", *QUICK, "--long-chunk", "512"], "bad-argument"),
+        (["qwen3-30b-a3b", *QUICK, "--long-prompts", "2"], "bad-argument"),
+        (["qwen3-30b-a3b", *QUICK, "--policy", "layered", "--long-chunk", "9"], "bad-argument"),
+        (["qwen3-30b-a3b", "--tokens", "512", "--long-chunk", "9"], "bad-argument"),
     ],
 )
 def test_what_cannot_be_is_refused(capsys, words, code):

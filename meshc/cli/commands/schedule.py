@@ -92,6 +92,8 @@ def _request(
         requests=options.requests,
         seeds=options.seeds,
         chunk=options.chunk if alone or name in _CHUNKED else None,
+        long_chunk=options.long_chunk if alone or name in _CHUNKED else None,
+        long_prompts=options.long_prompts if alone or name in _CHUNKED else None,
         groups=options.groups if alone or name in _GROUPED else "",
         gpus=options.gpus,
         cv=options.cv,
@@ -105,8 +107,9 @@ def _request(
 
 def _choose(options: argparse.Namespace, rates: Sequence[float | None], workers: Workers) -> int:
     """Print the policies that were tried, the best first, and what the best gains."""
-    if options.policy or options.chunk or options.groups or options.plots or len(rates) > 1:
-        fail("bad-argument", "--auto chooses policy, chunk and groups itself, for one rate")
+    given = (options.policy, options.chunk, options.groups, options.plots)
+    if any((*given, options.long_chunk, options.long_prompts)) or len(rates) > 1:
+        fail("bad-argument", "--auto chooses policy, chunks and groups itself, for one rate")
     request = _request(options, "chunked", rates[0], alone=True)
     setting = setting_of(request)
     with Progress() as progress:
@@ -196,6 +199,8 @@ def _head(
         "rate": rates[0] if len(rates) == 1 else rates,
         "cv": None if first.load.rate is None else first.load.cv,
         "requests": first.load.requests,
+        "long_chunk": options.long_chunk,
+        "long_prompts": (options.long_prompts or 1) if options.long_chunk else None,
         "seeds": None if first.load.rate is None else len(request.runs),
         "collectives": first.collectives.policy if first.collectives else None,
         "slo": asdict(first.objective),

@@ -70,7 +70,13 @@ def run(options: argparse.Namespace) -> int:
 def serve_request(options: argparse.Namespace) -> ServeRequest:
     """How the flags say to serve."""
     return ServeRequest(
-        options.policy, options.chunk, options.groups, options.force, options.weights
+        options.policy,
+        options.chunk,
+        options.groups,
+        options.force,
+        options.weights,
+        long_chunk=options.long_chunk,
+        long_prompts=options.long_prompts,
     )
 
 
@@ -156,6 +162,7 @@ def _object(
         "trace": options.trace,
         "policy": service.policy.name,
         "chunk": service.policy.chunk,
+        "long_chunk": service.policy.long_chunk,
         "batch": service.engine.requests,
         "compared_alone": options.compare_alone,
         "requests": [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshc.cli.flags.serving import add_long_prompts
+
 _DESCRIPTION = """\
 Simulate a server of MODEL on a node of GPUs: requests come, prompts are read beside decoding by a
 policy, and what requests wait for, what is loaded and what energy it takes is counted, over several
@@ -94,6 +96,7 @@ def _add_policy(group: Any) -> None:
         metavar="N",
         help="prompt tokens of an iteration; default: 512, of combined and disaggregated 8192",
     )
+    add_long_prompts(group)
     group.add_argument(
         "--groups",
         default="",

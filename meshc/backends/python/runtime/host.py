@@ -64,10 +64,10 @@ class LanguageModel:
     of some models are others for shorter sequences. Rows of ``learned`` positions are added to the
     embeddings of models that have them.
 
-    A host that serves requests as they come calls ``read`` and ``step`` itself. ``loops`` are those
-    of prefill over layers of which a run may pass some: the run-time scalars of the first layer and
-    of their number, and how many layers there are. Such a run multiplies embeddings by
-    ``row_scale`` before they pass the first layer.
+    A host that serves requests as they come calls ``begin``, ``read`` and ``step`` itself.
+    ``loops`` are those of prefill over layers of which a run may pass some: the run-time scalars of
+    the first layer and of their number, and how many layers there are. Such a run multiplies
+    embeddings by ``row_scale`` before they pass the first layer.
     """
 
     def __init__(
@@ -144,6 +144,11 @@ class LanguageModel:
                 if not request.ended:
                     request.go_on(token)
         return [request.found for request in requests]
+
+    def begin(self, request: int) -> None:
+        """Forget what the caches of ``request`` hold: another prompt comes. Places that it does not
+        fill are multiplied by zeros, and so must be numbers."""
+        self.decode.reset(request if self.batch > 1 else None)
 
     def embedded(self, ids: Sequence[int], position: int | Sequence[int] = 0) -> Array:
         """The rows ``[tokens, lanes]`` that ``ids`` begin with. They stand behind each other from

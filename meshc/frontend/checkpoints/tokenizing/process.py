@@ -26,6 +26,8 @@ MEMORY_BYTES = 2 << 30
 """For the tokenizer and the work on a text; the largest published ones take a quarter of it."""
 MOST_TOKENS = 1 << 22
 MOST_CHARACTERS = 16 << 20
+_CHARACTERS_A_TOKEN = 16
+"""Far more than texts have on average."""
 _PATIENCE_MS = 120_000  # for a machine on which seconds of a processor take long
 _MOMENT_S = 10
 _OVER = {
@@ -88,16 +90,21 @@ class TokenizerProcess:
         Raises ``tokenizer-failed`` and ``tokenizer-costly``; ``prompt-too-long``, early, for a text
         that is much longer than ``room`` tokens.
         """
-        question = {"do": "encode", "text": text, "around": around, "room": room}
         what = f"a text of {len(text)} characters"
-        answer = self._asked({**question, "most": MOST_TOKENS}, what)
-        if answer.get("fault") == "room":
-            fail(
-                "prompt-too-long",
-                f"{what} has far more tokens than the {room} tokens that there is room for",
-                help="give a shorter text",
-            )
-        return list(answer["ids"])
+        if room is not None and len(text) > _CHARACTERS_A_TOKEN * (room + 1):
+            # Another cut at the end of a part changes few tokens, and twice the room is more.
+            part = text[: _CHARACTERS_A_TOKEN * (room + 1)]
+            if len(self._ids(part, False, what)) > 2 * (room + 1):
+                fail(
+                    "prompt-too-long",
+                    f"{what} has far more tokens than the {room} tokens that there is room for",
+                    help="give a shorter text",
+                )
+        return self._ids(text, around, what)
+
+    def _ids(self, text: str, around: bool, what: str) -> list[int]:
+        question = {"do": "encode", "text": text, "around": around, "most": MOST_TOKENS}
+        return list(self._asked(question, what)["ids"])
 
     def decode(self, lists: Sequence[Sequence[int]]) -> list[str]:
         """The texts of lists of ids without special tokens. Raises ``tokenizer-failed`` and
@@ -111,7 +118,7 @@ class TokenizerProcess:
             if self._running is None:
                 self._opened()
             answer = self._exchanged(question)
-        if answer.get("fault", "room") != "room":
+        if "fault" in answer:
             self._fail(answer, f" for {what}", "tokenizer-failed")
         return answer
 

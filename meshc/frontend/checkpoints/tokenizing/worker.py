@@ -18,8 +18,6 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-_CHARACTERS_A_TOKEN = 16  # far more than texts have on average
-
 
 class Held:
     """The tokenizer, once it is opened."""
@@ -64,19 +62,9 @@ class Held:
         )
 
     def encode(self, asked: Mapping[str, Any]) -> dict[str, object]:
-        """The ids of ``text``, with what the tokenizer puts around a text if ``around``. A text
-        whose beginning shows that it has more than ``room`` tokens is read no further."""
-        text, room = asked["text"], asked["room"]
-        if room is not None and len(text) > _CHARACTERS_A_TOKEN * (room + 1):
-            # Another cut at the end of a part changes few tokens, and twice the room is more.
-            part = self._ids(text[: _CHARACTERS_A_TOKEN * (room + 1)], False)
-            if len(part) > 2 * (room + 1):
-                return {"fault": "room"}
-        ids = self._ids(text, asked["around"])
+        """The ids of ``text``, with what the tokenizer puts around a text if ``around``."""
+        ids = list(self.engine.encode(asked["text"], add_special_tokens=asked["around"]).ids)
         return {"ids": ids} if len(ids) <= asked["most"] else {"fault": "tokens"}
-
-    def _ids(self, text: str, around: bool) -> list[int]:
-        return list(self.engine.encode(text, add_special_tokens=around).ids)
 
     def decode(self, asked: Mapping[str, Any]) -> dict[str, object]:
         """The texts of lists of ids without special tokens."""
