@@ -1,11 +1,14 @@
 """Parse the command line, run the command, turn what goes wrong into an exit code.
 
 0 fine, 1 diagnosed errors, 2 usage, 3 internal error (with a reproducer file), 128 + the number of
-the signal that stopped it. The work of a command is imported when it is chosen.
+the signal that stopped it. What cannot be printed is an error as well, but for a reader who leaves.
+The work of a command is imported when it is chosen.
 """
 
 from __future__ import annotations
 
+import argparse
+import errno
 import os
 import shlex
 import sys
@@ -13,15 +16,19 @@ import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import TextIO
 
 from meshc.cli.arguments import parser
 from meshc.cli.output import message_objects, print_diagnostics, print_json
+from meshc.cli.parsing import check_once
 from meshc.cli.signals import Signals, Stopped
-from meshc.support.diagnostics import InternalError, MeshcError
-from meshc.support.files import write_text
+from meshc.support.diagnostics import Diagnostic, InternalError, MeshcError
+from meshc.support.files import error_words, write_text
 
 EXIT_ERRORS = 1
 EXIT_INTERNAL = 3
+
+_OUTPUT_FAULTS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 
 REPRODUCER = "meshc-reproducer.meshir"
 _COMPLETING = "_ARGCOMPLETE"
@@ -29,38 +36,88 @@ _COMPLETING = "_ARGCOMPLETE"
 
 def dispatch(arguments: Sequence[str] | None, signals: Signals) -> int:
     """Run the command that ``arguments`` (None: those of the process) spell; the exit code."""
+    try:
+        return _outcome(arguments, signals)
+    except BrokenPipeError:
+        # The reader of stdout is gone: stop quietly, also when the interpreter flushes at its end.
+        _give_up(sys.stdout)
+        return EXIT_ERRORS
+    except OSError as error:
+        _give_up(sys.stdout)
+        words = f"what is printed cannot be written: {error_words(error)}"
+        try:
+            print_diagnostics([Diagnostic("error", "unwritable", words)])
+        except OSError:
+            _give_up(sys.stderr)
+        return EXIT_ERRORS
+
+
+def _outcome(arguments: Sequence[str] | None, signals: Signals) -> int:
+    """The exit code of a command. Raises OSError where stdout or stderr cannot be written."""
     found = parser()
     if _COMPLETING in os.environ and arguments is None:
         import_module("meshc.cli.completion").complete(found)
-    options = found.parse_args(arguments)
+    try:
+        options = found.parse_args(arguments)
+    finally:
+        _flush()  # of a help
     command = import_module(f"meshc.cli.commands.{options.command.replace('-', '_')}")
     try:
+        check_once(options)
         with signals.raised():
             code: int = command.run(options)
-            sys.stdout.flush()
+            _flush()
         return code
     except Stopped as stop:
         return stop.code
     except MeshcError as error:
-        print_diagnostics(error.diagnostics)
-        if getattr(options, "json", False):
-            print_json({"errors": message_objects(error.diagnostics, "error")})
-        return EXIT_ERRORS
+        return _diagnosed(error.diagnostics, options)
+    except MemoryError as error:
+        words = "the command needs more memory than this machine, or a limit of it, leaves"
+        notes = tuple(str(error).splitlines()[:1])
+        return _diagnosed([Diagnostic("error", "out-of-memory", words, notes=notes)], options)
     except InternalError as error:
         return _internal(error)
-    except BrokenPipeError:
-        # The reader of stdout is gone: stop quietly, also when the interpreter flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_ERRORS
     except Exception as error:
+        if _is_of_output(error):
+            raise
         given = sys.argv[1:] if arguments is None else arguments
         return _unexpected(error, shlex.join(["meshc", *given]))
 
 
+def _diagnosed(diagnostics: Sequence[Diagnostic], options: argparse.Namespace) -> int:
+    """Errors of the input or of the machine, in words and perhaps in JSON."""
+    print_diagnostics(diagnostics)
+    if getattr(options, "json", False):
+        print_json({"errors": message_objects(diagnostics, "error")})
+        _flush()
+    return EXIT_ERRORS
+
+
+def _flush() -> None:
+    """Have stdout written now, where it was open when meshc started."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _is_of_output(error: Exception) -> bool:
+    """Whether ``error`` says that stdout or stderr takes nothing more. They have no name, unlike
+    files, whose faults are diagnosed where they are written."""
+    if not isinstance(error, OSError) or error.filename is not None:
+        return False
+    return isinstance(error, BrokenPipeError) or error.errno in _OUTPUT_FAULTS
+
+
+def _give_up(stream: TextIO | None) -> None:
+    """Let ``stream`` lose what it holds, so that the interpreter does not fail at it once more."""
+    if stream is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _internal(error: InternalError) -> int:
     """A pass broke: leave the module and the passes that show it again."""
-    again = f"meshc opt {REPRODUCER} --passes '{error.pipeline}'"
-    return _report(str(error), f"{REPRODUCER} shows it again: {again}", error.reproducer)
+    note = f"{REPRODUCER} shows it again: {error.command(REPRODUCER)}"
+    return _report(str(error), note, error.reproducer)
 
 
 def _unexpected(error: Exception, command: str) -> int:

@@ -28,6 +28,8 @@ BACKENDS: dict[str, tuple[str, ...]] = {
     "csl": ("csl-sim",),
 }
 """What runs the programs of a target, the usual one first."""
+SIMULATING = frozenset({"cuda-cpu", "csl-sim"})
+"""Those that stand in for another machine, whose time they do not take."""
 _FILE_LIMIT_BYTES = 1 << 24
 
 
@@ -179,6 +181,10 @@ class PythonHost:
         """Chunks of prompts begin at multiples of so many tokens."""
         prefill = self._program.prefill
         return int(prefill.multiples.get(POSITION, 1)) if prefill is not None else 1
+
+    def begin(self, request: int) -> None:
+        """See :class:`meshc.serving.engine.Engine`."""
+        self._program.begin(request)
 
     def embedded(self, ids: Sequence[int], position: int) -> Array:
         """See :class:`meshc.serving.engine.Engine`."""

@@ -20,12 +20,12 @@ from meshc.driver.request import CompileRequest
 from meshc.driver.scheduling import groups_of
 from meshc.driver.weights import Progress, check_present, open_weights
 from meshc.frontend.chat import conversation_of
-from meshc.frontend.checkpoints import Tokenizer
+from meshc.frontend.checkpoints import ModelConfig, Tokenizer, load_tokenizer
 from meshc.passes.instruments import Instrument
 from meshc.serving.engine import Engine, Server
 from meshc.serving.groups import Fixed
 from meshc.serving.lengths import Trace
-from meshc.serving.policies import Policy, policy
+from meshc.serving.policies import Policy, policy, with_long_prompts
 from meshc.serving.replaying import Entry, replayed
 from meshc.serving.scheduler import Scheduler
 from meshc.support.diagnostics import Diagnostics, fail
@@ -37,10 +37,10 @@ USUAL_REQUESTS = 8
 
 @dataclass(frozen=True)
 class ServeRequest:
-    """How to serve: ``policy`` is ``chunked``, ``layered`` or ``combined``; ``chunk``, ``groups``
-    and ``force`` are as those of ``meshc schedule``. ``weights`` is the path of a checkpoint,
-    None for the model's own. ``whole`` leaves room for prompts in one piece also where the policy
-    cuts them."""
+    """How to serve: ``policy`` is ``chunked``, ``layered`` or ``combined``; ``chunk``, ``groups``,
+    ``force``, ``long_chunk`` and ``long_prompts`` are as those of ``meshc schedule``. ``weights``
+    is the path of a checkpoint, None for the model's own. ``whole`` leaves room for prompts in one
+    piece also where the policy cuts them."""
 
     policy: str = "chunked"
     chunk: int | None = None
@@ -48,6 +48,8 @@ class ServeRequest:
     force: bool = False
     weights: str | None = None
     whole: bool = False
+    long_chunk: int | None = None
+    long_prompts: int | None = None
 
     def chosen(self) -> Policy:
         """The policy. Raises ``bad-argument``."""
@@ -57,7 +59,9 @@ class ServeRequest:
                 "'disaggregated' is for machines apart, and one program serves here",
                 help="take chunked, layered or combined",
             )
-        return policy(self.policy, self.chunk, groups_of(self.groups) if self.groups else None)
+        groups = groups_of(self.groups) if self.groups else None
+        chosen = policy(self.policy, self.chunk, groups)
+        return with_long_prompts(chosen, self.long_chunk, self.long_prompts)
 
     @property
     def serving(self) -> str:
@@ -83,6 +87,7 @@ class Service:
     eos: tuple[int, ...]
     tokenizer: Tokenizer | None
     weights: Path
+    config: ModelConfig | None
 
     @cached_property
     def chat(self) -> Chat:
@@ -92,10 +97,16 @@ class Service:
             fail("no-tokenizer", f"'{self.name}' has no tokenizer, so it cannot read a text")
         return open_chat(self.weights, self.tokenizer, self.name)
 
-    def read_chat(self, messages: object) -> list[int]:
-        """The token ids of ``messages``, as JSON has them. Raises what :func:`conversation_of`,
-        :attr:`chat` and :meth:`Chat.ids` do."""
-        return self.chat.ids(conversation_of(messages))
+    def read_chat(self, messages: object, room: int) -> list[int]:
+        """The token ids of ``messages``, as JSON has them, for so many of which there is room.
+        Raises what :func:`conversation_of`, :attr:`chat` and :meth:`Chat.ids` do."""
+        return self.chat.ids(conversation_of(messages), room=room)
+
+    def another_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer once more, so that nobody waits for what one of them is asked."""
+        if self.tokenizer is None or self.config is None:
+            return None
+        return load_tokenizer(self.weights, self.config)
 
     def server(self, chosen: Policy | None = None) -> Server:
         """A server by its policy, or by ``chosen``. Raises ``bad-argument``."""
@@ -163,6 +174,7 @@ def opened_service(
         tuple(config.eos_ids) if config else (),
         prompt.tokenizer,
         program.weights,
+        config,
     )
 
 

@@ -39,9 +39,10 @@ class CheckpointTensors(Mapping[str, Array]):
         self._checkpoint = checkpoint
         self._on_read = on_read
         self._kept = {
-            kept_name(name, form, part): (name, part)
+            kept_name(name, form, part): (name, form, part)
             for name in checkpoint.names()
-            if (form := checkpoint.kept_format(name))
+            for form in CODE_FORMATS.values()
+            if checkpoint.kept_format(name) == form or checkpoint.can_make(name, form)
             for part in (CODES, SCALES, *((LEAST,) if form.least else ()))
         }
         self._names = (*checkpoint.names(), *self._kept)
@@ -52,7 +53,10 @@ class CheckpointTensors(Mapping[str, Array]):
         if self._on_read is not None:
             self._on_read(name)
         if name in self._kept:
-            return self._checkpoint.read_kept(*self._kept[name])
+            weight, form, part = self._kept[name]
+            if self._checkpoint.kept_format(weight) == form:
+                return self._checkpoint.read_kept(weight, part)
+            return self._checkpoint.make_kept(weight, form, part)
         return self._checkpoint.read(name)
 
     def save(self, name: str, path: Path) -> None:

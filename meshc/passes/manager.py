@@ -49,7 +49,7 @@ class PassManager:
             start = time.perf_counter()
             try:
                 module = _run(step, module, report)
-            except MeshcError:
+            except (MeshcError, MemoryError):
                 raise
             except (Exception, SystemExit) as error:
                 if origin := origin_of(step):

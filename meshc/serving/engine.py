@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from meshc.serving.requests import Request
 from meshc.serving.sampling import Sampler
-from meshc.serving.scheduler import Iteration, Prefill, Scheduler
-from meshc.support.diagnostics import fail
+from meshc.serving.scheduler import Iteration, Prefill, Progress, Scheduler
+from meshc.support.diagnostics import MeshcError, fail
 
 Array = NDArray[Any]
 
 Choose = Callable[[Array], int]
-"""The next token behind logits ``[vocab]``."""
+"""The next token behind logits ``[vocab]``. Raises ``MeshcError`` where they give none."""
 
 
 class Engine(Protocol):
@@ -42,6 +42,9 @@ class Engine(Protocol):
 
     @property
     def vocab(self) -> int: ...
+
+    def begin(self, request: int) -> None:
+        """Forget what the caches of ``request`` hold: nothing of it may matter to the next one."""
 
     def embedded(self, ids: Sequence[int], position: int) -> Array:
         """The rows ``[tokens, lanes]`` that ``ids`` begin with, the first one at ``position``."""
@@ -73,7 +76,8 @@ class Job:
 class Record:
     """What an iteration did: ``segments`` are (request, first token, token behind the last) of
     prompts that passed ``layers`` (first, one behind the last; None where no prompt was read).
-    ``tokens`` has what requests got, ``first`` and ``ended`` who got their first and last one."""
+    ``tokens`` has what requests got, ``first`` and ``ended`` who got their first and last one, and
+    ``failed`` why others, whose logits give no token, were given up."""
 
     number: int
     layers: tuple[int, int] | None
@@ -82,6 +86,7 @@ class Record:
     tokens: dict[int, int]
     first: tuple[int, ...]
     ended: tuple[int, ...]
+    failed: dict[int, str]
 
 
 class Server:
@@ -130,10 +135,10 @@ class Server:
         token is none. Nothing changes, so any thread may ask."""
         if not prompt or most < 1:
             fail("bad-argument", "a request has at least one token, and asks for at least one")
-        wrong = [token for token in prompt if not 0 <= token < self.engine.vocab]
-        if wrong:
-            words = f"token {wrong[0]} is not in the vocabulary 0 .. {self.engine.vocab - 1}"
-            fail("bad-argument", words)
+        for token in (min(prompt), max(prompt)):
+            if not 0 <= token < self.engine.vocab:
+                words = f"token {token} is not in the vocabulary 0 .. {self.engine.vocab - 1}"
+                fail("bad-argument", words)
         if len(prompt) + most - 1 > self.engine.capacity:
             fail(
                 "request-too-large",
@@ -158,8 +163,9 @@ class Server:
         return len(self._free)
 
     def step(self) -> Record | None:
-        """Carry out the next iteration; None when there is nothing to do. Where the engine fails,
-        all requests are given up before its error goes on."""
+        """Carry out the next iteration; None when there is nothing to do. A request whose logits
+        give no token is given up by itself. Where the engine fails, all requests are given up
+        before its error goes on."""
         iteration = self.scheduler.next()
         if iteration is None:
             return None
@@ -167,17 +173,17 @@ class Server:
             decoding = list(iteration.decode)
             if iteration.prefill is not None:
                 decoding += self._read(iteration.prefill)
-            found = self._continue(decoding)
+            found, failed = self._continue(decoding)
         except Exception:
             for name in list(self.jobs):
                 self.cancel(name)
             self.scheduler.finish(iteration)
             raise
         stopped = {name for name, token in found.items() if token in self.jobs[name].stop}
-        progress = self.scheduler.finish(iteration, stopped)
+        progress = self.scheduler.finish(iteration, stopped | failed.keys())
         for name in progress.ended:
             self._leave(name)
-        return _record(iteration, found, progress.first, progress.ended)
+        return _record(iteration, found, progress, failed)
 
     def _read(self, prefill: Prefill) -> list[int]:
         """Let prompts pass the layers of their group; who has now been read whole."""
@@ -186,6 +192,7 @@ class Server:
             job = self.jobs[segment.request.name]
             if job.place is None:
                 job.place = self._free.pop(0)
+                self.engine.begin(job.place)
             stop = min(segment.stop, len(job.prompt) - 1)
             if stop > segment.start:
                 rows = job.rows
@@ -197,8 +204,8 @@ class Server:
                 done += [job.name] if segment.stop == len(job.prompt) else []
         return done
 
-    def _continue(self, names: Sequence[int]) -> dict[int, int]:
-        """The next token of each request."""
+    def _continue(self, names: Sequence[int]) -> tuple[dict[int, int], dict[int, str]]:
+        """The next token of each request, or why there is none."""
         tokens: dict[int, tuple[int, int]] = {}
         places: dict[int, int] = {}
         for name in names:
@@ -208,10 +215,17 @@ class Server:
             last = (job.tokens or job.prompt)[-1]
             tokens[job.place] = (last, len(job.prompt) - 1 + len(job.tokens))
         logits = self.engine.step(tokens) if tokens else {}
-        found = {name: self.jobs[name].choose(logits[place]) for name, place in places.items()}
-        for name, token in found.items():
-            self.jobs[name].tokens.append(token)
-        return found
+        found: dict[int, int] = {}
+        failed: dict[int, str] = {}
+        for name, place in places.items():
+            job = self.jobs[name]
+            try:
+                found[name] = job.choose(logits[place])
+            except MeshcError as error:
+                failed[name] = error.diagnostics[0].message
+            else:
+                job.tokens.append(found[name])
+        return found, failed
 
     def _leave(self, name: int) -> None:
         job = self.jobs.pop(name, None)
@@ -220,7 +234,7 @@ class Server:
 
 
 def _record(
-    iteration: Iteration, tokens: dict[int, int], first: tuple[int, ...], ended: tuple[int, ...]
+    iteration: Iteration, tokens: dict[int, int], progress: Progress, failed: dict[int, str]
 ) -> Record:
     prefill = iteration.prefill
     segments = prefill.segments if prefill else ()
@@ -230,6 +244,7 @@ def _record(
         tuple((s.request.name, s.start, s.stop) for s in segments),
         iteration.decode,
         tokens,
-        first,
-        ended,
+        tuple(name for name in progress.first if name in tokens),
+        tuple(name for name in progress.ended if name in tokens),
+        failed,
     )

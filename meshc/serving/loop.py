@@ -10,6 +10,9 @@ from typing import Literal
 from meshc.serving.engine import Choose, Record, Server
 from meshc.support.diagnostics import MeshcError
 
+MOST_WAITING = 512
+_MOST_TOKENS = 1 << 22
+
 Reason = Literal["", "stop", "length", "error"]
 
 
@@ -27,29 +30,40 @@ Listener = Callable[[News], None]
 """Called in the thread of the loop; must return at once."""
 
 
+class FullError(Exception):
+    """No more requests may wait."""
+
+    def __init__(self) -> None:
+        super().__init__("as many requests wait as may: try again later")
+
+
 @dataclass(frozen=True)
-class _Coming:
+class _Live:
+    """A request that has not ended: who hears of it, and its own end tokens."""
+
     name: int
     prompt: tuple[int, ...]
     most: int
     stop: Collection[int]
     choose: Choose | None
+    listener: Listener
 
 
 class Loop:
     """Runs the iterations of ``server`` as long as it has requests.
 
     ``submit`` and ``cancel`` may be called from any thread; what they ask for is done between two
-    iterations.
+    iterations. At most ``most_waiting`` requests wait beside those that are served, with prompts of
+    some million tokens.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, most_waiting: int = MOST_WAITING) -> None:
         self.server = server
+        self._most = server.engine.requests + most_waiting
         self._changed = threading.Condition()
-        self._inbox: list[_Coming | int] = []
-        self._listeners: dict[int, Listener] = {}
-        self._stops: dict[int, Collection[int]] = {}
-        self._names = 0
+        self._inbox: list[_Live | int] = []
+        self._live: dict[int, _Live] = {}
+        self._names = self._tokens = 0
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="serving", daemon=True)
 
@@ -68,22 +82,29 @@ class Loop:
         """Queue a request, of which ``listener`` hears; its name. ``choose`` is that of
         :meth:`Server.submit`.
 
-        Errors: those of :meth:`Server.check`, at once.
+        Errors: those of :meth:`Server.check`, at once, and :class:`FullError`.
         """
         self.server.check(prompt, most)
         with self._changed:
+            if self.full:
+                raise FullError
             name = self._names
             self._names += 1
-            self._listeners[name] = listener
-            self._stops[name] = stop
-            self._inbox.append(_Coming(name, tuple(prompt), most, stop, choose))
+            self._live[name] = _Live(name, tuple(prompt), most, stop, choose, listener)
+            self._tokens += len(prompt)
+            self._inbox.append(self._live[name])
             self._changed.notify()
         return name
+
+    @property
+    def full(self) -> bool:
+        """Whether no more requests may wait."""
+        return len(self._live) >= self._most or self._tokens >= _MOST_TOKENS
 
     def cancel(self, name: int) -> None:
         """Forget request ``name``, of which nobody hears any more, and free its memory."""
         with self._changed:
-            if self._listeners.pop(name, None) is not None:
+            if self._forgotten(name):
                 self._inbox.append(name)
                 self._changed.notify()
 
@@ -118,7 +139,6 @@ class Loop:
         for one in inbox:
             if isinstance(one, int):
                 self.server.cancel(one)
-                self._stops.pop(one, None)
                 continue
             try:
                 self.server.submit(one.name, one.prompt, one.most, one.stop, one.choose)
@@ -129,15 +149,24 @@ class Loop:
     def _tell(self, record: Record) -> None:
         for name, token in record.tokens.items():
             reason: Reason = ""
-            if name in record.ended:
-                reason = "stop" if token in self._stops[name] else "length"
+            live = self._live.get(name)
+            if live is not None and name in record.ended:
+                reason = "stop" if token in live.stop else "length"
             self._news(name, News(token, reason))
+        for name, words in record.failed.items():
+            self._news(name, News(None, "error", words))
 
     def _news(self, name: int, news: News) -> None:
-        with self._changed:
-            listener = self._listeners.get(name)
+        with self._changed:  # so that nobody hears of a request that is cancelled
+            live = self._live.get(name)
             if news.reason:
-                self._listeners.pop(name, None)
-                self._stops.pop(name, None)
-        if listener is not None:
-            listener(news)
+                self._forgotten(name)
+            if live is not None:
+                live.listener(news)
+
+    def _forgotten(self, name: int) -> bool:
+        """Whether request ``name`` was there until now."""
+        live = self._live.pop(name, None)
+        if live is not None:
+            self._tokens -= len(live.prompt)
+        return live is not None

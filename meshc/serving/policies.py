@@ -19,7 +19,7 @@ arXiv 2510.08055, sections 4.2 to 4.4.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshc.serving.groups import ByLength, Fixed, GroupCount
 from meshc.support.diagnostics import fail
@@ -38,6 +38,10 @@ class Policy:
     merges short ones up to ``merged`` tokens. ``groups``: groups of layers for the tokens of a
     wave. ``counts_decodes``: tokens that are decoded in the same iteration are part of ``chunk``,
     as in Sarathi-Serve. ``disaggregated``: prompts are read and continued on GPUs of their own.
+
+    ``long_chunk``: a prompt of which more tokens are left to read is long. It gets at most so many
+    tokens of a wave, the others go to those behind it; at most ``long_prompts`` are read at once,
+    and shorter prompts pass those that wait for that. None lets the first prompt take all.
     """
 
     name: str
@@ -46,6 +50,8 @@ class Policy:
     merged: int = MERGED_TOKENS
     counts_decodes: bool = False
     disaggregated: bool = False
+    long_chunk: int | None = None
+    long_prompts: int = 1
 
     def wave_tokens(self, decoding: int) -> int:
         """Most prompt tokens of a wave that starts beside ``decoding`` requests; 0 for none."""
@@ -84,6 +90,35 @@ def policy(name: str, chunk: int | None = None, groups: GroupCount | None = None
             "bad-argument", f"'{name}' has no groups of layers", help="'layered' and 'combined' do"
         )
     return settings[name]
+
+
+def with_long_prompts(chosen: Policy, chunk: int | None, prompts: int | None = None) -> Policy:
+    """``chosen`` with a limit on long prompts: ``chunk`` is its ``long_chunk``, ``prompts`` its
+    ``long_prompts``, 1 unless given. The settings are those of vLLM's scheduler
+    (``long_prefill_token_threshold``, ``max_long_partial_prefills``).
+
+    Errors: ``bad-argument`` for a setting that limits nothing.
+    """
+    if chunk is None:
+        if prompts is not None:
+            fail(
+                "bad-argument",
+                "--long-prompts is given, but not which prompts are long",
+                help="--long-chunk says from how many tokens on",
+            )
+        return chosen
+    if chosen.chunk is None:
+        fail(
+            "bad-argument",
+            f"'{chosen.name}' reads prompts whole, so there is no chunk to limit by --long-chunk",
+            help="'combined' has groups of layers and chunks",
+        )
+    if not 1 <= chunk < chosen.chunk:
+        most = f"1 to {chosen.chunk - 1}, less than a chunk"
+        fail("bad-argument", f"--long-chunk is {chunk}, not {most}")
+    if prompts is not None and not 1 <= prompts <= 1_000_000:
+        fail("bad-argument", f"--long-prompts is {prompts}, not 1 to 1000000")
+    return replace(chosen, long_chunk=chunk, long_prompts=prompts or 1)
 
 
 def for_model(chosen: Policy, experts: int, forced: bool = False) -> Policy:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from meshc.serving.engine import Record, Server
+from meshc.support.diagnostics import fail
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ def replayed(
 
     An iteration takes ``iteration_s``; who comes meanwhile is seen by the next one, and where there
     is nothing to do, time goes on to the next arrival. ``on_record`` is called with each iteration
-    and the time of its end. Errors: those of :meth:`Server.submit`, before anything runs for it.
+    and the time of its end. Errors: those of :meth:`Server.submit`, before anything runs for it,
+    and ``run-refused`` for a request whose logits give no token.
     """
     found: dict[int, list[int]] = {entry.name: [] for entry in entries}
     coming, now = 0, 0.0
@@ -47,6 +49,8 @@ def replayed(
         record = server.step()
         now += iteration_s
         if record is not None:
+            for name, words in record.failed.items():
+                fail("run-refused", f"request {name}: {words}")
             for name, token in record.tokens.items():
                 found[name].append(token)
             if on_record is not None:

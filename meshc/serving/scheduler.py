@@ -10,8 +10,9 @@ it is done::
     progress = scheduler.finish(iteration)
 
 Decoding never stalls: every iteration of a pool that decodes has all of its running requests.
-Requests are admitted in the order of their arrival, and an admitted request holds room for all
-tokens that it may come to have, so none is ever put back and none starves.
+Requests are admitted in the order of their arrival, but for long prompts where a policy limits how
+many of them are read at once, and an admitted request holds room for all tokens that it may come to
+have, so none is ever put back and none starves.
 """
 
 from __future__ import annotations
@@ -139,9 +140,10 @@ class Scheduler:
         most_requests: int = 1024,
         multiple: int = 1,
     ) -> None:
-        if policy.chunk is not None and policy.chunk < multiple:
-            words = f"prompts are cut at multiples of {multiple} tokens"
-            fail("bad-argument", f"a chunk of {policy.chunk} tokens is too short: {words}")
+        for chunk in (policy.chunk, policy.long_chunk):
+            if chunk is not None and chunk < multiple:
+                words = f"prompts are cut at multiples of {multiple} tokens"
+                fail("bad-argument", f"a chunk of {chunk} tokens is too short: {words}")
         self.policy = policy
         self.multiple = multiple
         self.layer_costs = tuple(layer_costs)
@@ -292,22 +294,23 @@ class Scheduler:
 
     def _take(self, limit: int) -> Iterable[Segment]:
         """Segments of at most ``limit`` tokens in the order of arrival; a policy without chunks
-        takes prompts whole, the first however long it is."""
-        whole, left = self.policy.chunk is None, limit
-        for request, read in list(self._unread.values()):
-            tokens = self._cut(request.prompt_tokens - read, left)
-            if tokens < 1:
+        takes prompts whole, the first however long it is. Long prompts get no more than theirs, and
+        those that are too many are passed over."""
+        policy, left, long = self.policy, limit, 0
+        coming = [*self._unread.values(), *((request, 0) for request in self._waiting.values())]
+        for request, read in coming:
+            tokens, most = request.prompt_tokens - read, left
+            if policy.long_chunk is not None and tokens > policy.long_chunk:
+                if long == policy.long_prompts:
+                    continue
+                long, most = long + 1, min(left, policy.long_chunk)
+            if policy.chunk is not None:
+                tokens = self._cut(tokens, most)
+            elif tokens > left and left < limit:
+                return
+            if left < 1 or tokens < 1 or not (read or self._admitted(request)):
                 return
             yield self._segment(request, read, tokens)
-            left -= tokens
-        for request in list(self._waiting.values()):
-            tokens = request.prompt_tokens
-            too_long = whole and tokens > left and left < limit
-            if not whole:
-                tokens = self._cut(tokens, left)
-            if left < 1 or tokens < 1 or too_long or not self._admitted(request):
-                return
-            yield self._segment(request, 0, tokens)
             left -= min(left, tokens)
 
     def _cut(self, tokens: int, left: int) -> int:

@@ -11,18 +11,23 @@ _UNFINISHED = "\ufffd"
 class Tokenizer(Protocol):
     """What turns texts into token ids and back."""
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of ``text``."""
+    def encode(self, text: str, room: int | None = None) -> list[int]:
+        """The ids of ``text``; a text that surely has more of them than ``room`` need not be read
+        to its end. Raises ``MeshcError``."""
 
     def continuation(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
         """What ``ids`` add to the text of ``prompt``."""
+
+    def control_text(self, token: int) -> str:
+        """The text of a control token, which is no part of other texts; empty for any other."""
 
 
 class Flow:
     """The text of one answer. Without a tokenizer it is the ids, with spaces between.
 
     ``stopped`` says that one of the texts ``stops`` has come, which is not part of the answer;
-    ``text`` is what was given so far.
+    ``text`` is what was given so far. Texts of control tokens are no part of it either, but stops
+    are looked for as if they were.
     """
 
     def __init__(
@@ -32,23 +37,47 @@ class Flow:
         self.tokens: list[int] = []
         self.stopped = False
         self.text = ""
+        self._controls: list[tuple[int, str]] = []  # where in the text they came
 
     def push(self, token: int, last: bool, shown: bool = True) -> str:
         """The text that is final now that ``token`` has come and was not before; of the last token
         all that is left. One that is not ``shown`` only ends the text."""
+        if self._stops and self._tokenizer is not None:
+            control = self._tokenizer.control_text(token)
+            if control:
+                self._controls.append((len(self._spelled(self.tokens)), control))
         self.tokens.append(token)
         text = self._spelled(self.tokens if shown else self.tokens[:-1])
-        places = [place for stop in self._stops if (place := text.find(stop)) >= 0]
+        whole = self._with_controls(text)
+        places = [place for stop in self._stops if (place := whole.find(stop)) >= 0]
         if places:
             self.stopped = True
-            text = text[: min(places)]
+            text = text[: self._without_controls(min(places))]
         elif not last:
             # A character may need more tokens, and the beginning of a stop may become one.
-            text = text.rstrip(_UNFINISHED)
-            text = text[: len(text) - self._begun(text)]
+            unfinished = len(whole) - len(whole.rstrip(_UNFINISHED))
+            whole = whole[: len(whole) - unfinished]
+            end = self._without_controls(len(whole) - self._begun(whole))
+            text = text[:end]
         piece = text[len(self.text) :]
         self.text += piece
         return piece
+
+    def _with_controls(self, text: str) -> str:
+        """``text`` with the texts of control tokens where they came."""
+        pieces, start = [], 0
+        for place, control in self._controls:
+            pieces += [text[start:place], control]
+            start = place
+        return "".join((*pieces, text[start:]))
+
+    def _without_controls(self, place: int) -> int:
+        """Where ``place``, of a text with control tokens, lies in that without them."""
+        for own, control in self._controls:
+            if place <= own:
+                break
+            place = max(own, place - len(control))
+        return place
 
     def _begun(self, text: str) -> int:
         """Characters at the end of ``text`` with which one of the stops begins, at most."""

@@ -13,7 +13,7 @@ from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.serving import ServeRequest, Service, entries_of, opened_service
 from meshc.serving.groups import ByLength, Fixed
 from meshc.serving.lengths import Trace
-from meshc.serving.policies import Policy, policy
+from meshc.serving.policies import Policy, policy, with_long_prompts
 from meshc.serving.replaying import replayed
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
@@ -123,6 +123,7 @@ def test_iterations_and_answers_are_printed_the_same_each_time(serve):
         (["--policy", "fast"], "bad-argument"),
         (["--groups", "latency:50", "--policy", "layered"], "bad-argument"),
         (["--chunk", "1"], "bad-argument"),
+        (["--chunk", "6", "--long-chunk", "1"], "bad-argument"),
         (["--target", "cuda"], "bad-argument"),
         (["--requests", "0"], "bad-argument"),
         (["--iteration-ms", "0"], "bad-argument"),
@@ -174,11 +175,12 @@ def service():
     "chosen",
     [
         policy("chunked", 6),
+        with_long_prompts(policy("chunked", 6), 4),
         policy("layered", groups=Fixed(2)),
         Policy("layered", None, ByLength(7), merged=20),
         policy("combined", 9, Fixed(2)),
     ],
-    ids=lambda p: f"{p.name}-{p.chunk}",
+    ids=lambda p: f"{p.name}-{p.chunk}-{p.long_chunk}",
 )
 @given(
     drawn=st.lists(

@@ -85,12 +85,12 @@ def _save(folder: Path, tensors: Mapping[str, np.ndarray], quantization: object)
     body = b""
     for name, tensor in tensors.items():
         place = [len(body), len(body) + tensor.nbytes]
-        kind = {"float16": "F16", "int32": "I32"}[tensor.dtype.name]
+        kind = {"float16": "F16", "float32": "F32", "int32": "I32"}[tensor.dtype.name]
         entries[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": place}
         body += tensor.tobytes()
     text = json.dumps(entries).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + body)
-    config = {**CONFIG, "quantization_config": quantization}
+    config = CONFIG | ({"quantization_config": quantization} if quantization else {})
     (folder / "config.json").write_text(json.dumps(config))
     return folder
 
@@ -178,6 +178,37 @@ def test_codes_of_another_format_are_not_taken(tmp_path: Path) -> None:
     )
     with pytest.raises(MeshcError, match=r"no weights for 'wq\.q4_0\.codes'"):
         _logits(str(folder), "2x2", ("all=q4_0",))
+
+
+@pytest.mark.parametrize(("form", "mesh"), [("q8_0", "2x4"), ("q4_0", "1x2"), ("q4_1", "2x1")])
+def test_numbers_are_quantised_where_a_format_is_asked_for(
+    tmp_path: Path, form: str, mesh: str
+) -> None:
+    """The logits are those of a checkpoint whose numbers another quantiser has rounded."""
+    gguf = pytest.importorskip("gguf")
+    kind = gguf.GGMLQuantizationType[form.upper()]
+    random = np.random.default_rng(4)
+    tensors = _int4(random, "awq", 32)
+    plain = {name: array for name, array in tensors.items() if array.dtype == np.float16}
+    plain = {name: array for name, array in plain.items() if not name.endswith(".scales")}
+    rounded = dict(plain)
+    for name, (outputs, inputs) in SHAPES.items():
+        for layer in range(2):
+            weight = (random.standard_normal((outputs, inputs)) / 8).astype(np.float16)
+            stem = f"model.layers.{layer}.{name}.weight"
+            blocks = gguf.quants.quantize(weight.astype(np.float32), kind)
+            plain[stem] = weight
+            rounded[stem] = gguf.quants.dequantize(blocks, kind)
+    table = gguf.quants.quantize(plain["lm_head.weight"].astype(np.float32), kind)
+    rounded["lm_head.weight"] = gguf.quants.dequantize(table, kind)
+    folders = [tmp_path / "plain", tmp_path / "rounded"]
+    for folder, own in zip(folders, (plain, rounded), strict=True):
+        folder.mkdir()
+        _save(folder, own, None)
+    found, compiled = _logits(str(folders[0]), mesh, (f"all={form}",), "f32")
+    wanted, decoded = _logits(str(folders[1]), mesh, (), "f32")
+    _same(found, wanted, "f32")
+    assert _weight_bytes(compiled) < 0.4 * _weight_bytes(decoded)
 
 
 def test_other_targets_are_refused() -> None:

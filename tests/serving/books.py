@@ -18,6 +18,10 @@ class Books:
         self.layers = [[[] for _ in range(LAYERS)] for _ in range(REQUESTS)]
         self.steps = []
 
+    def begin(self, request):
+        for cache in self.layers[request]:
+            cache.clear()
+
     def embedded(self, ids, position):
         return np.array([[token, 0] for token in ids])
 
@@ -26,7 +30,6 @@ class Books:
         assert (rows[:, 1] == layers.start).all()
         for layer in layers:
             cache = self.layers[request][layer]
-            del cache[position:]  # those of a request before
             assert len(cache) == position
             cache += rows[:, 0].tolist()
         return np.stack([rows[:, 0], np.full(len(rows), layers.stop)], 1)
@@ -37,8 +40,6 @@ class Books:
         logits = {}
         for request, (token, position) in tokens.items():
             for cache in self.layers[request]:
-                if position == 0:
-                    cache.clear()
                 assert len(cache) == position
                 cache.append(token)
             logits[request] = one_hot(successor(self.layers[request][0]))

@@ -4,115 +4,21 @@ many at once, and a signal that lets finish what runs. Nothing here waits withou
 import http.client
 import json
 import signal
+import socket
 import subprocess
 import sys
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import product
 from pathlib import Path
 
 import pytest
-from books import CAPACITY, VOCAB, continued, server_of
+from books import CAPACITY, VOCAB
+from served import LIMIT_S, LONG, Letters, Served, wait_until, wanted
 
 from meshc.cli import main
-from meshc.serving.loop import Loop
-from meshc.serving.policies import policy
-from meshc.serving.replaying import Entry
-from meshc.support.diagnostics import fail
 
 pytestmark = pytest.mark.serve
 
 TINY = Path(__file__).parents[1] / "data" / "tiny" / "llama-3h1"
-LIMIT_S = 60
-EOS = (3,)
-
-
-class Letters:
-    """Tokens are the letters from ``a`` on."""
-
-    def encode(self, text):
-        return [ord(letter) - ord("a") for letter in text]
-
-    def continuation(self, prompt, ids):
-        return "".join(chr(ord("a") + token) for token in ids)
-
-
-def spoken(messages):
-    """Token ids of messages: their letters. A system message is refused."""
-    if any(message["role"] == "system" for message in messages):
-        fail("chat-refused", "no system messages")
-    return Letters().encode("".join(message["content"] for message in messages))
-
-
-LONG = next(
-    list(prompt)
-    for prompt in product(range(VOCAB), repeat=3)
-    if len(continued(Entry(0, 0.0, prompt, 40, EOS))) == 40
-)
-"""A prompt whose answer does not end by itself."""
-
-
-def wait_until(holds):
-    end = time.monotonic() + LIMIT_S
-    while not holds():
-        assert time.monotonic() < end, "that took too long"
-        time.sleep(0.01)
-
-
-class Served:
-    """An endpoint over books in threads of this process. A step takes ``pause`` seconds."""
-
-    def __init__(self, tokenizer):
-        import uvicorn
-
-        from meshc.serving.endpoint.app import Endpoint
-
-        self.pause, self.tokenizer = 0.001, tokenizer
-        self.server = server_of(policy("chunked", 8))
-        self.inner, self.server.engine.step = self.server.engine.step, self.step
-        self.loop = Loop(self.server)
-        app = Endpoint("books", self.loop, tokenizer, EOS, spoken).app()
-        config = uvicorn.Config(app, port=0, log_level="error", lifespan="off")
-        self.uvicorn = uvicorn.Server(config)
-        self.thread = threading.Thread(target=self.uvicorn.run, daemon=True)
-        self.fails = False
-
-    def step(self, tokens):
-        time.sleep(self.pause)
-        if self.fails:
-            raise RuntimeError("the cores are on fire")
-        return self.inner(tokens)
-
-    def __enter__(self):
-        self.loop.start()
-        self.thread.start()
-        wait_until(lambda: self.uvicorn.started)
-        self.port = self.uvicorn.servers[0].sockets[0].getsockname()[1]
-        return self
-
-    def __exit__(self, *error):
-        self.uvicorn.should_exit = True
-        self.thread.join(LIMIT_S)
-        assert self.loop.close(LIMIT_S) and not self.thread.is_alive()
-
-    def client(self):
-        import openai
-
-        address = f"http://127.0.0.1:{self.port}/v1"
-        return openai.OpenAI(base_url=address, api_key="none", max_retries=0, timeout=LIMIT_S)
-
-    def ask(self, method, path, body=None, **headers):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)
-        connection.request(method, path, body, headers)
-        answer = connection.getresponse()
-        found = answer.status, answer.read()
-        connection.close()
-        return found
-
-    def empty(self):
-        books = self.server.scheduler
-        return books.idle and books.held_tokens == 0 and self.server.free == 3
 
 
 @pytest.fixture(params=[None, Letters()], ids=["ids", "letters"])
@@ -125,12 +31,6 @@ def served(request):
 def letters():
     with Served(Letters()) as found:
         yield found
-
-
-def wanted(prompt, most):
-    """Tokens that are shown, and why the answer ends."""
-    tokens = continued(Entry(0, 0.0, tuple(prompt), most, EOS))
-    return tokens, "stop" if tokens[-1] in EOS else "length"
 
 
 def test_a_completion_has_text_tokens_reason_and_counts(served):
@@ -386,6 +286,8 @@ def test_a_signal_lets_finish_what_runs():
     [
         (["--port", "70000"], "bad-argument"),
         (["--finish-s", "-1"], "bad-argument"),
+        (["--waiting", "-1"], "bad-argument"),
+        (["--chunk", "16", "--long-chunk", "16"], "bad-argument"),
         (["--policy", "layered"], "dense-layered"),
         (["--policy", "disaggregated"], "bad-argument"),
     ],
@@ -393,6 +295,13 @@ def test_a_signal_lets_finish_what_runs():
 def test_flags_that_make_no_sense_are_refused(capsys, words, code):
     assert main(["serve", str(TINY), "--mesh", "2x2", *words]) == 1
     assert f"error[{code}]" in capsys.readouterr().err
+
+
+def test_the_port_is_tried_before_anything_is_read(capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["serve", "no-such-model", "--port", str(taken.getsockname()[1])]) == 1
+    found = capsys.readouterr().err
+    assert "error[bad-argument]" in found and "cannot be had: Address already in use" in found
 
 
 def test_without_the_extra_it_says_what_to_install(capsys, monkeypatch):

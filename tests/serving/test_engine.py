@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from meshc.serving.groups import ByLength, Fixed
 from meshc.serving.policies import Policy, policy
 from meshc.serving.replaying import Entry, replayed
-from meshc.support.diagnostics import MeshcError
+from meshc.support.diagnostics import MeshcError, fail
 
 CHOICES = [
     policy("chunked", 8),
@@ -136,6 +136,24 @@ def test_a_request_that_fills_its_caches_is_served():
 def test_chunks_shorter_than_what_prompts_are_cut_at_are_refused():
     with pytest.raises(MeshcError, match="too short"):
         server_of(policy("chunked", MULTIPLE - 1))
+
+
+def test_a_request_that_gets_no_token_is_given_up_alone():
+    server, good = server_of(policy("chunked", 8)), Entry(1, 0.0, (1, 2, 3), 5)
+
+    def choose(logits):
+        fail("run-refused", "the logits have no largest number")
+
+    server.submit(0, (4, 5), 5, (), choose)
+    server.submit(1, good.prompt, good.most)
+    first = server.step()
+    assert (first.failed, first.first) == ({0: "the logits have no largest number"}, (1,))
+    assert 0 not in first.tokens and 0 not in first.ended and 0 not in server.jobs
+    found = [first.tokens[1]]
+    while not server.idle:
+        found.append(server.step().tokens[1])
+    assert found == continued(good)
+    assert server.free == REQUESTS and server.scheduler.held_tokens == 0
 
 
 def test_where_the_engine_fails_all_requests_are_given_up_and_others_served_after():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshc.serving.groups import ByDoubling, ByLength, Fixed
-from meshc.serving.policies import Policy, policy
+from meshc.serving.policies import Policy, policy, with_long_prompts
 from meshc.serving.requests import Request
 from meshc.serving.scheduler import Scheduler
 from meshc.support.diagnostics import MeshcError
@@ -29,6 +29,15 @@ CHOICES = [
     policy("combined", 300, Fixed(5)),
     policy("disaggregated", 400),
 ]
+LIMITED = [
+    with_long_prompts(policy("chunked", 300), 200),
+    with_long_prompts(policy("combined", 700, ByLength(200)), 250, 2),
+    with_long_prompts(policy("disaggregated", 400), 150),
+]
+"""Policies by which short prompts pass long ones."""
+ALL = pytest.mark.parametrize(
+    "chosen", CHOICES + LIMITED, ids=lambda p: f"{p.name}-{p.chunk}-{p.long_chunk}"
+)
 POLICIES = pytest.mark.parametrize("chosen", CHOICES, ids=lambda p: f"{p.name}-{p.chunk}")
 
 
@@ -80,7 +89,7 @@ def driven(chosen, drawn, **more):
     return driver
 
 
-@POLICIES
+@ALL
 @given(drawn=REQUESTS)
 def test_every_token_passes_every_layer_once_and_in_order(chosen, drawn):
     driver = driven(chosen, drawn)
@@ -105,7 +114,7 @@ def test_under_layered_prefill_a_prompt_passes_each_layer_once_as_a_whole(drawn)
         assert [i for *_, layers in driver.passed[name] for i in layers] == list(range(LAYERS))
 
 
-@POLICIES
+@ALL
 @given(drawn=REQUESTS)
 def test_no_iteration_exceeds_its_prefill_budget(chosen, drawn):
     for iteration in driven(chosen, drawn).iterations:
@@ -130,7 +139,60 @@ def test_requests_are_read_in_the_order_of_arrival(chosen, drawn):
     assert driven(chosen, drawn).firsts == list(range(len(drawn)))
 
 
-@POLICIES
+@pytest.mark.parametrize("chosen", LIMITED, ids=lambda p: f"{p.name}-{p.long_chunk}")
+@given(drawn=REQUESTS)
+def test_long_prompts_leave_room_for_those_behind_them(chosen, drawn):
+    """Short prompts keep their order and so do long ones, of which an iteration has few tokens."""
+    driver = driven(chosen, drawn)
+    for iteration in driver.iterations:
+        segments = iteration.prefill.segments if iteration.prefill else ()
+        long = [s for s in segments if s.request.prompt_tokens - s.start > chosen.long_chunk]
+        assert len(long) <= chosen.long_prompts
+        assert all(segment.tokens <= chosen.long_chunk for segment in long)
+    begun = [s.request for i in driver.iterations if i.prefill for s in i.prefill.segments]
+    order = [request.name for request in dict.fromkeys(begun)]
+    is_long = [drawn[name][0] > chosen.long_chunk for name in order]
+    for kind in (True, False):
+        names = [name for name, own in zip(order, is_long, strict=True) if own == kind]
+        assert names == sorted(names)
+
+
+def test_a_short_prompt_is_read_beside_a_long_one_and_passes_one_that_waits():
+    driver = Driver(with_long_prompts(policy("chunked", 64), 32))
+    for name, prompt in enumerate((1000, 900, 20, 20)):
+        driver.scheduler.arrive(Request(name, prompt, 1))
+    iteration = driver.scheduler.next()
+    read = [(s.request.name, s.start, s.stop) for s in iteration.prefill.segments]
+    assert read == [(0, 0, 32), (2, 0, 20), (3, 0, 12)]
+    driver.carry_out(iteration)
+    assert driver.firsts == [2]
+    driver.drain()
+    assert driver.firsts == [2, 3, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "chunk", "prompts"),
+    [
+        (policy("chunked", 64), 64, None),
+        (policy("chunked", 64), 0, None),
+        (policy("chunked", 64), 8, 0),
+        (policy("chunked", 64), None, 2),
+        (policy("layered"), 64, None),
+    ],
+)
+def test_limits_that_limit_nothing_are_refused(chosen, chunk, prompts):
+    with pytest.raises(MeshcError) as caught:
+        with_long_prompts(chosen, chunk, prompts)
+    assert caught.value.diagnostics[0].code == "bad-argument"
+
+
+def test_a_part_of_a_long_prompt_has_as_many_tokens_as_prompts_are_cut_at():
+    limited = with_long_prompts(policy("chunked", 64), 6)
+    with pytest.raises(MeshcError, match="too short"):
+        Scheduler(limited, (1.0,), KV_TOKENS, multiple=8)
+
+
+@ALL
 @given(drawn=REQUESTS)
 def test_decoding_never_stalls(chosen, drawn):
     """A request gets a token in every iteration of its pool from its first token to its last."""
@@ -156,7 +218,7 @@ def test_with_one_group_and_one_chunk_all_policies_coincide(drawn):
     assert all(other == first for other in others)
 
 
-@POLICIES
+@ALL
 @given(drawn=REQUESTS, cancelled=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 60))))
 def test_a_cancelled_request_frees_its_memory(chosen, drawn, cancelled):
     driver = Driver(chosen)
@@ -183,7 +245,7 @@ def test_a_cancelled_request_frees_its_memory(chosen, drawn, cancelled):
     assert driver.scheduler.idle and driver.scheduler.held_tokens == 0
 
 
-@POLICIES
+@ALL
 @given(drawn=REQUESTS)
 def test_memory_and_requests_stay_within_their_limits(chosen, drawn):
     driver = Driver(chosen, kv_tokens=3100, most=2)

@@ -17,6 +17,7 @@ from meshc.backends.python.text import WIDTH, Argument, call
 from meshc.backends.python.views import Writer
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.affine.piecewise import MapPiece, range_name
+from meshc.ir.batch import request_axis
 from meshc.ir.core import Op
 from meshc.ir.module import Buffer, Channel, Module, Port
 from meshc.ir.ops.tile import Compute, Recv, channel_in, channel_out, scalars_of_rounds
@@ -46,6 +47,8 @@ def buffers(module: Module, writer: Writer) -> list[str]:
             layout.append(f"stacked={stacked}")
         if value in by_columns:
             layout.append("by_columns=True")
+        if buffer.role == "state" and (axis := request_axis(module, value)) is not None:
+            layout.append(f"requests={axis}")
         lines += _buffer(buffer, writer, value in used, written, layout)
     return lines
 

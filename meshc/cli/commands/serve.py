@@ -3,29 +3,46 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from functools import partial
 from types import ModuleType
+from typing import Any
 
 from meshc.cli.commands.serve_trace import compile_request, serve_request
 from meshc.cli.extras import module_of_extra
 from meshc.cli.progress import Progress
 from meshc.cli.watching import Watching
 from meshc.driver import load_any
-from meshc.driver.serving import opened_service
+from meshc.driver.serving import ServeRequest, opened_service
+from meshc.serving.endpoint.memory import share
 from meshc.serving.loop import Loop
 from meshc.support.diagnostics import Diagnostics, fail
 
-_EXIT_UNFINISHED = 1
+_EXIT_CUT = 1
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until a signal; 0 where all that ran was finished."""
+    """Serve until a signal; 0 where no request was cut."""
     if not 0 <= options.port <= 65535:
         fail("bad-argument", f"--port is {options.port}, not 0 to 65535")
     if not 0 <= options.finish_s <= 86400:
         fail("bad-argument", f"--finish-s is {options.finish_s}, not 0 to 86400")
     app, running = _library("app"), _library("running")
+    if not 0 <= options.waiting <= 1_000_000:
+        fail("bad-argument", f"--waiting is {options.waiting}, not 0 to 1000000")
     request = serve_request(options)
     request.chosen()
+    share()
+    with running.bound(options.port) as listener:
+        endpoint = _endpoint(options, request, app)
+        cut = running.run_endpoint(endpoint, listener, options.finish_s, partial(_say, endpoint))
+    if cut:
+        print(f"requests that were cut: {cut}", file=sys.stderr)
+    return _EXIT_CUT if cut else 0
+
+
+def _endpoint(options: argparse.Namespace, request: ServeRequest, app: ModuleType) -> Any:
+    """The model, compiled, and an ``Endpoint`` before it."""
     report = Diagnostics()
     with Progress() as progress:
         watching = Watching.of(options, progress)
@@ -40,15 +57,18 @@ def run(options: argparse.Namespace) -> int:
             )
         finally:
             watching.finish(report)
-    endpoint = app.Endpoint(
-        service.name, Loop(service.server()), service.tokenizer, service.eos, service.read_chat
+    return app.Endpoint(
+        service.name,
+        Loop(service.server(), options.waiting),
+        service.tokenizer,
+        service.eos,
+        service.read_chat,
+        service.another_tokenizer(),
     )
 
-    def ready(address: str) -> None:
-        print(f"serving {service.name} on {address}", flush=True)
 
-    finished = running.run_endpoint(endpoint, options.port, options.finish_s, ready)
-    return 0 if finished else _EXIT_UNFINISHED
+def _say(endpoint: Any, address: str) -> None:
+    print(f"serving {endpoint.model} on {address}", flush=True)
 
 
 def _library(name: str) -> ModuleType:

@@ -70,7 +70,13 @@ def run(options: argparse.Namespace) -> int:
 def serve_request(options: argparse.Namespace) -> ServeRequest:
     """How the flags say to serve."""
     return ServeRequest(
-        options.policy, options.chunk, options.groups, options.force, options.weights
+        options.policy,
+        options.chunk,
+        options.groups,
+        options.force,
+        options.weights,
+        long_chunk=options.long_chunk,
+        long_prompts=options.long_prompts,
     )
 
 
@@ -85,6 +91,8 @@ def _first(trace: Trace, count: int | None) -> Trace:
         return trace
     if count < 1:
         fail("bad-argument", f"--requests is {count}, not 1 or more")
+    if count > len(trace.pairs):
+        fail("bad-argument", f"--requests is {count}, but the trace has {len(trace.pairs)}")
     seconds = None if trace.seconds is None else trace.seconds[:count]
     return Trace(trace.pairs[:count], seconds)
 
@@ -154,6 +162,7 @@ def _object(
         "trace": options.trace,
         "policy": service.policy.name,
         "chunk": service.policy.chunk,
+        "long_chunk": service.policy.long_chunk,
         "batch": service.engine.requests,
         "compared_alone": options.compare_alone,
         "requests": [

@@ -10,7 +10,8 @@ from meshc.cli.flags.watching import add_watching
 
 _DESCRIPTION = """\
 Serve MODEL (as for compile) on the Python target behind an endpoint for completions on the loopback
-address, as clients of the OpenAI API know it, streaming included. Tokens are the most likely ones.
+address, as clients of the OpenAI API know it, streaming included. Tokens are drawn as a request
+says, at temperature 1 and top_p 1 where it is silent; temperature 0 takes the most likely ones.
 SIGTERM finishes what runs. Needs the extra 'serve'.
 """
 
@@ -28,6 +29,14 @@ def add_to(commands: Any) -> None:
         default=60,
         metavar="S",
         help="seconds that a signal leaves to what runs; default: %(default)s",
+    )
+    parser.add_argument(
+        "--waiting",
+        type=int,
+        default=512,
+        metavar="N",
+        help="requests that may wait beside those that run (--batch); others are answered with "
+        "429; default: %(default)s",
     )
     add_serving(parser)
     add_compiling(parser)

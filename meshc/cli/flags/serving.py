@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 
 def add_serving(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +21,7 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="prompt tokens of an iteration; default: 512, of combined 8192",
     )
+    add_long_prompts(group)
     group.add_argument(
         "--groups",
         default="",
@@ -30,4 +32,21 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--force", action="store_true", help="group layers of a dense model too")
     parser.add_argument(
         "--weights", metavar="PATH", help="a checkpoint; default: MODEL's own, or a package's"
+    )
+
+
+def add_long_prompts(group: Any) -> None:
+    """Add the flags that keep long prompts from holding up short ones."""
+    group.add_argument(
+        "--long-chunk",
+        type=int,
+        metavar="N",
+        help="a prompt with more than N tokens left to read is long: it gets at most N of an "
+        "iteration, and prompts behind it the rest; default: no limit",
+    )
+    group.add_argument(
+        "--long-prompts",
+        type=int,
+        metavar="N",
+        help="long prompts that are read at once, while shorter ones pass the others; default: 1",
     )

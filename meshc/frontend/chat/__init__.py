@@ -6,13 +6,12 @@
 
 from meshc.frontend.chat.conversation import Conversation, conversation_of, read_conversation
 from meshc.frontend.chat.rendering import Rendered, render_conversation, said_now
-from meshc.frontend.chat.template import ChatTemplate, check_special_tokens, find_chat_template
+from meshc.frontend.chat.template import ChatTemplate, find_chat_template
 
 __all__ = [
     "ChatTemplate",
     "Conversation",
     "Rendered",
-    "check_special_tokens",
     "conversation_of",
     "find_chat_template",
     "read_conversation",

@@ -16,11 +16,17 @@ _KEYS = ("role", "content", "name")
 _FORM = '{"messages": [{"role": "user", "content": "..."}, ...]}'
 
 
+Message = dict[str, str | list[dict[str, str]]]
+
+
 @dataclass(frozen=True)
 class Conversation:
-    """Messages in their order; each has the keys ``role`` and ``content`` and perhaps ``name``."""
+    """Messages in their order; each has the keys ``role`` and ``content`` and perhaps ``name``.
 
-    messages: tuple[dict[str, str], ...]
+    A content is a text, or a list of parts, objects with the ``type`` text and a ``text``.
+    """
+
+    messages: tuple[Message, ...]
 
     @classmethod
     def of(cls, user: str, system: str | None = None) -> Conversation:
@@ -32,8 +38,8 @@ class Conversation:
 def conversation_of(given: object) -> Conversation:
     """The conversation that a list of messages spells, as JSON has them in the OpenAI API.
 
-    The content of a message is a text, or a list of parts that are texts, which are put on lines
-    of their own. Raises ``chat-invalid`` for all else: nothing of a message is passed over.
+    Raises ``chat-invalid`` for messages with anything else than texts: nothing of a message is
+    passed over.
     """
     if not isinstance(given, list) or not 1 <= len(given) <= _MOST_MESSAGES:
         _invalid(f"there are no messages, a list of 1 to {_MOST_MESSAGES} objects")
@@ -57,7 +63,7 @@ def read_conversation(path: Path) -> Conversation:
     return conversation_of(text.value.get("messages"))
 
 
-def _message(number: int, given: object) -> dict[str, str]:
+def _message(number: int, given: object) -> Message:
     if not isinstance(given, dict):
         _invalid(f"message {number} is {brief(given)}, no object")
     present = {key: value for key, value in given.items() if value is not None}
@@ -69,23 +75,23 @@ def _message(number: int, given: object) -> dict[str, str]:
         _invalid(f"the role of message {number} is {brief(role)}, no name such as user")
     if name is not None and not isinstance(name, str):
         _invalid(f"the name of message {number} is {brief(name)}, no text")
-    found = {"role": role, "content": _content(number, present.get("content"))}
+    found: Message = {"role": role, "content": _content(number, present.get("content"))}
     return found if name is None else found | {"name": name}
 
 
-def _content(number: int, given: object) -> str:
+def _content(number: int, given: object) -> str | list[dict[str, str]]:
     if isinstance(given, str):
         return given
     if not isinstance(given, list) or not given:
         _invalid(f"the content of message {number} is {brief(given)}, no text")
-    return "\n".join(_part(number, part) for part in given)
+    return [_part(number, part) for part in given]
 
 
-def _part(number: int, given: object) -> str:
+def _part(number: int, given: object) -> dict[str, str]:
     text = given.get("text") if isinstance(given, dict) and given.keys() == {"type", "text"} else 0
     if not isinstance(text, str) or not isinstance(given, dict) or given["type"] != "text":
         _invalid(f"a part of message {number} is no text, and a model of texts reads no other")
-    return text
+    return {"type": "text", "text": text}
 
 
 def _invalid(reason: str) -> NoReturn:

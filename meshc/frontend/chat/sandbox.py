@@ -21,12 +21,13 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, TemplateSyntaxError, meta, nodes
+from jinja2 import Template, TemplateError, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension, LoopControlExtension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
+_MARK = "the text of a part"
 _FILE = "<template>"  # what Jinja calls a template that has no name
 
 
@@ -107,6 +108,50 @@ def environment(clock: Callable[[str], str]) -> ImmutableSandboxedEnvironment:
     return found
 
 
+def rendered(template: Template, variables: Mapping[str, Any], most: int) -> str:
+    """What ``template`` writes. Raises TooLongError beyond ``most`` characters."""
+    pieces, length = [], 0
+    for piece in template.generate(**variables):
+        pieces.append(piece)
+        length += len(piece)
+        if length > most:
+            raise TooLongError
+    return "".join(pieces)
+
+
+def with_contents(messages: list[Any], change: Callable[[list[Any]], Any]) -> list[Any]:
+    """``messages`` with ``change`` of the contents that are lists of parts."""
+    return [
+        {**one, "content": change(one["content"])} if isinstance(one["content"], list) else one
+        for one in messages
+    ]
+
+
+def joined(parts: list[Any]) -> str:
+    """The texts of ``parts`` on lines of their own, as llama.cpp gives them to a template that only
+    knows texts."""
+    return "\n".join(part["text"] for part in parts)
+
+
+def takes_parts(template: Template, variables: Mapping[str, Any], most: int) -> bool:
+    """Whether ``template`` writes the texts of contents that are lists of parts, and no more of
+    these: one that only knows texts fails, writes nothing, or writes the list as Python does."""
+
+    def marked(parts: list[Any]) -> list[Any]:
+        return [{**part, "text": _MARK} for part in parts]
+
+    messages = with_contents(variables["messages"], marked)
+    if messages == variables["messages"]:
+        return True  # there are no parts
+    try:
+        text = rendered(template, {**variables, "messages": messages}, most)
+    except (MemoryError, TooLongError):
+        raise
+    except Exception:
+        return False
+    return _MARK in text and repr({"text": _MARK})[1:-1] not in text
+
+
 def answer(asked: Mapping[str, Any]) -> dict[str, object]:
     """The ``text`` and whether it is ``dated``, or a ``fault``, with ``words`` and perhaps the
     ``line`` of the template."""
@@ -122,14 +167,10 @@ def answer(asked: Mapping[str, Any]) -> dict[str, object]:
         unknown = sorted(used & set(asked["unknown"]))
         if unknown:
             return {"fault": "unknown", "words": unknown[0]}
-        template = jinja.from_string(asked["template"])
-        pieces, length = [], 0
-        for piece in template.generate(**asked["variables"]):
-            pieces.append(piece)
-            length += len(piece)
-            if length > asked["most"]:
-                raise TooLongError
-        return {"text": "".join(pieces), "dated": bool(formats)}
+        template, variables = jinja.from_string(asked["template"]), asked["variables"]
+        if not takes_parts(template, variables, asked["most"]):
+            variables = {**variables, "messages": with_contents(variables["messages"], joined)}
+        return {"text": rendered(template, variables, asked["most"]), "dated": bool(formats)}
     except TooLongError:
         return {"fault": "length"}
     except MemoryError:

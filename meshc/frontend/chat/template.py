@@ -7,7 +7,6 @@ transformers; the keys of GGUF files are those of llama.cpp.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,37 +15,30 @@ from typing import NoReturn
 from meshc.frontend.checkpoints.fields import brief
 from meshc.frontend.checkpoints.files import read_bounded
 from meshc.frontend.checkpoints.gguf.header import GgufHeader, read_gguf_header
+from meshc.frontend.checkpoints.gguf.known_tokens import token_id
 from meshc.frontend.checkpoints.json_text import JsonText, read_json_object
-from meshc.frontend.checkpoints.tokenizer import Tokenizer, tokenizer_file
+from meshc.frontend.checkpoints.tokenizer import tokenizer_file
+from meshc.frontend.checkpoints.tokenizing.declared import CONFIG, SPECIAL, read_declared
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Source
 
 TEMPLATE_LIMIT_BYTES = 1 << 20
 """Published templates have up to some 30 KB."""
 _CONFIG_LIMIT_BYTES = 64 << 20
-_CONFIG = "tokenizer_config.json"
 _KEY = "chat_template"
 _GGUF_KEY = "tokenizer.chat_template"
 _GGUF_NAMES = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding"}
 """How the keys of GGUF files spell special tokens; one of them is spelled so in all files."""
-_ID = re.compile("[0-9]{1,9}")
-_SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
-# Tokenizers of these classes have no special tokens but those of the file; others have usual ones.
-_WITHOUT_USUAL = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
 
 
 @dataclass(frozen=True)
 class ChatTemplate:
     """A template, its variables beside messages (texts of special tokens by name), and
-    ``unknown``, special tokens that the model may have and that nothing names.
-
-    ``ids`` are the tokens that the model's files declare, by their texts.
-    """
+    ``unknown``, special tokens that the model may have and that nothing names."""
 
     source: Source
     variables: Mapping[str, str] = field(default_factory=dict)
     unknown: frozenset[str] = frozenset()
-    ids: Mapping[str, int] = field(default_factory=dict)
 
 
 def find_chat_template(path: Path, model: str) -> ChatTemplate:
@@ -54,32 +46,20 @@ def find_chat_template(path: Path, model: str) -> ChatTemplate:
     folder of the tokenizer, in ``chat_template.jinja``, the key ``chat_template`` of
     ``tokenizer_config.json`` or ``chat_template.json``, in this order.
 
-    Errors: ``chat-template-missing``, ``chat-template-invalid``, ``json-invalid``,
-    ``gguf-invalid``, ``checkpoint-unreadable``, ``tokenizer-not-found``.
+    Errors: ``chat-template-missing``, ``chat-template-invalid``, ``tokenizer-not-found``,
+    ``gguf-invalid`` and what :func:`read_declared` raises.
     """
     file = tokenizer_file(path)
     if file.suffix.lower() == ".gguf":
         return _of_gguf(read_gguf_header(file), model)
     folder = file.parent
-    present = os.path.isfile(folder / _CONFIG)
-    config = read_json_object(folder / _CONFIG, _CONFIG_LIMIT_BYTES, "file") if present else None
+    present = os.path.isfile(folder / CONFIG)
+    config = read_json_object(folder / CONFIG, _CONFIG_LIMIT_BYTES, "file") if present else None
     source = _source(folder, config)
     if source is None:
-        _missing(model, f"'{folder}' has no chat_template.jinja, and no {_KEY} in {_CONFIG}")
-    values = {} if config is None else config.value
-    return ChatTemplate(source, *_special_tokens(values), _declared(values))
-
-
-def check_special_tokens(template: ChatTemplate, tokenizer: Tokenizer) -> None:
-    """Raise ``tokenizer-mismatch`` where a token that the files declare beside the template is not
-    that token for ``tokenizer``, which would read its text as words."""
-    for text, token in template.ids.items():
-        if token not in tokenizer.encode_rendered(text):
-            fail(
-                "tokenizer-mismatch",
-                f"{_CONFIG} says that {brief(text)} is token {token}, and tokenizer.json does not",
-                help="the files belong to different models, or one of them was edited",
-            )
+        _missing(model, f"'{folder}' has no chat_template.jinja, and no {_KEY} in {CONFIG}")
+    declared = read_declared(folder)
+    return ChatTemplate(source, declared.texts, declared.unknown)
 
 
 def _source(folder: Path, config: JsonText | None) -> Source | None:
@@ -123,31 +103,6 @@ def _bounded(name: str, given: object) -> Source:
     return Source(name, given)
 
 
-def _special_tokens(values: Mapping[str, object]) -> tuple[dict[str, str], frozenset[str]]:
-    """Special tokens that ``tokenizer_config.json`` names, and names of those that its class of
-    tokenizers may have without the file saying so."""
-    extra = values.get("extra_special_tokens")
-    given = {**values, **extra} if isinstance(extra, dict) else dict(values)
-    texts = {key: _text(value) for key, value in given.items() if key.endswith("_token")}
-    usual = values.get("tokenizer_class") not in _WITHOUT_USUAL
-    unknown = frozenset(name for name in _SPECIAL if usual and name not in values)
-    return {key: text for key, text in texts.items() if text is not None}, unknown
-
-
-def _text(value: object) -> str | None:
-    """The text of a token: itself, or an object with its ``content``."""
-    found = value.get("content") if isinstance(value, dict) else value
-    return found if isinstance(found, str) else None
-
-
-def _declared(values: Mapping[str, object]) -> dict[str, int]:
-    """Tokens of ``added_tokens_decoder``, an object of tokens by their ids."""
-    given = values.get("added_tokens_decoder")
-    pairs = given.items() if isinstance(given, dict) else ()
-    found = {_text(value): int(key) for key, value in pairs if _ID.fullmatch(key)}
-    return {text: token for text, token in found.items() if text}
-
-
 def _of_gguf(header: GgufHeader, model: str) -> ChatTemplate:
     given = header.metadata.get(_GGUF_KEY)
     if given is None:
@@ -155,11 +110,11 @@ def _of_gguf(header: GgufHeader, model: str) -> ChatTemplate:
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     texts: dict[str, str] = {}
     for name, spelled in _GGUF_NAMES.items():
-        token = header.metadata.get(f"tokenizer.ggml.{spelled}_token_id")
-        if isinstance(tokens, list) and isinstance(token, int) and 0 <= token < len(tokens):
+        token = token_id(header.metadata, spelled)
+        if isinstance(tokens, list) and token is not None and 0 <= token < len(tokens):
             texts[f"{name}_token"] = tokens[token]
     source = _bounded(f"{header.path}, {_GGUF_KEY}", given)
-    return ChatTemplate(source, texts, frozenset(_SPECIAL) - texts.keys())
+    return ChatTemplate(source, texts, frozenset(SPECIAL) - texts.keys())
 
 
 def _missing(model: str, reason: str) -> NoReturn:

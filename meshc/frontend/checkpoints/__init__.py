@@ -5,6 +5,7 @@ traceback; files are bounded in size, depth and counts before anything is built 
 """
 
 from meshc.frontend.checkpoints.catalogue import catalogue_config, catalogue_names
+from meshc.frontend.checkpoints.checkpoint_files import checkpoint_config
 from meshc.frontend.checkpoints.config import (
     DynamicScaling,
     LinearScaling,
@@ -36,6 +37,7 @@ __all__ = [
     "YarnScaling",
     "catalogue_config",
     "catalogue_names",
+    "checkpoint_config",
     "config_from_gguf",
     "find_packaged_weights",
     "has_vocabulary",

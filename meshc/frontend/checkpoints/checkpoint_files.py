@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,7 +18,9 @@ from meshc.frontend.checkpoints.quantised.method import quantization_beside
 from meshc.frontend.checkpoints.quantised.tensors import QuantisedWeights
 from meshc.frontend.checkpoints.safetensors_reader import INDEX_NAME, read_safetensors, read_sharded
 from meshc.frontend.checkpoints.tensor_source import TensorSource
-from meshc.support.diagnostics import fail
+from meshc.frontend.checkpoints.tied_head import stores_own_head
+from meshc.frontend.families import family_named
+from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 # torch.save writes a zip archive; older versions and plain pickle start with a protocol byte.
@@ -30,23 +32,51 @@ _FREE_FIELDS = frozenset({"name", "max_positions", "bos_id", "eos_ids", "dtype"}
 def find_source(path: Path, config: ModelConfig) -> tuple[TensorSource, bool]:
     """The tensors at ``path``, and whether they have GGUF names. Errors: as `open_checkpoint`."""
     file = _weights_file(path) if os.path.isdir(path) else path
+    source, gguf_names = _opened(file)
+    beside = file.parent / "config.json"
+    if isinstance(source, GgufWeights):
+        _check_same_maths(config, config_from_header(source.header), str(file))
+    elif os.path.isfile(beside):
+        stored = read_config(beside)
+        if not config.tied_embeddings and stores_own_head(source, family_named(stored.family)):
+            stored = replace(stored, tied_embeddings=False)
+        _check_same_maths(config, stored, str(beside))
+    return source, gguf_names
+
+
+def _opened(file: Path) -> tuple[TensorSource, bool]:
+    """The tensors in ``file``, and whether they have GGUF names."""
     if file.suffix.lower() in _PICKLE_SUFFIXES:
         _refuse_pickle(file)
     stream, _ = open_regular(file, "weights file")
     with stream:
         start = stream.read(4)
     if file.suffix.lower() == ".gguf" or start == b"GGUF":
-        header = read_gguf_header(file)
-        _check_same_maths(config, config_from_header(header), str(file))
-        return GgufWeights(header), True
+        return GgufWeights(read_gguf_header(file)), True
     if start.startswith(_PICKLE_STARTS) and file.suffix.lower() != ".safetensors":
         _refuse_pickle(file)
     beside = file.parent / "config.json"
-    if os.path.isfile(beside):
-        _check_same_maths(config, read_config(beside), str(beside))
     source = read_sharded(file) if file.suffix.lower() == ".json" else read_safetensors(file)
     quantization = quantization_beside(beside) if os.path.isfile(beside) else None
     return (QuantisedWeights(source, quantization) if quantization else source), False
+
+
+def checkpoint_config(path: Path, diagnostics: Diagnostics | None = None) -> ModelConfig:
+    """As :func:`read_config`; a model whose weights, in the same folder, have a head of their own
+    is not tied, whatever its config says. Weights that cannot be read say nothing."""
+    config = read_config(path, diagnostics)
+    folder = path if os.path.isdir(path) else path.parent
+    if not config.tied_embeddings:
+        return config
+    try:
+        source, gguf_names = _opened(_weights_file(folder))
+        own = not gguf_names and stores_own_head(source, family_named(config.family))
+    except MeshcError:
+        return config
+    if own and diagnostics is not None:
+        message = "the config says that the head is the embedding, but the weights have another one"
+        diagnostics.remark("weights-own-head", f"{message}, which is used")
+    return replace(config, tied_embeddings=not own)
 
 
 def _weights_file(folder: Path) -> Path:

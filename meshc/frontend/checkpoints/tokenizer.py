@@ -6,20 +6,28 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import NoReturn, Protocol
 
 from meshc.frontend.checkpoints.config import ModelConfig
+from meshc.frontend.checkpoints.fields import brief
 from meshc.frontend.checkpoints.files import list_directory, read_bounded
 from meshc.frontend.checkpoints.gguf.header import read_gguf_header
 from meshc.frontend.checkpoints.gguf.vocabulary import has_gguf_vocabulary, read_gguf_vocabulary
-from meshc.frontend.checkpoints.tokenizer_engine import engine_from_json, engine_from_vocabulary
+from meshc.frontend.checkpoints.tokenizing.declared import read_declared
+from meshc.frontend.checkpoints.tokenizing.of_vocabulary import json_of_vocabulary
+from meshc.frontend.checkpoints.tokenizing.process import Opening, TokenizerProcess
 from meshc.support.diagnostics import fail
 
 TOKENIZER_LIMIT_BYTES = 64 << 20
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back, for one model."""
+    """Text to token ids and back, for one model.
+
+    All of it is done by a process with limits: a text that is too much for the tokenizer is
+    ``tokenizer-costly``, one that it fails on ``tokenizer-failed``. From any thread, one call at a
+    time.
+    """
 
     @property
     def bos_id(self) -> int | None:
@@ -29,11 +37,17 @@ class Tokenizer(Protocol):
     def eos_ids(self) -> tuple[int, ...]:
         """The ids that end a text."""
 
-    def encode(self, text: str) -> list[int]:
-        """The ids of ``text``, with bos in front where the model wants it."""
+    def encode(self, text: str, room: int | None = None) -> list[int]:
+        """The ids of ``text``, with bos in front where the model wants it.
 
-    def encode_rendered(self, text: str) -> list[int]:
-        """The ids of ``text``, which says itself where bos and other control tokens stand."""
+        Raises ``prompt-not-text``, ``tokenizer-mismatch`` for a token that the model does not have,
+        and ``prompt-too-long``, after the beginning of it, for a text that has at least twice as
+        many tokens as there is ``room`` for.
+        """
+
+    def encode_rendered(self, text: str, room: int | None = None) -> list[int]:
+        """The ids of ``text``, which says itself where bos and other control tokens stand. Raises
+        what :meth:`encode` does."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ``ids`` without control tokens."""
@@ -41,31 +55,55 @@ class Tokenizer(Protocol):
     def continuation(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
         """What ``ids`` add to the text of ``prompt``, leading space included."""
 
+    def control_text(self, token: int) -> str:
+        """The text of a control token, empty for any other."""
+
 
 @dataclass(frozen=True)
-class _EngineTokenizer:
-    """A tokenizer over one of the ``tokenizers`` package. ``prefix`` ids start every text."""
+class _Tokenizer:
+    """The tokenizer in ``process``, which lies at ``label``. ``prefix`` ids start every text, and
+    ids are below ``vocab``."""
 
-    engine: Any
+    process: TokenizerProcess
+    label: str
     prefix: tuple[int, ...]
     bos_id: int | None
     eos_ids: tuple[int, ...]
+    vocab: int
 
-    def encode(self, text: str) -> list[int]:
-        _check_unicode(text)
-        return [*self.prefix, *self.engine.encode(text).ids]
+    def encode(self, text: str, room: int | None = None) -> list[int]:
+        return [*self.prefix, *self._ids(text, True, room)]
 
-    def encode_rendered(self, text: str) -> list[int]:
+    def encode_rendered(self, text: str, room: int | None = None) -> list[int]:
+        return self._ids(text, False, room)
+
+    def _ids(self, text: str, around: bool, room: int | None) -> list[int]:
         _check_unicode(text)
-        return list(self.engine.encode(text, add_special_tokens=False).ids)
+        ids = self.process.encode(text, around, room)
+        largest = max(ids, default=-1)
+        if largest >= self.vocab:
+            self.mismatch(f"makes the token {largest} of the prompt")
+        return ids
+
+    def mismatch(self, what: str) -> NoReturn:
+        """Raise ``tokenizer-mismatch``."""
+        fail(
+            "tokenizer-mismatch",
+            f"'{self.label}' {what}, and the model has only {self.vocab} tokens",
+            help="the tokenizer belongs to another model, or tokens were added to it alone",
+        )
 
     def decode(self, ids: Sequence[int]) -> str:
-        return str(self.engine.decode(list(ids), skip_special_tokens=True))
+        (text,) = self.process.decode([ids])
+        return text
 
     def continuation(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
         # Some decoders drop the space in front of the first token, so ids alone would lose it.
-        before, whole = self.decode(prompt), self.decode([*prompt, *ids])
-        return whole[len(before) :] if whole.startswith(before) else self.decode(ids)
+        before, whole, alone = self.process.decode([prompt, [*prompt, *ids], ids])
+        return whole[len(before) :] if whole.startswith(before) else alone
+
+    def control_text(self, token: int) -> str:
+        return self.process.special.get(token, "")
 
 
 def _check_unicode(text: str) -> None:
@@ -85,21 +123,19 @@ def load_tokenizer(path: str | Path, config: ModelConfig) -> Tokenizer:
 
     ``path`` is a GGUF file, a ``tokenizer.json``, a directory with one of these, or any file
     beside a ``tokenizer.json``. Errors: ``tokenizer-not-found``, ``tokenizer-invalid``,
-    ``tokenizer-unsupported``, ``tokenizer-mismatch``, ``gguf-invalid``,
-    ``checkpoint-unreadable``, ``missing-extra``.
+    ``tokenizer-unsupported``, ``tokenizer-mismatch``, ``tokenizer-costly``, ``json-invalid``,
+    ``gguf-invalid``, ``checkpoint-unreadable``, ``missing-extra``.
     """
     file = tokenizer_file(Path(path))
-    if file.suffix.lower() == ".gguf":
-        tokenizer = _from_gguf(file, config)
-    else:
-        tokenizer = _from_json(file, config)
-    largest = max(tokenizer.engine.get_vocab(with_added_tokens=True).values(), default=0)
-    if largest >= config.vocab:
-        fail(
-            "tokenizer-mismatch",
-            f"'{file}' has a token of id {largest}, '{config.name}' only {config.vocab} tokens",
-            help="the tokenizer belongs to another model",
-        )
+    opening, prefix = _from_gguf(file) if file.suffix.lower() == ".gguf" else (_from_json(file), ())
+    process = TokenizerProcess(opening, str(file))
+    for number, facts in opening.declared:
+        _check_declared(file, process, str(facts["content"]), number)
+    ids = config.bos_id, config.eos_ids
+    tokenizer = _Tokenizer(process, str(file), prefix, *ids, config.vocab)
+    if process.largest >= config.vocab:
+        tokenizer.mismatch(f"has a token of id {process.largest}")
+    tokenizer.encode("")  # what it puts around every text
     return tokenizer
 
 
@@ -131,15 +167,16 @@ def tokenizer_file(path: Path) -> Path:
     )
 
 
-def _from_gguf(file: Path, config: ModelConfig) -> _EngineTokenizer:
+def _from_gguf(file: Path) -> tuple[Opening, tuple[int, ...]]:
+    """The tokenizer in a GGUF file, and the ids in front of every text."""
     vocabulary = read_gguf_vocabulary(read_gguf_header(file))
-    engine = engine_from_vocabulary(vocabulary, str(file))
     bos = vocabulary.bos_id
     prefix = (bos,) if vocabulary.add_bos and bos is not None else ()
-    return _EngineTokenizer(engine, prefix, config.bos_id, config.eos_ids)
+    return Opening(json_of_vocabulary(vocabulary, str(file))), prefix
 
 
-def _from_json(file: Path, config: ModelConfig) -> _EngineTokenizer:
+def _from_json(file: Path) -> Opening:
+    """The tokenizer in a ``tokenizer.json``, with the tokens that files beside it declare."""
     raw = read_bounded(file, TOKENIZER_LIMIT_BYTES, "tokenizer")
     try:
         text = raw.decode("utf-8")
@@ -149,5 +186,18 @@ def _from_json(file: Path, config: ModelConfig) -> _EngineTokenizer:
             f"'{file}' is not valid: byte {error.start} is not UTF-8",
             help="get the file again",
         )
-    # The file's own post-processor adds bos.
-    return _EngineTokenizer(engine_from_json(text, str(file)), (), config.bos_id, config.eos_ids)
+    found = read_declared(file.parent)
+    declared = tuple(found.by_id.items())
+    return Opening(text, declared, list(found.named.values()), found.further, found.own_first)
+
+
+def _check_declared(file: Path, process: TokenizerProcess, text: str, number: int) -> None:
+    """Raise ``tokenizer-mismatch`` for a token that has another id than it is declared with."""
+    found = process.ids.get(text)
+    if found != number:
+        fail(
+            "tokenizer-mismatch",
+            f"a file beside '{file}' says that {brief(text)} is token {number}, and for the "
+            f"tokenizer it is {found}",
+            help="the files belong to different models, or one of them was edited",
+        )

@@ -15,8 +15,10 @@ from meshc.frontend.checkpoints.checkpoint_files import find_source
 from meshc.frontend.checkpoints.config import SIZE_LIMITS, ModelConfig
 from meshc.frontend.checkpoints.fields import MESSAGE_LIMIT
 from meshc.frontend.checkpoints.logical import LogicalTensor, logical_tensors
+from meshc.frontend.checkpoints.quantised.making import quantised
 from meshc.frontend.checkpoints.stored_layout import StoredLayout
 from meshc.frontend.checkpoints.tensor_source import Part, TensorSource
+from meshc.frontend.checkpoints.tied_head import stored_head, stores_own_head
 from meshc.frontend.families import family_named
 from meshc.ir.codes import CODE_FORMATS, CODES, CodeFormat
 from meshc.support.diagnostics import Diagnostics, fail
@@ -140,6 +142,28 @@ class Checkpoint:
         ]
         return np.stack(layers) if tensor.per_layer else layers[0]
 
+    def can_make(self, name: str, form: CodeFormat) -> bool:
+        """Whether codes in ``form`` can be made of the tensor ``name``: files hold whole groups of
+        numbers, or of codes that cannot be kept."""
+        tensor = self._logical[name]
+        layers = range(self._count(tensor) if tensor.per_layer else 1)
+        stored = [each for layer in layers for each in tensor.stored_names(layer)]
+        kept = any(self.source.tensors[each].kept for each in stored)
+        return not (kept or tensor.parts) and tensor.layout.by_groups(form.group) is not None
+
+    def make_kept(self, name: str, form: CodeFormat, part: str) -> np.ndarray:
+        """As :meth:`read_kept`, of codes in ``form`` that are made of the numbers of the tensor."""
+        tensor = self._logical[name]
+        fewer = tensor.layout.by_groups(form.group)
+        assert fewer is not None
+        pairs = zip(tensor.layout.shape(), fewer.shape(), strict=True)
+        (axis,) = (at for at, (whole, groups) in enumerate(pairs) if whole != groups)
+        layers = [
+            quantised(self._read(tensor, layer), axis, form).part(part)
+            for layer in range(self._count(tensor) if tensor.per_layer else 1)
+        ]
+        return np.stack(layers) if tensor.per_layer else layers[0]
+
     def read_layer(self, name: str, layer: int) -> np.ndarray:
         """One layer of the per-layer tensor ``name``: float32, C-contiguous.
 
@@ -253,11 +277,12 @@ def _check_tensor(
 def _check_surplus(
     source: TensorSource, config: ModelConfig, surplus: list[str], found: Diagnostics
 ) -> None:
-    if config.tied_embeddings and "lm_head.weight" in surplus:
-        # Some writers store the tied head a second time; Hugging Face ignores it as well.
-        surplus.remove("lm_head.weight")
-        message = "'lm_head.weight' is not read: the embedding is tied"
-        found.remark("weights-unused-tensor", message)
+    family = family_named(config.family)
+    head = stored_head(source, family) if config.tied_embeddings else ""
+    if head in surplus and not stores_own_head(source, family):
+        # Some writers store the tied head a second time.
+        surplus.remove(head)
+        found.remark("weights-unused-tensor", f"'{head}' is not read: it is the embedding")
     if surplus:
         found.error(
             "weights-surplus-tensor",

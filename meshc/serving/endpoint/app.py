@@ -1,114 +1,48 @@
-"""The endpoint: completions, chats, models, health, and errors, in the words of the OpenAI API."""
+"""The endpoint: completions, chats, models and health, in the words of the OpenAI API."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from meshc.serving.endpoint.asked import Asked, ReadChat, Refused, asked, asked_chat
+from meshc.serving.endpoint.answers import Answers, Piece
+from meshc.serving.endpoint.asked import Asked, ReadChat, asked, asked_chat
+from meshc.serving.endpoint.bodies import Bodies, check_sender
 from meshc.serving.endpoint.forms import CHAT, COMPLETION, Form
-from meshc.serving.loop import Loop, News
-from meshc.serving.sampling import Sampler
-from meshc.serving.texts import Flow, Tokenizer
-from meshc.support.diagnostics import MeshcError
+from meshc.serving.endpoint.limits import Limits
+from meshc.serving.endpoint.refusals import (
+    Json,
+    Refused,
+    http_error,
+    hung_up,
+    refused,
+)
+from meshc.serving.endpoint.threads import in_thread
+from meshc.serving.loop import FullError, Loop
+from meshc.serving.texts import Tokenizer
 
-LARGEST_BODY = 8 << 20
-_RENDERED_AT_ONCE = 2
-"""Chats whose template is filled in at once, each by a process of its own."""
 LOOPBACK = ("127.0.0.1", "localhost")
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A piece of the answer at ``index``: text that is final, the token, and why it ends or
-    ``""``."""
-
-    index: int
-    text: str
-    token: int
-    reason: str
-
-
-@dataclass
-class Answers:
-    """The requests of one completion in the loop, of which an event loop hears."""
-
-    loop: Loop
-    tokenizer: Tokenizer | None
-    eos: Sequence[int]
-    wanted: Asked
-    names: dict[int, int] = field(default_factory=dict)
-    count: int = 0
-
-    async def pieces(self) -> AsyncIterator[Piece]:
-        """Pieces of all answers as they come. Whoever stops listening cancels what is left.
-
-        Raises :class:`Refused`, before the first piece for what cannot be served.
-        """
-        news: asyncio.Queue[tuple[int, News]] = asyncio.Queue()
-        here = asyncio.get_running_loop()
-        flows = [Flow(self.tokenizer, p, self.wanted.stops) for p in self.wanted.prompts]
-
-        def listener(index: int, one: News) -> None:
-            here.call_soon_threadsafe(news.put_nowait, (index, one))
-
-        try:
-            for index, prompt in enumerate(self.wanted.prompts):
-                hears = lambda one, index=index: listener(index, one)  # noqa: E731
-                choose = Sampler(self.wanted.sampling, self.wanted.seed, index)
-                self.names[index] = self.loop.submit(
-                    prompt, self.wanted.most, self.eos, hears, choose
-                )
-            while self.names:
-                index, one = await news.get()
-                if index in self.names:
-                    yield self._piece(index, one, flows[index])
-        except MeshcError as error:
-            raise Refused(400, error.diagnostics[0].message, "prompt") from None
-        finally:
-            for name in self.names.values():
-                self.loop.cancel(name)
-
-    def _piece(self, index: int, one: News, flow: Flow) -> Piece:
-        if one.token is None:
-            del self.names[index]
-            raise Refused(500, one.words)
-        self.count += 1
-        text = flow.push(one.token, bool(one.reason), shown=one.reason != "stop")
-        reason: str = one.reason
-        if flow.stopped:
-            reason = "stop"
-        if reason:
-            name = self.names.pop(index)
-            if not one.reason:
-                self.loop.cancel(name)
-        return Piece(index, text, one.token, reason)
-
-    def usage(self) -> dict[str, int]:
-        """Tokens read and written."""
-        read = sum(len(prompt) for prompt in self.wanted.prompts)
-        return {
-            "prompt_tokens": read,
-            "completion_tokens": self.count,
-            "total_tokens": read + self.count,
-        }
 
 
 class Endpoint:
     """Answers for ``model`` from ``loop``; a token in ``eos`` ends a text.
 
-    ``read_chat`` makes token ids of messages; it is called in other threads."""
+    ``tokenizer`` and ``read_chat`` make token ids of texts and messages, ``speller`` (by default
+    the former) text of tokens. They are called in other threads, which may wait for them; the
+    event loop never does."""
 
     def __init__(
         self,
@@ -117,9 +51,15 @@ class Endpoint:
         tokenizer: Tokenizer | None,
         eos: Sequence[int],
         read_chat: ReadChat,
+        speller: Tokenizer | None = None,
+        limits: Limits | None = None,
     ) -> None:
-        self.model, self.loop, self.tokenizer, self.eos = model, loop, tokenizer, eos
-        self._read_chat, self._rendering = read_chat, asyncio.Semaphore(_RENDERED_AT_ONCE)
+        self.model, self.loop, self.eos = model, loop, eos
+        self.limits = limits or Limits()
+        self._tokenizer, self._speller = tokenizer, speller or tokenizer
+        self._read_chat, self._bodies = read_chat, Bodies(self.limits)
+        self._reading = asyncio.Semaphore(self.limits.at_once)
+        self._answers: set[Answers] = set()
         self.created = int(time.time())
         self._answered = 0
 
@@ -135,13 +75,27 @@ class Endpoint:
             ],
             # A page in a browser must not reach the server under a name of its own.
             middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK))],
-            exception_handlers={Refused: _refused, HTTPException: _http_error},
+            exception_handlers={
+                Refused: refused,
+                HTTPException: http_error,
+                ClientDisconnect: hung_up,
+            },
         )
+
+    def close(self) -> None:
+        """Take no more requests; those that are there whole are answered."""
+        self._bodies.close()
+
+    def cut(self) -> None:
+        """Let the requests end where they are, with words."""
+        self._bodies.cut.set()
+        for answers in self._answers:
+            answers.cut()
 
     async def health(self, request: Request) -> Response:
         """How many requests there are."""
         scheduler = self.loop.server.scheduler
-        return JSONResponse(
+        return Json(
             {
                 "status": "ok",
                 "decoding": scheduler.decoding,
@@ -152,35 +106,31 @@ class Endpoint:
 
     async def models(self, request: Request) -> Response:
         """The one model."""
-        return JSONResponse({"object": "list", "data": [self._model()]})
+        return Json({"object": "list", "data": [self._model()]})
 
     async def one_model(self, request: Request) -> Response:
         """The model by its name."""
         if request.path_params["name"] != self.model:
             raise Refused(404, "there is no such model here", "model")
-        return JSONResponse(self._model())
+        return Json(self._model())
 
     def _model(self) -> dict[str, object]:
         return {"id": self.model, "object": "model", "created": self.created, "owned_by": "meshc"}
 
     async def completions(self, request: Request) -> Response:
         """Texts behind prompts, at once or piece by piece."""
-        encode = self.tokenizer.encode if self.tokenizer else None
-        wanted = asked(await _body(request), self.model, encode)
-        return await self._answer(request, wanted, COMPLETION)
+        return await self._served(request, asked, COMPLETION)
 
     async def chats(self, request: Request) -> Response:
         """The next message of a conversation, at once or piece by piece."""
-        encode = self.tokenizer.encode if self.tokenizer else None
-        body, capacity = await _body(request), self.loop.server.engine.capacity
-        async with self._rendering:
-            wanted = await asyncio.to_thread(
-                asked_chat, body, self.model, encode, self._read_chat, capacity
-            )
-        return await self._answer(request, wanted, CHAT)
+        return await self._served(request, partial(asked_chat, read=self._read_chat), CHAT)
 
-    async def _answer(self, request: Request, wanted: Asked, form: Form) -> Response:
-        answers = Answers(self.loop, self.tokenizer, self.eos, wanted)
+    async def _served(self, request: Request, read: Callable[..., Asked], form: Form) -> Response:
+        check_sender(request)
+        if self.loop.full:
+            raise Refused(429, str(FullError()))
+        wanted = await self._wanted(request, read)
+        answers = Answers(self.loop, self._speller, self.eos, wanted)
         self._answered += 1
         head: dict[str, object] = {
             "id": f"{form.prefix}-{self._answered}",
@@ -188,52 +138,75 @@ class Endpoint:
             "created": int(time.time()),
             "model": self.model,
         }
+        pieces = self._listed(answers)
         if not wanted.stream:
-            return await self._whole(request, answers, head, form)
-        pieces = answers.pieces()
-        first = await anext(pieces)  # what cannot be served has a status of its own
-        return StreamingResponse(
-            _events(first, pieces, answers, head, form), media_type="text/event-stream"
+            async with aclosing(pieces):
+                return await self._bodies.while_there(request, _whole(pieces, answers, head, form))
+        # What cannot be served has a status of its own.
+        first = await self._bodies.while_there(request, anext(pieces))
+        return _Stream(_events(first, pieces, answers, head, form))
+
+    async def _wanted(self, request: Request, read: Callable[..., Asked]) -> Asked:
+        """What ``request`` asks for, read a few at a time."""
+        encode = self._tokenizer.encode if self._tokenizer else None
+        room = self.loop.server.engine.capacity
+
+        async def reading(body: bytes) -> Asked:
+            async with self._reading:
+                return await in_thread(read, body, self.model, encode, room, self.limits.values)
+
+        async with self._bodies.of(request) as body:
+            return await self._bodies.while_there(request, reading(body))
+
+    async def _listed(self, answers: Answers) -> AsyncGenerator[Piece, None]:
+        """The pieces of ``answers``, of which :meth:`cut` knows as long as they come."""
+        self._answers.add(answers)
+        try:
+            async with aclosing(answers.pieces()) as pieces:
+                async for piece in pieces:
+                    yield piece
+        finally:
+            self._answers.discard(answers)
+
+
+class _Stream(StreamingResponse):  # type: ignore[misc]
+    """Server-sent events. They end with the connection, wherever they are."""
+
+    media_type = "text/event-stream"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self.body_iterator.aclose()
+
+
+async def _whole(
+    pieces: AsyncGenerator[Piece, None], answers: Answers, head: dict[str, object], form: Form
+) -> Response:
+    """All texts in one object."""
+    found: list[list[Piece]] = [[] for _ in answers.wanted.prompts]
+    async for piece in pieces:
+        found[piece.index].append(piece)
+    choices = [
+        form.choice(
+            index,
+            "".join(piece.text for piece in own),
+            [piece.token for piece in own],
+            own[-1].reason,
         )
-
-    async def _whole(
-        self, request: Request, answers: Answers, head: dict[str, object], form: Form
-    ) -> Response:
-        """All texts in one object. A client that hangs up cancels them."""
-
-        async def collected() -> list[list[Piece]]:
-            found: list[list[Piece]] = [[] for _ in answers.wanted.prompts]
-            async for piece in answers.pieces():
-                found[piece.index].append(piece)
-            return found
-
-        work = asyncio.ensure_future(collected())
-        gone = asyncio.ensure_future(_hung_up(request))
-        done, _ = await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if work not in done:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
-            return Response(status_code=499)
-        gone.cancel()
-        choices = [
-            form.choice(
-                index,
-                "".join(piece.text for piece in own),
-                [piece.token for piece in own],
-                own[-1].reason,
-            )
-            for index, own in enumerate(work.result())
-        ]
-        return JSONResponse({**head, "choices": choices, "usage": answers.usage()})
+        for index, own in enumerate(found)
+    ]
+    return Json({**head, "choices": choices, "usage": answers.usage()})
 
 
 async def _events(
     first: Piece,
-    pieces: AsyncIterator[Piece],
+    pieces: AsyncGenerator[Piece, None],
     answers: Answers,
     head: dict[str, object],
     form: Form,
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[bytes, None]:
     """Server-sent events: one for each piece, counts if they are wanted, and the end."""
     try:
         yield _event(first, head, form, True)
@@ -241,49 +214,18 @@ async def _events(
             yield _event(piece, head, form, False)
         if answers.wanted.usage:
             yield _line({**head, "choices": [], "usage": answers.usage()})
-        yield "data: [DONE]\n\n"
+        yield b"data: [DONE]\n\n"
     except Refused as reason:
-        yield _line(_error(reason.status, reason.words, reason.field))
+        yield _line(reason.value())
     finally:
-        await pieces.aclose()  # type: ignore[attr-defined]
+        await pieces.aclose()
 
 
-def _event(piece: Piece, head: dict[str, object], form: Form, first: bool) -> str:
+def _event(piece: Piece, head: dict[str, object], form: Form, first: bool) -> bytes:
     choice = form.part(piece.index, piece.text, [piece.token], piece.reason, first)
     return _line({**head, "choices": [choice]})
 
 
-def _line(value: object) -> str:
-    return f"data: {json.dumps(value, ensure_ascii=False)}\n\n"
-
-
-async def _body(request: Request) -> bytes:
-    """The body. Raises :class:`Refused` for a large one."""
-    parts, size = [], 0
-    async for part in request.stream():
-        parts.append(part)
-        size += len(part)
-        if size > LARGEST_BODY:
-            raise Refused(413, f"a request has at most {LARGEST_BODY} bytes")
-    return b"".join(parts)
-
-
-async def _hung_up(request: Request) -> None:
-    """Return when the client is gone."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)
-    return JSONResponse(_error(error.status, error.words, error.field), error.status)
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return JSONResponse(_error(error.status_code, error.detail, None), error.status_code)
-
-
-def _error(status: int, words: str, field: str | None) -> dict[str, object]:
-    kind = "server_error" if status >= 500 else "invalid_request_error"
-    return {"error": {"message": words, "type": kind, "param": field, "code": None}}
+def _line(value: object) -> bytes:
+    text = json.dumps(value, ensure_ascii=False)
+    return f"data: {text}\n\n".encode("utf-8", "backslashreplace")

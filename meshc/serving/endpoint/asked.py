@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from meshc.serving.endpoint.refusals import Refused
 from meshc.serving.sampling import Sampling
 from meshc.support.diagnostics import MeshcError
 
@@ -14,17 +15,11 @@ MOST_PROMPTS = 128
 MOST_STOPS = 4
 USUAL_TOKENS = 16
 
-Encode = Callable[[str], list[int]]
-ReadChat = Callable[[object], list[int]]
-"""From messages, as JSON has them, to token ids. Raises ``MeshcError``."""
-
-
-class Refused(Exception):
-    """A request that is answered with the HTTP ``status`` and words; ``field`` is at fault."""
-
-    def __init__(self, status: int, words: str, field: str | None = None) -> None:
-        super().__init__(words)
-        self.status, self.words, self.field = status, words, field
+Encode = Callable[[str, int], list[int]]
+"""From a text to token ids, for so many of which there is room: a text that surely has more need
+not be read to its end. Raises ``MeshcError``."""
+ReadChat = Callable[[object, int], list[int]]
+"""The same from messages, as JSON has them."""
 
 
 @dataclass(frozen=True)
@@ -80,40 +75,49 @@ _NEUTRAL_OF_A_CHAT: dict[str, tuple[Any, ...]] = {
 }
 
 
-def asked(body: bytes, model: str, encode: Encode | None) -> Asked:
-    """What ``body`` asks of ``model``; ``encode`` turns a text into ids, None where nothing does.
+def asked(body: bytes, model: str, encode: Encode | None, room: int, values: int) -> Asked:
+    """What ``body``, of about ``values`` values at most, asks of ``model``; ``encode`` turns a text
+    into ids, None where nothing does. A request has room for ``room`` tokens.
 
-    Raises :class:`Refused`: 400 for what is no such object, 404 for another model.
+    Raises :class:`Refused`: 400 for what is no such object, 404 for another model, 413 for more
+    values.
     """
-    given = _given(body, model, _OF_A_PROMPT, _NEUTRAL)
-    prompts = _prompts(given.get("prompt"), encode)
+    given = _given(body, model, values, _OF_A_PROMPT, _NEUTRAL)
+    prompts = _prompts(given.get("prompt"), encode, room)
     return _asked(given, prompts, _most(given, "max_tokens", USUAL_TOKENS), encode)
 
 
 def asked_chat(
-    body: bytes, model: str, encode: Encode | None, read: ReadChat, capacity: int
+    body: bytes, model: str, encode: Encode | None, room: int, values: int, read: ReadChat
 ) -> Asked:
     """The same of a chat, whose messages ``read`` turns into ids. An answer has the room that is
-    left of ``capacity`` tokens where nobody says how long it may be."""
-    given = _given(body, model, _OF_A_CHAT, _NEUTRAL_OF_A_CHAT)
+    left of ``room`` tokens where nobody says how long it may be."""
+    given = _given(body, model, values, _OF_A_CHAT, _NEUTRAL_OF_A_CHAT)
     names = ("max_completion_tokens", "max_tokens")
     lengths = [name for name in names if given.get(name) is not None]
     if len({json.dumps(given[name]) for name in lengths}) > 1:
         raise Refused(400, "max_tokens and max_completion_tokens differ", "max_tokens")
     try:
-        prompt = tuple(read(given.get("messages")))
+        prompt = tuple(read(given.get("messages"), room))
     except MeshcError as error:
         raise Refused(400, error.diagnostics[0].message, "messages") from None
-    room = max(1, capacity + 1 - len(prompt))
-    most = _most(given, lengths[0] if lengths else "max_tokens", room)
+    left = max(1, room + 1 - len(prompt))
+    most = _most(given, lengths[0] if lengths else "max_tokens", left)
     return _asked(given, (prompt,), most, encode)
 
 
 def _given(
-    body: bytes, model: str, known: Collection[str], neutral: Mapping[str, tuple[Any, ...]]
+    body: bytes,
+    model: str,
+    values: int,
+    known: Collection[str],
+    neutral: Mapping[str, tuple[Any, ...]],
 ) -> dict[str, Any]:
     """The object in ``body`` for ``model``, with settings that are ``known``, or have one of their
     ``neutral`` values."""
+    # Before it is read: small values take many times the memory of their text.
+    if sum(map(body.count, (b",", b"[", b"{"))) > values:
+        raise Refused(413, f"a request has at most {values} values")
     try:
         given = json.loads(body)
     except (ValueError, RecursionError):
@@ -153,7 +157,7 @@ def _asked(
     )
 
 
-def _prompts(given: object, encode: Encode | None) -> tuple[tuple[int, ...], ...]:
+def _prompts(given: object, encode: Encode | None, room: int) -> tuple[tuple[int, ...], ...]:
     """A text, texts, token ids, or several lists of these."""
     if isinstance(given, str) or (isinstance(given, list) and _are_ids(given)):
         given = [given]
@@ -161,21 +165,28 @@ def _prompts(given: object, encode: Encode | None) -> tuple[tuple[int, ...], ...
         raise Refused(
             400, f"prompt is no text, token ids, or 1 to {MOST_PROMPTS} of these", "prompt"
         )
-    return tuple(_prompt(one, encode) for one in given)
+    return tuple(_prompt(one, encode, room) for one in given)
 
 
-def _prompt(given: object, encode: Encode | None) -> tuple[int, ...]:
+def _prompt(given: object, encode: Encode | None, room: int) -> tuple[int, ...]:
     if isinstance(given, list) and _are_ids(given):
         return tuple(given)
     if not isinstance(given, str) or not given:
         raise Refused(400, "a prompt is a text or token ids, not empty", "prompt")
     if encode is None:
         raise Refused(400, "the model has no tokenizer: give token ids", "prompt")
+    _check_unicode(given, "prompt")
     try:
-        given.encode("utf-8")
+        return tuple(encode(given, room))
+    except MeshcError as error:
+        raise Refused(400, error.diagnostics[0].message, "prompt") from None
+
+
+def _check_unicode(text: str, field: str) -> None:
+    try:
+        text.encode("utf-8")
     except UnicodeEncodeError:
-        raise Refused(400, "the prompt is not valid Unicode", "prompt") from None
-    return tuple(encode(given))
+        raise Refused(400, f"the text of {field} is not valid Unicode", field) from None
 
 
 def _are_ids(given: list[object]) -> bool:
@@ -221,6 +232,8 @@ def _stops(given: object, encode: Encode | None) -> tuple[str, ...]:
         raise Refused(400, "a text to stop at is not empty", "stop")
     if texts and encode is None:
         raise Refused(400, "the model has no tokenizer, so no text to stop at", "stop")
+    for text in texts:
+        _check_unicode(text, "stop")
     return tuple(texts)
 
 

@@ -196,3 +196,21 @@ def test_halves_are_rounded_when_they_are_stored():
     assert half.memory.array.dtype == np.float32
     np.testing.assert_array_equal(half.memory.array[0], np.float32(np.float16(1 / 3)))
     np.testing.assert_array_equal(half.memory.array[1], 0)
+
+
+def test_the_state_of_one_request_is_forgotten_alone():
+    phase = Phase(Fabric(runtime_wafer(ROWS, COLUMNS)), "decode")
+    kept = phase.buffer("kept", "f32", 2, 3, 4, role="state", requests=1)
+    phase.runs(lambda: None).load({})
+    kept.memory.array[...] = np.nan
+    phase.reset(1)
+    assert (kept.memory.array[:, :, 1] == 0).all() and np.isnan(
+        kept.memory.array[:, :, [0, 2]]
+    ).all()
+    phase.reset()
+    assert (kept.memory.array == 0).all()
+    shared = Phase(Fabric(runtime_wafer(ROWS, COLUMNS)), "decode")
+    shared.buffer("kept", "f32", 4, role="state")
+    shared.runs(lambda: None).load({})
+    with pytest.raises(ValueError, match="not kept by request"):
+        shared.reset(1)

@@ -197,7 +197,7 @@ def test_control_tokens_are_read_as_such_and_bos_once(folder):
     assert ids == by_hand("<s>", "<turn>", "user\nhi", "</turn>", "\n", "<turn>", "model\n")
     declared = {"3": {"content": "<|head|>"}, "58": {"content": "<new>"}}
     write_tokenizer(folder, chat_template=TURNS, added_tokens_decoder=declared)
-    found = refused("tokenizer-mismatch", open_chat, folder, tokenizer, "m")
+    found = refused("tokenizer-mismatch", load_tokenizer, folder, read_config(folder))
     assert '"<new>" is token 58' in found.message
 
 
@@ -217,6 +217,44 @@ def test_control_tokens_are_read_as_such_and_bos_once(folder):
 )
 def test_messages_that_are_none(messages, words):
     assert words in refused("chat-invalid", conversation_of, messages).message
+
+
+PARTS = [
+    {"role": "system", "content": "s"},
+    {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+]
+LOOP = "{% for part in m.content %}[{{ part.text }}]{% endfor %}"
+EITHER = "{% if m.content is string %}{{ m.content }}{% else %}" + LOOP + "{% endif %}"
+CHOSEN = (
+    "{{ m.content | selectattr('type', 'equalto', 'text') | map(attribute='text') | join('+') }}"
+)
+
+
+@pytest.mark.parametrize(
+    ("one", "wanted"),
+    [
+        ("{{ m.content }}", "s;a\nb;"),
+        ("{{ m.content.strip() }}", "s;a\nb;"),
+        ("{{ 'x' + m.content }}", "xs;xa\nb;"),
+        ("{{ m.content | trim }}", "s;a\nb;"),
+        ("{% if m.content is string %}{{ m.content }}{% endif %}", "s;a\nb;"),
+        (EITHER, "s;[a][b];"),
+        ("{% if m.role == 'user' %}" + CHOSEN + "{% endif %}", ";a+b;"),
+        ("{% if m.role == 'user' %}{{ m.content[0]['text'] }}{% endif %}", ";a;"),
+        ("{{ m.content | tojson }}", '"s";' + json.dumps(PARTS[1]["content"]) + ";"),
+    ],
+)
+def test_parts_reach_templates_that_know_them(one, wanted):
+    template = "{% for m in messages %}" + one + ";{% endfor %}"
+    source = Source("t", template)
+    assert render_conversation(ChatTemplate(source), conversation_of(PARTS), NOW).text == wanted
+
+
+def test_a_template_that_refuses_parts_is_asked_with_texts():
+    template = "{% for m in messages %}{% if m.content is not string %}{{ raise_exception('no') }}"
+    template += "{% endif %}{{ m.content }}{% endfor %}"
+    talk = conversation_of(PARTS)
+    assert render_conversation(ChatTemplate(Source("t", template)), talk, NOW).text == "sa\nb"
 
 
 def test_messages_in_a_file(tmp_path):

@@ -110,16 +110,20 @@ def test_bos(tmp_path: Path, pre: str, changes: dict[str, Any], starts: bool) ->
     assert tokenizer.eos_ids == (2,)
 
 
+@pytest.fixture(scope="module", params=["gpt-2", "smollm", "llama-bpe", "default"])
+def byte_level(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Tokenizer:
+    """A tokenizer of bytes, for each way to cut words."""
+    return _load(tmp_path_factory.mktemp("bytes"), bpe_pairs(MERGES, request.param, []))
+
+
 @settings(max_examples=60, deadline=None)
 @given(text=st.text(max_size=40))
-@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "llama-bpe", "default"])
-def test_bytes_survive_a_round_trip(
-    tmp_path_factory: pytest.TempPathFactory, pre: str, text: str
-) -> None:
-    tokenizer = _load(tmp_path_factory.getbasetemp(), bpe_pairs(MERGES, pre, []))
-    ids = tokenizer.encode(text)
-    assert tokenizer.decode(ids) == text
-    assert tokenizer.continuation(ids[:1], ids[1:]) or len(ids) < 2
+def test_bytes_survive_a_round_trip(byte_level: Tokenizer, text: str) -> None:
+    ids = byte_level.encode(text)
+    assert byte_level.decode(ids) == text
+    assert byte_level.continuation(ids[:1], ids[1:]) or len(ids) < 2
 
 
 def _spm_pairs(pieces: list[tuple[str, float, int]], **changes: Any) -> list[tuple[str, str, Any]]:
@@ -172,15 +176,18 @@ def _spm_by_hand(text: str) -> list[int]:
     return found
 
 
+@pytest.fixture(scope="module")
+def pieces(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A tokenizer of sentencepiece."""
+    return _load(tmp_path_factory.mktemp("pieces"), _spm_pairs(SPM_PIECES))
+
+
 @settings(max_examples=200, deadline=None)
 @given(text=st.text(alphabet="there inoa\u00e9\u4f60x", max_size=30))
-def test_sentencepiece_equals_its_definition(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
-    tokenizer = _load(tmp_path_factory.getbasetemp(), _spm_pairs(SPM_PIECES))
-    ids = tokenizer.encode(text)
+def test_sentencepiece_equals_its_definition(pieces: Tokenizer, text: str) -> None:
+    ids = pieces.encode(text)
     assert ids == _spm_by_hand(text)
-    assert tokenizer.decode(ids) == text
+    assert pieces.decode(ids) == text
 
 
 def test_sentencepiece_continuation_keeps_its_space(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_needless_tensors_are_passed_over(tmp_path: Path) -> None:
     config = model_config(tied_embeddings=True)
     tensors = hf_tensors(config)
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(4, dtype=np.float32)
-    tensors["lm_head.weight"] = np.ones((96, 32), dtype=np.float32)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].copy()
     diagnostics = Diagnostics()
     checkpoint = open_checkpoint(_save(tmp_path, tensors), config, diagnostics=diagnostics)
     assert [m.code for m in diagnostics.messages] == ["weights-unused-tensor"]

@@ -64,9 +64,10 @@ class LanguageModel:
     of some models are others for shorter sequences. Rows of ``learned`` positions are added to the
     embeddings of models that have them.
 
-    A host that serves requests as they come calls ``read`` and ``step`` itself. ``loops`` are those
-    of prefill over layers of which a run may pass some: the run-time scalars of the first layer and
-    of their number, and how many layers there are.
+    A host that serves requests as they come calls ``begin``, ``read`` and ``step`` itself.
+    ``loops`` are those of prefill over layers of which a run may pass some: the run-time scalars of
+    the first layer and of their number, and how many layers there are. Such a run multiplies
+    embeddings by ``row_scale`` before they pass the first layer.
     """
 
     def __init__(
@@ -80,10 +81,12 @@ class LanguageModel:
         loops: Sequence[tuple[str, str, int]] = (),
         least: int = 1,
         learned: Array | None = None,
+        row_scale: float = 1.0,
     ) -> None:
         self.decode, self.prefill, self.loops = decode, prefill, tuple(loops)
         self.embedding, self.vocab, self.capacity = embedding, vocab, capacity
         self.batch, self.least, self.learned = batch, least, learned
+        self.row_scale = np.float32(row_scale)
         self.last_logits: Array = np.full(vocab, np.nan, np.float32)
 
     def generate(
@@ -142,6 +145,11 @@ class LanguageModel:
                     request.go_on(token)
         return [request.found for request in requests]
 
+    def begin(self, request: int) -> None:
+        """Forget what the caches of ``request`` hold: another prompt comes. Places that it does not
+        fill are multiplied by zeros, and so must be numbers."""
+        self.decode.reset(request if self.batch > 1 else None)
+
     def embedded(self, ids: Sequence[int], position: int | Sequence[int] = 0) -> Array:
         """The rows ``[tokens, lanes]`` that ``ids`` begin with. They stand behind each other from
         ``position`` on, or each at a position of its own."""
@@ -171,6 +179,8 @@ class LanguageModel:
         if len(rows) > most:
             raise HostError(f"a chunk of {len(rows)} tokens, but the program reads {most} at most")
         known = {"len": len(rows), "request": request, "pos": position, **self._rounds(layers)}
+        if self.row_scale != 1 and (layers is None or layers.start == 0):
+            rows = rows * self.row_scale
         self._run(self.prefill, rows, known)
         found = self.prefill.output(self.prefill.outputs[0])
         return found.reshape(-1, found.shape[-1])

@@ -240,6 +240,7 @@ class Memory:
         self.shape = shape
         self._stacked, self._by_columns = stacked, by_columns
         self.constant = False  # holds the same as long as the program is loaded
+        self.requests: int | None = None  # which dim counts requests
         self.array: Array = np.empty((0, *shape))
 
     def allocate(self) -> Array:

@@ -107,13 +107,15 @@ class Phase:
         rewritten: bool = False,
         stacked: int = 0,
         by_columns: bool = False,
+        requests: int | None = None,
     ) -> Buffer:
         """Memory on every core. ``rewritten`` says that the program writes to constants,
         ``stacked`` how many of the first dims count layers and the like, of which a statement
         reaches one, and ``by_columns`` in which order the host keeps the last two dims, for speed
-        alone."""
+        alone. ``requests`` is the dim of a state that counts requests."""
         buffer = Buffer(Memory(self.fabric, name, dtype, shape, stacked, by_columns))
         buffer.memory.constant = role == "weight" and not rewritten
+        buffer.memory.requests = requests
         self._roles.append((buffer, role))
         return buffer
 
@@ -237,11 +239,18 @@ class Phase:
             self._outlets[name] = Outlet(self.fabric, self._outputs[name])
         return self._outlets[name].gather(self._extents)
 
-    def reset(self) -> None:
-        """Forget the state (which starts as zeros)."""
-        for buffer, role in self._roles:
-            if role == "state":
-                buffer.memory.array.fill(0)
+    def reset(self, request: int | None = None) -> None:
+        """Forget the state (which starts as zeros), or that of one ``request``.
+
+        Raises ``ValueError`` for one request of a state that is kept for all together.
+        """
+        for memory in (buffer.memory for buffer, role in self._roles if role == "state"):
+            if request is None:
+                memory.array.fill(0)
+            elif memory.requests is None:
+                raise ValueError(f"the state '{memory.name}' is not kept by request")
+            else:
+                memory.array[(slice(None),) * (1 + memory.requests) + (request,)] = 0
 
     def _check(self, name: str, given: int | Sequence[int], least: int, largest: int) -> None:
         """One value of a scalar, or as many as there are requests, all within its range."""

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, get_args
 
+import numpy as np
+
 from meshc.frontend.checkpoints.config import (
     SIZE_LIMITS,
     Activation,
@@ -19,6 +21,12 @@ from meshc.frontend.checkpoints.config import (
 )
 from meshc.frontend.checkpoints.fields import Fields, brief
 from meshc.frontend.checkpoints.gguf.header import GgufHeader, read_gguf_header
+from meshc.frontend.checkpoints.gguf.known_tokens import (
+    PREFIX,
+    TYPE_NORMAL,
+    known_tokens,
+    token_id,
+)
 from meshc.frontend.checkpoints.gguf.parameters import known_of_tensors, own_parameters, shortest
 from meshc.frontend.checkpoints.gguf.rope import ROPE_KEYS, read_gguf_rope
 from meshc.frontend.checkpoints.hf.config import EPS_LIMIT, model_name
@@ -156,6 +164,7 @@ def _read_fields(
     )
     numbers = read_numbers(fields, gguf.tables, bos + eos)
     size = numbers.sizes
+    _refuse_suppressed(fields)
     _check_value_length(fields, gguf, size["head_dim"])
     rotated, turning = _read_rotated(fields, family, gguf.prefix, size["head_dim"])
     theta, scaling = read_gguf_rope(fields, header, gguf, turning, turning < size["head_dim"])
@@ -179,8 +188,8 @@ def _read_fields(
         o_bias=flags["o_bias"],
         mlp_bias=flags["mlp_bias"],
         tied_embeddings=flags["tied_embeddings"],
-        bos_id=bos[0] if bos else None,
-        eos_ids=eos,
+        bos_id=bos[0] if bos else token_id(header.metadata, "bos"),
+        eos_ids=_ends(header, eos, size["vocab"]),
         dtype=_dtype(family, header),
         own={
             **{name: _plain(value) for name, value in numbers.own.items()},
@@ -188,6 +197,29 @@ def _read_fields(
             **rotated,
         },
     )
+
+
+def _ends(header: GgufHeader, eos: tuple[int, ...], vocab: int) -> tuple[int, ...]:
+    """The tokens that end an answer, those of the file's key for it first."""
+    tokens = header.metadata.get(f"{PREFIX}tokens")
+    if not isinstance(tokens, list):
+        return eos
+    ends = known_tokens(header.metadata, tokens, [TYPE_NORMAL] * len(tokens)).ends
+    return tuple(sorted((t for t in ends if t < vocab), key=lambda token: token not in eos))
+
+
+def _refuse_suppressed(fields: Fields) -> None:
+    """Tokens that llama.cpp never chooses are none for meshc."""
+    key = f"{PREFIX}suppress_tokens"
+    given = fields.values.get(key)
+    if isinstance(given, list | np.ndarray) and len(given):
+        fields.reject(
+            "config-unsupported",
+            key,
+            f"'{key}' names {len(given)} tokens that are never to be chosen, which meshc does not "
+            "compute",
+            "use another file of this model",
+        )
 
 
 def _plain(value: Parameter) -> Parameter:

@@ -13,11 +13,14 @@ import numpy as np
 
 from meshc.frontend.checkpoints.fields import brief
 from meshc.frontend.checkpoints.gguf.header import GgufHeader
+from meshc.frontend.checkpoints.gguf.known_tokens import (
+    PREFIX,
+    TYPE_NORMAL,
+    known_tokens,
+    token_id,
+)
 from meshc.support.diagnostics import fail
 
-TYPE_NORMAL, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_UNUSED, TYPE_BYTE = range(1, 7)
-
-_PREFIX = "tokenizer.ggml."
 _KINDS: tuple[Literal["gpt2", "llama"], ...] = ("gpt2", "llama")
 _MAX_TOKENS = 1 << 19
 # Longest normal piece of an SPM vocabulary; sentencepiece trains with 16 unless told.
@@ -26,7 +29,8 @@ _MAX_PIECE = 128
 
 @dataclass(frozen=True)
 class GgufVocabulary:
-    """Tokens by id. ``kind`` gpt2 is byte-level BPE, llama is sentencepiece BPE with scores."""
+    """Tokens by id. ``kind`` gpt2 is byte-level BPE, llama is sentencepiece BPE with scores; white
+    space behind tokens in ``swallowing`` is no part of a text."""
 
     kind: Literal["gpt2", "llama"]
     pre: str
@@ -38,15 +42,12 @@ class GgufVocabulary:
     bos_id: int | None
     add_bos: bool
     add_space_prefix: bool
-
-    def of_type(self, *types: int) -> list[str]:
-        """The tokens of the given types, by rising id."""
-        return [token for token, kind in zip(self.tokens, self.types, strict=True) if kind in types]
+    swallowing: frozenset[int]
 
 
 def has_gguf_vocabulary(header: GgufHeader) -> bool:
     """Whether the file has a vocabulary of any kind."""
-    return f"{_PREFIX}model" in header.metadata
+    return f"{PREFIX}model" in header.metadata
 
 
 def read_gguf_vocabulary(header: GgufHeader) -> GgufVocabulary:
@@ -65,17 +66,19 @@ class _Reader:
             self.invalid(f"it has {len(tokens)} tokens")
         if len(set(tokens)) != len(tokens):
             self.invalid("a token is listed twice")
-        if self.flag("add_eos_token", False):
-            self.unsupported("ends every prompt with an end token (add_eos_token)")
+        for key, word in (("add_eos_token", "an end token"), ("add_sep_token", "a separator")):
+            if self.flag(key, False):
+                self.unsupported(f"ends every prompt with {word} ({key})")
         pre = self.text("pre", "default") if kind == "gpt2" else ""
         types = self.types(len(tokens))
         if kind == "llama":
             self.check_pieces(tokens, types)
+        known = known_tokens(self.header.metadata, tokens, types)
         return GgufVocabulary(
             kind=kind,
             pre=pre,
             tokens=tokens,
-            types=types,
+            types=known.types,
             scores=self.scores(len(tokens)) if kind == "llama" else (),
             merges=self.merges(set(tokens)) if kind == "gpt2" else (),
             unknown_id=self.token_id("unknown", len(tokens)),
@@ -83,10 +86,11 @@ class _Reader:
             # llama.cpp: sentencepiece and Llama-3 vocabularies start with bos unless told.
             add_bos=self.flag("add_bos_token", kind == "llama" or pre == "llama-bpe"),
             add_space_prefix=self.flag("add_space_prefix", kind == "llama"),
+            swallowing=known.swallowing,
         )
 
     def kind(self) -> Literal["gpt2", "llama"]:
-        given = self.header.metadata.get(f"{_PREFIX}model")
+        given = self.header.metadata.get(f"{PREFIX}model")
         if given is None:
             fail(
                 "tokenizer-not-found",
@@ -128,13 +132,13 @@ class _Reader:
                 self.invalid(f"a token has {len(token)} characters")
 
     def strings(self, key: str) -> tuple[str, ...]:
-        value = self.header.metadata.get(_PREFIX + key)
+        value = self.header.metadata.get(PREFIX + key)
         if not isinstance(value, list):
             self.invalid(f"'{key}' is not a list of strings")
         return tuple(value)
 
     def numbers(self, key: str, kinds: str) -> np.ndarray | None:
-        value = self.header.metadata.get(_PREFIX + key)
+        value = self.header.metadata.get(PREFIX + key)
         if value is None:
             return None
         if not isinstance(value, np.ndarray) or value.dtype.kind not in kinds:
@@ -142,21 +146,22 @@ class _Reader:
         return value
 
     def flag(self, key: str, default: bool) -> bool:
-        value = self.header.metadata.get(_PREFIX + key, default)
+        value = self.header.metadata.get(PREFIX + key, default)
         if not isinstance(value, bool):
             self.invalid(f"'{key}' is {brief(value)}, not true or false")
         return value
 
     def text(self, key: str, default: str) -> str:
-        value = self.header.metadata.get(_PREFIX + key, default)
+        value = self.header.metadata.get(PREFIX + key, default)
         if not isinstance(value, str):
             self.invalid(f"'{key}' is {brief(value)}, not a string")
         return value
 
     def token_id(self, key: str, count: int) -> int | None:
-        value = self.header.metadata.get(f"{_PREFIX}{key}_token_id")
+        value = self.header.metadata.get(f"{PREFIX}{key}_token_id")
         if value is None:
-            return None
+            usual = token_id(self.header.metadata, key)
+            return usual if usual is not None and usual < count else None
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < count:
             self.invalid(f"'{key}_token_id' is {brief(value)}, not the id of a token")
         return value

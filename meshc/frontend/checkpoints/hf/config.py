@@ -19,7 +19,7 @@ from meshc.frontend.checkpoints.config import (
 )
 from meshc.frontend.checkpoints.fields import Fields, brief
 from meshc.frontend.checkpoints.hf.generation import FILE as GENERATION
-from meshc.frontend.checkpoints.hf.generation import read_generation
+from meshc.frontend.checkpoints.hf.generation import ending_tokens
 from meshc.frontend.checkpoints.hf.near import nearest
 from meshc.frontend.checkpoints.hf.numbers import read_numbers
 from meshc.frontend.checkpoints.hf.rope import Rope, read_rope
@@ -60,7 +60,7 @@ def read_config(path: str | Path, diagnostics: Diagnostics | None = None) -> Mod
         file = file / "config.json"
     text = read_json_object(file, CONFIG_LIMIT_BYTES, "model config")
     config = config_from_json(text, model_name(file), diagnostics)
-    ends = read_generation(file).eos_ids
+    ends = ending_tokens(file)
     if any(token >= config.vocab for token in ends):
         fail(
             "config-bad-value",

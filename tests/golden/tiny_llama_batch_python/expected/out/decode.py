@@ -63,8 +63,10 @@ def decode(fabric: Fabric) -> Phase:
     h_1 = phase.buffer("h_1", "f32", 2, 24)
     wq_wk_wv = phase.buffer("wq_wk_wv", "f32", 1, 24, 80, role="weight", stacked=1)
     rope_frequency_lanes = phase.buffer("rope_frequency_lanes", "f32", 4, role="weight")
-    kv_cache = phase.buffer("kv_cache", "f32", 1, 2, 2, 2, 4, 8, role="state", stacked=1)
-    kv_state = phase.buffer("kv_state", "i32", 1, 2, 2, role="state", stacked=2)
+    kv_cache = phase.buffer(
+        "kv_cache", "f32", 1, 2, 2, 2, 4, 8, role="state", stacked=1, requests=1
+    )
+    kv_state = phase.buffer("kv_state", "i32", 1, 2, 2, role="state", stacked=2, requests=1)
     s_2 = phase.buffer("s_2", "f32", 2, 6, 4)
     s_max = phase.buffer("s.max", "f32", 2, 6)
     x_7 = phase.buffer("x_7", "f32", 2, 24)

@@ -1,0 +1,72 @@
+"""From numbers to codes and scales, where files hold numbers and cores are to hold codes.
+
+Sources: ``quantize_row_q4_0_ref``, ``quantize_row_q4_1_ref`` and ``quantize_row_q8_0_ref`` of ggml;
+for int4 the zero points of AWQ and GPTQ, which are such that 0 is a number that a code stands for.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from meshc.frontend.checkpoints.tensor_source import Encoded
+from meshc.ir.codes import CodeFormat
+
+Made = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+"""Codes [group, ..], scales and perhaps least numbers [..]."""
+_MOST = 15
+"""The largest code of four bits."""
+
+
+def quantised(numbers: np.ndarray, axis: int, form: CodeFormat) -> Encoded:
+    """``numbers``, float32, in ``form``, whose groups lie along ``axis``: codes in their shape,
+    scales and least numbers with as many fewer along that axis."""
+    size = numbers.shape[axis] // form.group
+    shape = (*numbers.shape[:axis], size, form.group, *numbers.shape[axis + 1 :])
+    groups = np.moveaxis(numbers.reshape(shape), axis + 1, 0)
+    make = _BLOCKS.get(form.name, _int4)
+    with np.errstate(all="ignore"):  # a group of zeros has no scale, a weight may be no number
+        codes, scales, least = make(groups)
+    whole = np.moveaxis(codes.astype(np.uint8), 0, axis + 1).reshape(numbers.shape)
+    return Encoded(np.ascontiguousarray(whole), scales, least)
+
+
+def _q4_0(groups: np.ndarray) -> Made:
+    largest = np.take_along_axis(groups, np.abs(groups).argmax(axis=0)[None], axis=0)[0]
+    scales = largest / np.float32(-8)
+    codes = np.minimum(np.trunc(groups * _inverse(scales) + np.float32(8.5)), _MOST)
+    return codes, _half(scales), None
+
+
+def _q4_1(groups: np.ndarray) -> Made:
+    least = groups.min(axis=0)
+    scales = (groups.max(axis=0) - least) / np.float32(_MOST)
+    codes = np.minimum(np.trunc((groups - least) * _inverse(scales) + np.float32(0.5)), _MOST)
+    return codes, _half(scales), _half(least)
+
+
+def _q8_0(groups: np.ndarray) -> Made:
+    scales = np.abs(groups).max(axis=0) / np.float32(127)
+    exact = groups * _inverse(scales)
+    codes = np.trunc(exact + np.copysign(np.float32(0.5), exact))
+    return codes + 128, _half(scales), None
+
+
+def _int4(groups: np.ndarray) -> Made:
+    low, high = np.minimum(groups.min(axis=0), 0), np.maximum(groups.max(axis=0), 0)
+    scales = _half((high - low) / np.float32(_MOST))
+    zeros = np.clip(np.rint(-low * _inverse(scales)), 0, _MOST)
+    codes = np.clip(np.rint(groups * _inverse(scales)) + zeros, 0, _MOST)
+    return codes, scales, -zeros * scales
+
+
+def _inverse(scales: np.ndarray) -> np.ndarray:
+    """1 / ``scales``, and 0 for one that is 0."""
+    return np.where(scales == 0, np.float32(0), np.float32(1) / scales)
+
+
+def _half(numbers: np.ndarray) -> np.ndarray:
+    """``numbers`` as f16 holds them."""
+    return numbers.astype(np.float16).astype(np.float32)
+
+
+_BLOCKS = {"q4_0": _q4_0, "q4_1": _q4_1, "q8_0": _q8_0}

@@ -1,0 +1,1 @@
+"""Tokenizers: how files describe them, and the process in which one runs."""

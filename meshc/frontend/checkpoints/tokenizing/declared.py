@@ -1,0 +1,145 @@
+"""What files beside a ``tokenizer.json`` say of its tokens.
+
+Sources: how ``PreTrainedTokenizerBase.from_pretrained`` of Hugging Face transformers reads
+``tokenizer_config.json`` and the older ``special_tokens_map.json`` and ``added_tokens.json``, and
+what ``TokenizersBackend`` makes of them (release 5.24).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from meshc.frontend.checkpoints.fields import brief
+from meshc.frontend.checkpoints.json_text import read_json_object
+from meshc.support.diagnostics import fail
+
+CONFIG = "tokenizer_config.json"
+_MAP, _ADDED = "special_tokens_map.json", "added_tokens.json"
+_LIMIT_BYTES = 64 << 20
+_TOKENS = "added_tokens_decoder"
+_ID = re.compile("[0-9]{1,9}")
+_FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
+SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
+# Tokenizers of these classes have no special tokens but those of the file; others have usual ones.
+_WITHOUT_USUAL = ("PreTrainedTokenizerFast", "PreTrainedTokenizer", "TokenizersBackend")
+
+Facts = Mapping[str, object]
+"""A token: its ``content``, and flags as far as the files say them."""
+
+
+@dataclass(frozen=True)
+class DeclaredTokens:
+    """Tokens that files declare.
+
+    ``by_id`` has them by id; those of the ``tokenizer.json`` come first if ``own_first``. ``named``
+    are special tokens by their names, ``unknown`` names of such tokens that the class of the
+    tokenizer may have without the files saying so, ``further`` special tokens without a name. What
+    stands around a text the ``tokenizer.json`` says; ``add_bos_token`` and ``add_eos_token`` are
+    passed over, as there.
+    """
+
+    by_id: Mapping[int, Facts]
+    own_first: bool
+    named: Mapping[str, Facts]
+    unknown: frozenset[str]
+    further: Sequence[Facts]
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The texts of special tokens by their names."""
+        return {name: str(facts["content"]) for name, facts in self.named.items()}
+
+
+def read_declared(folder: Path) -> DeclaredTokens:
+    """What the files in ``folder`` declare. Errors: ``checkpoint-unreadable``, ``json-invalid``,
+    ``tokenizer-invalid``, ``tokenizer-unsupported``."""
+    config = _read(folder / CONFIG)
+    own_first = _TOKENS not in config
+    # The older files count where the newer one does not declare tokens.
+    values = {**config, **(_read(folder / _MAP) if own_first else {})}
+    named, further = _named(values), _further(values)
+    if own_first:
+        usual_names = (facts for name, facts in named.items() if name in SPECIAL)
+        special = {facts["content"] for facts in (*usual_names, *further)}
+        by_id = _older(folder / _ADDED, special)
+    else:
+        by_id = _newer(folder / CONFIG, config[_TOKENS])
+    if config.get("split_special_tokens"):
+        fail(
+            "tokenizer-unsupported",
+            f"'{folder / CONFIG}' asks for 'split_special_tokens': control tokens are words",
+            help="give the prompt as token ids",
+        )
+    usual = values.get("tokenizer_class") not in _WITHOUT_USUAL
+    unknown = frozenset(name for name in SPECIAL if usual and name not in values)
+    return DeclaredTokens(by_id, own_first, named, unknown, further)
+
+
+def _read(path: Path) -> Mapping[str, object]:
+    if not os.path.isfile(path):
+        return {}
+    return read_json_object(path, _LIMIT_BYTES, "file").value
+
+
+def _newer(path: Path, given: object) -> dict[int, Facts]:
+    """Tokens of ``added_tokens_decoder``, an object of tokens by their ids."""
+    if not isinstance(given, dict):
+        _invalid(path, f"'{_TOKENS}' is {brief(given)}, no object")
+    found = {}
+    for key, value in given.items():
+        facts = _facts(value)
+        if facts is None or isinstance(value, str) or not _ID.fullmatch(key):
+            _invalid(path, f"'{_TOKENS}' has {brief(key)}: {brief(value)}, no token by its id")
+        found[int(key)] = facts
+    return found
+
+
+def _older(path: Path, special: set[object]) -> dict[int, Facts]:
+    """Tokens of ``added_tokens.json``, an object of ids by their tokens."""
+    found: dict[int, Facts] = {}
+    for text, number in _read(path).items():
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 10**9:
+            _invalid(path, f"{brief(text)} has {brief(number)}, no id")
+        own = text in special
+        found[number] = {"content": text, "normalized": not own, "special": own}
+    return found
+
+
+def _named(values: Mapping[str, object]) -> dict[str, Facts]:
+    """Special tokens by their names, those that every tokenizer may have first."""
+    extra = values.get("extra_special_tokens")
+    given = {**values, **extra} if isinstance(extra, dict) else values
+    further = [key for key in given if key.endswith("_token") and key not in SPECIAL]
+    facts = {key: _facts(given.get(key), special=True) for key in (*SPECIAL, *further)}
+    return {key: one for key, one in facts.items() if one is not None}
+
+
+def _further(values: Mapping[str, object]) -> list[Facts]:
+    """Special tokens without a name of their own."""
+    given = values.get("extra_special_tokens") or values.get("additional_special_tokens")
+    facts = [_facts(one, special=True) for one in given] if isinstance(given, list) else []
+    return [one for one in facts if one is not None]
+
+
+def _facts(value: object, special: bool = False) -> Facts | None:
+    """A token that is spelled as its text or as an object; ``special`` says that it is so whatever
+    the object says."""
+    if isinstance(value, str):
+        return {"content": value, "special": True}
+    if not isinstance(value, dict) or not isinstance(value.get("content"), str):
+        return None
+    flags = {flag: value[flag] for flag in _FLAGS if isinstance(value.get(flag), bool)}
+    return {"content": value["content"], **flags, **({"special": True} if special else {})}
+
+
+def _invalid(path: Path, reason: str) -> NoReturn:
+    fail(
+        "tokenizer-invalid",
+        f"'{path}' is not valid: {reason}",
+        help="get the file again",
+    )

@@ -1,0 +1,166 @@
+"""The tokenizer of a GGUF vocabulary, spelled as the ``tokenizers`` package has it in JSON.
+
+The pre-tokenizers are the published ones of each model family: Hugging Face's ``tokenizer.json``
+files, and llama.cpp's table of regular expressions for the GGUF name ``default``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NoReturn
+
+from meshc.frontend.checkpoints.gguf.known_tokens import (
+    TYPE_CONTROL,
+    TYPE_NORMAL,
+    TYPE_UNKNOWN,
+    TYPE_USER,
+)
+from meshc.frontend.checkpoints.gguf.vocabulary import GgufVocabulary
+from meshc.support.diagnostics import fail
+
+Json = dict[str, object]
+
+_SPACE = "\u2581"
+_WORDS_AND_NUMBERS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+# Names of vocabularies that are cut by the rule of another one, but are looked up as BPE says.
+_CUT_AS = {"olmo": "gpt-2", "refact": "smollm", "starcoder": "smollm", "dbrx": "llama-bpe"}
+_DEFAULT_STEPS = (
+    r"[\p{P}\$\+<=>\^~\|]+",
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
+    r"\p{N}+",
+    r"[0-9][0-9][0-9]",
+)
+
+
+def json_of_vocabulary(vocabulary: GgufVocabulary, label: str) -> str:
+    """The JSON of the tokenizer of a GGUF file. Errors: ``tokenizer-unsupported``."""
+    if vocabulary.kind == "gpt2":
+        form = _byte_level(vocabulary, _splitters(vocabulary.pre, label))
+    else:
+        form = _sentencepiece(vocabulary)
+    return json.dumps({"version": "1.0", **form, "added_tokens": _added_tokens(vocabulary)})
+
+
+def _byte_level(vocabulary: GgufVocabulary, splitters: list[Json]) -> Json:
+    # Llama 3: a word that is a token stays whole, whatever the merges say.
+    whole_words = vocabulary.pre == "llama-bpe"
+    return {
+        "normalizer": {"type": "NFC"} if vocabulary.pre == "qwen2" else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": splitters},
+        "decoder": _bytes(use_regex=True),
+        "model": {**_bpe(vocabulary, vocabulary.merges), "ignore_merges": whole_words},
+    }
+
+
+def _bpe(vocabulary: GgufVocabulary, merges: object) -> Json:
+    ids = {token: number for number, token in enumerate(vocabulary.tokens)}
+    return {"type": "BPE", "vocab": ids, "merges": merges}
+
+
+def _bytes(use_regex: bool) -> Json:
+    return {
+        "type": "ByteLevel",
+        "add_prefix_space": False,
+        "trim_offsets": True,
+        "use_regex": use_regex,
+    }
+
+
+def _splitters(pre: str, label: str) -> list[Json]:
+    """The steps that cut a text into words, by the GGUF name ``pre``."""
+    pre = _CUT_AS.get(pre, pre)
+    if pre == "gpt-2":
+        return [_bytes(use_regex=True)]
+    if pre == "smollm":
+        return [{"type": "Digits", "individual_digits": True}, _bytes(use_regex=True)]
+    if pre in ("llama-bpe", "qwen2"):
+        digits = "{1,3}" if pre == "llama-bpe" else ""
+        return [_isolate(_WORDS_AND_NUMBERS % digits), _bytes(use_regex=False)]
+    if pre == "default":
+        return [*map(_isolate, _DEFAULT_STEPS), _bytes(use_regex=False)]
+    _unsupported_pre(pre, label)
+
+
+def _isolate(pattern: str) -> Json:
+    return {
+        "type": "Split",
+        "pattern": {"Regex": pattern},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+
+
+def _unsupported_pre(pre: str, label: str) -> NoReturn:
+    fail(
+        "tokenizer-unsupported",
+        f"'{label}' cuts words by the rule '{pre[:60]}', which meshc does not know",
+        help=f"known: gpt-2, smollm, llama-bpe, qwen2, default, {', '.join(_CUT_AS)}; or give the "
+        "prompt as token ids",
+    )
+
+
+def _sentencepiece(vocabulary: GgufVocabulary) -> Json:
+    unknown = vocabulary.unknown_id
+    prefix = [{"type": "Prepend", "prepend": _SPACE}] if vocabulary.add_space_prefix else []
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
+    words = {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "}
+    decoders = [words, {"type": "ByteFallback"}, {"type": "Fuse"}]
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [*prefix, spaces]},
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [*decoders, *(strip if vocabulary.add_space_prefix else [])],
+        },
+        "model": {
+            **_bpe(vocabulary, merges_from_scores(vocabulary)),
+            "unk_token": None if unknown is None else vocabulary.tokens[unknown],
+            "fuse_unk": True,
+            "byte_fallback": True,
+        },
+    }
+
+
+def merges_from_scores(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
+    """The merges of a sentencepiece BPE vocabulary, best first.
+
+    sentencepiece joins the neighbours whose union has the highest score. So every way to cut a
+    piece into two pieces is a merge, ranked by the piece's score.
+    """
+    pieces = {
+        token: (score, number)
+        for number, (token, kind, score) in enumerate(
+            zip(vocabulary.tokens, vocabulary.types, vocabulary.scores, strict=True)
+        )
+        if kind == TYPE_NORMAL
+    }
+    ranked = []
+    for piece, (score, _) in pieces.items():
+        for cut in range(1, len(piece)):
+            left, right = piece[:cut], piece[cut:]
+            if left in pieces and right in pieces:
+                ranked.append((-score, pieces[left][1], pieces[right][1], left, right))
+    ranked.sort()
+    return [(left, right) for *_, left, right in ranked]
+
+
+def _added_tokens(vocabulary: GgufVocabulary) -> list[Json]:
+    """Tokens that are found in the text before it is cut: control tokens and user-defined ones."""
+    # The unknown token is a control token as well, where it is not an ordinary word.
+    kinds = zip(vocabulary.tokens, vocabulary.types, strict=True)
+    return [
+        {
+            "id": number,
+            "content": token,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": number in vocabulary.swallowing,
+            "normalized": False,
+            "special": kind != TYPE_USER,
+        }
+        for number, (token, kind) in enumerate(kinds)
+        if kind in (TYPE_CONTROL, TYPE_UNKNOWN, TYPE_USER)
+    ]
