@@ -363,3 +363,15 @@ def test_refused_parts_say_what_they_would_take(tmp_path: Path, head: str, words
             head=head + " comptime { _ = X; }".replace("X", head.split()[1].rstrip(":")),
         )
     assert caught.value.diagnostics[0].code == "csl-unsupported"
+
+
+def test_parameters_of_a_module_may_come_in_a_named_struct(tmp_path: Path) -> None:
+    (tmp_path / "inner.csl").write_text(
+        "param a: u16; param b: u16; fn sum() u16 { return a + b; }"
+    )
+    head = """
+const P = struct { a: u16, b: u16 };
+const given = P{ .a = 3, .b = 4 };
+const inner = @import_module("inner.csl", given);
+"""
+    assert function(tmp_path, "out[0] = inner.sum();", "u16", head=head)[0] == 7

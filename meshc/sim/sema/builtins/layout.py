@@ -290,6 +290,8 @@ def _import_module(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | Non
     if len(node.args) > 1:
         inside = Frame(frame.module, True, frame.names)
         value = an.eval(node.args[1], inside)
+        if isinstance(value.type, Struct) and value.known:
+            value = Val(ty.STRUCT, value.v)
         if value.type != ty.VOID:
             bindings = {str(k): v for k, v in fields_of(value, node.span).items()}
     module: Module = an.open_module(path, frame.module.folder, bindings, node.span)
