@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +82,7 @@ def compile(
     *,
     target: str = "python",
     device: str = "",
-    mesh: str = "8x8",
+    mesh: str = "",
     phase: str = "both",
     seq: int | None = None,
     layers: int | None = None,
@@ -97,9 +100,10 @@ def compile(
     ``model`` is a ``.mesh`` or ``.gguf`` file, a Hugging Face directory or ``config.json``, or a
     built-in name. The result has ``modules`` by phase and ``files`` by path; ``output`` names a
     directory to write them to. Its ``remarks`` are also added to ``report``. Raises
-    :class:`MeshcError` for what is wrong with the input and :class:`InternalError` for what is
-    wrong with meshc.
+    :class:`MeshcError` for what is wrong with the input, unknown ``flags`` among it, and
+    :class:`InternalError` for what is wrong with meshc.
     """
+    _check_flags(flags)
     request = CompileRequest(
         target, device, mesh, phase, seq, layers, dtype, kv, compile_to, **flags
     )
@@ -113,6 +117,17 @@ def compile(
     if output is not None:
         write_directory(Path(output), compiled.files, compiled.facts, force, found)
     return compiled
+
+
+def _check_flags(flags: Mapping[str, object]) -> None:
+    """Fail with ``bad-argument`` for a name that is none of an argument of :func:`compile`."""
+    known = {field.name for field in fields(CompileRequest)}
+    others = {*signature(compile).parameters} - {"flags"}
+    unknown = next((name for name in flags if name not in known), None)
+    if unknown is not None:
+        near = get_close_matches(unknown, known | others, n=3)
+        does = f"is it {' or '.join(near)}?" if near else f"it takes {', '.join(sorted(known))}"
+        fail("bad-argument", f"compile takes no argument '{unknown}'", help=does)
 
 
 def run(

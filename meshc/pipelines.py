@@ -122,6 +122,15 @@ def resource_passes(portable: bool = False) -> list[Pass]:
     return own_pipeline(",".join(names))
 
 
+TASK_STAGES = ("expand-tasks", "place-tasks", "meet", "fold-scratch")
+"""The passes from the graph of a decode step to a program of tasks, behind those of the graph."""
+
+
+def pipeline_to_tasks() -> list[Pass]:
+    """The passes from a fresh graph of a decode step to its program of tasks."""
+    return own_pipeline(",".join((*STAGES["graph"], *TASK_STAGES)))
+
+
 GIVEN: dict[Level, tuple[str, ...]] = {
     "graph": (),
     "mesh": ("partitioned", "padding_safe"),

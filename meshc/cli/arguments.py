@@ -18,6 +18,7 @@ from meshc.cli.flags import (
     serve_trace,
     sim,
 )
+from meshc.cli.parsing import Parser
 from meshc.version import VERSION
 
 _COMMANDS = (
@@ -38,7 +39,7 @@ _COMMANDS = (
 
 def parser() -> argparse.ArgumentParser:
     """The parser; ``command`` of what it gives is the name of a file in ``commands``."""
-    found = argparse.ArgumentParser(
+    found = Parser(
         prog="meshc",
         description="Compile language models onto meshes of cores, and run them.",
         epilog="exit codes: 0 fine, 1 errors in what you gave, 2 usage, 3 a fault of meshc",

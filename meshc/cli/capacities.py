@@ -42,7 +42,7 @@ def capacity_object(
     return {
         "model": model,
         "device": request.device_name,
-        "mesh": request.mesh,
+        "mesh": request.mesh_name,
         "layers": request.layers,
         "keep_quantised": list(request.keep_quantised),
         "policies": [_object(one) for one in found],
@@ -69,7 +69,7 @@ def _object(one: Capacity) -> dict[str, object]:
 
 def _title(model: str, request: CompileRequest, found: Sequence[Capacity]) -> str:
     modules = [one.fit.module for one in found if one.fit is not None]
-    where = f"{request.mesh} cores of {request.device_name}"
+    where = f"{request.mesh_name} cores of {request.device_name}"
     if modules:
         mesh: Mesh = modules[0].the_mesh()
         regions = f"{mesh.regions} regions of " if mesh.regions > 1 else ""

@@ -20,6 +20,7 @@ from typing import TextIO
 
 from meshc.cli.arguments import parser
 from meshc.cli.output import message_objects, print_diagnostics, print_json
+from meshc.cli.parsing import check_once
 from meshc.cli.signals import Signals, Stopped
 from meshc.support.diagnostics import Diagnostic, InternalError, MeshcError
 from meshc.support.files import error_words, write_text
@@ -62,6 +63,7 @@ def _outcome(arguments: Sequence[str] | None, signals: Signals) -> int:
         _flush()  # of a help
     command = import_module(f"meshc.cli.commands.{options.command.replace('-', '_')}")
     try:
+        check_once(options)
         with signals.raised():
             code: int = command.run(options)
             _flush()
@@ -114,8 +116,8 @@ def _give_up(stream: TextIO | None) -> None:
 
 def _internal(error: InternalError) -> int:
     """A pass broke: leave the module and the passes that show it again."""
-    again = f"meshc opt {REPRODUCER} --passes '{error.pipeline}'"
-    return _report(str(error), f"{REPRODUCER} shows it again: {again}", error.reproducer)
+    note = f"{REPRODUCER} shows it again: {error.command(REPRODUCER)}"
+    return _report(str(error), note, error.reproducer)
 
 
 def _unexpected(error: Exception, command: str) -> int:

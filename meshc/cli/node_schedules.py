@@ -16,7 +16,7 @@ from meshc.support.files import replace_file, write_text
 
 _OF_REQUESTS = (
     "rate", "requests", "auto", "groups", "slo_ttft", "slo_tbt", "force", "scheduler",
-    "collectives", "long_chunk", "long_prompts",
+    "collectives", "seeds", "cv", "long_chunk", "long_prompts",
 )  # fmt: skip
 """Flags of a stream of requests, which an iteration does not have."""
 
@@ -37,6 +37,8 @@ def check_apart(options: argparse.Namespace) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Schedule an iteration and print."""
+    if options.processes != 1:
+        fail("bad-argument", "--processes carry out runs of a server, not of --tokens")
     given = [f"--{name.replace('_', '-')}" for name in _OF_REQUESTS if getattr(options, name)]
     if given:
         fail("bad-argument", f"{', '.join(given)}: of a stream of requests, not of --tokens")

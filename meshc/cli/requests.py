@@ -17,8 +17,8 @@ def request_of(options: argparse.Namespace) -> CompileRequest:
     """The request of a command's flags; what it has no flag for has its default."""
     names = {field.name for field in fields(CompileRequest)}
     given = {name: value for name, value in vars(options).items() if name in names}
-    for name in ("batch", "mesh"):
-        if given.get(name) is None:
+    for name in ("batch", "mesh", "phase"):
+        if given.get(name, "") is None:
             del given[name]
     given.pop("keep_quantised", None)
     return CompileRequest(**given | {"algo": tuple(options.algo)})

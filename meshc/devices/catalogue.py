@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import tomllib
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -40,10 +42,27 @@ def device(name: str) -> Device:
     return _catalogued(name)
 
 
+def text_with(name: str, numbers: Iterable[str]) -> str:
+    """The text of the device ``name``, as :func:`device` takes it, with more ``numbers``, as the
+    first device of the catalogue has them that has: to find out what else is asked for."""
+    lines = []
+    for number in numbers:
+        given = (device(known).numbers.get(number) for known in device_names())
+        value = next((one.value for one in given if one is not None and one.value is not None), 1)
+        lines.append(f"{number} = {json.dumps(value)}")
+    path = Path(name)
+    text = path.read_text(encoding="utf-8") if name.endswith(".toml") else _text_of(name)
+    return "\n".join([*lines, text])
+
+
 @cache
 def _catalogued(name: str) -> Device:
+    return _parsed(Source(f"{name}.toml", _text_of(name)))
+
+
+def _text_of(name: str) -> str:
     entry = resources.files("meshc.devices") / "data" / f"{name}.toml"
-    return _parsed(Source(f"{name}.toml", entry.read_text(encoding="utf-8")))
+    return entry.read_text(encoding="utf-8")
 
 
 def load_device(path: Path) -> Device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from meshc.devices.keys import CLUSTERS, KEYS, NUMBERS, SERVING, Kind
+from meshc.devices.keys import KEYS, Kind
 from meshc.support.diagnostics import fail
 
 
@@ -65,34 +65,23 @@ class Numbers:
             fail(
                 "device-number",
                 f"device '{called}' says '{said}' for '{name}' where a number is needed",
-                help=_line_of(name),
+                help=f"write {line_of(name)} in the device's file",
             )
         return value
 
     def _lacks(self, name: str) -> None:
         called = self.facts.get("name", "")
-        kind = self.facts.get("kind")
-        foreign = {*(CLUSTERS if kind != "cluster" else ()), *(SERVING if kind != "node" else ())}
-        others = [
-            key.name
-            for key in NUMBERS
-            if key.name not in {*self.numbers, name, "cores"} and key not in foreign
-        ]
         fail(
             "device-number",
             f"device '{called}' does not give '{name}' ({KEYS[name].doc}), which is needed here",
-            notes=[f"nor does it give {', '.join(others)}"] if others else [],
-            help=_line_of(name),
+            help=f"write {line_of(name)} in the device's file",
         )
 
 
-def _line_of(name: str) -> str:
+def line_of(name: str) -> str:
     """How a file of a device gives ``name``."""
     key = KEYS[name]
     if not key.unit:
-        return f"write {name} = {'true' if key.shape == 'bool' else '..'} in the device's file"
+        return f"{name} = {'true' if key.shape == 'bool' else '..'}"
     or_word = f' (or "{key.without}")' if key.without else ""
-    return (
-        f'write {name} = {{value = ..{or_word}, unit = "{key.unit}", kind = "assumed", '
-        'source = ".."} in the device\'s file'
-    )
+    return f'{name} = {{value = ..{or_word}, unit = "{key.unit}", kind = "assumed", source = ".."}}'

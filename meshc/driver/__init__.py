@@ -4,12 +4,13 @@ from meshc.driver.checking import Check
 from meshc.driver.compiled import Compiled
 from meshc.driver.compiling import compile_loaded, graph_module
 from meshc.driver.executable import Executable
-from meshc.driver.generating import Answer
+from meshc.driver.generating import Answer, read_prompts
 from meshc.driver.hosts import Backend, opened
 from meshc.driver.models import LoadedModel, load_any
 from meshc.driver.profiling import Profile
 from meshc.driver.request import MOST_REQUESTS, CompileRequest
 from meshc.driver.running import RunRequest, open_program, run_compiled, run_program
+from meshc.driver.simulated_runs import cheapest, simulated_run
 from meshc.driver.smallest import smallest_place
 from meshc.driver.weights import find_weights, formats_to_keep, open_weights, weight_files
 
@@ -24,6 +25,7 @@ __all__ = [
     "LoadedModel",
     "Profile",
     "RunRequest",
+    "cheapest",
     "compile_loaded",
     "find_weights",
     "formats_to_keep",
@@ -32,8 +34,10 @@ __all__ = [
     "open_program",
     "open_weights",
     "opened",
+    "read_prompts",
     "run_compiled",
     "run_program",
+    "simulated_run",
     "smallest_place",
     "weight_files",
 ]

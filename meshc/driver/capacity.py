@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 
 from meshc.analysis.layout.occupancy import Overflow, first_overflow
 from meshc.backends import csl
-from meshc.devices import device
 from meshc.driver.fitting import NO_ROOM, Fit, planned
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import MOST_TOKENS, CompileRequest
@@ -108,7 +107,7 @@ def _check(loaded: LoadedModel, request: CompileRequest) -> None:
             loaded.model.main.span,
             help="append(cache.NAME, rows) keeps rows from step to step (docs/language.md)",
         )
-    numbers = device(request.device_name)
+    numbers = request.the_device()
     if numbers.room_bytes is None:
         fail(
             "unlimited-memory",

@@ -13,6 +13,7 @@ from meshc.ir.module import Module
 from meshc.ir.printer import print_module
 from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument, phase_of
+from meshc.passes.plugins import failed, origin_of
 from meshc.support.diagnostics import InternalError, MeshcError, fail
 from meshc.verify import check_claims
 
@@ -30,7 +31,8 @@ class Stage:
 
 class Check(Instrument):
     """Runs the module before and after each pass on the same random inputs, and checks every fact
-    that it still claims. What differs is a fault of the pass: :class:`InternalError`.
+    that it still claims. What differs is a fault of the pass: :class:`InternalError`, and
+    ``bad-plugin`` of a pass of another package.
 
     Decode, if prefill has gone through the same passes, continues at each of them with the state
     that prefill left there, unless the host makes one of those of several prompts.
@@ -64,8 +66,11 @@ class Check(Instrument):
             wanted, got = given.outcome.results, self.stages[-1].outcome.results
             check_outcomes(given.module, module, wanted, got, self._earlier())
         except MeshcError as error:
+            if origin := origin_of(step):
+                failed(step, origin, error)
             text = print_module(given.module)
-            raise InternalError(f"{step.NAME}: {error}", str(step), text) from error
+            words = f"{step.NAME}: {error}"
+            raise InternalError(words, str(step), text, checked=True) from error
         self._left = module
         self.compared += 1
 

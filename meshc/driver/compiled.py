@@ -118,7 +118,7 @@ class Compiled:
             folder,
             loaded.name,
             self.request.target,
-            self.request.mesh,
+            None if self.request.target == "cuda" else self.request.mesh_name,
             loaded.config,
             self.request.layers,
             place,

@@ -9,27 +9,27 @@ from dataclasses import replace
 from meshc.analysis.rotary import least_tokens
 from meshc.backends import csl, cuda
 from meshc.backends.python import HostFacts, emit
-from meshc.devices import device
 from meshc.driver.compiled import Compiled
 from meshc.driver.element_types import element_type
+from meshc.driver.given_modules import check_asked, on_its_device, started
 from meshc.driver.halves import splitting_of
 from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
 from meshc.driver.one_program import Choice, choose
+from meshc.driver.remedies import with_help
 from meshc.driver.request import DEFAULT_SEQ, CompileRequest
 from meshc.driver.trials import Trials
 from meshc.ir.batch import BATCH, REQUEST, batch_of
-from meshc.ir.clone import clone_module
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import graph, mesh
 from meshc.ir.printer import print_module
 from meshc.passes.base import Pass
+from meshc.passes.graph.group_layers import ROW_SCALE
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.pipelines import (
-    GIVEN,
     choosing_passes,
     chunking_passes,
     pipeline_from,
@@ -38,7 +38,6 @@ from meshc.pipelines import (
     serving_passes,
 )
 from meshc.support.diagnostics import Diagnostics, InternalError, MeshcError, fail, in_each
-from meshc.verify import check_fact
 from meshc.verify.shared_state import check_shared_state
 
 
@@ -52,10 +51,31 @@ def compile_loaded(
 
     Where nobody asked for one phase alone, a model for CSL whose prompts cannot be read in one
     piece is its decode step, with a warning. Both phases are one program where ``request`` asks for
-    that and it fits (:mod:`meshc.driver.one_program`).
+    that and it fits (:mod:`meshc.driver.one_program`). The help of a refusal is what was tried
+    (:mod:`meshc.driver.remedies`).
     """
+    if loaded.module is not None:
+        request = on_its_device(loaded.name, loaded.module, request)
     request.check()
+    if loaded.module is not None and request.target != "cuda":
+        check_asked(loaded.name, loaded.module, request, _passes(loaded.module, request, 0))
     report = Diagnostics() if report is None else report
+    try:
+        return _in_phases(loaded, request, instruments, report)
+    except MeshcError as refusal:
+
+        def again(other: CompileRequest) -> Compiled:
+            return _in_phases(loaded, other, (), Diagnostics())
+
+        raise with_help(refusal, request, again) from refusal
+
+
+def _in_phases(
+    loaded: LoadedModel,
+    request: CompileRequest,
+    instruments: Sequence[Instrument],
+    report: Diagnostics,
+) -> Compiled:
     phases = _phases(loaded, request)
     if request.target == "csl" and request.phase == "both" and {*phases} == {"prefill", "decode"}:
         said = len(report.messages)
@@ -95,7 +115,7 @@ def _compiled(
         )
         manager = PassManager(serving, instruments)
         given = in_each(phases, lambda phase: manager.run(given[phase], report))
-        host = replace(host, loops=_loops(given.get("prefill")))
+        host = _of_groups(host, given.get("prefill"))
     elif request.chunk is not None and "prefill" in given:
         chunking = PassManager(chunking_passes(request.rows, request.chunk), instruments)
         given["prefill"] = chunking.run(given["prefill"], report)
@@ -206,28 +226,21 @@ def given_module(
         module = graph_module(loaded, phase, request, report)
         chooses = request.choose == "cores" and phase == "decode"
         return PassManager(choosing_passes()).run(module, report) if chooses else module
-    module = clone_module(loaded.module)
-    if module.device is None:
-        module.device = device(request.device_name)
-    for fact in GIVEN[module.level]:
-        if fact not in module.holds:
-            check_fact(module, fact)
-            module.holds.add(fact)
-    return module
+    return started(loaded.module, request)
 
 
 def graph_module(
     loaded: LoadedModel, phase: str, request: CompileRequest, report: Diagnostics | None = None
 ) -> Module:
     """The graph of ``phase`` with the header that the passes read."""
-    numbers = device(request.device_name)
+    numbers = request.the_device()
     module = loaded.graph(phase, sequence(loaded, request), request.layers)
     declared = str(module.option("weights", "f32"))
     dtype = element_type(loaded, declared, request, numbers, report or Diagnostics())
     module.options["dtype"] = dtype
     module.options.setdefault("accumulate", "f32")
     module.device = numbers
-    _give_requests(module, request.batch, request.target == "csl")
+    _give_requests(module, request.requests, request.target == "csl")
     return module
 
 
@@ -321,11 +334,16 @@ def _check_prompts(request: CompileRequest, host: HostFacts) -> None:
         )
 
 
-def _loops(module: Module | None) -> tuple[tuple[str, str, int], ...]:
-    """The loops over layers of which a run passes some: their two scalars and layers."""
-    loops = [op for op in module.walk() if isinstance(op, graph.Repeat)] if module else []
-    named = [(op.rounds, module.dims[op.dim]) for op in loops if op.rounds] if module else []
-    return tuple((first, count, layers) for (first, count), layers in named)
+def _of_groups(host: HostFacts, prefill: Module | None) -> HostFacts:
+    """``host`` with the loops over layers of which a run of ``prefill`` passes some: their two
+    scalars and layers; and by what it multiplies embeddings."""
+    if prefill is None:
+        return host
+    loops = [op for op in prefill.walk() if isinstance(op, graph.Repeat) and op.rounds]
+    named = [(op.rounds, prefill.dims[op.dim]) for op in loops]
+    scale = float(prefill.option(ROW_SCALE, 1.0))
+    loops_of = tuple((first, count, layers) for (first, count), layers in named)
+    return replace(host, loops=loops_of, row_scale=scale)
 
 
 def _embedding(module: Module) -> tuple[str, int] | None:

@@ -33,13 +33,14 @@ class Program:
     """An emitted program that can be loaded, with what belongs to it.
 
     ``weights`` is where its weights are, or None when nothing says so; ``names`` are those it
-    reads, where they are known. It ``makes_tokens``, or maps arrays to arrays.
+    reads, where they are known. It ``makes_tokens``, or maps arrays to arrays. ``mesh`` is None
+    where it is of none.
     """
 
     folder: Path
     name: str
     target: str
-    mesh: str
+    mesh: str | None
     config: ModelConfig | None
     layers: int | None
     weights: Path | None

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from meshc.analysis.csl.memory import late
 from meshc.backends import csl
-from meshc.devices import device
 from meshc.driver.compiling import tile_program
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import CompileRequest
@@ -41,7 +40,7 @@ def planned(loaded: LoadedModel, phase: str, request: CompileRequest) -> Fit:
 
     Raises what the passes and the back end do, of ``NO_ROOM`` where it does not fit.
     """
-    numbers = device(request.device_name)
+    numbers = request.the_device()
     target = "python" if numbers.csl_arch is None else "csl"
     report = Diagnostics()
     module = tile_program(loaded, phase, replace(request, target=target), report)

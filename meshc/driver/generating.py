@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.driver.chatting import Chat, open_chat
-from meshc.driver.hosts import Host
+from meshc.driver.hosts import SIMULATING, Host
 from meshc.frontend.chat import Conversation
 from meshc.frontend.checkpoints import (
     ModelConfig,
@@ -59,14 +59,17 @@ class Answer:
     empty where the program chooses tokens itself.
 
     ``seconds_per_token`` is the mean over the generated tokens, the reading of the prompt and of
-    the weights left out.
+    the weights left out; None where a simulator or an executor stands in for the machine, which
+    takes other times. ``wall_seconds_per_token`` is that of this run, whatever ran. ``mesh`` is
+    None of a program that has none.
     """
 
     prompt_ids: list[int]
     tokens: list[int]
     text: str | None
-    seconds_per_token: float
-    mesh: str
+    seconds_per_token: float | None
+    wall_seconds_per_token: float
+    mesh: str | None
     backend: str
     logits: NDArray[np.float32] = field(repr=False)
 
@@ -134,7 +137,7 @@ def generated(
     host: Host,
     prompts: Sequence[Prompt],
     how: Continuation,
-    mesh: str,
+    mesh: str | None,
     backend: str,
     on_token: OnTokenOf | None = None,
 ) -> list[Answer]:
@@ -156,6 +159,7 @@ def generated(
             text.prompt.ids,
             tokens,
             text.flow.text if text.prompt.tokenizer else None,
+            None if backend in SIMULATING else text.seconds_per_token(),
             text.seconds_per_token(),
             mesh,
             backend,

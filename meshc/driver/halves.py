@@ -33,7 +33,7 @@ def splitting_of(
     """
     if request.overlap == NO_OVERLAP or request.chunk is None:
         return None
-    chunk, gpu = request.chunk, device(request.device_name)
+    chunk, gpu = request.chunk, request.the_device()
     if request.overlap != AUTO_OVERLAP:
         at = int(request.overlap)
         return Splitting(chunk, gpu.whole("collective_blocks"), (Cut(at + 1, at),))

@@ -28,6 +28,8 @@ BACKENDS: dict[str, tuple[str, ...]] = {
     "csl": ("csl-sim",),
 }
 """What runs the programs of a target, the usual one first."""
+SIMULATING = frozenset({"cuda-cpu", "csl-sim"})
+"""Those that stand in for another machine, whose time they do not take."""
 _FILE_LIMIT_BYTES = 1 << 24
 
 

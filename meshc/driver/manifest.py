@@ -32,7 +32,7 @@ def facts_of(
         "format": FORMAT,
         "model": loaded.name,
         "target": request.compile_to or request.target,
-        "mesh": str(first.mesh or request.mesh),
+        "mesh": None if request.target == "cuda" else str(first.mesh or request.mesh_name),
         "phases": list(modules),
         "dtype": str(first.dtype()),
         "layers": request.layers,

@@ -51,13 +51,19 @@ class LoadedModel:
 def load_any(text: str, report: Diagnostics) -> LoadedModel:
     """The model that ``text`` names: a ``.mesh``, ``.meshir`` or ``.gguf`` file, a Hugging Face
     directory or ``config.json``, or a built-in one. Raises what its frontend raises, and
-    ``unknown-model``.
+    ``unknown-model``, and ``not-tile-level`` for tasks.
     """
     path = Path(text)
     if path.suffix == ".mesh":
         return LoadedModel(path.stem, load_model(path, report), None)
     if path.suffix == ".meshir":
         module = read_module(read_text(path, _IR_LIMIT_BYTES))
+        if module.level == "task":
+            fail(
+                "not-tile-level",
+                f"'{module.name}' is at the task level, of which no target makes a program",
+                help="compile its graph; meshc opt runs passes on tasks",
+            )
         return LoadedModel(path.stem, None, None, module=module)
     if path.suffix == ".gguf":
         return of_config(config_from_gguf(path, report), path)

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
 from meshc.backends.cuda.program import CHUNK_UNIT, MOST_CHUNK, TRANSPORTS
 from meshc.cost.dispatching import WAYS as DISPATCHES
 from meshc.cost.products import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.cost.reductions import TREES
-from meshc.devices import device
-from meshc.ir.module import LEVELS, Level
+from meshc.devices import Device, device
+from meshc.ir.module import Level
 from meshc.ir.ops.graph import DATAFLOWS
 from meshc.ir.ops.mesh import ALIGNMENTS, CACHE_POLICIES, RESULTS
 from meshc.ir.types import DType
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.passes.mesh.select_gemm import NATURAL
+from meshc.pipelines import STAGES
 from meshc.support.diagnostics import Diagnostics, fail
 
 ALGORITHMS_OF = {
@@ -28,6 +29,7 @@ TARGETS = ("python", "csl", "cuda")
 NO_OVERLAP, AUTO_OVERLAP = "none", "auto"
 PAGES = (1, 16, 64)
 USUAL_DEVICE = {"cuda": "h200", "csl": "wse3"}
+USUAL_MESH = "8x8"
 PHASES = ("prefill", "decode", "both")
 HOLDING = ("auto", "one", "copied", "moved", "two")
 CHOOSING = ("host", "cores")
@@ -38,11 +40,22 @@ _MAX_CLUSTER = 16
 MOST_REQUESTS = {"python": 256, "cuda": 16, "csl": 64}
 _MAX_LAYERS = 1 << 10
 
+_MESHES, _KERNELS, _WAFERS = ("python", "csl"), ("cuda",), ("csl",)
+_TARGETS_OF = {
+    **dict.fromkeys(("mesh", "kv", "algo", "align", "result"), _MESHES),
+    **dict.fromkeys(("cluster", "dataflow", "page", "collectives"), _KERNELS),
+    "portable": _WAFERS,
+}
+"""The targets whose programs obey a field that not all do; other fields say it in their checks."""
+_OF_PROGRAMS = ("portable", "phases", "page", "collectives", "overlap")
+"""Fields that no pass obeys, only what writes the files of a program."""
+
 
 @dataclass(frozen=True)
 class CompileRequest:
     """Options of a compile. Empty texts and None stand for the defaults.
 
+    ``device`` is a name, the path of a file, or a device itself.
     ``mesh`` is columns x rows of one region, or its axes by name, that of regions included, such as
     ``r=2,y=4,x=4``. ``seq`` is the KV capacity in tokens. ``dtype`` is
     that of activations and weights on the cores. ``kv`` is the policy of the KV cache, ``auto`` by
@@ -71,8 +84,8 @@ class CompileRequest:
     """
 
     target: str = "python"
-    device: str = ""
-    mesh: str = "8x8"
+    device: str | Device = ""
+    mesh: str = ""
     phase: str = "both"
     seq: int | None = None
     layers: int | None = None
@@ -91,7 +104,7 @@ class CompileRequest:
     collectives: str = "multimem"
     overlap: str = NO_OVERLAP
     persistent: bool = False
-    batch: int = 1
+    batch: int | None = None
     serving: str = ""
     chunk: int | None = None
     phases: str = "two"
@@ -99,8 +112,24 @@ class CompileRequest:
 
     @property
     def device_name(self) -> str:
-        """The device, the target's usual one when none is asked for."""
+        """What the device is called, the target's usual one when none is asked for."""
+        if isinstance(self.device, Device):
+            return self.device.name
         return self.device or USUAL_DEVICE.get(self.target, "ideal")
+
+    def the_device(self) -> Device:
+        """The device. Raises what :func:`meshc.devices.device` does."""
+        return self.device if isinstance(self.device, Device) else device(self.device_name)
+
+    @property
+    def mesh_name(self) -> str:
+        """The mesh, the usual one when none is asked for."""
+        return self.mesh or USUAL_MESH
+
+    @property
+    def requests(self) -> int:
+        """The requests of a step."""
+        return self.batch or 1
 
     @property
     def in_switch(self) -> bool:
@@ -111,23 +140,23 @@ class CompileRequest:
         """The level at which the passes end."""
         if self.target == "cuda":
             return "graph"
-        return next((level for level in LEVELS if level == self.compile_to), "tile")
+        return next((level for level in STAGES if level == self.compile_to), "tile")
 
     @property
     def grid(self) -> str:
         """Columns x rows of the mesh, whose axes are called as the device calls them."""
-        columns, rows, _ = device(self.device_name).axes.sizes_of(self.mesh)
+        columns, rows, _ = self.the_device().axes.sizes_of(self.mesh_name)
         return f"{columns}x{rows}"
 
     @property
     def regions(self) -> int:
         """Regions that the layers are dealt to; 0 for as many as they need."""
-        return device(self.device_name).axes.sizes_of(self.mesh)[-1]
+        return self.the_device().axes.sizes_of(self.mesh_name)[-1]
 
     @property
     def rows(self) -> int:
         """Rows of cores of a region."""
-        return device(self.device_name).axes.sizes_of(self.mesh)[1]
+        return self.the_device().axes.sizes_of(self.mesh_name)[1]
 
     @property
     def joined(self) -> bool:
@@ -174,14 +203,19 @@ class CompileRequest:
         _one_of(found, "--phases", self.phases, HOLDING)
         _one_of(found, "--kv", self.kv, (AUTO, *CACHE_POLICIES))
         _one_of(found, "--dtype", self.dtype, ("", *(d.value for d in DType if d.floats)))
-        _one_of(found, "--compile-to", self.compile_to, ("", *LEVELS))
+        _one_of(found, "--compile-to", self.compile_to, ("", *STAGES))
         _one_of(found, "--align", self.align, ("", *ALIGNMENTS))
         _one_of(found, "--choose", self.choose, CHOOSING)
         _one_of(found, "--result", self.result, ("", *RESULTS))
         _one_of(found, "--dataflow", self.dataflow, ("", *DATAFLOWS))
         _one_of(found, "serving", self.serving, ("", *SERVING))
+        ops = [text.partition("=")[0] for text in self.algo]
         for text in self.algo:
             _algorithm(found, text)
+        for op in sorted({op for op in ops if ops.count(op) > 1}):
+            words = f"--algo {op} is given twice, and one value would count"
+            found.error("bad-argument", words)
+        self._check_obeyed(found)
         _within(found, "--cluster", self.cluster, _MAX_CLUSTER)
         _one_of(found, "--collectives", self.collectives, tuple(TRANSPORTS))
         _within(found, "--gpus", self.gpus, MOST_GPUS)
@@ -202,11 +236,7 @@ class CompileRequest:
             found.error(
                 "bad-argument", f"--page cannot be {self.page}", help=f"it is one of {known}"
             )
-        if self.batch != 1 and self.target not in MOST_REQUESTS:
-            words = f"programs for --target {self.target} take one"
-            found.error("bad-argument", f"--batch is {self.batch}, but {words}")
-        else:
-            _within(found, "--batch", self.batch, MOST_REQUESTS.get(self.target, 1))
+        _within(found, "--batch", self.batch, MOST_REQUESTS.get(self.target, 1))
         _within(found, "--seq", self.seq, MOST_TOKENS)
         _within(found, "--chunk", self.chunk, MOST_TOKENS)
         if self.chunk is not None and self.target == "cuda":
@@ -235,14 +265,33 @@ class CompileRequest:
             )
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()
-        numbers = device(self.device_name)
-        numbers.axes.sizes_of(self.mesh)
+        numbers = self.the_device()
+        numbers.axes.sizes_of(self.mesh_name)
         if self.target == "cuda" and numbers.kind == "node":
             fail(
                 "bad-argument",
                 f"kernels are made for one GPU, and device {numbers.name} is a node of several",
                 help="--device h100 --gpus 8 makes a program of eight GPUs",
             )
+
+    def asked(self) -> dict[str, object]:
+        """The fields that differ from their defaults."""
+        return {f.name: v for f in fields(self) if (v := getattr(self, f.name)) != f.default}
+
+    def _check_obeyed(self, found: Diagnostics) -> None:
+        """Refuse what nothing on the way to this target, or to the level to stop at, obeys."""
+        for name, value in self.asked().items():
+            targets = _TARGETS_OF.get(name, TARGETS)
+            words = f"{flag_of(name)} is {told(value)}"
+            if self.target not in targets and self.target in TARGETS:
+                others = f"programs for --target {self.target} do not take it"
+                found.error("bad-argument", f"{words}, but {others}")
+            elif self.compile_to and name in _OF_PROGRAMS:
+                level = f"what is compiled to the {self.compile_to} level is no program yet"
+                found.error("bad-argument", f"{words}, but {level}", help="leave out --compile-to")
+        if self.target == "cuda" and self.compile_to not in ("", "graph"):
+            words = "kernels are made of the graph level"
+            found.error("bad-argument", f"--compile-to is {self.compile_to}, but {words}")
 
     def _check_cuda_chunk(self, found: Diagnostics, chunk: int) -> None:
         """Kernels of many tokens take whole eights of them."""
@@ -261,6 +310,20 @@ class CompileRequest:
             if not 1 <= at < chunk or at > MOST_CHUNK:
                 words = f"none, auto or 1 to {min(chunk - 1, MOST_CHUNK)} tokens"
                 found.error("bad-argument", f"--overlap is {self.overlap}, not {words}")
+
+
+def flag_of(field: str) -> str:
+    """The flag of ``meshc compile`` that sets ``field`` of a request."""
+    return f"--{field.replace('_', '-')}"
+
+
+def told(value: object) -> str:
+    """The value of a field as a person types it."""
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    if isinstance(value, bool):
+        return "given"
+    return value.name if isinstance(value, Device) else str(value)
 
 
 def spec(name: str, settings: Mapping[str, str | int | None]) -> str:

@@ -131,7 +131,7 @@ def open_program(folder: Path, request: RunRequest) -> Program:
         folder,
         name,
         str(facts.get("target")),
-        str(facts.get("mesh")),
+        mesh if isinstance(mesh := facts.get("mesh"), str) else None,
         config_of(facts),
         layers if isinstance(layers, int) else None,
         find_weights(name, own if os.path.isdir(own) else None, request.weights),

@@ -32,6 +32,8 @@ TTFT_S = {"arxiv": 10.0}
 """Objectives of first tokens by workload, for others 5 s; with 125 ms between tokens these are the
 ones of arXiv 2510.08055, Table 5."""
 
+_USUAL_SEEDS = 10
+_IN_PLACE = "leave it out; or --rate draws arrivals, and lengths from the trace, in their place"
 _MOST_REQUESTS = 1_000_000
 _MOST_SEEDS = 1000
 
@@ -40,9 +42,11 @@ _MOST_SEEDS = 1000
 class ScheduleRequest:
     """What to simulate. ``groups`` is a number, ``length``, ``length:TOKENS``, ``doubling:N`` or
     ``latency:MS``; empty for the policy's own. ``gpus`` 0 takes all of the device, ``requests`` 0
-    takes 1000, or all of a trace that says when they come. Objectives that are None are those of
-    the workload. ``long_chunk`` and ``long_prompts`` are those of :func:`with_long_prompts`.
-    ``collectives`` is empty for those that the device is costed with unless told."""
+    takes 1000, or all of a trace that says when they come. ``seeds`` and ``cv`` are of what is
+    drawn, None for 10 and 1; without a ``rate`` nothing is, and there is one run. Objectives that
+    are None are those of the workload. ``long_chunk`` and ``long_prompts`` are those of
+    :func:`with_long_prompts`. ``collectives`` is empty for those that the device is costed with
+    unless told."""
 
     model: str
     device: str
@@ -50,18 +54,24 @@ class ScheduleRequest:
     policy: str = "chunked"
     rate: float | None = None
     requests: int = 0
-    seeds: int = 10
+    seeds: int | None = None
     chunk: int | None = None
     long_chunk: int | None = None
     long_prompts: int | None = None
     groups: str = ""
     gpus: int = 0
-    cv: float = 1.0
+    cv: float | None = None
     ttft_s: float | None = None
     tbt_ms: float | None = None
     force: bool = False
     collectives: str = ""
     in_switch: bool = True
+
+    @property
+    def runs(self) -> range:
+        """The seeds of its runs."""
+        drawn = _USUAL_SEEDS if self.seeds is None else self.seeds
+        return range(1 if self.rate is None else drawn)
 
 
 def setting_of(request: ScheduleRequest) -> Setting:
@@ -83,7 +93,8 @@ def setting_of(request: ScheduleRequest) -> Setting:
         request.ttft_s if request.ttft_s is not None else TTFT_S.get(request.trace, 5.0),
         request.tbt_ms if request.tbt_ms is not None else 125.0,
     )
-    load = Load(workload, request.rate, _count(request, workload), request.cv)
+    cv = 1.0 if request.cv is None else request.cv
+    load = Load(workload, request.rate, _count(request, workload), cv)
     found = Setting(model, where, gpus, chosen, load, objective, collectives)
     costs_of(found)
     return found
@@ -108,7 +119,7 @@ def simulated_bands(
     Errors: those of :func:`setting_of` and of ``workers``; ``request-too-large``.
     """
     settings = [setting_of(request) for request in requests]
-    return compared(settings, range(requests[0].seeds), workers, watch)
+    return compared(settings, requests[0].runs, workers, watch)
 
 
 def choice(
@@ -118,7 +129,7 @@ def choice(
 
     Errors: those of :func:`setting_of` and of ``workers``; ``request-too-large``.
     """
-    return chosen(setting_of(request), range(request.seeds), workers, watch)
+    return chosen(setting_of(request), request.runs, workers, watch)
 
 
 def _check(request: ScheduleRequest) -> None:
@@ -159,8 +170,16 @@ def _count(request: ScheduleRequest, workload: Trace | str) -> int:
             f"'{request.trace}' does not say when requests come",
             help="give their number per second: --rate 1.3",
         )
+    for flag, value in (("--seeds", request.seeds), ("--cv", request.cv)):
+        if value is not None and (flag, value) != ("--seeds", 1):
+            words = f"the arrivals are those of '{request.trace}', so that nothing is drawn"
+            fail("bad-argument", f"{flag} is {value:g}, but {words}", help=_IN_PLACE)
     assert isinstance(workload, Trace)
-    return min(request.requests or len(workload.pairs), len(workload.pairs))
+    known = len(workload.pairs)
+    if request.requests > known:
+        words = f"'{request.trace}' says when {known} come"
+        fail("bad-argument", f"--requests is {request.requests}, but {words}", help=_IN_PLACE)
+    return request.requests or known
 
 
 def groups_of(text: str, cost: ServingCosts | None = None) -> GroupCount:

@@ -13,12 +13,19 @@ from pathlib import Path
 
 from meshc.cost.served_models import LayerShape, ServedModel
 from meshc.frontend.checkpoints import catalogue_names
+from meshc.frontend.checkpoints.config import find_conflicts
 from meshc.frontend.checkpoints.fields import Fields
 from meshc.frontend.checkpoints.json_text import JsonText, parse_json_object, read_json_object
 from meshc.support.diagnostics import Diagnostics, fail
 
 _DENSE = ("llama", "mistral", "qwen2", "qwen3")
 _EXPERTS = ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss")
+_KEYS = {
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "head_dim": "head_dim",
+}
+"""Keys of the sizes that conflicts are told by."""
 _LIMIT_BYTES = 1 << 20
 _MOST = 1 << 20
 
@@ -80,6 +87,11 @@ def _shape(config: JsonText, name: str) -> ServedModel:
         layers=tuple(_layer(fields, family, index) for index in range(layers)),
         tied=fields.values.get("tie_word_embeddings") is True,
     )
+    given = found.head_dim if fields.has("head_dim") else None
+    sizes = found.hidden, found.heads, found.key_heads, given, found.vocabulary
+    for conflict in [] if report.errors else find_conflicts(*sizes, ids=()):
+        key, help = _KEYS[conflict.fields[0]], "give sizes that fit together"
+        fields.reject("config-bad-value", key, conflict.message, help)
     report.raise_errors()
     return found
 

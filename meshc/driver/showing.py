@@ -68,7 +68,7 @@ def html(
 def _where(request: CompileRequest, mesh: Mesh | None = None) -> str:
     if request.target == "cuda":
         return request.device_name
-    return f"{request.device_name}, mesh {mesh or request.mesh}"
+    return f"{request.device_name}, mesh {mesh or request.mesh_name}"
 
 
 def _counted(number: int, noun: str) -> str:

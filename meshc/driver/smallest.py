@@ -1,9 +1,10 @@
 """A device and the smallest mesh for emitted CSL that is to run somewhere, nobody said where.
 
 Square meshes are tried by the plans of the compiler: one that the weights alone would fill, from
-there on in growing steps, then by halves. What a core must hold shrinks with the mesh, but for
-sizes that it divides with less waste, so a mesh a little smaller than the one found may fit too:
-where there are few of them all are tried.
+there on in growing steps, then by halves. A refusal for another reason than room ends the search,
+since no larger mesh cures it. What a core must hold shrinks with the mesh, but for sizes that it
+divides with less waste, so a mesh a little smaller than the one found may fit too: where there are
+few of them all are tried.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def smallest_place(
     ``request``, or if it names none on the first one for CSL that has room.
 
     Raises ``no-tokens`` for a model without such a step, ``does-not-fit`` where no mesh holds it,
-    and what compiling raises where every mesh is refused for another reason.
+    and what compiling raises where all devices refuse it for another reason.
     """
     if PHASE not in loaded.phases():
         no_tokens(loaded.name, "compile it with -o DIR; DIR/run.py maps arrays to arrays")
@@ -64,6 +65,8 @@ def smallest_place(
             if side is not None:
                 return search.place(side)
             refused += [(name, why) for why in search.last_refusal()]
+            if not search.wants_room():
+                break
     others = [why for _, why in refused if why.code not in NO_ROOM]
     if len(others) == len(refused):
         raise MeshcError([others[0]])
@@ -79,7 +82,7 @@ def smallest_place(
 def _devices(request: CompileRequest) -> list[str]:
     """The devices to try: the one that is asked for, else those for CSL, the usual one first."""
     if request.device:
-        return [request.device]
+        return [request.device_name]
     usual = USUAL_DEVICE["csl"]
     known = [name for name in device_names() if device(name).csl_arch is not None]
     return [usual, *(name for name in known if name != usual)]
@@ -116,12 +119,17 @@ class _Search:
         most = min(self.device.cores_x, self.device.cores_y)
         if not self.regions:
             sides = range(most // 2 // _EVEN * _EVEN, 0, -_EVEN)
-            return next(filter(self.tried, sides[:_MOST_SMALLER]), None)
+            for side in sides[:_MOST_SMALLER]:
+                if self.tried(side):
+                    return side
+                if not self.wants_room():
+                    break
+            return None
         side, step = min(most, self.guess()), 1
         while self.tried(side) and side > 1:
             side, step = max(1, side - step), step * 2
         step = 1
-        while not self.fits and side < most:
+        while not self.fits and side < most and self.wants_room():
             side, step = min(most, side + step), step * 2
             self.tried(side)
         if not self.fits:
@@ -161,9 +169,13 @@ class _Search:
         self.fits.add(side)
         return True
 
+    def wants_room(self) -> bool:
+        """Whether room is all that the refused meshes lack."""
+        return all(why.code in NO_ROOM for why in self.refused.values())
+
     def last_refusal(self) -> list[Diagnostic]:
-        """Why the largest mesh that was tried is none, if one was."""
-        return [self.refused[max(self.refused)]] if self.refused else []
+        """Why the mesh that was tried last is none, if one was."""
+        return [*self.refused.values()][-1:]
 
     def place(self, side: int) -> Place:
         """The mesh of ``side``, which fits, with what is wrong with the next smaller one."""

@@ -17,7 +17,7 @@ from meshc.interp.state import State
 from meshc.interp.together import RankSession
 from meshc.ir.batch import OWNER, POSITION, REQUEST, batch_of, requests_of
 from meshc.ir.core import tensor_type
-from meshc.ir.module import Module
+from meshc.ir.module import MACHINE_LEVELS, Module
 from meshc.ir.ops import graph
 from meshc.support.diagnostics import fail
 
@@ -233,7 +233,7 @@ def check_outcomes(
     """Compare the results of two modules on one trace within the rounding bound; ``earlier`` is the
     phase that left the state they began with, if any. Raises ``interp-mismatch``."""
     precision = "f64"
-    if "tile" in (before.level, after.level):
+    if {before.level, after.level} & {*MACHINE_LEVELS}:
         precision = _coarsest(before, after)
     length = sum(reduction_length(m, precision) for m in (before, earlier) if m is not None)
     result = compare(wanted, got, precision, length)
@@ -245,7 +245,7 @@ def check_outcomes(
 def _coarsest(*modules: Module) -> str:
     """The least precise element type of core memory."""
     order = ("bf16", "f16", "f32")
-    used = {str(b.type.dtype) for m in modules if m.level == "tile" for b in m.buffers}
+    used = {str(b.type.dtype) for m in modules if m.level in MACHINE_LEVELS for b in m.buffers}
     return next((name for name in order if name in used), "f32")
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshc.interp.named import Array
 from meshc.ir.batch import OWNER, POSITION, batch_of
-from meshc.ir.module import Module
+from meshc.ir.module import MACHINE_LEVELS, Module
 from meshc.ir.ops import graph, ranks
 from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.ir.types import DType, TensorType
@@ -35,9 +35,9 @@ class Wanted:
 
 
 def wanted_inputs(module: Module) -> list[Wanted]:
-    """The arrays a module of any level takes: parameters, or in-ports at tile level (those that the
-    module's own constants fill excepted)."""
-    if module.level != "tile":
+    """The arrays a module of any level takes: parameters, or in-ports at the tile and the task
+    level (those that the module's own constants fill excepted)."""
+    if module.level not in MACHINE_LEVELS:
         return [Wanted(p.value.name, _tensor(p.value), p.role) for p in module.function.params]
     roles = {buffer.value: buffer.role for buffer in module.buffers}
     loaded = [port for port in module.ports if port.direction == "in"]
@@ -156,7 +156,7 @@ def rounds_of(op: graph.Repeat, layers: int, scalars: Scalars) -> range:
 
 def _several(module: Module) -> dict[str, int]:
     """The scalars of which a run may be given several, and how many."""
-    if module.level == "tile":
+    if module.level in MACHINE_LEVELS:
         return scalars_of_rounds(module)
     return dict.fromkeys((POSITION, OWNER), batch_of(module))
 

@@ -10,13 +10,16 @@ import numpy as np
 from meshc.interp.fabric import Timing
 from meshc.interp.graph import run_graph
 from meshc.interp.inputs import Scalars, wanted_inputs
+from meshc.interp.machine import Machine
 from meshc.interp.mesh import run_mesh
 from meshc.interp.named import Array
 from meshc.interp.state import State
+from meshc.interp.task_orders import Order
+from meshc.interp.tasks import TaskMachine
 from meshc.interp.tile import TileMachine
 from meshc.ir.batch import BATCH, REQUEST, requests_of
 from meshc.ir.core import Op, Operand
-from meshc.ir.module import Function, Module
+from meshc.ir.module import MACHINE_LEVELS, Function, Module
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import TensorType
 from meshc.ir.values import Value
@@ -30,7 +33,8 @@ class Session:
 
     A phase that reads one request at a time (:mod:`meshc.ir.batch`) keeps a state for each; those
     of all requests, side by side in the dim B, are what it leaves to the phase that follows.
-    ``transfers`` and ``schedule`` matter at tile level only (see :mod:`meshc.interp.tile`).
+    ``transfers`` and ``schedule`` matter at tile level only (see :mod:`meshc.interp.tile`),
+    ``order`` at task level (:mod:`meshc.interp.tasks`).
     """
 
     def __init__(
@@ -39,11 +43,16 @@ class Session:
         constant: Arrays,
         transfers: Timing = "early",
         schedule: str = "round-robin",
+        order: Order | None = None,
     ) -> None:
         self.module = module
-        self._constant = dict(constant) if module.level != "tile" else {}
+        self._constant = dict(constant) if module.level not in MACHINE_LEVELS else {}
         self._states: dict[int, dict[str, Array]] = {}
-        self._machine = TileMachine(module, transfers, schedule) if module.level == "tile" else None
+        self._machine: Machine | None = None
+        if module.level == "tile":
+            self._machine = TileMachine(module, transfers, schedule)
+        elif module.level == "task":
+            self._machine = TaskMachine(module, order)
         if self._machine is not None:
             self._load(constant)
 
@@ -81,8 +90,7 @@ class Session:
 
     def adopt(self, state: State) -> None:
         """Continue with ``state``, which was left by a module of the same level: each core with
-        the lanes that it holds. Raises ``interp-state`` and, where that leaves elements without a
-        core, ``interp-layout``."""
+        the lanes that it holds. Raises ``interp-state`` where these are others over there."""
         if self._machine is not None:
             self._machine.adopt(state)
             return

@@ -186,16 +186,21 @@ class LoopStep(Step):
     count: Memo[int]
     each: tuple[str, ...] = ()
 
-    def run(self, core: Core) -> Iterator[None]:
+    def rounds(self, core: Core) -> Iterator[None]:
+        """The rounds of the loop, in each of which its names have their values."""
         for value in range(self.count(core.env)):
             if self.var:
                 core.env[self.var] = value
             for name in self.each:
                 core.env[name] = core.rounds[name][value]
-            yield from core.run(self.body)
             yield
         for name in (self.var, *self.each):
             core.env.pop(name, None)
+
+    def run(self, core: Core) -> Iterator[None]:
+        for _ in self.rounds(core):
+            yield from core.run(self.body)
+            yield
 
 
 def _need_receiver(op: Op, core: Core, channel: str) -> None:
@@ -232,11 +237,15 @@ class Compiler:
         self._open.difference_update(tokens)
         return Body(steps, tokens)
 
+    def makers(self) -> Makers:
+        """What makes the step of each kind of op."""
+        return _MAKERS
+
     def _step(self, op: Op, names: Names) -> Step:
         guard = names.cond(op.when, op.span)
-        make = _MAKERS.get(type(op))
+        make = self.makers().get(type(op))
         if make is None:
-            op.reject("has no meaning at tile level")
+            op.reject("has no meaning here")
             raise AssertionError("not reached")
         return make(self, op, guard, names)
 
@@ -300,7 +309,9 @@ class Compiler:
             op.reject(f"there is no channel @{name}")
 
 
-_MAKERS: dict[type[Op], Callable[[Compiler, Any, Memo[bool] | None, Names], Step]] = {
+Makers = Mapping[type[Op], Callable[[Any, Any, Memo[bool] | None, Names], Step]]
+
+_MAKERS: Makers = {
     tile.Compute: Compiler.compute,
     tile.Send: Compiler.send,
     tile.Recv: Compiler.recv,

@@ -117,6 +117,8 @@ def _type_of(owner: str, types: dict[str, object], name: str, span: Span) -> obj
 
 
 def _decoded(name: str, raw: Raw, kind: object, span: Span) -> object:
+    if kind == Expr | None:
+        kind = Expr
     if kind is bool and isinstance(raw, bool):
         return raw
     if kind is int and isinstance(raw, int) and not isinstance(raw, bool):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshc.ir.core import Block, Op, Operand
-from meshc.ir.module import Buffer, Function, Module, Param, Port, Program
+from meshc.ir.module import Function, Module, Param, Port, Program
 from meshc.ir.ops.tile import Compute
 from meshc.ir.values import Value
 from meshc.ir.views import View
@@ -29,7 +29,7 @@ def clone_module(module: Module) -> Module:
         words=dict(module.words),
         holds=set(module.holds),
     )
-    copy.buffers = [Buffer(_fresh(b.value, values), b.role, b.address) for b in module.buffers]
+    copy.buffers = [replace(b, value=_fresh(b.value, values)) for b in module.buffers]
     copy.constants = dict(module.constants)
     copy.channels = [replace(channel) for channel in module.channels]
     copy.ports = [_port(port, values) for port in module.ports]

@@ -1,4 +1,4 @@
-"""The mutable part of the IR: values, operations and blocks, shared by all three levels.
+"""The mutable part of the IR: values, operations and blocks, shared by all levels.
 
 An op is a dataclass: its fields are its attributes, so printing, parsing, cloning and comparing
 need no code of their own. Values and ops have identity and are edited only through

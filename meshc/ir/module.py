@@ -21,11 +21,14 @@ from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
 
-Level = Literal["graph", "mesh", "tile"]
+Level = Literal["graph", "mesh", "tile", "task"]
 Role = Literal["in", "weight", "state", "out"]
 Scalar = int | float | bool | str
 
-LEVELS: tuple[Level, ...] = ("graph", "mesh", "tile")
+LEVELS: tuple[Level, ...] = ("graph", "mesh", "tile", "task")
+MACHINE_LEVELS: tuple[Level, ...] = ("tile", "task")
+"""Levels of programs on buffers of a machine, instead of functions on tensors over named dims."""
+
 RESOURCES = ("tasks", "scratch", "tables", "words")
 """Sections of the header that say what a CSL program takes of a core, numbers by name."""
 
@@ -50,12 +53,15 @@ class Function:
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory of every core. ``role`` is empty for scratch; ``address`` is set by
-    plan-memory, for CSL programs anew by plan-csl-memory."""
+    """Memory of every core, at the task level of the GPU. ``role`` is empty for scratch;
+    ``address`` is set by plan-memory, for CSL programs anew by plan-csl-memory. With ``kept``
+    there is memory for so many indices of the first dim, which lie over each other modulo that
+    number (fold-scratch)."""
 
     value: Value
     role: Role | Literal[""] = ""
     address: int | None = None
+    kept: int | None = None
 
     @property
     def type(self) -> BufferType:

@@ -238,12 +238,13 @@ class _Parser(Tokens):
         value = self.declare(name, self.type(), span)
         if not isinstance(value.type, BufferType):
             fail("bad-meshir", "a buffer has whole numbers as extents", span)
-        facts = self.facts("role", "address")
-        role, address = facts.get("role", ""), facts.get("address")
+        facts = self.facts("role", "address", "kept")
+        role, address, kept = facts.get("role", ""), facts.get("address"), facts.get("kept")
         if role not in ("", *_ROLES):
             fail("bad-meshir", f"no role '{role}'", span)
         place = None if address is None else self.as_int(address, span)
-        return Buffer(value, cast(ParamRole, role), place)
+        versions = None if kept is None else self.as_int(kept, span)
+        return Buffer(value, cast(ParamRole, role), place, versions)
 
     def channel(self) -> Channel:
         span = self.span()

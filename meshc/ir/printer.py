@@ -83,6 +83,8 @@ def _buffer(buffer: Buffer) -> str:
         facts["role"] = buffer.role
     if buffer.address is not None:
         facts["address"] = buffer.address
+    if buffer.kept is not None:
+        facts["kept"] = buffer.kept
     return f"buffer {buffer.value} : {buffer.type}" + _braced(facts)
 
 

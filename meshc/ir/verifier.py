@@ -16,8 +16,8 @@ from meshc.ir.builder import defined_values
 from meshc.ir.checked import Checked
 from meshc.ir.core import Block, Op
 from meshc.ir.header import names_text
-from meshc.ir.module import Channel, Function, Module, Port
-from meshc.ir.ops import graph, mesh, ranks, tile
+from meshc.ir.module import MACHINE_LEVELS, Channel, Function, Module, Port
+from meshc.ir.ops import graph, mesh, ranks, task, tile
 from meshc.ir.options import MAX_EXTENT, option_mistakes
 from meshc.ir.recording import attention_of
 from meshc.ir.rows import Rows
@@ -27,7 +27,9 @@ from meshc.ir.signatures import (
     form_of,
     standing_mistakes,
 )
+from meshc.ir.stacks import has_split, inner_type
 from meshc.ir.stated import stated_mistakes
+from meshc.ir.taskcheck import of_tasks, program_mistakes
 from meshc.ir.types import BufferType, Layout, Split, TensorType, Type
 from meshc.ir.values import Value
 from meshc.ir.viewcheck import coordinates_of, operand_mistakes, repeated, unknown_names
@@ -53,6 +55,8 @@ def verify_module(module: Module) -> None:
         checker.function(function)
     for program in module.programs:
         checker.block(program.body, {b.value for b in module.buffers}, checker.scalars)
+    for words, span, help in program_mistakes(module):
+        checker.wrong(words, span, help)
     checker.recorded()
     checker.found.raise_errors()
 
@@ -95,11 +99,11 @@ class _Verifier:
             self.wrong(words, module.places.get(place), help)
         for words in option_mistakes(module.options):
             self.wrong(words, module.places.get("options"))
-        if (module.mesh is None) != (module.level == "graph"):
-            words = "modules of the mesh and tile levels have a mesh, those of graph none"
+        if (module.mesh is None) != (module.level in ("graph", "task")):
+            words = "modules of the mesh and tile levels have a mesh, others none"
             help = "mesh y = 2, x = 2" if module.mesh is None else "leave out the line 'mesh'"
             self.wrong(words, module.places.get("mesh", module.places.get("module")), help)
-        functions, programs = (0, 1) if module.level == "tile" else (1, 0)
+        functions, programs = (0, 1) if module.level in MACHINE_LEVELS else (1, 0)
         if (len(module.functions), len(module.programs)) != (functions, programs):
             kind = "program" if programs else "function"
             words = f"a module of the {module.level} level has exactly one {kind}"
@@ -140,7 +144,7 @@ class _Verifier:
         span = span or self.place(where)
         if isinstance(kind, TensorType):
             self.tensor(where, kind, span)
-        elif self.module.level != "tile":
+        elif self.module.level not in MACHINE_LEVELS:
             help = "values of the other levels are tensors over named dims, such as f32[L, E]"
             self.wrong(f"{where}: {kind} belongs to the tile level", span, help)
         elif isinstance(kind, BufferType) and not all(0 < e <= MAX_EXTENT for e in kind.shape):
@@ -155,7 +159,7 @@ class _Verifier:
         for dim in repeated(kind.dims):
             help = "give one of them another name"
             self.wrong(f"{where}: dim {dim} occurs twice in {kind}", span, help)
-        if self.module.level != "tile" and kind.dtype.coded:
+        if self.module.level not in MACHINE_LEVELS and kind.dtype.coded:
             help = "keep-quantised brings weights to their codes"
             self.wrong(f"{where}: {kind} belongs to the tile level", span, help)
         if self.module.level == "graph" and kind.layout is not None:
@@ -360,7 +364,9 @@ class _Verifier:
 
     def alone(self, op: Op, scope: set[Value], names: frozenset[str]) -> bool:
         """Check an op but for what is inside it; False for one of another level."""
-        if op.NAME.partition(".")[0] not in ("", self.module.level):
+        if op.NAME.partition(".")[0] not in ("", self.module.level) and not of_tasks(
+            self.module, op
+        ):
             help = f"ops of this level are called {self.module.level}..."
             self.wrong(f"{op.NAME} in a module of the {self.module.level} level", op.span, help)
             return False
@@ -390,6 +396,9 @@ class _Verifier:
         if isinstance(op, tile.For):
             self.own_names("tile.for", [op.var], op.span)
             inner = names | {op.var, *op.each}
+        if isinstance(op, task.Family):
+            self.own_names(f"family {op.name}", op.dims, op.span)
+            inner = names | {*op.dims, *op.each}
         for region in op.regions:
             self.block(region, set() if isinstance(op, graph.Fuse) else scope, inner)
             if isinstance(op, graph.Repeat):
@@ -425,16 +434,20 @@ class _Verifier:
             return
         layers = self.layers_of(op)
         stacks = (*op.tensors()[op.carried :], *op.results[op.carried :])
-        apart = [v.name for v in stacks if layers and not _has(v.type, layers)]
+        apart = [v.name for v in stacks if layers and not has_split(v.type, layers)]
         if layers and apart:
             words = f"{op.NAME}: %{apart[0]} does not give each region its layers, {layers}"
             self.wrong(words, op.span, "split-regions deals layers to regions")
             return
-        wanted = [_inner(op, position, v.type, layers) for position, v in enumerate(op.tensors())]
+        wanted = [
+            inner_type(op, position, v.type, layers) for position, v in enumerate(op.tensors())
+        ]
         if wanted != [v.type for v in body.args]:
             self.wrong(f"{op.NAME}: the block does not take {_types(wanted)}", op.span, _LOOP)
         given = [v.type for v in last.tensors()]
-        if given != [_inner(op, position, v.type, layers) for position, v in enumerate(op.results)]:
+        if given != [
+            inner_type(op, position, v.type, layers) for position, v in enumerate(op.results)
+        ]:
             self.wrong(f"{op.NAME}: the results are not what yield gives", op.span, _LOOP)
         if not 0 <= op.carried <= min(len(op.operands), len(op.results)):
             self.wrong(f"{op.NAME}: carries {op.carried} values it does not have", op.span, _LOOP)
@@ -468,25 +481,6 @@ class _Verifier:
             self.wrong(f"{op.NAME}: the block does not take {_types(wanted)}", op.span, _LOOP)
         if [v.type for v in last.tensors()] != [v.type for v in op.results]:
             self.wrong(f"{op.NAME}: the results are not what yield gives", op.span, _LOOP)
-
-
-def _inner(op: graph.Repeat, position: int, kind: Type, layers: Split | None) -> Type | None:
-    """Type inside the body of an operand or result of ``op``: stacked ones lose their dim, and the
-    split ``layers`` of it."""
-    if position < op.carried:
-        return kind
-    if not isinstance(kind, TensorType) or kind.dims[:1] != (op.dim,):
-        return None
-    layout = kind.layout
-    if layout is not None and layers is not None:
-        layout = replace(layout, splits=tuple(s for s in layout.splits if s != layers))
-    return TensorType(kind.dtype, kind.dims[1:], layout)
-
-
-def _has(kind: Type, split: Split) -> bool:
-    """Whether a value of type ``kind`` is laid out with ``split``."""
-    layout = kind.layout if isinstance(kind, TensorType) else None
-    return layout is not None and split in layout.splits
 
 
 def _name(op: Op) -> str:

@@ -7,8 +7,8 @@ from math import prod
 
 from meshc.ir.affine import Expr
 from meshc.ir.core import Op
-from meshc.ir.module import Module
-from meshc.ir.ops import tile
+from meshc.ir.module import MACHINE_LEVELS, Module
+from meshc.ir.ops import task, tile
 from meshc.ir.types import BufferType, TokenType
 from meshc.ir.values import Value
 from meshc.ir.views import Point, Range, Symbol, View
@@ -34,6 +34,8 @@ def operand_mistakes(module: Module, op: Op, scope: set[Value], names: frozenset
         if op.count.is_const and op.count.constant < 0:
             found.append(f"the count is {op.count}")
         found += _rounds(module, op, names)
+    if isinstance(op, task.Stream) and op.below is not None:
+        found += unknown_names(op.below.free_vars, coordinates, "what it is below")
     if isinstance(op, tile.Sweep):
         found += unknown_names(op.rank.free_vars, coordinates, "the rank")
     if isinstance(op, tile.Compute):
@@ -80,7 +82,7 @@ def _rounds(module: Module, op: tile.For, names: frozenset[str]) -> list[str]:
 def _value(module: Module, op: Op, value: Value, scope: set[Value]) -> list[str]:
     if value not in scope:
         return [f"{value} is not defined in this block before its use"]
-    if module.level == "tile" and not isinstance(value.type, TokenType):
+    if module.level in MACHINE_LEVELS and not isinstance(value.type, TokenType):
         return [f"{value} is no token"]
     if isinstance(value.type, TokenType) and not isinstance(op, tile.Wait):
         return [f"takes no token such as {value}"]
@@ -91,7 +93,7 @@ def _kinds(module: Module, op: Op) -> list[str]:
     """Transfers name a channel and a view, kernels take views, waits take tokens."""
     if isinstance(op, (tile.Send, tile.Recv, tile.Relay)):
         return _transfer(module, op)
-    wanted = View if isinstance(op, tile.Compute) else Value
+    wanted = View if isinstance(op, (tile.Compute, task.Need, task.Stream, task.Give)) else Value
     wrong = [str(o) for o in op.operands if not isinstance(o, wanted)]
     return [f"cannot take {wrong[0]}"] if wrong else []
 

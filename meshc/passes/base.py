@@ -25,7 +25,7 @@ class Pass:
     """
 
     NAME: ClassVar[str] = ""
-    LEVELS: ClassVar[tuple[str, ...]] = ("graph", "mesh", "tile")
+    LEVELS: ClassVar[tuple[str, ...]] = ("graph", "mesh", "tile", "task")
     REQUIRES: ClassVar[frozenset[str]] = frozenset()
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()

@@ -34,6 +34,10 @@ from meshc.passes.resources.csl.plan_words import PlanCslWords
 from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.spec import make_pass, parse_specs
+from meshc.passes.task.expand_tasks import ExpandTasks
+from meshc.passes.task.fold_scratch import FoldScratch
+from meshc.passes.task.meet import Meet
+from meshc.passes.task.place_tasks import PlaceTasks
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
 from meshc.passes.tile.keep_quantised import KeepQuantised
@@ -77,6 +81,10 @@ PASSES: tuple[type[Pass], ...] = (
     AssignCslQueues,
     AssignCslTasks,
     PlanCslWords,
+    ExpandTasks,
+    PlaceTasks,
+    Meet,
+    FoldScratch,
 )
 
 _BY_NAME = {cls.NAME: cls for cls in PASSES}

@@ -56,6 +56,9 @@ def make_pass(cls: type[P], spec: PassSpec) -> P:
                 help=f"its options: {known}",
             )
         field_name, kind = kinds[name]
+        if field_name in values:
+            words = f"{spec.name} has the option '{name}' twice, and one value would count"
+            fail("bad-pass-option", words, spec.span)
         values[field_name] = _decoded(spec, name, raw, kind)
     return cls(**values)
 

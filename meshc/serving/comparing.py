@@ -31,6 +31,23 @@ class Load:
     requests: int
     cv: float = 1.0
 
+    @property
+    def replaces_arrivals(self) -> bool:
+        """Whether arrivals are drawn though the trace says them."""
+        traced = isinstance(self.workload, Trace) and self.workload.seconds is not None
+        return traced and self.rate is not None
+
+    @property
+    def mean_rate(self) -> float | None:
+        """Requests per second, of a trace that says its arrivals those between the first and the
+        last one; None where all come at the same time."""
+        if self.rate is not None:
+            return self.rate
+        assert isinstance(self.workload, Trace) and self.workload.seconds is not None
+        seconds = self.workload.seconds[: self.requests]
+        length = seconds[-1] - seconds[0]
+        return (len(seconds) - 1) / length if length > 0 else None
+
 
 @dataclass(frozen=True)
 class Collectives:

@@ -13,6 +13,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
 from meshc.cost.nodes.overlap import Schedule
@@ -48,7 +49,7 @@ def latency_frontier(curves: Curves) -> str:
             up = [bands["ttft_mean_s"].mean for _, bands in points]
             axes.plot(across, up, marker="o", label=name)
             for x, y, (rate, _) in zip(across, up, points, strict=True):
-                axes.annotate(f"{rate:g}/s", (x, y), textcoords="offset points", xytext=(5, 4))
+                axes.annotate(f"{rate:.4g}/s", (x, y), textcoords="offset points", xytext=(5, 4))
         return _text(figure, axes)
 
 
@@ -67,7 +68,7 @@ def token_timeline(runs: Mapping[str, Run]) -> str:
 
 def node_timeline(schedule: Schedule, layers: int = 2) -> bytes:
     """The two streams of a node over time, for ``layers`` layers in the middle; each half of the
-    batch has its color."""
+    batch has its color, which a legend names."""
     middle = schedule.spans[len(schedule.spans) // 2].layer
     shown = [span for span in schedule.spans if middle <= span.layer < middle + layers]
     first = min(span.start for span in shown)
@@ -85,6 +86,10 @@ def node_timeline(schedule: Schedule, layers: int = 2) -> bytes:
             )
             axes.text(start + width / 2, rows[span.stream], span.name, ha="center", va="center",
                       fontsize=6, rotation=90, clip_on=True)  # fmt: skip
+        called = "all tokens" if schedule.split is None else "half {}"
+        halves = sorted({span.half for span in shown})
+        named = [Patch(color=f"C{half}", label=called.format(half)) for half in halves]
+        figure.legend(handles=named, loc="outside right upper", frameon=False)
         axes.set_yticks([*rows.values()], [*rows])
         axes.set_xlabel(f"microseconds, layers {middle} to {middle + layers - 1}")
         out = BytesIO()

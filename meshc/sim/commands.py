@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from meshc.sim.commands_folder import make_bin, own_folder
+from meshc.sim.commands_folder import own_bin
 from meshc.sim.machine.options import BACKENDS, MAX_CYCLES, MOST_THREADS_BY_DEFAULT
 from meshc.sim.suite import LOOKED_FOR, SuiteResult, as_json, find_commands, run_one, table_line
 
@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _bin(args: argparse.Namespace) -> int:
-    print(make_bin(own_folder()))
+    print(own_bin())
     return 0
 
 

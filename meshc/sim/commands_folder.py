@@ -5,19 +5,26 @@ from __future__ import annotations
 import hashlib
 import shlex
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from meshc.support.cache import cache_folder
-from meshc.support.files import replace_file
+from meshc.support.cache import cache_folder, tell_unusable
+from meshc.support.files import put_file
 
 _COMMANDS = {"cslc": "meshc.sim.cslc", "cs_python": "meshc.sim.cs_python"}
 
 
-def own_folder() -> Path:
-    """A directory of the user's cache that only this interpreter and this copy of meshc use."""
+def own_bin() -> Path:
+    """The commands in a directory that only this interpreter and this copy of meshc use: one of the
+    user's cache or, where that cannot be written, a new one among temporary files, which stays."""
     place = f"{sys.executable}\0{Path(__file__).resolve()}"
-    return cache_folder() / f"bin-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+    name = f"bin-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+    try:
+        return make_bin(cache_folder() / name)
+    except OSError as problem:
+        tell_unusable(problem, "the commands are among the temporary files")
+        return make_bin(Path(tempfile.mkdtemp(prefix="meshc-bin-")))
 
 
 def make_bin(folder: Path, options: Sequence[str] = ()) -> Path:
@@ -36,5 +43,5 @@ def make_bin(folder: Path, options: Sequence[str] = ()) -> Path:
             f"exec {shlex.quote(sys.executable)} -m {module} "
             f'{extra}"$@"\n'
         )
-        replace_file(script, text.encode(), mode=0o755)
+        put_file(script, text.encode(), mode=0o755)
     return folder

@@ -11,7 +11,6 @@ import numpy as np
 from meshc.sim import ir
 from meshc.sim.grids import Tiles
 from meshc.sim.loader import Loader
-from meshc.sim.numbers import to_bits
 from meshc.sim.program import PeProgram, PeSymbol, Program
 from meshc.sim.recursion import entered_again
 from meshc.sim.routes import ColorConfig
@@ -26,9 +25,10 @@ from meshc.sim.sema.builtins import (  # noqa: F401  (they fill the table of bui
     vector,
 )
 from meshc.sim.sema.frozen import frozen
+from meshc.sim.sema.images import bytes_of
 from meshc.sim.sema.rectangle import LayoutInfo, TileCode
 from meshc.sim.sema.registry import Analyzer
-from meshc.sim.sema.types import Array, Enum, Float, Struct, Type
+from meshc.sim.sema.types import Float
 from meshc.sim.sema.unit import MEMORY_BYTES, Export, Unit
 from meshc.sim.sema.values import FnVal, Frame, Global, Module, Symbol, Val
 from meshc.sim.sema.walk import imports_module
@@ -180,10 +180,11 @@ def _read_key(code: TileCode, names: tuple[str, ...]) -> Any:
 
 
 def compile_pe(
-    loader: Loader, arch: str, file: str, bindings: dict[str, Val], info: LayoutInfo | None
-) -> PeProgram:
+    loader: Loader, arch: str, file: str, bindings: dict[str, Val], info: LayoutInfo | None,
+    half: Float = ty.F16,
+) -> PeProgram:  # fmt: skip
     """Compile one PE program. Raises MeshcError, also when memory is over-full."""
-    return _compiled(loader, arch, file, bindings, info)[0]
+    return _compiled(loader, arch, file, bindings, info, half)[0]
 
 
 def _compiled(
@@ -339,24 +340,5 @@ def image_of(symbol: Symbol, functions: list[str]) -> bytes:
     """
     if symbol.init is None:
         return b""
-    data = _bytes(symbol.type, symbol.init, functions)
+    data = bytes_of(symbol.type, symbol.init, functions)
     return data if any(data) else b""
-
-
-def _bytes(kind: Type, value: Any, functions: list[str]) -> bytes:
-    if isinstance(value, str):
-        return (functions.index(value) + 1).to_bytes(2, "little")
-    if isinstance(kind, Array):
-        if not any(value):
-            return b""
-        return b"".join(_bytes(kind.element, v, functions) for v in value)
-    if isinstance(kind, Struct):
-        data = bytearray(ty.size_of(kind))
-        for name, part in value.items():
-            field_type, offset = kind.field(name) or (ty.U16, 0)
-            raw = _bytes(field_type, part.v, functions).ljust(ty.size_of(field_type), b"\0")
-            data[offset : offset + len(raw)] = raw
-        return bytes(data)
-    base = kind.base if isinstance(kind, Enum) else kind
-    size = ty.size_of(base)
-    return to_bits(base, value).to_bytes(8, "little")[:size]

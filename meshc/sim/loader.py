@@ -12,6 +12,15 @@ from meshc.sim.lang.parser import parse
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 from meshc.support.spans import Source, Span
 
+# Documented libraries that are not written, and what that would take.
+UNBUILT = {
+    "message_passing": "routers of five colors that find the way to a PE by its coordinates, which "
+    "is not published",
+    "string": "comptime strings as arrays with functions of their own",
+    "types": "its list of functions on types, which is not published",
+    "data_utils": "its list of functions on arrays, which is not published",
+}
+
 
 class Loader:
     """Files of one program.
@@ -63,6 +72,11 @@ class Loader:
         key = f"<{name}>"
         if key not in self._files:
             if not resource.is_file() or ".." in name:
+                if name in UNBUILT:
+                    words = (
+                        f"the simulator has no library '<{name}>': it would take {UNBUILT[name]}"
+                    )
+                    fail("csl-unsupported", words, span)
                 fail("csl-no-library", f"there is no library module '<{name}>'", span)
             self._files[key] = _checked(key, resource.read_text(encoding="utf-8"))
         return self._files[key]

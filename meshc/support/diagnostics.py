@@ -62,14 +62,23 @@ class InternalError(Exception):
     """meshc is at fault: a pass broke, left bad IR, or claimed a fact that does not hold.
 
     ``reproducer`` is ``.meshir`` text: the module as it was before the pass, headed by comments
-    that say what happened and how to run the passes that were left.
+    that say what happened and how to run the passes that were left. ``checked``: it is only seen
+    where what each pass leaves is run.
     """
 
-    def __init__(self, message: str, pipeline: str, module_text: str) -> None:
+    def __init__(
+        self, message: str, pipeline: str, module_text: str, checked: bool = False
+    ) -> None:
         super().__init__(message)
         self.pipeline = pipeline
-        comments = [*message.splitlines(), f"meshc opt THIS_FILE --passes '{pipeline}'"]
+        self._checked = checked
+        comments = [*message.splitlines(), self.command("THIS_FILE")]
         self.reproducer = "".join(f"# {line}\n" for line in comments) + module_text
+
+    def command(self, file: str) -> str:
+        """What shows it again, of ``file`` with the reproducer."""
+        check = " --check" if self._checked else ""
+        return f"meshc opt {file} --passes '{self.pipeline}'{check}"
 
 
 class Diagnostics:

@@ -41,13 +41,19 @@ def write_text(path: Path, text: str) -> None:
 
 
 def replace_file(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Let ``path`` hold ``data``: others see the old content or the new, never a part. ``mode`` is
-    that of a new file before the umask. Raises OSError."""
+    """Let ``path``, or what it is a link to, hold ``data``: others see the old content or the new,
+    never a part. ``mode`` is that of a new file before the umask. Raises OSError."""
     target = Path(os.path.realpath(path))
     if os.path.exists(target) and not target.is_file():
         target.write_bytes(data)  # a device or a pipe must not be replaced by a file
         return
-    with scratch_folder(target.parent) as scratch:
+    put_file(target, data, mode)
+
+
+def put_file(target: Path, data: bytes, mode: int = 0o666, beside: Path | None = None) -> None:
+    """Put a file that holds ``data`` at ``target``, whatever is there, unless it is a folder. It is
+    made in the folder ``beside`` if not in its own. Raises OSError."""
+    with scratch_folder(beside or target.parent) as scratch:
         made = scratch / "new"
         with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT, mode), "wb") as stream:
             stream.write(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes as ct
 import hashlib
 import os
 import re
@@ -13,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
-from meshc.support.cache import recall_or_make
+from meshc.support.cache import keep_privately, recall_or_make
 from meshc.support.scratch import scratch_folder
 
 _INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
@@ -21,6 +22,17 @@ _INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)
 
 class BuildError(Exception):
     """There is no compiler, or it refused the text; the message holds its first lines."""
+
+
+def opened(library: Path, mode: int = ct.DEFAULT_MODE) -> ct.CDLL:
+    """The shared library that was built, in this process. Raises BuildError."""
+    try:
+        return ct.CDLL(str(library), mode=mode)
+    except OSError as problem:
+        try:
+            return ct.CDLL(str(keep_privately(library, problem)), mode=mode)
+        except OSError:
+            raise BuildError(f"the system does not load what was compiled: {problem}") from problem
 
 
 @dataclass(frozen=True)

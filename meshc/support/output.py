@@ -1,9 +1,10 @@
 """Output directories: they appear whole or not at all, and what a person put there stays.
 
-A directory is built beside its final place and then renamed. Its manifest lists the files with
-their hashes. Where one is there already, files that are as the manifest says are replaced, and all
-others go into the new directory too. A listed file that was edited is in the way, as is any other
-file where a new one belongs: that is refused, or with ``force`` it is kept as ``NAME.orig``.
+A directory is built beside its final place, which it then takes (``replacing``). Its manifest lists
+the files with their hashes. Where one is there already, files that are as the manifest says are
+replaced, and all others go into the new directory too. A listed file that was edited is in the way,
+as is any other file where a new one belongs: that is refused, or with ``force`` it is kept as
+``NAME.orig``.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path, PurePosixPath
 
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.files import reported
-from meshc.support.scratch import scratch_folder, uninterrupted
+from meshc.support.replacing import Known, Stamp, asides, replace_directory, stamp
+from meshc.support.scratch import scratch_folder
 
 MANIFEST = "meshc.json"
 _GENERATOR = "meshc"
@@ -52,7 +54,8 @@ def write_directory(
     """Write ``files`` and a manifest with ``facts`` as the directory ``folder``.
 
     A content is text, bytes, or a function that writes the path it is given. Returns the relative
-    paths, sorted, manifest included. What ``force`` put aside is added to ``report`` as warnings.
+    paths, sorted, manifest included. What ``force`` put aside is added to ``report`` as warnings,
+    as is what others wrote in the meantime where a new file belongs.
     Fails with ``unwritable``, ``output-exists`` or ``output-edited``; nothing is changed then.
     """
     target = Path(os.path.realpath(folder))
@@ -63,12 +66,13 @@ def write_directory(
             made = scratch / "new"
             made.mkdir()
             _fill(made, files, {**facts, "files": names})
-            stays = _what_stays(target, folder, names, force)
-            for path, name in stays.items():
-                _keep(target, path, made, name)
-            _swap(made, target, scratch / "old")
+            known = _what_is_known(target, folder, names, force)
+            for path, name in known.stays.items():
+                with suppress(FileNotFoundError):  # it is gone since
+                    _keep(target, path, made, name)
+            brought = replace_directory(made, target, known)
     if report is not None:
-        for path, name in stays.items():
+        for path, name in {**known.stays, **brought}.items():
             if path != name:
                 report.warning("output-edited", f"'{folder / path}' is now '{folder / name}'")
     return names
@@ -78,23 +82,25 @@ def check_free(folder: Path, force: bool = False) -> None:
     """Fail with ``output-exists`` or ``output-edited`` when ``folder`` may not be written, as far
     as can be told before the files are known."""
     with reported(folder):
-        _what_stays(Path(os.path.realpath(folder)), folder, [MANIFEST], force)
+        _what_is_known(Path(os.path.realpath(folder)), folder, [MANIFEST], force)
 
 
 @dataclass(frozen=True)
 class _Found:
     """What meshc would lose by writing a directory anew, by relative path: files of its own that
-    were edited, and others, among them links and empty folders. ``ours`` if it has a manifest."""
+    were edited, and others, among them links and empty folders. ``ours`` if it has a manifest;
+    files that are ``as_written`` are lost by nobody."""
 
     ours: bool
+    as_written: Mapping[str, Stamp]
     edited: tuple[str, ...]
     others: tuple[str, ...]
 
 
-def _what_stays(target: Path, folder: Path, files: Collection[str], force: bool) -> dict[str, str]:
-    """What is kept of ``target`` beside the new ``files``: its path and its path then."""
+def _what_is_known(target: Path, folder: Path, files: Collection[str], force: bool) -> Known:
+    """What goes of ``target``, and what stays beside the new ``files``."""
     if not os.path.exists(target):
-        return {}
+        return Known({}, {})
     if not target.is_dir():
         fail("output-exists", f"'{folder}' is a file", help="name a directory")
     here = Path.cwd()
@@ -109,11 +115,12 @@ def _what_stays(target: Path, folder: Path, files: Collection[str], force: bool)
     heads |= {path: path for path in found.edited}
     taken = {*names, *heads, *_folders(heads)}
     aside = {
-        head: next(name for name in _asides(head) if name not in taken)
+        head: next(name for name in asides(head) if name not in taken)
         for head in heads.values()
         if head is not None
     }
-    return {p: p if head is None else aside[head] + p[len(head) :] for p, head in heads.items()}
+    stays = {p: p if head is None else aside[head] + p[len(head) :] for p, head in heads.items()}
+    return Known(found.as_written, stays)
 
 
 def _refuse(folder: Path, found: _Found, clashes: list[str]) -> None:
@@ -140,11 +147,6 @@ def _few(paths: Sequence[str]) -> list[str]:
     return [*paths[:_SHOWN], *more]
 
 
-def _asides(path: str) -> Iterator[str]:
-    yield f"{path}.orig"
-    yield from (f"{path}.orig{number}" for number in count(1))
-
-
 def _folders(paths: Iterable[str]) -> set[str]:
     return {str(above) for path in paths for above in PurePosixPath(path).parents}
 
@@ -164,20 +166,32 @@ def _look(target: Path) -> _Found:
     listed = manifest.get("sha256") if manifest else None
     hashes: dict[str, object] = listed if isinstance(listed, dict) else {}
     ours = isinstance(listed, dict)
+    as_written: dict[str, Stamp] = {}
     edited, others = [], []
     for entry in _entries(target):
         path = entry.relative_to(target).as_posix()
-        if path in hashes:
-            if entry.is_symlink() or not entry.is_file() or _sha256(entry) != hashes[path]:
-                edited.append(path)
-        elif not (ours and path == MANIFEST):
+        if path not in hashes and not (ours and path == MANIFEST):
             others.append(path)
-    return _Found(ours, tuple(edited), tuple(others))
+            continue
+        with suppress(FileNotFoundError):  # it is gone since
+            before = stamp(entry)
+            if path == MANIFEST or _is_as_written(entry, hashes[path]):
+                as_written[path] = before
+            else:
+                edited.append(path)
+    return _Found(ours, as_written, tuple(edited), tuple(others))
+
+
+def _is_as_written(entry: Path, sha256: object) -> bool:
+    return entry.is_file() and not entry.is_symlink() and _sha256(entry) == sha256
 
 
 def _entries(folder: Path) -> Iterator[Path]:
     """Files, links and empty folders below ``folder``; caches of Python do not count."""
-    for entry in sorted(folder.iterdir()):
+    found: list[Path] = []
+    with suppress(FileNotFoundError):  # it is gone since
+        found = sorted(folder.iterdir())
+    for entry in found:
         if entry.name == "__pycache__":
             continue
         if entry.is_dir() and not entry.is_symlink():
@@ -233,17 +247,3 @@ def _keep(old: Path, path: str, new: Path, name: str) -> None:
         os.link(source, place, follow_symlinks=False)
     except (OSError, NotImplementedError):
         shutil.copy2(source, place, follow_symlinks=False)
-
-
-def _swap(made: Path, target: Path, old: Path) -> None:
-    """Put ``made`` at ``target``; what was there goes to ``old``, and comes back on a failure."""
-    with uninterrupted():
-        if not target.exists():
-            made.rename(target)
-            return
-        target.rename(old)
-        try:
-            made.rename(target)
-        except OSError:
-            old.rename(target)
-            raise

@@ -22,13 +22,19 @@ from meshc.verify import (
     csl_tasks,
     csl_words,
     deadlock_free,
+    given_before,
     guards_cover,
     memory_planned,
+    not_overwritten,
+    one_giver,
+    ordered,
     padding_safe,
     partitioned,
     placed,
     routed,
+    streams_free,
     transpose_free,
+    within_bounds,
 )
 
 
@@ -72,12 +78,6 @@ _CATALOGUE = (
         ("mesh",),
         "every collective has an algorithm",
         collectives_selected.check,
-    ),
-    Fact(
-        "padding_safe",
-        ("mesh",),
-        "no op reads a pad lane in a state it cannot take",
-        padding_safe.check,
     ),
     Fact(
         "guards_cover",
@@ -150,6 +150,42 @@ _CATALOGUE = (
         ("tile",),
         "every buffer has an address, live ones are disjoint, all fit",
         memory_planned.check,
+    ),
+    Fact(
+        "within_bounds",
+        ("task",),
+        "what tasks need, stream and give lies in its buffer",
+        within_bounds.check,
+    ),
+    Fact(
+        "one_giver",
+        ("task",),
+        "no element of a buffer is written by two tasks, or twice by one",
+        one_giver.check,
+    ),
+    Fact(
+        "given_before",
+        ("task",),
+        "what a task needs is given by tasks of earlier phases, all of it",
+        given_before.check,
+    ),
+    Fact(
+        "streams_free",
+        ("task",),
+        "no task writes what a task streams",
+        streams_free.check,
+    ),
+    Fact(
+        "ordered",
+        ("task",),
+        "between a task and those that need what it gives blocks meet, or one block runs both",
+        ordered.check,
+    ),
+    Fact(
+        "not_overwritten",
+        ("task",),
+        "versions of scratch that share memory are read before the next is written",
+        not_overwritten.check,
     ),
 )
 

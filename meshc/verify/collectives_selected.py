@@ -11,7 +11,8 @@ from meshc.support.diagnostics import fail
 
 def check(module: Module) -> None:
     """k_tree groups must reach every core of the axis, each phase some; a ring cannot merge
-    softmaxes; a cache append must have a known policy."""
+    softmaxes; the rest is that of :func:`check_ahead`."""
+    check_ahead(module)
     mesh = module.the_mesh()
     for op in module.walk():
         if isinstance(op, (ops.AllReduce, ops.Reduce)):
@@ -27,6 +28,12 @@ def check(module: Module) -> None:
                     + (", of which one is left before the last phase" if idle else ""),
                     op.span,
                 )
+
+
+def check_ahead(module: Module) -> None:
+    """What reductions are selected beside, in the queues that it leaves: a dispatch must have an
+    algorithm and a cache append a known policy."""
+    for op in module.walk():
         if isinstance(op, ops.Dispatch) and not op.algo:
             fail(
                 "collective-unselected",

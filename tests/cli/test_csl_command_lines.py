@@ -35,8 +35,9 @@ def test_refusals(words, sizes, said, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     m, k = sizes
     (tmp_path / "p.mesh").write_text(PRODUCT.format(m=m, k=k), encoding="utf-8")
-    usual = ["--device", "wse2", "--mesh", "2x2"]
-    assert main(["compile", "p.mesh", "--target", "csl", *usual, *words, "-o", "out"]) == 1
+    usual = {"--device": "wse2", "--mesh": "2x2"}
+    given = [word for flag, value in usual.items() if flag not in words for word in (flag, value)]
+    assert main(["compile", "p.mesh", "--target", "csl", *given, *words, "-o", "out"]) == 1
     printed = capsys.readouterr()
     assert said in printed.err
     assert "Traceback" not in printed.err

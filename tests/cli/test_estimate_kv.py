@@ -90,7 +90,7 @@ def test_capacity_beside_weights_that_stay_quantised(tmp_path):
         ([str(ROOT / "examples" / "mlp.mesh")], "no-kv-cache", "append(cache.NAME"),
         ([str(ROOT / "examples" / "mlp.meshir")], "bad-argument", "name the model"),
         ([TINY, "--device", "ideal"], "unlimited-memory", "--device wse2"),
-        ([TINY, "--mesh", "800x800"], "mesh-too-large", "--mesh 750x994"),
+        ([TINY, "--mesh", "800x800"], "mesh-too-large", "--mesh 755x1170"),
         ([TINY, "--mesh", "0x3"], "bad-mesh", ""),
         ([TINY, "--layers", "0"], "bad-argument", ""),
         ([TINY, "another"], "bad-argument", ""),

@@ -3,8 +3,10 @@
 import json
 
 import pytest
+from matplotlib.figure import Figure
 
 from meshc.cli import main
+from meshc.serving import plots
 
 MODEL = "llama-3.3-70b"
 
@@ -54,6 +56,19 @@ def test_the_timeline_is_written(capsys, tmp_path):
     assert picture.startswith(b"\x89PNG")
     schedule(capsys, *words)
     assert (plots / "timeline.png").read_bytes() == picture
+
+
+def test_the_timeline_says_whose_colors_are_whose(capsys, tmp_path, monkeypatch):
+    drawn = []
+
+    def figure(*args, **kwargs):
+        drawn.append(Figure(*args, **kwargs))
+        return drawn[-1]
+
+    monkeypatch.setattr(plots, "Figure", figure)
+    schedule(capsys, "mixtral-8x22b", "--tokens", "8192", "--plots", str(tmp_path / "plots"))
+    (legend,) = drawn[0].legends
+    assert [text.get_text() for text in legend.get_texts()] == ["half 0", "half 1"]
 
 
 @pytest.mark.parametrize(

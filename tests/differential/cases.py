@@ -49,7 +49,8 @@ class Case:
     """``form`` is main, generate, batch, decode, prefill or requests; ``prompt`` counts its tokens
     or rows (of a batch those of the longest one), ``steps`` the runs. ``options`` are arguments of
     ``meshc.compile``; ``seed`` is that of all numbers; with ``order`` the cores are numbered at
-    random. ``softmax`` is the form that softmaxes take where they have it."""
+    random, and tasks run block by block. ``softmax`` is the form that softmaxes take where they
+    have it."""
 
     program: Program
     target: str
@@ -231,7 +232,7 @@ def _cuda_cases(draw: Drawing, common: Common) -> Attempts:
 
 def asked_of_cuda(case: Case) -> Case:
     """A case of Python for the target cuda, which makes kernels of hardly any."""
-    kept = {n: v for n, v in case.options.items() if n in ("seq", "dtype", "phase", "align")}
+    kept = {n: v for n, v in case.options.items() if n in ("seq", "dtype", "phase")}
     return replace(case, target="cuda", options=kept, order=False)
 
 
@@ -249,7 +250,25 @@ def in_regions(case: Case, regions: int) -> Case:
     return replace(case, options={**case.options, "mesh": mesh}, order=False, origin=origin)
 
 
-_DRAWN = {"python": _python_cases, "csl": _csl_cases, "cuda": _cuda_cases}
+def _task_cases(draw: Drawing, common: Common) -> Attempts:
+    """Steps of decoding as for Python, as programs of tasks of a drawn grain."""
+    kinds = _kinds(draw, 75)
+    grain = {"rows": draw.of([1, 2, 4, 16]), "tokens": draw.of([1, 2, 3, 8]), "blocks": 5}
+
+    def drawn(attempt: int) -> Case:
+        case = _python(draw, "decode", kinds if attempt < 40 else Arithmetic())
+        options = {"seq": case.options["seq"], "dtype": case.program.kinds.stored, **grain}
+        return replace(case, target="tasks", options=options, order=draw.chance(50))
+
+    return drawn
+
+
+_DRAWN = {
+    "python": _python_cases,
+    "csl": _csl_cases,
+    "cuda": _cuda_cases,
+    "tasks": _task_cases,
+}
 
 
 def _kinds(draw: Drawing, plain: int) -> Arithmetic:

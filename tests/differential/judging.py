@@ -7,7 +7,7 @@ import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -69,8 +69,23 @@ def compile_case(case: Case, folder: Path) -> meshc.Compiled:
     """What the public API makes of the text of a case."""
     path = folder / "case.mesh"
     path.write_text(source(case.program))
+    if case.target == "tasks":
+        return compiled_tasks(case, path)
     with _softmax_as(case.softmax):
         return meshc.compile(path, target=case.target, **case.options)
+
+
+def compiled_tasks(case: Case, path: Path) -> meshc.Compiled:
+    """A decode step as a program of tasks."""
+    given = {"seq": case.options["seq"], "dtype": case.options["dtype"], "mesh": "1x1"}
+    compiled = meshc.compile(path, device="h200", phase="decode", compile_to="graph", **given)
+    rows, tokens, blocks = (case.options[name] for name in ("rows", "tokens", "blocks"))
+    passes = meshc.parse_pipeline(
+        f"expand-tasks{{rows={rows},tokens={tokens}}},place-tasks{{blocks={blocks}}},"
+        "meet,fold-scratch"
+    )
+    module = meshc.PassManager(passes).run(compiled.modules["decode"])
+    return replace(compiled, modules={"decode": meshc.parse(meshc.print_module(module))})
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from drawn_programs import source
 from judging import Outcome, judge
 from reducing import reduced
 
-TARGETS = {"python": 85.0, "csl": 5.0, "cuda": 10.0}
+TARGETS = {"python": 80.0, "csl": 5.0, "cuda": 10.0, "tasks": 5.0}
 
 
 def main() -> int:
@@ -38,7 +38,7 @@ def main() -> int:
         default=1,
         help="deal layers to so many; programs without are left out",
     )
-    parser.add_argument("--target", help="one of python, csl, cuda, or several with commas")
+    parser.add_argument("--target", help="one of python, csl, cuda, tasks, or several with commas")
     parser.add_argument(
         "--examples", type=int, default=0, help="print so many refusals of each code"
     )

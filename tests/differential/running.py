@@ -18,6 +18,8 @@ import meshc
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import QUICK, SCHEDULES, Mode
 from meshc.backends.python import load_program
+from meshc.interp.sessions import Session
+from meshc.interp.task_orders import Order
 from meshc.sim import cs_python, cslc
 from meshc.sim.host import runtime
 
@@ -121,6 +123,17 @@ def run_cuda(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:
     return [[row.reshape(1, 1, -1) for row in rows] for rows in found], []
 
 
+def run_tasks(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:
+    """The tasks in the interpreter: block by block, or in a random order that needs allow."""
+    module = compiled.modules["decode"]
+    session = Session(module, case.weights(), order=Order(case.seed % 1000, blocks=case.order))
+    found = []
+    for run in range(case.steps):
+        results = session.step(case.inputs(run), {"pos": run} if "pos" in module.scalars else {})
+        found.append([array.copy() for array in results])
+    return found, []
+
+
 @contextmanager
 def _process_restored(folder: Path) -> Iterator[None]:
     """Work in ``folder``; what a host script changes in this process is put back."""
@@ -142,4 +155,5 @@ RUNNERS: dict[str, Callable[[Case, meshc.Compiled, Path], Found]] = {
     "python": run_python,
     "csl": run_csl,
     "cuda": run_cuda,
+    "tasks": run_tasks,
 }

@@ -88,6 +88,19 @@ def test_random_programs_in_csl() -> None:
     assert tally.kinds["csl", "match"] >= 1
 
 
+def test_random_steps_as_tasks() -> None:
+    tally = judged(0, 5, "tasks")
+    assert tally.kinds["tasks", "match"] >= 4
+
+
+@pytest.mark.slow
+def test_many_random_steps_as_tasks() -> None:
+    """All but mixtures of experts, in random orders and block by block."""
+    tally = judged(5, 300, "tasks")
+    assert tally.kinds["tasks", "match"] >= 260
+    assert tally.codes.keys() <= {("tasks", "no-tasks")}
+
+
 @pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 def test_random_models_in_cuda() -> None:
     """Models that differ in attention alone, so that few kernels are compiled: by lanes of heads,
@@ -121,4 +134,4 @@ def test_many_random_programs() -> None:
     tally = judged(100, 700, "python")
     assert tally.kinds["python", "match"] >= 560
     assert not [name for name, counts in tally.features.items() if not counts["match"]]
-    assert set(TARGETS) == {"python", "csl", "cuda"}
+    assert set(TARGETS) == {"python", "csl", "cuda", "tasks"}

@@ -180,3 +180,12 @@ def test_most_layers_of_the_performance_page(phase, mesh, capsys):
     assert main([*words, str(most + 1)]) == 1
     message = capsys.readouterr().err.splitlines()[0].removeprefix("error[does-not-fit]: ")
     assert f"\n{message}\n" in text
+
+
+def test_the_device_of_the_page_compiles(tmp_path):
+    page = (ROOT / "docs" / "command-line.md").read_text(encoding="utf-8")
+    (sample,) = (s for s in re.findall(r"```toml\n(.*?)```", page, re.S) if 'name = "mine"' in s)
+    (tmp_path / "mine.toml").write_text(sample)
+    for model, more in ((str(ROOT / "examples" / "mlp.mesh"), []), (TINY, ["--seq", "16"])):
+        device = ["--device", str(tmp_path / "mine.toml"), "--mesh", "4x4"]
+        assert main(["compile", model, *device, *more]) == 0

@@ -11,6 +11,7 @@ from meshc.pipelines import (
     RANK_PASSES,
     REQUESTS_BEHIND,
     STAGES,
+    TASK_STAGES,
     resource_passes,
     serving_passes,
 )
@@ -36,6 +37,7 @@ def test_table_of_passes():
     order += ["pass for serving", *(one.NAME for one in serving_passes(1, True))]
     order += ["pass for choices", CHOOSING]
     order += ["pass for ranks", *RANK_PASSES]
+    order += ["pass for tasks", *TASK_STAGES]
     order += ["pass for CSL", *(one.NAME for one in resource_passes())]
     assert [row[0] for row in rows("Passes")] == order
     for name, levels, requires, establishes in rows("Passes"):

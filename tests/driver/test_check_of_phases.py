@@ -7,8 +7,11 @@ from pathlib import Path
 import pytest
 
 from meshc.driver import Check, CompileRequest, compile_loaded, load_any
+from meshc.interp.check import Session, random_trace
 from meshc.ir.module import Module
+from meshc.passes.manager import PassManager
 from meshc.passes.mesh import place_interleave
+from meshc.passes.mesh.place_interleave import PlaceInterleave
 from meshc.support.diagnostics import Diagnostics, InternalError, MeshcError
 from meshc.verify.shared_state import check_shared_state
 
@@ -39,8 +42,18 @@ def test_a_phase_that_looks_for_the_cache_elsewhere_fails_the_check(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(place_interleave, "natural_order", order_by_phase)
-    with pytest.raises(InternalError, match=r"place-interleave.*interp-mismatch.*_decode"):
+    with pytest.raises(InternalError, match=r"place-interleave.*interp-state.*cache_k"):
         compiled(Check(), "mesh")
+
+
+def test_a_session_takes_no_state_of_cores_that_are_placed_otherwise() -> None:
+    prefill, decode = compiled(None, "mesh").values()
+    left = Session(prefill, random_trace(prefill, 1).constant).left()
+    Session(decode, random_trace(decode, 1).constant).adopt(left)
+    natural = PassManager([PlaceInterleave("none")]).run(decode)
+    with pytest.raises(MeshcError, match=r"interp-state.*elements of 'cache_k'") as caught:
+        Session(natural, random_trace(natural, 1).constant).adopt(left)
+    assert "y = 4 interleaved" in caught.value.diagnostics[0].notes[0]
 
 
 @pytest.mark.parametrize("level", ["mesh", "tile"])

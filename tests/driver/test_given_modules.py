@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -92,8 +93,77 @@ def test_a_dump_goes_on_to_the_same_program(level: str, tmp_path: Path) -> None:
     (text,) = dump.files.values()
     path = tmp_path / "dumped.meshir"
     path.write_text(text, encoding="utf-8")
-    again = compiled(path, mesh="3x2", algo=options["algo"])
+    again = compiled(path, mesh="3x2", algo=options["algo"] if level == "graph" else ())
     assert again.files["main_phase.py"] == compiled(source, **options).files["main_phase.py"]
+
+
+OTHERS: dict[str, object] = {
+    "target": "cuda", "device": "wse2", "mesh": "2x1", "phase": "decode", "seq": 12, "layers": 1,
+    "dtype": "f16", "kv": "concat", "compile_to": "tile", "portable": True,
+    "algo": ("gemm=summa",), "align": "device", "result": "roots", "choose": "cores",
+    "cluster": 2, "dataflow": "split_head", "page": 1, "gpus": 2, "collectives": "peers",
+    "overlap": "auto", "persistent": True, "batch": 2, "serving": "chunks", "chunk": 4,
+    "phases": "one", "keep_quantised": ("q8_0",),
+}  # fmt: skip
+"""Of each field something else than ``attention.mesh`` is compiled with."""
+
+
+def test_all_fields_are_tried() -> None:
+    assert set(OTHERS) == {field.name for field in fields(CompileRequest)}
+
+
+@pytest.mark.parametrize("level", ["graph", "mesh", "tile"])
+def test_what_a_dump_fixes_is_refused_by_name(level: str, tmp_path: Path) -> None:
+    """Every option changes what comes of the dump of a phase, or is refused by its flag."""
+    unheard = set(OTHERS)
+    words = {"target": "CUDA kernels", "serving": "works on the graph level"}
+    for phase in ("prefill", "decode"):
+        made = {"mesh": "2x2", "seq": 8, "dtype": "f32", "phase": phase}
+        (text,) = compiled(EXAMPLES / "attention.mesh", compile_to=level, **made).files.values()
+        path = tmp_path / "dumped.meshir"
+        path.write_text(text, encoding="utf-8")
+        plain = compiled(path, **made)
+        assert plain.summary()[0] == "dumped on ideal, mesh 2x2"
+        for name, value in OTHERS.items():
+            asked = {name: value} if name == "target" else {"mesh": "2x2", name: value}
+            try:
+                if compiled(path, **asked).files != plain.files:
+                    unheard.discard(name)
+            except MeshcError as refusal:
+                assert words.get(name, f"--{name.replace('_', '-')} is") in str(refusal)
+                unheard.discard(name)
+    # A residual is added to what this model reduces, so that there is no root to leave it at.
+    assert unheard == ({"result"} if level == "graph" else set())
+
+
+def test_a_dump_is_for_the_device_that_it_names(tmp_path: Path) -> None:
+    graph = compiled(EXAMPLES / "mlp.mesh", compile_to="graph", device="h100x8", mesh="gpu=4")
+    path = tmp_path / "nodes.meshir"
+    path.write_text(graph.files["main.meshir"], encoding="utf-8")
+    found = compiled(path, mesh="gpu=4")
+    assert found.summary()[0].startswith("nodes on h100x8, mesh 4x1")
+    assert found.files == compiled(path, mesh="gpu=4", device="h100x8").files
+    with pytest.raises(MeshcError, match=r"--device is ideal, but 'nodes' is for h100x8"):
+        compiled(path, device="ideal")
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({"cluster": 2}, "--cluster"),
+        ({"page": 64}, "--page"),
+        ({"portable": True}, "--portable"),
+        ({"target": "csl", "portable": True, "compile_to": "tile"}, "--portable"),
+        ({"target": "csl", "phases": "one", "compile_to": "tile"}, "--phases"),
+        ({"target": "cuda", "mesh": "4x4"}, "--mesh"),
+        ({"target": "cuda", "kv": "shift"}, "--kv"),
+        ({"target": "cuda", "compile_to": "tile"}, "--compile-to"),
+        ({"algo": ("gemm=summa", "gemm=cannon")}, "--algo gemm is given twice"),
+    ],
+)
+def test_what_nothing_would_obey_is_refused(options: dict[str, object], flag: str) -> None:
+    with pytest.raises(MeshcError, match=flag):
+        CompileRequest(**options).check()  # type: ignore[arg-type]
 
 
 def test_a_claim_that_does_not_hold_is_refused(tmp_path: Path) -> None:
@@ -255,3 +325,16 @@ def test_heads_of_an_odd_number_of_lanes(
     words = ["compile", str(path), "--mesh", grid, "--check", "-o", str(tmp_path / "out")]
     assert main(words) == 0
     assert "passes compute what they were given" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("target", ["python", "csl", "cuda"])
+def test_no_target_makes_a_program_of_tasks(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    case = Path(__file__).parents[1] / "passes" / "expand_tasks" / "example.meshir"
+    text = case.read_text().split("# ---\n")[1]
+    path = tmp_path / "tasks.meshir"
+    path.write_text(text)
+    assert main(["compile", str(path), "--target", target, "-o", str(tmp_path / "out")]) == 1
+    assert "error[not-tile-level]" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -9,6 +9,7 @@ import pytest
 
 import meshc
 from meshc.backends.cuda.executor import CXX
+from meshc.support.diagnostics import MeshcError
 
 ROOT = Path(__file__).parents[2]
 MLP = ROOT / "examples" / "mlp.mesh"
@@ -154,17 +155,23 @@ def _csl():
 @pytest.mark.models
 def test_a_language_model_generates(target):
     backend = {"python": "python", "cuda": "cuda-cpu"}[target]
-    compiled = meshc.compile(TINY, target=target, mesh="2x2", seq=16)
+    compiled = meshc.compile(TINY, target=target, mesh={"python": "2x2"}.get(target, ""), seq=16)
     with compiled.load(backend=backend) as model:
         assert repr(model) == f"<Executable {compiled.loaded.name} on {backend}>"
         first = model.generate([5, 17, 42], max_tokens=3, ignore_eos=True)
         again = model.generate([5, 17, 42], max_tokens=3, ignore_eos=True)
         assert first.tokens == again.tokens and len(first.tokens) == 3
         assert first.logits.shape[0] == 3 and np.isfinite(first.logits).all()
+        assert (first.mesh, first.seconds_per_token is None) == {
+            "python": ("2x2", False),
+            "cuda": (None, True),
+        }[target]
+        # Nothing is cached of the last token.
+        assert len(model.generate([5] * 14, max_tokens=3, ignore_eos=True).tokens) == 3
         for call, code in (
             (lambda: model.generate([5], max_tokens=0), "bad-argument"),
             (lambda: model.generate([10**6]), "run-refused"),
-            (lambda: model.generate([5] * 16), "run-refused"),
+            (lambda: model.generate([5] * 14, max_tokens=4), "run-refused"),
             (lambda: model.generate("text"), "tokenizer-not-found"),
             (lambda: model.run({}), "run-refused"),
         ):
@@ -181,3 +188,11 @@ def test_modules_of_all_levels_run(weights):
         assert np.abs(found - by_numpy(x, **weights)).max() < 1e-5, level
     with pytest.raises(meshc.MeshcError, match="takes no array 'z'"):
         meshc.run(module, {"x": x, **weights, "z": x})
+
+
+@pytest.mark.parametrize(("name", "near"), [("gpu", "gpus"), ("meshes", "mesh"), ("zzz", "batch")])
+def test_an_unknown_argument_is_an_error_with_those_that_are_near(name, near):
+    with pytest.raises(MeshcError) as caught:
+        meshc.compile(Path(__file__).parents[2] / "examples" / "mlp.mesh", **{name: 2})
+    (found,) = caught.value.diagnostics
+    assert found.code == "bad-argument" and f"'{name}'" in found.message and near in found.help

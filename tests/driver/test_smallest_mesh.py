@@ -62,12 +62,14 @@ def test_refusals_name_the_device_and_the_numbers(tmp_path):
     assert any("bytes" in note for note in one.notes) and "--layers" in one.help
 
 
-def test_another_reason_than_memory_is_told_as_it_is(tmp_path):
+def test_another_reason_than_memory_is_told_as_it_is_and_ends_the_search(tmp_path):
     """Positions of so many tokens have more than 16 bits."""
-    request = replace(REQUEST, device=wafer(tmp_path, 2, 1 << 30), seq=40_000)
+    request = replace(REQUEST, device=wafer(tmp_path, 64, 1 << 30), seq=40_000)
+    tried = []
     with pytest.raises(MeshcError) as caught:
-        smallest_place(tiny(), request)
+        smallest_place(tiny(), request, lambda device, mesh: tried.append(mesh))
     assert caught.value.diagnostics[0].code == "csl-extent"
+    assert len(tried) == 1
 
 
 def test_a_model_without_steps_of_decoding_has_no_place():

@@ -37,6 +37,11 @@ CASES = [
     ("../tiny_latent_experts/deepseek-v3-8x3", "3x2", "auto"),
     ("../tiny_gpt_oss/gpt-oss-5x2-yarn", "2x3", "auto"),
     ("../tiny_dense/mistral-6h2", "3x2", "auto"),
+    ("../tiny_scaled/granite-6h2-biased", "2x3", "auto"),
+    ("../tiny_families/gemma-6h2", "3x2", "cyclic"),
+    ("../tiny_families/gemma2-3h3-capped-bf16", "2x2", "shift"),
+    ("../tiny_families/gemma3-6h2-window", "3x2", "auto"),
+    ("../tiny_families/gpt2-5h-tied", "2x3", "auto"),
 ]
 
 
@@ -74,13 +79,15 @@ class Serving:
         """The prompt of ``request`` in chunks that pass ``groups``, others decoding after each."""
         before = PROMPTS[request][:-1]
         for start in range(0, len(before), chunk):
-            rows = self.model.embedded(before[start : start + chunk])
+            rows = self.model.embedded(before[start : start + chunk], start)
             for group in groups:
                 rows = self.model.read(request, rows, start, group)
                 self.step(*beside)
 
 
-@pytest.mark.parametrize(("name", "mesh", "kv"), only(CASES, CASES[1], CASES[5]))
+@pytest.mark.parametrize(
+    ("name", "mesh", "kv"), only(CASES, CASES[1], CASES[5], CASES[10], CASES[13])
+)
 def test_requests_beside_each_other_get_what_they_get_alone(
     name: str, mesh: str, kv: str, tmp_path: Path
 ) -> None:

@@ -51,6 +51,24 @@ def test_weights_move_between_the_phases(tmp_path):
     assert told["moved_bytes"] > 0 and told["copied_bytes"] == 0
 
 
+@pytest.mark.parametrize("mesh", ["2x1", pytest.param("3x1", marks=pytest.mark.slow)])
+def test_a_row_of_cores_without_rotations(mesh, tmp_path):
+    """On one row only rotations read the position of a step, since caches are counted there."""
+    path = written(tmp_path)
+    plain = "gqa_attention(h @ wq, h @ wk, h @ wv, 0, 1) @ wo"
+    text = path.read_text().replace(", theta=100.0", "")
+    rotated = "x = llama_attention(x, attn_norm, wq, wk, wv, wo, eps, theta)"
+    path.write_text(
+        text.replace(rotated, f"h = rms_norm(x, attn_norm, eps)\n      x = x + {plain}")
+    )
+    talk = Conversation(path, tmp_path, phases="auto", seq=9, mesh=mesh, device="wse3")
+    (report,) = talk.reports
+    assert report["phases"]["form"] in FORMS
+    for length, count in ((5, 2), (1, 2), (9, 1)):
+        found = talk.compare(length, count)
+        assert found.agrees, (length, count, found)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def wafer():
     spent, most = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(
         f"{steps} steps in {spent:.0f} s, compiling included: {spent / steps:.1f} s each, "
-        f"{answers[-1].seconds_per_token:.1f} s from token to token; {most / 2**20:.1f} GiB",
+        f"{answers[-1].wall_seconds_per_token:.1f} s from token to token; {most / 2**20:.1f} GiB",
         file=sys.stderr,
     )
     return [answer.tokens for answer in answers]

@@ -219,6 +219,37 @@ def test_requests_of_a_batch_do_not_touch_each_other(tmp_path: Path):
         assert np.abs(np.array(one) - np.array(other)).max() <= 1e-5 * np.abs(one).max()
 
 
+def test_requests_that_fill_their_caches_are_as_with_room_to_spare(tmp_path: Path):
+    """The last token of an answer has no row. A prompt that fills its caches is read before those
+    of requests whose pages lie beside its own."""
+    texts = [[3, 17, 199, 0, 42, 7, 9, 11], [8, 8, 1], [150, 2, 3]]
+    answers = []
+    for seq in (8, 40):
+        result = compiled("llama, grouped, tied", tmp_path, batch=3, seq=seq)
+        program = from_json(result.files["manifest.json"])
+        mode = Mode("shuffled", True)
+        machine = CpuMachine(program.kernels, result.files, mode, toolchain=QUICK)
+        model = LanguageModel(program, machine, weights_of(result.modules["decode"], "f16"))
+        rows = [[], [], []]
+
+        def told(request, token, logits, rows=rows):
+            rows[request].append(logits)
+            return request == 0
+
+        with pytest.raises(MeshcError, match=f"8 prompt tokens and {seq} new ones do not fit"):
+            model.generate_all(texts, seq, told)
+        assert [*model.generate(texts[0], 1, lambda token, row: None)]
+        found = model.generate_all([texts[0], texts[1][:1], texts[2][:1]], 1, told)
+        answers.append((found, model.generate_all([texts[0]] * 3, 1, told)))
+        beside = model.generate_all([texts[1], texts[2], texts[0][:3]], 6, told)
+        assert [len(tokens) for tokens in beside] == [1, 6, 6]
+        answers[-1] += (beside, [np.array(each) for each in rows])
+    tight, roomy = answers
+    assert tight[:3] == roomy[:3]
+    for one, other in zip(tight[3], roomy[3], strict=True):
+        assert np.abs(one - other).max() <= 1e-3 * np.abs(other).max()
+
+
 def test_every_byte_of_a_directory_depends_on_the_arguments_only(tmp_path: Path):
     first, second = (compiled("llama, grouped, tied", tmp_path) for _ in range(2))
     assert first.files == second.files

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 import fuzz_mutations as damage
 from fuzz_emitted import altered, emit_and_interpret
 from fuzz_grammar import csl_body, model_text, pipeline_text
+from fuzz_orders import drawn_order, run_order
 
 from meshc.cli import main
 from meshc.devices import device_names
@@ -101,7 +102,8 @@ _TARGETS = (
 
 
 def _compiled(random: Random, name: str) -> tuple[str, ...]:
-    flags = ["compile", name, "--mesh", random.choice(MESHES), *random.choice(_TARGETS), "-o", "o"]
+    mesh, target = random.choice(MESHES), random.choice(_TARGETS)
+    flags = ["compile", name, *([] if "cuda" in target else ["--mesh", mesh]), *target, "-o", "o"]
     if random.random() < 0.3:
         flags += ["--seq", random.choice(("1", "2", "5", "16"))]
     if random.random() < 0.2:
@@ -182,6 +184,11 @@ def _pipeline(random: Random) -> Case:
     return Case({"m.meshir": module}, ("opt", "m.meshir", "--passes", text.replace("\0", "")))
 
 
+def _order(random: Random) -> Case:
+    text, passes = drawn_order(random)
+    return Case({"m.meshir": text.encode()}, (passes,))
+
+
 # --- devices
 
 
@@ -189,13 +196,16 @@ def _device(random: Random) -> Case:
     names = device_names()
     seeds = [(ROOT / f"meshc/devices/data/{name}.toml").read_text() for name in names]
     text = damage.damaged_text(random, random.choice(seeds), seeds)
-    target = random.choice((("--target", "csl"), ("--target", "cuda"), ("--compile-to", "tile")))
+    mesh = ("--mesh", "2x2")
+    target = random.choice(
+        (("--target", "csl", *mesh), ("--target", "cuda"), ("--compile-to", "tile", *mesh))
+    )
     example = str(ROOT / "examples" / random.choice(("matmul.mesh", "tiny_llama.mesh")))
     arguments = random.choice(
         (
             ("devices", "d.toml"),
             ("devices", "d.toml"),
-            ("compile", example, "--device", "d.toml", "--mesh", "2x2", "--seq", "8", *target),
+            ("compile", example, "--device", "d.toml", "--seq", "8", *target),
             ("estimate", "64", "64", "64", "--device", "d.toml", "--mesh", "4x4"),
         )
     )
@@ -216,9 +226,10 @@ def _checkpoints() -> list[dict[str, bytes]]:
 def _config(random: Random) -> Case:
     text = random.choice(_checkpoints())["config.json"].decode()
     damaged = damage.damaged_json(random, text).encode(errors="surrogatepass")
-    flags = ("--mesh", "2x2", "--seq", "8", "--layers", "1")
     target = random.choice((*_TARGETS, ("--compile-to", "graph"), ("--compile-to", "graph")))
-    return Case({"config.json": damaged}, ("compile", "config.json", *flags, *target))
+    mesh = () if "cuda" in target else ("--mesh", "2x2")
+    flags = ("--seq", "8", "--layers", "1", *mesh, *target)
+    return Case({"config.json": damaged}, ("compile", "config.json", *flags))
 
 
 def _checkpoint(random: Random) -> Case:
@@ -442,6 +453,7 @@ SUBJECTS = {
         Subject("module", 20, _module, _command),
         Subject("emitted", 12, _emitted, lambda case: emit_and_interpret(case.name)),
         Subject("pipeline", 8, _pipeline, _command),
+        Subject("order", 4, _order, lambda case: run_order(case.name, *case.arguments)),
         Subject("device", 8, _device, _command),
         Subject("config", 5, _config, _command),
         Subject("checkpoint", 10, _checkpoint, _read_checkpoint),

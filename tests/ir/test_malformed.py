@@ -233,7 +233,7 @@ HEADERS = [
     (GRAPH, ("weight %g: f32[E]", "weight «%g: f32[H]"), "dim H is not declared"),
     (GRAPH, ("weight %g: f32[E]", "weight «%g: f32[E, E]"), "dim E occurs twice"),
     (GRAPH, ("weight %g: f32[E]", "weight «%g: f32[E]<E_x:2>"), "a layout at the graph level"),
-    (GRAPH, ("  dims", "  «mesh y = 2, x = 2\n  dims"), "those of graph none"),
+    (GRAPH, ("  dims", "  «mesh y = 2, x = 2\n  dims"), "others none"),
     (GRAPH, ("  dims", "  «rows dim = Q, capacity = Q\n  dims"), "Q"),
     (GRAPH, ("F = 3\n", "F = 3\n  «ranks count = 0\n"), "cannot be 0, but 1 to"),
     (GRAPH, ("F = 3\n", "F = 3\n  «ranks count = 4000000000000\n"), "but 1 to"),

@@ -43,14 +43,14 @@ def test_print_and_parse_are_inverse(text):
 
 def test_texts_cover_all_levels_and_many_ops():
     modules = [parse(text) for text in TEXTS]
-    assert {module.level for module in modules} == {"graph", "mesh", "tile"}
+    assert {module.level for module in modules} == {"graph", "mesh", "tile", "task"}
     assert len({op.NAME for module in modules for op in module.walk()}) > 20
 
 
 def test_every_op_declares_what_it_takes():
     for name, op_class in OP_CLASSES.items():
         assert str(signature(str(op_class.SIGNATURE))) == str(op_class.SIGNATURE), name
-        assert Signature() != op_class.SIGNATURE, name
+        assert Signature() != op_class.SIGNATURE or name == "task.meet", name
 
 
 @pytest.mark.parametrize("text", TEXTS)

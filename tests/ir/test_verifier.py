@@ -75,7 +75,7 @@ def test_rows_and_caches_may_have_more_room_than_they_need():
         (graph("%y = mesh.silu %x : f32[L, E]\n graph.return %y"), "in a module of the graph"),
         (graph(SILU, head="  options dtype = f64\n"), "option dtype is 'f64'"),
         (graph(SILU, head="  scalars pos = 3..0\n"), "the empty range 3..0"),
-        (graph(SILU, head="  mesh y = 1, x = 1\n"), "those of graph none"),
+        (graph(SILU, head="  mesh y = 1, x = 1\n"), "others none"),
         (graph("graph.return %x", params="in %x: f32[2]", results="f32[2]"), "the tile level"),
         (
             graph("%y = graph.matmul %x, %x {contract = [F]} : f32[L, E]\n graph.return %y"),

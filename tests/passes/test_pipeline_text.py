@@ -21,6 +21,7 @@ from meshc.pipelines import (
     RESOURCE_STAGES,
     SERVING_STAGES,
     STAGES,
+    TASK_STAGES,
     pipeline_to,
     pipeline_to_kernels,
     serving_passes,
@@ -57,6 +58,11 @@ def read(text):
 )
 def test_every_pass_survives(sample):
     assert read(str(sample)) == sample
+
+
+def test_an_option_given_twice_is_refused():
+    with pytest.raises(meshc.MeshcError, match="has the option 'word' twice"):
+        read("sample{word=a,word=b}")
 
 
 def test_defaults_are_left_out():
@@ -97,6 +103,7 @@ def test_stages_are_complete_and_in_order():
         KEEPING,
         CHOOSING,
         *RANK_PASSES,
+        *TASK_STAGES,
     )
     assert {*every, *others} == {cls.NAME for cls in meshc.PASSES}
     assert [p.NAME for p in serving_passes(2, grouped=True)] == list(SERVING_STAGES)

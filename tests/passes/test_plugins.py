@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import meshc
+from meshc.cli import main
 from meshc.passes import plugins
 from meshc.passes.plugins import Offer
 from meshc.passes.registry import own_pipeline, pass_names
@@ -155,6 +157,38 @@ def test_a_pass_that_fails_is_a_diagnostic(package, body, words):
     problem = refused(lambda: meshc.PassManager(passes).run(meshc.parse(TEXT)))
     assert problem.code == "bad-plugin" and words in problem.message
     assert "package-0 1.0" in problem.message and ".py:" in problem.notes[0]
+
+
+def test_a_pass_that_changes_the_meaning_is_a_diagnostic_of_its_package(
+    package, tmp_path, monkeypatch, capsys
+):
+    """What ``--check`` sees is the fault of who brought the pass."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.meshir").write_text(TEXT)
+    body = "next(module.walk()).factor = 0.25\n        return module"
+    package(MODULE.replace("return module", body))
+    assert main(["opt", "m.meshir", "--passes", "given"]) == 0
+    capsys.readouterr()
+    assert main(["opt", "m.meshir", "--passes", "given", "--check"]) == 1
+    said = capsys.readouterr().err
+    assert "error[bad-plugin]: pass 'given' of package-0 1.0 (brought:Given) failed" in said
+    assert "fault of meshc" not in said and not Path("meshc-reproducer.meshir").exists()
+
+
+def test_what_check_alone_sees_is_shown_again_by_it(tmp_path, monkeypatch, capsys):
+    """The reproducer of a fault that only running the modules shows says so."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.meshir").write_text(TEXT)
+
+    def wrong(self, module, report):
+        next(module.walk()).factor = 0.25
+        return module
+
+    monkeypatch.setattr(meshc.Canonicalize, "run", wrong)
+    assert main(["opt", "m.meshir", "--passes", "canonicalize", "--check"]) == 3
+    command = capsys.readouterr().err.strip().splitlines()[-1].split("again: meshc ")[1]
+    assert main(shlex.split(command)) == 3
+    assert shlex.split(command)[-1] == "--check"
 
 
 def test_unreadable_metadata_is_a_diagnostic(monkeypatch):

@@ -2,16 +2,19 @@
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reduced import crossed
 
+import meshc
 from meshc.cli import main
 from meshc.driver.served_models import served_model
 from meshc.support.diagnostics import MeshcError
 
+CATALOGUE = Path(meshc.__file__).parent / "frontend" / "catalogue"
 QUICK = ["--rate", "1.3", "--requests", "12", "--seeds", "2"]
 KEYS = (
     "ttft_mean_s", "ttft_p99_s", "tbt_mean_ms", "tbt_p99_ms", "tbt_std_ms", "slo_attainment",
@@ -73,9 +76,52 @@ def test_several_policies_stand_side_by_side(capsys):
 def test_a_trace_of_a_file(capsys, tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,5\n1,200,6\n2,300,7\n")
-    words = ["qwen3-30b-a3b", "--trace", str(path), "--seeds", "1", "--json"]
-    assert json.loads(schedule(capsys, *words).out)["requests"] == 3
-    assert json.loads(schedule(capsys, *words, "--rate", "9").out)["requests"] == 1000
+    what = ("requests", "arrivals", "seeds", "cv")
+    words = ["qwen3-30b-a3b", "--trace", str(path), "--seeds", "1"]
+    found = json.loads(schedule(capsys, *words, "--json").out)
+    assert [found[key] for key in what] == [3, "trace", None, None]
+    found = json.loads(schedule(capsys, *words, "--json", "--rate", "9").out)
+    assert [found[key] for key in what] == [1000, "drawn", 1, 1]
+    table = schedule(capsys, *words).out
+    assert "one run, since nothing is drawn" in table and "5 %" not in table
+    drawn = schedule(capsys, *words, "--rate", "9").out
+    assert "9 requests/s in the place of the arrivals of the trace" in drawn
+
+
+@pytest.mark.parametrize("words", [["--seeds", "2"], ["--cv", "2"], ["--requests", "4"]])
+def test_what_a_trace_of_arrivals_settles_is_refused(capsys, tmp_path, words):
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n0,100,5\n1,200,6\n2,300,7\n")
+    refused = schedule(capsys, "qwen3-30b-a3b", "--trace", str(path), *words, code=1).err
+    assert f"{words[0]} is {words[1]}" in refused and "--rate draws" in refused
+    two = ["--requests", "2", "--json"]
+    found = json.loads(schedule(capsys, "qwen3-30b-a3b", "--trace", str(path), *two).out)
+    assert found["requests"] == 2
+
+
+def test_pictures_of_a_trace_have_its_mean_rate(capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n5,100,5\n6,200,6\n9,300,7\n")
+    words = ["qwen3-30b-a3b", "--trace", str(path), "--plots", str(tmp_path / "out")]
+    schedule(capsys, *words)
+    assert ">0.5/s<" in (tmp_path / "out" / "frontier.svg").read_text()
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n5,100,5\n5,200,6\n")
+    assert "come all at once" in schedule(capsys, *words, code=1).err
+
+
+def test_heads_that_compile_refuses_are_not_simulated(capsys, tmp_path):
+    config = json.loads((CATALOGUE / "llama-3-8b.json").read_text())
+    path = tmp_path / "config.json"
+    for heads, keys, words in ((30, 8, "not a multiple of 8"), (33, 33, "not dealt evenly to 2")):
+        config |= {"num_attention_heads": heads, "num_key_value_heads": keys, "head_dim": 128}
+        path.write_text(json.dumps(config))
+        assert words in schedule(capsys, str(path), *QUICK, code=1).err
+
+
+def test_a_flag_given_twice_is_refused(capsys):
+    words = ["qwen3-8b", *QUICK, "--gpus", "1", "--chunk", "64", "--chunk", "64"]
+    assert "error[bad-argument]: --chunk is given twice" in schedule(capsys, *words, code=1).err
 
 
 def test_a_long_prompt_holds_up_no_short_ones_where_it_is_limited(capsys, tmp_path):

@@ -10,82 +10,10 @@ import pytest
 from csl_runner import PE_HEAD, Run, exports, single
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rows import MULTICAST, RECEIVER, SENDER, N, row, run_all
 
 from meshc.sim.machine.fabric import pop_command
 from meshc.support.diagnostics import MeshcError
-
-N = 4
-
-SENDER = (
-    PE_HEAD
-    + """
-param c: color; param n: u16;
-var data = @zeros([16]u32); var data_ptr: [*]u32 = &data;
-const q = @get_output_queue(2);
-const mem = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> data[i] });
-const to = @get_dsd(fabout_dsd, .{ .extent = n, .fabric_color = c, .output_queue = q });
-const done_id = @get_local_task_id(9);
-task done() void { sys.unblock_cmd_stream(); }
-fn run() void { @mov32(to, mem, .{ .async = true, .activate = done }); }
-comptime {
-  @bind_local_task(done, done_id);
-  if (@is_arch("wse3")) { @initialize_queue(q, .{ .color = c }); }
-  @export_symbol(data_ptr, "data"); @export_symbol(run);
-}
-"""
-)
-RECEIVER = (
-    PE_HEAD
-    + """
-param c: color; param n: u16;
-var data = @zeros([16]u32); var data_ptr: [*]u32 = &data;
-const q = @get_input_queue(2);
-const mem = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{n} -> data[i] });
-const from = @get_dsd(fabin_dsd, .{ .extent = n, .fabric_color = c, .input_queue = q });
-const done_id = @get_local_task_id(9);
-task done() void { sys.unblock_cmd_stream(); }
-fn run() void { @mov32(mem, from, .{ .async = true, .activate = done }); }
-comptime {
-  @bind_local_task(done, done_id);
-  if (@is_arch("wse3")) { @initialize_queue(q, .{ .color = c }); }
-  @export_symbol(data_ptr, "data"); @export_symbol(run);
-}
-"""
-)
-
-
-def row(folder: Path, routes: str, width: int = 3, arch: str = "wse2", **files: str) -> Run:
-    """PE 0 sends n words, the others receive; ``routes`` is layout code."""
-    layout = f"""
-param n: u16;
-const c = @get_color(3);
-const memcpy = @import_module("<memcpy/get_params>", .{{ .width = {width}, .height = 1 }});
-layout {{
-  @set_rectangle({width}, 1);
-  for (@range(i16, {width})) |x| {{
-    const params = .{{ .memcpy_params = memcpy.get_params(x), .c = c, .n = n }};
-    if (x == 0) {{ @set_tile_code(x, 0, "send.csl", params); }}
-    else {{ @set_tile_code(x, 0, "recv.csl", params); }}
-  }}
-  {routes}
-  {exports(data="[*]u32", run="fn()void")}
-}}
-"""
-    texts = {"layout.csl": layout, "send.csl": SENDER, "recv.csl": RECEIVER, **files}
-    return Run(folder, texts, arch, params={"n": N})
-
-
-MULTICAST = """
-  @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } });
-  @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP, EAST} } });
-  @set_color_config(2, 0, c, .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} } });
-"""
-
-
-def run_all(program: Run, values: Any) -> list[list[int]]:
-    program.write("data", np.asarray(values, np.uint32))
-    program.launch("run")
-    return [list(program.read("data", N, "u4", x=x)) for x in range(program.machine.program.width)]
 
 
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
@@ -234,6 +162,32 @@ def test_data_and_control_tasks_run_in_the_order_of_the_wavelets(tmp_path: Path,
     assert list(program.read("data", 3, "u4")) == [11, 5, 11]
 
 
+IDLE = TASKS.replace("@initialize_queue(iq, .{ .color = c }); ", "").replace(
+    "fn run() void {", 'const tile = @import_module("<tile_config>");\nfn run() void { BEFORE'
+)
+
+
+def test_a_data_task_without_a_color_never_runs(tmp_path: Path) -> None:
+    """WSE-3 starts it from its input queue, which nothing reaches."""
+    routes = "@set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{RAMP} } });"
+    idle = IDLE.replace("BEFORE", "@block(iq); @unblock(data_id); sys.unblock_cmd_stream();")
+    idle = idle.replace("comptime {", "comptime { @block(data_id);", 1)
+    program = row(tmp_path, routes, width=1, arch="wse3", **{"send.csl": idle})
+    program.launch("run")
+    assert list(program.read("data", 3, "u4")) == [0, 0, 0]
+
+
+@pytest.mark.parametrize("gate", ["", "@block(iq); @unblock(iq);"])
+def test_a_data_task_may_get_its_color_later(tmp_path: Path, gate: str) -> None:
+    routes = "@set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{RAMP} } });"
+    late = IDLE.replace(
+        "BEFORE", f"{gate} tile.input_queue_config.encode_input_queue(iq, @get_int(c), false);"
+    )
+    program = row(tmp_path, routes, width=1, arch="wse3", **{"send.csl": late})
+    program.launch("run")
+    assert list(program.read("data", 3, "u4")) == [11, 5, 11]
+
+
 ACTIVATION = (
     PE_HEAD
     + """
@@ -266,21 +220,6 @@ def test_a_blocked_task_is_explained(tmp_path: Path) -> None:
     assert "task 'b' (id 10) is activated but blocked" in " ".join(
         caught.value.diagnostics[0].notes
     )
-
-
-def test_a_color_swap_exchanges_a_pair(tmp_path: Path) -> None:
-    routes = """
-  @set_color_config(0, 0, c, .{ .routes = .{ .rx = .{RAMP}, .tx = .{EAST} } });
-  @set_color_config(1, 0, c, .{ .routes = .{ .rx = .{WEST}, .tx = .{EAST} },
-                                .color_swap_x = true });
-  @set_color_config(1, 0, @get_color(2), .{ .routes = .{ .rx = .{WEST}, .tx = .{RAMP} },
-                                            .color_swap_x = true });
-"""
-    swapped = RECEIVER.replace("const q =", "const other = @get_color(2);\nconst q =").replace(
-        ".fabric_color = c", ".fabric_color = other"
-    )
-    got = run_all(row(tmp_path, routes, width=2, **{"recv.csl": swapped}), [1, 2, 3, 4])
-    assert got[1] == [1, 2, 3, 4]
 
 
 GRID = 4

@@ -16,6 +16,7 @@ from meshc.sim.commands import main
 from meshc.sim.commands_folder import make_bin
 from meshc.sim.host.api import MemcpyOrder, SdkRuntime
 from meshc.sim.host.copying import COL_MAJOR, ROW_MAJOR, order_indices
+from meshc.sim.host.debug import DUMP, debug_util
 from meshc.sim.host.utils import calculate_cycles, input_array_to_u32, memcpy_view
 from meshc.sim.suite import find_commands, run_one
 from meshc.support.diagnostics import MeshcError, known_codes
@@ -93,9 +94,43 @@ def test_row_and_column_broadcasts(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("strides", "columns", "rows"), [((2, 1), [0, 2], [0, 1]),
+                                                       ((1, 2), [0, 1, 2], [0]),
+                                                       ((3, 5), [0], [0])])  # fmt: skip
+def test_strides_over_the_pes(
+    tmp_path: Path, strides: tuple[int, int], columns: list[int], rows: list[int]
+) -> None:
+    runtime = grid(tmp_path)
+    data = runtime.get_id("data")
+    assert data is not None
+    count = len(columns) * len(rows)
+    values = np.arange(1, 1 + 4 * count, dtype=np.float32)
+    runtime.memcpy_h2d_stride(data, values, 0, 0, 3, 2, 4, *strides, order=MemcpyOrder.ROW_MAJOR)
+    back = np.zeros(24, np.float32)
+    runtime.memcpy_d2h(back, data, 0, 0, 3, 2, 4, order=MemcpyOrder.ROW_MAJOR)
+    wanted = np.zeros((2, 3, 4), np.float32)
+    wanted[np.ix_(rows, columns)] = values.reshape(len(rows), len(columns), 4)
+    np.testing.assert_array_equal(back.reshape(2, 3, 4), wanted)
+
+
+def test_a_core_file_is_a_dump(tmp_path: Path) -> None:
+    runtime = grid(tmp_path)
+    runtime.memcpy_h2d(runtime.get_id("data"), np.full(4, 7, np.float32), 1, 1, 1, 1, 4)
+    (tmp_path / "core").mkdir()
+    runtime.dump_core(tmp_path / "core" / DUMP)
+    runtime.stop()
+    x, y = runtime.coord_logical_to_physical((1, 1))
+    found = debug_util(str(tmp_path / "core")).get_symbol(x, y, "data", np.float32)
+    assert list(found) == [7] * 4
+
+
 @pytest.mark.parametrize(
     ("action", "words"),
     [
+        (lambda r: r.memcpy_h2d_stride(64, np.zeros(8), 0, 0, 3, 2, 4, 0, 1), "of 1 or more"),
+        (lambda r: r.dump_elf_core("a"), "no ELF files"),
+        (lambda r: r.receive_tofile("a", "b"), "how many words"),
+        (lambda r: r.send("a", np.zeros(1, np.float32)), "no stream 'a'"),
         (lambda r: r.launch("nothing"), "no PE exports a function"),
         (lambda r: r.launch("scale", 1.0), "takes 2 arguments"),
         (lambda r: r.memcpy_h2d(99, np.zeros(4, np.float32), 0, 0, 1, 1, 4), "not the id"),

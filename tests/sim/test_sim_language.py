@@ -304,3 +304,62 @@ def test_numbers_beyond_every_float(tmp_path: Path) -> None:
     assert function(tmp_path, f"out[0] = @as(f32, {huge} + 1.0);", "f32") == [np.inf]
     with pytest.raises(MeshcError, match="inf is no integer"):
         function(tmp_path, "const a = @as(comptime_int, 1e300 * 1e300);", "f32")
+
+
+BRANCHED = "a variable of code that runs at compile time is changed"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "comptime var i: u16 = 0; if (out[0] == 0) { i = 1; } out[0] = i;",
+        "comptime var i: u16 = 0; while (out[0] < 3) { i += 1; out[0] += 1; }",
+        "var s = .{ .a = @as(u16, 1) }; if (out[0] == 0) { s.a = 2; } out[0] = s.a;",
+        "comptime var i: u16 = 0; if (out[0] == 0) { comptime { i += 4; } } out[0] = i;",
+        "comptime var i: u16 = 0; const b = out[0] == 0 and blk: { i = 1; break :blk true; };"
+        " if (b) out[0] = i;",
+    ],
+)
+def test_mistakes_with_comptime_variables_in_branches(tmp_path: Path, body: str) -> None:
+    with pytest.raises(MeshcError, match=BRANCHED):
+        function(tmp_path, body, "u16")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("comptime var i: u16 = 0; inline for (@range(u16, 3)) |k| { i += k; } out[0] = i;", 3),
+        ("comptime var i: u16 = 0; if (true) { i += 4; } out[0] = i;", 4),
+        ("if (out[0] == 0) { comptime var i: u16 = 0; i += 4; out[0] = i; }", 4),
+        ("for (@range(u16, 2)) |k| { comptime var i: u16 = 1; i += 1; out[0] += i; }", 4),
+    ],
+)
+def test_comptime_variables_of_a_branch_are_its_own(
+    tmp_path: Path, body: str, expected: int
+) -> None:
+    assert function(tmp_path, body, "u16")[0] == expected
+
+
+def test_a_function_may_ask_not_to_be_inlined(tmp_path: Path) -> None:
+    head = "noinline fn more(x: u16) u16 { return x + 1; }"
+    assert function(tmp_path, "out[0] = more(3);", "u16", head=head)[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("head", "words"),
+    [
+        ('const m = @import_module("<message_passing>");', "coordinates"),
+        ("var d: f64 = 1.5;", "routines"),
+        ("const d = @get_dsr(dsr_fifo_dest, 1);", "state of a FIFO"),
+        ("const c = @get_dsd(circbuf_dsd, .{ .extent = 1 });", "pass its end"),
+    ],
+)
+def test_refused_parts_say_what_they_would_take(tmp_path: Path, head: str, words: str) -> None:
+    with pytest.raises(MeshcError, match=words) as caught:
+        function(
+            tmp_path,
+            "",
+            "u16",
+            head=head + " comptime { _ = X; }".replace("X", head.split()[1].rstrip(":")),
+        )
+    assert caught.value.diagnostics[0].code == "csl-unsupported"

@@ -10,6 +10,7 @@ import pytest
 
 from meshc.sim.host import runtime as host_runtime
 from meshc.sim.host.api import SdkRuntime
+from meshc.sim.host.platforms import FP16TYPE, SdkTarget, SimfabConfig, get_platform, get_simulator
 from meshc.sim.host.sdk_layout import (
     CodeRegion,
     Color,
@@ -19,10 +20,7 @@ from meshc.sim.host.sdk_layout import (
     Route,
     RoutingPosition,
     SdkLayout,
-    SdkTarget,
-    SimfabConfig,
     get_edge_routing,
-    get_platform,
 )
 from meshc.sim.machine.options import Options
 from meshc.support.diagnostics import MeshcError
@@ -165,3 +163,58 @@ def test_a_stream_that_never_comes_is_a_hang(tmp_path: Path) -> None:
     runtime = run(made, platform, tmp_path)
     with pytest.raises(MeshcError, match=f"the host waits for {SIZE} wavelets"):
         runtime.receive(result, np.zeros(SIZE, np.float32), SIZE)
+
+
+def test_regions_in_a_row_with_streams_at_their_places(tmp_path: Path) -> None:
+    """Without ports: the routes of the regions say over which side a stream goes."""
+    made = SdkLayout(SdkTarget.WSE2)
+    parts = [region(made, tmp_path, DOUBLE, "", 1, 1) for _ in range(2)]
+    rx, between, tx = (Color(name) for name in ("rx", "between", "tx"))
+    for part, (source, target) in zip(parts, ((rx, between), (between, tx)), strict=True):
+        part.set_param_all("size", SIZE)
+        part.set_param_all("rx", source)
+        part.set_param_all("tx", target)
+        part.paint_all(source, [RoutingPosition().add_input(Route.WEST).add_output(Route.RAMP)])
+        part.paint_all(target, [RoutingPosition().add_input(Route.RAMP).add_output(Route.EAST)])
+    assert made.hstack(parts, IntVector(2, 1)) == 2 and [p.at for p in parts] == [(2, 1), (3, 1)]
+    assert made.vstack(parts) == 2 and parts[1].at == (2, 2)
+    assert made.hstack(parts) == 2
+    assert RoutingPosition().add_input(Route.WEST).get_input() == [Route.WEST]
+    assert (between.get_local_param_name(), between.get_value()) == ("between", None)
+    name = made.create_input_stream_from_loc(IntVector(2, 1), rx)
+    result = made.create_output_stream_from_loc(IntVector(3, 1), tx, "sums")
+    runtime = run(made, get_simulator(), tmp_path)
+    got, given = np.zeros(SIZE, np.float32), np.arange(2 * SIZE, dtype=np.float32)
+    port = runtime.get_port_id(result)
+    assert port is not None and runtime.get_port_id("nothing") is None
+    runtime.send(name, given, SIZE)
+    runtime.receive(port, got, SIZE)
+    runtime.report_port_infos()
+    runtime.stop()
+    assert list(got) == list(4 * given[:SIZE])
+
+
+def test_a_stream_needs_one_side(tmp_path: Path) -> None:
+    made, _ = layout()
+    double = region(made, tmp_path, DOUBLE, "rx tx")
+    double.set_param_all("size", SIZE)
+    made.create_input_stream_from_loc(IntVector(0, 0), Color("rx"))
+    with pytest.raises(MeshcError, match="over one side"):
+        made.compile(out_prefix=str(tmp_path / "out"))
+
+
+def test_the_format_of_short_floats_is_that_of_the_layout(tmp_path: Path) -> None:
+    made, platform = layout()
+    text = """
+export var bits = @zeros([1]u16);
+task main() void { var x: @fp16() = 1.5; x += 0.0; bits[0] = @bitcast(u16, x); }
+comptime { @bind_local_task(main, @get_local_task_id(8)); @activate(@get_local_task_id(8)); }
+"""
+    region(made, tmp_path, text, "")
+    folder = made.compile(out_prefix=str(tmp_path / "out"), f16_type=FP16TYPE.BF16)
+    runtime = SdkRuntime(folder, platform, memcpy_required=False)
+    runtime.load()
+    runtime.run()
+    runtime.stop()
+    assert runtime.read_symbol(0, 0, "bits", np.uint16)[0] == 0x3FC0
+    assert Path("out.core").exists()  # the platform of these tests asks for it

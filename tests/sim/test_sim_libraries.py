@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from csl_runner import PE_HEAD, Run, exports, function
+from csl_runner import PE_HEAD, Run, exports, function, single
 
 from meshc.support.diagnostics import MeshcError
 
@@ -281,3 +281,60 @@ comptime { @set_config(0x7e00, 42); @comptime_assert(@get_config(0x7e00) == 42);
 """
     body = "out[0] = @get_config(0x7e00); @set_config(0x7e00, 7); out[1] = @get_config(0x7e00);"
     assert list(function(tmp_path, body, "u16", 2, head)) == [42, 7]
+
+
+def test_what_a_library_gives_for_known_arguments_costs_nothing(tmp_path: Path) -> None:
+    head = """
+const control = @import_module("<control>"); const math = @import_module("<math>");
+var k: u16 = 5;
+fn word(n: u16) u32 { return control.encode_control_task_payload(@get_control_task_id(n)); }
+"""
+    known = """
+  const op = [2]control.opcode{ control.opcode.NOP, control.opcode.SWITCH_ADV };
+  out[0] = control.encode_payload(2, op, [2]bool{ true, false }, true, {});
+  out[1] = @as(u32, math.max(@as(u16, 3), 4));
+"""
+    runs = []
+    for number, body in enumerate(
+        (known, "out[0] = 0x9350000 + 1; out[1] = 4;", "out[0] = word(k);")
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        pe = f"""
+{head}
+var out = @zeros([2]u32);
+var out_ptr: [*]u32 = &out;
+fn run() void {{ {body} sys.unblock_cmd_stream(); }}
+comptime {{ @export_symbol(out_ptr, "out"); @export_symbol(run); }}
+"""
+        runs.append(single(folder, pe, out="[*]u32", run="fn()void"))
+        runs[-1].launch("run")
+    payload = 4 << 22 | 1 << 25 | 0x1F << 16 | sum(4 << 3 * i - 8 for i in range(3, 8))
+    payload |= (4 >> 2) | (4 & 3) << 28
+    assert list(runs[0].read("out", 2, "u4")) == [payload, 4]
+    assert runs[0].machine.pes[0, 0].t == runs[1].machine.pes[0, 0].t
+    assert runs[2].read("out", 2, "u4")[0] == 5 << 16
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["log(0.0)", "log(-1.0)", "exp(1000.0)", "floor(A)", "ceil(A)", "pow(0.0, -1.0)", "inv(0.0)",
+     "pow(-1.0e30, 3.0)", "fscale(-1.0, 5000)", "sqrt(-1.0)", "sin(A)", "invsqrt(0.0)",
+     "tanh(0.7)", "cos(1.25)"],
+)  # fmt: skip
+def test_functions_are_the_same_at_compile_time(tmp_path: Path, call: str) -> None:
+    """At the limits too: of the first number a constant, of the second a variable."""
+    head = """
+const math = @import_module("<math>");
+var v: f32 = 0.0; var w: f32 = 0.0;
+"""
+    name, _, args = call.rstrip(")").partition("(")
+    first, _, rest = args.partition(", ")
+    first = first.replace("A", "math.POSITIVE_INF(f32)")
+    more = f", @as({'i16' if name == 'fscale' else 'f32'}, {rest})" if rest else ""
+    body = f"""
+  out[0] = comptime math.{name}(@as(f32, {first}){more});
+  v = {first}; out[1] = math.{name}(v{more});
+"""
+    known, computed = function(tmp_path, body, "f32", 2, head)
+    np.testing.assert_equal(known, computed)

@@ -1,5 +1,6 @@
 """Where the cycles of a run went, read off its trace."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -114,7 +115,9 @@ def test_a_core_waits_for_one_that_works_on_both_back_ends(tmp_path: Path):
     found = []
     for backend in ("python", "c"):
         trace = tmp_path / f"{backend}.json"
-        folder = make_bin(tmp_path / backend, ["--backend", backend, "--trace", str(trace)])
+        report = tmp_path / f"{backend}-report"
+        options = ["--backend", backend, "--trace", str(trace), "--report", str(report)]
+        folder = make_bin(tmp_path / backend, options)
         for words in (
             ["cslc", "layout.csl", "--arch=wse2", "--fabric-dims=9,3", "--fabric-offsets=4,1",
              "--params=k:7", "-o", "out", "--memcpy", "--channels", "1"],
@@ -127,11 +130,21 @@ def test_a_core_waits_for_one_that_works_on_both_back_ends(tmp_path: Path):
             assert done.returncode == 0, done.stdout + done.stderr
         events = read_trace(trace)
         found.append([split([e for e in events if e["tid"] // 2 == x], "run") for x in (0, 1)])
+        page = (report / "report.html").read_text()
+        shown = re.findall(r"<title>\(\d, 0\): (\d+)", page.partition("Cycles busy")[2])
+        assert list(map(int, shown[:2])) == [_ran(events, x) for x in (0, 1)]
     assert found[0] == found[1]
     sender, receiver = found[0]
     assert sender.waiting == 0 and sender.transfer == 16 and sender.compute > 100
     assert receiver.transfer == 16 and receiver.compute < 20
     assert receiver.waiting > 0.8 * sender.compute
+
+
+def _ran(events, x):
+    """The cycles in which code of a PE did not stand still."""
+    mine = [e for e in events if e["tid"] // 2 == x]
+    spent = {kind: sum(e["dur"] for e in mine if e["cat"] == kind) for kind in ("task", "wait")}
+    return spent["task"] - spent["wait"]
 
 
 def test_stretches_belong_to_the_transfer_that_ends_them():

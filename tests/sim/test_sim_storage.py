@@ -276,7 +276,7 @@ comptime { @export_symbol(run); }
 """
     program = single(tmp_path, pe, run="fn()void")
     program.launch("run")
-    save_dump(tmp_path, program.machine)
+    save_dump(tmp_path / DUMP, program.machine)
     found = debug_util(str(tmp_path))
     assert list(found.get_symbol(4, 1, "a", np.uint16)) == [0, 5, 0]
     assert found.get_symbol_rect(((4, 1), (1, 1)), "a", np.uint16).shape == (1, 1, 3)

@@ -3,10 +3,11 @@
 import multiprocessing
 import os
 import time
+from pathlib import Path
 
 import pytest
 
-from meshc.support import cache
+from meshc.support import cache, native
 
 
 @pytest.fixture(autouse=True)
@@ -138,3 +139,91 @@ def test_without_a_lock_one_makes_it_too(refusal, monkeypatch):
     monkeypatch.setattr(cache, "flock", refuse)
     monkeypatch.setattr(cache, "_MOST_SECONDS", 0.1)
     assert cache.recall_or_make("key", lambda: b"data").read_bytes() == b"data"
+
+
+def a_file(path):
+    path.write_text("no folder")
+
+
+def a_pipe(path):
+    os.mkfifo(path)
+
+
+def a_link_to_nothing(path):
+    path.symlink_to("nowhere")
+
+
+def a_link_to_itself(path):
+    path.symlink_to(path.name)
+
+
+@pytest.fixture
+def forgetful(monkeypatch):
+    """As in a new process, which has no folder of its own yet."""
+    monkeypatch.setattr(cache, "_private", cache._Private())
+
+
+UNUSABLE = [a_file, a_pipe, a_link_to_nothing, a_link_to_itself]
+
+
+@pytest.mark.parametrize("level", ["cache", "entry"])
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_what_is_no_folder_is_done_without(kind, level, own_cache, forgetful, capsys):
+    place = own_cache if level == "cache" else own_cache / "key"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    kind(place)
+    made = []
+    for _ in range(2):
+        path = cache.recall_or_make("key", lambda: made.append(1) or b"data", ".so")
+        assert path.read_bytes() == b"data" and path.suffix == ".so"
+    assert len(made) == 1 and own_cache not in path.parents
+    said = capsys.readouterr().err
+    assert said.count("remark[cache]") == 1 and str(own_cache) in said
+
+
+@pytest.mark.parametrize("kind", UNUSABLE)
+def test_what_lies_where_a_kept_file_belongs_is_replaced(kind, own_cache, forgetful, capsys):
+    path = cache.keep("key", b"data")
+    path.unlink()
+    kind(path)
+    assert cache.recall("key") is None
+    assert cache.recall_or_make("key", lambda: b"data") == path
+    assert path.read_bytes() == b"data" and not path.is_symlink()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_folder_where_a_kept_file_belongs_is_left_alone(own_cache, forgetful, capsys):
+    place = cache.keep("key", b"data")
+    place.unlink()
+    place.mkdir()
+    (place / "notes").write_text("mine")
+    path = cache.recall_or_make("key", lambda: b"data")
+    assert path != place and path.read_bytes() == b"data"
+    assert (place / "notes").read_text() == "mine"
+    assert "remark[cache]" in capsys.readouterr().err
+
+
+def test_errors_of_making_are_no_errors_of_the_cache(forgetful, capsys):
+    def refuse():
+        raise FileNotFoundError("the compiler")
+
+    with pytest.raises(FileNotFoundError, match="the compiler"):
+        cache.recall_or_make("key", refuse)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_library_that_is_not_loaded_from_the_cache_is_loaded_from_elsewhere(
+    own_cache, forgetful, monkeypatch, capsys
+):
+    """As on a disk that is mounted for data alone."""
+    kept = cache.keep("key", b"library", ".so")
+    loaded = []
+
+    def load(path, mode):
+        if own_cache in Path(path).parents:
+            raise OSError("failed to map segment from shared object")
+        loaded.append(Path(path).read_bytes())
+
+    monkeypatch.setattr(native.ct, "CDLL", load)
+    native.opened(kept)
+    assert loaded == [b"library"] and "remark[cache]" in capsys.readouterr().err

@@ -4,9 +4,13 @@ import hashlib
 import json
 import os
 import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
+from meshc.support import replacing, scratch
 from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.files import read_text, write_text
 from meshc.support.output import check_free, read_manifest, write_directory
@@ -170,6 +174,7 @@ def test_the_old_directory_comes_back_when_the_new_one_cannot_be_placed(tmp_path
     out = tmp_path / "out"
     write_directory(out, {"a": "1"}, FACTS)
     rename = type(out).rename
+    monkeypatch.setattr(replacing, "_exchange", None)
 
     def refuse(self, target):
         if self.name == "new":
@@ -180,6 +185,118 @@ def test_the_old_directory_comes_back_when_the_new_one_cannot_be_placed(tmp_path
     assert code(write_directory, out, {"a": "2"}, FACTS) == "unwritable"
     assert (out / "a").read_text() == "1"
     assert os.listdir(tmp_path) == ["out"]
+
+
+@pytest.fixture(params=["at once", "one by one"])
+def swaps(request, monkeypatch):
+    """Systems that exchange two paths, and those that rename one after the other."""
+    if request.param == "one by one":
+        monkeypatch.setattr(replacing, "_exchange", None)
+    elif replacing._exchange is None:
+        pytest.skip("this system exchanges no paths")
+
+
+def written_meanwhile(out, monkeypatch, write):
+    """Compile into ``out`` again while somebody else runs ``write``, after the last look at it."""
+    swapped = replacing._swapped
+
+    def late(made, target):
+        write()
+        return swapped(made, target)
+
+    monkeypatch.setattr(replacing, "_swapped", late)
+    report = Diagnostics()
+    write_directory(out, {"a": "2", "new": "2"}, FACTS, report=report)
+    assert os.listdir(out.parent) == [out.name]
+    return [message.message.replace(f"{out}/", "") for message in report.messages]
+
+
+def test_what_comes_while_it_is_written_stays(tmp_path, monkeypatch, swaps):
+    out = tmp_path / "out"
+    write_directory(out, {"a": "1", "sub/b": "1", "gone/c": "1"}, FACTS)
+    (out / "notes").write_text("first")
+
+    def write():
+        (out / "late.txt").write_text("late")
+        (out / "sub" / "late").write_text("late")
+        (out / "private" / "deep").mkdir(parents=True)
+        (out / "private").chmod(0o700)
+        (out / "private" / "deep" / "late").write_text("late")
+        (out / "link").symlink_to("nowhere")
+        (out / "saved").write_text("second, and saved as editors do")
+        (out / "saved").rename(out / "notes")
+
+    assert written_meanwhile(out, monkeypatch, write) == []
+    late = ["late.txt", "private/deep/late", "sub/late"]
+    assert listed(out) == sorted(["a", "meshc.json", "new", "notes", *late])
+    assert [(out / name).read_text() for name in late] == ["late"] * 3
+    assert (out / "notes").read_text() == "second, and saved as editors do"
+    assert os.readlink(out / "link") == "nowhere"
+    assert stat.S_IMODE((out / "private").stat().st_mode) == 0o700
+
+
+def test_what_comes_in_the_way_while_it_is_written_is_kept_aside(tmp_path, monkeypatch, swaps):
+    out = tmp_path / "out"
+    write_directory(out, {"a": "1", "old": "1"}, FACTS)
+
+    def write():
+        (out / "a").write_text("edited")
+        (out / "old").write_text("edited, and no longer written")
+        (out / "new").mkdir()
+        (out / "new" / "mine").write_text("mine")
+
+    said = written_meanwhile(out, monkeypatch, write)
+    assert said == ["'a' is now 'a.orig'", "'new' is now 'new.orig'"]
+    kept = {"a": "2", "a.orig": "edited", "new": "2", "new.orig/mine": "mine"}
+    kept["old"] = "edited, and no longer written"
+    assert {name: (out / name).read_text() for name in kept} == kept
+    assert listed(out) == sorted([*kept, "meshc.json"])
+
+
+def write_notes(out, count, ready):
+    """Write notes into a directory, one after the other; the names of those that were written."""
+    written = []
+    ready.set()
+    for number in range(count):
+        try:
+            (out / f"note{number}").write_text(str(number))
+        except FileNotFoundError:  # the directory was away for a moment, as the writer knows
+            continue
+        written.append(number)
+    return written
+
+
+def test_no_note_of_another_thread_is_lost(tmp_path, swaps):
+    out, ready = tmp_path / "out", threading.Event()
+    write_directory(out, {"a": "0"}, FACTS)
+    with ThreadPoolExecutor() as pool:
+        writing = pool.submit(write_notes, out, 400, ready)
+        ready.wait(60)
+        while not writing.done():
+            write_directory(out, {"a": "1", "b": "1"}, FACTS)
+        written = writing.result()
+    assert written and {f"note{n}" for n in written} <= {*os.listdir(out)}
+    assert all((out / f"note{n}").read_text() == str(n) for n in written)
+
+
+def test_what_cannot_be_brought_over_is_left_and_named(tmp_path, monkeypatch, swaps):
+    out = tmp_path / "out"
+    write_directory(out, {"a": "1"}, FACTS)
+
+    def refuse(self, entry, path):
+        raise OSError(13, "Permission denied")
+
+    monkeypatch.setattr(replacing._Leaving, "_bring", refuse)
+    with pytest.raises(MeshcError) as caught:
+        written_meanwhile(out, monkeypatch, lambda: (out / "late").write_text("late"))
+    (found,) = caught.value.diagnostics
+    assert found.code == "unwritable" and (out / "a").read_text() == "2"
+    (note,) = found.notes
+    left = Path(note.split("'")[1])
+    assert (left / "late").read_text() == "late"
+    scratch._cleared.discard(tmp_path)
+    write_directory(tmp_path / "other", {"a": "3"}, FACTS)
+    assert (left / "late").read_text() == "late"
 
 
 def test_a_file_is_never_replaced_by_a_directory(tmp_path):

@@ -85,6 +85,22 @@ def difference_point(
     return _ask(search)
 
 
+@remembered
+def uncovered_point(
+    left: Cond, right: Cond, hidden: Sequence[str], scope: Scope = EVERYWHERE
+) -> Point | None:
+    """The least point within the bounds where ``left`` holds and ``right`` does for no value of the
+    names that are ``hidden``."""
+    names = sorted((left.free_vars | right.free_vars | scope.bounds.free_vars) - {*hidden})
+    dims, every = tuple(names), (*names, *hidden)
+
+    def search() -> Point | None:
+        covered = _project(_set(every, right, scope), every, dims)
+        return _least(_set(dims, left & scope.bounds, scope).subtract(covered), dims)
+
+    return _ask(search)
+
+
 def is_subset(left: Cond, right: Cond, scope: Scope = EVERYWHERE) -> bool:
     """Whether ``left`` implies ``right`` within the bounds."""
     return difference_point(left, right, (), scope) is None

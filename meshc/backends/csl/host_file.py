@@ -146,13 +146,18 @@ def host_file(
 def _tokens(
     module: Module, vocabulary: Vocabulary, phases: Sequence[HostPhase]
 ) -> dict[str, object] | None:
-    """What the template writes of a language model; None where ``module`` is no step of one."""
+    """What the template writes of a language model; None where ``module`` is no step of one.
+
+    A step alone is told its position. As one phase of several it is told what it reads: nothing on
+    one row of cores where only the caches know how many tokens there are.
+    """
     inputs, outputs = _tensors(module, "in"), _tensors(module, "out")
-    scalars = tuple(module.scalars)
+    steps = tuple(module.scalars) == (POSITION,)
     for phase in phases:
         if phase.name == DECODE:
-            inputs, outputs, scalars = phase.inputs, phase.outputs, phase.scalars
-    if len(inputs) != 1 or len(outputs) != 1 or scalars != (POSITION,):
+            inputs, outputs = phase.inputs, phase.outputs
+            steps = {*phase.scalars} <= {POSITION}
+    if len(inputs) != 1 or len(outputs) != 1 or not steps:
         return None
     return {
         "embedding": port_name(vocabulary.embedding),

@@ -202,8 +202,11 @@ class LanguageModel:
     def _one(
         self, token: int, cached: int, request: int = 0, others: Sequence[int] | None = None
     ) -> Array:
-        """Logits behind ``token`` of ``request``, which has ``cached`` before it."""
-        tokens, before = [0] * self.program.batch, list(others or [0] * self.program.batch)
+        """Logits behind ``token`` of ``request``, which has ``cached`` before it. What others have
+        leaves no room for more only where it is a prompt of which one token alone is asked, and
+        that is known: its last row is written over."""
+        batch, last = self.program.batch, self.program.capacity - 1
+        tokens, before = [0] * batch, [min(count, last) for count in others or [0] * batch]
         tokens[request], before[request] = token, cached
         found: Array = self.step(tokens, before)[request]
         return found
@@ -238,10 +241,10 @@ def _check(program: StepProgram, prompt: Sequence[int], count: int) -> None:
     wrong = [t for t in prompt if not 0 <= t < program.vocabulary]
     if wrong:
         fail("run-refused", f"{wrong[0]} is no token id below {program.vocabulary}")
-    if len(prompt) + count > program.capacity:
+    if len(prompt) + count - 1 > program.capacity:  # nothing is cached of the last token
         fail(
             "run-refused",
-            f"{len(prompt)} prompt tokens and {count} new ones are more than the "
-            f"{program.capacity} the program keeps",
+            f"{len(prompt)} prompt tokens and {count} new ones do not fit a cache of "
+            f"{program.capacity} tokens",
             help="compile it with a larger --seq",
         )

@@ -27,7 +27,8 @@ class HostFacts:
     ``eos`` the ids that end a text; ``batch`` the requests of a step. ``loops`` are those over
     layers of a prefill phase that may pass some of them: the scalars of the first layer and of
     their number, and how many layers there are. A prompt has ``least`` tokens or more. ``learned``
-    is the weight whose rows are positions, which are added to embeddings, or None.
+    is the weight whose rows are positions, which are added to embeddings, or None. Where a run
+    passes some layers, embeddings are multiplied by ``row_scale`` before they pass the first.
     """
 
     model: str
@@ -39,6 +40,7 @@ class HostFacts:
     loops: tuple[tuple[str, str, int], ...] = ()
     least: int = 1
     learned: str | None = None
+    row_scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ def language_model(facts: HostFacts, mesh: Mesh, phases: list[PhaseFile]) -> str
         batch=facts.batch,
         least=facts.least,
         learned=f'"{file_stem(facts.learned)}"' if facts.learned else "",
+        row_scale=repr(facts.row_scale) if facts.row_scale != 1 else "",
         loops=[f'("{plain(a)}", "{plain(b)}", {count})' for a, b, count in facts.loops],
     )
 

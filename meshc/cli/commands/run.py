@@ -21,17 +21,21 @@ from meshc.driver import (
     MOST_REQUESTS,
     Answer,
     Backend,
+    Compiled,
     CompileRequest,
     LoadedModel,
     Profile,
     RunRequest,
+    cheapest,
     compile_loaded,
     find_weights,
     load_any,
     open_program,
     opened,
+    read_prompts,
     run_compiled,
     run_program,
+    simulated_run,
     smallest_place,
 )
 from meshc.frontend.chat import Conversation
@@ -41,6 +45,8 @@ from meshc.support.files import error_words
 from meshc.support.output import read_manifest
 
 _SEQ_STEP = 256
+_WORTH_SAYING = 5.0
+"""Seconds from which on it is said how long a run takes."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -121,7 +127,10 @@ def _answers(
     if compile_request.target == "csl" and options.mesh is None:
         compile_request = _placed(loaded, compile_request, live.progress)
     with _opened(compile_request.target, request) as backend:
-        compiled = compile_loaded(loaded, compile_request, watching.instruments, report)
+        if compile_request.target == "csl":
+            compiled = _for_simulator(options, loaded, compile_request, request, watching, report)
+        else:
+            compiled = compile_loaded(loaded, compile_request, watching.instruments, report)
         return run_compiled(
             compiled, request, backend, report, live.progress.reading, live.token, on_profile
         )
@@ -143,7 +152,7 @@ def _check_compiled(options: argparse.Namespace, target: str) -> None:
     given = [flag for flag in given_to_compile(options) if flag != "--target"]
     if options.target not in ("python", target):
         given.insert(0, "--target")
-    if options.phase != "both":
+    if options.phase is not None:
         given.append("--phase")
     if given:
         fail(
@@ -172,7 +181,7 @@ def _with_batch(options: argparse.Namespace, request: RunRequest) -> CompileRequ
         return found
     if options.batch is None:
         return dataclasses.replace(found, batch=prompts)
-    if found.batch < prompts:
+    if found.requests < prompts:
         fail("bad-argument", f"{prompts} prompts do not go into --batch {found.batch}")
     return found
 
@@ -188,16 +197,48 @@ def _placed(loaded: LoadedModel, request: CompileRequest, progress: Progress) ->
     return dataclasses.replace(request, device=place.device, mesh=place.mesh)
 
 
-def _capacity(request: RunRequest, most: int) -> int:
-    """A KV cache for the longest prompt and its answer, in steps so that programs are alike.
+def _for_simulator(
+    options: argparse.Namespace,
+    loaded: LoadedModel,
+    compile_request: CompileRequest,
+    request: RunRequest,
+    watching: Watching,
+    report: Diagnostics,
+) -> Compiled:
+    """The programs that the simulator runs: where no flag says how prompts are read, those that get
+    to the tokens in the fewest cycles. How long that takes is said before it begins."""
+    lengths = _lengths(request, loaded)
+    if options.phase is None and options.chunk is None and compile_request.phases == "two":
+        most = request.max_tokens
+        found = cheapest(loaded, compile_request, lengths, most, watching.instruments, report)
+    else:
+        found = compile_loaded(loaded, compile_request, watching.instruments, report)
+    expected = simulated_run(found, lengths, request.max_tokens) if found.makes_tokens else None
+    if expected is not None and expected.seconds >= _WORTH_SAYING:
+        print_diagnostics([Diagnostic("remark", "run-time", expected.words)])
+    return found
 
-    A text has at most as many tokens as bytes, and a few that start it. Conversations
-    have become ids by now.
-    """
+
+def _lengths(request: RunRequest, loaded: LoadedModel) -> list[int]:
+    """Tokens of each prompt; of texts whose tokenizer is not found the most that they may be."""
+    weights = find_weights(loaded.name, loaded.weights, request.weights)
+    if weights is None:
+        return _most_tokens(request)
+    read = read_prompts(request.prompts, loaded.config, weights, loaded.name)
+    return [len(prompt.ids) for prompt in read]
+
+
+def _most_tokens(request: RunRequest) -> list[int]:
+    """Tokens of each prompt at most: a text has at most as many as bytes, and a few that start it.
+    Conversations have become ids by now."""
     ids = [prompt for prompt in request.prompts if isinstance(prompt, tuple)]
     texts = [prompt for prompt in request.prompts if isinstance(prompt, str)]
-    prompts = [*map(len, ids), *(len(text.encode()) + 4 for text in texts)]
-    wanted = -(-(max(prompts) + request.max_tokens) // _SEQ_STEP) * _SEQ_STEP
+    return [*map(len, ids), *(len(text.encode()) + 4 for text in texts)]
+
+
+def _capacity(request: RunRequest, most: int) -> int:
+    """A KV cache for the longest prompt and its answer, in steps so that programs are alike."""
+    wanted = -(-(max(_most_tokens(request)) + request.max_tokens) // _SEQ_STEP) * _SEQ_STEP
     return max(1, min(wanted, most))
 
 
@@ -240,12 +281,14 @@ def _object(answers: Sequence[Answer]) -> dict[str, object]:
         return first
     requests = [{name: found[name] for name in _OF_A_REQUEST} for found in (first, *others)]
     common = {name: value for name, value in first.items() if name not in _OF_A_REQUEST}
-    seconds = [a.seconds_per_token for a in answers if len(a.tokens) > 1] or [0.0]
-    return {"requests": requests, **common, "seconds_per_token": float(np.mean(seconds))}
+    if common["seconds_per_token"] is not None:
+        seconds = [a.wall_seconds_per_token for a in answers if len(a.tokens) > 1] or [0.0]
+        common["seconds_per_token"] = float(np.mean(seconds))
+    return {"requests": requests, **common}
 
 
 def _shown(answer: Answer) -> dict[str, object]:
-    names = (f.name for f in dataclasses.fields(answer) if f.name != "logits")
+    names = ("prompt_ids", "tokens", "text", "seconds_per_token", "mesh", "backend")
     return {name: getattr(answer, name) for name in names}
 
 

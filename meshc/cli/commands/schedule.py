@@ -60,9 +60,9 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(_object(options, first, found))
     elif len(rates) > 1:
-        print("\n".join([*_title(options, first), *_aligned(_by_rate(found))]))
+        print("\n".join([*_title(options, plan[0], first), *_aligned(_by_rate(found))]))
     else:
-        print("\n".join([*_title(options, first), *_aligned(_by_metric(found))]))
+        print("\n".join([*_title(options, plan[0], first), *_aligned(_by_metric(found))]))
     return 0
 
 
@@ -119,7 +119,7 @@ def _choose(options: argparse.Namespace, rates: Sequence[float | None], workers:
     if options.json:
         tried = [{"settings": one.words, **_values(one.bands)} for one in found]
         gains = {n: best.bands[n].mean - usual.bands[n].mean for n in _WEIGHED}
-        head = _head(options, setting)
+        head = _head(options, request, setting)
         print_json({**head, "chosen": best.words, "over_chunked_512": gains, "tried": tried})
         return 0
     rows = [["", *_WEIGHED]]
@@ -130,7 +130,7 @@ def _choose(options: argparse.Namespace, rates: Sequence[float | None], workers:
     changes = (
         f"{n} {_short(usual.bands[n].mean)} -> {_short(best.bands[n].mean)}" for n in _WEIGHED
     )
-    print("\n".join([*_title(options, setting), *_aligned(rows), ""]))
+    print("\n".join([*_title(options, request, setting), *_aligned(rows), ""]))
     print(f"chosen: {best.words} ({why})")
     print(f"over {_USUAL}: {', '.join(changes)}")
     return 0
@@ -143,8 +143,7 @@ def _draw(plots: ModuleType, folder: Path, names: Sequence[str], found: Found) -
     """Write the pictures: attainment and latency by rate, and tokens over time of the first seed at
     the last rate."""
     curves = {
-        name: [(own.rate or 0.0, bands) for own, bands in found if own.policy == name]
-        for name in names
+        name: [(_rate(own), bands) for own, bands in found if own.policy == name] for name in names
     }
     last = found[-len(names) :]
     runs = {own.policy: simulated(setting_of(own), 0) for own, _ in last}
@@ -161,13 +160,23 @@ def _draw(plots: ModuleType, folder: Path, names: Sequence[str], found: Found) -
         write_text(folder / name, text)
 
 
+def _rate(request: ScheduleRequest) -> float:
+    """Requests per second, of a trace the mean one. Raises ``bad-argument`` where all come at the
+    same time."""
+    rate = setting_of(request).load.mean_rate
+    if rate is None:
+        words = f"the requests of '{request.trace}' come all at once"
+        fail("bad-argument", f"--plots draws by requests per second, and {words}")
+    return rate
+
+
 # --- text and JSON
 
 
 def _object(options: argparse.Namespace, first: Setting, found: Found) -> dict[str, object]:
     """Metrics by name for one policy at one rate; for several policies under ``policies``, and for
     several rates a list of ``results``."""
-    head = _head(options, first)
+    head = _head(options, found[0][0], first)
     if len(found) == 1:
         return {**head, "policy": found[0][0].policy, **_values(found[0][1])}
     if len({own.rate for own, _ in found}) == 1:
@@ -176,20 +185,23 @@ def _object(options: argparse.Namespace, first: Setting, found: Found) -> dict[s
     return {**head, "results": results}
 
 
-def _head(options: argparse.Namespace, first: Setting) -> dict[str, object]:
-    """What was simulated."""
+def _head(
+    options: argparse.Namespace, request: ScheduleRequest, first: Setting
+) -> dict[str, object]:
+    """What was simulated; ``cv`` and ``seeds`` are null where nothing is drawn."""
     rates = options.rate or [None]
     return {
         "model": options.model,
         "device": options.device,
         "gpus": first.gpus,
         "trace": options.trace,
+        "arrivals": "trace" if first.load.rate is None else "drawn",
         "rate": rates[0] if len(rates) == 1 else rates,
-        "cv": options.cv,
+        "cv": None if first.load.rate is None else first.load.cv,
         "requests": first.load.requests,
         "long_chunk": options.long_chunk,
         "long_prompts": (options.long_prompts or 1) if options.long_chunk else None,
-        "seeds": options.seeds,
+        "seeds": None if first.load.rate is None else len(request.runs),
         "collectives": first.collectives.policy if first.collectives else None,
         "slo": asdict(first.objective),
     }
@@ -200,9 +212,12 @@ def _values(bands: dict[str, Band]) -> dict[str, object]:
 
 
 def _by_metric(found: Found) -> list[list[str]]:
-    """A row for each metric, a column for each policy."""
-    rows = [["", *(f"{own.policy}: mean (5 % .. 95 %)" for own, _ in found)]]
-    return rows + [[m, *(_cell(bands[m]) for _, bands in found)] for m in found[0][1]]
+    """A row for each metric, a column for each policy; the band only where there are several
+    runs."""
+    several = len(found[0][0].runs) > 1
+    what, cell = (": mean (5 % .. 95 %)", _cell) if several else ("", _value)
+    rows = [["", *(f"{own.policy}{what}" for own, _ in found)]]
+    return rows + [[m, *(cell(bands[m]) for _, bands in found)] for m in found[0][1]]
 
 
 def _by_rate(found: Found) -> list[list[str]]:
@@ -213,15 +228,18 @@ def _by_rate(found: Found) -> list[list[str]]:
     return rows
 
 
-def _title(options: argparse.Namespace, first: Setting) -> list[str]:
+def _title(options: argparse.Namespace, request: ScheduleRequest, first: Setting) -> list[str]:
     """What was simulated, in words."""
     rates = ", ".join(f"{rate:g}" for rate in options.rate or [])
     when = f"{rates} requests/s" if rates else "arrivals of the trace"
+    if rates and first.load.replaces_arrivals:
+        when += " in the place of the arrivals of the trace"
+    runs = f"{len(request.runs)} seeds" if rates else "one run, since nothing is drawn"
     goal, gpus = first.objective, f"{first.gpus} GPU{'s' if first.gpus > 1 else ''}"
     sums = f", collectives {first.collectives.policy}" if first.collectives else ""
     return [
         f"{first.model.name} on {gpus} of {first.device.name}{sums}, {options.trace}, {when}, "
-        f"{first.load.requests} requests, {options.seeds} seeds",
+        f"{first.load.requests} requests, {runs}",
         f"a request is in time when its first token takes {goal.ttft_s:g} s and no other more than "
         f"{goal.tbt_ms:g} ms",
         "",
@@ -236,6 +254,10 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _cell(own: Band) -> str:
     return f"{_short(own.mean)} ({_short(own.low)} .. {_short(own.high)})"
+
+
+def _value(own: Band) -> str:
+    return _short(own.mean)
 
 
 def _short(value: float) -> str:

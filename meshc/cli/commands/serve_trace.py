@@ -91,6 +91,8 @@ def _first(trace: Trace, count: int | None) -> Trace:
         return trace
     if count < 1:
         fail("bad-argument", f"--requests is {count}, not 1 or more")
+    if count > len(trace.pairs):
+        fail("bad-argument", f"--requests is {count}, but the trace has {len(trace.pairs)}")
     seconds = None if trace.seconds is None else trace.seconds[:count]
     return Trace(trace.pairs[:count], seconds)
 

@@ -58,7 +58,10 @@ def add_to(commands: Any) -> None:
         help="of --phases: algorithms, as of compile",
     )
     parser.add_argument(
-        "--device", default="wse2", metavar="NAME|FILE.toml", help="default: %(default)s"
+        "--device",
+        default="wse3",
+        metavar="NAME|FILE.toml",
+        help="default: %(default)s, as of compile --target csl",
     )
     add_keeping(parser)
     parser.add_argument(

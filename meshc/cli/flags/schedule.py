@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
     _add_policy(parser.add_argument_group("how it is scheduled"))
     _add_iteration(parser.add_argument_group("an iteration on GPUs in tensor parallel"))
     parser.add_argument(
-        "--seeds", type=int, default=10, metavar="N", help="runs; default: %(default)s"
+        "--seeds", type=int, metavar="N", help="runs, of drawn requests; default: 10"
     )
     parser.add_argument(
         "--processes", type=int, default=1, metavar="N", help="runs at once; default: %(default)s"
@@ -59,16 +59,22 @@ def _add_load(group: Any) -> None:
         type=float,
         action="append",
         metavar="R",
-        help="requests per second, may be repeated; needed unless the trace says when they come",
+        help="requests per second, may be repeated; needed unless the trace says when they come; "
+        "draws lengths from a trace, and arrivals in the place of its own",
     )
     group.add_argument(
         "--cv",
         type=float,
-        default=1.0,
         metavar="V",
-        help="variation of the gaps between arrivals; default: 1, a Poisson process",
+        help="variation of the drawn gaps between arrivals; default: 1, a Poisson process",
     )
-    group.add_argument("--requests", type=int, default=0, metavar="N", help="default: 1000")
+    group.add_argument(
+        "--requests",
+        type=int,
+        default=0,
+        metavar="N",
+        help="default: 1000, or those whose arrivals the trace says",
+    )
 
 
 def _add_policy(group: Any) -> None:

@@ -18,6 +18,7 @@ from meshc.analysis.cuda.overlap import blocks_alone
 from meshc.cost.nodes.batches import Batch, tokens_of
 from meshc.cost.nodes.products import Product, ProductRates
 from meshc.cost.served_models import LayerShape, ServedModel
+from meshc.cost.serving_costs import check_heads
 from meshc.cost.serving_iterations import pairs_seen
 from meshc.devices import Device
 from meshc.support.diagnostics import fail
@@ -72,8 +73,7 @@ class Ranks:
                 "bad-argument",
                 f"GPUs in tensor parallel are 2 to {device.cores} of '{device.name}', not {gpus}",
             )
-        if model.heads % gpus:
-            fail("bad-argument", f"{model.heads} heads are not dealt evenly to {gpus} GPUs")
+        check_heads(model, gpus)
         self.model, self.device, self.gpus = model, device, gpus
         self.rates = ProductRates.of(device, "bf16")
         self.multiprocessors = self.rates.multiprocessors

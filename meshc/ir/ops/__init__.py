@@ -1,5 +1,5 @@
-"""The operations of the three levels, one file each; importing this package registers all."""
+"""The operations of the four levels, one file each; importing this package registers all."""
 
-from meshc.ir.ops import batches, graph, mesh, ranks, tile
+from meshc.ir.ops import batches, graph, mesh, ranks, task, tile
 
-__all__ = ["batches", "graph", "mesh", "ranks", "tile"]
+__all__ = ["batches", "graph", "mesh", "ranks", "task", "tile"]

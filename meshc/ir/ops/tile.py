@@ -15,6 +15,7 @@ from meshc.ir.declared import attribute
 from meshc.ir.fitting import Misfit, misfit, shape_text
 from meshc.ir.kernels import KERNELS, Kernel
 from meshc.ir.module import Module
+from meshc.ir.ops.task import Family
 from meshc.ir.views import Symbol
 from meshc.support.diagnostics import fail
 
@@ -128,9 +129,12 @@ Transfer = Send | Recv | Relay
 
 def scalars_of_rounds(module: Module) -> dict[str, int]:
     """The run-time scalars of ``module`` of which a run is given several, and how many: one for
-    each round of the loops that name them as ``each``."""
-    loops = [op for op in module.walk() if isinstance(op, For)]
-    return {name: loop.count.constant for loop in loops for name in loop.each}
+    each round of the loops, or each request of the families of tasks, that name them as
+    ``each``."""
+    ops = [*module.walk()]
+    found = {name: op.count.constant for op in ops if isinstance(op, For) for name in op.each}
+    families = [op for op in ops if isinstance(op, Family) and op.sizes]
+    return found | {name: family.sizes[0] for family in families for name in family.each}
 
 
 def channel_in(op: Op) -> str | None:

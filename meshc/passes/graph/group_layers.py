@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from typing import ClassVar
 
 from meshc.cost.layer_groups import balanced_groups, layer_costs
@@ -18,6 +18,8 @@ from meshc.support.diagnostics import Diagnostics, fail
 
 TOKENS_OF_A_GROUP = 512
 """A prompt of L tokens is read in ceil(L / 512) groups (arXiv 2510.08055, section 4.4)."""
+ROW_SCALE = "row_scale"
+"""The option that says by what embeddings are multiplied before the first group takes them."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class GroupLayers(Pass):
     place of the embeddings that the first one takes. So one program reads prompts in any groups:
     an iteration of a server runs it on the one group whose turn it is, and the decode step, which
     passes all layers, on the requests that decode. Chunked prefill is the case of one group,
-    layered prefill that of one chunk.
+    layered prefill that of one chunk. Embeddings that a model multiplies by a number are given to
+    the first group as products, as the option ``row_scale`` says.
 
     ``groups`` is how many the remark shows (0: one for each 512 tokens of the longest prompt);
     groups are contiguous and the dearest one is as cheap as possible. A decode phase is left as it
@@ -73,7 +76,7 @@ class GroupLayers(Pass):
             first, count = _fresh(f"first_{dim}", module), _fresh(f"count_{dim}", module)
             module.scalars |= {first: (0, layers - 1), count: (0, layers)}
             loop.rounds = (first, count)
-        _take_rows(module, loops[0].tensors()[0])
+        _take_rows(module, loops[0])
         remove_dead(module, report)
         return module
 
@@ -104,12 +107,30 @@ def _loops(module: Module) -> list[graph.Repeat]:
         start = loop.tensors()[0]
         if loop.carried != 1 or (before is not None and start is not before.results[0]):
             _refuse(loop)
-    others = [op for op in body if not isinstance(op, (graph.Repeat, graph.Embed, graph.Return))]
+    known = (graph.Repeat, graph.Embed, graph.Return)
+    scales = _scales(module, loops[0])
+    others = [op for op in body if not isinstance(op, known) and op not in scales]
     if others:
         _refuse(others[0])
     if body[-1].tensors()[:1] != loops[-1].results[:1]:
         _refuse(body[-1])
     return loops
+
+
+def _scales(module: Module, loop: graph.Repeat) -> list[graph.Scale]:
+    """The ops that multiply what is looked up by numbers, and give it to ``loop`` alone."""
+    found: list[graph.Scale] = []
+    rows = loop.tensors()[0]
+    while (maker := _maker(module, rows)) is not None and isinstance(maker, graph.Scale):
+        if sum(rows in op.tensors() for op in module.walk()) > 1:
+            break
+        found.append(maker)
+        rows = maker.tensors()[0]
+    return found
+
+
+def _maker(module: Module, value: Value) -> Op | None:
+    return next((op for op in module.function.body.ops if value in op.results), None)
 
 
 def _refuse(op: Op) -> None:
@@ -132,15 +153,21 @@ def _remark(module: Module, groups: int, report: Diagnostics) -> None:
     report.remark("layer-groups", words)
 
 
-def _take_rows(module: Module, rows: Value) -> None:
-    """``rows``, which were looked up in a table of embeddings, become an input of the phase."""
-    makers = [op for op in module.function.body.ops if rows in op.results]
-    for embed in makers:
-        ids = embed.tensors()[0]
-        given = Value(rows.name, rows.type)
+def _take_rows(module: Module, loop: graph.Repeat) -> None:
+    """The rows with which ``loop`` begins, which were looked up in a table of embeddings, become an
+    input of the phase, and what multiplies them the option ``row_scale``."""
+    rows, scales = loop.tensors()[0], _scales(module, loop)
+    given = scales[-1].tensors()[0] if scales else rows
+    embed = _maker(module, given)
+    if isinstance(embed, graph.Embed):
+        ids, given = embed.tensors()[0], Value(given.name, given.type)
         position = next((i for i, p in enumerate(module.function.params) if p.value is ids), 0)
         module.function.params[position : position + 1] = [Param(given, "in")]
-        Rewriter(module).replace_op(embed, [given])
+    first = scales[0] if scales else embed
+    if first is not None:
+        Rewriter(module).replace_op(first, [given])
+    if scales:
+        module.options[ROW_SCALE] = prod(scale.factor for scale in scales)
 
 
 def _fresh(name: str, module: Module) -> str:

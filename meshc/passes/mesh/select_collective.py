@@ -17,6 +17,7 @@ from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.plmr import violates
+from meshc.verify.collectives_selected import check_ahead
 
 _ROOTED = (ops.Reduce, ops.Broadcast)
 
@@ -58,6 +59,7 @@ class SelectCollective(Pass):
                 f"no collective algo={self.algo} with k={self.k}",
                 help=f"algo is auto, k_tree, ring, {', '.join(TREES)}; k is 1 to 4, or 0 for any",
             )
+        check_ahead(module)
         costs = self.costs(module)
         demand = demand_of(runs_of(module), costs)
         choice = costs.sharing.cheapest(demand)

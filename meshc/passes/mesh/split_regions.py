@@ -26,7 +26,8 @@ class SplitRegions(Pass):
     pass from region to region, and so does what is computed before the layers and read after them.
     The number of regions is the smallest whose cores hold their share; ``regions`` forces it;
     ``kept`` are the formats of weights that stay quantised (keep-quantised). A model that needs
-    more rectangles than the device has room for is refused with the numbers.
+    more rectangles than the device has room for is refused with the numbers. Layers that are dealt
+    already stay where they are.
 
     Before::
 
@@ -50,6 +51,14 @@ class SplitRegions(Pass):
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         mesh = module.the_mesh()
+        if mesh.regions > 1:
+            if self.regions not in (0, mesh.regions):
+                fail(
+                    "bad-option",
+                    f"layers of '{module.name}' are dealt to {mesh.regions} regions already, not "
+                    f"to {self.regions}",
+                )
+            return module
         places = region_places(module, mesh)
         if places is not None and not places.count:
             width, height = device_size(module)

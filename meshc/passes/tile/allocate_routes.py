@@ -54,7 +54,7 @@ class AllocateRoutes(Pass):
     LEVELS: ClassVar[tuple[str, ...]] = ("tile",)
     REQUIRES: ClassVar[frozenset[str]] = frozenset({"channels_matched"})
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"routed"})
-    INVALIDATES: ClassVar[frozenset[str]] = frozenset({"csl_queues", "csl_tasks"})
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset({"csl_queues", "csl_tasks", "csl_words"})
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         mesh = module.the_mesh()
@@ -96,7 +96,7 @@ def check_limits(module: Module, limits: dict[str, tuple[int, int | None]]) -> N
                 "too-many-routes",
                 f"the program needs {needed} {what} on a core, which has {limit} free",
                 notes=(f"channels: {names}", violates("R")),
-                help="choose fewer phases (select-collective{k=1}) or --kv cyclic",
+                help="choose algorithms with fewer channels",
             )
 
 

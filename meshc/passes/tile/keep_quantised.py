@@ -55,7 +55,16 @@ class KeepQuantised(Pass):
     LEVELS: ClassVar[tuple[str, ...]] = ("tile",)
     REQUIRES: ClassVar[frozenset[str]] = frozenset()
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
-    INVALIDATES: ClassVar[frozenset[str]] = frozenset({"memory_planned", "csl_memory"})
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset(
+        {
+            "csl_functions",
+            "csl_memory",
+            "csl_products",
+            "csl_registers",
+            "csl_words",
+            "memory_planned",
+        }
+    )
 
     formats: tuple[str, ...] = ()
     block_bytes: int = 2048

@@ -57,7 +57,18 @@ class PipelineRequests(Pass):
     LEVELS: ClassVar[tuple[str, ...]] = ("tile",)
     REQUIRES: ClassVar[frozenset[str]] = frozenset()
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
-    INVALIDATES: ClassVar[frozenset[str]] = frozenset({"csl_queues", "csl_tasks", "memory_planned"})
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset(
+        {
+            "csl_functions",
+            "csl_memory",
+            "csl_products",
+            "csl_queues",
+            "csl_registers",
+            "csl_tasks",
+            "csl_words",
+            "memory_planned",
+        }
+    )
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         if REQUEST not in module.scalars or _LENGTH in module.scalars:

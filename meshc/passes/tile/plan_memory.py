@@ -34,7 +34,7 @@ class PlanMemory(Pass):
     LEVELS: ClassVar[tuple[str, ...]] = ("tile",)
     REQUIRES: ClassVar[frozenset[str]] = frozenset()
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"memory_planned"})
-    INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset({"csl_memory"})
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         used = assign_addresses(module)

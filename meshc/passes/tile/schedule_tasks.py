@@ -37,7 +37,9 @@ class ScheduleTasks(Pass):
     LEVELS: ClassVar[tuple[str, ...]] = ("tile",)
     REQUIRES: ClassVar[frozenset[str]] = frozenset({"deadlock_free"})
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
-    INVALIDATES: ClassVar[frozenset[str]] = frozenset({"csl_queues", "csl_tasks", "memory_planned"})
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset(
+        {"csl_memory", "csl_queues", "csl_tasks", "csl_words", "memory_planned"}
+    )
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         moved = sum(sink_waits(block) for block in _every_block(module))

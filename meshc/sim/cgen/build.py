@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from meshc.sim import config_space as space
-from meshc.support.native import Toolchain
+from meshc.support.native import Toolchain, opened
 
 RUNTIME = Path(__file__).parent / "runtime"
 C = Toolchain(
@@ -60,7 +60,7 @@ def _space() -> str:
 def runtime_library() -> ct.CDLL:
     """The machine. Its symbols are seen by the libraries of programs. Raises BuildError."""
     headers = {**_texts("*.h"), "space.h": _space()}
-    return ct.CDLL(str(C.build(_texts("*.c"), headers, "machine")), mode=ct.RTLD_GLOBAL)
+    return opened(C.build(_texts("*.c"), headers, "machine"), ct.RTLD_GLOBAL)
 
 
 @cache
@@ -71,5 +71,4 @@ def _header() -> dict[str, str]:
 def program_library(text: str, toolchain: Toolchain = CODE) -> ct.CDLL:
     """The compiled functions of PE classes that share code. Raises BuildError."""
     runtime_library()
-    made = toolchain.build({"code.c": text}, _header(), "code", parsed="csl.h")
-    return ct.CDLL(str(made))
+    return opened(toolchain.build({"code.c": text}, _header(), "code", parsed="csl.h"))

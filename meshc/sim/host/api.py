@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import IntEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from meshc.sim.host import copying
+from meshc.sim.host.debug import save_dump
+from meshc.sim.host.platforms import SimfabConfig
 from meshc.sim.host.runtime import Runtime
-from meshc.sim.host.transfers import Transfer, transfer_of
+from meshc.sim.host.transfers import Transfer, strided, transfer_of
 from meshc.support.diagnostics import fail
 
 
@@ -58,7 +61,11 @@ class SdkRuntime:
 
     def __init__(self, artifacts: Any, platform: Any = None, **options: Any) -> None:
         self._runtime = Runtime(str(artifacts))
-        self._runtime.trace_folder = not options.get("suppress_simfab_trace", False)
+        config = getattr(platform, "config", None) or SimfabConfig()
+        suppressed = options.get("suppress_simfab_trace", False) or config.suppress_trace
+        self._runtime.trace_folder = not suppressed
+        if config.dump_core:
+            self._runtime.core_path = str(config.core_path or "out.core")
         self._base = self._runtime.program.offsets
 
     def load(self) -> None:
@@ -97,16 +104,22 @@ class SdkRuntime:
         runtime, region, elems = self._runtime, how.region, how.elem_per_pe
         if how.streaming:
             runtime.submit(
-                lambda: runtime.stream_in(int(dest), array, region, elems, how.order),
+                lambda: runtime.stream_in(int(dest), array, region, elems, how.order, how.steps),
                 bool(how.nonblock),
             )
         else:
             name = runtime.symbol_name(dest)
             runtime.submit(
-                lambda: runtime.h2d(name, array, region, elems, how.order, how.data_type),
+                lambda: runtime.h2d(
+                    name, array, region, elems, how.order, how.data_type, how.steps
+                ),
                 bool(how.nonblock),
             )
         return Task(runtime)
+
+    def memcpy_h2d_stride(self, dest: int, src: Any, *args: Any, **options: Any) -> Task:
+        """Copy or stream to PEs of a rectangle that are ``row_stride`` and ``col_stride`` apart."""
+        return self._send(dest, np.array(src), strided(args, options))
 
     def memcpy_d2h(self, dest: Any, src: int, *args: Any, **options: Any) -> Task:
         """Copy or stream from the PEs of a rectangle; see :func:`transfer_of`."""
@@ -161,17 +174,55 @@ class SdkRuntime:
         """The older form of launch."""
         return self.launch(name, *args, nonblock=nonblock)
 
-    def send(self, stream: str, data: Any, nonblock: bool = False, **_: Any) -> Task:
-        """Send an array into an input stream of a layout."""
-        runtime, words = self._runtime, np.array(data)
+    def send(
+        self, stream: str | int, data: Any, count: int | None = None, nonblock: bool = False
+    ) -> Task:
+        """Send the first ``count`` elements of an array, or all, into an input stream of a layout,
+        which is given by its name or number."""
+        runtime, words = self._runtime, np.array(data).reshape(-1)
+        if count is not None and not 0 <= count <= len(words):
+            fail("csl-host", f"{count} elements are to be sent of an array of {len(words)}")
+        words = words[:count]
         runtime.submit(lambda: runtime.send(stream, words, not nonblock), nonblock)
         return Task(runtime)
 
-    def receive(self, stream: str, data: Any, count: int, nonblock: bool = False, **_: Any) -> Task:
+    def receive(self, stream: str | int, data: Any, count: int, nonblock: bool = False) -> Task:
         """Receive ``count`` elements from an output stream of a layout."""
         runtime = self._runtime
         runtime.submit(lambda: runtime.receive(stream, data, count), nonblock)
         return Task(runtime)
+
+    def receive_tofile(self, *_: Any, **__: Any) -> Task:
+        """Refused: how many words it takes is not documented. Raises MeshcError ``csl-host``."""
+        fail(
+            "csl-host",
+            "the simulator has no receive_tofile: the call says not how many words to wait for",
+            help="receive into an array and write that to a file",
+        )
+
+    def get_port_id(self, name: str) -> int | None:
+        """The number of a stream, None when there is none."""
+        names = list(self._runtime.program.streams)
+        return names.index(name) if name in names else None
+
+    def report_port_infos(self) -> None:
+        """Print name, color and fabric coordinates of every stream."""
+        for name, (x, y, color) in self._runtime.program.streams.items():
+            print(f"{name}: color {color} at {self.coord_logical_to_physical((x, y))}")
+
+    def dump_core(self, path: Any) -> None:
+        """Write the memory of all PEs to a file, as ``debug_util`` reads it."""
+        self._runtime.drain()
+        save_dump(Path(path), self._runtime.ready)
+
+    def dump_elf_core(self, *_: Any) -> None:
+        """Refused. Raises MeshcError ``csl-host``."""
+        fail(
+            "csl-host",
+            "dump_elf_core is not supported by the simulator: it has no ELF files whose layout a "
+            "core file would follow",
+            help="use dump_core, or read_symbol",
+        )
 
     def is_task_done(self, task: Task) -> bool:
         """Whether an operation is finished."""

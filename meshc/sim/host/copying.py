@@ -33,11 +33,13 @@ def words_of(array: Any, size: int) -> Any:
     return words[:size]
 
 
-def region(machine: Machine, x: int, y: int, w: int, h: int) -> list[Pe]:
-    """The PEs of a region of interest, row by row."""
+def region(
+    machine: Machine, x: int, y: int, w: int, h: int, steps: tuple[int, int] = (1, 1)
+) -> list[Pe]:
+    """``w`` by ``h`` PEs of a region of interest, row by row, ``steps`` apart."""
     found = []
-    for j in range(y, y + h):
-        for i in range(x, x + w):
+    for j in range(y, y + h * steps[1], steps[1]):
+        for i in range(x, x + w * steps[0], steps[0]):
             pe = machine.pes.get((i, j))
             if pe is None:
                 fail("csl-host", f"the transfer covers PE ({i}, {j}), which has no code")

@@ -14,8 +14,8 @@ from meshc.support.diagnostics import fail
 DUMP = "dump.npz"
 
 
-def save_dump(folder: Path, machine: Any) -> None:
-    """Keep memory and traces of all PEs after a run: arrays, and their index as JSON text."""
+def save_dump(path: Path, machine: Any) -> None:
+    """Keep memory and traces of all PEs in a file: arrays, and their index as JSON text."""
     classes: dict[int, int] = {}
     tables: list[dict[str, tuple[int, int]]] = []
     places, sizes = [], []
@@ -28,13 +28,14 @@ def save_dump(folder: Path, machine: Any) -> None:
     traces = [[x, y, pe.traces] for (x, y), pe in machine.pes.items() if pe.traces]
     index = {"offsets": machine.program.offsets, "symbols": tables, "traces": traces}
     memory = b"".join(bytes(pe.mem) for pe in machine.pes.values())
-    np.savez_compressed(
-        folder / DUMP,
-        index=np.frombuffer(json.dumps(index).encode(), np.uint8),
-        places=np.array(places, np.int32).reshape(-1, 3),
-        ends=np.cumsum(sizes, dtype=np.int64),
-        memory=np.frombuffer(memory, np.uint8),
-    )
+    with open(path, "wb") as out:  # by its name alone, NumPy would add an ending to it
+        np.savez_compressed(
+            out,
+            index=np.frombuffer(json.dumps(index).encode(), np.uint8),
+            places=np.array(places, np.int32).reshape(-1, 3),
+            ends=np.cumsum(sizes, dtype=np.int64),
+            memory=np.frombuffer(memory, np.uint8),
+        )
 
 
 class debug_util:

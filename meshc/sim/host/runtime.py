@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshc.sim.host import copying
-from meshc.sim.host.debug import save_dump
+from meshc.sim.host.debug import DUMP, save_dump
 from meshc.sim.host.progress import Progress
 from meshc.sim.host.report import write_report
 from meshc.sim.machine.options import Options
@@ -36,6 +36,7 @@ class Runtime:
         self.program = load_program(self.folder)
         self.machine: Any = None
         self.trace_folder = True
+        self.core_path = ""
         self.progress = Progress(0)
         self.names: list[str] = list(self.program.exports)
         self.launched = 0
@@ -121,14 +122,14 @@ class Runtime:
 
     def h2d(
         self, name: str, array: Any, roi: tuple[int, int, int, int], elems: int, order: int,
-        bits: int,
+        bits: int, steps: tuple[int, int] = (1, 1),
     ) -> None:  # fmt: skip
         """Copy to a symbol of each PE of a region."""
         self._settle()
         x, y, w, h = roi
         words = copying.words_of(array, w * h * elems)
         where = copying.order_indices(w, h, elems, order).reshape(w * h, elems)
-        for pe, index in zip(copying.region(self.ready, x, y, w, h), where, strict=True):
+        for pe, index in zip(copying.region(self.ready, x, y, w, h, steps), where, strict=True):
             copying.write_symbol(pe, name, words[index], bits)
         self.ready.run_for(_COMMAND_CYCLES + w * h * elems)
 
@@ -147,14 +148,15 @@ class Runtime:
         store_words(array, words)
 
     def stream_in(
-        self, color: int, array: Any, roi: tuple[int, int, int, int], elems: int, order: int
-    ) -> None:
+        self, color: int, array: Any, roi: tuple[int, int, int, int], elems: int, order: int,
+        steps: tuple[int, int] = (1, 1),
+    ) -> None:  # fmt: skip
         """Send wavelets to each PE of a region."""
         self._settle()
         x, y, w, h = roi
         words = copying.words_of(array, w * h * elems)
         where = copying.order_indices(w, h, elems, order).reshape(w * h, elems)
-        keys = [(pe.x, pe.y, color) for pe in copying.region(self.ready, x, y, w, h)]
+        keys = [(pe.x, pe.y, color) for pe in copying.region(self.ready, x, y, w, h, steps)]
         for key, index in zip(keys, where, strict=True):
             self.ready.inject_stream(key, words[index].copy())
         self._wait_until_sent(keys)
@@ -191,15 +193,26 @@ class Runtime:
             words[index] = machine.take(key, elems)
         store_words(array, words)
 
-    def send(self, name: str, array: Any, wait: bool = True) -> None:
+    def stream_name(self, port: str | int) -> str:
+        """The name of a stream, which its number among all may stand for."""
+        names = list(self.program.streams)
+        if isinstance(port, str) and port in names:
+            return port
+        if not isinstance(port, str) and 0 <= port < len(names):
+            return names[port]
+        fail("csl-host", f"there is no stream {port!r}")
+
+    def send(self, port: str | int, array: Any, wait: bool = True) -> None:
         """Send words into an input stream, and wait until the queues hold what is left of them."""
+        name = self.stream_name(port)
         words = copying.words_of(array, np.asarray(array).size).copy()
         self.ready.enter(self.program.streams[name], words)
         if wait:
             self._wait_until_sent([self.program.streams[name]])
 
-    def receive(self, name: str, array: Any, count: int) -> None:
+    def receive(self, port: str | int, array: Any, count: int) -> None:
         """Receive words from an output stream."""
+        name = self.stream_name(port)
         key, machine = self.program.streams[name], self.ready
         if machine.run_until_received([key], count) is not None:
             raise machine.hang(
@@ -216,6 +229,8 @@ class Runtime:
         self.machine.run_to_rest()
         self.progress.close()
         finish_run(self.folder, self.machine, self.trace_folder)
+        if self.core_path:
+            save_dump(Path(self.core_path), self.machine)
 
 
 def finish_run(folder: Path, machine: Any, trace_folder: bool = True) -> None:
@@ -224,7 +239,7 @@ def finish_run(folder: Path, machine: Any, trace_folder: bool = True) -> None:
     Scripts move the folder ``simfab_traces``, which the vendor's simulator fills unless told not
     to; here it stays empty.
     """
-    save_dump(folder, machine)
+    save_dump(folder / DUMP, machine)
     for (code, _), words in machine.remarks.items():
         print(Diagnostic("remark", code, words).render(), file=sys.stderr)
     options = machine.options

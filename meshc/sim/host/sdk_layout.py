@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -15,9 +15,10 @@ import numpy as np
 
 from meshc.sim.compiler import compile_pe
 from meshc.sim.grids import Routes, Tiles
+from meshc.sim.host.platforms import FP16TYPE, HALF, SdkExecutionPlatform, SdkTarget
 from meshc.sim.loader import Loader
 from meshc.sim.program import Link, PeProgram, Program
-from meshc.sim.routes import EAST, NORTH, SOUTH, WEST, ColorConfig
+from meshc.sim.routes import EAST, NORTH, RAMP, SOUTH, WEST, ColorConfig
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.frozen import frozen
 from meshc.sim.sema.values import Val
@@ -49,37 +50,6 @@ class Edge(IntEnum):
 _EDGE_DIRECTION = {Edge.TOP: NORTH, Edge.BOTTOM: SOUTH, Edge.LEFT: WEST, Edge.RIGHT: EAST}
 
 
-class SdkTarget(IntEnum):
-    """Architectures."""
-
-    WSE2 = 0
-    WSE3 = 1
-
-
-@dataclass
-class SimfabConfig:
-    """Options of a simulation; accepted and ignored."""
-
-    dump_core: bool = False
-    num_threads: int = 1
-
-
-@dataclass
-class SdkExecutionPlatform:
-    """Where a layout runs."""
-
-    target: SdkTarget
-
-
-def get_platform(
-    addr: str | None, config: SimfabConfig | None = None, target: SdkTarget = SdkTarget.WSE2
-) -> SdkExecutionPlatform:
-    """The simulation of an architecture; ``addr`` of a real system is refused."""
-    if addr:
-        fail("csl-host", "the simulator cannot reach a system by address")
-    return SdkExecutionPlatform(target)
-
-
 @dataclass(frozen=True)
 class IntVector:
     """A position."""
@@ -108,6 +78,18 @@ class Color:
     def __init__(self, name: str, value: int | None = None, region: Any = None) -> None:
         self.name, self.value, self.region = name, value, region
 
+    def get_local_param_name(self) -> str:
+        """The parameter that ``set_param`` gives the color to."""
+        return self.name
+
+    def get_global_name(self) -> str:
+        """A name that no other color has."""
+        return self.name if self.region is None else f"{self.region.name}_{self.name}"
+
+    def get_value(self) -> int | None:
+        """The number that the color was given, None when the layout chooses it."""
+        return self.value
+
     @property
     def identity(self) -> Any:
         """Global colors are the same where their names are."""
@@ -130,6 +112,24 @@ class RoutingPosition:
         """Set the outputs."""
         self.outputs = tuple(int(r) for r in routes)
         return self
+
+    def add_input(self, route: Route) -> RoutingPosition:
+        """Add an input."""
+        self.inputs = (*self.inputs, int(route))
+        return self
+
+    def add_output(self, route: Route) -> RoutingPosition:
+        """Add an output."""
+        self.outputs = (*self.outputs, int(route))
+        return self
+
+    def get_input(self) -> list[Route]:
+        """The inputs."""
+        return [Route(r) for r in self.inputs]
+
+    def get_output(self) -> list[Route]:
+        """The outputs."""
+        return [Route(r) for r in self.outputs]
 
 
 @dataclass
@@ -270,11 +270,16 @@ class CodeRegion:
 class SdkLayout:
     """Regions and their connections."""
 
-    def __init__(self, platform: SdkExecutionPlatform, *_: Any, **__: Any) -> None:
-        self.arch = "wse3" if platform.target == SdkTarget.WSE3 else "wse2"
+    def __init__(
+        self, platform: SdkExecutionPlatform | SdkTarget, msg_level: str = "WARNING"
+    ) -> None:
+        target = platform if isinstance(platform, SdkTarget) else platform.target
+        self.arch = "wse3" if target == SdkTarget.WSE3 else "wse2"
         self.regions: list[CodeRegion] = []
         self.links: list[tuple[Port, Port]] = []
         self.streams: list[tuple[str, Port]] = []
+        self.direct_streams: list[tuple[str, IntVector, Color, bool]] = []
+        self.half = HALF[FP16TYPE.F16]
 
     def create_code_region(self, path: str, name: str, width: int, height: int) -> CodeRegion:
         """A region of ``width`` by ``height`` PEs that run ``path``."""
@@ -297,20 +302,59 @@ class SdkLayout:
         """A stream from a port to the host; its name is for ``receive``."""
         return self._stream(port, "out")
 
+    def create_input_stream_from_loc(self, loc: IntVector, color: Color, prefix: str = "") -> str:
+        """A stream from the host to the PE at ``loc``, which takes ``color`` from one side."""
+        return self._direct(loc, color, prefix, True)
+
+    def create_output_stream_from_loc(self, loc: IntVector, color: Color, prefix: str = "") -> str:
+        """A stream to the host from the PE at ``loc``, which sends ``color`` to one side."""
+        return self._direct(loc, color, prefix, False)
+
+    def _direct(self, loc: IntVector, color: Color, prefix: str, is_input: bool) -> str:
+        number = len(self.streams) + len(self.direct_streams)
+        name = f"{prefix or color.get_global_name()}_{'in' if is_input else 'out'}_{number}"
+        self.direct_streams.append((name, loc, color, is_input))
+        return name
+
+    def hstack(self, children: list[CodeRegion], origin: IntVector | None = None) -> int:
+        """Place regions side by side, from the first one's place or ``origin`` on; their width."""
+        x, y = children[0].at if origin is None else (origin.x, origin.y)
+        start = x
+        for child in children:
+            child.place(x, y)
+            x += child.width
+        return x - start
+
+    def vstack(self, children: list[CodeRegion], origin: IntVector | None = None) -> int:
+        """Place regions one below the other; their height."""
+        x, y = children[0].at if origin is None else (origin.x, origin.y)
+        start = y
+        for child in children:
+            child.place(x, y)
+            y += child.height
+        return y - start
+
     def _stream(self, port: Port, kind: str) -> str:
-        name = f"{port.name}_{kind}_{len(self.streams)}"
+        name = f"{port.name}_{kind}_{len(self.streams) + len(self.direct_streams)}"
         if len(port.region.edge_points(port.edge)) != 1:
             fail("csl-host", "a host stream needs a port of one PE")
         self.streams.append((name, port))
         return name
 
-    def compile(self, out_prefix: str = "out", **_: Any) -> str:
-        """Compile all regions; the result is what SdkRuntime takes. Raises MeshcError."""
+    def compile(
+        self, out_prefix: str = "out", libs: Sequence[str] = (), cslc_prefix: str = "",
+        save_port_map: bool = False, f16_type: FP16TYPE = FP16TYPE.F16,
+    ) -> str:  # fmt: skip
+        """Compile all regions; the result is what SdkRuntime takes. Raises MeshcError.
+
+        ``cslc_prefix`` is that of another compiler; streams are always saved with the program.
+        """
+        self.half = HALF[f16_type]
         numbers = self._color_numbers()
         program = Program(
             self.arch, 0, 0, (0, 0), (0, 0), [], Tiles.of({}), Routes.of({}), [], {}
         )  # fmt: skip
-        loader = Loader(os.getcwd())
+        loader = Loader(os.getcwd(), libs)
         known: dict[Any, int] = {}
         tiles: dict[tuple[int, int], int] = {}
         routes: dict[tuple[int, int, int], ColorConfig] = {}
@@ -327,6 +371,10 @@ class SdkLayout:
             key = self._key(port, (x, y), numbers)
             program.streams[name] = key
             program.ports.append((key, _EDGE_DIRECTION[port.edge], port.is_input))
+        for name, loc, color, is_input in self.direct_streams:
+            key = (loc.x, loc.y, numbers.get(color.identity, -1))
+            program.streams[name] = key
+            program.ports.append((key, _side(routes.get(key), name, is_input), is_input))
         program.tiles, program.routes = Tiles.of(tiles), Routes.of(routes)
         program.height, program.width = program.tiles.classes.shape
         program.exports = sorted({name for c in program.classes for name in c.exports})
@@ -381,7 +429,8 @@ class SdkLayout:
             key = (region.path, frozen(bindings))
             if key not in known:
                 known[key] = len(program.classes)
-                program.classes.append(compile_pe(loader, self.arch, region.path, bindings, None))
+                compiled = compile_pe(loader, self.arch, region.path, bindings, None, self.half)
+                program.classes.append(compiled)
             at = (region.at[0] + point[0], region.at[1] + point[1])
             if at in taken:
                 fail("csl-host", f"two regions overlap at {at}")
@@ -425,6 +474,15 @@ class SdkLayout:
             program.links.append(
                 Link(a, _EDGE_DIRECTION[source.edge], b, _EDGE_DIRECTION[target.edge], hops)
             )
+
+
+def _side(config: ColorConfig | None, name: str, is_input: bool) -> int:
+    """The one side from which a router takes a color, or to which it sends it."""
+    given = () if config is None else config.rx if is_input else config.tx
+    sides = [direction for direction in given if direction != RAMP]
+    if len(sides) != 1:
+        fail("csl-host", f"stream '{name}' needs a route of its color over one side of the PE")
+    return sides[0]
 
 
 def _config(positions: list[RoutingPosition]) -> ColorConfig:

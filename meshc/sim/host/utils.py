@@ -47,9 +47,20 @@ def calculate_cycles(timestamps: Any) -> int:
     """End minus start of two 48-bit counters in words of 16 bits."""
     words = np.asarray(timestamps)
     halves = words.view(np.uint16) if words.dtype.itemsize != 2 else words
-    values = [int(v) for v in halves.reshape(-1)[:6]]
+    return sub_ts(halves.reshape(-1)[:6])
 
-    def counter(part: list[int]) -> int:
-        return part[0] | part[1] << 16 | part[2] << 32
 
-    return counter(values[3:]) - counter(values[:3])
+def make_u48(words: Any) -> int:
+    """A counter of 48 bits in three words of 16."""
+    low, middle, high = (int(word) for word in words[:3])
+    return low + (middle << 16) + (high << 32)
+
+
+def sub_ts(words: Any) -> int:
+    """The second of two counters of three words, minus the first."""
+    return make_u48(words[3:]) - make_u48(words[:3])
+
+
+def float_to_hex(value: float) -> str:
+    """The pattern of a number in single precision."""
+    return hex(int(np.float32(value).view(np.uint32)))

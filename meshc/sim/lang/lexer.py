@@ -29,6 +29,7 @@ KEYWORDS = frozenset(
         "layout",
         "linkname",
         "linksection",
+        "noinline",
         "or",
         "packed",
         "param",

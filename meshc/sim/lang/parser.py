@@ -11,7 +11,19 @@ from meshc.support.spans import Source
 _MAX_DEPTH = 60
 _ASSIGN = frozenset(("=", "+=", "-=", "*=", "/=", "%=", "&=", "|=", "^=", "<<=", ">>="))
 _TOP_LEVEL = frozenset(
-    ("param", "const", "var", "fn", "task", "comptime", "layout", "export", "extern", "inline")
+    (
+        "param",
+        "const",
+        "var",
+        "fn",
+        "task",
+        "comptime",
+        "layout",
+        "export",
+        "extern",
+        "inline",
+        "noinline",
+    )
 )
 
 
@@ -90,7 +102,7 @@ class Parser(ExpressionParser):
 
     def _declaration(self) -> t.VarDecl | t.FnDecl:
         export = inline = comptime = extern = False
-        while self.kind in ("export", "extern", "inline", "comptime"):
+        while self.kind in ("export", "extern", "inline", "noinline", "comptime"):
             word = self.advance().kind
             export |= word == "export"
             extern |= word == "extern"

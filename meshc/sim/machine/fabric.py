@@ -17,7 +17,17 @@ from meshc.sim.machine.channel import Burst, Credit, Refunds
 from meshc.sim.machine.parts import WholeMachine, WholePe
 from meshc.sim.machine.pipe import Pipe
 from meshc.sim.machine.router import Router
-from meshc.sim.routes import DIRECTION_NAMES, EAST, OPPOSITE, RAMP, STEP, WEST, ColorConfig
+from meshc.sim.routes import (
+    DIRECTION_NAMES,
+    EAST,
+    NORTH,
+    OPPOSITE,
+    RAMP,
+    SOUTH,
+    STEP,
+    WEST,
+    ColorConfig,
+)
 from meshc.support.diagnostics import fail
 
 Key = tuple[int, int, int]
@@ -52,6 +62,8 @@ class Fabric:
         self._note_links(key)
         if not config.is_static:
             self.dynamic.add(key[2])
+        if config.swap_x or config.swap_y:
+            self.dynamic.add(key[2] ^ 1)
 
     def _note_links(self, key: Key) -> None:
         """Remember which colors have routes over the links of a router."""
@@ -77,8 +89,23 @@ class Fabric:
             self.machine.fault(
                 pe, "", f"color {color} is sent but has no route at PE ({pe.x}, {pe.y})"
             )
-        arrival = burst.moved(burst.t0 + self.machine.costs.ramp)
-        self._arrive_later(key, RAMP, arrival)
+        for target in self._targets(key, RAMP, burst):
+            arrival = burst.moved(burst.t0 + self.machine.costs.ramp)
+            self._arrive_later(target, RAMP, arrival)
+
+    def _targets(self, key: Key, port: int, burst: Burst) -> list[Key]:
+        """The routers that a burst comes to at a PE, by the colors that it has there."""
+        targets = [(key[0], key[1], color) for color in self.swapped(key, port)]
+        for target in targets:
+            if target not in self.routers:
+                self.machine.fault(
+                    self.machine.pes[key[0], key[1]], "",
+                    f"color {target[2]} arrives at PE ({key[0]}, {key[1]}) from the "
+                    f"{DIRECTION_NAMES[port]}, which has no route for it",
+                )  # fmt: skip
+        if burst.credit is not None:
+            burst.credit.consume(-(len(targets) - 1) * len(burst.data))
+        return targets
 
     def tree(self, key: Key) -> list[tuple[Key, int, Router]] | None:
         """Receivers of what a PE sends on a static color with their distance, else None."""
@@ -303,26 +330,21 @@ class Fabric:
     def _reach(self, now: int, arrival: tuple[Key, int, Burst]) -> None:
         """A burst reaches a PE from a neighbour; its color may be swapped there."""
         there, port, burst = arrival
-        for color in self.swapped(there, port):
-            target = (there[0], there[1], color)
-            if target not in self.routers:
-                self.machine.fault(
-                    self.machine.pes[there[0], there[1]], "",
-                    f"color {color} arrives at PE ({there[0]}, {there[1]}) from the "
-                    f"{DIRECTION_NAMES[port]}, which has no route for it",
-                )  # fmt: skip
+        for target in self._targets(there, port, burst):
             self._arrive(now, (target, port, burst.moved(burst.t0)))
 
     def swapped(self, key: Key, port: int) -> list[int]:
-        """The colors a wavelet has after arriving at a PE."""
+        """The colors a wavelet has after it came to a PE from a side, or from the PE itself,
+        whose wavelets take part where both sides do."""
         x, y, color = key
-        horizontal = port in (EAST, WEST)
+        with_x, with_y = port not in (NORTH, SOUTH), port not in (EAST, WEST)
 
         def swaps(c: int) -> bool:
             router = self.routers.get((x, y, c))
             if router is None:
                 return False
-            return router.config.swap_x if horizontal else router.config.swap_y
+            config = router.config
+            return (config.swap_x or not with_x) and (config.swap_y or not with_y)
 
         mine, other = swaps(color), swaps(color ^ 1)
         if mine and other:

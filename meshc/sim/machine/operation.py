@@ -283,6 +283,8 @@ class Operation:
 
     def _worked(self, start: int, end: int) -> None:
         pe = self.pe
+        if not self.is_async:
+            pe.cycles_busy -= max(0, start - self.t)  # code stood still
         if pe.machine.trace is not None:
             moves = any(isinstance(o, FabIn | FabOut) for o in (self.dst, *self.srcs))
             waited = -1 if self.is_async else min(self.t, start)

@@ -58,6 +58,7 @@ class WholePe(AnyPe, Protocol):
     """What an operation, the memory and the fabric use of a PE of the Python machine."""
 
     issued: int
+    cycles_busy: int
 
     @property
     def machine(self) -> WholeMachine: ...

@@ -8,19 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from meshc.sim.config_space import FLUSHED
 from meshc.sim.descriptors import ENDLESS, FabIn, FabOut, Fifo, Mem
 from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState
 from meshc.sim.machine.memory import PeMemory
 from meshc.sim.machine.operation import Operation
 from meshc.sim.machine.pipe import Issue, Pipe
+from meshc.sim.machine.queues import PeQueues
 from meshc.sim.machine.reach import reach
 from meshc.sim.machine.surroundings import Surroundings
 from meshc.sim.program import PeProgram
 
 MARGIN = 64
 _LATE = 1 << 61
-TEARDOWN_TASK = 29
 
 
 class Dsr:
@@ -44,7 +43,7 @@ class Dsr:
             self.dsd = Mem((self.dsd.addr + step) & 0xFFFF, *self.dsd[1:])
 
 
-class Pe(PeMemory):
+class Pe(PeMemory, PeQueues):
     """State of one PE. ``t`` is the local time of the code that runs.
 
     The code since ``resumed`` has issued ``issued`` vector steps. ``urgent`` holds the tasks of
@@ -57,7 +56,7 @@ class Pe(PeMemory):
         "flushing", "functions", "in_queues", "issue", "issued", "launches", "limit",
         "local_tasks", "log", "machine", "mem", "number", "out_free", "out_queues", "plans", "prng",
         "program", "ramp_in", "ramp_out", "ran", "rank", "ready_colors", "registers", "resumed",
-        "slots", "started", "t", "threads", "traces", "tsc_base", "tsc_frozen", "unblocked",
+        "shut", "slots", "started", "t", "threads", "traces", "tsc_base", "tsc_frozen", "unblocked",
         "unsent", "urgent", "views", "waiting_on", "x", "y",
     )  # fmt: skip
 
@@ -97,8 +96,9 @@ class Pe(PeMemory):
         self.prng = 0xDEADBEEF ^ 0x2A5A5A
         self.unblocked = 0
         self.registers: dict[int, int] = {}
-        self.in_queues, self.out_queues = program.in_queues, program.out_queues
+        self.in_queues, self.out_queues = dict(program.in_queues), dict(program.out_queues)
         self.flushing: set[int] = set()
+        self.shut: set[int] = set()
         self.cycles_busy = 0
         self.out_free: dict[int, int] = {}
         self.unsent: dict[int, int] = {}
@@ -118,6 +118,8 @@ class Pe(PeMemory):
 
     def _bind_data_tasks(self) -> None:
         for number, name in self.program.data_tasks.items():
+            if self.is_idle(number):
+                continue  # on WSE-3 a queue without a color starts nothing
             channel = self.channel(self.queue_color(number))
             channel.task = name
             channel.blocked = False
@@ -128,19 +130,6 @@ class Pe(PeMemory):
         return self
 
     # --- names of things ---
-
-    def queue_color(self, number: int) -> int:
-        """The color of a data task id: itself on WSE-2, that of the input queue on WSE-3."""
-        if self.program.arch == "wse2":
-            return number
-        return self.input_color(number)
-
-    def input_color(self, queue: int) -> int:
-        """The color an input queue listens to."""
-        color = self.in_queues.get(queue, -1)
-        if color < 0:
-            self.machine.fault(self, "", f"input queue {queue} is used but never initialised")
-        return color
 
     def channel(self, color: int) -> Channel:
         """The wavelets of one color."""
@@ -315,17 +304,17 @@ class Pe(PeMemory):
         result = self.functions[name](*args)
         if hasattr(result, "send"):
             self.current = result
-            self._resume(now)
+            self._resume()
             return
         while result is not None and type(result) is tuple:
             result = result[0](*result[1])
             if hasattr(result, "send"):
                 self.current = result
-                self._resume(now)
+                self._resume()
                 return
-        self._ended(now)
+        self._ended()
 
-    def _resume(self, now: int) -> None:
+    def _resume(self) -> None:
         """Go on with the current generator until it waits or ends."""
         while True:
             try:
@@ -336,7 +325,7 @@ class Pe(PeMemory):
                     if hasattr(self.current, "send"):
                         continue
                 self.current = None
-                self._ended(now)
+                self._ended()
                 return
             if not operation.done or operation.t > self.machine.now:
                 self._rest()
@@ -357,12 +346,12 @@ class Pe(PeMemory):
         """Code ends or waits: microthreads share the steps of its latest stretch."""
         self.issue.main = (self.resumed, self.t, self.issued)
 
-    def _ended(self, now: int) -> None:
+    def _ended(self) -> None:
         self._rest()
         if self.machine.trace is not None:
             name = self.current_name.rsplit("_", 1)[0]
             self.machine.trace.add("task", name, self.x, self.y, self.started, self.t)
-        self.cycles_busy += self.t - now
+        self.cycles_busy += self.t - self.started
         self.busy_until = self.t
         self.machine.last_time = max(self.machine.last_time, self.t)
         if self.flushing:
@@ -376,7 +365,7 @@ class Pe(PeMemory):
             self.waiting_on = None
             self.t = max(self.t, time)
             self._pay()
-            self._resume(time)
+            self._resume()
             return
         if self.flushing:
             self.end_flushes(time)
@@ -394,6 +383,9 @@ class Pe(PeMemory):
             if number in self.activated:
                 self.wake(time)
             return
+        if kind == "queue" and self.is_idle(number):
+            self.shut.discard(number)
+            return
         color = self.input_color(number) if kind == "queue" else number
         if self._is_task(kind, color):
             self.open("local", color, time)
@@ -406,6 +398,9 @@ class Pe(PeMemory):
         """Block a task, color or queue."""
         if kind in ("local", "control"):
             self.blocked.add(number)
+            return
+        if kind == "queue" and self.is_idle(number):
+            self.shut.add(number)
             return
         color = self.input_color(number) if kind == "queue" else number
         if self._is_task(kind, color):
@@ -444,43 +439,6 @@ class Pe(PeMemory):
         copies, credit.room = reach(self.machine.fabric, (self.x, self.y, color), depth)
         credit.outstanding += count * copies
         return credit
-
-    def bind_queue(self, is_output: bool, queue: int, color: int) -> None:
-        """Give a queue another color; a data task of an input queue goes with it."""
-        if is_output:
-            self.out_queues = {**self.out_queues, queue: color}
-            return
-        old, self.in_queues = self.in_queues.get(queue, -1), {**self.in_queues, queue: color}
-        if old >= 0 and self.program.arch == "wse3" and queue in self.program.data_tasks:
-            before, after = self.channel(old), self.channel(color)
-            after.task, after.blocked = before.task, before.blocked
-            before.task, before.blocked = None, True
-
-    def flush(self, number: int) -> None:
-        """Tell when a queue is empty; output queues count from 8."""
-        if number >= 8:
-            free = self.out_free.get(self.out_queues.get(number - 8, -1), 0)
-            self.at(max(self.t, free, self.machine.now), self.flushed, number)
-        else:
-            self.flushing.add(number)
-
-    def end_flushes(self, time: int) -> None:
-        """Look which of the input queues that are flushed have run empty."""
-        for number in sorted(self.flushing):
-            if not self.channel(self.input_color(number)).bursts:
-                self.flushing.discard(number)
-                self.at(max(time, self.machine.now), self.flushed, number)
-
-    def flushed(self, time: int, number: int) -> None:
-        """A flushed queue is empty: its handler runs, or the task of the teardown id."""
-        word = FLUSHED[number // 8]
-        self.registers[word] = self.registers.get(word, 0) | 1 << number % 8
-        name = self.program.empty_handlers.get(number)
-        if name is not None:
-            self.launches.append((time, name, ()))
-            self.wake(time)
-        elif TEARDOWN_TASK in self.local_tasks:
-            self.activate_now(time, TEARDOWN_TASK)
 
     def advance_switch(self, dst: FabOut, time: int) -> None:
         """The ``advance_switch`` of a fabric output."""

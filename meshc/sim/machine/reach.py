@@ -42,7 +42,8 @@ def _followed(fabric: Fabric, key: Key) -> tuple[list[int], set[int]]:
     """The words that fit on the way to each end of a route, and the colors that it has."""
     costs = fabric.machine.costs
     found: list[int] = []
-    work, seen = deque([(key, 0)]), {key}
+    first = [(key[0], key[1], color) for color in fabric.swapped(key, RAMP)]
+    work, seen = deque((one, 0) for one in first), set(first)
     while work:
         at, links = work.popleft()
         router = fabric.routers.get(at)

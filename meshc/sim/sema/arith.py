@@ -11,7 +11,7 @@ from meshc.sim.numbers import float_div, int_div, int_rem, round_to
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.convert import coerce
 from meshc.sim.sema.lanes import each
-from meshc.sim.sema.types import Enum, Float, Int, Pointer, Type
+from meshc.sim.sema.types import Array, Enum, Float, Fn, Int, Pointer, Struct, Type
 from meshc.sim.sema.values import Val
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
@@ -24,6 +24,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_NOT_COMPARED = frozenset((ty.STRUCT, ty.MODULE, ty.RANGE, ty.VOID)) | ty.DSDS
 _INT: dict[str, Callable[[int, int], int]] = {
     "+": operator.add,
     "-": operator.sub,
@@ -51,6 +52,9 @@ def binary(op: str, left: Val, right: Val, span: Span) -> Val:
     kind = peer(left, right, op, span)
     left, right = coerce(left, kind, span), coerce(right, kind, span)
     if op in _COMPARE:
+        equal = op in ("==", "!=") and not isinstance(kind, Array | Struct | Fn)
+        if not (ty.is_numeric(kind) or (equal and kind not in _NOT_COMPARED)):
+            fail("csl-type", f"operator '{op}' is not defined for '{kind}'", span)
         return _compare(op, kind, left, right, span)
     if not (ty.is_numeric(kind) or (kind == ty.BOOL and op in "&|^")):
         fail("csl-type", f"operator '{op}' is not defined for '{kind}'", span)
@@ -166,4 +170,6 @@ def as_code(value: Val) -> ir.Expr:
     if not value.known:
         code: ir.Expr = value.v
         return code
+    if not isinstance(value.v, int | float):
+        fail("csl-type", f"a value of type '{value.type}' is none of the running program")
     return ir.Const(value.type, value.v)

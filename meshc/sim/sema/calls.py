@@ -2,21 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from meshc.sim import ir
+from meshc.sim.control_flow import statements
 from meshc.sim.lang import tree as t
+from meshc.sim.loader import Loader
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.convert import coerce
 from meshc.sim.sema.frozen import frozen
+from meshc.sim.sema.keeping import may_overlap
 from meshc.sim.sema.places import Places
 from meshc.sim.sema.types import Array, Fn, Pointer, Struct, Type
-from meshc.sim.sema.values import FnVal, Frame, ReturnSignal, StackFrame, Val
+from meshc.sim.sema.unit import Unit
+from meshc.sim.sema.values import (
+    Divided,
+    FnVal,
+    Frame,
+    RangeVal,
+    ReturnSignal,
+    StackFrame,
+    Val,
+)
 from meshc.sim.sema.walk import addressed_names, has_effects
 from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.spans import Span
 
 Spec = tuple[Any, ...]
+
+
+def divided(value: Val, passed: list[Val]) -> Val | Divided | Type:
+    """``value`` as a part of what makes a function its own; run-time parts go to ``passed``."""
+    if value.type == ty.RANGE:
+        ends = {"low": value.v.low, "high": value.v.high, "step": value.v.step}
+        return Divided({k: divided(end, passed) for k, end in ends.items()}, value.v.type)
+    if value.known:
+        return value
+    if value.type == ty.STRUCT:
+        return Divided({k: divided(part, passed) for k, part in value.v.items()})
+    passed.append(value)
+    return value.type
+
 
 _MAX_COMPTIME_DEPTH = 250
 
@@ -25,6 +53,10 @@ class Calls(Places):
     """Function calls."""
 
     depth = 0
+
+    def __init__(self, loader: Loader, unit: Unit) -> None:
+        super().__init__(loader, unit)
+        self.unfinished: set[str] = set()
 
     def eval_Call(self, node: t.Call, frame: Frame, want: Type | None) -> Val:
         callee = self.eval(node.callee, frame)
@@ -49,10 +81,14 @@ class Calls(Places):
                 node.span,
             )
         inner = Frame(fn.module, True)
-        args = []
-        for param, arg in zip(fn.decl.params, node.args, strict=True):
-            args.append(self._argument(fn, param, arg, frame, inner))
-            inner.names[0].setdefault(param.name, args[-1])
+
+        def argument(param: t.Param, arg: t.Expr) -> Val:
+            value = self._argument(fn, param, arg, frame, inner)
+            inner.names[0].setdefault(param.name, value)
+            return value
+
+        pairs = zip(fn.decl.params, node.args, strict=True)
+        args = self.in_order(frame, node, (partial(argument, *pair) for pair in pairs))
         if frame.known:
             return self.call_known(fn, args, node.span, frame)
         return self._call_lowered(fn, args, node, frame)
@@ -69,18 +105,34 @@ class Calls(Places):
         assert isinstance(kind, Fn)
         if len(kind.params) != len(node.args):
             fail("csl-type", f"expected {len(kind.params)} arguments", node.span)
-        args = [
-            self.code(coerce(self.eval(a, frame, p), p, a.span))
-            for a, p in zip(node.args, kind.params, strict=True)
-        ]
-        dst = None if kind.result == ty.VOID else self.unit.temp(kind.result)
-        self.emit(frame, ir.CallPtr(self.place_of(node), dst, callee.v, kind, args))
-        return self._result(dst)
 
-    def _result(self, dst: ir.Var | None) -> Val:
+        def argument(arg: t.Expr, param: Type) -> Val:
+            return coerce(self.eval(arg, frame, param), param, arg.span)
+
+        pairs = zip(node.args, kind.params, strict=True)
+        steps: list[Callable[[], Val]] = [partial(argument, *pair) for pair in pairs]
+        steps.insert(0, lambda: callee)
+        target, *values = self.in_order(frame, node, steps)
+        args = [self._passed(value, None, frame, node) for value in values]
+        dst = self._destination(kind.result)
+        self.emit(frame, ir.CallPtr(self.place_of(node), dst, target.v, kind, args))
+        return self._result(dst, kind.result, frame, node)
+
+    def _destination(self, kind: Type) -> ir.Var | None:
+        """What receives the result of a call: of arrays and structs the address."""
+        if kind == ty.VOID:
+            return None
+        return self.unit.temp(ty.U16 if isinstance(kind, Array | Struct) else kind)
+
+    def _result(self, dst: ir.Var | None, kind: Type, frame: Frame, node: t.Node) -> Val:
         if dst is None:
             return Val(ty.VOID, None)
-        return Val(dst.type, ir.Local(dst.type, dst), False)
+        result = ir.Local(dst.type, dst)
+        if not isinstance(kind, Array | Struct):
+            return Val(kind, result, False)
+        addr, where = self.local_place("result", kind, frame), self.place_of(node)
+        self.emit(frame, ir.Copy(where, addr, result, ty.size_of(kind)))
+        return Val(kind, addr, False)
 
     # --- at compile time ---
 
@@ -89,7 +141,9 @@ class Calls(Places):
         if fn.decl.body is None:
             fail("csl-unsupported", f"function '{fn.name}' has no body", span)
         self.tick(span)
-        inner = Frame(fn.module, True, in_layout=frame.in_layout, function=fn.name)
+        inner = Frame(
+            fn.module, True, in_layout=frame.in_layout, function=fn.name, branches=frame.branches
+        )
         for param, value in zip(fn.decl.params, args, strict=True):
             inner.names[0][param.name] = value
         inner.result = self.type_from(fn.decl.result, inner)
@@ -112,43 +166,74 @@ class Calls(Places):
     # --- lowered ---
 
     def _call_lowered(self, fn: FnVal, args: list[Val], node: t.Call, frame: Frame) -> Val:
-        spec: list[Any] = []
-        code_args: list[ir.Expr] = []
-        for param, value in zip(fn.decl.params, args, strict=True):
-            if self._is_comptime(fn, param, value):
-                spec.append(value)
-            else:
-                generic = param.type is None or isinstance(param.type, t.AnyType)
-                spec.append(value.type if generic or _depends(param, fn) else None)
-                code_args.append(self.argument(value, frame, self.place_of(node)))
         if self._result_is_known(fn, args):
             return self.call_known(fn, args, node.span, frame)
         folded = self._folded(fn, args, node.span, frame)
         if folded is not None:
             return folded
+        spec, passed = list[Any](), list[Val]()
+        for param, value in zip(fn.decl.params, args, strict=True):
+            if self._is_comptime(fn, param, value):
+                spec.append(value)
+            elif value.type in (ty.STRUCT, ty.RANGE):
+                spec.append(divided(value, passed))
+            else:
+                generic = param.type is None or isinstance(param.type, t.AnyType)
+                spec.append(value.type if generic or _depends(param, fn) else None)
+                passed.append(value)
         function = self.instance(fn, tuple(spec), node.span)
-        kind = function.result
-        dst = None
-        if kind != ty.VOID:
-            dst = self.unit.temp(ty.U16 if isinstance(kind, Array | Struct) else kind)
-        self.emit(frame, ir.CallFn(self.place_of(node), dst, function.name, code_args))
-        if dst is not None and isinstance(kind, Array | Struct):
-            addr = self.local_place("result", kind, frame)
-            source, where = ir.Local(ty.U16, dst), self.place_of(node)
-            self.emit(frame, ir.Copy(where, addr, source, ty.size_of(kind)))
-            return Val(kind, addr, False)
-        return self._result(dst)
+        codes = [self._passed(value, function, frame, node) for value in passed]
+        dst = self._destination(function.result)
+        self.emit(frame, ir.CallFn(self.place_of(node), dst, function.name, codes))
+        return self._result(dst, function.result, frame, node)
+
+    def _passed(
+        self, value: Val, function: ir.Function | None, frame: Frame, node: t.Node
+    ) -> ir.Expr:
+        """An argument as code. Arrays and structs are handed over by their address: those of
+        variables that the function may write, which sees what they were, are copied first."""
+        if value.known or not isinstance(value.type, Array | Struct):
+            return self.code(value)
+        whole = not isinstance(value.v, list | dict)
+        if whole and (ty.lives_in_slots(value.type) or not self._may_write(function, value)):
+            return self.code(value)
+        return self.code(self.kept(value, "argument", frame, node))
+
+    def _may_write(self, function: ir.Function | None, value: Val) -> bool:
+        """Whether a function, None for one that is not known, may write where ``value`` lies."""
+        if function is None or function.name in self.unfinished:
+            return True
+        for stmt in statements(function.body):
+            match stmt:
+                case ir.SetLocal() | ir.If() | ir.Loop() | ir.Break() | ir.Continue() | ir.Return():
+                    continue
+                case ir.Effect(name="assert"):
+                    continue
+                case ir.Store():
+                    addr, size = stmt.addr, ty.size_of(stmt.type)
+                case ir.Copy():
+                    addr, size = stmt.to, stmt.size
+                case _:
+                    return True
+            if may_overlap(addr, size, ir.Load(value.type, value.v)):
+                return True
+        return False
 
     def _is_comptime(self, fn: FnVal, param: t.Param, value: Val) -> bool:
-        if param.comptime or value.type in ty.COMPTIME_ONLY:
+        if param.comptime or (value.known and value.type in ty.COMPTIME_ONLY):
             return True
+        if value.type == ty.RANGE:
+            return all(end.known for end in (value.v.low, value.v.high, value.v.step))
         if isinstance(value.type, Fn) and value.known:
             return True
         return fn.decl.inline and value.known and not isinstance(value.v, list | dict)
 
     def _folded(self, fn: FnVal, args: list[Val], span: Span, frame: Frame) -> Val | None:
-        """The value of an inline function of known arguments that reads no variables."""
-        if not fn.decl.inline or not all(a.known for a in args) or has_effects(fn.decl):
+        """The value of an inline or library function that has known arguments and neither
+        reads variables nor does anything else."""
+        if not (fn.decl.inline or fn.module.library) or not all(a.known for a in args):
+            return None
+        if has_effects(fn):
             return None
         try:
             return self.call_known(fn, args, span, frame)
@@ -180,14 +265,16 @@ class Calls(Places):
             self._bind_parameter(param, entry, frame, function)
         function.result = self.type_from(fn.decl.result, frame)
         frame.result = function.result
+        self.unfinished.add(name)
         self._lower_body(fn, function, frame, span)
+        self.unfinished.discard(name)
         return function
 
     def _bind_parameter(
         self, param: t.Param, entry: Any, frame: Frame, function: ir.Function
     ) -> None:
-        if isinstance(entry, Val):
-            frame.names[0][param.name] = entry
+        if isinstance(entry, Val | Divided):
+            frame.names[0][param.name] = self._bound(param.name, entry, function)
             return
         if isinstance(entry, Type):
             kind = entry
@@ -195,12 +282,24 @@ class Calls(Places):
             fail("csl-type", f"the type of '{param.name}' must be known here", param.span)
         else:
             kind = self.type_from(param.type, frame)
-        aggregate = isinstance(kind, Array | Struct)
-        var = self.unit.temp(ty.U16 if aggregate else kind, f"a_{_safe(param.name)}")
-        function.params.append(var)
+        bound = self._bound(param.name, kind, function)
         if param.name != "_":
-            bound = Val(kind, ir.Local(ty.U16, var), False) if aggregate else var
-            frame.names[0][param.name] = bound
+            aggregate = isinstance(kind, Array | Struct)
+            frame.names[0][param.name] = bound if aggregate else bound.v.var
+
+    def _bound(self, name: str, entry: Val | Divided | Type, function: ir.Function) -> Val:
+        """An argument inside of the function, with parameters for what is known at run time."""
+        if isinstance(entry, Val):
+            return entry
+        if isinstance(entry, Type):
+            kind = ty.U16 if isinstance(entry, Array | Struct) else entry
+            var = self.unit.temp(kind, f"a_{_safe(name)}")
+            function.params.append(var)
+            return Val(entry, ir.Local(kind, var), False)
+        fields = {k: self._bound(f"{name}_{k}", part, function) for k, part in entry.parts.items()}
+        if entry.range is not None:
+            return Val(ty.RANGE, RangeVal(entry.range, *fields.values()))
+        return Val(ty.STRUCT, fields, False)
 
     def _lower_body(self, fn: FnVal, function: ir.Function, frame: Frame, span: Span) -> None:
         if fn.decl.body is None:

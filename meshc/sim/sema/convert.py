@@ -48,7 +48,7 @@ def zero_of(kind: Type) -> Any:
         case Array():
             return [zero_of(kind.element) for _ in range(kind.count)]
         case Struct():
-            return {name: Val(field, zero_of(field)) for name, field in kind.fields}
+            return {name: Val(field, zero_of(field)) for name, field in kind.stored}
         case Float():
             return 0.0
     return False if kind == ty.BOOL else 0
@@ -81,7 +81,7 @@ def coerce(value: Val, want: Type, span: Span) -> Val:
     have = value.type
     if have == want or want == ty.ANYTYPE:
         return value
-    if value.known:
+    if value.known or have == ty.STRUCT:
         known = _coerce_known(value, want, span)
         if known is not None:
             return known
@@ -139,10 +139,10 @@ def _struct_from(value: Val, want: Struct, span: Span) -> Val:
     for name, kind in want.fields:
         if name in value.v:
             fields[name] = coerce(value.v[name], kind, span)
-        elif want.union:
-            continue
-        else:
+        elif not want.union:
             fail("csl-type", f"field '{name}' of struct '{want}' is missing", span)
+    if want.union and len(fields) != 1:
+        fail("csl-type", f"a literal of '{want}' names one field, found {len(fields)}", span)
     known = all(f.known for f in fields.values())
     return Val(want, fields, known)
 
@@ -204,6 +204,8 @@ def cast(value: Val, want: Type, span: Span) -> Val:
     if value.known and isinstance(value.v, int | float):
         return Val(want, _cast_known(value.v, have, want, span))
     numeric = isinstance(want, Int | Float | Enum) or want == ty.BOOL
+    if isinstance(have, Array | Struct):
+        fail("csl-type", f"@as from '{have}' to '{want}'", span)
     if not value.known and numeric:
         base = value.v
         if isinstance(have, Enum):

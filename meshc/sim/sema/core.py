@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from meshc.sim import ir
+from meshc.sim.descriptors import Dsd
 from meshc.sim.lang import tree as t
 from meshc.sim.loader import Loader
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.types import Array, Float, Fn, Int, Struct, Type
 from meshc.sim.sema.unit import Unit
 from meshc.sim.sema.values import FnVal, Frame, Module, Val
-from meshc.support.diagnostics import fail
+from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.spans import Span
 
 # Iterations and calls at compile time: ten for each 16-bit word of a PE's memory, and for a layout
 # as many for each PE of a wafer.
 MOST_STEPS = 1 << 18
 MOST_LAYOUT_STEPS = 10_000_000
+
+
+def located(problem: MeshcError, span: Span) -> MeshcError:
+    """The same errors; those without a place are at ``span``."""
+    return MeshcError(
+        d if d.span is not None else replace(d, span=span) for d in problem.diagnostics
+    )
 
 
 class Core:
@@ -75,6 +84,8 @@ class Core:
 
     def emit(self, frame: Frame, stmt: ir.Stmt) -> None:
         """Append lowered code; an error where only compile-time code may stand."""
+        if frame.known:
+            fail("csl-comptime", "this runs on the PE and cannot be run at compile time")
         frame.out.append(stmt)
         self.unit.statements += 1
 
@@ -96,6 +107,8 @@ class Core:
             if value.home is not None:
                 return ir.Const(ty.U16, self.home_symbol(value).addr)
             return ir.Const(ty.U16, self.memory(name, value.type, value.v).addr)
+        if value.v is not None and not isinstance(value.v, int | float | Dsd):
+            fail("csl-type", f"a value of type '{value.type}' is none of the running program")
         return ir.Const(value.type, value.v)
 
     def home_symbol(self, value: Val) -> Any:

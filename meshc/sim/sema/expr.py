@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from meshc.sim import ir
@@ -9,7 +10,9 @@ from meshc.sim.lang import tree as t
 from meshc.sim.sema import arith
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.convert import coerce
-from meshc.sim.sema.names import Names
+from meshc.sim.sema.images import bytes_of, value_of
+from meshc.sim.sema.keeping import Keeping, branch
+from meshc.sim.sema.packing import field_place
 from meshc.sim.sema.types import Array, Enum, Float, Fn, Int, Pointer, Struct, Type
 from meshc.sim.sema.values import CellRef, FnVal, Frame, LoopFrame, LoopSignal, Module, Val
 from meshc.support.diagnostics import fail
@@ -18,7 +21,7 @@ from meshc.support.spans import Span
 VOID = Val(ty.VOID, None)
 
 
-class Expressions(Names):
+class Expressions(Keeping):
     """Expressions without calls, builtins and places, which other parts add."""
 
     def eval(self, node: t.Expr, frame: Frame, want: Type | None = None) -> Val:
@@ -69,22 +72,26 @@ class Expressions(Names):
     def eval_Binary(self, node: t.Binary, frame: Frame, want: Type | None) -> Val:
         if node.op in ("and", "or"):
             return self._logical(node, frame)
-        left = self.eval(node.left, frame)
-        right = self.eval(node.right, frame)
+        left, right = self.all_in_order((node.left, node.right), frame)
         if left.type == ty.TYPE and right.type == ty.TYPE:
             return Val(ty.BOOL, (left.v == right.v) == (node.op == "=="))
+        if left.known and right.known:
+            return arith.binary(node.op, left, right, node.span)
+        left, right = self._with_addresses(left), self._with_addresses(right)
         return arith.binary(node.op, left, right, node.span)
 
+    def _with_addresses(self, value: Val) -> Val:
+        """A function that is an operand, by its address."""
+        if isinstance(value.v, FnVal):
+            return Val(value.type, self.fn_code(value.v, value.type), False)
+        return value
+
     def _logical(self, node: t.Binary, frame: Frame) -> Val:
-        left = self._boolean(node.left, frame)
+        left = self.boolean(node.left, frame)
         if left.known:
-            return left if left.v == (node.op == "or") else self._boolean(node.right, frame)
-        inner: list[ir.Stmt] = []
-        outer, frame.out = frame.out, inner
-        try:
-            right = self._boolean(node.right, frame)
-        finally:
-            frame.out = outer
+            return left if left.v == (node.op == "or") else self.boolean(node.right, frame)
+        with branch(frame) as inner:
+            right = self.boolean(node.right, frame)
         if not inner:
             code = ir.Bin(ty.BOOL, node.op, left.v, arith.as_code(right))
             return Val(ty.BOOL, code, False)
@@ -97,14 +104,15 @@ class Expressions(Names):
         self.emit(frame, ir.If(place, cond, *arms))
         return Val(ty.BOOL, ir.Local(ty.BOOL, result), False)
 
-    def _boolean(self, node: t.Expr, frame: Frame) -> Val:
+    def boolean(self, node: t.Expr, frame: Frame) -> Val:
+        """The value of a condition."""
         value = self.eval(node, frame, ty.BOOL)
         if value.type != ty.BOOL:
             fail("csl-type", f"expected a bool, found '{value.type}'", node.span)
         return value
 
     def eval_IfExpr(self, node: t.IfExpr, frame: Frame, want: Type | None) -> Val:
-        cond = self._boolean(node.cond, frame)
+        cond = self.boolean(node.cond, frame)
         if cond.known:
             if cond.v:
                 return self.eval(node.then, frame, want)
@@ -129,11 +137,9 @@ class Expressions(Names):
         return Val(kind, ir.Local(kind, result), False)
 
     def _arm(self, node: t.Expr, frame: Frame, want: Type | None) -> tuple[Val, list[ir.Stmt]]:
-        outer, frame.out = frame.out, []
-        try:
-            return self.eval(node, frame, want), frame.out
-        finally:
-            frame.out = outer
+        with branch(frame) as code:
+            value = self.eval(node, frame, want)
+        return value, code
 
     def eval_Field(self, node: t.Field, frame: Frame, want: Type | None) -> Val:
         base = self.eval(node.base, frame)
@@ -151,7 +157,7 @@ class Expressions(Names):
         if base.type == ty.TYPE:
             return self._type_member(v, node)
         if isinstance(base.type, Struct):
-            return self._struct_member(base, base.type, node)
+            return self._struct_member(base, base.type, node, frame)
         fail("csl-type", f"a value of type '{base.type}' has no fields", node.span)
 
     def _type_member(self, kind: Type, node: t.Field) -> Val:
@@ -161,13 +167,20 @@ class Expressions(Names):
                 return Val(kind, number)
         fail("csl-unknown-name", f"type '{kind}' has no member '{node.name}'", node.span)
 
-    def _struct_member(self, base: Val, kind: Struct, node: t.Field) -> Val:
+    def _struct_member(self, base: Val, kind: Struct, node: t.Field, frame: Frame) -> Val:
         found = kind.field(node.name)
         if found is None:
             fail("csl-unknown-name", f"struct '{kind}' has no field '{node.name}'", node.span)
-        if isinstance(base.v, dict):
+        if isinstance(base.v, dict) and node.name in base.v:
             value: Val = base.v[node.name]
             return value
+        if base.known:
+            return Val(found[0], value_of(found[0], bytes_of(kind, base.v)))
+        if isinstance(base.v, dict):
+            base = self.kept(base, "union", frame, node)
+        bits = field_place(base.v, kind, node.name, True)
+        if bits is not None:
+            return self.unpacked(bits, frame, node)
         from_ = ir.Bin(ty.U16, "+", base.v, ir.Const(ty.U16, found[1]))
         return self.load(found[0], from_)
 
@@ -182,6 +195,8 @@ class Expressions(Names):
         base = self.eval(node.operand, frame)
         if not isinstance(base.type, Pointer):
             fail("csl-type", f"'.*' needs a pointer, found '{base.type}'", node.span)
+        if isinstance(base.type.target, Fn):
+            return Val(base.type.target, base.v, base.known)
         if frame.known and base.known and not isinstance(base.v, CellRef):
             fail("csl-comptime", "memory is not known at compile time", node.span)
         return self._pointee(base, node.span)
@@ -289,21 +304,37 @@ class Expressions(Names):
 
     def eval_StructDecl(self, node: t.StructDecl, frame: Frame, want: Type | None) -> Val:
         fields = tuple((name, self.type_from(kind, frame)) for name, kind, _ in node.fields)
-        name = f"{'union' if node.kind == 'union' else 'struct'} at {node.span}"
-        return Val(ty.TYPE, Struct(name, fields, node.kind == "union"))
+        *layout, form = node.kind.split()
+        kind = Struct(f"{form} at {node.span}", fields, form == "union", "packed" in layout)
+        if kind.packed:
+            self._check_packed(kind, node)
+        return Val(ty.TYPE, kind)
+
+    def _check_packed(self, kind: Struct, node: t.StructDecl) -> None:
+        for name, field in kind.fields:
+            if not ty.bits_of(field):
+                fail("csl-type", f"field '{name}' of type '{field}' cannot be packed", node.span)
+        if not 0 < ty.bits_of(kind) <= 64:
+            words = f"a packed type of {ty.bits_of(kind)} bits; the simulator takes 1 to 64"
+            fail("csl-unsupported", words, node.span, help="take a plain struct")
 
     # --- literals ---
 
     def eval_StructLit(self, node: t.StructLit, frame: Frame, want: Type | None) -> Val:
         if node.type is not None:
             return self._typed_literal(node, frame)
-        fields: dict[Any, Val] = {}
-        for position, (name, value) in enumerate(zip(node.names, node.values, strict=True)):
+
+        def field(name: str | None, value: t.Expr) -> Val:
             inner = None
             if isinstance(want, Struct) and name is not None:
                 inner = (want.field(name) or (None,))[0]
-            fields[position if name is None else name] = self.eval(value, frame, inner)
-        literal = Val(ty.STRUCT, fields)
+            return self.eval(value, frame, inner)
+
+        named = list(zip(node.names, node.values, strict=True))
+        parts = self.in_order(frame, node, (partial(field, *one) for one in named))
+        keys = (i if name is None else name for i, (name, _) in enumerate(named))
+        fields: dict[Any, Val] = dict(zip(keys, parts, strict=True))
+        literal = Val(ty.STRUCT, fields, all(part.known for part in parts))
         if isinstance(want, Struct | Array):
             return coerce(literal, want, node.span)
         return literal
@@ -317,8 +348,12 @@ class Expressions(Names):
             )
         if not isinstance(kind, Array):
             fail("csl-type", f"'{kind}' has no literal of this form", node.span)
-        parts = [coerce(self.eval(v, frame, kind.element), kind.element, v.span)
-                 for v in node.values]  # fmt: skip
+        element = kind.element
+
+        def part(value: t.Expr) -> Val:
+            return coerce(self.eval(value, frame, element), element, value.span)
+
+        parts = self.in_order(frame, node, (partial(part, value) for value in node.values))
         if kind.dims == (-1,):
             kind = Array((len(parts),), kind.element)
         if len(parts) != kind.count:

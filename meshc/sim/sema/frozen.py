@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshc.sim.sema.types import Type
-from meshc.sim.sema.values import FnVal, Module, RangeVal, Val
+from meshc.sim.sema.values import Divided, FnVal, Module, RangeVal, Val
 
 
 class _Same:
@@ -32,6 +32,8 @@ def frozen(value: Any) -> Any:
             return tuple(map(frozen, value))
         case dict():
             return tuple((str(k), frozen(v)) for k, v in value.items())
+        case Divided():
+            return ("divided", frozen(value.range), frozen(value.parts))
         case RangeVal():
             return ("range", str(value.type), *map(frozen, (value.low, value.high, value.step)))
         case FnVal():

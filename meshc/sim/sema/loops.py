@@ -11,6 +11,7 @@ from meshc.sim.sema import types as ty
 from meshc.sim.sema.arith import as_code, binary
 from meshc.sim.sema.convert import coerce
 from meshc.sim.sema.expr import is_scalar
+from meshc.sim.sema.keeping import branch
 from meshc.sim.sema.statements import Statements
 from meshc.sim.sema.types import Array, Int
 from meshc.sim.sema.values import Frame, LoopFrame, LoopSignal, RangeVal, Val
@@ -29,15 +30,12 @@ class Loops(Statements):
             self._unroll(stmt, frame, self._run_while)
             return
         loop = self.new_loop(stmt.label)
-        outer, frame.out = frame.out, []
-        try:
-            cond = self._boolean(stmt.cond, frame)
-            head = frame.out
-        finally:
-            frame.out = outer
+        with branch(frame) as head:
+            cond = self.boolean(stmt.cond, frame)
         if cond.known and not cond.v:
             return
-        body = self.lower_loop_body(stmt.body, frame, loop)
+        with branch(frame):
+            body = self.lower_loop_body(stmt.body, frame, loop)
         step = self._captured(stmt.step, frame) if stmt.step is not None else []
         where = self.place_of(stmt)
         self.emit(frame, ir.Loop(where, loop.number, head, as_code(cond), body, step))
@@ -45,7 +43,7 @@ class Loops(Statements):
     def _run_while(self, stmt: t.While, frame: Frame) -> None:
         while True:
             self.tick(stmt.span)
-            cond = self._boolean(stmt.cond, frame)
+            cond = self.boolean(stmt.cond, frame)
             if not cond.known:
                 fail("csl-comptime", "the condition is not known at compile time", stmt.span)
             if not cond.v or self._run_body(stmt, frame):
@@ -167,7 +165,8 @@ class Loops(Statements):
             tail.append(ir.SetLocal(where, index, _plus(index, ir.Const(ty.U16, 1))))
         frame.names.append(dict(scope))
         loop = self.new_loop(stmt.label)
-        body = self.lower_loop_body(stmt.body, frame, loop)
+        with branch(frame):
+            body = self.lower_loop_body(stmt.body, frame, loop)
         frame.names.pop()
         tail.append(ir.SetLocal(where, counter, _plus(counter, step)))
         downward = isinstance(step, ir.Const) and step.value < 0
@@ -186,20 +185,31 @@ class Loops(Statements):
         assert isinstance(kind, Array)
         index = self.unit.temp(ty.U16, "n")
         at = Val(ty.U16, ir.Local(ty.U16, index), False)
+        if isinstance(subject.v, list) and not subject.known:
+            subject = self.kept(subject, "array", frame, stmt)
         flat = Val(Array((kind.count,), kind.element), self.code(subject), False)
         self.emit(frame, ir.SetLocal(where, index, ir.Const(ty.U16, 0)))
         scope: dict[str, Val] = {}
-        if stmt.captures and not all(c == "_" for c in stmt.captures[:1]):
-            scope[stmt.captures[0]] = self.index_value(flat, [at], frame, stmt.span)
+        first = self.index_value(flat, [at], frame, stmt.span)
         if len(stmt.captures) > 1:
             scope[stmt.captures[1]] = at
         frame.names.append(dict(scope))
         loop = self.new_loop(stmt.label)
-        body = self.lower_loop_body(stmt.body, frame, loop)
+        body = list[ir.Stmt]()
+        if stmt.captures and any(_is_name(n, stmt.captures[0]) for n in nodes(stmt.body)):
+            outer, frame.out = frame.out, body
+            frame.names[-1][stmt.captures[0]] = self.kept(first, stmt.captures[0], frame, stmt)
+            frame.out = outer
+        with branch(frame):
+            body += self.lower_loop_body(stmt.body, frame, loop)
         frame.names.pop()
         step: list[ir.Stmt] = [ir.SetLocal(where, index, _plus(index, ir.Const(ty.U16, 1)))]
         cond = as_code(binary("<", at, Val(ty.U16, kind.count), stmt.span))
         self.emit(frame, ir.Loop(where, loop.number, [], cond, body, step))
+
+
+def _is_name(node: t.Node, name: str) -> bool:
+    return isinstance(node, t.Name) and node.name == name
 
 
 def _plus(var: ir.Var, amount: ir.Expr) -> ir.Expr:

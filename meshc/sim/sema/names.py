@@ -7,13 +7,18 @@ from typing import Any
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
-from meshc.sim.sema.convert import coerce, copied, offset_by, zero_of
-from meshc.sim.sema.core import Core
+from meshc.sim.sema.convert import coerce, offset_by, zero_of
+from meshc.sim.sema.core import Core, located
 from meshc.sim.sema.types import Array, Float, Struct, Type
 from meshc.sim.sema.values import Cell, FnVal, Frame, Global, Module, StackVar, Symbol, Val
-from meshc.support.diagnostics import fail
+from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.spans import Span
 
+UNBUILT_TYPES = {
+    "f64": "arithmetic by routines, as no instruction works on it",
+    "dsr_fifo_dest": "registers that hold the state of a FIFO",
+    "dsr_fifo_src1": "registers that hold the state of a FIFO",
+}
 DIRECTIONS = {"RAMP": 0, "EAST": 1, "WEST": 2, "NORTH": 3, "SOUTH": 4}
 
 
@@ -90,6 +95,9 @@ class Names(Core):
             return Val(ty.TYPE, kind)
         if name == "undefined":
             return Val(ty.UNDEFINED, None)
+        if name in UNBUILT_TYPES:
+            words = f"the simulator has no '{name}': it would take {UNBUILT_TYPES[name]}"
+            fail("csl-unsupported", words, span)
         fail("csl-unknown-name", f"'{name}' is not declared", span)
 
     def global_type(self, item: Global) -> Type:
@@ -108,28 +116,34 @@ class Names(Core):
             fail("csl-cycle", f"'{decl.name}' depends on itself", decl.span)
         item.busy = True
         try:
-            frame = Frame(item.module, True)
-            if decl.type is not None:
-                item.type = self.type_from(decl.type, frame)
-            if decl.init is None:
-                if item.type is None:
-                    fail("csl-type", f"'{decl.name}' needs a type or a value", decl.span)
-                value = Val(item.type, zero_of(item.type))
-            else:
-                value = self.known(decl.init, frame, item.type)
-                if item.type is not None:
-                    value = coerce(value, item.type, decl.span)
-            item.type = value.type
-            if not decl.const and item.type in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
-                fail("csl-type", f"variable '{decl.name}' needs a type", decl.span)
-            if isinstance(value.v, Module) and value.v.library == "debug":
-                # older programs give no key: the host reads traces by the name of the module
-                value.v.bindings.setdefault("key", Val(ty.STRING, decl.name))
-            item.value = Val(value.type, value.v, True)
-            if decl.const and isinstance(value.type, Array | Struct):
-                item.value.home = item
+            self._settle(item)
+        except MeshcError as problem:
+            raise located(problem, decl.span) from None
         finally:
             item.busy = False
+
+    def _settle(self, item: Global) -> None:
+        decl = item.decl
+        frame = Frame(item.module, True)
+        if decl.type is not None:
+            item.type = self.type_from(decl.type, frame)
+        if decl.init is None:
+            if item.type is None:
+                fail("csl-type", f"'{decl.name}' needs a type or a value", decl.span)
+            value = Val(item.type, zero_of(item.type))
+        else:
+            value = self.known(decl.init, frame, item.type)
+            if item.type is not None:
+                value = coerce(value, item.type, decl.span)
+        item.type = value.type
+        if not decl.const and item.type in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
+            fail("csl-type", f"variable '{decl.name}' needs a type", decl.span)
+        if isinstance(value.v, Module) and value.v.library == "debug":
+            # older programs give no key: the host reads traces by the name of the module
+            value.v.bindings.setdefault("key", Val(ty.STRING, decl.name))
+        item.value = Val(value.type, value.v, True)
+        if decl.const and isinstance(value.type, Array | Struct):
+            item.value.home = item
 
     def symbol(self, item: Global) -> Symbol:
         """The memory of a top-level variable, or of a constant whose address is taken."""
@@ -190,7 +204,8 @@ class Names(Core):
             case Val():
                 return item
             case Cell():
-                return Val(item.type, item.v)
+                fields = item.v.values() if item.type == ty.STRUCT else ()
+                return Val(item.type, item.v, all(field.known for field in fields))
             case FnVal():
                 return Val(self.fn_type_of(item), item)
             case ir.Var():
@@ -244,7 +259,3 @@ class Names(Core):
         if isinstance(kind, Array | Struct):
             return Val(kind, addr, False)
         return Val(kind, ir.Load(kind, addr), False)
-
-    def bind_cell(self, frame: Frame, name: str, value: Val) -> None:
-        """Declare a mutable compile-time variable."""
-        frame.names[-1][name] = Cell(value.type, copied(value).v)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from meshc.sim import ir
@@ -10,8 +13,12 @@ from meshc.sim.sema import types as ty
 from meshc.sim.sema.arith import as_code
 from meshc.sim.sema.convert import coerce, copied, offset_by, scaled
 from meshc.sim.sema.expr import Expressions
-from meshc.sim.sema.types import Array, Pointer, Struct, Type
+from meshc.sim.sema.images import bytes_of, value_of
+from meshc.sim.sema.keeping import may_overlap, reads
+from meshc.sim.sema.packing import field_place, placed
+from meshc.sim.sema.types import Array, Fn, Pointer, Struct, Type
 from meshc.sim.sema.values import (
+    BitPlace,
     Cell,
     CellPlace,
     CellRef,
@@ -33,9 +40,26 @@ class Places(Expressions):
     """Indexing, assignment targets and addresses."""
 
     def eval_Index(self, node: t.Index, frame: Frame, want: Type | None) -> Val:
-        base = self.eval(node.base, frame)
-        indices = [self.eval(i, frame) for i in node.indices]
+        base, indices = self._base_and_indices(node, frame, lambda: self.eval(node.base, frame))
         return self.index_value(base, indices, frame, node.span)
+
+    def _base_and_indices(
+        self, node: t.Index, frame: Frame, base: Callable[[], Val]
+    ) -> tuple[Val, list[Val]]:
+        """What is indexed, then the indices. An array stays in its place: the element is read, or
+        written, after all of them."""
+        array: list[Val] = []
+
+        def address() -> Val:
+            value = base()
+            array.append(value)
+            return Val(ty.U16, value.v, False) if _in_place(value) else value
+
+        indices = (partial(self.eval, i, frame) for i in node.indices)
+        first, *rest = self.in_order(frame, node, (address, *indices))
+        if _in_place(array[0]):
+            first = Val(array[0].type, first.v, False)
+        return first, rest
 
     def index_value(self, base: Val, indices: list[Val], frame: Frame, span: Span) -> Val:
         """``base[indices]`` as a value."""
@@ -59,6 +83,8 @@ class Places(Expressions):
                 return Val(base.type.element, element)
             if frame.known:
                 fail("csl-comptime", "the index is not known at compile time", span)
+            if not base.known:
+                base = self.kept(base, "array", frame, t.Node(span))
         place_ = self._element_place(base, indices, span)
         if isinstance(place_, SlotPlace):
             return Val(place_.type, ir.Slot(place_.type, place_.index), False)
@@ -140,6 +166,8 @@ class Places(Expressions):
                     fail("csl-type", f"'.*' needs a pointer, found '{pointer.type}'", node.span)
                 if isinstance(pointer.v, CellRef):
                     return pointer.v.place
+                if isinstance(pointer.type.target, Fn):
+                    fail("csl-type", "a function cannot be assigned to", node.span)
                 return MemPlace(pointer.type.target, as_code(pointer), pointer.type.const)
         fail("csl-type", "this expression has no address", node.span)
 
@@ -147,7 +175,7 @@ class Places(Expressions):
         found = self.lookup(node.name, frame, node.span)
         match found:
             case Cell():
-                return CellPlace(found.type, found, "v")
+                return CellPlace(found.type, found, "v", branches=found.branches)
             case ir.Var():
                 return LocalPlace(found)
             case Global():
@@ -170,26 +198,32 @@ class Places(Expressions):
         return MemPlace(kind, ir.Const(ty.U16, symbol.addr), item.decl.const)
 
     def _index_place(self, node: t.Index, frame: Frame) -> Place:
-        indices = [self.eval(i, frame) for i in node.indices]
-        if isinstance(node.base, t.Name | t.Index | t.Field):
-            value = self.peek_type(node.base, frame)
-            if isinstance(value, CellRef):
-                return self._cell_element(value.place, indices, node.span)
-            if not isinstance(value, Pointer):
-                outer = self.place(node.base, frame)
-                if isinstance(outer, CellPlace):
-                    return self._cell_element(outer, indices, node.span)
-                if isinstance(outer, MemPlace):
-                    base = Val(outer.type, outer.addr, False)
-                    place = self._element_place(base, indices, node.span)
-                    if isinstance(place, MemPlace):
-                        place.const = outer.const
-                    return place
-                if isinstance(outer, SlotPlace):
-                    return self._element_place(
-                        Val(outer.type, outer.index, False), indices, node.span
-                    )
-        return self._element_place(self.eval(node.base, frame), indices, node.span)
+        outer: Place | None = None
+
+        def base() -> Val:
+            nonlocal outer
+            if isinstance(node.base, t.Name | t.Index | t.Field):
+                value = self.peek_type(node.base, frame)
+                if isinstance(value, CellRef):
+                    outer = value.place
+                elif not isinstance(value, Pointer):
+                    outer = self.place(node.base, frame)
+                match outer:
+                    case MemPlace():
+                        return Val(outer.type, outer.addr, False)
+                    case SlotPlace():
+                        return Val(outer.type, outer.index, False)
+                    case CellPlace():
+                        return Val(ty.VOID, None)
+            return self.eval(node.base, frame)
+
+        array, indices = self._base_and_indices(node, frame, base)
+        if isinstance(outer, CellPlace):
+            return self._cell_element(outer, indices, node.span)
+        place = self._element_place(array, indices, node.span)
+        if isinstance(outer, MemPlace) and isinstance(place, MemPlace):
+            place.const = outer.const
+        return place
 
     def peek_type(self, node: t.Expr, frame: Frame) -> Any:
         """The pointer type of ``node`` (or its CellRef); None when it is no pointer."""
@@ -215,7 +249,7 @@ class Places(Expressions):
                     kind = self.global_type(item)
                     return kind if isinstance(kind, Pointer) else None
                 return item.type if isinstance(getattr(item, "type", None), Pointer) else None
-        value = self.eval(node, frame)
+        value = self.without_code(frame, node)
         return value.type if isinstance(value.type, Pointer) else None
 
     def module_of(self, node: t.Expr, frame: Frame) -> Module | None:
@@ -236,7 +270,8 @@ class Places(Expressions):
     def _cell_element(self, place: CellPlace, indices: list[Val], span: Span) -> CellPlace:
         inner = place.read()
         if isinstance(place.type, Array):
-            return CellPlace(place.type.element, inner, self.flat_index(place.type, indices, span))
+            flat = self.flat_index(place.type, indices, span)
+            return CellPlace(place.type.element, inner, flat, place.in_union, place.branches)
         fail("csl-type", f"a value of type '{place.type}' cannot be indexed", span)
 
     def _field_place(self, node: t.Field, frame: Frame) -> Place:
@@ -255,25 +290,58 @@ class Places(Expressions):
         kind = outer.var.type if isinstance(outer, LocalPlace) else outer.type
         if isinstance(outer, CellPlace):
             inner = outer.read()
+            union = isinstance(kind, Struct) and kind.union
+            if isinstance(kind, Struct) and union:
+                self._make_active(kind, inner, node.name)
             if isinstance(inner, dict) and node.name in inner:
-                return CellPlace(inner[node.name].type, inner[node.name], "v")
+                field = inner[node.name]
+                return CellPlace(field.type, field, "v", union or outer.in_union, outer.branches)
+        if isinstance(kind, Struct) and isinstance(outer, BitPlace):
+            part = kind.bit_field(node.name)
+            if part is not None:
+                return replace(outer, type=part[0], shift=outer.shift + part[1])
         if isinstance(kind, Struct) and isinstance(outer, MemPlace):
+            bits = field_place(outer.addr, kind, node.name, outer.const)
+            if bits is not None:
+                return bits
             found = kind.field(node.name)
             if found is not None:
                 return MemPlace(found[0], offset_by(outer.addr, found[1]), outer.const)
         fail("csl-unknown-name", f"'{kind}' has no field '{node.name}'", node.span)
+
+    def _make_active(self, kind: Struct, fields: dict[str, Val], name: str) -> None:
+        """Let a union at compile time be of its field ``name``, with the same bytes."""
+        found = kind.field(name)
+        if found is not None and name not in fields:
+            value = value_of(found[0], bytes_of(kind, fields))
+            fields.clear()
+            fields[name] = Val(found[0], value)
 
     def eval_AddressOf(self, node: t.AddressOf, frame: Frame, want: Type | None) -> Val:
         operand = node.operand
         if isinstance(operand, t.Name | t.Field):
             target = self.eval(operand, frame) if self._is_function(operand, frame) else None
             if target is not None:
-                return target
+                return Val(Pointer(False, True, target.type), target.v)
         # An address is known at compile time even where the variable's value is not.
         inside = Frame(frame.module, False, frame.names) if frame.known else frame
         place = self.place(operand, inside)
         if isinstance(place, CellPlace):
+            if place.in_union:
+                fail(
+                    "csl-unsupported",
+                    "the simulator has no pointers to fields of unions at compile time",
+                    node.span,
+                    help="read and write the field itself",
+                )
             return Val(Pointer(False, False, place.type), CellRef(place))
+        if isinstance(place, BitPlace):
+            fail(
+                "csl-type",
+                "a field of a packed type has no address of its own: it is some bits of a word",
+                node.span,
+                help="copy it to a variable",
+            )
         if isinstance(place, SlotPlace | LocalPlace):
             words = "a descriptor has no address, as it does not live in memory"
             advice = "pass the descriptor itself, or keep it in a register"
@@ -301,6 +369,14 @@ class Places(Expressions):
             case CellPlace():
                 if not value.known:
                     fail("csl-comptime", "this value must be known at compile time", span)
+                if frame.branches > place.branches:
+                    fail(
+                        "csl-comptime",
+                        "a variable of code that runs at compile time is changed where it depends "
+                        "on a condition or a loop of the running program",
+                        span,
+                        help="make it a variable of the running program, with a type",
+                    )
                 fresh = copied(value).v
                 if isinstance(place.container, Cell | Val):
                     place.container.v = fresh
@@ -308,12 +384,23 @@ class Places(Expressions):
                     place.container[place.key] = fresh
             case LocalPlace():
                 self.emit(frame, ir.SetLocal(where, place.var, self.code(value)))
-            case SlotPlace() | MemPlace() if place.const:
+            case SlotPlace() | MemPlace() | BitPlace() if place.const:
                 fail("csl-type", "a constant cannot be assigned to", span)
             case SlotPlace():
                 self.set_slots(place.index, value, frame, span)
             case MemPlace():
-                self.store(place.addr, value, frame, where)
+                self._overwrite(place.addr, value, frame, span)
+            case BitPlace():
+                code = placed(self.packed(value, place.unit), place)
+                self.emit(frame, ir.Store(where, place.unit, place.addr, code))
+
+    def _overwrite(self, addr: ir.Expr, value: Val, frame: Frame, span: Span) -> None:
+        """Store a value whose parts may read what they are about to replace."""
+        size = ty.size_of(value.type)
+        in_parts = not value.known and isinstance(value.v, list | dict)
+        if in_parts and any(may_overlap(addr, size, part) for part in reads(value)):
+            value = self.kept(value, "next", frame, t.Node(span))
+        self.store(addr, value, frame, f"{span.source.name}:{span.line}")
 
     def set_slots(self, first: ir.Expr, value: Val, frame: Frame, span: Span) -> None:
         """Code that stores a descriptor, or an array of them, from slot ``first`` on."""
@@ -325,30 +412,34 @@ class Places(Expressions):
             part = self.index_value(value, [Val(ty.U16, position)], frame, span)
             self.emit(frame, ir.SetSlot(where, offset_by(first, position), self.code(part)))
 
-    def argument(self, value: Val, frame: Frame, where: str) -> ir.Expr:
-        """``value`` as code; arrays and structs made at run time are kept in memory first."""
-        if value.known or not isinstance(value.v, list | dict):
-            return self.code(value)
-        addr = self.local_place("temporary", value.type, frame)
-        self.store(addr, value, frame, where)
-        return addr
 
-    def store(self, addr: ir.Expr, value: Val, frame: Frame, where: str) -> None:
-        """Code that stores a value of any type in memory."""
-        kind = value.type
-        if isinstance(kind, Array) and isinstance(value.v, list) and not value.known:
-            step = ty.size_of(kind.element)
-            for position, part in enumerate(value.v):
-                self.store(offset_by(addr, position * step), part, frame, where)
-        elif isinstance(kind, Struct) and isinstance(value.v, dict):
-            for name, _ in kind.fields:
-                if name in value.v:
-                    offset = (kind.field(name) or (None, 0))[1]
-                    self.store(offset_by(addr, offset), value.v[name], frame, where)
-        elif isinstance(kind, Array | Struct):
-            self.emit(frame, ir.Copy(where, addr, self.code(value), ty.size_of(kind)))
-        else:
-            self.emit(frame, ir.Store(where, kind, addr, self.code(value)))
+def _in_place(value: Val) -> bool:
+    """Whether a value is the place of an array, in memory or among the descriptors."""
+    return isinstance(value.type, Array) and not value.known and not isinstance(value.v, list)
+
+
+def moves(place: Place) -> bool:
+    """Whether where a place is becomes known at run time only."""
+    match place:
+        case MemPlace() | BitPlace():
+            return not isinstance(place.addr, ir.Const)
+        case SlotPlace():
+            return not isinstance(place.index, ir.Const)
+    return False
+
+
+def address_of(place: Place) -> Val:
+    """Where a place that moves is."""
+    assert isinstance(place, MemPlace | BitPlace | SlotPlace)
+    return Val(ty.U16, place.index if isinstance(place, SlotPlace) else place.addr, False)
+
+
+def placed_at(place: Place, address: Val) -> Place:
+    """A place that moves, at another address."""
+    if isinstance(place, MemPlace | BitPlace):
+        return replace(place, addr=address.v)
+    assert isinstance(place, SlotPlace)
+    return replace(place, index=address.v)
 
 
 def coerce_index(index: Val, span: Span) -> Val:

@@ -13,6 +13,15 @@ from meshc.support.diagnostics import fail
 
 Handler = Callable[[Any, t.Builtin, Frame, Type | None], Val]
 
+# A layout has no tasks, queues and registers: these would do nothing there.
+_OF_PES = frozenset((
+    "activate", "allocate_fifo", "bind_control_task", "bind_data_task", "bind_local_task",
+    "bind_task", "block", "export_symbol", "initialize_queue", "load_to_dsr",
+    "load_to_dsr_xdsr", "load_to_dsr_xdsr_sr", "map", "queue_flush", "random16", "set_active_prng",
+    "set_config", "set_config_unchecked", "set_control_task_table", "set_dsr_base_addr",
+    "set_empty_queue_handler", "set_local_color_config", "set_teardown_handler", "unblock",
+))  # fmt: skip
+
 BUILTINS: dict[str, tuple[Handler, int, int]] = {}
 
 
@@ -36,6 +45,8 @@ class Analyzer(GroupedLoops):
         if entry is None:
             fail("csl-unsupported", f"there is no builtin '@{node.name}'", node.span)
         handler, least, most = entry
+        if self.layout is not None and node.name in _OF_PES:
+            fail("csl-layout", f"'@{node.name}' belongs to the code of a PE", node.span)
         self.check_groupable(node.name)
         if not least <= len(node.args) <= most:
             wanted = str(least) if least == most else f"{least} to {most}"

@@ -10,10 +10,14 @@ from meshc.sim.sema import types as ty
 from meshc.sim.sema.arith import as_code, binary
 from meshc.sim.sema.calls import Calls
 from meshc.sim.sema.convert import coerce, copied, zero_of
+from meshc.sim.sema.core import located
 from meshc.sim.sema.expr import is_scalar
+from meshc.sim.sema.keeping import branch, variable_name
+from meshc.sim.sema.places import address_of, moves, placed_at
 from meshc.sim.sema.types import Array, Enum, Struct, Type
 from meshc.sim.sema.unit import MEMORY_BYTES, STATEMENT_BYTES
 from meshc.sim.sema.values import (
+    BitPlace,
     Cell,
     CellPlace,
     Frame,
@@ -22,7 +26,6 @@ from meshc.sim.sema.values import (
     LoopSignal,
     MemPlace,
     Place,
-    RangeVal,
     ReturnSignal,
     SlotPlace,
     StackVar,
@@ -64,8 +67,11 @@ class Statements(Calls):
             )
 
     def exec(self, stmt: t.Stmt, frame: Frame) -> None:
-        """One statement."""
-        getattr(self, "exec_" + type(stmt).__name__)(stmt, frame)
+        """One statement; errors without a place are in its line."""
+        try:
+            getattr(self, "exec_" + type(stmt).__name__)(stmt, frame)
+        except MeshcError as problem:
+            raise located(problem, stmt.span) from None
 
     def exec_Block(self, stmt: t.Block, frame: Frame) -> None:
         if stmt.comptime:
@@ -130,19 +136,20 @@ class Statements(Calls):
         if kind is not None:
             value = coerce(value, kind, stmt.span)
         if value.type == ty.RANGE:
-            frame.names[-1][stmt.name] = self._kept_range(value, frame, stmt)
+            frame.names[-1][stmt.name] = self.kept(value, stmt.name, frame, stmt)
         elif frame.known or stmt.comptime:
-            frame.names[-1][stmt.name] = value if stmt.const else Cell(value.type, copied(value).v)
+            frame.names[-1][stmt.name] = value if stmt.const else self._cell(value, frame)
         elif stmt.const:
             self._local_const(stmt, value, frame)
         else:
             self._local_var(stmt, value, frame)
 
+    def _cell(self, value: Val, frame: Frame) -> Cell:
+        return Cell(value.type, copied(value).v, frame.branches)
+
     def _local_const(self, stmt: t.VarDecl, value: Val, frame: Frame) -> None:
-        if value.type == ty.STRUCT:
-            value = Val(ty.STRUCT, {k: self._kept(v, frame, stmt) for k, v in value.v.items()})
-        elif not value.known or (isinstance(value.type, Array) and stmt.name in frame.addressed):
-            value = self._kept(value, frame, stmt)
+        if not value.known or (isinstance(value.type, Array) and stmt.name in frame.addressed):
+            value = self.kept(value, stmt.name, frame, stmt)
         elif stmt.name in frame.addressed and is_scalar(value.type):
             symbol = self.memory(stmt.name, value.type, value.v)
             addr = ir.Const(ty.U16, symbol.addr)
@@ -150,45 +157,18 @@ class Statements(Calls):
             return
         frame.names[-1][stmt.name] = value
 
-    def _kept_range(self, value: Val, frame: Frame, stmt: t.VarDecl) -> Val:
-        low, high, step = (
-            self._kept(part, frame, stmt) for part in (value.v.low, value.v.high, value.v.step)
-        )
-        return Val(ty.RANGE, RangeVal(value.v.type, low, high, step))
-
-    def _kept(self, value: Val, frame: Frame, stmt: t.VarDecl) -> Val:
-        """``value`` computed now and kept for later use."""
-        if value.known and not isinstance(value.type, Array | Struct):
-            return value
-        if ty.lives_in_slots(value.type) and isinstance(value.type, Array):
-            return self._local_slots(value, frame, stmt)
-        if isinstance(value.type, Array | Struct):
-            if value.known:
-                return Val(value.type, self.code(value, stmt.name), False)
-            addr = self.local_place(stmt.name, value.type, frame)
-            self.store(addr, value, frame, self.place_of(stmt))
-            return Val(value.type, addr, False)
-        var = self.unit.temp(value.type, _safe(stmt.name))
-        self.emit(frame, ir.SetLocal(self.place_of(stmt), var, value.v))
-        return Val(value.type, ir.Local(value.type, var), False)
-
-    def _local_slots(self, value: Val, frame: Frame, stmt: t.VarDecl) -> Val:
-        """A local array of descriptors, which keeps its slots from call to call."""
-        first = ir.Const(ty.U16, self.unit.add_slots(zero_of(value.type)))
-        self.set_slots(first, value, frame, stmt.span)
-        return Val(value.type, first, False)
-
     def _local_var(self, stmt: t.VarDecl, value: Val, frame: Frame) -> None:
         kind = value.type
         if kind in (ty.COMPTIME_INT, ty.COMPTIME_FLOAT):
             fail("csl-type", f"variable '{stmt.name}' needs a type", stmt.span)
         if kind in ty.COMPTIME_ONLY:
-            frame.names[-1][stmt.name] = Cell(kind, copied(value).v)
+            kept = self.kept(value, stmt.name, frame, stmt)
+            frame.names[-1][stmt.name] = self._cell(kept, frame)
             return
         self.check_runtime_type(kind, stmt.name, stmt.span)
         where = self.place_of(stmt)
         if ty.lives_in_slots(kind) and isinstance(kind, Array):
-            frame.names[-1][stmt.name] = self._local_slots(value, frame, stmt)
+            frame.names[-1][stmt.name] = self.kept_slots(value, frame, stmt.span)
             return
         in_memory = stmt.name in frame.addressed and not ty.lives_in_slots(kind)
         if isinstance(kind, Array | Struct) or in_memory:
@@ -196,7 +176,7 @@ class Statements(Calls):
             self.store(addr, value, frame, where)
             frame.names[-1][stmt.name] = StackVar(kind, addr)
             return
-        var = self.unit.temp(kind, _safe(stmt.name))
+        var = self.unit.temp(kind, variable_name(stmt.name))
         self.emit(frame, ir.SetLocal(where, var, self.code(value)))
         frame.names[-1][stmt.name] = var
 
@@ -215,14 +195,20 @@ class Statements(Calls):
             return
         place = self.place(stmt.target, frame)
         kind = place.var.type if isinstance(place, LocalPlace) else place.type
-        value = self.eval(stmt.value, frame, kind)
         if frame.known and not isinstance(place, CellPlace):
             fail("csl-comptime", "a variable cannot be changed at compile time", stmt.span)
-        if stmt.op:
-            value = binary(stmt.op, self._read_place(place), value, stmt.span)
-        self.assign(place, value, frame, stmt.span)
 
-    def _read_place(self, place: Place) -> Val:
+        steps = [lambda: self.eval(stmt.value, frame, kind)]
+        if stmt.op:
+            steps.insert(0, lambda: self._read_place(place, frame, stmt))
+        if moves(place):
+            steps.insert(0, lambda: address_of(place))
+        values = self.in_order(frame, stmt, steps)
+        target = placed_at(place, values[0]) if moves(place) else place
+        value = binary(stmt.op, values[-2], values[-1], stmt.span) if stmt.op else values[-1]
+        self.assign(target, value, frame, stmt.span)
+
+    def _read_place(self, place: Place, frame: Frame, node: t.Node) -> Val:
         match place:
             case CellPlace():
                 return Val(place.type, place.read())
@@ -232,9 +218,11 @@ class Statements(Calls):
                 return Val(place.type, ir.Slot(place.type, place.index), False)
             case MemPlace():
                 return self.load(place.type, place.addr)
+            case BitPlace():
+                return self.unpacked(place, frame, node)
 
     def exec_If(self, stmt: t.If, frame: Frame) -> None:
-        cond = self._boolean(stmt.cond, frame)
+        cond = self.boolean(stmt.cond, frame)
         if cond.known:
             chosen = stmt.then if cond.v else stmt.other
             if chosen is not None:
@@ -252,12 +240,9 @@ class Statements(Calls):
             frame.names.pop()
 
     def _captured(self, stmt: t.Stmt, frame: Frame) -> list[ir.Stmt]:
-        outer, frame.out = frame.out, []
-        try:
+        with branch(frame) as code:
             self._scoped(stmt, frame)
-            return frame.out
-        finally:
-            frame.out = outer
+        return code
 
     def exec_Return(self, stmt: t.Return, frame: Frame) -> None:
         want = frame.result
@@ -319,7 +304,7 @@ class Statements(Calls):
 
     def exec_switch(self, node: t.SwitchExpr, frame: Frame) -> None:
         """A switch as a statement."""
-        subject = self.eval(node.subject, frame)
+        subject = self._subject(node, frame)
         if subject.known:
             prong = self._chosen(node, subject, frame)
             if prong is not None:
@@ -334,6 +319,13 @@ class Statements(Calls):
             test = self._prong_test(prong, subject, frame)
             chain = [ir.If(self.place_of(prong), test, body, chain)]
         frame.out.extend(chain)
+
+    def _subject(self, node: t.SwitchExpr, frame: Frame) -> Val:
+        subject = self.eval(node.subject, frame)
+        kind = subject.type
+        if not (is_scalar(kind) or kind in (ty.COMPTIME_INT, ty.STRING, ty.TYPE, ty.ENUM_LITERAL)):
+            fail("csl-type", f"a value of type '{kind}' cannot be switched on", node.subject.span)
+        return subject
 
     def _prong_stmt(self, prong: t.SwitchProng) -> t.Stmt:
         if isinstance(prong.body, t.Expr):
@@ -369,7 +361,7 @@ class Statements(Calls):
         return bool(self.known(item, frame, want).v == subject.v)
 
     def eval_SwitchExpr(self, node: t.SwitchExpr, frame: Frame, want: Type | None) -> Val:
-        subject = self.eval(node.subject, frame)
+        subject = self._subject(node, frame)
         if subject.known:
             prong = self._chosen(node, subject, frame)
             if prong is None:
@@ -397,7 +389,3 @@ class Statements(Calls):
         frame.out.extend(chain)
         assert result is not None
         return Val(result.type, ir.Local(result.type, result), False)
-
-
-def _safe(name: str) -> str:
-    return "v_" + "".join(c if c.isalnum() else "_" for c in name)

@@ -111,9 +111,30 @@ class Struct(Type):
     name: str
     fields: tuple[tuple[str, Type], ...]
     union: bool = False
+    packed: bool = False
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def stored(self) -> tuple[tuple[str, Type], ...]:
+        """The fields that a value consists of: of a union the largest."""
+        if not self.union:
+            return self.fields
+        return self.fields and (max(self.fields, key=lambda field: size_of(field[1])),)
+
+    def bit_field(self, name: str) -> tuple[Type, int] | None:
+        """Type and lowest bit of a field of a packed type, or of a union's integer that is narrower
+        than its place in memory; None for fields with an address."""
+        shift = 0
+        for field_name, field_type in self.fields:
+            if field_name == name:
+                whole = bits_of(field_type) == 8 * size_of(field_type)
+                narrow = self.union and isinstance(field_type, Int) and not whole
+                return (field_type, shift) if self.packed or narrow else None
+            if not self.union:
+                shift += bits_of(field_type)
+        return None
 
     def field(self, name: str) -> tuple[Type, int] | None:
         """Type and byte offset of a field."""
@@ -230,6 +251,8 @@ def size_of(kind: Type) -> int:
             return size_of(kind.base)
         case Pointer() | Fn():
             return 2
+        case Struct() if kind.packed:
+            return size_of(Int(bits_of(kind), False))
         case Struct():
             ends = [0]
             for name, field_type in kind.fields:
@@ -239,12 +262,29 @@ def size_of(kind: Type) -> int:
     return 2 if kind in IDS or kind == BOOL else 0
 
 
+def bits_of(kind: Type) -> int:
+    """Bits a value of ``kind`` takes in a packed struct; 0 for those that cannot stand there."""
+    match kind:
+        case Int():
+            return kind.bits
+        case Float():
+            return kind.bits
+        case Enum():
+            return bits_of(kind.base)
+        case Struct() if kind.packed:
+            widths = [bits_of(field_type) for _, field_type in kind.fields]
+            return max(widths, default=0) if kind.union else sum(widths)
+        case Pointer() if not isinstance(kind.target, Fn):
+            return 16
+    return 1 if kind == BOOL else 0
+
+
 def alignment(kind: Type) -> int:
     """The byte alignment of a variable of ``kind``: 16-bit words, 4 bytes for 32-bit values."""
     match kind:
         case Array():
             return alignment(kind.element)
-        case Struct():
+        case Struct() if not kind.packed:
             return max((alignment(f) for _, f in kind.fields), default=2)
     return min(4, max(1, size_of(kind)))
 

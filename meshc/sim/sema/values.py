@@ -7,7 +7,7 @@ from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
-from meshc.sim.sema.types import VOID, Type
+from meshc.sim.sema.types import VOID, Int, Type
 
 
 @dataclass(slots=True)
@@ -37,10 +37,12 @@ class Symbol:
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """A mutable variable of a function that runs at compile time."""
+    """A mutable variable of a function that runs at compile time, or of such code; it stands within
+    so many branches and loops of the running program."""
 
     type: Type
     v: Any
+    branches: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -57,6 +59,8 @@ class CellPlace:
     type: Type
     container: Any
     key: Any
+    in_union: bool = False
+    branches: int = 0
 
     def read(self) -> Any:
         """The present value."""
@@ -91,6 +95,17 @@ class MemPlace:
 
 
 @dataclass(slots=True, eq=False)
+class BitPlace:
+    """Where a field of a packed struct goes: bits from ``shift`` on of the ``unit`` at ``addr``."""
+
+    type: Type
+    addr: ir.Expr
+    unit: Int
+    shift: int
+    const: bool = False
+
+
+@dataclass(slots=True, eq=False)
 class LocalPlace:
     var: ir.Var
 
@@ -104,7 +119,7 @@ class SlotPlace:
     const: bool = False
 
 
-Place = CellPlace | MemPlace | LocalPlace | SlotPlace
+Place = CellPlace | MemPlace | BitPlace | LocalPlace | SlotPlace
 
 
 @dataclass(slots=True, eq=False)
@@ -156,6 +171,15 @@ class RangeVal:
     step: Val
 
 
+@dataclass(slots=True, eq=False)
+class Divided:
+    """An argument that has parts, of which some are known at run time only: the known ones as they
+    are, of the others the types. ``range`` is the type of the numbers of a range."""
+
+    parts: dict[Any, Val | Divided | Type]
+    range: Type | None = None
+
+
 class ReturnSignal(Exception):
     """Unwinds a function that runs at compile time."""
 
@@ -201,6 +225,7 @@ class Frame:
     function: str = ""
     in_layout: bool = False
     stack: StackFrame | None = None
+    branches: int = 0
 
     def find(self, name: str) -> Any:
         """What a local name stands for, or None."""
@@ -213,4 +238,7 @@ class Frame:
         """The same place, evaluated at compile time."""
         if self.known:
             return self
-        return Frame(self.module, True, self.names, [], self.result, [], frozenset(), self.function)
+        return Frame(
+            self.module, True, self.names, [], self.result, [], frozenset(), self.function,
+            branches=self.branches,
+        )  # fmt: skip

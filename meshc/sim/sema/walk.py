@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from meshc.sim.lang import tree as t
+from meshc.sim.sema.values import FnVal
 
 
 @cache
@@ -45,15 +46,39 @@ def addressed_names(body: t.Node) -> frozenset[str]:
     return frozenset(found)
 
 
-_PURE = frozenset(("as", "bitcast", "get_int", "is_arch", "is_same_type", "type_of"))
-
-
-def has_effects(decl: t.FnDecl) -> bool:
-    """Whether running a function at compile time might do more than give its value."""
-    return any(
-        isinstance(node, t.Call) or (isinstance(node, t.Builtin) and node.name not in _PURE)
-        for node in nodes(decl.body)
+_PURE = frozenset(
+    (
+        "as",
+        "bitcast",
+        "field",
+        "get_int",
+        "has_field",
+        "is_arch",
+        "is_same_type",
+        "range",
+        "type_of",
     )
+)
+
+
+def has_effects(fn: FnVal) -> bool:
+    """Whether running a function at compile time might do more than give its value. Functions that
+    it calls are looked at when they stand in the same file."""
+    seen, left = set[str](), [fn]
+    while left:
+        one = left.pop()
+        seen.add(one.name)
+        for node in nodes(one.decl.body):
+            if isinstance(node, t.Builtin) and node.name not in _PURE:
+                return True
+            if isinstance(node, t.Call):
+                name = node.callee.name if isinstance(node.callee, t.Name) else ""
+                called = fn.module.names.get(name)
+                if not isinstance(called, FnVal):
+                    return True
+                if name not in seen:
+                    left.append(called)
+    return False
 
 
 def imports_module(root: t.Node | None) -> bool:

@@ -21,7 +21,7 @@ from meshc.backends.cuda import library
 from meshc.backends.cuda.executor.launch_memory import launch_memory
 from meshc.backends.cuda.executor.symmetric import SymmetricMemory
 from meshc.backends.cuda.program import Kernel
-from meshc.support.native import Common, Toolchain
+from meshc.support.native import Common, Toolchain, opened
 
 HERE = Path(__file__).parent
 SCHEDULES = ("forward", "reverse", "shuffled", "random", "starve_warp", "starve_block")
@@ -183,7 +183,7 @@ def _system() -> ct.CDLL | None:
     if not _FOUND_LATER:
         return None
     made = _SYSTEM.build({"system.cc": ""}, {}, "cuda-executor-system")
-    return ct.CDLL(str(made), mode=ct.RTLD_GLOBAL)
+    return opened(made, ct.RTLD_GLOBAL)
 
 
 class Library:
@@ -200,7 +200,7 @@ class Library:
         common = replace(_functions(), toolchain=CXX if toolchain == QUICK else None)
         built = toolchain.build(unit, own, "cuda-executor", common, parsed)
         _system()
-        self._library = ct.CDLL(str(built))
+        self._library = opened(built)
         self._library.mc_memory_bytes.restype = ct.c_size_t
         self._library.mc_give_memory.argtypes = [ct.c_void_p, ct.c_size_t]
         self.watched = hasattr(self._library, "mc_watch_arrays")

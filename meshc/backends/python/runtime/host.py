@@ -66,7 +66,8 @@ class LanguageModel:
 
     A host that serves requests as they come calls ``begin``, ``read`` and ``step`` itself.
     ``loops`` are those of prefill over layers of which a run may pass some: the run-time scalars of
-    the first layer and of their number, and how many layers there are.
+    the first layer and of their number, and how many layers there are. Such a run multiplies
+    embeddings by ``row_scale`` before they pass the first layer.
     """
 
     def __init__(
@@ -80,10 +81,12 @@ class LanguageModel:
         loops: Sequence[tuple[str, str, int]] = (),
         least: int = 1,
         learned: Array | None = None,
+        row_scale: float = 1.0,
     ) -> None:
         self.decode, self.prefill, self.loops = decode, prefill, tuple(loops)
         self.embedding, self.vocab, self.capacity = embedding, vocab, capacity
         self.batch, self.least, self.learned = batch, least, learned
+        self.row_scale = np.float32(row_scale)
         self.last_logits: Array = np.full(vocab, np.nan, np.float32)
 
     def generate(
@@ -176,6 +179,8 @@ class LanguageModel:
         if len(rows) > most:
             raise HostError(f"a chunk of {len(rows)} tokens, but the program reads {most} at most")
         known = {"len": len(rows), "request": request, "pos": position, **self._rounds(layers)}
+        if self.row_scale != 1 and (layers is None or layers.start == 0):
+            rows = rows * self.row_scale
         self._run(self.prefill, rows, known)
         found = self.prefill.output(self.prefill.outputs[0])
         return found.reshape(-1, found.shape[-1])

@@ -18,7 +18,9 @@ from meshc.ir.rows import Attention
 from meshc.ir.types import TensorType
 from meshc.ir.values import Value
 
-_ALONG_DIM = (graph.RmsNorm, graph.Softmax, graph.Rope, graph.Append, graph.TopK)
+_ALONG_DIM = (
+    graph.RmsNorm, graph.Softmax, graph.Rope, graph.Append, graph.TopK, graph.ArgMax
+)  # fmt: skip
 
 
 def dealt_dims(

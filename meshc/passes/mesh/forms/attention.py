@@ -11,8 +11,9 @@ from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split, TensorType
 from meshc.ir.values import Value
+from meshc.passes.mesh.forms.contraction import left_of
 from meshc.passes.mesh.forms.form import Form
-from meshc.passes.mesh.forms.layouts import head_splits, laid_out, row_split
+from meshc.passes.mesh.forms.layouts import head_splits, row_split
 from meshc.passes.mesh.forms.lowering import Lowering, Unnormalised
 from meshc.support.diagnostics import fail
 
@@ -44,7 +45,7 @@ def unnormalised(way: Lowering, op: graph.Matmul, right: Value) -> Unnormalised 
 def _slots(way: Lowering, op: graph.Matmul) -> None:
     right = way.env_of(op.operands[1])
     soft = unnormalised(way, op, right)
-    left = soft.value if soft else laid_out(way, way.env_of(op.operands[0]))
+    left = soft.value if soft else left_of(way, op)
     dims, mine = tensor_type(op.result).dims, way.type_of(left).dims
     theirs = way.layout_of(right).splits
     new = [s for s in theirs if s.dim in dims and s.dim not in mine]
@@ -74,7 +75,7 @@ def _slots(way: Lowering, op: graph.Matmul) -> None:
 
 def _scores(way: Lowering, op: graph.Matmul) -> None:
     right = way.env_of(op.operands[1])
-    left = laid_out(way, way.env_of(op.operands[0]))
+    left = left_of(way, op)
     heads, tiling = way.heads(), way.tiling
     wanted = head_splits(way, way.type_of(left).dims)
     if {*wanted} != {s for s in way.layout_of(left).splits if s.dim != way.problem.row_dim}:
@@ -91,7 +92,7 @@ def _values(way: Lowering, op: graph.Matmul) -> None:
     """The division by the softmax's sums waits for the weighted values."""
     right = way.env_of(op.operands[1])
     soft = unnormalised(way, op, right)
-    left = soft.value if soft else laid_out(way, way.env_of(op.operands[0]))
+    left = soft.value if soft else left_of(way, op)
     heads, dims = way.heads(), tensor_type(op.result).dims
     if (heads.query if heads.headless else heads.lane) not in dims or heads.keys not in op.contract:
         fail("unsupported-op", "this product with a cache is none of attention", op.span)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, TensorType
-from meshc.passes.mesh.forms.contraction import new_dims
+from meshc.passes.mesh.forms.contraction import left_of, new_dims
 from meshc.passes.mesh.forms.form import Form, only
 from meshc.passes.mesh.forms.lowering import Lowering
 
@@ -35,7 +35,7 @@ def forms(op: graph.Matmul) -> list[Form]:
 
 def _by_head(way: Lowering, op: Op) -> None:
     assert isinstance(op, graph.Matmul)
-    left, right = (way.env_of(operand) for operand in op.operands)
+    left, right = left_of(way, op), way.env_of(op.operands[1])
     heads = way.heads().query
     own = tuple(s for s in way.layout_of(left).splits if s.dim == heads)
     way.place(right, Layout(own), op)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshc.ir.ops import graph
+from meshc.ir.ops import graph, mesh
 from meshc.ir.values import Value
 from meshc.passes.mesh.forms.layouts import laid_out
 from meshc.passes.mesh.forms.lowering import Lowering
@@ -42,9 +42,18 @@ def contracted(
     return contract
 
 
+def left_of(way: Lowering, op: graph.Matmul) -> Value:
+    """The left operand of a product, in the type of activations: sums of the product that made it
+    are rounded once, as all sums are that a function of elements takes."""
+    left = laid_out(way, way.env_of(op.operands[0]))
+    if way.type_of(left).dtype == way.problem.dtype:
+        return left
+    return way.emit_like(mesh.Scale([left], factor=1.0), left.name, left)
+
+
 def rows_of(way: Lowering, op: graph.Matmul) -> Value:
     """The left operand of a product of many rows; fails with ``unsupported-op`` without any."""
-    left, rows = laid_out(way, way.env_of(op.operands[0])), way.problem.row_dim
+    left, rows = left_of(way, op), way.problem.row_dim
     if rows not in way.type_of(left).dims:
         fail(
             "unsupported-op",

@@ -15,10 +15,10 @@ from __future__ import annotations
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split, TensorType
 from meshc.ir.values import Value
-from meshc.passes.mesh.forms.contraction import contracted, rows_of
+from meshc.passes.mesh.forms.contraction import contracted, left_of, rows_of
 from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.gemv import product_over
-from meshc.passes.mesh.forms.layouts import laid_out, lanes, on_axis
+from meshc.passes.mesh.forms.layouts import lanes, on_axis
 from meshc.passes.mesh.forms.lowering import AtExperts, Lowering
 from meshc.passes.mesh.forms.moves import move, with_whole_features
 from meshc.passes.mesh.forms.tensor_parallel import column_parallel
@@ -53,7 +53,7 @@ def _to_experts(way: Lowering, op: graph.Matmul, axis: str, over: str) -> None:
     others = [(result, right) for result, right in pairs if result not in routed]
     known = routed[wanted[0][0]]
     given = op.operands[0]
-    left = rows_of(way, op) if way.problem.many_rows else laid_out(way, way.env_of(given))
+    left = rows_of(way, op) if way.problem.many_rows else left_of(way, op)
     rights = [right for _, right in wanted]
     contract = contracted(way, op, left, rights)
     if axis and any(s.axis != axis for s in way.layout_of(left).splits):

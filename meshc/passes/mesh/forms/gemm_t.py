@@ -11,10 +11,10 @@ from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split, TensorType
 from meshc.ir.values import Value
-from meshc.passes.mesh.forms.contraction import contracted
+from meshc.passes.mesh.forms.contraction import contracted, left_of
 from meshc.passes.mesh.forms.form import Form, only
 from meshc.passes.mesh.forms.gemm import skew_of
-from meshc.passes.mesh.forms.layouts import laid_out, row_split
+from meshc.passes.mesh.forms.layouts import row_split
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.passes.mesh.forms.moves import over_columns
 
@@ -37,7 +37,7 @@ def is_transposed(way: Lowering, op: graph.Matmul, right: Value) -> bool:
 def _gemm_t(way: Lowering, op: Op) -> None:
     assert isinstance(op, graph.Matmul)
     right = way.env_of(op.operands[1])
-    left = over_columns(way, laid_out(way, way.env_of(op.operands[0])), op)
+    left = over_columns(way, left_of(way, op), op)
     contract = contracted(way, op, left, [right])
     order = way.type_of(right).dims
     (new,) = (d for d in order if d not in contract)

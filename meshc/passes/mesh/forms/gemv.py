@@ -12,13 +12,12 @@ from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
-from meshc.passes.mesh.forms.contraction import contracted, new_dims
+from meshc.passes.mesh.forms.contraction import contracted, left_of, new_dims
 from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.layouts import (
     column_splits,
     has_experts,
     has_heads,
-    laid_out,
     on_axis,
 )
 from meshc.passes.mesh.forms.lowering import Lowering, Unscaled
@@ -49,7 +48,7 @@ def product_over(way: Lowering, op: graph.Matmul, axis: str, by_experts: bool = 
     """A product of what lies over ``axis``, with its columns over the other one."""
     rights = [way.env_of(r) for r in op.operands[1:]]
     waiting = _unscaled(way, op, axis)
-    left = waiting.value if waiting else laid_out(way, way.env_of(op.operands[0]))
+    left = waiting.value if waiting else left_of(way, op)
     contract = contracted(way, op, left, rights)
     if _axis_of(way, left, contract) != axis:
         left = move(way, left, on_axis(way, left, axis), op)

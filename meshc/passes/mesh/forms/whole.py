@@ -11,9 +11,9 @@ from __future__ import annotations
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, TensorType
-from meshc.passes.mesh.forms.contraction import contracted, new_dims, rows_of
+from meshc.passes.mesh.forms.contraction import contracted, left_of, new_dims, rows_of
 from meshc.passes.mesh.forms.form import Form
-from meshc.passes.mesh.forms.layouts import laid_out, lies_over, on_axis
+from meshc.passes.mesh.forms.layouts import lies_over, on_axis
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.passes.mesh.forms.moves import move, over_columns
 
@@ -45,7 +45,7 @@ def _summed(way: Lowering, op: graph.Matmul, axis: str) -> None:
     if way.problem.many_rows:
         left = over_columns(way, rows_of(way, op), op)
     else:
-        left = laid_out(way, way.env_of(op.operands[0]))
+        left = left_of(way, op)
         if not lies_over(way, left, axis):
             left = move(way, left, on_axis(way, left, axis), op)
     contract = contracted(way, op, left, rights)

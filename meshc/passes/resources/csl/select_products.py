@@ -45,7 +45,7 @@ class SelectCslProducts(Pass):
     LEVELS: ClassVar[tuple[str, ...]] = ("tile",)
     REQUIRES: ClassVar[frozenset[str]] = frozenset()
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"csl_products"})
-    INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset({"csl_memory", "csl_registers", "csl_words"})
 
     blocks: bool = True
 

@@ -121,6 +121,8 @@ int csl_bind_data_tasks(pe *p)
     GUARDED(p->m, {
         for (int i = 0; i < kind->data_task_count; i++) {
             int number = kind->data_task_order[i];
+            if (is_idle(p, number))
+                continue; /* on WSE-3 a queue without a color starts nothing */
             channel *c = channel_of_color(p, kind->wse3 ? input_color(p, number) : number);
             c->task = kind->data_task[number];
             c->blocked = 0;
@@ -171,7 +173,10 @@ static void configure(pe *p, int color, const struct route *given)
     r->teardown = given->teardown;
     r->swap_x = given->swap_x;
     r->swap_y = given->swap_y;
-    p->m->all->swaps |= r->swap_x || r->swap_y;
+    if (r->swap_x || r->swap_y) {
+        p->m->all->swaps = 1;
+        p->m->all->dynamic |= 1ull << (color ^ 1);
+    }
     r->rule = given->rule;
     r->counter = given->rule.init_counter;
     r->limit = given->rule.limit1;

@@ -199,39 +199,55 @@ static uint32_t pop_command(uint32_t word)
     return result;
 }
 
+/* Whether a router takes part in the swap of what arrives at a port: from the PE itself, when it
+ * does so on both sides. */
+static int swaps(const router *r, int port)
+{
+    int with_x = port != NORTH && port != SOUTH, with_y = port != EAST && port != WEST;
+    return r && (r->swap_x || !with_x) && (r->swap_y || !with_y);
+}
+
 /* The colors a wavelet has after arriving at a PE. */
 int swapped(pe *p, int color, int port, int *colors)
 {
     colors[0] = color;
     if (!p->m->all->swaps)
         return 1;
-    int horizontal = port == EAST || port == WEST;
-    router *mine = existing(p, color), *other = existing(p, color ^ 1);
-    int a = mine && (horizontal ? mine->swap_x : mine->swap_y);
-    int b = other && (horizontal ? other->swap_x : other->swap_y);
+    int a = swaps(existing(p, color), port), b = swaps(existing(p, color ^ 1), port);
     colors[0] = a && b ? color ^ 1 : color;
     colors[1] = color ^ 1;
     return !a && b ? 2 : 1;
 }
 
+/* The routers that a burst comes to at a PE, by the colors that it has there. */
+static int targets(pe *p, int color, int port, burst *b, router **found)
+{
+    int colors[2], count = swapped(p, color, port, colors);
+    for (int i = 0; i < count; i++) {
+        found[i] = existing(p, colors[i]);
+        if (!found[i])
+            csl_fault(p, 0,
+                      "color %d arrives at PE (%d, %d) from the %s, which has no route for it",
+                      colors[i], p->x, p->y, names[port]);
+    }
+    if (b->paid)
+        consume(p->m, b->paid, -(int64_t)(count - 1) * b->count);
+    return count;
+}
+
 /* A burst reaches a PE from a neighbour; its color may be swapped there. */
 static void act_reach(machine *m, int64_t now, void *subject, void *argument)
 {
-    pe *there = subject;
     burst *b = argument;
-    int colors[2], count = swapped(there, b->color, b->port, colors);
+    router *found[2];
+    int count = targets(subject, b->color, b->port, b, found);
     for (int i = 0; i < count; i++) {
-        router *target = existing(there, colors[i]);
-        if (!target)
-            csl_fault(there, 0,
-                      "color %d arrives at PE (%d, %d) from the %s, which has no route for it",
-                      colors[i], there->x, there->y, names[b->port]);
         burst *copy = b;
         if (i + 1 < count) {
             copy = burst_moved(m, b, b->t0);
             copy->port = b->port;
         }
-        act_arrive(m, now, target, copy);
+        act_arrive(m, now, found[i], copy);
     }
 }
 
@@ -381,7 +397,11 @@ void inject(pe *p, int color, burst *b)
     if (!r->exists)
         csl_fault(p, 0, "color %d is sent but has no route at PE (%d, %d)", color, p->x, p->y);
     b->t0 += m->costs.ramp;
-    arrive_later(m, r, RAMP, b);
+    router *found[2];
+    burst *copy = targets(p, color, RAMP, b, found) == 2 ? burst_moved(m, b, b->t0) : NULL;
+    arrive_later(m, found[0], RAMP, b);
+    if (copy)
+        arrive_later(m, found[1], RAMP, copy);
 }
 
 /* --- changes by code --- */

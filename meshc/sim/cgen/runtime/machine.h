@@ -185,6 +185,7 @@ typedef struct {
     uint64_t ran_local, ran_control, ran_colors; /* tasks that were started, for explanations */
     int32_t rank;                         /* of microthreads that go no further than the code */
     uint32_t flushing;                    /* input queues that are flushed */
+    uint32_t shut;                        /* those that are blocked before they have a color */
     issue slots;
     operation *waiting_on;
     pipe_ ramp_in, ramp_out;
@@ -213,6 +214,7 @@ static inline core *core_of(pe *p) { return (core *)p; }
 channel *channel_of_color(pe *p, int64_t color);
 channel *channel_of(pe *p, const dsd *source);
 int64_t input_color(pe *p, int64_t queue);
+int is_idle(pe *p, int64_t queue);
 int64_t output_color(pe *p, const dsd *dst);
 void wake(pe *p, int64_t time);
 void activate_now(pe *p, int64_t time, int64_t key);

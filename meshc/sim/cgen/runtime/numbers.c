@@ -96,36 +96,15 @@ double csl_fdiv(double a, double b)
 
 static double power(double x, double y)
 {
-    if (isfinite(x) && isfinite(y)) {
-        double r = pow(x, y);
-        return isnan(r) || (isinf(r) && x == 0) ? (double)NAN : isinf(r) ? (double)INFINITY : r;
-    }
-    if (isnan(x))
-        return y == 0 ? 1.0 : x;
-    if (isnan(y))
-        return x == 1.0 ? 1.0 : y;
-    if (isinf(x)) {
-        int odd = isfinite(y) && fmod(fabs(y), 2.0) == 1.0;
-        if (y > 0)
-            return odd ? x : fabs(x);
-        return y == 0 ? 1.0 : odd ? copysign(0.0, x) : 0.0;
-    }
-    if (fabs(x) == 1.0)
-        return 1.0;
-    if (y > 0)
-        return fabs(x) > 1.0 ? y : 0.0;
-    return x == 0 ? (double)NAN : fabs(x) < 1.0 ? -y : 0.0;
+    double r = pow(x, y);
+    if (!isnan(r))
+        return r;
+    return isnan(x) ? x : isnan(y) ? y : (double)NAN;
 }
 
 static double root(double x) { return x < 0 ? (double)NAN : sqrt(x); }
 
 static double whole(double x) { return x == 0 ? 0.0 : x; }
-
-static double scaled(double x, double n)
-{
-    double r = ldexp(x, (int)n);
-    return isinf(r) && isfinite(x) ? (double)INFINITY : r;
-}
 
 /* Domain errors give NaN, overflow gives infinity, as in the Python back end. */
 static double evaluate(int function, double x, double y)
@@ -142,7 +121,7 @@ static double evaluate(int function, double x, double y)
     case M_INVSQRT: return x < 0 ? (double)NAN : csl_fdiv(1.0, sqrt(x));
     case M_TANH: return tanh(x);
     case M_POW: return power(x, y);
-    default: return scaled(x, y);
+    default: return ldexp(x, (int)y);
     }
 }
 

@@ -166,6 +166,8 @@ int64_t plan(operation *o, int64_t count, int64_t start, int64_t last_in)
 void worked(operation *o, int64_t start, int64_t end)
 {
     machine *m = o->p->m;
+    if (!o->is_async)
+        o->p->cycles_busy -= max64(0, start - o->t); /* code stood still */
     if (m->tracing) {
         int32_t moves = 0;
         for (int k = 0; k <= o->sources; k++)

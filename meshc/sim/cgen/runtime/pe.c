@@ -13,6 +13,14 @@ int64_t input_color(pe *p, int64_t queue)
     return color;
 }
 
+/* Whether an input queue of WSE-3 has a data task but no color. */
+int is_idle(pe *p, int64_t queue)
+{
+    core *c = core_of(p);
+    return c->kind->wse3 && queue >= 0 && queue < QUEUES && c->in_queue[queue] < 0 &&
+           c->kind->data_task[queue];
+}
+
 channel *channel_of_color(pe *p, int64_t color)
 {
     core *c = core_of(p);
@@ -75,7 +83,7 @@ static void rest(core *c)
     c->slots.main_steps = c->issued;
 }
 
-static void ended(core *c, int64_t now)
+static void ended(core *c)
 {
     pe *p = &c->head;
     machine *m = p->m;
@@ -84,7 +92,7 @@ static void ended(core *c, int64_t now)
         m->python.trace(c->number, -1, p->current, 0, c->started, c->started, p->t);
         check_python(m);
     }
-    p->cycles_busy += p->t - now;
+    p->cycles_busy += p->t - c->started;
     p->busy_until = p->t;
     m->last_time = max64(m->last_time, p->t);
     if (c->flushing)
@@ -94,7 +102,7 @@ static void ended(core *c, int64_t now)
 }
 
 /* Go on with the topmost frame until all have ended or one waits. */
-static void go_on(core *c, int64_t now)
+static void go_on(core *c)
 {
     pe *p = &c->head;
     while (p->top) {
@@ -108,7 +116,7 @@ static void go_on(core *c, int64_t now)
         }
     }
     c->running = 0;
-    ended(c, now);
+    ended(c);
 }
 
 /* Run a function as a task. */
@@ -123,12 +131,12 @@ static void run(core *c, int64_t now, int number, const value *args)
     pay(c);
     if (f->call) {
         f->call(p, args);
-        ended(c, now);
+        ended(c);
         return;
     }
     c->running = f->waits;
     f->enter(p, args);
-    go_on(c, now);
+    go_on(c);
 }
 
 void operation_done_at(machine *m, int64_t time, operation *o)
@@ -143,7 +151,7 @@ void operation_done_at(machine *m, int64_t time, operation *o)
         c->waiting_on = NULL;
         p->t = max64(p->t, time);
         pay(c);
-        go_on(c, time);
+        go_on(c);
         return;
     }
     if (c->flushing)
@@ -427,6 +435,10 @@ void open_gate(pe *p, int kind, int64_t number, int64_t time)
 {
     core *c = core_of(p);
     int64_t color = number;
+    if (kind == GATE_QUEUE && is_idle(p, number)) {
+        c->shut &= ~(1u << number);
+        return;
+    }
     if (gate_color(p, kind, number, &color)) {
         channel *of = channel_of_color(p, color);
         of->blocked = 0;
@@ -442,7 +454,9 @@ void open_gate(pe *p, int kind, int64_t number, int64_t time)
 void close_gate(pe *p, int kind, int64_t number)
 {
     int64_t color = number;
-    if (gate_color(p, kind, number, &color))
+    if (kind == GATE_QUEUE && is_idle(p, number))
+        core_of(p)->shut |= 1u << number;
+    else if (gate_color(p, kind, number, &color))
         channel_of_color(p, color)->blocked = 1;
     else
         core_of(p)->blocked |= bit(color);

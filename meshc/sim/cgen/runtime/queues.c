@@ -30,8 +30,13 @@ void csl_bind_queue(pe *p, int64_t is_output, int64_t queue_, int64_t color)
         c->out_queue[queue_] = (int32_t)color;
         return;
     }
-    int old = c->in_queue[queue_];
+    int old = c->in_queue[queue_], idle = is_idle(p, queue_);
     c->in_queue[queue_] = (int32_t)color;
+    if (idle) {
+        channel *of = channel_of_color(p, color);
+        of->task = c->kind->data_task[queue_];
+        of->blocked = c->shut >> queue_ & 1;
+    }
     if (old >= 0 && c->kind->wse3 && c->kind->data_task[queue_]) {
         channel *before = channel_of_color(p, old), *after = channel_of_color(p, color);
         after->task = before->task;

@@ -163,8 +163,9 @@ static void follow(router *origin, tree *known, int64_t *ends, int64_t *room)
     }
     pthread_mutex_lock(&m->all->walking);
     walk w = {.stamp = ++m->all->stamp};
-    if (origin->exists)
-        walk_to(&w, origin, 0);
+    int colors[2], count = origin->exists ? swapped(origin->p, origin->color, RAMP, colors) : 0;
+    for (int i = 0; i < count; i++)
+        walk_to(&w, existing(origin->p, colors[i]), 0);
     for (int64_t i = 0; i < w.count; i++) {
         visit v = w.work[i];
         directions tx = router_tx(v.at);

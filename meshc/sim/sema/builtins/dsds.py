@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
 from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
-from meshc.sim.sema.builtins.ids import routable
-from meshc.sim.sema.builtins.layout import chosen_name
+from meshc.sim.sema.builtins.arguments import (
+    check_id,
+    check_names,
+    chosen,
+    fields_of,
+    flag,
+    priority_level,
+    routable,
+)
 from meshc.sim.sema.builtins.values import VOID
 from meshc.sim.sema.convert import coerce, offset_by, scaled
 from meshc.sim.sema.registry import Analyzer, builtin
@@ -37,16 +45,21 @@ def _get_dsd(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
     if kind not in _FIELDS:
         fail("csl-type", f"'{kind}' is no kind of DSD", node.span)
     if kind == ty.CIRCBUF:
-        fail("csl-unsupported", "circbuf_dsd is not supported by the simulator", node.span)
+        fail(
+            "csl-unsupported",
+            "circbuf_dsd is not supported by the simulator: it would take operands that go on at "
+            "the start of a buffer where they pass its end",
+            node.span,
+        )
     literal = node.args[1]
     fields: dict[str, Val] = {}
-    access: t.TensorAccess | None = None
+    access = None
     if isinstance(literal, t.StructLit) and literal.type is None:
-        for name, expr in zip(literal.names, literal.values, strict=True):
-            if isinstance(expr, t.TensorAccess):
-                access = expr
-            else:
-                fields[str(name)] = an.eval(expr, frame)
+        given = dict(zip(map(str, literal.names), literal.values, strict=True))
+        access = next((e for e in given.values() if isinstance(e, t.TensorAccess)), None)
+        given = {n: e for n, e in given.items() if not isinstance(e, t.TensorAccess)}
+        values = an.all_in_order(list(given.values()), frame)
+        fields = dict(zip(given, values, strict=True))
     else:
         whole = an.eval(literal, frame)
         if whole.type != ty.STRUCT:
@@ -55,13 +68,13 @@ def _get_dsd(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
     for name in fields:
         if name not in _FIELDS[kind]:
             fail("csl-unknown-name", f"{kind} has no field '.{name}'", node.span)
-    if _flag(fields, "control_transform"):
+    if flag(fields, "control_transform", node.span):
         fail("csl-unsupported", "'.control_transform' is not supported by the simulator", node.span)
     if kind == ty.FABIN:
         return _fabin(an, fields, node.span)
     if kind == ty.FABOUT:
         return _fabout(an, fields, node.span)
-    indexed = _flag(fields, "wavelet_index_offset")
+    indexed = flag(fields, "wavelet_index_offset", node.span)
     if access is not None:
         return _from_access(an, access, indexed, kind, frame)
     if kind == ty.MEM4D:
@@ -69,36 +82,40 @@ def _get_dsd(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
     return _explicit_1d(an, fields, indexed, kind, node.span)
 
 
-def _flag(fields: dict[str, Val], name: str) -> bool:
-    return name in fields and bool(fields[name].v)
+_SIMD_MODES = {"simd_off": 0, "simd_32": 32, "simd_64": 64, "simd_max": 64, "simd_128": 64,
+               "simd_32_or_64": 64}  # fmt: skip
 
 
 def _simd(fields: dict[str, Val], span: Span) -> int:
     if "simd_mode" not in fields:
         return 0
-    name = chosen_name(fields["simd_mode"], "simd_off", span)
-    modes = {"simd_off": 0, "simd_32": 32, "simd_64": 64, "simd_max": 64, "simd_128": 64,
-             "simd_32_or_64": 64}  # fmt: skip
-    if name not in modes:
-        fail("csl-unknown-name", f"unknown SIMD mode '.{name}'", span)
-    return modes[name]
+    mode = chosen(fields["simd_mode"], _SIMD_MODES, "simd_off", "SIMD mode", span)
+    return _SIMD_MODES[mode]
 
 
 def _priority(fields: dict[str, Val], span: Span) -> int:
     value = fields.get("priority")
-    name = "low" if value is None else chosen_name(value, "low", span)
-    levels = {"high": 2, "medium": 1, "low": 0}
-    if name not in levels:
-        fail("csl-unknown-name", f"unknown priority '.{name}'", span)
-    return levels[name]
+    return 0 if value is None else priority_level(value, span)
+
+
+_ID_FIELDS = {
+    "fabric_color": (ty.COLOR, 64),
+    "input_queue": (ty.INPUT_QUEUE, 8),
+    "output_queue": (ty.OUTPUT_QUEUE, 8),
+}
 
 
 def _number(fields: dict[str, Val], name: str, default: int, span: Span) -> ir.Expr:
     if name not in fields:
         return ir.Const(ty.I16, default)
     value = fields[name]
-    if not (ty.is_int(value.type) or value.type in ty.IDS):
-        fail("csl-type", f"'.{name}' must be an integer or an id, not '{value.type}'", span)
+    kind = _ID_FIELDS.get(name)
+    if kind is not None:
+        check_id(value, *kind, f"'.{name}'", span)
+    elif not ty.is_int(value.type):
+        fail("csl-type", f"'.{name}' must be an integer, not '{value.type}'", span)
+    elif value.known and not -0x8000 <= value.v <= 0xFFFF:
+        fail("csl-range", f"'.{name}' is {value.v}, which 16 bits do not hold", span)
     if value.known:
         return ir.Const(ty.I32, int(value.v))
     code: ir.Expr = value.v
@@ -134,10 +151,9 @@ def _fabin(an: Analyzer, fields: dict[str, Val], span: Span) -> Val:
 
 
 def _fabout(an: Analyzer, fields: dict[str, Val], span: Span) -> Val:
-    zero = fields["zero"].v if "zero" in fields and fields["zero"].type == ty.STRUCT else {}
-    zero_bits = (1 if _flag(zero, "first_source") else 0) | (
-        2 if _flag(zero, "second_source") else 0
-    )
+    zero = fields_of(fields.get("zero"), span)
+    check_names(zero, ("first_source", "second_source"), "'.zero'", span)
+    zero_bits = flag(zero, "first_source", span) | 2 * flag(zero, "second_source", span)
     _check_color(fields, span)
     queue = _number(fields, "output_queue", -1, span)
     if isinstance(queue, ir.Const) and queue.value >= 0:
@@ -146,9 +162,9 @@ def _fabout(an: Analyzer, fields: dict[str, Val], span: Span) -> Val:
         _number(fields, "fabric_color", -1, span),
         _number(fields, "extent", 1, span),
         queue,
-        ir.Const(ty.BOOL, _flag(fields, "control")),
-        ir.Const(ty.BOOL, _flag(fields, "wavelet_index_offset")),
-        ir.Const(ty.BOOL, _flag(fields, "advance_switch")),
+        ir.Const(ty.BOOL, flag(fields, "control", span)),
+        ir.Const(ty.BOOL, flag(fields, "wavelet_index_offset", span)),
+        ir.Const(ty.BOOL, flag(fields, "advance_switch", span)),
         ir.Const(ty.U16, _simd(fields, span)),
         ir.Const(ty.U16, zero_bits),
         ir.Const(ty.U16, _priority(fields, span)),
@@ -263,7 +279,7 @@ def _from_access(
         fail("csl-type", f"the array needs {len(dims)} indices", node.access.span)
     constant, factors = 0, [0] * len(extents)
     for index, extent in zip(node.access.indices, dims, strict=True):
-        base, slopes = _affine(an, index, node.variables, frame)
+        base, slopes = _affine(an, index, node.variables, extents, frame)
         constant = constant * extent + base if constant else base
         factors = [f * extent + s for f, s in zip(factors, slopes, strict=True)]
     addr = offset_by(addr, (constant * size) & 0xFFFF)
@@ -302,9 +318,9 @@ def _accessed(an: Analyzer, node: t.Expr, frame: Frame) -> tuple[ir.Expr, Any]:
 
 
 def _affine(
-    an: Analyzer, node: t.Expr, variables: list[str], frame: Frame
+    an: Analyzer, node: t.Expr, variables: list[str], extents: list[int], frame: Frame
 ) -> tuple[int, list[int]]:
-    """Constant and slopes of an index expression; checked at a second point."""
+    """Constant and slopes of an index expression; checked where the variables are largest."""
 
     def at(point: list[int]) -> int:
         scope = {v: Cell(ty.COMPTIME_INT, p) for v, p in zip(variables, point, strict=True)}
@@ -318,8 +334,11 @@ def _affine(
         unit = list(zero)
         unit[position] = 1
         slopes.append(at(unit) - base)
-    if at([2] * len(variables)) != base + 2 * sum(slopes):
-        fail("csl-type", "a tensor access must be affine in its variables", node.span)
+    last = [max(extent - 1, 0) for extent in extents]
+    alone = [[n if i == v else 0 for i, n in enumerate(last)] for v in range(len(last))]
+    for point in ([2] * len(variables), last, *alone):
+        if at(point) != base + sum(n * slope for n, slope in zip(point, slopes, strict=True)):
+            fail("csl-type", "a tensor access must be affine in its variables", node.span)
     return base, slopes
 
 
@@ -328,53 +347,73 @@ def _affine(
 
 @builtin("set_dsd_base_addr", args=(2, 2))
 def _set_base(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    dsd = _dsd(an, node, frame)
-    base_node = node.args[1]
-    value: Val
-    if isinstance(base_node, t.Name | t.Field | t.Index):
-        inside = Frame(frame.module, False, frame.names)
-        inside.out = frame.out
-        value = an.eval(base_node, inside)
-        if not isinstance(value.type, Pointer):
-            place = an.place(base_node, inside)
-            if isinstance(place, MemPlace):
-                known = isinstance(place.addr, ir.Const)
-                addr = place.addr.value if isinstance(place.addr, ir.Const) else place.addr
-                value = Val(Pointer(False, False, place.type), addr, known)
-    else:
-        value = an.eval(base_node, frame)
-    size = ty.size_of(element_of(value.type, node.span))
-    code = ir.Const(ty.U16, value.v) if value.known else value.v
+    dsd, base = _edited(an, node, frame, lambda: _new_base(an, node.args[1], frame))
+    size = ty.size_of(element_of(base.type, node.span))
+    code = ir.Const(ty.U16, base.v) if base.known else base.v
+    _only_memory(dsd, node)
     return _edit(dsd, "set_base", [code, _size(size)])
+
+
+def _new_base(an: Analyzer, node: t.Expr, frame: Frame) -> Val:
+    """A pointer, or the address of an array."""
+    if not isinstance(node, t.Name | t.Field | t.Index):
+        return an.eval(node, frame)
+    inside = Frame(frame.module, False, frame.names)
+    inside.out = frame.out
+    if isinstance(an.without_code(inside, node).type, Pointer):
+        return an.eval(node, inside)
+    place = an.place(node, inside)
+    if not isinstance(place, MemPlace):
+        return an.eval(node, inside)
+    kind = Pointer(False, False, place.type)
+    if isinstance(place.addr, ir.Const):
+        return Val(kind, place.addr.value)
+    return Val(kind, place.addr, False)
 
 
 @builtin("set_dsd_length", "set_dsd_stride", args=(2, 2))
 def _set_length(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    dsd = _dsd(an, node, frame)
-    if node.name == "set_dsd_length" and dsd.type == ty.MEM4D:
-        fail("csl-type", "@set_dsd_length does not take a 'mem4d_dsd'", node.span)
     kind = ty.U16 if node.name == "set_dsd_length" else ty.I16
-    value = an.eval(node.args[1], frame, kind)
+    dsd, value = _edited(an, node, frame, lambda: an.eval(node.args[1], frame, kind))
+    if not ty.is_int(value.type):
+        fail("csl-type", f"@{node.name} needs an integer, found '{value.type}'", node.span)
+    if dsd.type in (ty.MEM4D, ty.FIFO):
+        fail("csl-type", f"@{node.name} does not take a '{dsd.type}'", node.span)
+    if node.name == "set_dsd_stride":
+        _only_memory(dsd, node)
     code = ir.Const(ty.I32, value.v) if value.known else value.v
     return _edit(dsd, node.name[4:], [code])
 
 
 @builtin("increment_dsd_offset", args=(3, 3))
 def _increment(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    dsd = _dsd(an, node, frame)
-    value = an.eval(node.args[1], frame, ty.I16)
+    dsd, value = _edited(an, node, frame, lambda: an.eval(node.args[1], frame, ty.I16))
     if not ty.is_int(value.type):
         fail("csl-type", f"the offset must be an integer, not '{value.type}'", node.span)
     kind = an.type_from(node.args[2], frame)
+    _only_memory(dsd, node)
     code = ir.Const(ty.I32, value.v) if value.known else value.v
     return _edit(dsd, "inc_offset", [code, _size(ty.size_of(kind))])
 
 
-def _dsd(an: Analyzer, node: t.Builtin, frame: Frame) -> Val:
-    value = an.eval(node.args[0], frame)
-    if value.type not in ty.DSDS:
-        fail("csl-type", f"@{node.name} needs a DSD, found '{value.type}'", node.span)
-    return value
+def _only_memory(dsd: Val, node: t.Builtin) -> None:
+    if dsd.type not in (ty.MEM1D, ty.MEM4D):
+        fail("csl-type", f"@{node.name} does not take a '{dsd.type}'", node.span)
+
+
+def _edited(
+    an: Analyzer, node: t.Builtin, frame: Frame, change: Callable[[], Val]
+) -> tuple[Val, Val]:
+    """A DSD, and what a builtin puts into it."""
+
+    def dsd() -> Val:
+        value = an.eval(node.args[0], frame)
+        if value.type not in ty.DSDS:
+            fail("csl-type", f"@{node.name} needs a DSD, found '{value.type}'", node.span)
+        return value
+
+    first, second = an.in_order(frame, node, (dsd, change))
+    return first, second
 
 
 def _edit(dsd: Val, name: str, args: list[ir.Expr]) -> Val:
@@ -428,6 +467,9 @@ EDITS: dict[str, Any] = {
 def _set_dsr_base(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     dsr = an.known(node.args[0], frame)
     value = an.eval(node.args[1], frame)
+    if dsr.type not in ty.DSRS:
+        fail("csl-type", f"@{node.name} needs a register, found '{dsr.type}'", node.span)
+    element_of(value.type, node.span)
     bank = str(dsr.type)[4:]
     args = [ir.Const(ty.U16, ("dest", "src0", "src1").index(bank)), ir.Const(ty.U16, dsr.v)]
     addr = ir.Const(ty.U16, value.v) if value.known else value.v

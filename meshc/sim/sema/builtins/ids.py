@@ -5,11 +5,11 @@ from __future__ import annotations
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
+from meshc.sim.sema.builtins.arguments import check_id
 from meshc.sim.sema.registry import Analyzer, builtin
 from meshc.sim.sema.types import Type
 from meshc.sim.sema.values import Frame, Val
 from meshc.support.diagnostics import fail
-from meshc.support.spans import Span
 
 _LIMITS = {
     "get_color": (ty.COLOR, 64),  # above 31: entry points of SDK 0.x, and "no color" in 1.0
@@ -25,6 +25,8 @@ _LIMITS = {
 def _make_id(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     kind, limit = _LIMITS[node.name]
     value = an.eval(node.args[0], frame)
+    if not ty.is_int(value.type) and value.type != kind:
+        fail("csl-type", f"@{node.name} needs an integer, found '{value.type}'", node.span)
     if not value.known:
         return Val(kind, value.v, False)
     number = an.as_number(value, node.span)
@@ -39,16 +41,6 @@ def _make_id(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
     return Val(kind, number)
 
 
-FABRIC_COLORS = 24
-
-
-def routable(color: int, span: Span) -> int:
-    """``color`` when wavelets can have it. Raises MeshcError ``csl-range``."""
-    if not 0 <= color < FABRIC_COLORS:
-        fail("csl-range", f"{color} is no color of the fabric; they are 0 to 23", span)
-    return color
-
-
 @builtin("get_data_task_id", args=(1, 1))
 def _data_task(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     value = an.eval(node.args[0], frame)
@@ -60,6 +52,8 @@ def _data_task(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -
         )
     if an.arch == "wse2" and value.type == ty.INPUT_QUEUE:
         fail("csl-type", "on WSE-2 a data task id comes from a color, not a queue", node.span)
+    source, count = (ty.COLOR, 64) if an.arch == "wse2" else (ty.INPUT_QUEUE, 8)
+    check_id(value, source, count, "what @get_data_task_id is given", node.span)
     return Val(ty.DATA_TASK, value.v, value.known)
 
 
@@ -77,7 +71,10 @@ def _get_dsr(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
 @builtin("get_xdsr", "get_sr", args=(1, 1))
 def _get_xdsr(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     kind = ty.XDSR if node.name == "get_xdsr" else ty.SR
-    return Val(kind, an.number(node.args[0], frame))
+    number = an.number(node.args[0], frame)
+    if number < 0:
+        fail("csl-range", f"there is no {kind} number {number}", node.span)
+    return Val(kind, number)
 
 
 @builtin("get_color_id", args=(1, 1))

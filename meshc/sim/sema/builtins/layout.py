@@ -15,7 +15,14 @@ from meshc.sim.routes import (
     Filter,
 )
 from meshc.sim.sema import types as ty
-from meshc.sim.sema.builtins.ids import routable
+from meshc.sim.sema.builtins.arguments import (
+    check_names,
+    chosen,
+    fields_of,
+    flag,
+    number_in,
+    routable,
+)
 from meshc.sim.sema.builtins.values import VOID
 from meshc.sim.sema.lanes import Lanes
 from meshc.sim.sema.rectangle import LayoutInfo
@@ -148,6 +155,8 @@ def _export_name(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None)
         fail("csl-type", "a function for launches takes at most 15 parameters", node.span)
     if name in layout.exports:
         fail("csl-redeclared", f"'{name}' is exported twice", node.span)
+    if len(node.args) > 2 and an.known(node.args[2], frame).type != ty.BOOL:
+        fail("csl-type", "whether the host may write a symbol is true or false", node.span)
     layout.exports[name] = kind
     return VOID
 
@@ -158,63 +167,47 @@ def _export_name(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None)
 def color_config(an: Analyzer, value: Val, color: int, node: t.Builtin) -> ColorConfig:
     """The configuration a struct describes."""
     span = node.span
-    fields = _fields(value, span)
+    fields = fields_of(value, span)
     _only(
         fields, ("routes", "switches", "filter", "teardown", "color_swap_x", "color_swap_y"), span
     )
-    routes = _fields(fields.get("routes"), span)
+    routes = fields_of(fields.get("routes"), span)
     _only(routes, ("rx", "tx", "color_swap_x", "color_swap_y", "pop_mode"), span)
     rx, tx = directions(routes.get("rx"), span), directions(routes.get("tx"), span)
     if not rx or not tx:
         rx, tx = rx or (), tx or ()
-    switches = _fields(fields.get("switches"), span)
+    switches = fields_of(fields.get("switches"), span)
     names = ("pos1", "pos2", "pos3", "current_switch_pos", "ring_mode", "pop_mode")
     _only(switches, names, span)
     if switches and an.arch == "wse3" and color not in (*range(10), 12, 13, 16, 17, 20, 21):
         fail("csl-layout", f"WSE-3 has no switches on color {color}", span)
-    flags = {name: bool(fields[name].v) for name in ("color_swap_x", "color_swap_y")
-             if name in fields}  # fmt: skip
-    for name in ("color_swap_x", "color_swap_y"):
-        if name in routes:
-            flags[name] = bool(routes[name].v)
-    if any(flags.values()) and an.arch == "wse3":
+    swap_x, swap_y = (
+        flag(routes if name in routes else fields, name, span)
+        for name in ("color_swap_x", "color_swap_y")
+    )
+    if (swap_x or swap_y) and an.arch == "wse3":
         fail("csl-layout", "WSE-3 has no color swap", span)
     return ColorConfig(
         rx,
         tx,
         _positions(switches, span),
         _position_number(switches.get("current_switch_pos"), span),
-        "ring_mode" in switches and bool(switches["ring_mode"].v),
+        flag(switches, "ring_mode", span),
         _pop_mode(switches.get("pop_mode", routes.get("pop_mode")), span),
-        "teardown" in fields and bool(fields["teardown"].v),
-        flags.get("color_swap_x", False),
-        flags.get("color_swap_y", False),
-        _filter(_fields(fields["filter"], span), span) if "filter" in fields else None,
+        flag(fields, "teardown", span),
+        swap_x,
+        swap_y,
+        _filter(fields_of(fields["filter"], span), span) if "filter" in fields else None,
         str(span),
     )
 
 
-def _fields(value: Val | None, span: Span) -> dict[str, Val]:
-    """The fields of a struct, or none."""
-    if value is None:
-        return {}
-    if value.type != ty.STRUCT:
-        fail("csl-type", f"expected a struct, found '{value.type}'", span)
-    fields: dict[str, Val] = value.v
-    return fields
-
-
 def _position_number(value: Val | None, span: Span) -> int:
-    number = 0 if value is None else value.v
-    if not isinstance(number, int) or not 0 <= number <= 3:
-        fail("csl-range", "a switch position is a number from 0 to 3", span)
-    return int(number)
+    return 0 if value is None else number_in(value, 0, 3, "a switch position", span)
 
 
-def _only(fields: dict[str, Any], allowed: tuple[str, ...], span: Span) -> None:
-    for name in fields:
-        if name not in allowed:
-            fail("csl-unknown-name", f"unknown setting '.{name}'", span)
+def _only(fields: dict[str, Val], allowed: tuple[str, ...], span: Span) -> None:
+    check_names(fields, allowed, "a color configuration", span)
 
 
 def directions(value: Val | None, span: Span) -> tuple[int, ...]:
@@ -225,8 +218,8 @@ def directions(value: Val | None, span: Span) -> tuple[int, ...]:
         return (value.v,)
     if isinstance(value.v, dict):
         parts = list(value.v.values())
-    elif isinstance(value.v, list):
-        parts = [Val(ty.DIRECTION, v) for v in value.v]
+    elif isinstance(value.v, list) and isinstance(value.type, Array):
+        parts = [Val(value.type.element, v) for v in value.v]
     else:
         fail("csl-type", f"expected directions, found '{value.type}'", span)
     for part in parts:
@@ -238,9 +231,9 @@ def directions(value: Val | None, span: Span) -> tuple[int, ...]:
 def _positions(switches: dict[str, Val], span: Span) -> tuple[tuple[int | None, Any] | None, ...]:
     found: list[tuple[int | None, Any] | None] = []
     for name in ("pos1", "pos2", "pos3"):
-        fields = _fields(switches.get(name), span)
+        fields = fields_of(switches.get(name), span)
         _only(fields, ("rx", "tx", "invalid"), span)
-        if not fields or ("invalid" in fields and fields["invalid"].v):
+        if not fields or flag(fields, "invalid", span):
             found.append(None)
             continue
         rx, tx = directions(fields.get("rx"), span), directions(fields.get("tx"), span)
@@ -262,50 +255,32 @@ def _pop_mode(value: Val | None, span: Span) -> int:
     }
     if value is None:
         return NO_POP
-    if value.type == ty.ENUM_LITERAL:
-        chosen = [value.v]
-    else:
-        chosen = [name for name, flag in _fields(value, span).items() if flag.v]
-    for name in chosen:
-        if name not in modes:
-            fail("csl-unknown-name", f"unknown pop mode '.{name}'", span)
-    return modes[chosen[0]] if chosen else NO_POP
+    return modes[chosen(value, modes, "no_pop", "pop mode", span)]
 
 
-def chosen_name(value: Val, default: str, span: Span) -> str:
-    """The option an enum literal or a struct of one true field names."""
-    if value.type == ty.ENUM_LITERAL:
-        name: str = value.v
-        return name
-    return next((str(k) for k, v in _fields(value, span).items() if v.v), default)
+_FILTERS = ("range", "counter", "sparse_counter")
+_FILTER_NUMBERS = {"min_idx": "low", "max_idx": "high", "limit1": "limit1", "limit2": "limit2",
+                   "max_counter": "max_counter", "init_counter": "init_counter"}  # fmt: skip
+_FILTER_FLAGS = ("count_data", "count_control", "filter_control")
 
 
 def _filter(fields: dict[str, Val], span: Span) -> Filter:
     kind = fields.get("kind")
     if kind is None:
         fail("csl-layout", "a filter needs '.kind'", span)
-    name = chosen_name(kind, "", span)
-    if name not in ("range", "counter", "sparse_counter"):
-        fail("csl-unknown-name", f"unknown kind of filter '.{name}'", span)
+    name = chosen(kind, _FILTERS, "", "kind of filter", span)
+    if not name:
+        fail("csl-layout", "a filter needs '.kind'", span)
+    check_names(fields, ("kind", "fast_mode", *_FILTER_NUMBERS, *_FILTER_FLAGS), "a filter", span)
+    flag(fields, "fast_mode", span)
 
     def get(key: str) -> int:
-        value = fields[key].v if key in fields else 0
-        if not isinstance(value, int):
-            fail("csl-type", f"'.{key}' of a filter must be an integer", span)
-        return int(value)
+        if key not in fields:
+            return 0
+        return number_in(fields[key], 0, 0xFFFF, f"'.{key}' of a filter", span)
 
-    return Filter(
-        name,
-        get("min_idx"),
-        get("max_idx"),
-        get("limit1"),
-        get("limit2"),
-        get("max_counter"),
-        get("init_counter"),
-        bool(get("count_data")),
-        bool(get("count_control")),
-        bool(get("filter_control")),
-    )
+    numbers: dict[str, Any] = {field: get(key) for key, field in _FILTER_NUMBERS.items()}
+    return Filter(name, **numbers, **{key: flag(fields, key, span) for key in _FILTER_FLAGS})
 
 
 @builtin("import_module", args=(1, 2))
@@ -315,6 +290,7 @@ def _import_module(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | Non
     if len(node.args) > 1:
         inside = Frame(frame.module, True, frame.names)
         value = an.eval(node.args[1], inside)
-        bindings = {str(k): v for k, v in value.v.items()} if isinstance(value.v, dict) else {}
+        if value.type != ty.VOID:
+            bindings = {str(k): v for k, v in fields_of(value, node.span).items()}
     module: Module = an.open_module(path, frame.module.folder, bindings, node.span)
     return Val(ty.MODULE, module)

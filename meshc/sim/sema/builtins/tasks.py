@@ -6,7 +6,15 @@ from meshc.sim import ir
 from meshc.sim.descriptors import Fifo
 from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
-from meshc.sim.sema.builtins.ids import routable
+from meshc.sim.sema.builtins.arguments import (
+    check_id,
+    check_names,
+    chosen,
+    color_of,
+    number_in,
+    routable,
+    task_of,
+)
 from meshc.sim.sema.builtins.layout import color_config
 from meshc.sim.sema.builtins.values import VOID
 from meshc.sim.sema.convert import coerce
@@ -21,9 +29,7 @@ from meshc.support.spans import Span
 
 @builtin("bind_data_task", "bind_local_task", "bind_control_task", "bind_task", args=(2, 2))
 def _bind(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    task = an.eval(node.args[0], frame).v
-    if not isinstance(task, FnVal) or not task.decl.task:
-        fail("csl-type", f"@{node.name} needs a task", node.span)
+    task = task_of(an.eval(node.args[0], frame), f"@{node.name}", node.span)
     value = an.known(node.args[1], frame)
     number, unit = an.as_number(value, node.span), an.unit
     kind = node.name[5:-5]
@@ -35,6 +41,10 @@ def _bind(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val
     wanted = {"data": ty.DATA_TASK, "local": ty.LOCAL_TASK, "control": ty.CONTROL_TASK}[kind]
     if value.type != wanted and value.type not in (ty.COLOR, ty.COMPTIME_INT):
         fail("csl-type", f"@{node.name} needs a {wanted}, found '{value.type}'", node.span)
+    if node.name != "bind_task":
+        data = 24 if an.arch == "wse2" else 8
+        count = {"data": data, "local": 32, "control": 64}[kind]
+        check_id(Val(ty.COMPTIME_INT, number), wanted, count, "", node.span)
     table = {"data": unit.data_tasks, "local": unit.local_tasks, "control": unit.control_tasks}[
         kind
     ]
@@ -57,7 +67,8 @@ Target = tuple[str, ir.Expr]
 def gate_target(an: Analyzer, value: Val, span: Span) -> Target:
     """What a block, unblock or activate is about: (local, color, queue or task, id)."""
     if isinstance(value.v, FnVal):
-        return "task", ir.TaskId(ty.LOCAL_TASK, value.v)
+        task = task_of(value, "what is started or opened", span)
+        return "task", ir.TaskId(ty.LOCAL_TASK, task)
     code = ir.Const(ty.U16, value.v) if value.known else value.v
     kind = value.type
     if kind == ty.LOCAL_TASK:
@@ -71,7 +82,11 @@ def gate_target(an: Analyzer, value: Val, span: Span) -> Target:
     if kind == ty.CONTROL_TASK:
         return "control", code
     if ty.is_int(kind):
+        check_id(value, ty.COLOR, 64, "the id", span)
         return "color", code
+    if kind == ty.UT:
+        fail("csl-unsupported", "the simulator does not stop and resume microthreads; it would "
+             "have to hold back the steps of an operation that runs", span)  # fmt: skip
     fail("csl-type", f"expected a task, a task id, a color or a queue, found '{kind}'", span)
 
 
@@ -79,10 +94,12 @@ def gate_target(an: Analyzer, value: Val, span: Span) -> Target:
 def _gate(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     value = an.eval(node.args[0], frame)
     kind, code = gate_target(an, value, node.span)
+    if node.name == "activate" and kind not in ("local", "task", "color"):
+        fail("csl-type", f"@activate needs a local task, found '{value.type}'", node.span)
     if frame.known:
         unit = an.unit
         table = {"activate": unit.activated, "block": unit.blocked, "unblock": unit.unblocked}
-        known = code.task if isinstance(code, ir.TaskId) else getattr(code, "value", None)
+        known = code.task if isinstance(code, ir.TaskId) else an.known(node.args[0], frame).v
         table[node.name].append((kind, known))
         return VOID
     an.emit(frame, ir.Effect(an.place_of(node), None, f"{node.name}_{kind}", [code]))
@@ -95,10 +112,12 @@ def _initialize_queue(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | 
     fields = an.struct(node.args[1], frame) if len(node.args) > 1 else {}
     if queue.type not in (ty.INPUT_QUEUE, ty.OUTPUT_QUEUE):
         fail("csl-type", f"@initialize_queue needs a queue, found '{queue.type}'", node.span)
-    for name in fields:
-        if name not in ("color", "priority", "ctrl_table_id"):
-            fail("csl-unknown-name", f"a queue has no option '.{name}'", node.span)
-    color = fields["color"].v if "color" in fields else -1
+    check_names(fields, ("color", "priority", "ctrl_table_id"), "a queue", node.span)
+    if "priority" in fields:
+        chosen(fields["priority"], ("high", "medium", "low"), "low", "priority", node.span)
+    if "ctrl_table_id" in fields:
+        number_in(fields["ctrl_table_id"], 0, 63, "'.ctrl_table_id'", node.span)
+    color = color_of(fields["color"], "'.color'", node.span) if "color" in fields else -1
     table = an.unit.in_queues if queue.type == ty.INPUT_QUEUE else an.unit.out_queues
     if table.get(queue.v, color) != color:
         fail("csl-queue", f"{queue.type} {queue.v} is initialised twice", node.span)
@@ -118,13 +137,13 @@ def _local_config(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None
 @builtin("set_teardown_handler", "set_empty_queue_handler", args=(2, 2))
 def _handler(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     fn = an.eval(node.args[0], frame).v
-    number = an.number(node.args[1], frame)
-    if not isinstance(fn, FnVal):
-        fail("csl-type", f"@{node.name} needs a function", node.span)
-    table = an.unit.teardown
+    if not isinstance(fn, FnVal) or fn.decl.task or fn.decl.params:
+        fail("csl-type", f"@{node.name} needs a function without parameters", node.span)
+    given = an.known(node.args[1], frame)
     if node.name == "set_empty_queue_handler":
-        table = an.unit.empty_handlers
-        number = _queue_number(an.known(node.args[1], frame), node)
+        table, number = an.unit.empty_handlers, _queue_number(given, node)
+    else:
+        table, number = an.unit.teardown, color_of(given, "what is torn down", node.span)
     if number in table:
         fail("csl-task", f"@{node.name} is called twice for {number}", node.span)
     table[number] = fn
@@ -152,18 +171,26 @@ def _queue_flush(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None)
 
 @builtin("rpc", args=(1, 1))
 def _rpc(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    return VOID  # launches need no color since SDK 1.1
+    value = an.known(node.args[0], frame)  # launches need no color since SDK 1.1
+    if value.type not in (ty.DATA_TASK, ty.COLOR) and not ty.is_int(value.type):
+        fail("csl-type", f"@rpc needs a data task id, found '{value.type}'", node.span)
+    return VOID
 
 
 @builtin("set_control_task_table", args=(0, 8))
 def _control_task_table(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    return VOID  # tasks are found by the identifier a control wavelet carries
+    for arg in node.args:  # tasks are found by the identifier a control wavelet carries
+        an.known(arg, frame)
+    return VOID
 
 
 @builtin("bind_rotating_tasks", "get_filter_id", "get_symbol_id", "get_symbol_value",
          "get_tensor_ptr", "has_exported_tensors", args=(0, 8))  # fmt: skip
 def _refused(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    fail("csl-unsupported", f"'@{node.name}' is not supported by the simulator", node.span)
+    needs = ""
+    if node.name == "bind_rotating_tasks":
+        needs = ": it would take ids whose task is another one after each run"
+    fail("csl-unsupported", f"'@{node.name}' is not supported by the simulator{needs}", node.span)
 
 
 @builtin("export_symbol", args=(1, 2))
@@ -222,21 +249,32 @@ def _fifo(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val
     if not isinstance(kind, Array) or not isinstance(addr, ir.Const):
         fail("csl-type", "@allocate_fifo needs an array", node.span)
     options = an.struct(node.args[1], frame) if len(node.args) > 1 else {}
-    for name in options:
-        if name not in ("activate_push", "activate_pop"):
-            fail("csl-unknown-name", f"a FIFO has no option '.{name}'", node.span)
+    for name in _UNBUILT_FIFO_OPTIONS.intersection(map(str, options)):
+        fail("csl-unsupported", f"'.{name}' of a FIFO is not supported by the simulator, whose "
+             "FIFOs have no registers and suspend an operation that finds them empty or full",
+             node.span)  # fmt: skip
+    check_names(options, ("activate_push", "activate_pop"), "a FIFO", node.span)
     tasks = {k: _task_number(an, v, node) for k, v in options.items()}
     an.unit.fifos += 1
     fifo = Fifo(an.unit.fifos - 1, addr.value, kind.count, ty.size_of(kind.element), **tasks)
     return Val(ty.FIFO, fifo)
 
 
+_UNBUILT_FIFO_OPTIONS = frozenset(
+    ("dest", "src", "xdsr", "dsr_fifo_dest", "dsr_fifo_src1", "empty_action", "full_action")
+)
+
+
 def _task_number(an: Analyzer, value: Val, node: t.Builtin) -> int:
     if isinstance(value.v, FnVal):
+        task_of(value, "a FIFO", node.span)
         bound = an.unit.task_ids.get((value.v.module.number, value.v.name))
         if bound is None:
             fail("csl-task", f"task '{value.v.name}' must be bound before this", node.span)
         return bound[1]
+    if value.type not in (ty.LOCAL_TASK, ty.COLOR, ty.COMPTIME_INT):
+        fail("csl-type", f"a FIFO activates a local task, not '{value.type}'", node.span)
+    check_id(Val(ty.COMPTIME_INT, value.v), ty.LOCAL_TASK, 32, "", node.span)
     return an.as_number(value, node.span)
 
 
@@ -245,7 +283,7 @@ def _fifo_length(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None)
     fifo = an.known(node.args[0], frame).v
     if not isinstance(fifo, Fifo):
         fail("csl-type", f"@{node.name} needs a FIFO", node.span)
-    length = an.code(an.eval(node.args[1], frame))
+    length = an.code(coerce(an.eval(node.args[1], frame), ty.U16, node.span))
     name = node.name[4:]
     number = ir.Const(ty.U16, fifo.number)
     an.emit(frame, ir.Effect(an.place_of(node), None, name, [number, length]))

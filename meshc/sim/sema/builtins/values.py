@@ -12,12 +12,15 @@ from meshc.sim.config_space import THREAD_PRIORITY, task_priority_word
 from meshc.sim.lang import tree as t
 from meshc.sim.lang.lexer import byte_text, text_bytes
 from meshc.sim.numbers import from_bits, to_bits
+from meshc.sim.real_functions import NAMES
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.convert import cast, coerce, zero_of
+from meshc.sim.sema.images import packed_bits, value_of_bits
 from meshc.sim.sema.json_values import json_value
 from meshc.sim.sema.lanes import each
+from meshc.sim.sema.packing import scalar_of_bits, unit_of
 from meshc.sim.sema.registry import Analyzer, builtin
-from meshc.sim.sema.types import Array, Enum, Float, Int, Pointer, Struct, Type
+from meshc.sim.sema.types import Array, Enum, Float, Fn, Int, Pointer, Struct, Type
 from meshc.sim.sema.values import FnVal, Frame, RangeVal, Val
 from meshc.support.diagnostics import fail
 
@@ -28,6 +31,8 @@ VOID = Val(ty.VOID, None)
 def _as(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     kind = an.type_from(node.args[0], frame)
     value = an.eval(node.args[1], frame, kind)
+    if value.type != kind:
+        _no_function(value.type, kind, node)
     if not value.known:
         an.check_runtime_type(kind, f"@{node.name}", node.span)
     return cast(value, kind, node.span)
@@ -44,13 +49,21 @@ def _bitcast(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
         elif value.type == ty.COMPTIME_FLOAT and isinstance(kind, Int):
             base = an.unit.half if kind.bits == 16 else ty.F32
         value = coerce(value, base, node.span)
-    source, target = ty.size_of(value.type), ty.size_of(kind)
+    _no_function(value.type, kind, node)
+    for side in (value.type, kind):
+        if isinstance(side, Array) or (isinstance(side, Struct) and not side.packed):
+            fail("csl-type", f"@bitcast from '{value.type}' to '{kind}'", node.span)
+    packed = isinstance(value.type, Struct) or isinstance(kind, Struct)
+    width = ty.bits_of if packed else lambda side: 8 * ty.size_of(side)
+    source, target = width(value.type), width(kind)
     if source != target:
         fail(
             "csl-type",
-            f"@bitcast from '{value.type}' ({8 * source} bits) to '{kind}' ({8 * target} bits)",
+            f"@bitcast from '{value.type}' ({source} bits) to '{kind}' ({target} bits)",
             node.span,
         )
+    if packed:
+        return _packed_bitcast(an, value, kind, node, frame)
     if value.known:
         if isinstance(kind, Pointer) or isinstance(value.type, Pointer):
             return Val(kind, value.v)
@@ -58,6 +71,26 @@ def _bitcast(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
             fail("csl-type", f"@bitcast from '{value.type}' to '{kind}'", node.span)
         return Val(kind, from_bits(_plain(kind), to_bits(_plain(value.type), value.v)))
     return Val(kind, ir.Bits(kind, value.v), False)
+
+
+def _no_function(have: Type, want: Type, node: t.Builtin) -> None:
+    """An error for functions, to which the simulator gives no addresses."""
+    for kind in (have, want):
+        if isinstance(kind, Fn) or (isinstance(kind, Pointer) and isinstance(kind.target, Fn)):
+            words = "functions have no addresses in the simulator"
+            fail("csl-type", f"@{node.name} from '{have}' to '{want}': {words}", node.span)
+
+
+def _packed_bitcast(an: Analyzer, value: Val, kind: Type, node: t.Node, frame: Frame) -> Val:
+    """A packed struct as a scalar, a scalar as a packed struct, or one such struct as another."""
+    if value.known:
+        return Val(kind, value_of_bits(kind, packed_bits(value.type, value.v)))
+    bits = an.packed(value, unit_of(kind))
+    if not isinstance(kind, Struct):
+        return Val(kind, scalar_of_bits(kind, bits), False)
+    addr = an.local_place("bits", kind, frame)
+    an.emit(frame, ir.Store(an.place_of(node), unit_of(kind), addr, bits))
+    return Val(kind, addr, False)
 
 
 def _plain(kind: Type) -> Type:
@@ -70,6 +103,8 @@ def _ptrcast(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
     value = an.eval(node.args[1], frame)
     if not isinstance(value.type, Pointer) or not isinstance(kind, Pointer):
         fail("csl-type", f"@ptrcast from '{value.type}' to '{kind}'", node.span)
+    if value.type != kind:
+        _no_function(value.type, kind, node)
     return Val(kind, value.v, value.known)
 
 
@@ -96,7 +131,13 @@ def _array_type(an: Analyzer, node: t.Builtin, frame: Frame) -> Array:
 @builtin("range", args=(2, 4))
 def _range(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     kind = an.type_from(node.args[0], frame)
-    bounds = [coerce(an.eval(a, frame, kind), kind, a.span) for a in node.args[1:]]
+    if not ty.is_int(kind):
+        fail("csl-type", f"a range is one of integers, not of '{kind}'", node.span)
+
+    def bound(arg: t.Expr) -> Val:
+        return coerce(an.eval(arg, frame, kind), kind, arg.span)
+
+    bounds = an.in_order(frame, node, (partial(bound, arg) for arg in node.args[1:]))
     zero, one = coerce(Val(ty.COMPTIME_INT, 0), kind, node.span), Val(kind, 1)
     low, high = (zero, bounds[0]) if len(bounds) == 1 else (bounds[0], bounds[1])
     step = bounds[2] if len(bounds) > 2 else one
@@ -122,7 +163,8 @@ def _is_arch(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
 
 @builtin("concat_structs", args=(2, 2))
 def _concat(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    left, right = (an.eval(a, frame) for a in node.args)
+    left, right = an.all_in_order(node.args, frame)
+    known = left.known and right.known
     for value in (left, right):
         if value.type != ty.STRUCT:
             fail("csl-type", f"expected a struct, found '{value.type}'", node.span)
@@ -130,8 +172,8 @@ def _concat(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> V
     if both:
         fail("csl-type", f"both structs have a field '{both[0]}'", node.span)
     if all(isinstance(k, int) for k in (*left.v, *right.v)):
-        return Val(ty.STRUCT, dict(enumerate([*left.v.values(), *right.v.values()])))
-    return Val(ty.STRUCT, {**left.v, **right.v})
+        return Val(ty.STRUCT, dict(enumerate([*left.v.values(), *right.v.values()])), known)
+    return Val(ty.STRUCT, {**left.v, **right.v}, known)
 
 
 @builtin("is_same_type", args=(2, 2))
@@ -142,13 +184,15 @@ def _same(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val
 
 @builtin("type_of", args=(1, 1))
 def _type_of(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    inside = Frame(frame.module, False, frame.names) if frame.known else frame
-    return Val(ty.TYPE, an.eval(node.args[0], inside).type)
+    return Val(ty.TYPE, an.without_code(frame, node.args[0]).type)
 
 
 @builtin("comptime_assert", args=(1, 2))
 def _comptime_assert(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    if not an.known(node.args[0], frame, ty.BOOL).v:
+    cond = an.boolean(node.args[0], frame.at_comptime())
+    if not cond.known:
+        fail("csl-comptime", "this value must be known at compile time", node.span)
+    if not cond.v:
         text = an.text(node.args[1], frame) if len(node.args) > 1 else "it does not hold"
         fail("csl-assert", f"compile-time assertion: {text}", node.span)
     return VOID
@@ -171,7 +215,7 @@ def _shown(value: Val) -> str:
 
 @builtin("assert", args=(1, 2))
 def _assert(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    cond = an.eval(node.args[0], frame, ty.BOOL)
+    cond = an.boolean(node.args[0], frame)
     if frame.known or (cond.known and cond.v):
         if cond.known and not cond.v:
             fail("csl-assert", "assertion does not hold", node.span)
@@ -185,6 +229,8 @@ def _get_int(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> 
     value = an.eval(node.args[0], frame)
     if ty.is_int(value.type):
         return value
+    if not isinstance(value.type, Enum) and value.type not in ty.IDS:
+        fail("csl-type", f"@get_int of '{value.type}'", node.span)
     kind = value.type.base if isinstance(value.type, Enum) else ty.U16
     if value.known:
         return Val(kind, an.as_number(value, node.span))
@@ -227,7 +273,9 @@ def _field(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Va
     kind = value.v if value.type == ty.TYPE else value.type
     if isinstance(kind, Struct):
         return Val(ty.BOOL, kind.field(name) is not None)
-    return Val(ty.BOOL, isinstance(value.v, dict) and name in value.v)
+    if kind != ty.STRUCT:
+        fail("csl-type", f"@has_field of '{kind}'", node.span)
+    return Val(ty.BOOL, name in value.v)
 
 
 @builtin("strlen", args=(1, 1))
@@ -244,7 +292,11 @@ def _strcat(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> V
 def _as_string(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     value = an.known(node.args[0], frame)
     if isinstance(value.v, list):
+        if value.type != Array((len(value.v),), ty.U8):
+            fail("csl-type", f"@as_string of '{value.type}'", node.span)
         return Val(ty.STRING, bytes(value.v).decode("utf-8", "surrogateescape"))
+    if not isinstance(value.v, int | float | str):
+        fail("csl-type", f"@as_string of '{value.type}'", node.span)
     return Val(ty.STRING, str(value.v))
 
 
@@ -293,7 +345,12 @@ def _sim_value(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -
     """Library only: ``@sim_value("name", T, args...)``, a pure function of the machine."""
     name = an.known(node.args[0], frame).v
     kind = an.type_from(node.args[1], frame)
-    values = [an.eval(a, frame) for a in node.args[2:]]
+    values = an.all_in_order(node.args[2:], frame)
+    if name in NAMES and not ty.is_float(kind):
+        fail("csl-type", f"'{name}' is a function of floats, not of '{kind}'", node.span)
+    for value in values:
+        if not ty.is_numeric(value.type):
+            fail("csl-type", f"'{name}' needs a number, found '{value.type}'", node.span)
     if frame.known and all(v.known for v in values):
         from_table = KNOWN_FUNCTIONS.get(name)
         if from_table is None:
@@ -304,14 +361,14 @@ def _sim_value(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -
 
 def _initial_effect(an: Analyzer, node: t.Builtin, frame: Frame, name: str) -> Val:
     """An effect at compile time: priorities are the only ones that a program starts with."""
+    if name not in ("task_priority", "thread_priority"):
+        fail("csl-comptime", f"'{name}' is not available at compile time", node.span)
     values = [int(an.known(arg, frame).v) for arg in node.args[2:]]
     if name == "task_priority":
         is_data, number, high = values
         an.unit.local_settings.append((task_priority_word(is_data, number), high))
-    elif name == "thread_priority":
-        an.unit.local_settings.append((THREAD_PRIORITY, values[0]))
     else:
-        fail("csl-comptime", f"'{name}' is not available at compile time", node.span)
+        an.unit.local_settings.append((THREAD_PRIORITY, values[0]))
     return Val(ty.VOID, None)
 
 
@@ -323,8 +380,7 @@ def _sim_effect(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) 
     if frame.known:
         return _initial_effect(an, node, frame, name)
     args = []
-    for arg in node.args[2:]:
-        value = an.eval(arg, frame)
+    for value in an.all_in_order(node.args[2:], frame):
         if value.type == ty.STRING:
             value = Val(ty.U16, an.unit.string(value.v))
         if value.type == ty.COMPTIME_INT:
@@ -339,7 +395,8 @@ def _sim_effect(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) 
 def _sim_present(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     """Library only: a struct without its void fields."""
     fields = an.eval(node.args[0], frame).v
-    return Val(ty.STRUCT, {name: v for name, v in fields.items() if v.type != ty.VOID})
+    present = {name: v for name, v in fields.items() if v.type != ty.VOID}
+    return Val(ty.STRUCT, present, all(v.known for v in present.values()))
 
 
 @builtin("sim_port", args=(2, 2))

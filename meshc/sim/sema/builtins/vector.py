@@ -8,6 +8,7 @@ from meshc.sim import ir
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
 from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
+from meshc.sim.sema.builtins.arguments import check_id, check_names, fields_of, flag, priority_level
 from meshc.sim.sema.builtins.tasks import gate_target
 from meshc.sim.sema.builtins.values import VOID
 from meshc.sim.sema.convert import coerce
@@ -24,7 +25,7 @@ _OPTION_NAMES = ("async", "activate", "unblock", "index", "ut_id", "priority", "
 
 def _vector(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     spec = OPS[operation(node.name, an.unit.half)]
-    values = [an.eval(a, frame, _wanted(spec.types, i)) for i, a in enumerate(node.args)]
+    values = an.all_in_order(node.args, frame)
     options = ir.OpOptions()
     if values and values[-1].type == ty.STRUCT:
         options = op_options(an, values.pop().v, node.span)
@@ -48,10 +49,6 @@ def _vector(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> V
     return Val(ty.BOOL, ir.Local(ty.BOOL, result), False)
 
 
-def _wanted(types: tuple[Type, ...], position: int) -> Type | None:
-    return None
-
-
 def _check_async(values: list[Val], options: ir.OpOptions, span: Span) -> None:
     if not options.is_async:
         return
@@ -65,7 +62,7 @@ def operand(an: Analyzer, value: Val, kind: Type, span: Span, is_dst: bool) -> i
     if value.type in ty.DSDS or value.type in ty.DSRS:
         _check_side(value, is_dst, span)
         return an.code(value)
-    if isinstance(value.type, Pointer):
+    if isinstance(value.type, Pointer) and not isinstance(value.type.target, Fn):
         size = ty.size_of(value.type.target)
         if value.known:
             return ir.Const(ty.MEM1D, Mem(value.v, 0, 0, size, scalar=True))
@@ -109,8 +106,9 @@ def op_options(an: Analyzer, fields: dict[str, Val], span: Span) -> ir.OpOptions
     for name, value in fields.items():
         if name not in _OPTION_NAMES:
             fail("csl-unknown-name", f"unknown option '.{name}'", span)
-        if name == "async":
-            options.is_async = bool(value.v)
+        if name in ("async", "save_address", "single_step"):
+            known = flag(fields, name, span)
+            options.is_async = known if name == "async" else options.is_async
         elif name == "activate":
             options.activate = _task_code(an, value, span)
         elif name == "unblock":
@@ -118,22 +116,23 @@ def op_options(an: Analyzer, fields: dict[str, Val], span: Span) -> ir.OpOptions
         elif name == "index":
             options.index = an.code(coerce(value, ty.U16, span))
         elif name in ("ut_id", "microthread"):
+            check_id(value, ty.UT, 8, f"'.{name}'", span)
             options.ut_id = an.code(value)
         elif name == "priority":
-            chosen = value.v if value.type == ty.ENUM_LITERAL else next(
-                (k for k, v in value.v.items() if v.v), "low")  # fmt: skip
-            options.priority = {"high": 2, "medium": 1, "low": 0}[chosen]
+            options.priority = priority_level(value, span)
         elif name == "on_control":
-            _on_control(an, value.v, options, span)
+            _on_control(an, fields_of(value, span), options, span)
     if options.activate is not None and options.unblock is not None:
         fail("csl-dsd", "an operation may have '.activate' or '.unblock', not both", span)
     return options
 
 
 def _on_control(an: Analyzer, fields: dict[str, Val], options: ir.OpOptions, span: Span) -> None:
+    check_names(fields, ("terminate", "activate", "unblock"), "'.on_control'", span)
     for name, value in fields.items():
         if name == "terminate":
-            options.on_control = options.on_control or ("terminate" if value.v else "")
+            ends = flag(fields, name, span)
+            options.on_control = options.on_control or ("terminate" if ends else "")
         elif name == "activate":
             options.on_control, options.on_control_activate = (
                 "activate",
@@ -157,7 +156,7 @@ for _name in BUILTINS:
 
 @builtin("load_to_dsr", "load_to_dsr_xdsr", "load_to_dsr_xdsr_sr", args=(2, 5))
 def _load(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    values = [an.eval(a, frame) for a in node.args]
+    values = an.all_in_order(node.args, frame)
     dsr = values[0]
     if dsr.type not in ty.DSRS:
         fail("csl-type", f"'@{node.name}' needs a register, found '{dsr.type}'", node.span)
@@ -165,23 +164,22 @@ def _load(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val
     dsd = next((v for v in values[1:] if v.type in ty.DSDS), None)
     if dsd is None:
         fail("csl-type", f"'@{node.name}' needs a DSD", node.span)
+    for value in values[1:-1] if fields else values[1:]:
+        if value is not dsd and value.type not in (ty.XDSR, ty.SR, ty.STRUCT):
+            fail("csl-type", f"'@{node.name}' has no use for a '{value.type}'", node.span)
     bank = str(dsr.type)[4:]
     if bank == "dest" and dsd.type == ty.FABIN:
         fail("csl-dsd", "a fabin_dsd cannot be loaded to a dsr_dest", node.span)
     if bank != "dest" and dsd.type == ty.FABOUT:
         fail("csl-dsd", f"a fabout_dsd cannot be loaded to a {dsr.type}", node.span)
-
-    def flag(name: str) -> bool:
-        return name in fields and bool(fields[name].v)
-
     stmt = ir.LoadDsr(
         an.place_of(node),
         bank,
         an.code(Val(ty.U16, dsr.v, dsr.known)),
         an.code(dsd),
         op_options(an, fields, node.span),
-        flag("save_address"),
-        flag("single_step"),
+        flag(fields, "save_address", node.span),
+        flag(fields, "single_step", node.span),
     )
     if frame.known:
         an.unit.dsr_loads.append(stmt)
@@ -195,9 +193,9 @@ def _map(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
     fn = an.fn_value(node.args[0], frame)
     if fn is None or fn.decl.task:
         fail("csl-type", "the first argument of @map must be a function", node.span)
-    values = [an.eval(a, frame) for a in node.args[1:]]
+    values = an.all_in_order(node.args[1:], frame)
     if values and values[-1].type == ty.STRUCT:
-        values.pop()
+        check_names(values.pop().v, (), "'@map'", node.span)
     function = an.instance(fn, (), node.span)
     kinds = [v.type for v in function.params]
     returns = function.result != ty.VOID
@@ -226,7 +224,12 @@ def _map_source(an: Analyzer, value: Val, kind: Type, span: Span) -> ir.Expr:
 
 @builtin("dfilt", args=(2, 3))
 def _dfilt(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val:
-    fail("csl-unsupported", "'@dfilt' is not supported by the simulator", node.span)
+    fail(
+        "csl-unsupported",
+        "'@dfilt' is not supported by the simulator: it would take queues that drop wavelets by "
+        "their payload",
+        node.span,
+    )
 
 
 def descriptor_kind(dsd: Any) -> Type:

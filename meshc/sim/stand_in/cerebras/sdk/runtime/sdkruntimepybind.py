@@ -1,24 +1,38 @@
 """Names that host scripts import for running programs."""
 
-from meshc.sim.host.api import MemcpyDataType, MemcpyOrder, SdkCompileArtifacts, SdkRuntime
-from meshc.sim.host.sdk_layout import (
-    Color,
-    Edge,
-    Route,
-    RoutingPosition,
+from meshc.sim.host.api import MemcpyDataType, MemcpyOrder, SdkCompileArtifacts, SdkRuntime, Task
+from meshc.sim.host.platforms import (
+    FP16TYPE,
     SdkExecutionPlatform,
-    SdkLayout,
     SdkTarget,
     SimfabConfig,
-    get_edge_routing,
     get_platform,
+    get_simulator,
+    get_system,
+)
+from meshc.sim.host.sdk_layout import (
+    CodeRegion,
+    Color,
+    Edge,
+    EdgeRouting,
+    Port,
+    Route,
+    RoutingPosition,
+    SdkLayout,
+    get_edge_routing,
 )
 
+EdgeRouteInfo, PortHandle = EdgeRouting, Port
+
 __all__ = [
+    "FP16TYPE",
+    "CodeRegion",
     "Color",
     "Edge",
+    "EdgeRouteInfo",
     "MemcpyDataType",
     "MemcpyOrder",
+    "PortHandle",
     "Route",
     "RoutingPosition",
     "SdkCompileArtifacts",
@@ -27,6 +41,9 @@ __all__ = [
     "SdkRuntime",
     "SdkTarget",
     "SimfabConfig",
+    "Task",
     "get_edge_routing",
     "get_platform",
+    "get_simulator",
+    "get_system",
 ]

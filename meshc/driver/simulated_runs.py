@@ -1,0 +1,118 @@
+"""What a run of emitted CSL takes on the fabric simulator, by the cycles that the compiler
+predicts, and which programs get to its tokens with the fewest.
+
+A prompt is read in one piece by a program of its own, or token by token by the steps that continue
+it. The first takes the fewer launches; on a large mesh it takes many times the cycles of a step, as
+its products shift their operands all the way round, so that steps are cheaper for short prompts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from meshc.driver.compiled import Compiled
+from meshc.driver.compiling import compile_loaded
+from meshc.driver.models import LoadedModel
+from meshc.driver.request import CompileRequest
+from meshc.passes.instruments import Instrument
+from meshc.support.diagnostics import Diagnostics
+
+PE_CYCLES_PER_SECOND = 55e6
+"""Cycles of all PEs that the simulator's C machine does in a second on two threads: measured for
+decode steps of SmolLM2-135M in f16 on 96x96 PEs (docs/csl.md), 162,276 cycles in 23.6 to 27.0 s."""
+SECONDS_OF_A_PE = 0.0045
+"""What compiling for the simulator and loading takes for each PE, from the same run."""
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """What a run takes: launches of its ``programs``, the predicted cycles of all launches, and PEs
+    of a program."""
+
+    programs: int
+    launches: int
+    cycles: int
+    pes: int
+
+    @property
+    def seconds(self) -> float:
+        """About how long the simulator takes on two threads."""
+        simulated = self.cycles * self.pes / PE_CYCLES_PER_SECOND
+        return self.programs * self.pes * SECONDS_OF_A_PE + simulated
+
+    @property
+    def words(self) -> str:
+        """The same in words."""
+        return (
+            f"about {_duration(self.seconds)} on the simulator: {self.launches} launches, "
+            f"{self.cycles:,} predicted cycles of {self.pes:,} PEs"
+        )
+
+
+def simulated_run(compiled: Compiled, lengths: Sequence[int], count: int) -> SimulatedRun | None:
+    """What it takes ``compiled``, which is for CSL, to continue prompts of ``lengths`` tokens by
+    ``count`` tokens each; None where the mesh is too large to predict cycles."""
+    cycles: dict[str, int | None] = {}
+    reports = [name for name in compiled.files if name.endswith("report.json")]
+    for name in reports:
+        predicted = json.loads(compiled.files[name])["predicted_cycles"]
+        of_one = {name.split("/")[0] if "/" in name else "decode": predicted}
+        cycles |= predicted if isinstance(predicted, dict) else of_one
+    step, read, steps = cycles.get("decode"), 0, count * len(lengths)
+    if "prefill" in compiled.modules:
+        most = compiled.modules["prefill"].scalars["len"][1]
+        read = sum(-(-(length - 1) // most) for length in lengths)
+    else:
+        steps += sum(lengths) - len(lengths)
+    reading = cycles.get("prefill") if read else 0
+    if step is None or reading is None:
+        return None
+    pes = max(module.the_mesh().cores for module in compiled.modules.values())
+    return SimulatedRun(len(reports), read + steps, read * reading + steps * step, pes)
+
+
+def cheapest(
+    loaded: LoadedModel,
+    request: CompileRequest,
+    lengths: Sequence[int],
+    count: int,
+    instruments: Sequence[Instrument] = (),
+    report: Diagnostics | None = None,
+) -> Compiled:
+    """The programs for CSL that continue prompts of ``lengths`` tokens by ``count`` tokens in the
+    fewest predicted cycles: those of both phases, or steps alone. Raises what compiling does."""
+    said = Diagnostics()
+    both = compile_loaded(loaded, request, instruments, said)
+    found = both
+    if {*both.modules} == {"prefill", "decode"}:
+        own = Diagnostics()
+        steps = compile_loaded(loaded, replace(request, phase="decode"), instruments, own)
+        reading, stepping = (simulated_run(one, lengths, count) for one in (both, steps))
+        if reading is None or stepping is None or stepping.cycles <= reading.cycles:
+            found, said = steps, own
+            said.remark("reading", _why_by_steps(reading, stepping))
+    if report is not None:
+        for message in said.messages:
+            report.add(message)
+    return found
+
+
+def _why_by_steps(reading: SimulatedRun | None, stepping: SimulatedRun | None) -> str:
+    words = "decode steps read the prompt, token by token"
+    if reading is None or stepping is None:
+        return f"{words}; the mesh is too large to predict what a program of its own takes"
+    return (
+        f"{words}: {stepping.cycles:,} predicted cycles to the last token, where a program that "
+        f"reads it in one piece takes {reading.cycles:,}"
+    )
+
+
+def _duration(seconds: float) -> str:
+    """``seconds`` in words, as roughly as they are known."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    if seconds < 90 * 60:
+        return f"{round(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h"

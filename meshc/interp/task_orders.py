@@ -1,0 +1,186 @@
+"""In which order the tasks of a program run: as needs allow, or as blocks come to them."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshc.ir.core import Block
+from meshc.ir.module import Module
+from meshc.ir.ops import task, tile
+from meshc.support.diagnostics import fail
+
+
+@dataclass(frozen=True)
+class Order:
+    """In which order tasks run: that of the text, or, with a ``seed``, a random one that needs
+    allow. Tasks of the family ``first`` then run as early as they may, behind what they need alone,
+    so that what they forget to need is not there yet. Edges between families in ``without``, each
+    (who needs, who gives), are left out, to see what that does.
+
+    With ``blocks`` tasks run as they are placed instead: each block runs its own one by one and
+    waits at meetings, needs make nobody wait, and a random block goes on for as long as it can.
+    Meetings in ``passed``, by their number in the text, are no meetings then.
+    """
+
+    seed: int | None = None
+    first: str = ""
+    without: frozenset[tuple[str, str]] = frozenset()
+    blocks: bool = False
+    passed: frozenset[int] = frozenset()
+
+
+class Edges:
+    """Who gives what each task needs: ``owner`` has for each element of each buffer the task that
+    gives it, or -1."""
+
+    def __init__(self, tasks: int, memory: list[NDArray[Any]]) -> None:
+        self.owner = [np.full(m.shape, -1, np.int64) for m in memory]
+        self.givers: list[set[int]] = [set() for _ in range(tasks)]
+
+    def gives(self, number: int, regions: Iterator[tuple[int, Any]]) -> None:
+        """Task ``number`` gives ``regions``."""
+        for slot, index in regions:
+            self.owner[slot][index] = number
+
+    def needs(self, number: int, regions: Iterator[tuple[int, Any]]) -> None:
+        """Task ``number`` needs ``regions``."""
+        for slot, index in regions:
+            self.givers[number].update(np.unique(self.owner[slot][index]).tolist())
+        self.givers[number].discard(-1)
+
+    def leave_out(self, families: list[str], pairs: frozenset[tuple[str, str]]) -> None:
+        """Forget edges between ``pairs`` of families."""
+        if pairs:
+            for number, givers in enumerate(self.givers):
+                here = families[number]
+                self.givers[number] = {g for g in givers if (here, families[g]) not in pairs}
+
+    def order(self, wanted: Order, families: list[str]) -> list[int]:
+        """A random order that the edges allow. Raises ``interp-deadlock``."""
+        rng = random.Random(wanted.seed)
+        if wanted.first:
+            return self._early(rng, wanted.first, families)
+        left = [len(g) for g in self.givers]
+        readers: list[list[int]] = [[] for _ in self.givers]
+        for number, givers in enumerate(self.givers):
+            for giver in givers:
+                readers[giver].append(number)
+        ready = [(rng.random(), n) for n, count in enumerate(left) if not count]
+        heapq.heapify(ready)
+        found: list[int] = []
+        while ready:
+            _, number = heapq.heappop(ready)
+            found.append(number)
+            for reader in readers[number]:
+                left[reader] -= 1
+                if not left[reader]:
+                    heapq.heappush(ready, (rng.random(), reader))
+        if len(found) < len(self.givers):
+            stuck = next(families[n] for n, count in enumerate(left) if count)
+            fail("interp-deadlock", f"tasks need each other in a circle, @{stuck} among them")
+        return found
+
+    def _early(self, rng: random.Random, first: str, families: list[str]) -> list[int]:
+        """Each task of ``first`` behind what it needs and nothing else, then all others."""
+        names = [*range(len(self.givers))]
+        rng.shuffle(names)
+        names.sort(key=lambda n: families[n] != first)
+        found: list[int] = []
+        state: dict[int, bool] = {}  # False while what a task needs is looked for
+        for name in names:
+            stack = [name]
+            while stack:
+                at = stack[-1]
+                if at not in state:
+                    state[at] = False
+                    waiting = [g for g in self.givers[at] if g not in state]
+                    if any(state.get(g) is False for g in self.givers[at]):
+                        words = f"tasks need each other in a circle, @{families[at]} among them"
+                        fail("interp-deadlock", words)
+                    stack += waiting
+                else:
+                    stack.pop()
+                    if not state[at]:
+                        state[at] = True
+                        found.append(at)
+        return found
+
+
+class Blocks:
+    """Blocks that run the tasks of each phase that are theirs, and meet. Raises
+    ``interp-schedule`` where tasks are not placed."""
+
+    def __init__(self, module: Module, order: Order) -> None:
+        self.rng = random.Random(order.seed)
+        meets = [op for op in module.walk() if isinstance(op, task.Meet)]
+        passed = {meets[number] for number in order.passed}
+        self.queues: list[list[int | None]] = []
+        numbers = count()
+        for op, size in _events(module, module.program.body, {}):
+            if isinstance(op, task.Meet):
+                for queue in self.queues if op not in passed else ():
+                    queue.append(None)
+                continue
+            if not op.blocks or (self.queues and len(self.queues) != op.blocks):
+                fail("interp-schedule", f"tasks of phase '{op.name}' are not placed as others are")
+            self.queues = self.queues or [[] for _ in range(op.blocks)]
+            own = [next(numbers) for _ in range(size)]
+            for block, queue in enumerate(self.queues):
+                ends = (size * b // op.blocks for b in (block, block + 1))
+                queue += own[slice(*ends)]
+
+    def order(self) -> Iterator[int]:
+        """Tasks as blocks come to them; a meeting is passed when all blocks have come to it."""
+        self.at = [0] * len(self.queues)
+        self.waits = [False] * len(self.queues)
+        self.arrived = [0] * len(self.queues)
+        current = -1
+        while ready := self._ready():
+            if current not in ready:
+                current = self.rng.choice(ready)
+            number = self.queues[current][self.at[current]]
+            assert number is not None
+            yield number
+            self.at[current] += 1
+
+    def _ready(self) -> list[int]:
+        """The blocks that have a task to run, behind all meetings that are over."""
+        changed = True
+        while changed:
+            changed = False
+            for block, queue in enumerate(self.queues):
+                if self.at[block] == len(queue) or queue[self.at[block]] is not None:
+                    continue
+                if not self.waits[block]:
+                    self.waits[block] = changed = True
+                    self.arrived[block] += 1
+                if self.arrived[block] <= min(self.arrived):
+                    self.waits[block], changed = False, True
+                    self.at[block] += 1
+        left = enumerate(zip(self.at, self.queues, strict=True))
+        return [b for b, (at, queue) in left if at < len(queue) and queue[at] is not None]
+
+
+def _events(
+    module: Module, block: Block, env: dict[str, int]
+) -> Iterator[tuple[task.Phase | task.Meet, int]]:
+    """Phases, with the number of their tasks, and meetings, as they come."""
+    for op in block.ops:
+        if op.when is not None and not op.when.evaluate(env):
+            continue
+        if isinstance(op, tile.For):
+            for value in range(int(op.count.evaluate(env))):
+                yield from _events(module, op.regions[0], {**env, op.var: value})
+        elif isinstance(op, task.Meet):
+            yield op, 0
+        elif isinstance(op, task.Phase):
+            families = [f for f in op.regions[0].ops if isinstance(f, task.Family)]
+            yield op, sum(int(np.prod(f.sizes)) for f in families)

@@ -1,0 +1,275 @@
+"""Runs modules of the task level task by task, in any order that their needs allow.
+
+Which task gives what another needs is found by walking every task over the buffers, element by
+element, without a proof: so a need that no edge covers reads NaN in some order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshc.devices import WAFER
+from meshc.interp.fabric import Fabric
+from meshc.interp.machine import Machine, Rounds
+from meshc.interp.resolve import Memo, Names
+from meshc.interp.rounding import storage
+from meshc.interp.steps import Body, Compiler, Core, LoopStep, Makers, Step
+from meshc.interp.task_orders import Blocks, Edges, Order
+from meshc.interp.windows import Place, Window
+from meshc.ir.core import Block, Op
+from meshc.ir.mesh import Axis, Mesh
+from meshc.ir.module import Module
+from meshc.ir.ops import task, tile
+from meshc.ir.types import BufferType
+from meshc.support.diagnostics import fail
+
+MAX_TASKS = 200_000
+
+ONE_MEMORY = Mesh((Axis(WAFER.down, 1), Axis(WAFER.across, 1)))
+"""All tasks share the memory of their GPU."""
+
+
+@dataclass(eq=False)
+class Task:
+    """One point of a family: its names with their values, and the scalars of which it has one for
+    each request."""
+
+    family: task.Family
+    env: dict[str, int]
+    rounds: Rounds
+
+    def __str__(self) -> str:
+        at = ", ".join(f"{n}={self.env[n]}" for n in self.family.dims)
+        return f"@{self.family.name} ({at})"
+
+
+class TaskMachine(Machine):
+    """The memory of a GPU on which the tasks of one module run.
+
+    What a run gives is unset when it begins, states too: who reads it too early sees NaN.
+    """
+
+    def __init__(self, module: Module, order: Order | None = None) -> None:
+        super().__init__(module, ONE_MEMORY)
+        self.order = order or Order()
+        families = [op for op in module.walk() if isinstance(op, task.Family)]
+        self._slots |= _slots_of_values(families, len(self._slots))
+        kept = {b.value: b.kept for b in module.buffers if b.kept is not None}
+        self._versions = {self._slots[value]: count for value, count in kept.items()}
+        self._bodies = {f: self._compiled(f) for f in families}
+        if self.order.first and self.order.first not in {f.name for f in families}:
+            fail("interp-schedule", f"there is no family '{self.order.first}' to run first")
+
+    def _compiled(self, family: task.Family) -> Body:
+        """The body of ``family``, in whose names those of loops around its phase are known."""
+        scalars = self.module.scalars.keys() - self._rounds.keys()
+        known = frozenset(
+            {*scalars, *family.dims, *family.each, *_loops_around(self.module, family)}
+        )
+        compiler = TaskCompiler(self._slots, self._versions)
+        return compiler.body(family.regions[0], Names(known, {}))
+
+    def _execute(self, scalars: Mapping[str, int], rounds: Rounds) -> None:
+        tasks = [*_tasks(self.module, self.module.program.body, dict(scalars), rounds)]
+        if len(tasks) > MAX_TASKS:
+            fail("interp-limit", f"the program has {len(tasks)} tasks; at most {MAX_TASKS} run")
+        shared = [memory[0] for memory in self._memory]
+        values = [*self._slots][len(shared) :]
+        found = Edges(len(tasks), shared)
+        for number, one in enumerate(tasks):
+            found.gives(number, self._walk(one, shared, task.Give))
+        for memory, owner in zip(shared, found.owner, strict=True):
+            if memory.dtype == np.float32:
+                memory[owner >= 0] = np.nan
+        order: Iterable[int] = range(len(tasks))
+        if self.order.blocks:
+            order = Blocks(self.module, self.order).order()
+        elif self.order.seed is not None:
+            for number, one in enumerate(tasks):
+                found.needs(number, self._walk(one, shared, task.Need))
+            found.leave_out([t.family.name for t in tasks], self.order.without)
+            order = found.order(self.order, [t.family.name for t in tasks])
+        for number in order:
+            one = tasks[number]
+            own = [_unset(value.type) for value in values]
+            for _ in self._core(one, [*shared, *own]).run(self._bodies[one.family]):
+                pass
+
+    def _core(self, one: Task, memory: list[NDArray[Any]]) -> Core:
+        nowhere = Fabric({}, "early", lambda posted: None)
+        return Core(0, str(one), dict(one.env), one.rounds, memory, nowhere)
+
+    def _walk(
+        self, one: Task, shared: list[NDArray[Any]], kind: type[task.Access]
+    ) -> Iterator[tuple[int, tuple[slice | int, ...]]]:
+        """The regions of ``kind`` that a task reads or writes."""
+        yield from _regions(self._bodies[one.family], self._core(one, shared), kind)
+
+
+# -- tasks of a program --------------------------------------------------------------------------
+def _tasks(module: Module, block: Block, env: dict[str, int], rounds: Rounds) -> Iterator[Task]:
+    """Every task of ``block``, in the order of the text."""
+    for op in block.ops:
+        if op.when is not None and not op.when.evaluate(env):
+            continue
+        if isinstance(op, tile.For):
+            for value in range(int(op.count.evaluate(env))):
+                yield from _tasks(module, op.regions[0], {**env, op.var: value}, rounds)
+        elif isinstance(op, task.Phase):
+            yield from _tasks(module, op.regions[0], env, rounds)
+        elif isinstance(op, task.Family):
+            for point in np.ndindex(*op.sizes):
+                own = {**env, **dict(zip(op.dims, map(int, point), strict=True))}
+                own |= {name: rounds[name][point[0]] for name in op.each}
+                yield Task(op, own, rounds)
+
+
+def _loops_around(module: Module, family: task.Family) -> list[str]:
+    """Variables of the loops around the phase of ``family``."""
+    return [
+        op.var
+        for op in module.walk()
+        if isinstance(op, tile.For) and any(inner is family for inner in op.regions[0].walk())
+    ]
+
+
+def _slots_of_values(families: list[task.Family], first: int) -> dict[Any, int]:
+    values = [value for family in families for value in task.values_of(family)]
+    return {value: first + number for number, value in enumerate(values)}
+
+
+def _unset(kind: Any) -> NDArray[Any]:
+    assert isinstance(kind, BufferType)
+    numbers = storage(kind.dtype)
+    return np.full(kind.shape, np.nan if numbers == np.float32 else 0, numbers)
+
+
+def _regions(
+    body: Body, core: Core, kind: type[task.Access]
+) -> Iterator[tuple[int, tuple[slice | int, ...]]]:
+    for step in body.steps:
+        if step.guard is not None and not step.guard(core.env):
+            continue
+        if isinstance(step, LoopStep):
+            for _ in step.rounds(core):
+                yield from _regions(step.body, core, kind)
+        elif isinstance(step.op, kind):
+            assert isinstance(step, (ReadStep, GiveStep))
+            place = step.region.whole.place(core.env)
+            yield place.slot, place.index
+
+
+# -- steps of a task -----------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Region:
+    """A region as a program means it, ``whole``, and where it lies, its first index modulo the
+    versions that are ``kept``."""
+
+    whole: Window
+    kept: int | None
+
+    def place(self, env: Mapping[str, int]) -> Place:
+        """Where it lies."""
+        found = self.whole.place(env)
+        if self.kept is None:
+            return found
+        version, *rest = found.index
+        if isinstance(version, slice):
+            fail("interp-view", "several versions of folded scratch are taken at once")
+        return replace(found, index=(version % self.kept, *rest))
+
+
+@dataclass(eq=False)
+class ReadStep(Step):
+    """A need or a stream: a copy of the region; what is not below the limit of a stream is 0."""
+
+    region: Region
+    slot: int
+    below: Memo[int] | None = None
+
+    def run(self, core: Core) -> Iterator[None]:
+        place = self.region.place(core.env)
+        values = np.array(place.read(core.memory))
+        if self.below is not None:
+            assert isinstance(self.op, task.Stream)
+            at = place.index[self.op.dim]
+            limit = self.below(core.env)
+            if isinstance(at, slice):
+                axis = sum(isinstance(i, slice) for i in place.index[: self.op.dim])
+                positions = np.arange(core.memory[place.slot].shape[self.op.dim])[at]
+                values[(slice(None),) * axis + (positions >= limit,)] = 0
+            elif at >= limit:
+                values[...] = 0
+        core.memory[self.slot][...] = values
+        yield
+
+
+@dataclass(eq=False)
+class LocalStep(Step):
+    """Memory that holds nothing."""
+
+    slot: int
+
+    def run(self, core: Core) -> Iterator[None]:
+        memory = core.memory[self.slot]
+        memory[...] = np.nan if memory.dtype == np.float32 else 0
+        yield
+
+
+@dataclass(eq=False)
+class GiveStep(Step):
+    """Store a value into a region."""
+
+    region: Region
+    source: Window
+
+    def run(self, core: Core) -> Iterator[None]:
+        values = self.source.place(core.env).read(core.memory)
+        self.region.place(core.env).write(core.memory, values)
+        yield
+
+
+class TaskCompiler(Compiler):
+    """Compiles the bodies of tasks; ``kept`` has by slot the versions that a buffer keeps."""
+
+    def __init__(self, slots: Mapping[Any, int], kept: Mapping[int, int]) -> None:
+        super().__init__(slots, frozenset())
+        self._kept = kept
+
+    def region(self, op: task.Access, names: Names) -> Region:
+        """The region that an access names."""
+        slot = self._slots[op.view.buffer]
+        return Region(self.window(op, 0, names), self._kept.get(slot))
+
+    def makers(self) -> Makers:
+        return _MAKERS
+
+    def read(self, op: task.Need | task.Stream, guard: Memo[bool] | None, names: Names) -> Step:
+        """A region of a buffer into a value."""
+        below = op.below if isinstance(op, task.Stream) else None
+        limit = None if below is None else names.expr(below, op.span)
+        return ReadStep(op, guard, self.region(op, names), self._slots[op.result], limit)
+
+    def local(self, op: task.Local, guard: Memo[bool] | None, names: Names) -> Step:
+        """A value that holds nothing."""
+        return LocalStep(op, guard, self._slots[op.result])
+
+    def give(self, op: task.Give, guard: Memo[bool] | None, names: Names) -> Step:
+        """A value into a region."""
+        return GiveStep(op, guard, self.region(op, names), self.window(op, 1, names))
+
+
+_Make = Callable[[Any, Any, Memo[bool] | None, Names], Step]
+_MAKERS: dict[type[Op], _Make] = {
+    tile.Compute: Compiler.compute,
+    tile.For: Compiler.loop,
+    task.Need: TaskCompiler.read,
+    task.Stream: TaskCompiler.read,
+    task.Local: TaskCompiler.local,
+    task.Give: TaskCompiler.give,
+}

@@ -1,0 +1,169 @@
+"""Task level: what a GPU does in one phase, as families of tasks that stream their operands.
+
+A program is a list of phases, perhaps inside loops (``tile.for`` over layers). A phase holds
+families; a family is one task for each point of its dims. Tasks of a phase run in any order and at
+the same time, and behind those of the phases before. Tasks meet nowhere but in buffers: what a task
+reads of a buffer that tasks write it *needs*, what nobody writes during the program it *streams*,
+what it leaves it *gives*. In between it computes with the microkernels of the tile level on values
+of its own.
+
+    task.phase {name = inner} {
+      task.family {name = inner, dims = [g], sizes = [1792]} {
+        %columns = task.need %stream[layer, 0] : f32[1, 4096]
+        %w = task.stream %w_up[layer, :, 16*g +: 16] : f16[4096, 16]
+        %sum = task.local : f32[1, 16]
+        tile.gemm %sum, %columns, %w {accumulate = false, transposed = false}
+        task.give %features[layer, :, 16*g +: 16], %sum
+      }
+    }
+
+A buffer without a role is scratch in the memory of the GPU. Each of its elements is given once:
+what a loop carries has an element for each round (``%stream[layer + 1]`` of ``%stream[layer]``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from meshc.ir.affine import Expr
+from meshc.ir.core import Op, register
+from meshc.ir.declared import attribute
+from meshc.ir.types import BufferType, Type
+from meshc.ir.values import Value
+from meshc.ir.views import View
+
+
+@register("task.phase", "() -> () {body}")
+@dataclass(eq=False)
+class Phase(Op):
+    """Families whose tasks need nothing of each other; all run behind those of earlier phases.
+
+    With ``blocks`` so many blocks share them (``place-tasks``): tasks are numbered, family behind
+    family and in each the last dim fastest, and block b of B runs those of n from n*b/B to
+    n*(b + 1)/B, rounded down, in this order.
+    """
+
+    name: str = ""
+    blocks: int = attribute(0, least=0)
+
+
+@register("task.meet", "() -> ()")
+@dataclass(eq=False)
+class Meet(Op):
+    """All blocks wait here for each other: what was given before is there behind it (``meet``)."""
+
+
+@register("task.family", "() -> () {body}")
+@dataclass(eq=False)
+class Family(Op):
+    """One task for each point of ``dims``, of which there are ``sizes``; the body is a task.
+
+    ``each`` names run-time scalars of which a run is given one for every request, such as its
+    position; the first dim then counts requests, and in a task they are those of its request.
+    """
+
+    name: str = ""
+    dims: tuple[str, ...] = ()
+    sizes: tuple[int, ...] = ()
+    each: tuple[str, ...] = ()
+
+    @property
+    def domain(self) -> dict[str, int]:
+        """The extent of each dim."""
+        return dict(zip(self.dims, self.sizes, strict=True))
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """As many sizes as dims, each at least 1; requests have a dim."""
+        if len(self.dims) != len(self.sizes):
+            self.reject(f"{len(self.dims)} dims have {len(self.sizes)} sizes")
+        if len({*self.dims}) < len(self.dims):
+            self.reject(f"two dims have one name among {', '.join(self.dims)}")
+        if not all(size >= 1 for size in self.sizes):
+            self.reject("a dim has no tasks; sizes are at least 1")
+        if self.each and not self.dims:
+            self.reject("it has scalars for each request, but no dim that counts requests")
+
+
+@dataclass(eq=False)
+class _Read(Op):
+    """What a task has of a buffer: the operand is a view of it, the result its elements."""
+
+    @property
+    def view(self) -> View:
+        """The region that is read."""
+        (view,) = self.views()
+        return view
+
+    def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
+        shape = self.view.shape()
+        if not all(extent.is_const for extent in shape):
+            self.reject(f"{self.view} has an extent that depends on the run")
+        return [BufferType(self.view.buffer_type.dtype, tuple(e.constant for e in shape))]
+
+
+@register("task.need", "region -> value")
+@dataclass(eq=False)
+class Need(_Read):
+    """What earlier tasks of this program gave; the task waits until they have."""
+
+
+@register("task.stream", "region -> tile")
+@dataclass(eq=False)
+class Stream(_Read):
+    """What no task of this program writes: it may be brought as early as there is room for it, in
+    the order in which a task's text and loops name it.
+
+    With ``below`` elements whose index in dim number ``dim`` of the buffer is not below it are not
+    read, and are 0: those that this run writes, of a cache.
+    """
+
+    dim: int = attribute(0, least=0)
+    below: Expr | None = None
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """The limited dim is one of the buffer, and a range of the view."""
+        if self.below is None:
+            return
+        if self.dim >= len(self.view.buffer_type.shape):
+            self.reject(f"{self.view.buffer} has no dim {self.dim}")
+
+
+@register("task.local", "() -> value")
+@dataclass(eq=False)
+class Local(Op):
+    """Memory of a task, which holds nothing before a kernel has written it."""
+
+
+@register("task.give", "region, view -> ()")
+@dataclass(eq=False)
+class Give(Op):
+    """Elements of a buffer that this task alone writes, rounded to the type of the buffer."""
+
+    @property
+    def view(self) -> View:
+        """The region that is written."""
+        return self.views()[0]
+
+    @property
+    def source(self) -> View:
+        """The value that is given."""
+        return self.views()[1]
+
+    def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
+        return []
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """The value has as many elements in each dim as the region."""
+        have, want = self.source.shape(), self.view.shape()
+        if have != want:
+            given, taken = (", ".join(map(str, shape)) for shape in (have, want))
+            self.reject(f"gives [{given}] to a region of [{taken}]")
+
+
+Access = Need | Stream | Give
+
+
+def values_of(family: Family) -> list[Value]:
+    """The values that a task of ``family`` has, in the order of their definitions."""
+    return [value for op in family.regions[0].walk() for value in op.results]

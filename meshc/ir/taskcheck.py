@@ -1,0 +1,127 @@
+"""Structure of programs at the task level: phases, families in them, and what tasks may do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from meshc.ir.core import Block, Op
+from meshc.ir.module import Module
+from meshc.ir.ops import task, tile
+from meshc.ir.values import Value
+from meshc.ir.views import View
+from meshc.support.spans import Span
+
+Mistake = tuple[str, Span | None, str]
+
+_PROGRAM = "a program has phases, meetings, and loops over these"
+_PHASE = "a phase has families, whose bodies are tasks"
+_TASK = "a task has needs, streams, locals, kernels, loops over these, and gives"
+
+
+def of_tasks(module: Module, op: Op) -> bool:
+    """Whether ``op``, one of the tile level, may be used in ``module``, one of the task level."""
+    return module.level == "task" and isinstance(op, (tile.Compute, tile.For))
+
+
+def program_mistakes(module: Module) -> Iterator[Mistake]:
+    """What is wrong with where ops of a module of the task level stand and what they write, with a
+    help; nothing for modules of other levels."""
+    if module.level != "task":
+        for buffer in module.buffers:
+            if buffer.kept is not None:
+                place = module.places.get(str(buffer.value))
+                yield f"{buffer.value} keeps versions", place, "that is for the task level"
+        return
+    for buffer in module.buffers:
+        versions = buffer.type.shape[0] if buffer.type.shape else 0
+        if buffer.kept is not None and (buffer.role or not 1 <= buffer.kept <= versions):
+            words = f"{buffer.value} keeps {buffer.kept} of {versions} versions"
+            yield words, module.places.get(str(buffer.value)), "scratch keeps 1 to all of them"
+    if module.channels:
+        yield "tasks have no channels", module.places.get("module"), "they meet in buffers"
+    names: set[str] = set()
+    for program in module.programs:
+        for op in _inside(program.body):
+            if not isinstance(op, (task.Phase, task.Meet, tile.For)):
+                yield f"{op.NAME or 'a kernel'} stands in no task", op.span, _PROGRAM
+        families = []
+        for phase in program.body.walk():
+            for op in (
+                phase.regions[0].ops if isinstance(phase, task.Phase) and phase.regions else ()
+            ):
+                if isinstance(op, task.Family):
+                    families.append(op)
+                else:
+                    yield f"{op.NAME or 'a kernel'} stands in no family", op.span, _PHASE
+        for family in families:
+            if family.name in names:
+                yield f"two families are called '{family.name}'", family.span, "names are unique"
+            names.add(family.name)
+            dotted = [n for n in (*family.dims, *_loops(family)) if "." in n]
+            if dotted:
+                yield f"'{dotted[0]}' has a dot", family.span, "dims and loops have names without"
+            yield from _in_family(module, family)
+
+
+def _inside(block: Block) -> Iterator[Op]:
+    """The ops of a program that stand in no phase."""
+    for op in block.ops:
+        yield op
+        if isinstance(op, tile.For):
+            for region in op.regions:
+                yield from _inside(region)
+
+
+def _loops(family: task.Family) -> list[str]:
+    return [op.var for region in family.regions for op in region.walk() if isinstance(op, tile.For)]
+
+
+def _in_family(module: Module, family: task.Family) -> Iterator[Mistake]:
+    buffers = {buffer.value: buffer.role for buffer in module.buffers}
+    own: set[Value] = set()
+    for op in family.regions[0].walk() if family.regions else ():
+        if isinstance(op, task.Local):
+            own.update(op.results)
+        if isinstance(op, (task.Need, task.Stream, task.Give)):
+            view = op.operands[0] if op.operands else None
+            if isinstance(view, View) and view.buffer not in buffers:
+                yield f"{op.NAME}: {view.buffer} is no buffer of the module", op.span, _TASK
+            elif isinstance(view, View) and (view.reshape or view.order):
+                yield f"{op.NAME}: a region is not reshaped", op.span, "reshape the value instead"
+            elif isinstance(view, View):
+                yield from _by_role(op, view, buffers[view.buffer])
+            sources = op.operands[1:]
+        elif isinstance(op, tile.Compute):
+            yield from _written(op, own)
+            sources = op.operands
+        elif isinstance(op, (task.Local, tile.For)):
+            sources = []
+        else:
+            yield f"{op.NAME} stands in a task", op.span, _TASK
+            sources = []
+        for source in sources:
+            if isinstance(source, View) and source.buffer in buffers:
+                yield f"{source.buffer} is no value of the task", op.span, "need or stream it"
+
+
+def _by_role(op: Op, view: View, role: str) -> Iterator[Mistake]:
+    """Weights and inputs are streamed only; a state is streamed and given, a result given."""
+    allowed = {
+        "weight": (task.Stream,),
+        "in": (task.Stream,),
+        "state": (task.Stream, task.Give),
+        "out": (task.Give,),
+        "": (task.Need, task.Give),
+    }[role]
+    if not isinstance(op, allowed):
+        kind = f"a buffer of role {role}" if role else "scratch"
+        words = " or ".join(cls.NAME for cls in allowed)
+        yield f"{op.NAME}: {view.buffer} is {kind}", op.span, f"that is for {words}"
+
+
+def _written(op: tile.Compute, own: set[Value]) -> Iterator[Mistake]:
+    """Kernels write the locals of a task."""
+    for declared, view in zip(op.declared.operands_of(op.params), op.operands, strict=False):
+        if declared.role != "in" and isinstance(view, View) and view.buffer not in own:
+            words = f"tile.{op.kernel} writes {view.buffer}, which is not task.local"
+            yield words, op.span, "copy it to a local of the task before"

@@ -1,0 +1,1 @@
+"""Passes that make programs of the task level, and passes on these."""

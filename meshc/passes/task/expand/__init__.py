@@ -1,0 +1,1 @@
+"""How expand-tasks makes families of tasks: what tasks need of values, products, attention."""

@@ -1,0 +1,310 @@
+"""Attention of a decode step over cached tokens: tasks of a request, a key head and some of the
+tokens, each of which leaves a record of its softmax (WaferLLM's merged softmax, flash decoding)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.batch import POSITION
+from meshc.ir.core import Op, tensor_type
+from meshc.ir.functions import Function
+from meshc.ir.ops import graph, task
+from meshc.ir.types import DType, TensorType
+from meshc.ir.values import Value
+from meshc.ir.views import Index, Point, View, Whole
+from meshc.passes.task.expand.demand import Demand, refuse
+from meshc.passes.task.expand.products import Products
+from meshc.passes.task.expand.program import Part, TaskProgram, constant, region, span
+from meshc.passes.task.expand.values import Known, Scores, Stored
+
+
+class Attending:
+    """Writes the family that attends; a task takes every ``splits``-th run of ``tokens``."""
+
+    def __init__(
+        self, program: TaskProgram, demand: Demand, products: Products, tokens: int, blocks: int
+    ) -> None:
+        self.program, self.demand, self.products = program, demand, products
+        self.tokens, self.blocks = tokens, blocks
+        self.caches: dict[Value, Value] = {}
+
+    # --- on the way to the softmax
+
+    def scores(self, op: graph.Matmul, left: Known, right: Known) -> Known:
+        """Products of queries with a cache ``[B, tokens, heads, lanes]``, or without heads."""
+        keys, dims = right.grown, right.kind.dims
+        if keys is None or op.contract != dims[-1:] or len(_per_request(right)) > 3:
+            refuse(op, f"attention over a cache of dims {', '.join(dims)}")
+        self.products.store(left)
+        self.products.store(keys)
+        scores = Scores([(left, right)])
+        return Known(op.results[0].name, tensor_type(op.results[0]), scores=scores)
+
+    def sum(self, op: graph.Add, first: Known, second: Known) -> Known:
+        """Scores over several caches of the same tokens (latent attention)."""
+        one, other = first.scores, second.scores
+        if one is None or other is None or one.steps or other.steps:
+            refuse(op, "scores to which something else is added")
+        scores = Scores([*one.products, *other.products])
+        return Known(op.results[0].name, tensor_type(op.results[0]), scores=scores)
+
+    def step(self, op: Op, known: Known) -> Known:
+        """A change of scores, element by element."""
+        scores = known.scores
+        assert scores is not None
+        if isinstance(op, graph.Scale):
+            factor = op.factor
+            scores.steps.append(lambda t, v: t.compute("scale", v, v, factor=factor))
+        elif isinstance(op, Function):
+            kernel, given = op.NAME.partition(".")[2], op.attributes()
+            scores.steps.append(lambda t, v: t.compute(kernel, v, v, **given))
+        else:
+            refuse(op, "this change of attention's scores")
+        return Known(op.results[0].name, tensor_type(op.results[0]), scores=scores)
+
+    def softmax(self, op: graph.Softmax, known: Known, sink: Known | None) -> Known:
+        """The softmax of scores, which is never computed as such."""
+        scores = known.scores
+        if scores is None or scores.softmax is not None or op.mask != "causal":
+            refuse(op, "a softmax that is not that of causal attention")
+        if sink is not None and sink.weight is None:
+            refuse(op, "a sink that is computed")
+        scores.softmax, scores.sink = op, sink
+        return Known(op.results[0].name, tensor_type(op.results[0]), scores=scores)
+
+    # --- the family
+
+    def attend(self, op: graph.Matmul, left: Known, right: Known) -> Known:
+        """Values weighted by the softmax of scores."""
+        scores = left.scores
+        if scores is None or not isinstance(scores.softmax, graph.Softmax) or right.grown is None:
+            refuse(op, "a product with a cache that is not that of attention")
+        self.products.store(right.grown)
+        return _Family(self, op, scores, right).made()
+
+    def splits(self, groups: int, capacity: int) -> int:
+        """How many tasks share the tokens of a key head: enough for all blocks."""
+        tasks = self.program.requests * groups
+        return max(1, min(self.blocks // tasks, -(-capacity // self.tokens)))
+
+    def cache(self, known: Known) -> Value:
+        """The buffer of a cache, with room for whole runs of tokens."""
+        param = known.weight
+        assert param is not None
+        if param not in self.caches:
+            kind = tensor_type(param)
+            shape = list(kind.shape(self.program.source.dims))
+            tokens = int(known.stacked) + int("B" in kind.dims)
+            shape[tokens] = -(-shape[tokens] // self.tokens) * self.tokens
+            self.caches[param] = self.program.buffer(param.name, shape, kind.dtype, "state")
+        return self.caches[param]
+
+
+class _Family:
+    """One attending family, while it is written."""
+
+    def __init__(self, of: Attending, op: graph.Matmul, scores: Scores, values: Known) -> None:
+        self.of, self.op, self.scores, self.values = of, op, scores, values
+        program, dims = of.program, of.program.source.dims
+        keys, *heads, lane = _per_request(values)
+        self.lanes, self.capacity = dims[lane], dims[keys]
+        self.groups = dims[heads[0]] if heads else 1
+        self.kind = TensorType(DType.F32, tensor_type(op.results[0]).dims)
+        of_queries = program.lanes(self.kind) // self.lanes
+        shares = {_per_request(cache)[:-1] for _, cache in scores.products}
+        if of_queries % self.groups or shares != {(keys, *heads)}:
+            refuse(op, "heads that do not share key heads evenly")
+        self.heads = of_queries // self.groups
+        self.splits = of.splits(self.groups, self.capacity)
+        self.request, self.group, self.split = (Expr.var(n) for n in "bgs")
+        self.position = Expr.var(POSITION)
+
+    def made(self) -> Known:
+        """Write it; what it gives are records, which whoever needs attention merges."""
+        program, name = self.of.program, self.op.results[0].name
+        domain = {"b": program.requests, "g": self.groups, "s": self.splits}
+        own = Part(constant(0), 0, self.request)
+        phase = program.phase("attend")
+        self.task = program.family(phase, "attend", domain, own, (POSITION,))
+        queries = [
+            self._of_heads(query, self.heads * self._lanes(cache))
+            for query, cache in self.scores.products
+        ]
+        caches = [*(cache for _, cache in self.scores.products), self.values]
+        fresh: dict[Value | None, Value] = {}
+        for cache in caches:
+            if cache.weight not in fresh:
+                fresh[cache.weight] = self._stored(cache)
+        total = self._empty()
+        self._sink(total)
+        self._cached(total, queries, caches)
+        self._fresh(total, queries, [fresh[cache.weight] for cache in caches])
+        shape = (program.requests, self.groups, self.splits, self.heads, self.lanes + 2)
+        records = program.scratch("records", shape)
+        at = tuple(map(Point, (self.request, self.group, self.split)))
+        self.task.add(task.Give([region(records, *program.at_layer, *at), View(total)]))
+        stored = Stored(records, program.at_layer, self.task.phase)
+        return Known(name, self.kind, merged=stored)
+
+    def _lanes(self, cache: Known) -> int:
+        """Lanes of a head of a cache."""
+        return self.of.program.source.dims[cache.kind.dims[-1]]
+
+    def _tokens(self, cache: Known, first: Index) -> tuple[Index, ...]:
+        """The place of tokens of this task's request and key head in a cache."""
+        lead = self.of.program.at_layer if cache.stacked else ()
+        request = (Point(self.request),) if "B" in cache.kind.dims else ()
+        head = (Point(self.group),) if len(_per_request(cache)) == 3 else ()
+        return (*lead, *request, first, *head)
+
+    def _of_heads(self, known: Known, count: int) -> Value:
+        """Lanes of this task's heads, ``[1, lanes]``."""
+        return self.of.demand.of(self.task, known, Part(self.group * count, count, self.request))
+
+    def _stored(self, cache: Known) -> Value:
+        """A new key or value as its cache will hold it, which the task gives that has its token."""
+        assert cache.grown is not None
+        new = self._of_heads(cache.grown, self._lanes(cache))
+        value = self.task.local(f"{cache.name}_new", (1, self._lanes(cache)), cache.kind.dtype)
+        self.task.compute("copy", value, new)
+        place = region(self.of.cache(cache), *self._tokens(cache, span(self.position, 1)))
+        self.task.add(task.Give([place, View(value)]))
+        self._guard(self.task.blocks[-1].ops[-1:], self._owner())
+        return value
+
+    def _guard(self, ops: Sequence[Op], cond: Cond | None) -> None:
+        """Let ``ops`` run where ``cond`` holds as well; memory is there everywhere."""
+        for op in ops:
+            if cond is not None and not isinstance(op, task.Local):
+                op.when = cond if op.when is None else cond & op.when
+
+    def _owner(self) -> Cond | None:
+        """Where this task has the token of the step; None where each has it."""
+        run = self.position // self.of.tokens
+        return Cond.eq(run % self.splits, self.split) if self.splits > 1 else None
+
+    def _empty(self) -> Value:
+        """The record of no token: values, weight, largest score."""
+        total = self.task.local("total", (self.heads, self.lanes + 2))
+        self.task.compute("fill", View(total, (Whole(), span(0, self.lanes + 1))), value=0.0)
+        most = (Whole(), Point(constant(self.lanes + 1)))
+        self.task.compute("fill", View(total, most), value=DType.F32.lowest)
+        return total
+
+    def _sink(self, total: Value) -> None:
+        """A sink is one more score, of weight 1 and without a value, in the first split."""
+        sink = self.scores.sink
+        if sink is None:
+            return
+        part = Part(self.group * self.heads, self.heads)
+        score = self.of.demand.vector(self.task, sink, part, sink.kind.dims)
+        first = Cond.eq(self.split, 0) if self.splits > 1 else None
+        for lane, kernel, operands, given in (
+            (self.lanes, "fill", (), {"value": 1.0}),
+            (self.lanes + 1, "copy", (score,), {}),
+        ):
+            view = View(total, (Whole(), Point(constant(lane))))
+            self.task.compute(kernel, view, *operands, **given)
+            self._guard(self.task.blocks[-1].ops[-1:], first)
+
+    def _cached(self, total: Value, queries: Sequence[Value], caches: Sequence[Known]) -> None:
+        """Fold the cached tokens of this task into ``total``, run by run."""
+        tokens, splits = self.of.tokens, self.splits
+        behind = self.position - self.split * tokens + tokens * splits - 1
+        body = self.task.loop("n", behind // (tokens * splits))
+        first = (Expr.var("n") * splits + self.split) * tokens
+        runs: dict[Value | None, Value] = {}
+        for cache in caches:
+            if cache.weight not in runs:
+                runs[cache.weight] = self._run(cache, first)
+        self._fold(total, queries, [runs[cache.weight] for cache in caches], first, tokens)
+        self._guard(body.ops, self._in_window(first))
+        self.task.leave()
+
+    def _run(self, cache: Known, first: Expr) -> Value:
+        """A run of cached tokens of this key head, those of this step left out."""
+        at = self._tokens(cache, span(first, self.of.tokens))
+        place = region(self.of.cache(cache), *at)
+        dim = int(cache.stacked) + int("B" in cache.kind.dims)
+        op = task.Stream([place], dim=dim, below=self.position)
+        return self.task.add(op, f"{cache.name}_run")
+
+    def _fresh(self, total: Value, queries: Sequence[Value], fresh: Sequence[Value]) -> None:
+        """Fold the token of this step into the record of the task that has it."""
+        before = len(self.task.blocks[-1].ops)
+        self._fold(total, queries, fresh, self.position, 1)
+        self._guard(self.task.blocks[-1].ops[before:], self._owner())
+
+    def _fold(
+        self,
+        total: Value,
+        queries: Sequence[Value],
+        cached: Sequence[Value],
+        first: Expr,
+        tokens: int,
+    ) -> None:
+        """Softmax of the scores of ``tokens`` keys from ``first`` on, merged into ``total``;
+        ``cached`` has keys of each product, then values."""
+        write, heads = self.task, self.heads
+        flat = (constant(heads), constant(tokens))
+        scores = write.local("scores", (heads, 1, tokens))
+        *keys, values = cached
+        for number, (query, key) in enumerate(zip(queries, keys, strict=True)):
+            lanes = self._lanes(self.scores.products[number][1])
+            rows = View(query, (), (constant(heads), constant(lanes)))
+            more = bool(number)
+            write.compute(
+                "gemm", View(scores, (), flat), rows, key, accumulate=more, transposed=True
+            )
+        for step in self.scores.steps:
+            step(write, scores)
+        at: dict[str, object] = {
+            "query": self.position, "query_step": 0, "key": first, "key_step": 1,
+        }  # fmt: skip
+        if tokens > 1:
+            write.compute("mask_causal", scores, **at, limit=self.position)
+            self._window(scores, at)
+        record = write.local("record", (heads, self.lanes + 2))
+        sums = View(record, (Whole(), span(0, self.lanes)))
+        weight, most = (View(record, (Whole(), Point(constant(self.lanes + n)))) for n in (0, 1))
+        shares = View(scores, (), flat)
+        write.compute("row_max", most, shares)
+        write.compute("at_least", most, most, value=DType.F32.lowest)
+        write.compute("exp_sub", shares, shares, most)
+        write.compute("row_sum", weight, shares)
+        write.compute("gemm", sums, shares, values, accumulate=False, transposed=False)
+        write.compute("merge_softmax", total, record, count=1)
+
+    def _layers_with_window(self) -> Cond | None:
+        """In which layers attention has a window; None where it has none."""
+        op, layer = self.scores.softmax, self.of.program.layer
+        assert isinstance(op, graph.Softmax)
+        if not op.window:
+            return None
+        if layer is None:
+            return Cond.true()
+        if op.but:
+            return Cond.ne((layer + 1) % op.but, 0)
+        return Cond.eq(layer % op.every, 0) if op.every > 1 else Cond.true()
+
+    def _window(self, scores: Value, at: dict[str, object]) -> None:
+        layers, op = self._layers_with_window(), self.scores.softmax
+        if layers is not None and isinstance(op, graph.Softmax):
+            self.task.compute(
+                "mask_window", scores, window=op.window, **at, limit=self.position + 1
+            )
+            everywhere = None if layers.is_true else layers
+            self._guard(self.task.blocks[-1].ops[-1:], everywhere)
+
+    def _in_window(self, first: Expr) -> Cond | None:
+        """Where some token of the run from ``first`` on is seen."""
+        layers, op = self._layers_with_window(), self.scores.softmax
+        if layers is None or not isinstance(op, graph.Softmax):
+            return None
+        return Cond.gt(first + self.of.tokens, self.position + 1 - op.window) | ~layers
+
+
+def _per_request(cache: Known) -> tuple[str, ...]:
+    """The dims of a cache of one request: tokens, heads if there are any, lanes."""
+    return tuple(d for d in cache.kind.dims if d != "B")

@@ -1,0 +1,269 @@
+"""What a task needs of a value: it is needed from a buffer, streamed, or computed in the task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import NoReturn
+
+from meshc.ir.affine import Expr
+from meshc.ir.batch import POSITION
+from meshc.ir.core import Op
+from meshc.ir.functions import Function
+from meshc.ir.ops import graph
+from meshc.ir.ops import task as tasks
+from meshc.ir.types import BufferType, DType
+from meshc.ir.values import Value
+from meshc.ir.views import Index, Point, View, Whole
+from meshc.passes.task.expand.program import (
+    ROWS,
+    OpenTask,
+    Part,
+    TaskProgram,
+    constant,
+    region,
+    span,
+)
+from meshc.passes.task.expand.values import Known
+from meshc.support.diagnostics import fail
+
+
+def refuse(op: Op, words: str) -> NoReturn:
+    """Fail with ``no-tasks``: what there is no rule for."""
+    fail("no-tasks", f"there are no tasks for {words} ({op.NAME})", op.span)
+
+
+class Demand:
+    """Writes into a task what it needs of values, each once."""
+
+    def __init__(self, program: TaskProgram) -> None:
+        self.program = program
+
+    def whole(self, known: Known) -> Part:
+        """All lanes of a value, of all requests."""
+        return Part(constant(0), self.program.lanes(known.kind))
+
+    def of(self, task: OpenTask, known: Known, part: Part) -> Value:
+        """``part`` of a value in ``task``, ``[requests, lanes]``."""
+        key = (known, part)
+        if known.task is task and known.here is not None and part == task.own:
+            return known.here
+        if key not in task.known:
+            assert len(task.blocks) == 1, "what is needed is written in front of loops"
+            task.known[key] = self._made(task, known, part)
+        return task.known[key]
+
+    def vector(self, task: OpenTask, known: Known, part: Part, dims: Sequence[str]) -> Value:
+        """Lanes of a weight that has no rows, ``[lanes]``, in the order of ``dims``."""
+        key = (known, (Part(part.start, part.count), tuple(dims)))
+        if key not in task.known:
+            if known.weight is None or not {*known.kind.dims} <= {*dims}:
+                fail("no-tasks", f"there are no tasks for %{known.name}, which has no rows")
+            buffer = self.program.vector(known.weight, known.stacked, dims)
+            lead = self.program.at_layer if known.stacked else ()
+            lanes = region(buffer, *lead, part.lanes_of(buffer))
+            task.known[key] = task.add(tasks.Stream([lanes]), known.name)
+        return task.known[key]
+
+    def columns(self, task: OpenTask, known: Known, part: Part, dtype: DType) -> Value:
+        """A part of a value as the left side of products, rounded to ``dtype``."""
+        value = self.of(task, known, part)
+        assert isinstance(value.type, BufferType)
+        if value.type.dtype is dtype:
+            return value
+        key = (known, (part, dtype))
+        if key not in task.known:
+            rounded = task.local(f"{known.name}_columns", _shape(value), dtype)
+            task.compute("copy", rounded, value)
+            task.known[key] = rounded
+        return task.known[key]
+
+    # --- how
+
+    def _made(self, task: OpenTask, known: Known, part: Part) -> Value:
+        if known.stored is not None:
+            lanes = part.of(known.stored.buffer, known.stored.lead)
+            return task.add(tasks.Need([lanes]), known.name)
+        if known.merged is not None:
+            return self._merged(task, known, part)
+        if known.weight is not None:
+            fail("no-tasks", f"there are no tasks for rows of the weight %{known.name}")
+        op = known.later
+        if op is None:
+            fail("no-tasks", f"%{known.name} is needed before the task that gives it has ended")
+        if isinstance(op, graph.RmsNorm):
+            return self._norm(task, known, op, part)
+        if isinstance(op, graph.Centre):
+            return self._centred(task, known, op, part)
+        if isinstance(op, graph.Rope):
+            return self._rope(task, known, op, part)
+        first = self.of(task, known.operands[0], part)
+        return self.pointwise(task, known, op, first, part)
+
+    def pointwise(self, task: OpenTask, known: Known, op: Op, first: Value, part: Part) -> Value:
+        """An op on single elements, of whose first operand the task has ``first``."""
+        result = task.local(known.name, _shape(first))
+        if isinstance(op, graph.Scale):
+            task.compute("scale", result, first, factor=op.factor)
+        elif isinstance(op, Function):
+            kernel = op.NAME.partition(".")[2]
+            task.compute(kernel, result, first, **op.attributes())
+        elif isinstance(op, (graph.Add, graph.Mul)):
+            other = known.operands[1]
+            kernel = "add" if isinstance(op, graph.Add) else "mul"
+            dims = [d for d in known.kind.dims if d not in ROWS]
+            if other.weight is not None:
+                second = self.vector(task, other, part, dims)
+            elif dims == [d for d in other.kind.dims if d not in ROWS]:
+                second = self.of(task, other, part)
+            else:
+                refuse(op, f"%{other.name}, repeated over dims that it lacks")
+            task.compute(kernel, result, first, second)
+        else:
+            refuse(op, "an op of this kind in a decode step")
+        return result
+
+    def _norm(self, task: OpenTask, known: Known, op: graph.RmsNorm, part: Part) -> Value:
+        """RMSNorm over all lanes, or over those of each head."""
+        source, gain = known.operands
+        dims = [d for d in known.kind.dims if d not in ROWS]
+        over = {op.dim, *op.also}
+        width = prod(self.program.source.dims[d] for d in over)
+        if {*dims[len(dims) - len(over) :]} != over or gain.weight is None:
+            refuse(op, "a norm over other dims than the last ones")
+        if width == self.program.lanes(known.kind):
+            return self._norm_of_all(task, known, op, part, width)
+        if part.count % width:
+            return self._slice(task, known, part)
+        rows, heads = part.rows(self.program.requests), part.count // width
+        value = self.of(task, source, part)
+        squares = task.local(f"{known.name}_squares", (rows, heads))
+        result = task.local(known.name, (rows, part.count))
+        shape = (constant(rows), constant(heads), constant(width))
+        task.compute("square_sum", squares, View(value, (), shape))
+        gains = self.vector(task, gain, Part(constant(0), width), dims[len(dims) - len(over) :])
+        made, given = View(result, (), shape), View(value, (), shape)
+        task.compute("rms_scale", made, given, squares, gains, count=width, eps=op.eps)
+        return result
+
+    def _norm_of_all(
+        self, task: OpenTask, known: Known, op: graph.RmsNorm, part: Part, width: int
+    ) -> Value:
+        source, gain = known.operands
+        rows = part.rows(self.program.requests)
+        every = Part(constant(0), width, part.request)
+        value = self.of(task, source, every)
+        key = (("squares", source), every)
+        if key not in task.known:
+            squares = task.local(f"{known.name}_squares", (rows,))
+            task.compute("square_sum", squares, value)
+            task.known[key] = squares
+        lanes = value if part == every else self.of(task, source, part)
+        result = task.local(known.name, (rows, part.count))
+        gains = self.vector(task, gain, part, [d for d in known.kind.dims if d not in ROWS])
+        task.compute("rms_scale", result, lanes, task.known[key], gains, count=width, eps=op.eps)
+        return result
+
+    def _centred(self, task: OpenTask, known: Known, op: graph.Centre, part: Part) -> Value:
+        """A value less the mean of its lanes, by request."""
+        width = self.program.lanes(known.kind)
+        if self.program.source.dims[op.dim] != width:
+            refuse(op, "the mean of some lanes")
+        if part.count != width:
+            return self._slice(task, known, part)
+        value = self.of(task, known.operands[0], part)
+        mean = task.local(f"{known.name}_mean", (part.rows(self.program.requests),))
+        task.compute("row_sum", mean, value)
+        task.compute("scale", mean, mean, factor=-1.0 / width)
+        result = task.local(known.name, _shape(value))
+        by_lane = [View(v, (), (), (1, 0)) for v in (result, value)]
+        task.compute("add", *by_lane, mean)
+        return result
+
+    def _rope(self, task: OpenTask, known: Known, op: graph.Rope, part: Part) -> Value:
+        if not self.turns(op, known, part):
+            return self._slice(task, known, part)
+        return self.turned(task, known, op, self.of(task, known.operands[0], part), part)
+
+    def turns(self, op: graph.Rope, known: Known, part: Part) -> bool:
+        """Whether ``part`` has whole pairs of a rotation, of whole heads or of one."""
+        lanes = self.program.source.dims[op.dim]
+        if op.style != "interleaved" or known.kind.dims[-1:] != (op.dim,):
+            refuse(op, "a rotation of lanes that are no pairs")
+        return part.count % lanes == 0 or (lanes % part.count == 0 and part.count % 2 == 0)
+
+    def turned(
+        self, task: OpenTask, known: Known, op: graph.Rope, value: Value, part: Part
+    ) -> Value:
+        """``value`` with its pairs turned by the position of each request."""
+        lanes = self.program.source.dims[op.dim]
+        heads, own = max(part.count // lanes, 1), min(part.count, lanes)
+        lead = self.program.at_layer if op.but else ()
+        first = constant(0) if own == lanes else (part.start % lanes) // 2
+        table = self.program.frequencies(op)
+        pairs = region(table, *lead, Part(first, own // 2).lanes_of(table))
+        angles = task.add(tasks.Stream([pairs]), f"{known.name}_angles")
+        result = task.local(known.name, _shape(value))
+        shape = (constant(heads), constant(1), constant(own))
+        position = Expr.var(POSITION)
+        if part.request is not None:
+            made, given = View(result, (), shape), View(value, (), shape)
+            task.compute("rope", made, given, angles, position=position, step=1)
+            return result
+        row = (Point(Expr.var("b")),)
+        task.loop("b", constant(self.program.requests), (POSITION,))
+        made, given = View(result, row, shape), View(value, row, shape)
+        task.compute("rope", made, given, angles, position=position, step=1)
+        task.leave()
+        return result
+
+    def _merged(self, task: OpenTask, known: Known, part: Part) -> Value:
+        """Attention of all heads, or of one, from the records of all splits (merge_softmax)."""
+        stored = known.merged
+        assert stored is not None
+        *_, groups, splits, heads, wide = _shape(stored.buffer)
+        rows, lanes = self.program.requests, wide - 2
+        at: tuple[Index, ...] = ()
+        kept: tuple[int, ...] = (groups, heads)
+        if part != self.whole(known):
+            head = _head_of(part, lanes)
+            if head is None or part.request is not None:
+                return self._slice(task, known, part)
+            at, kept = (Point(head // heads), Whole(), Point(head % heads)), ()
+        records = task.add(
+            tasks.Need([region(stored.buffer, *stored.lead, Whole(), *at)]), f"{known.name}_records"
+        )
+        before = (Whole(),) * (2 if kept else 1)
+        total = task.local(f"{known.name}_total", (rows, *kept, wide))
+        task.compute("copy", total, region(records, *before, Point(constant(0))))
+        if splits > 1:
+            task.loop("s", constant(splits - 1))
+            other = region(records, *before, Point(Expr.var("s") + 1))
+            task.compute("merge_softmax", total, other, count=1)
+            task.leave()
+        every = (Whole(),) * (1 + len(kept))
+        result = task.local(known.name, (rows, part.count))
+        made = View(result, (), tuple(map(constant, (rows, *kept, lanes))))
+        weights = region(total, *every, Point(constant(lanes)))
+        task.compute("div", made, region(total, *every, span(0, lanes)), weights)
+        return result
+
+    def _slice(self, task: OpenTask, known: Known, part: Part) -> Value:
+        """A part that is no whole number of heads or pairs: of the value, computed whole."""
+        whole = self.whole(known)
+        assert part != whole
+        value = self.of(task, known, whole)
+        result = task.local(known.name, (part.rows(self.program.requests), part.count))
+        task.compute("copy", result, part.of(value))
+        return result
+
+
+def _head_of(part: Part, lanes: int) -> Expr | None:
+    """Which head of ``lanes`` a part is, if it is one."""
+    head = part.start // lanes
+    return head if part.count == lanes and head * lanes == part.start else None
+
+
+def _shape(value: Value) -> tuple[int, ...]:
+    assert isinstance(value.type, BufferType)
+    return value.type.shape

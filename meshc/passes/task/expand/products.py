@@ -1,0 +1,227 @@
+"""Families of products: a group of rows of a weight, times what all tasks have whole, and what
+follows on the same lanes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from meshc.ir.affine import Expr
+from meshc.ir.core import Block, Op, tensor_type
+from meshc.ir.functions import Function
+from meshc.ir.ops import graph, task
+from meshc.ir.types import BufferType
+from meshc.ir.values import Value
+from meshc.ir.views import Point, View, Whole
+from meshc.passes.task.expand.demand import Demand, refuse
+from meshc.passes.task.expand.program import (
+    ROWS,
+    OpenTask,
+    Part,
+    TaskProgram,
+    constant,
+    region,
+    span,
+)
+from meshc.passes.task.expand.values import Known, Stored
+
+HEAD, GROUP = "h", "g"
+"""The dims that count heads and groups of rows, of those of a head where there are heads."""
+
+POINTWISE = (graph.Scale, graph.Add, graph.Mul, Function)
+
+
+class Products:
+    """Writes families of products, and of what is stored for itself. A task gives as many lanes as
+    the program's rows, those of several weights together."""
+
+    def __init__(self, program: TaskProgram, demand: Demand) -> None:
+        self.program, self.demand = program, demand
+
+    # --- families
+
+    def multiply(
+        self,
+        op: graph.Matmul,
+        left: Known,
+        rights: Sequence[Known],
+        joined: Sequence[Sequence[int]],
+    ) -> list[Known]:
+        """The results of products with weights, in one phase. Of ``joined`` results, which later
+        ops compute with each other lane by lane, a task gives the same lanes."""
+        if op.group:
+            refuse(op, "a product of groups of heads with a weight")
+        phase = self.program.phase("_".join(result.name for result in op.results))
+        found: dict[int, Known] = {}
+        for together in joined:
+            found |= self._family(op, left, rights, together, phase)
+        return [found[n] for n in range(len(rights))]
+
+    def _family(
+        self,
+        op: graph.Matmul,
+        left: Known,
+        rights: Sequence[Known],
+        together: Sequence[int],
+        phase: Block,
+    ) -> dict[int, Known]:
+        kinds = [tensor_type(op.results[n]) for n in together]
+        given, taken = ([d for d in kind.dims if d not in ROWS] for kind in (kinds[0], left.kind))
+        heads = [d for d in taken if d not in op.contract]
+        across, down = taken[len(heads) :], given[len(heads) :]
+        if heads != taken[: len(heads)] or heads != given[: len(heads)] or len(heads) > 1:
+            refuse(op, f"a product that keeps {', '.join(heads)} of its left side, other than rows")
+        name = op.results[together[0]].name
+        opened = self._of_lanes(phase, name, heads, self._extent(down), len(together))
+        width = self._extent(across)
+        columns_of = Part(Expr.var(HEAD) * width if heads else constant(0), width)
+        found = {}
+        for number, kind in zip(together, kinds, strict=True):
+            right = rights[number]
+            assert right.weight is not None
+            if {*right.kind.dims} != {*heads, *down, *across}:
+                refuse(op, f"a product with dims {', '.join(right.kind.dims)} of both sides")
+            columns = self.demand.columns(opened, left, columns_of, right.kind.dtype)
+            weight = self.program.matrix(right.weight, right.stacked, heads, down, across)
+            lead = self.program.at_layer if right.stacked else ()
+            head = [Point(Expr.var(HEAD))] if heads else []
+            rows = span(Expr.var(GROUP) * opened.own.count, opened.own.count)
+            group = region(weight, *lead, *head, rows, Whole())
+            tile = opened.add(task.Stream([group]), right.name)
+            name = op.results[number].name
+            result = opened.local(name, (self.program.requests, opened.own.count))
+            opened.compute("gemm", result, columns, tile, accumulate=False, transposed=True)
+            found[number] = Known(name, kind, task=opened, here=result)
+        return found
+
+    def _extent(self, dims: Sequence[str]) -> int:
+        return prod(self.program.source.dims[d] for d in dims)
+
+    def look_up(self, value: Value) -> Known:
+        """A family that has the rows of an input, group by group."""
+        name, known = value.name, Known(value.name, tensor_type(value))
+        buffer = self.program.rows_in(name, known.kind)
+        opened = self._of_lanes(self.program.phase(name), name, (), self.program.lanes(known.kind))
+        known.task = opened
+        known.here = opened.add(task.Stream([opened.own.of(buffer)]), name)
+        return known
+
+    def _of_lanes(
+        self, phase: Block, name: str, heads: Sequence[str], lanes: int, values: int = 1
+    ) -> OpenTask:
+        """A family in which a task owns some of the ``lanes`` of each head, of so many ``values``;
+        where there are no heads lanes are padded."""
+        most = max(self.program.rows // values, 1)
+        whole = lanes if heads else self.program.rows
+        count = next(r for r in range(min(most, whole), 0, -1) if whole % r == 0)
+        domain = {HEAD: self._extent(heads)} if heads else {}
+        domain[GROUP] = (lanes if heads else self.program.padded(lanes)) // count
+        first = Expr.var(GROUP) * count
+        own = Part(Expr.var(HEAD) * lanes + first if heads else first, count)
+        return self.program.family(phase, name, domain, own)
+
+    # --- what follows
+
+    def follow(self, op: Op, operands: Sequence[Known]) -> Known:
+        """An op on single elements, or a rotation: by the tasks that have its operand, if all else
+        that it takes is there before them, or later, by who needs it."""
+        name, kind = op.results[0].name, tensor_type(op.results[0])
+        made = Known(name, kind, later=op, operands=tuple(operands))
+        opened = [o.task for o in operands if o.task is not None and o.here is not None]
+        if not opened:
+            return made
+        last = max(opened, key=lambda one: one.phase)
+        for other in operands:
+            if other.task is not None and other.task is not last:
+                self.store(other)
+            if other.task is not last and other.phase >= last.phase:
+                for one in operands:
+                    self.store(one)
+                return made
+        if isinstance(op, graph.Rope):
+            (source,) = operands
+            if source.here is None or not self.demand.turns(op, made, last.own):
+                self.store(source)
+                return made
+            made.here = self.demand.turned(last, made, op, source.here, last.own)
+        else:
+            # An op whose operands may change places is written with those that have rows first.
+            if operands[0].task is not last and operands[0].weight is not None:
+                refuse(op, f"the weight {operands[0].name} as the left side")
+            first = self.demand.of(last, operands[0], last.own)
+            made.here = self.demand.pointwise(last, made, op, first, last.own)
+        made.task, made.later = last, None
+        return made
+
+    def wait(self, op: Op, operands: Sequence[Known]) -> Known:
+        """An op that each task computes which needs it; what it takes is stored."""
+        for operand in operands:
+            self.store(operand)
+        return Known(
+            op.results[0].name, tensor_type(op.results[0]), later=op, operands=tuple(operands)
+        )
+
+    # --- stores
+
+    def store(self, known: Known) -> None:
+        """Give a value that a family still has to a buffer, so that later phases can need it."""
+        if known.stored is not None or known.here is None or known.task is None:
+            return
+        lanes = self.program.padded(self.program.lanes(known.kind))
+        buffer = self.program.scratch(known.name, (self.program.requests, lanes))
+        known.stored = Stored(buffer, self.program.at_layer, known.task.phase)
+        self._give(known, known.stored)
+
+    def deliver(self, known: Known, target: Stored) -> None:
+        """Give a value to ``target``, by the family that has it, or by one of its own."""
+        self._have(known)
+        self._give(known, target)
+
+    def deliver_out(self, known: Known) -> None:
+        """Give a value as a result of the program."""
+        opened = self._have(known)
+        buffer = self.program.rows_out(known.name, known.kind)
+        self._give(known, Stored(buffer, (), opened.phase))
+
+    def _have(self, known: Known) -> OpenTask:
+        """The family that has a value; one is opened if there is none."""
+        if known.here is None or known.task is None:
+            phase = self.program.phase(known.name)
+            opened = self._of_lanes(phase, known.name, (), self.program.lanes(known.kind))
+            known.here = self.demand.of(opened, known, opened.own)
+            known.task = opened
+        return known.task
+
+    def _give(self, known: Known, target: Stored) -> None:
+        opened, value = known.task, known.here
+        assert opened is not None and value is not None
+        opened.add(task.Give([opened.own.of(target.buffer, target.lead), View(value)]))
+
+
+def joined_results(op: graph.Matmul, users: dict[Value, list[Op]]) -> list[list[int]]:
+    """The results of a product in groups that ops on single elements bring together."""
+    group = {n: n for n in range(len(op.results))}
+    origin = {value: {n} for n, value in enumerate(op.results)}
+    work = [*op.results]
+    while work:
+        value = work.pop()
+        for user in users.get(value, ()):
+            if not isinstance(user, POINTWISE) or len(user.results) != 1:
+                continue
+            known = origin.setdefault(user.results[0], set())
+            more = origin[value] - known
+            if more:
+                known |= more
+                work.append(user.results[0])
+            kinds = {_lanes_of(op.results[n]) for n in known}
+            if len(known) > 1 and len(kinds) == 1:
+                least = min(group[n] for n in known)
+                joined = {group[n] for n in known}
+                group = {n: least if g in joined else g for n, g in group.items()}
+    return [[n for n in group if group[n] == g] for g in dict.fromkeys(group.values())]
+
+
+def _lanes_of(value: Value) -> object:
+    kind = value.type
+    assert not isinstance(kind, BufferType)
+    return getattr(kind, "dims", None)

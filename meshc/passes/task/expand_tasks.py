@@ -1,0 +1,72 @@
+"""expand-tasks: a decode step as families of tasks that stream their weights and caches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from meshc.ir.module import Module
+from meshc.passes.base import Pass
+from meshc.passes.task.expand.graphs import GraphExpander
+from meshc.support.diagnostics import Diagnostics, fail
+
+
+@dataclass(frozen=True)
+class ExpandTasks(Pass):
+    """Lower the graph of a decode step to the task level: phases of families of tasks.
+
+    A product with a weight becomes a family, of which a task takes ``rows`` rows and all of the
+    left side, and what follows lane by lane; products of one op are one phase. What a task has to
+    have whole (a norm, the attention of all heads) each computes for itself from what earlier
+    phases gave. Attention is a family over requests, key heads and runs of ``tokens`` cached
+    tokens, which are dealt to so many tasks that all cores have one. An op without a rule is
+    ``no-tasks``.
+
+    Before::
+
+        %h = graph.rms_norm %x, %norm {dim = E}
+        %y = graph.matmul %h, %w {contract = [E]}
+
+    After::
+
+        task.phase {name = y} {
+          task.family {name = y, dims = [g], sizes = [3]} {
+            %x_3 = task.need %x_2 : f32[1, 4]
+            %h_squares = task.local : f32[1]
+            tile.square_sum %h_squares, %x_3
+            %h = task.local : f32[1, 4]
+            %norm_1 = task.stream %norm : f32[4]
+            tile.rms_scale %h, %x_3, %h_squares, %norm_1 {count = 4, eps = 1e-05}
+            %w_1 = task.stream %w[2*g +: 2] : f32[2, 4]
+            %y = task.local : f32[1, 2]
+            tile.gemm %y, %h, %w_1 {accumulate = false, transposed = true}
+            task.give %y_1[:, 2*g +: 2], %y
+          }
+        }
+    """
+
+    NAME: ClassVar[str] = "expand-tasks"
+    LEVELS: ClassVar[tuple[str, ...]] = ("graph",)
+    REQUIRES: ClassVar[frozenset[str]] = frozenset({"transpose_free"})
+    ESTABLISHES: ClassVar[frozenset[str]] = frozenset(
+        {"within_bounds", "one_giver", "given_before", "streams_free"}
+    )
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+
+    rows: int = 16
+    tokens: int = 32
+
+    def run(self, module: Module, report: Diagnostics) -> Module:
+        for name, value in (("rows", self.rows), ("tokens", self.tokens)):
+            if value < 1:
+                fail("bad-pass-option", f"expand-tasks: {name} is {value}, but it is at least 1")
+        if module.ranks is not None:
+            fail("no-tasks", "there are no tasks for the graph of a rank")
+        if module.rows is not None and module.dims[module.rows.dim] != 1:
+            fail(
+                "no-tasks",
+                "there are no tasks for prompts; a step of a request reads one token",
+                help="compile with --phase decode",
+            )
+        cores = module.the_device().cores
+        return GraphExpander(module, self.rows, self.tokens, cores).expand()

@@ -1,0 +1,111 @@
+"""Help of a refusal names what was tried, and what cures it."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import meshc.devices
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.driver.remedies import with_help
+from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
+
+TINY = Path(__file__).parents[1] / "data" / "tiny" / "llama-3h1"
+DATA = Path(meshc.devices.__file__).parent / "data"
+
+
+def refused(code, request, cures):
+    """The help of a refusal where requests that are ``cures`` compile; and the requests tried."""
+    tried = []
+
+    def compiles(other):
+        tried.append(other)
+        if not cures(other):
+            raise MeshcError([Diagnostic("error", code, "short")])
+
+    found = with_help(MeshcError([Diagnostic("error", code, "short")]), request, compiles)
+    return found.diagnostics[0], tried
+
+
+@pytest.mark.parametrize("code", ["too-many-routes", "too-many-queues"])
+def test_only_settings_that_cure_it_are_named(code):
+    request = CompileRequest(target="csl", algo=("dispatch=ring",))
+    one, _ = refused(code, request, lambda other: "gemm=cannon" in other.algo)
+    both = "--kv cyclic --algo all_reduce=k_tree:1 --algo gemm=cannon"
+    assert one.help == f"--algo gemm=cannon or {both} takes fewer, and fits"
+    none, tried = refused(code, request, lambda other: False)
+    assert none.help.startswith("tried, and of no help: ") and "--kv cyclic" in none.help
+    assert "leaving out --algo dispatch=ring" in none.help and len(tried) == 5
+    asked = replace(request, kv="shift", algo=("gemm=summa", "all_reduce=ring"))
+    one, tried = refused(code, asked, lambda other: other.kv == "auto")
+    assert one.help == "leaving out --kv shift takes fewer, and fits" and len(tried) == 3
+
+
+def test_gpus_that_have_room_are_named():
+    request = CompileRequest(target="cuda", gpus=2)
+    one, tried = refused("does-not-fit", request, lambda other: other.gpus >= 8)
+    assert one.help.startswith("--gpus 8 fits") and [other.gpus for other in tried] == [4, 8]
+
+
+def test_seventy_billion_weights_want_two_gpus():
+    loaded = load_any("llama-3.3-70b", Diagnostics())
+    with pytest.raises(MeshcError) as caught:
+        compile_loaded(loaded, CompileRequest(target="cuda", device="h200"))
+    (one,) = caught.value.diagnostics
+    assert one.code == "does-not-fit" and one.help.startswith("--gpus 2 fits")
+
+
+def small(folder, **numbers):
+    """A WSE-3 with other ``numbers``."""
+    text = (DATA / "wse3.toml").read_text()
+    for key, value in numbers.items():
+        text, found = re.subn(
+            rf"(?m)^{key} = {{value = [0-9_]+", f"{key} = {{value = {value}", text
+        )
+        assert found == 1
+    (folder / "small.toml").write_text(text)
+    return str(folder / "small.toml")
+
+
+def test_what_is_named_compiles(tmp_path):
+    """Reductions in two phases want more colors than there are."""
+    loaded = load_any(str(TINY), Diagnostics())
+    request = CompileRequest(target="csl", phase="prefill", mesh="4x4", seq=16)
+    request = replace(request, device=small(tmp_path, colors=9), algo=("all_reduce=k_tree:2",))
+    with pytest.raises(MeshcError) as caught:
+        compile_loaded(loaded, request)
+    (one,) = caught.value.diagnostics
+    assert one.code == "too-many-queues"
+    assert one.help == "leaving out --algo all_reduce=k_tree:2 takes fewer, and fits"
+    assert compile_loaded(loaded, replace(request, algo=())).files
+
+
+def test_a_refusal_says_whose_program_it_was():
+    loaded = load_any(str(TINY), Diagnostics())
+    for device, words in (("wse2", "--target csl"), ("h100", "--target cuda")):
+        request = CompileRequest(device=device, mesh="1x1", seq=4096)
+        with pytest.raises(MeshcError) as caught:
+            compile_loaded(loaded, request)
+        one = caught.value.diagnostics[0]
+        assert one.code == "does-not-fit"
+        assert "--target python" in one.notes[-1] and words in one.notes[-1]
+
+
+def test_all_numbers_that_a_compile_misses_are_named_at_once(tmp_path):
+    text = (DATA / "wse3.toml").read_text()
+    names = ("op_cycles", "vector_cycles", "scalar_cycles")
+    for name in names:
+        text, found = re.subn(rf"(?m)^{name} = .*\n", "", text)
+        assert found == 1
+    path = tmp_path / "lacking.toml"
+    path.write_text(text)
+    with pytest.raises(MeshcError) as caught:
+        compile_loaded(
+            load_any(str(TINY), Diagnostics()),
+            CompileRequest(target="csl", device=str(path), mesh="4x4", seq=16),
+        )
+    (one,) = caught.value.diagnostics
+    assert one.code == "device-number" and {note.split(":")[0] for note in one.notes} == {*names}
+    assert all(name in one.message and f"{name} = {{value" in one.help for name in names)
+    assert "lacking" not in one.message and "trial" not in str(one)

@@ -1,0 +1,199 @@
+"""Programs of tasks compute what their graph does, in every order that needs allow."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from random_graphs import random_attention, random_graph
+from reduced import each
+
+import meshc
+from meshc.interp.check import check_outcomes, random_trace, run_trace
+from meshc.interp.sessions import Session
+from meshc.interp.task_orders import Edges, Order
+from meshc.ir.ops import task
+from meshc.support.diagnostics import MeshcError
+
+DATA = Path(__file__).parents[1] / "data"
+FOLDERS = ("tiny", "tiny_cuda", "tiny_dense", "tiny_families", "tiny_scaled")
+MODELS = sorted(path for folder in FOLDERS for path in (DATA / folder).iterdir())
+NAMES = [f"{path.parent.name}/{path.name}" for path in MODELS]
+
+
+def graph_of(model, batch=1, seq=24, dtype="f32"):
+    given = {"phase": "decode", "seq": seq, "device": "h200", "mesh": "1x1", "batch": batch}
+    return meshc.compile(str(model), dtype=dtype, compile_to="graph", **given).modules["decode"]
+
+
+def tasks_of(graph, **options):
+    text = ",".join(f"{name}={value}" for name, value in options.items())
+    passes = meshc.parse_pipeline(f"canonicalize,eliminate-transpose,expand-tasks{{{text}}}")
+    return meshc.PassManager(passes).run(graph)
+
+
+def families(module):
+    return [op.name for op in module.walk() if isinstance(op, task.Family)]
+
+
+def run_in(module, trace, order):
+    """The results of each step, and what the last leaves."""
+    session = Session(module, trace.constant, order=order)
+    return [array for given, scalars in trace.steps for array in session.step(given, scalars)]
+
+
+def check_orders(graph, module, seed, steps=3):
+    """The text order, a random one, and one in which a drawn family runs as early as it may."""
+    trace = random_trace(graph, seed, steps, first=random.Random(seed).randrange(4))
+    wanted = run_trace(graph, trace)
+    drawn = random.Random(seed)
+    for order in (None, Order(seed), Order(seed, drawn.choice(families(module)))):
+        check_outcomes(graph, module, wanted, run_in(module, trace, order))
+
+
+@pytest.mark.parametrize(("name", "number"), each(zip(NAMES, range(99), strict=False), 4))
+def test_models(name, number):
+    """Each model with another grain and batch; in half precision bounds are wide."""
+    batch, rows, tokens = 1 + number % 3, (16, 4, 8)[number % 3], (32, 4, 5, 1)[number % 4]
+    dtype = "f16" if number % 5 == 4 else "f32"
+    graph, before = (graph_of(DATA / name, batch, dtype=dtype) for _ in range(2))
+    check_orders(before, tasks_of(graph, rows=rows, tokens=tokens), number)
+
+
+@pytest.mark.parametrize("seed", each(range(60), 6))
+def test_random_graphs(seed):
+    graph, _ = random_graph(seed)
+    try:
+        module = tasks_of(random_graph(seed)[0], rows=random.Random(seed).choice([1, 2, 8, 16]))
+    except MeshcError as error:
+        assert {d.code for d in error.diagnostics} == {"no-tasks"}
+        return
+    check_orders(graph, module, seed)
+
+
+@pytest.mark.parametrize("seed", each(range(40), 5))
+def test_random_attention(seed):
+    graph, _ = random_attention(seed)
+    drawn = random.Random(seed)
+    rows, tokens = drawn.choice([1, 2, 8, 16]), drawn.choice([1, 2, 3, 8])
+    module = tasks_of(random_attention(seed)[0], rows=rows, tokens=tokens)
+    check_orders(graph, module, seed)
+
+
+def edges_of(module, trace, monkeypatch):
+    """The family of each task, and the tasks whose gifts it needs."""
+    found = []
+    kept = Edges.leave_out
+
+    def watch(self, names, pairs):
+        found.append((names, [set(givers) for givers in self.givers]))
+        kept(self, names, pairs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Edges, "leave_out", watch)
+        run_in(module, trace, Order(0))
+    return found[0]
+
+
+def implied(names, givers, pair):
+    """Whether all that the edges of ``pair`` put in order is in order without them."""
+    left = [{g for g in needs if (names[n], names[g]) != pair} for n, needs in enumerate(givers)]
+    for number, needs in enumerate(givers):
+        behind, work = set(), [number]
+        while work:
+            fresh = left[work.pop()] - behind
+            behind |= fresh
+            work += fresh
+        if not needs <= behind:
+            return False
+    return True
+
+
+def test_every_edge_that_is_left_out_shows(monkeypatch):
+    """Between all families that need each other, but where other needs bring the same order."""
+    name = DATA / "tiny" / "llama-3h1"
+    graph, module = graph_of(name), tasks_of(graph_of(name), rows=8, tokens=4)
+    trace = random_trace(graph, 5, 2)
+    names, givers = edges_of(module, trace, monkeypatch)
+    pairs = {(names[n], names[g]) for n, needs in enumerate(givers) for g in needs}
+    needed = [pair for pair in sorted(pairs) if not implied(names, givers, pair)]
+    assert len(needed) >= 12 and len(pairs) - len(needed) <= 4
+    for pair in needed:
+        with pytest.raises(MeshcError, match="unset memory"):
+            run_in(module, trace, Order(3, pair[0], frozenset({pair})))
+
+
+PLACED = "place-tasks{{blocks={}}},meet,fold-scratch"
+
+
+def placed(module, blocks):
+    return meshc.PassManager(meshc.parse_pipeline(PLACED.format(blocks))).run(module)
+
+
+@pytest.mark.parametrize(("name", "number"), each(zip(NAMES, range(99), strict=False), 6))
+def test_blocks_that_meet(name, number):
+    """Blocks that run ahead as far as meetings let them, over memory that layers share."""
+    blocks, batch = (5, 3, 16, 2)[number % 4], 1 + number % 2
+    graph = graph_of(DATA / name, batch)
+    module = placed(tasks_of(graph_of(DATA / name, batch), rows=8, tokens=4), blocks)
+    assert any(buffer.kept for buffer in module.buffers)
+    trace = random_trace(graph, number, 3)
+    wanted = run_trace(graph, trace)
+    for seed in range(3):
+        check_outcomes(graph, module, wanted, run_in(module, trace, Order(seed, blocks=True)))
+
+
+def test_every_meeting_that_is_left_out_shows():
+    name = DATA / "tiny" / "llama-3h1"
+    graph = graph_of(name)
+    module = placed(tasks_of(graph_of(name), rows=8, tokens=4), 5)
+    trace = random_trace(graph, 5, 2)
+    wanted = run_trace(graph, trace)
+    count = sum(isinstance(op, task.Meet) for op in module.walk())
+    assert count == 6
+    for number in range(count):
+        order = Order(number, blocks=True, passed=frozenset({number}))
+        with pytest.raises(MeshcError, match=r"unset memory|is off by"):
+            check_outcomes(graph, module, wanted, run_in(module, trace, order))
+
+
+def test_tasks_without_a_place():
+    module = tasks_of(graph_of(DATA / "tiny" / "llama-3h1"))
+    trace = random_trace(module, 1, 1)
+    with pytest.raises(MeshcError, match="are not placed as others are"):
+        run_in(module, trace, Order(0, blocks=True))
+
+
+REFUSED = {
+    "tiny_experts/mixtral-5x2": "mixtures of experts",
+    "tiny_gpt_oss/gpt-oss-5x2-yarn": "mixtures of experts",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name):
+    with pytest.raises(MeshcError, match=REFUSED[name]) as caught:
+        tasks_of(graph_of(DATA / name))
+    assert [d.code for d in caught.value.diagnostics] == ["no-tasks"]
+
+
+@pytest.mark.parametrize("option", ["rows=0", "tokens=-1"])
+def test_grains_are_positive(option):
+    with pytest.raises(MeshcError, match="at least 1"):
+        tasks_of(graph_of(DATA / "tiny" / "llama-3h1"), **dict([option.split("=")]))
+
+
+def test_size_does_not_grow_with_layers():
+    graph = meshc.compile(
+        "llama-3-8b",
+        phase="decode",
+        seq=4097,
+        dtype="f16",
+        device="h200",
+        compile_to="graph",
+        mesh="1x1",
+    ).modules["decode"]
+    text = meshc.print_module(tasks_of(graph))
+    assert len(text.splitlines()) < 260
+    assert "sizes = [1, 8, 16]" in text  # 8 key heads, 128 of 132 blocks attend
