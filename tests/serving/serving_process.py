@@ -23,12 +23,12 @@ def endless(folder):
 
 
 class ServingProcess:
-    """A server of a tiny model. ``stop`` ends it and gives its exit code and stderr."""
+    """A server of a tiny model."""
 
-    def __init__(self, *words, model=TINY, port=0):
-        usual = ["--mesh", "2x2", "--batch", "3", "--seq", "200", "--chunk", "16"]
+    def __init__(self, model=TINY, port=0, batch=3, seq=200, finish_s=60):
         command = [sys.executable, "-m", "meshc", "serve", str(model), "--port", str(port)]
-        command += [*usual, *words]
+        command += ["--mesh", "2x2", "--chunk", "16", "--batch", str(batch), "--seq", str(seq)]
+        command += ["--finish-s", str(finish_s)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, **pipes)
         self._complaints = []

@@ -52,8 +52,8 @@ def test_a_signal_does_not_wait_for_half_a_request_and_the_port_is_free_again():
 @pytest.mark.parametrize("signals", [1, 2])
 def test_requests_that_are_cut_are_told_so_and_so_is_the_shell(signals, tmp_path):
     """By time, or by a second signal."""
-    words = ("--seq", "4000", "--batch", "1", "--finish-s", "0" if signals == 1 else "1000")
-    with ServingProcess(*words, model=endless(tmp_path / "endless")) as server:
+    model, finish_s = endless(tmp_path / "endless"), 0 if signals == 1 else 1000
+    with ServingProcess(model, batch=1, seq=4000, finish_s=finish_s) as server:
         running = asked(server, max_tokens=3900, stream=True)
         begin = running.recv(1 << 16)
         assert begin.startswith(b"HTTP/1.1 200")

@@ -138,7 +138,7 @@ class Prober(threading.Thread):
     [(12, 1, 2, 5.0), pytest.param(200, 4, 10, 0.5, marks=pytest.mark.slow)],
 )
 def test_a_storm_passes(model, streams, huge, others, within_s):
-    with ServingProcess("--finish-s", "0", "--seq", "4000", model=model) as server:
+    with ServingProcess(model, seq=4000, finish_s=0) as server:
         clients = Clients(server)
         (alone,) = asyncio.run(clients.storm(1, 0, 0))
         assert len(alone) == MOST

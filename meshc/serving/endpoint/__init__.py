@@ -1,5 +1,6 @@
 """An endpoint for completions, as clients of the OpenAI API know it, in front of a serving loop.
 
-``asked`` reads what a client asks for, ``app`` answers over HTTP (Starlette), ``running`` listens
-on the loopback address (Uvicorn; extra ``serve``).
+``bodies`` reads requests within ``limits``, ``asked`` what they ask for, ``answers`` has it from
+the loop, ``app`` says it over HTTP (Starlette), ``connections`` and ``running`` listen on the
+loopback address (Uvicorn; extra ``serve``).
 """
