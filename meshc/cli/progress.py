@@ -37,6 +37,9 @@ class Progress(Instrument):
     def before(self, step: Pass, module: Module) -> None:
         self.say(f"{phase_of(module)} {step.NAME}".strip())
 
+    def behind(self, work: str) -> None:
+        self.say(f"{work}, which takes a minute or more on large meshes")
+
     def reading(self, name: str) -> None:
         """Called when the weight ``name`` is read."""
         self.say(f"reading {name}")

@@ -137,6 +137,8 @@ def _compiled(
         check_shared_state(modules)
     except MeshcError as error:
         raise InternalError(str(error), "", print_module(modules[phases[-1]])) from error
+    for instrument in instruments:
+        instrument.behind(f"writing {request.target} for {request.mesh} and counting its cycles")
     with _quoting_missed(report):
         files = _files(request, modules, host, loaded, report)
     facts = facts_of(loaded, request, modules, host)

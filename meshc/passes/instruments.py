@@ -13,13 +13,16 @@ from meshc.passes.base import Pass
 
 
 class Instrument:
-    """Base of all instruments; both hooks do nothing."""
+    """Base of all instruments; all hooks do nothing."""
 
     def before(self, step: Pass, module: Module) -> None:
         """Called with the module that ``step`` is about to work on."""
 
     def after(self, step: Pass, module: Module, seconds: float) -> None:
         """Called with what ``step`` left, verified and with its facts, and the time it took."""
+
+    def behind(self, work: str) -> None:
+        """Called with the ``work`` that begins when all passes are done."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.manifest import config_of
 from meshc.driver.models import of_config
 from meshc.frontend.checkpoints import catalogue_config, catalogue_names, model_parameters
+from meshc.passes.instruments import Instrument
 from meshc.support.diagnostics import Diagnostics
 
 ROOT = Path(__file__).parents[2]
@@ -243,3 +244,19 @@ def test_the_activation_of_a_configuration_reaches_its_graph(name):
     graph = of_config(config, None).graph("decode", 64, 1)
     kinds = {op.NAME for op in graph.walk()}
     assert "graph.gelu" in kinds and "graph.silu" not in kinds
+
+
+def test_instruments_are_told_what_comes_behind_the_passes():
+    """Predicting cycles of a large mesh takes longer than all passes."""
+    told = []
+
+    class Told(Instrument):
+        def before(self, step, module):
+            told.append(step.NAME)
+
+        def behind(self, work):
+            told.append(work)
+
+    loaded = load_any(str(ROOT / "examples" / "matmul.mesh"), Diagnostics())
+    compile_loaded(loaded, CompileRequest(target="csl", mesh="4x4"), [Told()])
+    assert told[-1] == "writing csl for 4x4 and counting its cycles" and "plan-memory" in told

@@ -99,8 +99,8 @@ class _Tokenizer:
 
     def continuation(self, prompt: Sequence[int], ids: Sequence[int]) -> str:
         # Some decoders drop the space in front of the first token, so ids alone would lose it.
-        before, whole, alone = self.process.decode([prompt, [*prompt, *ids], ids])
-        return whole[len(before) :] if whole.startswith(before) else alone
+        before, whole = self.process.decode([prompt, [*prompt, *ids]])
+        return whole[len(before) :] if whole.startswith(before) else self.decode(ids)
 
     def control_text(self, token: int) -> str:
         return self.process.special.get(token, "")

@@ -85,6 +85,15 @@ def test_an_expression_that_takes_for_ever_is_refused(tmp_path: Path, small: Non
     assert tokenizer.encode("c") == [2]
 
 
+def test_a_file_that_takes_too_much_is_refused_when_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "MEMORY_BYTES", 128 << 20)
+    words = {f"w{number}": number for number in range(400_000)}
+    model = {"type": "BPE", "vocab": words, "merges": []}
+    diagnosed("tokenizer-costly", lambda: loaded(tmp_path, model=model))
+
+
 def test_a_panic_is_an_error_in_words(tmp_path: Path) -> None:
     tokenizer = loaded(tmp_path, pre_tokenizer=PANICKING)
     (found,) = diagnosed("tokenizer-failed", lambda: tokenizer.encode("ab"))

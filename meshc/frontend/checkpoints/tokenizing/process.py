@@ -147,7 +147,8 @@ class TokenizerProcess:
             }
         )
         if "fault" in answer:
-            self._close()
+            if self._running is not None:
+                self._close()
             self._fail(answer, "", "tokenizer-invalid")
         return answer
 
