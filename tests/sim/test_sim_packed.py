@@ -58,6 +58,10 @@ DEEP = (
         ("const W = union { f: f32, half: [2]u16 }; fn upper(x: f32) u16 { var w: W = undefined;"
          " w.f = x; w.half[0] = 1; w.f *= 1.0; return w.half[1]; }",
          "out[0] = comptime upper(1.0);", 0x3F80),
+        ("const In = packed struct { a: u3, b: u2 }; const U = union { in: In, bits: u16 };"
+         "const Out = packed struct { in: In, rest: u11 };",
+         "var u = U{ .bits = 0xFFFF }; var o = Out{ .in = .{ .a = 0, .b = 0 }, .rest = 0 };"
+         " o.in = u.in; out[0] = @bitcast(u16, o);", 0x1F),
         ("const S = extern struct { a: u16, b: u32 };",
          "var s = S{ .a = 1, .b = 2 }; out[0] = @ptrcast([*]u16, &s)[2];", 2),
     ],

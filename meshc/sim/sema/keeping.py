@@ -138,7 +138,10 @@ class Keeping(Names):
         if not isinstance(kind, Struct):
             return bits_of_scalar(kind, self.code(value), unit)
         if not isinstance(value.v, dict):
-            return bits_of_scalar(unit_of(kind), ir.Load(unit_of(kind), value.v), unit)
+            width = Int(ty.bits_of(kind), False)  # what else stands in its unit is not its own
+            whole = ir.Load(unit_of(kind), value.v)
+            own = whole if width == whole.type else ir.Cast(width, whole)
+            return bits_of_scalar(width, own, unit)
         total: ir.Expr | None = None
         for name, part in value.v.items():
             _, shift = kind.bit_field(name) or (kind, 0)
