@@ -21,7 +21,7 @@ from meshc.support.diagnostics import fail
 _ROW = {"mask_causal": 24, "mask_window": 14}
 """Cycles of the scalar code of a row, and of its first key that is not seen; like those of a row's
 head, measured on the simulator."""
-_HEAD = 20
+_HEAD = 19
 """Cycles of the loop around a head, and of its descriptor."""
 _FARTHEST = 2**15 - 1
 """How far apart two positions are at most."""
