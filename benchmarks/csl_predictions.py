@@ -142,7 +142,8 @@ def predicted(kind: str, algo: str, question: Question, commands: str) -> float:
     """Cycles of the prediction alone, where it can be had alone."""
     if kind == "shift":
         return measure(kind, algo, question, commands).predicted
-    return float(csl.needs(tile_module(question, kind, algo), question.device).cycles or 0)
+    module = PassManager(resource_passes()).run(tile_module(question, kind, algo))
+    return float(csl.needs(module, question.device).cycles or 0)
 
 
 def drawn(seed: int, count: int) -> list[tuple[str, str, Question]]:

@@ -27,7 +27,13 @@ fn run() void {{
   else if (x < {last}) {{ @fadds(to, in, mem, .{{ .async = true }}); sys.unblock_cmd_stream(); }}
   else {{ @fadds(mem, in, mem, .{{ .async = true, .activate = end_id }}); }}
 }}
-comptime {{ @bind_local_task(end, end_id); }}
+comptime {{
+  @bind_local_task(end, end_id);
+  if (@is_arch("wse3")) {{
+    if (x < {last}) {{ @initialize_queue(out_queue, .{{ .color = onto }}); }}
+    if (x > 0) {{ @initialize_queue(in_queue, .{{ .color = from }}); }}
+  }}
+}}
 """
 ALONG = """
     const odd = x & 1 == 1;
@@ -40,28 +46,70 @@ ALONG = """
 """
 
 
-def chain(pes: int, n: int) -> int:
+def chain(pes: int, n: int, arch: str) -> int:
     """Cycles until the last of ``pes`` PEs has added its ``n`` f32 to those that came by."""
     routes = ALONG.replace("WIDTH", str(pes))
-    runtime = launched(CHAIN.format(n=n, last=pes - 1), "wse2", pes, routes)
+    runtime = launched(CHAIN.format(n=n, last=pes - 1), arch, pes, routes)
     return int(runtime.ready.pes[pes - 1, 0].busy_until)
 
 
-def relay() -> float:
+def relay(arch: str) -> float:
     """Cycles that one more PE adds to a pipelined chain."""
-    return (chain(14, 64) - chain(4, 64)) / 10
+    return (chain(14, 64, arch) - chain(4, 64, arch)) / 10
 
 
 def stream() -> float:
     """Cycles that one more element adds to a pipelined chain."""
-    return (chain(4, 264) - chain(4, 64)) / 200
+    return (chain(4, 264, "wse2") - chain(4, 64, "wse2")) / 200
+
+
+LOADED = """
+const times = @import_module("<debug>", .{{ .key = "times", .buffer_size = 100 }});
+const sum_id = @get_local_task_id(10);
+var mine = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{n}}} -> data[i] }});
+var theirs = in;
+const mine_dsr = @get_dsr(dsr_src0, 1); const their_dsr = @get_dsr(dsr_src1, 1);
+task sum() void {{
+  if (x == 0) {{ time.get_timestamp(&t0); }}
+  times.trace_timestamp();
+  if (x > 0) {{ @load_to_dsr(mine_dsr, mine); @load_to_dsr(their_dsr, theirs); }}
+  if (x == 0) {{ @fmovs(to, mem); }}
+  else if (x < {last}) {{ @fadds(to, mine_dsr, their_dsr); }}
+  else {{
+    @fadds(mem, mine_dsr, their_dsr);
+    time.get_timestamp(&t1);
+    out[0] = @as(u32, t1[0]) | @as(u32, t1[1]) << 16;
+  }}
+  sys.unblock_cmd_stream();
+}}
+fn run() void {{ time.enable_tsc(); @activate(sum_id); }}
+comptime {{
+  @bind_local_task(sum, sum_id);
+  @initialize_queue(in_queue, .{{ .color = from }});
+  if (@is_arch("wse3")) {{ @initialize_queue(out_queue, .{{ .color = onto }}); }}
+}}
+"""
+
+
+def loaded_chain(arch: str) -> float:
+    """Cycles of a chain of 15 PEs with 128 f32, whose registers are loaded first and whose
+    beginning is traced, from the last PE's start of its task to its end."""
+    n, pes = 128, 15
+    head, _, _ = CHAIN.format(n=n, last=pes - 1).partition("const end_id")
+    text = head + LOADED.format(n=n, last=pes - 1)
+    runtime = launched(text, arch, pes, ALONG.replace("WIDTH", str(pes)))
+    words = np.zeros(1, np.uint32)
+    runtime.d2h(words, "out", (pes - 1, 0, 1, 1), 1, 0, 0)
+    started = min(int(pe.busy_until) for pe in runtime.ready.pes.values())
+    return float(words[0]) - (started - int(runtime.ready.pes[0, 0].cycles_busy))
 
 
 PRINTING = """
 const prt = @import_module("<simprint>");
 const place = @import_module("<layout>");
 const c = @get_color(3);
-const out_queue = @get_output_queue(2); const last_id = @get_local_task_id(8);
+const out_queue = @get_output_queue(2); const in_queue = @get_input_queue(3);
+const last_id = @get_local_task_id(8);
 var data = @zeros([5]u32); var kept = @zeros([5]u32);
 var total: u32 = 0; var seen: u16 = 0;
 const mem = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{5} -> data[i] });
@@ -84,7 +132,11 @@ fn run() void {
 }
 comptime {
   @bind_local_task(last, last_id);
-  if (x > 0) { @bind_data_task(take, @get_data_task_id(c)); }
+  if (x == 0) { @initialize_queue(out_queue, .{ .color = c }); }
+  else {
+    @initialize_queue(in_queue, .{ .color = c });
+    @bind_data_task(take, @get_data_task_id(in_queue));
+  }
 }
 """
 BROADCAST = """
@@ -99,12 +151,19 @@ BROADCAST = """
 
 @cache
 def printed() -> dict[str, list[int]]:
-    """Cycles of the lines of a sender and of a receiver beside it, which prints in data tasks."""
-    log = launched(PRINTING, "wse2", 4, BROADCAST).ready.print_log
+    """Cycles of the lines of a sender and of receivers, which print in data tasks."""
+    runtime = launched(PRINTING, "wse3", 4, BROADCAST)
+    runtime.ready.run_to_rest()
+    log = runtime.ready.print_log
     return {
         who: [int(line[1:].split()[0]) for line in log if who in line]
-        for who in ("sender", "(1, 0)")
+        for who in ("sender", "(1, 0)", "(3, 0)")
     }
+
+
+def farther() -> float:
+    """Cycles that one PE of distance more adds to a receiver's first line."""
+    return (printed()["(3, 0)"][0] - printed()["(1, 0)"][0]) / 2
 
 
 def around_a_send() -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 from meshc.sim.compiler import compile_program
 from meshc.sim.host.runtime import OPTIONS, Runtime
 from meshc.sim.storage import save_program
+from meshc.sim.timing import MACHINE
 
 LAYOUT = """
 const memcpy = @import_module("<memcpy/get_params>", .{ .width = WIDTH, .height = 1 });
@@ -50,6 +52,16 @@ def launched(
     runtime.launch("run", ())
     runtime._settle()
     return runtime
+
+
+def on_the_machine(simulate: Callable[[], float]) -> float:
+    """What ``simulate`` gives with the timing model of the machine."""
+    before = OPTIONS[0]
+    OPTIONS[0] = replace(before, timing=MACHINE)
+    try:
+        return simulate()
+    finally:
+        OPTIONS[0] = before
 
 
 def interval(body: str, head: str = "", arch: str = "wse2") -> float:
@@ -136,6 +148,33 @@ def scalar_loop() -> float:
     return (interval(body, SPARSE) - interval("", SPARSE)) / 32
 
 
+NONZEROS = """
+var value = @zeros([64]f32); var row = @zeros([64]i32); var column = @zeros([64]i32);
+var b = @zeros([288]f32); var c = @zeros([288]f32);
+const b_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{36} -> b[i] });
+const c_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{36} -> c[i] });
+const c_dsr = @get_dsr(dsr_src0, 1); const b_dsr = @get_dsr(dsr_src1, 1);
+comptime { @load_to_dsr(c_dsr, c_dsd); @load_to_dsr(b_dsr, b_dsd); }
+"""
+
+
+def nonzero() -> float:
+    """Per nonzero of a sparse product by coordinates, with rows of 36."""
+    body = """
+  for (@range(i16, 64)) |i| {
+    @set_dsr_base_addr(b_dsr, &b[36 * column[i]]);
+    @set_dsr_base_addr(c_dsr, &c[36 * row[i]]);
+    @fmacs(c_dsr, c_dsr, b_dsr, value[i]);
+  }"""
+    return interval(body, NONZEROS) / 64
+
+
+def one(call: str, kind: str, n: int) -> float:
+    """Cycles between two stamps around an operation on descriptors without registers."""
+    head = LANES.replace("SIZE", str(n + 8)).replace("KIND", kind)
+    return interval(call + ";", head.replace("N}", f"{n}}}").replace("STEP", "1"))
+
+
 def descriptors_per_iteration() -> float:
     """Cycles more per iteration when two descriptors are built instead of two bases written."""
     loop = "var i: i16 = 0; while (i < 32) : (i += 1) { const j = i & 1; BODY }"
@@ -204,7 +243,8 @@ def data_task() -> float:
 def to_integer() -> float:
     """A conversion of an f32 variable to i16, with its load and store."""
     head = "var f: f32 = 3.5; var i: i16 = 0;"
-    return (interval("i = @as(i16, f);" * 8, head) - interval("", head)) / 8
+    body = "".join(f"i = @as(i16, f + {n}.0);" for n in range(8))
+    return (interval(body, head) - interval("", head)) / 8 - 1  # the sum
 
 
 def division() -> float:
@@ -214,9 +254,9 @@ def division() -> float:
 
 
 def register_load() -> float:
-    """One more register loaded at run time in front of a multiplication."""
-    head, call = vectors(64, 1), "@fmuls(dst, s0, s1);"
-    return interval("@load_to_dsr(s1, b_dsd);" + call, head) - interval(call, head)
+    """One more register loaded from a descriptor variable in front of a multiplication."""
+    head, call = vectors(64, 1) + "var b_now = b_dsd;", "@fmuls(dst, s0, s1);"
+    return interval("@load_to_dsr(s1, b_now);" + call, head) - interval(call, head)
 
 
 def traced_time() -> float:

@@ -99,6 +99,8 @@ CSL = (
     _count("runtime_bytes", "bytes", "code of the host's copies and launches on a core", 0, 10**9),
     Key("statement_bytes", "number", "bytes/statement", "code of a statement in CSL", 0, 1024),
     Key("code_margin", "number", "of the estimate", "what estimates of code may be off by", 0, 10),
+    _cycles("task_cycles", "picking and starting a local task"),
+    _cycles("register_load_cycles", "a register loaded from a descriptor made at run time"),
     _rate("convert_lanes_per_cycle", "operations/cycle", "f16 to f32 and back; shifts of words"),
     _rate("integer_lanes_per_cycle", "operations/cycle", "16-bit integers to floats"),
 )

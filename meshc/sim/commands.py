@@ -12,6 +12,7 @@ from typing import Any
 from meshc.sim.commands_folder import own_bin
 from meshc.sim.machine.options import BACKENDS, MAX_CYCLES, MOST_THREADS_BY_DEFAULT
 from meshc.sim.suite import LOOKED_FOR, SuiteResult, as_json, find_commands, run_one, table_line
+from meshc.sim.timing import DEFAULT, MODELS
 
 _MAX_CYCLES_HELP = f"how long the host waits for a program (default: {MAX_CYCLES:,})"
 _CORES = f"one for each core, up to {MOST_THREADS_BY_DEFAULT}"
@@ -41,6 +42,7 @@ def _add_machine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="remarks of the machine are errors")
     parser.add_argument("--strict-queues", action="store_true", help="queues of the real depth")
     parser.add_argument("--backend", choices=BACKENDS, help="the machine to run on")
+    parser.add_argument("--timing", choices=MODELS, help=f"whose cycles (default: {DEFAULT})")
     parser.add_argument("--max-cycles", metavar="N", help=_MAX_CYCLES_HELP)
     parser.add_argument(
         "--threads", metavar="N", help=f"threads of the C machine (default: {_CORES})"
@@ -77,7 +79,8 @@ def cs_python_options(args: argparse.Namespace) -> list[str]:
     cycles = ["--max-cycles", args.max_cycles] if args.max_cycles else []
     threads = ["--threads", args.threads] if args.threads else []
     queues = ["--strict-queues"] if args.strict_queues else []
-    return backend + strict + cycles + threads + queues
+    timing = ["--timing", args.timing] if args.timing else []
+    return backend + strict + cycles + threads + queues + timing
 
 
 def _suite(args: argparse.Namespace) -> int:

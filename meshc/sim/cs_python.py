@@ -14,7 +14,7 @@ from meshc.sim.host.numpy_changes import shift_remark
 from meshc.sim.host.progress import Progress
 from meshc.sim.host.runtime import OPTIONS
 from meshc.sim.machine.options import MAX_CYCLES, Options
-from meshc.sim.machines import backend_of, threads_of
+from meshc.sim.machines import backend_of, threads_of, timing_of
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
 STAND_IN = Path(__file__).parent / "stand_in"
@@ -28,7 +28,7 @@ def take_options(args: list[str]) -> Options:
         if name in ("--strict", "--strict-queues"):
             flags.add(name)
         elif name in ("--cycles", "--trace", "--report", "--backend", "--max-cycles",
-                      "--threads") and args:  # fmt: skip
+                      "--threads", "--timing") and args:  # fmt: skip
             files[name] = args.pop(0)
         else:
             fail("csl-usage", f"cs_python has no option '{name}'")
@@ -41,9 +41,11 @@ def take_options(args: list[str]) -> Options:
         backend=files.get("--backend"),
         max_cycles=_positive("--max-cycles", files.get("--max-cycles")) or MAX_CYCLES,
         threads=_positive("--threads", files.get("--threads")),
+        timing=files.get("--timing"),
     )
     backend_of(options)
     threads_of(options)
+    timing_of(options)
     return options
 
 
@@ -67,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args:
         print(
             "usage: cs_python [--backend auto|python|c] [--strict] [--strict-queues] "
-            "[--max-cycles N] [--threads N] [--trace FILE] [--report DIR] SCRIPT [ARGUMENT...]",
+            "[--timing MODEL] [--max-cycles N] [--threads N] [--trace FILE] [--report DIR] SCRIPT "
+            "[ARGUMENT...]",
             file=sys.stderr,
         )
         return 2

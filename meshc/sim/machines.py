@@ -11,11 +11,13 @@ from meshc.sim.cgen.machine import CMachine
 from meshc.sim.machine.machine import Machine
 from meshc.sim.machine.options import BACKENDS, MOST_THREADS_BY_DEFAULT, Options
 from meshc.sim.program import Program
+from meshc.sim.timing import DEFAULT, MODELS
 from meshc.support.diagnostics import Diagnostic, fail
 from meshc.support.native import BuildError
 
 VARIABLE = "MESHC_SIM_BACKEND"
 THREADS = "MESHC_SIM_THREADS"
+TIMING = "MESHC_SIM_TIMING"
 
 
 def backend_of(options: Options) -> str:
@@ -23,6 +25,15 @@ def backend_of(options: Options) -> str:
     wanted = options.backend or os.environ.get(VARIABLE) or "auto"
     if wanted not in BACKENDS:
         fail("csl-usage", f"there is no back end '{wanted}': choose auto, python or c")
+    return wanted
+
+
+def timing_of(options: Options) -> str:
+    """The timing model: of the options, else of the environment, else the default one. Raises
+    ``csl-usage``."""
+    wanted = options.timing or os.environ.get(TIMING) or DEFAULT
+    if wanted not in MODELS:
+        fail("csl-usage", f"there is no timing model '{wanted}': choose {' or '.join(MODELS)}")
     return wanted
 
 
@@ -44,6 +55,7 @@ def _cores() -> int:
 def make_machine(program: Program, options: Options) -> Machine | CMachine:
     """A machine for a program; ``auto`` takes C when it can. Raises MeshcError."""
     wanted = backend_of(options)
+    options = replace(options, timing=timing_of(options))
     if wanted == "python":
         return Machine(program, options)
     options = replace(options, threads=threads_of(options))

@@ -1,4 +1,4 @@
-"""Cycles of scalar code, the table ``scalar`` of ``machine/costs.toml``; both back ends count them.
+"""Cycles of scalar code, the table ``scalar`` of a timing model; both back ends count them.
 
 Which instructions the vendor's compiler emits is not public, so costs belong to what stands in the
 lowered form: operations, loads, calls.
@@ -6,12 +6,16 @@ lowered form: operations, loads, calls.
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
-from importlib import resources
+from functools import cache
+from itertools import islice
 
-from meshc.sim import ir
+from meshc.sim import ir, timing
+from meshc.sim.control_flow import statements
 from meshc.sim.sema import types as ty
+
+SHORT = 12
+"""Statements of a function that the vendor's compiler writes in the place of a call (inferred)."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +35,13 @@ class ScalarCosts:
     call: int
     effect: int
     register_base: int
+    load_constant: int
+    load_variable: int
     timestamp: int
     trace_timestamp: int
     descriptor: int
+    grid_descriptor: int
+    scalar: int
 
     def binary(self, node: ir.Bin) -> int:
         """One operation on two numbers."""
@@ -43,8 +51,11 @@ class ScalarCosts:
             return self.divide
         if not isinstance(node.type, ty.Int) or node.type.bits <= 16:
             return self.operation
-        known = isinstance(node.left, ir.Const) or isinstance(node.right, ir.Const)
-        return self.wide_product if node.op == "*" and not known else self.operation
+        if node.op != "*":
+            return self.operation
+        factors = [side.value for side in (node.left, node.right) if isinstance(side, ir.Const)]
+        shifts = min((2 * int(factor).bit_count() - 1 for factor in factors), default=64)
+        return min(self.wide_product, max(shifts, 1) * self.operation)
 
     def conversion(self, have: ty.Type, want: ty.Type) -> int:
         """A change of type that keeps the value."""
@@ -58,8 +69,17 @@ class ScalarCosts:
         return self.rebase if name == "set_base" else self.routine
 
     def operand(self, node: ir.Expr) -> int:
-        """An operand of a vector operation: a descriptor made at run time goes to a register."""
-        return self.descriptor if node.type in ty.DSDS and not isinstance(node, ir.Const) else 0
+        """An operand of a vector operation: a descriptor is brought to a register, a number too;
+        what is there already costs nothing."""
+        if node.type in ty.DSRS:
+            return 0
+        if node.type == ty.MEM4D:
+            return self.grid_descriptor
+        return self.descriptor if node.type in ty.DSDS else self.scalar
+
+    def load(self, node: ir.Expr) -> int:
+        """A register loaded with a descriptor."""
+        return self.load_constant if isinstance(node, ir.Const) else self.load_variable
 
     def copy(self, size: int) -> int:
         """A copy of ``size`` bytes."""
@@ -75,14 +95,15 @@ class ScalarCosts:
         return known.get(name, self.effect)
 
     def of_call(self, callee: ir.Function | None) -> int:
-        """A call; one of a function that only passes an effect on is written in its place."""
-        body = callee.body if callee is not None else []
-        return 0 if len(body) == 1 and isinstance(body[0], ir.Effect) else self.call
+        """A call; a short function is written in its place."""
+        if callee is None:
+            return self.call
+        found = list(islice(statements(callee.body), SHORT + 1))
+        loops = any(isinstance(stmt, ir.Loop) and not stmt.once for stmt in found)
+        return self.call if len(found) > SHORT or loops else 0
 
 
-def _read() -> ScalarCosts:
-    path = resources.files("meshc.sim.machine") / "costs.toml"
-    return ScalarCosts(**tomllib.loads(path.read_text(encoding="utf-8"))["scalar"])
-
-
-SCALAR = _read()
+@cache
+def scalar_costs(arch: str, model: str = timing.DEFAULT) -> ScalarCosts:
+    """The costs of scalar code on ``wse2`` or ``wse3``."""
+    return ScalarCosts(**timing.numbers(model, arch, "scalar"))

@@ -41,6 +41,7 @@ from meshc.sim.machine.costs import costs_of
 from meshc.sim.machine.machine import Machine
 from meshc.sim.machine.options import Options
 from meshc.sim.numbers import float_bits, float_div, float_from_bits, float_to_int
+from meshc.sim.scalar_costs import scalar_costs
 from meshc.sim.sema.types import BF16, F16, Int
 from meshc.sim.storage import load_program
 from meshc.sim.vector_ops import OPS
@@ -191,7 +192,7 @@ def test_classes_that_differ_in_a_number_share_code(tmp_path: Path) -> None:
     program = Run(tmp_path, {"layout.csl": layout, "pe.csl": PE_HEAD + NUMBERED}, "wse2")
     program.launch("run")
     assert [int(program.read("out", 1, "i2", x=x)[0]) for x in range(4)] == [0, 3, 6, 9]
-    groups = emit(load_program(tmp_path).classes, set(OPS))
+    groups = emit(load_program(tmp_path).classes, scalar_costs("wse2"), set(OPS))
     assert [len(g.members) for g in groups] == [4]
 
 
@@ -215,13 +216,16 @@ def test_classes_that_differ_in_a_statement_share_code(tmp_path: Path) -> None:
     found = [[float(v) for v in program.read("out", 4, np.float32, x=x)] for x in range(4)]
     assert found[0] == found[3] == [9.5] * 4
     assert found[1:3] == [[2.5, 3.5, 4.5, 5.5], [1.5, 4.5, 9.5, 16.5]]
-    (group,) = emit(load_program(tmp_path).classes, set(OPS))
+    (group,) = emit(load_program(tmp_path).classes, scalar_costs("wse2"), set(OPS))
     assert len(group.members) == len(load_program(tmp_path).classes) > 2
 
 
 def test_text_is_deterministic(tmp_path: Path) -> None:
     single(tmp_path, LOOP, run="fn()void")
-    texts = [emit(load_program(tmp_path).classes, set(OPS))[0].text for _ in range(2)]
+    texts = [
+        emit(load_program(tmp_path).classes, scalar_costs("wse2"), set(OPS))[0].text
+        for _ in range(2)
+    ]
     assert texts[0] == texts[1] and str(tmp_path) not in texts[0]
 
 
@@ -419,7 +423,7 @@ def test_functions_too_long_to_optimise(tmp_path: Path, kind: str, times: int) -
     program = single(tmp_path, text, out="[*]u16", run="fn()void")
     program.launch("run")
     assert list(program.read("out", 4, np.uint16)) == [times // 4] * 4
-    (group,) = emit(load_program(tmp_path).classes, set(OPS))
+    (group,) = emit(load_program(tmp_path).classes, scalar_costs("wse2"), set(OPS))
     assert group.text.count("LONG ") == (times > 1000)
 
 

@@ -13,5 +13,5 @@ IN_CI = [row for row in ROWS if not row.name.startswith(OTHER_SIZES)]
 
 @pytest.mark.parametrize("row", only(ROWS, *IN_CI), ids=lambda row: row.name)
 def test_row(row: Row) -> None:
-    """Vector code and the fabric within 5 %, scalar code and tasks within 20 %."""
-    assert abs(result_of(row).error) <= (0.2 if row in TASKS else 0.05)
+    """Vector code and the fabric within 5 %, scalar code and tasks within 15 %."""
+    assert abs(result_of(row).error) <= (0.15 if row in TASKS else 0.05)

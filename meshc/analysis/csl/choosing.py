@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from meshc.analysis.csl.costs import LOOP, SETUP, Costs
+from meshc.analysis.csl.costs import LOOP, Costs, walked
 from meshc.analysis.csl.windows import Window
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -90,12 +90,12 @@ def top_k_cycles(op: Compute, windows: list[Window], costs: Costs) -> int:
 
 def _around(costs: Costs, dtype: DType, said: Choosing) -> int:
     """Cycles of a row's candidates, of zeros for the gates, and of their division by a sum."""
-    cleared = SETUP + costs.vector("add", dtype, said.lanes, ())
+    cleared = walked(1, 1) + costs.vector("add", dtype, said.lanes, ())
     found = cleared + _copied(costs, dtype, said.lanes)
     if said.biased and dtype.half:
         found += cleared
     if said.normalised:
-        found += _NORMALISED + SETUP + costs.vector("mul", DType.F32, said.lanes, ())
+        found += _NORMALISED + walked(2, 1) + costs.vector("mul", DType.F32, said.lanes, ())
         found += 2 * dtype.half * _copied(costs, dtype, said.lanes)
     return found
 
@@ -104,7 +104,7 @@ def _groups_left(costs: Costs, said: Choosing) -> int:
     """Cycles of leaving out the groups of a row that are not kept."""
     if said.groups == 1:
         return 0
-    most = SETUP + _most(costs, said.group)
+    most = walked(2, 1) + _most(costs, said.group)
     if said.best > 1:
         spare = _copied(costs, DType.F32, said.group)
         most = spare + said.best * (_picked(costs, said.group) + LOOP)
@@ -116,7 +116,7 @@ def _groups_left(costs: Costs, said: Choosing) -> int:
 def _picked(costs: Costs, lanes: int) -> int:
     """Cycles of taking the largest of so many elements."""
     search = search_cycles(lanes, lambda half: _most(costs, half))
-    return SETUP + _most(costs, lanes) + search + _PICKED
+    return walked(2, 1) + _most(costs, lanes) + search + _PICKED
 
 
 def _most(costs: Costs, lanes: int) -> int:
@@ -127,5 +127,5 @@ def _most(costs: Costs, lanes: int) -> int:
 def _copied(costs: Costs, dtype: DType, lanes: int) -> int:
     """Cycles of f32 copied, or made of what has the type ``dtype``, or such made of them."""
     if dtype.half:
-        return SETUP + _most(costs, lanes)
-    return SETUP + costs.vector("add", dtype, lanes, ())
+        return walked(2) + _most(costs, lanes)
+    return walked(2) + costs.vector("add", dtype, lanes, ())

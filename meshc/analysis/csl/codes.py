@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from meshc.analysis.csl.costs import BANKS, SETUP, Costs
+from meshc.analysis.csl.costs import BANKS, Costs, rows_of_grids, setup
 from meshc.analysis.csl.windows import Dim, Window, dense, window
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
@@ -53,11 +53,13 @@ class Step:
 
     def cycles(self, costs: Costs) -> int:
         """Predicted cycles in vector steps, the set-up apart."""
-        count = self.to.size
+        count, rows = self.to.size, rows_of_grids(self.operands)
         if self.kind in ("mul", "add"):
             sources = [one for one in self.operands[1:] if isinstance(one, Window)]
-            return costs.vector(self.kind, self.to.dtype, count, ()) + costs.meetings(sources)
-        return -(-count // costs.lanes_of_codes(self.kind))
+            steps = costs.vector(self.kind, self.to.dtype, count, (), rows)
+            return steps + costs.meetings(sources)
+        lanes = costs.lanes_of_codes(self.kind)
+        return rows + -(-count // (max(1, lanes // 2) if rows else lanes))
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class Decoding:
     def cycles(self, costs: Costs) -> int:
         """Predicted cycles of all operations, set-ups included and scalar code apart."""
         steps = [*self.before(), *self.parts * self.of_part(self.numbers, "0")]
-        return sum(SETUP + step.cycles(costs) for step in steps)
+        return sum(setup(step.operands) + step.cycles(costs) for step in steps)
 
     def vector_steps(self, costs: Costs) -> int:
         """The cycles among them in which transfers of the core stand still."""

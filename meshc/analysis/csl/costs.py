@@ -13,21 +13,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import gcd
 
-from meshc.analysis.csl.windows import Window
+from meshc.analysis.csl.windows import Window, has_one_dim
 from meshc.devices import Device
 from meshc.ir.types import DType
 
-CALL = 6  # one call of a mapped function and the set-up of its operation
-SETUP = 5  # an operation on memory
-LOAD = 28  # a register loaded at run time
-DESCRIPTOR = 1  # an operand whose descriptor was made at run time
-LENGTH = 4 + DESCRIPTOR  # a descriptor whose length is set at run time
-JOIN = 10  # a task that joins two ends: started, blocked again, a signal
-FABRIC = 2  # set-up of an operation with a fabric operand
-RAMP = 2  # between a PE and its router
-HOP = 1  # from router to router
+START = 1  # an operation, its operands in registers
+DESCRIPTOR = 2  # an operand named by a descriptor and no register
+GRID = 4  # the same, of several dims
+NUMBER = 1  # an operand that is a number
+CALL = 1 + START + NUMBER  # one call of a mapped function, whose operation is on registers
+CONSTANT = 2  # a register loaded from a constant descriptor
+WRITTEN = 7  # from a register written to an operation that names it
+LENGTH = 4  # a descriptor whose length is set at run time
+JOIN = 4  # a task that joins two ends, once it runs: blocked again, a signal
+FABRIC = START  # set-up of an operation with a fabric operand
 RELAY = 1  # from a wavelet's arrival to the sum's departure
-RESUME = 12  # the task that goes on: started, blocked again, a call
+RESUME = 6  # the task that goes on, once it runs: blocked again, a call
 LOOP = 5  # scalar code around one pass of a loop
 LOOP_OF_CASES = 7  # the same where the pass suspends, the choice of the next case apart
 FRAME = 5  # between the time stamps: reading the counter, and the call of the program
@@ -44,13 +45,37 @@ class Costs:
     device: Device
     late: Mapping[str, int] = field(default_factory=dict)
 
-    def vector(self, kind: str, dtype: DType, extent: int, strides: tuple[int, ...]) -> int:
+    @property
+    def task(self) -> int:
+        """Picking and starting a local task."""
+        return int(self.device.real("task_cycles"))
+
+    @property
+    def load(self) -> int:
+        """A register loaded from a descriptor that is made at run time."""
+        return int(self.device.real("register_load_cycles"))
+
+    @property
+    def hop(self) -> int:
+        """From router to router."""
+        return int(self.device.link.hop_cycles)
+
+    @property
+    def ramp(self) -> int:
+        """Between a core and its router, what a relay takes less its hop and its sum."""
+        return int((self.device.link.relay_cycles or 0) - self.hop - RELAY) // 2
+
+    def vector(
+        self, kind: str, dtype: DType, extent: int, strides: tuple[int, ...], rows: int = 0
+    ) -> int:
         """``extent`` elements, set-up apart, of a ``mac``, ``mixed``, ``mul``, ``add`` or
-        ``convert``. Maxima of f32 count as conversions, of which a cycle takes one (on some devices
-        more)."""
+        ``convert``; an operand of several dims has ``rows``. Maxima of f32 count as conversions, of
+        which a cycle takes one (on some devices more)."""
         lanes = self._lanes(kind, str(dtype))
         for stride in strides:
             lanes = min(lanes, stride_lanes(stride, lanes))
+        if rows:
+            return rows + -(-extent // max(1, lanes // 2))
         steps = -(-extent // lanes)
         return steps + writes(extent, strides) if (kind, dtype) == ("mac", DType.F32) else steps
 
@@ -97,6 +122,26 @@ class Costs:
         if kind == "add":
             return int(self.device.lanes(dtype))
         return int(self.device.macs("f16" if kind == "mixed" else dtype, dtype))
+
+
+def walked(descriptors: int, numbers: int = 0) -> int:
+    """The set-up of an operation on so many descriptors of one dim and numbers."""
+    return START + descriptors * DESCRIPTOR + numbers * NUMBER
+
+
+def setup(operands: Sequence[object]) -> int:
+    """An operation before its first step: windows are brought to registers, and numbers."""
+    return START + sum(
+        (DESCRIPTOR if has_one_dim(one) else GRID) if isinstance(one, Window) else NUMBER
+        for one in operands
+    )
+
+
+def rows_of_grids(operands: Sequence[object]) -> int:
+    """The most rows that an operand of several dims has; 0 where all have one."""
+    merged = [one.merged() for one in operands if isinstance(one, Window)]
+    grids = [one for one in merged if len(one.dims) > 1]
+    return max((one.size // max(1, one.dims[-1].extent) for one in grids), default=0)
 
 
 def writes(extent: int, strides: tuple[int, ...] = ()) -> int:

@@ -6,7 +6,7 @@ functions are predictions.
 
 from __future__ import annotations
 
-from meshc.analysis.csl.costs import SETUP, Costs
+from meshc.analysis.csl.costs import Costs, walked
 from meshc.analysis.csl.windows import Window
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -67,9 +67,9 @@ def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
         "inverse_rms": 0,
         "exp_sub": _OF_AN_ELEMENT["exp_sub"] * lanes,
         "merge_softmax": 3 * multiplied,
-    }.get(op.kernel, SETUP + added)
+    }.get(op.kernel, walked(2, 1) + added)
     found = rows * (_OF_A_ROW[op.kernel] + each + (_LOOPED if rows > 1 else 0))
-    squares = SETUP + 2 * costs.vector("mul", DType.F32, whole.size, ())
+    squares = walked(3) + 2 * costs.vector("mul", DType.F32, whole.size, ())
     return found + squares if op.kernel == "square_sum" else found
 
 
@@ -83,7 +83,7 @@ def softmaxes(op: Compute) -> int:
 def pair_by_pair(to: Window, frequencies: Window, costs: Costs) -> int:
     """Cycles of a row of a ``rope`` whose pairs of lanes are turned one after the other."""
     heads = to.size // (2 * frequencies.size * rows_of(to))
-    each = 4 * (SETUP + costs.vector("mac", DType.F32, heads, ()))
+    each = 4 * (walked(3, 1) + costs.vector("mac", DType.F32, heads, ()))
     return frequencies.size * (each + _PAIR[frequencies.size > 1])
 
 

@@ -20,11 +20,14 @@ from meshc.analysis.csl.blocks import Stretch, blocks_of, power_of_two, stretche
 from meshc.analysis.csl.costs import (
     BANKS,
     CALL,
+    CONSTANT,
     DESCRIPTOR,
     LENGTH,
-    LOAD,
-    SETUP,
+    WRITTEN,
     Costs,
+    rows_of_grids,
+    setup,
+    walked,
     writes,
 )
 from meshc.analysis.csl.windows import Dim, Window, has_one_dim, window
@@ -36,10 +39,10 @@ from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
 MOST_SCRATCH_BYTES = 8192
-_CALLED = 4  # scalar cycles of a call
+_CALLED = 4  # scalar cycles of a call; a function without a loop is written in its place
 _PASS = 4  # scalar cycles of one pass of a loop
 _START = 3  # of the start of a loop
-_SUMS_MOVED = 4 + DESCRIPTOR  # of the DSD of sums whose place is a parameter
+_SUMS_MOVED = 4  # of the DSD of sums whose place is a parameter
 _MOVED = 5  # of a DSD moved by a multiple of the loop's variable
 
 
@@ -191,8 +194,9 @@ def _from_nothing(plan: Plan, costs: Costs) -> Plan:
     """``plan`` with zeros before it, or without the sum onto them."""
     m, k, n = plan.product.extents
     dtype = plan.product.c.dtype
-    dense = costs.vector("add", dtype, m * n, ())
-    once = SETUP + dense
+    sums = plan.product.c
+    dense = costs.vector("add", dtype, m * n, (), rows_of_grids([sums]))
+    once = setup([sums, 0]) + dense
     whole = plan.depth == k and plan.product.a.dims[1].count is None
     if plan.form == "outer" and whole and dtype.half:
         return replace(plan, cycles=plan.cycles - once, steps=plan.steps - dense, fresh=True)
@@ -237,18 +241,19 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
         return None
     steps = _rows_cycles(product, costs)
     body = m * k * CALL + steps
-    loads = LOAD if product.one_row else 3 * LOAD * m
-    passes = _START + m * (_PASS + 2 * _MOVED) if m > 1 else 0
-    return Plan("mapped", product, _CALLED + body + loads + passes, steps=steps)
+    factors = CONSTANT if product.b.start.is_const else costs.load
+    loads = WRITTEN + factors + (0 if product.one_row else 2 * costs.load)
+    passes = _CALLED + _START + m * (_PASS + 2 * _MOVED) if m > 1 else 0
+    return Plan("mapped", product, body + m * loads + passes, steps=steps)
 
 
 def _looped(product: Product, costs: Costs) -> Plan | None:
     m, k, _ = product.extents
     if not (product.c.trailing(1).walked and product.b.trailing(1).walked):
         return None
-    once = SETUP + _element(product.a)
-    once += _PASS + _moved(product.b) + DESCRIPTOR if k > 1 else 0
-    once += _moved(product.c) + 2 * DESCRIPTOR if m > 1 else 0
+    once = walked(3, 1) + _element(product.a)
+    once += _PASS + _moved(product.b) if k > 1 else 0
+    once += _moved(product.c) if m > 1 else 0
     once += sum(LENGTH for row in (product.c, product.b) if not row.trailing(1).constant)
     passes = _START + m * _PASS if m > 1 else 0
     passes += m * _START if k > 1 else 0
@@ -327,8 +332,9 @@ def part(product: Product, row: Stretch, column: Stretch, deep: Stretch) -> Prod
 def _outer(product: Product, costs: Costs, depth: int, block: int) -> Plan | None:
     if not 1 <= depth <= product.extents[1] or block not in _blocks(product):
         return None
-    cycles, steps = _CALLED, 0
     rows, columns, depths = outer_parts(product, depth, block)
+    loops = any(one.loop is not None for one in (*rows, *columns, *depths))
+    cycles, steps = _CALLED if loops else 0, 0
     for row in rows:
         cycles += _passes(row)
         for column in columns:
@@ -347,7 +353,7 @@ def _passes(stretch: Stretch) -> int:
     """Cycles of the loop over a stretch: its passes, and the DSDs that each moves."""
     if stretch.loop is None:
         return 0
-    return _START + stretch.times * (_PASS + 2 * (_MOVED + DESCRIPTOR))
+    return _START + stretch.times * (_PASS + 2 * _MOVED)
 
 
 def _round_cycles(product: Product, steps: int) -> int:
@@ -355,10 +361,14 @@ def _round_cycles(product: Product, steps: int) -> int:
     take so many ``steps``."""
     _, depth, _ = product.extents
     sums = 0 if product.c.start.is_const else 2 * _SUMS_MOVED
+    factors = broadcast(product)
+    multiplied = setup(factors) + DESCRIPTOR  # the results lie in scratch, one after the other
+    added = setup([product.c, product.c]) + DESCRIPTOR
     if product.c.dtype == DType.F32:
-        passes = _START + depth * (_PASS + _MOVED + DESCRIPTOR) if depth > 1 else 0
-        return steps + SETUP + depth * (SETUP + sums) + passes
-    return steps + SETUP * (2 + len(halvings(depth))) + sums
+        passes = _START + depth * (_PASS + _MOVED) if depth > 1 else 0
+        return steps + multiplied + depth * (added + sums) + passes
+    halves = len(halvings(depth)) * walked(3)
+    return steps + multiplied + halves + added + sums
 
 
 def _round_steps(product: Product, costs: Costs) -> int:
@@ -367,8 +377,9 @@ def _round_steps(product: Product, costs: Costs) -> int:
     m, depth, n = product.extents
     dtype, part = product.c.dtype, m * n
     factors = broadcast(product)
-    steps = costs.vector("mul", dtype, depth * part, tuple(side.pace for side in factors))
-    once = costs.vector("add", dtype, part, ())
+    paces = tuple(side.pace for side in factors)
+    steps = costs.vector("mul", dtype, depth * part, paces, rows_of_grids(factors))
+    once = costs.vector("add", dtype, part, (), rows_of_grids([product.c]))
     if dtype == DType.F32:
         met = costs.meetings(factors) + _sums_that_meet(product, costs)
         return steps + depth * once + met

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshc.analysis.csl.costs import BANKS, SETUP, Costs
+from meshc.analysis.csl.costs import BANKS, Costs, rows_of_grids, setup
 from meshc.analysis.csl.windows import MOST_DIMS, Dim, Window
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
@@ -60,7 +60,8 @@ class Steps:
         self.operations.append((builtin, (to, *operands)))
         kind, dtype = _KINDS[builtin]
         sources = [one for one in operands if isinstance(one, Window)]
-        self.cycles += SETUP + self.costs.vector(kind, dtype, to.size, ())
+        rows = rows_of_grids((to, *operands))
+        self.cycles += setup((to, *operands)) + self.costs.vector(kind, dtype, to.size, (), rows)
         self.cycles += self.costs.meetings(sources)
 
     def wide(self, of: Window, room: Window) -> Window:

@@ -18,7 +18,7 @@ from math import prod
 
 from meshc.analysis.csl.angles import of_rows, sines_and_cosines
 from meshc.analysis.csl.blocks import blocks_of, in_blocks
-from meshc.analysis.csl.costs import SETUP, Costs
+from meshc.analysis.csl.costs import Costs, rows_of_grids, setup
 from meshc.analysis.csl.element_costs import ANGLE, by_rows, pair_by_pair, rows_of
 from meshc.analysis.csl.functions import exponentials, gelu_by_erf, gelu_by_tanh, silu
 from meshc.analysis.csl.operands import BY_STEPS, one_by_one, widened
@@ -212,7 +212,10 @@ def _in_blocks_cycles(
 def _one_by_one_cycles(op: Compute, given: list[Window], costs: Costs) -> int:
     """Cycles without a way, and of the copies that this takes of operands of another type."""
     copied = [one for one, yes in zip(given, one_by_one(op, given), strict=True) if yes]
-    copies = (SETUP + costs.vector("convert", DType.F32, one.size, ()) for one in copied)
+    copies = (
+        setup([one, one]) + costs.vector("convert", DType.F32, one.size, (), rows_of_grids([one]))
+        for one in copied
+    )
     return by_rows(op, given, costs) + sum(copies)
 
 

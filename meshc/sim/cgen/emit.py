@@ -10,6 +10,7 @@ from meshc.sim.cgen.expressions import Places, PythonCalls
 from meshc.sim.cgen.functions import CFunctionWriter
 from meshc.sim.cgen.merging import Table, Written, merge
 from meshc.sim.program import PeProgram
+from meshc.sim.scalar_costs import ScalarCosts
 
 _HEAD = '#include "csl.h"\n\n'
 
@@ -32,7 +33,7 @@ class Group:
     calls: PythonCalls
 
 
-def emit(classes: list[PeProgram], known: Collection[str]) -> list[Group]:
+def emit(classes: list[PeProgram], scalar: ScalarCosts, known: Collection[str]) -> list[Group]:
     """The groups of a program; ``known`` are the vector operations that C can compute.
 
     Raises Unsupported when something cannot be written in C.
@@ -43,7 +44,7 @@ def emit(classes: list[PeProgram], known: Collection[str]) -> list[Group]:
     shapes: dict[tuple[str, ...], list[tuple[int, list[Written]]]] = {}
     for number, pe_class in enumerate(classes):
         name = pe_class.name
-        writer = CFunctionWriter(pe_class, places[name], calls[name], known)
+        writer = CFunctionWriter(pe_class, scalar, places[name], calls[name], known)
         parts = writer.write(functions)
         shapes.setdefault((name, *(part.shape for part in parts)), []).append((number, parts))
     groups = []

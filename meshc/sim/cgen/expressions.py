@@ -10,7 +10,7 @@ from meshc.sim.cgen.constants import descriptors, integer, real
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.descriptors import Dsd
 from meshc.sim.pygen.expressions import ExpressionWriter, machine_int, machine_type
-from meshc.sim.scalar_costs import SCALAR
+from meshc.sim.scalar_costs import ScalarCosts
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.types import BF16, F16, F32, U64, Float, Int, Type
 
@@ -76,8 +76,8 @@ def c_type(kind: Type) -> str:
 class CExpressions(ExpressionWriter):
     """Writes expressions as C. ``prefix`` stands before the names of local variables."""
 
-    def __init__(self, places: Places, calls: PythonCalls) -> None:
-        super().__init__()
+    def __init__(self, scalar: ScalarCosts, places: Places, calls: PythonCalls) -> None:
+        super().__init__(scalar)
         self.places_seen = places
         self.calls = calls
         self.dsds: list[Dsd] = []
@@ -172,14 +172,13 @@ class CExpressions(ExpressionWriter):
     def store(self, kind: Type, addr: ir.Expr, value: ir.Expr) -> str:
         """A statement that writes memory."""
         plain = machine_type(kind)
-        self.cost += SCALAR.operation
+        self.cost += self.scalar.operation
         raw_bits = isinstance(value, ir.Bits) and isinstance(value.operand.type, Int)
         if raw_bits and isinstance(value, ir.Bits) and isinstance(plain, Float):
             plain = Int(plain.bits, False)  # keep all bits, of NaNs too
             value = ir.Bits(plain, value.operand)
         if plain == F32 and isinstance(value, ir.Bin) and value.type == F32:
-            self.cost += SCALAR.binary(value)
-            text = self._float_bin(value)  # the store rounds
+            text = self.unrounded(value)  # the store rounds
         else:
             text = self.expr(value)
         index = self.index(addr, ty.size_of(plain))
@@ -240,8 +239,12 @@ class CExpressions(ExpressionWriter):
         if not isinstance(node, ir.Bin) or node.op not in _MODULAR or isinstance(node.type, Float):
             return f"U({self.expr(node)})"
         if machine_int(node.type).bits >= bits:
-            self.cost += SCALAR.binary(node)
-            return f"({self._sum(node, bits)})"
+            before = self.cost
+            self.cost += self.scalar.binary(node)
+            text = f"({self._sum(node, bits)})"
+            if self.held.repeats(node):
+                self.cost = before
+            return text
         return f"U({self.expr(node)})"
 
     def _int_bin(self, node: ir.Bin, kind: Int, left: str, right: str) -> str:
@@ -300,7 +303,7 @@ class CExpressions(ExpressionWriter):
     def _bits(self, operand: ir.Expr, want: Type) -> str:
         have = operand.type
         if isinstance(operand, ir.Load) and isinstance(have, Float) and isinstance(want, Int):
-            self.cost += SCALAR.operation
+            self.cost += self.scalar.operation
             return self.load(want, operand.addr)  # keeps all bits, of NaNs too
         inner = self.expr(operand)
         if isinstance(have, Float) and isinstance(want, Float):

@@ -16,7 +16,6 @@ from meshc.sim.cgen.expressions import c_type, member
 from meshc.sim.cgen.merging import Written
 from meshc.sim.cgen.vectors import GATES, VectorWriter
 from meshc.sim.control_flow import statements
-from meshc.sim.scalar_costs import SCALAR
 from meshc.sim.sema import types as ty
 
 _EFFECTS = frozenset((
@@ -60,7 +59,7 @@ class CFunctionWriter(VectorWriter):
         program, facts = self.program, self.facts
         return (
             program.name,
-            tuple((f.name, f.result, SCALAR.of_call(f)) for f in program.functions),
+            tuple((f.name, f.result, self.scalar.of_call(f)) for f in program.functions),
             *(frozenset(found) for found in (self.framed, facts.blocking, facts.cyclic)),
             frozenset(facts.fabric_registers),
         )
@@ -88,6 +87,7 @@ class CFunctionWriter(VectorWriter):
 
     def _function(self, function: ir.Function) -> None:
         self.current, self.place = function, function.source
+        self.held.forget()
         self.states = self.maps = 0
         self.line("")
         if function.source:
@@ -180,6 +180,7 @@ class CFunctionWriter(VectorWriter):
             )
             self.place = stmt.place
             self._statement(stmt, last)
+            self.held.after(stmt)
         self._flush()
 
     def _suite(self, body: list[ir.Stmt], tail: bool = False) -> None:
@@ -194,10 +195,10 @@ class CFunctionWriter(VectorWriter):
             case ir.Store():
                 self.line(self.store(stmt.type, stmt.addr, stmt.value))
             case ir.SetSlot():
-                self.cost += SCALAR.slot
+                self.cost += self.scalar.slot
                 self.line(f"*{self.slot(stmt.index)} = *{self.expr(stmt.value)};")
             case ir.Copy():
-                self.cost += SCALAR.copy(stmt.size)
+                self.cost += self.scalar.copy(stmt.size)
                 to, source = self.expr(stmt.to), self.expr(stmt.source)
                 self.line(f"csl_copy(p, {to}, {source}, {stmt.size});")
             case ir.If():
@@ -225,29 +226,33 @@ class CFunctionWriter(VectorWriter):
 
     def _if(self, stmt: ir.If, last: bool) -> None:
         cond = self.expr(stmt.cond)
-        self.cost += SCALAR.branch
+        self.cost += self.scalar.branch
         self._flush()
         self.line(f"if ({cond}) {{")
+        before = self.held.now()
         self._suite(stmt.then, last)
+        other = self.held.other_way(stmt.then, before)
         if stmt.other:
             self.line("} else {")
             self._suite(stmt.other, last)
+        self.held.meet(stmt.other, other)
         self.line("}")
 
     def _loop(self, stmt: ir.Loop) -> None:
         self._flush()
+        self.held.forget()
         self.stack.append(stmt.label)
         self.line("for (;;) {")
         self.depth += 1
         self._block(stmt.head)
         if not (isinstance(stmt.cond, ir.Const) and stmt.cond.value):
             cond = self.expr(stmt.cond)
-            self.cost += SCALAR.branch
+            self.cost += self.scalar.branch
             self._flush()
             self.line(f"if (!{cond})")
             self.line("    break;")
         elif not stmt.once:
-            self.cost += SCALAR.operation
+            self.cost += self.scalar.operation
         self._block(stmt.body)
         jumps = {(type(s), s.label) for s in statements(stmt.body)
                  if isinstance(s, ir.Break | ir.Continue)}  # fmt: skip
@@ -256,12 +261,14 @@ class CFunctionWriter(VectorWriter):
         if (ir.Continue, stmt.label) in jumps:
             self.line(f"next_{stmt.label}:;")
         if not stmt.once:
+            self.held.forget()
             self._block(stmt.step)
             self.line("if (p->t > p->limit)")
             self.line("    csl_overrun(p);")
         self.depth -= 1
         self.line("}")
         self.stack.pop()
+        self.held.forget()
         if (ir.Break, stmt.label) in jumps:
             self.line(f"done_{stmt.label}:;")
 
@@ -291,13 +298,13 @@ class CFunctionWriter(VectorWriter):
     def _call(self, stmt: ir.CallFn, last: bool) -> None:
         if stmt.name not in self.framed:
             args = "".join(f", {self.expr(a)}" for a in stmt.args)
-            self.cost += SCALAR.of_call(self.by_name.get(stmt.name))
+            self.cost += self.scalar.of_call(self.by_name.get(stmt.name))
             self._flush()
             dst = f"{self.variable(stmt.dst)} = " if stmt.dst is not None else ""
             self.line(f"{dst}fn_{stmt.name}(p{args});")
             return
         values = self._values(stmt.args)
-        self.cost += SCALAR.of_call(self.by_name.get(stmt.name))
+        self.cost += self.scalar.of_call(self.by_name.get(stmt.name))
         self._flush()
         if self._ends_with(stmt, last):
             self.line("{")
@@ -325,7 +332,7 @@ class CFunctionWriter(VectorWriter):
     def _call_pointer(self, stmt: ir.CallPtr) -> None:
         target = self.expr(stmt.target)
         values = self._values(stmt.args)
-        self.cost += SCALAR.call
+        self.cost += self.scalar.call
         self._flush()
         if self.current.name not in self.framed:
             dst, result = stmt.dst, f"csl_call_plain(p, {target}, {values})"
@@ -343,7 +350,7 @@ class CFunctionWriter(VectorWriter):
 
     def _effect(self, stmt: ir.Effect) -> None:
         args = [self.expr(a) for a in stmt.args]
-        self.cost += SCALAR.of_effect(stmt.name)
+        self.cost += self.scalar.of_effect(stmt.name)
         self._flush()
         call = self._effect_call(stmt, args)
         if not call:

@@ -36,7 +36,9 @@ from meshc.sim.machine.runtime import RUNTIME, route_colors
 from meshc.sim.machine.trace import Trace
 from meshc.sim.program import Program
 from meshc.sim.routes import DIRECTION_NAMES
+from meshc.sim.scalar_costs import scalar_costs
 from meshc.sim.sema import types as ty
+from meshc.sim.timing import DEFAULT
 from meshc.support.diagnostics import MeshcError, fail
 
 Key = tuple[int, int, int]
@@ -60,7 +62,7 @@ class CMachine(Common):
     def __init__(self, program: Program, options: Options | None = None) -> None:
         self.program = program
         self.options = options or Options()
-        self.costs = costs_of(program.arch)
+        self.costs = costs_of(program.arch, self.options.timing or DEFAULT)
         self.types: dict[tuple[int, str], list[Any]] = {}
         self.trace = Trace() if self.options.trace_file else None
         self.print_log: list[str] = []
@@ -87,7 +89,8 @@ class CMachine(Common):
     def _compile(self, program: Program) -> list[CodeClass]:
         found: dict[int, CodeClass] = {}
         classes, pes = program.classes, Counter(program.tiles.values())
-        groups = emit(classes, KNOWN_OPERATIONS)
+        scalar = scalar_costs(program.arch, self.options.timing or DEFAULT)
+        groups = emit(classes, scalar, KNOWN_OPERATIONS)
         running = [sum(pes[member.number] for member in group.members) for group in groups]
         toolchains = [CODE if count > _FEW_PES else QUICK for count in running]
         wanted = [(group.text, chain) for group, chain in zip(groups, toolchains, strict=True)]

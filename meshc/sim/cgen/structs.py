@@ -86,10 +86,12 @@ class PeClass(ct.Structure):
 class CCosts(ct.Structure):
     """The cycle model."""
 
-    names = ("memory", "fabric_out", "fabric_in", "load_dsr", "task", "data_task",
-             "hop", "ramp", "relay", "configure", "map_call", "period", "stay_every")  # fmt: skip
+    names = ("memory", "fabric_out", "fabric_in", "rewritten", "task", "data_task",
+             "reopen", "hop", "ramp", "relay", "configure", "map_call", "period",
+             "stay_every")  # fmt: skip
     _fields_ = (
         *[(name, _I64) for name in names], ("lanes", _I64 * KINDS), ("write_every", _I64 * KINDS),
+        ("in_place_every", _I64 * KINDS),
         ("output_depth", _I64 * QUEUES), ("input_depth", _I64), ("host_depth", _I64),
         ("math", _I64 * MATHS),
     )  # fmt: skip
@@ -178,7 +180,9 @@ def costs_struct(costs: Costs, math: list[int]) -> CCosts:
     """The cycle model as C sees it; ``math`` are the cycles of mathematical functions."""
     made = CCosts(*[getattr(costs, name) for name in CCosts.names])
     made.lanes[: len(costs.lanes)] = list(costs.lanes.values())
-    made.write_every[: len(costs.lanes)] = [costs.write_every.get(k, 0) for k in costs.lanes]
+    for name in ("write_every", "in_place_every"):
+        of_kind = getattr(costs, name)
+        getattr(made, name)[: len(costs.lanes)] = [of_kind.get(k, 0) for k in costs.lanes]
     made.output_depth[: len(costs.output_depth)] = costs.output_depth
     made.input_depth, made.host_depth = costs.input_depth, costs.host_depth
     made.math[: len(math)] = math

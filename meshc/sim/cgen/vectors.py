@@ -11,7 +11,7 @@ from meshc.sim.cgen.expressions import CExpressions, Places, PythonCalls, member
 from meshc.sim.control_flow import Facts, analyse, reaching
 from meshc.sim.descriptors import Dsd
 from meshc.sim.program import PeProgram
-from meshc.sim.scalar_costs import SCALAR
+from meshc.sim.scalar_costs import ScalarCosts
 from meshc.sim.sema import types as ty
 from meshc.sim.vector_ops import OPS
 
@@ -27,9 +27,14 @@ class VectorWriter(CExpressions):
     """Writes lines of functions. ``framed`` names those that keep their variables in frames."""
 
     def __init__(
-        self, program: PeProgram, places: Places, calls: PythonCalls, known: Collection[str]
+        self,
+        program: PeProgram,
+        scalar: ScalarCosts,
+        places: Places,
+        calls: PythonCalls,
+        known: Collection[str],
     ) -> None:
-        super().__init__(places, calls)
+        super().__init__(scalar, places, calls)
         self.known = known
         self.program = program
         self.numbers = {f.name: i + 1 for i, f in enumerate(program.functions)}
@@ -103,7 +108,7 @@ class VectorWriter(CExpressions):
         if options.index is None and not options.is_async:
             row = self._row(stmt.operands)
         operands = self._operands(stmt.operands) if row is None else ""
-        self.cost += sum(SCALAR.operand(o) for o in stmt.operands)
+        self.cost += sum(self.scalar.operand(o) for o in stmt.operands)
         self._flush()
         if row is not None:
             form, head = "_row", f"p, {op}, {row}, {place}"
@@ -207,6 +212,7 @@ class VectorWriter(CExpressions):
 
     def _load_dsr(self, stmt: ir.LoadDsr) -> None:
         number, dsd = self.expr(stmt.number), self.operand(stmt.dsd)
+        self.cost += self.scalar.load(stmt.dsd)
         self._flush()
         options = self._op_options(stmt.options)
         flags = f"{int(stmt.save_address)}, {int(stmt.options.is_async)}"

@@ -107,14 +107,15 @@ Refunds: TypeAlias = dict[Credit, int]
 class Channel:
     """All bursts of one color that arrived at one PE, and the operations that wait for them.
 
-    ``free_at`` is when the last of them has arrived.
+    ``free_at`` is when the last of them has arrived; the data task starts at ``open_at`` or later.
     """
 
-    __slots__ = ("blocked", "bursts", "color", "free_at", "task", "waiting")
+    __slots__ = ("blocked", "bursts", "color", "free_at", "open_at", "task", "waiting")
 
     def __init__(self, color: int) -> None:
         self.color = color
         self.free_at = 0
+        self.open_at = 0
         self.bursts: deque[Burst] = deque()
         self.waiting: deque[Waiter] = deque()
         self.blocked = True

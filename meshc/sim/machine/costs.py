@@ -1,14 +1,13 @@
-"""The cycle model: how long operations take. Constants are in ``costs.toml``."""
+"""The cycle model: how long operations take. Constants are those of a timing model."""
 
 from __future__ import annotations
 
-import tomllib
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from math import gcd
 from typing import Any
 
+from meshc.sim import timing
 from meshc.sim.descriptors import Mem
 from meshc.sim.vector_ops import OpSpec
 
@@ -20,9 +19,10 @@ class Costs:
     memory: int
     fabric_out: int
     fabric_in: int
-    load_dsr: int
+    rewritten: int
     task: int
     data_task: int
+    reopen: int
     print_call: int
     hop: int
     ramp: int
@@ -33,25 +33,34 @@ class Costs:
     stay_every: int
     lanes: dict[str, int]
     write_every: dict[str, int]
+    in_place_every: dict[str, int]
     output_depth: tuple[int, ...]
     input_depth: int
     host_depth: int
 
     def vector_cycles(self, spec: OpSpec, sources: list[Any], dst: Any, n: int) -> int:
         """Cycles for ``n`` elements between memory operands, without the set-up."""
-        lanes = self.lanes[spec.kind]
+        lanes, rows = self.lanes[spec.kind], 0
         memory = [s for s in sources if isinstance(s, Mem) and not s.scalar]
         for operand in (*memory, dst):
             if isinstance(operand, Mem) and not operand.scalar:
                 lanes = min(lanes, _stride_lanes(operand, lanes))
-        cycles = -(-n // lanes)
+                rows = max(rows, _rows(operand, n))
+        if rows:
+            lanes = max(1, lanes // 2)
+        cycles = rows + -(-n // lanes)
         if any(operand.esize != 4 for operand in memory):
-            return cycles
+            every = self.write_every.get(spec.kind, 0) if isinstance(dst, Mem) else 0
+            return cycles + (cycles // every if every else 0)
         lost = _reads_that_meet(memory, self.period, n)
         if any(_stays_in_its_bank(dst, source) for source in memory):
             lost = n + n // self.stay_every + (n if _takes_turns(memory) else 0)
-        every = self.write_every.get(spec.kind, 0) if isinstance(dst, Mem) else 0
-        return cycles + (lost or (n // every if every else 0))
+        if lost or not isinstance(dst, Mem):
+            return cycles + lost
+        every = self.write_every.get(spec.kind, 0)
+        if not every and not rows and any(_in_place(dst, source) for source in memory):
+            every = self.in_place_every.get(spec.kind, 0)
+        return cycles + (n // every if every else 0)
 
 
 def _reads_that_meet(memory: list[Mem], period: int, n: int) -> int:
@@ -75,14 +84,13 @@ def _reads_that_meet(memory: list[Mem], period: int, n: int) -> int:
 
 def _stays_in_its_bank(dst: Any, source: Mem) -> bool:
     """Whether results go to the bank that the same source is read from, in every step."""
-    return (
-        isinstance(dst, Mem)
-        and not dst.scalar
-        and dst.addr == source.addr
-        and pace(dst) == pace(source)
-        and pace(dst) != 0
-        and pace(dst) % 16 == 0
-    )
+    return isinstance(dst, Mem) and _in_place(dst, source) and pace(dst) % 16 == 0
+
+
+def _in_place(dst: Mem, source: Mem) -> bool:
+    """Whether results are written over the elements of a source, which moves."""
+    same = dst.addr == source.addr and pace(dst) == pace(source)
+    return same and not dst.scalar and pace(dst) != 0
 
 
 def _takes_turns(memory: list[Mem]) -> bool:
@@ -95,6 +103,13 @@ def pace(mem: Mem) -> int:
     return mem.dims[-1][1] if mem.dims else mem.stride
 
 
+def _rows(operand: Mem, n: int) -> int:
+    """Rows that ``n`` elements of an operand of several dims take; 0 for one of a single dim."""
+    if len(operand.dims) < 2:
+        return 0
+    return -(-n // max(1, operand.dims[-1][0]))
+
+
 def _stride_lanes(operand: Mem, lanes: int) -> int:
     """The documented stride rule, in 16-bit words modulo the eight banks."""
     stride = operand.stride // 2 if operand.esize <= 2 else operand.stride // 4
@@ -104,30 +119,30 @@ def _stride_lanes(operand: Mem, lanes: int) -> int:
 
 
 @cache
-def costs_of(arch: str) -> Costs:
+def costs_of(arch: str, model: str = timing.DEFAULT) -> Costs:
     """The cycle model of ``wse2`` or ``wse3``."""
-    path = resources.files("meshc.sim.machine") / "costs.toml"
-    table = tomllib.loads(path.read_text(encoding="utf-8"))
-    setup, fabric = table["setup"], table["fabric"]
-    column = 0 if arch == "wse2" else 1
+    tables = {name: timing.numbers(model, arch, name) for name in timing.entries(model)}
+    setup, fabric, banks, queues = (tables[name] for name in ("setup", "fabric", "banks", "queues"))
     return Costs(
         setup["memory"],
         setup["fabric_out"],
         setup["fabric_in"],
-        setup["load_dsr"],
+        setup["rewritten"],
         setup["task"],
-        setup["data_task"][column],
+        setup["data_task"],
+        setup["reopen"],
         setup["print"],
         fabric["hop"],
         fabric["ramp"],
         fabric["relay"],
         fabric["configure"],
-        table["map"]["call"],
-        table["banks"]["period"],
-        table["banks"]["stay_every"],
-        {kind: lanes[column] for kind, lanes in table["lanes"].items()},
-        table["write_every"],
-        tuple(table["queues"][f"output_{arch}"]),
-        table["queues"][f"input_{arch}"],
-        table["queues"]["host"],
+        tables["map"]["call"],
+        banks["period"],
+        banks["stay_every"],
+        tables["lanes"],
+        tables["write_every"],
+        tables["in_place_every"],
+        tuple(queues["output"]),
+        queues["input"],
+        queues["host"],
     )

@@ -30,6 +30,8 @@ from meshc.sim.machine.runtime import bind_functions, launch_sync, route_colors
 from meshc.sim.machine.trace import Trace
 from meshc.sim.program import PeProgram, Program
 from meshc.sim.pygen.module import GeneratedModule, generate
+from meshc.sim.scalar_costs import scalar_costs
+from meshc.sim.timing import DEFAULT
 
 Event = tuple[int, int, int, int, int, Callable[..., None], tuple[Any, ...]]
 
@@ -46,7 +48,7 @@ class Machine(HostSide, Common):
     def __init__(self, program: Program, options: Options | None = None) -> None:
         self.program = program
         self.options = options or Options()
-        self.costs = costs_of(program.arch)
+        self.costs = costs_of(program.arch, self.options.timing or DEFAULT)
         self.now = 0
         self.last_time = 0
         self.tasks_run = 0
@@ -63,7 +65,8 @@ class Machine(HostSide, Common):
         self.remarks: dict[tuple[str, str], str] = {}
         self.host_credits: dict[tuple[int, int, int], Credit] = {}
         self.collectives = Collectives(self)
-        self.modules = [generate(c) for c in program.classes]
+        scalar = scalar_costs(program.arch, self.options.timing or DEFAULT)
+        self.modules = [generate(c, scalar) for c in program.classes]
         self._build()
 
     def _build(self) -> None:

@@ -33,6 +33,7 @@ class Operation:
         self.name = name
         self.spec = OPS[name]
         self.records = [o for o in operands if type(o).__name__ == "Dsr"]
+        pe.t = max([pe.t, *[record.ready for record in self.records]])
         self.record_sizes = [
             DTYPES[kind].itemsize
             for o, kind in zip(operands, self.spec.types, strict=False)

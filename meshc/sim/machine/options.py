@@ -18,7 +18,8 @@ class Options:
     auto, python or c; without one the environment decides. ``max_cycles`` is how long the host
     waits for one thing, and how long a task may run. ``threads`` is how many the C machine may use;
     the environment decides without one, else the cores, and the results are the same. Without
-    ``files`` a run leaves no log in the working directory.
+    ``files`` a run leaves no log in the working directory. ``timing`` names the timing model
+    (``meshc.sim.timing``); without one the environment decides.
     """
 
     strict_queues: bool = False
@@ -30,3 +31,4 @@ class Options:
     max_cycles: int = MAX_CYCLES
     threads: int | None = None
     files: bool = True
+    timing: str | None = None

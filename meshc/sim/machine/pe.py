@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshc.sim.descriptors import ENDLESS, FabIn, FabOut, Fifo, Mem
+from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
 from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState
 from meshc.sim.machine.memory import PeMemory
 from meshc.sim.machine.operation import Operation
@@ -23,9 +23,11 @@ _LATE = 1 << 61
 
 
 class Dsr:
-    """A data structure register."""
+    """A data structure register; operations that name it start when it is ``ready``."""
 
-    __slots__ = ("activate", "dsd", "is_async", "on_control", "save", "unblock", "ut")
+    __slots__ = (
+        "activate", "dsd", "is_async", "on_control", "ready", "save", "unblock", "ut",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.dsd: Any = None
@@ -35,6 +37,7 @@ class Dsr:
         self.unblock: tuple[str, int] | None = None
         self.on_control: Any = None
         self.ut: int | None = None
+        self.ready = 0
 
     def advance(self, count: int, itemsize: int) -> None:
         """With save_address the base moves past the elements used."""
@@ -249,7 +252,9 @@ class Pe(PeMemory, PeQueues):
             elif rank < best:
                 best, kind, what = rank, "wavelet", color
         if kind:
-            self.t = now + (self.costs.data_task if kind == "wavelet" else self.costs.task)
+            self.t = now + self.costs.task
+            if kind == "wavelet" and what is not None:
+                self.t = max(now, self.channels[what].open_at) + self.costs.data_task
             self.start(now, kind, what)
         elif later < 1 << 62:
             self.wake(later)
@@ -391,6 +396,8 @@ class Pe(PeMemory, PeQueues):
             self.open("local", color, time)
             return
         channel = self.channel(color)
+        if channel.blocked:
+            channel.open_at = time + self.costs.reopen
         channel.blocked = False
         self.poke(channel, time)
 
@@ -447,8 +454,3 @@ class Pe(PeMemory, PeQueues):
     def fifo_state(self, fifo: Fifo) -> FifoState:
         """The state of a FIFO."""
         return self.fifos[fifo.number]
-
-
-def is_endless(count: int) -> bool:
-    """Whether an extent means no end."""
-    return count & ENDLESS == ENDLESS

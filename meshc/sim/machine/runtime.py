@@ -201,9 +201,13 @@ def _operation(
     pe: Pe, name: str, operands: tuple[Any, ...], index: int | None, place: str,
     activate: int | None, unblock: Any, on_control: Any,
 ) -> Operation:  # fmt: skip
+    """An operation; what follows the end of one on a register that was loaded as asynchronous
+    was said then (documented)."""
     operation = Operation(pe, name, operands, index, place)
     operation.activate, operation.unblock = activate, unblock
     operation.on_control = on_control
+    if any(record.is_async for record in operation.records):
+        operation.activate = operation.unblock = None
     for record in operation.records:
         if operation.activate is None:
             operation.activate = record.activate
@@ -232,7 +236,7 @@ def load_dsr(
     record = pe.dsrs.setdefault((bank, number), Dsr())
     record.dsd, record.save, record.is_async, record.ut = dsd, save, is_async, ut
     record.activate, record.unblock, record.on_control = activate, unblock, on_control
-    pe.t += pe.costs.load_dsr
+    record.ready = pe.t + pe.costs.rewritten
 
 
 def _dsr(bank: str) -> Any:
@@ -246,6 +250,7 @@ def set_dsr_base(pe: Pe, bank: int, number: int, addr: int) -> None:
     """Change the base address of a loaded register."""
     record = pe.dsr(("dest", "src0", "src1")[bank], number)
     record.dsd = record.dsd._replace(addr=addr)
+    record.ready = pe.t + pe.costs.rewritten
 
 
 # --- descriptors at run time ---

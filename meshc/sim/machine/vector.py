@@ -42,6 +42,7 @@ def vector(pe: Pe, name: str, operands: tuple[Any, ...], index: int | None) -> N
     ]
     if records:
         operands = tuple([o.dsd if o.__class__ is Dsr else o for o in operands])
+        pe.t = max(pe.t, *[record.ready for record, _ in records])
     if index is not None:
         operands = tuple(
             o._replace(addr=(o.addr + 2 * index) & 0xFFFF)

@@ -6,7 +6,8 @@ import math
 
 from meshc.sim import ir
 from meshc.sim.descriptors import Dsd
-from meshc.sim.scalar_costs import SCALAR
+from meshc.sim.known_values import KnownValues
+from meshc.sim.scalar_costs import ScalarCosts
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.types import BF16, F16, F32, Enum, Float, Int, Pointer, Type
 
@@ -29,7 +30,9 @@ def machine_type(kind: Type) -> Type:
 class ExpressionWriter:
     """Writes expressions; ``cost`` grows by the cycles of each."""
 
-    def __init__(self) -> None:
+    def __init__(self, scalar: ScalarCosts) -> None:
+        self.scalar = scalar
+        self.held = KnownValues()
         self.cost = 0
         self.place = ""
         self.constants: list[object] = []
@@ -44,34 +47,41 @@ class ExpressionWriter:
         return f"K[{len(self.constants) - 1}]"
 
     def expr(self, node: ir.Expr) -> str:
-        """Python text for ``node``, safe to embed anywhere."""
+        """Text for ``node``, safe to embed anywhere. What is known costs nothing."""
+        if isinstance(node, ir.Const):
+            return self._const(node)
+        if isinstance(node, ir.Local):
+            return self.local(node.var)
+        before = self.cost
+        text = self._worked_out(node)
+        if self.held.repeats(node):
+            self.cost = before
+        return text
+
+    def _worked_out(self, node: ir.Expr) -> str:
         match node:
-            case ir.Const():
-                return self._const(node)
-            case ir.Local():
-                return self.local(node.var)
             case ir.Load():
-                self.cost += SCALAR.operation
+                self.cost += self.scalar.operation
                 return self.load(node.type, node.addr)
             case ir.Slot():
                 return self.slot(node.index)
             case ir.Bin():
-                self.cost += SCALAR.binary(node)
+                self.cost += self.scalar.binary(node)
                 return self._bin(node)
             case ir.Un():
-                self.cost += SCALAR.operation
+                self.cost += self.scalar.operation
                 return self._unary(node)
             case ir.Cast():
-                self.cost += SCALAR.conversion(node.operand.type, node.type)
+                self.cost += self.scalar.conversion(node.operand.type, node.type)
                 return self.cast(node.operand, node.type)
             case ir.Bits():
                 return self._bits(node.operand, node.type)
             case ir.Select():
-                self.cost += SCALAR.branch
+                self.cost += self.scalar.branch
                 cond, then, other = (self.expr(e) for e in (node.cond, node.then, node.other))
                 return self.select(cond, then, other)
             case ir.Runtime():
-                self.cost += SCALAR.runtime(node.name)
+                self.cost += self.scalar.runtime(node.name)
                 return self.runtime(node)
             case ir.FnAddr():
                 return str(self.numbers[node.name])
@@ -143,14 +153,13 @@ class ExpressionWriter:
     def store(self, kind: Type, addr: ir.Expr, value: ir.Expr) -> str:
         """A statement that writes memory."""
         plain = machine_type(kind)
-        self.cost += SCALAR.operation
+        self.cost += self.scalar.operation
         raw_bits = isinstance(value, ir.Bits) and isinstance(value.operand.type, Int)
         if raw_bits and isinstance(value, ir.Bits) and isinstance(plain, Float):
             plain = kind = Int(plain.bits, False)  # keep all bits, of NaNs too
             value = ir.Bits(plain, value.operand)
         if plain == F32 and isinstance(value, ir.Bin) and value.type == F32:
-            self.cost += SCALAR.binary(value)
-            text = self._float_bin(value)  # the store rounds
+            text = self.unrounded(value)  # the store rounds
         else:
             text = self.expr(value)
         if kind == ty.BOOL:
@@ -240,6 +249,15 @@ class ExpressionWriter:
             return str(min(node.value, 2 * bits))
         return f"min({text}, {2 * bits})"
 
+    def unrounded(self, node: ir.Bin) -> str:
+        """An operation on floats whose result is not rounded."""
+        before = self.cost
+        self.cost += self.scalar.binary(node)
+        text = self._float_bin(node)
+        if self.held.repeats(node):
+            self.cost = before
+        return text
+
     def _float_bin(self, node: ir.Bin) -> str:
         left, right = self.expr(node.left), self.expr(node.right)
         if node.op == "/":
@@ -279,7 +297,7 @@ class ExpressionWriter:
     def _bits(self, operand: ir.Expr, want: Type) -> str:
         have = operand.type
         if isinstance(operand, ir.Load) and isinstance(have, Float) and isinstance(want, Int):
-            self.cost += SCALAR.operation
+            self.cost += self.scalar.operation
             return self.load(want, operand.addr)  # keeps all bits, of NaNs too
         inner = self.expr(operand)
         if isinstance(have, Float) and isinstance(want, Float):

@@ -6,15 +6,15 @@ from meshc.sim import ir
 from meshc.sim.control_flow import Facts, analyse
 from meshc.sim.program import PeProgram
 from meshc.sim.pygen.expressions import ExpressionWriter
-from meshc.sim.scalar_costs import SCALAR
+from meshc.sim.scalar_costs import ScalarCosts
 from meshc.sim.sema import types as ty
 
 
 class FunctionWriter(ExpressionWriter):
     """Writes all functions of one PE program as the body of ``make(pe, ...)``."""
 
-    def __init__(self, program: PeProgram) -> None:
-        super().__init__()
+    def __init__(self, program: PeProgram, scalar: ScalarCosts) -> None:
+        super().__init__(scalar)
         self.program = program
         self.by_name = {f.name: f for f in program.functions}
         self.numbers = {f.name: i + 1 for i, f in enumerate(program.functions)}
@@ -47,6 +47,7 @@ class FunctionWriter(ExpressionWriter):
 
     def _function(self, function: ir.Function) -> None:
         self.current = function
+        self.held.forget()
         self.place = function.source
         params = ", ".join(p.name for p in function.params)
         self.line(f"def _{function.name}({params}):")
@@ -68,6 +69,7 @@ class FunctionWriter(ExpressionWriter):
             )
             self.place = stmt.place
             self._statement(stmt, last)
+            self.held.after(stmt)
         self._flush()
 
     def _suite(self, body: list[ir.Stmt], tail: bool = False) -> None:
@@ -91,10 +93,10 @@ class FunctionWriter(ExpressionWriter):
             case ir.Store():
                 self.line(self.store(stmt.type, stmt.addr, stmt.value))
             case ir.SetSlot():
-                self.cost += SCALAR.slot
+                self.cost += self.scalar.slot
                 self.line(f"S[{self.expr(stmt.index)}] = {self.expr(stmt.value)}")
             case ir.Copy():
-                self.cost += SCALAR.copy(stmt.size)
+                self.cost += self.scalar.copy(stmt.size)
                 to, source = self.expr(stmt.to), self.expr(stmt.source)
                 self.line(f"R.copy(pe, {to}, {source}, {stmt.size})")
             case ir.If():
@@ -122,17 +124,21 @@ class FunctionWriter(ExpressionWriter):
 
     def _if(self, stmt: ir.If, last: bool) -> None:
         cond = self.expr(stmt.cond)
-        self.cost += SCALAR.branch
+        self.cost += self.scalar.branch
         self._flush()
         self.line(f"if {cond}:")
+        before = self.held.now()
         self._suite(stmt.then, last)
+        other = self.held.other_way(stmt.then, before)
         if stmt.other:
             self.place = stmt.place
             self.line("else:")
             self._suite(stmt.other, last)
+        self.held.meet(stmt.other, other)
 
     def _loop(self, stmt: ir.Loop) -> None:
         self._flush()
+        self.held.forget()
         self.steps[stmt.label] = stmt.step
         self.stack.append(stmt.label)
         flags = _outer_jumps(stmt)
@@ -143,21 +149,27 @@ class FunctionWriter(ExpressionWriter):
         self._block(stmt.head)
         if not (isinstance(stmt.cond, ir.Const) and stmt.cond.value):
             cond = self.expr(stmt.cond)
-            self.cost += SCALAR.branch
+            self.cost += self.scalar.branch
             self._flush()
             self.line(f"if not {cond}: break")
         elif not stmt.once:
-            self.cost += SCALAR.operation
+            self.cost += self.scalar.operation
         self._block(stmt.body)
         if stmt.once:
             self.line("break")
         else:
-            self._block(stmt.step)
-            self.line("if pe.t > pe.limit: R.overrun(pe)")
+            self._step(stmt.step)
         self.depth -= 1
         self.stack.pop()
+        self.held.forget()
         for label in flags:
             self._propagate(label)
+
+    def _step(self, step: list[ir.Stmt]) -> None:
+        """The end of a pass of a loop, to which several ways lead."""
+        self.held.forget()
+        self._block(step)
+        self.line("if pe.t > pe.limit: R.overrun(pe)")
 
     def _propagate(self, label: int) -> None:
         """After an inner loop: carry on a jump to an outer one."""
@@ -165,8 +177,7 @@ class FunctionWriter(ExpressionWriter):
         self.depth += 1
         if self.stack and self.stack[-1] == label:
             self.line(f"if j_{label} == 1: break")
-            self._block(self.steps[label])
-            self.line("if pe.t > pe.limit: R.overrun(pe)")
+            self._step(self.steps[label])
             self.line("continue")
         else:
             self.line("break")
@@ -181,15 +192,14 @@ class FunctionWriter(ExpressionWriter):
         elif isinstance(stmt, ir.Break):
             self.line("break")
         else:
-            self._block(self.steps[stmt.label])
-            self.line("if pe.t > pe.limit: R.overrun(pe)")
+            self._step(self.steps[stmt.label])
             self.line("continue")
 
     # --- calls ---
 
     def _call(self, stmt: ir.CallFn, last: bool) -> None:
         args = ", ".join(self.expr(a) for a in stmt.args)
-        self.cost += SCALAR.of_call(self.by_name.get(stmt.name))
+        self.cost += self.scalar.of_call(self.by_name.get(stmt.name))
         self._flush()
         cyclic = stmt.name in self.facts.cyclic
         blocking = stmt.name in self.facts.blocking
@@ -210,7 +220,7 @@ class FunctionWriter(ExpressionWriter):
     def _call_pointer(self, stmt: ir.CallPtr) -> None:
         target = self.expr(stmt.target)
         args = ", ".join(self.expr(a) for a in stmt.args)
-        self.cost += SCALAR.call
+        self.cost += self.scalar.call
         self._flush()
         dst = f"{stmt.dst.name} = " if stmt.dst is not None else ""
         if self.facts.pointer_targets & self.facts.blocking:
@@ -220,7 +230,7 @@ class FunctionWriter(ExpressionWriter):
 
     def _effect(self, stmt: ir.Effect) -> None:
         args = "".join(", " + self.expr(a) for a in stmt.args)
-        self.cost += SCALAR.of_effect(stmt.name)
+        self.cost += self.scalar.of_effect(stmt.name)
         self._flush()
         dst = f"{stmt.dst.name} = " if stmt.dst is not None else ""
         if stmt.name == "assert":
@@ -232,7 +242,7 @@ class FunctionWriter(ExpressionWriter):
 
     def _vector(self, stmt: ir.VectorOp) -> None:
         operands = ", ".join(self.operand(o) for o in self._operands(stmt.operands))
-        self.cost += sum(SCALAR.operand(o) for o in stmt.operands)
+        self.cost += sum(self.scalar.operand(o) for o in stmt.operands)
         self._flush()
         options = stmt.options
         result = f"{stmt.result.name} = " if stmt.result is not None else ""
@@ -297,6 +307,7 @@ class FunctionWriter(ExpressionWriter):
 
     def _load_dsr(self, stmt: ir.LoadDsr) -> None:
         number, dsd = self.expr(stmt.number), self.operand(stmt.dsd)
+        self.cost += self.scalar.load(stmt.dsd)
         self._flush()
         options = self._op_options(stmt.options)
         self.line(

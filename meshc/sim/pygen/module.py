@@ -8,6 +8,7 @@ from typing import Any
 
 from meshc.sim.program import PeProgram
 from meshc.sim.pygen.functions import FunctionWriter
+from meshc.sim.scalar_costs import ScalarCosts
 
 
 @dataclass
@@ -21,9 +22,9 @@ class GeneratedModule:
     source: str
 
 
-def generate(program: PeProgram) -> GeneratedModule:
+def generate(program: PeProgram, scalar: ScalarCosts) -> GeneratedModule:
     """Generate and compile the code of a PE program."""
-    writer = FunctionWriter(program)
+    writer = FunctionWriter(program, scalar)
     source = writer.write()
     file_name = f"<generated {program.name} {id(program)}>"
     namespace: dict[str, Any] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from meshc.sim import ir
@@ -11,6 +12,7 @@ from meshc.sim.sema.convert import coerce, offset_by, zero_of
 from meshc.sim.sema.core import Core, located
 from meshc.sim.sema.types import Array, Float, Struct, Type
 from meshc.sim.sema.values import Cell, FnVal, Frame, Global, Module, StackVar, Symbol, Val
+from meshc.sim.sema.walk import named
 from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.spans import Span
 
@@ -164,8 +166,32 @@ class Names(Core):
             align = 0
             if decl.align is not None:
                 align = self.number(decl.align, Frame(item.module, True))
-            item.symbol = self.memory(decl.name, item.type, item.value.v, align)
+            if isinstance(item.type, Array) and not decl.const:
+                self._place_those_before(item)
+            if item.symbol is None:
+                item.symbol = self.memory(decl.name, item.type, item.value.v, align)
         return item.symbol
+
+    def _place_those_before(self, item: Global) -> None:
+        """Arrays lie in the order of their declarations (inferred: in published programs two
+        sources meet in a bank group where they do so in that order). What nobody names is left
+        out, and so is what cannot be evaluated: whoever uses it is told."""
+        module = item.module
+        if module.mentioned is None:
+            file = module.file
+            module.mentioned = named([*file.decls.values(), *file.comptime])
+        for other in list(module.names.values()):
+            if other is item:
+                return
+            if not isinstance(other, Global) or other.symbol is not None or other.busy:
+                continue
+            decl = other.decl
+            if decl.const or decl.extern or decl.name not in module.mentioned:
+                continue
+            with suppress(MeshcError):
+                self.settle(other)
+                if isinstance(other.type, Array):
+                    self.symbol(other)
 
     def check_runtime_type(self, kind: Type, name: str, span: Span) -> None:
         """An error for variables of types that exist at compile time only: 16-bit floats of formats

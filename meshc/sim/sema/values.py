@@ -159,6 +159,8 @@ class Module:
     number: int
     names: dict[str, Val | Global | FnVal] = field(default_factory=dict)
     library: str = ""
+    mentioned: frozenset[str] | None = None
+    """The names in the text of the file, once somebody has asked."""
 
 
 @dataclass(slots=True)

@@ -33,6 +33,11 @@ def nodes(root: Any) -> Iterator[t.Node]:
             left += reversed(found)
 
 
+def named(root: Any) -> frozenset[str]:
+    """All names that occur below a node, or below several."""
+    return frozenset(node.name for node in nodes(root) if isinstance(node, t.Name))
+
+
 def addressed_names(body: t.Node) -> frozenset[str]:
     """Names of variables whose address is taken, or that are written by index or field."""
     found = set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from meshc.analysis.csl.costs import SETUP, Costs
+from meshc.analysis.csl.costs import Costs, walked
 from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal, repeat
 from meshc.backends.csl.spelling.descriptors import builtin, element
@@ -44,11 +44,11 @@ class Caches:
         empty."""
         if op.kernel in ("ring_push", "ring_oldest"):
             moved = windows[1 if op.kernel == "ring_push" else 0]
-            return _SCALARS + SETUP + costs.vector("add", moved.dtype, moved.size, (1,))
+            return _SCALARS + walked(2) + costs.vector("add", moved.dtype, moved.size, (1,))
         if op.kernel == "mask_slots":
             *lead, last = windows[0].dims
             rows = windows[0].inner(lead).size
-            each = SETUP + costs.vector("add", windows[0].dtype, last.extent // 2, (1,))
+            each = walked(1, 1) + costs.vector("add", windows[0].dtype, last.extent // 2, (1,))
             return 2 * _SCALARS + rows * (each + _ROW)
         return _SCALARS
 

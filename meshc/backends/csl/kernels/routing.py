@@ -3,7 +3,7 @@ those that have nothing to do with each other."""
 
 from __future__ import annotations
 
-from meshc.analysis.csl.costs import BANKS, LOOP, SETUP, Costs
+from meshc.analysis.csl.costs import BANKS, LOOP, Costs, walked
 from meshc.analysis.csl.element_costs import OF_A_FACTOR, OF_A_ROUTE
 from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.backends.csl.kernels.rows import Row, Rows
@@ -31,14 +31,14 @@ class Routing(Rows):
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
         """Predicted cycles where every row goes to every expert, the most that there can be."""
         to, gates = windows[0], windows[-1]
-        cleared = SETUP + costs.vector("add", to.dtype, to.size, ())
+        cleared = walked(1, 1) + costs.vector("add", to.dtype, to.size, ())
         if op.kernel == "dispatch":
-            each = SETUP + costs.vector("add", to.dtype, to.dims[-1].extent, ())
+            each = walked(2) + costs.vector("add", to.dtype, to.dims[-1].extent, ())
         elif op.kernel == "combine":
-            each = SETUP + _accumulated(costs, to, "mac")
+            each = walked(3, 1) + _accumulated(costs, to, "mac")
         else:
             row = _accumulated(costs, to, "mixed" if windows[1].dtype != to.dtype else "mac")
-            each = windows[1].dims[-1].extent * (row + SETUP + LOOP + OFFSET + OF_A_FACTOR)
+            each = windows[1].dims[-1].extent * (row + walked(3, 1) + LOOP + OFFSET + OF_A_FACTOR)
         return cleared + gates.size * (each + OF_A_ROUTE[op.kernel])
 
     def _dispatch(self, op: Compute, windows: list[Window]) -> list[str]:

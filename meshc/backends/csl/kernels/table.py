@@ -10,7 +10,7 @@ from types import MappingProxyType
 from meshc.analysis.csl import products
 from meshc.analysis.csl.blocks import Stretch
 from meshc.analysis.csl.codes import KERNEL
-from meshc.analysis.csl.costs import LENGTH, LOOP, SETUP, Costs
+from meshc.analysis.csl.costs import LENGTH, LOOP, NUMBER, Costs, rows_of_grids, setup
 from meshc.analysis.csl.operands import CACHES, widened
 from meshc.analysis.csl.products import Plan, Product
 from meshc.analysis.csl.registers import AT_CALL
@@ -44,6 +44,7 @@ from meshc.support.diagnostics import fail
 
 _OF_A_BATCH = 17
 """Cycles of the loop around a product of a batch, and of where its operands begin."""
+_WITH_A_NUMBER = ("fill", "scale", "at_least")
 _SELECTED = 21
 """Cycles of one lane that is selected, measured on the simulator."""
 
@@ -113,7 +114,10 @@ class Kernels:
         moved = [(w, g) for w, g in zip(windows, given, strict=True) if w is not g]
         return self._own_cycles(op, windows) + sum(
             self._in_parts(
-                pair, lambda part: self.costs.vector("add", DType.F32, part[0].size, (1,))
+                pair,
+                lambda part: self.costs.vector(
+                    "add", DType.F32, part[0].size, (1,), rows_of_grids(part)
+                ),
             )
             for pair in moved
         )
@@ -123,11 +127,12 @@ class Kernels:
         windows: Sequence[Window],
         steps: Callable[[Sequence[Window]], int],
         operations: int = 1,
+        numbers: int = 0,
     ) -> int:
-        """Of so many operations on windows of one shape, in loops where no DSD walks through them;
-        ``steps`` of each on a part."""
+        """Of so many operations on windows of one shape and ``numbers``, in loops where no DSD
+        walks through them; ``steps`` of each on a part."""
         loops, part = first_part(windows)
-        once = operations * (SETUP + steps(part))
+        once = operations * (setup(part) + numbers * NUMBER + steps(part))
         if not loops:
             return once
         each = OFFSET if part[0].constant else OFFSET + LENGTH
@@ -154,9 +159,15 @@ class Kernels:
         if op.kernel == "select_lanes":
             return windows[0].dims[0].extent * _SELECTED
         if op.kernel == "rotate":
-            return 3 * SETUP + self._vector(op, windows) + 2 * (windows[0].size // 4)
+            moves = 3 * setup([windows[0], windows[0]])
+            return moves + self._vector(op, windows) + 2 * (windows[0].size // 4)
         operands = alike(windows)
-        return self._in_parts(operands, lambda part: self._vector(op, part), operations(op))
+        return self._in_parts(
+            operands,
+            lambda part: self._vector(op, part),
+            operations(op),
+            numbers=int(op.kernel in _WITH_A_NUMBER),
+        )
 
     def steps(self, op: Compute) -> int:
         """The cycles of a kernel in vector steps, during which the core's transfers stand still."""
@@ -174,7 +185,9 @@ class Kernels:
         """Cycles of one vector operation on the operands, its set-up apart."""
         to = windows[0]
         kind = "mul" if op.kernel in ("mul", "scale") else "add"
-        steps = self.costs.vector(kind, to.dtype, to.size, tuple(w.pace for w in windows))
+        paces = tuple(w.pace for w in windows)
+        rows = rows_of_grids(windows)
+        steps = self.costs.vector(kind, to.dtype, to.size, paces, rows)
         return steps + self.costs.meetings(windows[1:])
 
     def _batch(self, op: Compute, windows: list[Window]) -> tuple[int, Plan]:

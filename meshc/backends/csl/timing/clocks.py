@@ -50,7 +50,7 @@ from meshc.ir.ops.tile import (
 from meshc.ir.values import Value
 from meshc.ir.views import View
 
-_HANDOVER = 8  # from a message's end to its control wavelets: a task and the start of one operation
+_HANDOVER = costs.walked(2)  # from a message's end to its control wavelets, beside a task
 
 Clock = NDArray[np.float64]
 Mask = NDArray[np.bool_]
@@ -92,6 +92,7 @@ class Timing:
         self.calls = calls
         self.mesh = module.the_mesh()
         self.kernels = kernels
+        self.costs = kernels.costs
         self.transfers = Transfers(module)
         self.carried = Messages(module)
         self.cases = Cases(module, self.transfers, grouped)
@@ -239,6 +240,8 @@ class Timing:
         address = self.scalar.address(here, self.local)
         combines = isinstance(op, Recv) and op.combine != "store"
         self.clock[cores] += 2 * address if combines else address
+        in_memory = [here, here] if combines or isinstance(op, Relay) else [here]
+        self.clock[cores] += costs.setup(in_memory) - costs.START + costs.DESCRIPTOR
         self.pending[op.result] = _Pending(
             op, cores.copy(), self.clock.copy(), self.steps.copy(), words
         )
@@ -265,10 +268,14 @@ class Timing:
         clock = np.where(cores, self.clock, 0).max(axis, keepdims=True)
         first = np.maximum(clock + costs.FABRIC, over)
         last = first + words - 1
-        self.over[name] = np.where(root >= 0, last + _HANDOVER + costs.FABRIC, over)
-        self.pending[op.result].since = np.where(cores, last + _HANDOVER, self.clock) - words
+        self.over[name] = np.where(
+            root >= 0, last + self.costs.task + _HANDOVER + costs.FABRIC, over
+        )
+        self.pending[op.result].since = (
+            np.where(cores, last + self.costs.task + _HANDOVER, self.clock) - words
+        )
         hears = (root >= 0) & ((place > root) if turns.way > 0 else (place <= root))
-        way = 2 * costs.RAMP + np.abs(place - root) * costs.HOP
+        way = 2 * self.costs.ramp + np.abs(place - root) * self.costs.hop
         return _Message(*(np.where(hears, t + way, np.nan) for t in (first, last)))
 
     def _relay(self, op: Relay, cores: Mask, words: int) -> None:
@@ -286,7 +293,7 @@ class Timing:
         source = tuple(axis[keep] for axis in route.source)
         target = tuple(axis[keep] for axis in route.target)
         arrived = _Message(np.full(cores.shape, np.nan), np.full(cores.shape, np.nan))
-        way = 2 * costs.RAMP + route.hops[keep] * costs.HOP
+        way = 2 * self.costs.ramp + route.hops[keep] * self.costs.hop
         arrived.first[target] = first[source] + way
         arrived.last[target] = last[source] + way
         return arrived
@@ -322,7 +329,8 @@ class Timing:
         if group.guard is None or group.guard.is_true or group.shared:
             waits = cores
         left = np.maximum(self.clock + scalar.EFFECT, self._moved(list(found.values())))
-        resumed = _joined(group, ends, left) + costs.RESUME
+        join = self.costs.task + costs.JOIN
+        resumed = _joined(group, ends, left, join) + self.costs.task + costs.RESUME
         self.clock = np.where(waits, resumed, self.clock)
         self._switch(cores, number)
 
@@ -349,35 +357,36 @@ class Timing:
         return np.maximum(message.last + 1, one.since + costs.FABRIC + one.words)
 
 
-def _joined(group: Group, ends: dict[Value, Clock], left: Clock) -> Clock:
+def _joined(group: Group, ends: dict[Value, Clock], left: Clock, join: int) -> Clock:
     """When the last signal comes to ``resume``: the tasks that join ends run one after the other,
-    each once all that it joins have ended, and the core has ``left`` its own task."""
+    each once all that it joins have ended, and the core has ``left`` its own task. One takes
+    ``join`` cycles."""
     now = np.maximum(left, np.minimum.reduce([*ends.values()]))
-    joins = [join for join in group.joins if not join.inner]
-    ready = [np.maximum.reduce(_below(group, join.task, ends)) for join in joins]
+    joins = [one for one in group.joins if not one.inner]
+    ready = [np.maximum.reduce(_below(group, one.task, ends, join)) for one in joins]
     for one in np.sort(np.array(ready), axis=0) if ready else []:
-        now = np.maximum(now, one) + costs.JOIN
-    chosen = [_choice_end(choice, ends) for choice in group.choices]
+        now = np.maximum(now, one) + join
+    chosen = [_choice_end(choice, ends, join) for choice in group.choices]
     return np.maximum(now, np.maximum.reduce([*ends.values(), *chosen]))
 
 
-def _choice_end(choice: Choice, ends: dict[Value, Clock]) -> Clock:
+def _choice_end(choice: Choice, ends: dict[Value, Clock], join: int) -> Clock:
     """When the signal of a choice comes: after the tasks that join what a core has started."""
     mine = np.array([ends[op.result] for op in choice.starts if op.result in ends])
-    joined: Clock = mine.max(0) + costs.JOIN * np.maximum(0, (mine > 0).sum(0) - 1)
+    joined: Clock = mine.max(0) + join * np.maximum(0, (mine > 0).sum(0) - 1)
     return joined
 
 
-def _below(group: Group, task: str, ends: dict[Value, Clock]) -> list[Clock]:
+def _below(group: Group, task: str, ends: dict[Value, Clock], join: int) -> list[Clock]:
     """Ends of the transfers that ``task`` joins, also through other tasks."""
     signals = group.plain.signals
     found = [ends[t] for t, signal in signals.items() if signal.task == task and t in ends]
     for choice in group.choices:
         if choice.signal is not None and choice.signal.task == task:
-            found.append(_choice_end(choice, ends))
-    for join in group.joins:
-        if not join.inner and join.then is not None and join.then.task == task:
-            found += _below(group, join.task, ends)
+            found.append(_choice_end(choice, ends, join))
+    for one in group.joins:
+        if not one.inner and one.then is not None and one.then.task == task:
+            found += _below(group, one.task, ends, join)
     return found
 
 

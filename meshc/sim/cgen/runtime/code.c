@@ -152,13 +152,14 @@ void csl_load_dsr(pe *p, int bank, int64_t number, const dsd *d, int save, int i
     dsr **place = &c->dsrs[bank][number];
     if (!*place) /* never moved: operands and operations point to it */
         *place = pool_keep(&p->m->pool, sizeof(dsr));
-    **place = (dsr){*d, save, is_async, *o};
-    p->t += p->m->costs.load_dsr;
+    **place = (dsr){*d, save, is_async, *o, p->t + p->m->costs.rewritten};
 }
 
 void csl_set_dsr_base(pe *p, int64_t bank, int64_t number, int64_t addr)
 {
-    loaded(p, (int)bank, number)->d.addr = (int32_t)addr;
+    dsr *record = loaded(p, (int)bank, number);
+    record->d.addr = (int32_t)addr;
+    record->ready = p->t + p->m->costs.rewritten;
 }
 
 /* --- descriptors --- */

@@ -41,6 +41,7 @@ static operation *make(pe *p, int op, int count, const operand *given, int64_t i
         if (given[k].reg) {
             o->record_size[o->record_count] = (int32_t)size_of_type(operation_kinds[o->op].types[k]);
             o->records[o->record_count++] = given[k].reg;
+            p->t = max64(p->t, given[k].reg->ready);
         }
         o->scalars[k] = given[k].value;
         if (!given[k].d) {
@@ -158,10 +159,17 @@ static void start_async(operation *o, const options *given)
     later(o, max64(o->t, m->now), act_emit);
 }
 
-/* The options of an operation, completed by those of its registers. */
+/* The options of an operation, completed by those of its registers. What follows the end of one on
+ * a register that was loaded as asynchronous was said then (documented). */
 static void complete_options(operation *o, const options *given)
 {
     o->o = *given;
+    for (int i = 0; i < o->record_count; i++) {
+        if (o->records[i]->is_async) {
+            o->o.activate = -1;
+            o->o.unblock_kind = GATE_NONE;
+        }
+    }
     for (int i = 0; i < o->record_count; i++) {
         const options *r = &o->records[i]->o;
         if (o->o.activate < 0)

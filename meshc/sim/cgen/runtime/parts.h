@@ -20,9 +20,9 @@ static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 enum { KINDS = 32, MATHS = 16 };
 typedef struct {
-    int64_t memory, fabric_out, fabric_in, load_dsr, task, data_task;
+    int64_t memory, fabric_out, fabric_in, rewritten, task, data_task, reopen;
     int64_t hop, ramp, relay, configure, map_call, period, stay_every;
-    int64_t lanes[KINDS], write_every[KINDS];
+    int64_t lanes[KINDS], write_every[KINDS], in_place_every[KINDS];
     int64_t output_depth[QUEUES], input_depth, host_depth;
     int64_t math[MATHS];
 } costs;
@@ -170,7 +170,7 @@ struct burst {
 typedef struct {
     pe *p;
     int32_t color, blocked, task; /* function number of the data task, 0 for none */
-    int64_t free_at;
+    int64_t free_at, open_at; /* its data task starts at open_at or later */
     queue bursts, waiting;
 } channel;
 
@@ -249,6 +249,7 @@ struct dsr {
     dsd d;
     int32_t save, is_async;
     options o;
+    int64_t ready; /* operations that name it start then */
 };
 
 struct operation {

@@ -302,7 +302,9 @@ static void dispatch(machine *m, int64_t now, void *subject, void *argument)
         }
     }
     if (wavelet || local >= 0 || launched) {
-        p->t = now + (wavelet ? m->costs.data_task : m->costs.task);
+        p->t = now + m->costs.task;
+        if (wavelet)
+            p->t = max64(now, wavelet->open_at) + m->costs.data_task;
         if (wavelet)
             start_wavelet(c, now, wavelet);
         else if (local >= 0)
@@ -441,6 +443,7 @@ void open_gate(pe *p, int kind, int64_t number, int64_t time)
     }
     if (gate_color(p, kind, number, &color)) {
         channel *of = channel_of_color(p, color);
+        of->open_at = of->blocked ? time + p->m->costs.reopen : of->open_at;
         of->blocked = 0;
         poke(p, of, time);
         return;

@@ -215,6 +215,12 @@ static int64_t stride_lanes(const dsd *d, int64_t lanes)
     return rest == 0 ? 1 : 2;
 }
 
+/* Rows that n elements of an operand of several dims take; 0 for one of a single dim. */
+static int64_t rows_of(const dsd *d, int64_t n)
+{
+    return d->ndims < 2 ? 0 : ceil_div(n, max64(1, d->extent[d->ndims - 1]));
+}
+
 /* Bytes from an element to the next, in the innermost of its dims. */
 static int64_t pace(const dsd *d)
 {
@@ -235,11 +241,11 @@ static int64_t reads_that_meet(const dsd *a, const dsd *b, int64_t period, int64
     return 0;
 }
 
-/* Whether results go to the bank that the same source is read from, in every step. */
-static int stays_in_its_bank(const dsd *to, const dsd *source)
+/* Whether results are written over the elements of a source, which moves. */
+static int in_place(const dsd *to, const dsd *source)
 {
     return to->kind == MEM && !to->scalar && to->addr == source->addr &&
-           pace(to) == pace(source) && pace(to) != 0 && pace(to) % 16 == 0;
+           pace(to) == pace(source) && pace(to) != 0;
 }
 
 /* Whether a source has a stride of the slowest class, a multiple of eight words. */
@@ -252,28 +258,35 @@ int64_t vector_cycles(machine *m, int op, int sources, const dsd *operands, int6
     int64_t lanes = m->costs.lanes[kind], every = m->costs.write_every[kind], lost = 0;
     const dsd *memory[3];
     int found = 0, words = 1;
+    int64_t rows = 0;
     for (int k = 0; k <= sources; k++) {
         const dsd *d = &operands[k];
         if (d->kind != MEM || d->scalar)
             continue;
         lanes = min64(lanes, stride_lanes(d, lanes));
+        rows = max64(rows, rows_of(d, n));
         if (k > 0) {
             memory[found++] = d;
             words = words && d->esize == 4;
         }
     }
-    int64_t cycles = ceil_div(n, lanes);
+    if (rows)
+        lanes = max64(1, lanes / 2);
+    int64_t cycles = rows + ceil_div(n, lanes);
     if (!words)
-        return cycles;
+        return cycles + (every && operands[0].kind == MEM ? cycles / every : 0);
     int turns = found > 1 && is_slow(memory[0]) && is_slow(memory[1]);
     if (found > 1)
         lost = reads_that_meet(memory[0], memory[1], m->costs.period, n);
     for (int k = 0; k < found; k++)
-        if (stays_in_its_bank(&operands[0], memory[k]))
+        if (in_place(&operands[0], memory[k]) && pace(memory[k]) % 16 == 0)
             lost = n + n / m->costs.stay_every + (turns ? n : 0);
-    if (!lost && every && operands[0].kind == MEM)
-        lost = n / every;
-    return cycles + lost;
+    if (lost || operands[0].kind != MEM)
+        return cycles + lost;
+    for (int k = 0; !every && !rows && k < found; k++)
+        if (in_place(&operands[0], memory[k]))
+            every = m->costs.in_place_every[kind];
+    return cycles + (every ? n / every : 0);
 }
 
 /* --- synchronous operations on memory --- */
@@ -342,6 +355,8 @@ void csl_vector(pe *p, int op, int count, const operand *given, int64_t index, i
             continue;
         }
         operands[k] = *given[k].d;
+        if (given[k].reg)
+            p->t = max64(p->t, given[k].reg->ready);
         if (has_index && operands[k].kind == MEM && operands[k].indexed)
             operands[k].addr = (int32_t)((operands[k].addr + 2 * index) & 0xffff);
     }

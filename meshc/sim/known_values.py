@@ -1,0 +1,146 @@
+"""What compiled code has in registers: values that were worked out before and have not changed.
+
+The vendor's compiler works a value out once where it is used twice in straight code, and reads a
+variable again only when something may have written it. Both back ends ask here which expressions
+cost nothing for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+from meshc.sim import ir
+
+Place = int | None
+"""A variable by its address; None is memory that only the run knows."""
+
+
+class _Value(NamedTuple):
+    """An expression: equal ones have one ``key``, None where no two are taken to be equal. It
+    depends on ``locals`` and on memory."""
+
+    key: Hashable
+    locals: frozenset[str]
+    places: frozenset[Place]
+
+
+Known = dict[Hashable, _Value]
+
+
+class KnownValues:
+    """The values known at a point of a function."""
+
+    def __init__(self) -> None:
+        self._known: Known = {}
+        self._values: dict[int, tuple[ir.Expr, _Value]] = {}
+
+    def repeats(self, node: ir.Expr) -> bool:
+        """Whether ``node`` is known; from now on it is."""
+        value = self._value(node)
+        if value.key is None:
+            return False
+        if value.key in self._known:
+            return True
+        self._known[value.key] = value
+        return False
+
+    def after(self, stmt: ir.Stmt) -> None:
+        """A statement has been carried out; choices and loops see to themselves."""
+        if isinstance(stmt, ir.Store):
+            place = _place(stmt.addr)
+            self._keep(lambda value: not value.places or _apart(value, place))
+            self.repeats(ir.Load(stmt.type, stmt.addr))
+        elif not _leaves_memory(stmt):
+            self._keep(lambda value: not value.places)
+        given = (getattr(stmt, name, None) for name in ("var", "dst", "result"))
+        names = {var.name for var in given if isinstance(var, ir.Var)}
+        if names:
+            self._keep(lambda value: not value.locals & names)
+
+    def forget(self) -> None:
+        """Nothing is known where ways meet that are not followed."""
+        self._known = {}
+
+    def now(self) -> Known:
+        """What is known, to come back to it."""
+        return dict(self._known)
+
+    def other_way(self, first: list[ir.Stmt], before: Known) -> Known | None:
+        """The ``first`` way of a choice has ended and the other one begins where ``before`` was
+        known. What was known at its end; None where it leads elsewhere."""
+        ended, self._known = self._known, dict(before)
+        return None if _leads_away(first) else ended
+
+    def meet(self, second: list[ir.Stmt], other: Known | None) -> None:
+        """The ``second`` way meets the first, which ended with what ``other_way`` gave."""
+        if other is None:
+            return
+        if _leads_away(second):
+            self._known = other
+        else:
+            self._known = {key: v for key, v in self._known.items() if key in other}
+
+    def _keep(self, stays: Callable[[_Value], bool]) -> None:
+        self._known = {key: value for key, value in self._known.items() if stays(value)}
+
+    def _value(self, node: ir.Expr) -> _Value:
+        found = self._values.get(id(node))
+        if found is None:
+            found = self._values[id(node)] = node, self._made(node)
+        return found[1]
+
+    def _made(self, node: ir.Expr) -> _Value:
+        kind = str(node.type)
+        match node:
+            case ir.Const() if isinstance(node.value, int | float):
+                return _Value(("const", kind, node.value), frozenset(), frozenset())
+            case ir.Local():
+                return _Value(("local", node.var.name), frozenset((node.var.name,)), frozenset())
+            case ir.Load():
+                found = self._joined(("load", kind), (node.addr,))
+                return found._replace(places=found.places | {_place(node.addr)})
+            case ir.Bin():
+                return self._joined((node.op, kind), (node.left, node.right))
+            case ir.Un():
+                return self._joined((node.op, kind), (node.operand,))
+            case ir.Cast() | ir.Bits():
+                return self._joined((type(node).__name__, kind), (node.operand,))
+            case ir.Select():
+                return self._joined(("select", kind), (node.cond, node.then, node.other))
+        return _Value(None, frozenset(), frozenset())
+
+    def _joined(self, head: tuple[str, ...], parts: tuple[ir.Expr, ...]) -> _Value:
+        values = [self._value(part) for part in parts]
+        keys = [value.key for value in values]
+        return _Value(
+            None if None in keys else (*head, *keys),
+            frozenset().union(*(value.locals for value in values)),
+            frozenset().union(*(value.places for value in values)),
+        )
+
+
+def _place(addr: ir.Expr) -> Place:
+    """The variable that an address lies in: that of a scalar, or where an array begins."""
+    if isinstance(addr, ir.Const):
+        return int(addr.value)
+    if isinstance(addr, ir.Bin) and addr.op == "+" and isinstance(addr.left, ir.Const):
+        return int(addr.left.value)
+    return None
+
+
+def _apart(value: _Value, place: Place) -> bool:
+    """Whether a value does not depend on what is stored at ``place``."""
+    return place is not None and not value.places & {place, None}
+
+
+def _leaves_memory(stmt: ir.Stmt) -> bool:
+    """Whether a statement writes no variable; choices and loops have seen to theirs."""
+    if isinstance(stmt, ir.Effect):
+        return stmt.name.startswith(("activate", "block", "unblock"))
+    return not isinstance(stmt, ir.CallFn | ir.CallPtr | ir.VectorOp | ir.MapOp | ir.Copy)
+
+
+def _leads_away(body: list[ir.Stmt]) -> bool:
+    """Whether what follows a block is not reached from its end."""
+    return bool(body) and isinstance(body[-1], ir.Return | ir.Break | ir.Continue)
