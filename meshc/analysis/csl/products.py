@@ -258,7 +258,7 @@ def _looped(product: Product, costs: Costs) -> Plan | None:
     passes = _START + m * _PASS if m > 1 else 0
     passes += m * _START if k > 1 else 0
     steps = _rows_cycles(product, costs)
-    cycles = _CALLED + m * k * once + passes + steps
+    cycles = (_CALLED if m * k > 1 else 0) + m * k * once + passes + steps
     return Plan("looped", product, cycles, steps=steps)
 
 
