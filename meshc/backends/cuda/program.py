@@ -258,7 +258,18 @@ def _program(found: Mapping[str, Any]) -> StepProgram:
         values["prefill"] = Prefill(int(prefill["tokens"]), **_parts(prefill), overlap=made)
     if values.get("ranks") is not None:
         values["ranks"] = _ranks(values["ranks"])
-    return StepProgram(**values)
+    made = StepProgram(**values)
+    _check_positions(made)
+    return made
+
+
+def _check_positions(program: StepProgram) -> None:
+    """Kernels look positions up in tables without asking how long these are."""
+    rows = {"pages": program.capacity_pages, "cosines": program.capacity, "sines": program.capacity}
+    for name, buffer in program.buffers.items():
+        table = name.removeprefix("chunk_").removeprefix("second_").partition("_")[0]
+        if table in rows and buffer.shape[-1 if table == "pages" else 0] != rows[table]:
+            raise ValueError(f"'{name}' is of other positions than the {program.capacity} there are")
 
 
 def _ranks(found: Mapping[str, Any]) -> RankShare:
