@@ -40,10 +40,10 @@ class Prepared:
     def cases(self, contexts: Sequence[int]) -> Iterator[Case]:
         """All checks at the sizes of the program's model."""
         found = sizes(self.program)
-        cores = device(self.program.device).cores
+        gpu = device(self.program.device.name)
         return cases(
             found.attention(found.batch), choice(self.program, self.texts), found.features,
-            found.vocabulary, contexts, cores,
+            found.vocabulary, contexts, gpu,
         )  # fmt: skip
 
 

@@ -39,8 +39,6 @@ FRAGMENT, FRAGMENT_BYTES = 16, 512
 ATTENTION_TILES, GOOD_STAGES = (32_768, 16_384, 8_192), 3
 """Bytes of a tile of an attention block; tiles that its ring has unless even the smallest are too
 large for that."""
-BUSY_BYTES = 49_152
-"""Bytes that each core must have on their way at once to keep the memory of an H200 busy."""
 OVERLAPPING = 2
 """Blocks that a core has room for where a grid starts before the one in front has ended."""
 PRODUCT_CLUSTERS, ROUND = (1, 2, 4, 8), 8
@@ -125,25 +123,17 @@ def shared_memory(
     context: int = 0,
     resident: int = 1,
 ) -> SharedMemory:
-    """The plan of an attention block in clusters of ``cluster`` blocks on ``device``; see
-    :func:`attention_memory`."""
-    limits = memory_limits(device, resident)
-    return attention_memory(shape, cluster, dataflow, context, limits)
-
-
-def attention_memory(
-    shape: Attention, cluster: int, dataflow: str, context: int, limits: Sequence[int]
-) -> SharedMemory:
-    """The plan of an attention block in clusters of ``cluster`` blocks within the first of
-    ``limits`` whose ring keeps memory busy, or else within the last.
+    """The plan of an attention block in clusters of ``cluster`` blocks, ``resident`` of which share
+    a core of ``device``, within the first of :func:`memory_limits` whose ring keeps memory busy, or
+    else within the last.
 
     The inputs' memory is used again once queries, keys and values are computed. ``split_head``
     keeps the scores of all ``context`` tokens that a query sees and an output vector. Tiles are
     the largest of which there are ``GOOD_STAGES``.
     """
-    return _first_busy(
-        _attention_memory(shape, cluster, dataflow, context, limit) for limit in limits
-    )
+    limits = memory_limits(device, resident)
+    plans = (_attention_memory(shape, cluster, dataflow, context, limit) for limit in limits)
+    return _first_busy(device, plans)
 
 
 def _attention_memory(
@@ -244,15 +234,16 @@ def _out_columns(batch: int, attended: int) -> Part:
     return Part("OUT_COLUMNS", 2 * fragment_columns(batch) * attended)
 
 
-def latent_memory(shape: LatentAttention, cluster: int, limits: Sequence[int]) -> SharedMemory:
-    """The plan of latent attention in clusters of ``cluster`` blocks within the first of ``limits``
-    whose ring keeps memory busy, or else within the last, with tiles of that size of
-    ``LATENT_TILE_BYTES`` of which more bytes are on their way.
+def latent_memory(device: Device, shape: LatentAttention, cluster: int) -> SharedMemory:
+    """The plan of latent attention in clusters of ``cluster`` blocks on ``device``, within the
+    first of :func:`memory_limits` whose ring keeps memory busy, or else within the last, with tiles
+    of that size of ``LATENT_TILE_BYTES`` of which more bytes are on their way.
 
     What follows the projections has the memory of their columns; the values' columns have that of
     the queries. Sums over latents that peers read are kept twice where there are several rounds.
     """
-    return _first_busy(_latent_memory(shape, cluster, limit) for limit in limits)
+    limits = memory_limits(device)
+    return _first_busy(device, (_latent_memory(shape, cluster, limit) for limit in limits))
 
 
 def _latent_memory(shape: LatentAttention, cluster: int, limit: int) -> SharedMemory:
@@ -362,53 +353,50 @@ class ProductPlan:
 def rows_plan(device: Device, width: int, rows: int, batch: int) -> ProductPlan:
     """The plan of a product of ``batch`` vectors of ``width`` values with ``rows`` rows of a matrix
     on ``device``."""
-    limits = memory_limits(device)
-    return product_plan(
-        width, rows, batch, product_cluster(width, rows, batch, device.cores, limits), limits
-    )
+    cluster = product_cluster(device, width, rows, batch)
+    return product_plan(device, width, rows, batch, cluster)
 
 
-def product_plan(
-    width: int, rows: int, batch: int, cluster: int, limits: Sequence[int]
-) -> ProductPlan:
+def product_plan(device: Device, width: int, rows: int, batch: int, cluster: int) -> ProductPlan:
     """The plan of such a product by clusters of ``cluster`` blocks; see :func:`product_memory`."""
-    memory = product_memory(width, batch, cluster, limits)
+    memory = product_memory(device, width, batch, cluster)
     sums = -(-rows // FRAGMENT) * FRAGMENT * batch
     return ProductPlan(cluster, memory, VALUE_BYTES * sums * (cluster - 1))
 
 
-def product_cluster(width: int, rows: int, batch: int, cores: int, limits: Sequence[int]) -> int:
-    """Blocks that share the width of such a product on ``cores`` cores.
+def product_cluster(device: Device, width: int, rows: int, batch: int) -> int:
+    """Blocks of ``device`` that share the width of such a product.
 
     Two where rows divide better by what sums between blocks cost, more only where a block has no
     room for the vectors beside a ring that keeps memory busy.
     """
-    plans = {c: product_memory(width, batch, c, limits) for c in PRODUCT_CLUSTERS}
-    good = [c for c, plan in plans.items() if _keeps_busy(plan)]
+    sizes = [c for c in PRODUCT_CLUSTERS if c in _clusters(device).sizes]
+    plans = {c: product_memory(device, width, batch, c) for c in sizes}
+    good = [c for c, plan in plans.items() if _keeps_busy(device, plan)]
     if not good:
         return max(plans, key=lambda c: (plans[c].stages * plans[c].tile_bytes, -c))
-    groups = -(-rows // FRAGMENT)
+    groups, cores = -(-rows // FRAGMENT), device.cores
     if good[:2] == [1, 2] and groups >= cores:
         alone, shared = (-(-groups * c // cores) / c for c in (1, 2))
         return 2 if shared * SUMS_COST < alone else 1
     return good[0]
 
 
-def _first_busy(plans: Iterable[SharedMemory]) -> SharedMemory:
-    """The first plan whose ring keeps memory busy, else the last."""
-    found = list(plans)
-    return next((plan for plan in found if plan.bytes_in_flight >= BUSY_BYTES), found[-1])
+def _first_busy(device: Device, plans: Iterable[SharedMemory]) -> SharedMemory:
+    """The first plan whose ring keeps the memory of ``device`` busy, else the last."""
+    found, busy = list(plans), device.bytes_in_flight
+    return next((plan for plan in found if plan.bytes_in_flight >= busy), found[-1])
 
 
-def _keeps_busy(plan: SharedMemory) -> bool:
+def _keeps_busy(device: Device, plan: SharedMemory) -> bool:
     """Whether the ring keeps memory busy, or has all the tiles that a ring may."""
-    return plan.bytes_in_flight >= BUSY_BYTES or plan.stages == MOST_STAGES
+    return plan.bytes_in_flight >= device.bytes_in_flight or plan.stages == MOST_STAGES
 
 
-def product_memory(width: int, batch: int, cluster: int, limits: Sequence[int]) -> SharedMemory:
-    """The plan of a product whose width ``cluster`` blocks share, within the first of ``limits``
-    that leaves room for a ring which keeps memory busy, or for all tiles that a ring has; the
-    largest tiles that do it, down to halves.
+def product_memory(device: Device, width: int, batch: int, cluster: int) -> SharedMemory:
+    """The plan of a product whose width ``cluster`` blocks share, within the first of
+    :func:`memory_limits` that leaves room for a ring which keeps memory busy, or for all tiles that
+    a ring has; the largest tiles that do it, down to halves.
     """
     own = -(-_up(width, FRAGMENT) // FRAGMENT // cluster)
     tiles = -(-own * FRAGMENT_BYTES // TILE_BYTES)
@@ -425,10 +413,10 @@ def product_memory(width: int, batch: int, cluster: int, limits: Sequence[int]) 
         ]
     plans = [
         _with_ring(parts, -(-own // count) * FRAGMENT_BYTES, limit)
-        for limit in limits
+        for limit in memory_limits(device)
         for count in range(tiles, 2 * tiles + 1)
     ]
-    good = [plan for plan in plans if _keeps_busy(plan)]
+    good = [plan for plan in plans if _keeps_busy(device, plan)]
     return good[0] if good else plans[-1 - tiles]
 
 

@@ -292,4 +292,4 @@ def _check_positions(program: StepProgram, cached: Sequence[int], full: bool = F
 
 def _is_below(value: object, end: int) -> bool:
     """Whether ``value`` is a whole number from 0 to before ``end``."""
-    return isinstance(value, (int, np.integer)) and 0 <= value < end
+    return isinstance(value, (int, np.integer)) and bool(0 <= value < end)

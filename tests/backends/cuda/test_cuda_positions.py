@@ -1,4 +1,4 @@
-"""Tokens and positions that a program has no place for are refused before a kernel looks them up."""
+"""Tokens and positions that a program has no place for are refused, not looked up by kernels."""
 
 import json
 

@@ -10,7 +10,6 @@ from meshc.backends.cuda.driver.device_memory import argument_bytes
 from meshc.backends.cuda.driver.driver_api import LaunchAttribute, LaunchConfig
 from meshc.backends.cuda.driver.streams import Stream
 from meshc.backends.cuda.executor import Grid
-from meshc.backends.cuda.kernels.arena import CORE_BYTES, RESERVED_BYTES
 from meshc.backends.cuda.toolchain.cubin import KernelResources
 from meshc.backends.cuda.toolchain.toolkit import Cubin
 from meshc.support.diagnostics import fail
@@ -66,8 +65,9 @@ class Kernel:
         multiprocessors, and so does the next grid on the other half: a step of Llama-2-7B took
         5.0 ms in place of 3.7 on an H200.
         """
-        held = grid.shared_bytes + self.needs.shared_bytes + RESERVED_BYTES
-        return 2 * held > CORE_BYTES
+        facts = self._context.facts
+        held = grid.shared_bytes + self.needs.shared_bytes + facts.reserved_bytes
+        return 2 * held > facts.core_bytes
 
     def launch(
         self, grid: Grid, arguments: Sequence[object], stream: Stream, programmatic: bool = False

@@ -1,4 +1,5 @@
 // mc_races.cc: finds accesses to shared memory that no barrier puts in order, for the executor.
+#include "mc_faults.h"
 #include "mc_gpus.h"
 #include "mc_races.h"
 
@@ -226,8 +227,10 @@ static bool watched(const void* p) { return (size_t)((unsigned char*)p - state.b
 // Of global memory.
 MC_UNWATCHED static void access_global(const void* p, size_t bytes, bool write) {
     const Fiber* f = machine.current;
-    if (gpus::given && f && f != &machine.host) gpus::access(p, bytes, write);
-    if (!state.array_count || !f || f == &machine.host || f->behind) return;
+    if (!f || f == &machine.host) return;
+    check_around(p, bytes, write);
+    if (gpus::given) gpus::access(p, bytes, write);
+    if (!state.array_count || f->behind) return;
     for (u32 n = 0; n < state.array_count; n++) {
         const Array& a = state.arrays[n];
         const unsigned char* from = (const unsigned char*)p;

@@ -71,7 +71,9 @@ int cuDeviceGetAttribute(int* value, int number, int device) {
         /* Of several devices the last is the one that is set, the others are older. */
         case 75: *value = last ? (int)setting("major") : 8; break;
         case 76: *value = last ? (int)setting("minor") : 0; break;
+        case 81: *value = 233472; break;
         case 97: *value = 232448; break;
+        case 111: *value = 1024; break;
         default: return leave(INVALID_VALUE);
     }
     return leave(OK);

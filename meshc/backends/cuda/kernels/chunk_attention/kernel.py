@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from meshc.backends.cuda.kernels.arena import Arena, most_bytes
+from meshc.analysis.cuda.blocks import block_memory
+from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.attention_block.kernel import Attention
 from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal, page_misfits
 from meshc.backends.templates import render
 from meshc.cost.prompts import attention_bytes
+from meshc.devices import Device
 
 _PACKAGE = "meshc.backends.cuda.kernels.chunk_attention"
 _HEADS = (64, 96, 128, 256)
@@ -63,8 +65,8 @@ class ChunkAttentionPlan:
         )  # fmt: skip
 
 
-def plan(shape: Attention, tokens: int, swizzled: bool) -> ChunkAttentionPlan:
-    """The tiles of chunks of up to ``tokens``. Raises DoesNotFit."""
+def plan(shape: Attention, device: Device, tokens: int, swizzled: bool) -> ChunkAttentionPlan:
+    """The tiles of chunks of up to ``tokens`` on ``device``. Raises DoesNotFit."""
     misfits = page_misfits(shape.page)
     if shape.head not in _HEADS:
         misfits.append(f"heads of {shape.head} lanes are none of {', '.join(map(str, _HEADS))}")
@@ -88,7 +90,7 @@ def plan(shape: Attention, tokens: int, swizzled: bool) -> ChunkAttentionPlan:
     ):
         made.add(name, count)
     tile_bytes = 4 * tile_tokens * row
-    stages = min(_MOST_STAGES, (most_bytes() - made.bytes) // tile_bytes)
+    stages = min(_MOST_STAGES, (block_memory(device) - made.bytes) // tile_bytes)
     if stages < _LEAST_STAGES:
         raise DoesNotFit(f"{made.bytes} bytes of queries and sums leave no room for a ring")
     made.add("RING", stages * tile_bytes)

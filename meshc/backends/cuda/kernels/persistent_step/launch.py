@@ -40,7 +40,7 @@ def persistent(step: Step, launches: Launches) -> Launches:
             _plan(step, head, RowsPlan).shape,
             -(-step.module.capacity // step.page),
         ),
-        step.cores,
+        step.device,
     )
     arguments = _arguments(step, plan, attention, inner, outer, head)
     for launch in (attention, inner, outer, head):
