@@ -8,7 +8,7 @@ from reduced import only
 
 from meshc.analysis.cuda.blocks import MOST_REGISTERS
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
-from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, Mode
+from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, WATCHED, Mode
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics, MeshcError
@@ -81,6 +81,25 @@ def test_drawn_models_agree_with_several_kernels(seed, tmp_path, monkeypatch):
         found.append([row, *stored])
     for one, other in zip(*found, strict=True):
         assert np.abs(one - other).max() <= 2e-3 * np.abs(other).max()
+
+
+def test_all_blocks_of_a_full_grid_are_watched(tmp_path, monkeypatch):
+    """A block for each multiprocessor of an H200, 4224 mbarriers; a barrier left out is a race."""
+    monkeypatch.setattr(layer_kinds, "WORDS", 132 * 16)
+    kind = Kind(1, 2, 2, 96, 10000.0)
+    result = compiled(tmp_path, (kind,), persistent=True)
+    program, text = from_json(result.files["manifest.json"]), result.files["step.cu"]
+    assert program.kernels["step"].blocks == 132
+
+    def step(text, toolchain):
+        machine = CpuMachine(program.kernels, {**result.files, "step.cu": text}, FIRST, toolchain)
+        return LanguageModel(program, machine, weights_of((kind,))).step([3], [0])
+
+    assert (step(text, WATCHED) == step(text, QUICK)).all()
+    barrier = "mc::group_sync(1, WORKERS);  // the next group's sums go to the other half"
+    assert text.count(barrier) == 1
+    with pytest.raises(MeshcError, match="a race: thread"):
+        step(text.replace(barrier, ""), WATCHED)
 
 
 def test_parts_of_the_output_that_are_no_divisor_of_a_tile(tmp_path):

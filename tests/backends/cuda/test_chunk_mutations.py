@@ -29,15 +29,8 @@ MODES = (Mode(), Mode("random", True, 3))
 EVERY, MOST_SECONDS = 5, 30
 # What a run in the executor does not show, by reason. None of these is the same kernel.
 UNSEEN: dict[str, tuple[str, ...]] = {
-    "Reads of the bias behind its end, for rows that are stored nowhere: behind an array of the "
-    "executor there is memory.": (
-        "product: const bool real = <row < ROWS => true> && token < tokens;",
-        "product: if (<real => true>) sum += mc::widen(bias[row]);",
-    ),
     "Sums behind a thread's own array, which the executor does not watch; what is stored of them "
     "is guarded elsewhere.": (
-        "product: for (int g = 0; g < <OWN_GROUPS => (OWN_GROUPS) + 1>; g++) "
-        "mc::multiply_16x8x16(sums[e][g], a[g], b, T());",
         "product: for (int g = 0; g < <OWN_GROUPS => (OWN_GROUPS) + 1>; g++) { #3",
     ),
 }

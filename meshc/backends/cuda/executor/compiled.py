@@ -54,9 +54,9 @@ QUICK = replace(
         "-fno-exceptions", "-fno-asynchronous-unwind-tables",
     ),
 )  # fmt: skip
-# Finds races in shared memory as well (mc_races.h), some fifty times slower. The compiler
-# marks each access; the sanitizer's own library is not linked. An index outside of an array of a
-# thread ends the process. GCC only.
+# Finds races in shared memory as well (mc_races.h), many times slower. The compiler marks each access
+# of a kernel; the sanitizer's own library is not linked. An index outside of an array of a thread
+# ends the process. GCC only.
 WATCHED = replace(
     QUICK,
     flags=(
@@ -67,6 +67,8 @@ WATCHED = replace(
     ),
     libraries=("-lgcc",) if _FOUND_LATER else ("-lstdc++", "-lm", "-lgcc_s", "-lc"),
 )  # fmt: skip
+# The executor's own functions are compiled once, so well, also for kernels that are not.
+_OWN = {QUICK: CXX, WATCHED: replace(CXX, flags=(*CXX.flags, "-DMC_RACES"))}
 _FUNCTIONS = "mc_executor.cc"
 # The header of the library with which kernels begin, and the one with which that begins.
 _LIBRARY, _EXECUTOR = "mc.cuh", "mc_executor.h"
@@ -195,8 +197,7 @@ class Library:
         own = headers() if parts is None else parts
         # Another library is used once, but begins with the same header of the executor.
         parsed = _LIBRARY if own == headers() else _EXECUTOR
-        # Those functions are compiled once, so well, also for kernels that are not.
-        common = replace(_functions(), toolchain=CXX if toolchain == QUICK else None)
+        common = replace(_functions(), toolchain=_OWN.get(toolchain))
         built = toolchain.build(unit, own, "cuda-executor", common, parsed)
         _system()
         self._library = opened(built)

@@ -3,18 +3,16 @@
 
 #include <signal.h>
 
-#define MC_UNWATCHED __attribute__((no_sanitize("thread")))
-
 namespace mc {
 
 // Whether ``bytes`` at ``p`` lie within the array.
-MC_UNWATCHED static bool holds(const Given& array, const void* p, size_t bytes) {
+static bool holds(const Given& array, const void* p, size_t bytes) {
     const size_t at = (const unsigned char*)p - array.at;
     return at < array.bytes && bytes <= array.bytes - at;
 }
 
 // An array whose memory, pages around it included, has ``p``; null where none does.
-MC_UNWATCHED static const Given* around(const void* p) {
+static const Given* around(const void* p) {
     for (u32 n = 0; n < machine.given_count; n++) {
         const Given& array = machine.given[n];
         if (p >= array.begin && p < array.end) return &array;
@@ -22,7 +20,7 @@ MC_UNWATCHED static const Given* around(const void* p) {
     return nullptr;
 }
 
-MC_UNWATCHED static bool is_given(const void* p, size_t bytes) {
+static bool is_given(const void* p, size_t bytes) {
     for (u32 n = 0; n < machine.given_count; n++) {
         if (holds(machine.given[n], p, bytes)) return true;
     }
@@ -45,8 +43,9 @@ void check_given(const void* p, size_t bytes, const char* what) {
          f.block->index, does, off, behind ? "behind" : "in front of", (u32)array->argument, (unsigned long long)array->bytes);
 }
 
-MC_UNWATCHED void check_around(const void* p, size_t bytes, bool write) {
-    if (machine.given && around(p) && !is_given(p, bytes)) report(p, write ? "writes" : "reads");
+void check_around(const void* p, size_t bytes, bool write) {
+    if (!machine.given || is_given(p, bytes) || !around(p)) return;
+    report(p, write ? "writes" : "reads");
 }
 
 // ---- Signals --------------------------------------------------------------------------------------
