@@ -98,7 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--page", type=at_least_one, default=16, help="tokens of a page of the cache"
     )
     parser.add_argument(
-        "--persistent", action="store_true", help="a step is one kernel behind the look-up"
+        "--persistent", action="store_true", help="a step is one kernel"
     )
 
 

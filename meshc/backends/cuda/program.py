@@ -36,8 +36,9 @@ def numbered(name: str, place: int) -> str:
 @dataclass(frozen=True)
 class Kernel:
     """A kernel of ``file``; ``shared`` names the parts of its shared memory, [offset, bytes]. One
-    that ``meets`` runs on the GPUs of all ranks at the same time; the blocks of one of a
-    ``whole_grid`` wait for each other, so all are resident."""
+    that ``meets`` runs on the GPUs of all ranks at the same time. The blocks of one of a
+    ``whole_grid`` wait for each other, so all are resident; it has ``blocks`` of them at the most,
+    and any smaller number gives the same."""
 
     file: str
     blocks: int

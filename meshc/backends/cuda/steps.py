@@ -48,7 +48,7 @@ def step_program(
     collectives by ``transport`` (:data:`meshc.backends.cuda.program.TRANSPORTS`). Prompts are read
     up to ``chunk`` tokens at a time, each weight once; for 0 as many as decode kernels take. Ranks
     may read chunks in two halves on two streams, by ``splitting``. A ``persistent`` decode step is
-    one kernel behind the look-up.
+    one kernel.
 
     Raises ``cuda-graph`` for what is not fused into the kernels of one step, ``cuda-dtype`` for
     element types other than f16 and bf16, ``cuda-shape`` for what does not fit a block.

@@ -119,16 +119,34 @@ def test_a_prompt_in_chunks_computes_what_the_cpu_does(length, step, fake):
 
 @pytest.mark.slow
 @pytest.mark.cuda_compiler
-def test_a_persistent_step_starts_while_the_look_up_ends(tmp_path):
-    """No two of its blocks find room on a multiprocessor."""
+def test_a_persistent_step_has_the_blocks_that_a_gpu_holds_at_once(tmp_path):
+    """A part of a GPU, or one of fewer multiprocessors: all blocks start together, or none."""
+    step = compiled(tmp_path, persistent=True)
+    program, texts, _ = step
+    most = program.kernels["step"].blocks
+    wanted = logits(step, CpuMachine(program.kernels, texts, toolchain=QUICK))
+    for cores, blocks in ((132, most), (3, min(6, most)), (1, 2)):
+        fake = driver_of(step)
+        fake.set("multiprocessors", cores)
+        with Device(library=fake.path) as device:
+            found = logits(step, GpuMachine(device, program.device, program.kernels, texts))
+        assert (found == wanted).all()
+        (line,) = fake.calls("cuLaunchKernelEx")
+        assert f" grid={blocks} " in line and " cooperative" in line
+        assert "programmatic" not in line
+
+
+@pytest.mark.cuda_compiler
+def test_a_grid_that_meets_and_finds_no_room_is_refused(tmp_path):
     step = compiled(tmp_path, persistent=True)
     program, texts, _ = step
     fake = driver_of(step)
-    with Device(library=fake.path) as device:
-        found = logits(step, GpuMachine(device, program.device, program.kernels, texts))
-    assert (found == logits(step, CpuMachine(program.kernels, texts, toolchain=QUICK))).all()
-    early = ["programmatic" in line for line in fake.calls("cuLaunchKernelEx")]
-    assert early == [False, True]
+    fake.set("blocks", 0)
+    with (
+        Device(library=fake.path) as device,
+        pytest.raises(MeshcError, match=r"\[cuda-cluster\].*holds 0 of them at once"),
+    ):
+        GpuMachine(device, program.device, program.kernels, texts)
 
 
 @pytest.mark.slow

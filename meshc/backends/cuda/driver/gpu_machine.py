@@ -55,8 +55,8 @@ class GpuMachine:
         cubins = _compiled([texts[name] for name in files], target.arch, compiler)
         loaded = {name: device.load(cubin) for name, cubin in zip(files, cubins, strict=True)}
         for name, kernel in kernels.items():
-            grid = Grid.of(kernel)
-            self._kernels[name] = loaded[kernel.file][name], grid
+            found = loaded[kernel.file][name]
+            self._kernels[name] = found, found.resident(Grid.of(kernel))
         self._beside: Stream | None = None  # of communication, once it is needed
         self._memory: dict[str, tuple[Buffer, tuple[int, ...], DTypeLike]] = {}
         self._graphs: list[tuple[object, Graph]] = []

@@ -54,9 +54,9 @@ QUICK = replace(
         "-fno-exceptions", "-fno-asynchronous-unwind-tables",
     ),
 )  # fmt: skip
-# Finds races in shared memory as well (mc_races.h), many times slower. The compiler marks each access
-# of a kernel; the sanitizer's own library is not linked. An index outside of an array of a thread
-# ends the process. GCC only.
+# Finds races in shared memory as well (mc_races.h), many times slower. The compiler marks each
+# access of a kernel; the sanitizer's own library is not linked. An index outside of an array of a
+# thread ends the process. GCC only.
 WATCHED = replace(
     QUICK,
     flags=(

@@ -66,7 +66,7 @@ int cuDeviceGetAttribute(int* value, int number, int device) {
     CHECK(refused("cuDeviceGetAttribute"));
     int last = device == setting("devices") - 1;
     switch (number) {
-        case 16: *value = 132; break;
+        case 16: *value = (int)setting("multiprocessors"); break;
         case 38: *value = 60 << 20; break;
         /* Of several devices the last is the one that is set, the others are older. */
         case 75: *value = last ? (int)setting("major") : 8; break;

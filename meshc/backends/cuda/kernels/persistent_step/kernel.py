@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from meshc.analysis.cuda import blocks
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.attention_block.kernel import Attention, AttentionPlan
+from meshc.backends.cuda.kernels.embed.kernel import LookUp
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
-from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal
+from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal, optional_factor
 from meshc.backends.templates import render
 from meshc.devices import Device
 
@@ -34,10 +35,12 @@ _ROWS = blocks.FRAGMENT
 
 @dataclass(frozen=True)
 class PersistentStep:
-    """What a step computes: ``layers`` of an attention block and the products of a feed-forward
-    layer, then the logits. ``capacity_pages`` are the pages of the cache of its request."""
+    """What a step computes: the look-up of its token, ``layers`` of an attention block and the
+    products of a feed-forward layer, then the logits. ``capacity_pages`` are the pages of the cache
+    of its request."""
 
     layers: int
+    look_up: LookUp
     attention: AttentionPlan
     inner: RowsProduct
     outer: RowsProduct
@@ -47,8 +50,8 @@ class PersistentStep:
 
 @dataclass(frozen=True)
 class PersistentPlan:
-    """How ``blocks`` blocks, one on each multiprocessor, do it: up to ``splits`` of them share the
-    tokens of a key/value head. Of the ``stages`` tiles of a ring ``flying`` are on their way at
+    """How ``blocks`` blocks do it, one on each multiprocessor; any number gives the same bits. Up to
+    ``splits`` of them share the tokens of a key/value head. Of the ``stages`` tiles of a ring ``flying`` are on their way at
     once, one more than keep memory busy. Measured on an H200 (three tiles) with Llama-2-7B, 1024
     cached tokens: 3353, 3372, 3417, 3448 and 3464 us a step for 3, 4, 5, 6 and all 11 tiles; with
     16384 cached tokens 4 were the best."""
@@ -172,6 +175,8 @@ def text(chosen: PersistentPlan, name: str) -> str:
         features=shape.outer.width,
         inner_rows=shape.inner.rows,
         gated=shape.inner.output == "gated",
+        words=shape.look_up.words,
+        factor=optional_factor(shape.look_up.factor),
         vocabulary=shape.head.rows,
         page=attention.page,
         pages=shape.capacity_pages,
