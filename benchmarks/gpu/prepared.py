@@ -97,9 +97,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--page", type=at_least_one, default=16, help="tokens of a page of the cache"
     )
-    parser.add_argument(
-        "--persistent", action="store_true", help="a step is one kernel"
-    )
+    parser.add_argument("--persistent", action="store_true", help="a step is one kernel")
 
 
 def at_least_one(text: str) -> int:

@@ -159,7 +159,7 @@ def test_scores_of_a_long_context_do_not_fit_when_split_by_head() -> None:
 
 def test_registers_follow_the_group() -> None:
     found = [registers(Attention(4096, h, 1, 128, 16)) for h in (1, 4, 8, 9, 64)]
-    assert found == [88, 136, MOST_REGISTERS, 136, 136]
+    assert found == [96, 136, MOST_REGISTERS, 136, 136]
     assert most_resident(H100, Attention(4096, 32, 32, 128)) == 2
     assert most_resident(H100, Attention(4096, 32, 16, 128)) == 2
     assert most_resident(H100, Attention(4096, 32, 8, 128)) == 1
@@ -186,7 +186,7 @@ def test_registers_are_enough_for_the_kernel(shape: Attention, resident: int) ->
     plan = attention.plan(one, H100, 4, resident=resident)
     kernel = compile_cubin(attention.text(plan, "attention")).kernels["attention"]
     assert (kernel.spill_bytes, kernel.stack_bytes) == (0, 0)
-    assert kernel.registers <= registers(shape)
+    assert kernel.registers <= (registers(shape) if resident > 1 else MOST_REGISTERS)
     assert resident <= most_resident(H100, shape)
 
 

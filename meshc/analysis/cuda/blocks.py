@@ -168,7 +168,7 @@ def fragment_tile(blocks: int, tile_bytes: int) -> int:
 
 
 def by_tiles(shape: Attention, dataflow: str) -> bool:
-    """Whether a block attends on tensor cores (library/mc_attention.cuh); caches are swizzled."""
+    """Whether the warps of a block attend together (library/mc_attention.cuh)."""
     return dataflow == "split_token" and shape.group > MOST_LANE_GROUP
 
 
@@ -191,7 +191,8 @@ def _joining(shape: Attention, tile_bytes: int) -> list[Part]:
     if not by_tiles(shape, "split_token"):
         return [
             _values("JOINED", WARPS * shape.attended),
-            _values("JOINED_MOST", 2 * WARPS * shape.group),
+            _values("STATISTICS", 2 * WARPS * shape.group),
+            Part("ASKED", 2 * FRAGMENT * shape.head),
         ]
     tokens = tile_tokens(shape.head, tile_bytes)
     return [
@@ -427,15 +428,16 @@ def fragment_columns(batch: int) -> int:
 
 
 def registers(shape: Attention) -> int:
-    """Registers of a thread of an attention block, at most what ptxas may give.
+    """Registers that a thread of an attention block cannot do without; alone on its core it may
+    have more.
 
-    A line above what ptxas 13.0 reports for emitted kernels of 1 to 16 requests: 82, 80, 105, 126,
-    167 with 1, 2, 3, 4, 8 query heads per key/value head (one alone has two tokens at once); by
-    tiles 80 to 132.
+    A line above what ptxas 13.0 reports: of ``split_token`` 96 without spills where two blocks of
+    heads of 64 to 128 lanes share a core, up to 132 with 256 lanes, by tiles 80 to 132; of
+    ``split_head`` 82, 80, 105, 126, 167 with 1, 2, 3, 4, 8 query heads per key/value head.
     """
     if shape.group > MOST_LANE_GROUP:
         return 136
-    return min(MOST_REGISTERS, max(88, 40 + 24 * shape.group))
+    return min(MOST_REGISTERS, max(136 if shape.head > 128 else 96, 40 + 24 * shape.group))
 
 
 def most_resident(device: Device, shape: Attention) -> int:

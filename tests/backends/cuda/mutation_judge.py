@@ -52,7 +52,10 @@ H200 = device("h200")
 
 
 MOST_SECONDS = 10
-LIBRARY = ("mc_attention.cuh", "mc_collectives.cuh", "mc_fragments.cuh", "mc_tokens.cuh")
+LIBRARY = (
+    "mc_attention.cuh", "mc_collectives.cuh", "mc_fragments.cuh", "mc_group_attention.cuh",
+    "mc_tokens.cuh",
+)  # fmt: skip
 DRIVERS = ("attention_tile.cu", "primitives.cu")  # call the library; not emitted
 # One of each kind, which find most; behind a run that looks for races, all others.
 FIRST = [Mode("forward", True), Mode("random"), Mode("starve_warp", True, 8), Mode("reverse")]
@@ -223,6 +226,9 @@ RIGS = {
     ),
     "nothing cached": lambda: _attention(_shape(1, 320, 4, 4, 64, "bf16"), 2, [0], 4096, 2),
     "one block": lambda: _attention(_shape(1, 2120, 8, 1, 64), 1, [37], 9216, 3),
+    "five long heads of a key head": lambda: _attention(
+        _shape(1, 64, 5, 1, 256), 1, [70], 16384, 2
+    ),
     "nine requests": lambda: _attention(
         _shape(9, 400, 2, 2, 64, "bf16"), 2, list(range(0, 72, 8)), 18432, 2
     ),
@@ -321,6 +327,10 @@ OF_LIBRARY = {
     "mc_fragments.cuh": (
         "gated", "residual, wide rows", "bias, held", "logits", "sixteen",
         "twelve query heads, by tiles", "a block left over", "product, then weights of the next",
+    ),
+    "mc_group_attention.cuh": (
+        "two clusters for a key head", "five long heads of a key head", "grouped, ring of two",
+        "window, cluster of three", "nine requests",
     ),
     "mc_tokens.cuh": (
         "grouped, ring of two", "lanes, ring of two", "latents, odd cluster", "lanes of 48",

@@ -47,7 +47,7 @@ def run(chosen, case, mode=FIRST, lint=False, toolchain=QUICK, edited=""):
     parts = chosen.cluster if chosen.dataflow == "split_head" else 1
     sums = np.zeros((shape.batch, shape.hidden), np.float32)
     pools = [case.keys, case.values]
-    if chosen.by_tiles:
+    if chosen.swizzled:
         pools = [swizzled_pool(pool, case.pages) for pool in pools]
     pools = [in_parts(pool, parts) for pool in pools]
     weights = (
@@ -64,7 +64,7 @@ def run(chosen, case, mode=FIRST, lint=False, toolchain=QUICK, edited=""):
     grid = Grid(chosen.blocks, THREADS, chosen.cluster, chosen.arena.bytes)
     counts = library(edited or text(chosen, NAME), toolchain).run(NAME, grid, arguments, mode, lint)
     pools = [whole(pool, parts) for pool in pools]
-    if chosen.by_tiles:
+    if chosen.swizzled:
         pools = [swizzled_pool(pool, case.pages) for pool in pools]
     return sums, pools, counts
 

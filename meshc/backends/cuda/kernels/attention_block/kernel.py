@@ -163,8 +163,13 @@ class AttentionPlan:
 
     @property
     def by_tiles(self) -> bool:
-        """Whether attention is on tensor cores; rows of the caches are swizzled by position."""
+        """Whether attention is by tiles, all warps together."""
         return blocks.by_tiles(self.sizes, self.dataflow)
+
+    @property
+    def swizzled(self) -> bool:
+        """Whether rows of the caches are swizzled by position, as all are that hold whole heads."""
+        return self.dataflow == "split_token"
 
     @property
     def work_bytes(self) -> int:

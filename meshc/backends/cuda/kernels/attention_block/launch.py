@@ -60,7 +60,7 @@ class AttentionBlock(FusedKernel):
         plan = _plan(step, fused)
         if plan.dataflow == "split_head":
             raise DoesNotFit("blocks of split_head share the lanes of heads, in caches as well")
-        tiles = chunk_attention.plan(plan.shape, step.device, step.columns, plan.by_tiles)
+        tiles = chunk_attention.plan(plan.shape, step.device, step.columns)
         return launches_of_chunk(step, tiles, weights_of(step, fused, plan), plan.clusters)
 
 

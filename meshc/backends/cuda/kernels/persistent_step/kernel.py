@@ -50,11 +50,13 @@ class PersistentStep:
 
 @dataclass(frozen=True)
 class PersistentPlan:
-    """How ``blocks`` blocks do it, one on each multiprocessor; any number gives the same bits. Up to
-    ``splits`` of them share the tokens of a key/value head. Of the ``stages`` tiles of a ring ``flying`` are on their way at
-    once, one more than keep memory busy. Measured on an H200 (three tiles) with Llama-2-7B, 1024
-    cached tokens: 3353, 3372, 3417, 3448 and 3464 us a step for 3, 4, 5, 6 and all 11 tiles; with
-    16384 cached tokens 4 were the best."""
+    """How ``blocks`` blocks do it, one on each multiprocessor; any number gives the same bits.
+
+    Up to ``splits`` of them share the tokens of a key/value head. Of the ``stages`` tiles of a ring
+    ``flying`` are on their way at once, one more than keep memory busy. Measured on an H200 (three
+    tiles) with Llama-2-7B, 1024 cached tokens: 3353, 3372, 3417, 3448 and 3464 us a step for 3, 4,
+    5, 6 and all 11 tiles; with 16384 cached tokens 4 were the best.
+    """
 
     shape: PersistentStep
     blocks: int
@@ -91,9 +93,9 @@ def plan(shape: PersistentStep, device: Device) -> PersistentPlan:
     arena.add("RING", stages * TILE_BYTES)
     for name, size, note in parts:
         made = arena.add(name, size, note)
-    heads = blocks.WARPS * attention.sizes.group
-    joined = arena.add("JOINED", 4 * heads * attention.head, "attention sums of the warps", made.at)
-    arena.add("JOINED_MOST", 8 * heads, "their highest scores and weights", joined.end)
+    at = made.at
+    for name, size, note in _attention_parts(attention):
+        at = arena.add(name, size, note, at).end
     return PersistentPlan(shape, count, splits, stages, flying, arena)
 
 
@@ -101,12 +103,22 @@ def _parts(shape: PersistentStep) -> list[tuple[str, int, str]]:
     """Shared memory beside the ring; the sums of attention lie in that of columns."""
     attention = shape.attention.shape
     width = max(shape.outer.width, attention.hidden, attention.heads * attention.head)
-    joined = blocks.WARPS * attention.sizes.group * (4 * attention.head + 8) + 256
+    attended = sum(-(-size // 128) * 128 for _, size, _ in _attention_parts(attention))
     columns = 2 * blocks.fragment_columns(1) * width
     return [
         ("BARRIERS", 16 * _MOST_STAGES, ""),
         ("PARTS", 2 * 4 * blocks.WARPS * _ROWS, "sums of the warps"),
-        ("COLUMNS", max(columns, joined), "inputs"),
+        ("COLUMNS", max(columns, attended), "inputs"),
+    ]
+
+
+def _attention_parts(attention: Attention) -> list[tuple[str, int, str]]:
+    """What attention works in (library/mc_group_attention.cuh)."""
+    heads = blocks.WARPS * attention.sizes.group
+    return [
+        ("JOINED", 4 * heads * attention.head, "attention sums of the warps"),
+        ("STATISTICS", 8 * heads, "their highest scores and weights"),
+        ("ASKED", 2 * blocks.FRAGMENT * attention.head, "queries as fragments"),
     ]
 
 
@@ -116,7 +128,7 @@ def _check(shape: PersistentStep) -> None:
     )  # fmt: skip
     if attention.batch > 1:
         raise DoesNotFit(f"it is for one request, and a step has {attention.batch}")
-    if shape.attention.dataflow != "split_token" and shape.attention.cluster > 1:
+    if not shape.attention.swizzled:
         raise DoesNotFit("caches are divided over the lanes of heads (--dataflow split_head)")
     for what, there in _extras(attention, inner, outer, head).items():
         if there:
