@@ -229,6 +229,7 @@ RIGS = {
     "five long heads of a key head": lambda: _attention(
         _shape(1, 64, 5, 1, 256), 1, [70], 16384, 2
     ),
+    "four heads of a key head": lambda: _attention(_shape(1, 64, 4, 1, 64), 2, [500], 4096, 2),
     "nine requests": lambda: _attention(
         _shape(9, 400, 2, 2, 64, "bf16"), 2, list(range(0, 72, 8)), 18432, 2
     ),
@@ -329,7 +330,8 @@ OF_LIBRARY = {
         "twelve query heads, by tiles", "a block left over", "product, then weights of the next",
     ),
     "mc_group_attention.cuh": (
-        "two clusters for a key head", "five long heads of a key head", "grouped, ring of two",
+        "two clusters for a key head", "four heads of a key head",
+        "five long heads of a key head", "grouped, ring of two",
         "window, cluster of three", "nine requests",
     ),
     "mc_tokens.cuh": (

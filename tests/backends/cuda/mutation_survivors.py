@@ -79,6 +79,14 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     "new key, and multiply it by keys that are zeros.": (
         "attention_split_head.cu: if (<active => true>) {",
     ),
+    "A tile has no sixteen behind its last token, so a token is one of the tile's either way.": (
+        "mc_group_attention.cuh: const int q = lane() % 4, count = <min(TOKENS, end - begin) => "
+        "(end - begin)>;",
+    ),
+    "No tile of an emitted kernel has more sixteens than there are warps.": (
+        "mc_group_attention.cuh: for (int unit = ((int)warp() + WARPS - turn * UNITS % WARPS) % "
+        "WARPS; unit < UNITS; unit< +=  =>  = >WARPS) {",
+    ),
     "By tiles the new key and value are rounded again when they become a tile, which gives what "
     "rounding once does.": (
         "attention_block.cu: projected[b * ROWS + row + k] = <part < GROUP => true> ? pair[k] : "
