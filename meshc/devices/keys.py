@@ -11,7 +11,9 @@ from typing import Literal
 from meshc.devices.axes import are_axis_names, are_levels
 
 Scalar = int | float | str | bool
-Shape = Literal["int", "number", "text", "bool", "axes", "levels", "ids", "counts", "points"]
+Shape = Literal[
+    "int", "number", "text", "bool", "axes", "levels", "arch", "ids", "counts", "points"
+]
 Kind = Literal["datasheet", "published", "calibrated", "assumed"]
 
 KINDS: tuple[Kind, ...] = ("datasheet", "published", "calibrated", "assumed")
@@ -57,6 +59,7 @@ FACTS = (
     _fact("push", "bool", "data lands in the receiver's memory"),
     _fact("enforced", "bool", "whether exceeding the limits is an error"),
     Key("csl_arch", "text", "", "what the CSL compiler calls its architecture"),
+    Key("cuda_arch", "arch", "", "what CUDA compilers call its architecture, such as sm_90a"),
     _fact("bound_output_queues", "bool", "an output queue is bound to the one color it sends on"),
 )
 
@@ -208,6 +211,7 @@ def key_of(name: str) -> Key:
     return KEYS[name.rpartition(".")[2]]
 
 
+_ARCH = re.compile(r"sm_[1-9]\d{1,2}[af]?\Z")
 _COUNTS = re.compile(r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,255}\Z")
 _POINT = r"[1-9]\d{0,5}:\d{1,18}(\.\d{1,9})?(e\d{1,2})?"
 _POINTS = re.compile(rf"{_POINT}(,{_POINT}){{0,31}}\Z")
@@ -252,6 +256,10 @@ SHAPES: dict[Shape, tuple[str, Callable[[object], bool]]] = {
     "levels": (
         'three names in small letters, equal ones beside each other, such as "node gpu gpu"',
         lambda v: isinstance(v, str) and are_levels(v),
+    ),
+    "arch": (
+        'an architecture of CUDA, such as "sm_90a"',
+        lambda v: isinstance(v, str) and bool(_ARCH.match(v)),
     ),
     "ids": (
         'ids as text, such as "0-20,24"',
