@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from meshc.devices.keys import CLUSTERS, KEYS, NUMBERS, SERVING, Kind
+from meshc.devices.keys import CLUSTERS, KEYS, NUMBERS, SERVING, STEPS, Kind
 from meshc.support.diagnostics import fail
 
 
@@ -72,7 +72,8 @@ class Numbers:
     def _lacks(self, name: str) -> None:
         called = self.facts.get("name", "")
         kind = self.facts.get("kind")
-        foreign = {*(CLUSTERS if kind != "cluster" else ()), *(SERVING if kind != "node" else ())}
+        of_blocks = () if kind == "cluster" else (*CLUSTERS, *STEPS)
+        foreign = {*of_blocks, *(SERVING if kind != "node" else ())}
         others = [
             key.name
             for key in NUMBERS
