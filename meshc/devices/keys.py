@@ -82,6 +82,10 @@ def _rate(name: str, unit: str, doc: str) -> Key:
     return Key(name, "number", unit, doc, 1e-6, 10**9)
 
 
+def _time(name: str, doc: str) -> Key:
+    return Key(name, "number", "ns", doc, 0, 10**9)
+
+
 ROUTING = (
     _limited("colors", "colors", "routable colors of a router"),
     _count("reserved_colors", "colors", "the highest of them, not left to programs", 0),
@@ -119,6 +123,33 @@ CLUSTERS = (
     _count("block_reserved_bytes", "bytes", "part that a block takes beside its own", 0, 10**12),
     _count("core_registers", "registers", "registers of 32 bits of a core", 1, 10**9),
 )
+
+
+STEPS = (
+    Key(
+        "stream_bytes_per_second", "number", "bytes/s", "what kernels that only read reach", 1, 1e16
+    ),
+    Key(
+        "filling_bytes",
+        "number",
+        "bytes",
+        "on their way to a core, after which e-fold less is missing to that",
+        1,
+        10**9,
+    ),
+    Key("shared_bytes_per_second", "number", "bytes/s", "what all cores read of L2", 1, 1e16),
+    _time("stream_latency_ns", "from asking for a tile to its arrival, others on their way"),
+    _count("tile_bytes", "bytes", "what a block asks for at once", 16, 10**9),
+    _time("signal_ns", "from the last block's arrival at a meeting until all know of it"),
+    _time("ready_ns", "from what a phase needs to its first product"),
+    Key("prepare_ns", "number", "ns/KiB", "more of it for each KiB that it needs", 0, 10**6),
+    Key("product_tile_ns", "points", "ns", "a tile's product, by columns of 16 bits"),
+    _time("product_task_ns", "end of a task that multiplies"),
+    Key("attention_tile_ns", "points", "ns", "attention of a tile on CUDA cores, by query heads"),
+    _time("grouped_attention_tile_ns", "the same on tensor cores, up to 16 query heads"),
+    Key("attention_task_ns", "points", "ns", "end of a task that attends, by query heads"),
+)
+"""What the time of a step of tasks needs (``cost/tasks``), beside numbers of memory."""
 
 
 def _serving(name: str, unit: str, doc: str) -> Key:
@@ -193,6 +224,7 @@ NUMBERS = (
     _cycles("global_latency_cycles", "from asking it to the answer"),
     _count("bytes_in_flight", "bytes", "on their way to each core that fill it", 0, 10**9),
     *CLUSTERS,
+    *STEPS,
     *SERVING,
     *NODES,
     *ROUTING,
