@@ -146,7 +146,7 @@ def _run(shape: Attention, cluster: int, flow: str) -> int:
     sizes = shape.batch, shape.hidden, shape.heads, shape.kv_heads, shape.head
     seen = COUNTED_CACHED + 1
     one = attention.Attention(*sizes, "f16", PAGE, 1e-5, 1.0)
-    plan = attention.plan(one, cluster, flow, seen)
+    plan = attention.plan(one, device("h200"), cluster, flow, seen)
     kv, hidden, rows, attended = shape.kv_heads, shape.hidden, shape.rows, shape.attended
     pages = np.arange(-(-seen // PAGE), dtype=np.int32)
     vectors = np.zeros((2, hidden), np.float32)

@@ -48,6 +48,10 @@ from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.passes.resources.csl.plan_words import PlanCslWords
 from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.passes.resources.csl.select_products import SelectCslProducts
+from meshc.passes.task.expand_tasks import ExpandTasks
+from meshc.passes.task.fold_scratch import FoldScratch
+from meshc.passes.task.meet import Meet
+from meshc.passes.task.place_tasks import PlaceTasks
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
 from meshc.passes.tile.keep_quantised import KeepQuantised
@@ -170,6 +174,8 @@ __all__ = [
     "EliminateTranspose",
     "Executable",
     "ExpandPrograms",
+    "ExpandTasks",
+    "FoldScratch",
     "FuseAllReduce",
     "FuseCluster",
     "FuseCollective",
@@ -177,6 +183,7 @@ __all__ = [
     "Instrument",
     "InternalError",
     "KeepQuantised",
+    "Meet",
     "MergeCslBuffers",
     "MeshcError",
     "Module",
@@ -185,6 +192,7 @@ __all__ = [
     "PassManager",
     "PipelineRequests",
     "PlaceInterleave",
+    "PlaceTasks",
     "PlanCslMemory",
     "PlanCslWords",
     "PlanMemory",

@@ -14,7 +14,6 @@ from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.device_memory import Buffer
 from meshc.backends.cuda.driver.launch import Kernel
 from meshc.backends.cuda.executor import Grid
-from meshc.backends.cuda.kernels.arena import most_bytes
 from meshc.support.diagnostics import MeshcError
 
 # Stages and KiB of a tile of the read_* kernels: 32 to 192 KiB in flight.
@@ -69,17 +68,26 @@ def read_ceiling(found: list[Read]) -> float:
     return max(one.timed.bandwidth for one in found)
 
 
-def active_clusters(kernels: dict[str, Kernel]) -> list[tuple[int, int | None, int | None]]:
+def active_clusters(
+    device: Device, kernels: dict[str, Kernel]
+) -> list[tuple[int, int | None, int | None]]:
     """Cluster size with the clusters that are on the device at once, of blocks with all of a
     multiprocessor's shared memory and with half of it; None where the driver refuses."""
     kernel = kernels["cluster_barrier"]
     found = []
     for size in SIZES:
         whole, half = (
-            _active(kernel, Grid(size, 288, size, most_bytes(resident))) for resident in (1, 2)
+            _active(kernel, Grid(size, 288, size, block_bytes(device, resident)))
+            for resident in (1, 2)
         )
         found.append((size, whole, half))
     return found
+
+
+def block_bytes(device: Device, resident: int) -> int:
+    """Shared memory that each of ``resident`` blocks of a multiprocessor may have."""
+    facts = device.facts
+    return facts.core_bytes // resident // 128 * 128 - facts.reserved_bytes
 
 
 def _active(kernel: Kernel, grid: Grid) -> int | None:
@@ -108,12 +116,12 @@ def spreads(device: Device, kernels: dict[str, Kernel]) -> list[Spread]:
     Raises MeshcError."""
     kernel, found = kernels["places"], []
     for size in (1, *MEETING_SIZES):
-        active = _active(kernel, Grid(size, 288, size, most_bytes(1)))
+        active = _active(kernel, Grid(size, 288, size, block_bytes(device, 1)))
         if not active:
             continue
         blocks = size * active
         at = device.allocate(4 * blocks)
-        grid = Grid(blocks, 288, size, most_bytes(1))
+        grid = Grid(blocks, 288, size, block_bytes(device, 1))
         kernel.launch(grid, [at, np.int32(ROUNDS)], device.stream)
         places = at.read(np.uint32, blocks)
         at.free()

@@ -15,6 +15,7 @@ from kernels import Cubins, load
 from numpy.typing import NDArray
 from references import attention_block, embedded, rows_product, to_words, values
 
+from meshc import devices
 from meshc.analysis.cuda.blocks import THREADS
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.executor import CXX, Grid, Library
@@ -113,7 +114,7 @@ def cases(
     features: int,
     vocabulary: int,
     contexts: Sequence[int],
-    cores: int,
+    gpu: devices.Device,
 ) -> Iterator[Case]:
     """All kernels at a model's sizes, the simplest first: look-up and products, for ``shape.batch``
     requests and for two; attention in clusters of every size that fits, by both dataflows, in the
@@ -126,18 +127,21 @@ def cases(
         outer = RowsProduct(batch, features, hidden, kind, "plain", "residual")
         head = RowsProduct(batch, hidden, vocabulary, kind, "normed", "stored", 1e-5)
         for name, one in (("ffn_inner", inner), ("ffn_outer", outer), ("head", head)):
-            yield _rows(one, f"{name}_{batch}", cores)
-    for number, (plan, cached) in enumerate(_plans(shape, chosen, contexts)):
+            yield _rows(one, f"{name}_{batch}", gpu)
+    for number, (plan, cached) in enumerate(_plans(shape, gpu, chosen, contexts)):
         yield _attention(plan, f"attention_{number}", cached)
 
 
 def _plans(
-    shape: Attention, chosen: tuple[int, str, int, int], contexts: Sequence[int]
+    shape: Attention,
+    gpu: devices.Device,
+    chosen: tuple[int, str, int, int],
+    contexts: Sequence[int],
 ) -> Iterator[tuple[AttentionPlan, tuple[int, ...]]]:
     found = _variants(shape, chosen, min(contexts), max(contexts))
     for one, cluster, dataflow, resident, heads, cached in found:
         try:
-            plan = attention.plan(one, cluster, dataflow, max(cached) + 1, resident, heads)
+            plan = attention.plan(one, gpu, cluster, dataflow, max(cached) + 1, resident, heads)
             yield plan, cached
         except DoesNotFit:
             continue
@@ -218,8 +222,8 @@ def _attention_data(
     return given, expected
 
 
-def _rows(shape: RowsProduct, name: str, cores: int) -> Case:
-    plan = rows.plan(shape, cores)
+def _rows(shape: RowsProduct, name: str, gpu: devices.Device) -> Case:
+    plan = rows.plan(shape, gpu)
     grid = Grid(plan.blocks, THREADS, plan.cluster, plan.arena.bytes)
     title = f"{name[: name.rindex('_')]}, {shape.dtype}, batch {shape.batch}"
     make = partial(_rows_data, shape)

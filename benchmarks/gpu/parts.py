@@ -103,7 +103,7 @@ def _clusters(
     device: Device, found: Prepared, records: Records, options: argparse.Namespace
 ) -> bool:
     kernels = load(device, probes(), found.cubins)
-    for size, whole, half in active_clusters(kernels):
+    for size, whole, half in active_clusters(device, kernels):
         records.add("clusters", size=size, whole=whole, half=half)
     for spread in spreads(device, kernels):
         records.add("spread", **asdict(spread))

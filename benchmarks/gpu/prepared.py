@@ -40,10 +40,10 @@ class Prepared:
     def cases(self, contexts: Sequence[int]) -> Iterator[Case]:
         """All checks at the sizes of the program's model."""
         found = sizes(self.program)
-        cores = device(self.program.device).cores
+        gpu = device(self.program.device.name)
         return cases(
             found.attention(found.batch), choice(self.program, self.texts), found.features,
-            found.vocabulary, contexts, cores,
+            found.vocabulary, contexts, gpu,
         )  # fmt: skip
 
 
@@ -97,9 +97,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--page", type=at_least_one, default=16, help="tokens of a page of the cache"
     )
-    parser.add_argument(
-        "--persistent", action="store_true", help="a step is one kernel behind the look-up"
-    )
+    parser.add_argument("--persistent", action="store_true", help="a step is one kernel")
 
 
 def at_least_one(text: str) -> int:

@@ -104,7 +104,7 @@ class Step:
         for name in sorted(used):
             kernel = program.kernels[name]
             loaded = load(device, texts[kernel.file], cubins)[name]
-            self._kernels[name] = loaded, Grid.of(kernel)
+            self._kernels[name] = loaded, loaded.resident(Grid.of(kernel))
         self._noise = load(device, probes(), cubins)
         self._memory: dict[str, tuple[Buffer, int]] = {}
         self._fill()

@@ -60,7 +60,7 @@ def attention_block(plan: AttentionPlan, given: dict[str, Array]) -> Array:
             queries, key = rotated(rows[:group], *angles), rotated(rows[group : group + 1], *angles)
             tokens = np.arange(length)
             old = [pool[pages[tokens // shape.page], h, tokens % shape.page] for pool in pools]
-            if plan.by_tiles:
+            if plan.swizzled:
                 old = [_in_order(rows, tokens) for rows in old]
             keys = np.concatenate([old[0], _rounded(key, shape.dtype)])
             weights = _softmax(queries @ keys.T * shape.scale)

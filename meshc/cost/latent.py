@@ -17,7 +17,6 @@ from meshc.analysis.cuda.blocks import (
     SharedMemory,
     latent_memory,
     latent_shared_bytes,
-    memory_limits,
     waves,
 )
 from meshc.analysis.cuda.dsmem import Collective, LatentAttention, split_token_latent, traffic
@@ -91,7 +90,7 @@ def misfits(device: Device, shape: LatentAttention, cluster: int) -> list[str]:
         found.append(f"{device.name} has no clusters of {cluster} blocks")
     if found:
         return found
-    memory = latent_memory(shape, cluster, memory_limits(device))
+    memory = latent_memory(device, shape, cluster)
     if not memory.fits:
         found.append(memory_misfit(memory))
     if not waves(device, 1, cluster, 1):
@@ -162,7 +161,7 @@ def step_cost(device: Device, shape: LatentAttention, context: int, cluster: int
     if not runs:
         raise ValueError(f"{device.name} holds no cluster of {cluster} blocks")
     exposed = exposed_cost(device, collectives(shape, cluster), cluster)
-    memory = latent_memory(shape, cluster, memory_limits(device))
+    memory = latent_memory(device, shape, cluster)
     whole = read_bytes(shape, context)
     attending = _attention_cost(device, shape, context, cluster)
     total = Cost()
@@ -186,7 +185,7 @@ def _candidate(device: Device, shape: LatentAttention, context: int, cluster: in
     return LatentChoice(
         shape.group,
         cluster,
-        latent_memory(shape, cluster, memory_limits(device)),
+        latent_memory(device, shape, cluster),
         shape.clusters * cluster,
         len(waves(device, shape.clusters, cluster, 1)),
         shape.clusters * traffic(collectives(shape, cluster), cluster),

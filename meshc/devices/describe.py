@@ -33,6 +33,7 @@ def _facts(device: Device) -> list[tuple[str, str]]:
         ("dtypes", f"{', '.join(device.dtypes)} (default {device.default_dtype})"),
         ("limits", "enforced" if device.enforced else "not enforced"),
         *_csl(device),
+        *_cuda(device),
         *_left(device),
     ]
 
@@ -47,6 +48,12 @@ def _csl(device: Device) -> Iterator[tuple[str, str]]:
     if device.csl_arch is not None:
         place = "its queue" if device.bound_output_queues else "each operation"
         yield "CSL", f"--arch={device.csl_arch}, {place} says on which color data is sent"
+
+
+def _cuda(device: Device) -> Iterator[tuple[str, str]]:
+    """What a GPU of blocks is called by compilers."""
+    if "cuda_arch" in device.facts:
+        yield "CUDA", f"-arch={device.cuda_arch}"
 
 
 def _left(device: Device) -> Iterator[tuple[str, str]]:

@@ -203,6 +203,11 @@ class Device(Numbers):
         return str(self.facts["csl_arch"]) if "csl_arch" in self.facts else None
 
     @property
+    def cuda_arch(self) -> str:
+        """What CUDA compilers call the architecture of its multiprocessors."""
+        return str(self.fact("cuda_arch"))
+
+    @property
     def bound_output_queues(self) -> bool:
         """Whether an output queue is bound to the one color that it sends on; otherwise each
         operation says on which color it sends."""

@@ -11,7 +11,9 @@ from typing import Literal
 from meshc.devices.axes import are_axis_names, are_levels
 
 Scalar = int | float | str | bool
-Shape = Literal["int", "number", "text", "bool", "axes", "levels", "ids", "counts", "points"]
+Shape = Literal[
+    "int", "number", "text", "bool", "axes", "levels", "arch", "ids", "counts", "points"
+]
 Kind = Literal["datasheet", "published", "calibrated", "assumed"]
 
 KINDS: tuple[Kind, ...] = ("datasheet", "published", "calibrated", "assumed")
@@ -57,6 +59,7 @@ FACTS = (
     _fact("push", "bool", "data lands in the receiver's memory"),
     _fact("enforced", "bool", "whether exceeding the limits is an error"),
     Key("csl_arch", "text", "", "what the CSL compiler calls its architecture"),
+    Key("cuda_arch", "arch", "", "what CUDA compilers call its architecture, such as sm_90a"),
     _fact("bound_output_queues", "bool", "an output queue is bound to the one color it sends on"),
 )
 
@@ -77,6 +80,10 @@ def _limited(name: str, unit: str, doc: str, high: float = 4096) -> Key:
 
 def _rate(name: str, unit: str, doc: str) -> Key:
     return Key(name, "number", unit, doc, 1e-6, 10**9)
+
+
+def _time(name: str, doc: str) -> Key:
+    return Key(name, "number", "ns", doc, 0, 10**9)
 
 
 ROUTING = (
@@ -116,6 +123,33 @@ CLUSTERS = (
     _count("block_reserved_bytes", "bytes", "part that a block takes beside its own", 0, 10**12),
     _count("core_registers", "registers", "registers of 32 bits of a core", 1, 10**9),
 )
+
+
+STEPS = (
+    Key(
+        "stream_bytes_per_second", "number", "bytes/s", "what kernels that only read reach", 1, 1e16
+    ),
+    Key(
+        "filling_bytes",
+        "number",
+        "bytes",
+        "on their way to a core, after which e-fold less is missing to that",
+        1,
+        10**9,
+    ),
+    Key("shared_bytes_per_second", "number", "bytes/s", "what all cores read of L2", 1, 1e16),
+    _time("stream_latency_ns", "from asking for a tile to its arrival, others on their way"),
+    _count("tile_bytes", "bytes", "what a block asks for at once", 16, 10**9),
+    _time("signal_ns", "from the last block's arrival at a meeting until all know of it"),
+    _time("ready_ns", "from what a phase needs to its first product"),
+    Key("prepare_ns", "number", "ns/KiB", "more of it for each KiB that it needs", 0, 10**6),
+    Key("product_tile_ns", "points", "ns", "a tile's product, by columns of 16 bits"),
+    _time("product_task_ns", "end of a task that multiplies"),
+    Key("attention_tile_ns", "points", "ns", "attention of a tile on CUDA cores, by query heads"),
+    _time("grouped_attention_tile_ns", "the same on tensor cores, up to 16 query heads"),
+    Key("attention_task_ns", "points", "ns", "end of a task that attends, by query heads"),
+)
+"""What the time of a step of tasks needs (``cost/tasks``), beside numbers of memory."""
 
 
 def _serving(name: str, unit: str, doc: str) -> Key:
@@ -190,6 +224,7 @@ NUMBERS = (
     _cycles("global_latency_cycles", "from asking it to the answer"),
     _count("bytes_in_flight", "bytes", "on their way to each core that fill it", 0, 10**9),
     *CLUSTERS,
+    *STEPS,
     *SERVING,
     *NODES,
     *ROUTING,
@@ -208,6 +243,7 @@ def key_of(name: str) -> Key:
     return KEYS[name.rpartition(".")[2]]
 
 
+_ARCH = re.compile(r"sm_[1-9]\d{1,2}[af]?\Z")
 _COUNTS = re.compile(r"[1-9]\d{0,5}(,[1-9]\d{0,5}){0,255}\Z")
 _POINT = r"[1-9]\d{0,5}:\d{1,18}(\.\d{1,9})?(e\d{1,2})?"
 _POINTS = re.compile(rf"{_POINT}(,{_POINT}){{0,31}}\Z")
@@ -252,6 +288,10 @@ SHAPES: dict[Shape, tuple[str, Callable[[object], bool]]] = {
     "levels": (
         'three names in small letters, equal ones beside each other, such as "node gpu gpu"',
         lambda v: isinstance(v, str) and are_levels(v),
+    ),
+    "arch": (
+        'an architecture of CUDA, such as "sm_90a"',
+        lambda v: isinstance(v, str) and bool(_ARCH.match(v)),
     ),
     "ids": (
         'ids as text, such as "0-20,24"',

@@ -71,7 +71,7 @@ class Executable:
                 report.remark("backend", self._backend.remark)
             given = _weights(program, report) if tensors is None else tensors
             check_present(program.names, given)
-            self._host = load_host(program.folder, self._backend, given)
+            self._host = load_host(program.folder, self._backend, given, report)
             self._open = stack.pop_all()
 
     def run(

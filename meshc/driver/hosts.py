@@ -17,7 +17,7 @@ from meshc.backends import cuda
 from meshc.backends.python import load_program
 from meshc.ir.batch import POSITION
 from meshc.sim.machine.options import Options
-from meshc.support.diagnostics import MeshcError, fail
+from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 from meshc.support.files import read_text
 from meshc.support.scratch import scratch_folder
 
@@ -291,10 +291,14 @@ def _refusals_of_host() -> Iterator[None]:
 
 
 def load_host(
-    folder: Path, backend: Backend, tensors: Mapping[str, Array], trace: Path | None = None
+    folder: Path,
+    backend: Backend,
+    tensors: Mapping[str, Array],
+    report: Diagnostics,
+    trace: Path | None = None,
 ) -> Host:
-    """The language model in ``folder`` with its weights, ready to generate. ``trace`` is for the
-    simulator of wafers."""
+    """The language model in ``folder`` with its weights, ready to generate; ``report`` is told
+    where a GPU is another than the program is for. ``trace`` is for the simulator of wafers."""
     if backend.name == "python":
         return PythonHost(folder, tensors)
     if backend.name == "csl-sim":
@@ -304,7 +308,12 @@ def load_host(
         kernel.file: read_text(folder / Path(kernel.file).name, _FILE_LIMIT_BYTES).text
         for kernel in program.kernels.values()
     }
-    return cuda.LanguageModel(program, _machine(program, texts, backend.device), tensors)
+    machine = _machine(program, texts, backend.device)
+    if backend.device is not None and (
+        words := cuda.other_than(backend.device.facts, program.device)
+    ):
+        report.remark("backend", words)
+    return cuda.LanguageModel(program, machine, tensors)
 
 
 def _machine(
@@ -317,8 +326,8 @@ def _machine(
         return cuda.CpuMachine(program.kernels, texts, toolchain=chosen)
     if program.ranks is None:
         assert device is not None
-        return cuda.GpuMachine(device, program.kernels, texts)
+        return cuda.GpuMachine(device, program.device, program.kernels, texts)
     if device is None:
         return cuda.CpuNode(program.kernels, texts, program.ranks.count, toolchain=chosen)
     peers = cuda.TorchPeers()
-    return cuda.RankMachine(device, program.kernels, texts, program.ranks, peers)
+    return cuda.RankMachine(device, program.device, program.kernels, texts, program.ranks, peers)

@@ -164,7 +164,7 @@ def run_program(
     check_present(program.names, tensors)
     prompts = read_prompts(request.prompts, program.config, program.weights, program.name, report)
     trace = _trace(request, backend, program.folder)
-    host = load_host(program.folder, backend, tensors, trace)
+    host = load_host(program.folder, backend, tensors, report, trace)
     usual = read_generation(program.weights) if request.sample else Generation()
     usual.check_drawing()
     how = request.continuation(program.config, usual)

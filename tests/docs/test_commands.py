@@ -20,7 +20,7 @@ from meshc.cli import main
 from meshc.cli.arguments import parser
 
 PAGES = ("README.md", "docs/command-line.md")
-TINY = str(ROOT / "tests" / "data" / "tiny" / "llama-3h1")
+TINY = str(ROOT / "tests" / "data" / "tiny" / "llama-rope3")
 MEANINGS = {
     "MODEL": TINY,
     "DIR": "out",

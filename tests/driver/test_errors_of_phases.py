@@ -18,7 +18,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def errors(model: Path, **options: object) -> tuple[Diagnostic, ...]:
     report = Diagnostics()
-    request = CompileRequest(**{"mesh": "8x8", "seq": 16} | options)  # type: ignore[arg-type]
+    request = CompileRequest(**{"seq": 16} | options)  # type: ignore[arg-type]
     with pytest.raises(MeshcError) as caught:
         compile_loaded(load_any(str(model), report), request, (), report)
     return caught.value.diagnostics

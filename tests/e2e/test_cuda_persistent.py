@@ -1,5 +1,7 @@
 """Decode steps that are one persistent kernel, in the CPU executor, beside NumPy in float64."""
 
+from dataclasses import replace
+
 import layer_kinds
 import numpy as np
 import pytest
@@ -8,7 +10,7 @@ from reduced import only
 
 from meshc.analysis.cuda.blocks import MOST_REGISTERS
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
-from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, Mode
+from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, WATCHED, Mode
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics, MeshcError
@@ -83,6 +85,43 @@ def test_drawn_models_agree_with_several_kernels(seed, tmp_path, monkeypatch):
         assert np.abs(one - other).max() <= 2e-3 * np.abs(other).max()
 
 
+def test_any_number_of_blocks_gives_the_same_bits(tmp_path):
+    kind = Kind(2, 4, 2, 96, 10000.0)
+    result = compiled(tmp_path, (kind,), persistent=True)
+    program, found = from_json(result.files["manifest.json"]), []
+    most = program.kernels["step"].blocks
+    for blocks in (most, 7, 3, 1, most + 40):
+        kernels = {**program.kernels, "step": replace(program.kernels["step"], blocks=blocks)}
+        machine = CpuMachine(kernels, result.files, toolchain=QUICK)
+        noise = np.random.default_rng(0)
+        model = LanguageModel(program, machine, weights_of((kind,)))
+        for name in ("keys", "values"):
+            pool = noise.standard_normal(machine.arrays[name].shape).astype(np.float16)
+            machine.write(name, pool.view(np.uint16))
+        found.append(model.step([3], [program.capacity - 1]))
+    assert most > 7
+    assert all((one == found[0]).all() for one in found)
+
+
+def test_all_blocks_of_a_full_grid_are_watched(tmp_path, monkeypatch):
+    """A block for each multiprocessor of an H200, 4224 mbarriers; a barrier left out is a race."""
+    monkeypatch.setattr(layer_kinds, "WORDS", 132 * 16)
+    kind = Kind(1, 2, 2, 96, 10000.0)
+    result = compiled(tmp_path, (kind,), persistent=True)
+    program, text = from_json(result.files["manifest.json"]), result.files["step.cu"]
+    assert program.kernels["step"].blocks == 132
+
+    def step(text, toolchain):
+        machine = CpuMachine(program.kernels, {**result.files, "step.cu": text}, FIRST, toolchain)
+        return LanguageModel(program, machine, weights_of((kind,))).step([3], [0])
+
+    assert (step(text, WATCHED) == step(text, QUICK)).all()
+    barrier = "mc::group_sync(1, WORKERS);  // the next group's sums go to the other half"
+    assert text.count(barrier) == 1
+    with pytest.raises(MeshcError, match="a race: thread"):
+        step(text.replace(barrier, ""), WATCHED)
+
+
 def test_parts_of_the_output_that_are_no_divisor_of_a_tile(tmp_path):
     """Three query heads of 64 lanes in one part: two parts fill three quarters of a tile."""
     kind = Kind(1, 192, 64, 32, 10000.0)
@@ -98,7 +137,7 @@ def test_its_kernel_stands_alone_and_the_counter_of_meetings_is_left_at_zero(tmp
     result = compiled(tmp_path, (PLAIN,), persistent=True)
     program = from_json(result.files["manifest.json"])
     kernel = program.kernels["step"]
-    assert [launch.kernel for launch, _ in program.launches()] == ["embed", "step"]
+    assert [launch.kernel for launch, _ in program.launches()] == ["step"]
     assert kernel.whole_grid and not {"ffn_inner", "ffn_outer"} & program.kernels.keys()
     assert "ffn_inner.cu" not in result.files
     machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)

@@ -29,7 +29,7 @@ from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.passes.registry import PASSES, parse_pipeline
-from meshc.pipelines import RESOURCE_STAGES, STAGES
+from meshc.pipelines import RESOURCE_STAGES, STAGES, TASK_STAGES
 from meshc.support.diagnostics import Diagnostics, InternalError, MeshcError
 from meshc.support.spans import Source
 from meshc.verify import check_claims
@@ -54,8 +54,12 @@ _PLACES = (
     ("h100x8", "bf16", "4x1"),
 )
 """Devices, element types and meshes that modules are of."""
-_USUAL = {**STAGES, "tile": (*STAGES["tile"], *RESOURCE_STAGES)}
-_LEVELS_BEHIND = {"partition": "mesh", "expand-programs": "tile"}
+_USUAL = {
+    **STAGES,
+    "tile": (*STAGES["tile"], *RESOURCE_STAGES),
+    "task": TASK_STAGES[1:],
+}
+_LEVELS_BEHIND = {"partition": "mesh", "expand-programs": "tile", "expand-tasks": "task"}
 
 OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "fuse-cluster": {
@@ -94,6 +98,8 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "split-regions": {"regions": ("0", "1", "2"), "kept": ('["q8_0"]', "[]")},
     "keep-quantised": {"formats": ('["q8_0"]', '["q4_0"]', "[]"), "block-bytes": ("64", "2048")},
+    "expand-tasks": {"rows": ("8", "16", "3"), "tokens": ("8", "32")},
+    "place-tasks": {"blocks": ("0", "1", "3", "132")},
     "select-csl-products": {"blocks": ("true", "false")},
     "select-csl-functions": dict.fromkeys(
         ("functions", "angles", "turns", "kept", "blocks"), ("true", "false")
@@ -176,8 +182,13 @@ def drawn_order(random: Random) -> tuple[str, str]:
 
 
 def _walk(random: Random, level: str, grid: str) -> list[str]:
-    """Specs of passes, with the level that each would lead to."""
+    """Specs of passes, with the level that each would lead to. Many programs first say all that
+    CSL takes of a core, which the passes behind that may change."""
     found: list[str] = []
+    if level == "tile" and random.random() < 0.5:
+        names = random.sample(RESOURCE_STAGES, len(RESOURCE_STAGES))
+        names = list(RESOURCE_STAGES) if random.random() < 0.7 else names
+        found = [_with_options(random, name, grid) for name in names if random.random() < 0.8]
     for _ in range(random.randint(2, 12)):
         here = [cls.NAME for cls in PASSES if level in cls.LEVELS]
         done = {spec.partition("{")[0] for spec in found}

@@ -51,3 +51,11 @@ def test_ranks_choose_the_token_of_one():
     found = run_trace(ran(module, "choose-token,tensor-parallel{ranks=2}"), trace)
     for one, other in zip(wanted, found, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_tasks_are_of_steps_whose_requests_are_all_there():
+    module = graph("tiny/llama-3h1", device="h200")
+    passes = "chunk-prompts,canonicalize,eliminate-transpose,expand-tasks"
+    with pytest.raises(meshc.MeshcError, match="absent requests"):
+        ran(module, passes)
+    ran(graph("tiny/llama-3h1", device="h200"), passes.removeprefix("chunk-prompts,"))

@@ -73,7 +73,7 @@ class Served:
         config = uvicorn.Config(app, port=0, http=http, log_level="error", lifespan="off")
         self.uvicorn = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.uvicorn.run, daemon=True)
-        self.fails = False
+        self.fails, self.clients = False, []
 
     def step(self, tokens):
         time.sleep(self.pause)
@@ -89,6 +89,8 @@ class Served:
         return self
 
     def __exit__(self, *error):
+        for client in self.clients:
+            client.close()
         self.uvicorn.should_exit = True
         self.thread.join(LIMIT_S)
         assert self.loop.close(LIMIT_S) and not self.thread.is_alive()
@@ -97,7 +99,9 @@ class Served:
         import openai
 
         address = f"http://127.0.0.1:{self.port}/v1"
-        return openai.OpenAI(base_url=address, api_key="none", max_retries=0, timeout=LIMIT_S)
+        how = {"api_key": "none", "max_retries": 0, "timeout": LIMIT_S}
+        self.clients.append(openai.OpenAI(base_url=address, **how))
+        return self.clients[-1]
 
     def ask(self, method, path, body=None, **headers):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=LIMIT_S)

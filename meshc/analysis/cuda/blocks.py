@@ -39,8 +39,6 @@ FRAGMENT, FRAGMENT_BYTES = 16, 512
 ATTENTION_TILES, GOOD_STAGES = (32_768, 16_384, 8_192), 3
 """Bytes of a tile of an attention block; tiles that its ring has unless even the smallest are too
 large for that."""
-BUSY_BYTES = 49_152
-"""Bytes that each core must have on their way at once to keep the memory of an H200 busy."""
 OVERLAPPING = 2
 """Blocks that a core has room for where a grid starts before the one in front has ended."""
 PRODUCT_CLUSTERS, ROUND = (1, 2, 4, 8), 8
@@ -125,25 +123,17 @@ def shared_memory(
     context: int = 0,
     resident: int = 1,
 ) -> SharedMemory:
-    """The plan of an attention block in clusters of ``cluster`` blocks on ``device``; see
-    :func:`attention_memory`."""
-    limits = memory_limits(device, resident)
-    return attention_memory(shape, cluster, dataflow, context, limits)
-
-
-def attention_memory(
-    shape: Attention, cluster: int, dataflow: str, context: int, limits: Sequence[int]
-) -> SharedMemory:
-    """The plan of an attention block in clusters of ``cluster`` blocks within the first of
-    ``limits`` whose ring keeps memory busy, or else within the last.
+    """The plan of an attention block in clusters of ``cluster`` blocks, ``resident`` of which share
+    a core of ``device``, within the first of :func:`memory_limits` whose ring keeps memory busy, or
+    else within the last.
 
     The inputs' memory is used again once queries, keys and values are computed. ``split_head``
     keeps the scores of all ``context`` tokens that a query sees and an output vector. Tiles are
     the largest of which there are ``GOOD_STAGES``.
     """
-    return _first_busy(
-        _attention_memory(shape, cluster, dataflow, context, limit) for limit in limits
-    )
+    limits = memory_limits(device, resident)
+    plans = (_attention_memory(shape, cluster, dataflow, context, limit) for limit in limits)
+    return _first_busy(device, plans)
 
 
 def _attention_memory(
@@ -178,7 +168,7 @@ def fragment_tile(blocks: int, tile_bytes: int) -> int:
 
 
 def by_tiles(shape: Attention, dataflow: str) -> bool:
-    """Whether a block attends on tensor cores (library/mc_attention.cuh); caches are swizzled."""
+    """Whether the warps of a block attend together (library/mc_attention.cuh)."""
     return dataflow == "split_token" and shape.group > MOST_LANE_GROUP
 
 
@@ -201,7 +191,8 @@ def _joining(shape: Attention, tile_bytes: int) -> list[Part]:
     if not by_tiles(shape, "split_token"):
         return [
             _values("JOINED", WARPS * shape.attended),
-            _values("JOINED_MOST", 2 * WARPS * shape.group),
+            _values("STATISTICS", 2 * WARPS * shape.group),
+            Part("ASKED", 2 * FRAGMENT * shape.head),
         ]
     tokens = tile_tokens(shape.head, tile_bytes)
     return [
@@ -244,15 +235,16 @@ def _out_columns(batch: int, attended: int) -> Part:
     return Part("OUT_COLUMNS", 2 * fragment_columns(batch) * attended)
 
 
-def latent_memory(shape: LatentAttention, cluster: int, limits: Sequence[int]) -> SharedMemory:
-    """The plan of latent attention in clusters of ``cluster`` blocks within the first of ``limits``
-    whose ring keeps memory busy, or else within the last, with tiles of that size of
-    ``LATENT_TILE_BYTES`` of which more bytes are on their way.
+def latent_memory(device: Device, shape: LatentAttention, cluster: int) -> SharedMemory:
+    """The plan of latent attention in clusters of ``cluster`` blocks on ``device``, within the
+    first of :func:`memory_limits` whose ring keeps memory busy, or else within the last, with tiles
+    of that size of ``LATENT_TILE_BYTES`` of which more bytes are on their way.
 
     What follows the projections has the memory of their columns; the values' columns have that of
     the queries. Sums over latents that peers read are kept twice where there are several rounds.
     """
-    return _first_busy(_latent_memory(shape, cluster, limit) for limit in limits)
+    limits = memory_limits(device)
+    return _first_busy(device, (_latent_memory(shape, cluster, limit) for limit in limits))
 
 
 def _latent_memory(shape: LatentAttention, cluster: int, limit: int) -> SharedMemory:
@@ -362,53 +354,50 @@ class ProductPlan:
 def rows_plan(device: Device, width: int, rows: int, batch: int) -> ProductPlan:
     """The plan of a product of ``batch`` vectors of ``width`` values with ``rows`` rows of a matrix
     on ``device``."""
-    limits = memory_limits(device)
-    return product_plan(
-        width, rows, batch, product_cluster(width, rows, batch, device.cores, limits), limits
-    )
+    cluster = product_cluster(device, width, rows, batch)
+    return product_plan(device, width, rows, batch, cluster)
 
 
-def product_plan(
-    width: int, rows: int, batch: int, cluster: int, limits: Sequence[int]
-) -> ProductPlan:
+def product_plan(device: Device, width: int, rows: int, batch: int, cluster: int) -> ProductPlan:
     """The plan of such a product by clusters of ``cluster`` blocks; see :func:`product_memory`."""
-    memory = product_memory(width, batch, cluster, limits)
+    memory = product_memory(device, width, batch, cluster)
     sums = -(-rows // FRAGMENT) * FRAGMENT * batch
     return ProductPlan(cluster, memory, VALUE_BYTES * sums * (cluster - 1))
 
 
-def product_cluster(width: int, rows: int, batch: int, cores: int, limits: Sequence[int]) -> int:
-    """Blocks that share the width of such a product on ``cores`` cores.
+def product_cluster(device: Device, width: int, rows: int, batch: int) -> int:
+    """Blocks of ``device`` that share the width of such a product.
 
     Two where rows divide better by what sums between blocks cost, more only where a block has no
     room for the vectors beside a ring that keeps memory busy.
     """
-    plans = {c: product_memory(width, batch, c, limits) for c in PRODUCT_CLUSTERS}
-    good = [c for c, plan in plans.items() if _keeps_busy(plan)]
+    sizes = [c for c in PRODUCT_CLUSTERS if c in _clusters(device).sizes]
+    plans = {c: product_memory(device, width, batch, c) for c in sizes}
+    good = [c for c, plan in plans.items() if _keeps_busy(device, plan)]
     if not good:
         return max(plans, key=lambda c: (plans[c].stages * plans[c].tile_bytes, -c))
-    groups = -(-rows // FRAGMENT)
+    groups, cores = -(-rows // FRAGMENT), device.cores
     if good[:2] == [1, 2] and groups >= cores:
         alone, shared = (-(-groups * c // cores) / c for c in (1, 2))
         return 2 if shared * SUMS_COST < alone else 1
     return good[0]
 
 
-def _first_busy(plans: Iterable[SharedMemory]) -> SharedMemory:
-    """The first plan whose ring keeps memory busy, else the last."""
-    found = list(plans)
-    return next((plan for plan in found if plan.bytes_in_flight >= BUSY_BYTES), found[-1])
+def _first_busy(device: Device, plans: Iterable[SharedMemory]) -> SharedMemory:
+    """The first plan whose ring keeps the memory of ``device`` busy, else the last."""
+    found, busy = list(plans), device.bytes_in_flight
+    return next((plan for plan in found if plan.bytes_in_flight >= busy), found[-1])
 
 
-def _keeps_busy(plan: SharedMemory) -> bool:
+def _keeps_busy(device: Device, plan: SharedMemory) -> bool:
     """Whether the ring keeps memory busy, or has all the tiles that a ring may."""
-    return plan.bytes_in_flight >= BUSY_BYTES or plan.stages == MOST_STAGES
+    return plan.bytes_in_flight >= device.bytes_in_flight or plan.stages == MOST_STAGES
 
 
-def product_memory(width: int, batch: int, cluster: int, limits: Sequence[int]) -> SharedMemory:
-    """The plan of a product whose width ``cluster`` blocks share, within the first of ``limits``
-    that leaves room for a ring which keeps memory busy, or for all tiles that a ring has; the
-    largest tiles that do it, down to halves.
+def product_memory(device: Device, width: int, batch: int, cluster: int) -> SharedMemory:
+    """The plan of a product whose width ``cluster`` blocks share, within the first of
+    :func:`memory_limits` that leaves room for a ring which keeps memory busy, or for all tiles that
+    a ring has; the largest tiles that do it, down to halves.
     """
     own = -(-_up(width, FRAGMENT) // FRAGMENT // cluster)
     tiles = -(-own * FRAGMENT_BYTES // TILE_BYTES)
@@ -425,10 +414,10 @@ def product_memory(width: int, batch: int, cluster: int, limits: Sequence[int]) 
         ]
     plans = [
         _with_ring(parts, -(-own // count) * FRAGMENT_BYTES, limit)
-        for limit in limits
+        for limit in memory_limits(device)
         for count in range(tiles, 2 * tiles + 1)
     ]
-    good = [plan for plan in plans if _keeps_busy(plan)]
+    good = [plan for plan in plans if _keeps_busy(device, plan)]
     return good[0] if good else plans[-1 - tiles]
 
 
@@ -439,15 +428,16 @@ def fragment_columns(batch: int) -> int:
 
 
 def registers(shape: Attention) -> int:
-    """Registers of a thread of an attention block, at most what ptxas may give.
+    """Registers that a thread of an attention block cannot do without; alone on its core it may
+    have more.
 
-    A line above what ptxas 13.0 reports for emitted kernels of 1 to 16 requests: 82, 80, 105, 126,
-    167 with 1, 2, 3, 4, 8 query heads per key/value head (one alone has two tokens at once); by
-    tiles 80 to 132.
+    A line above what ptxas 13.0 reports: of ``split_token`` 96 without spills where two blocks of
+    heads of 64 to 128 lanes share a core, up to 132 with 256 lanes, by tiles 80 to 132; of
+    ``split_head`` 82, 80, 105, 126, 167 with 1, 2, 3, 4, 8 query heads per key/value head.
     """
     if shape.group > MOST_LANE_GROUP:
         return 136
-    return min(MOST_REGISTERS, max(88, 40 + 24 * shape.group))
+    return min(MOST_REGISTERS, max(136 if shape.head > 128 else 96, 40 + 24 * shape.group))
 
 
 def most_resident(device: Device, shape: Attention) -> int:

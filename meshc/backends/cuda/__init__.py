@@ -1,7 +1,7 @@
 """CUDA for thread-block clusters: a decode step as kernels over one library of primitives."""
 
 from meshc.backends.cuda.driver.device import Device
-from meshc.backends.cuda.driver.gpu_machine import GpuMachine
+from meshc.backends.cuda.driver.gpu_machine import GpuMachine, other_than
 from meshc.backends.cuda.driver.rank_machine import RankMachine
 from meshc.backends.cuda.driver.torch_peers import TorchPeers, own_gpu
 from meshc.backends.cuda.emit import MANIFEST, emit, summary
@@ -23,6 +23,7 @@ __all__ = [
     "TorchPeers",
     "emit",
     "from_json",
+    "other_than",
     "own_gpu",
     "summary",
     "toolchain_for",

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshc.backends.cuda.gathering import Launches, Step
-from meshc.backends.cuda.kernels.arena import CORE_BYTES, RESERVED_BYTES
 from meshc.backends.cuda.kernels.tiles import FirstReads
 from meshc.backends.cuda.launches import Launch, Stage
 from meshc.backends.cuda.program import Kernel, Prefill
+from meshc.devices import Device
 
 
 def with_prefetches(
@@ -93,9 +93,10 @@ def _first_reads(step: Step, launch: Launch, reader: Launch) -> tuple[str, First
     """What ``reader`` reads first, and of which of its arguments; None where nothing is worth
     prefetching because blocks of both find room on a multiprocessor."""
     one, other = step.kernels[launch.kernel], step.kernels[reader.kernel]
-    return None if _fit_together(one, other) else step.first_reads.get(reader)
+    return None if _fit_together(step.device, one, other) else step.first_reads.get(reader)
 
 
-def _fit_together(one: Kernel, other: Kernel) -> bool:
+def _fit_together(device: Device, one: Kernel, other: Kernel) -> bool:
     """Whether a block of each finds room on a multiprocessor."""
-    return one.shared_bytes + other.shared_bytes + 2 * RESERVED_BYTES <= CORE_BYTES
+    held = one.shared_bytes + other.shared_bytes + 2 * device.whole("block_reserved_bytes")
+    return held <= device.whole("core_memory_bytes")

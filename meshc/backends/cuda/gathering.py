@@ -11,6 +11,7 @@ from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.tiles import FirstReads
 from meshc.backends.cuda.launches import Launch, Stage
 from meshc.backends.cuda.program import Buffer, Kernel, Weight, numbered
+from meshc.devices import Device
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 
@@ -30,7 +31,6 @@ class Step:
 
     module: Module
     page: int
-    cores: int
     dtype: str
     transport: str = "multimem"  # of collectives of ranks
     chunk: int = 0  # tokens of one request whose columns products share; 0 for a decode step
@@ -48,6 +48,11 @@ class Step:
     of_columns: list[Callable[[int], object]] = field(default_factory=list)
     within_budget: dict[str, str] = field(default_factory=dict)  # kernels of as many blocks
     plans: dict[str, object] = field(default_factory=dict)  # of kernels that another may include
+
+    @property
+    def device(self) -> Device:
+        """The GPU that the step is for."""
+        return self.module.the_device()
 
     @property
     def requests(self) -> int:

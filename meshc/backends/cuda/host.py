@@ -79,7 +79,16 @@ class LanguageModel:
 
     def step(self, tokens: Sequence[int], cached: Sequence[int]) -> Array:
         """Logits [batch, vocabulary] behind one token of each request, which has ``cached``
-        before it."""
+        before it.
+
+        Raises ``run-refused`` for another number of requests, for an unknown token, and for a
+        position that the caches have no place for: kernels look that up in tables, unchecked.
+        """
+        program = self.program
+        _check_requests(program, "tokens", tokens)
+        _check_requests(program, "positions", cached)
+        _check_tokens(program, tokens)
+        _check_positions(program, cached)
         self.machine.write("tokens", np.array(tokens, np.int32))
         self.machine.write("cached", np.array(cached, np.int32))
         self.machine.run(self.program.launches())
@@ -98,7 +107,16 @@ class LanguageModel:
 
         In chunks where the program reads prompts so; a single token by a decode step, in which the
         other requests leave something behind their last token that their next one replaces.
+
+        Raises ``run-refused`` for a prompt that is empty, too long or holds unknown ids, for a
+        request that the program does not have, and as :meth:`step` does.
         """
+        _check(self.program, prompt, 1)
+        if not 0 <= request < self.program.batch:
+            fail("run-refused", f"there is no request {request} of {self.program.batch}")
+        if cached is not None:
+            _check_requests(self.program, "positions", cached)
+            _check_positions(self.program, cached, full=True)
         chunks, logits, first = self.program.prefill, np.zeros(0), 0
         while first < len(prompt):
             count, at = (1, 0) if chunks is None else chunks.piece(len(prompt) - first)
@@ -172,6 +190,8 @@ class LanguageModel:
         batch = self.program.batch
         if not 1 <= len(prompts) <= batch:
             fail("run-refused", f"{len(prompts)} prompts, but the program takes 1 to {batch}")
+        if count < 1:
+            fail("run-refused", f"{count} new tokens were asked for, not 1 or more")
         for prompt in prompts:
             _check(self.program, prompt, count)
         tokens, cached = [0] * batch, [0] * batch
@@ -238,9 +258,7 @@ def _store(program: StepProgram, machine: Machine, tensors: Mapping[str, Array])
 def _check(program: StepProgram, prompt: Sequence[int], count: int) -> None:
     if not prompt:
         fail("run-refused", "the prompt holds no token")
-    wrong = [t for t in prompt if not 0 <= t < program.vocabulary]
-    if wrong:
-        fail("run-refused", f"{wrong[0]} is no token id below {program.vocabulary}")
+    _check_tokens(program, prompt)
     if len(prompt) + count - 1 > program.capacity:  # nothing is cached of the last token
         fail(
             "run-refused",
@@ -248,3 +266,30 @@ def _check(program: StepProgram, prompt: Sequence[int], count: int) -> None:
             f"{program.capacity} tokens",
             help="compile it with a larger --seq",
         )
+
+
+def _check_requests(program: StepProgram, what: str, given: Sequence[int]) -> None:
+    if len(given) != program.batch:
+        fail("run-refused", f"{len(given)} {what}, and a step has {program.batch} requests")
+
+
+def _check_tokens(program: StepProgram, tokens: Sequence[int]) -> None:
+    wrong = [t for t in tokens if not _is_below(t, program.vocabulary)]
+    if wrong:
+        fail("run-refused", f"{wrong[0]} is no token id below {program.vocabulary}")
+
+
+def _check_positions(program: StepProgram, cached: Sequence[int], full: bool = False) -> None:
+    """Of tokens to come, or with ``full`` of requests that may have no room for one."""
+    wrong = [n for n in cached if not _is_below(n, program.capacity + full)]
+    if wrong:
+        fail(
+            "run-refused",
+            f"no token has {wrong[0]} before it: the program keeps {program.capacity}",
+            help="compile it with a larger --seq",
+        )
+
+
+def _is_below(value: object, end: int) -> bool:
+    """Whether ``value`` is a whole number from 0 to before ``end``."""
+    return isinstance(value, (int, np.integer)) and bool(0 <= value < end)

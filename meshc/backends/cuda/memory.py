@@ -60,7 +60,7 @@ def check_memory(program: StepProgram, device: Device) -> None:
     requests = "1 request" if program.batch == 1 else f"each of {program.batch} requests"
     fail(
         "does-not-fit",
-        f"the model needs {found.total} bytes of the memory of {program.device}, which has {room}: "
+        f"the model needs {found.total} bytes of the memory of {device.name}, which has {room}: "
         f"{found.total - room} bytes short",
         notes=[
             f"weights take {found.weights} bytes",

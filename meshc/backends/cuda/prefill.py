@@ -22,9 +22,7 @@ def chunk_of(step: Step, tokens: int, splitting: Splitting | None = None) -> Ste
         return None
     tiled = tokens > 0
     budget = 0 if splitting is None else splitting.multiprocessors
-    return Step(
-        step.module, step.page, step.cores, step.dtype, step.transport, columns, tiled, budget
-    )
+    return Step(step.module, step.page, step.dtype, step.transport, columns, tiled, budget)
 
 
 def joined(

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NoReturn
 
 from meshc.backends.cuda.launches import OF_ALL, OF_EACH, Launch, Stage
 from meshc.backends.cuda.queues import Overlap, Queued, overlap_of
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-FORMAT = 5
+FORMAT = 6
 
 _MOST_RANKS, _MOST_PADDING = 16, 4096
 _MOST_COUNT = 2**31 - 1  # of what a launch has
@@ -35,8 +36,9 @@ def numbered(name: str, place: int) -> str:
 @dataclass(frozen=True)
 class Kernel:
     """A kernel of ``file``; ``shared`` names the parts of its shared memory, [offset, bytes]. One
-    that ``meets`` runs on the GPUs of all ranks at the same time; the blocks of one of a
-    ``whole_grid`` wait for each other, so all are resident."""
+    that ``meets`` runs on the GPUs of all ranks at the same time. The blocks of one of a
+    ``whole_grid`` wait for each other, so all are resident; it has ``blocks`` of them at the most,
+    and any smaller number gives the same."""
 
     file: str
     blocks: int
@@ -145,6 +147,24 @@ class RankShare:
 
 
 @dataclass(frozen=True)
+class Target:
+    """The GPU that a program is for: its ``name``, what compilers call the architecture of its
+    machine code (``arch``, such as ``sm_90a``), its multiprocessors, and the bytes of shared memory
+    that a block may have."""
+
+    name: str
+    arch: str
+    multiprocessors: int
+    block_bytes: int
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        """The compute capability of devices that run the machine code."""
+        digits = "".join(filter(str.isdigit, self.arch))
+        return int(digits[:-1]), int(digits[-1])
+
+
+@dataclass(frozen=True)
 class StepProgram:
     """A decode step: ``before``, the layers of all ``stages``, one after the other, ``after``.
 
@@ -155,7 +175,7 @@ class StepProgram:
     """
 
     model: str
-    device: str
+    device: Target
     batch: int
     capacity: int
     vocabulary: int
@@ -231,18 +251,31 @@ def _in_order(
 
 
 def from_json(text: str) -> StepProgram:
-    """The program of a ``manifest.json``. Raises ``no-program`` for what is none."""
+    """The program of a ``manifest.json``. Raises ``no-program`` for what is none, and for that of
+    another version of meshc."""
     try:
         found = json.loads(text)
-        if found.pop("format") != FORMAT:
-            raise ValueError("another format")
+        if (version := found.pop("format")) != FORMAT:
+            _refuse_version(found, version)
         return _program(found)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
         fail("no-program", f"the manifest describes no decode step: {problem}")
 
 
+def _refuse_version(found: Mapping[str, Any], version: object) -> NoReturn:
+    model = found.get("model")
+    called = f"of '{model[:80]}' " if isinstance(model, str) else ""
+    given = version if type(version) is int else "none that is known"
+    fail(
+        "no-program",
+        f"the manifest {called}has format {given}, and this version of meshc reads format {FORMAT}",
+        help="compile the model again; kernels and how they are launched belong to one version",
+    )
+
+
 def _program(found: Mapping[str, Any]) -> StepProgram:
     values = dict(found)
+    values["device"] = _target(values["device"])
     values["frequencies"] = tuple(tuple(map(float, each)) for each in values["frequencies"])
     values["kernels"] = {name: _kernel(k) for name, k in values["kernels"].items()}
     values["buffers"] = {
@@ -258,7 +291,38 @@ def _program(found: Mapping[str, Any]) -> StepProgram:
         values["prefill"] = Prefill(int(prefill["tokens"]), **_parts(prefill), overlap=made)
     if values.get("ranks") is not None:
         values["ranks"] = _ranks(values["ranks"])
-    return StepProgram(**values)
+    program = StepProgram(**values)
+    _check_positions(program)
+    _check_blocks(program)
+    return program
+
+
+def _target(found: Mapping[str, Any]) -> Target:
+    made = Target(**found)
+    if re.fullmatch(r"sm_[1-9]\d{1,2}[af]?", made.arch) is None:
+        raise ValueError(f"there is no architecture {made.arch!r}")
+    if any(type(n) is not int or n < 1 for n in (made.multiprocessors, made.block_bytes)):
+        raise ValueError("a device has whole numbers of multiprocessors and bytes")
+    return made
+
+
+def _check_blocks(program: StepProgram) -> None:
+    """Blocks of all kernels have room on the device."""
+    for name, kernel in program.kernels.items():
+        if kernel.shared_bytes > program.device.block_bytes:
+            raise ValueError(
+                f"kernel '{name}' has {kernel.shared_bytes} bytes of shared memory in a block, and "
+                f"{program.device.name} gives it {program.device.block_bytes}"
+            )
+
+
+def _check_positions(program: StepProgram) -> None:
+    """Kernels look positions up in tables without asking how long these are."""
+    rows = {"pages": program.capacity_pages, "cosines": program.capacity, "sines": program.capacity}
+    for name, buffer in program.buffers.items():
+        table = name.removeprefix("chunk_").removeprefix("second_").partition("_")[0]
+        if table in rows and buffer.shape[-1 if table == "pages" else 0] != rows[table]:
+            raise ValueError(f"'{name}' is of other positions than the {program.capacity} kept")
 
 
 def _ranks(found: Mapping[str, Any]) -> RankShare:

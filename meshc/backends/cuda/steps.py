@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NoReturn
 
+from meshc.analysis.cuda.blocks import block_memory
 from meshc.backends.cuda.ahead import with_prefetches
 from meshc.backends.cuda.chain import check_chain
 from meshc.backends.cuda.gathering import Launches, Step
@@ -21,8 +22,9 @@ from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.launches import Launch, Stage
 from meshc.backends.cuda.overlapping import Splitting
 from meshc.backends.cuda.prefill import chunk_of, joined
-from meshc.backends.cuda.program import Prefill, StepProgram
+from meshc.backends.cuda.program import Prefill, StepProgram, Target
 from meshc.backends.cuda.ranks import share_of
+from meshc.devices import Device
 from meshc.ir.batch import POSITION
 from meshc.ir.core import Op
 from meshc.ir.module import Module
@@ -46,7 +48,7 @@ def step_program(
     collectives by ``transport`` (:data:`meshc.backends.cuda.program.TRANSPORTS`). Prompts are read
     up to ``chunk`` tokens at a time, each weight once; for 0 as many as decode kernels take. Ranks
     may read chunks in two halves on two streams, by ``splitting``. A ``persistent`` decode step is
-    one kernel behind the look-up.
+    one kernel.
 
     Raises ``cuda-graph`` for what is not fused into the kernels of one step, ``cuda-dtype`` for
     element types other than f16 and bf16, ``cuda-shape`` for what does not fit a block.
@@ -59,7 +61,7 @@ def step_program(
             help="--dtype f16 or --dtype bf16",
         )
     check_chain(module)
-    step = Step(module, page, module.the_device().cores, dtype, transport)
+    step = Step(module, page, dtype, transport)
     launches = _launches(step)
     if persistent:
         launches = _persistent(step, launches)
@@ -68,7 +70,7 @@ def step_program(
         launches, prefill = with_prefetches(step, launches, prefill)
     program = StepProgram(
         model,
-        module.the_device().name,
+        _target(module.the_device()),
         step.batch,
         module.capacity,
         step.buffers["logits"].shape[-1],
@@ -84,6 +86,10 @@ def step_program(
         share_of(module, transport),
     )
     return program, step.texts
+
+
+def _target(device: Device) -> Target:
+    return Target(device.name, device.cuda_arch, device.cores, block_memory(device))
 
 
 def _persistent(step: Step, launches: Launches) -> Launches:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
 from meshc.passes.task.expand.graphs import GraphExpander
@@ -67,6 +68,12 @@ class ExpandTasks(Pass):
                 "no-tasks",
                 "there are no tasks for prompts; a step of a request reads one token",
                 help="compile with --phase decode",
+            )
+        if module.scalars.get(POSITION, (0, 0))[0] < 0:
+            fail(
+                "no-tasks",
+                "there are no tasks for steps that leave absent requests alone",
+                help="leave out chunk-prompts",
             )
         cores = module.the_device().cores
         return GraphExpander(module, self.rows, self.tokens, cores).expand()

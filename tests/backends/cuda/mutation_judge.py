@@ -45,10 +45,17 @@ from meshc.backends.cuda.kernels.embed import kernel as embed
 from meshc.backends.cuda.kernels.rows_product import kernel as rows
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
 from meshc.backends.cuda.packing import in_fragments, output, projections
+from meshc.devices import device
 from meshc.support.native import BuildError, Toolchain
 
+H200 = device("h200")
+
+
 MOST_SECONDS = 10
-LIBRARY = ("mc_attention.cuh", "mc_collectives.cuh", "mc_fragments.cuh", "mc_tokens.cuh")
+LIBRARY = (
+    "mc_attention.cuh", "mc_collectives.cuh", "mc_fragments.cuh", "mc_group_attention.cuh",
+    "mc_tokens.cuh",
+)  # fmt: skip
 DRIVERS = ("attention_tile.cu", "primitives.cu")  # call the library; not emitted
 # One of each kind, which find most; behind a run that looks for races, all others.
 FIRST = [Mode("forward", True), Mode("random"), Mode("starve_warp", True, 8), Mode("reverse")]
@@ -81,7 +88,7 @@ def _attention(
 ) -> Rig:
     # The plan of a much larger shape: rings that wrap often.
     with patch.multiple(blocks, ATTENTION_TILES=(tile,), MOST_STAGES=stages):
-        chosen = attention.plan(one, cluster, by, max(cached) + 1, heads=heads)
+        chosen = attention.plan(one, H200, cluster, by, max(cached) + 1, heads=heads)
     case = make_case(one, cached)
     parts = cluster if by == "split_head" else 1
     weights = np.ascontiguousarray(in_fragments(projections(case.wq, case.wk, case.wv, parts)))
@@ -115,7 +122,7 @@ def _latent(
 ) -> Rig:
     # What the tests of latent attention launch, with the plan of a much larger shape.
     with patch.multiple(blocks, LATENT_TILE_BYTES=(tile,), MOST_STAGES=stages):
-        chosen, case = latent.plan(one, cluster), latent.make_case(one, cached)
+        chosen, case = latent.plan(one, H200, cluster), latent.make_case(one, cached)
     library = Mock()
     with patch.object(latent, "library", lambda *_: library):
         latent.run(chosen, case)
@@ -131,7 +138,7 @@ def _latent(
 
 
 def _rows(one: RowsProduct, cores: int, cluster: int = 1, ahead: bool = False) -> Rig:
-    chosen, given = rows.plan(one, cores, cluster), inputs(one)
+    chosen, given = rows.plan(one, H200.with_numbers(cores=cores), cluster), inputs(one)
     given["matrix"] = np.ascontiguousarray(in_fragments(given["matrix"]))
     names = ["input", *(["gain"] if one.input == "normed" else []), "matrix"]
     names += ["bias"] if one.bias else []
@@ -205,7 +212,7 @@ def _shape(
 
 
 # What the next grid reads first, of a matrix of just so many bytes.
-FOLLOWING = rows.plan(RowsProduct(1, 1000, 200, "f16"), 5).first_reads()
+FOLLOWING = rows.plan(RowsProduct(1, 1000, 200, "f16"), H200.with_numbers(cores=5)).first_reads()
 NEXT = np.zeros(FOLLOWING.groups * FOLLOWING.group_bytes // 2, np.uint16)
 
 # Small rings wrap; there are clusters of 1 to 4, requests without tokens, windows, head sizes that
@@ -219,6 +226,10 @@ RIGS = {
     ),
     "nothing cached": lambda: _attention(_shape(1, 320, 4, 4, 64, "bf16"), 2, [0], 4096, 2),
     "one block": lambda: _attention(_shape(1, 2120, 8, 1, 64), 1, [37], 9216, 3),
+    "five long heads of a key head": lambda: _attention(
+        _shape(1, 64, 5, 1, 256), 1, [70], 16384, 2
+    ),
+    "four heads of a key head": lambda: _attention(_shape(1, 64, 4, 1, 64), 2, [500], 4096, 2),
     "nine requests": lambda: _attention(
         _shape(9, 400, 2, 2, 64, "bf16"), 2, list(range(0, 72, 8)), 18432, 2
     ),
@@ -317,6 +328,11 @@ OF_LIBRARY = {
     "mc_fragments.cuh": (
         "gated", "residual, wide rows", "bias, held", "logits", "sixteen",
         "twelve query heads, by tiles", "a block left over", "product, then weights of the next",
+    ),
+    "mc_group_attention.cuh": (
+        "two clusters for a key head", "four heads of a key head",
+        "five long heads of a key head", "grouped, ring of two",
+        "window, cluster of three", "nine requests",
     ),
     "mc_tokens.cuh": (
         "grouped, ring of two", "lanes, ring of two", "latents, odd cluster", "lanes of 48",

@@ -77,13 +77,15 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Threads without lanes of the head then hold what lies behind the query, the next head or the "
     "new key, and multiply it by keys that are zeros.": (
-        "attention_block.cu: if (HELD_QUERIES) q[HELD_QUERIES ? g : 0][i] = <active => true> ? "
-        "query[g * HEAD + part + i] : 0.0f;",
         "attention_split_head.cu: if (<active => true>) {",
     ),
-    "Only threads of the first warp have share 0, which is asked for behind it: the other warps "
-    "are spared the work.": (
-        "attention_block.cu: if (rank == CLUSTER - 1 && <warp == 0 => true>) {",
+    "A tile has no sixteen behind its last token, so a token is one of the tile's either way.": (
+        "mc_group_attention.cuh: const int q = lane() % 4, count = <min(TOKENS, end - begin) => "
+        "(end - begin)>;",
+    ),
+    "No tile of an emitted kernel has more sixteens than there are warps.": (
+        "mc_group_attention.cuh: for (int unit = ((int)warp() + WARPS - turn * UNITS % WARPS) % "
+        "WARPS; unit < UNITS; unit< +=  =>  = >WARPS) {",
     ),
     "By tiles the new key and value are rounded again when they become a tile, which gives what "
     "rounding once does.": (

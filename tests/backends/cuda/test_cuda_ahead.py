@@ -9,13 +9,16 @@ import pytest
 from reduced import only
 from test_cuda_grids import CONFIG
 
+from meshc.analysis.cuda.blocks import block_memory
 from meshc.backends.cuda import CpuMachine, LanguageModel, ahead, from_json
 from meshc.backends.cuda.executor import CXX, QUICK, Library
-from meshc.backends.cuda.kernels.arena import most_bytes
 from meshc.backends.cuda.kernels.attention_block import kernel as attention
 from meshc.backends.cuda.kernels.rows_product import kernel as rows
+from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics
+
+H200 = device("h200")
 
 
 @cache
@@ -29,7 +32,7 @@ def compiled(batch, model="llama-3-8b"):
 def test_kernels_that_fill_a_multiprocessor_prefetch():
     program, files = compiled(8)
     names = [launch.kernel for launch in program.stages[0].launches]
-    assert all(program.kernels[name].shared_bytes > most_bytes(2) for name in names)
+    assert all(program.kernels[name].shared_bytes > block_memory(H200, 2) for name in names)
     ahead = [launch.arguments[-1] for launch in program.stages[0].launches]
     assert ahead == ["gate_up[]", "down[]", "qkv[+1]"]
     assert all("mc::prefetch_groups<" in files[f"{name}.cu"] for name in names)
@@ -42,7 +45,7 @@ def test_kernels_that_fill_a_multiprocessor_prefetch():
 def test_kernels_that_leave_room_do_not():
     program, files = compiled(1, "llama-2-7b")
     names = {launch.kernel for launch, _ in program.launches()}
-    assert all(program.kernels[name].shared_bytes <= most_bytes(2) for name in names)
+    assert all(program.kernels[name].shared_bytes <= block_memory(H200, 2) for name in names)
     assert not any("mc::prefetch_groups<" in text for text in files.values())
 
 
@@ -77,7 +80,7 @@ def test_attention_blocks_begin_where_is_prefetched(sizes, dataflow, cluster):
     """As attention_block.cu and attention_split_head.cu say."""
     shape = attention.Attention(*sizes, "f16", 16, 1e-5, 0.1)
     try:
-        plan = attention.plan(shape, cluster, dataflow, 100)
+        plan = attention.plan(shape, H200, cluster, dataflow, 100)
     except attention.DoesNotFit:
         return
     found = plan.first_reads()
@@ -95,17 +98,19 @@ def test_attention_blocks_begin_where_is_prefetched(sizes, dataflow, cluster):
 
 def test_clusters_that_share_a_key_head_read_in_turns():
     shape = attention.Attention(1, 4096, 32, 8, 128, "f16", 16, 1e-5, 0.1)
-    assert attention.plan(shape, 4, heads=2).first_reads() is None
+    assert attention.plan(shape, H200, 4, heads=2).first_reads() is None
 
 
 @pytest.mark.parametrize(("cores", "cluster"), [(132, 1), (132, 2), (128, 4), (7, 1)])
 def test_products_begin_where_is_prefetched(cores, cluster):
-    plan = rows.plan(rows.RowsProduct(1, 4096, 22016, "f16"), cores, cluster)
+    plan = rows.plan(
+        rows.RowsProduct(1, 4096, 22016, "f16"), H200.with_numbers(cores=cores), cluster
+    )
     found = plan.first_reads()
     assert found.units * cluster == plan.blocks and found.groups == 22016 // 16
     assert found.group_bytes == 4096 * 16 * 2
     assert found.bytes == min(found.groups // found.units * 131072, cluster * 49152)
-    few = rows.plan(rows.RowsProduct(1, 64, 16, "f16"), cores, cluster)
+    few = rows.plan(rows.RowsProduct(1, 64, 16, "f16"), H200.with_numbers(cores=cores), cluster)
     assert few.first_reads().units == 1
 
 

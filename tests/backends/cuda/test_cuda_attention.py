@@ -26,6 +26,10 @@ from meshc.backends.cuda.kernels.attention_block.kernel import (
 )
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.packing import in_fragments, output, projections
+from meshc.devices import device
+
+H200 = device("h200")
+
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 NAME = "attention"
@@ -43,7 +47,7 @@ def run(chosen, case, mode=FIRST, lint=False, toolchain=QUICK, edited=""):
     parts = chosen.cluster if chosen.dataflow == "split_head" else 1
     sums = np.zeros((shape.batch, shape.hidden), np.float32)
     pools = [case.keys, case.values]
-    if chosen.by_tiles:
+    if chosen.swizzled:
         pools = [swizzled_pool(pool, case.pages) for pool in pools]
     pools = [in_parts(pool, parts) for pool in pools]
     weights = (
@@ -60,7 +64,7 @@ def run(chosen, case, mode=FIRST, lint=False, toolchain=QUICK, edited=""):
     grid = Grid(chosen.blocks, THREADS, chosen.cluster, chosen.arena.bytes)
     counts = library(edited or text(chosen, NAME), toolchain).run(NAME, grid, arguments, mode, lint)
     pools = [whole(pool, parts) for pool in pools]
-    if chosen.by_tiles:
+    if chosen.swizzled:
         pools = [swizzled_pool(pool, case.pages) for pool in pools]
     return sums, pools, counts
 
@@ -193,7 +197,7 @@ def small(name):
     """The plan and the inputs of a case."""
     one, cluster, cached, dataflow = SMALL[name]
     heads = SHARED.get(name, 0)
-    return plan(one, cluster, dataflow, max(cached) + 1, heads=heads), make_case(one, cached)
+    return plan(one, H200, cluster, dataflow, max(cached) + 1, heads=heads), make_case(one, cached)
 
 
 # Sums of some hundred f32 products whose result is of the order of one; inputs of products with
@@ -295,7 +299,7 @@ FULL = {
 )
 def test_full_size(name, cached):
     one, cluster, dataflow = FULL[name]
-    case, chosen = make_case(one, [cached]), plan(one, cluster, dataflow, cached + 1)
+    case, chosen = make_case(one, [cached]), plan(one, H200, cluster, dataflow, cached + 1)
     sums, pools, counts = run(chosen, case, Mode("shuffled", True), toolchain=CXX)
     check(case, sums, pools, 1e-5)
     weights = 2 * (case.wq.size + case.wk.size + case.wv.size + case.wo.size)
@@ -317,7 +321,7 @@ def test_full_size(name, cached):
 def test_many_requests_share_one_pass_over_the_weights(hidden, heads, kv_heads, requests):
     """The large ones are of the sizes of Llama-2-7B and Llama-3-8B."""
     one = shape(requests, hidden, heads, kv_heads, 128, page=16)
-    case, chosen = make_case(one, [9 * n for n in range(requests)]), plan(one, 4)
+    case, chosen = make_case(one, [9 * n for n in range(requests)]), plan(one, H200, 4)
     sums, pools, counts = run(chosen, case, toolchain=CXX)
     check(case, sums, pools, ROUNDED["f16"])
     weights = 2 * (case.wq.size + case.wk.size + case.wv.size + case.wo.size)
@@ -340,9 +344,9 @@ def test_many_requests_share_one_pass_over_the_weights(hidden, heads, kv_heads, 
 )
 def test_shapes_that_do_not_fit(one, cluster, words):
     with pytest.raises(DoesNotFit, match=words):
-        plan(one, cluster)
+        plan(one, H200, cluster)
 
 
 def test_lanes_of_normed_heads_are_not_shared():
     with pytest.raises(DoesNotFit, match="heads are normed"):
-        plan(shape(1, 256, 4, 2, 64, head_epsilons=(1e-6, 1e-6)), 2, "split_head")
+        plan(shape(1, 256, 4, 2, 64, head_epsilons=(1e-6, 1e-6)), H200, 2, "split_head")

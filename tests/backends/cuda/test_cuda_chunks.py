@@ -19,6 +19,10 @@ from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.packing import in_fragments
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.cost.prompts import attention_bytes, product_bytes, weight_bytes
+from meshc.devices import device
+
+H200 = device("h200")
+
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 UNIT = {"f16": 2.0**-11, "bf16": 2.0**-8}
@@ -40,7 +44,7 @@ def rows_of(found, n, width):
 
 @cache
 def product(shape):
-    return Library(chunk.text(chunk.plan(shape), "product"), toolchain=QUICK)
+    return Library(chunk.text(chunk.plan(shape, H200), "product"), toolchain=QUICK)
 
 
 PRODUCTS = {
@@ -52,7 +56,7 @@ PRODUCTS = {
 def run_product(shape, count, mode, library=None, seed=0):
     """The output [count, rows], what it should be, and bytes that were copied."""
     rng = np.random.default_rng(seed)
-    kind, plan = shape.dtype, chunk.plan(shape)
+    kind, plan = shape.dtype, chunk.plan(shape, H200)
     x = to_kind(rng.standard_normal((count, shape.width)), kind)
     w = to_kind(rng.standard_normal((shape.rows, shape.width)) * shape.width**-0.5, kind)
     bias = to_kind(rng.standard_normal(shape.rows), kind)
@@ -87,7 +91,7 @@ def test_products_read_each_weight_once_in_all_modes(name):
             found, want, copied = run_product(shape, count, mode)
             assert np.abs(found - want).max() <= UNIT[shape.dtype] * np.abs(want).max()
             assert copied == product_bytes(shape.rows, shape.width, count)
-            assert copied == chunk.plan(shape).copied_bytes(count)
+            assert copied == chunk.plan(shape, H200).copied_bytes(count)
             results.add(found.tobytes())
         assert len(results) == 1
 
@@ -101,7 +105,7 @@ def attend(plan, library, count, before, mode, seed=0):
     table = rng.permutation(pages + 1)[:pages].astype(np.int32)
     queries = to_kind(rng.standard_normal((plan.tokens, g, shape.sizes.group, d)) * 2, kind)
     output = np.zeros((g * shape.sizes.group * d // 16, plan.tokens, 16), np.uint16)
-    held = [swizzled_pool(p, [table]) if plan.swizzled else p for p in pool]
+    held = [swizzled_pool(p, [table]) for p in pool]
     cached = np.arange(before, before + plan.tokens, dtype=np.int32)
     grid = Grid(plan.blocks, THREADS, 1, plan.arena.bytes)
     counts = library.run(
@@ -125,20 +129,25 @@ def attend(plan, library, count, before, mode, seed=0):
 
 
 SHAPES = {
-    "three heads of a key head": (Attention(1, 64, 6, 2, 64, "f16", 16, 1e-5, 0.125), 40, False),
-    "swizzled, heads in turns": (Attention(1, 64, 16, 1, 64, "bf16", 64, 1e-5, 0.1), 24, True),
-    "one head, pages of one": (Attention(1, 64, 2, 2, 128, "f16", 1, 1e-5, 0.1), 136, False),
-    "long heads": (Attention(1, 64, 2, 1, 256, "f16", 16, 1e-5, 0.06), 40, True),
-    "window": (Attention(1, 64, 6, 2, 64, "f16", 16, 1e-5, 0.125, window=37), 40, False),
-    "window of one": (Attention(1, 64, 4, 2, 96, "bf16", 1, 1e-5, 0.1, window=1), 72, False),
-    "swizzled, window": (Attention(1, 64, 16, 1, 256, "f16", 16, 1e-5, 0.06, window=90), 40, True),
+    "three heads of a key head": (Attention(1, 64, 6, 2, 64, "f16", 16, 1e-5, 0.125), 40),
+    "heads in turns": (Attention(1, 64, 16, 1, 64, "bf16", 64, 1e-5, 0.1), 24),
+    "one head, pages of one": (Attention(1, 64, 2, 2, 128, "f16", 1, 1e-5, 0.1), 136),
+    "long heads": (Attention(1, 64, 2, 1, 256, "f16", 16, 1e-5, 0.06), 40),
+    "window": (Attention(1, 64, 6, 2, 64, "f16", 16, 1e-5, 0.125, window=37), 40),
+    "window of one": (Attention(1, 64, 4, 2, 96, "bf16", 1, 1e-5, 0.1, window=1), 72),
+    "long heads, window": (Attention(1, 64, 16, 1, 256, "f16", 16, 1e-5, 0.06, window=90), 40),
 }
 IN_CI = {"three heads of a key head", "window"}
 
 
+def planned(name):
+    shape, tokens = SHAPES[name]
+    return attention.plan(shape, H200, tokens)
+
+
 @cache
 def attending(name):
-    plan = attention.plan(*SHAPES[name])
+    plan = planned(name)
     return plan, Library(attention.text(plan, "attention"), toolchain=QUICK)
 
 
@@ -202,7 +211,7 @@ def test_an_edit_of_the_window_is_noticed(name):
 def test_heads_are_normed_rotated_and_cached(head_norms):
     epsilons = (1e-5, 1e-6) if head_norms else None
     shape = Attention(1, 64, 6, 2, 96, "f16", 16, 1e-5, 0.125, head_epsilons=epsilons)
-    plan = attention.plan(shape, 24, head_norms)
+    plan = attention.plan(shape, H200, 24)
     rng, count, before = np.random.default_rng(3), 21, 7
     given_rows = rng.standard_normal((24, 2, 5, 96)).astype(np.float32)
     gains = [to_kind(rng.standard_normal(96), "f16") for _ in range(2)] if head_norms else []
@@ -215,7 +224,7 @@ def test_heads_are_normed_rotated_and_cached(head_norms):
     counted = np.array([count], np.int32)
     arguments = [given_rows, *gains, counted, queries, *pools, pages, cached, *tables]
     library.run("heads", Grid(24, 256, 1, 0), arguments, Mode("random", seed=2))
-    held = [swizzled_pool(p, [pages]) if head_norms else p for p in pools]
+    held = [swizzled_pool(p, [pages]) for p in pools]
     for t in range(count):
         at = before + t
         for g in range(2):
@@ -243,7 +252,7 @@ def test_heads_are_normed_rotated_and_cached(head_norms):
 def test_what_has_no_kernel_is_said_in_words(change, words):
     shape = replace(Attention(1, 64, 6, 2, 64, "f16", 16, 1e-5, 0.125), **change)
     with pytest.raises(DoesNotFit, match=words):
-        attention.plan(shape, 64, False)
+        attention.plan(shape, H200, 64)
 
 
 LLAMA = Attention(1, 4096, 32, 32, 128, "f16", 16, 1e-5, 128**-0.5)
@@ -260,11 +269,11 @@ PROJECTIONS = {
 @pytest.mark.parametrize("dtype", UNIT)
 def test_kernels_of_llama_neither_spill_nor_use_a_stack(dtype):
     texts = [
-        chunk.text(chunk.plan(replace(shape, dtype=dtype)), "kernel")
+        chunk.text(chunk.plan(replace(shape, dtype=dtype), H200), "kernel")
         for shape in PROJECTIONS.values()
     ]
     shapes = [replace(LLAMA, dtype=dtype, kv_heads=n) for n in (32, 8, 1)]
-    plans = [attention.plan(shape, 512, shape.kv_heads == 1) for shape in shapes]
+    plans = [attention.plan(shape, H200, 512) for shape in shapes]
     texts += [attention.text(plan, "kernel") for plan in plans]
     texts += [attention.heads_text(plans[0], "kernel")]
     texts += [chunk.norm_text("kernel", 512, 4096, dtype, 1e-5)]
@@ -278,7 +287,7 @@ def test_kernels_of_llama_neither_spill_nor_use_a_stack(dtype):
 def test_each_weight_of_a_layer_of_llama_is_read_once(name, capsys):
     """512 tokens of Llama-2-7B: products of a layer, one after the other."""
     shape = PROJECTIONS[name]
-    library = Library(chunk.text(chunk.plan(shape), "product"), toolchain=CXX)
+    library = Library(chunk.text(chunk.plan(shape, H200), "product"), toolchain=CXX)
     found, want, copied = run_product(shape, 512, Mode(), library)
     assert np.abs(found - want).max() <= UNIT["f16"] * np.abs(want).max()
     weights, blocks = weight_bytes(shape.rows, shape.width), -(-shape.rows // 64)
@@ -290,7 +299,7 @@ def test_each_weight_of_a_layer_of_llama_is_read_once(name, capsys):
 
 @pytest.mark.slow
 def test_a_layer_of_llama_is_attended_in_tiles(capsys):
-    plan = attention.plan(LLAMA, 512, False)
+    plan = attention.plan(LLAMA, H200, 512)
     library = Library(attention.text(plan, "attention"), toolchain=CXX)
     found, want, copied = attend(plan, library, 512, 100, Mode())
     assert np.abs(found - want).max() <= 3 * UNIT["f16"] * np.abs(want).max()

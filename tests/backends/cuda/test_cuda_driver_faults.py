@@ -24,7 +24,6 @@ def test_the_device_that_runs_the_kernels_is_chosen(fake, index):
         ({}, 1, "there is no device 1: the driver finds 1"),
         ({}, -1, "there is no device -1"),
         ({"major": 8}, None, "compute capability 9.0"),
-        ({"major": 10}, None, "compute capability 9.0"),
         ({"devices": 2}, 0, "compute capability 9.0"),
     ],
 )

@@ -82,7 +82,7 @@ def driver_of(step):
 def test_a_step_is_captured_once_and_computes_what_the_cpu_does(step, expected, fake):
     program, texts, _ = step
     with Device(library=fake.path) as device:
-        found = logits(step, GpuMachine(device, program.kernels, texts))
+        found = logits(step, GpuMachine(device, program.device, program.kernels, texts))
     assert (found == expected).all()
     assert len(fake.calls("cuStreamBeginCapture_v2")) == 1
     assert len(fake.calls("cuGraphLaunch")) == len(TOKENS)
@@ -103,7 +103,7 @@ def test_a_prompt_in_chunks_computes_what_the_cpu_does(length, step, fake):
     with Device(library=fake.path) as device:
         for machine in (
             CpuMachine(program.kernels, texts, toolchain=QUICK),
-            GpuMachine(device, program.kernels, texts),
+            GpuMachine(device, program.device, program.kernels, texts),
         ):
             rows, model = [], LanguageModel(program, machine, weights)
             list(model.generate(prompt, 3, lambda _, row, to=rows: to.append(row)))
@@ -119,16 +119,34 @@ def test_a_prompt_in_chunks_computes_what_the_cpu_does(length, step, fake):
 
 @pytest.mark.slow
 @pytest.mark.cuda_compiler
-def test_a_persistent_step_starts_while_the_look_up_ends(tmp_path):
-    """No two of its blocks find room on a multiprocessor."""
+def test_a_persistent_step_has_the_blocks_that_a_gpu_holds_at_once(tmp_path):
+    """A part of a GPU, or one of fewer multiprocessors: all blocks start together, or none."""
+    step = compiled(tmp_path, persistent=True)
+    program, texts, _ = step
+    most = program.kernels["step"].blocks
+    wanted = logits(step, CpuMachine(program.kernels, texts, toolchain=QUICK))
+    for cores, blocks in ((132, most), (3, min(6, most)), (1, 2)):
+        fake = driver_of(step)
+        fake.set("multiprocessors", cores)
+        with Device(library=fake.path) as device:
+            found = logits(step, GpuMachine(device, program.device, program.kernels, texts))
+        assert (found == wanted).all()
+        (line,) = fake.calls("cuLaunchKernelEx")
+        assert f" grid={blocks} " in line and " cooperative" in line
+        assert "programmatic" not in line
+
+
+@pytest.mark.cuda_compiler
+def test_a_grid_that_meets_and_finds_no_room_is_refused(tmp_path):
     step = compiled(tmp_path, persistent=True)
     program, texts, _ = step
     fake = driver_of(step)
-    with Device(library=fake.path) as device:
-        found = logits(step, GpuMachine(device, program.kernels, texts))
-    assert (found == logits(step, CpuMachine(program.kernels, texts, toolchain=QUICK))).all()
-    early = ["programmatic" in line for line in fake.calls("cuLaunchKernelEx")]
-    assert early == [False, True]
+    fake.set("blocks", 0)
+    with (
+        Device(library=fake.path) as device,
+        pytest.raises(MeshcError, match=r"\[cuda-cluster\].*holds 0 of them at once"),
+    ):
+        GpuMachine(device, program.device, program.kernels, texts)
 
 
 @pytest.mark.slow
@@ -140,7 +158,7 @@ def test_a_prompt_read_at_once_computes_what_the_cpu_does(tmp_path):
     prompt, answers = [n * 7 % 200 for n in range(19)], []
     with Device(library=fake.path) as device:
         for machine in (
-            GpuMachine(device, program.kernels, texts),
+            GpuMachine(device, program.device, program.kernels, texts),
             CpuMachine(program.kernels, texts, toolchain=QUICK),
         ):
             model, rows = LanguageModel(program, machine, weights), []
@@ -156,7 +174,9 @@ def test_a_prompt_read_at_once_computes_what_the_cpu_does(tmp_path):
 def test_checked_steps_wait_for_every_kernel(step, expected, fake):
     program, texts, _ = step
     with Device(library=fake.path) as device:
-        found = logits(step, GpuMachine(device, program.kernels, texts, checked=True))
+        found = logits(
+            step, GpuMachine(device, program.device, program.kernels, texts, checked=True)
+        )
         assert (found == expected).all()
         waits = len(fake.calls("cuStreamSynchronize"))
     launches = fake.calls("cuLaunchKernelEx")
@@ -170,7 +190,7 @@ def test_checked_steps_wait_for_every_kernel(step, expected, fake):
 def test_another_step_or_memory_is_captured_anew(step, fake):
     program, texts, weights = step
     with Device(library=fake.path) as device:
-        machine = GpuMachine(device, program.kernels, texts)
+        machine = GpuMachine(device, program.device, program.kernels, texts)
         model = LanguageModel(program, machine, weights)
         model.step([1], [0])
         machine.run(program.launches()[:1])
@@ -188,7 +208,7 @@ def test_a_fault_in_a_checked_step_names_the_kernel(step, fake):
     first = program.launches()[0][0].kernel
     refused = pytest.raises(MeshcError, match=rf"\[cuda-fault\]: kernel '{first}' failed")
     with refused, Device(library=fake.path) as device:
-        machine = GpuMachine(device, program.kernels, texts, checked=True)
+        machine = GpuMachine(device, program.device, program.kernels, texts, checked=True)
         model = LanguageModel(program, machine, weights)
         fake.fault(700)
         model.step([1], [0])
@@ -200,7 +220,7 @@ def test_a_model_that_does_not_fit_is_refused(step, fake):
     fake.set("memory", 1 << 18)
     refused = pytest.raises(MeshcError, match=r"\[cuda-memory\]")
     with refused, Device(library=fake.path) as device:
-        LanguageModel(program, GpuMachine(device, program.kernels, texts), weights)
+        LanguageModel(program, GpuMachine(device, program.device, program.kernels, texts), weights)
     assert fake.live == 0
 
 
@@ -211,7 +231,7 @@ def test_kernels_that_do_not_compile_are_refused(step, fake):
     broken = texts | {file: texts[file].replace("__global__", "__global", 1)}
     refused = pytest.raises(MeshcError, match=r"\[cuda-toolkit\]: a kernel cannot be compiled")
     with refused, Device(library=fake.path) as device:
-        GpuMachine(device, program.kernels, broken)
+        GpuMachine(device, program.device, program.kernels, broken)
     assert fake.live == 0
 
 
@@ -227,7 +247,7 @@ def test_parts_of_layers_are_given_by_address(step, monkeypatch):
         for launch, _ in launches
     }
 
-    def cubin(text, compiler=None):
+    def cubin(text, *_):
         (file,) = (name for name in by_file if texts[name] is text)
         kernels = {
             name: KernelResources(32, 0, 0, 0, kernel.threads, None, sizes[name])
@@ -238,7 +258,7 @@ def test_parts_of_layers_are_given_by_address(step, monkeypatch):
     monkeypatch.setattr(gpu_machine, "compile_cubin", cubin)
     fake = FakeDriver(built_driver())
     with Device(library=fake.path) as device:
-        machine = GpuMachine(device, program.kernels, texts)
+        machine = GpuMachine(device, program.device, program.kernels, texts)
         for file in by_file:
             fake.know(cubin(texts[file]))
         for name in (*program.weights, *program.buffers):
@@ -266,7 +286,7 @@ def test_a_persistent_step_on_a_gpu_agrees_with_the_cpu(tmp_path):
     program, texts, _ = step
     wanted = logits(step, CpuMachine(program.kernels, texts, toolchain=QUICK))
     with gpu() as device:
-        machine = GpuMachine(device, program.kernels, texts)
+        machine = GpuMachine(device, program.device, program.kernels, texts)
         for _ in range(3):  # what the last launch left is what the next one needs
             found = logits(step, machine)
             assert np.abs(found - wanted).max() <= 1e-3 * np.abs(wanted).max()
@@ -278,6 +298,8 @@ def test_a_persistent_step_on_a_gpu_agrees_with_the_cpu(tmp_path):
 def test_a_step_on_a_gpu_agrees_with_the_cpu(step, expected, checked):
     program, texts, _ = step
     with gpu() as device:
-        found = logits(step, GpuMachine(device, program.kernels, texts, checked=checked))
+        found = logits(
+            step, GpuMachine(device, program.device, program.kernels, texts, checked=checked)
+        )
     # The approximate exponential and inverse root of the device differ from those of the CPU.
     assert np.abs(found - expected).max() <= 1e-3 * np.abs(expected).max()

@@ -16,6 +16,10 @@ from meshc.backends.cuda.kernels.latent_block.kernel import Latent, plan, text
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.packing import in_fragments, latent_keys, latent_queries, output
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
+from meshc.devices import device
+
+H200 = device("h200")
+
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 NAME = "latent"
@@ -102,7 +106,7 @@ SMALL = {
 def small(name):
     """The plan and the inputs of a case."""
     one, cluster, cached = SMALL[name]
-    return plan(one, cluster), make_case(one, cached)
+    return plan(one, H200, cluster), make_case(one, cached)
 
 
 def tolerance(one):
@@ -171,7 +175,7 @@ LITE = {"hidden": 2048, "heads": 16, "latent": 512, "rope": 64, "query": 128, "v
 )
 def test_deepseek_v2_lite(hidden, group, cluster, cached):
     one = shape(group, page=64, **{**LITE, "hidden": hidden})
-    case, chosen = make_case(one, [cached]), plan(one, cluster)
+    case, chosen = make_case(one, [cached]), plan(one, H200, cluster)
     sums, pool, counts = run(chosen, case, Mode("shuffled", True), toolchain=CXX)
     check(case, sums, pool, 2e-3 if chosen.by_tiles else 1e-5)
     assert counts.dsmem_bytes == chosen.dsmem_bytes
@@ -182,7 +186,7 @@ def test_deepseek_v2_lite(hidden, group, cluster, cached):
 def test_requests_share_a_pass_over_the_weights():
     """Of heads like those of DeepSeek-V2-Lite."""
     one = shape(4, 16, page=16, **{**LITE, "hidden": 512})
-    case, chosen = make_case(one, list(range(0, 160, 10))), plan(one, 16)
+    case, chosen = make_case(one, list(range(0, 160, 10))), plan(one, H200, 16)
     sums, pool, counts = run(chosen, case, toolchain=CXX)
     check(case, sums, pool, tolerance(one))
     assert counts.dsmem_bytes == chosen.dsmem_bytes
@@ -213,7 +217,7 @@ def values_read(case):
     ),
 )
 def test_it_compiles_without_spills(group, cluster, batch, registers):
-    check_compiled(plan(shape(group, batch, "bf16", **LITE), cluster), registers)
+    check_compiled(plan(shape(group, batch, "bf16", **LITE), H200, cluster), registers)
 
 
 @pytest.mark.cuda_compiler
@@ -222,7 +226,7 @@ def test_it_compiles_without_spills(group, cluster, batch, registers):
 )
 def test_blocks_of_the_size_of_deepseek_v2_compile(group, cluster, batch):
     sizes = {**LITE, "hidden": 5120, "heads": 128, "query_rank": 1536}
-    check_compiled(plan(shape(group, batch, "bf16", **sizes), cluster), MOST_REGISTERS)
+    check_compiled(plan(shape(group, batch, "bf16", **sizes), H200, cluster), MOST_REGISTERS)
 
 
 def check_compiled(chosen, registers):
@@ -248,4 +252,4 @@ def check_compiled(chosen, registers):
 )
 def test_shapes_that_do_not_fit(one, cluster, words):
     with pytest.raises(DoesNotFit, match=words):
-        plan(one, cluster)
+        plan(one, H200, cluster)

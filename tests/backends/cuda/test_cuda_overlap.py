@@ -434,13 +434,15 @@ def test_a_gpu_captures_both_streams_and_computes_what_the_cpu_does(checked, mon
     wanted = LanguageModel(found, node, tensors).prefill(PROMPT)
     fake, peer, made = FakeDriver(built_driver()), OnePeer(), cubins_of(found)
     by_text = {texts[kernel.file]: made[name] for name, kernel in found.kernels.items()}
-    monkeypatch.setattr(gpu_machine, "compile_cubin", lambda text, compiler: by_text[text])
+    monkeypatch.setattr(gpu_machine, "compile_cubin", lambda text, *_: by_text[text])
     libraries = {}
     for kernel in found.kernels.values():
         at = libraries[kernel.file] = Library(texts[kernel.file], toolchain=QUICK)._library
         fake.know(by_text[texts[kernel.file]], lambda name, at=at: getattr(at, f"run_{name}"))
     with Device(library=fake.path) as opened:
-        machine = RankMachine(opened, found.kernels, texts, found.ranks, peer, checked=checked)
+        machine = RankMachine(
+            opened, found.device, found.kernels, texts, found.ranks, peer, checked=checked
+        )
         model = LanguageModel(found, machine, tensors)
         kept = [peer.tell(libraries[k.file]) for k in found.kernels.values() if k.meets]
         assert (model.prefill(PROMPT) == wanted).all()

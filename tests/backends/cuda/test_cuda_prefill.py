@@ -5,8 +5,9 @@ import pytest
 
 from meshc.backends.cuda import LanguageModel, StepProgram, from_json
 from meshc.backends.cuda.launches import Launch, Stage, part_of
-from meshc.backends.cuda.program import Buffer, Prefill
+from meshc.backends.cuda.program import Buffer, Prefill, Target
 
+H200 = Target("h200", "sm_90a", 132, 232448)
 WORDS, LAYERS, CHUNK, CAPACITY = 23, 2, 4, 64
 TABLE = np.random.default_rng(0).integers(-50, 50, (LAYERS, WORDS, WORDS))
 
@@ -39,7 +40,7 @@ def program(page=16, chunks=True):
         (Launch("head", ("chunk_cached[t]", "chunk_pages", "keys", "chunk_logits")),),
     )
     return StepProgram(
-        "sums", "h200", 1, CAPACITY, WORDS, page, ((1.0,),), {}, buffers, {},
+        "sums", H200, 1, CAPACITY, WORDS, page, ((1.0,),), {}, buffers, {},
         (Launch("clear", ("logits",)),),
         (Stage(LAYERS, (Launch("one", ("tokens", "cached", "pages", "keys[]")),)),),
         (Launch("head", ("cached", "pages", "keys", "logits")),),

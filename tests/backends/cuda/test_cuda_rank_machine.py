@@ -24,7 +24,7 @@ from meshc.backends.cuda.executor import CXX, QUICK, Library, symmetric_memory
 from meshc.backends.cuda.executor.compiled import _Gpus, _Symmetric
 from meshc.backends.cuda.launches import RANK, RANKS
 from meshc.backends.cuda.library import headers
-from meshc.backends.cuda.program import RankShare
+from meshc.backends.cuda.program import RankShare, Target
 from meshc.backends.cuda.ranks import RankTensors
 from meshc.backends.cuda.steps import step_program
 from meshc.backends.cuda.toolchain.toolkit import Cubin
@@ -97,12 +97,12 @@ def test_a_rank_captures_a_step_and_computes_what_the_cpu_does(transport, monkey
     expected = logits(program, CpuNode(program.kernels, texts, 1, toolchain=QUICK), tensors)()
     fake, peer, libraries = FakeDriver(built_driver()), OnePeer(), {}
     cubins = {texts[k.file]: cubin_of(program, name) for name, k in program.kernels.items()}
-    monkeypatch.setattr(gpu_machine, "compile_cubin", lambda text, compiler: cubins[text])
+    monkeypatch.setattr(gpu_machine, "compile_cubin", lambda text, *_: cubins[text])
     for kernel in program.kernels.values():
         at = libraries[kernel.file] = Library(texts[kernel.file], toolchain=QUICK)._library
         fake.know(cubins[texts[kernel.file]], lambda name, at=at: getattr(at, f"run_{name}"))
     with Device(library=fake.path) as device:
-        machine = RankMachine(device, program.kernels, texts, program.ranks, peer)
+        machine = RankMachine(device, program.device, program.kernels, texts, program.ranks, peer)
         run = logits(program, machine, tensors)
         kept = [
             peer.tell(libraries[kernel.file]) for kernel in program.kernels.values() if kernel.meets
@@ -128,10 +128,13 @@ def refusal(work):
 @pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 def test_what_processes_and_gpus_cannot_do_is_refused():
     share = RankShare(2, "multimem", {})
+    here = Target("h200", "sm_90a", 132, 232448)
     with Device(library=FakeDriver(built_driver()).path) as device:
-        words = refusal(lambda: RankMachine(device, {}, {}, share, OnePeer()))
+        words = refusal(lambda: RankMachine(device, here, {}, {}, share, OnePeer()))
         assert "is of 2 GPUs, and 1 processes run it" in words
-        machine = RankMachine(device, {}, {}, replace(share, count=1), OnePeer(multicast=False))
+        machine = RankMachine(
+            device, here, {}, {}, replace(share, count=1), OnePeer(multicast=False)
+        )
         zeros = np.zeros((2, 64), np.float32)
         words = refusal(lambda: machine.store_symmetric("sums", zeros, signals=False))
         assert "no multicast addresses" in words

@@ -14,13 +14,19 @@ from meshc.backends.cuda.kernels.embed import kernel as embed
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct, plan, text
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.packing import gated, in_fragments
+from meshc.devices import device
+
+H200 = device("h200")
+
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
 
 @cache
 def library(shape, cores, cluster, toolchain=QUICK):
-    return Library(text(plan(shape, cores, cluster), "product"), toolchain=toolchain)
+    return Library(
+        text(plan(shape, H200.with_numbers(cores=cores), cluster), "product"), toolchain=toolchain
+    )
 
 
 # Of the largest magnitude of a result, by how many bits inputs have (mc_fragments.cuh).
@@ -96,7 +102,7 @@ BLOCKS = [(1, 1), (5, 1), (6, 2), (16, 4), (8, 8)]
 def test_products_in_all_modes(name, blocks):
     cores, cluster = blocks
     shape = CASES[name]
-    chosen, given = plan(shape, cores, cluster), inputs(shape)
+    chosen, given = plan(shape, H200.with_numbers(cores=cores), cluster), inputs(shape)
     order = ["input", *(["gain"] if shape.input == "normed" else []), "matrix"]
     order += ["bias"] if shape.bias else []
     exact = want(shape, given)
@@ -123,7 +129,7 @@ def test_activations_far_from_zero(activation):
     """A vector of ones times rows of eight times one value each."""
     values = np.array([-30, -12, -6, -4, -2, -1, -0.5, 0.0, 0.5, 1, 2, 4, 12, 30, 131072.0])
     shape = RowsProduct(1, 8, len(values), "f16", "normed", "activated", 0.0, activation)
-    chosen = plan(shape, 1, 1)
+    chosen = plan(shape, H200.with_numbers(cores=1), 1)
     ones, gain = np.ones((1, 8), np.float32), to_kind(np.ones(8), "f16")
     rows = to_kind(np.repeat(values[:, None] / 8, 8, axis=1), "f16")
     matrix = np.ascontiguousarray(in_fragments(rows))
@@ -144,7 +150,7 @@ def test_activations_far_from_zero(activation):
     ids=["one request", "sixteen requests", "sixteen wide requests"],
 )
 def test_products_at_the_width_of_llama_2(shape):
-    chosen, given = plan(shape), inputs(shape)
+    chosen, given = plan(shape, H200), inputs(shape)
     order = ["input", "gain", "matrix"] if shape.input == "normed" else ["input", "matrix", "sums"]
     exact = want(shape, given)
     given["matrix"] = np.ascontiguousarray(in_fragments(given["matrix"]))
@@ -156,7 +162,7 @@ def test_products_at_the_width_of_llama_2(shape):
 
 def test_clusters_share_the_width_for_balance_and_room():
     def cluster(batch, width, rows):
-        return plan(RowsProduct(batch, width, rows, "f16")).cluster
+        return plan(RowsProduct(batch, width, rows, "f16"), H200).cluster
 
     # 133 row groups: 2 for one of 132 blocks, or 1.5; 1376 are 11 for some, or 10.5 for all, which
     # sums between blocks would cost more than they save.
@@ -197,4 +203,4 @@ def test_lookups(dtype, factor):
 )
 def test_shapes_that_do_not_fit(shape, words):
     with pytest.raises(DoesNotFit, match=words):
-        plan(shape)
+        plan(shape, H200)

@@ -112,7 +112,7 @@ def test_a_grid_meets_when_all_its_blocks_are_alive():
 def test_a_grid_whose_blocks_are_not_all_alive_cannot_meet():
     total, counter = np.zeros(1, np.float32), np.zeros(1, np.uint32)
     y = np.zeros((2, 12), np.float32)
-    with pytest.raises(ExecutorError, match=r"deadlock: .* in grid_sync"):
+    with pytest.raises(ExecutorError, match=r"deadlock: .* in grid_wait"):
         library("primitives").run("grid_total", Grid(12, 64, 4, 0), [total, y, counter])
 
 

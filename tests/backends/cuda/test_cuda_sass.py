@@ -12,8 +12,12 @@ from meshc.backends.cuda import from_json
 from meshc.backends.cuda.kernels.attention_block import kernel as attention
 from meshc.backends.cuda.toolchain.locations import find_program
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin, disassemble, opcodes
+from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics
+
+H200 = device("h200")
+
 
 pytestmark = [
     pytest.mark.cuda_compiler,
@@ -94,7 +98,7 @@ LENGTHS = "const mc::Lengths<BATCH> lengths(cached);"
 def test_lengths_that_are_read_early_are_found(place):
     """By the warp that copies, and by those that compute."""
     shape = attention.Attention(1, 256, 2, 1, 64, "f16", 16, 1e-5, 0.125)
-    text = attention.text(attention.plan(shape, 2), "block")
+    text = attention.text(attention.plan(shape, H200, 2), "block")
     parameters = re.search(r" block\((.*?)\) \{", text, re.DOTALL)[1].split(",")
     names = [re.findall(r"\w+", parameter)[-1] for parameter in parameters]
     early = text.split(WAIT)

@@ -5,14 +5,16 @@ import json
 import pytest
 
 from meshc.backends.cuda import from_json
-from meshc.backends.cuda.program import Kernel, StepProgram
+from meshc.backends.cuda.program import Kernel, StepProgram, Target
 from meshc.support.diagnostics import MeshcError
+
+H200 = Target("h200", "sm_90a", 132, 232448)
 
 
 def manifest(**changes):
     """A program of one kernel, in which these values of the kernel are others."""
     kernel = Kernel("step.cu", 4, 288, 1, 1024, {"RING": (0, 1024)}, whole_grid=True)
-    program = StepProgram("m", "h200", 1, 8, 8, 16, (), {"step": kernel}, {}, {}, (), (), ())
+    program = StepProgram("m", H200, 1, 8, 8, 16, (), {"step": kernel}, {}, {}, (), (), ())
     found = json.loads(program.to_json())
     found["kernels"]["step"] |= changes
     return program, json.dumps(found)

@@ -11,20 +11,25 @@ from meshc.backends.cuda.driver.driver_api import Driver
 from meshc.backends.cuda.toolchain.cubin import KernelResources
 from meshc.support.diagnostics import MeshcError, fail
 
-CAPABILITY = (9, 0)
+FIRST_CAPABILITY = (9, 0)
+"""The first GPUs that have thread-block clusters."""
 _NAME_BYTES = 256
 # CUdevice_attribute
-_MULTIPROCESSORS, _L2_BYTES, _MAJOR, _MINOR, _SHARED_BYTES = 16, 38, 75, 76, 97
+_MULTIPROCESSORS, _L2_BYTES, _MAJOR, _MINOR = 16, 38, 75, 76
+_CORE_BYTES, _SHARED_BYTES, _RESERVED_BYTES = 81, 97, 111
 
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """A device as its driver describes it; ``shared_bytes`` is what one block can have at most."""
+    """A device as its driver describes it; ``shared_bytes`` is what one block can have at most of
+    the ``core_bytes`` of a multiprocessor, of which each block takes ``reserved_bytes`` beside."""
 
     name: str
     capability: tuple[int, int]
     multiprocessors: int
     shared_bytes: int
+    core_bytes: int
+    reserved_bytes: int
     l2_bytes: int
     memory_bytes: int
     driver: tuple[int, int]
@@ -49,7 +54,7 @@ class Context:
     """
 
     def __init__(self, driver: Driver, index: int | None) -> None:
-        """Open device ``index``, or the first that runs kernels of Hopper.
+        """Open device ``index``, or the first that has thread-block clusters.
 
         Raises MeshcError ``cuda-device`` when there is no such device.
         """
@@ -125,15 +130,15 @@ def _choose(driver: Driver, index: int | None) -> tuple[int, DeviceFacts]:
     wanted = range(count.value) if index is None else (index,)
     found = [(n, _facts(driver, n)) for n in wanted]
     for n, facts in found:
-        if facts.capability == CAPABILITY:
+        if facts.capability >= FIRST_CAPABILITY:
             return n, facts
     listed = "; ".join(f"{n}: {facts.words()}" for n, facts in found)
     fail(
         "cuda-device",
-        "no device runs these kernels: they use thread-block clusters of Hopper, "
-        f"compute capability {CAPABILITY[0]}.{CAPABILITY[1]}",
+        "no device runs these kernels: they use thread-block clusters, which devices of compute "
+        f"capability {FIRST_CAPABILITY[0]}.{FIRST_CAPABILITY[1]} and newer have",
         notes=(f"found {listed}",),
-        help="an H100, H200 or GH200 does; `--backend cuda-cpu` runs them on the CPU",
+        help="an H100, H200, GH200 or newer does; `--backend cuda-cpu` runs them on the CPU",
     )
 
 
@@ -154,6 +159,8 @@ def _facts(driver: Driver, index: int) -> DeviceFacts:
         (attribute(_MAJOR), attribute(_MINOR)),
         attribute(_MULTIPROCESSORS),
         attribute(_SHARED_BYTES),
+        attribute(_CORE_BYTES),
+        attribute(_RESERVED_BYTES),
         attribute(_L2_BYTES),
         total.value,
         driver.version,

@@ -28,7 +28,7 @@ class Device:
         """Open device ``index``, or the first that can run the kernels.
 
         Raises MeshcError: ``cuda-driver`` without a driver that is new enough, ``cuda-device``
-        without a device of compute capability 9.0.
+        without a device of compute capability 9.0 or newer.
         """
         self._context = Context(Driver(library), index)
         try:

@@ -10,13 +10,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
+from meshc.backends.cuda.driver.context import DeviceFacts
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.device_memory import Buffer
 from meshc.backends.cuda.driver.launch import Kernel as LoadedKernel
 from meshc.backends.cuda.driver.streams import Event, Graph, Stream
 from meshc.backends.cuda.executor import Grid
 from meshc.backends.cuda.launches import Launch, part_of
-from meshc.backends.cuda.program import Kernel
+from meshc.backends.cuda.program import Kernel, Target
 from meshc.backends.cuda.queues import Queue
 from meshc.backends.cuda.toolchain.toolkit import CompilerName, Cubin, compile_cubin
 from meshc.support.diagnostics import fail
@@ -37,22 +38,25 @@ class GpuMachine:
     def __init__(
         self,
         device: Device,
+        target: Target,
         kernels: Mapping[str, Kernel],
         texts: Mapping[str, str],
         compiler: CompilerName | None = None,
         checked: bool = False,
     ) -> None:
-        """Compiles and loads everything. Raises MeshcError, ``cuda-toolkit`` when it cannot be
+        """Compiles everything for ``target`` and loads it. Raises MeshcError, ``cuda-device`` for a
+        device that does not run what is for the target, and ``cuda-toolkit`` when it cannot be
         compiled."""
+        _check_runs(device.facts, target)
         self.device = device
         self.checked = checked
         self._kernels: dict[str, tuple[LoadedKernel, Grid]] = {}
         files = sorted({kernel.file for kernel in kernels.values()})
-        cubins = _compiled([texts[name] for name in files], compiler)
+        cubins = _compiled([texts[name] for name in files], target.arch, compiler)
         loaded = {name: device.load(cubin) for name, cubin in zip(files, cubins, strict=True)}
         for name, kernel in kernels.items():
-            grid = Grid.of(kernel)
-            self._kernels[name] = loaded[kernel.file][name], grid
+            found = loaded[kernel.file][name]
+            self._kernels[name] = found, found.resident(Grid.of(kernel))
         self._beside: Stream | None = None  # of communication, once it is needed
         self._memory: dict[str, tuple[Buffer, tuple[int, ...], DTypeLike]] = {}
         self._graphs: list[tuple[object, Graph]] = []
@@ -155,10 +159,38 @@ class GpuMachine:
             self._graphs.pop()[1].free()
 
 
-def _compiled(texts: Sequence[str], compiler: CompilerName | None) -> list[Cubin]:
+def other_than(facts: DeviceFacts, target: Target) -> str:
+    """In what the device of ``facts`` differs from the ``target`` of a program, by which its work
+    was divided, in words; empty for the same."""
+    found, wanted = facts.multiprocessors, target.multiprocessors
+    if found == wanted and facts.shared_bytes == target.block_bytes:
+        return ""
+    return (
+        f"the program was compiled for {target.name} ({wanted} multiprocessors, "
+        f"{target.block_bytes} bytes of shared memory in a block); {facts.name} has {found} and "
+        f"{facts.shared_bytes}"
+    )
+
+
+def _check_runs(facts: DeviceFacts, target: Target) -> None:
+    """Raise ``cuda-device`` unless the device runs machine code for ``target`` in blocks of its
+    size."""
+    if facts.capability != target.capability:
+        wanted = f"{target.capability[0]}.{target.capability[1]}"
+        fail(
+            "cuda-device",
+            f"the program was compiled for {target.name} (compute capability {wanted}), not for "
+            f"{facts.words()}",
+            help="compile it for this GPU (--device); `--backend cuda-cpu` runs it on the CPU",
+        )
+    if facts.shared_bytes < target.block_bytes:
+        fail("cuda-device", other_than(facts, target), help="compile it for this GPU (--device)")
+
+
+def _compiled(texts: Sequence[str], arch: str, compiler: CompilerName | None) -> list[Cubin]:
     """The cubins of ``texts``, compiled at the same time: each takes seconds, on one core."""
     with ThreadPoolExecutor() as pool:
         try:
-            return list(pool.map(lambda text: compile_cubin(text, compiler=compiler), texts))
+            return list(pool.map(lambda text: compile_cubin(text, arch, compiler), texts))
         except BuildError as problem:
             fail("cuda-toolkit", f"a kernel cannot be compiled: {problem}")

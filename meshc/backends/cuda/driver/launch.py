@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes as ct
 from collections.abc import Sequence
+from dataclasses import replace
 
 from meshc.backends.cuda.driver.context import Context
 from meshc.backends.cuda.driver.device_memory import argument_bytes
 from meshc.backends.cuda.driver.driver_api import LaunchAttribute, LaunchConfig
 from meshc.backends.cuda.driver.streams import Stream
 from meshc.backends.cuda.executor import Grid
-from meshc.backends.cuda.kernels.arena import CORE_BYTES, RESERVED_BYTES
 from meshc.backends.cuda.toolchain.cubin import KernelResources
 from meshc.backends.cuda.toolchain.toolkit import Cubin
 from meshc.support.diagnostics import fail
@@ -66,8 +66,24 @@ class Kernel:
         multiprocessors, and so does the next grid on the other half: a step of Llama-2-7B took
         5.0 ms in place of 3.7 on an H200.
         """
-        held = grid.shared_bytes + self.needs.shared_bytes + RESERVED_BYTES
-        return 2 * held > CORE_BYTES
+        facts = self._context.facts
+        if grid.whole_grid:
+            return False  # its blocks would wait for each other where others have their room
+        held = grid.shared_bytes + self.needs.shared_bytes + facts.reserved_bytes
+        return 2 * held > facts.core_bytes
+
+    def resident(self, grid: Grid) -> Grid:
+        """``grid``, of one whose blocks meet as many of them as are on the device at once.
+
+        Raises MeshcError: ``cuda-launch`` for a grid that the kernel does not allow,
+        ``cuda-cluster`` where not even one cluster is.
+        """
+        if not grid.whole_grid:
+            return grid
+        most = self.active_clusters(grid) * grid.cluster
+        fitted = replace(grid, blocks=min(grid.blocks, most) or grid.cluster)
+        self._check_resident(fitted)
+        return fitted
 
     def launch(
         self, grid: Grid, arguments: Sequence[object], stream: Stream, programmatic: bool = False
@@ -184,12 +200,12 @@ def load_kernels(context: Context, cubin: Cubin) -> dict[str, Kernel]:
 
 
 def _attributes(grid: Grid, programmatic: bool) -> list[LaunchAttribute]:
-    """A grid that meets is launched as a cooperative one, unless it may overlap another."""
+    """A grid that meets is launched as a cooperative one: all of its blocks start, or none."""
     found = [LaunchAttribute.cluster(grid.cluster)] if grid.cluster > 1 else []
-    if programmatic:
-        found.append(LaunchAttribute.programmatic())
-    elif grid.whole_grid:
+    if grid.whole_grid:
         found.append(LaunchAttribute.cooperative())
+    elif programmatic:
+        found.append(LaunchAttribute.programmatic())
     return found
 
 

@@ -18,7 +18,7 @@ from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.device_memory import Buffer
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
 from meshc.backends.cuda.launches import OF_ALL, OF_EACH, RANK, RANKS
-from meshc.backends.cuda.program import Kernel, RankShare
+from meshc.backends.cuda.program import Kernel, RankShare, Target
 from meshc.backends.cuda.toolchain.toolkit import CompilerName
 from meshc.support.diagnostics import fail
 
@@ -56,6 +56,7 @@ class RankMachine(GpuMachine):
     def __init__(
         self,
         device: Device,
+        target: Target,
         kernels: Mapping[str, Kernel],
         texts: Mapping[str, str],
         share: RankShare,
@@ -71,7 +72,7 @@ class RankMachine(GpuMachine):
                 f"the program is of {share.count} GPUs, and {peers.count} processes run it",
                 help=f"torchrun --nproc-per-node {share.count} starts as many",
             )
-        super().__init__(device, kernels, texts, compiler, checked)
+        super().__init__(device, target, kernels, texts, compiler, checked)
         self._peers = peers
         self._multicast = share.transport == "multimem"
         self._reached: dict[str, tuple[Reached, Buffer, int]] = {}

@@ -6,7 +6,6 @@ from meshc.backends.cuda.executor.compiled import (
     QUICK,
     SCHEDULES,
     WATCHED,
-    Argument,
     Counts,
     ExecutorError,
     Grid,
@@ -15,6 +14,7 @@ from meshc.backends.cuda.executor.compiled import (
     headers,
     modes,
 )
+from meshc.backends.cuda.executor.guarded_memory import Argument
 from meshc.backends.cuda.executor.symmetric import SymmetricMemory, symmetric_memory
 
 __all__ = [

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from meshc.backends.cuda import library
+from meshc.backends.cuda.executor.guarded_memory import Argument, memory_of, placed
 from meshc.backends.cuda.executor.launch_memory import launch_memory
 from meshc.backends.cuda.executor.symmetric import SymmetricMemory
 from meshc.backends.cuda.program import Kernel
@@ -53,8 +54,8 @@ QUICK = replace(
         "-fno-exceptions", "-fno-asynchronous-unwind-tables",
     ),
 )  # fmt: skip
-# Finds races in shared memory as well (mc_races.h), some fifty times slower. The compiler
-# marks each access; the sanitizer's own library is not linked. An index outside of an array of a
+# Finds races in shared memory as well (mc_races.h), many times slower. The compiler marks each
+# access of a kernel; the sanitizer's own library is not linked. An index outside of an array of a
 # thread ends the process. GCC only.
 WATCHED = replace(
     QUICK,
@@ -66,12 +67,12 @@ WATCHED = replace(
     ),
     libraries=("-lgcc",) if _FOUND_LATER else ("-lstdc++", "-lm", "-lgcc_s", "-lc"),
 )  # fmt: skip
+# The executor's own functions are compiled once, so well, also for kernels that are not.
+_OWN = {QUICK: CXX, WATCHED: replace(CXX, flags=(*CXX.flags, "-DMC_RACES"))}
 _FUNCTIONS = "mc_executor.cc"
 # The header of the library with which kernels begin, and the one with which that begins.
 _LIBRARY, _EXECUTOR = "mc.cuh", "mc_executor.h"
 _MESSAGE_BYTES = 512
-
-Argument = np.ndarray | np.generic
 
 
 class ExecutorError(Exception):
@@ -145,7 +146,7 @@ class _Array(ct.Structure):
 
 
 class _Given(ct.Structure):
-    _fields_ = [(name, ct.c_uint64) for name in ("at", "bytes")]
+    _fields_ = [(name, ct.c_uint64) for name in ("at", "begin", "end", "bytes", "argument")]
 
 
 class _Symmetric(ct.Structure):
@@ -196,8 +197,7 @@ class Library:
         own = headers() if parts is None else parts
         # Another library is used once, but begins with the same header of the executor.
         parsed = _LIBRARY if own == headers() else _EXECUTOR
-        # Those functions are compiled once, so well, also for kernels that are not.
-        common = replace(_functions(), toolchain=CXX if toolchain == QUICK else None)
+        common = replace(_functions(), toolchain=_OWN.get(toolchain))
         built = toolchain.build(unit, own, "cuda-executor", common, parsed)
         _system()
         self._library = opened(built)
@@ -214,21 +214,23 @@ class Library:
         lint: bool = False,
         written: Collection[int] | None = None,
     ) -> Counts:
-        """Run ``kernel``: arrays are passed by address, NumPy scalars by value.
+        """Run ``kernel``: arrays are passed by address, NumPy scalars by value. Arrays that do not
+        lie in guarded memory are copied there and back.
 
         With ``written``, the arguments that the grid in front writes, a WATCHED library also holds
         that these are used, and others written, only behind the wait for that grid.
 
         Raises ExecutorError, and TypeError for an array that is not contiguous.
         """
-        if written is not None:
-            arrays = _arrays(arguments, written)
-            self._library.mc_watch_arrays(arrays, len(arrays))
-        try:
-            return self._launch(kernel, grid, arguments, mode, lint)
-        finally:
+        with placed(arguments) as given:
             if written is not None:
-                self._library.mc_watch_arrays(None, 0)
+                arrays = _arrays(given, written)
+                self._library.mc_watch_arrays(arrays, len(arrays))
+            try:
+                return self._launch(kernel, grid, given, mode, lint)
+            finally:
+                if written is not None:
+                    self._library.mc_watch_arrays(None, 0)
 
     def run_on_gpus(
         self,
@@ -256,13 +258,20 @@ class Library:
         gpus = _Gpus(ct.addressof(given), len(memories), len(arguments), 0)
         self._library.mc_give_gpus(ct.byref(gpus))
         try:
-            self._launch(kernel, grid, [one for each in arguments for one in each], mode, False)
+            with placed([one for each in arguments for one in each]) as all_given:
+                self._launch(kernel, grid, all_given, mode, False, len(arguments))
         finally:
             self._library.mc_give_gpus(None)
         return int(gpus.link_bytes)
 
     def _launch(
-        self, kernel: str, grid: Grid, arguments: Sequence[Argument], mode: Mode, lint: bool
+        self,
+        kernel: str,
+        grid: Grid,
+        arguments: Sequence[Argument],
+        mode: Mode,
+        lint: bool,
+        gpus: int = 1,
     ) -> Counts:
         launch = _Launch(
             grid.blocks, grid.threads, grid.cluster, grid.shared_bytes,
@@ -271,7 +280,7 @@ class Library:
         held = [_cell(argument) for argument in arguments]
         addresses = (ct.c_void_p * len(held))(*(ct.addressof(cell) for cell in held))
         counts, message = _Counts(), ct.create_string_buffer(_MESSAGE_BYTES)
-        given = _given(arguments)
+        given = _given(arguments, gpus)
         needed = self._library.mc_memory_bytes(ct.byref(launch))
         self._library.mc_give_memory(*launch_memory(needed))
         self._library.mc_give_arrays(given, len(given))
@@ -280,13 +289,23 @@ class Library:
         self._library.mc_give_arrays(None, 0)
         if failed:
             raise ExecutorError(f"{kernel}: {message.value.decode(errors='replace')}")
+        for n, argument in enumerate(arguments):
+            memory = memory_of(argument) if isinstance(argument, np.ndarray) else None
+            if memory is not None and not memory.is_intact:
+                place = n % (len(arguments) // gpus)
+                raise ExecutorError(f"{kernel}: something was written in front of argument {place}")
         return Counts(*(getattr(counts, name) for name in Counts.__dataclass_fields__))
 
 
-def _given(arguments: Sequence[Argument]) -> ct.Array[_Given]:
-    """Where the arrays of a launch lie."""
-    arrays = [argument for argument in arguments if isinstance(argument, np.ndarray)]
-    return (_Given * len(arrays))(*(_Given(a.ctypes.data, a.nbytes) for a in arrays))
+def _given(arguments: Sequence[Argument], gpus: int) -> ct.Array[_Given]:
+    """Where the arrays of a launch lie, and which arguments of a GPU they are."""
+    found = []
+    for n, argument in enumerate(arguments):
+        if isinstance(argument, np.ndarray):
+            memory, place = memory_of(argument), n % (len(arguments) // gpus)
+            around = (0, 0) if memory is None else (memory.begin, memory.end)
+            found.append(_Given(argument.ctypes.data, *around, argument.nbytes, place))
+    return (_Given * len(found))(*found)
 
 
 def _arrays(arguments: Sequence[Argument], written: Collection[int]) -> ct.Array[_Array]:

@@ -13,12 +13,12 @@ from meshc.backends.cuda.executor.compiled import (
     CXX,
     FIRST,
     QUICK,
-    Argument,
     ExecutorError,
     Grid,
     Library,
     Mode,
 )
+from meshc.backends.cuda.executor.guarded_memory import Argument, guarded
 from meshc.backends.cuda.launches import Launch, part_of
 from meshc.backends.cuda.program import Kernel
 from meshc.support.diagnostics import fail
@@ -73,7 +73,7 @@ class CpuMachine:
 
     def store(self, name: str, array: Array) -> None:
         """Memory called ``name`` that holds ``array``."""
-        self.arrays[name] = np.ascontiguousarray(array)
+        self.arrays[name] = guarded(array)
 
     def write(self, name: str, array: Array) -> None:
         """Replace what ``name`` holds."""

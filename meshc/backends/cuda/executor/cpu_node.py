@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from meshc.backends.cuda.executor.compiled import (
     CXX,
     FIRST,
-    Argument,
     ExecutorError,
     Grid,
     Mode,
 )
 from meshc.backends.cuda.executor.cpu_machine import CpuMachine
+from meshc.backends.cuda.executor.guarded_memory import Argument
 from meshc.backends.cuda.executor.streams import (
     allowed_order,
     check_races,

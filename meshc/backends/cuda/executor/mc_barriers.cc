@@ -72,31 +72,31 @@ void cluster_sync() {
     cluster_wait();
 }
 
-void grid_sync(u32* counter, u32 target) {
-    block_sync();
-    if (thread() == 0) {
-        if (gpus::given) gpus::release(counter);
-        ++*counter;
-        wake(counter, machine.fibers.data(), (u32)machine.fibers.size());
-        while ((int32_t)(*counter - target) < 0) sleep(counter, "grid_sync");
-        if (gpus::given) gpus::acquire(counter);
-    }
-    block_sync();
-}
-
 void grid_arrive(u32* counter) {
+    MC_RACE(watch(counter, sizeof *counter, true));
     if (gpus::given) gpus::release(counter);
     ++*counter;
     wake(counter, machine.fibers.data(), (u32)machine.fibers.size());
 }
 
 void grid_wait(u32* counter, u32 target) {
+    MC_RACE(watch(counter, sizeof *counter, false));
     while ((int32_t)(*counter - target) < 0) sleep(counter, "grid_wait");
     if (gpus::given) gpus::acquire(counter);
 }
 
 void grid_leave(u32* counter, u32 total) {
+    MC_RACE(watch(counter, sizeof *counter, true));
     if (++*counter == total) *counter = 0;
+}
+
+void grid_sync(u32* counter, u32 target) {
+    block_sync();
+    if (thread() == 0) {
+        grid_arrive(counter);
+        grid_wait(counter, target);
+    }
+    block_sync();
 }
 
 void warp_sync(Site site) {

@@ -1,6 +1,7 @@
 // mc_executor.cc: the functions of the executor that kernels are linked with, in one translation unit,
 // so that short ones are inlined into each other.
 #include "mc_barriers.cc"
+#include "mc_faults.cc"
 #include "mc_fibers.cc"
 #include "mc_gpus.cc"
 #include "mc_launch.cc"

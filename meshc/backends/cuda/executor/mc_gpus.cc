@@ -8,8 +8,6 @@
 #include <unordered_map>
 #include <vector>
 
-#define MC_UNWATCHED __attribute__((no_sanitize("thread")))
-
 namespace mc {
 namespace gpus {
 
@@ -237,7 +235,7 @@ static void use(Part& part, size_t offset, size_t bytes, bool write) {
     }
 }
 
-MC_UNWATCHED void access(const void* p, size_t bytes, bool write) {
+void access(const void* p, size_t bytes, bool write) {
     const unsigned char* at = (const unsigned char*)p;
     for (u32 memory = 0; memory < given->memory_count; memory++) {
         const u64 size = given->memories[memory].bytes;
@@ -286,7 +284,7 @@ static void count_bytes(u32 bytes, bool other) {
     if (other) given->link_bytes += bytes;
 }
 
-MC_UNWATCHED static uint4 read(Part& part, size_t offset) {
+static uint4 read(Part& part, size_t offset) {
     use(part, offset, sizeof(uint4), false);
     settle(part);
     uint4 found;
@@ -294,7 +292,7 @@ MC_UNWATCHED static uint4 read(Part& part, size_t offset) {
     return found;
 }
 
-MC_UNWATCHED static void write(Part& part, size_t offset, uint4 v) {
+static void write(Part& part, size_t offset, uint4 v) {
     use(part, offset, sizeof v, true);
     if (!late()) {
         __builtin_memcpy(part.at + offset, &v, sizeof v);
@@ -439,7 +437,7 @@ void store_to_gpu(void* p, uint4 v) {
     gpus::write(gpus::part_of(at, at.gpu), at.offset, v);
 }
 
-MC_UNWATCHED void put_signal(u32* slot) {
+void put_signal(u32* slot) {
     gpus::place(slot, sizeof *slot, false, true, "put_signal");
     while (*slot) sleep(slot, "put_signal");
     gpus::release(slot);
@@ -447,7 +445,7 @@ MC_UNWATCHED void put_signal(u32* slot) {
     wake(slot, machine.fibers.data(), (u32)machine.fibers.size());
 }
 
-MC_UNWATCHED void wait_signal(u32* slot) {
+void wait_signal(u32* slot) {
     gpus::place(slot, sizeof *slot, false, true, "wait_signal");
     while (!*slot) sleep(slot, "wait_signal");
     gpus::acquire(slot);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "mc_barriers.h"
+#include "mc_faults.h"
 #include "mc_races.h"
 
 namespace mc {
@@ -221,6 +222,7 @@ int run(const Launch& launch, void (*kernel)(const void*), const void* arguments
         unsigned char* const stacks = memory.at + alive * shared_bytes(launch) + STACK_BYTES;
         machine.fibers.assign((size_t)alive * launch.threads, Fiber{});
         if (!memory.at) refuse("not enough memory for the threads of a kernel");
+        const Faults faults;
         for (u32 first = 0; first < all && !machine.failed; first += alive) {
             run_batch(first, alive, stacks, memory.at);
         }

@@ -1,6 +1,8 @@
 // mc_loads.cc: the lint of banks, and loads of matrices.
 #include "mc_loads.h"
 
+#include "mc_races.h"
+
 #include <algorithm>
 #include <vector>
 
@@ -44,6 +46,7 @@ void load_rows(u32 (&words)[4], const void* row, bool transposed, Site site) {
     if ((uintptr_t)row % 16) fail("load_matrices of a row that is no multiple of 16");
     if (!in_arena(row, 16)) fail("load_matrices of a row outside of shared memory");
     log_load(row);
+    MC_RACE(watch(row, 16, false));
     const u32 half = gather_warp(
         site,
         [&](Warp& w, u32 h) {

@@ -104,10 +104,11 @@ struct Copy {
     Barrier* barrier;
 };
 
-// An array of the device that a launch was given.
+// An array of the device that a launch was given as one of its arguments; its memory and what lies around
+// that, which no other array has, goes from ``begin`` to ``end``.
 struct Given {
-    const unsigned char* at;
-    u64 bytes;
+    const unsigned char *at, *begin, *end;
+    u64 bytes, argument;
 };
 
 // Numbers that look random, by the mixing steps of SplitMix64 (Steele and others, OOPSLA 2014).

@@ -1,6 +1,7 @@
 // mc_memory.cc: copies that happen early or late, and prefetches.
 #include <cstring>
 
+#include "mc_faults.h"
 #include "mc_gpus.h"
 #include "mc_memory.h"
 #include "mc_races.h"
@@ -40,6 +41,7 @@ static void issue(const Copy& copy) {
 
 void copy_in(void* to, const void* from, u32 bytes, Barrier* b) {
     if (!in_arena(to, bytes)) fail("a copy of %u bytes past the end of shared memory", bytes);
+    check_given(from, bytes, "copy");
     issue({to, from, bytes, b});
 }
 
@@ -57,12 +59,7 @@ void prefetch(const void* from, u32 bytes) {
     if (((uintptr_t)from | bytes) % 16 || !bytes) {
         fail("a prefetch of %u bytes whose size or address is no multiple of 16", bytes);
     }
-    bool held = !machine.given;
-    for (u32 n = 0; n < machine.given_count && !held; n++) {
-        const size_t at = (const unsigned char*)from - machine.given[n].at;
-        held = at < machine.given[n].bytes && bytes <= machine.given[n].bytes - at;
-    }
-    if (!held) fail("a prefetch of %u bytes that are not all in one array of the launch", bytes);
+    check_given(from, bytes, "prefetch");
     machine.counts.prefetched_bytes += bytes;
 }
 

@@ -1,4 +1,5 @@
 // mc_races.cc: finds accesses to shared memory that no barrier puts in order, for the executor.
+#include "mc_faults.h"
 #include "mc_gpus.h"
 #include "mc_races.h"
 
@@ -7,14 +8,13 @@
 #include <unordered_map>
 #include <vector>
 
-#define MC_UNWATCHED __attribute__((no_sanitize("thread")))
-
 namespace mc::races {
 
 constexpr u32 NOBODY = ~0u, NEVER = ~0u;
-constexpr u32 MOST_BARRIERS = 512;
+constexpr u32 MOST_BARRIERS = 64;  // of a block
 constexpr size_t GRAIN = 2;  // bytes of a cell
 
+// By a thread, or by copies that an mbarrier counts: ``who`` is a place in the clocks of its cluster.
 struct Access {
     u32 who = NOBODY, when = 0;
 };
@@ -38,6 +38,7 @@ struct Side {
 struct Phases {
     Side own, peers;
     u32 phase = 0;
+    u32 maker = NOBODY;  // a thread of the grid
     Access made;
     bool fenced = false;
     u32 announced = NEVER;  // to peers behind so many meetings of the cluster
@@ -51,6 +52,7 @@ struct Array {
 
 struct State {
     std::vector<Clock> threads;
+    std::vector<u32> barrier_counts;  // by cluster
     std::vector<Cell> cells;
     std::vector<std::vector<Access>> readers;
     std::unordered_map<const void*, Phases> barriers;
@@ -64,7 +66,7 @@ struct State {
 };
 static State state;
 
-MC_UNWATCHED static void raise(std::vector<u32>& to, const std::vector<u32>& from) {
+static void raise(std::vector<u32>& to, const std::vector<u32>& from) {
     if (from.empty()) return;
     if (to.empty()) to.assign(from.size(), 0);
     u32* a = to.data();
@@ -79,12 +81,18 @@ static void join(Clock& to, const Clock& from) {
     to.behind |= from.behind;
 }
 
+// Threads of a cluster, whose shared memory no others reach: clocks have a place for each of them, then for
+// the copies of each mbarrier.
+static u32 cluster_threads() { return machine.launch.cluster * machine.launch.threads; }
+static u32 clock_size() { return cluster_threads() + 2 * MOST_BARRIERS * machine.launch.cluster; }
+
 static u32 me() { return (u32)(machine.current - machine.fibers.data()); }
+static u32 place() { return me() % cluster_threads(); }
 
 static void release(Clock& to) {
     Clock& mine = state.threads[me()];
     join(to, mine);
-    mine.seen[me()]++;
+    mine.seen[place()]++;
 }
 
 static void acquire(const Clock& from) {
@@ -120,7 +128,7 @@ void arrive_at_cluster(bool releases) {
         cluster.read[half].clear();
     }
     std::erase_if(state.unannounced, [&](Phases* phases) {
-        if (phases->made.who != me()) return false;
+        if (phases->maker != me()) return false;
         phases->announced = cluster.all.generation + 1;
         return true;
     });
@@ -128,7 +136,7 @@ void arrive_at_cluster(bool releases) {
     if (releases) {
         release(cluster.all.clocks[half]);
     } else {
-        state.threads[me()].seen[me()]++;
+        state.threads[me()].seen[place()]++;
     }
 }
 
@@ -147,16 +155,16 @@ void leave_cluster() {
     char whom[64] = "which a copy uses";
     if (other.who == NOBODY) {
         snprintf(whom, sizeof whom, "where nothing was written, or no longer is");
-    } else if (other.who < state.threads.size()) {
+    } else if (other.who < cluster_threads()) {
         snprintf(whom, sizeof whom, "which thread %u of rank %u uses", (u32)(other.who % threads),
-                 machine.fibers[other.who].block->rank);
+                 (u32)(other.who / threads));
     }
     fail("a race: thread %u of rank %u %s byte %zu of rank %u's shared memory, %s",
          thread(), cluster_rank(), what, offset % machine.shared_bytes,
          (u32)(offset / machine.shared_bytes % machine.launch.cluster), whom);
 }
 
-MC_UNWATCHED static bool ordered(const Access& access, const std::vector<u32>& before) {
+static bool ordered(const Access& access, const std::vector<u32>& before) {
     return access.who == NOBODY || access.when <= before.data()[access.who];
 }
 
@@ -201,7 +209,7 @@ static void check_alive(const unsigned char* at) {
 
 static void access(const void* p, size_t bytes, bool write) {
     const auto& seen = state.threads[me()].seen;
-    const Access mine{me(), seen[me()]};
+    const Access mine{place(), seen[place()]};
     const unsigned char* end = (const unsigned char*)p + bytes;
     check_alive((const unsigned char*)p);
     if ((end - state.base - 1) % machine.shared_bytes >= machine.launch.shared_bytes) {
@@ -224,10 +232,12 @@ static void access(const void* p, size_t bytes, bool write) {
 static bool watched(const void* p) { return (size_t)((unsigned char*)p - state.base) < state.bytes; }
 
 // Of global memory.
-MC_UNWATCHED static void access_global(const void* p, size_t bytes, bool write) {
+static void access_global(const void* p, size_t bytes, bool write) {
     const Fiber* f = machine.current;
-    if (gpus::given && f && f != &machine.host) gpus::access(p, bytes, write);
-    if (!state.array_count || !f || f == &machine.host || f->behind) return;
+    if (!f || f == &machine.host) return;
+    check_around(p, bytes, write);
+    if (gpus::given) gpus::access(p, bytes, write);
+    if (!state.array_count || f->behind) return;
     for (u32 n = 0; n < state.array_count; n++) {
         const Array& a = state.arrays[n];
         const unsigned char* from = (const unsigned char*)p;
@@ -242,10 +252,12 @@ MC_UNWATCHED static void access_global(const void* p, size_t bytes, bool write) 
 void init(const Barrier* b) {
     Phases& found = state.barriers[b];
     if (found.own.who != NOBODY) fail("an mbarrier that is initialised twice");
-    if (state.barriers.size() > MOST_BARRIERS) fail("more than %u mbarriers", MOST_BARRIERS);
-    found.own.who = (u32)(state.threads.size() + 2 * state.barriers.size() - 2);
+    u32& count = state.barrier_counts[me() / cluster_threads()];
+    if (count == MOST_BARRIERS * machine.launch.cluster) fail("more than %u mbarriers a block", MOST_BARRIERS);
+    found.own.who = cluster_threads() + 2 * count++;
     found.peers.who = found.own.who + 1;
-    found.made = {me(), state.threads[me()].seen[me()]};
+    found.maker = me();
+    found.made = {place(), state.threads[me()].seen[place()]};
     for (size_t n = 0; n < sizeof *b / GRAIN; n++) {
         state.cells[((const unsigned char*)b - state.base) / GRAIN + n].barrier = true;
     }
@@ -253,7 +265,7 @@ void init(const Barrier* b) {
 
 void init_fence() {
     for (auto& [_, phases] : state.barriers) {
-        if (phases.fenced || phases.made.who != me()) continue;
+        if (phases.fenced || phases.maker != me()) continue;
         phases.fenced = true;
         state.unannounced.push_back(&phases);
     }
@@ -289,7 +301,7 @@ void end_phase(const Barrier* b) {
         ended = std::move(side->pending);
         side->pending = {};
         if (!side->copies) continue;
-        if (ended.seen.empty()) ended.seen.assign(state.threads[0].seen.size(), 0);
+        if (ended.seen.empty()) ended.seen.assign(clock_size(), 0);
         ended.seen[side->who] = phases.phase + 1;
         side->copies = false;
     }
@@ -338,10 +350,11 @@ void start(unsigned char* base, size_t bytes) {
     const size_t count = machine.order.size();
     state.threads.assign(count, {});
     for (size_t n = 0; n < count; n++) {
-        state.threads[n].seen.assign(count + 2 * MOST_BARRIERS, 0);
-        state.threads[n].fenced.assign(count + 2 * MOST_BARRIERS, 0);
-        state.threads[n].seen[n] = 1;
+        state.threads[n].seen.assign(clock_size(), 0);
+        state.threads[n].fenced.assign(clock_size(), 0);
+        state.threads[n].seen[n % cluster_threads()] = 1;
     }
+    state.barrier_counts.assign(count / cluster_threads(), 0);
     state.cells.assign(bytes / GRAIN, {});
     state.readers.assign(1, {});
     state.barriers.clear();
@@ -356,7 +369,7 @@ void start(unsigned char* base, size_t bytes) {
 void poison(unsigned char* stack, size_t bytes) { memset(stack, 0xff, bytes); }
 
 // Behind a run: its shared memory is given back, and may come back as anything.
-MC_UNWATCHED void stop() { state.bytes = 0; }
+void stop() { state.bytes = 0; }
 
 // The last thread of a block has ended: what peers did in its shared memory must come before.
 void end_block(u32 first) {
@@ -380,7 +393,7 @@ void end_block(u32 first) {
     state.ends[block] = std::move(end);
 }
 
-MC_UNWATCHED static void watch(const void* p, size_t bytes, bool write) {
+void watch(const void* p, size_t bytes, bool write) {
     if ((size_t)((const unsigned char*)p - state.base) < state.bytes) {
         access(p, bytes, write);
     } else {
@@ -391,7 +404,7 @@ MC_UNWATCHED static void watch(const void* p, size_t bytes, bool write) {
 }  // namespace mc::races
 
 // The arrays of the next launch, which outlive it; none of them are looked at when ``count`` is 0.
-extern "C" MC_UNWATCHED __attribute__((visibility("default"))) void mc_watch_arrays(
+extern "C" __attribute__((visibility("default"))) void mc_watch_arrays(
     const mc::races::Array* arrays, mc::u32 count) {
     mc::races::state.arrays = arrays;
     mc::races::state.array_count = count;
@@ -399,24 +412,24 @@ extern "C" MC_UNWATCHED __attribute__((visibility("default"))) void mc_watch_arr
 
 // What -fsanitize=thread calls.
 #define MC_WATCH(bytes)                                                                          \
-    extern "C" MC_UNWATCHED void __tsan_read##bytes(void* p) { mc::races::watch(p, bytes, false); } \
-    extern "C" MC_UNWATCHED void __tsan_write##bytes(void* p) { mc::races::watch(p, bytes, true); } \
-    extern "C" MC_UNWATCHED void __tsan_unaligned_read##bytes(void* p) {                         \
+    extern "C" void __tsan_read##bytes(void* p) { mc::races::watch(p, bytes, false); } \
+    extern "C" void __tsan_write##bytes(void* p) { mc::races::watch(p, bytes, true); } \
+    extern "C" void __tsan_unaligned_read##bytes(void* p) {                         \
         mc::races::watch(p, bytes, false);                                                       \
     }                                                                                            \
-    extern "C" MC_UNWATCHED void __tsan_unaligned_write##bytes(void* p) {                        \
+    extern "C" void __tsan_unaligned_write##bytes(void* p) {                        \
         mc::races::watch(p, bytes, true);                                                        \
     }                                                                                            \
-    extern "C" MC_UNWATCHED void __tsan_volatile_read##bytes(void*) {}                           \
-    extern "C" MC_UNWATCHED void __tsan_volatile_write##bytes(void*) {}
+    extern "C" void __tsan_volatile_read##bytes(void*) {}                           \
+    extern "C" void __tsan_volatile_write##bytes(void*) {}
 MC_WATCH(1)
 MC_WATCH(2)
 MC_WATCH(4)
 MC_WATCH(8)
 MC_WATCH(16)
-extern "C" MC_UNWATCHED void __tsan_read_range(void* p, size_t n) { mc::races::watch(p, n, false); }
-extern "C" MC_UNWATCHED void __tsan_write_range(void* p, size_t n) { mc::races::watch(p, n, true); }
-extern "C" MC_UNWATCHED void __tsan_func_entry(void*) {}
-extern "C" MC_UNWATCHED void __tsan_func_exit() {}
-extern "C" MC_UNWATCHED void __tsan_vptr_update(void*, void*) {}
-extern "C" MC_UNWATCHED void __tsan_init() {}
+extern "C" void __tsan_read_range(void* p, size_t n) { mc::races::watch(p, n, false); }
+extern "C" void __tsan_write_range(void* p, size_t n) { mc::races::watch(p, n, true); }
+extern "C" void __tsan_func_entry(void*) {}
+extern "C" void __tsan_func_exit() {}
+extern "C" void __tsan_vptr_update(void*, void*) {}
+extern "C" void __tsan_init() {}

@@ -1,7 +1,8 @@
 // mc_races.h: finds accesses to shared memory that no barrier puts in order, for the executor.
 //
-// A kernel compiled with -DMC_RACES -fsanitize=thread calls the functions at the end of this file for
-// each plain access; no library of the sanitizer is linked. Threads, and the copies that an mbarrier
+// A kernel compiled with -DMC_RACES -fsanitize=thread calls the functions at the end of mc_races.cc for
+// each plain access; no library of the sanitizer is linked. The executor's own functions are compiled without
+// that, and say themselves what they use of a kernel's memory (watch). Threads, and the copies that an mbarrier
 // counts, have vector clocks (Flanagan and Freund, FastTrack, PLDI 2009, with all readers kept). Two
 // accesses to a place, one of them a write, must be ordered by barriers of a block, a group or a
 // cluster, by warp_sync() or by an mbarrier, whatever the schedule of the run; shuffles order nothing.
@@ -25,6 +26,9 @@
 #define MC_RACE(call) races::call
 
 namespace mc::races {
+
+// A plain access, of any memory.
+void watch(const void* p, size_t bytes, bool write);
 
 // Meetings of threads. ``clocks`` belong to two meetings in turn; ``first`` begins a new one.
 void arrive(Clock (&clocks)[2], u32 generation, bool first);

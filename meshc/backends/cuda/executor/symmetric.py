@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from meshc.backends.cuda.executor.guarded_memory import guarded
+
 # Addresses that no process has, so that a thread that dereferences one ends the run.
 _FIRST_MULTICAST, _WINDOW = 0x00A0_0000_0000_0000, 1 << 40
-_ALIGNMENT = 128
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,5 @@ def symmetric_memory(
     signals: bool = False,
 ) -> SymmetricMemory:
     """Allocation ``number`` of a launch: zeros of ``shape`` on each of ``gpus``."""
-    parts = tuple(_aligned(shape, np.dtype(dtype)) for _ in range(gpus))
+    parts = tuple(guarded(np.zeros(shape, dtype)) for _ in range(gpus))
     return SymmetricMemory(parts, _FIRST_MULTICAST + number * _WINDOW, signals)
-
-
-def _aligned(shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
-    count = int(np.prod(shape)) * dtype.itemsize
-    held = np.zeros(count + _ALIGNMENT, np.uint8)
-    first = -held.ctypes.data % _ALIGNMENT
-    return held[first : first + count].view(dtype).reshape(shape)

@@ -4,21 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from meshc.analysis.cuda.blocks import OVERLAPPING
-
 ALIGNMENT = 128
-CORE_BYTES = 233_472  # shared memory of a multiprocessor on sm_90
-RESERVED_BYTES = 1024  # of it, the driver takes for each block
-
-
-def most_bytes(resident: int = 1) -> int:
-    """Shared memory of a block where ``resident`` of them share a multiprocessor."""
-    return CORE_BYTES // resident // ALIGNMENT * ALIGNMENT - RESERVED_BYTES
-
-
-def limits(resident: int = 1) -> tuple[int, ...]:
-    """Bytes that a block may have: :func:`meshc.analysis.cuda.blocks.memory_limits` of sm_90."""
-    return tuple(map(most_bytes, dict.fromkeys((max(resident, OVERLAPPING), resident))))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import (
-    BUSY_BYTES,
     FRAGMENT,
     FRAGMENT_BYTES,
     LEAST_STAGES,
@@ -14,9 +13,8 @@ from meshc.analysis.cuda.blocks import (
     SharedMemory,
 )
 from meshc.backends.cuda.kernels.arena import Arena
+from meshc.devices import Device
 
-MOST_CLUSTER = 16
-"""Blocks of a cluster on sm_90, more than 8 when asked for."""
 PAGES = (1, 16, 64)
 """Tokens of a page of a cache."""
 NOTES = {
@@ -29,7 +27,6 @@ NOTES = {
     "ALL": "rows of all blocks",
     "PROJECTED": "queries, keys, values",
     "JOINED": "attention sums of the warps",
-    "JOINED_MOST": "their highest scores and weights",
     "ATTENDED_AT": "attention sums of this block",
     "TOTAL": "of the cluster",
     "OWN_SCORES": "over this block's lanes",
@@ -42,7 +39,8 @@ NOTES = {
     "FACTORS": "of the sums before a tile",
     "OWN_QUERIES_AT": "own rows of queries",
     "QUERY_LATENTS": "of all blocks, then as columns",
-    "STATISTICS": "highest scores and sums of weights",
+    "STATISTICS": "highest scores and weights",
+    "ASKED": "queries as fragments",
     "SHARES": "of the blocks in the cluster's sums",
     "OWN_VALUES_AT": "own rows of values",
     "VALUES": "of all blocks",
@@ -63,15 +61,14 @@ class FirstReads:
 
 
 def first_reads(
-    units: int, cluster: int, groups: int, width: int, ring_bytes: int
+    units: int, cluster: int, groups: int, width: int, block_bytes: int
 ) -> FirstReads | None:
-    """What ``units`` of ``cluster`` blocks each, with rings of ``ring_bytes``, read first of a
-    matrix with rows of ``width`` values: no more than keeps memory busy. None where some units have
-    no row group."""
+    """What ``units`` of ``cluster`` blocks each read first of a matrix with rows of ``width``
+    values: ``block_bytes`` by each block. None where some units have no row group."""
     if groups < units:
         return None
     group_bytes = -(-width // FRAGMENT) * FRAGMENT_BYTES
-    count = min(groups // units * group_bytes, cluster * min(ring_bytes, BUSY_BYTES))
+    count = min(groups // units * group_bytes, cluster * block_bytes)
     return FirstReads(units, groups, group_bytes, count)
 
 
@@ -79,10 +76,11 @@ class DoesNotFit(Exception):
     """No kernel of this shape can be made; the message says why."""
 
 
-def check_cluster(blocks: int) -> None:
-    """Raises DoesNotFit for more blocks than a cluster can have."""
-    if blocks > MOST_CLUSTER:
-        raise DoesNotFit(f"a cluster of {blocks} blocks is larger than {MOST_CLUSTER}")
+def check_cluster(device: Device, blocks: int) -> None:
+    """Raises DoesNotFit for more blocks than a cluster of ``device`` can have."""
+    most = max(device.clusters.sizes) if device.clusters is not None else 1
+    if blocks > most:
+        raise DoesNotFit(f"a cluster of {blocks} blocks is larger than {most}")
 
 
 def page_misfits(page: int) -> list[str]:

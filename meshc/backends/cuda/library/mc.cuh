@@ -115,8 +115,9 @@ MC_INLINE void grid_arrive(u32* counter) {
 }
 
 MC_INLINE void grid_wait(u32* counter, u32 target) {
-    u32 seen;
+    u32 seen, left = 1u << 26;  // a minute or so while it runs, not while another process does
     do {
+        if (!left--) __trap();  // blocks of the grid are missing
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
     } while ((int)(seen - target) < 0);
 }
@@ -495,4 +496,5 @@ MC_INLINE void wait_signal(u32* slot) {
 #include "mc_collectives.cuh"
 #include "mc_fragments.cuh"
 #include "mc_gpus.cuh"
+#include "mc_group_attention.cuh"
 #include "mc_tokens.cuh"

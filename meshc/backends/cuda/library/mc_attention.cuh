@@ -43,14 +43,12 @@ constexpr int warps_over_lanes(int warps, int pairs, int groups) {
 
 // QUERIES of KEY_LANES, against tiles of at most TOKENS (a multiple of 16) keys [KEY_LANES] and values,
 // the first VALUE_LANES of rows of VALUE_ROW (those of the keys, if the values are part of them).
-// WARPS warps (a power of two) call everything together and share group barrier ``group``. Where rows of
-// KEY_ROW values are longer than the keys, chunks of both are not exchanged: rows start in other banks.
+// WARPS warps (a power of two) call everything together and share group barrier ``group``.
 template <class T, int QUERIES, int KEY_LANES, int VALUE_LANES, int TOKENS, int WARPS = 8,
-          int VALUE_ROW = VALUE_LANES, int KEY_ROW = KEY_LANES>
+          int VALUE_ROW = VALUE_LANES>
 struct TileAttention {
     static_assert(KEY_LANES % 32 == 0 && VALUE_LANES % 16 == 0 && TOKENS % 16 == 0, "whole steps");
 
-    static constexpr bool SWIZZLED = KEY_ROW == KEY_LANES;
     static constexpr int WORKERS = 32 * WARPS;
     static constexpr int GROUPS = (QUERIES + 15) / 16;  // of 16 queries
     static constexpr int PADDED = 16 * GROUPS;
@@ -181,12 +179,6 @@ struct TileAttention {
     }
 
 private:
-    // Where chunk ``chunk`` of a row of ROW values lies in the row of the token at ``position``.
-    template <int ROW>
-    static MC_INLINE int placed(int chunk, int position) {
-        return SWIZZLED ? Swizzle<ROW>::chunk(chunk, position) : chunk;
-    }
-
     // Products of all queries with this warp's tokens. Rows behind the last are that one again: what
     // lies there is not read, and none of it counts.
     MC_INLINE void score(const T* keys, int begin, int count) const {
@@ -203,7 +195,7 @@ private:
 #pragma unroll
             for (int e = 0; e < EIGHTS; e++) {
                 const int token = min(first + 8 * e + lane % 8, count - 1);
-                row[e] = keys + token * KEY_ROW;
+                row[e] = keys + token * KEY_LANES;
                 position[e] = begin + token;
             }
 #pragma unroll 2
@@ -211,7 +203,7 @@ private:
                 u32 b[EIGHTS][4];
 #pragma unroll
                 for (int e = 0; e < EIGHTS; e++) {
-                    const int chunk = placed<KEY_LANES>(step * 4 + lane / 8, position[e]);
+                    const int chunk = Swizzle<KEY_LANES>::chunk(step * 4 + lane / 8, position[e]);
                     load_matrices(b[e], row[e] + chunk * 8);
                 }
 #pragma unroll
@@ -326,7 +318,7 @@ private:
             for (int p = 0; p < OWN_PAIRS; p++) {
                 const int pair = warp % OVER_LANES + p * OVER_LANES;
                 if (PAIRS % OVER_LANES && pair >= PAIRS) break;
-                const int chunk = placed<VALUE_ROW>(pair * 2 + lane / 16, begin + token);
+                const int chunk = Swizzle<VALUE_ROW>::chunk(pair * 2 + lane / 16, begin + token);
                 u32 b[4];
                 load_matrices_transposed(b, row + chunk * 8);
 #pragma unroll

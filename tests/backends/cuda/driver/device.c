@@ -66,12 +66,14 @@ int cuDeviceGetAttribute(int* value, int number, int device) {
     CHECK(refused("cuDeviceGetAttribute"));
     int last = device == setting("devices") - 1;
     switch (number) {
-        case 16: *value = 132; break;
+        case 16: *value = (int)setting("multiprocessors"); break;
         case 38: *value = 60 << 20; break;
         /* Of several devices the last is the one that is set, the others are older. */
         case 75: *value = last ? (int)setting("major") : 8; break;
         case 76: *value = last ? (int)setting("minor") : 0; break;
+        case 81: *value = 233472; break;
         case 97: *value = 232448; break;
+        case 111: *value = 1024; break;
         default: return leave(INVALID_VALUE);
     }
     return leave(OK);

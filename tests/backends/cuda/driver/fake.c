@@ -17,7 +17,7 @@ static struct { char name[64]; int after, code; } failing;
 /* Settings by name. */
 static struct { const char* name; long long value; } settings[] = {
     {"devices", 1}, {"major", 9}, {"minor", 0}, {"version", 13000}, {"clusters", 33},
-    {"blocks", 2}, {"memory", 1 << 26}, {"loads", 1},
+    {"blocks", 2}, {"memory", 1 << 26}, {"loads", 1}, {"multiprocessors", 132},
 };
 
 long long setting(const char* name) {
@@ -54,7 +54,7 @@ void fake_reset(void) {
     memset(kernels, 0, sizeof kernels);
     log_end = fault_at_launch = fault = initialised = retained = current = 0;
     used = 0;
-    static const long long first[] = {1, 9, 0, 13000, 33, 2, 1 << 26, 1};
+    static const long long first[] = {1, 9, 0, 13000, 33, 2, 1 << 26, 1, 132};
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) settings[i].value = first[i];
 }
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from meshc.analysis.cuda import blocks, dsmem
-from meshc.backends.cuda.kernels.arena import Arena, limits
+from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.tiles import (
     DoesNotFit,
     FirstReads,
@@ -28,6 +28,7 @@ from meshc.backends.cuda.kernels.tiles import (
 )
 from meshc.backends.templates import render
 from meshc.cost import clusters
+from meshc.devices import Device
 
 _TEMPLATES = {
     "split_token": "split_token.cu.jinja",
@@ -69,11 +70,12 @@ class Attention:
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """How a cluster of ``cluster`` blocks does it by ``dataflow``, for ``heads`` query heads of one
-    key/value head; ``split_head`` has room for the scores of ``context`` tokens; ``resident``
-    blocks share a multiprocessor."""
+    """How a cluster of ``cluster`` blocks of ``device`` does it by ``dataflow``, for ``heads``
+    query heads of one key/value head; ``split_head`` has room for the scores of ``context`` tokens;
+    ``resident`` blocks share a multiprocessor."""
 
     shape: Attention
+    device: Device
     cluster: int
     dataflow: str
     context: int
@@ -109,8 +111,8 @@ class AttentionPlan:
         if self.sharers > 1:
             return None
         groups = self.shape.kv_heads * self.shape.sizes.rows // blocks.FRAGMENT
-        ring = self.stages * self.tile_bytes
-        return first_reads(self.blocks, 1, groups, self.shape.hidden, ring)
+        count = min(self.stages * self.tile_bytes, self.device.bytes_in_flight)
+        return first_reads(self.blocks, 1, groups, self.shape.hidden, count)
 
     def dsmem_bytes(self, seen: Sequence[int]) -> int:
         """Bytes between blocks of clusters in one launch, all clusters together, when the queries
@@ -161,8 +163,13 @@ class AttentionPlan:
 
     @property
     def by_tiles(self) -> bool:
-        """Whether attention is on tensor cores; rows of the caches are swizzled by position."""
+        """Whether attention is by tiles, all warps together."""
         return blocks.by_tiles(self.sizes, self.dataflow)
+
+    @property
+    def swizzled(self) -> bool:
+        """Whether rows of the caches are swizzled by position, as all are that hold whole heads."""
+        return self.dataflow == "split_token"
 
     @property
     def work_bytes(self) -> int:
@@ -172,22 +179,23 @@ class AttentionPlan:
 
 def plan(
     shape: Attention,
+    device: Device,
     cluster: int,
     dataflow: str = "split_token",
     context: int = 0,
     resident: int = 1,
     heads: int = 0,
 ) -> AttentionPlan:
-    """The division of work for clusters of ``cluster`` blocks; ``context`` is the most tokens that
-    a query sees, which ``split_head`` keeps scores of; ``resident`` blocks share a multiprocessor,
-    which shortens their rings; a cluster has ``heads`` query heads, zero for all that share a
-    key/value head.
+    """The division of work for clusters of ``cluster`` blocks of ``device``; ``context`` is the
+    most tokens that a query sees, which ``split_head`` keeps scores of; ``resident`` blocks share a
+    multiprocessor, which shortens their rings; a cluster has ``heads`` query heads, zero for all
+    that share a key/value head.
 
     Raises DoesNotFit.
     """
     group = shape.sizes.group
     heads = heads or group
-    check_cluster(cluster)
+    check_cluster(device, cluster)
     sizes = _sizes(shape, heads)
     misfits = clusters.shape_misfits(sizes) + page_misfits(shape.page)
     if group % heads or (dataflow == "split_head" and heads != group):
@@ -198,11 +206,12 @@ def plan(
     if misfits:
         raise DoesNotFit("; ".join(misfits))
     seen = min(context, shape.window) if shape.window else context
-    memory = blocks.attention_memory(sizes, cluster, dataflow, seen, limits(resident))
+    memory = blocks.shared_memory(device, sizes, cluster, dataflow, seen, resident)
     made = arena(memory)
     return AttentionPlan(
-        shape, cluster, dataflow, seen, resident, heads, memory.tile_bytes, memory.stages, made
-    )
+        shape, device, cluster, dataflow, seen, resident, heads, memory.tile_bytes, memory.stages,
+        made,
+    )  # fmt: skip
 
 
 def _sizes(shape: Attention, heads: int) -> dsmem.Attention:

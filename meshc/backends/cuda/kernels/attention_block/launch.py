@@ -60,15 +60,16 @@ class AttentionBlock(FusedKernel):
         plan = _plan(step, fused)
         if plan.dataflow == "split_head":
             raise DoesNotFit("blocks of split_head share the lanes of heads, in caches as well")
-        tiles = chunk_attention.plan(plan.shape, step.columns, plan.by_tiles)
+        tiles = chunk_attention.plan(plan.shape, step.device, step.columns)
         return launches_of_chunk(step, tiles, weights_of(step, fused, plan), plan.clusters)
 
 
 def _plan(step: Step, fused: Fused) -> kernel.AttentionPlan:
     op = fused.op
     return kernel.plan(
-        _shape(step, fused), op.cluster, op.dataflow, step.module.capacity, op.resident, op.heads
-    )
+        _shape(step, fused), step.device, op.cluster, op.dataflow, step.module.capacity,
+        op.resident, op.heads,
+    )  # fmt: skip
 
 
 def _shape(step: Step, fused: Fused) -> kernel.Attention:

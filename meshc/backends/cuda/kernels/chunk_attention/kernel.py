@@ -11,39 +11,33 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from meshc.backends.cuda.kernels.arena import Arena, most_bytes
+from meshc.analysis.cuda.blocks import block_memory
+from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.attention_block.kernel import Attention
 from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal, page_misfits
 from meshc.backends.templates import render
 from meshc.cost.prompts import attention_bytes
+from meshc.devices import Device
 
 _PACKAGE = "meshc.backends.cuda.kernels.chunk_attention"
 _HEADS = (64, 96, 128, 256)
 _MOST_QUERIES, _LEAST_POSITIONS = 64, 16
 _MOST_STAGES, _LEAST_STAGES = 4, 2
-_FILL = 8  # values behind each row of a tile whose cache is not swizzled
 _LOG2E = math.log2(math.e)
 
 
 @dataclass(frozen=True)
 class ChunkAttentionPlan:
-    """Tiles of ``positions`` of ``own`` query heads, over tiles of ``tile_tokens`` cached tokens.
-    ``swizzled`` is whether the caches are."""
+    """Tiles of ``positions`` of ``own`` query heads, over tiles of ``tile_tokens`` tokens."""
 
     shape: Attention
     tokens: int
-    swizzled: bool
     own: int
     positions: int
     tile_tokens: int
     stages: int
     work_bytes: int
     arena: Arena
-
-    @property
-    def row(self) -> int:
-        """Values of a token's row of a tile."""
-        return self.shape.head + (0 if self.swizzled else _FILL)
 
     @property
     def units(self) -> int:
@@ -63,8 +57,8 @@ class ChunkAttentionPlan:
         )  # fmt: skip
 
 
-def plan(shape: Attention, tokens: int, swizzled: bool) -> ChunkAttentionPlan:
-    """The tiles of chunks of up to ``tokens``. Raises DoesNotFit."""
+def plan(shape: Attention, device: Device, tokens: int) -> ChunkAttentionPlan:
+    """The tiles of chunks of up to ``tokens`` on ``device``. Raises DoesNotFit."""
     misfits = page_misfits(shape.page)
     if shape.head not in _HEADS:
         misfits.append(f"heads of {shape.head} lanes are none of {', '.join(map(str, _HEADS))}")
@@ -74,7 +68,6 @@ def plan(shape: Attention, tokens: int, swizzled: bool) -> ChunkAttentionPlan:
     own = max(n for n in range(1, _MOST_QUERIES // _LEAST_POSITIONS + 1) if group % n == 0)
     positions = _MOST_QUERIES // own // _LEAST_POSITIONS * _LEAST_POSITIONS
     queries, tile_tokens = positions * own, 64 if head <= 128 else 32
-    row = head + (0 if swizzled else _FILL)
     # Scores of up to two parts of the lanes, weights, factors: TileAttention::WORK_BYTES.
     parts = 64 // tile_tokens
     work = queries * (parts * (tile_tokens + 8) * 4 + tile_tokens * 2 + 4)
@@ -87,14 +80,12 @@ def plan(shape: Attention, tokens: int, swizzled: bool) -> ChunkAttentionPlan:
         ("MOST", 2 * queries * 4),
     ):
         made.add(name, count)
-    tile_bytes = 4 * tile_tokens * row
-    stages = min(_MOST_STAGES, (most_bytes() - made.bytes) // tile_bytes)
+    tile_bytes = 4 * tile_tokens * head
+    stages = min(_MOST_STAGES, (block_memory(device) - made.bytes) // tile_bytes)
     if stages < _LEAST_STAGES:
         raise DoesNotFit(f"{made.bytes} bytes of queries and sums leave no room for a ring")
     made.add("RING", stages * tile_bytes)
-    return ChunkAttentionPlan(
-        shape, tokens, swizzled, own, positions, tile_tokens, stages, work, made
-    )
+    return ChunkAttentionPlan(shape, tokens, own, positions, tile_tokens, stages, work, made)
 
 
 def text(chosen: ChunkAttentionPlan, name: str) -> str:
@@ -115,8 +106,6 @@ def text(chosen: ChunkAttentionPlan, name: str) -> str:
         scale=literal(shape.scale * _LOG2E),
         positions=chosen.positions,
         tile_tokens=chosen.tile_tokens,
-        row=chosen.row,
-        swizzled=chosen.swizzled,
         stages=chosen.stages,
         work_bytes=chosen.work_bytes,
         shared=chosen.arena.parts,
@@ -137,5 +126,4 @@ def heads_text(chosen: ChunkAttentionPlan, name: str) -> str:
         head=shape.head,
         page=shape.page,
         head_epsilons=[literal(epsilon) for epsilon in shape.head_epsilons or ()],
-        swizzled=chosen.swizzled,
     )

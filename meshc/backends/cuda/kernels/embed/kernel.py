@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from meshc.backends.cuda.kernels.tiles import optional_factor
 from meshc.backends.templates import render
 
 THREADS = 256
+
+
+@dataclass(frozen=True)
+class LookUp:
+    """Rows of a table of ``words`` rows, times ``factor``."""
+
+    words: int
+    factor: float
 
 
 def text(

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass
 
 from meshc.analysis.cuda import blocks, dsmem
-from meshc.backends.cuda.kernels.arena import Arena, limits
+from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.tiles import (
     DoesNotFit,
     arena,
@@ -23,6 +23,7 @@ from meshc.backends.cuda.kernels.tiles import (
 )
 from meshc.backends.templates import render
 from meshc.cost import latent
+from meshc.devices import Device
 
 _TEMPLATE = "latent_block.cu.jinja"
 _LOG2E = math.log2(math.e)
@@ -71,13 +72,13 @@ class LatentPlan:
         return self.shape.sizes.clusters * dsmem.traffic(exchanged, self.cluster)
 
 
-def plan(shape: Latent, cluster: int) -> LatentPlan:
-    """The division of work for clusters of ``cluster`` blocks. Raises DoesNotFit."""
-    check_cluster(cluster)
+def plan(shape: Latent, device: Device, cluster: int) -> LatentPlan:
+    """The division of work for clusters of ``cluster`` blocks of ``device``. Raises DoesNotFit."""
+    check_cluster(device, cluster)
     misfits = latent.shape_misfits(shape.sizes, cluster) + page_misfits(shape.page)
     if misfits:
         raise DoesNotFit("; ".join(misfits))
-    memory = blocks.latent_memory(shape.sizes, cluster, limits())
+    memory = blocks.latent_memory(device, shape.sizes, cluster)
     return LatentPlan(shape, cluster, memory.tile_bytes, memory.stages, arena(memory))
 
 

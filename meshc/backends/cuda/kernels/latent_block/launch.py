@@ -54,7 +54,7 @@ class LatentBlock(FusedKernel):
             fused.op.partial,
         )
         angles = step.add_angles(rope_frequencies(fused.all(graph.Rope)[0], sizes.rope))
-        plan = kernel.plan(shape, fused.op.cluster)
+        plan = kernel.plan(shape, step.device, fused.op.cluster)
         made = step.add_kernel(
             step.shared("latent_block"), partial(kernel.text, plan), plan.blocks, plan.cluster,
             plan.arena, THREADS, plan.dsmem_bytes,

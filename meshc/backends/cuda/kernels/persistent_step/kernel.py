@@ -7,8 +7,8 @@ where all need what all have computed. The division of work is that of flash dec
 blocks share the tokens of a key/value head, a later phase joins them), not that of clusters: on an
 H200 only 30 clusters of 4 blocks have a multiprocessor for each block.
 
-What is on its way is limited (``FLYING_BYTES``): what has been asked for beyond what keeps memory
-busy only delays meetings, which wait behind it.
+What is on its way is limited (:attr:`PersistentPlan.flying`): what has been asked for beyond what
+keeps memory busy only delays meetings, which wait behind it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,15 @@ import math
 from dataclasses import dataclass
 
 from meshc.analysis.cuda import blocks
-from meshc.backends.cuda.kernels.arena import Arena, most_bytes
+from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.attention_block.kernel import Attention, AttentionPlan
+from meshc.backends.cuda.kernels.embed.kernel import LookUp
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
-from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal
+from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal, optional_factor
 from meshc.backends.templates import render
+from meshc.devices import Device
 
 TILE_BYTES = 16384
-FLYING_BYTES = 4 * TILE_BYTES
-"""Bytes on their way to a block at once. Measured on an H200 with Llama-2-7B, 1024 cached tokens:
-3353, 3372, 3417, 3448 and 3464 us a step for 3, 4, 5, 6 and all 11 tiles; with 16384 cached tokens
-4 were the best."""
-
 _MOST_GROUP = 4
 _LANES = (64, 128, 256)
 _MOST_STAGES = 16
@@ -38,10 +35,12 @@ _ROWS = blocks.FRAGMENT
 
 @dataclass(frozen=True)
 class PersistentStep:
-    """What a step computes: ``layers`` of an attention block and the products of a feed-forward
-    layer, then the logits. ``capacity_pages`` are the pages of the cache of its request."""
+    """What a step computes: the look-up of its token, ``layers`` of an attention block and the
+    products of a feed-forward layer, then the logits. ``capacity_pages`` are the pages of the cache
+    of its request."""
 
     layers: int
+    look_up: LookUp
     attention: AttentionPlan
     inner: RowsProduct
     outer: RowsProduct
@@ -51,13 +50,19 @@ class PersistentStep:
 
 @dataclass(frozen=True)
 class PersistentPlan:
-    """How ``blocks`` blocks, one on each multiprocessor, do it: up to ``splits`` of them share the
-    tokens of a key/value head."""
+    """How ``blocks`` blocks do it, one on each multiprocessor; any number gives the same bits.
+
+    Up to ``splits`` of them share the tokens of a key/value head. Of the ``stages`` tiles of a ring
+    ``flying`` are on their way at once, one more than keep memory busy. Measured on an H200 (three
+    tiles) with Llama-2-7B, 1024 cached tokens: 3353, 3372, 3417, 3448 and 3464 us a step for 3, 4,
+    5, 6 and all 11 tiles; with 16384 cached tokens 4 were the best.
+    """
 
     shape: PersistentStep
     blocks: int
     splits: int
     stages: int
+    flying: int
     arena: Arena
 
     @property
@@ -67,42 +72,53 @@ class PersistentPlan:
         return self.shape.attention.shape.head + 4
 
 
-def plan(shape: PersistentStep, cores: int) -> PersistentPlan:
-    """The division of work over ``cores`` multiprocessors. Raises DoesNotFit for a step that the
-    kernel does not compute."""
+def plan(shape: PersistentStep, device: Device) -> PersistentPlan:
+    """The division of work over the multiprocessors of ``device``. Raises DoesNotFit for a step
+    that the kernel does not compute."""
     _check(shape)
     attention = shape.attention.shape
     groups = attention.kv_heads * attention.sizes.rows, shape.inner.rows, shape.head.rows
-    count = max(min(cores, max(groups) // _ROWS), 1)
+    count = max(min(device.cores, max(groups) // _ROWS), 1)
     splits = max(count // attention.kv_heads, 1)
     parts = _parts(shape)
-    room = most_bytes() - sum(-(-size // 128) * 128 for _, size, _ in parts)
+    room = blocks.block_memory(device) - sum(-(-size // 128) * 128 for _, size, _ in parts)
     stages = min(room // TILE_BYTES, _MOST_STAGES)
-    if stages <= FLYING_BYTES // TILE_BYTES:
+    flying = 1 + -(-device.bytes_in_flight // TILE_BYTES)
+    if stages <= flying:
         raise DoesNotFit(
             f"its vectors leave {max(room, 0)} bytes of shared memory for tiles, fewer than "
-            f"{FLYING_BYTES + TILE_BYTES}"
+            f"{(flying + 1) * TILE_BYTES}"
         )
     arena = Arena()
     arena.add("RING", stages * TILE_BYTES)
     for name, size, note in parts:
         made = arena.add(name, size, note)
-    heads = blocks.WARPS * attention.sizes.group
-    joined = arena.add("JOINED", 4 * heads * attention.head, "attention sums of the warps", made.at)
-    arena.add("JOINED_MOST", 8 * heads, "their highest scores and weights", joined.end)
-    return PersistentPlan(shape, count, splits, stages, arena)
+    at = made.at
+    for name, size, note in _attention_parts(attention):
+        at = arena.add(name, size, note, at).end
+    return PersistentPlan(shape, count, splits, stages, flying, arena)
 
 
 def _parts(shape: PersistentStep) -> list[tuple[str, int, str]]:
     """Shared memory beside the ring; the sums of attention lie in that of columns."""
     attention = shape.attention.shape
     width = max(shape.outer.width, attention.hidden, attention.heads * attention.head)
-    joined = blocks.WARPS * attention.sizes.group * (4 * attention.head + 8) + 256
+    attended = sum(-(-size // 128) * 128 for _, size, _ in _attention_parts(attention))
     columns = 2 * blocks.fragment_columns(1) * width
     return [
         ("BARRIERS", 16 * _MOST_STAGES, ""),
         ("PARTS", 2 * 4 * blocks.WARPS * _ROWS, "sums of the warps"),
-        ("COLUMNS", max(columns, joined), "inputs"),
+        ("COLUMNS", max(columns, attended), "inputs"),
+    ]
+
+
+def _attention_parts(attention: Attention) -> list[tuple[str, int, str]]:
+    """What attention works in (library/mc_group_attention.cuh)."""
+    heads = blocks.WARPS * attention.sizes.group
+    return [
+        ("JOINED", 4 * heads * attention.head, "attention sums of the warps"),
+        ("STATISTICS", 8 * heads, "their highest scores and weights"),
+        ("ASKED", 2 * blocks.FRAGMENT * attention.head, "queries as fragments"),
     ]
 
 
@@ -112,7 +128,7 @@ def _check(shape: PersistentStep) -> None:
     )  # fmt: skip
     if attention.batch > 1:
         raise DoesNotFit(f"it is for one request, and a step has {attention.batch}")
-    if shape.attention.dataflow != "split_token" and shape.attention.cluster > 1:
+    if not shape.attention.swizzled:
         raise DoesNotFit("caches are divided over the lanes of heads (--dataflow split_head)")
     for what, there in _extras(attention, inner, outer, head).items():
         if there:
@@ -171,6 +187,8 @@ def text(chosen: PersistentPlan, name: str) -> str:
         features=shape.outer.width,
         inner_rows=shape.inner.rows,
         gated=shape.inner.output == "gated",
+        words=shape.look_up.words,
+        factor=optional_factor(shape.look_up.factor),
         vocabulary=shape.head.rows,
         page=attention.page,
         pages=shape.capacity_pages,
@@ -182,7 +200,7 @@ def text(chosen: PersistentPlan, name: str) -> str:
         out_parts=shape.attention.clusters,
         out_blocks=shape.attention.out_blocks,
         tile_blocks=TILE_BYTES // blocks.FRAGMENT_BYTES,
-        flying=FLYING_BYTES // TILE_BYTES,
+        flying=chosen.flying,
         stages=chosen.stages,
         shared=chosen.arena.parts,
         shared_bytes=chosen.arena.bytes,

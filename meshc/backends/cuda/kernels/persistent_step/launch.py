@@ -1,14 +1,14 @@
-"""A decode step as two launches: the look-up of its token, and everything else."""
+"""A decode step as one launch."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from meshc.analysis.cuda.blocks import THREADS
 from meshc.backends.cuda.gathering import Launches, Step
 from meshc.backends.cuda.kernels.attention_block.kernel import AttentionPlan
+from meshc.backends.cuda.kernels.embed.kernel import LookUp
 from meshc.backends.cuda.kernels.persistent_step import kernel
 from meshc.backends.cuda.kernels.persistent_step.kernel import PersistentStep
 from meshc.backends.cuda.kernels.rows_product.kernel import RowsPlan
@@ -16,17 +16,16 @@ from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.launches import Launch, Stage
 from meshc.backends.cuda.program import Buffer
 
-Plan = TypeVar("Plan", AttentionPlan, RowsPlan)
+Plan = TypeVar("Plan", LookUp, AttentionPlan, RowsPlan)
 
 
 def persistent(step: Step, launches: Launches) -> Launches:
-    """``launches`` of a decode step with those of its layers and of its logits as one; their
-    kernels leave ``step``. Raises DoesNotFit."""
+    """``launches`` of a decode step as one; their kernels leave ``step``. Raises DoesNotFit."""
     if step.module.ranks is not None:
         raise DoesNotFit("GPUs of several ranks meet between kernels")
     if len(launches.stages) != 1 or len(launches.after) != 1:
         raise DoesNotFit(f"the model has layers of {len(launches.stages)} kinds")
-    (stage,), (head,) = launches.stages, launches.after
+    (stage,), (head,), (look_up,) = launches.stages, launches.after, launches.before
     try:
         attention, inner, outer = stage.launches
     except ValueError:
@@ -34,21 +33,22 @@ def persistent(step: Step, launches: Launches) -> Launches:
     plan = kernel.plan(
         PersistentStep(
             stage.layers,
+            _plan(step, look_up, LookUp),
             _plan(step, attention, AttentionPlan),
             _plan(step, inner, RowsPlan).shape,
             _plan(step, outer, RowsPlan).shape,
             _plan(step, head, RowsPlan).shape,
             -(-step.module.capacity // step.page),
         ),
-        step.cores,
+        step.device,
     )
-    arguments = _arguments(step, plan, attention, inner, outer, head)
-    for launch in (attention, inner, outer, head):
+    arguments = _arguments(step, plan, look_up, attention, inner, outer, head)
+    for launch in (look_up, attention, inner, outer, head):
         step.drop_kernel(launch.kernel)
     made = step.add_kernel(
         "step", partial(kernel.text, plan), plan.blocks, 1, plan.arena, THREADS, whole_grid=True
     )
-    return replace(launches, stages=(Stage(stage.layers, ()),), after=(Launch(made, arguments),))
+    return Launches((), (Stage(stage.layers, ()),), (Launch(made, arguments),))
 
 
 def _plan(step: Step, launch: Launch, kind: type[Plan]) -> Plan:
@@ -61,7 +61,8 @@ def _plan(step: Step, launch: Launch, kind: type[Plan]) -> Plan:
 def _arguments(step: Step, plan: kernel.PersistentPlan, *launches: Launch) -> tuple[str | int, ...]:
     """Those of the kernel, of whole weights and caches, and its buffers, which are added."""
     names = [[str(a).removesuffix("[]") for a in launch.arguments] for launch in launches]
-    attention, inner, outer, head = names
+    look_up, attention, inner, outer, head = names
+    tokens, embedding, _, _ = look_up
     residual, sums, gain, qkv, out, keys, values, pages, _, cached, cosines, sines = attention
     _, ffn_gain, gate_up, features = inner
     _, down, _, _ = outer
@@ -73,6 +74,7 @@ def _arguments(step: Step, plan: kernel.PersistentPlan, *launches: Launch) -> tu
         step.buffers[name] = Buffer("f32", extent, "scratch")
     step.buffers["met"] = Buffer("i32", (1,), "scratch")
     return (
-        residual, sums, "rows", "records", features, logits, gain, qkv, out, keys, values, ffn_gain,
-        gate_up, down, head_gain, table, pages, cached, cosines, sines, "met",
+        tokens, embedding, residual, sums, "rows", "records", features, logits, gain, qkv, out,
+        keys, values, ffn_gain, gate_up, down, head_gain, table, pages, cached, cosines, sines,
+        "met",
     )  # fmt: skip

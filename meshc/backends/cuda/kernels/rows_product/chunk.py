@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
-from meshc.backends.cuda.kernels.arena import Arena, most_bytes
+from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES, block_memory
+from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal, optional_factor
 from meshc.backends.templates import render
 from meshc.cost.prompts import OWN_GROUPS, product_bytes
+from meshc.devices import Device
 
 _PACKAGE = "meshc.backends.cuda.kernels.rows_product"
 _WARPS, _EIGHT = 8, 8
@@ -63,8 +64,8 @@ class ChunkPlan:
         return product_bytes(self.shape.rows, self.shape.width, tokens)
 
 
-def plan(shape: ChunkProduct) -> ChunkPlan:
-    """The tiles of a product. Raises DoesNotFit."""
+def plan(shape: ChunkProduct, device: Device) -> ChunkPlan:
+    """The tiles of a product on ``device``. Raises DoesNotFit."""
     blocks = -(-shape.width // FRAGMENT)
     if shape.tokens % _EIGHT:
         raise DoesNotFit(f"chunks of {shape.tokens} tokens are no whole number of eights")
@@ -77,7 +78,7 @@ def plan(shape: ChunkProduct) -> ChunkPlan:
     made = Arena()
     barriers = 16 * _MOST_STAGES
     made.add("BARRIERS", barriers)
-    stages = min(_MOST_STAGES, (most_bytes() - made.bytes) // (steps * step_bytes))
+    stages = min(_MOST_STAGES, (block_memory(device) - made.bytes) // (steps * step_bytes))
     if stages < _LEAST_STAGES:
         raise DoesNotFit(f"tiles of {shape.tokens} tokens leave no room for a ring")
     made.add("RING", stages * steps * step_bytes)

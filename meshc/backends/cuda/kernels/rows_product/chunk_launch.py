@@ -43,7 +43,7 @@ def product(
     """The product of ``source`` with ``weights``, a matrix and a bias where there is one, by a
     kernel called ``name``; ``given`` are what is added, if anything, and the output. Raises
     DoesNotFit."""
-    plan = chunk.plan(shape)
+    plan = chunk.plan(shape, step.device)
     text = partial(chunk.text, plan)
     made = step.add_kernel(step.own(name), text, plan.blocks, 1, plan.arena, THREADS)
     return Launch(made, (source, *weights, step.own("count"), *given))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshc.analysis.cuda import blocks
-from meshc.backends.cuda.kernels.arena import Arena, limits
+from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.tiles import (
     DoesNotFit,
     FirstReads,
@@ -20,6 +20,7 @@ from meshc.backends.cuda.kernels.tiles import (
     optional_factor,
 )
 from meshc.backends.templates import render
+from meshc.devices import Device
 
 TITLES = {
     ("plain", "gated"): "both inner products of a feed-forward layer, gated activation",
@@ -55,11 +56,11 @@ class RowsProduct:
 
 @dataclass(frozen=True)
 class RowsPlan:
-    """How the blocks of a grid do it: ``cluster`` of them share the width."""
+    """How the blocks of a grid on ``device`` do it: ``cluster`` of them share the width."""
 
     shape: RowsProduct
+    device: Device
     cluster: int
-    cores: int
     tile_bytes: int
     stages: int
     arena: Arena
@@ -73,28 +74,31 @@ class RowsPlan:
     @property
     def blocks(self) -> int:
         """Blocks of the grid. Larger clusters lie within domains of 16 cores or 18."""
-        cores = self.cores if self.cluster <= 2 else max(self.cores // 16 * 16, self.cluster)
+        cores = self.device.cores
+        if self.cluster > 2:
+            cores = max(cores // 16 * 16, self.cluster)
         return max(min(cores // self.cluster, self.groups), 1) * self.cluster
 
     def first_reads(self) -> FirstReads | None:
         """What the grid begins with of its matrix."""
-        units, ring = self.blocks // self.cluster, self.stages * self.tile_bytes
-        return first_reads(units, self.cluster, self.groups, self.shape.width, ring)
+        units = self.blocks // self.cluster
+        count = min(self.stages * self.tile_bytes, self.device.bytes_in_flight)
+        return first_reads(units, self.cluster, self.groups, self.shape.width, count)
 
 
-def plan(shape: RowsProduct, cores: int = 132, cluster: int = 0) -> RowsPlan:
-    """The division of work over ``cores`` multiprocessors, by clusters of the size that
+def plan(shape: RowsProduct, device: Device, cluster: int = 0) -> RowsPlan:
+    """The division of work over the multiprocessors of ``device``, by clusters of the size that
     :func:`blocks.product_cluster` chooses unless one is given. Raises DoesNotFit."""
     if shape.width % 8:
         raise DoesNotFit(f"rows of {shape.width} values are no whole number of eights")
     if shape.output == "gated" and shape.rows % 2:
         raise DoesNotFit(f"{shape.rows} rows are no pairs of gates and values")
     sizes = shape.width, shape.rows, shape.batch
-    chosen = cluster or blocks.product_cluster(*sizes, cores, limits())
-    found = blocks.product_plan(*sizes, chosen, limits())
+    chosen = cluster or blocks.product_cluster(device, *sizes)
+    found = blocks.product_plan(device, *sizes, chosen)
     tile_bytes, stages = found.memory.tile_bytes, found.memory.stages
     return RowsPlan(
-        shape, chosen, cores, tile_bytes, stages, arena(found.memory), found.dsmem_bytes
+        shape, device, chosen, tile_bytes, stages, arena(found.memory), found.dsmem_bytes
     )
 
 

@@ -17,7 +17,7 @@ def product(
 ) -> Launch:
     """The product of ``shape`` with ``matrix``, one of the ``arguments``, by a kernel called
     ``name``. Raises DoesNotFit."""
-    plan = kernel.plan(shape, step.cores)
+    plan = kernel.plan(shape, step.device)
     made = step.add_kernel(
         name, partial(kernel.text, plan), plan.blocks, plan.cluster, plan.arena, THREADS,
         plan.dsmem_bytes,
@@ -36,7 +36,7 @@ def product_of_columns(
     columns as fit every such product, so the step notes what fits this one."""
 
     def fits(columns: int) -> object:
-        return kernel.plan(replace(shape, batch=columns), step.cores)
+        return kernel.plan(replace(shape, batch=columns), step.device)
 
     step.of_columns.append(fits)
     return product(step, name, shape, arguments, matrix)

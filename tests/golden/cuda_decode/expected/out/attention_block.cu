@@ -39,15 +39,11 @@ constexpr int ATTENDED = GROUP * HEAD;  // values of a cluster that the output p
 constexpr int OUT_GROUPS = (HIDDEN + 15) / 16;  // row groups of the output projection
 constexpr int OUT_BLOCKS = ATTENDED / 16;
 constexpr int OUT_TILE_BLOCKS = 64;
-constexpr int TOKEN_LANES = mc::least_power_of_two(HEAD / 8);  // threads that share a token
-constexpr int TOKENS = WORKERS / TOKEN_LANES;  // tokens at once
 typedef mc::JoinedSums<T, BATCH, WARPS> Joined;
 typedef mc::Angles<BATCH, ROWS / 2, HEAD / 2, HEAD / 2, WORKERS> Angles;
-constexpr bool HELD_QUERIES = GROUP <= 4;  // in registers
-constexpr int AT_ONCE = GROUP == 1 ? 2 : 1;  // tokens of a thread; several heads keep it busy alone
-constexpr float LOWEST = -1e30f;
+typedef mc::GroupAttention<T, GROUP, HEAD, WARPS> Attended;
 
-// ---- Shared memory, 103808 bytes ---------------------------------------------------------------
+// ---- Shared memory, 105856 bytes ---------------------------------------------------------------
 constexpr int TILE_BYTES = 32768;
 constexpr int STAGES = 3;
 constexpr int RING = 0;
@@ -58,10 +54,11 @@ constexpr int COLUMNS = 100224;  // inputs
 constexpr int PROJECTED = 100224;  // queries, keys, values
 constexpr int OUT_COLUMNS = 100224;  // inputs of the output projection
 constexpr int JOINED = 100992;  // attention sums of the warps
-constexpr int JOINED_MOST = 103040;  // their highest scores and weights
-constexpr int HIGHEST = 103168;
-constexpr int SHARES = 103296;  // of the blocks in the cluster's sums
-constexpr int ATTENDED_AT = 103424;  // attention sums of this block
+constexpr int STATISTICS = 103040;  // highest scores and weights
+constexpr int ASKED = 103168;  // queries as fragments
+constexpr int HIGHEST = 105216;
+constexpr int SHARES = 105344;  // of the blocks in the cluster's sums
+constexpr int ATTENDED_AT = 105472;  // attention sums of this block
 
 // The tiles of cached tokens that a block reads of one request.
 struct Tokens {
@@ -100,7 +97,8 @@ MC_INLINE void rotate(float* pair, float cosine, float sine) {
 
 // residual [BATCH, HIDDEN]: read. sums [BATCH, HIDDEN]: zeros on entry; residual plus the layer's
 // output is added. norm [HIDDEN]. qkv [KV_HEADS, ALL_GROUPS, BLOCKS, 32, 8]. out [clusters,
-// OUT_GROUPS, OUT_BLOCKS, 32, 8]. keys, values: pools of pages [KV_HEADS, PAGE, HEAD]; this step's are stored. pages
+// OUT_GROUPS, OUT_BLOCKS, 32, 8]. keys, values: pools of pages [KV_HEADS, PAGE, HEAD]; this step's are stored,
+// chunks of eight lanes swizzled by the token's position. pages
 // [BATCH, max_pages]. cached [BATCH]: tokens before this one. cosines, sines [positions, HEAD / 2].
 extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
     __launch_bounds__(attention_block_::THREADS, 1)
@@ -211,155 +209,40 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
                 if (part >= GROUP && rank == CLUSTER - 1 && sharer == 0) {
                     T* pool = part == GROUP ? keys : values;
                     const int page = pages[(size_t)b * max_pages + length / PAGE];
-                    pool[cached_at(page, length, head) + row % HEAD + k] = stored;
+                    const int lane_of = mc::Swizzle<HEAD>::lane(row % HEAD + k, length);
+                    pool[cached_at(page, length, head) + lane_of] = stored;
                 }
             }
         }
         mc::group_sync(1, WORKERS);
 
         // ---- Attention over this block's tokens
-        const int share = me / TOKEN_LANES, part = me % TOKEN_LANES * 8;
-        const bool active = HEAD / 8 == TOKEN_LANES || part < HEAD;
         float* highest = (float*)(arena + HIGHEST);  // [BATCH, GROUP] of this block
         float* attended = (float*)(arena + ATTENDED_AT);  // [BATCH, GROUP, HEAD], then weights
         float* weights = attended + BATCH * ATTENDED;  // [BATCH, GROUP]
+        T* asked = (T*)(arena + ASKED);
+        float *joined = (float*)(arena + JOINED), *statistics = (float*)(arena + STATISTICS);
         for (int b = 0; b < BATCH; b++) {
             const Tokens mine(lengths[b], rank);
             const float* query = projected + b * ROWS;
-            float q[HELD_QUERIES ? GROUP : 1][8], sum[GROUP][8], most[GROUP], weight[GROUP];
-#pragma unroll
-            for (int g = 0; g < GROUP; g++) {
-                most[g] = LOWEST;
-                weight[g] = 0.0f;
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    if (HELD_QUERIES) q[HELD_QUERIES ? g : 0][i] = active ? query[g * HEAD + part + i] : 0.0f;
-                    sum[g][i] = 0.0f;
-                }
-            }
+            Attended::put_queries(asked, query);
+            mc::group_sync(1, WORKERS);
+            Attended attention(asked);
+            // The new token, by the last block's first warp.
+            if (rank == CLUSTER - 1 && warp == 0) attention.start(query, query + GROUP * HEAD, query + (GROUP + 1) * HEAD);
             for (int n = 0; n < mine.tiles; n++, item++) {
                 const T* key = (const T*)ring.ready(item);
                 const T* value = key + TILE_BYTES / 2 / (int)sizeof(T);
                 const int begin = (mine.tile + n) * TILE_TOKENS;
-#pragma unroll 1
-                for (int t = share; t < TILE_TOKENS; t += TOKENS * AT_ONCE) {
-                    float k[AT_ONCE][8] = {}, v[AT_ONCE][8] = {};
-                    bool seen[AT_ONCE];
-#pragma unroll
-                    for (int n = 0; n < AT_ONCE; n++) {
-                        const int at = t + n * TOKENS;
-                        const bool here = at < TILE_TOKENS && begin + at >= mine.first && begin + at < mine.end;
-                        seen[n] = here;
-                        if (active && here) {
-                            mc::load8(key + at * HEAD + part, k[n]);
-                            mc::load8(value + at * HEAD + part, v[n]);
-                        }
-                    }
-#pragma unroll
-                    for (int g = 0; g < GROUP; g++) {
-                        float score[AT_ONCE], next = most[g];
-#pragma unroll
-                        for (int n = 0; n < AT_ONCE; n++) {
-                            score[n] = 0.0f;
-#pragma unroll
-                            for (int i = 0; i < 8; i++) {
-                                const float held = HELD_QUERIES ? q[HELD_QUERIES ? g : 0][i] : query[g * HEAD + part + i];
-                                score[n] = mc::fused(held, k[n][i], score[n]);
-                            }
-                            score[n] = mc::warp_sum<TOKEN_LANES>(score[n]);
-                            next = seen[n] ? mc::larger(next, score[n]) : next;
-                        }
-                        const float keep = mc::power_of_two(most[g] - next);
-                        most[g] = next;
-                        weight[g] *= keep;
-#pragma unroll
-                        for (int i = 0; i < 8; i++) sum[g][i] *= keep;
-#pragma unroll
-                        for (int n = 0; n < AT_ONCE; n++) {
-                            const float p = seen[n] ? mc::power_of_two(score[n] - next) : 0.0f;
-                            weight[g] += p;
-#pragma unroll
-                            for (int i = 0; i < 8; i++) sum[g][i] = mc::fused(p, v[n][i], sum[g][i]);
-                        }
-                    }
-                }
+                attention.template add<TILE_TOKENS>(key, value, n, begin, mine.first, mine.end);
                 ring.release(item);
             }
-            // The new token, by the last block's first threads.
-            if (rank == CLUSTER - 1 && warp == 0) {
-                const float* key = projected + b * ROWS + GROUP * HEAD;
-                const float* value = key + HEAD;
-#pragma unroll
-                for (int g = 0; g < GROUP; g++) {
-                    float score = 0.0f;
-                    if (active) {
-#pragma unroll
-                        for (int i = 0; i < 8; i++) {
-                            score = mc::fused(query[g * HEAD + part + i], key[part + i], score);
-                        }
-                    }
-                    score = mc::warp_sum<TOKEN_LANES>(score);
-                    if (share == 0) {
-                        const float next = mc::larger(most[g], score);
-                        const float keep = mc::power_of_two(most[g] - next);
-                        const float p = mc::power_of_two(score - next);
-                        most[g] = next;
-                        weight[g] = mc::fused(weight[g], keep, p);
-                        if (active) {
-#pragma unroll
-                            for (int i = 0; i < 8; i++) {
-                                sum[g][i] = mc::fused(p, value[part + i], sum[g][i] * keep);
-                            }
-                        }
-                    }
-                }
-            }
-            // Join the threads of a warp that read other tokens, then the warps.
-            float* joined = (float*)(arena + JOINED);  // [WARPS, GROUP, HEAD]
-            float* joined_most = (float*)(arena + JOINED_MOST);  // [WARPS, GROUP], then weights
-            float* joined_weight = joined_most + WARPS * GROUP;
-#pragma unroll
-            for (int g = 0; g < GROUP; g++) {
-#pragma unroll
-                for (int apart = TOKEN_LANES; apart < 32; apart *= 2) {
-                    const float other = mc::shuffle_xor(most[g], apart);
-                    const float next = mc::larger(most[g], other);
-                    const float keep = mc::power_of_two(most[g] - next);
-                    const float take = mc::power_of_two(other - next);
-                    weight[g] = weight[g] * keep + mc::shuffle_xor(weight[g], apart) * take;
-#pragma unroll
-                    for (int i = 0; i < 8; i++) {
-                        sum[g][i] = sum[g][i] * keep + mc::shuffle_xor(sum[g][i], apart) * take;
-                    }
-                    most[g] = next;
-                }
-                if (lane < TOKEN_LANES && active) {
-#pragma unroll
-                    for (int i = 0; i < 8; i++) {
-                        joined[(warp * GROUP + g) * HEAD + part + i] = sum[g][i];
-                    }
-                }
-                if (lane == 0) {
-                    joined_most[warp * GROUP + g] = most[g];
-                    joined_weight[warp * GROUP + g] = weight[g];
-                }
-            }
+            attention.put(joined, statistics);
             mc::group_sync(1, WORKERS);
-            for (int i = me; i < ATTENDED; i += WORKERS) {
-                const int g = i / HEAD;
-                float top = LOWEST, value = 0.0f, total = 0.0f;
-                for (int w = 0; w < WARPS; w++) top = mc::larger(top, joined_most[w * GROUP + g]);
-                for (int w = 0; w < WARPS; w++) {
-                    const float keep = mc::power_of_two(joined_most[w * GROUP + g] - top);
-                    value = mc::fused(joined[w * ATTENDED + i], keep, value);
-                    total = mc::fused(joined_weight[w * GROUP + g], keep, total);
-                }
-                attended[b * ATTENDED + i] = value;
-                if (i % HEAD == 0) {
-                    highest[b * GROUP + g] = top;
-                    weights[b * GROUP + g] = total;
-                }
-            }
+            Attended::join(joined, statistics, me, [=](int i, float sum, float most, float weight) {
+                attended[b * ATTENDED + i] = sum;
+                if (i % HEAD == 0) highest[b * GROUP + i / HEAD] = most, weights[b * GROUP + i / HEAD] = weight;
+            });
             mc::group_sync(1, WORKERS);
         }
 

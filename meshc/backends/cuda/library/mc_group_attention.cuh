@@ -1,0 +1,198 @@
+// Attention of a few query heads that share a key head over tiles of cached tokens, on tensor cores.
+//
+// Each warp has tokens of its own, sixteen at a time, with a running maximum (FlashAttention-2, Algorithm 1), so no
+// warp waits for another one before the end, where their sums are joined. Queries and weights are two values
+// each, the rounded one and what rounding left, as vectors of products are (mc_fragments.cuh): sums are as good as
+// f32 times 16-bit keys and values. Rows of tokens are swizzled by position (mc_attention.cuh).
+#pragma once
+
+namespace mc {
+
+// Two values, rounded, as a word of a fragment.
+template <class T>
+MC_INLINE u32 pack2(float a, float b) {
+    alignas(4) const T two[2] = {narrow<T>(a), narrow<T>(b)};
+    return *(const u32*)two;
+}
+
+// What rounding leaves.
+template <class T>
+MC_INLINE float rounding_left(float v) {
+    return v - widen(narrow<T>(v));
+}
+
+// GROUP query heads (at most 8) of HEAD lanes, by WARPS warps. Of the sixteen rows of scores the first eight are of
+// rounded queries, the others of what rounding left; up to four heads have two rows of either, so that the
+// eight columns of the sums are of rounded weights and of what rounding left.
+template <class T, int GROUP, int HEAD, int WARPS>
+struct GroupAttention {
+    static_assert(GROUP <= 8 && HEAD % 16 == 0, "whole fragments");
+
+    static constexpr int STEPS = HEAD / 16;
+    static constexpr bool TWICE = GROUP <= 4;
+    static constexpr int HEADS = TWICE ? 4 : 8;  // rows and columns before they come again
+    static constexpr int WORKERS = 32 * WARPS;
+
+    // Shared memory, each on a 16-byte address.
+    static constexpr int QUERY_BYTES = STEPS * 256 * (int)sizeof(T);
+    static constexpr int JOINED_BYTES = WARPS * GROUP * HEAD * (int)sizeof(float);
+    static constexpr int STATISTICS_BYTES = 2 * WARPS * GROUP * (int)sizeof(float);
+
+    const T* queries;  // [STEPS, 32, 8]: fragments as lanes hold them
+    float sums[STEPS][4];  // of 16 lanes of values and all columns
+    float most, weight;  // of head lane / 4 % HEADS; each lane has a part of the weight
+
+    MC_INLINE explicit GroupAttention(const T* queries) : queries(queries), most(-1e30f), weight(0.0f) {
+#pragma unroll
+        for (int e = 0; e < STEPS; e++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) sums[e][i] = 0.0f;
+        }
+    }
+
+    // Queries, f32 [GROUP, HEAD], times the scale and log2(e), as fragments; the callers meet before they are used.
+    static MC_INLINE void put_queries(T* to, const float* from) {
+        const int head = lane() / 4 % HEADS;
+#pragma unroll 1
+        for (int s = warp(); s < STEPS; s += WARPS) {
+            float v[8];
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    const float value = head < GROUP ? from[head * HEAD + 16 * s + 8 * half + lane() % 4 * 2 + i] : 0.0f;
+                    v[4 * half + i] = value;
+                    v[4 * half + 2 + i] = rounding_left<T>(value);
+                }
+            }
+            store8(to + (s * 32 + lane()) * 8, v);
+        }
+    }
+
+    // By one warp, before any tile: a token that is in no cache yet, f32 ``key`` and ``value``; ``from`` are the queries.
+    MC_INLINE void start(const float* from, const float* key, const float* value) {
+        const int q = lane() % 4, head = lane() / 4 % HEADS;
+        const float* own = from + (head < GROUP ? head : 0) * HEAD + q * (HEAD / 4);
+        float score = 0.0f;
+#pragma unroll 2
+        for (int k = 0; k < HEAD / 4; k += 4) {
+            const float4 a = *(const float4*)(own + k), b = *(const float4*)(key + q * (HEAD / 4) + k);
+            score = fused(a.x, b.x, score), score = fused(a.y, b.y, score);
+            score = fused(a.z, b.z, score), score = fused(a.w, b.w, score);
+        }
+        most = warp_sum<4>(score);
+        weight = q == 0 ? 1.0f : 0.0f;
+#pragma unroll
+        for (int e = 0; e < STEPS; e++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const bool counts = 2 * q + i % 2 < GROUP;
+                sums[e][i] = counts ? value[16 * e + lane() / 4 + i / 2 * 8] : 0.0f;
+            }
+        }
+    }
+
+    // Adds tokens ``first`` .. ``end`` of a tile of TOKENS (a multiple of 16) from position ``begin`` on, a multiple of
+    // eight. Warps take turns in the sixteens; ``turn`` counts tiles, so that the next ones go to other warps. What
+    // lies in front of ``first`` is finite, behind ``end`` nothing is read.
+    template <int TOKENS>
+    MC_INLINE void add(const T* keys, const T* values, int turn, int begin, int first, int end) {
+        constexpr int UNITS = TOKENS / 16;
+        const int q = lane() % 4, count = min(TOKENS, end - begin);
+#pragma unroll 1
+        for (int unit = ((int)warp() + WARPS - turn * UNITS % WARPS) % WARPS; unit < UNITS; unit += WARPS) {
+            const int at = 16 * unit;
+            if (at >= count) break;
+            // Scores [queries, 16 tokens]: lanes name rows of tokens 0 .. 7 twice, then 8 .. 15.
+            const int token = min(at + (int)lane() / 16 * 8 + (int)lane() % 8, count - 1), part = lane() / 8 % 2;
+            float c[2][4] = {};
+#pragma unroll 2
+            for (int s = 0; s < STEPS; s++) {
+                u32 a[4], b[4];
+                load_fragment(queries + (s * 32 + lane()) * 8, a);
+                load_matrices(b, keys + token * HEAD + Swizzle<HEAD>::chunk(2 * s + part, token) * 8);
+                multiply_16x8x16(c[0], a, b, T());
+                multiply_16x8x16(c[1], a, b + 2, T());
+            }
+            float p[4], next = most;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int position = begin + at + i / 2 * 8 + 2 * q + i % 2;
+                p[i] = position >= first && position < end ? c[i / 2][i % 2] + c[i / 2][i % 2 + 2] : -1e30f;
+                next = larger(next, p[i]);
+            }
+            next = warp_max<4>(next);
+            const float keep = power_of_two(most - next);
+            most = next;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int position = begin + at + i / 2 * 8 + 2 * q + i % 2;
+                p[i] = position >= first && position < end ? power_of_two(p[i] - next) : 0.0f;
+            }
+            weight = fused(weight, keep, (p[0] + p[1]) + (p[2] + p[3]));
+            add_values(values + token * HEAD, token, part, keep, p);
+        }
+    }
+
+    // Sums [WARPS, GROUP, HEAD] relative to each warp's highest scores, and these and the weights [2, WARPS, GROUP].
+    MC_INLINE void put(float* joined, float* statistics) {
+        const int q = lane() % 4, head = lane() / 4;
+        weight = warp_sum<4>(weight);
+#pragma unroll
+        for (int e = 0; e < STEPS; e++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float sum = TWICE ? sums[e][i] + shuffle_xor(sums[e][i], 2) : sums[e][i];
+                const int of = 2 * q + i % 2;
+                if (of < GROUP) joined[(warp() * GROUP + of) * HEAD + 16 * e + head + i / 2 * 8] = sum;
+            }
+        }
+        if (head < GROUP && q == 0) {
+            statistics[warp() * GROUP + head] = most;
+            statistics[(WARPS + warp()) * GROUP + head] = weight;
+        }
+    }
+
+    // Behind a meeting: take(i, sum, highest score, weight) for each of GROUP x HEAD sums over all warps.
+    template <class Take>
+    static MC_INLINE void join(const float* joined, const float* statistics, int me, Take take) {
+        for (int i = me; i < GROUP * HEAD; i += WORKERS) {
+            const float* of = statistics + i / HEAD;
+            float top = -1e30f, sum = 0.0f, total = 0.0f;
+            for (int w = 0; w < WARPS; w++) top = larger(top, of[w * GROUP]);
+            for (int w = 0; w < WARPS; w++) {
+                const float keep = power_of_two(of[w * GROUP] - top);
+                sum = fused(joined[w * (GROUP * HEAD) + i], keep, sum);
+                total = fused(of[(WARPS + w) * GROUP], keep, total);
+            }
+            take(i, sum, top, total);
+        }
+    }
+
+private:
+    // Sums [HEAD, columns] += values [16 tokens, HEAD], turned, times weights [16 tokens, columns]. ``value`` is the
+    // row that this lane names, as for the scores.
+    MC_INLINE void add_values(const T* value, int token, int part, float keep, const float (&p)[4]) {
+        const bool left = TWICE && lane() >= 16;  // whether this lane's column is of what rounding left
+        u32 rounded[2], rest[2];
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            rounded[j] = pack2<T>(p[2 * j], p[2 * j + 1]);
+            rest[j] = pack2<T>(rounding_left<T>(p[2 * j]), rounding_left<T>(p[2 * j + 1]));
+            if (left) rounded[j] = rest[j];
+        }
+        const int column = lane() % 4 * 8 % (4 * HEADS);  // a lane that has the head of column 2 q
+        const float even = shuffle(keep, column), odd = shuffle(keep, column + 4);
+#pragma unroll
+        for (int e = 0; e < STEPS; e++) {
+            u32 a[4];
+            load_matrices_transposed(a, value + Swizzle<HEAD>::chunk(2 * e + part, token) * 8);
+            sums[e][0] *= even, sums[e][1] *= odd;
+            sums[e][2] *= even, sums[e][3] *= odd;
+            multiply_16x8x16(sums[e], a, rounded, T());
+            if (!TWICE) multiply_16x8x16(sums[e], a, rest, T());
+        }
+    }
+};
+
+}  // namespace mc

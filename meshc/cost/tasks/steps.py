@@ -1,0 +1,239 @@
+"""The predicted time of a step whose program is of the task level, by phase and by what it is
+spent on.
+
+Each block runs an even, contiguous share of the tasks of each phase. Phases between which blocks do
+not meet are taken as one. Loops over layers whose rounds do the same are followed for
+:data:`ROUNDS` rounds; every further one takes as long as the last of these, by which time rounds
+take equally long.
+
+What is given to scratch and stored in caches is not counted: some thousandths of what is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from math import inf
+from typing import Literal
+
+from meshc.analysis.tasks.shares import share
+from meshc.cost.tasks.blocks import Ring, Run, Spent, Tiles, simulate
+from meshc.cost.tasks.tile_times import TileTimes
+from meshc.cost.tasks.work import (
+    LoopWork,
+    Meeting,
+    PhaseWork,
+    Scalars,
+    Stage,
+    TaskWork,
+    work_of,
+)
+from meshc.cost.terms import Cost
+from meshc.devices import Kind
+from meshc.ir.module import Module
+
+ROUNDS = 3
+"""Rounds of a loop that are followed event by event."""
+
+Limit = Literal["memory", "computing", "meeting", "idle"]
+
+
+Placement = Callable[[PhaseWork, TileTimes, int], Run]
+"""What each block does in a phase, of so many blocks."""
+
+
+@dataclass(frozen=True)
+class PhaseTime:
+    """A phase, in all rounds of the loops around it: seconds by what blocks spend them on (see
+    :class:`~meshc.cost.tasks.blocks.Spent`) and bytes that come from memory."""
+
+    name: str
+    times: int
+    bytes: int
+    spent: Spent
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """A step: its phases in order, ``blocks`` with a ``ring``, and the bytes per second (``rate``)
+    that memory gives at best. ``crowded`` are families whose columns leave no room for a ring: its
+    blocks read them again for each task, in parts. ``inputs`` are the device's numbers that it
+    rests on, by kind."""
+
+    phases: tuple[PhaseTime, ...]
+    blocks: int
+    ring: Ring
+    rate: float
+    crowded: tuple[str, ...]
+    inputs: Mapping[Kind, tuple[str, ...]]
+
+    @property
+    def spent(self) -> Spent:
+        """All phases together."""
+        found = Spent()
+        for phase in self.phases:
+            _add(found, phase.spent, 1)
+        return found
+
+    @property
+    def cost(self) -> Cost:
+        """Seconds: ``compute`` is arithmetic, ``transfer`` waiting for tiles, ``stages`` the round
+        trips of meetings and ``waits`` for the last block of a phase."""
+        spent = self.spent
+        return Cost(
+            compute=spent.computing,
+            transfer=spent.memory,
+            stages=spent.meeting,
+            waits=spent.idle,
+        )
+
+    @property
+    def seconds(self) -> float:
+        """Predicted time."""
+        return self.cost.total
+
+    @property
+    def bytes(self) -> int:
+        """What comes from memory."""
+        return sum(phase.bytes for phase in self.phases)
+
+    @property
+    def ceiling(self) -> float:
+        """Seconds that these bytes take at least."""
+        return self.bytes / self.rate
+
+    @property
+    def ratio(self) -> float:
+        """Predicted time over that of the bytes; infinite without any."""
+        return self.seconds / self.ceiling if self.bytes else inf
+
+    @property
+    def limit(self) -> Limit:
+        """What blocks spend most of their time on."""
+        spent = self.spent
+        parts: dict[Limit, float] = {
+            "memory": spent.memory,
+            "computing": spent.computing,
+            "meeting": spent.meeting,
+            "idle": spent.idle,
+        }
+        return max(parts, key=lambda name: parts[name])
+
+
+def step_time(module: Module, scalars: Scalars, times: TileTimes | None = None) -> StepTime:
+    """Predict a step of a module of the task level on its device. Raises ``device-number`` for a
+    device that lacks a number, and what :func:`~meshc.cost.tasks.work.work_of` raises."""
+    times = times or TileTimes(module.the_device())
+    return time_of_work(work_of(module, scalars), times)
+
+
+def time_of_work(
+    stages: Sequence[Stage],
+    times: TileTimes,
+    ring: Ring | None = None,
+    place: Placement | None = None,
+) -> StepTime:
+    """Predict what ``stages`` take; with a ``ring`` and a placement of one's own."""
+    device = times.device.watched()
+    times = replace(times, device=device)
+    place = place or shared_evenly
+    groups = _groups(stages)
+    phases = {id(phase): phase for group, _ in groups for phase in group}
+    blocks = max((phase.blocks for phase in phases.values()), default=0) or device.cores
+    families = [family for phase in phases.values() for family in phase.families]
+    ring = ring or times.ring(max((f.held for f in families if times.fits(f.held)), default=0))
+    placed = {key: place(phase, times, blocks) for key, phase in phases.items()}
+    runs = [joined([placed[id(phase)] for phase in group]) for group, _ in groups]
+    spent = simulate(runs, times.memory(ring.flying), ring)
+    found: dict[tuple[int, ...], PhaseTime] = {}
+    for (group, weight), one in zip(groups, spent, strict=True):
+        key = tuple(map(id, group))
+        name = ", ".join(phase.name for phase in group)
+        known = found.setdefault(key, PhaseTime(name, 0, 0, Spent()))
+        _add(known.spent, one, weight)
+        size = known.bytes + weight * sum(phase.bytes for phase in group)
+        found[key] = PhaseTime(name, known.times + weight, size, known.spent)
+    crowded = dict.fromkeys(f.name for f in families if not times.fits(f.held))
+    return StepTime(
+        tuple(found.values()), blocks, ring, times.rate, tuple(crowded), device.inputs()
+    )
+
+
+Group = tuple[tuple[PhaseWork, ...], int]
+"""Phases between two meetings, and how many rounds they stand for."""
+
+
+def _groups(stages: Sequence[Stage]) -> list[Group]:
+    """The phases that are followed, in order. All rounds are where phases of a loop and others are
+    not kept apart by a meeting."""
+    for most in (ROUNDS, None):
+        found: list[tuple[list[PhaseWork], set[int]]] = [([], set())]
+        for stage, weight in _followed(stages, most):
+            if isinstance(stage, Meeting):
+                found.append(([], set()))
+            else:
+                found[-1][0].append(stage)
+                found[-1][1].add(weight)
+        if all(len(weights) <= 1 for _, weights in found):
+            break
+    return [(tuple(phases), weights.pop()) for phases, weights in found if phases]
+
+
+def _followed(
+    stages: Sequence[Stage], most: int | None, weight: int = 1
+) -> Iterator[tuple[PhaseWork | Meeting, int]]:
+    """What is followed in order, at most so many rounds of a loop, and how many rounds each phase
+    stands for."""
+    for stage in stages:
+        if not isinstance(stage, LoopWork):
+            yield stage, weight
+            continue
+        count = stage.count if most is None else min(stage.count, most)
+        for number in range(count):
+            rest = stage.count - count if number == count - 1 else 0
+            yield from _followed(stage.body, most, weight * (1 + rest))
+
+
+def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
+    """What each of ``blocks`` does in a phase of which those that it is placed on, or all, have an
+    even share of the tasks."""
+    tasks = [(family, work) for family in phase.families for work in family.tasks]
+    known: dict[TaskWork, Tiles] = {}
+    tiles: list[Tiles] = []
+    read: list[float] = []
+    count = phase.blocks or blocks
+    for block in range(blocks):
+        own: list[tuple[float, float]] = []
+        alike: dict[str, int] = {}
+        size = 0
+        mine = share(len(tasks), block, count) if block < count else ()
+        for family, work in (tasks[n] for n in mine):
+            if work not in known:
+                known[work] = times.tiles(work)
+            own += known[work]
+            size += work.own
+            if times.fits(family.held):
+                alike |= {text: n for text, (n, _) in family.read.items()}
+            else:
+                size += sum(n for n, _ in family.read.values())
+        tiles.append(own)
+        read.append(size + sum(alike.values()))
+    return Run(tiles, read, times.ready(max(read), any(tiles)))
+
+
+def joined(runs: Sequence[Run]) -> Run:
+    """Phases between which blocks do not meet, as one: what they need is read at its beginning."""
+    if len(runs) == 1:
+        return runs[0]
+    tiles = [
+        [tile for own in each for tile in own]
+        for each in zip(*(r.tiles for r in runs), strict=True)
+    ]
+    read = [sum(each) for each in zip(*(r.read for r in runs), strict=True)]
+    return Run(tiles, read, sum(run.ready for run in runs))
+
+
+def _add(into: Spent, other: Spent, times: int) -> None:
+    for part in fields(Spent):
+        value = getattr(into, part.name) + times * getattr(other, part.name)
+        setattr(into, part.name, value)

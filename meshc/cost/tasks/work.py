@@ -1,0 +1,369 @@
+"""What each task of a program streams, needs and computes, read from its text at given positions.
+
+A stream is *brought* by way of a block's ring if a product takes it, or each task has a part of its
+own of it. What all tasks of a family read alike (a norm's weights, the vector that an earlier phase
+gave) each block *reads* once in a phase, and a few bytes of a task's own (frequencies, a residual)
+too. Streams of one body, or of one round of a loop, are brought together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.core import Block, Op
+from meshc.ir.module import Module
+from meshc.ir.ops import task, tile
+from meshc.ir.values import Value
+from meshc.ir.views import Point, Range, View
+
+Scalars = Mapping[str, int | Sequence[int]]
+"""Run-time scalars, and those of which every request has its own."""
+
+Kind = Literal["product", "attention", "copy"]
+SMALL_BYTES = 1024
+"""What a task has for itself of a stream is read by its threads if it is less than that."""
+FRAGMENT_ROWS = 16
+"""Rows that tensor cores multiply at once."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bytes that a task brings together. They are multiplied by ``rows`` vectors: requests, or
+    the query heads of a key head. ``filled`` is the share of the rows of a tensor core's fragment
+    that a product uses."""
+
+    bytes: int
+    kind: Kind = "copy"
+    rows: int = 1
+    filled: float = 1.0
+
+
+@dataclass(frozen=True)
+class TaskWork:
+    """What one task brings, in order, and the bytes that it reads for itself alone."""
+
+    pieces: tuple[Piece, ...]
+    own: int = 0
+
+    @property
+    def brought(self) -> int:
+        """Bytes by way of the ring."""
+        return sum(piece.bytes for piece in self.pieces)
+
+
+@dataclass(frozen=True)
+class FamilyWork:
+    """Tasks of a family in the order of its domain. ``read`` is what a block that has one of them
+    reads in a phase, by its text: bytes, and whether they come from memory at first, being
+    streamed. ``held`` are bytes of the block's memory that left sides of products take."""
+
+    name: str
+    tasks: tuple[TaskWork, ...]
+    read: Mapping[str, tuple[int, bool]]
+    held: int
+
+
+@dataclass(frozen=True)
+class PhaseWork:
+    """Families whose tasks run at the same time, shared by ``blocks``: 0 if they are not placed."""
+
+    name: str
+    families: tuple[FamilyWork, ...]
+    blocks: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """What comes from memory: what all tasks of a family read alike once, what is brought for
+        each task."""
+        streamed = {k: n for f in self.families for k, (n, fresh) in f.read.items() if fresh}
+        return sum(t.brought for f in self.families for t in f.tasks) + sum(streamed.values())
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """All blocks wait for each other."""
+
+
+@dataclass(frozen=True)
+class LoopWork:
+    """``count`` rounds of the same phases."""
+
+    count: int
+    body: tuple[Stage, ...]
+
+
+Stage = PhaseWork | LoopWork | Meeting
+
+
+def work_of(module: Module, scalars: Scalars) -> tuple[Stage, ...]:
+    """The phases of a module of the task level where its scalars have these values, and where
+    blocks meet: in front of each phase if the module does not say. Raises ValueError for another
+    level, and for a scalar that is missing or outside of its bounds."""
+    if module.level != "task":
+        raise ValueError(f"a module of the {module.level} level has no tasks")
+    single, each = _checked(module, scalars)
+    meets = any(isinstance(op, task.Meet) for op in module.walk())
+    return tuple(_stages(_Reader(module, each, meets), module.program.body, single))
+
+
+def _checked(
+    module: Module, scalars: Scalars
+) -> tuple[dict[str, int], dict[str, NDArray[np.int64]]]:
+    rounds = tile.scalars_of_rounds(module)
+    single: dict[str, int] = {}
+    each: dict[str, NDArray[np.int64]] = {}
+    for name, (low, high) in module.scalars.items():
+        given = scalars.get(name)
+        if given is None:
+            raise ValueError(f"'{name}' has no value; it is {low} to {high}")
+        values = np.array([given] if isinstance(given, int) else given, np.int64)
+        count = rounds.get(name, 1)
+        if len(values) not in (1, count):
+            raise ValueError(f"'{name}' has {len(values)} values for {count} requests")
+        if np.any((values < low) | (values > high)):
+            raise ValueError(f"'{name}' is not {low} to {high}")
+        if name in rounds:
+            each[name] = np.broadcast_to(values, (count,))
+        else:
+            single[name] = int(values[0])
+    return single, each
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """What is known of all of a module: scalars of which each request has its own, and whether it
+    says where blocks meet."""
+
+    module: Module
+    each: Mapping[str, NDArray[np.int64]]
+    meets: bool
+
+
+def _stages(reader: _Reader, block: Block, env: Mapping[str, int]) -> Iterator[Stage]:
+    for op in block.ops:
+        if op.when is not None and not op.when.evaluate(env):
+            continue
+        if isinstance(op, task.Meet):
+            yield Meeting()
+        elif isinstance(op, task.Phase):
+            if not reader.meets:
+                yield Meeting()
+            families = tuple(
+                _Family(reader.module, f, env, reader.each).work()
+                for f in op.regions[0].ops
+                if isinstance(f, task.Family) and (f.when is None or f.when.evaluate(env))
+            )
+            yield PhaseWork(op.name, families, op.blocks)
+        elif isinstance(op, tile.For):
+            count, (body,) = int(op.count.evaluate(env)), op.regions
+            if not _decides(body, op.var):
+                yield LoopWork(count, tuple(_stages(reader, body, {**env, op.var: 0})))
+                continue
+            for value in range(count):
+                yield from _stages(reader, body, {**env, op.var: value})
+
+
+def _decides(block: Block, name: str) -> bool:
+    """Whether ``name`` decides what is done in ``block``, not only where."""
+    for op in block.walk():
+        values: list[Cond | Expr | None] = [op.when]
+        if isinstance(op, tile.For):
+            values.append(op.count)
+        if isinstance(op, task.Stream) and op.below is not None:
+            values += [op.below, _along(op.view, op.dim)[0]]
+        if any(value is not None and name in value.free_vars for value in values):
+            return True
+    return False
+
+
+def _along(view: View, dim: int) -> tuple[Expr, int]:
+    """Where a view begins in a dim of its buffer, and how far it reaches. A range has no steps."""
+    index = view.indices[dim] if dim < len(view.indices) else None
+    if isinstance(index, Range):
+        return index.start, index.extent.constant
+    if isinstance(index, Point):
+        return index.at, 1
+    return Expr.const(0), view.buffer_type.shape[dim]
+
+
+@dataclass(frozen=True)
+class _At:
+    """Points of tasks: a row for each round of the loops around, a column for each task; what names
+    are there, and which of the points there are."""
+
+    env: Mapping[str, NDArray[np.int64] | int]
+    there: NDArray[np.bool_]
+
+    def value(self, expr: Expr) -> NDArray[np.int64]:
+        """An expression at each point."""
+        return np.broadcast_to(np.asarray(expr.evaluate(self.env), np.int64), self.there.shape)
+
+    def behind(self, op: Op) -> NDArray[np.bool_]:
+        """Which points do ``op``."""
+        return self.there if op.when is None else self.there & op.when.evaluate(self.env)
+
+    def loop(self, op: tile.For, each: Mapping[str, NDArray[np.int64]]) -> _At:
+        """Points of all rounds of a loop, in order."""
+        here = self.behind(op)
+        counts = np.where(here, self.value(op.count), 0)
+        rounds, (rows, tasks) = int(counts.max(initial=0)), here.shape
+
+        def more(a: NDArray[np.int64] | int) -> NDArray[np.int64]:
+            return np.repeat(np.broadcast_to(np.asarray(a, np.int64), here.shape), rounds, axis=0)
+
+        names = {name: more(value) for name, value in self.env.items()}
+        number = np.tile(np.arange(rounds), rows)[:, None].repeat(tasks, axis=1)
+        names[op.var] = number
+        names |= {name: each[name][number] for name in op.each}
+        return _At(names, number < more(counts))
+
+
+class _Family:
+    """Reads one family."""
+
+    def __init__(
+        self,
+        module: Module,
+        family: task.Family,
+        env: Mapping[str, int],
+        each: Mapping[str, NDArray[np.int64]],
+    ) -> None:
+        self.family, self.each = family, each
+        self.roles = {buffer.value: buffer.role for buffer in module.buffers}
+        points = np.indices(family.sizes or (1,)).reshape(max(len(family.sizes), 1), 1, -1)
+        names: dict[str, NDArray[np.int64] | int] = {
+            **env,
+            **dict(zip(family.dims, points[: len(family.dims)], strict=True)),
+        }
+        names |= {name: each[name][points[0]] for name in family.each}
+        self.start = _At(names, np.ones(points.shape[1:], bool))
+        self.own = np.zeros(points.shape[-1], np.int64)
+        self.read: dict[str, tuple[int, bool]] = {}
+        self.names = {*family.dims, *family.each}
+        self.uses = _uses(family)
+        self.brought: list[tuple[Piece, NDArray[np.int64]]] = []
+
+    def work(self) -> FamilyWork:
+        """What its tasks do."""
+        (body,) = self.family.regions
+        self.block(body, self.start, self.names)
+        pieces = [(piece, row) for piece, rows in self.brought for row in rows]
+        table = np.array([self.own, *(row for _, row in pieces)]).T
+        kinds, which = np.unique(table, axis=0, return_inverse=True)
+        made = [
+            TaskWork(
+                tuple(
+                    Piece(int(n), piece.kind, piece.rows, piece.filled)
+                    for n, (piece, _) in zip(row[1:], pieces, strict=True)
+                    if n
+                ),
+                int(row[0]),
+            )
+            for row in kinds
+        ]
+        tasks = tuple(made[k] for k in which.reshape(-1))
+        return FamilyWork(self.family.name, tasks, self.read, self.held())
+
+    def block(self, block: Block, at: _At, names: set[str]) -> None:
+        """A body: its own streams together, then those of its loops."""
+        together = np.zeros(at.there.shape, np.int64)
+        first: Value | None = None
+        for op in block.ops:
+            if isinstance(op, (task.Need, task.Stream)):
+                size = self.size(op, at)
+                fresh = isinstance(op, task.Stream)
+                mine = op.view.free_vars & names or op.when is not None
+                if op.result in self.uses:
+                    together = together + size
+                    first = first or op.result
+                elif not mine:
+                    self.read[str(op.view)] = (int(size.max(initial=0)), fresh)
+                elif not fresh or size.max(initial=0) < SMALL_BYTES:
+                    self.own += size.sum(axis=0)
+                else:
+                    together = together + size
+                    first = first or op.result
+        if first is not None:
+            self.brought.append((self.piece(first), together))
+        for op in block.ops:
+            if isinstance(op, tile.For) and any(
+                isinstance(o, _READS) for o in op.regions[0].walk()
+            ):
+                self.block(op.regions[0], at.loop(op, self.each), {*names, op.var})
+
+    def size(self, op: task.Need | task.Stream, at: _At) -> NDArray[np.int64]:
+        """Bytes that each point reads."""
+        view, here = op.view, at.behind(op)
+        extents = [extent.constant for extent in view.shape()]
+        size = np.full(at.there.shape, prod(extents) * view.buffer_type.dtype.bytes, np.int64)
+        if isinstance(op, task.Stream) and op.below is not None:
+            start, extent = _along(view, op.dim)
+            below = np.clip(at.value(op.below) - at.value(start), 0, extent)
+            size = size // extent * below
+        return np.where(here, size, 0)
+
+    def piece(self, stream: Value) -> Piece:
+        """What is done with what a stream brings."""
+        use = self.uses.get(stream)
+        if use is None:
+            return Piece(0)
+        read = next(o for o in self.family.regions[0].walk() if stream in o.results)
+        assert isinstance(read, task.Stream)
+        result = use.views()[0].shape()
+        rows = prod(extent.constant for extent in result[:-1])
+        if self.roles[read.view.buffer] == "state":
+            return Piece(0, "attention", rows)
+        return Piece(0, "product", rows, min(1.0, self.multiplied() / FRAGMENT_ROWS))
+
+    def multiplied(self) -> int:
+        """Rows of weights that a task multiplies."""
+        return sum(use.views()[0].shape()[-1].constant for use in self.products())
+
+    def products(self) -> list[tile.Compute]:
+        """The products with weights."""
+        return [
+            use
+            for stream, use in self.uses.items()
+            for read in self.family.regions[0].walk()
+            if isinstance(read, task.Stream)
+            and stream in read.results
+            and self.roles[read.view.buffer] == "weight"
+        ]
+
+    def held(self) -> int:
+        """Bytes of the widest left side: as 16 bits, and with up to four rows what rounding left as
+        well, so that products are those of f32."""
+        sizes = [0]
+        for use in self.products():
+            *rows, width = (extent.constant for extent in use.views()[1].shape())
+            sizes.append(2 * width * prod(rows) * (2 if prod(rows) <= 4 else 1))
+        return max(sizes)
+
+
+_READS = (task.Need, task.Stream)
+
+
+def _uses(family: task.Family) -> dict[Value, tile.Compute]:
+    """The product that takes each stream, perhaps behind a kernel that widens it."""
+    found: dict[Value, tile.Compute] = {}
+    written: dict[Value, list[Value]] = {}
+    for op in family.regions[0].walk():
+        if not isinstance(op, tile.Compute):
+            continue
+        result, *sources = [view.buffer for view in op.views()]
+        if op.kernel == "gemm":
+            for source in (*sources, *(w for s in sources for w in written.get(s, ()))):
+                found.setdefault(source, op)
+        elif op.kernel.startswith("dequantise"):
+            written.setdefault(result, []).extend(sources)
+    streams = {
+        v for op in family.regions[0].walk() if isinstance(op, task.Stream) for v in op.results
+    }
+    return {value: use for value, use in found.items() if value in streams}

@@ -1,0 +1,206 @@
+"""Predicted steps of task programs: what they are made of, and what they follow from."""
+
+from dataclasses import fields, replace
+from math import inf
+
+import pytest
+from test_task_work import tasks_of
+
+from meshc.cost.tasks import steps
+from meshc.cost.tasks.blocks import Ring, Run, Spent
+from meshc.cost.tasks.steps import joined, step_time, time_of_work
+from meshc.cost.tasks.tile_times import TileTimes
+from meshc.cost.tasks.work import LoopWork, Meeting, Piece, TaskWork, work_of
+from meshc.devices import Number, device
+from meshc.passes.manager import PassManager
+from meshc.passes.registry import parse_pipeline
+from meshc.support.diagnostics import MeshcError
+
+H200 = device("h200")
+
+
+def with_number(name, value):
+    numbers = {**H200.numbers, name: Number(value, "assumed", "here")}
+    return replace(H200, numbers=numbers)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return tasks_of("smollm2-135m", "expand-tasks", seq=1025)
+
+
+def test_parts_make_up_the_step(small):
+    found = step_time(small, {"pos": 1024})
+    assert found.seconds == pytest.approx(sum(p.spent.seconds for p in found.phases))
+    assert found.cost.total == found.seconds > found.ceiling
+    assert found.bytes == sum(p.bytes for p in found.phases)
+    assert found.limit == "meeting"  # 30 layers of 10 MB: blocks mostly wait for each other
+    assert [(p.name, p.times) for p in found.phases] == [
+        ("x", 1),
+        *((name, 30) for name in ("q_k_v", "attend", "o", "gate_up", "y")),
+        ("result", 1),
+    ]
+    assert set(found.inputs) == {"datasheet", "published", "calibrated", "assumed"}
+    assert "shared_bytes_per_second" in found.inputs["assumed"]
+
+
+def test_bytes_are_those_of_weights_and_cached_tokens(small):
+    """All weights once, but the embedding that is looked up; keys and values of 1024 tokens."""
+    found = step_time(small, {"pos": 1024})
+    weights = [b.type.bytes for b in small.buffers if b.role == "weight"]
+    cached = 2 * 30 * 1024 * 3 * 64 * 2
+    # Frequencies of rotations are read by threads.
+    assert found.bytes == pytest.approx(sum(weights) + cached, rel=1e-5)
+
+
+def test_meetings_that_are_found_are_those_that_are_assumed(small):
+    placed = PassManager(parse_pipeline("place-tasks,meet,fold-scratch")).run(
+        tasks_of("smollm2-135m", "expand-tasks", seq=1025)
+    )
+    found, assumed = (step_time(m, {"pos": 700}) for m in (placed, small))
+    assert (found.phases, found.ring) == (assumed.phases, assumed.ring)
+
+
+def test_rounds_that_are_not_followed_are_like_the_last_one(small, monkeypatch):
+    work = work_of(small, {"pos": 1024})
+    some = time_of_work(work, TileTimes(H200))
+    monkeypatch.setattr(steps, "ROUNDS", 1000)
+    every = time_of_work(work, TileTimes(H200))
+    assert some.seconds == pytest.approx(every.seconds, rel=1e-3)
+    assert [(p.times, p.bytes) for p in some.phases] == [(p.times, p.bytes) for p in every.phases]
+
+
+def test_all_rounds_are_followed_where_blocks_do_not_meet(small):
+    """A loop without meetings is one phase with what stands around it."""
+
+    def apart(stages):
+        for stage in stages:
+            if isinstance(stage, LoopWork):
+                yield replace(stage, body=tuple(apart(stage.body)))
+            elif not isinstance(stage, Meeting):
+                yield stage
+
+    work = work_of(small, {"pos": 64})
+    found = time_of_work([*apart(work)], TileTimes(H200))
+    assert len(found.phases) == 1 and found.phases[0].times == 1
+    assert found.bytes == time_of_work(work, TileTimes(H200)).bytes
+
+
+def test_phases_between_meetings_are_one():
+    one = Run([[(1, 2)], []], [3, 0], 4)
+    assert joined([one]) is one
+    assert joined([one, one]) == Run([[(1, 2), (1, 2)], []], [6, 0], 8)
+
+
+def test_fewer_blocks_have_more_each(small):
+    few = PassManager(parse_pipeline("place-tasks{blocks=20}")).run(
+        tasks_of("smollm2-135m", "expand-tasks", seq=1025)
+    )
+    found = step_time(few, {"pos": 1024})
+    assert found.blocks == 20
+    assert found.spent.computing > 5 * step_time(small, {"pos": 1024}).spent.computing
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "part"),
+    [
+        ("product_tile_ns", "8:5000,16:5000", "computing"),
+        ("attention_tile_ns", "1:9000,4:9000", "computing"),
+        ("product_task_ns", 9000, "computing"),
+        ("attention_task_ns", "1:90000,4:90000", "computing"),
+        ("signal_ns", 9000, "meeting"),
+        ("ready_ns", 9000, "meeting"),
+        ("prepare_ns", 900, "meeting"),
+        ("stream_latency_ns", 9000, "meeting"),
+        ("shared_bytes_per_second", 1e11, "meeting"),
+        ("stream_bytes_per_second", 4e11, "memory"),
+        ("filling_bytes", 9e5, "memory"),
+    ],
+)
+def test_each_number_of_the_device_is_heeded(small, name, value, part):
+    work = work_of(small, {"pos": 1024})
+    usual = time_of_work(work, TileTimes(H200, grouped_on_cores=True))
+    worse = time_of_work(work, TileTimes(with_number(name, value), grouped_on_cores=True))
+    assert worse.seconds > 1.05 * usual.seconds
+    assert getattr(worse.spent, part) > 1.2 * getattr(usual.spent, part)
+
+
+def test_a_device_without_such_numbers_is_refused(small):
+    numbers = {name: n for name, n in H200.numbers.items() if name != "signal_ns"}
+    with pytest.raises(MeshcError) as caught:
+        time_of_work(work_of(small, {"pos": 0}), TileTimes(replace(H200, numbers=numbers)))
+    assert caught.value.diagnostics[0].code == "device-number"
+    assert "'signal_ns'" in caught.value.diagnostics[0].message
+
+
+def test_the_ring_is_what_columns_leave():
+    times = TileTimes(H200)
+    assert times.ring(44032) == Ring(11, 3)  # as the kernel of Llama-2-7B has
+    assert times.ring(0) == Ring(14, 3)
+    assert times.fits(160_000) and not times.fits(180_000)
+    assert times.ring(180_000) == Ring(4, 3)
+
+
+def test_columns_that_do_not_fit_are_read_for_each_task():
+    """Two tasks of a block, of which each reads what one of a smaller width is read once for."""
+    small = tasks_of("tests/data/tiny/llama-3h1")
+    (phase,) = [s for s in work_of(small, {"pos": 3}) if getattr(s, "name", "") == "result"]
+    few = replace(phase, blocks=2)
+    usual = steps.shared_evenly(few, TileTimes(H200), 2)
+    (family,) = phase.families
+    wide = replace(few, families=(replace(family, held=10**6),))
+    crowded = steps.shared_evenly(wide, TileTimes(H200), 2)
+    alike = sum(count for count, _ in family.read.values())
+    tasks = len(family.tasks) // 2
+    assert crowded.read[0] - usual.read[0] == (tasks - 1) * alike > 0
+    assert time_of_work([wide], TileTimes(H200)).crowded == ("result",)
+
+
+def test_times_of_tiles_by_kernel_and_form():
+    times = TileTimes(H200)
+    ns = {
+        piece: round(times.piece(piece) * 1e9)
+        for piece in (
+            Piece(1, "product", 1),
+            Piece(1, "product", 8),
+            Piece(1, "product", 12),
+            Piece(1, "product", 1, 0.5),
+            Piece(1, "attention", 1),
+            Piece(1, "attention", 4),
+            Piece(1, "attention", 20),
+            Piece(1),
+        )
+    }
+    assert [*ns.values()] == [113, 113, 134, 226, 202, 115, 230, 0]
+    assert (
+        round(TileTimes(H200, grouped_on_cores=True).piece(Piece(1, "attention", 4)) * 1e9) == 583
+    )
+    assert round(TileTimes(H200, packed=True).piece(Piece(1, "product", 1, 0.5)) * 1e9) == 113
+    assert round(TileTimes(H200, packed=True).piece(Piece(1, "product", 8, 0.5)) * 1e9) == 226
+
+
+def test_times_between_and_beyond_known_sizes():
+    """A size that is given twice counts once, and no time is below 0."""
+    times = TileTimes(with_number("product_tile_ns", "8:100,8:100,10:50"))
+    found = [round(times.piece(Piece(1, "product", rows)) * 1e9) for rows in (1, 8, 9, 10, 11, 15)]
+    assert found == [100, 100, 75, 50, 25, 0]
+
+
+def test_a_program_without_phases_takes_no_time():
+    found = time_of_work([], TileTimes(H200))
+    assert (found.seconds, found.phases, found.ratio) == (0.0, (), inf)
+
+
+def test_a_task_is_cut_into_tiles():
+    times = TileTimes(H200)
+    tiles = times.tiles(TaskWork((Piece(40_000, "product", 1),)))
+    assert [size for size, _ in tiles] == [16384, 16384, 7232]
+    assert tiles[0][1] == pytest.approx(113e-9)
+    assert tiles[2][1] == pytest.approx(113e-9 * 7232 / 16384 + 72e-9)
+    assert times.tiles(TaskWork((), 64)) == []
+
+
+def test_sums_of_times_have_all_parts():
+    found = Spent()
+    steps._add(found, Spent(*range(1, 7)), 2)
+    assert [getattr(found, part.name) for part in fields(Spent)] == [2, 4, 6, 8, 10, 12]

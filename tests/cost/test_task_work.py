@@ -1,0 +1,201 @@
+"""What tasks stream and need, held against sums by hand and against a walk point by point."""
+
+from itertools import product
+from math import prod
+
+import pytest
+
+import meshc
+from meshc.analysis.tasks.shares import share
+from meshc.cost.tasks.work import LoopWork, Meeting, PhaseWork, Piece, work_of
+from meshc.ir.ops import task, tile
+from meshc.ir.parser import parse_module
+from meshc.ir.views import Point, Range
+from meshc.passes.manager import PassManager
+from meshc.passes.registry import parse_pipeline
+from meshc.support.spans import Source
+
+
+def tasks_of(model, passes="expand-tasks{rows=4,tokens=4}", **options):
+    usual = {"phase": "decode", "dtype": "f16", "device": "h200", "mesh": "1x1", "seq": 40}
+    made = meshc.compile(model, compile_to="graph", **{**usual, **options})
+    return PassManager(parse_pipeline(passes)).run(made.modules["decode"])
+
+
+def parsed(text):
+    return parse_module(Source("m.meshir", text))
+
+
+SMALL = """module @m level(task) {
+  scalars pos = 0..9
+  buffer %w : f16[3, 32, 512] {role = weight}
+  buffer %gain : f32[512] {role = weight}
+  buffer %cache : f16[3, 12, 512] {role = state}
+  buffer %v : f32[4, 512]
+  buffer %y : f32[3, 32]
+  program @decode {
+    task.phase {name = before} {
+      task.family {name = before, dims = [g], sizes = [4]} {
+        %zero = task.local : f32[512]
+        tile.fill %zero {value = 0.0}
+        task.give %v[g], %zero
+      }
+    }
+    tile.for {var = layer, count = 3} {
+      task.phase {name = one} {
+        task.family {name = weights, dims = [g], sizes = [4]} {
+          %x = task.need %v[layer] : f32[512]
+          %g1 = task.stream %gain : f32[512]
+          %x2 = task.local : f32[1, 512]
+          tile.mul %x2, %x as [1, 512], %g1
+          %rows = task.stream %w[layer, 8*g +: 8] : f16[8, 512]
+          %s = task.local : f32[1, 8]
+          tile.gemm %s, %x2, %rows {accumulate = false, transposed = true}
+          %own = task.need %v[layer, 8*g +: 8] : f32[8]
+          task.give %y[layer, 8*g +: 8], %s as [8]
+        }
+        task.family {name = tokens, dims = [s], sizes = [2]} {
+          %q = task.need %v[layer] : f32[512]
+          %t = task.local : f32[1, 2]
+          tile.for {var = n, count = "floor((pos + 5 - 2*s)/4)"} {
+            %run = task.stream %cache[layer, 4*n + 2*s +: 2] {dim = 1, below = "pos"} : f16[2, 512]
+            tile.gemm %t, %q as [1, 512], %run {accumulate = false, transposed = true}
+          }
+        }
+      }
+    }
+  }
+}
+"""
+
+
+def test_a_small_program_by_hand():
+    """Seven cached tokens, in runs of two taken in turn by two tasks: 0, 1, 4, 5 and 2, 3, 6."""
+    meeting, before, loop = work_of(parsed(SMALL), {"pos": 7})
+    assert isinstance(meeting, Meeting) and before.bytes == 0
+    assert loop.count == 3 and [type(s) for s in loop.body] == [Meeting, PhaseWork]
+    weights, tokens = loop.body[1].families
+    assert weights.read == {"%v[layer]": (2048, False), "%gain": (2048, True)}
+    assert tokens.read == {"%v[layer]": (2048, False)}
+    assert weights.held == 4 * 512
+    (one,) = set(weights.tasks)
+    assert len(weights.tasks) == 4 and one.own == 32
+    assert one.pieces == (Piece(8192, "product", 1, 0.5),)
+    token = 1024
+    assert [[p.bytes // token for p in t.pieces] for t in tokens.tasks] == [[2, 2], [2, 1]]
+    assert {p.kind for t in tokens.tasks for p in t.pieces} == {"attention"}
+    assert loop.body[1].bytes == 4 * 8192 + 7 * token + 2048
+
+
+def test_meetings_are_those_of_the_module():
+    text = SMALL.replace("    tile.for {var = layer", "    task.meet\n    tile.for {var = layer")
+    before, met, loop = work_of(parsed(text), {"pos": 7})
+    assert isinstance(before, PhaseWork) and isinstance(met, Meeting)
+    assert [type(s) for s in loop.body] == [PhaseWork]
+
+
+def test_rounds_that_differ_are_rounds_of_their_own():
+    text = SMALL.replace("task.phase {name = one}", 'task.phase {name = one, when = "layer = 1"}')
+    assert [s.name for s in work_of(parsed(text), {"pos": 7}) if isinstance(s, PhaseWork)] == [
+        "before",
+        "one",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scalars", "words"),
+    [({}, "'pos' has no value"), ({"pos": 10}, "is not 0 to 9"), ({"pos": [1, 2]}, "2 values")],
+)
+def test_scalars_that_are_none(scalars, words):
+    with pytest.raises(ValueError, match=words):
+        work_of(parsed(SMALL), scalars)
+
+
+def test_other_levels_have_no_tasks():
+    made = meshc.compile(
+        "tests/data/tiny/llama-3h1", phase="decode", seq=8, compile_to="graph", mesh="1x1"
+    )
+    with pytest.raises(ValueError, match="graph level has no tasks"):
+        work_of(made.modules["decode"], {"pos": 1})
+
+
+# -- every point of every family, one at a time ---------------------------------------------------
+def bytes_by_walk(module, positions):
+    """Bytes of streams that are operands of products, walked point by point with plain numbers."""
+
+    def size(op, env):
+        extents = []
+        for dim, extent in enumerate(op.view.buffer_type.shape):
+            index = op.view.indices[dim] if dim < len(op.view.indices) else None
+            places = range(extent)
+            if isinstance(index, Point):
+                places = [int(index.at.evaluate(env))]
+            elif isinstance(index, Range):
+                start = int(index.start.evaluate(env))
+                places = range(start, start + index.extent.constant)
+            if op.below is not None and dim == op.dim:
+                places = [p for p in places if p < int(op.below.evaluate(env))]
+            extents.append(len(places))
+        return prod(extents) * op.view.buffer_type.dtype.bytes
+
+    def body(block, env, wanted):
+        found = 0
+        for op in block.ops:
+            if op.when is not None and not op.when.evaluate(env):
+                continue
+            if isinstance(op, task.Stream) and op.result in wanted:
+                found += size(op, env)
+            elif isinstance(op, tile.For):
+                for n in range(int(op.count.evaluate(env))):
+                    own = dict.fromkeys(op.each, positions[n] if op.each else None)
+                    found += body(op.regions[0], {**env, op.var: n, **own}, wanted)
+        return found
+
+    def program(block, env):
+        found = 0
+        for op in block.ops:
+            if isinstance(op, tile.For):
+                for n in range(int(op.count.evaluate(env))):
+                    found += program(op.regions[0], {**env, op.var: n})
+            elif isinstance(op, task.Phase):
+                for family in op.regions[0].ops:
+                    kernels = [o for o in family.regions[0].walk() if isinstance(o, tile.Compute)]
+                    taken = {v.buffer for o in kernels if o.kernel == "gemm" for v in o.views()}
+                    for point in product(*map(range, family.sizes)):
+                        own = dict(zip(family.dims, point, strict=True))
+                        for name in family.each:
+                            own[name] = positions[point[0]]
+                        found += body(family.regions[0], {**env, **own}, taken)
+        return found
+
+    return program(module.program.body, {})
+
+
+@pytest.mark.parametrize("positions", [[0], [1], [7], [39], [0, 5, 39], [13, 13, 12]])
+@pytest.mark.parametrize("model", ["llama-3h1", "llama-9h3-tied", "qwen2-6h2-tied-bf16"])
+def test_what_is_brought_is_what_a_walk_finds(model, positions):
+    module = tasks_of(f"tests/data/tiny/{model}", batch=len(positions))
+
+    def brought(stages):
+        found = 0
+        for stage in stages:
+            if isinstance(stage, LoopWork):
+                found += stage.count * brought(stage.body)
+            elif isinstance(stage, PhaseWork):
+                found += sum(t.brought for f in stage.families for t in f.tasks)
+        return found
+
+    found = brought(work_of(module, {"pos": positions}))
+    assert found == bytes_by_walk(module, positions) > 0
+
+
+def test_one_position_stands_for_all_requests():
+    module = tasks_of("tests/data/tiny/llama-3h1", batch=3)
+    assert work_of(module, {"pos": 9}) == work_of(module, {"pos": [9, 9, 9]})
+
+
+@pytest.mark.parametrize(("tasks", "blocks"), [(0, 3), (1, 4), (7, 3), (128, 132), (1792, 132)])
+def test_shares_are_even_and_contiguous(tasks, blocks):
+    shares = [share(tasks, b, blocks) for b in range(blocks)]
+    assert [n for own in shares for n in own] == list(range(tasks))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
