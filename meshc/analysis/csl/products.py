@@ -23,6 +23,7 @@ from meshc.analysis.csl.costs import (
     CONSTANT,
     DESCRIPTOR,
     LENGTH,
+    START,
     WRITTEN,
     Costs,
     rows_of_grids,
@@ -232,7 +233,7 @@ def _meetings(product: Product, costs: Costs) -> int:
 
 def _mapped(product: Product, costs: Costs) -> Plan | None:
     """Rows of ``b`` must follow each other, so that the register finds the next one. Registers are
-    loaded from DSDs of one dim."""
+    loaded from DSDs of one dim; the first call is made while they are written."""
     m, k, n = product.extents
     rows, columns = product.b.dims
     if k > 1 and (rows.stride != n * columns.stride or columns.count is not None):
@@ -242,7 +243,7 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
     steps = _rows_cycles(product, costs)
     body = m * k * CALL + steps
     factors = CONSTANT if product.b.start.is_const else costs.load
-    loads = WRITTEN + factors + (0 if product.one_row else 2 * costs.load)
+    loads = WRITTEN - (CALL - START) + factors + (0 if product.one_row else 2 * costs.load)
     passes = _CALLED + _START + m * (_PASS + 2 * _MOVED) if m > 1 else 0
     return Plan("mapped", product, body + m * loads + passes, steps=steps)
 
@@ -258,7 +259,7 @@ def _looped(product: Product, costs: Costs) -> Plan | None:
     passes = _START + m * _PASS if m > 1 else 0
     passes += m * _START if k > 1 else 0
     steps = _rows_cycles(product, costs)
-    cycles = _CALLED + m * k * once + passes + steps
+    cycles = (_CALLED if m * k > 1 else 0) + m * k * once + passes + steps
     return Plan("looped", product, cycles, steps=steps)
 
 

@@ -1,5 +1,5 @@
 """What several places of a program do is emitted once and called: the same results, less code, and
-no more cycles than the calls take."""
+no more cycles than the calls take, which are none where functions are short."""
 
 import json
 
@@ -12,7 +12,6 @@ from csl_texts import tile_program
 from meshc.analysis.csl.repeats import repeated_runs
 from meshc.analysis.csl.transfers import Transfers
 from meshc.backends import csl
-from meshc.backends.csl.kernels.scalar import CALL
 from meshc.driver import CompileRequest, compile_loaded, find_weights, load_any, open_weights
 from meshc.pipelines import resource_passes
 from meshc.support.diagnostics import Diagnostics
@@ -100,9 +99,6 @@ def test_a_decode_step_with_shared_code_and_without(tmp_path, monkeypatch):
     usual, plain, apart = found.values()
     np.testing.assert_array_equal(usual[0], plain[0])
     np.testing.assert_array_equal(usual[0], apart[0])
-    module, _ = steps[True]
-    calls = repeated_runs(module, Transfers(module))
-    layers = module.dims["layers"]
-    assert 0 < usual[1] - plain[1] <= CALL * len(calls) * layers
+    assert usual[1] == plain[1], "short functions are written in the place of their calls"
     assert usual[2]["code"]["statements"] < 0.95 * plain[2]["code"]["statements"]
     assert plain[2]["data"] < apart[2]["data"] and plain[1] == pytest.approx(apart[1], rel=0.002)
