@@ -32,6 +32,7 @@ from reduced import each
 
 from meshc.backends.cuda.executor import CXX, QUICK, Library
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
+from meshc.devices import device
 from meshc.support.native import Toolchain
 
 CONFIG = {
@@ -389,7 +390,8 @@ def test_the_block_of_a_step_is_among_those_checked(model, tmp_path):
     program, texts = found.program, found.texts
     chosen = programs.choice(program, texts)
     shape = programs.sizes(program).attention()
-    *_, (plan, cached) = checks._plans(shape, chosen, (64, 1024))
+    gpu = device(program.device.name)
+    *_, (plan, cached) = checks._plans(shape, gpu, chosen, (64, 1024))
     assert cached == (1024,)
     assert plan.cluster == program.kernels["attention_block"].cluster
     assert checks.attention.text(plan, "attention_block") == texts["attention_block.cu"]

@@ -135,7 +135,7 @@ class LanguageModel:
             assert isinstance(self.machine, RankedMachine)
             self._give("chunk", tokens[:at], cached)
             self._give("second", tokens[at:], cached + at)
-            self.machine.run_queue(self.program.overlapped_launches(len(tokens) - at, last))
+            self.machine.run_queue(self.program.overlapped_launches(last))
         else:
             self._give("chunk", tokens, cached)
             self.machine.run(self.program.prefill_launches(len(tokens), last))

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 RANK, RANKS = "@rank", "@ranks"
 """Arguments of a launch: which of the ranks a GPU is, and how many there are."""
-LAST_TOKEN = "@last"
-"""An argument of a launch: which token of a chunk is the last."""
 OF_ALL, OF_EACH = "@all", "@each"
 """Behind the name of symmetric memory: the multicast address that stands for it on all GPUs, and
 where it lies on each of them."""
@@ -21,7 +19,7 @@ class Launch:
     its stage, with ``[+1]`` for that of the next layer, with ``[3]`` for row 3 of its first dim,
     with ``[t]`` for the row of a token of a chunk. An empty name is no memory, address 0. What
     begins with ``@`` or has it behind a name is the place of a rank among others (:data:`RANK`,
-    :data:`OF_ALL`), or the number of a token (:data:`LAST_TOKEN`).
+    :data:`OF_ALL`).
     """
 
     kernel: str
@@ -30,14 +28,12 @@ class Launch:
     @property
     def by_token(self) -> bool:
         """Whether it is launched for each token of a chunk."""
-        return any(a == LAST_TOKEN or str(a).endswith("[t]") for a in self.arguments)
+        return any(str(a).endswith("[t]") for a in self.arguments)
 
     def of_token(self, token: int) -> Launch:
         """The launch for this token of a chunk, whose rows its arguments name."""
 
         def of(argument: str | int) -> str | int:
-            if argument == LAST_TOKEN:
-                return token
             row = isinstance(argument, str) and argument.endswith("[t]")
             return f"{str(argument).removesuffix('[t]')}[{token}]" if row else argument
 

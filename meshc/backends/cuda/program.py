@@ -17,7 +17,7 @@ from meshc.backends.cuda.queues import Overlap, Queued, overlap_of
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-FORMAT = 6
+FORMAT = 7
 
 _MOST_RANKS, _MOST_PADDING = 16, 4096
 _MOST_COUNT = 2**31 - 1  # of what a launch has
@@ -103,11 +103,12 @@ class Prefill:
     weights and caches as a decode step.
 
     Launches by token (``[t]``) are for each token in turn, in ``after``, which gives the logits,
-    for the last. The others take all columns, of which some may hold no token. The host writes
-    ``chunk_tokens`` [tokens], -1 for none, ``chunk_cached`` [tokens], those before each, and
-    ``chunk_pages`` [1, pages], and ``chunk_count`` [1], the tokens there are, where kernels take
-    them all at once; it reads ``chunk_logits`` [1, vocabulary]. With an ``overlap`` some chunks,
-    also of more tokens, are read in two halves on two streams.
+    for the last; where kernels take all tokens at once there are none, so that the launches do not
+    depend on how many there are. The others take all columns, of which some may hold no token. The
+    host writes ``chunk_tokens`` [tokens], -1 for none, ``chunk_cached`` [tokens], those before
+    each, and ``chunk_pages`` [1, pages], and ``chunk_count`` [1], the tokens there are, where
+    kernels take them all at once; it reads ``chunk_logits`` [1, vocabulary]. With an ``overlap``
+    some chunks, also of more tokens, are read in two halves on two streams.
     """
 
     tokens: int
@@ -225,10 +226,10 @@ class StepProgram:
         after = _by_token(self.prefill.after, last) if logits else ()
         return _in_order(_by_token(self.prefill.before, each), stages, after)
 
-    def overlapped_launches(self, second: int, logits: bool) -> list[tuple[Queued, int]]:
-        """Every launch for a chunk in two halves, the second one of ``second`` tokens."""
+    def overlapped_launches(self, logits: bool) -> list[tuple[Queued, int]]:
+        """Every launch for a chunk in two halves."""
         assert self.prefill is not None and self.prefill.overlap is not None
-        return self.prefill.overlap.queue(second, logits)
+        return self.prefill.overlap.queue(logits)
 
 
 def _by_token(launches: Sequence[Launch], tokens: range) -> tuple[Launch, ...]:

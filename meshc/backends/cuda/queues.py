@@ -72,9 +72,8 @@ class Overlap:
         places = [cut.at for cut in self.cuts if cut.tokens <= tokens]
         return places[-1] if places else 0
 
-    def queue(self, second: int, logits: bool) -> list[tuple[Queued, int]]:
-        """All launches of a chunk, of whose second half there are ``second`` tokens; those that
-        give logits where they are wanted."""
+    def queue(self, logits: bool) -> list[tuple[Queued, int]]:
+        """All launches of a chunk; those that give logits where they are wanted."""
         found = [(queued, 0) for queued in self.before]
         for stage in self.stages:
             known = Stage(stage.layers, ())
@@ -82,10 +81,7 @@ class Overlap:
                 for one in stage.queued:
                     launch = one.launch.of_layer(layer, known)
                     found.append((replace(one, launch=launch), layer))
-        if logits:
-            for one in self.after:
-                found.append((replace(one, launch=one.launch.of_token(second - 1)), 0))
-        return found
+        return found + [(queued, 0) for queued in self.after if logits]
 
 
 def overlap_of(found: Mapping[str, Any]) -> Overlap:

@@ -149,10 +149,16 @@ def test_a_grid_that_meets_and_finds_no_room_is_refused(tmp_path):
         GpuMachine(device, program.device, program.kernels, texts)
 
 
+def test_launches_of_many_tokens_do_not_depend_on_how_many(tmp_path):
+    program, _, _ = compiled(tmp_path, chunk=64)
+    for last in (True, False):
+        assert program.prefill_launches(2, last) == program.prefill_launches(64, last)
+
+
 @pytest.mark.slow
 @pytest.mark.cuda_compiler
 def test_a_prompt_read_at_once_computes_what_the_cpu_does(tmp_path):
-    """A prompt in one chunk, then decode steps: two graphs."""
+    """A prompt in one chunk, then decode steps: two graphs, which prompts of other lengths have."""
     step = compiled(tmp_path, chunk=64)
     (program, texts, weights), fake = step, driver_of(step)
     prompt, answers = [n * 7 % 200 for n in range(19)], []
@@ -163,10 +169,11 @@ def test_a_prompt_read_at_once_computes_what_the_cpu_does(tmp_path):
         ):
             model, rows = LanguageModel(program, machine, weights), []
             list(model.generate(prompt, 3, lambda _, row, to=rows: to.append(row)))
+            rows += [model.prefill(prompt[:7]), model.prefill(prompt * 3)]
             answers.append(np.array(rows))
     assert (answers[0] == answers[1]).all()
     assert len(fake.calls("cuStreamBeginCapture_v2")) == 2
-    assert len(fake.calls("cuGraphLaunch")) == 3
+    assert len(fake.calls("cuGraphLaunch")) == 5
     assert fake.live == 0
 
 

@@ -80,7 +80,10 @@ def test_weights_alone_may_not_fit():
         compiled("qwen2-72b", seq=16)
     (problem,) = caught.value.diagnostics
     assert problem.code == "does-not-fit"
-    assert problem.help.startswith("no caches fit beside the weights")
+    assert problem.help == (
+        "--gpus 2 fits; no caches fit beside the weights: use fewer layers (--layers) or a smaller "
+        "model"
+    )
 
 
 def test_a_product_whose_operands_do_not_fit_is_not_estimated_to():

@@ -215,7 +215,7 @@ def mixed(model, texts, seed):
 
 
 def queue_of(logits=True):
-    return program(2, at=5)[0].overlapped_launches(3, logits)
+    return program(2, at=5)[0].overlapped_launches(logits)
 
 
 def written():
@@ -376,7 +376,7 @@ def test_the_queue_is_in_the_order_that_is_priced():
 def test_collectives_beside_kernels_have_their_multiprocessors(budget):
     found, _ = program(2, at=5, budget=budget)
     kernels = {
-        one.launch.kernel for one, _ in found.overlapped_launches(3, False) if one.stream != COMPUTE
+        one.launch.kernel for one, _ in found.overlapped_launches(False) if one.stream != COMPUTE
     }
     assert {found.kernels[name].blocks for name in kernels} == {budget}
     assert all(found.kernels[name].meets for name in kernels)
@@ -418,7 +418,7 @@ def of_one_rank():
 
 def cubins_of(found):
     """What the driver is told of each kernel, by the launches of steps, chunks and halves."""
-    queue = [(one.launch, layer) for one, layer in found.overlapped_launches(1, True)]
+    queue = [(one.launch, layer) for one, layer in found.overlapped_launches(True)]
     all_launches = [*found.launches(), *found.prefill_launches(1, True), *queue]
     told = replace(found, before=tuple(launch for launch, _ in all_launches), stages=(), after=())
     return {name: cubin_of(told, name) for name in found.kernels}
@@ -451,7 +451,7 @@ def test_a_gpu_captures_both_streams_and_computes_what_the_cpu_does(checked, mon
     assert "priority=-5" in fake.calls("cuStreamCreateWithPriority")[0]
     assert len(fake.calls("cuStreamBeginCapture_v2")) == (0 if checked else 1)
     assert len(fake.calls("cuGraphLaunch")) == (0 if checked else 2)
-    queue = found.overlapped_launches(8, True)
+    queue = found.overlapped_launches(True)
     told = fake.calls("cuLaunchKernelEx", "cuEventRecord", "cuStreamWaitEvent")
     assert followed(told) == list(expected(queue, 2 if checked else 1))
     early = ["programmatic" in line for line in fake.calls("cuLaunchKernelEx")]

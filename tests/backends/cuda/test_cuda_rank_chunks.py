@@ -51,7 +51,8 @@ def library(toolchain=QUICK):
 def collected(name, gpus, first, most, count, mode=FIRST, toolchain=QUICK):
     """Rows given to all and the residual of each GPU, beside what float64 says of both."""
     shape, rng = SHAPES[name], np.random.default_rng(gpus)
-    kind, rows = shape.dtype, range(first, min(first + most, count))
+    begin = count - 1 if first < 0 else first
+    kind, rows = shape.dtype, range(begin, min(begin + most, count))
     wide = shape.layout == "f32"
     parts = to_kind(rng.standard_normal((gpus, TOKENS, HIDDEN)), kind)
     gain = to_kind(rng.standard_normal(HIDDEN), kind)
@@ -103,10 +104,11 @@ def collected(name, gpus, first, most, count, mode=FIRST, toolchain=QUICK):
 
 @pytest.mark.parametrize("name", PLANS)
 def test_any_rows_of_a_chunk_are_completed(name):
-    """All of them, some behind others, fewer than GPUs, those that there are and none."""
+    """All of them, some behind others, fewer than GPUs, those that there are, none, the last."""
     for gpus, first, most, count in (
         (1, 0, TOKENS, TOKENS), (2, 0, TOKENS, 9), (3, 4, 3, TOKENS), (4, 10, 1, TOKENS),
         (3, 5, 6, 7), (2, 0, TOKENS, 0), (5, 8, 3, 8),
+        (3, -1, 1, 7), (2, -1, 1, TOKENS), (4, -1, 1, 1),
     ):  # fmt: skip
         collected(name, gpus, first, most, count)
 

@@ -1,6 +1,7 @@
 """Products by rows and lookups in the executor against float64, in every schedule and copy mode."""
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -96,6 +97,25 @@ def close(output, exact, shape):
 
 
 BLOCKS = [(1, 1), (5, 1), (6, 2), (16, 4), (8, 8)]
+
+
+@pytest.mark.parametrize("count", [1, 6, 9])
+@pytest.mark.parametrize("kind", ["normed", "plain"])
+def test_of_many_vectors_the_last_is_taken(kind, count):
+    """Where the number in memory says; the bits are those of that vector alone."""
+    one = RowsProduct(1, 192, 70, "bf16", kind, "stored", 1e-5)
+    given = inputs(replace(one, batch=9))
+    chosen = plan(one, H200.with_numbers(cores=5), 1)
+    rest = [given["gain"]] if kind == "normed" else []
+    rest += [np.ascontiguousarray(in_fragments(given["matrix"]))]
+    grid, outputs = Grid(chosen.blocks, THREADS, 1, chosen.arena.bytes), []
+    for shape, read in (
+        (one, [given["input"][count - 1].copy()]),
+        (replace(one, last=True), [given["input"], np.array([count], np.int32)]),
+    ):
+        outputs.append(np.full((1, one.rows), np.nan, np.float32))
+        library(shape, 5, 1).run("product", grid, [*read, *rest, outputs[-1]], lint=True)
+    assert (outputs[0] == outputs[1]).all()
 
 
 @pytest.mark.parametrize(("name", "blocks"), crossed([*CASES], BLOCKS))

@@ -279,9 +279,9 @@ def test_a_server_reads_messages_by_the_template(folder):
     request = CompileRequest(mesh="1x1", seq=32)
     service = opened_service(loaded, request, ServeRequest(chunk=8), Diagnostics())
     wanted = by_hand("<s>", "<turn>", "user\nhi", "</turn>", "\n", "<turn>", "model\n")
-    assert service.read_chat(list(ASKS.messages)) == wanted
-    refused("chat-invalid", service.read_chat, "hi")
-    refused("no-tokenizer", replace(service, tokenizer=None).read_chat, list(ASKS.messages))
+    assert service.read_chat(list(ASKS.messages), 32) == wanted
+    refused("chat-invalid", service.read_chat, "hi", 32)
+    refused("no-tokenizer", replace(service, tokenizer=None).read_chat, list(ASKS.messages), 32)
 
 
 def test_a_run_reads_what_the_template_writes(folder, tmp_path, capsys, monkeypatch):

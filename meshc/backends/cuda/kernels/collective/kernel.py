@@ -13,8 +13,8 @@ Operands, in order: what is read, ``residual`` and ``gain`` of a norm, what is w
 their parts in f32; the residual has room for all rows, and the GPU's own partial sums, an operand
 in front of ``signals``, are zeroed behind, for whoever adds to them next. Of a ``chunk`` of a
 prompt sums are of 16 bits, as one product writes all of them; the residual has room for all rows,
-and rows are those from ``first`` on, ``most`` at most, of as many as ``count`` says: operands in
-place of the number of rows.
+and rows are those from ``first`` on (-1: the last), ``most`` at most, of as many as ``count`` says:
+operands in place of the number of rows.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.collective import kernel
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.launches import LAST_TOKEN, OF_EACH, RANK, RANKS, Launch
+from meshc.backends.cuda.launches import OF_EACH, RANK, RANKS, Launch
 from meshc.backends.cuda.program import TRANSPORTS, Buffer
 from meshc.ir.ops import ranks
 from meshc.support.diagnostics import fail
@@ -80,7 +80,7 @@ def _chunk(
         name = _kernel(step, shape, "all_reduce_norm", min(op.multiprocessors, tokens))
         columns = -(-hidden // FRAGMENT), tokens, FRAGMENT
         step.buffers[normed] = Buffer(step.dtype, columns, "symmetric")
-    reach, rows = TRANSPORTS[step.transport], (LAST_TOKEN, 1) if last else (0, tokens)
+    reach, rows = TRANSPORTS[step.transport], (-1, 1) if last else (0, tokens)
     arguments = (
         sums + reach, step.own("residual"), gain, normed + reach, step.own("signals") + OF_EACH,
         step.own("count"), *rows, RANK, RANKS,

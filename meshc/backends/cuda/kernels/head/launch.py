@@ -31,7 +31,7 @@ class Head(FusedKernel):
         given = "plain" if normed else "normed"
         shape = RowsProduct(
             step.batch, hidden, words, step.dtype, given, "stored", epsilon,
-            factor=fused.factor_behind(logits),
+            factor=fused.factor_behind(logits), last=step.tiled and not normed,
         )  # fmt: skip
         (source,) = fused.tensors("table")
         table = add_table(step, source, (words, hidden), dims[0] == vocabulary)
@@ -40,9 +40,13 @@ class Head(FusedKernel):
             read: tuple[str, ...] = (step.own("last_normed") if step.tiled else step.row("normed"),)
         else:
             gain = step.add_weight(self.GAIN, "plain", fused.tensors("norm"), (hidden,))
-            read = step.row("residual"), gain
+            # Of many tokens of a prompt the last one's row is found when it is read, so launches do
+            # not depend on how many there are.
+            many = step.own("residual"), step.own("count"), gain
+            read = many if step.tiled else (step.row("residual"), gain)
         arguments = (*read, table, step.own("logits"))
-        return [product(step, step.shared("head"), shape, arguments, table)]
+        name = step.own("head") if shape.last else step.shared("head")
+        return [product(step, name, shape, arguments, table)]
 
     def chunk_launches(self, step: Step, fused: Fused) -> list[Launch]:
         return self.launches(step, fused)

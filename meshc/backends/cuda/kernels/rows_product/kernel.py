@@ -39,7 +39,8 @@ class RowsProduct:
 
     ``input`` is normed or plain. ``output`` is gated (``activation`` of even rows times odd ones),
     activated, residual (added to sums, which are zeroed) or stored; what is added or stored is
-    times ``factor``. ``activation`` is silu, gelu or gelu_tanh, its approximation.
+    times ``factor``. ``activation`` is silu, gelu or gelu_tanh, its approximation. With ``last``
+    the vector is the last of as many as a number in memory says.
     """
 
     batch: int
@@ -52,6 +53,7 @@ class RowsProduct:
     activation: str = "silu"
     bias: bool = False
     factor: float = 1.0
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ def plan(shape: RowsProduct, device: Device, cluster: int = 0) -> RowsPlan:
     :func:`blocks.product_cluster` chooses unless one is given. Raises DoesNotFit."""
     if shape.width % 8:
         raise DoesNotFit(f"rows of {shape.width} values are no whole number of eights")
+    if shape.last and shape.batch > 1:
+        raise DoesNotFit(f"{shape.batch} vectors, of which the last one is asked for")
     if shape.output == "gated" and shape.rows % 2:
         raise DoesNotFit(f"{shape.rows} rows are no pairs of gates and values")
     sizes = shape.width, shape.rows, shape.batch
@@ -119,6 +123,7 @@ def text(chosen: RowsPlan, name: str, following: FirstReads | None = None) -> st
         output=shape.output,
         activation=shape.activation,
         bias=shape.bias,
+        last=shape.last,
         factor=optional_factor(shape.factor),
         epsilon=literal(shape.epsilon),
         cluster=chosen.cluster,
