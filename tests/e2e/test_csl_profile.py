@@ -34,7 +34,8 @@ def test_other_targets_have_no_profile(tmp_path, capsys):
 
 def test_a_prompt_and_its_tokens_are_two_programs(tmp_path, capsys):
     trace = tmp_path / "trace.json"
-    words = [*WORDS, "--target", "csl", "--mesh", "2x2", "--seq", "24", "--profile", str(trace)]
+    words = [*WORDS, "--target", "csl", "--mesh", "2x2", "--seq", "24", "--phase", "both"]
+    words += ["--profile", str(trace)]
     assert main(words) == 1
     assert "let steps read the prompt: --phase decode" in capsys.readouterr().err
     assert not trace.exists()
