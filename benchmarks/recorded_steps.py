@@ -49,11 +49,14 @@ HELD_OUT = (
 )
 
 
-def tasks_of(model: str, capacity: int, rows: int = 16, **options: object) -> Module:
+def tasks_of(
+    model: str, capacity: int, rows: int = 16, more: str = "", **options: object
+) -> Module:
     """A model's decode step as a module of the task level for an H200, with so many rows of a
-    weight to a task. Blocks are taken to meet in front of each phase, which ``meet`` finds after a
-    while (``tests/cost/test_task_steps.py`` holds it against that)."""
-    passes = f"expand-tasks{{rows={rows}}},place-tasks"
+    weight to a task, and ``more`` options of expand-tasks. Blocks are taken to meet in front of
+    each phase, which ``meet`` finds after a while (``tests/cost/test_task_steps.py`` holds it
+    against that)."""
+    passes = f"expand-tasks{{rows={rows}{more and ',' + more}}},place-tasks"
     usual = {"phase": "decode", "dtype": "f16", "device": "h200", "mesh": "1x1"}
     made = meshc.compile(model, seq=capacity, compile_to="graph", **{**usual, **options})
     return PassManager(parse_pipeline(passes)).run(made.modules["decode"])

@@ -64,9 +64,12 @@ class Setting:
         return replace(self, times=replace(self.times, device=device))
 
 
-def setting(model: str, cached: int, batch: int = 1, rows: int = 16, **numbers: float) -> Setting:
-    """A model's step as its task program stands, for an H200 with some ``numbers``."""
-    module = tasks_of(model, cached + 1, rows, batch=batch)
+def setting(
+    model: str, cached: int, batch: int = 1, rows: int = 16, more: str = "", **numbers: float
+) -> Setting:
+    """A model's step as its task program stands, for an H200 with some ``numbers``, made with
+    ``more`` options of expand-tasks."""
+    module = tasks_of(model, cached + 1, rows, more, batch=batch)
     work = work_of(module, {"pos": cached})
     times = TileTimes(with_numbers(module.the_device(), numbers), packed=rows < 16)
     return Setting(work, times, batch, dict(module.dims))

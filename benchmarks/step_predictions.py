@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 from measuring import table
 from step_changes import (
@@ -42,6 +43,8 @@ TARGETS = (
     ("llama-3-8b", 4096, 16, 1.25),
 )
 """Model, cached tokens, requests, and the most that the step is to take over its bytes' time."""
+OPTIONS = ("", "merge=true", "parts=4", "merge=true,parts=4")
+"""Of expand-tasks: the usual ones, and others."""
 SHAPES = (
     ("smollm2-135m", 1024, 1),
     ("smollm2-135m", 1024, 16),
@@ -95,14 +98,14 @@ def cells(found: StepTime) -> tuple[object, ...]:
 
 
 def targets() -> None:
-    """Each target as its program stands."""
+    """Each target as its program stands, and as others that expand-tasks makes."""
     rows = []
-    for model, cached, batch, most in TARGETS:
+    for (model, cached, batch, most), more in product(TARGETS, OPTIONS):
         for rate in RATES if batch > 1 else RATES[:1]:
-            found = setting(model, cached, batch, shared_bytes_per_second=rate).time()
+            now = setting(model, cached, batch, more=more, shared_bytes_per_second=rate)
             at = f"{rate / 1e12:.1f}" if batch > 1 else ""
-            rows.append((model, cached, batch, at, most, *cells(found)))
-    print(table(("model", "cached", "batch", "L2 TB/s", "at most", *HEADER), rows))
+            rows.append((model, cached, batch, more, at, most, *cells(now.time())))
+    print(table(("model", "cached", "batch", "options", "L2 TB/s", "at most", *HEADER), rows))
 
 
 def shapes() -> None:

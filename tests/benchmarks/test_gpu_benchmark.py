@@ -45,7 +45,6 @@ FLAGS = ("-std=c17", "-O2", "-fPIC", "-w")
 THEIRS = Toolchain("C", "CC", ("cc", "gcc", "clang"), FLAGS)
 GPU = Path(decode.__file__).parent
 
-
 needs_executor = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
 

@@ -189,6 +189,24 @@ def test_what_is_brought_is_what_a_walk_finds(model, positions):
     assert found == bytes_by_walk(module, positions) > 0
 
 
+def test_parts_of_a_product_read_their_own_columns():
+    """A block that has tasks of one part reads that part of the left side, and all together read
+    it once for each part."""
+    given = {"passes": "expand-tasks{rows=4,tokens=4,parts=4}", "batch": 2}
+    stages = work_of(tasks_of("tests/data/tiny/llama-3h1", **given), {"pos": 3})
+    loop = next(stage for stage in stages if isinstance(stage, LoopWork))
+    (phase,) = [s for s in loop.body if isinstance(s, PhaseWork) and s.name == "y"]
+    assert [family.name for family in phase.families] == [f"y.{n}" for n in range(4)]
+    for family in phase.families:
+        # 10 of 40 features of two requests, in f32; a norm is none of it.
+        assert [n for n, _ in family.read.values()] == [2 * 10 * 4]
+        assert len({len(family.tasks) for family in phase.families}) == 1
+    whole = work_of(tasks_of("tests/data/tiny/llama-3h1", batch=2), {"pos": 3})
+    (loop,) = [stage for stage in whole if isinstance(stage, LoopWork)]
+    (usual,) = [s for s in loop.body if isinstance(s, PhaseWork) and s.name == "y"]
+    assert phase.bytes == usual.bytes
+
+
 def test_one_position_stands_for_all_requests():
     module = tasks_of("tests/data/tiny/llama-3h1", batch=3)
     assert work_of(module, {"pos": 9}) == work_of(module, {"pos": [9, 9, 9]})

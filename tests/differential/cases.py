@@ -254,6 +254,7 @@ def _task_cases(draw: Drawing, common: Common) -> Attempts:
     """Steps of decoding as for Python, as programs of tasks of a drawn grain."""
     kinds = _kinds(draw, 75)
     grain = {"rows": draw.of([1, 2, 4, 16]), "tokens": draw.of([1, 2, 3, 8]), "blocks": 5}
+    grain |= {"parts": draw.of([1, 1, 2, 3]), "merge": draw.of(["true", "false"])}
 
     def drawn(attempt: int) -> Case:
         case = _python(draw, "decode", kinds if attempt < 40 else Arithmetic())

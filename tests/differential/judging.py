@@ -79,10 +79,10 @@ def compiled_tasks(case: Case, path: Path) -> meshc.Compiled:
     """A decode step as a program of tasks."""
     given = {"seq": case.options["seq"], "dtype": case.options["dtype"], "mesh": "1x1"}
     compiled = meshc.compile(path, device="h200", phase="decode", compile_to="graph", **given)
-    rows, tokens, blocks = (case.options[name] for name in ("rows", "tokens", "blocks"))
+    grain = ",".join(f"{n}={case.options[n]}" for n in ("rows", "tokens", "parts", "merge"))
+    blocks = case.options["blocks"]
     passes = meshc.parse_pipeline(
-        f"expand-tasks{{rows={rows},tokens={tokens}}},place-tasks{{blocks={blocks}}},"
-        "meet,fold-scratch"
+        f"expand-tasks{{{grain}}},place-tasks{{blocks={blocks}}},meet,fold-scratch"
     )
     module = meshc.PassManager(passes).run(compiled.modules["decode"])
     return replace(compiled, modules={"decode": meshc.parse(meshc.print_module(module))})

@@ -58,7 +58,8 @@ def test_models(name, number):
     batch, rows, tokens = 1 + number % 3, (16, 4, 8)[number % 3], (32, 4, 5, 1)[number % 4]
     dtype = "f16" if number % 5 == 4 else "f32"
     graph, before = (graph_of(DATA / name, batch, dtype=dtype) for _ in range(2))
-    check_orders(before, tasks_of(graph, rows=rows, tokens=tokens), number)
+    more = {"parts": (1, 2, 4)[number % 3], "merge": ("false", "true")[number % 2]}
+    check_orders(before, tasks_of(graph, rows=rows, tokens=tokens, **more), number)
 
 
 @pytest.mark.parametrize("seed", each(range(60), 6))
@@ -77,7 +78,8 @@ def test_random_attention(seed):
     graph, _ = random_attention(seed)
     drawn = random.Random(seed)
     rows, tokens = drawn.choice([1, 2, 8, 16]), drawn.choice([1, 2, 3, 8])
-    module = tasks_of(random_attention(seed)[0], rows=rows, tokens=tokens)
+    more = {"parts": drawn.choice([1, 2, 3]), "merge": drawn.choice(["true", "false"])}
+    module = tasks_of(random_attention(seed)[0], rows=rows, tokens=tokens, **more)
     check_orders(graph, module, seed)
 
 
@@ -178,7 +180,30 @@ def test_refused(name):
     assert [d.code for d in caught.value.diagnostics] == ["no-tasks"]
 
 
-@pytest.mark.parametrize("option", ["rows=0", "tokens=-1"])
+def test_products_in_parts_and_merged_attention():
+    """The output projection can be divided too where attention lies merged in a buffer."""
+    name = DATA / "tiny" / "llama-3h1"
+    graph, before = graph_of(name, 2), graph_of(name, 2)
+    module = placed(tasks_of(graph, rows=8, tokens=4, parts=4, merge="true"), 5)
+    phases = [op.name for op in module.walk() if isinstance(op, task.Phase)]
+    assert [p for p in phases if p.endswith(("_sum", "_merged"))] == [
+        "o_3_merged",
+        "o_sum",
+        "y_sum",
+    ]
+    trace = random_trace(before, 2, 3)
+    wanted = run_trace(before, trace)
+    for seed in range(3):
+        found = run_in(module, trace, Order(seed, blocks=True))
+        check_outcomes(before, module, wanted, found)
+
+
+def test_a_width_that_parts_do_not_divide_stays_whole():
+    module = tasks_of(graph_of(DATA / "tiny" / "llama-3h1"), parts=7)
+    assert "_parts" not in meshc.print_module(module)
+
+
+@pytest.mark.parametrize("option", ["rows=0", "tokens=-1", "parts=0"])
 def test_grains_are_positive(option):
     with pytest.raises(MeshcError, match="at least 1"):
         tasks_of(graph_of(DATA / "tiny" / "llama-3h1"), **dict([option.split("=")]))

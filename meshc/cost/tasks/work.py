@@ -60,7 +60,8 @@ class TaskWork:
 
 @dataclass(frozen=True)
 class FamilyWork:
-    """Tasks of a family in the order of its domain. ``read`` is what a block that has one of them
+    """Tasks of a family, or of one value of its first dim, in the order of its domain. ``read`` is
+    what a block that has one of them
     reads in a phase, by its text: bytes, and whether they come from memory at first, being
     streamed. ``held`` are bytes of the block's memory that left sides of products take."""
 
@@ -156,9 +157,10 @@ def _stages(reader: _Reader, block: Block, env: Mapping[str, int]) -> Iterator[S
             if not reader.meets:
                 yield Meeting()
             families = tuple(
-                _Family(reader.module, f, env, reader.each).work()
+                work
                 for f in op.regions[0].ops
                 if isinstance(f, task.Family) and (f.when is None or f.when.evaluate(env))
+                for work in _Family(reader.module, f, env, reader.each).work()
             )
             yield PhaseWork(op.name, families, op.blocks)
         elif isinstance(op, tile.For):
@@ -246,12 +248,14 @@ class _Family:
         self.start = _At(names, np.ones(points.shape[1:], bool))
         self.own = np.zeros(points.shape[-1], np.int64)
         self.read: dict[str, tuple[int, bool]] = {}
+        self.parts: dict[str, int] = {}
         self.names = {*family.dims, *family.each}
         self.uses = _uses(family)
         self.brought: list[tuple[Piece, NDArray[np.int64]]] = []
 
-    def work(self) -> FamilyWork:
-        """What its tasks do."""
+    def work(self) -> Iterator[FamilyWork]:
+        """What its tasks do: as one family or, where left sides of products depend on the first dim
+        alone, as one for each of its values."""
         (body,) = self.family.regions
         self.block(body, self.start, self.names)
         pieces = [(piece, row) for piece, rows in self.brought for row in rows]
@@ -269,7 +273,14 @@ class _Family:
             for row in kinds
         ]
         tasks = tuple(made[k] for k in which.reshape(-1))
-        return FamilyWork(self.family.name, tasks, self.read, self.held())
+        if not self.parts:
+            yield FamilyWork(self.family.name, tasks, self.read, self.held())
+            return
+        count = len(tasks) // self.family.sizes[0]
+        for part in range(self.family.sizes[0]):
+            own = {f"{text} of {part}": (size, False) for text, size in self.parts.items()}
+            some = tasks[part * count : (part + 1) * count]
+            yield FamilyWork(f"{self.family.name}.{part}", some, self.read | own, self.held())
 
     def block(self, block: Block, at: _At, names: set[str]) -> None:
         """A body: its own streams together, then those of its loops."""
@@ -285,6 +296,8 @@ class _Family:
                     first = first or op.result
                 elif not mine:
                     self.read[str(op.view)] = (int(size.max(initial=0)), fresh)
+                elif not fresh and self.products() and self.of_first(op):
+                    self.parts[str(op.view)] = int(size.max(initial=0))
                 elif not fresh or size.max(initial=0) < SMALL_BYTES:
                     self.own += size.sum(axis=0)
                 else:
@@ -297,6 +310,11 @@ class _Family:
                 isinstance(o, _READS) for o in op.regions[0].walk()
             ):
                 self.block(op.regions[0], at.loop(op, self.each), {*names, op.var})
+
+    def of_first(self, op: task.Need | task.Stream) -> bool:
+        """Whether which elements are read depends on the first of several dims alone."""
+        first = {*self.family.dims[:1]}
+        return len(self.family.dims) > 1 and op.view.free_vars & self.names == first
 
     def size(self, op: task.Need | task.Stream, at: _At) -> NDArray[np.int64]:
         """Bytes that each point reads."""

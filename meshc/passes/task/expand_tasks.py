@@ -20,8 +20,11 @@ class ExpandTasks(Pass):
     left side, and what follows lane by lane; products of one op are one phase. What a task has to
     have whole (a norm, the attention of all heads) each computes for itself from what earlier
     phases gave. Attention is a family over requests, key heads and runs of ``tokens`` cached
-    tokens, which are dealt to so many tasks that all cores have one. An op without a rule is
-    ``no-tasks``.
+    tokens, which are dealt to so many tasks that all cores have one. With ``parts`` a task of a
+    product takes that part of its width, where the left side lies in a buffer as it is, and tasks
+    of a further phase add the sums: less to read for each task of a batch. With ``merge`` the
+    records that attention leaves of each run are merged by tasks of a phase, once, and not by each
+    task that needs them. An op without a rule is ``no-tasks``.
 
     Before::
 
@@ -56,9 +59,11 @@ class ExpandTasks(Pass):
 
     rows: int = 16
     tokens: int = 32
+    parts: int = 1
+    merge: bool = False
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        for name, value in (("rows", self.rows), ("tokens", self.tokens)):
+        for name, value in (("rows", self.rows), ("tokens", self.tokens), ("parts", self.parts)):
             if value < 1:
                 fail("bad-pass-option", f"expand-tasks: {name} is {value}, but it is at least 1")
         if module.ranks is not None:
@@ -76,4 +81,4 @@ class ExpandTasks(Pass):
                 help="leave out chunk-prompts",
             )
         cores = module.the_device().cores
-        return GraphExpander(module, self.rows, self.tokens, cores).expand()
+        return GraphExpander(module, self.rows, self.tokens, cores, self.parts, self.merge).expand()

@@ -21,6 +21,8 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "mc_attention.cuh: if (<GROUPS % OVER_GROUPS => true> && warp / OVER_LANES + m * "
         "OVER_GROUPS >= GROUPS) break;",
         "attention_block.cu: if (<HIDDEN % 16 => true> && column >= HIDDEN) continue;",
+        "attention_block.cu: if (<BATCH * ROWS / 2 % WORKERS => true> && i >= BATCH * ROWS / 2) "
+        "break;",
         "attention_split_head.cu: if (<HIDDEN % 16 => true> && column >= HIDDEN) continue;",
         "latent_block.cu: if (<HIDDEN % 16 => true> && column >= HIDDEN) return;",
         "latent_block.cu: if (<LATENT % 128 => true> && r >= LATENT) break;",

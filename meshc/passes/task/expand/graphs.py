@@ -26,11 +26,15 @@ _MISSING: dict[type[Op], str] = {
 
 class GraphExpander:
     """The tasks of one graph: ``rows`` lanes of products to a task, ``tokens`` of a cache to a run
-    that attention folds, its tokens shared by as many tasks as ``blocks`` have something to do."""
+    that attention folds, its tokens shared by as many tasks as ``blocks`` have something to do,
+    ``parts`` of the width of products to a task each. With ``merge`` tasks of their own merge what
+    attention leaves."""
 
-    def __init__(self, source: Module, rows: int, tokens: int, blocks: int) -> None:
-        self.source = source
-        self.program = TaskProgram(source, rows)
+    def __init__(
+        self, source: Module, rows: int, tokens: int, blocks: int, parts: int, merge: bool
+    ) -> None:
+        self.source, self.merge = source, merge
+        self.program = TaskProgram(source, rows, parts)
         self.demand = Demand(self.program)
         self.products = Products(self.program, self.demand)
         self.attending = Attending(self.program, self.demand, self.products, tokens, blocks)
@@ -104,7 +108,10 @@ class GraphExpander:
     def _product(self, op: graph.Matmul, known: list[Known]) -> None:
         left, *rights = known
         if left.scores is not None:
-            self.env[op.result] = self.attending.attend(op, left, rights[0])
+            attended = self.attending.attend(op, left, rights[0])
+            lanes = self.source.dims[rights[0].kind.dims[-1]]
+            merged = self.products.merged(attended, lanes) if self.merge else attended
+            self.env[op.result] = merged
         elif rights[0].grown is not None:
             self.env[op.result] = self.attending.scores(op, left, rights[0])
         elif all(r.weight is not None for r in rights):

@@ -3,14 +3,14 @@ follows on the same lanes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 
 from meshc.ir.affine import Expr
 from meshc.ir.core import Block, Op, tensor_type
 from meshc.ir.functions import Function
 from meshc.ir.ops import graph, task
-from meshc.ir.types import BufferType
+from meshc.ir.types import BufferType, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Point, View, Whole
 from meshc.passes.task.expand.demand import Demand, refuse
@@ -25,8 +25,9 @@ from meshc.passes.task.expand.program import (
 )
 from meshc.passes.task.expand.values import Known, Stored
 
-HEAD, GROUP = "h", "g"
-"""The dims that count heads and groups of rows, of those of a head where there are heads."""
+PART, HEAD, GROUP = "part", "h", "g"
+"""The dims that count parts of the width of a product, heads, and groups of rows, of those of a
+head where there are heads."""
 
 POINTWISE = (graph.Scale, graph.Add, graph.Mul, Function)
 
@@ -51,6 +52,8 @@ class Products:
         ops compute with each other lane by lane, a task gives the same lanes."""
         if op.group:
             refuse(op, "a product of groups of heads with a weight")
+        if len(rights) == 1 and self._divides(op, left):
+            return [self._in_parts(op, left, rights[0])]
         phase = self.program.phase("_".join(result.name for result in op.results))
         found: dict[int, Known] = {}
         for together in joined:
@@ -94,6 +97,62 @@ class Products:
             found[number] = Known(name, kind, task=opened, here=result)
         return found
 
+    def _divides(self, op: graph.Matmul, left: Known) -> bool:
+        """Whether tasks take parts of the width of a product: of what lies in a buffer as it is,
+        so that a part is less to read."""
+        taken = [d for d in left.kind.dims if d not in ROWS]
+        whole = left.stored is not None and set(taken) == {*op.contract}
+        return self.program.parts > 1 and whole and not self._extent(taken) % self.program.parts
+
+    def _in_parts(self, op: graph.Matmul, left: Known, right: Known) -> Known:
+        """A product whose tasks take a part of its width, and whose sums are added by tasks of a
+        phase of its own, which go on with what follows."""
+        name, kind, parts = op.result.name, tensor_type(op.result), self.program.parts
+        down, across = ([d for d in k.dims if d not in ROWS] for k in (kind, left.kind))
+        assert right.weight is not None
+        if {*right.kind.dims} != {*down, *across}:
+            refuse(op, f"a product with dims {', '.join(right.kind.dims)} of both sides")
+        lanes, size = self._extent(down), self._extent(across) // parts
+        opened = self._of_lanes(self.program.phase(name), name, (), lanes, first={PART: parts})
+        part = Expr.var(PART)
+        columns = self.demand.columns(opened, left, Part(part * size, size), right.kind.dtype)
+        weight = self.program.matrix(right.weight, right.stacked, (), down, across)
+        lead = self.program.at_layer if right.stacked else ()
+        own = span(opened.own.start, opened.own.count)
+        tile = opened.add(task.Stream([region(weight, *lead, own, span(part * size, size))]), name)
+        given = opened.local(f"{name}_part", (self.program.requests, opened.own.count))
+        opened.compute("gemm", given, columns, tile, accumulate=False, transposed=True)
+        shape = (parts, self.program.requests, self.program.padded(lanes))
+        sums = self.program.scratch(f"{name}_parts", shape)
+        place = region(sums, *self.program.at_layer, Point(part), Whole(), own)
+        opened.add(task.Give([place, View(given)]))
+        return self._sum(name, kind, lanes, sums)
+
+    def merged(self, known: Known, lanes: int) -> Known:
+        """Attention merged by tasks of a phase of its own, a head of ``lanes`` lanes each, so that
+        others need no records."""
+        own = Part(Expr.var(HEAD) * lanes, lanes)
+        name, heads = f"{known.name}_merged", self.program.lanes(known.kind) // lanes
+        opened = self.program.family(self.program.phase(name), name, {HEAD: heads}, own)
+        here = self.demand.of(opened, known, own)
+        found = Known(known.name, known.kind, task=opened, here=here)
+        self.store(found)
+        return found
+
+    def _sum(self, name: str, kind: TensorType, lanes: int, sums: Value) -> Known:
+        """A phase that adds the parts ``[parts, requests, lanes]`` of a product."""
+        phase = self.program.phase(f"{name}_sum")
+        opened = self._of_lanes(phase, f"{name}_sum", (), lanes)
+        own = span(opened.own.start, opened.own.count)
+        place = region(sums, *self.program.at_layer, Whole(), Whole(), own)
+        given = opened.add(task.Need([place]), f"{name}_parts")
+        total = opened.local(name, (self.program.requests, opened.own.count))
+        opened.compute("copy", total, region(given, Point(constant(0))))
+        opened.loop("s", constant(self.program.parts - 1))
+        opened.compute("add", total, total, region(given, Point(Expr.var("s") + 1)))
+        opened.leave()
+        return Known(name, kind, task=opened, here=total)
+
     def _extent(self, dims: Sequence[str]) -> int:
         return prod(self.program.source.dims[d] for d in dims)
 
@@ -107,17 +166,23 @@ class Products:
         return known
 
     def _of_lanes(
-        self, phase: Block, name: str, heads: Sequence[str], lanes: int, values: int = 1
+        self,
+        phase: Block,
+        name: str,
+        heads: Sequence[str],
+        lanes: int,
+        values: int = 1,
+        first: Mapping[str, int] | None = None,
     ) -> OpenTask:
         """A family in which a task owns some of the ``lanes`` of each head, of so many ``values``;
-        where there are no heads lanes are padded."""
+        where there are no heads lanes are padded. Dims in ``first`` stand in front."""
         most = max(self.program.rows // values, 1)
         whole = lanes if heads else self.program.rows
         count = next(r for r in range(min(most, whole), 0, -1) if whole % r == 0)
-        domain = {HEAD: self._extent(heads)} if heads else {}
+        domain = dict(first or {}) | ({HEAD: self._extent(heads)} if heads else {})
         domain[GROUP] = (lanes if heads else self.program.padded(lanes)) // count
-        first = Expr.var(GROUP) * count
-        own = Part(Expr.var(HEAD) * lanes + first if heads else first, count)
+        start = Expr.var(GROUP) * count
+        own = Part(Expr.var(HEAD) * lanes + start if heads else start, count)
         return self.program.family(phase, name, domain, own)
 
     # --- what follows

@@ -116,10 +116,11 @@ class OpenTask:
 
 class TaskProgram:
     """The module of tasks that a graph becomes, and where in it one writes. Lanes of buffers are
-    padded to a whole number of ``rows``, so that a task owns as many as any other."""
+    padded to a whole number of ``rows``, so that a task owns as many as any other; products are
+    divided into ``parts`` of their width where they can be."""
 
-    def __init__(self, source: Module, rows: int) -> None:
-        self.source, self.rows = source, rows
+    def __init__(self, source: Module, rows: int, parts: int) -> None:
+        self.source, self.rows, self.parts = source, rows, parts
         self.requests = source.dims.get("B", 1)
         self.module = Module(
             source.name,
@@ -135,7 +136,7 @@ class TaskProgram:
         self.names = Names()
         self.family_names = Names()
         self.phase_names = Names()
-        self.variables = Names({"b", "g", "s", "n", *source.scalars})
+        self.variables = Names({"part", "b", "h", "g", "s", "n", *source.scalars})
         self.blocks = [self.module.program.body]
         self.layer: Expr | None = None
         self.layers = 1
