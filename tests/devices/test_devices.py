@@ -38,11 +38,14 @@ def errors(tmp_path, text):
 
 def test_catalogue_is_complete():
     expected = (
+        "b200",
         "b200x8",
         "h100",
+        "h100-pcie",
         "h100x2",
         "h100x4",
         "h100x8",
+        "h20",
         "h200",
         "ideal",
         "toy",
