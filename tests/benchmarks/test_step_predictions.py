@@ -71,7 +71,9 @@ def brought(setting):
 
 
 @pytest.mark.parametrize(
-    "change", [step_changes.merged, step_changes.halved, step_changes.parted(4)], ids=str
+    "change",
+    [step_changes.merged, step_changes.halved, step_changes.parted(4)],
+    ids=["merged", "halved", "parted"],
 )
 def test_changes_bring_the_same_bytes(llama, change):
     assert brought(change(llama)) == brought(llama)
