@@ -98,7 +98,12 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "split-regions": {"regions": ("0", "1", "2"), "kept": ('["q8_0"]', "[]")},
     "keep-quantised": {"formats": ('["q8_0"]', '["q4_0"]', "[]"), "block-bytes": ("64", "2048")},
-    "expand-tasks": {"rows": ("8", "16", "3"), "tokens": ("8", "32")},
+    "expand-tasks": {
+        "rows": ("8", "16", "3"),
+        "tokens": ("8", "32"),
+        "parts": ("1", "2", "3"),
+        "merge": ("true", "false"),
+    },
     "place-tasks": {"blocks": ("0", "1", "3", "132")},
     "select-csl-products": {"blocks": ("true", "false")},
     "select-csl-functions": dict.fromkeys(

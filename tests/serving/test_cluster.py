@@ -202,8 +202,9 @@ def test_an_interrupt_ends_the_command_and_its_runs(address):
     from distributed import Client
 
     with Client(address, timeout=LIMIT_S, set_as_default=False) as observer:
-        many = ["--requests", "100", "--seeds", "200"]
-        command = [sys.executable, "-m", "meshc", *WORDS, *many, "--scheduler", address]
+        many = {"12": "100", "3": "200"}  # requests and seeds
+        words = [many.get(word, word) for word in WORDS]
+        command = [sys.executable, "-m", "meshc", *words, "--scheduler", address]
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:
