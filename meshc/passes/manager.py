@@ -130,6 +130,8 @@ def _providers(fact: str) -> str:
 
 
 def _lowering_to(levels: Sequence[str]) -> str:
+    if "task" in levels:
+        return "expand-tasks"
     return "partition, then expand-programs" if "mesh" not in levels else "partition"
 
 
