@@ -199,8 +199,12 @@ def test_products_in_parts_and_merged_attention():
 
 
 def test_a_width_that_parts_do_not_divide_stays_whole():
-    module = tasks_of(graph_of(DATA / "tiny" / "llama-3h1"), parts=7)
+    report = meshc.Diagnostics()
+    passes = meshc.parse_pipeline("expand-tasks{parts=7}")
+    module = meshc.PassManager(passes).run(graph_of(DATA / "tiny" / "llama-3h1"), report)
     assert "_parts" not in meshc.print_module(module)
+    (words,) = [m.message for m in report.messages if m.code == "expand-tasks"]
+    assert words == "%y, of width 40, is not divided into 7 parts"
 
 
 @pytest.mark.parametrize("option", ["rows=0", "tokens=-1", "parts=0"])

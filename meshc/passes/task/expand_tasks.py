@@ -81,4 +81,8 @@ class ExpandTasks(Pass):
                 help="leave out chunk-prompts",
             )
         cores = module.the_device().cores
-        return GraphExpander(module, self.rows, self.tokens, cores, self.parts, self.merge).expand()
+        expander = GraphExpander(module, self.rows, self.tokens, cores, self.parts, self.merge)
+        found = expander.expand()
+        for product in expander.program.undivided:
+            report.missed("expand-tasks", f"{product}, is not divided into {self.parts} parts")
+        return found

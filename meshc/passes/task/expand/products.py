@@ -101,8 +101,12 @@ class Products:
         """Whether tasks take parts of the width of a product: of what lies in a buffer as it is,
         so that a part is less to read."""
         taken = [d for d in left.kind.dims if d not in ROWS]
-        whole = left.stored is not None and set(taken) == {*op.contract}
-        return self.program.parts > 1 and whole and not self._extent(taken) % self.program.parts
+        parts, width = self.program.parts, self._extent(taken)
+        if parts == 1 or left.stored is None or set(taken) != {*op.contract}:
+            return False
+        if width % parts:
+            self.program.undivided.append(f"%{op.result.name}, of width {width}")
+        return width % parts == 0
 
     def _in_parts(self, op: graph.Matmul, left: Known, right: Known) -> Known:
         """A product whose tasks take a part of its width, and whose sums are added by tasks of a
