@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.backends.cuda.program import Weight
+from meshc.backends.cuda.program import Gathered, Weight
+from meshc.ir.affine import parse_expr
 from meshc.support.diagnostics import fail
 
 Array = NDArray[Any]
@@ -87,6 +89,47 @@ def interleaved(weights: Array, run: int = 0) -> Array:
     return np.ascontiguousarray(runs.swapaxes(-2, -1)).reshape(weights.shape)
 
 
+def gathered(tensor: Array, how: Gathered) -> Array:
+    """``tensor`` along its lanes (:class:`meshc.backends.cuda.program.Gathered`), zeros outside.
+
+    Raises ValueError where an expression is none in a single lane.
+    """
+    elements = [parse_expr(text) for text in how.element]
+    axes: dict[str, list[int]] = {lane: [] for lane in how.lanes}
+    for axis, element in enumerate(elements):
+        (lane,) = element.free_vars or {how.lanes[0]}
+        axes[lane].append(axis)
+    found = tensor.transpose([axis for lane in how.lanes for axis in axes[lane]])
+    place = 0
+    for number, (lane, extent) in enumerate(zip(how.lanes, how.extents, strict=True)):
+        own = axes[lane]
+        sizes = [tensor.shape[axis] for axis in own]
+        index, inside = np.zeros(extent, np.int64), np.ones(extent, bool)
+        for axis, size in zip(own, sizes, strict=True):
+            at = np.broadcast_to(elements[axis].evaluate({lane: np.arange(extent)}), (extent,))
+            inside &= (at >= 0) & (at < size)
+            index = index * size + at
+        found = found.reshape(
+            *found.shape[:number], math.prod(sizes), *found.shape[number + len(own) :]
+        )
+        if not (inside.all() and np.array_equal(index, np.arange(found.shape[number]))):
+            found = np.take(found, np.where(inside, index, 0), number)
+            found[(slice(None),) * number + (~inside,)] = 0
+    return found
+
+
+def for_tasks(weight: Weight, tensors: Sequence[Array]) -> Array:
+    """``tensors``, gathered; a group of a matrix has ``weight.rows`` rows of each, in turn, and as
+    many of zeros as sixteen lack."""
+    parts = [gathered(t, how) for t, how in zip(tensors, weight.gathered, strict=True)]
+    if not weight.fragments:
+        return parts[0]
+    *lead, rows, width = parts[0].shape
+    groups = np.stack(parts, -2).reshape(*lead, rows // weight.rows, -1, width)
+    missing = [(0, 0)] * len(lead) + [(0, 0), (0, 16 - groups.shape[-2]), (0, 0)]
+    return np.pad(groups, missing).reshape(*lead, -1, width)
+
+
 _PACKS: dict[str, Callable[..., Array]] = {
     "plain": lambda t: t,
     "transposed": lambda t: t.T,
@@ -116,7 +159,9 @@ def packed(weight: Weight, tensors: Mapping[str, Array]) -> NDArray[np.uint16]:
 
 def _one(weight: Weight, sources: Sequence[tuple[str, Array]]) -> NDArray[np.uint16]:
     ordered = [interleaved(t, weight.run) if name in weight.paired else t for name, t in sources]
-    if weight.pack == "output":
+    if weight.pack == "tasks":
+        made = for_tasks(weight, ordered)
+    elif weight.pack == "output":
         made = output(ordered[0], weight.shape[0], weight.parts)
     elif weight.pack == "projections":
         queries, keys, values = ordered

@@ -69,6 +69,16 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class Gathered:
+    """How a tensor lies along ``lanes`` of these ``extents``: ``element`` has an affine expression in
+    one lane for each dim of the tensor, the index there. What lies outside of the tensor is 0."""
+
+    lanes: tuple[str, ...]
+    extents: tuple[int, ...]
+    element: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Weight:
     """A packed weight: ``sources`` are logical tensors of the shapes ``source_shapes``, ``pack``
     says how they are laid out.
@@ -78,6 +88,9 @@ class Weight:
     ``run`` lanes, or all of them; ``parts`` is into how many parts lanes are split, each block of a
     cluster having one. ``fragments``: a matrix in the order of tensor cores (packing.in_fragments),
     whose groups, blocks, lanes and values end ``shape``.
+
+    Packed for ``tasks`` each source is ``gathered``; of a matrix in fragments each group has
+    ``rows`` rows of every source, those of the same number side by side.
     """
 
     dtype: str
@@ -90,6 +103,8 @@ class Weight:
     parts: int = 1
     fragments: bool = False
     run: int = 0
+    gathered: tuple[Gathered, ...] = ()
+    rows: int = 0
 
     @property
     def bytes(self) -> int:
@@ -372,4 +387,16 @@ def _kernel(found: Mapping[str, Any]) -> Kernel:
 def _weight(found: Mapping[str, Any]) -> Weight:
     tuples = {name: tuple(found[name]) for name in ("sources", "shape", "paired")}
     shapes = tuple(tuple(map(int, shape)) for shape in found["source_shapes"])
-    return Weight(**{**found, **tuples, "source_shapes": shapes})
+    gathered = tuple(map(_gathered, found["gathered"]))
+    return Weight(**{**found, **tuples, "source_shapes": shapes, "gathered": gathered})
+
+
+def _gathered(found: Mapping[str, Any]) -> Gathered:
+    made = Gathered(
+        tuple(map(str, found["lanes"])),
+        tuple(map(int, found["extents"])),
+        tuple(map(str, found["element"])),
+    )
+    if len(made.lanes) != len(made.extents) or any(n < 1 for n in made.extents):
+        raise ValueError(f"lanes {made.lanes!r} have no extents")
+    return made

@@ -497,4 +497,5 @@ MC_INLINE void wait_signal(u32* slot) {
 #include "mc_fragments.cuh"
 #include "mc_gpus.cuh"
 #include "mc_group_attention.cuh"
+#include "mc_tasks.cuh"
 #include "mc_tokens.cuh"

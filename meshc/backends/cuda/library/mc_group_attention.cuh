@@ -21,6 +21,11 @@ MC_INLINE float rounding_left(float v) {
     return v - widen(narrow<T>(v));
 }
 
+// Scores as they are.
+struct Same {
+    MC_INLINE float operator()(float v) const { return v; }
+};
+
 // GROUP query heads (at most 8) of HEAD lanes, by WARPS warps. Of the sixteen rows of scores the first eight are of
 // rounded queries, the others of what rounding left; up to four heads have two rows of either, so that the
 // eight columns of the sums are of rounded weights and of what rounding left.
@@ -70,7 +75,9 @@ struct GroupAttention {
     }
 
     // By one warp, before any tile: a token that is in no cache yet, f32 ``key`` and ``value``; ``from`` are the queries.
-    MC_INLINE void start(const float* from, const float* key, const float* value) {
+    // ``change`` makes scores, times log2(e), of products.
+    template <class Change = Same>
+    MC_INLINE void start(const float* from, const float* key, const float* value, Change change = Change()) {
         const int q = lane() % 4, head = lane() / 4 % HEADS;
         const float* own = from + (head < GROUP ? head : 0) * HEAD + q * (HEAD / 4);
         float score = 0.0f;
@@ -80,7 +87,7 @@ struct GroupAttention {
             score = fused(a.x, b.x, score), score = fused(a.y, b.y, score);
             score = fused(a.z, b.z, score), score = fused(a.w, b.w, score);
         }
-        most = warp_sum<4>(score);
+        most = change(warp_sum<4>(score));
         weight = q == 0 ? 1.0f : 0.0f;
 #pragma unroll
         for (int e = 0; e < STEPS; e++) {
@@ -92,11 +99,20 @@ struct GroupAttention {
         }
     }
 
+    // By another warp, before any tile: a score of each head, times log2(e), that has no value.
+    template <class Score>
+    MC_INLINE void start_with_sink(Score score) {
+        const int head = lane() / 4 % HEADS;
+        most = score(head < GROUP ? head : 0);
+        weight = lane() % 4 == 0 ? 1.0f : 0.0f;
+    }
+
     // Adds tokens ``first`` .. ``end`` of a tile of TOKENS (a multiple of 16) from position ``begin`` on, a multiple of
     // eight. Warps take turns in the sixteens; ``turn`` counts tiles, so that the next ones go to other warps. What
     // lies in front of ``first`` is finite, behind ``end`` nothing is read.
-    template <int TOKENS>
-    MC_INLINE void add(const T* keys, const T* values, int turn, int begin, int first, int end) {
+    template <int TOKENS, class Change = Same>
+    MC_INLINE void add(const T* keys, const T* values, int turn, int begin, int first, int end,
+                       Change change = Change()) {
         constexpr int UNITS = TOKENS / 16;
         const int q = lane() % 4, count = min(TOKENS, end - begin);
 #pragma unroll 1
@@ -118,7 +134,7 @@ struct GroupAttention {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int position = begin + at + i / 2 * 8 + 2 * q + i % 2;
-                p[i] = position >= first && position < end ? c[i / 2][i % 2] + c[i / 2][i % 2 + 2] : -1e30f;
+                p[i] = position >= first && position < end ? change(c[i / 2][i % 2] + c[i / 2][i % 2 + 2]) : -1e30f;
                 next = larger(next, p[i]);
             }
             next = warp_max<4>(next);

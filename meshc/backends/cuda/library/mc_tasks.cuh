@@ -1,0 +1,232 @@
+// What the tasks of a step are made of: runs of tasks that a block has, products of a few vectors with row groups
+// that come through a ring, vectors as columns, records of attention that are merged.
+#pragma once
+
+namespace mc {
+
+// The tasks of a phase that a block runs, in order. Runs differ by one task at the most.
+struct Run {
+    int begin, end;
+
+    MC_INLINE explicit Run(int tasks) {
+        begin = (int)((long long)tasks * block() / blocks());
+        end = (int)((long long)tasks * (block() + 1) / blocks());
+    }
+
+    // Those of a family, whose tasks are numbers ``from`` .. ``to`` of the phase.
+    MC_INLINE int first(int from) const { return max(begin, from); }
+    MC_INLINE int last(int to) const { return min(end, to); }
+};
+
+// ---- The warp that brings ---------------------------------------------------------------------------
+
+// By one thread: ``count`` blocks of a row group, ``tile_blocks`` to an item, of which ``flying`` are on their way at
+// once: more would delay meetings.
+template <class T, int STAGES>
+MC_INLINE void bring_row_group(const Ring<STAGES>& ring, int& item, const T* from, int count, int tile_blocks,
+                               int flying) {
+    for (int at = 0; at < count; at += tile_blocks, item++) {
+        const u32 bytes = min(tile_blocks, count - at) * 256 * (u32)sizeof(T);
+        ring.limit(item, flying);
+        ring.acquire(item, bytes);
+        ring.fill(item, 0, from + (size_t)at * 256, bytes);
+    }
+}
+
+// Where a cache, [pages, HEADS, PAGE, LANES] of each layer, has tokens of a request. The chunks of a row are exchanged
+// by the token's position (Swizzle).
+template <int HEADS, int PAGE, int LANES>
+struct CacheRows {
+    static MC_INLINE size_t row(const int* pages, int token, int head) {
+        return (((size_t)pages[token / PAGE] * HEADS + head) * PAGE + token % PAGE) * LANES;
+    }
+
+    static MC_INLINE size_t lane(const int* pages, int token, int head, int lane) {
+        return row(pages, token, head) + Swizzle<LANES>::lane(lane, token);
+    }
+
+    // By a warp: ``count`` tokens from ``begin`` on, a multiple of 16, to ``at`` of the place of ``item``.
+    template <class T, int STAGES>
+    static MC_INLINE void bring(const Ring<STAGES>& ring, int item, int at, const T* cache, const int* pages, int head,
+                                int begin, int count) {
+        constexpr int TOGETHER = PAGE < 16 ? PAGE : 16;  // tokens of one page
+        for (int t = (int)mc::lane() * TOGETHER; t < count; t += 32 * TOGETHER) {
+            ring.fill(item, at + t * LANES * (int)sizeof(T), cache + row(pages, begin + t, head),
+                      min(TOGETHER, count - t) * LANES * (u32)sizeof(T));
+        }
+    }
+};
+
+// ---- Products ---------------------------------------------------------------------------------------
+
+// Sums of a row group, of ``count`` blocks, with all vectors: that of row me % 16 and vector me / 16, for the first 16
+// BATCH callers. Groups take turns in the two halves of ``parts``, 2 x WARPS x 16 BATCH floats.
+template <int WARPS, int BATCH, class T, int STAGES>
+MC_INLINE float multiply_row_group(const Ring<STAGES>& ring, int& item, const T* columns, float* parts, int& turn,
+                                   int count, int tile_blocks, int me) {
+    typedef JoinedSums<T, BATCH, WARPS> Joined;
+    RowSums<T, BATCH> sum;
+    add_row_group<WARPS>(sum, ring, item, columns, count, tile_blocks);
+    float* part = parts + turn++ % 2 * (WARPS * Joined::COUNT);
+    Joined::put(part, sum);
+    group_sync(1, 32 * WARPS);  // the next group's sums go to the other half
+    return me < Joined::COUNT ? Joined::all(part, me) : 0.0f;
+}
+
+// ---- Vectors as columns, by WORKERS threads that meet before anybody reads -----------------------------
+
+// BATCH vectors of WIDTH floats, ``stride`` apart, of which a thread asks for several before the first one is needed.
+template <int BATCH, int WIDTH, int WORKERS, class T>
+MC_INLINE void put_plain_columns(T* columns, const float* from, int stride, int me) {
+    typedef Filled<WIDTH, WORKERS> F;
+    constexpr int AT_A_TIME = F::OWN < 7 ? F::OWN : 4;
+    for (int b = 0; b < BATCH; b++) {
+#pragma unroll
+        for (int first = 0; first < F::OWN; first += AT_A_TIME) {
+            float v[AT_A_TIME][8];
+#pragma unroll
+            for (int n = 0; n < AT_A_TIME; n++) {
+                const int k = me + (first + n) * WORKERS;
+                if (k < F::CHUNKS) F::load(from + (size_t)b * stride, k * 8, v[n]);
+            }
+#pragma unroll
+            for (int n = 0; n < AT_A_TIME; n++) {
+                const int k = me + (first + n) * WORKERS;
+                if (k < F::CHUNKS) Columns<BATCH>::put(columns, b, k * 8, v[n]);
+            }
+        }
+    }
+    group_sync(1, WORKERS);
+}
+
+// Whatever value(vector, place) says, of WIDTH places.
+template <int BATCH, int WIDTH, int WORKERS, class T, class Value>
+MC_INLINE void put_columns_of(T* columns, int me, Value value) {
+    constexpr int CHUNKS = (WIDTH + 15) / 16 * 2;
+    for (int i = me; i < BATCH * CHUNKS; i += WORKERS) {
+        const int b = i / CHUNKS, k = i % CHUNKS * 8;
+        float v[8];
+#pragma unroll
+        for (int n = 0; n < 8; n++) v[n] = WIDTH % 16 == 0 || k + n < WIDTH ? value(b, k + n) : 0.0f;
+        Columns<BATCH>::put(columns, b, k, v);
+    }
+    group_sync(1, WORKERS);
+}
+
+// The attention of all heads, from records [BATCH, HEADS, SPLITS, GROUP, RECORD] of HEADS key heads: HEAD sums of
+// values, their weight, the highest score (times log2(e)) of the tokens of each split.
+template <int BATCH, int HEADS, int SPLITS, int GROUP, int HEAD, int RECORD, int WORKERS, class T>
+MC_INLINE void put_merged_columns(T* columns, const float* records, int me) {
+    constexpr int AT_A_TIME = SPLITS < 4 ? SPLITS : 4, CHUNKS = HEADS * GROUP * HEAD / 8;
+#pragma unroll 1
+    for (int i = me; i < BATCH * CHUNKS; i += WORKERS) {
+        const int b = i / CHUNKS, head = i % CHUNKS / (HEAD / 8), at = i % (HEAD / 8) * 8;
+        const float* record = records + (((size_t)b * HEADS + head / GROUP) * SPLITS * GROUP + head % GROUP) * RECORD;
+        float top = -1e30f, total = 0.0f, v[8] = {};
+        for (int first = 0; first < SPLITS; first += AT_A_TIME) {
+            float part[AT_A_TIME][8];
+            float2 of[AT_A_TIME];
+#pragma unroll
+            for (int j = 0; j < AT_A_TIME; j++) {
+                const float* one = record + (size_t)min(first + j, SPLITS - 1) * GROUP * RECORD;
+                Filled<HEAD, WORKERS>::load(one, at, part[j]);
+                of[j] = *(const float2*)(one + HEAD);
+                if (first + j >= SPLITS) of[j].x = 0.0f, of[j].y = -1e30f;
+            }
+            float next = top;
+#pragma unroll
+            for (int j = 0; j < AT_A_TIME; j++) next = larger(next, of[j].y);
+            const float kept = power_of_two(top - next);
+            top = next;
+            total *= kept;
+#pragma unroll
+            for (int n = 0; n < 8; n++) v[n] *= kept;
+#pragma unroll
+            for (int j = 0; j < AT_A_TIME; j++) {
+                const float keep = first + j < SPLITS ? power_of_two(of[j].y - top) : 0.0f;
+                total = fused(of[j].x, keep, total);
+#pragma unroll
+                for (int n = 0; n < 8; n++) v[n] = fused(part[j][n], keep, v[n]);
+            }
+        }
+#pragma unroll
+        for (int n = 0; n < 8; n++) v[n] /= total;
+        Columns<BATCH>::put(columns, b, i % CHUNKS * 8, v);
+    }
+    group_sync(1, WORKERS);
+}
+
+// ---- Values of a task in shared memory, by WORKERS threads --------------------------------------------
+
+constexpr float LOG2E = 1.4426950408889634f;
+
+MC_INLINE float infinity() { return power_of_two(1000.0f); }
+MC_INLINE float exponential(float v) { return power_of_two(v * LOG2E); }
+MC_INLINE float logistic(float v) { return 1.0f / (1.0f + power_of_two(v * -LOG2E)); }
+MC_INLINE float silu(float v) { return v / (1.0f + power_of_two(v * -LOG2E)); }
+MC_INLINE float squared_relu(float v) { return v > 0.0f ? v * v : 0.0f; }
+
+MC_INLINE float tangent(float v) {
+    const float size = v < 0.0f ? -v : v, e = power_of_two(size * (-2.0f * LOG2E)), t = (1.0f - e) / (1.0f + e);
+    return v < 0.0f ? -t : t;
+}
+
+// gelu, by its approximation with tanh.
+MC_INLINE float gelu_by_tanh(float v) {
+    const float inner = 0.7978845608028654f * fused(0.044715f * v * v, v, v);
+    return v / (1.0f + power_of_two(inner * -2.8853900817779268f));
+}
+
+// gelu: v times the part of a normal distribution below v. That beyond |v| is half of erfc(|v| /
+// sqrt(2)), by formula 7.1.26 of Abramowitz and Stegun, whose error is at most 1.5e-7.
+MC_INLINE float gelu(float v) {
+    const float size = v < 0.0f ? -v : v;
+    const float t = 1.0f / fused(0.23164189f, size, 1.0f);
+    float sum = fused(0.5307027145f, t, -0.726576013f);
+    sum = fused(sum, t, 0.7107068705f);
+    sum = fused(sum, t, -0.142248368f);
+    sum = fused(sum, t, 0.127414796f);
+    const float beyond = sum * t * power_of_two(v * v * -0.7213475204444817f);
+    return v * (v < 0.0f ? beyond : 1.0f - beyond);
+}
+
+// to[row] = the combination of value(row, place) over ``count`` places, of ``rows`` rows. ``parts`` holds rows x WORKERS
+// / 32 floats.
+template <class Operator, int WORKERS, class Value>
+MC_INLINE void combine_rows(float* to, float* parts, int rows, int count, int me, Value value) {
+    constexpr int WARPS = WORKERS / 32;
+    for (int row = 0; row < rows; row++) {
+        float v = Operator::start();
+        for (int i = me; i < count; i += WORKERS) v = Operator::combine(v, value(row, i));
+#pragma unroll
+        for (int mask = 16; mask; mask >>= 1) v = Operator::combine(v, shuffle_xor(v, mask));
+        if (lane() == 0) parts[row * WARPS + me / 32] = v;
+    }
+    group_sync(1, WORKERS);
+    for (int row = me; row < rows; row += WORKERS) {
+        float v = parts[row * WARPS];
+        for (int w = 1; w < WARPS; w++) v = Operator::combine(v, parts[row * WARPS + w]);
+        to[row] = v;
+    }
+    group_sync(1, WORKERS);
+}
+
+// a = both softmaxes, of ``rows`` rows of records [LANES + 2]: weighted values, their weight, the largest score.
+// other(row, lane) is the second one's.
+template <int LANES, int WORKERS, class Other>
+MC_INLINE void merge_records(float* a, int stride, int rows, int me, Other other) {
+    for (int first = 0; first < rows; first += WORKERS / 32) {
+        const int row = first + me / 32;
+        if (row < rows) {
+            float* own = a + row * stride;
+            const float mine = own[LANES + 1], theirs = other(row, LANES + 1), top = larger(mine, theirs);
+            const float keep = power_of_two((mine - top) * LOG2E), add = power_of_two((theirs - top) * LOG2E);
+            warp_sync();
+            for (int i = (int)lane(); i <= LANES; i += 32) own[i] = fused(own[i], keep, other(row, i) * add);
+            if (lane() == 0) own[LANES + 1] = top;
+        }
+    }
+    group_sync(1, WORKERS);
+}
+
+}  // namespace mc

@@ -1,0 +1,444 @@
+"""Families that fold tiles of cached tokens: attention, as the library has it or statement by statement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from meshc.backends.cuda.tasks.columns import hoisted
+from meshc.backends.cuda.tasks.families import Placed
+from meshc.backends.cuda.tasks.spelling import condition
+from meshc.backends.cuda.tasks.statements import SYNC, Locals, Statements, Text
+from meshc.backends.cuda.tasks.storage import Storage, base, element_type
+from meshc.backends.cuda.tasks.values import Tile, Values, constant, extents
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.batch import POSITION
+from meshc.ir.core import Op
+from meshc.ir.functions import FUNCTIONS
+from meshc.ir.ops import task, tile
+from meshc.ir.values import Value
+from meshc.ir.views import View
+from meshc.support.diagnostics import fail
+
+LOG2E = math.log2(math.e)
+_MOST_HEADS = 8  # of a GroupAttention
+_MOST_GROUPS = 2
+ZERO = Expr.const(0)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Attention that the library has a routine for: ``heads`` query heads of ``lanes`` lanes over
+    a key head, tiles of ``tokens``; scores are changed by ``steps`` and seen within a ``window``,
+    which is there where ``windowed`` holds; ``sink`` is a score of nothing."""
+
+    heads: int
+    lanes: int
+    tokens: int
+    query: View
+    key: View
+    value: View
+    steps: tuple[tile.Compute, ...]
+    window: int
+    windowed: Cond | None
+    sink: View | None
+
+    @property
+    def groups(self) -> int:
+        """Into how many parts the query heads are divided, each with sums of its own."""
+        return next(n for n in range(1, self.heads + 1) if not self.heads % n and self.heads // n <= _MOST_HEADS)
+
+
+@dataclass
+class Attention:
+    """A family that attends; ``ranges`` are those of names around it."""
+
+    family: Placed
+    storage: Storage
+    locals: Locals
+    ranges: dict[str, tuple[int, int]]
+
+    def __post_init__(self) -> None:
+        (self.loop,) = [
+            op for op in self.family.ops if isinstance(op, tile.For) and _streams(op)
+        ]
+        ranges = {**self.ranges, **self.family.ranges}
+        ranges[POSITION] = (0, self.storage.capacity - 1)
+        self.values = Values(self.storage, self.family.ops, ranges)
+        most = self.values_bound(self.loop.count)
+        self.turn = self.storage.taken.fresh(self.loop.var)
+        ranges[self.loop.var] = (0, max(most - 1, 0))
+        self.streams = _streams(self.loop)
+        self.shape = self._shape()
+        records = [op.view.buffer for op in self.family.ops if isinstance(op, task.Give)]
+        if self.shape is not None:
+            self.storage.doubling |= {r for r in records if self.storage.role(r) == ""}
+
+    def values_bound(self, expr: Expr) -> int:
+        """The most that ``expr`` can be."""
+        from meshc.backends.cuda.tasks.spelling import bounds
+
+        return bounds(expr, self.values.ranges)[1]
+
+    # --- the ring
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of what a round of the fold streams."""
+        return sum(map(self._bytes, self.streams))
+
+    def _bytes(self, op: task.Stream) -> int:
+        """Bytes of the rows of a tile of one cache."""
+        return 2 * extents(View(op.result))[0] * self.storage.cache(op.view.buffer).lanes
+
+    def bring(self, text: Text) -> None:
+        """By the whole warp: the tiles of the block's tasks."""
+        with text.within(self.family.loop()):
+            names = self._names()
+            self.family.point(text, names)
+            self._position(text)
+            with self._rounds(text, release=False):
+                first = self._first(self.streams[0])
+                tokens = extents(View(self.streams[0].result))[0]
+                begin = self.values.spelled(first)
+                total = sum(self.storage.cache(op.view.buffer).lanes for op in self.streams)
+                text.add(
+                    f"const int begin = {begin}, count = min({tokens}, {self._end(self.streams[0])} - begin);",
+                    f"if (mc::lane() == 0) ring.limit(item, FLYING), ring.acquire(item, count * {2 * total});",
+                    "mc::warp_sync();",
+                )
+                at = 0
+                for op in self.streams:
+                    text.add(self._bring(op, at))
+                    at += self._bytes(op)
+
+    def _bring(self, op: task.Stream, at: int) -> str:
+        value, index = op.view.buffer, self._base(op)
+        cache = self.storage.cache(value)
+        layer, request, head = self._places(value, index)
+        pages = self.storage.pages(request, self.values.ranges)
+        offset = self.storage.of_layer(cache.layer, layer, self.values.ranges).removesuffix(" + ")
+        name = f"{cache.name} + {offset}" if offset else cache.name
+        rows = f"mc::CacheRows<{cache.heads}, {self.storage.page}, {cache.lanes}>"
+        return f"{rows}::bring(ring, item, {at}, {name}, {pages}, {self.values.spelled(head)}, begin, count);"
+
+    def _base(self, op: task.Stream) -> tuple[Expr, ...]:
+        return base(op.view, (ZERO, ZERO))
+
+    def _places(self, value: Value, index: Sequence[Expr]) -> tuple[Expr, Expr, Expr]:
+        """Layer, request and head of an element of a cache."""
+        at = list(index)
+        layer = at.pop(0) if self.storage.cache(value).layer else ZERO
+        request = at.pop(0) if "B" in self.storage.cache_dims(value) else ZERO
+        return layer, request, at[1] if len(at) == 3 else ZERO
+
+    def _first(self, op: task.Stream) -> Expr:
+        """The first token of a tile."""
+        return self._base(op)[op.dim]
+
+    def _end(self, op: task.Stream) -> str:
+        assert op.below is not None
+        return self.values.spelled(op.below)
+
+    def _rounds(self, text: Text, release: bool) -> _Rounds:
+        return _Rounds(self, text, release)
+
+    def _position(self, text: Text) -> None:
+        if self.storage.requests > 1:
+            (request, *_) = self.family.op.dims
+            text.add(f"const int {POSITION} = lengths[{request}];")
+
+    def _names(self) -> frozenset[str]:
+        found = {*self.family.op.dims}
+        return frozenset(found)
+
+    # --- the workers
+
+    def compute(self, text: Text) -> None:
+        """By the workers: the block's tasks."""
+        with text.within(self.family.loop()):
+            self.family.point(text, self._names())
+            self._position(text)
+            if self.shape is None:
+                self._by_statements(text)
+            else:
+                self._by_library(text, self.shape)
+
+    def _by_statements(self, text: Text) -> None:
+        self.values.arrays.clear()
+
+        def loop(op: tile.For, body: Callable[[], None]) -> None:
+            if op is not self.loop:
+                fail("cuda-graph", "a task folds other loops than that over its tokens")
+            with _Rounds(self, text, True):
+                self._tiles(text)
+                body()
+            self.values.tiles.clear()
+
+        statements = Statements(self.values, text, self.locals, loop=loop)
+        self.locals.restart()
+        statements.add(self.family.ops)
+
+    def _tiles(self, text: Text) -> None:
+        """What came into the ring, by name."""
+        at = 0
+        text.add("const unsigned char* const tile = ring.ready(item);")
+        for op in self.streams:
+            name = self.storage.taken.fresh(op.result.name.replace(".", "_"))
+            lanes = self.storage.cache(op.view.buffer).lanes
+            text.add(f"const T* const {name} = (const T*)(tile + {at});")
+            assert op.below is not None
+            self.values.tiles[op.result] = Tile(name, lanes, self._first(op), op.below)
+            at += self._bytes(op)
+
+    def _by_library(self, text: Text, shape: Shape) -> None:
+        heads, lanes, groups = shape.heads, shape.lanes, shape.groups
+        part = heads // groups
+        statements = Statements(self.values, text, self.locals)
+        self.values.arrays.clear()
+        self.locals.restart()
+        self.locals.place((heads + 2) * lanes)  # what the library works on comes first
+        for view in (shape.query, shape.key, shape.value):
+            statements.add(hoisted(self.values, view))
+        factor, change = _changed(shape.steps)
+        self._stage(text, statements, shape, factor)
+        owner = self._owner()
+        kind = f"mc::GroupAttention<T, {part}, {lanes}, WARPS>"
+        names = [self.storage.taken.fresh("attended") for _ in range(groups)]
+        for number in range(groups):
+            text.add(
+                f"{kind}::put_queries(asked + {number} * {lanes // 16 * 256}, locals + {number * part * lanes});"
+            )
+        text.add(SYNC)
+        for number, name in enumerate(names):
+            text.add(f"{kind} {name}(asked + {number} * {lanes // 16 * 256});")
+            self._starts(text, shape, name, number, owner, change)
+        first = "0"
+        if shape.window:
+            seen = f"{POSITION} + 1 - {shape.window}"
+            first = f"max({seen}, 0)"
+            if shape.windowed is not None and not shape.windowed.is_true:
+                there = condition(shape.windowed, self.values.ranges)
+                first = f"({there}) ? max({seen}, 0) : 0"
+            text.add(f"const int seen = {first};")
+            first = "seen"
+        keys, values = (extents(View(op.result)) for op in self.streams)
+        with self._rounds(text, release=True):
+            begin = self.values.spelled(self._first(self.streams[0]))
+            text.add(
+                "const T* const keys = (const T*)ring.ready(item);",
+            )
+            for name in names:
+                extra = f", {change}" if change else ""
+                text.add(
+                    f"{name}.template add<{shape.tokens}>(keys, keys + {math.prod(keys)}, {self.turn}, {begin}, {first}, {POSITION}{extra});"
+                )
+        self._leave(text, shape, names, kind)
+
+    def _stage(self, text: Text, statements: Statements, shape: Shape, factor: float) -> None:
+        """Queries, times their factor, the new key and value, as floats one behind the other."""
+        heads, lanes = shape.heads, shape.lanes
+        owner = self._owner()
+
+        def query(at: tuple[Expr, ...]) -> None:
+            value = self.values.element(shape.query, at)
+            text.add(f"locals[element] = {value} * {constant(factor)};")
+
+        statements.each((heads, lanes), query, meet=False)
+        for number, view in enumerate((shape.key, shape.value)):
+            give = next(
+                op
+                for op in self.family.ops
+                if isinstance(op, task.Give) and op.source.buffer == view.buffer
+            )
+
+            def fresh(at: tuple[Expr, ...], view: View = view, give: task.Give = give, number: int = number) -> None:
+                place = self.storage.cached(give.view.buffer, base(give.view, at), self.values.ranges)
+                text.add(
+                    f"const T stored = mc::narrow<T>({self.values.element(view, at)});",
+                    f"locals[{(heads + number) * lanes} + element] = mc::widen(stored);",
+                    f"{f'if ({owner}) ' if owner else ''}{place} = stored;",
+                )
+
+            statements.each((1, lanes), fresh, meet=False)
+        text.add(SYNC)
+
+    def _starts(
+        self, text: Text, shape: Shape, name: str, number: int, owner: str, change: str
+    ) -> None:
+        """What a warp knows before any tile: the new token, and in another warp the sink."""
+        heads, lanes = shape.heads, shape.lanes
+        part = heads // shape.groups
+        there = f"{owner} && mc::warp() == 0" if owner else "mc::warp() == 0"
+        given = f"locals + {number * part * lanes}, locals + {heads * lanes}, locals + {(heads + 1) * lanes}"
+        extra = f", {change}" if change else ""
+        text.add(f"if ({there}) {name}.start({given}{extra});")
+        if shape.sink is not None:
+            splits = self.family.op.sizes[-1]
+            first = f"{self.family.op.dims[-1]} == 0 && " if splits > 1 else ""
+            head = Expr.var("h")
+            self.values.ranges["h"] = (0, part - 1)
+            score = self.values.element(shape.sink, (head + number * part,))
+            text.add(
+                f"if ({first}mc::warp() == WARPS - 1) {name}.start_with_sink([&](int h) {{ return {score} * mc::LOG2E; }});"
+            )
+
+    def _leave(self, text: Text, shape: Shape, names: Sequence[str], kind: str) -> None:
+        (give,) = [
+            op
+            for op in self.family.ops
+            if isinstance(op, task.Give) and self.storage.role(op.view.buffer) != "state"
+        ]
+        part = shape.heads // shape.groups
+        value, at = give.view.buffer, base(give.view, (ZERO, ZERO))
+        stride = self.storage.shape(value)[-1]
+        place = self.values.spelled(self.storage.place(value, at))
+        text.add(f"float* const record = {self.storage.scratch(value)} + {place};")
+        for number, name in enumerate(names):
+            text.add(f"{name}.put(joined, statistics);", SYNC)
+            with text.within(
+                f"{kind}::join(joined, statistics, me, [=](int i, float sum, float most, float weight) {{",
+                "});",
+            ):
+                shift = f" + {number * part}" if number else ""
+                row = f"(i / {shape.lanes}{shift})" if shift else f"i / {shape.lanes}"
+                text.add(
+                    f"float* const own = record + {row} * {stride};",
+                    f"own[i % {shape.lanes}] = sum;",
+                    f"if (i % {shape.lanes} == 0) own[{shape.lanes}] = weight, own[{shape.lanes + 1}] = most;",
+                )
+            text.add(SYNC)
+
+    def _owner(self) -> str:
+        """Whether the task has the token of the step, empty where each has it."""
+        gives = [
+            op
+            for op in self.family.ops
+            if isinstance(op, task.Give) and self.storage.role(op.view.buffer) == "state"
+        ]
+        when = gives[0].when if gives else None
+        return "" if when is None or when.is_true else condition(when, self.values.ranges)
+
+    # --- which attention the library has
+
+    def _shape(self) -> Shape | None:
+        body = self.loop.regions[0].ops
+        computes = [op for op in body if isinstance(op, tile.Compute)]
+        kernels = [op.kernel for op in computes]
+        if kernels.count("gemm") != 2 or len(self.streams) != 2:
+            return None
+        (score, fold) = (op for op in computes if op.kernel == "gemm")
+        keys, values = (op.result for op in self.streams)
+        if score.views()[2].buffer != keys or fold.views()[2].buffer != values:
+            return None
+        query, scores = score.views()[1], score.views()[0].buffer
+        heads, lanes = extents(query)
+        tokens = extents(View(keys))[0]
+        steps = tuple(
+            op
+            for op in computes
+            if op.views()[0].buffer == scores and (op.kernel == "scale" or op.kernel in FUNCTIONS)
+        )
+        known = {"gemm", "scale", *FUNCTIONS, "mask_causal", "mask_window", "row_max", "at_least"}
+        known |= {"exp_sub", "row_sum", "merge_softmax"}
+        if not {*kernels} <= known or extents(View(values)) != (tokens, lanes):
+            return None
+        if lanes % 16 or lanes > 256 or tokens % 16 or element_type(keys) is not self.storage.dtype:
+            return None
+        if not all(element_type(v) == self.storage.dtype for v in (keys, values)):
+            return None
+        windows = [op for op in computes if op.kernel == "mask_window"]
+        fresh = [op for op in self.family.ops if isinstance(op, tile.Compute) and op.kernel == "gemm"]
+        if len(fresh) != 2 or len(windows) > 1:
+            return None
+        key, value = (op.views()[2] for op in fresh)
+        found = Shape(
+            heads, lanes, tokens, query, View(key.buffer), View(value.buffer), steps,
+            int(str(windows[0].params["window"])) if windows else 0,
+            _without_guard(windows[0].when, self.loop) if windows else None,
+            self._sink(),
+        )  # fmt: skip
+        return found if found.groups <= _MOST_GROUPS else None
+
+    def _sink(self) -> View | None:
+        copies = [
+            op
+            for op in self.family.ops
+            if isinstance(op, tile.Compute)
+            and op.kernel == "copy"
+            and op.views()[1].buffer in self.values.reads
+            and op.views()[0].indices
+        ]
+        return copies[0].views()[1] if copies else None
+
+
+class _Rounds:
+    """The loop over the tiles of a task, in which the ring goes on."""
+
+    def __init__(self, of: Attention, text: Text, release: bool) -> None:
+        self.of, self.text, self.release = of, text, release
+
+    def __enter__(self) -> None:
+        of, text = self.of, self.text
+        count = of.values.spelled(of.loop.count)
+        var = of.loop.var
+        text.add(f"const int tiles = {count};")
+        when = of.streams[0].when
+        text.add(f"for (int {var}_ = 0; {var}_ < tiles; {var}_++) {{".replace(f"{var}_", of.turn))
+        text.depth += 1
+        if of.turn != var:
+            text.add(f"const int {var} = {of.turn};")
+        if when is not None and not when.is_true:
+            text.add(f"if (!({condition(when, of.values.ranges)})) continue;")
+
+    def __exit__(self, *_: object) -> None:
+        self.text.add("ring.release(item++);" if self.release else "item++;")
+        self.text.depth -= 1
+        self.text.add("}")
+
+
+def _streams(op: tile.For) -> list[task.Stream]:
+    return [
+        one for one in op.regions[0].ops if isinstance(one, task.Stream) and one.below is not None
+    ]
+
+
+def _without_guard(when: Cond | None, loop: tile.For) -> Cond | None:
+    """The layers in which there is a window, of the condition of its mask, in which that of a tile
+    stands too."""
+    (stream, *_) = _streams(loop)
+    if when is None or when.is_true or when == stream.when:
+        return None
+    names = frozenset({loop.var, POSITION})
+    kept = tuple(
+        tuple(c for c in clause if not c.expr.free_vars & names) for clause in when.clauses
+    )
+    return Cond(tuple(dict.fromkeys(kept)))
+
+
+def _changed(steps: Sequence[tile.Compute]) -> tuple[float, str]:
+    """By what queries are multiplied, and how their products become scores, times log2(e), where
+    that is more."""
+    factor, rest = 1.0, list(steps)
+    while rest and rest[0].kernel == "scale":
+        factor *= float(str(rest.pop(0).params["factor"]))
+    if not rest:
+        return factor * LOG2E, ""
+    text = "score"
+    for op in rest:
+        if op.kernel == "scale":
+            text = f"{text} * {constant(float(str(op.params['factor'])))}"
+        elif op.kernel == "tanh":
+            text = f"mc::tangent({text})"
+        else:
+            fail("cuda-graph", f"there is no CUDA for tile.{op.kernel} of scores")
+    return factor, f"[](float score) {{ return {text} * mc::LOG2E; }}"
+
+
+def operations(op: Op) -> Iterator[Op]:
+    """``op`` and those within it."""
+    yield op
+    for region in op.regions:
+        for inner in region.ops:
+            yield from operations(inner)

@@ -1,0 +1,186 @@
+"""Left sides of products: what all tasks of a phase multiply rows by, as columns in shared memory.
+
+A pattern picks the library routine that makes the columns: normed vectors, merged attention, plain vectors. Anything
+else is computed place by place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from meshc.backends.cuda.tasks.statements import Statements, Text
+from meshc.backends.cuda.tasks.storage import element_type
+from meshc.backends.cuda.tasks.values import Values, constant, extents
+from meshc.ir.affine import Expr
+from meshc.ir.ops import task, tile
+from meshc.ir.types import DType
+from meshc.ir.values import Value
+from meshc.ir.views import View
+
+ZERO = Expr.const(0)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How the columns of a phase are made: ``ahead`` before blocks have met, ``then`` behind it."""
+
+    ahead: Callable[[Text], None]
+    then: Callable[[Text], None]
+
+
+def columns_of(values: Values, view: View, statements: Statements) -> Columns:
+    """The columns ``view``, ``[requests, width]``, of which no view is but the whole."""
+    source = _rounded(values, view)
+    found = _normed(values, source) or _merged(values, source) or _plain(values, source)
+    return found or _any(values, source, statements)
+
+
+def _nothing(text: Text) -> None:
+    pass
+
+
+def _rounded(values: Values, view: View) -> View:
+    """What ``view`` is the rounded value of: columns round it themselves, in two parts."""
+    op = values.formula_of(view.buffer)
+    if op is not None and op.kernel == "copy" and element_type(view.buffer) is not DType.F32:
+        out, given = op.views()
+        if not (out.reshape or given.reshape or given.indices or given.order):
+            return given
+    return view
+
+
+def _pointer(values: Values, view: View) -> tuple[str, int] | None:
+    """Where rows of scratch begin that a view is, and how far they are apart; None where they are
+    no neighbours."""
+    if view.indices or view.reshape or view.order or view.buffer not in values.reads:
+        return None
+    value, first = values.source(view.buffer, (ZERO, ZERO))
+    storage = values.storage
+    if storage.role(value) != "":
+        return None
+    shape = storage.shape(value)
+    _, second = values.source(view.buffer, (ZERO, Expr.const(1)))
+    if storage.place(value, second) - storage.place(value, first) != Expr.const(1):
+        return None
+    at = values.spelled(storage.place(value, first))
+    name = storage.scratch(value)
+    return (name if at == "0" else f"{name} + {at}"), shape[-1]
+
+
+def _aligned(values: Values, view: View, width: int) -> tuple[str, int] | None:
+    found = _pointer(values, view)
+    if found is None or width % 8 or found[1] % 4:
+        return None
+    value, first = values.source(view.buffer, (ZERO, ZERO))
+    place = values.storage.place(value, first)
+    factors = [place.constant, *(factor for _, factor in place.terms)]
+    return found if all(factor % 4 == 0 for factor in factors) else None
+
+
+def _plain(values: Values, view: View) -> Columns | None:
+    requests, width = extents(view)
+    found = _aligned(values, view, width)
+    if found is None:
+        return None
+    name, stride = found
+    call = f"mc::put_plain_columns<BATCH, {width}, WORKERS>(columns, {name}, {stride}, me);"
+    return Columns(_nothing, lambda text: text.add(call))
+
+
+def _normed(values: Values, view: View) -> Columns | None:
+    op = values.formula_of(view.buffer)
+    if op is None or op.kernel != "rms_scale" or view.indices or view.reshape:
+        return None
+    _, given, squares, gain = op.views()
+    (sums,) = values.writers.get(squares.buffer, [None])[:1]
+    requests, width = extents(view)
+    found = _aligned(values, given, width)
+    whole = sums is not None and sums.kernel == "square_sum" and sums.views()[1] == given
+    stream = values.reads.get(gain.buffer)
+    if found is None or not whole or stream is None or gain.indices or op.params["count"] != width:
+        return None
+    name, stride = found
+    if requests > 1 and stride != width:
+        return None
+    weight, index = values.source(gain.buffer, (ZERO,))
+    layer = values.storage.of_layer(_row(weight), index[0], values.ranges) if len(index) > 1 else ""
+    pointer = f"{values.storage.vector(weight)}{' + ' + layer.removesuffix(' + ') if layer else ''}"
+    eps = constant(float(str(op.params["eps"])))
+
+    def ahead(text: Text) -> None:
+        text.add(f"const mc::Gains<T, {width}, WORKERS> gains({pointer}, me);")
+
+    def then(text: Text) -> None:
+        text.add(
+            f"mc::put_normed_columns<T, BATCH, {width}, WORKERS>(columns, {name}, gains, {eps}, parts, me, 1);"
+        )
+
+    return Columns(ahead, then)
+
+
+def _row(weight: Value) -> int:
+    return int(weight.type.shape[-1])  # type: ignore[union-attr]
+
+
+def _merged(values: Values, view: View) -> Columns | None:
+    """Attention of all heads, whose records are merged: a division by the weights of a total into
+    which records are merged, those of the first split being copied."""
+    op = values.formula_of(view.buffer)
+    if op is None or op.kernel != "div" or view.indices or view.reshape:
+        return None
+    total = op.views()[1].buffer
+    writers = values.writers.get(total, [])
+    if not writers or writers[0].kernel != "copy":
+        return None
+    records = writers[0].views()[1].buffer
+    need = values.reads.get(records)
+    if need is None or any(w.kernel != "merge_softmax" for w in writers[1:]):
+        return None
+    shape = extents(View(records))
+    if len(shape) != 5 or need.view.buffer not in values.storage.doubling:
+        return None
+    requests, groups, splits, heads, wide = shape
+    value, first = values.source(records, (ZERO,) * 5)
+    stride = values.storage.shape(value)[-1]
+    at = values.spelled(values.storage.place(value, first))
+    name = values.storage.scratch(value)
+    call = (
+        f"mc::put_merged_columns<BATCH, {groups}, {splits}, {heads}, {wide - 2}, {stride}, WORKERS>(columns, "
+        f"{name if at == '0' else f'{name} + {at}'}, me);"
+    )
+    return Columns(_nothing, lambda text: text.add(call))
+
+
+def _any(values: Values, view: View, statements: Statements) -> Columns:
+    requests, width = extents(view)
+
+    def then(text: Text) -> None:
+        statements.text = text
+        statements.add(hoisted(values, view))
+        known = dict(values.ranges)
+        values.ranges |= {"b": (0, requests - 1), "k": (0, width - 1)}
+        element = values.element(view, (Expr.var("b"), Expr.var("k")))
+        values.ranges.clear()
+        values.ranges.update(known)
+        with text.within(
+            f"mc::put_columns_of<BATCH, {width}, WORKERS>(columns, me, [&](int b, int k) {{", "});"
+        ):
+            text.add(f"return {element};")
+
+    return Columns(_nothing, then)
+
+
+def hoisted(values: Values, view: View) -> list[tile.Compute | tile.For]:
+    """The statements of a task, loops among them, that ``view`` needs, in order."""
+    needed = values.behind(view)
+
+    def writes(op: object) -> bool:
+        if isinstance(op, tile.Compute):
+            return op.views()[0].buffer in needed
+        return isinstance(op, tile.For) and any(writes(one) for one in op.regions[0].ops)
+
+    return [op for op in values.ops if writes(op) and isinstance(op, (tile.Compute, tile.For))]
+
+
+__all__ = ["Columns", "columns_of", "hoisted", "task"]

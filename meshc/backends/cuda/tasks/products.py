@@ -1,0 +1,257 @@
+"""Families of products: rows of weights come through the ring, and what follows is lane by lane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshc.backends.cuda.tasks.columns import Columns, columns_of
+from meshc.backends.cuda.tasks.families import Placed, rows_of, streamed_products
+from meshc.backends.cuda.tasks.lanes import Lanes
+from meshc.backends.cuda.tasks.statements import Locals, Statements, Text, angle_of
+from meshc.backends.cuda.tasks.storage import FRAGMENT, Matrix, Storage
+from meshc.backends.cuda.tasks.values import Values, extents
+from meshc.ir.affine import Expr
+from meshc.ir.core import Op
+from meshc.ir.ops import task, tile
+from meshc.ir.types import BufferType
+from meshc.ir.values import Value
+from meshc.ir.views import View
+from meshc.support.diagnostics import fail
+
+
+@dataclass
+class Product:
+    """A family of products, of ``values`` of a task; ``ranges`` are those of names around it."""
+
+    family: Placed
+    storage: Storage
+    locals: Locals
+    ranges: dict[str, tuple[int, int]]
+
+    def __post_init__(self) -> None:
+        requests = self.storage.requests
+        self.products = streamed_products(self.family)
+        first = self.products[0]
+        self.rows = extents(first.views()[0])[1]
+        ranges = {**self.ranges, **self.family.ranges}
+        ranges |= {"b": (0, requests - 1), "i": (0, self.rows - 1)}
+        self.values = Values(self.storage, self.family.ops, ranges)
+        self.left = first.views()[1]
+        if any(self.values.key(p.views()[1]) != self.values.key(self.left) for p in self.products):
+            fail("cuda-graph", "products of a task multiply rows by different vectors")
+        if self.rows * len(self.products) > FRAGMENT:
+            fail("cuda-graph", f"a task has more than {FRAGMENT} rows of weights")
+        streams = [self.values.reads[p.views()[2].buffer] for p in self.products]
+        self.stream = streams[0].view
+        self.matrix: Matrix = self.storage.matrix([s.view.buffer for s in streams], self.rows)
+        self.width = extents(View(streams[0].result))[1]
+        self._place()
+
+    def _place(self) -> None:
+        """Where the row group of a task begins in its matrix."""
+        *lead, row, column = rows_of(self.stream)
+        whole = self.stream.buffer_type.shape[-1]
+        if self.width != whole and self.width % FRAGMENT:
+            fail("cuda-shape", f"parts of {self.width} values are no whole number of sixteens")
+        self.blocks = -(-self.width // FRAGMENT)
+        self.row_group = row // self.rows
+        if self.row_group * self.rows != row:
+            fail("cuda-graph", "tasks multiply rows that are no groups of a matrix")
+        self.lead, self.first_block = lead, column // FRAGMENT
+
+    # --- what it needs before
+
+    @property
+    def key(self) -> str:
+        """What its columns are: the same for families that share them."""
+        return self.values.key(self.left)
+
+    @property
+    def of_tasks(self) -> frozenset[str]:
+        """The dims of a task on which its columns depend."""
+        return self.values.names(self.left) & frozenset(self.family.op.dims)
+
+    def columns(self) -> Columns:
+        """How its columns are made."""
+        statements = Statements(self.values, Text(), self.locals)
+        return columns_of(self.values, self.left, statements)
+
+    # --- text
+
+    def bring(self, text: Text) -> None:
+        """By one thread: the block's row groups."""
+        with text.within(self.family.loop()):
+            place = Expr.const(0)
+            shape = (*self.matrix.lead, self.matrix.groups, self.matrix.blocks)
+            for extent, one in zip(
+                shape, (*self.lead, self.row_group, self.first_block), strict=True
+            ):
+                place = place * extent + one
+            self.family.point(text, place.free_vars)
+            at = self.values.spelled(place)
+            text.add(
+                f"mc::bring_row_group(ring, item, {self.matrix.name} + (size_t)({at}) * 256, {self.blocks}, "
+                "TILE_BLOCKS, FLYING);"
+            )
+
+    def compute(self, text: Text) -> None:
+        """By the workers: columns that depend on the task, the product, and what follows it."""
+        own = self.of_tasks
+        epilogue = self._epilogue()
+        before = self._before(epilogue)
+        if before:
+            Statements(self.values, text, self.locals).add(before)
+        if own:
+            text.add("int made = -1;  // whose columns are there")
+        with text.within(self.family.loop()):
+            used = frozenset(self.family.op.dims) & (own | self._names(epilogue))
+            self.family.point(text, used)
+            if own:
+                self._columns_of_task(text, own)
+            self._ahead(text, epilogue)
+            text.add(
+                f"const float sum = mc::multiply_row_group<WARPS, BATCH>(ring, item, columns, parts, turn, "
+                f"{self.blocks}, TILE_BLOCKS, me);"
+            )
+            with text.within("if (me < LANES) {"):
+                self._sums(text)
+                gives = [op for op in epilogue if isinstance(op, task.Give)]
+                lanes = Lanes(self.values, text, True)
+                lanes.add([op for op in epilogue if not isinstance(op, task.Give)])
+                with text.within(f"if ({self.active}) {{"):
+                    lanes.add(gives)
+
+    @property
+    def active(self) -> str:
+        """Whether a thread has an element."""
+        there = "me < 16 * BATCH"
+        return there if self.rows == FRAGMENT else f"{there} && i < {self.rows}"
+
+    def _columns_of_task(self, text: Text, own: frozenset[str]) -> None:
+        place = Expr.const(0)
+        for name, size in self.family.op.domain.items():
+            if name in own:
+                place = place * size + Expr.var(name)
+        with text.within(f"if (made != {self.values.spelled(place)}) {{"):
+            text.add(f"made = {self.values.spelled(place)};")
+            made = self.columns()
+            made.ahead(text)
+            made.then(text)
+
+    def _epilogue(self) -> list[Op]:
+        """What follows the product: all that gives need but the columns."""
+        wanted: set[Value] = set()
+        for op in self.family.ops:
+            if isinstance(op, task.Give):
+                wanted |= self._behind(op.source)
+        return [op for op in self.family.ops if self._follows(op, wanted)]
+
+    def _follows(self, op: Op, wanted: set[Value]) -> bool:
+        if isinstance(op, task.Give):
+            return True
+        if isinstance(op, tile.For):
+            return any(self._follows(one, wanted) for one in op.regions[0].ops)
+        return isinstance(op, tile.Compute) and op not in self.products and op.views()[0].buffer in wanted
+
+    def _behind(self, view: View) -> set[Value]:
+        """What ``view`` is computed from, up to the products."""
+        results = {p.views()[0].buffer for p in self.products}
+        found: set[Value] = set()
+        work = [view.buffer]
+        while work:
+            value = work.pop()
+            if value not in found:
+                found.add(value)
+                if value not in results:
+                    work += [v.buffer for op in self.values.writers.get(value, ()) for v in op.views()]
+        return found
+
+    def _before(self, epilogue: list[Op]) -> list[Op]:
+        """Those of the epilogue that no thread can do alone, such as sums over whole rows: they are
+        the same for all tasks, and taken out of ``epilogue``."""
+        results = frozenset(p.views()[0].buffer for p in self.products)
+        found = []
+        for op in list(epilogue):
+            if isinstance(op, tile.Compute) and not self._by_lane(op):
+                out = op.views()[0]
+                if self.values.depends(out, results) and op.kernel in _OF_NEIGHBOURS:
+                    continue
+                if self.values.depends(out, results) or self.values.names(out) & {*self.family.op.dims}:
+                    fail("cuda-graph", f"tile.{op.kernel} of what a task has, behind its product")
+                epilogue.remove(op)
+                found.append(op)
+        return found
+
+    def _by_lane(self, op: tile.Compute) -> bool:
+        shape = op.views()[0].buffer.type
+        assert isinstance(shape, BufferType)
+        lanes = shape.shape in ((self.storage.requests, self.rows), (self.rows,))
+        return lanes and op.kernel not in _OF_NEIGHBOURS
+
+    def _names(self, ops: Sequence[Op]) -> frozenset[str]:
+        found: frozenset[str] = frozenset()
+        for op in ops:
+            if isinstance(op, tile.For):
+                found |= self._names(op.regions[0].ops)
+            for view in op.views():
+                found |= self.values.names(view)
+        return found
+
+    def _ahead(self, text: Text, epilogue: Sequence[Op]) -> None:
+        """Ask for what the epilogue reads before the sums are known."""
+        requests = self.storage.requests
+        for op in _computes(epilogue):
+            for view in op.views()[1:]:
+                value = view.buffer
+                if value not in self.values.reads or value in self.values.registers:
+                    continue
+                if op.kernel == "rope" and view is op.views()[2]:
+                    self._angles(text, op, view)
+                    continue
+                shape = extents(View(value))
+                if shape not in ((requests, self.rows), (self.rows,)) or view.indices or view.reshape:
+                    continue
+                at = (Expr.var("b"), Expr.var("i")) if len(shape) == 2 else (Expr.var("i"),)
+                self._load(text, value, self.values.element(View(value), at))
+
+    def _load(self, text: Text, value: Value, element: str) -> None:
+        name = self.storage.taken.fresh(value.name.replace(".", "_"))
+        text.add(f"const float {name} = {self.active} ? {element} : 0.0f;")
+        shape = extents(View(value))
+        own = (Expr.var("b"), Expr.var("i")) if len(shape) == 2 else (Expr.var("i"),)
+        self.values.registers[value] = (name, own)
+
+    def _angles(self, text: Text, op: tile.Compute, view: View) -> None:
+        shape = extents(op.views()[0])
+        pair = (Expr.var("i") % shape[-1]) // 2
+        cosine, sine = angle_of(self.values, op, view, pair)
+        names = [self.storage.taken.fresh(n) for n in ("cosine", "sine")]
+        for name, element in zip(names, (cosine, sine), strict=True):
+            text.add(f"const float {name} = {self.active} ? {element} : 0.0f;")
+        self.values.angles[op] = (names[0], names[1])
+
+    def _sums(self, text: Text) -> None:
+        """The sums of a thread's element, of each of the weights."""
+        count = len(self.products)
+        for number, op in enumerate(self.products):
+            value = op.views()[0].buffer
+            name = self.storage.taken.fresh(value.name.replace(".", "_"))
+            self.values.registers[value] = (name, (Expr.var("b"), Expr.var("i")))
+            source = "sum"
+            if count > 1:
+                plus = f" + {number}" if number else ""
+                source = f"mc::shuffle(sum, mc::lane() / 16 * 16 + {count} * i{plus})"
+            text.add(f"const float {name} = {source};")
+
+
+_OF_NEIGHBOURS = frozenset({"square_sum", "row_sum", "row_max"})
+
+
+def _computes(ops: Sequence[Op]) -> list[tile.Compute]:
+    found = []
+    for op in ops:
+        if isinstance(op, tile.Compute):
+            found.append(op)
+        found += [one for region in op.regions for one in _computes(region.ops)]
+    return found

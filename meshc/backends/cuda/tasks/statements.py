@@ -1,0 +1,331 @@
+"""Statements of tasks as calls by all workers of a block, on values in shared memory.
+
+What has a formula for each of its elements is no statement: who needs an element computes it. The
+others (sums over rows, products of values, masks, what is written more than once) lie in shared
+memory, and workers meet behind each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+
+from meshc.backends.cuda.tasks.spelling import condition
+from meshc.backends.cuda.tasks.storage import base
+from meshc.backends.cuda.tasks.values import Values, extents
+from meshc.ir.affine import Expr
+from meshc.ir.core import Op
+from meshc.ir.ops import task, tile
+from meshc.ir.types import BufferType
+from meshc.ir.values import Value
+from meshc.ir.views import View
+from meshc.support.diagnostics import fail
+
+SYNC = "mc::group_sync(1, WORKERS);"
+
+
+@dataclass
+class Text:
+    """Lines of C with their depth."""
+
+    depth: int = 0
+    lines: list[str] = field(default_factory=list)
+
+    def add(self, *lines: str) -> None:
+        """Lines at the present depth; empty ones stay empty."""
+        self.lines += ["    " * self.depth + line if line else "" for line in lines]
+
+    @contextmanager
+    def within(self, head: str, tail: str = "}") -> Iterator[None]:
+        """Lines in a block that begins with ``head``."""
+        self.add(head)
+        self.depth += 1
+        yield
+        self.depth -= 1
+        self.add(tail)
+
+    def __str__(self) -> str:
+        return "".join(f"{line}\n" for line in self.lines)
+
+
+@dataclass
+class Locals:
+    """Shared memory of values of tasks: floats from the start of LOCALS on. Tasks of one family
+    have theirs together, those of different families lie over each other."""
+
+    floats: int = 0
+    most: int = 0
+    names: int = 0
+
+    def restart(self) -> None:
+        """Begin another family."""
+        self.floats = self.names = 0
+
+    def place(self, count: int) -> int:
+        """Where ``count`` floats lie, on a 16-byte address."""
+        at = self.floats
+        self.floats += -(-count // 4) * 4
+        self.most = max(self.most, self.floats)
+        return at
+
+
+@dataclass
+class Statements:
+    """Writes the statements of one task that its workers compute together."""
+
+    values: Values
+    text: Text
+    locals: Locals
+    stream: Callable[[task.Stream], None] | None = None
+    loop: Callable[[tile.For, Callable[[], None]], None] | None = None
+
+    def wanted(self, views: Iterable[View]) -> list[tile.Compute]:
+        """The statements outside of loops that ``views`` need, in order."""
+        needed: set[Value] = set()
+        for view in views:
+            needed |= self.values.behind(view)
+        return [
+            op
+            for op in self.values.ops
+            if isinstance(op, tile.Compute) and op.views()[0].buffer in needed
+        ]
+
+    def add(self, ops: Sequence[Op]) -> None:
+        """Write ``ops``; what has a formula is left to who needs it."""
+        for op in ops:
+            match op:
+                case tile.Compute():
+                    self._compute(op)
+                case tile.For():
+                    assert self.loop is not None
+                    self.loop(op, lambda op=op: self.add(op.regions[0].ops))
+                case task.Stream() if self.stream is not None:
+                    self.stream(op)
+                case task.Give():
+                    self._give(op)
+
+    def array(self, value: Value) -> str:
+        """The shared memory of ``value``, which is declared when it is first asked for."""
+        known = self.values.arrays.get(value)
+        if known is None:
+            assert isinstance(value.type, BufferType)
+            known = self.values.storage.taken.fresh(value.name.replace(".", "_"))
+            at = self.locals.place(prod(value.type.shape))
+            self.text.add(f"float* const {known} = locals + {at};")
+            self.values.arrays[value] = known
+        return known
+
+    # --- kinds of statements
+
+    def _compute(self, op: tile.Compute) -> None:
+        out = op.views()[0]
+        if out.buffer in self.values.registers or self.values.formula_of(out.buffer) is op:
+            return
+        self.array(out.buffer)
+        if op.when is None or op.when.is_true:
+            self._whole(op)
+            return
+        with self.text.within(f"if ({condition(op.when, self.values.ranges)}) {{"):
+            self._whole(op)
+
+    def _whole(self, op: tile.Compute) -> None:
+        match op.kernel:
+            case "square_sum" | "row_sum" | "row_max":
+                self._combine(op)
+            case "gemm":
+                self._gemm(op)
+            case "merge_softmax":
+                self._merge(op)
+            case "mask_causal" | "mask_window":
+                self._mask(op)
+            case "rope":
+                self._rope(op)
+            case _:
+                out = op.views()[0]
+                self.each(extents(out), lambda at: self._assign(out, at, self.values.computed(op, at)))
+
+    def each(
+        self, shape: Sequence[int], body: Callable[[tuple[Expr, ...]], None], meet: bool = True
+    ) -> None:
+        """A loop of the workers over the elements of ``shape``."""
+        count = prod(shape)
+        known = dict(self.values.ranges)
+        self.values.ranges["element"] = (0, count - 1)
+        index, step = [], count
+        place = Expr.var("element")
+        for number, extent in enumerate(shape):
+            inner = place % step if number else place
+            step //= extent
+            index.append(inner // step)
+        with self.text.within(f"for (int element = me; element < {count}; element += WORKERS) {{"):
+            body(tuple(index))
+        self.values.ranges.clear()
+        self.values.ranges.update(known)
+        if meet:
+            self.text.add(SYNC)
+
+    def _assign(self, view: View, at: Sequence[Expr], text: str) -> None:
+        self.text.add(f"{self.values.element(view, at)} = {text};")
+
+    def _combine(self, op: tile.Compute) -> None:
+        out, given = op.views()
+        rows, every = extents(out), extents(given)
+        count, inner = prod(rows), prod(every[len(rows) :])
+        known = dict(self.values.ranges)
+        self.values.ranges |= {"row": (0, max(count - 1, 0)), "lane": (0, inner - 1)}
+        index = (*_unflat(Expr.var("row"), rows), *_unflat(Expr.var("lane"), every[len(rows) :]))
+        value = self.values.element(given, index)
+        self.values.ranges.clear()
+        self.values.ranges.update(known)
+        if out.indices or out.reshape:
+            # A column of a record: what it combines goes there from memory of its own.
+            at = self.locals.place(count)
+            target = f"locals + {at}"
+        else:
+            target = self.array(out.buffer)
+        operator = "mc::Max" if op.kernel == "row_max" else "mc::Sum"
+        body = [f"const float v = {value};", "return v * v;"]
+        if op.kernel != "square_sum":
+            body = [f"return {value};"]
+        with self.text.within(
+            f"mc::combine_rows<{operator}, WORKERS>({target}, parts, {count}, {inner}, me, "
+            "[&](int row, int lane) {",
+            "});",
+        ):
+            self.text.add(*body)
+        if target.startswith("locals"):
+            self.each(
+                rows,
+                lambda at: self._assign(out, at, f"({target})[{self.values.spelled(_flat(at, rows))}]"),
+            )
+
+    def _gemm(self, op: tile.Compute) -> None:
+        out, left, right = op.views()
+        if len(out.shape()) != 2:
+            fail("cuda-graph", "there is no CUDA for batches of products in a task")
+        inner = extents(left)[1]
+
+        def one(at: tuple[Expr, ...]) -> None:
+            row, column = at
+            known = self.values.ranges
+            self.values.ranges = {**known, "k": (0, inner - 1)}
+            k = Expr.var("k")
+            second = (column, k) if op.params["transposed"] else (k, column)
+            product = self.values.element(left, (row, k)), self.values.element(right, second)
+            self.values.ranges = known
+            self.text.add(
+                f"float v = {self.values.element(out, at) if op.params['accumulate'] else '0.0f'};",
+                f"for (int k = 0; k < {inner}; k++) v = mc::fused({product[0]}, {product[1]}, v);",
+                f"{self.values.element(out, at)} = v;",
+            )
+
+        self.each(extents(out), one)
+
+    def _merge(self, op: tile.Compute) -> None:
+        total, other = op.views()
+        *rows, wide = extents(total)
+        if op.params["count"] != 1 or total.indices or total.reshape:
+            fail("cuda-graph", "there is no CUDA for softmaxes that are merged several at once")
+        known = dict(self.values.ranges)
+        self.values.ranges |= {"row": (0, prod(rows) - 1), "lane": (0, wide - 1)}
+        value = self.values.element(other, (*_unflat(Expr.var("row"), rows), Expr.var("lane")))
+        self.values.ranges.clear()
+        self.values.ranges.update(known)
+        with self.text.within(
+            f"mc::merge_records<{wide - 2}, WORKERS>({self.array(total.buffer)}, {wide}, {prod(rows)}, me, "
+            "[&](int row, int lane) {",
+            "});",
+        ):
+            self.text.add(f"return {value};")
+
+    def _mask(self, op: tile.Compute) -> None:
+        (scores,) = op.views()
+        given = op.params
+
+        def number(name: str) -> Expr:
+            found = given[name]
+            return found if isinstance(found, Expr) else Expr.const(int(str(found)))
+
+        def one(at: tuple[Expr, ...]) -> None:
+            *_, row, column = at
+            key = self.values.spelled(number("key") + column * number("key_step").constant)
+            query = self.values.spelled(number("query") + row * number("query_step").constant)
+            limit = self.values.spelled(number("limit"))
+            if op.kernel == "mask_causal":
+                hidden = f"{key} > {query} || {key} >= {limit}"
+            else:
+                window = int(str(given["window"]))
+                hidden = f"{key} <= min({query}, {limit} - 1) - {window}"
+            self.text.add(f"if ({hidden}) {self.values.element(scores, at)} = -mc::infinity();")
+
+        self.each(extents(scores), one)
+
+    def _rope(self, op: tile.Compute) -> None:
+        out, given, angles = op.views()
+
+        def one(at: tuple[Expr, ...]) -> None:
+            *head, row, lane = at
+            own = (*head, row, lane)
+            even = (*head, row, (lane // 2) * 2)
+            odd = (*head, row, (lane // 2) * 2 + 1)
+            cosine, sine = angle_of(self.values, op, angles, lane // 2)
+            v = self.values
+            self.text.add(
+                f"const float even = {v.element(given, even)}, odd = {v.element(given, odd)};",
+                f"const float cosine = {cosine}, sine = {sine};",
+                f"{v.element(out, own)} = {v.spelled(lane % 2)} == 0 "
+                "? mc::fused(even, cosine, -(odd * sine)) : mc::fused(odd, cosine, even * sine);",
+            )
+
+        self.each(extents(out), one)
+
+    def _give(self, op: task.Give) -> None:
+        storage, values = self.values.storage, self.values
+        buffer, state = op.view.buffer, storage.role(op.view.buffer) == "state"
+
+        def one(at: tuple[Expr, ...]) -> None:
+            index, given = base(op.view, at), values.element(op.source, at)
+            if state:
+                place, given = storage.cached(buffer, index, values.ranges), f"mc::narrow<T>({given})"
+            else:
+                at_place = values.spelled(storage.place(buffer, index))
+                place = f"{storage.scratch(buffer)}[{at_place}]"
+            self.text.add(f"{place} = {given};")
+
+        if op.when is None or op.when.is_true:
+            self.each(extents(op.view), one)
+            return
+        with self.text.within(f"if ({condition(op.when, values.ranges)}) {{"):
+            self.each(extents(op.view), one)
+
+
+def angle_of(values: Values, op: tile.Compute, angles: View, pair: Expr) -> tuple[str, str]:
+    """Cosine and sine of the angle of a pair, by the position of the step."""
+    if op in values.angles:
+        return values.angles[op]
+    value = values.reads[angles.buffer].view.buffer
+    index = values.source(angles.buffer, (pair,))[1]
+    cosines, sines, count, layer = values.storage.table(value)
+    place = index[0] * layer + index[1] if layer else index[0]
+    position = op.params["position"]
+    assert isinstance(position, Expr)
+    row = f"(size_t)({values.spelled(position)}) * {count} + {values.spelled(place)}"
+    return f"{cosines}[{row}]", f"{sines}[{row}]"
+
+
+def _unflat(place: Expr, shape: Sequence[int]) -> list[Expr]:
+    found, step = [], prod(shape)
+    for number, extent in enumerate(shape):
+        inner = place % step if number else place
+        step //= extent
+        found.append(inner // step)
+    return found
+
+
+def _flat(index: Sequence[Expr], shape: Sequence[int]) -> Expr:
+    found = Expr.const(0)
+    for extent, one in zip(shape, index, strict=True):
+        found = found * extent + one
+    return found

@@ -1,0 +1,250 @@
+"""A placed program of tasks as one kernel and the program of a decode step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from meshc.analysis.cuda.blocks import FRAGMENT_BYTES, THREADS, WARPS, block_memory
+from meshc.backends.cuda.kernels.arena import Arena
+from meshc.backends.cuda.launches import Launch, Stage
+from meshc.backends.cuda.program import Buffer, Kernel, StepProgram, Target
+from meshc.backends.cuda.tasks.attending import Attention
+from meshc.backends.cuda.tasks.elements import Elements
+from meshc.backends.cuda.tasks.families import Loop, Phase, folds, phases_of, streamed_products
+from meshc.backends.cuda.tasks.products import Product
+from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
+from meshc.backends.cuda.tasks.storage import FRAGMENT, Storage
+from meshc.backends.templates import render
+from meshc.ir.batch import POSITION
+from meshc.ir.module import Module
+from meshc.support.diagnostics import fail
+
+MOST_STAGES = 16
+TILE_BYTES = 16_384
+_ARRIVE, _WAIT = "arrive(met, target, me);", "wait(met, target, me);"
+
+Form = Product | Attention | Elements
+
+
+@dataclass
+class StepText:
+    """Writes the kernel of ``module``, whose graph was ``source``."""
+
+    module: Module
+    source: Module
+    page: int
+    locals: Locals = field(default_factory=Locals)
+
+    def __post_init__(self) -> None:
+        self.storage = Storage(self.module, self.source, self.page)
+        self.forms: list[Form] = []
+        self.meetings = 0
+        self.device = self.module.the_device()
+        self.bring, self.compute = Text(2), Text(1)
+        self.blocks = 1
+        body = phases_of(self.module)
+        self._walk(body, {POSITION: (0, self.storage.capacity - 1)})
+        if self.meetings:
+            self.compute.add("if (me == 0) mc::grid_leave(met, target + mc::blocks());")
+
+    # --- phases
+
+    def _walk(self, body: Sequence[Phase | Loop], ranges: dict[str, tuple[int, int]]) -> None:
+        for one in body:
+            if isinstance(one, Phase):
+                self._phase(one, ranges)
+                continue
+            inner = {**ranges, one.var: (0, one.count - 1)}
+            head = f"for (int {one.var} = 0; {one.var} < {one.count}; {one.var}++) {{"
+            with self.bring.within(head), self.compute.within(head):
+                self._walk(one.body, inner)
+
+    def _phase(self, phase: Phase, ranges: dict[str, tuple[int, int]]) -> None:
+        self.locals.restart()
+        forms = [self._form(family, ranges) for family in phase.families]
+        self.forms += forms
+        self.blocks = max(self.blocks, phase.tasks)
+        names = ", ".join(family.op.name for family in phase.families)
+        brought = [form for form in forms if not isinstance(form, Elements)]
+        if brought:
+            with self.bring.within("{" + f"  // {phase.name}"):
+                self._bring(phase, brought)
+        self.compute.add("", f"// ---- {phase.name}: {names}")
+        with self.compute.within("{"):
+            self._columns(phase, forms)
+            self.compute.add(f"const mc::Run mine({phase.tasks});")
+            for form in forms:
+                form.compute(self.compute)
+
+    def _bring(self, phase: Phase, forms: Sequence[Product | Attention]) -> None:
+        text = self.bring
+        text.add(f"const mc::Run mine({phase.tasks});")
+        for form in forms:
+            if isinstance(form, Attention):
+                form.bring(text)
+                continue
+            with text.within("if (mc::lane() == 0) {"):
+                form.bring(text)
+            text.add("item = mc::shuffle(item, 0);")
+
+    def _columns(self, phase: Phase, forms: Sequence[Form]) -> None:
+        """What all tasks of a phase have, asked for before blocks have met."""
+        text = self.compute
+        products = [form for form in forms if isinstance(form, Product)]
+        shared = [p for p in products if not p.of_tasks]
+        if len({p.key for p in shared}) > 1 or 0 < len(shared) < len(products):
+            fail("cuda-graph", f"products of the phase {phase.name} have different left sides")
+        made = shared[0].columns() if shared else None
+        if phase.meets:
+            self.meetings += 1
+            text.add(_ARRIVE)
+            if made is not None:
+                made.ahead(text)
+            text.add(_WAIT)
+        else:
+            text.add(SYNC)
+            if made is not None:
+                made.ahead(text)
+        if made is not None:
+            made.then(text)
+
+    def _form(self, family: object, ranges: dict[str, tuple[int, int]]) -> Form:
+        kind: Callable[..., Form] = Elements
+        if folds(family):  # type: ignore[arg-type]
+            kind = Attention
+        elif streamed_products(family):  # type: ignore[arg-type]
+            kind = Product
+        return kind(family, self.storage, self.locals, ranges)
+
+    # --- the whole
+
+    def arena(self) -> tuple[Arena, int, int, int]:
+        """Shared memory, bytes of a tile, tiles of the ring and tiles that are on their way."""
+        requests = self.storage.requests
+        tile = max([TILE_BYTES, *(f.tile_bytes for f in self.forms if isinstance(f, Attention))])
+        tile = -(-tile // FRAGMENT_BYTES) * FRAGMENT_BYTES
+        parts = self._parts()
+        room = block_memory(self.device) - sum(-(-size // 128) * 128 for _, size, _ in parts)
+        stages = min(room // tile, MOST_STAGES)
+        flying = 1 + -(-self.device.bytes_in_flight // tile)
+        if stages <= flying:
+            fail(
+                "does-not-fit",
+                f"vectors of {requests} request(s) leave {max(room, 0)} bytes of shared memory for tiles, "
+                f"fewer than {(flying + 1) * tile}",
+            )
+        arena = Arena()
+        arena.add("RING", stages * tile)
+        for name, size, note in parts:
+            at = None
+            arena.add(name, size, note, at)
+        return arena, tile, stages, flying
+
+    def _parts(self) -> list[tuple[str, int, str]]:
+        requests = self.storage.requests
+        products = [form for form in self.forms if isinstance(form, Product)]
+        width = max((p.blocks * FRAGMENT for p in products), default=0)
+        columns = 2 * requests * (2 if requests <= 4 else 1) * width
+        parts = [("BARRIERS", 16 * MOST_STAGES, ""),
+                 ("PARTS", max(2 * 4 * WARPS * FRAGMENT * requests, 4 * WARPS * 256), "sums of the warps")]  # fmt: skip
+        if requests > 1:
+            parts.append(("LENGTHS", 4 * requests, "tokens that requests have cached"))
+        if columns:
+            parts.append(("COLUMNS", columns, "left sides of products"))
+        if self.locals.most:
+            parts.append(("LOCALS", 4 * self.locals.most, "values of tasks"))
+        attention = [f.shape for f in self.forms if isinstance(f, Attention) and f.shape is not None]
+        if attention:
+            heads = max(s.heads // s.groups for s in attention)
+            lanes = max(s.lanes for s in attention)
+            joined = max(4 * WARPS * s.heads // s.groups * s.lanes for s in attention)
+            parts += [
+                ("JOINED", joined, "attention sums of the warps"),
+                ("STATISTICS", 8 * WARPS * heads, "their highest scores and weights"),
+                ("ASKED", max(s.groups for s in attention) * 2 * FRAGMENT * lanes, "queries as fragments"),
+            ]
+        return parts
+
+    def text(self) -> tuple[str, Kernel, tuple[str, ...]]:
+        """The kernel, what it takes of a GPU, and the names of its arguments."""
+        arena, tile, stages, flying = self.arena()
+        storage, requests = self.storage, self.storage.requests
+        names = {part.name for part in arena.parts}
+        arguments, parameters = self._arguments()
+        text = render(
+            "meshc.backends.cuda.tasks",
+            "step.cu.jinja",
+            dtype=str(storage.dtype),
+            requests=requests,
+            lanes=-(-max(32, 16 * requests) // 32) * 32,
+            shared_bytes=arena.bytes,
+            stages=stages,
+            tile_bytes=tile,
+            tile_blocks=tile // FRAGMENT_BYTES,
+            flying=flying,
+            shared=arena.parts,
+            pages=storage.capacity_pages,
+            parameters=", ".join(parameters),
+            position=POSITION,
+            bring=str(self.bring),
+            compute=str(self.compute),
+            has_columns="COLUMNS" in names,
+            has_locals="LOCALS" in names,
+            attends="JOINED" in names,
+        )
+        shared = {part.name.lower(): (part.at, part.bytes) for part in arena.parts}
+        blocks = max(1, min(self.device.cores, self.blocks))
+        kernel = Kernel("step.cu", blocks, THREADS, 1, arena.bytes, shared, whole_grid=True)
+        return text, kernel, arguments
+
+    def _arguments(self) -> tuple[tuple[str, ...], list[str]]:
+        storage = self.storage
+        storage.buffers["tokens"] = Buffer("i32", (storage.requests,), "input")
+        storage.buffers["cached"] = Buffer("i32", (storage.requests,), "input")
+        storage.buffers["pages"] = Buffer("i32", (storage.requests, storage.capacity_pages), "input")
+        storage.buffers["met"] = Buffer("i32", (1,), "scratch")
+        names, parameters = [], []
+        for name in storage.weights:
+            names.append(name)
+            parameters.append(f"const step_::T* {name}")
+        for name, buffer in storage.buffers.items():
+            names.append(name)
+            kind = {"f32": "float", "i32": "int"}.get(buffer.dtype, "step_::T")
+            read = "const " if buffer.role in ("input", "constant") else ""
+            word = "mc::u32" if name == "met" else kind
+            parameters.append(f"{read}{word}* {name}")
+        return tuple(names), parameters
+
+
+def step_of_tasks(
+    module: Module, source: Module, model: str, page: int
+) -> tuple[StepProgram, dict[str, str]]:
+    """The decode step of ``module``, a placed program of tasks for the graph ``source``, and the
+    text of its kernel. Raises ``cuda-graph``, ``cuda-shape``, ``cuda-dtype`` and ``does-not-fit``."""
+    dtype = str(module.dtype())
+    if dtype not in ("f16", "bf16"):
+        fail(
+            "cuda-dtype",
+            f"kernels have weights and caches of f16 or bf16, not {dtype}",
+            help="--dtype f16 or --dtype bf16",
+        )
+    written = StepText(module, source, page)
+    text, kernel, arguments = written.text()
+    storage, device = written.storage, module.the_device()
+    program = StepProgram(
+        model,
+        Target(device.name, device.cuda_arch, device.cores, block_memory(device)),
+        storage.requests,
+        storage.capacity,
+        storage.buffers["logits"].shape[-1],
+        page,
+        tuple(storage.frequencies),
+        {"step": kernel},
+        storage.buffers,
+        storage.weights,
+        (),
+        (Stage(1, ()),),
+        (Launch("step", arguments),),
+    )
+    return program, {"step.cu": text}

@@ -1,0 +1,392 @@
+"""Where the buffers of a program of tasks lie in the memory of a GPU, and how elements are read.
+
+Matrices lie in the order of tensor cores, group of rows after group of rows as tasks stream them; rows that a task
+multiplies together are one group. Caches lie in pages, the rows of tokens swizzled. What tasks give lies as in the
+program, of as many versions as are kept; last dims are filled up to whole groups of four.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from meshc.backends.cuda.program import Buffer, Gathered, Weight, numbered
+from meshc.backends.cuda.tasks.spelling import Ranges, spelled
+from meshc.ir.affine import Expr
+from meshc.ir.module import Module, Port
+from meshc.ir.builder import Names
+from meshc.ir.ops import graph
+from meshc.ir.types import BufferType, DType, TensorType
+from meshc.ir.values import Value
+from meshc.ir.views import Point, Range, View, Whole
+from meshc.support.diagnostics import fail
+
+FRAGMENT = 16
+_TAKEN = frozenset(
+    "alignas alignof and asm auto bool break case catch char class const continue default delete "
+    "do double else enum explicit export extern false float for friend goto if inline int long "
+    "mutable namespace new not operator or private protected public register return short signed "
+    "sizeof static struct switch template this throw true try typedef typename union unsigned "
+    "using virtual void volatile wchar_t while xor min max arena columns parts ring item me run "
+    "turn met target sum pages lengths tokens cached cosines sines mc locals first last begin "
+    "count tile element task tiles keys record own seen gains made stored".split()
+)
+"""Words of C and of the kernel around tasks."""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Weights as tasks stream them: ``name`` of the memory, which is [lead.., groups, blocks, 32,
+    8]; a task multiplies a group of rows, which ``sources`` weights have in turn."""
+
+    name: str
+    lead: tuple[int, ...]
+    groups: int
+    blocks: int
+    sources: int
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A cache of ``lanes``, whole eights, for each token of ``heads`` heads; ``name`` of the memory,
+    of which a layer has ``layer`` values, 0 where it is not of layers."""
+
+    name: str
+    heads: int
+    lanes: int
+    layer: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of ``width`` of ``words`` words, or positions, that the input ``asked`` for names."""
+
+    name: str
+    words: int
+    width: int
+    asked: str
+
+    def row(self, request: str, lane: str, there: str) -> str:
+        """An element of the row of a request, 0 where it has none."""
+        word = f"{self.asked}[{request}]"
+        at = f"mc::in_fragments<{self.width}>({word}, {lane})"
+        return f"({word} >= 0 && {word} < {self.words}{there} ? mc::widen({self.name}[{at}]) : 0.0f)"
+
+
+@dataclass
+class Storage:
+    """The memory of ``module``, whose graph was ``source``; caches have pages of ``page`` tokens."""
+
+    module: Module
+    source: Module
+    page: int
+    weights: dict[str, Weight] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    frequencies: list[tuple[float, ...]] = field(default_factory=list)
+    names: dict[Value, str] = field(default_factory=dict)
+    doubling: set[Value] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.taken = Names(_TAKEN)
+        self.ports = {port.buffer: port for port in self.module.ports}
+        self.roles = {buffer.value: buffer for buffer in self.module.buffers}
+        self.matrices: dict[object, Matrix] = {}
+        self.dtype = self.module.dtype()
+
+    # --- what is there
+
+    def name(self, value: Value) -> str:
+        """What a buffer is called in the kernel."""
+        if value not in self.names:
+            self.names[value] = self.taken.fresh(value.name.replace(".", "_"))
+        return self.names[value]
+
+    def role(self, value: Value) -> str:
+        """The role of a buffer, empty for scratch."""
+        return self.roles[value].role
+
+    def matrix(self, values: Sequence[Value], rows: int) -> Matrix:
+        """Weights of which a task multiplies ``rows`` rows each, together."""
+        kinds = [_kind(value) for value in values]
+        *lead, _, width = kinds[0].shape
+        if len({k.shape for k in kinds}) > 1 or width % FRAGMENT and len(lead) > 1:
+            fail("cuda-shape", f"weights {', '.join(map(str, values))} have no common shape")
+        gathered = tuple(self._gathered(self.ports[value]) for value in values)
+        sources = tuple(self.ports[value].name for value in values)
+        key = (sources, tuple(g.element for g in gathered), rows)
+        if key not in self.matrices:
+            name = self.name(values[0])
+            groups, blocks = kinds[0].shape[-2] // rows, -(-width // FRAGMENT)
+            stacked = self._stacked(values[0])
+            inner = lead[1:] if stacked else lead
+            self.weights[name] = Weight(
+                str(self.dtype),
+                "tasks",
+                sources,
+                tuple(self._extents(self.ports[value]) for value in values),
+                (*inner, groups, blocks, 32, 8),
+                lead[0] if stacked else 0,
+                fragments=True,
+                gathered=gathered,
+                rows=rows,
+            )
+            self.matrices[key] = Matrix(name, tuple(lead), groups, blocks, len(values))
+        return self.matrices[key]
+
+    def vector(self, value: Value) -> str:
+        """A weight without rows, or whose rows no task multiplies: the name of its memory."""
+        name = self.name(value)
+        if name not in self.weights:
+            shape, stacked = _kind(value).shape, self._stacked(value)
+            port = self.ports[value]
+            self.weights[name] = Weight(
+                str(self.dtype),
+                "tasks",
+                (port.name,),
+                (self._extents(port),),
+                shape[1:] if stacked else shape,
+                shape[0] if stacked else 0,
+                gathered=(self._gathered(port),),
+            )
+        return name
+
+    def table(self, value: Value) -> tuple[str, str, int, int]:
+        """Angles by position, from the frequencies ``value``: the names of their cosines and sines,
+        how many a position has and how many of them a layer."""
+        (port,) = (port for port in self.module.ports if port.buffer == value)
+        angles = self.module.constants[port.name]
+        if angles not in self.frequencies:
+            self.frequencies.append(angles)
+        place = self.frequencies.index(angles)
+        names = numbered("cosines", place), numbered("sines", place)
+        for name in names:
+            self.buffers[name] = Buffer("f32", (self.capacity, len(angles)), "constant")
+        shape = _kind(value).shape
+        return *names, len(angles), shape[-1] if len(shape) > 1 else 0
+
+    def cache(self, value: Value) -> Cache:
+        """A cache of requests."""
+        name, kind, dims = self.name(value), _kind(value), self.cache_dims(value)
+        stacked = dims[0] in self._stacks
+        layers = kind.shape[0] if stacked else 0
+        own = [d for d in dims[int(stacked) :] if d != "B"]
+        heads = kind.shape[-2] if len(own) == 3 else 1
+        lanes = -(-kind.shape[-1] // 8) * 8
+        pages = self.requests * self.capacity_pages
+        shape = (pages, heads, self.page, lanes)
+        full = (layers, *shape) if stacked else shape
+        self.buffers.setdefault(name, Buffer(str(self.dtype), full, "state"))
+        return Cache(name, heads, lanes, prod(shape) if stacked else 0)
+
+    def cache_dims(self, value: Value) -> tuple[str, ...]:
+        """The dims of a cache in the model."""
+        for param in self.source.function.params:
+            if param.value.name == value.name and isinstance(param.value.type, TensorType):
+                return param.value.type.dims
+        fail("cuda-graph", f"the model has no cache '{value.name}'")
+
+    @property
+    def _stacks(self) -> frozenset[str]:
+        """Dims that count layers."""
+        return frozenset(op.dim for op in self.source.walk() if isinstance(op, graph.Repeat))
+
+    @property
+    def requests(self) -> int:
+        """Requests of a step."""
+        return self.module.dims.get("B", 1)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that a cache keeps."""
+        return self.source.capacity
+
+    @property
+    def capacity_pages(self) -> int:
+        """Pages of a request."""
+        return -(-self.capacity // self.page)
+
+    def cached(self, value: Value, index: Sequence[Expr], ranges: Ranges) -> str:
+        """The place of a lane of a token in a cache."""
+        cache, at = self.cache(value), list(index)
+        layer = at.pop(0) if cache.layer else Expr.const(0)
+        request = at.pop(0) if "B" in self.cache_dims(value) else Expr.const(0)
+        token, *head, lane = at
+        rows = f"mc::CacheRows<{cache.heads}, {self.page}, {cache.lanes}>"
+        asked = [self.pages(request, ranges), token, *(head or [Expr.const(0)]), lane]
+        given = ", ".join(a if isinstance(a, str) else spelled(a, ranges) for a in asked)
+        found = f"{rows}::lane({given})"
+        return f"{cache.name}[{self.of_layer(cache.layer, layer, ranges)}{found}]"
+
+    def pages(self, request: Expr, ranges: Ranges) -> str:
+        """Where the pages of a request stand."""
+        text = spelled(request * self.capacity_pages, ranges)
+        return "pages" if text == "0" else f"pages + {text}"
+
+    def of_layer(self, size: int, layer: Expr, ranges: Ranges) -> str:
+        """The offset of a layer of ``size`` elements, with a sign behind it; nothing for none."""
+        text = spelled(layer, ranges)
+        return f"(size_t)({text}) * {size} + " if size and text != "0" else ""
+
+    def embedding(self, value: Value) -> list[Table]:
+        """The tables whose rows the input ``value`` is the sum of: that of words, and that of
+        positions where these are learned. None for another input."""
+        port = self.ports[value]
+        for op in self.source.walk():
+            if isinstance(op, graph.Embed) and op.result.name == port.name:
+                ids, *tables = op.tensors()
+                asked = ("tokens", "cached")
+                dims = (op.dim, _rows_of(tables))
+                return [self._table(*one) for one in zip(tables, dims, asked, strict=False)]
+        return []
+
+    def _table(self, table: Value, words: str, asked: str) -> Table:
+        """A table of embeddings, in the order of a matrix, which logits may share."""
+        kind, dims = table.type, self.source.dims
+        assert isinstance(kind, TensorType)
+        across = [d for d in kind.dims if d != words]
+        width = prod(dims[d] for d in across)
+        rows = -(-dims[words] // FRAGMENT) * FRAGMENT
+        parts = {words: Expr.var("i0")}
+        step = width
+        for number, d in enumerate(across):
+            inner = Expr.var("i1") % step if number else Expr.var("i1")
+            step //= dims[d]
+            parts[d] = inner // step
+        gathered = Gathered(("i0", "i1"), (rows, width), tuple(str(parts[d]) for d in kind.dims))
+        key = ((table.name,), (gathered.element,), FRAGMENT)
+        if key not in self.matrices:
+            name = self.taken.fresh(table.name.replace(".", "_"))
+            blocks = -(-width // FRAGMENT)
+            shape = (rows // FRAGMENT, blocks, 32, 8)
+            extents = tuple(kind.shape(dims))
+            self.weights[name] = Weight(
+                str(self.dtype), "tasks", (table.name,), (extents,), shape, 0, fragments=True,
+                gathered=(gathered,), rows=FRAGMENT,
+            )  # fmt: skip
+            self.matrices[key] = Matrix(name, (), rows // FRAGMENT, blocks, 1)
+        return Table(self.matrices[key].name, dims[words], width, asked)
+
+    # --- elements
+
+    def shape(self, value: Value) -> tuple[int, ...]:
+        """Extents of the memory of scratch and results."""
+        *lead, last = _kind(value).shape
+        buffer = self.roles[value]
+        if buffer.role == "out":
+            return (*lead, self._lanes_out(value))
+        if buffer.kept is not None and lead:
+            lead[0] = buffer.kept
+        return (*lead, last + -last % 4)
+
+    def _lanes_out(self, value: Value) -> int:
+        dims = self.ports[value].tensor.dims
+        return prod(self.module.dims[d] for d in dims if d not in ("B", "L"))
+
+    def scratch(self, value: Value) -> str:
+        """The name of scratch or of a result, which is added to the buffers."""
+        role = self.role(value)
+        name = "logits" if role == "out" else self.name(value)
+        shape = self.shape(value)
+        made = Buffer("f32", shape, "output" if role == "out" else "scratch")
+        self.buffers.setdefault(name, made)
+        return name
+
+    def place(self, value: Value, index: Sequence[Expr]) -> Expr:
+        """Where an element of scratch or of a result is."""
+        shape, at = self.shape(value), list(index)
+        kept = self.roles[value].kept
+        if kept is not None:
+            at[0] = at[0] % kept if kept > 1 else Expr.const(0)
+        found = Expr.const(0)
+        for extent, one in zip(shape, at, strict=True):
+            found = found * extent + one
+        return found
+
+    def load(self, value: Value, index: Sequence[Expr], ranges: Ranges) -> str:
+        """An element of scratch, of a weight that is no matrix, or of an input, as a float."""
+        role = self.role(value)
+        if role == "":
+            return f"{self.scratch(value)}[{spelled(self.place(value, index), ranges)}]"
+        if role == "weight":
+            name, found = self.vector(value), Expr.const(0)
+            for extent, one in zip(_kind(value).shape, index, strict=True):
+                found = found * extent + one
+            return f"mc::widen({name}[{spelled(found, ranges)}])"
+        if role == "in":
+            tables = self.embedding(value)
+            row, lane = (spelled(one, ranges) for one in index)
+            if tables:
+                width = tables[0].width
+                lane_there = "" if _kind(value).shape[-1] == width else f" && {lane} < {width}"
+                return " + ".join(table.row(row, lane, lane_there) for table in tables)
+        fail("cuda-graph", f"tasks read elements of %{value.name}, which no kernel does")
+
+    # --- how weights are packed
+
+    def _stacked(self, value: Value) -> bool:
+        return "layer" in self.ports[value].lanes
+
+    def _extents(self, port: Port) -> tuple[int, ...]:
+        return tuple(port.tensor.shape(self.module.dims))
+
+    def _gathered(self, port: Port) -> Gathered:
+        """The elements of a tensor, of a layer where it has layers, by lanes."""
+        stacked = "layer" in port.lanes
+        shape, lanes, element = _kind(port.buffer).shape, port.lanes, port.element
+        if stacked:
+            if element[0] != Expr.var("layer") or any("layer" in e.free_vars for e in element[1:]):
+                fail("cuda-graph", f"%{port.name} has layers that are no first dim")
+            shape, lanes, element = shape[1:], lanes[1:], element[1:]
+        if any(len(e.free_vars) > 1 for e in element):
+            fail("cuda-graph", f"%{port.name} lies along lanes of two dims")
+        return Gathered(tuple(lanes), tuple(shape), tuple(map(str, element)))
+
+
+def base(view: View, index: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The index in the buffer of the element ``index`` of ``view``."""
+    at = list(index)
+    if view.order:
+        turned = list(at)
+        for place, dim in enumerate(view.order):
+            turned[dim] = at[place]
+        at = turned
+    if view.reshape:
+        flat = Expr.const(0)
+        for extent, one in zip(view.reshape, at, strict=True):
+            flat = flat * extent.constant + one
+        kept = View(view.buffer, view.indices).shape()
+        at, step = [], prod(e.constant for e in kept)
+        for number, extent in enumerate(kept):
+            inner = flat % step if number else flat
+            step //= extent.constant
+            at.append(inner // step)
+    found, left = [], iter(at)
+    for position in range(len(view.buffer_type.shape)):
+        one = view.indices[position] if position < len(view.indices) else Whole()
+        if isinstance(one, Point):
+            found.append(one.at)
+        elif isinstance(one, Range):
+            found.append(one.start + next(left) * one.step)
+        else:
+            found.append(next(left))
+    return tuple(found)
+
+
+def _rows_of(tables: Sequence[Value]) -> str:
+    """The dim of positions of the second of two tables, whose first has words and the same width."""
+    if len(tables) < 2:
+        return ""
+    first, second = (t.type for t in tables)
+    assert isinstance(first, TensorType) and isinstance(second, TensorType)
+    return next(d for d in second.dims if d not in first.dims)
+
+
+def _kind(value: Value) -> BufferType:
+    assert isinstance(value.type, BufferType)
+    return value.type
+
+
+def element_type(value: Value) -> DType:
+    """The element type of a buffer or of a value of a task."""
+    return _kind(value).dtype

@@ -1,0 +1,269 @@
+"""What the values of a task are in C: elements of memory, registers, or formulas of other elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from meshc.backends.cuda.kernels.tiles import literal
+from meshc.backends.cuda.tasks.spelling import simplified, spelled
+from meshc.backends.cuda.tasks.storage import Storage, base, element_type
+from meshc.ir.affine import Expr
+from meshc.ir.batch import POSITION
+from meshc.ir.core import Op
+from meshc.ir.functions import FUNCTIONS
+from meshc.ir.ops import task, tile
+from meshc.ir.types import BufferType, DType
+from meshc.ir.values import Value
+from meshc.ir.views import View
+from meshc.support.diagnostics import fail
+
+Index = tuple[Expr, ...]
+
+POINTWISE = frozenset({"fill", "copy", "add", "mul", "div", "scale", "exp_sub", "larger", "at_least",
+                       "rms_scale", "inverse_rms", *FUNCTIONS})  # fmt: skip
+"""Kernels each of whose elements is a formula of elements of their operands."""
+
+_OF_FUNCTIONS = {
+    "silu": "mc::silu", "relu2": "mc::squared_relu", "sigmoid": "mc::logistic",
+    "exp": "mc::exponential", "tanh": "mc::tangent",
+}  # fmt: skip
+
+
+def constant(value: float) -> str:
+    """A number as a constant of type float that any compiler reads."""
+    return literal(float(value))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows of a cache in shared memory: ``name`` of their first value, ``lanes`` of each; the first
+    is that of the token ``first``, and those from ``end`` on are zeros, whatever lies there."""
+
+    name: str
+    lanes: int
+    first: Expr
+    end: Expr
+
+
+@dataclass
+class Values:
+    """The values of one task. ``ranges`` has the names that its indices are made of, ``arrays`` the
+    values that lie in shared memory, ``registers`` those that a thread has an element of."""
+
+    storage: Storage
+    ops: Sequence[Op]
+    ranges: dict[str, tuple[int, int]]
+    arrays: dict[Value, str] = field(default_factory=dict)
+    registers: dict[Value, tuple[str, Index]] = field(default_factory=dict)
+    tiles: dict[Value, Tile] = field(default_factory=dict)
+    angles: dict[tile.Compute, tuple[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.reads: dict[Value, task.Need | task.Stream] = {}
+        self.writers: dict[Value, list[tile.Compute]] = {}
+        for op in self.ops:
+            for one in _walk(op):
+                if isinstance(one, (task.Need, task.Stream)):
+                    self.reads[one.result] = one
+                elif isinstance(one, tile.Compute):
+                    self.writers.setdefault(one.views()[0].buffer, []).append(one)
+
+    # --- elements
+
+    def element(self, view: View, index: Sequence[Expr]) -> str:
+        """The element ``index`` of ``view`` as a float."""
+        value, at = view.buffer, base(view, index)
+        if value in self.registers:
+            return self._of_register(value, at)
+        if value in self.arrays:
+            return self.array_element(value, at)
+        if value in self.tiles:
+            return self._of_tile(self.tiles[value], *at)
+        if value in self.reads:
+            return self.storage.load(*self.source(value, at), self.ranges)
+        op = self.formula_of(value)
+        if op is None:
+            fail("cuda-graph", f"%{value.name} is no value of tasks that kernels have")
+        return self.formula(op, at)
+
+    def source(self, value: Value, index: Sequence[Expr]) -> tuple[Value, Index]:
+        """Where in which buffer an element of what the task reads is."""
+        view = self.reads[value].view
+        return view.buffer, base(view, index)
+
+    def array_element(self, value: Value, index: Sequence[Expr]) -> str:
+        """An element of a value in shared memory."""
+        return f"{self.arrays[value]}[{self.spelled(flat(value, index))}]"
+
+    def _of_register(self, value: Value, index: Sequence[Expr]) -> str:
+        """The element of ``value`` that the thread has. Raises ``cuda-graph`` for another one."""
+        name, own = self.registers[value]
+        if any(self._simple(a) != self._simple(b) for a, b in zip(index, own, strict=True)):
+            fail("cuda-graph", f"a thread needs an element of %{value.name} that another one has")
+        return name
+
+    def _simple(self, expr: Expr) -> Expr:
+        return simplified(expr, self.ranges)
+
+    def _of_tile(self, tile: Tile, row: Expr, lane: Expr) -> str:
+        token, own = self.spelled(tile.first + row), self.spelled(lane)
+        at = f"({self.spelled(row)}) * {tile.lanes} + mc::Swizzle<{tile.lanes}>::lane({own}, {token})"
+        return f"({token} < {self.spelled(tile.end)} ? mc::widen({tile.name}[{at}]) : 0.0f)"
+
+    def spelled(self, expr: Expr) -> str:
+        """``expr`` in C."""
+        return spelled(expr, self.ranges)
+
+    def formula_of(self, value: Value) -> tile.Compute | None:
+        """The op by whose formula each element of ``value`` is known: it alone writes the value,
+        and all of it."""
+        writers = self.writers.get(value, [])
+        if len(writers) != 1 or writers[0].kernel not in POINTWISE or writers[0].when is not None:
+            return None
+        (op,) = writers
+        out = op.views()[0]
+        inside = any(view.buffer == value for view in op.views()[1:])
+        return None if out.indices or inside else op
+
+    def formula(self, op: tile.Compute, index: Sequence[Expr]) -> str:
+        """The element ``index`` of what ``op`` writes, whose first view may be reshaped."""
+        out = op.views()[0]
+        at = along(out, index) if out.reshape or out.order else tuple(index)
+        return self.computed(op, at)
+
+    def computed(self, op: tile.Compute, at: Sequence[Expr]) -> str:
+        """The formula of the element ``at`` of the first view of ``op``, rounded to its type."""
+        text = self._computed(op, at)
+        if element_type(op.views()[0].buffer) is DType.F32:
+            return text
+        return f"mc::widen(mc::narrow<T>({text}))"
+
+    def _computed(self, op: tile.Compute, at: Sequence[Expr]) -> str:
+        _, *views = op.views()
+        given: Mapping[str, object] = op.params
+        rank = [len(view.shape()) for view in views]
+
+        def operand(number: int, trailing: bool = False) -> str:
+            own = at[len(at) - rank[number] :] if trailing else at[: rank[number]]
+            return self.element(views[number], own)
+
+        match op.kernel:
+            case "fill":
+                return constant(float(str(given["value"])))
+            case "copy":
+                return operand(0)
+            case "add" | "mul":
+                sign = "+" if op.kernel == "add" else "*"
+                return f"({operand(0)} {sign} {operand(1, trailing=True)})"
+            case "div":
+                return f"({operand(0)} / {operand(1)})"
+            case "scale":
+                return f"({operand(0)} * {constant(float(str(given['factor'])))})"
+            case "exp_sub":
+                return f"mc::exponential({operand(0)} - {operand(1)})"
+            case "larger":
+                return f"mc::larger({operand(0)}, {operand(1, trailing=True)})"
+            case "at_least":
+                return f"mc::larger({operand(0)}, {constant(float(str(given['value'])))})"
+            case "rms_scale":
+                squares = f"{operand(1)} / {constant(float(str(given['count'])))}"
+                root = f"mc::inverse_root({squares} + {constant(float(str(given['eps'])))})"
+                return f"({operand(0)} * {root} * {operand(2, trailing=True)})"
+            case "inverse_rms":
+                squares = f"{operand(0)} / {constant(float(str(given['count'])))}"
+                return f"mc::inverse_root({squares} + {constant(float(str(given['eps'])))})"
+            case "gelu":
+                form = "mc::gelu" if given["form"] == "erf" else "mc::gelu_by_tanh"
+                return f"{form}({operand(0)})"
+            case "clamp":
+                least, most = (constant(float(str(given[n]))) for n in ("least", "most"))
+                return f"min(max({operand(0)}, {least}), {most})"
+            case name if name in _OF_FUNCTIONS:
+                return f"{_OF_FUNCTIONS[name]}({operand(0)})"
+        fail("cuda-graph", f"there is no CUDA for tile.{op.kernel} on single elements")
+
+    # --- what elements depend on
+
+    def names(self, view: View) -> frozenset[str]:
+        """The names on which ``view`` and what it is computed from depend."""
+        return self._names(view, set())
+
+    def _names(self, view: View, seen: set[Value]) -> frozenset[str]:
+        found = view.free_vars
+        value = view.buffer
+        if value in seen:
+            return found
+        seen.add(value)
+        if value in self.reads:
+            return found | self.reads[value].view.free_vars
+        for op in self.writers.get(value, ()):
+            for one in op.views():
+                found |= self._names(one, seen)
+            if op.kernel == "rope":
+                found |= {POSITION}
+        return found
+
+    def depends(self, view: View, values: frozenset[Value]) -> bool:
+        """Whether ``view`` is computed from one of ``values``."""
+        return bool(self.behind(view) & values)
+
+    def behind(self, view: View) -> set[Value]:
+        """The values from which ``view`` is computed, its own among them."""
+        found: set[Value] = set()
+        work = [view.buffer]
+        while work:
+            value = work.pop()
+            if value not in found:
+                found.add(value)
+                work += [v.buffer for op in self.writers.get(value, ()) for v in op.views()]
+        return found
+
+    def key(self, view: View) -> str:
+        """A text that is the same for views of equal values, also of other tasks."""
+        value = view.buffer
+        text = View(value, view.indices, view.reshape, view.order)
+        window = str(text).removeprefix(str(value))
+        if value in self.reads:
+            return f"({self.reads[value].view}){window}"
+        parts = []
+        for op in self.writers.get(value, ()):
+            first, *rest = op.views()
+            out = str(View(value, first.indices, first.reshape, first.order))
+            keys = [self.key(v) for v in rest if v.buffer != value]
+            params = ",".join(f"{k}={v}" for k, v in op.params.items())
+            parts.append(f"{op.kernel}{{{params}}}{out.removeprefix(str(value))}:{';'.join(keys)}")
+        return f"<{'|'.join(parts)}>{window}"
+
+
+def _walk(op: Op) -> list[Op]:
+    return [op, *(one for region in op.regions for inner in region.ops for one in _walk(inner))]
+
+
+def flat(value: Value, index: Sequence[Expr]) -> Expr:
+    """The place of an element of a value of a task that lies in shared memory."""
+    assert isinstance(value.type, BufferType)
+    found = Expr.const(0)
+    for extent, one in zip(value.type.shape, index, strict=True):
+        found = found * extent + one
+    return found
+
+
+def along(view: View, index: Sequence[Expr]) -> Index:
+    """The index in ``view``, which is all of its buffer in another shape or order, of the element
+    ``index`` of the buffer."""
+    place, found, step = flat(view.buffer, index), [], 1
+    shape = extents(View(view.buffer, (), view.reshape))
+    for extent in shape:
+        step *= extent
+    for number, extent in enumerate(shape):
+        inner = place % step if number else place
+        step //= extent
+        found.append(inner // step)
+    return tuple(found[dim] for dim in view.order) if view.order else tuple(found)
+
+
+def extents(view: View) -> tuple[int, ...]:
+    """The extents of a view that does not depend on the run."""
+    return tuple(extent.constant for extent in view.shape())
+
