@@ -113,44 +113,54 @@ MC_INLINE void put_columns_of(T* columns, int me, Value value) {
     group_sync(1, WORKERS);
 }
 
-// The attention of all heads, from records [BATCH, HEADS, SPLITS, GROUP, RECORD] of HEADS key heads: HEAD sums of
-// values, their weight, the highest score (times log2(e)) of the tokens of each split.
+// Attention of eight lanes of a head, from SPLITS records that are ``APART`` floats apart: HEAD sums of values, their
+// weight, the highest score (times log2(e)) of the tokens of each split.
+template <int SPLITS, int HEAD, int APART>
+MC_INLINE void merge_attention(const float* record, int lane, float (&v)[8]) {
+    constexpr int AT_A_TIME = SPLITS < 4 ? SPLITS : 4;
+    float top = -1e30f, total = 0.0f;
+#pragma unroll
+    for (int n = 0; n < 8; n++) v[n] = 0.0f;
+    for (int first = 0; first < SPLITS; first += AT_A_TIME) {
+        float part[AT_A_TIME][8];
+        float2 of[AT_A_TIME];
+#pragma unroll
+        for (int j = 0; j < AT_A_TIME; j++) {
+            const float* one = record + (size_t)min(first + j, SPLITS - 1) * APART;
+            Filled<HEAD, 32>::load(one, lane, part[j]);
+            of[j] = *(const float2*)(one + HEAD);
+            if (first + j >= SPLITS) of[j].x = 0.0f, of[j].y = -1e30f;
+        }
+        float next = top;
+#pragma unroll
+        for (int j = 0; j < AT_A_TIME; j++) next = larger(next, of[j].y);
+        const float kept = power_of_two(top - next);
+        top = next;
+        total *= kept;
+#pragma unroll
+        for (int n = 0; n < 8; n++) v[n] *= kept;
+#pragma unroll
+        for (int j = 0; j < AT_A_TIME; j++) {
+            const float keep = first + j < SPLITS ? power_of_two(of[j].y - top) : 0.0f;
+            total = fused(of[j].x, keep, total);
+#pragma unroll
+            for (int n = 0; n < 8; n++) v[n] = fused(part[j][n], keep, v[n]);
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < 8; n++) v[n] /= total;
+}
+
+// The attention of all heads, from records [BATCH, HEADS, SPLITS, GROUP, RECORD] of HEADS key heads.
 template <int BATCH, int HEADS, int SPLITS, int GROUP, int HEAD, int RECORD, int WORKERS, class T>
 MC_INLINE void put_merged_columns(T* columns, const float* records, int me) {
-    constexpr int AT_A_TIME = SPLITS < 4 ? SPLITS : 4, CHUNKS = HEADS * GROUP * HEAD / 8;
+    constexpr int CHUNKS = HEADS * GROUP * HEAD / 8;
 #pragma unroll 1
     for (int i = me; i < BATCH * CHUNKS; i += WORKERS) {
-        const int b = i / CHUNKS, head = i % CHUNKS / (HEAD / 8), at = i % (HEAD / 8) * 8;
+        const int b = i / CHUNKS, head = i % CHUNKS / (HEAD / 8);
         const float* record = records + (((size_t)b * HEADS + head / GROUP) * SPLITS * GROUP + head % GROUP) * RECORD;
-        float top = -1e30f, total = 0.0f, v[8] = {};
-        for (int first = 0; first < SPLITS; first += AT_A_TIME) {
-            float part[AT_A_TIME][8];
-            float2 of[AT_A_TIME];
-#pragma unroll
-            for (int j = 0; j < AT_A_TIME; j++) {
-                const float* one = record + (size_t)min(first + j, SPLITS - 1) * GROUP * RECORD;
-                Filled<HEAD, WORKERS>::load(one, at, part[j]);
-                of[j] = *(const float2*)(one + HEAD);
-                if (first + j >= SPLITS) of[j].x = 0.0f, of[j].y = -1e30f;
-            }
-            float next = top;
-#pragma unroll
-            for (int j = 0; j < AT_A_TIME; j++) next = larger(next, of[j].y);
-            const float kept = power_of_two(top - next);
-            top = next;
-            total *= kept;
-#pragma unroll
-            for (int n = 0; n < 8; n++) v[n] *= kept;
-#pragma unroll
-            for (int j = 0; j < AT_A_TIME; j++) {
-                const float keep = first + j < SPLITS ? power_of_two(of[j].y - top) : 0.0f;
-                total = fused(of[j].x, keep, total);
-#pragma unroll
-                for (int n = 0; n < 8; n++) v[n] = fused(part[j][n], keep, v[n]);
-            }
-        }
-#pragma unroll
-        for (int n = 0; n < 8; n++) v[n] /= total;
+        float v[8];
+        merge_attention<SPLITS, HEAD, GROUP * RECORD>(record, i % (HEAD / 8) * 8, v);
         Columns<BATCH>::put(columns, b, i % CHUNKS * 8, v);
     }
     group_sync(1, WORKERS);
@@ -211,16 +221,17 @@ MC_INLINE void combine_rows(float* to, float* parts, int rows, int count, int me
     group_sync(1, WORKERS);
 }
 
-// a = both softmaxes, of ``rows`` rows of records [LANES + 2]: weighted values, their weight, the largest score.
-// other(row, lane) is the second one's.
-template <int LANES, int WORKERS, class Other>
+// a = both softmaxes, of ``rows`` rows of records [LANES + 2]: weighted values, their weight, the largest score, with
+// DOUBLING times log2(e). other(row, lane) is the second one's.
+template <int LANES, bool DOUBLING, int WORKERS, class Other>
 MC_INLINE void merge_records(float* a, int stride, int rows, int me, Other other) {
     for (int first = 0; first < rows; first += WORKERS / 32) {
         const int row = first + me / 32;
         if (row < rows) {
             float* own = a + row * stride;
             const float mine = own[LANES + 1], theirs = other(row, LANES + 1), top = larger(mine, theirs);
-            const float keep = power_of_two((mine - top) * LOG2E), add = power_of_two((theirs - top) * LOG2E);
+            constexpr float FACTOR = DOUBLING ? 1.0f : LOG2E;
+            const float keep = power_of_two((mine - top) * FACTOR), add = power_of_two((theirs - top) * FACTOR);
             warp_sync();
             for (int i = (int)lane(); i <= LANES; i += 32) own[i] = fused(own[i], keep, other(row, i) * add);
             if (lane() == 0) own[LANES + 1] = top;

@@ -10,7 +10,7 @@ from meshc.backends.cuda.tasks.columns import hoisted
 from meshc.backends.cuda.tasks.families import Placed
 from meshc.backends.cuda.tasks.spelling import condition
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Statements, Text
-from meshc.backends.cuda.tasks.storage import Storage, base, element_type
+from meshc.backends.cuda.tasks.storage import Storage, base
 from meshc.backends.cuda.tasks.values import Tile, Values, constant, extents
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.batch import POSITION
@@ -344,9 +344,7 @@ class Attention:
         known |= {"exp_sub", "row_sum", "merge_softmax"}
         if not {*kernels} <= known or extents(View(values)) != (tokens, lanes):
             return None
-        if lanes % 16 or lanes > 256 or tokens % 16 or element_type(keys) is not self.storage.dtype:
-            return None
-        if not all(element_type(v) == self.storage.dtype for v in (keys, values)):
+        if lanes % 16 or lanes > 256 or tokens % 16:
             return None
         windows = [op for op in computes if op.kernel == "mask_window"]
         fresh = [op for op in self.family.ops if isinstance(op, tile.Compute) and op.kernel == "gemm"]

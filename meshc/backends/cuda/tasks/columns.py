@@ -123,11 +123,27 @@ def _row(weight: Value) -> int:
     return int(weight.type.shape[-1])  # type: ignore[union-attr]
 
 
-def _merged(values: Values, view: View) -> Columns | None:
-    """Attention of all heads, whose records are merged: a division by the weights of a total into
-    which records are merged, those of the first split being copied."""
-    op = values.formula_of(view.buffer)
-    if op is None or op.kernel != "div" or view.indices or view.reshape:
+@dataclass(frozen=True)
+class Merged:
+    """Attention whose records, ``[requests, groups, splits, heads, lanes + 2]`` or those of one head
+    without groups and heads, are merged: a division by the weights of a total into which they are
+    merged, those of the first split being copied."""
+
+    records: Value
+    index: tuple[Expr, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a head."""
+        return self.shape[-1] - 2
+
+
+def merged(values: Values, value: Value) -> Merged | None:
+    """Of which records ``value`` is the attention; None for another one, and for records that the
+    library has not left."""
+    op = values.formula_of(value)
+    if op is None or op.kernel != "div":
         return None
     total = op.views()[1].buffer
     writers = values.writers.get(total, [])
@@ -137,17 +153,24 @@ def _merged(values: Values, view: View) -> Columns | None:
     need = values.reads.get(records)
     if need is None or any(w.kernel != "merge_softmax" for w in writers[1:]):
         return None
-    shape = extents(View(records))
-    if len(shape) != 5 or need.view.buffer not in values.storage.doubling:
+    if need.view.buffer not in values.storage.doubling:
         return None
-    requests, groups, splits, heads, wide = shape
-    value, first = values.source(records, (ZERO,) * 5)
-    stride = values.storage.shape(value)[-1]
-    at = values.spelled(values.storage.place(value, first))
-    name = values.storage.scratch(value)
+    shape = extents(View(records))
+    source, index = values.source(records, (ZERO,) * len(shape))
+    return Merged(source, index, shape)
+
+
+def _merged(values: Values, view: View) -> Columns | None:
+    found = merged(values, view.buffer)
+    if found is None or view.indices or view.reshape or len(found.shape) != 5:
+        return None
+    _, groups, splits, heads, _ = found.shape
+    stride = values.storage.shape(found.records)[-1]
+    at = values.spelled(values.storage.place(found.records, found.index))
+    name = values.storage.scratch(found.records)
     call = (
-        f"mc::put_merged_columns<BATCH, {groups}, {splits}, {heads}, {wide - 2}, {stride}, WORKERS>(columns, "
-        f"{name if at == '0' else f'{name} + {at}'}, me);"
+        f"mc::put_merged_columns<BATCH, {groups}, {splits}, {heads}, {found.lanes}, {stride}, WORKERS>("
+        f"columns, {name if at == '0' else f'{name} + {at}'}, me);"
     )
     return Columns(_nothing, lambda text: text.add(call))
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshc.backends.cuda.tasks.columns import Merged, merged
 from meshc.backends.cuda.tasks.families import Placed
 from meshc.backends.cuda.tasks.lanes import Lanes
 from meshc.backends.cuda.tasks.statements import Locals, Statements, Text
-from meshc.backends.cuda.tasks.storage import Storage
+from meshc.backends.cuda.tasks.storage import Storage, base
 from meshc.backends.cuda.tasks.values import POINTWISE, Values, extents
+from meshc.ir.affine import Expr
 from meshc.ir.core import Op
 from meshc.ir.ops import task, tile
 from meshc.ir.types import BufferType
@@ -32,23 +34,63 @@ class Elements:
 
     def compute(self, text: Text) -> None:
         """By the workers: the block's tasks."""
-        if len(self.given) == 2 and all(self._by_lane(op) for op in self.family.ops):
+        heads = self._heads()
+        if heads is not None:
+            self._by_heads(text, heads)
+        elif len(self.given) == 2 and all(self._by_lane(op) for op in self.family.ops):
             self._by_lanes(text)
         else:
             with text.within(self.family.loop()):
                 self.family.point(text, frozenset(self.family.op.dims))
                 self.values.arrays.clear()
                 self.locals.restart()
-                Statements(self.values, text, self.locals, loop=self._loop(text)).add(self.family.ops)
+                Statements(self.values, text, self.locals).add(self.family.ops)
 
-    def _loop(self, text: Text):  # type: ignore[no-untyped-def]
-        def loop(op: tile.For, body) -> None:  # type: ignore[no-untyped-def]
-            count = op.count.constant
-            self.values.ranges[op.var] = (0, count - 1)
-            with text.within(f"for (int {op.var} = 0; {op.var} < {count}; {op.var}++) {{"):
-                body()
+    def _heads(self) -> Merged | None:
+        """The records of the head whose attention a task merges and gives as it is."""
+        (give, *more) = [op for op in self.family.ops if isinstance(op, task.Give)]
+        whole = not (more or give.source.indices or give.source.reshape)
+        found = merged(self.values, give.source.buffer) if whole else None
+        if found is None or len(found.shape) != 3 or found.lanes % 8 or len(self.given) != 2:
+            return None
+        return found
 
-        return loop
+    def _by_heads(self, text: Text, heads: Merged) -> None:
+        """A thread has eight lanes of a request of a task."""
+        requests, lanes = self.given
+        count, storage = requests * lanes // 8, self.storage
+        (give,) = [op for op in self.family.ops if isinstance(op, task.Give)]
+        with text.within(
+            f"for (int at = mine.first({self.family.first}) * {count} + me; "
+            f"at < mine.last({self.family.end}) * {count}; at += WORKERS) {{"
+        ):
+            own = f"at / {lanes // 8} % {requests}" if requests > 1 else "0"
+            text.add(f"const int task = at / {count}, b = {own}, i = at % {lanes // 8} * 8;")
+            self.family.point(text, frozenset(self.family.op.dims))
+            self.values.ranges |= {"b": (0, requests - 1), "i": (0, lanes - 8)}
+            row = self._row(heads)
+            shape = storage.shape(heads.records)
+            apart = shape[-1] * shape[-2]
+            spelled = self.values.spelled
+            index = base(give.view, (Expr.var("b"), Expr.var("i")))
+            to = spelled(storage.place(give.view.buffer, index))
+            text.add(
+                "float v[8];",
+                f"mc::merge_attention<{heads.shape[1]}, {lanes}, {apart}>"
+                f"({storage.scratch(heads.records)} + {spelled(storage.place(heads.records, row))}, i, v);",
+                f"float4* const given = (float4*)({storage.scratch(give.view.buffer)} + {to});",
+                "given[0] = make_float4(v[0], v[1], v[2], v[3]);",
+                "given[1] = make_float4(v[4], v[5], v[6], v[7]);",
+            )
+
+    def _row(self, heads: Merged) -> tuple[Expr, ...]:
+        """The index of the first record of request b."""
+        (need,) = [
+            op
+            for op in self.family.ops
+            if isinstance(op, task.Need) and op.view.buffer == heads.records
+        ]
+        return base(need.view, (Expr.var("b"), Expr.const(0), Expr.const(0)))
 
     def _by_lanes(self, text: Text) -> None:
         requests, lanes = self.given

@@ -12,6 +12,7 @@ from meshc.backends.cuda.tasks.statements import Locals, Statements, Text, angle
 from meshc.backends.cuda.tasks.storage import FRAGMENT, Matrix, Storage
 from meshc.backends.cuda.tasks.values import Values, extents
 from meshc.ir.affine import Expr
+from meshc.ir.batch import POSITION
 from meshc.ir.core import Op
 from meshc.ir.ops import task, tile
 from meshc.ir.types import BufferType
@@ -100,12 +101,15 @@ class Product:
         own = self.of_tasks
         epilogue = self._epilogue()
         before = self._before(epilogue)
+        names = own | self._names(epilogue)
         if before:
             Statements(self.values, text, self.locals).add(before)
         if own:
             text.add("int made = -1;  // whose columns are there")
         with text.within(self.family.loop()):
-            used = frozenset(self.family.op.dims) & (own | self._names(epilogue))
+            if POSITION in names and self.storage.requests > 1:
+                text.add(f"const int {POSITION} = lengths[min(b, BATCH - 1)];")
+            used = frozenset(self.family.op.dims) & names
             self.family.point(text, used)
             if own:
                 self._columns_of_task(text, own)
@@ -194,6 +198,8 @@ class Product:
         for op in ops:
             if isinstance(op, tile.For):
                 found |= self._names(op.regions[0].ops)
+            if isinstance(op, tile.Compute) and op.kernel == "rope":
+                found |= {POSITION}
             for view in op.views():
                 found |= self.values.names(view)
         return found

@@ -99,12 +99,18 @@ class Statements:
                 case tile.Compute():
                     self._compute(op)
                 case tile.For():
-                    assert self.loop is not None
-                    self.loop(op, lambda op=op: self.add(op.regions[0].ops))
+                    (self.loop or self.rounds)(op, lambda op=op: self.add(op.regions[0].ops))
                 case task.Stream() if self.stream is not None:
                     self.stream(op)
                 case task.Give():
                     self._give(op)
+
+    def rounds(self, op: tile.For, body: Callable[[], None]) -> None:
+        """A loop of so many rounds."""
+        count = op.count.constant
+        self.values.ranges[op.var] = (0, max(count - 1, 0))
+        with self.text.within(f"for (int {op.var} = 0; {op.var} < {count}; {op.var}++) {{"):
+            body()
 
     def array(self, value: Value) -> str:
         """The shared memory of ``value``, which is declared when it is first asked for."""
@@ -226,6 +232,9 @@ class Statements:
     def _merge(self, op: tile.Compute) -> None:
         total, other = op.views()
         *rows, wide = extents(total)
+        need = self.values.reads.get(other.buffer)
+        doubles = need is not None and need.view.buffer in self.values.storage.doubling
+        doubling = "true" if doubles else "false"
         if op.params["count"] != 1 or total.indices or total.reshape:
             fail("cuda-graph", "there is no CUDA for softmaxes that are merged several at once")
         known = dict(self.values.ranges)
@@ -234,7 +243,7 @@ class Statements:
         self.values.ranges.clear()
         self.values.ranges.update(known)
         with self.text.within(
-            f"mc::merge_records<{wide - 2}, WORKERS>({self.array(total.buffer)}, {wide}, {prod(rows)}, me, "
+            f"mc::merge_records<{wide - 2}, {doubling}, WORKERS>({self.array(total.buffer)}, {wide}, {prod(rows)}, me, "
             "[&](int row, int lane) {",
             "});",
         ):

@@ -16,7 +16,7 @@ from meshc.backends.cuda.tasks.spelling import Ranges, spelled
 from meshc.ir.affine import Expr
 from meshc.ir.module import Module, Port
 from meshc.ir.builder import Names
-from meshc.ir.ops import graph
+from meshc.ir.ops import graph, task, tile
 from meshc.ir.types import BufferType, DType, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Point, Range, View, Whole
@@ -30,7 +30,7 @@ _TAKEN = frozenset(
     "sizeof static struct switch template this throw true try typedef typename union unsigned "
     "using virtual void volatile wchar_t while xor min max arena columns parts ring item me run "
     "turn met target sum pages lengths tokens cached cosines sines mc locals first last begin "
-    "count tile element task tiles keys record own seen gains made stored".split()
+    "b i k h v row lane even odd cosine sine score element logits task tiles keys record own seen gains made stored".split()
 )
 """Words of C and of the kernel around tasks."""
 
@@ -88,7 +88,7 @@ class Storage:
     doubling: set[Value] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.taken = Names(_TAKEN)
+        self.taken = Names(_TAKEN | _indices(self.module))
         self.ports = {port.buffer: port for port in self.module.ports}
         self.roles = {buffer.value: buffer for buffer in self.module.buffers}
         self.matrices: dict[object, Matrix] = {}
@@ -371,6 +371,17 @@ def base(view: View, index: Sequence[Expr]) -> tuple[Expr, ...]:
         else:
             found.append(next(left))
     return tuple(found)
+
+
+def _indices(module: Module) -> set[str]:
+    """The names of scalars, of loops and of dims of families."""
+    found = {*module.scalars}
+    for op in module.walk():
+        if isinstance(op, tile.For):
+            found.add(op.var)
+        if isinstance(op, task.Family):
+            found |= {*op.dims}
+    return found
 
 
 def _rows_of(tables: Sequence[Value]) -> str:
