@@ -157,6 +157,7 @@ class Attention:
 
     def compute(self, text: Text) -> None:
         """By the workers: the block's tasks."""
+        text.add("float* const locals = (float*)(arena + ATTENDING);")
         with text.within(self.family.loop()):
             self.family.point(text, self._names())
             self._position(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from meshc.analysis.cuda.blocks import FRAGMENT_BYTES, THREADS, WARPS, block_memory
@@ -35,6 +35,7 @@ class StepText:
     source: Module
     page: int
     locals: Locals = field(default_factory=Locals)
+    attending: Locals = field(default_factory=Locals)
 
     def __post_init__(self) -> None:
         self.storage = Storage(self.module, self.source, self.page)
@@ -110,11 +111,9 @@ class StepText:
             made.then(text)
 
     def _form(self, family: object, ranges: dict[str, tuple[int, int]]) -> Form:
-        kind: Callable[..., Form] = Elements
         if folds(family):  # type: ignore[arg-type]
-            kind = Attention
-        elif streamed_products(family):  # type: ignore[arg-type]
-            kind = Product
+            return Attention(family, self.storage, self.attending, ranges)  # type: ignore[arg-type]
+        kind = Product if streamed_products(family) else Elements  # type: ignore[arg-type]
         return kind(family, self.storage, self.locals, ranges)
 
     # --- the whole
@@ -136,9 +135,13 @@ class StepText:
             )
         arena = Arena()
         arena.add("RING", stages * tile)
+        made = None
         for name, size, note in parts:
-            at = None
-            arena.add(name, size, note, at)
+            made = arena.add(name, size, note)
+        if made is not None and made.name == "COLUMNS":
+            at = made.at
+            for name, size, note in self._attending_parts():
+                at = arena.add(name, size, note, at).end
         return arena, tile, stages, flying
 
     def _parts(self) -> list[tuple[str, int, str]]:
@@ -150,19 +153,27 @@ class StepText:
                  ("PARTS", max(2 * 4 * WARPS * FRAGMENT * requests, 4 * WARPS * 256), "sums of the warps")]  # fmt: skip
         if requests > 1:
             parts.append(("LENGTHS", 4 * requests, "tokens that requests have cached"))
-        if columns:
-            parts.append(("COLUMNS", columns, "left sides of products"))
         if self.locals.most:
             parts.append(("LOCALS", 4 * self.locals.most, "values of tasks"))
-        attention = [f.shape for f in self.forms if isinstance(f, Attention) and f.shape is not None]
-        if attention:
-            heads = max(s.heads // s.groups for s in attention)
-            lanes = max(s.lanes for s in attention)
-            joined = max(4 * WARPS * s.heads // s.groups * s.lanes for s in attention)
+        attending = sum(-(-size // 128) * 128 for _, size, _ in self._attending_parts())
+        if columns or attending:
+            parts.append(("COLUMNS", max(columns, attending), "left sides of products"))
+        return parts
+
+    def _attending_parts(self) -> list[tuple[str, int, str]]:
+        """What attention works in, where the left sides of products are not."""
+        parts = []
+        if self.attending.most:
+            parts.append(("ATTENDING", 4 * self.attending.most, "values of tasks that attend"))
+        shapes = [f.shape for f in self.forms if isinstance(f, Attention) and f.shape is not None]
+        if shapes:
+            heads = max(s.heads // s.groups for s in shapes)
+            joined = max(4 * WARPS * s.heads // s.groups * s.lanes for s in shapes)
+            asked = max(s.groups * 2 * FRAGMENT * s.lanes for s in shapes)
             parts += [
                 ("JOINED", joined, "attention sums of the warps"),
                 ("STATISTICS", 8 * WARPS * heads, "their highest scores and weights"),
-                ("ASKED", max(s.groups for s in attention) * 2 * FRAGMENT * lanes, "queries as fragments"),
+                ("ASKED", asked, "queries as fragments"),
             ]
         return parts
 
