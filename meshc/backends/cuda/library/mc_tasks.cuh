@@ -33,25 +33,45 @@ MC_INLINE void bring_row_group(const Ring<STAGES>& ring, int& item, const T* fro
     }
 }
 
+// The pages of the tokens that a lane copies of tiles, 16 together or those of a page where these are fewer. That of
+// the next tile is looked up while this one is on its way.
+template <int PAGE>
+struct Pages {
+    static constexpr int TOGETHER = PAGE < 16 ? PAGE : 16;
+    const int* pages;
+    int end;  // behind the last token
+    int next;  // the page of the lane's first tokens
+
+    MC_INLINE Pages(const int* pages, int begin, int end) : pages(pages), end(end), next(0) { ahead(begin); }
+
+    // The tile that begins with token ``begin`` comes next.
+    MC_INLINE void ahead(int begin) {
+        const int token = begin + (int)lane() * TOGETHER;
+        next = token < end ? pages[token / PAGE] : 0;
+    }
+};
+
 // Where a cache, [pages, HEADS, PAGE, LANES] of each layer, has tokens of a request. The chunks of a row are exchanged
 // by the token's position (Swizzle).
 template <int HEADS, int PAGE, int LANES>
 struct CacheRows {
-    static MC_INLINE size_t row(const int* pages, int token, int head) {
-        return (((size_t)pages[token / PAGE] * HEADS + head) * PAGE + token % PAGE) * LANES;
+    static MC_INLINE size_t row(int page, int token, int head) {
+        return (((size_t)page * HEADS + head) * PAGE + token % PAGE) * LANES;
     }
 
     static MC_INLINE size_t lane(const int* pages, int token, int head, int lane) {
-        return row(pages, token, head) + Swizzle<LANES>::lane(lane, token);
+        return row(pages[token / PAGE], token, head) + Swizzle<LANES>::lane(lane, token);
     }
 
     // By a warp: ``count`` tokens from ``begin`` on, a multiple of 16, to ``at`` of the place of ``item``.
     template <class T, int STAGES>
-    static MC_INLINE void bring(const Ring<STAGES>& ring, int item, int at, const T* cache, const int* pages, int head,
-                                int begin, int count) {
-        constexpr int TOGETHER = PAGE < 16 ? PAGE : 16;  // tokens of one page
+    static MC_INLINE void bring(const Ring<STAGES>& ring, int item, int at, const T* cache, const Pages<PAGE>& pages,
+                                int head, int begin, int count) {
+        constexpr int TOGETHER = Pages<PAGE>::TOGETHER;
+        int page = pages.next;
         for (int t = (int)mc::lane() * TOGETHER; t < count; t += 32 * TOGETHER) {
-            ring.fill(item, at + t * LANES * (int)sizeof(T), cache + row(pages, begin + t, head),
+            if (t >= 32 * TOGETHER) page = pages.pages[(begin + t) / PAGE];
+            ring.fill(item, at + t * LANES * (int)sizeof(T), cache + row(page, begin + t, head),
                       min(TOGETHER, count - t) * LANES * (u32)sizeof(T));
         }
     }

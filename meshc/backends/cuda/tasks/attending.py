@@ -98,8 +98,12 @@ class Attention:
             names = self._names()
             self.family.point(text, names)
             self._position(text)
-            with self._rounds(text, release=False):
-                first = self._first(self.streams[0])
+            first = self._first(self.streams[0])
+            _, request, _ = self._places(self.streams[0].view.buffer, self._base(self.streams[0]))
+            pages, end = self.storage.pages(request, self.values.ranges), self._end(self.streams[0])
+            start = self.values.spelled(first.substitute({self.loop.var: 0}))
+            text.add(f"mc::Pages<{self.storage.page}> from({pages}, {start}, {end});")
+            with self._rounds(text, release=False, skip=f"from.ahead({self._next(first)})"):
                 tokens = extents(View(self.streams[0].result))[0]
                 begin = self.values.spelled(first)
                 total = sum(self.storage.cache(op.view.buffer).lanes for op in self.streams)
@@ -112,16 +116,24 @@ class Attention:
                 for op in self.streams:
                     text.add(self._bring(op, at))
                     at += self._bytes(op)
+                text.add(f"from.ahead({self._next(first)});")
+
+    def _next(self, first: Expr) -> str:
+        """The first token of the next tile."""
+        known = self.values.ranges[self.loop.var]
+        self.values.ranges[self.loop.var] = (known[0], known[1] + 1)
+        found = self.values.spelled(first.substitute({self.loop.var: Expr.var(self.loop.var) + 1}))
+        self.values.ranges[self.loop.var] = known
+        return found
 
     def _bring(self, op: task.Stream, at: int) -> str:
         value, index = op.view.buffer, self._base(op)
         cache = self.storage.cache(value)
-        layer, request, head = self._places(value, index)
-        pages = self.storage.pages(request, self.values.ranges)
+        layer, _, head = self._places(value, index)
         offset = self.storage.of_layer(cache.layer, layer, self.values.ranges).removesuffix(" + ")
         name = f"{cache.name} + {offset}" if offset else cache.name
         rows = f"mc::CacheRows<{cache.heads}, {self.storage.page}, {cache.lanes}>"
-        return f"{rows}::bring(ring, item, {at}, {name}, {pages}, {self.values.spelled(head)}, begin, count);"
+        return f"{rows}::bring(ring, item, {at}, {name}, from, {self.values.spelled(head)}, begin, count);"
 
     def _base(self, op: task.Stream) -> tuple[Expr, ...]:
         return base(op.view, (ZERO, ZERO))
@@ -141,8 +153,8 @@ class Attention:
         assert op.below is not None
         return self.values.spelled(op.below)
 
-    def _rounds(self, text: Text, release: bool) -> _Rounds:
-        return _Rounds(self, text, release)
+    def _rounds(self, text: Text, release: bool, skip: str = "") -> _Rounds:
+        return _Rounds(self, text, release, skip)
 
     def _position(self, text: Text) -> None:
         if self.storage.requests > 1:
@@ -375,8 +387,8 @@ class Attention:
 class _Rounds:
     """The loop over the tiles of a task, in which the ring goes on."""
 
-    def __init__(self, of: Attention, text: Text, release: bool) -> None:
-        self.of, self.text, self.release = of, text, release
+    def __init__(self, of: Attention, text: Text, release: bool, skip: str = "") -> None:
+        self.of, self.text, self.release, self.skip = of, text, release, skip
 
     def __enter__(self) -> None:
         of, text = self.of, self.text
@@ -389,7 +401,9 @@ class _Rounds:
         if of.turn != var:
             text.add(f"const int {var} = {of.turn};")
         if when is not None and not when.is_true:
-            text.add(f"if (!({condition(when, of.values.ranges)})) continue;")
+            unseen = f"!({condition(when, of.values.ranges)})"
+            with text.within(f"if ({unseen}) {{"):
+                text.add(*([f"{self.skip};"] if self.skip else []), "continue;")
 
     def __exit__(self, *_: object) -> None:
         self.text.add("ring.release(item++);" if self.release else "item++;")

@@ -30,7 +30,7 @@ _TAKEN = frozenset(
     "sizeof static struct switch template this throw true try typedef typename union unsigned "
     "using virtual void volatile wchar_t while xor min max arena columns parts ring item me run "
     "turn met target sum pages lengths tokens cached cosines sines mc locals first last begin "
-    "b i k h v row lane even odd cosine sine score element logits task tiles keys record own seen gains made stored".split()
+    "b i k h v row lane even odd cosine sine score element logits task tiles keys record own from seen gains made stored".split()
 )
 """Words of C and of the kernel around tasks."""
 
