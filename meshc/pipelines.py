@@ -126,9 +126,12 @@ TASK_STAGES = ("expand-tasks", "place-tasks", "meet", "fold-scratch")
 """The passes from the graph of a decode step to a program of tasks, behind those of the graph."""
 
 
-def pipeline_to_tasks() -> list[Pass]:
-    """The passes from a fresh graph of a decode step to its program of tasks."""
-    return own_pipeline(",".join((*STAGES["graph"], *TASK_STAGES)))
+def pipeline_to_tasks(settings: dict[str, str] | None = None) -> list[Pass]:
+    """The passes from a fresh graph of a decode step to its program of tasks; ``settings`` as
+    above."""
+    chosen = settings or {}
+    names = (*STAGES["graph"], *TASK_STAGES)
+    return own_pipeline(",".join(chosen.get(name, name) for name in names))
 
 
 GIVEN: dict[Level, tuple[str, ...]] = {

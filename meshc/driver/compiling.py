@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -12,6 +12,7 @@ from meshc.backends.python import HostFacts, emit
 from meshc.driver.compiled import Compiled
 from meshc.driver.element_types import element_type
 from meshc.driver.given_modules import check_asked, on_its_device, started
+from meshc.driver.gpu_steps import GpuStep
 from meshc.driver.halves import splitting_of
 from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
@@ -20,6 +21,7 @@ from meshc.driver.remedies import with_help
 from meshc.driver.request import DEFAULT_SEQ, CompileRequest
 from meshc.driver.trials import Trials
 from meshc.ir.batch import BATCH, REQUEST, batch_of
+from meshc.ir.clone import clone_module
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import graph, mesh
@@ -132,6 +134,11 @@ def _compiled(
         module, left = trials.continued(phase, passes, report)
         return PassManager(left).run(module, report)
 
+    if request.target == "cuda" and not request.compile_to:
+        modules, files = _gpu_step(loaded, request, given["decode"], lowered, report, instruments)
+        return Compiled(
+            request, modules, files, report, facts_of(loaded, request, modules, host), loaded
+        )
     modules = in_each(phases, lowered)
     try:
         check_shared_state(modules)
@@ -139,10 +146,37 @@ def _compiled(
         raise InternalError(str(error), "", print_module(modules[phases[-1]])) from error
     for instrument in instruments:
         instrument.behind(f"writing {request.target} for {request.mesh} and counting its cycles")
-    with _quoting_missed(report):
-        files = _files(request, modules, host, loaded, report)
+    files = _files(request, modules, host, report)
     facts = facts_of(loaded, request, modules, host)
     return Compiled(request, modules, files, report, facts, loaded)
+
+
+def _gpu_step(
+    loaded: LoadedModel,
+    request: CompileRequest,
+    given: Module,
+    lowered: Callable[[str], Module],
+    report: Diagnostics,
+    instruments: Sequence[Instrument],
+) -> tuple[dict[str, Module], dict[str, str]]:
+    """The module that a decode step for GPUs is written from, and its files."""
+
+    def written(module: Module, tasks: cuda.TaskGraph | None) -> dict[str, str]:
+        for instrument in instruments:
+            instrument.behind(
+                f"writing {request.target} for {request.mesh} and counting its cycles"
+            )
+        splitting = splitting_of(request, loaded, report)
+        how = request.page, request.collectives, request.chunk or 0, splitting
+        with _quoting_missed(report):
+            return cuda.emit(module, loaded.name, *how, tasks)
+
+    graph = clone_module(given)
+    step = GpuStep(
+        request, loaded.name, graph, lambda: lowered("decode"), written, report, instruments
+    )
+    module, files = step.files()
+    return {"decode": module}, files
 
 
 def tile_program(
@@ -388,7 +422,6 @@ def _files(
     request: CompileRequest,
     modules: Mapping[str, Module],
     host: HostFacts,
-    loaded: LoadedModel,
     report: Diagnostics,
 ) -> dict[str, str]:
     if request.compile_to:
@@ -399,10 +432,6 @@ def _files(
             return choice.files
         files = csl.emit(_assigned(request, modules, report), request.portable, _vocabulary(host))
         return _with_choice(files, choice)
-    if request.target == "cuda":
-        splitting = splitting_of(request, loaded, report)
-        how = request.page, request.collectives, request.chunk or 0, splitting, request.persistent
-        return cuda.emit(modules["decode"], loaded.name, *how)
     return emit(modules, host)
 
 

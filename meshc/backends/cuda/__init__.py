@@ -4,11 +4,12 @@ from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine, other_than
 from meshc.backends.cuda.driver.rank_machine import RankMachine
 from meshc.backends.cuda.driver.torch_peers import TorchPeers, own_gpu
-from meshc.backends.cuda.emit import MANIFEST, emit, summary
+from meshc.backends.cuda.emit import MANIFEST, emit, emit_tasks, summary
 from meshc.backends.cuda.executor.cpu_machine import CpuMachine, toolchain_for
 from meshc.backends.cuda.executor.cpu_node import CpuNode
 from meshc.backends.cuda.host import LanguageModel, Machine
 from meshc.backends.cuda.program import StepProgram, from_json
+from meshc.backends.cuda.tasks.step import TaskGraph
 
 __all__ = [
     "MANIFEST",
@@ -20,8 +21,10 @@ __all__ = [
     "Machine",
     "RankMachine",
     "StepProgram",
+    "TaskGraph",
     "TorchPeers",
     "emit",
+    "emit_tasks",
     "from_json",
     "other_than",
     "own_gpu",

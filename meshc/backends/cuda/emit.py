@@ -7,7 +7,9 @@ from meshc.backends.cuda.memory import check_memory, memory_of
 from meshc.backends.cuda.overlapping import Splitting
 from meshc.backends.cuda.program import StepProgram
 from meshc.backends.cuda.steps import step_program
+from meshc.backends.cuda.tasks.step import TaskGraph, step_of_tasks
 from meshc.backends.templates import render
+from meshc.devices import Device
 from meshc.ir.module import Module
 
 MANIFEST = "manifest.json"
@@ -20,14 +22,24 @@ def emit(
     transport: str = "multimem",
     chunk: int = 0,
     splitting: Splitting | None = None,
-    persistent: bool = False,
+    tasks: TaskGraph | None = None,
 ) -> dict[str, str]:
     """Kernels, headers, ``manifest.json`` and ``run.py`` by name; of the graph of a rank one
     program that serves all ranks, with collectives by ``transport``. ``chunk``, ``splitting`` and
-    ``persistent`` are those of :func:`step_program`. Raises what that does, and ``does-not-fit``
+    ``tasks`` are those of :func:`step_program`. Raises what that does, and ``does-not-fit``
     for more than the GPU's memory."""
-    program, texts = step_program(module, model, page, transport, chunk, splitting, persistent)
-    check_memory(program, module.the_device())
+    made = step_program(module, model, page, transport, chunk, splitting, tasks)
+    return _files(*made, module.the_device())
+
+
+def emit_tasks(tasks: TaskGraph, model: str, page: int) -> dict[str, str]:
+    """The same of a step that is made of ``tasks`` alone, by which prompts are read too. Raises
+    what :func:`step_of_tasks` does, and ``does-not-fit`` for more than the GPU's memory."""
+    return _files(*step_of_tasks(tasks, model, page), tasks.placed.the_device())
+
+
+def _files(program: StepProgram, texts: dict[str, str], device: Device) -> dict[str, str]:
+    check_memory(program, device)
     run = render("meshc.backends.cuda", "run.py.jinja", ranks=program.ranks)
     return {**texts, **headers(), MANIFEST: program.to_json(), "run.py": run}
 

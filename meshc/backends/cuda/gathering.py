@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -47,7 +47,7 @@ class Step:
     frequencies: list[tuple[float, ...]] = field(default_factory=list)
     of_columns: list[Callable[[int], object]] = field(default_factory=list)
     within_budget: dict[str, str] = field(default_factory=dict)  # kernels of as many blocks
-    plans: dict[str, object] = field(default_factory=dict)  # of kernels that another may include
+    caches: dict[str, str] = field(default_factory=dict)  # buffers by their names in the model
 
     @property
     def device(self) -> Device:
@@ -124,10 +124,6 @@ class Step:
                 break
         return own
 
-    def drop_kernel(self, name: str) -> None:
-        """Forget the kernel ``name``, which is launched no more, and its file."""
-        self.texts.pop(self.kernels.pop(name).file)
-
     def reads_first(self, launch: Launch, weight: str, first: FirstReads | None) -> None:
         """Note that ``launch`` begins with reading ``first`` of its argument ``weight``."""
         if first is not None:
@@ -161,8 +157,10 @@ class Step:
         self.weights[self.of_stage(name)] = replace(made, fragments=True)
         return self._argument(name)
 
-    def add_cache(self, name: str, shape: tuple[int, ...]) -> str:
-        """Add a cache of ``shape`` for each layer of a stage; the argument that stands for it."""
+    def add_cache(self, name: str, shape: tuple[int, ...], sources: Sequence[str] = ()) -> str:
+        """Add a cache of ``shape`` for each layer of a stage, which is that ``sources`` of the
+        model; the argument that stands for it."""
+        self.caches |= dict.fromkeys(sources, self.of_stage(name))
         self.buffers[self.of_stage(name)] = Buffer(self.dtype, (self.layers, *shape), "state")
         return self._argument(name)
 

@@ -10,21 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NoReturn
 
-from meshc.analysis.cuda.blocks import block_memory
 from meshc.backends.cuda.ahead import with_prefetches
 from meshc.backends.cuda.chain import check_chain
 from meshc.backends.cuda.gathering import Launches, Step
 from meshc.backends.cuda.kernels.collective.launch import fused_sum
 from meshc.backends.cuda.kernels.fused import Fused
-from meshc.backends.cuda.kernels.persistent_step.launch import persistent as as_one_kernel
 from meshc.backends.cuda.kernels.registry import kernel_of
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.launches import Launch, Stage
 from meshc.backends.cuda.overlapping import Splitting
 from meshc.backends.cuda.prefill import chunk_of, joined
-from meshc.backends.cuda.program import Prefill, StepProgram, Target
+from meshc.backends.cuda.program import Prefill, StepProgram
 from meshc.backends.cuda.ranks import share_of
-from meshc.devices import Device
+from meshc.backends.cuda.targets import target_of
+from meshc.backends.cuda.tasks.step import TaskGraph, step_of_tasks
 from meshc.ir.batch import POSITION
 from meshc.ir.core import Op
 from meshc.ir.module import Module
@@ -42,13 +41,13 @@ def step_program(
     transport: str = "multimem",
     chunk: int = 0,
     splitting: Splitting | None = None,
-    persistent: bool = False,
+    tasks: TaskGraph | None = None,
 ) -> tuple[StepProgram, dict[str, str]]:
     """The step of a fused decode graph, and the text of each file; for the graph of a rank, with
     collectives by ``transport`` (:data:`meshc.backends.cuda.program.TRANSPORTS`). Prompts are read
     up to ``chunk`` tokens at a time, each weight once; for 0 as many as decode kernels take. Ranks
-    may read chunks in two halves on two streams, by ``splitting``. A ``persistent`` decode step is
-    one kernel.
+    may read chunks in two halves on two streams, by ``splitting``. With ``tasks`` the decode step
+    is one kernel that is made of them, and the others read prompts.
 
     Raises ``cuda-graph`` for what is not fused into the kernels of one step, ``cuda-dtype`` for
     element types other than f16 and bf16, ``cuda-shape`` for what does not fit a block.
@@ -63,14 +62,14 @@ def step_program(
     check_chain(module)
     step = Step(module, page, dtype, transport)
     launches = _launches(step)
-    if persistent:
-        launches = _persistent(step, launches)
     prefill = _prefill(step, chunk, splitting)
-    if module.ranks is None and not persistent:
+    if tasks is not None:
+        return step_of_tasks(tasks, model, page, step, prefill)
+    if module.ranks is None:
         launches, prefill = with_prefetches(step, launches, prefill)
     program = StepProgram(
         model,
-        _target(module.the_device()),
+        target_of(module.the_device()),
         step.batch,
         module.capacity,
         step.buffers["logits"].shape[-1],
@@ -86,21 +85,6 @@ def step_program(
         share_of(module, transport),
     )
     return program, step.texts
-
-
-def _target(device: Device) -> Target:
-    return Target(device.name, device.cuda_arch, device.cores, block_memory(device))
-
-
-def _persistent(step: Step, launches: Launches) -> Launches:
-    try:
-        return as_one_kernel(step, launches)
-    except DoesNotFit as reason:
-        fail(
-            "cuda-shape",
-            f"the decode step is no persistent kernel: {reason}",
-            help="without --persistent a step is several kernels",
-        )
 
 
 def _prefill(step: Step, tokens: int, splitting: Splitting | None) -> Prefill | None:

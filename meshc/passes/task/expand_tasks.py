@@ -20,7 +20,8 @@ class ExpandTasks(Pass):
     left side, and what follows lane by lane; products of one op are one phase. What a task has to
     have whole (a norm, the attention of all heads) each computes for itself from what earlier
     phases gave. Attention is a family over requests, key heads and runs of ``tokens`` cached
-    tokens, which are dealt to so many tasks that all cores have one. With ``parts`` a task of a
+    tokens (0: as many as a block of a GPU asks for at once), which are dealt to so many tasks that
+    all cores have one. With ``parts`` a task of a
     product takes that part of its width, where the left side lies in a buffer as it is, and tasks
     of a further phase add the sums: less to read for each task of a batch. With ``merge`` the
     records that attention leaves of each run are merged by tasks of a phase, once, and not by each
@@ -58,14 +59,17 @@ class ExpandTasks(Pass):
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
 
     rows: int = 16
-    tokens: int = 32
+    tokens: int = 0
     parts: int = 1
     merge: bool = False
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        for name, value in (("rows", self.rows), ("tokens", self.tokens), ("parts", self.parts)):
-            if value < 1:
-                fail("bad-pass-option", f"expand-tasks: {name} is {value}, but it is at least 1")
+        for name, value, least in (
+            ("rows", self.rows, 1), ("tokens", self.tokens, 0), ("parts", self.parts, 1),
+        ):  # fmt: skip
+            if value < least:
+                words = f"expand-tasks: {name} is {value}, but it is at least {least}"
+                fail("bad-pass-option", words)
         if module.ranks is not None:
             fail("no-tasks", "there are no tasks for the graph of a rank")
         if module.rows is not None and module.dims[module.rows.dim] != 1:

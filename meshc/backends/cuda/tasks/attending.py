@@ -47,7 +47,11 @@ class Shape:
     @property
     def groups(self) -> int:
         """Into how many parts the query heads are divided, each with sums of its own."""
-        return next(n for n in range(1, self.heads + 1) if not self.heads % n and self.heads // n <= _MOST_HEADS)
+        return next(
+            n
+            for n in range(1, self.heads + 1)
+            if not self.heads % n and self.heads // n <= _MOST_HEADS
+        )
 
 
 @dataclass
@@ -60,9 +64,7 @@ class Attention:
     ranges: dict[str, tuple[int, int]]
 
     def __post_init__(self) -> None:
-        (self.loop,) = [
-            op for op in self.family.ops if isinstance(op, tile.For) and _streams(op)
-        ]
+        (self.loop,) = [op for op in self.family.ops if isinstance(op, tile.For) and _streams(op)]
         ranges = {**self.ranges, **self.family.ranges}
         ranges[POSITION] = (0, self.storage.capacity - 1)
         self.values = Values(self.storage, self.family.ops, ranges)
@@ -266,8 +268,15 @@ class Attention:
                 if isinstance(op, task.Give) and op.source.buffer == view.buffer
             )
 
-            def fresh(at: tuple[Expr, ...], view: View = view, give: task.Give = give, number: int = number) -> None:
-                place = self.storage.cached(give.view.buffer, base(give.view, at), self.values.ranges)
+            def fresh(
+                at: tuple[Expr, ...],
+                view: View = view,
+                give: task.Give = give,
+                number: int = number,
+            ) -> None:
+                place = self.storage.cached(
+                    give.view.buffer, base(give.view, at), self.values.ranges
+                )
                 text.add(
                     f"const T stored = mc::narrow<T>({self.values.element(view, at)});",
                     f"locals[{(heads + number) * lanes} + element] = mc::widen(stored);",
@@ -360,7 +369,9 @@ class Attention:
         if lanes % 16 or lanes > 256 or tokens % 16:
             return None
         windows = [op for op in computes if op.kernel == "mask_window"]
-        fresh = [op for op in self.family.ops if isinstance(op, tile.Compute) and op.kernel == "gemm"]
+        fresh = [
+            op for op in self.family.ops if isinstance(op, tile.Compute) and op.kernel == "gemm"
+        ]
         if len(fresh) != 2 or len(windows) > 1:
             return None
         key, value = (op.views()[2] for op in fresh)

@@ -9,7 +9,7 @@ from meshc.backends.cuda.tasks.columns import Columns, columns_of
 from meshc.backends.cuda.tasks.families import Placed, rows_of, streamed_products
 from meshc.backends.cuda.tasks.lanes import Lanes
 from meshc.backends.cuda.tasks.statements import Locals, Statements, Text, angle_of
-from meshc.backends.cuda.tasks.storage import FRAGMENT, Matrix, Storage
+from meshc.backends.cuda.tasks.storage import FRAGMENT, TILE_BLOCKS, Matrix, Storage
 from meshc.backends.cuda.tasks.values import Values, extents
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
@@ -56,6 +56,12 @@ class Product:
         if self.width != whole and self.width % FRAGMENT:
             fail("cuda-shape", f"parts of {self.width} values are no whole number of sixteens")
         self.blocks = -(-self.width // FRAGMENT)
+        pieces = self.matrix.place.pieces
+        if pieces > 1 and (self.width != whole or self.blocks // pieces > TILE_BLOCKS):
+            fail(
+                "cuda-shape",
+                f"a row group lies in {pieces} pieces, which parts of its width or tiles cut",
+            )
         self.row_group = row // self.rows
         if self.row_group * self.rows != row:
             fail("cuda-graph", "tasks multiply rows that are no groups of a matrix")
@@ -83,18 +89,29 @@ class Product:
     def bring(self, text: Text) -> None:
         """By one thread: the block's row groups."""
         with text.within(self.family.loop()):
-            place = Expr.const(0)
-            shape = (*self.matrix.lead, self.matrix.groups, self.matrix.blocks)
-            for extent, one in zip(
-                shape, (*self.lead, self.row_group, self.first_block), strict=True
-            ):
-                place = place * extent + one
+            place = self.matrix.block(self.lead, self.row_group, self.first_block)
             self.family.point(text, place.free_vars)
-            at = self.values.spelled(place)
+            from_place = f"{self.matrix.place.name} + (size_t)({self.values.spelled(place)}) * 256"
+            pieces = self.matrix.place.pieces
+            if pieces == 1:
+                text.add(
+                    f"mc::bring_row_group(ring, item, {from_place}, {self.blocks}, TILE_BLOCKS, FLYING);"
+                )
+                return
+            blocks = self.blocks // pieces
+            apart = self.matrix.every * blocks * 256
             text.add(
-                f"mc::bring_row_group(ring, item, {self.matrix.name} + (size_t)({at}) * 256, {self.blocks}, "
-                "TILE_BLOCKS, FLYING);"
+                f"mc::bring_pieces(ring, item, {from_place}, {apart}, {pieces}, {blocks}, TILE_BLOCKS, FLYING);"
             )
+
+    @property
+    def tile_blocks(self) -> str:
+        """Blocks of a tile, whole pieces of a row group."""
+        pieces = self.matrix.place.pieces
+        if pieces == 1:
+            return "TILE_BLOCKS"
+        blocks = self.blocks // pieces
+        return f"TILE_BLOCKS / {blocks} * {blocks}"
 
     def compute(self, text: Text) -> None:
         """By the workers: columns that depend on the task, the product, and what follows it."""
@@ -116,7 +133,7 @@ class Product:
             self._ahead(text, epilogue)
             text.add(
                 f"const float sum = mc::multiply_row_group<WARPS, BATCH>(ring, item, columns, parts, turn, "
-                f"{self.blocks}, TILE_BLOCKS, me);"
+                f"{self.blocks}, {self.tile_blocks}, me);"
             )
             with text.within("if (me < LANES) {"):
                 self._sums(text)
@@ -156,7 +173,11 @@ class Product:
             return True
         if isinstance(op, tile.For):
             return any(self._follows(one, wanted) for one in op.regions[0].ops)
-        return isinstance(op, tile.Compute) and op not in self.products and op.views()[0].buffer in wanted
+        return (
+            isinstance(op, tile.Compute)
+            and op not in self.products
+            and op.views()[0].buffer in wanted
+        )
 
     def _behind(self, view: View) -> set[Value]:
         """What ``view`` is computed from, up to the products."""
@@ -168,7 +189,9 @@ class Product:
             if value not in found:
                 found.add(value)
                 if value not in results:
-                    work += [v.buffer for op in self.values.writers.get(value, ()) for v in op.views()]
+                    work += [
+                        v.buffer for op in self.values.writers.get(value, ()) for v in op.views()
+                    ]
         return found
 
     def _before(self, epilogue: list[Op]) -> list[Op]:
@@ -181,7 +204,9 @@ class Product:
                 out = op.views()[0]
                 if self.values.depends(out, results) and op.kernel in _OF_NEIGHBOURS:
                     continue
-                if self.values.depends(out, results) or self.values.names(out) & {*self.family.op.dims}:
+                if self.values.depends(out, results) or self.values.names(out) & {
+                    *self.family.op.dims
+                }:
                     fail("cuda-graph", f"tile.{op.kernel} of what a task has, behind its product")
                 epilogue.remove(op)
                 found.append(op)
@@ -216,7 +241,11 @@ class Product:
                     self._angles(text, op, view)
                     continue
                 shape = extents(View(value))
-                if shape not in ((requests, self.rows), (self.rows,)) or view.indices or view.reshape:
+                if (
+                    shape not in ((requests, self.rows), (self.rows,))
+                    or view.indices
+                    or view.reshape
+                ):
                     continue
                 at = (Expr.var("b"), Expr.var("i")) if len(shape) == 2 else (Expr.var("i"),)
                 self._load(text, value, self.values.element(View(value), at))

@@ -27,7 +27,7 @@ def _bounds(atom: Atom, ranges: Ranges) -> tuple[int, int]:
             return ranges[name]
         case Mod(body, modulus):
             low, high = bounds(body, ranges)
-            return (low, high) if 0 <= low and high < modulus else (0, modulus - 1)
+            return (low, high) if low >= 0 and high < modulus else (0, modulus - 1)
         case Floor(body, divisor):
             low, high = bounds(body, ranges)
             return low // divisor, high // divisor
@@ -62,14 +62,14 @@ def _simplified(atom: Atom, ranges: Ranges) -> Expr:
         case Mod(body, modulus):
             body = _less_multiples(simplified(body, ranges), modulus, ranges)
             low, high = bounds(body, ranges)
-            return body if 0 <= low and high < modulus else body % modulus
+            return body if low >= 0 and high < modulus else body % modulus
         case Floor(body, divisor):
             body = simplified(body, ranges)
             low, high = bounds(body, ranges)
             if low // divisor == high // divisor:
                 return Expr.const(low // divisor)
             rest = _less_multiples(body, divisor, ranges)
-            if 0 <= bounds(rest, ranges)[0] and bounds(rest, ranges)[1] < divisor:
+            if bounds(rest, ranges)[0] >= 0 and bounds(rest, ranges)[1] < divisor:
                 return (body - rest) // divisor
             return body // divisor
         case Var(name) if ranges[name][0] == ranges[name][1]:

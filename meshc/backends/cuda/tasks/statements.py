@@ -150,7 +150,9 @@ class Statements:
                 self._rope(op)
             case _:
                 out = op.views()[0]
-                self.each(extents(out), lambda at: self._assign(out, at, self.values.computed(op, at)))
+                self.each(
+                    extents(out), lambda at: self._assign(out, at, self.values.computed(op, at))
+                )
 
     def each(
         self, shape: Sequence[int], body: Callable[[tuple[Expr, ...]], None], meet: bool = True
@@ -204,7 +206,9 @@ class Statements:
         if target.startswith("locals"):
             self.each(
                 rows,
-                lambda at: self._assign(out, at, f"({target})[{self.values.spelled(_flat(at, rows))}]"),
+                lambda at: self._assign(
+                    out, at, f"({target})[{self.values.spelled(_flat(at, rows))}]"
+                ),
             )
 
     def _gemm(self, op: tile.Compute) -> None:
@@ -297,7 +301,10 @@ class Statements:
         def one(at: tuple[Expr, ...]) -> None:
             index, given = base(op.view, at), values.element(op.source, at)
             if state:
-                place, given = storage.cached(buffer, index, values.ranges), f"mc::narrow<T>({given})"
+                place, given = (
+                    storage.cached(buffer, index, values.ranges),
+                    f"mc::narrow<T>({given})",
+                )
             else:
                 at_place = values.spelled(storage.place(buffer, index))
                 place = f"{storage.scratch(buffer)}[{at_place}]"

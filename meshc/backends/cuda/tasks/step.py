@@ -6,22 +6,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from meshc.analysis.cuda.blocks import FRAGMENT_BYTES, THREADS, WARPS, block_memory
+from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.launches import Launch, Stage
-from meshc.backends.cuda.program import Buffer, Kernel, StepProgram, Target
+from meshc.backends.cuda.program import Buffer, Kernel, Prefill, StepProgram, Weight
+from meshc.backends.cuda.targets import target_of
 from meshc.backends.cuda.tasks.attending import Attention
 from meshc.backends.cuda.tasks.elements import Elements
 from meshc.backends.cuda.tasks.families import Loop, Phase, folds, phases_of, streamed_products
 from meshc.backends.cuda.tasks.products import Product
+from meshc.backends.cuda.tasks.shared import Known
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
-from meshc.backends.cuda.tasks.storage import FRAGMENT, Storage
+from meshc.backends.cuda.tasks.storage import FRAGMENT, TILE_BLOCKS, TILE_BYTES, Storage
 from meshc.backends.templates import render
 from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
 from meshc.support.diagnostics import fail
 
 MOST_STAGES = 16
-TILE_BYTES = 16_384
 _ARRIVE, _WAIT = "arrive(met, target, me);", "wait(met, target, me);"
 
 Form = Product | Attention | Elements
@@ -34,11 +36,14 @@ class StepText:
     module: Module
     source: Module
     page: int
+    known: Known = field(default_factory=Known)
+    frequencies: tuple[tuple[float, ...], ...] = ()
     locals: Locals = field(default_factory=Locals)
     attending: Locals = field(default_factory=Locals)
 
     def __post_init__(self) -> None:
-        self.storage = Storage(self.module, self.source, self.page)
+        self.storage = Storage(self.module, self.source, self.page, self.known)
+        self.storage.frequencies += self.frequencies
         self.forms: list[Form] = []
         self.meetings = 0
         self.device = self.module.the_device()
@@ -192,7 +197,7 @@ class StepText:
             shared_bytes=arena.bytes,
             stages=stages,
             tile_bytes=tile,
-            tile_blocks=tile // FRAGMENT_BYTES,
+            tile_blocks=TILE_BLOCKS,
             flying=flying,
             shared=arena.parts,
             pages=storage.capacity_pages,
@@ -213,7 +218,9 @@ class StepText:
         storage = self.storage
         storage.buffers["tokens"] = Buffer("i32", (storage.requests,), "input")
         storage.buffers["cached"] = Buffer("i32", (storage.requests,), "input")
-        storage.buffers["pages"] = Buffer("i32", (storage.requests, storage.capacity_pages), "input")
+        storage.buffers["pages"] = Buffer(
+            "i32", (storage.requests, storage.capacity_pages), "input"
+        )
         storage.buffers["met"] = Buffer("i32", (1,), "scratch")
         names, parameters = [], []
         for name in storage.weights:
@@ -228,11 +235,29 @@ class StepText:
         return tuple(names), parameters
 
 
+@dataclass(frozen=True)
+class TaskGraph:
+    """A placed program of tasks, and the graph that it was made of."""
+
+    placed: Module
+    graph: Module
+
+
 def step_of_tasks(
-    module: Module, source: Module, model: str, page: int
+    tasks: TaskGraph,
+    model: str,
+    page: int,
+    kernels: Step | None = None,
+    prefill: Prefill | None = None,
 ) -> tuple[StepProgram, dict[str, str]]:
-    """The decode step of ``module``, a placed program of tasks for the graph ``source``, and the
-    text of its kernel. Raises ``cuda-graph``, ``cuda-shape``, ``cuda-dtype`` and ``does-not-fit``."""
+    """A decode step of ``tasks`` and the text of its kernel; those of ``kernels`` read prompts as
+    ``prefill`` says, over the same weights and caches. Without them prompts are read by steps.
+
+    Raises ``cuda-dtype`` for element types other than f16 and bf16, ``cuda-graph`` for what tasks
+    do that kernels do not, ``cuda-shape`` for rows that are no whole fragments, ``does-not-fit``
+    for more than a block has.
+    """
+    module = tasks.placed
     dtype = str(module.dtype())
     if dtype not in ("f16", "bf16"):
         fail(
@@ -240,22 +265,63 @@ def step_of_tasks(
             f"kernels have weights and caches of f16 or bf16, not {dtype}",
             help="--dtype f16 or --dtype bf16",
         )
-    written = StepText(module, source, page)
+    known, frequencies = Known(), ()
+    if kernels is not None and prefill is not None:
+        known = Known(kernels.weights, kernels.buffers, kernels.caches)
+        frequencies = tuple(kernels.frequencies)
+    written = StepText(module, tasks.graph, page, known, frequencies)
     text, kernel, arguments = written.text()
-    storage, device = written.storage, module.the_device()
+    storage, texts = written.storage, {"step.cu": text}
+    made = {"step": kernel}, storage.buffers, storage.weights
+    if kernels is not None and prefill is not None:
+        made, more = _with_prompts(written, made, kernels, prefill)
+        texts |= more
     program = StepProgram(
         model,
-        Target(device.name, device.cuda_arch, device.cores, block_memory(device)),
+        target_of(module.the_device()),
         storage.requests,
         storage.capacity,
         storage.buffers["logits"].shape[-1],
         page,
         tuple(storage.frequencies),
-        {"step": kernel},
-        storage.buffers,
-        storage.weights,
+        *made,
         (),
         (Stage(1, ()),),
         (Launch("step", arguments),),
+        prefill,
     )
-    return program, {"step.cu": text}
+    return program, texts
+
+
+Parts = tuple[dict[str, Kernel], dict[str, Buffer], dict[str, Weight]]
+
+
+def _with_prompts(
+    written: StepText, step: Parts, known: Step, prefill: Prefill
+) -> tuple[Parts, dict[str, str]]:
+    """Kernels, buffers and weights of a step with those of ``known`` that read prompts, and the
+    texts of these kernels. Raises ``cuda-shape`` where they would keep caches of their own."""
+    launches = [
+        *prefill.before,
+        *(one for s in prefill.stages for one in s.launches),
+        *prefill.after,
+    ]
+    named = {str(a).partition("[")[0] for launch in launches for a in launch.arguments}
+    kernels, buffers, weights = step
+    for source, name in known.caches.items():
+        if name in named and name not in buffers:
+            fail(
+                "cuda-shape",
+                f"kernels that read prompts keep the cache '{source}' in another order than tasks",
+                help="without --chunk prompts are read by steps",
+            )
+    used = {launch.kernel for launch in launches}
+    chosen = {name: kernel for name, kernel in known.kernels.items() if name in used}
+    kept = {
+        name: buffer
+        for name, buffer in known.buffers.items()
+        if name in named or name.startswith("chunk_")
+    }
+    matrices = {name: weight for name, weight in known.weights.items() if name in named}
+    texts = {kernel.file: known.texts[kernel.file] for kernel in chosen.values()}
+    return ({**kernels, **chosen}, {**kept, **buffers}, {**matrices, **weights}), texts

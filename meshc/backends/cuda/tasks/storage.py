@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from math import prod
 
 from meshc.backends.cuda.program import Buffer, Gathered, Weight, numbered
+from meshc.backends.cuda.tasks.shared import Known, Place
 from meshc.backends.cuda.tasks.spelling import Ranges, spelled
 from meshc.ir.affine import Expr
-from meshc.ir.module import Module, Port
 from meshc.ir.builder import Names
+from meshc.ir.module import Module, Port
 from meshc.ir.ops import graph, task, tile
 from meshc.ir.types import BufferType, DType, TensorType
 from meshc.ir.values import Value
@@ -23,28 +24,147 @@ from meshc.ir.views import Point, Range, View, Whole
 from meshc.support.diagnostics import fail
 
 FRAGMENT = 16
+TILE_BYTES, TILE_BLOCKS = 16_384, 32
+"""What a block asks for at once of weights, and blocks of 16 x 16 in it."""
 _TAKEN = frozenset(
-    "alignas alignof and asm auto bool break case catch char class const continue default delete "
-    "do double else enum explicit export extern false float for friend goto if inline int long "
-    "mutable namespace new not operator or private protected public register return short signed "
-    "sizeof static struct switch template this throw true try typedef typename union unsigned "
-    "using virtual void volatile wchar_t while xor min max arena columns parts ring item me run "
-    "turn met target sum pages lengths tokens cached cosines sines mc locals first last begin "
-    "b i k h v row lane even odd cosine sine score element logits task tiles keys record own from seen gains made stored".split()
+    [
+        "alignas",
+        "alignof",
+        "and",
+        "asm",
+        "auto",
+        "bool",
+        "break",
+        "case",
+        "catch",
+        "char",
+        "class",
+        "const",
+        "continue",
+        "default",
+        "delete",
+        "do",
+        "double",
+        "else",
+        "enum",
+        "explicit",
+        "export",
+        "extern",
+        "false",
+        "float",
+        "for",
+        "friend",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "long",
+        "mutable",
+        "namespace",
+        "new",
+        "not",
+        "operator",
+        "or",
+        "private",
+        "protected",
+        "public",
+        "register",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "struct",
+        "switch",
+        "template",
+        "this",
+        "throw",
+        "true",
+        "try",
+        "typedef",
+        "typename",
+        "union",
+        "unsigned",
+        "using",
+        "virtual",
+        "void",
+        "volatile",
+        "wchar_t",
+        "while",
+        "xor",
+        "min",
+        "max",
+        "arena",
+        "columns",
+        "parts",
+        "ring",
+        "item",
+        "me",
+        "run",
+        "turn",
+        "met",
+        "target",
+        "sum",
+        "pages",
+        "lengths",
+        "tokens",
+        "cached",
+        "cosines",
+        "sines",
+        "mc",
+        "locals",
+        "first",
+        "last",
+        "begin",
+        "b",
+        "i",
+        "k",
+        "h",
+        "v",
+        "row",
+        "lane",
+        "even",
+        "odd",
+        "cosine",
+        "sine",
+        "score",
+        "element",
+        "logits",
+        "task",
+        "tiles",
+        "keys",
+        "record",
+        "own",
+        "from",
+        "seen",
+        "gains",
+        "made",
+        "stored",
+    ]
 )
 """Words of C and of the kernel around tasks."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Weights as tasks stream them: ``name`` of the memory, which is [lead.., groups, blocks, 32,
-    8]; a task multiplies a group of rows, which ``sources`` weights have in turn."""
+    """Weights as tasks stream them: ``groups`` of rows of ``blocks`` in each of ``lead``, at their
+    ``place`` in memory, whose groups are ``every`` in all."""
 
-    name: str
+    place: Place
     lead: tuple[int, ...]
     groups: int
     blocks: int
-    sources: int
+    every: int
+
+    def block(self, lead: Sequence[Expr], group: Expr, first: Expr) -> Expr:
+        """Where the block ``first`` of a row group is; of one in pieces its first one."""
+        own, found = self.place.own, Expr.const(0)
+        if own:
+            group = group // own * self.place.every + group % own + self.place.first
+        pieces = self.place.pieces
+        for extent, one in zip(self.lead, lead, strict=True):
+            found = found * extent + one
+        return (found * (self.every * pieces) + group) * (self.blocks // pieces) + first
 
 
 @dataclass(frozen=True)
@@ -71,7 +191,9 @@ class Table:
         """An element of the row of a request, 0 where it has none."""
         word = f"{self.asked}[{request}]"
         at = f"mc::in_fragments<{self.width}>({word}, {lane})"
-        return f"({word} >= 0 && {word} < {self.words}{there} ? mc::widen({self.name}[{at}]) : 0.0f)"
+        return (
+            f"({word} >= 0 && {word} < {self.words}{there} ? mc::widen({self.name}[{at}]) : 0.0f)"
+        )
 
 
 @dataclass
@@ -81,6 +203,7 @@ class Storage:
     module: Module
     source: Module
     page: int
+    known: Known = field(default_factory=Known)
     weights: dict[str, Weight] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     frequencies: list[tuple[float, ...]] = field(default_factory=list)
@@ -88,7 +211,8 @@ class Storage:
     doubling: set[Value] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.taken = Names(_TAKEN | _indices(self.module))
+        kept = {*self.known.weights, *self.known.buffers}
+        self.taken = Names(_TAKEN | kept | _indices(self.module))
         self.ports = {port.buffer: port for port in self.module.ports}
         self.roles = {buffer.value: buffer for buffer in self.module.buffers}
         self.matrices: dict[object, Matrix] = {}
@@ -110,44 +234,54 @@ class Storage:
         """Weights of which a task multiplies ``rows`` rows each, together."""
         kinds = [_kind(value) for value in values]
         *lead, _, width = kinds[0].shape
-        if len({k.shape for k in kinds}) > 1 or width % FRAGMENT and len(lead) > 1:
+        if len({k.shape for k in kinds}) > 1 or (width % FRAGMENT and len(lead) > 1):
             fail("cuda-shape", f"weights {', '.join(map(str, values))} have no common shape")
         gathered = tuple(self._gathered(self.ports[value]) for value in values)
         sources = tuple(self.ports[value].name for value in values)
         key = (sources, tuple(g.element for g in gathered), rows)
         if key not in self.matrices:
-            name = self.name(values[0])
-            groups, blocks = kinds[0].shape[-2] // rows, -(-width // FRAGMENT)
             stacked = self._stacked(values[0])
-            inner = lead[1:] if stacked else lead
-            self.weights[name] = Weight(
-                str(self.dtype),
-                "tasks",
-                sources,
-                tuple(self._extents(self.ports[value]) for value in values),
-                (*inner, groups, blocks, 32, 8),
-                lead[0] if stacked else 0,
-                fragments=True,
-                gathered=gathered,
-                rows=rows,
-            )
-            self.matrices[key] = Matrix(name, tuple(lead), groups, blocks, len(values))
+            layers, inner = (lead[0], lead[1:]) if stacked else (0, lead)
+            groups, blocks = kinds[0].shape[-2] // rows, -(-width // FRAGMENT)
+            place = self.known.matrix(sources, gathered, rows, layers)
+            if place is not None and not inner and blocks % place.pieces == 0:
+                weight = self.known.weights[place.name]
+                self.weights[place.name] = weight
+                every = prod(weight.shape[:-3]) // place.pieces
+            else:
+                place, every = Place(self.name(values[0])), groups
+                self.weights[place.name] = Weight(
+                    str(self.dtype),
+                    "tasks",
+                    sources,
+                    tuple(self._extents(self.ports[value]) for value in values),
+                    (*inner, groups, blocks, 32, 8),
+                    layers,
+                    fragments=True,
+                    gathered=gathered,
+                    rows=rows,
+                )
+            self.matrices[key] = Matrix(place, tuple(lead), groups, blocks, every)
         return self.matrices[key]
 
     def vector(self, value: Value) -> str:
         """A weight without rows, or whose rows no task multiplies: the name of its memory."""
+        shape, stacked, port = _kind(value).shape, self._stacked(value), self.ports[value]
+        gathered, layers = self._gathered(port), shape[0] if stacked else 0
+        name = self.known.vector(port.name, gathered, layers)
+        if name is not None:
+            self.weights[name] = self.known.weights[name]
+            return name
         name = self.name(value)
         if name not in self.weights:
-            shape, stacked = _kind(value).shape, self._stacked(value)
-            port = self.ports[value]
             self.weights[name] = Weight(
                 str(self.dtype),
                 "tasks",
                 (port.name,),
                 (self._extents(port),),
                 shape[1:] if stacked else shape,
-                shape[0] if stacked else 0,
-                gathered=(self._gathered(port),),
+                layers,
+                gathered=(gathered,),
             )
         return name
 
@@ -167,7 +301,7 @@ class Storage:
 
     def cache(self, value: Value) -> Cache:
         """A cache of requests."""
-        name, kind, dims = self.name(value), _kind(value), self.cache_dims(value)
+        kind, dims = _kind(value), self.cache_dims(value)
         stacked = dims[0] in self._stacks
         layers = kind.shape[0] if stacked else 0
         own = [d for d in dims[int(stacked) :] if d != "B"]
@@ -176,6 +310,7 @@ class Storage:
         pages = self.requests * self.capacity_pages
         shape = (pages, heads, self.page, lanes)
         full = (layers, *shape) if stacked else shape
+        name = self.known.cache(value.name, full) or self.name(value)
         self.buffers.setdefault(name, Buffer(str(self.dtype), full, "state"))
         return Cache(name, heads, lanes, prod(shape) if stacked else 0)
 
@@ -256,16 +391,18 @@ class Storage:
         gathered = Gathered(("i0", "i1"), (rows, width), tuple(str(parts[d]) for d in kind.dims))
         key = ((table.name,), (gathered.element,), FRAGMENT)
         if key not in self.matrices:
-            name = self.taken.fresh(table.name.replace(".", "_"))
-            blocks = -(-width // FRAGMENT)
-            shape = (rows // FRAGMENT, blocks, 32, 8)
-            extents = tuple(kind.shape(dims))
-            self.weights[name] = Weight(
-                str(self.dtype), "tasks", (table.name,), (extents,), shape, 0, fragments=True,
-                gathered=(gathered,), rows=FRAGMENT,
-            )  # fmt: skip
-            self.matrices[key] = Matrix(name, (), rows // FRAGMENT, blocks, 1)
-        return Table(self.matrices[key].name, dims[words], width, asked)
+            blocks, groups = -(-width // FRAGMENT), rows // FRAGMENT
+            place = self.known.matrix((table.name,), (gathered,), FRAGMENT, 0)
+            if place is not None:
+                self.weights[place.name] = self.known.weights[place.name]
+            else:
+                place = Place(self.taken.fresh(table.name.replace(".", "_")))
+                self.weights[place.name] = Weight(
+                    str(self.dtype), "tasks", (table.name,), (tuple(kind.shape(dims)),),
+                    (groups, blocks, 32, 8), 0, fragments=True, gathered=(gathered,), rows=FRAGMENT,
+                )  # fmt: skip
+            self.matrices[key] = Matrix(place, (), groups, blocks, groups)
+        return Table(self.matrices[key].place.name, dims[words], width, asked)
 
     # --- elements
 

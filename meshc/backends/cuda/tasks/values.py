@@ -266,4 +266,3 @@ def along(view: View, index: Sequence[Expr]) -> Index:
 def extents(view: View) -> tuple[int, ...]:
     """The extents of a view that does not depend on the run."""
     return tuple(extent.constant for extent in view.shape())
-

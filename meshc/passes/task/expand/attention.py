@@ -18,15 +18,19 @@ from meshc.passes.task.expand.products import Products
 from meshc.passes.task.expand.program import Part, TaskProgram, constant, region, span
 from meshc.passes.task.expand.values import Known, Scores, Stored
 
+TILE_BYTES, FRAGMENT = 16_384, 16
+"""What a block of a GPU asks for at once, and the tokens that tensor cores take at once."""
+
 
 class Attending:
-    """Writes the family that attends; a task takes every ``splits``-th run of ``tokens``."""
+    """Writes the family that attends; a task takes every ``splits``-th run of ``tokens``, with 0 of
+    as many as a block of a GPU asks for at once."""
 
     def __init__(
         self, program: TaskProgram, demand: Demand, products: Products, tokens: int, blocks: int
     ) -> None:
         self.program, self.demand, self.products = program, demand, products
-        self.tokens, self.blocks = tokens, blocks
+        self.asked, self.tokens, self.blocks = tokens, tokens, blocks
         self.caches: dict[Value, Value] = {}
 
     # --- on the way to the softmax
@@ -81,7 +85,15 @@ class Attending:
         if scores is None or not isinstance(scores.softmax, graph.Softmax) or right.grown is None:
             refuse(op, "a product with a cache that is not that of attention")
         self.products.store(right.grown)
+        self.tokens = self.asked or self._in_a_tile([*(c for _, c in scores.products), right])
         return _Family(self, op, scores, right).made()
+
+    def _in_a_tile(self, caches: Sequence[Known]) -> int:
+        """The tokens of a run: those whose rows of all caches a block asks for at once."""
+        dims = self.program.source.dims
+        rows = {cache.weight: cache.kind.dtype.bytes * dims[cache.kind.dims[-1]] for cache in caches}
+        most = TILE_BYTES // sum(rows.values()) // FRAGMENT * FRAGMENT
+        return min(max(most, FRAGMENT), 4 * FRAGMENT)
 
     def splits(self, groups: int, capacity: int) -> int:
         """How many tasks share the tokens of a key head: enough for all blocks."""

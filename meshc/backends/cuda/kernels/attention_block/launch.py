@@ -53,7 +53,6 @@ class AttentionBlock(FusedKernel):
         launch = Launch(name, (*given, *table, step.row("cached"), *weights.angles))
         step.reads_first(launch, weights.projections[0], plan.first_reads())
         step.renderers[name] = partial(kernel.text, plan, name)
-        step.plans[name] = plan
         return [launch]
 
     def chunk_launches(self, step: Step, fused: Fused) -> list[Launch]:

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from meshc.backends.cuda.kernels.tiles import optional_factor
 from meshc.backends.templates import render
 
 THREADS = 256
-
-
-@dataclass(frozen=True)
-class LookUp:
-    """Rows of a table of ``words`` rows, times ``factor``."""
-
-    words: int
-    factor: float
 
 
 def text(

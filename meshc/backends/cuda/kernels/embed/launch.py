@@ -28,13 +28,11 @@ class Embed(FusedKernel):
         (hidden,) = (step.module.dims[d] for d in dims if d != lookup.dim)
         ranks = step.module.ranks is not None
         sums = step.dtype if ranks and step.tiled else "f32"
-        shape = kernel.LookUp(words, fused.factor_behind(lookup))
         text = partial(
             kernel.text, hidden=hidden, vocabulary=words, dtype=step.dtype, sums=sums,
-            factor=shape.factor,
+            factor=fused.factor_behind(lookup),
         )  # fmt: skip
         name = step.add_kernel(step.own("embed"), text, step.columns, 1, Arena(), kernel.THREADS)
-        step.plans[name] = shape
         (source,) = fused.tensors("table")
         table = add_table(step, source, (words, hidden), dims[0] == lookup.dim)
         stream = (step.own("residual"), step.own("sums"))

@@ -25,7 +25,6 @@ def product(
     launch = Launch(made, arguments)
     step.reads_first(launch, matrix, plan.first_reads())
     step.renderers[made] = partial(kernel.text, plan, made)
-    step.plans[made] = plan
     return launch
 
 

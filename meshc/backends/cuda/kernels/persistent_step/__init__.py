@@ -1,1 +1,0 @@
-"""A whole decode step as one kernel whose blocks stay on their multiprocessors."""

@@ -1,0 +1,133 @@
+"""The decode step of a GPU: kernels that patterns of its graph are, or one kernel made of tasks.
+
+Kernels of patterns (``fuse-cluster``) read prompts many tokens at once and run on several GPUs, but there are patterns for
+some models only. A program of tasks is there for every dense model; asked for by ``--persistent`` it is the step, and
+kernels of patterns, where there are any, read prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from meshc.backends import cuda
+from meshc.driver.request import CompileRequest
+from meshc.ir.clone import clone_module
+from meshc.ir.module import Module
+from meshc.passes.instruments import Instrument
+from meshc.passes.manager import PassManager
+from meshc.pipelines import TASK_STAGES, pipeline_to_tasks
+from meshc.support.diagnostics import Diagnostics, MeshcError
+
+PARTS = (1, 2, 4, 8)
+"""Into how many parts of their width products may be divided; the first whose columns leave room
+in a block is taken."""
+_NO_KERNELS = frozenset({"cuda-graph", "cuda-shape"})
+
+
+@dataclass(frozen=True)
+class GpuStep:
+    """What the step of ``request`` is made of. ``given`` is its graph, ``fused`` gives the module
+    of its kernels by patterns, ``written`` the files of a module and of tasks with it."""
+
+    request: CompileRequest
+    model: str
+    given: Module
+    fused: Callable[[], Module]
+    written: Callable[[Module, cuda.TaskGraph | None], dict[str, str]]
+    report: Diagnostics
+    instruments: Sequence[Instrument] = ()
+
+    def files(self) -> tuple[Module, dict[str, str]]:
+        """The module that the step was written from, and its files. Raises MeshcError."""
+        if self.request.persistent:
+            return self._of_tasks()
+        said = len(self.report.messages)
+        try:
+            module = self.fused()
+            return module, self.written(module, None)
+        except MeshcError as refusal:
+            if not self._may_be_tasks(refusal):
+                raise
+            made, first = self._instead(refusal), refusal.diagnostics[0]
+            del self.report.messages[said:]
+        self.report.remark(
+            "step-of-tasks",
+            f"the decode step is one kernel made of tasks, and reads prompts token by token: "
+            f"{first.message} ({first.code})",
+        )
+        return made
+
+    def _instead(self, refusal: MeshcError) -> tuple[Module, dict[str, str]]:
+        """A step of tasks alone; where there is none either, what was refused first."""
+        try:
+            return self._in_parts(
+                lambda tasks: cuda.emit_tasks(tasks, self.model, self.request.page)
+            )
+        except MeshcError as other:
+            if {d.code for d in other.diagnostics} <= {"no-tasks", *_NO_KERNELS}:
+                raise refusal from other
+            raise
+
+    def _may_be_tasks(self, refusal: MeshcError) -> bool:
+        """Whether nothing was asked for that only kernels of patterns obey."""
+        asked = self.request
+        own = asked.gpus > 1 or asked.cluster is not None or bool(asked.dataflow)
+        refused = {d.code for d in refusal.diagnostics if d.severity == "error"}
+        return not own and asked.chunk is None and refused <= _NO_KERNELS
+
+    def _of_tasks(self) -> tuple[Module, dict[str, str]]:
+        """A step of tasks, with kernels that read prompts where there are such."""
+        try:
+            kernels = self.fused()
+        except MeshcError as refusal:
+            if not self._may_be_tasks(refusal):
+                raise
+            return self._alone(refusal)
+
+        def with_prompts(tasks: cuda.TaskGraph) -> dict[str, str]:
+            return self.written(kernels, tasks)
+
+        try:
+            return self._in_parts(with_prompts)
+        except MeshcError as refusal:
+            if not self._may_be_tasks(refusal):
+                raise
+            return self._alone(refusal)
+
+    def _alone(self, refusal: MeshcError) -> tuple[Module, dict[str, str]]:
+        made = self._in_parts(lambda tasks: cuda.emit_tasks(tasks, self.model, self.request.page))
+        first = refusal.diagnostics[0]
+        self.report.remark(
+            "prompt-by-steps", f"steps read prompts, token by token: {first.message} ({first.code})"
+        )
+        return made
+
+    def _in_parts(
+        self, written: Callable[[cuda.TaskGraph], dict[str, str]]
+    ) -> tuple[Module, dict[str, str]]:
+        """The first division of products whose columns leave room in a block."""
+        refusal: MeshcError | None = None
+        graph = clone_module(self.given)
+        before = pipeline_to_tasks()[: -len(TASK_STAGES)]
+        graph = PassManager(before, self.instruments).run(graph, self.report)
+        for parts in PARTS:
+            lowering = pipeline_to_tasks(
+                {"expand-tasks": f"expand-tasks{{parts={parts},merge=true}}"}
+            )
+            lowering = lowering[len(before) :]
+            report = Diagnostics()
+            manager = PassManager(lowering, self.instruments)
+            placed = manager.run(clone_module(graph), report)
+            try:
+                files = written(cuda.TaskGraph(placed, graph))
+            except MeshcError as error:
+                if error.diagnostics[0].code != "does-not-fit" or "request(s)" not in str(error):
+                    raise
+                refusal = refusal or error
+                continue
+            for message in report.messages:
+                self.report.add(message)
+            return placed, files
+        assert refusal is not None
+        raise refusal
