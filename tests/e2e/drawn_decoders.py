@@ -452,11 +452,11 @@ def drawn_decoder(seed: int) -> Drawn:
     if any(width % parts == 0 and width // parts % 16 for width in divided):
         parts = 1
     batch = rng.choice([1, 1, 1, 2, 3, 4, 5, 7, 8, 11, 16])
-    tokens = rng.choice([n for n in (16, 32, 32, 48, 64) if n * lanes <= 8192])
+    tokens = rng.choice([n for n in (0, 0, 16, 32, 32, 48, 64) if n * lanes <= 8192])
     capacity = rng.choice([1, 7, 16, 40, 64, 100, 150, 257, 300])
     positions = []
     for _ in range(2):
-        ends = [0, 1, capacity - 1, capacity - 2, tokens, tokens - 1, tokens + 1, 2 * tokens, rng.randrange(capacity)]
+        ends = [0, 1, capacity - 1, capacity - 2, tokens or 33, tokens - 1, tokens + 1, 2 * tokens, rng.randrange(capacity)]
         ends += [rng.randrange(capacity) for _ in range(4)]
         positions.append(tuple(min(max(rng.choice(ends), 0), capacity - 1) for _ in range(batch)))
     positions[0] = (capacity - 1, *positions[0][1:])

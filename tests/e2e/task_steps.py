@@ -10,12 +10,19 @@ from pathlib import Path
 import numpy as np
 
 import meshc
+from drawn_decoders import Drawn, rounded
 from meshc.backends.cuda import CpuMachine, LanguageModel
 from meshc.backends.cuda.executor import FIRST, QUICK, Mode, headers
 from meshc.backends.cuda.tasks.step import TaskGraph, step_of_tasks
 from meshc.ir.clone import clone_module
 from meshc.support.native import Toolchain
 
+# As a part of the largest logit. A few requests have left sides of products in two values, so what is left is the noise
+# of sums of f32, and keys and values that are rounded the other way: an element of a row in some thousand, by 2^-10 or
+# 2^-7 of itself. The left sides of more are rounded once, and those of float64 too; where the two round differently,
+# one term of many differs by as much. Each bound is about twice what the worst of 300 drawn decoders had.
+BOUNDS = {("f16", False): 2e-4, ("bf16", False): 1.5e-3, ("f16", True): 2e-3, ("bf16", True): 1e-2}
+_HOW = ("dtype", "capacity", "batch", "page", "rows", "tokens", "parts", "merge")
 _NAN = {"f16": 0x7E5A, "bf16": 0x7FDA}
 
 
@@ -117,6 +124,64 @@ class Run:
         self.machine.write("cached", np.array(positions, np.int32))
         self.machine.run(self.step.program.launches())
         return self.machine.read("logits")
+
+
+@dataclass
+class Judge:
+    """Compares steps of a drawn decoder with float64: logits, the new rows of the caches, which nothing else may
+    change, and the counter of meetings, which is left at 0."""
+
+    drawn: Drawn
+    seed: int
+    step: Step
+    worst: float = 0.0
+
+    @classmethod
+    def of(cls, drawn: Drawn, seed: int, folder: Path) -> Judge:
+        """The judge of a decoder, which is compiled."""
+        model = folder / "drawn.mesh"
+        model.write_text(drawn.decoder.text())
+        how = {name: getattr(drawn, name) for name in _HOW}
+        return cls(drawn, seed, step_of(model, **how))
+
+    def check(
+        self, step: Step | None = None, mode: Mode = FIRST, toolchain: Toolchain = QUICK
+    ) -> list[np.ndarray]:
+        """The logits of a step at each set of positions; AssertionError for others than those of float64."""
+        drawn, decoder, dtype = self.drawn, self.drawn.decoder, self.drawn.dtype
+        weights = decoder.weights(self.seed, dtype)
+        run = Run(step or self.step, decoder.named(weights), mode, toolchain, self.seed)
+        rng, found = np.random.default_rng(self.seed), []
+        for positions in drawn.positions:
+            shapes = decoder.cached(drawn.batch, drawn.capacity)
+            caches = {name: rounded(rng.standard_normal(shape), dtype) for name, shape in shapes.items()}
+            tokens = rng.integers(0, decoder.words, drawn.batch)
+            run.give({name: c[..., decoder.stored(name)] for name, c in caches.items()}, positions)
+            before = {name: run.machine.read(run.buffer(name)) for name in caches}
+            logits = run.logits(tokens, positions)
+            wanted = decoder.step(weights, caches, tokens, np.array(positions), dtype)
+            self._close(logits, wanted, BOUNDS[dtype, drawn.batch > 4])
+            for name, cache in caches.items():
+                self._caches(run, name, cache[..., decoder.stored(name)], positions, before[name])
+            assert run.machine.read("met").tolist() == [0]
+            found.append(logits)
+        return found
+
+    def _close(self, found: np.ndarray, wanted: np.ndarray, bound: float) -> None:
+        error = np.abs(found - wanted).max() / np.abs(wanted).max()
+        self.worst = max(self.worst, float(error))
+        assert error <= bound, f"logits are {error:.1e} from those of float64"
+
+    def _caches(self, run: Run, name: str, wanted: np.ndarray, positions: Sequence[int], pool: np.ndarray) -> None:
+        """The row of each request's token, which may be rounded the other way; nothing else was written."""
+        bound = BOUNDS[self.drawn.dtype, self.drawn.batch > 4] + {"f16": 2.0**-10, "bf16": 2.0**-7}[self.drawn.dtype]
+        places = np.broadcast_arrays(*run.places(name, wanted.shape))
+        now = run.machine.read(run.buffer(name))
+        for b, at in enumerate(positions):
+            row = tuple(place[:, b, at] for place in places)
+            self._close(values_of(now[row], self.drawn.dtype), wanted[:, b, at], bound)
+            pool[row] = now[row]
+        assert (now == pool).all(), "rows of other tokens were written"
 
 
 def bits(values: np.ndarray, dtype: str) -> np.ndarray:

@@ -1,0 +1,27 @@
+"""Steps of task programs of drawn decoders, in the CPU executor, beside NumPy in float64."""
+
+import pytest
+from drawn_decoders import drawn_decoder
+from reduced import only
+from task_steps import Judge
+
+from meshc.backends.cuda.executor import CXX, SCHEDULES, Mode
+from meshc.support.diagnostics import MeshcError
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+
+# With batches, windows, sinks, caps, norms of heads, learned positions and pages of one token among them.
+IN_CI = (2, 15, 18, 22, 26, 60)
+
+
+@pytest.mark.parametrize("seed", only(range(400), *IN_CI))
+def test_a_step_agrees_with_float64(seed, tmp_path):
+    drawn = drawn_decoder(seed)
+    try:
+        judge = Judge.of(drawn, seed, tmp_path)
+    except MeshcError as refusal:
+        # Sixteen vectors of many heads leave no room for tiles; nothing else that is drawn is refused.
+        assert refusal.diagnostics[0].code == "does-not-fit", refusal
+        assert drawn.batch * drawn.decoder.heads * drawn.decoder.lanes >= 4096
+        return
+    judge.check(mode=Mode(SCHEDULES[seed % 6], bool(seed // 6 % 2), seed))
