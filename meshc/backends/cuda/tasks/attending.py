@@ -104,7 +104,8 @@ class Attention:
             _, request, _ = self._places(self.streams[0].view.buffer, self._base(self.streams[0]))
             pages, end = self.storage.pages(request, self.values.ranges), self._end(self.streams[0])
             start = self.values.spelled(first.substitute({self.loop.var: 0}))
-            text.add(f"mc::Pages<{self.storage.page}> from({pages}, {start}, {end});")
+            side = len(self.streams) if self._alike() else 1
+            text.add(f"mc::Pages<{self.storage.page}, {side}> from({pages}, {start}, {end});")
             with self._rounds(text, release=False, skip=f"from.ahead({self._next(first)})"):
                 tokens = extents(View(self.streams[0].result))[0]
                 begin = self.values.spelled(first)
@@ -114,10 +115,13 @@ class Attention:
                     f"if (mc::lane() == 0) ring.limit(item, FLYING), ring.acquire(item, count * {2 * total});",
                     "mc::warp_sync();",
                 )
-                at = 0
-                for op in self.streams:
-                    text.add(self._bring(op, at))
-                    at += self._bytes(op)
+                if side > 1:
+                    text.add(self._bring_side_by_side())
+                else:
+                    at = 0
+                    for op in self.streams:
+                        text.add(self._bring(op, self._cache_at(op), str(at), begin="begin"))
+                        at += self._bytes(op)
                 text.add(f"from.ahead({self._next(first)});")
 
     def _next(self, first: Expr) -> str:
@@ -128,14 +132,30 @@ class Attention:
         self.values.ranges[self.loop.var] = known
         return found
 
-    def _bring(self, op: task.Stream, at: int) -> str:
+    def _alike(self) -> bool:
+        """Whether its tiles have rows of two caches of one shape, which lanes copy side by side."""
+        caches = [self.storage.cache(op.view.buffer) for op in self.streams]
+        return len(caches) == 2 and len({(c.heads, c.lanes, c.layer) for c in caches}) == 1
+
+    def _bring_side_by_side(self) -> str:
+        first, second = (self._cache_at(op) for op in self.streams)
+        at = f"from.of() * {self._bytes(self.streams[0])}"
+        return self._bring(self.streams[0], f"from.of() ? {second} : {first}", at, "begin")
+
+    def _cache_at(self, op: task.Stream) -> str:
+        """Where the cache of the present layer begins."""
         value, index = op.view.buffer, self._base(op)
         cache = self.storage.cache(value)
-        layer, _, head = self._places(value, index)
+        layer, _, _ = self._places(value, index)
         offset = self.storage.of_layer(cache.layer, layer, self.values.ranges).removesuffix(" + ")
-        name = f"{cache.name} + {offset}" if offset else cache.name
+        return f"{cache.name} + {offset}" if offset else cache.name
+
+    def _bring(self, op: task.Stream, cache_at: str, at: str, begin: str) -> str:
+        cache = self.storage.cache(op.view.buffer)
+        _, _, head = self._places(op.view.buffer, self._base(op))
         rows = f"mc::CacheRows<{cache.heads}, {self.storage.page}, {cache.lanes}>"
-        return f"{rows}::bring(ring, item, {at}, {name}, from, {self.values.spelled(head)}, begin, count);"
+        given = f"ring, item, {at}, {cache_at}, from, {self.values.spelled(head)}, {begin}, count"
+        return f"{rows}::bring({given});"
 
     def _base(self, op: task.Stream) -> tuple[Expr, ...]:
         return base(op.view, (ZERO, ZERO))
@@ -260,31 +280,40 @@ class Attention:
             value = self.values.element(shape.query, at)
             text.add(f"locals[element] = {value} * {constant(factor)};")
 
+        gives = [self._give_of(view) for view in (shape.key, shape.value)]
+        known = dict(self.values.ranges)
+        self.values.ranges["me"] = (0, lanes - 1)
+        own = (ZERO, Expr.var("me"))
+        fresh, places = [], []
+        for name, view, give in zip(("key", "value"), (shape.key, shape.value), gives, strict=True):
+            fresh.append(f"{name} = me < {lanes} ? {self.values.element(view, own)} : 0.0f")
+            place = self.storage.cached(give.view.buffer, base(give.view, own), self.values.ranges)
+            places.append(place)
+        self.values.ranges.clear()
+        self.values.ranges.update(known)
+        text.add(f"const float {', '.join(fresh)};")
         statements.each((heads, lanes), query, meet=False)
-        for number, view in enumerate((shape.key, shape.value)):
-            give = next(
-                op
-                for op in self.family.ops
-                if isinstance(op, task.Give) and op.source.buffer == view.buffer
+        with text.within(f"if (me < {lanes}) {{"):
+            text.add(
+                "const T new_key = mc::narrow<T>(key), new_value = mc::narrow<T>(value);",
+                f"locals[{heads * lanes} + me] = mc::widen(new_key);",
+                f"locals[{(heads + 1) * lanes} + me] = mc::widen(new_value);",
             )
-
-            def fresh(
-                at: tuple[Expr, ...],
-                view: View = view,
-                give: task.Give = give,
-                number: int = number,
-            ) -> None:
-                place = self.storage.cached(
-                    give.view.buffer, base(give.view, at), self.values.ranges
-                )
-                text.add(
-                    f"const T stored = mc::narrow<T>({self.values.element(view, at)});",
-                    f"locals[{(heads + number) * lanes} + element] = mc::widen(stored);",
-                    f"{f'if ({owner}) ' if owner else ''}{place} = stored;",
-                )
-
-            statements.each((1, lanes), fresh, meet=False)
+            stores = [f"{p} = new_{n};" for p, n in zip(places, ("key", "value"), strict=True)]
+            if owner:
+                with text.within(f"if ({owner}) {{"):
+                    text.add(*stores)
+            else:
+                text.add(*stores)
         text.add(SYNC)
+
+    def _give_of(self, view: View) -> task.Give:
+        """The op that gives what ``view`` is to its cache."""
+        return next(
+            op
+            for op in self.family.ops
+            if isinstance(op, task.Give) and op.source.buffer == view.buffer
+        )
 
     def _starts(
         self, text: Text, shape: Shape, name: str, number: int, owner: str, change: str

@@ -115,7 +115,7 @@ _TAKEN = frozenset(
         "locals",
         "first",
         "last",
-        "begin",
+        "begin", "key", "value", "new_key", "new_value",
         "b",
         "i",
         "k",
