@@ -104,6 +104,8 @@ def _normed(values: Values, view: View) -> Columns | None:
     if requests > 1 and stride != width:
         return None
     weight, index = values.source(gain.buffer, (ZERO,))
+    if len(index) > 1 and _row(weight) % 8:
+        return None  # gains are read by eights, and those of a layer begin between two
     layer = values.storage.of_layer(_row(weight), index[0], values.ranges) if len(index) > 1 else ""
     pointer = f"{values.storage.vector(weight)}{' + ' + layer.removesuffix(' + ') if layer else ''}"
     eps = constant(float(str(op.params["eps"])))

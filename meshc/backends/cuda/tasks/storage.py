@@ -460,7 +460,8 @@ class Storage:
             if tables:
                 width = tables[0].width
                 lane_there = "" if _kind(value).shape[-1] == width else f" && {lane} < {width}"
-                return " + ".join(table.row(row, lane, lane_there) for table in tables)
+                rows = [table.row(row, lane, lane_there) for table in tables]
+                return rows[0] if len(rows) == 1 else f"({' + '.join(rows)})"
         fail("cuda-graph", f"tasks read elements of %{value.name}, which no kernel does")
 
     # --- how weights are packed

@@ -169,15 +169,18 @@ class Demand:
         width = self.program.lanes(known.kind)
         if self.program.source.dims[op.dim] != width:
             refuse(op, "the mean of some lanes")
-        if part.count != width:
-            return self._slice(task, known, part)
-        value = self.of(task, known.operands[0], part)
-        mean = task.local(f"{known.name}_mean", (part.rows(self.program.requests),))
-        task.compute("row_sum", mean, value)
-        task.compute("scale", mean, mean, factor=-1.0 / width)
+        (source,) = known.operands
+        every = Part(constant(0), width, part.request)
+        key = (("mean", source), every)
+        if key not in task.known:
+            mean = task.local(f"{known.name}_mean", (part.rows(self.program.requests),))
+            task.compute("row_sum", mean, self.of(task, source, every))
+            task.compute("scale", mean, mean, factor=-1.0 / width)
+            task.known[key] = mean
+        value = self.of(task, source, part)
         result = task.local(known.name, _shape(value))
         by_lane = [View(v, (), (), (1, 0)) for v in (result, value)]
-        task.compute("add", *by_lane, mean)
+        task.compute("add", *by_lane, task.known[key])
         return result
 
     def _rope(self, task: OpenTask, known: Known, op: graph.Rope, part: Part) -> Value:
@@ -253,7 +256,14 @@ class Demand:
         whole = self.whole(known)
         assert part != whole
         value = self.of(task, known, whole)
-        result = task.local(known.name, (part.rows(self.program.requests), part.count))
+        rows, missing = part.rows(self.program.requests), -whole.count % part.count
+        if missing:
+            # The last part has lanes that the value lacks.
+            padded = task.local(known.name, (rows, whole.count + missing))
+            task.compute("fill", region(padded, Whole(), span(whole.count, missing)), value=0.0)
+            task.compute("copy", region(padded, Whole(), span(0, whole.count)), value)
+            value = padded
+        result = task.local(known.name, (rows, part.count))
         task.compute("copy", result, part.of(value))
         return result
 
