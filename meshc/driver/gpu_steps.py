@@ -1,8 +1,8 @@
 """The decode step of a GPU: kernels that patterns of its graph are, or one kernel made of tasks.
 
-Kernels of patterns (``fuse-cluster``) read prompts many tokens at once and run on several GPUs, but there are patterns for
-some models only. A program of tasks is there for every dense model; asked for by ``--persistent`` it is the step, and
-kernels of patterns, where there are any, read prompts.
+Kernels of patterns (``fuse-cluster``) read prompts many tokens at once and run on several GPUs, but
+there are patterns for some models only. A program of tasks is there for every dense model; asked
+for by ``--persistent`` it is the step, and kernels of patterns, where there are any, read prompts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ PARTS = (1, 2, 4, 8)
 """Into how many parts of their width products may be divided; the first whose columns leave room
 in a block is taken."""
 MOST_RECORDS = 131_072
-"""Bytes of what attention leaves in a layer that all blocks read. More is merged by tasks of their own first: on an H200 a step
-of Llama-2-7B with 68 KB takes 1.5 % longer with these, one of Llama-3-8B with 270 KB 1.6 % less."""
+"""Bytes of what attention leaves in a layer that all blocks read; more is merged by tasks of its
+own first. On an H200 a step of Llama-2-7B with 68 KB takes 1.5 % longer with these, one of
+Llama-3-8B with 270 KB 1.6 % less."""
 _NO_KERNELS = frozenset({"cuda-graph", "cuda-shape"})
 
 
