@@ -1,19 +1,22 @@
 """The decode step of a GPU: kernels that patterns of its graph are, or one kernel made of tasks.
 
-Kernels of patterns (``fuse-cluster``) read prompts many tokens at once and run on several GPUs, but there are patterns for
-some models only. A program of tasks is there for every dense model; asked for by ``--persistent`` it is the step, and
-kernels of patterns, where there are any, read prompts.
+Kernels of patterns (``fuse-cluster``) read prompts many tokens at once and run on several GPUs, but
+there are patterns for some models only. A program of tasks is there for every dense model; asked
+for by ``--persistent`` it is the step, and kernels of patterns, where there are any, read prompts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from meshc.backends import cuda
 from meshc.driver.request import CompileRequest
 from meshc.ir.clone import clone_module
+from meshc.ir.core import Op
 from meshc.ir.module import Module
+from meshc.ir.ops import task, tile
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.pipelines import TASK_STAGES, pipeline_to_tasks
@@ -22,6 +25,10 @@ from meshc.support.diagnostics import Diagnostics, MeshcError
 PARTS = (1, 2, 4, 8)
 """Into how many parts of their width products may be divided; the first whose columns leave room
 in a block is taken."""
+MOST_RECORDS = 131_072
+"""Bytes of what attention leaves in a layer that all blocks read; more is merged by tasks of its
+own first. On an H200 a step of Llama-2-7B with 68 KB takes 1.5 % longer with these, one of
+Llama-3-8B with 270 KB 1.6 % less."""
 _NO_KERNELS = frozenset({"cuda-graph", "cuda-shape"})
 
 
@@ -111,14 +118,10 @@ class GpuStep:
         graph = clone_module(self.given)
         before = pipeline_to_tasks()[: -len(TASK_STAGES)]
         graph = PassManager(before, self.instruments).run(graph, self.report)
+        merge = _records_bytes(self._placed(graph, 1, False, Diagnostics())) > MOST_RECORDS
         for parts in PARTS:
-            lowering = pipeline_to_tasks(
-                {"expand-tasks": f"expand-tasks{{parts={parts},merge=true}}"}
-            )
-            lowering = lowering[len(before) :]
             report = Diagnostics()
-            manager = PassManager(lowering, self.instruments)
-            placed = manager.run(clone_module(graph), report)
+            placed = self._placed(graph, parts, merge, report)
             try:
                 files = written(cuda.TaskGraph(placed, graph))
             except MeshcError as error:
@@ -131,3 +134,28 @@ class GpuStep:
             return placed, files
         assert refusal is not None
         raise refusal
+
+    def _placed(self, graph: Module, parts: int, merge: bool, report: Diagnostics) -> Module:
+        """The placed program of tasks of ``graph``."""
+        spec = f"expand-tasks{{parts={parts},merge={'true' if merge else 'false'}}}"
+        passes = pipeline_to_tasks({"expand-tasks": spec})[-len(TASK_STAGES) :]
+        return PassManager(passes, self.instruments).run(clone_module(graph), report)
+
+
+def _records_bytes(placed: Module) -> int:
+    """Bytes of what attention leaves in a layer, which all blocks read unless it is merged."""
+    found = 0
+    for op in placed.walk():
+        if isinstance(op, task.Family) and any(map(_streams, op.regions[0].ops)):
+            gives = (one for one in op.regions[0].ops if isinstance(one, task.Give))
+            roles = {b.value: b.role for b in placed.buffers}
+            for give in gives:
+                if roles[give.view.buffer] == "":
+                    count = prod(e.constant for e in give.view.shape())
+                    found = max(found, 4 * count * prod(op.sizes))
+    return found
+
+
+def _streams(op: Op) -> bool:
+    """Whether ``op`` is a loop over tiles of a cache."""
+    return isinstance(op, tile.For) and any(isinstance(o, task.Stream) for o in op.regions[0].ops)

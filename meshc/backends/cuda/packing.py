@@ -100,7 +100,6 @@ def gathered(tensor: Array, how: Gathered) -> Array:
         (lane,) = element.free_vars or {how.lanes[0]}
         axes[lane].append(axis)
     found = tensor.transpose([axis for lane in how.lanes for axis in axes[lane]])
-    place = 0
     for number, (lane, extent) in enumerate(zip(how.lanes, how.extents, strict=True)):
         own = axes[lane]
         sizes = [tensor.shape[axis] for axis in own]

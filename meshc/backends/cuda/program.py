@@ -70,8 +70,8 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Gathered:
-    """How a tensor lies along ``lanes`` of these ``extents``: ``element`` has an affine expression in
-    one lane for each dim of the tensor, the index there. What lies outside of the tensor is 0."""
+    """How a tensor lies along ``lanes`` of these ``extents``: ``element`` has an affine expression
+    in one lane for each dim of the tensor, the index there. What lies outside of it is 0."""
 
     lanes: tuple[str, ...]
     extents: tuple[int, ...]

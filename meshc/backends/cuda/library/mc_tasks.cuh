@@ -47,20 +47,25 @@ MC_INLINE void bring_pieces(const Ring<STAGES>& ring, int& item, const T* from, 
     }
 }
 
-// The pages of the tokens that a lane copies of tiles, 16 together or those of a page where these are fewer. That of
-// the next tile is looked up while this one is on its way.
-template <int PAGE>
+// How the lanes of a warp copy tokens of a tile: OF caches side by side, 16 tokens together or those of a page where
+// these are fewer. The page of the next tile's tokens is looked up while this one's are on their way.
+template <int PAGE, int OF>
 struct Pages {
     static constexpr int TOGETHER = PAGE < 16 ? PAGE : 16;
+    static constexpr int STEP = 32 / OF * TOGETHER;  // tokens that lanes copy at once
     const int* pages;
     int end;  // behind the last token
     int next;  // the page of the lane's first tokens
 
     MC_INLINE Pages(const int* pages, int begin, int end) : pages(pages), end(end), next(0) { ahead(begin); }
 
+    // The first of the lane's tokens in a tile, and of which cache they are.
+    static MC_INLINE int first() { return (int)lane() / OF * TOGETHER; }
+    static MC_INLINE int of() { return (int)lane() % OF; }
+
     // The tile that begins with token ``begin`` comes next.
     MC_INLINE void ahead(int begin) {
-        const int token = begin + (int)lane() * TOGETHER;
+        const int token = begin + first();
         next = token < end ? pages[token / PAGE] : 0;
     }
 };
@@ -77,16 +82,17 @@ struct CacheRows {
         return row(pages[token / PAGE], token, head) + Swizzle<LANES>::lane(lane, token);
     }
 
-    // By a warp: ``count`` tokens from ``begin`` on, a multiple of 16, to ``at`` of the place of ``item``.
-    template <class T, int STAGES>
-    static MC_INLINE void bring(const Ring<STAGES>& ring, int item, int at, const T* cache, const Pages<PAGE>& pages,
+    // By a warp: ``count`` tokens from ``begin`` on, a multiple of 16, of ``cache`` number OF of those that are copied
+    // side by side, to ``at`` of the place of ``item``. The lanes of other caches have their own.
+    template <int OF, class T, int STAGES>
+    static MC_INLINE void bring(const Ring<STAGES>& ring, int item, int at, const T* cache, const Pages<PAGE, OF>& pages,
                                 int head, int begin, int count) {
-        constexpr int TOGETHER = Pages<PAGE>::TOGETHER;
+        typedef Pages<PAGE, OF> P;
         int page = pages.next;
-        for (int t = (int)mc::lane() * TOGETHER; t < count; t += 32 * TOGETHER) {
-            if (t >= 32 * TOGETHER) page = pages.pages[(begin + t) / PAGE];
+        for (int t = P::first(); t < count; t += P::STEP) {
+            if (t >= P::STEP) page = pages.pages[(begin + t) / PAGE];
             ring.fill(item, at + t * LANES * (int)sizeof(T), cache + row(page, begin + t, head),
-                      min(TOGETHER, count - t) * LANES * (u32)sizeof(T));
+                      min(P::TOGETHER, count - t) * LANES * (u32)sizeof(T));
         }
     }
 };

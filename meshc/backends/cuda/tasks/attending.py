@@ -1,21 +1,26 @@
-"""Families that fold tiles of cached tokens: attention, as the library has it or statement by statement."""
+"""Families that fold tiles of cached tokens: attention, as the library has it or statement by
+statement."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from meshc.backends.cuda.tasks.columns import hoisted
 from meshc.backends.cuda.tasks.families import Placed
-from meshc.backends.cuda.tasks.spelling import condition
+from meshc.backends.cuda.tasks.library_attention import (
+    LibraryAttention,
+    changed_scores,
+    library_shape,
+    streams_of,
+)
+from meshc.backends.cuda.tasks.spelling import bounds, condition
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Statements, Text
 from meshc.backends.cuda.tasks.storage import Storage, base
 from meshc.backends.cuda.tasks.values import Tile, Values, constant, extents
-from meshc.ir.affine import Cond, Expr
+from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
-from meshc.ir.core import Op
-from meshc.ir.functions import FUNCTIONS
 from meshc.ir.ops import task, tile
 from meshc.ir.values import Value
 from meshc.ir.views import View
@@ -25,33 +30,6 @@ LOG2E = math.log2(math.e)
 _MOST_HEADS = 8  # of a GroupAttention
 _MOST_GROUPS = 2
 ZERO = Expr.const(0)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Attention that the library has a routine for: ``heads`` query heads of ``lanes`` lanes over
-    a key head, tiles of ``tokens``; scores are changed by ``steps`` and seen within a ``window``,
-    which is there where ``windowed`` holds; ``sink`` is a score of nothing."""
-
-    heads: int
-    lanes: int
-    tokens: int
-    query: View
-    key: View
-    value: View
-    steps: tuple[tile.Compute, ...]
-    window: int
-    windowed: Cond | None
-    sink: View | None
-
-    @property
-    def groups(self) -> int:
-        """Into how many parts the query heads are divided, each with sums of its own."""
-        return next(
-            n
-            for n in range(1, self.heads + 1)
-            if not self.heads % n and self.heads // n <= _MOST_HEADS
-        )
 
 
 @dataclass
@@ -64,24 +42,18 @@ class Attention:
     ranges: dict[str, tuple[int, int]]
 
     def __post_init__(self) -> None:
-        (self.loop,) = [op for op in self.family.ops if isinstance(op, tile.For) and _streams(op)]
+        (self.loop,) = [op for op in self.family.ops if isinstance(op, tile.For) and streams_of(op)]
         ranges = {**self.ranges, **self.family.ranges}
         ranges[POSITION] = (0, self.storage.capacity - 1)
         self.values = Values(self.storage, self.family.ops, ranges)
-        most = self.values_bound(self.loop.count)
+        most = bounds(self.loop.count, self.values.ranges)[1]
         self.turn = self.storage.taken.fresh(self.loop.var)
         ranges[self.loop.var] = (0, max(most - 1, 0))
-        self.streams = _streams(self.loop)
-        self.shape = self._shape()
+        self.streams = streams_of(self.loop)
+        self.shape = library_shape(self.family, self.loop, self.values)
         records = [op.view.buffer for op in self.family.ops if isinstance(op, task.Give)]
         if self.shape is not None:
             self.storage.doubling |= {r for r in records if self.storage.role(r) == ""}
-
-    def values_bound(self, expr: Expr) -> int:
-        """The most that ``expr`` can be."""
-        from meshc.backends.cuda.tasks.spelling import bounds
-
-        return bounds(expr, self.values.ranges)[1]
 
     # --- the ring
 
@@ -104,20 +76,25 @@ class Attention:
             _, request, _ = self._places(self.streams[0].view.buffer, self._base(self.streams[0]))
             pages, end = self.storage.pages(request, self.values.ranges), self._end(self.streams[0])
             start = self.values.spelled(first.substitute({self.loop.var: 0}))
-            text.add(f"mc::Pages<{self.storage.page}> from({pages}, {start}, {end});")
+            side = len(self.streams) if self._alike() else 1
+            text.add(f"mc::Pages<{self.storage.page}, {side}> from({pages}, {start}, {end});")
             with self._rounds(text, release=False, skip=f"from.ahead({self._next(first)})"):
                 tokens = extents(View(self.streams[0].result))[0]
                 begin = self.values.spelled(first)
                 total = sum(self.storage.cache(op.view.buffer).lanes for op in self.streams)
+                acquired = f"ring.limit(item, FLYING), ring.acquire(item, count * {2 * total})"
                 text.add(
-                    f"const int begin = {begin}, count = min({tokens}, {self._end(self.streams[0])} - begin);",
-                    f"if (mc::lane() == 0) ring.limit(item, FLYING), ring.acquire(item, count * {2 * total});",
+                    f"const int begin = {begin}, count = min({tokens}, {end} - begin);",
+                    f"if (mc::lane() == 0) {acquired};",
                     "mc::warp_sync();",
                 )
-                at = 0
-                for op in self.streams:
-                    text.add(self._bring(op, at))
-                    at += self._bytes(op)
+                if side > 1:
+                    text.add(self._bring_side_by_side())
+                else:
+                    at = 0
+                    for op in self.streams:
+                        text.add(self._bring(op, self._cache_at(op), str(at), begin="begin"))
+                        at += self._bytes(op)
                 text.add(f"from.ahead({self._next(first)});")
 
     def _next(self, first: Expr) -> str:
@@ -128,14 +105,30 @@ class Attention:
         self.values.ranges[self.loop.var] = known
         return found
 
-    def _bring(self, op: task.Stream, at: int) -> str:
+    def _alike(self) -> bool:
+        """Whether its tiles have rows of two caches of one shape, which lanes copy side by side."""
+        caches = [self.storage.cache(op.view.buffer) for op in self.streams]
+        return len(caches) == 2 and len({(c.heads, c.lanes, c.layer) for c in caches}) == 1
+
+    def _bring_side_by_side(self) -> str:
+        first, second = (self._cache_at(op) for op in self.streams)
+        at = f"from.of() * {self._bytes(self.streams[0])}"
+        return self._bring(self.streams[0], f"from.of() ? {second} : {first}", at, "begin")
+
+    def _cache_at(self, op: task.Stream) -> str:
+        """Where the cache of the present layer begins."""
         value, index = op.view.buffer, self._base(op)
         cache = self.storage.cache(value)
-        layer, _, head = self._places(value, index)
+        layer, _, _ = self._places(value, index)
         offset = self.storage.of_layer(cache.layer, layer, self.values.ranges).removesuffix(" + ")
-        name = f"{cache.name} + {offset}" if offset else cache.name
+        return f"{cache.name} + {offset}" if offset else cache.name
+
+    def _bring(self, op: task.Stream, cache_at: str, at: str, begin: str) -> str:
+        cache = self.storage.cache(op.view.buffer)
+        _, _, head = self._places(op.view.buffer, self._base(op))
         rows = f"mc::CacheRows<{cache.heads}, {self.storage.page}, {cache.lanes}>"
-        return f"{rows}::bring(ring, item, {at}, {name}, from, {self.values.spelled(head)}, begin, count);"
+        given = f"ring, item, {at}, {cache_at}, from, {self.values.spelled(head)}, {begin}, count"
+        return f"{rows}::bring({given});"
 
     def _base(self, op: task.Stream) -> tuple[Expr, ...]:
         return base(op.view, (ZERO, ZERO))
@@ -207,7 +200,7 @@ class Attention:
             self.values.tiles[op.result] = Tile(name, lanes, self._first(op), op.below)
             at += self._bytes(op)
 
-    def _by_library(self, text: Text, shape: Shape) -> None:
+    def _by_library(self, text: Text, shape: LibraryAttention) -> None:
         heads, lanes, groups = shape.heads, shape.lanes, shape.groups
         part = heads // groups
         statements = Statements(self.values, text, self.locals)
@@ -216,18 +209,17 @@ class Attention:
         self.locals.place((heads + 2) * lanes)  # what the library works on comes first
         for view in (shape.query, shape.key, shape.value):
             statements.add(hoisted(self.values, view))
-        factor, change = _changed(shape.steps)
+        factor, change = changed_scores(shape.steps)
         self._stage(text, statements, shape, factor)
         owner = self._owner()
         kind = f"mc::GroupAttention<T, {part}, {lanes}, WARPS>"
         names = [self.storage.taken.fresh("attended") for _ in range(groups)]
         for number in range(groups):
-            text.add(
-                f"{kind}::put_queries(asked + {number} * {lanes // 16 * 256}, locals + {number * part * lanes});"
-            )
+            fragments = f"asked + {number * (lanes // 16) * 256}"
+            text.add(f"{kind}::put_queries({fragments}, locals + {number * part * lanes});")
         text.add(SYNC)
         for number, name in enumerate(names):
-            text.add(f"{kind} {name}(asked + {number} * {lanes // 16 * 256});")
+            text.add(f"{kind} {name}(asked + {number * (lanes // 16) * 256});")
             self._starts(text, shape, name, number, owner, change)
         first = "0"
         if shape.window:
@@ -238,20 +230,19 @@ class Attention:
                 first = f"({there}) ? max({seen}, 0) : 0"
             text.add(f"const int seen = {first};")
             first = "seen"
-        keys, values = (extents(View(op.result)) for op in self.streams)
+        keys = math.prod(extents(View(self.streams[0].result)))
         with self._rounds(text, release=True):
             begin = self.values.spelled(self._first(self.streams[0]))
-            text.add(
-                "const T* const keys = (const T*)ring.ready(item);",
-            )
+            text.add("const T* const keys = (const T*)ring.ready(item);")
+            given = f"keys, keys + {keys}, {self.turn}, {begin}, {first}, {POSITION}"
+            extra = f", {change}" if change else ""
             for name in names:
-                extra = f", {change}" if change else ""
-                text.add(
-                    f"{name}.template add<{shape.tokens}>(keys, keys + {math.prod(keys)}, {self.turn}, {begin}, {first}, {POSITION}{extra});"
-                )
+                text.add(f"{name}.template add<{shape.tokens}>({given}{extra});")
         self._leave(text, shape, names, kind)
 
-    def _stage(self, text: Text, statements: Statements, shape: Shape, factor: float) -> None:
+    def _stage(
+        self, text: Text, statements: Statements, shape: LibraryAttention, factor: float
+    ) -> None:
         """Queries, times their factor, the new key and value, as floats one behind the other."""
         heads, lanes = shape.heads, shape.lanes
         owner = self._owner()
@@ -260,40 +251,50 @@ class Attention:
             value = self.values.element(shape.query, at)
             text.add(f"locals[element] = {value} * {constant(factor)};")
 
+        gives = [self._give_of(view) for view in (shape.key, shape.value)]
+        known = dict(self.values.ranges)
+        self.values.ranges["me"] = (0, lanes - 1)
+        own = (ZERO, Expr.var("me"))
+        fresh, places = [], []
+        for name, view, give in zip(("key", "value"), (shape.key, shape.value), gives, strict=True):
+            fresh.append(f"{name} = me < {lanes} ? {self.values.element(view, own)} : 0.0f")
+            place = self.storage.cached(give.view.buffer, base(give.view, own), self.values.ranges)
+            places.append(place)
+        self.values.ranges.clear()
+        self.values.ranges.update(known)
+        text.add(f"const float {', '.join(fresh)};")
         statements.each((heads, lanes), query, meet=False)
-        for number, view in enumerate((shape.key, shape.value)):
-            give = next(
-                op
-                for op in self.family.ops
-                if isinstance(op, task.Give) and op.source.buffer == view.buffer
+        with text.within(f"if (me < {lanes}) {{"):
+            text.add(
+                "const T new_key = mc::narrow<T>(key), new_value = mc::narrow<T>(value);",
+                f"locals[{heads * lanes} + me] = mc::widen(new_key);",
+                f"locals[{(heads + 1) * lanes} + me] = mc::widen(new_value);",
             )
-
-            def fresh(
-                at: tuple[Expr, ...],
-                view: View = view,
-                give: task.Give = give,
-                number: int = number,
-            ) -> None:
-                place = self.storage.cached(
-                    give.view.buffer, base(give.view, at), self.values.ranges
-                )
-                text.add(
-                    f"const T stored = mc::narrow<T>({self.values.element(view, at)});",
-                    f"locals[{(heads + number) * lanes} + element] = mc::widen(stored);",
-                    f"{f'if ({owner}) ' if owner else ''}{place} = stored;",
-                )
-
-            statements.each((1, lanes), fresh, meet=False)
+            stores = [f"{p} = new_{n};" for p, n in zip(places, ("key", "value"), strict=True)]
+            if owner:
+                with text.within(f"if ({owner}) {{"):
+                    text.add(*stores)
+            else:
+                text.add(*stores)
         text.add(SYNC)
 
+    def _give_of(self, view: View) -> task.Give:
+        """The op that gives what ``view`` is to its cache."""
+        return next(
+            op
+            for op in self.family.ops
+            if isinstance(op, task.Give) and op.source.buffer == view.buffer
+        )
+
     def _starts(
-        self, text: Text, shape: Shape, name: str, number: int, owner: str, change: str
+        self, text: Text, shape: LibraryAttention, name: str, number: int, owner: str, change: str
     ) -> None:
         """What a warp knows before any tile: the new token, and in another warp the sink."""
         heads, lanes = shape.heads, shape.lanes
         part = heads // shape.groups
         there = f"{owner} && mc::warp() == 0" if owner else "mc::warp() == 0"
-        given = f"locals + {number * part * lanes}, locals + {heads * lanes}, locals + {(heads + 1) * lanes}"
+        places = number * part * lanes, heads * lanes, (heads + 1) * lanes
+        given = ", ".join(f"locals + {place}" for place in places)
         extra = f", {change}" if change else ""
         text.add(f"if ({there}) {name}.start({given}{extra});")
         if shape.sink is not None:
@@ -302,11 +303,10 @@ class Attention:
             head = Expr.var("h")
             self.values.ranges["h"] = (0, part - 1)
             score = self.values.element(shape.sink, (head + number * part,))
-            text.add(
-                f"if ({first}mc::warp() == WARPS - 1) {name}.start_with_sink([&](int h) {{ return {score} * mc::LOG2E; }});"
-            )
+            of_head = f"[&](int h) {{ return {score} * mc::LOG2E; }}"
+            text.add(f"if ({first}mc::warp() == WARPS - 1) {name}.start_with_sink({of_head});")
 
-    def _leave(self, text: Text, shape: Shape, names: Sequence[str], kind: str) -> None:
+    def _leave(self, text: Text, shape: LibraryAttention, names: Sequence[str], kind: str) -> None:
         (give,) = [
             op
             for op in self.family.ops
@@ -319,16 +319,16 @@ class Attention:
         text.add(f"float* const record = {self.storage.scratch(value)} + {place};")
         for number, name in enumerate(names):
             text.add(f"{name}.put(joined, statistics);", SYNC)
-            with text.within(
-                f"{kind}::join(joined, statistics, me, [=](int i, float sum, float most, float weight) {{",
-                "});",
-            ):
+            taken = "[=](int i, float sum, float most, float weight) {"
+            with text.within(f"{kind}::join(joined, statistics, me, {taken}", "});"):
                 shift = f" + {number * part}" if number else ""
                 row = f"(i / {shape.lanes}{shift})" if shift else f"i / {shape.lanes}"
                 text.add(
                     f"float* const own = record + {row} * {stride};",
                     f"own[i % {shape.lanes}] = sum;",
-                    f"if (i % {shape.lanes} == 0) own[{shape.lanes}] = weight, own[{shape.lanes + 1}] = most;",
+                    f"if (i % {shape.lanes} != 0) return;",
+                    f"own[{shape.lanes}] = weight;",
+                    f"own[{shape.lanes + 1}] = most;",
                 )
             text.add(SYNC)
 
@@ -341,58 +341,6 @@ class Attention:
         ]
         when = gives[0].when if gives else None
         return "" if when is None or when.is_true else condition(when, self.values.ranges)
-
-    # --- which attention the library has
-
-    def _shape(self) -> Shape | None:
-        body = self.loop.regions[0].ops
-        computes = [op for op in body if isinstance(op, tile.Compute)]
-        kernels = [op.kernel for op in computes]
-        if kernels.count("gemm") != 2 or len(self.streams) != 2:
-            return None
-        (score, fold) = (op for op in computes if op.kernel == "gemm")
-        keys, values = (op.result for op in self.streams)
-        if score.views()[2].buffer != keys or fold.views()[2].buffer != values:
-            return None
-        query, scores = score.views()[1], score.views()[0].buffer
-        heads, lanes = extents(query)
-        tokens = extents(View(keys))[0]
-        steps = tuple(
-            op
-            for op in computes
-            if op.views()[0].buffer == scores and (op.kernel == "scale" or op.kernel in FUNCTIONS)
-        )
-        known = {"gemm", "scale", *FUNCTIONS, "mask_causal", "mask_window", "row_max", "at_least"}
-        known |= {"exp_sub", "row_sum", "merge_softmax"}
-        if not {*kernels} <= known or extents(View(values)) != (tokens, lanes):
-            return None
-        if lanes % 16 or lanes > 256 or tokens % 16:
-            return None
-        windows = [op for op in computes if op.kernel == "mask_window"]
-        fresh = [
-            op for op in self.family.ops if isinstance(op, tile.Compute) and op.kernel == "gemm"
-        ]
-        if len(fresh) != 2 or len(windows) > 1:
-            return None
-        key, value = (op.views()[2] for op in fresh)
-        found = Shape(
-            heads, lanes, tokens, query, View(key.buffer), View(value.buffer), steps,
-            int(str(windows[0].params["window"])) if windows else 0,
-            _without_guard(windows[0].when, self.loop) if windows else None,
-            self._sink(),
-        )  # fmt: skip
-        return found if found.groups <= _MOST_GROUPS else None
-
-    def _sink(self) -> View | None:
-        copies = [
-            op
-            for op in self.family.ops
-            if isinstance(op, tile.Compute)
-            and op.kernel == "copy"
-            and op.views()[1].buffer in self.values.reads
-            and op.views()[0].indices
-        ]
-        return copies[0].views()[1] if copies else None
 
 
 class _Rounds:
@@ -420,49 +368,3 @@ class _Rounds:
         self.text.add("ring.release(item++);" if self.release else "item++;")
         self.text.depth -= 1
         self.text.add("}")
-
-
-def _streams(op: tile.For) -> list[task.Stream]:
-    return [
-        one for one in op.regions[0].ops if isinstance(one, task.Stream) and one.below is not None
-    ]
-
-
-def _without_guard(when: Cond | None, loop: tile.For) -> Cond | None:
-    """The layers in which there is a window, of the condition of its mask, in which that of a tile
-    stands too."""
-    (stream, *_) = _streams(loop)
-    if when is None or when.is_true or when == stream.when:
-        return None
-    names = frozenset({loop.var, POSITION})
-    kept = tuple(
-        tuple(c for c in clause if not c.expr.free_vars & names) for clause in when.clauses
-    )
-    return Cond(tuple(dict.fromkeys(kept)))
-
-
-def _changed(steps: Sequence[tile.Compute]) -> tuple[float, str]:
-    """By what queries are multiplied, and how their products become scores, times log2(e), where
-    that is more."""
-    factor, rest = 1.0, list(steps)
-    while rest and rest[0].kernel == "scale":
-        factor *= float(str(rest.pop(0).params["factor"]))
-    if not rest:
-        return factor * LOG2E, ""
-    text = "score"
-    for op in rest:
-        if op.kernel == "scale":
-            text = f"{text} * {constant(float(str(op.params['factor'])))}"
-        elif op.kernel == "tanh":
-            text = f"mc::tangent({text})"
-        else:
-            fail("cuda-graph", f"there is no CUDA for tile.{op.kernel} of scores")
-    return factor, f"[](float score) {{ return {text} * mc::LOG2E; }}"
-
-
-def operations(op: Op) -> Iterator[Op]:
-    """``op`` and those within it."""
-    yield op
-    for region in op.regions:
-        for inner in region.ops:
-            yield from operations(inner)

@@ -1,7 +1,7 @@
 """Left sides of products: what all tasks of a phase multiply rows by, as columns in shared memory.
 
-A pattern picks the library routine that makes the columns: normed vectors, merged attention, plain vectors. Anything
-else is computed place by place.
+A pattern picks the library routine that makes the columns: normed vectors, merged attention, plain
+vectors. Anything else is computed place by place.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from meshc.backends.cuda.tasks.statements import Statements, Text
 from meshc.backends.cuda.tasks.storage import element_type
 from meshc.backends.cuda.tasks.values import Values, constant, extents
 from meshc.ir.affine import Expr
-from meshc.ir.ops import task, tile
-from meshc.ir.types import DType
+from meshc.ir.ops import tile
+from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
 from meshc.ir.views import View
 
@@ -79,7 +79,7 @@ def _aligned(values: Values, view: View, width: int) -> tuple[str, int] | None:
 
 
 def _plain(values: Values, view: View) -> Columns | None:
-    requests, width = extents(view)
+    width = extents(view)[1]
     found = _aligned(values, view, width)
     if found is None:
         return None
@@ -114,22 +114,22 @@ def _normed(values: Values, view: View) -> Columns | None:
         text.add(f"const mc::Gains<T, {width}, WORKERS> gains({pointer}, me);")
 
     def then(text: Text) -> None:
-        text.add(
-            f"mc::put_normed_columns<T, BATCH, {width}, WORKERS>(columns, {name}, gains, {eps}, parts, me, 1);"
-        )
+        given = f"columns, {name}, gains, {eps}, parts, me, 1"
+        text.add(f"mc::put_normed_columns<T, BATCH, {width}, WORKERS>({given});")
 
     return Columns(ahead, then)
 
 
 def _row(weight: Value) -> int:
-    return int(weight.type.shape[-1])  # type: ignore[union-attr]
+    assert isinstance(weight.type, BufferType)
+    return weight.type.shape[-1]
 
 
 @dataclass(frozen=True)
 class Merged:
-    """Attention whose records, ``[requests, groups, splits, heads, lanes + 2]`` or those of one head
-    without groups and heads, are merged: a division by the weights of a total into which they are
-    merged, those of the first split being copied."""
+    """Attention whose records, ``[requests, groups, splits, heads, lanes + 2]`` or those of one
+    head without groups and heads, are merged: a division by the weights of a total into which they
+    are merged, those of the first split being copied."""
 
     records: Value
     index: tuple[Expr, ...]
@@ -170,10 +170,9 @@ def _merged(values: Values, view: View) -> Columns | None:
     stride = values.storage.shape(found.records)[-1]
     at = values.spelled(values.storage.place(found.records, found.index))
     name = values.storage.scratch(found.records)
-    call = (
-        f"mc::put_merged_columns<BATCH, {groups}, {splits}, {heads}, {found.lanes}, {stride}, WORKERS>("
-        f"columns, {name if at == '0' else f'{name} + {at}'}, me);"
-    )
+    shape = f"BATCH, {groups}, {splits}, {heads}, {found.lanes}, {stride}, WORKERS"
+    begin = name if at == "0" else f"{name} + {at}"
+    call = f"mc::put_merged_columns<{shape}>(columns, {begin}, me);"
     return Columns(_nothing, lambda text: text.add(call))
 
 
@@ -206,6 +205,3 @@ def hoisted(values: Values, view: View) -> list[tile.Compute | tile.For]:
         return isinstance(op, tile.For) and any(writes(one) for one in op.regions[0].ops)
 
     return [op for op in values.ops if writes(op) and isinstance(op, (tile.Compute, tile.For))]
-
-
-__all__ = ["Columns", "columns_of", "hoisted", "task"]

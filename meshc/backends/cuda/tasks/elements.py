@@ -1,5 +1,5 @@
-"""Families without products of weights: each thread has elements of the block's tasks, or its workers compute a
-task together."""
+"""Families without products of weights: each thread has elements of the block's tasks, or its
+workers compute a task together."""
 
 from __future__ import annotations
 
@@ -73,11 +73,12 @@ class Elements:
             apart = shape[-1] * shape[-2]
             spelled = self.values.spelled
             index = base(give.view, (Expr.var("b"), Expr.var("i")))
+            first = spelled(storage.place(heads.records, row))
             to = spelled(storage.place(give.view.buffer, index))
             text.add(
                 "float v[8];",
                 f"mc::merge_attention<{heads.shape[1]}, {lanes}, {apart}>"
-                f"({storage.scratch(heads.records)} + {spelled(storage.place(heads.records, row))}, i, v);",
+                f"({storage.scratch(heads.records)} + {first}, i, v);",
                 f"float4* const given = (float4*)({storage.scratch(give.view.buffer)} + {to});",
                 "given[0] = make_float4(v[0], v[1], v[2], v[3]);",
                 "given[1] = make_float4(v[4], v[5], v[6], v[7]);",

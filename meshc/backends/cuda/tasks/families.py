@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from meshc.backends.cuda.tasks.spelling import Ranges
 from meshc.backends.cuda.tasks.statements import Text
+from meshc.backends.cuda.tasks.storage import base
 from meshc.ir.affine import Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
@@ -127,13 +127,6 @@ def folds(family: Placed) -> bool:
     )
 
 
-def known(ranges: Ranges, more: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:
-    """Ranges of all names."""
-    return {**ranges, **more}
-
-
 def rows_of(view: View) -> tuple[Expr, ...]:
     """The starts of a view of a weight, dim by dim."""
-    from meshc.backends.cuda.tasks.storage import base
-
     return base(view, [Expr.const(0)] * len(view.shape()))

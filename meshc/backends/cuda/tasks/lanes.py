@@ -76,7 +76,7 @@ class Lanes:
 
     def _combined(self, op: tile.Compute) -> tuple[str, tuple[Expr, ...]]:
         """What neighbouring threads have together: rows of a power of two of lanes."""
-        out, given = op.views()
+        given = op.views()[1]
         shape = given.shape()
         width = shape[-1].constant
         if not self.shuffles or width & (width - 1) or width > 16 or len(shape) != 3:
@@ -107,7 +107,7 @@ class Lanes:
         fail("cuda-graph", f"a thread writes other elements of %{out.buffer.name} than its own")
 
     def _rope(self, op: tile.Compute, at: Sequence[Expr]) -> str:
-        out, given, angles = op.views()
+        _, given, angles = op.views()
         if not self.shuffles:
             fail("cuda-graph", "pairs are turned where threads do not have neighbouring lanes")
         own = self.values.element(given, at)
@@ -121,7 +121,7 @@ class Lanes:
     def give(self, op: task.Give) -> None:
         """Store the thread's element."""
         storage, values = self.values.storage, self.values
-        kept = [e for e in op.view.shape()]
+        kept = op.view.shape()
         at = (REQUEST, LANE) if len(kept) == 2 else (LANE,)
         index = base(op.view, at)
         name = storage.scratch(op.view.buffer)

@@ -91,18 +91,14 @@ class Product:
         with text.within(self.family.loop()):
             place = self.matrix.block(self.lead, self.row_group, self.first_block)
             self.family.point(text, place.free_vars)
-            from_place = f"{self.matrix.place.name} + (size_t)({self.values.spelled(place)}) * 256"
-            pieces = self.matrix.place.pieces
+            begin = f"{self.matrix.place.name} + (size_t)({self.values.spelled(place)}) * 256"
+            pieces, limits = self.matrix.place.pieces, "TILE_BLOCKS, FLYING"
             if pieces == 1:
-                text.add(
-                    f"mc::bring_row_group(ring, item, {from_place}, {self.blocks}, TILE_BLOCKS, FLYING);"
-                )
+                text.add(f"mc::bring_row_group(ring, item, {begin}, {self.blocks}, {limits});")
                 return
             blocks = self.blocks // pieces
-            apart = self.matrix.every * blocks * 256
-            text.add(
-                f"mc::bring_pieces(ring, item, {from_place}, {apart}, {pieces}, {blocks}, TILE_BLOCKS, FLYING);"
-            )
+            given = f"{begin}, {self.matrix.every * blocks * 256}, {pieces}, {blocks}, {limits}"
+            text.add(f"mc::bring_pieces(ring, item, {given});")
 
     @property
     def tile_blocks(self) -> str:
@@ -131,10 +127,9 @@ class Product:
             if own:
                 self._columns_of_task(text, own)
             self._ahead(text, epilogue)
-            text.add(
-                f"const float sum = mc::multiply_row_group<WARPS, BATCH>(ring, item, columns, parts, turn, "
-                f"{self.blocks}, {self.tile_blocks}, me);"
-            )
+            given = f"columns, parts, turn, {self.blocks}, {self.tile_blocks}, me"
+            product = f"mc::multiply_row_group<WARPS, BATCH>(ring, item, {given})"
+            text.add(f"const float sum = {product};")
             with text.within("if (me < LANES) {"):
                 self._sums(text)
                 gives = [op for op in epilogue if isinstance(op, task.Give)]
@@ -198,7 +193,7 @@ class Product:
         """Those of the epilogue that no thread can do alone, such as sums over whole rows: they are
         the same for all tasks, and taken out of ``epilogue``."""
         results = frozenset(p.views()[0].buffer for p in self.products)
-        found = []
+        found: list[Op] = []
         for op in list(epilogue):
             if isinstance(op, tile.Compute) and not self._by_lane(op):
                 out = op.views()[0]

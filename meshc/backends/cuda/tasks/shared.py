@@ -1,4 +1,4 @@
-"""Weights and caches that kernels of prompts have packed already, which tasks read as they lie there."""
+"""Weights and caches that kernels of prompts have packed already: tasks read them as they lie."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Known:
-    """The ``weights`` of kernels by name, and the names of the buffers of ``caches`` of the model."""
+    """The ``weights`` of kernels, and the names of the buffers of ``caches`` of the model."""
 
     weights: Mapping[str, Weight] = field(default_factory=dict)
     buffers: Mapping[str, Buffer] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 
 from meshc.backends.cuda.tasks.spelling import condition
@@ -99,7 +100,7 @@ class Statements:
                 case tile.Compute():
                     self._compute(op)
                 case tile.For():
-                    (self.loop or self.rounds)(op, lambda op=op: self.add(op.regions[0].ops))
+                    (self.loop or self.rounds)(op, partial(self.add, op.regions[0].ops))
                 case task.Stream() if self.stream is not None:
                     self.stream(op)
                 case task.Give():
@@ -246,11 +247,9 @@ class Statements:
         value = self.values.element(other, (*_unflat(Expr.var("row"), rows), Expr.var("lane")))
         self.values.ranges.clear()
         self.values.ranges.update(known)
-        with self.text.within(
-            f"mc::merge_records<{wide - 2}, {doubling}, WORKERS>({self.array(total.buffer)}, {wide}, {prod(rows)}, me, "
-            "[&](int row, int lane) {",
-            "});",
-        ):
+        records = f"{self.array(total.buffer)}, {wide}, {prod(rows)}"
+        call = f"mc::merge_records<{wide - 2}, {doubling}, WORKERS>({records}, me"
+        with self.text.within(f"{call}, [&](int row, int lane) {{", "});"):
             self.text.add(f"return {value};")
 
     def _mask(self, op: tile.Compute) -> None:

@@ -13,7 +13,14 @@ from meshc.backends.cuda.program import Buffer, Kernel, Prefill, StepProgram, We
 from meshc.backends.cuda.targets import target_of
 from meshc.backends.cuda.tasks.attending import Attention
 from meshc.backends.cuda.tasks.elements import Elements
-from meshc.backends.cuda.tasks.families import Loop, Phase, folds, phases_of, streamed_products
+from meshc.backends.cuda.tasks.families import (
+    Loop,
+    Phase,
+    Placed,
+    folds,
+    phases_of,
+    streamed_products,
+)
 from meshc.backends.cuda.tasks.products import Product
 from meshc.backends.cuda.tasks.shared import Known
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
@@ -115,10 +122,10 @@ class StepText:
         if made is not None:
             made.then(text)
 
-    def _form(self, family: object, ranges: dict[str, tuple[int, int]]) -> Form:
-        if folds(family):  # type: ignore[arg-type]
-            return Attention(family, self.storage, self.attending, ranges)  # type: ignore[arg-type]
-        kind = Product if streamed_products(family) else Elements  # type: ignore[arg-type]
+    def _form(self, family: Placed, ranges: dict[str, tuple[int, int]]) -> Form:
+        if folds(family):
+            return Attention(family, self.storage, self.attending, ranges)
+        kind = Product if streamed_products(family) else Elements
         return kind(family, self.storage, self.locals, ranges)
 
     # --- the whole
@@ -135,8 +142,8 @@ class StepText:
         if stages <= flying:
             fail(
                 "does-not-fit",
-                f"vectors of {requests} request(s) leave {max(room, 0)} bytes of shared memory for tiles, "
-                f"fewer than {(flying + 1) * tile}",
+                f"vectors of {requests} request(s) leave {max(room, 0)} bytes of shared memory for "
+                f"tiles, fewer than {(flying + 1) * tile}",
             )
         arena = Arena()
         arena.add("RING", stages * tile)
@@ -154,8 +161,11 @@ class StepText:
         products = [form for form in self.forms if isinstance(form, Product)]
         width = max((p.blocks * FRAGMENT for p in products), default=0)
         columns = 2 * requests * (2 if requests <= 4 else 1) * width
-        parts = [("BARRIERS", 16 * MOST_STAGES, ""),
-                 ("PARTS", max(2 * 4 * WARPS * FRAGMENT * requests, 4 * WARPS * 256), "sums of the warps")]  # fmt: skip
+        sums = max(2 * FRAGMENT * requests, 256)
+        parts = [
+            ("BARRIERS", 16 * MOST_STAGES, ""),
+            ("PARTS", 4 * WARPS * sums, "sums of the warps"),
+        ]
         if requests > 1:
             parts.append(("LENGTHS", 4 * requests, "tokens that requests have cached"))
         if self.locals.most:
@@ -265,7 +275,7 @@ def step_of_tasks(
             f"kernels have weights and caches of f16 or bf16, not {dtype}",
             help="--dtype f16 or --dtype bf16",
         )
-    known, frequencies = Known(), ()
+    known, frequencies = Known(), tuple[tuple[float, ...], ...]()
     if kernels is not None and prefill is not None:
         known = Known(kernels.weights, kernels.buffers, kernels.caches)
         frequencies = tuple(kernels.frequencies)

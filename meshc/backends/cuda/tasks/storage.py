@@ -1,8 +1,9 @@
 """Where the buffers of a program of tasks lie in the memory of a GPU, and how elements are read.
 
-Matrices lie in the order of tensor cores, group of rows after group of rows as tasks stream them; rows that a task
-multiplies together are one group. Caches lie in pages, the rows of tokens swizzled. What tasks give lies as in the
-program, of as many versions as are kept; last dims are filled up to whole groups of four.
+Matrices lie in the order of tensor cores, group of rows after group of rows as tasks stream them;
+rows that a task multiplies together are one group. Caches lie in pages, the rows of tokens
+swizzled. What tasks give lies as in the program, of as many versions as are kept; last dims are
+filled up to whole groups of four.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from meshc.backends.cuda.program import Buffer, Gathered, Weight, numbered
+from meshc.backends.cuda.tasks.reserved import TAKEN
 from meshc.backends.cuda.tasks.shared import Known, Place
 from meshc.backends.cuda.tasks.spelling import Ranges, spelled
 from meshc.ir.affine import Expr
@@ -26,123 +28,6 @@ from meshc.support.diagnostics import fail
 FRAGMENT = 16
 TILE_BYTES, TILE_BLOCKS = 16_384, 32
 """What a block asks for at once of weights, and blocks of 16 x 16 in it."""
-_TAKEN = frozenset(
-    [
-        "alignas",
-        "alignof",
-        "and",
-        "asm",
-        "auto",
-        "bool",
-        "break",
-        "case",
-        "catch",
-        "char",
-        "class",
-        "const",
-        "continue",
-        "default",
-        "delete",
-        "do",
-        "double",
-        "else",
-        "enum",
-        "explicit",
-        "export",
-        "extern",
-        "false",
-        "float",
-        "for",
-        "friend",
-        "goto",
-        "if",
-        "inline",
-        "int",
-        "long",
-        "mutable",
-        "namespace",
-        "new",
-        "not",
-        "operator",
-        "or",
-        "private",
-        "protected",
-        "public",
-        "register",
-        "return",
-        "short",
-        "signed",
-        "sizeof",
-        "static",
-        "struct",
-        "switch",
-        "template",
-        "this",
-        "throw",
-        "true",
-        "try",
-        "typedef",
-        "typename",
-        "union",
-        "unsigned",
-        "using",
-        "virtual",
-        "void",
-        "volatile",
-        "wchar_t",
-        "while",
-        "xor",
-        "min",
-        "max",
-        "arena",
-        "columns",
-        "parts",
-        "ring",
-        "item",
-        "me",
-        "run",
-        "turn",
-        "met",
-        "target",
-        "sum",
-        "pages",
-        "lengths",
-        "tokens",
-        "cached",
-        "cosines",
-        "sines",
-        "mc",
-        "locals",
-        "first",
-        "last",
-        "begin",
-        "b",
-        "i",
-        "k",
-        "h",
-        "v",
-        "row",
-        "lane",
-        "even",
-        "odd",
-        "cosine",
-        "sine",
-        "score",
-        "element",
-        "logits",
-        "task",
-        "tiles",
-        "keys",
-        "record",
-        "own",
-        "from",
-        "seen",
-        "gains",
-        "made",
-        "stored",
-    ]
-)
-"""Words of C and of the kernel around tasks."""
 
 
 @dataclass(frozen=True)
@@ -169,8 +54,8 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Cache:
-    """A cache of ``lanes``, whole eights, for each token of ``heads`` heads; ``name`` of the memory,
-    of which a layer has ``layer`` values, 0 where it is not of layers."""
+    """A cache of ``lanes``, whole eights, for each token of ``heads`` heads: ``name`` of the
+    memory, of which a layer has ``layer`` values, 0 where it is not of layers."""
 
     name: str
     heads: int
@@ -198,7 +83,8 @@ class Table:
 
 @dataclass
 class Storage:
-    """The memory of ``module``, whose graph was ``source``; caches have pages of ``page`` tokens."""
+    """The memory of ``module``, whose graph was ``source``; caches have pages of ``page`` tokens.
+    What is ``known`` lies already as other kernels read it."""
 
     module: Module
     source: Module
@@ -212,7 +98,7 @@ class Storage:
 
     def __post_init__(self) -> None:
         kept = {*self.known.weights, *self.known.buffers}
-        self.taken = Names(_TAKEN | kept | _indices(self.module))
+        self.taken = Names(TAKEN | kept | _indices(self.module))
         self.ports = {port.buffer: port for port in self.module.ports}
         self.roles = {buffer.value: buffer for buffer in self.module.buffers}
         self.matrices: dict[object, Matrix] = {}
@@ -348,9 +234,8 @@ class Storage:
         request = at.pop(0) if "B" in self.cache_dims(value) else Expr.const(0)
         token, *head, lane = at
         rows = f"mc::CacheRows<{cache.heads}, {self.page}, {cache.lanes}>"
-        asked = [self.pages(request, ranges), token, *(head or [Expr.const(0)]), lane]
-        given = ", ".join(a if isinstance(a, str) else spelled(a, ranges) for a in asked)
-        found = f"{rows}::lane({given})"
+        asked = (spelled(one, ranges) for one in (token, *(head or [Expr.const(0)]), lane))
+        found = f"{rows}::lane({', '.join((self.pages(request, ranges), *asked))})"
         return f"{cache.name}[{self.of_layer(cache.layer, layer, ranges)}{found}]"
 
     def pages(self, request: Expr, ranges: Ranges) -> str:
@@ -369,7 +254,7 @@ class Storage:
         port = self.ports[value]
         for op in self.source.walk():
             if isinstance(op, graph.Embed) and op.result.name == port.name:
-                ids, *tables = op.tensors()
+                tables = op.tensors()[1:]
                 asked = ("tokens", "cached")
                 dims = (op.dim, _rows_of(tables))
                 return [self._table(*one) for one in zip(tables, dims, asked, strict=False)]
@@ -501,11 +386,11 @@ def base(view: View, index: Sequence[Expr]) -> tuple[Expr, ...]:
             at.append(inner // step)
     found, left = [], iter(at)
     for position in range(len(view.buffer_type.shape)):
-        one = view.indices[position] if position < len(view.indices) else Whole()
-        if isinstance(one, Point):
-            found.append(one.at)
-        elif isinstance(one, Range):
-            found.append(one.start + next(left) * one.step)
+        chosen = view.indices[position] if position < len(view.indices) else Whole()
+        if isinstance(chosen, Point):
+            found.append(chosen.at)
+        elif isinstance(chosen, Range):
+            found.append(chosen.start + next(left) * chosen.step)
         else:
             found.append(next(left))
     return tuple(found)
@@ -523,7 +408,7 @@ def _indices(module: Module) -> set[str]:
 
 
 def _rows_of(tables: Sequence[Value]) -> str:
-    """The dim of positions of the second of two tables, whose first has words and the same width."""
+    """The dim of positions of the second of two tables, whose first has words."""
     if len(tables) < 2:
         return ""
     first, second = (t.type for t in tables)

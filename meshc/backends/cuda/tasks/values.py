@@ -1,4 +1,4 @@
-"""What the values of a task are in C: elements of memory, registers, or formulas of other elements."""
+"""What the values of a task are in C: elements of memory, registers, or formulas of others."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from meshc.support.diagnostics import fail
 
 Index = tuple[Expr, ...]
 
-POINTWISE = frozenset({"fill", "copy", "add", "mul", "div", "scale", "exp_sub", "larger", "at_least",
-                       "rms_scale", "inverse_rms", *FUNCTIONS})  # fmt: skip
+_FORMULAS = "fill copy add mul div scale exp_sub larger at_least rms_scale inverse_rms"
+POINTWISE = frozenset([*_FORMULAS.split(), *FUNCTIONS])
 """Kernels each of whose elements is a formula of elements of their operands."""
 
 _OF_FUNCTIONS = {
@@ -108,7 +108,8 @@ class Values:
 
     def _of_tile(self, tile: Tile, row: Expr, lane: Expr) -> str:
         token, own = self.spelled(tile.first + row), self.spelled(lane)
-        at = f"({self.spelled(row)}) * {tile.lanes} + mc::Swizzle<{tile.lanes}>::lane({own}, {token})"
+        swizzled = f"mc::Swizzle<{tile.lanes}>::lane({own}, {token})"
+        at = f"({self.spelled(row)}) * {tile.lanes} + {swizzled}"
         return f"({token} < {self.spelled(tile.end)} ? mc::widen({tile.name}[{at}]) : 0.0f)"
 
     def spelled(self, expr: Expr) -> str:

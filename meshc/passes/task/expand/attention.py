@@ -91,7 +91,9 @@ class Attending:
     def _in_a_tile(self, caches: Sequence[Known]) -> int:
         """The tokens of a run: those whose rows of all caches a block asks for at once."""
         dims = self.program.source.dims
-        rows = {cache.weight: cache.kind.dtype.bytes * dims[cache.kind.dims[-1]] for cache in caches}
+        rows = {
+            cache.weight: cache.kind.dtype.bytes * dims[cache.kind.dims[-1]] for cache in caches
+        }
         most = TILE_BYTES // sum(rows.values()) // FRAGMENT * FRAGMENT
         return min(max(most, FRAGMENT), 4 * FRAGMENT)
 

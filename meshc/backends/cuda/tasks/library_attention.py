@@ -1,0 +1,138 @@
+"""Which attention the library has a routine for, as tasks say it statement by statement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshc.backends.cuda.tasks.families import Placed
+from meshc.backends.cuda.tasks.values import Values, constant, extents
+from meshc.ir.affine import Cond
+from meshc.ir.batch import POSITION
+from meshc.ir.functions import FUNCTIONS
+from meshc.ir.ops import task, tile
+from meshc.ir.views import View
+from meshc.support.diagnostics import fail
+
+LOG2E = math.log2(math.e)
+_MOST_HEADS = 8  # of a GroupAttention
+_MOST_GROUPS = 2
+
+
+@dataclass(frozen=True)
+class LibraryAttention:
+    """Attention that the library has a routine for: ``heads`` query heads of ``lanes`` lanes over
+    a key head, tiles of ``tokens``; scores are changed by ``steps`` and seen within a ``window``,
+    which is there where ``windowed`` holds; ``sink`` is a score of nothing."""
+
+    heads: int
+    lanes: int
+    tokens: int
+    query: View
+    key: View
+    value: View
+    steps: tuple[tile.Compute, ...]
+    window: int
+    windowed: Cond | None
+    sink: View | None
+
+    @property
+    def groups(self) -> int:
+        """Into how many parts the query heads are divided, each with sums of its own."""
+        return next(
+            n
+            for n in range(1, self.heads + 1)
+            if not self.heads % n and self.heads // n <= _MOST_HEADS
+        )
+
+
+def library_shape(family: Placed, loop: tile.For, values: Values) -> LibraryAttention | None:
+    """The attention of ``family``, whose ``loop`` folds its tokens, as the library has it; None
+    where it does not."""
+    body, streams = loop.regions[0].ops, streams_of(loop)
+    computes = [op for op in body if isinstance(op, tile.Compute)]
+    kernels = [op.kernel for op in computes]
+    if kernels.count("gemm") != 2 or len(streams) != 2:
+        return None
+    (score, fold) = (op for op in computes if op.kernel == "gemm")
+    keys, rows = (op.result for op in streams)
+    if score.views()[2].buffer != keys or fold.views()[2].buffer != rows:
+        return None
+    query, scores = score.views()[1], score.views()[0].buffer
+    heads, lanes = extents(query)
+    tokens = extents(View(keys))[0]
+    steps = tuple(
+        op
+        for op in computes
+        if op.views()[0].buffer == scores and (op.kernel == "scale" or op.kernel in FUNCTIONS)
+    )
+    known = {"gemm", "scale", *FUNCTIONS, "mask_causal", "mask_window", "row_max", "at_least"}
+    known |= {"exp_sub", "row_sum", "merge_softmax"}
+    if not {*kernels} <= known or extents(View(rows)) != (tokens, lanes):
+        return None
+    if lanes % 16 or lanes > 256 or tokens % 16:
+        return None
+    windows = [op for op in computes if op.kernel == "mask_window"]
+    fresh = [op for op in family.ops if isinstance(op, tile.Compute) and op.kernel == "gemm"]
+    if len(fresh) != 2 or len(windows) > 1:
+        return None
+    key, value = (op.views()[2] for op in fresh)
+    found = LibraryAttention(
+        heads, lanes, tokens, query, View(key.buffer), View(value.buffer), steps,
+        int(str(windows[0].params["window"])) if windows else 0,
+        _without_guard(windows[0].when, loop) if windows else None,
+        _sink(family, values),
+    )  # fmt: skip
+    return found if found.groups <= _MOST_GROUPS else None
+
+
+def _sink(family: Placed, values: Values) -> View | None:
+    copies = [
+        op
+        for op in family.ops
+        if isinstance(op, tile.Compute)
+        and op.kernel == "copy"
+        and op.views()[1].buffer in values.reads
+        and op.views()[0].indices
+    ]
+    return copies[0].views()[1] if copies else None
+
+
+def streams_of(op: tile.For) -> list[task.Stream]:
+    """What a loop over cached tokens streams of caches."""
+    return [
+        one for one in op.regions[0].ops if isinstance(one, task.Stream) and one.below is not None
+    ]
+
+
+def _without_guard(when: Cond | None, loop: tile.For) -> Cond | None:
+    """The layers in which there is a window, of the condition of its mask, in which that of a tile
+    stands too."""
+    (stream, *_) = streams_of(loop)
+    if when is None or when.is_true or when == stream.when:
+        return None
+    names = frozenset({loop.var, POSITION})
+    kept = tuple(
+        tuple(c for c in clause if not c.expr.free_vars & names) for clause in when.clauses
+    )
+    return Cond(tuple(dict.fromkeys(kept)))
+
+
+def changed_scores(steps: Sequence[tile.Compute]) -> tuple[float, str]:
+    """By what queries are multiplied, and how their products become scores, times log2(e), where
+    that is more."""
+    factor, rest = 1.0, list(steps)
+    while rest and rest[0].kernel == "scale":
+        factor *= float(str(rest.pop(0).params["factor"]))
+    if not rest:
+        return factor * LOG2E, ""
+    text = "score"
+    for op in rest:
+        if op.kernel == "scale":
+            text = f"{text} * {constant(float(str(op.params['factor'])))}"
+        elif op.kernel == "tanh":
+            text = f"mc::tangent({text})"
+        else:
+            fail("cuda-graph", f"there is no CUDA for tile.{op.kernel} of scores")
+    return factor, f"[](float score) {{ return {text} * mc::LOG2E; }}"
