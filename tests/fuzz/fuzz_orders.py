@@ -100,9 +100,10 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "keep-quantised": {"formats": ('["q8_0"]', '["q4_0"]', "[]"), "block-bytes": ("64", "2048")},
     "expand-tasks": {
         "rows": ("8", "16", "3"),
-        "tokens": ("8", "32"),
+        "tokens": ("0", "8", "32"),
         "parts": ("1", "2", "3"),
         "merge": ("true", "false"),
+        "wide": ("0", "128"),
     },
     "place-tasks": {"blocks": ("0", "1", "3", "132")},
     "select-csl-products": {"blocks": ("true", "false")},
