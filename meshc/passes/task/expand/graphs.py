@@ -27,8 +27,8 @@ _MISSING: dict[type[Op], str] = {
 class GraphExpander:
     """The tasks of one graph: ``rows`` lanes of products to a task, ``tokens`` of a cache to a run
     that attention folds, its tokens shared by as many tasks as ``blocks`` have something to do,
-    ``parts`` of the width of products whose left side has ``wide`` bytes to a task each. With ``merge`` tasks of their own merge what
-    attention leaves."""
+    ``parts`` of the width of products whose left side has ``wide`` bytes to a task each. With
+    ``merge`` tasks of their own merge what attention leaves."""
 
     def __init__(
         self,
