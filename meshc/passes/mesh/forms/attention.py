@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph, mesh
-from meshc.ir.types import Layout, Split, TensorType
+from meshc.ir.types import Layout, Split
 from meshc.ir.values import Value
 from meshc.passes.mesh.forms.contraction import left_of
 from meshc.passes.mesh.forms.form import Form
@@ -57,7 +57,7 @@ def _slots(way: Lowering, op: graph.Matmul) -> None:
     axes = {s.axis for s in theirs if s.dim in op.contract}
     made = mesh.Gemv([left, right], contract=op.contract, group=op.group)
     if not axes and way.holds_keys(right):  # a core has all lanes of its keys
-        kind = TensorType(way.problem.accumulate, dims, Layout(splits))
+        kind = way.summed(dims, Layout(splits))
         (way.env[op.result],) = way.emit(made, (op.result.name, kind))
         return
     if len(axes) != 1:
@@ -97,7 +97,7 @@ def _scores(way: Lowering, op: graph.Matmul) -> None:
     slots = tiling.chunks_x * (tiling.key_lanes // tiling.chunks_y)
     keys = Split(heads.keys, way.mesh.inner, slots, "cyclic", skew=way.mesh.down)
     made = mesh.GemmT([left, right], contract=op.contract, group=op.group, axis=way.mesh.inner)
-    kind = TensorType(way.problem.dtype, tensor_type(op.result).dims, Layout((*kept, keys)))
+    kind = way.summed(tensor_type(op.result).dims, Layout((*kept, keys)))
     (way.env[op.result],) = way.emit(made, (op.result.name, kind))
 
 
@@ -120,7 +120,7 @@ def _values(way: Lowering, op: graph.Matmul) -> None:
         left_aligned=True,
     )
     layout = Layout((row_split(way), *head_splits(way, dims)))
-    (value,) = way.emit(made, (op.result.name, TensorType(way.problem.dtype, dims, layout)))
+    (value,) = way.emit(made, (op.result.name, way.summed(dims, layout)))
     if sums is not None:
         value = way.emit_like(mesh.Div([value, sums]), op.result.name, value)
     way.env[op.result] = value
