@@ -34,8 +34,12 @@ _OF_A_ROW = {
     "merge_softmax": 167,
 }
 """The scalar code of a row, a division and a root included."""
-OF_A_ROUTE = {"dispatch": 30, "expert_gemm": 30, "combine": 35}
-"""The test of a gate, the loop around it, and where a row begins that goes to an expert."""
+OF_A_ROUTE = {"dispatch": 18, "expert_gemm": 18, "combine": 23}
+"""The test of a gate, and where a row begins that goes to an expert."""
+OF_A_LOOP_OF_ROUTES = 14
+"""The loop around such a test, and where it moves to, if it is not written out."""
+LENGTH_OF_A_ROUTE = {"dispatch": 25, "expert_gemm": 40, "combine": 38}
+"""Operations of such a test and of what follows."""
 OF_A_FACTOR = 8
 """Reading an element of such a row, by which a row of weights is multiplied."""
 FOUND = 17
