@@ -11,7 +11,7 @@ from csl_runner import function
 from meshc.sim import compiler
 
 HEAD = """
-var v = @zeros([40]u32); var i: u16 = 1; var way: u16 = 0;
+var v = @zeros([200]u32); var i: u16 = 1; var way: u16 = 0;
 const d0 = @get_dsd(mem1d_dsd, .{ .base_address = &v, .extent = 2 });
 fn change() void { i += 3; }
 """
@@ -26,7 +26,7 @@ class Maker:
 
     def body(self) -> str:
         written = self.block(3, [])
-        return f"var k: u16 = i;\n{written}\nfor (@range(u16, 40)) |n| {{ out[n] = v[n]; }}"
+        return f"var k: u16 = i;\n{written}\nfor (@range(u16, 200)) |n| {{ out[n] = v[n]; }}"
 
     def block(self, depth: int, known: list[str]) -> str:
         known = list(known)
@@ -36,13 +36,13 @@ class Maker:
         kind = self.dice.choice(["make", "make", "use", "use", "use", "change", "if", "for"])
         if kind == "make":
             self.made += 1
+            base = self.dice.choice(["d0", "d0", *known])
             known.append(name := f"d{self.made}")
-            how = self.dice.choice(
-                ["@set_dsd_base_addr(d0, &v[{}])", "@increment_dsd_offset(d0, @as(i16, {}), u32)"]
-            )
+            moved = f"@increment_dsd_offset({base}, @as(i16, {{}}), u32)"
+            how = self.dice.choice(["@set_dsd_base_addr(d0, &v[{}])", moved])
             at = self.dice.choice(["k", "i", "(k + i)", "(i & 7)"])
             word = self.dice.choice(["const", "var"])
-            return f"{word} {name} = {how.format(f'{at} % 30')};"
+            return f"{word} {name} = {how.format(f'{at} % 11')};"
         if kind == "use" and known:
             return f"@mov32({self.dice.choice(known)}, {self.dice.randint(1, 999)});"
         if kind == "if" and depth:
@@ -56,7 +56,7 @@ class Maker:
 
 def run(folder: Path, seed: int) -> list[int]:
     folder.mkdir()
-    return list(function(folder, Maker(seed).body(), "u32", 40, head=HEAD))
+    return list(function(folder, Maker(seed).body(), "u32", 200, head=HEAD))
 
 
 @pytest.mark.parametrize("first", range(0, 12, 4))
