@@ -102,10 +102,12 @@ pe *csl_pe_new(simulation *s, int number, int x, int y, const pe_class *kind,
     p->function_count = kind->functions;
     p->limit = FOREVER;
     c->kind = kind;
-    c->number = number;
+    c->head.number = number;
     c->dispatch_at = -1;
     memcpy(c->in_queue, kind->in_queue, sizeof c->in_queue);
     memcpy(c->out_queue, kind->out_queue, sizeof c->out_queue);
+    for (int color = 0; color < COLORS; color++)
+        c->routers[color] = &no_router;
     c->prng = (0xdeadbeefu ^ 0x2a5a5au);
     c->fifos = pool_keep(&p->m->pool, (size_t)kind->fifos * sizeof(fifo));
     for (int i = 0; i < TASKS; i++)
@@ -162,24 +164,25 @@ static void configure(pe *p, int color, const struct route *given)
     r->rx = directions_of(given->rx);
     r->tx = directions_of(given->tx);
     for (int i = 0; i < 3; i++)
-        r->positions[i] = (position){given->present[i], given->has_rx[i], given->has_tx[i],
-                                     directions_of(given->new_rx[i]),
+        r->positions[i] = (position){(uint8_t)given->present[i], (uint8_t)given->has_rx[i],
+                                     (uint8_t)given->has_tx[i], directions_of(given->new_rx[i]),
                                      directions_of(given->new_tx[i])};
     for (int i = 0; i < 3; i++)
         r->selects[i] = given->present[i] && given->has_rx[i];
-    r->at = given->position;
-    r->ring = given->ring;
-    r->pop = given->pop;
-    r->teardown = given->teardown;
-    r->swap_x = given->swap_x;
-    r->swap_y = given->swap_y;
+    r->at = (uint8_t)given->position;
+    r->ring = (uint8_t)given->ring;
+    r->pop = (uint8_t)given->pop;
+    r->teardown = (uint8_t)given->teardown;
+    r->swap_x = (uint8_t)given->swap_x;
+    r->swap_y = (uint8_t)given->swap_y;
     if (r->swap_x || r->swap_y) {
         p->m->all->swaps = 1;
         p->m->all->dynamic |= 1ull << (color ^ 1);
     }
-    r->rule = given->rule;
-    r->counter = given->rule.init_counter;
-    r->limit = given->rule.limit1;
+    if (given->rule.kind != FILTER_NONE) {
+        r->filters = pool_keep(&p->m->pool, sizeof *r->filters);
+        *r->filters = (filtering){given->rule, given->rule.init_counter, given->rule.limit1, 0};
+    }
     note_links(r);
     if (!given->is_static)
         p->m->all->dynamic |= 1ull << color;
@@ -230,10 +233,10 @@ stream *csl_open_port(pe *p, int color, int direction, int is_input)
     router *r = router_at(p, color);
     p->m->all->dynamic |= 1ull << color;
     if (is_input) {
-        r->entry = direction;
+        r->entry = (int8_t)direction;
         return NULL;
     }
-    r->exit = direction;
+    r->exit = (int8_t)direction;
     r->out = stream_new(p->m);
     return r->out;
 }
@@ -242,8 +245,8 @@ stream *csl_open_port(pe *p, int color, int direction, int is_input)
 void csl_connect(pe *source, int color, int out, pe *target, int there, int port, int64_t hops)
 {
     router *from = router_at(source, color), *to = router_at(target, there);
-    from->exit = out;
-    to->entry = port;
+    from->exit = (int8_t)out;
+    to->entry = (int8_t)port;
     from->virtual_target = to;
     from->virtual_hops = hops;
     source->m->all->dynamic |= 1ull << color | 1ull << there;

@@ -62,6 +62,7 @@ static void tree_build(tree *t, router *origin)
                 t->receivers = grown(t->receivers, t->count, sizeof *t->receivers);
                 t->receivers[t->count].at = r;
                 t->receivers[t->count++].hops = v.hops;
+                t->farthest = max64(t->farthest, v.hops);
                 continue;
             }
             uint64_t users = core_of(r->p)->users[out];
@@ -200,10 +201,7 @@ void reach(pe *p, int color, int64_t depth, int64_t *copies, int64_t *room)
         follow(r, t, &ends, &between);
         *room = ends * (depth + between);
     } else {
-        int64_t farthest = 0;
-        for (int i = 0; i < t->count; i++)
-            farthest = max64(farthest, t->receivers[i].hops);
         *copies = t->count;
-        *room = t->count * (depth + cycles->input_depth + farthest);
+        *room = t->count * (depth + cycles->input_depth + t->farthest);
     }
 }

@@ -6,7 +6,7 @@
 
 static void tell(machine *m, const oddity *o)
 {
-    int32_t number = core_of(o->p)->number;
+    int32_t number = o->p->number;
     switch (o->kind) {
     case ODD_BOUNDS: m->python.bounds(number, o->a, o->b); break;
     case ODD_MICROTHREAD:

@@ -14,7 +14,7 @@ static event made_by(machine *m, int64_t time, action *act, void *subject, void 
 static void put(core *c, const event *e)
 {
     machine *m = c->head.m;
-    int64_t place = c->number - m->first;
+    int64_t place = c->head.number - m->first;
     heap_push(&c->events, e);
     calendar_note(&m->calendar, m->now, e->time, place);
 }
@@ -114,7 +114,7 @@ static void exchange(simulation *s)
 
 static void run_events(machine *m, core *c, int64_t time)
 {
-    m->acting = c->number;
+    m->acting = c->head.number;
     while (c->events.count && c->events.items[0].time == time) {
         event e = heap_pop(&c->events);
         m->events++;
