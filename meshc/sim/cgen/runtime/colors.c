@@ -41,14 +41,14 @@ channel *channel_of_color(pe *p, int64_t color)
 }
 
 /* The account of what a PE sends on a color. */
-credit *credit_at(pe *p, int color)
+credit *credit_at(pe *p, int64_t color)
 {
     router *r = router_at(p, color);
     if (!r->credit) {
         core *c = core_of(p);
         r->credit = pool_keep(&p->m->pool, sizeof(credit));
         r->credit->p = p;
-        r->credit->color = color;
+        r->credit->color = (int32_t)color;
         c->credit_order[c->credit_count++] = (uint8_t)color;
     }
     return r->credit;

@@ -131,7 +131,7 @@ void drop_refunds(machine *m);
 void tree_free(tree *t);
 tree *tree_of(router *origin);
 void *grown(void *items, int64_t count, size_t size);
-void reach(pe *p, int color, int64_t depth, int64_t *copies, int64_t *room);
+int reach(pe *p, int color, int64_t depth, int64_t *copies, int64_t *room);
 
 /* A route as Python states it: directions are a count and then the directions. */
 struct route {
@@ -226,7 +226,7 @@ extern router no_router;
 router *router_at(pe *p, int64_t color);
 router *existing(pe *p, int color);
 channel *channel_of_color(pe *p, int64_t color);
-credit *credit_at(pe *p, int color);
+credit *credit_at(pe *p, int64_t color);
 void **place_in(pe *p, void ***rows, int64_t number);
 
 /* --- pe.c, queues.c, sending.c --- */
@@ -353,7 +353,7 @@ struct simulation {
     core **grid;
     uint64_t dynamic;           /* colors whose routes may change */
     int32_t swaps;              /* whether a router swaps colors */
-    int64_t generation, stamp;  /* of the links' users, and of walks over the routers */
+    int64_t generation, stamp;  /* of the links' users, from 1 on, and of walks over the routers */
     pthread_mutex_t walking;
     heap host;                  /* events of nobody */
     int32_t goal;               /* see run.c */

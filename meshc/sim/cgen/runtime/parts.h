@@ -155,6 +155,7 @@ typedef struct {
  * two. */
 typedef struct {
     int64_t outstanding, room;
+    int64_t copies, depth, generation; /* see credit_of */
     pe *p;
     int32_t color, is_due;
     queue held, stalled; /* of operation */

@@ -3,15 +3,20 @@
 
 #include "machine.h"
 
-/* Account for count wavelets that are sent. */
+/* Account for count wavelets that are sent. What the route holds is asked again when it may have
+ * changed. */
 credit *credit_of(pe *p, const dsd *dst, int64_t count)
 {
-    int64_t color = output_color(p, dst), copies, room;
+    const simulation *s = p->m->all;
     int64_t queue_ = dst->queue < 0 || dst->queue >= QUEUES ? 0 : dst->queue;
-    reach(p, (int)color, p->m->costs.output_depth[queue_], &copies, &room);
-    credit *of = credit_at(p, (int)color);
-    of->room = room;
-    of->outstanding += count * copies;
+    int64_t color = output_color(p, dst), depth = p->m->costs.output_depth[queue_];
+    credit *of = credit_at(p, color);
+    if (of->generation != s->generation || of->depth != depth || s->dynamic >> color & 1) {
+        int stays = reach(p, (int)color, depth, &of->copies, &of->room);
+        of->generation = stays ? s->generation : 0;
+        of->depth = depth;
+    }
+    of->outstanding += count * of->copies;
     return of;
 }
 
