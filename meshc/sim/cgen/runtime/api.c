@@ -31,13 +31,14 @@ static void *zeroed(size_t count, size_t size)
 
 enum { MANY_PES = 256 }; /* whose state fills large pages */
 
-static void part_new(simulation *s, int index, int first, int count, const costs *cycles,
+static void part_new(simulation *s, int index, core *pes, const costs *cycles,
                      const callbacks *python)
 {
     machine *m = s->parts[index] = zeroed(1, sizeof *m);
+    int count = size_of_part(s, index);
     m->all = s;
     m->index = index;
-    m->first = first;
+    m->pes = pes;
     m->count = count;
     m->acting = NOBODY;
     m->pool.is_large = count >= MANY_PES;
@@ -56,7 +57,6 @@ simulation *csl_machine_new(int width, int height, int pe_count, const costs *cy
                             const callbacks *python, int threads)
 {
     simulation *s = zeroed(1, sizeof *s);
-    int each = (int)ceil_div(max64(1, pe_count), max64(1, threads));
     s->width = width;
     s->height = height;
     s->pe_count = pe_count;
@@ -64,11 +64,14 @@ simulation *csl_machine_new(int width, int height, int pe_count, const costs *cy
     s->pes = zeroed_pages((size_t)pe_count * sizeof(core));
     s->grid = zeroed((size_t)width * (size_t)height, sizeof(core *));
     pthread_mutex_init(&s->walking, NULL);
-    s->part_count = (int32_t)max64(1, ceil_div(pe_count, each));
     s->worth = 20000;
+    divide(s, threads);
     s->parts = zeroed((size_t)s->part_count, sizeof *s->parts);
-    for (int i = 0; i < s->part_count; i++)
-        part_new(s, i, i * each, (int)min64(each, pe_count - i * each), cycles, python);
+    core *next = s->pes;
+    for (int i = 0; i < s->part_count; i++) {
+        part_new(s, i, next, cycles, python);
+        next += s->parts[i]->count;
+    }
     s->faulty = s->parts[0];
     return s;
 }
@@ -86,9 +89,10 @@ pe *csl_pe_new(simulation *s, int number, int x, int y, const pe_class *kind,
                const function *functions, const constants *k, const dsd *slots, int64_t slot_count,
                uint8_t *memory, int64_t size)
 {
-    core *c = &s->pes[number];
+    machine *m = s->parts[part_of(s, number)];
+    core *c = &m->pes[place_in_part(s, number)];
     pe *p = &c->head;
-    p->m = s->parts[number / s->parts[0]->count];
+    p->m = m;
     p->x = x;
     p->y = y;
     p->mem = memory;
@@ -434,5 +438,3 @@ void csl_machine_ready(simulation *s)
 }
 
 const char *csl_message(const simulation *s) { return s->faulty->message; }
-
-pe *csl_pe_at(simulation *s, int number) { return &s->pes[number].head; }

@@ -75,6 +75,7 @@ static void part_end(machine *m)
     free(m->waiting);
     free(m->changed);
     free(m->odd);
+    free(m->tallies);
     calendar_end(&m->calendar);
     pool_end(&m->pool);
     free(m);

@@ -267,6 +267,8 @@ typedef struct {
                   int64_t start, int64_t end);
 } callbacks;
 
+typedef struct simulation simulation;
+
 /* Something odd that does not stop a run; current: the function that the PE was running. */
 enum { ODD_BOUNDS, ODD_MICROTHREAD, ODD_EDGE, ODD_WRAP };
 typedef struct {
@@ -275,7 +277,7 @@ typedef struct {
     int64_t a, b, c;
 } oddity;
 void remark(pe *p, int kind, int64_t a, int64_t b, int64_t c);
-void tell_remarks(machine *m);
+machine *tell_remarks(simulation *s);
 
 /* An event for a PE of another part, with a burst as its argument. */
 typedef struct {
@@ -304,12 +306,17 @@ typedef struct {
 } awaited;
 
 enum { FAULT_NONE, FAULT_RUN, FAULT_COLLISION, FAULT_PYTHON };
-typedef struct simulation simulation;
+
+/* The counters of a part before the events of a PE. */
+typedef struct {
+    int64_t number, events, tasks_run, last_time;
+} tally;
 
 /* The PEs that one thread runs, in the order of their numbers, and all that it writes to. */
 struct machine {
     simulation *all;
-    int32_t index, first, count; /* of the part; its first PE and their number */
+    int32_t index, count; /* of the part, and of its PEs */
+    core *pes;
     int64_t now, last_time, events, tasks_run, task_limit;
     int64_t made, acting; /* events made so far, and the PE whose event is handled, or NOBODY */
     calendar calendar;
@@ -318,14 +325,15 @@ struct machine {
     int64_t earliest[2];  /* of what lies there */
     refund_list *refunds; /* for the senders of each part */
     credit **due;         /* whose operations wait for room */
-    int64_t kept[3];      /* events, tasks and latest time before the cycle */
+    tally *tallies;       /* of the cycle, where several parts do it */
+    int64_t tally_count;
     int64_t lagging, wanted; /* PEs that have not unblocked the command stream so often */
     awaited *waiting;
     int64_t waiting_count;
     router **changed; /* by code in this cycle */
     int64_t changed_count;
     oddity *odd; /* told after the cycle */
-    int64_t odd_count;
+    int64_t odd_count, told;
     int32_t defers; /* whether Python must not be called now */
     pool pool;
     costs costs;
@@ -347,9 +355,10 @@ struct machine {
 struct simulation {
     int64_t now, deadline;
     int32_t width, height, pe_count, part_count;
+    int32_t band; /* see division.c */
     machine **parts;
     machine *faulty;
-    core *pes;
+    core *pes; /* of the parts, one behind the other */
     core **grid;
     uint64_t dynamic;           /* colors whose routes may change */
     int32_t swaps;              /* whether a router swaps colors */
@@ -364,10 +373,21 @@ struct simulation {
 
 enum { UNTIL_REST, UNTIL_UNBLOCKED, UNTIL_TIME, UNTIL_RECEIVED, UNTIL_SENT };
 int reached_in(machine *m);
+void put_event(core *c, const event *e);
 int cycle(machine *m, int64_t time);
 int64_t events_of(const simulation *s);
+
+/* --- division.c --- */
+
+void divide(simulation *s, int threads);
+int part_of(const simulation *s, int number);
+int64_t place_in_part(const simulation *s, int number);
+int size_of_part(const simulation *s, int index);
 void take_parcels(machine *m, int parity);
 void drop_parcels(machine *m, int parity);
+void begin_cycle(machine *m, int64_t time);
+void note_tally(machine *m, int number);
+int conclude(simulation *s);
 
 /* --- preview.c --- */
 

@@ -101,7 +101,7 @@ void look_ahead(machine *m, preview *v, int64_t time)
 {
     core *far = NULL;
     if (v->place >= 0 && (v->place = calendar_after(&m->calendar, time, v->place)) >= 0)
-        fetch_state(far = &m->all->pes[m->first + v->place]);
+        fetch_state(far = &m->pes[v->place]);
     for (int i = 1; i < AHEAD; i++) {
         v->next[i - 1] = v->next[i];
         const core *c = v->next[i];

@@ -11,19 +11,19 @@ static event made_by(machine *m, int64_t time, action *act, void *subject, void 
     return (event){time, m->now, m->acting << MAKER_SHIFT | ++m->made, act, subject, argument};
 }
 
-static void put(core *c, const event *e)
+/* Add to the events of a PE. */
+void put_event(core *c, const event *e)
 {
     machine *m = c->head.m;
-    int64_t place = c->head.number - m->first;
     heap_push(&c->events, e);
-    calendar_note(&m->calendar, m->now, e->time, place);
+    calendar_note(&m->calendar, m->now, e->time, c - m->pes);
 }
 
 /* Call act at a time, as an event of a PE that this part runs. */
 void at(pe *p, int64_t time, action *act, void *subject, void *argument)
 {
     event new = made_by(p->m, time, act, subject, argument);
-    put(core_of(p), &new);
+    put_event(core_of(p), &new);
 }
 
 /* The same for any PE, with a burst, which then belongs to the event; time is after this cycle
@@ -32,7 +32,7 @@ void at_other(machine *m, pe *there, int64_t time, action *act, void *subject, b
 {
     event new = made_by(m, time, act, subject, b);
     if (there->m == m) {
-        put(core_of(there), &new);
+        put_event(core_of(there), &new);
         return;
     }
     int parity = m->parity;
@@ -47,49 +47,7 @@ void at_other(machine *m, pe *there, int64_t time, action *act, void *subject, b
     m->earliest[parity] = min64(m->earliest[parity], time);
 }
 
-/* --- between parts --- */
-
-/* Put what other parts have sent to this one into its events. Bursts are copied, so that no two
- * parts count references to one block. */
-void take_parcels(machine *m, int parity)
-{
-    for (int i = 0; i < m->all->part_count; i++) {
-        const outbox *from = &m->all->parts[i]->out[parity][m->index];
-        const words *before = NULL;
-        words *copy = NULL;
-        for (int64_t k = 0; k < from->count; k++) {
-            event e = from->items[k].what;
-            const burst *b = e.argument;
-            if (b->payload != before) {
-                if (copy)
-                    words_drop(m, copy);
-                before = b->payload;
-                copy = words_new(m, before->count);
-                memcpy(copy->data, before->data, (size_t)before->count * 4);
-            }
-            burst *mine = burst_new(m, copy, b->first, b->count, b->t0, b->period, b->control,
-                                    b->paid);
-            mine->port = b->port;
-            mine->color = b->color;
-            e.argument = mine;
-            put(core_of(from->items[k].to), &e);
-        }
-        if (copy)
-            words_drop(m, copy);
-    }
-}
-
-/* Forget what was sent to others and has been taken. */
-void drop_parcels(machine *m, int parity)
-{
-    for (int i = 0; i < m->all->part_count; i++) {
-        outbox *to = &m->out[parity][i];
-        for (int64_t k = 0; k < to->count; k++)
-            burst_drop(m, to->items[k].what.argument);
-        to->count = 0;
-    }
-    m->earliest[parity] = FOREVER;
-}
+/* --- between cycles --- */
 
 /* Give all senders the room of a cycle. */
 static void settle_all_credits(simulation *s)
@@ -122,11 +80,10 @@ static void run_events(machine *m, core *c, int64_t time)
     }
 }
 
-/* Handle the events of a cycle at the PEs of a part; 0 when it ends in a fault. */
+/* Handle the events of a cycle, which has begun, at the PEs of a part; 0 when it ends in a fault. */
 int cycle(machine *m, int64_t time)
 {
     jmp_buf here, *outer = m->escape;
-    m->now = time;
     m->last_time = max64(m->last_time, time);
     calendar_turn(&m->calendar, time);
     if (setjmp(here)) {
@@ -138,7 +95,9 @@ int cycle(machine *m, int64_t time)
     preview ahead = preview_of(m, time);
     for (int64_t place; (place = calendar_first(&m->calendar, time)) >= 0;) {
         look_ahead(m, &ahead, time);
-        run_events(m, &m->all->pes[m->first + place], time);
+        if (m->defers)
+            note_tally(m, m->pes[place].head.number);
+        run_events(m, &m->pes[place], time);
         calendar_strike(&m->calendar, time, place);
     }
     m->escape = outer;
@@ -181,12 +140,14 @@ static int64_t next_of_host(const simulation *s)
 static int whole_cycle(simulation *s, int64_t time)
 {
     s->now = time;
-    for (int i = 0; i < s->part_count; i++)
-        s->parts[i]->now = time;
     for (;;) {
         for (int i = 0; i < s->part_count; i++)
-            if (calendar_next(&s->parts[i]->calendar, time) == time && !cycle(s->parts[i], time))
-                return 0;
+            begin_cycle(s->parts[i], time);
+        for (int i = 0; i < s->part_count; i++)
+            if (calendar_next(&s->parts[i]->calendar, time) == time)
+                cycle(s->parts[i], time);
+        if (!conclude(s))
+            return 0;
         if (next_of_host(s) != time)
             break;
         if (!host_event(s))
@@ -270,7 +231,7 @@ void csl_goal(simulation *s, int goal, int64_t amount, void **subjects, int64_t 
         m->wanted = goal == UNTIL_UNBLOCKED ? amount : m->wanted;
         m->lagging = 0;
         for (int k = 0; goal == UNTIL_UNBLOCKED && k < m->count; k++)
-            m->lagging += s->pes[m->first + k].head.unblocked < amount;
+            m->lagging += m->pes[k].head.unblocked < amount;
     }
     if (goal == UNTIL_TIME)
         at_host(s, amount, act_nothing, NULL);
