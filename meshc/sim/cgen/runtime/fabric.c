@@ -116,13 +116,20 @@ static void deliver_parts(machine *m, router *r, burst *b)
         deliver_at(m, r, max64(parts[i]->t0, m->now), parts[i]);
 }
 
+enum { NEAR = 4, FAR = 8 }; /* so far ahead are receivers fetched */
+
 static void multicast(machine *m, tree *t, burst *b)
 {
     for (int i = 0; m->report && i < t->edge_count; i++)
         core_of(t->edges[i]->p)->load[t->edge_ports[i]] += b->count;
-    for (int i = 0; i < t->count; i++)
+    for (int i = 0; i < t->count; i++) {
+        if (i + FAR < t->count)
+            fetch(t->receivers[i + FAR].at, LINE);
+        if (i + NEAR < t->count)
+            fetch(t->receivers[i + NEAR].at->p, offsetof(core, events) + LINE);
         deliver_parts(m, t->receivers[i].at,
                       burst_moved(m, b, b->t0 + 2 * m->costs.ramp + t->receivers[i].hops));
+    }
 }
 
 /* --- hop by hop: an arrival is a burst at a port of a router --- */

@@ -46,7 +46,6 @@ typedef struct {
 
 typedef struct router router;
 typedef struct {
-    int64_t generation;
     int32_t count, broken, edge_count;
     struct {
         router *at;
@@ -71,9 +70,10 @@ struct router {
     channel *channel; /* NULL while nothing has been received */
     credit *credit;   /* NULL without strict queues */
     tree *known;
+    int64_t generation; /* of the links' users, in which known was found */
     int64_t free_at;
     int32_t queued; /* bursts that wait at the ports */
-    uint8_t color, exists, at, teardown;
+    uint8_t color, exists, at, teardown, by_hops; /* by_hops: whether known is broken */
     directions rx, tx; /* at position 0 */
     int8_t entry, exit;
     int64_t out_free;
@@ -390,6 +390,12 @@ void note_tally(machine *m, int number);
 int conclude(simulation *s);
 
 /* --- preview.c --- */
+
+static inline void fetch(const void *from, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i += LINE)
+        __builtin_prefetch((const char *)from + i);
+}
 
 enum { AHEAD = 5 };
 typedef struct {

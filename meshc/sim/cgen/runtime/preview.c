@@ -4,12 +4,6 @@
  * points to, step by step. A guess may be wrong; nothing depends on it. */
 #include "machine.h"
 
-static inline void fetch(const void *from, int64_t bytes)
-{
-    for (int64_t i = 0; i < bytes; i += LINE)
-        __builtin_prefetch((const char *)from + i);
-}
-
 static int is_of_operation(const event *e)
 {
     return e->act == begin || e->act == act_progress || e->act == act_done || e->act == act_emit;
@@ -17,11 +11,17 @@ static int is_of_operation(const event *e)
 
 static void fetch_operation(const operation *o) { fetch(o, sizeof *o); }
 
+enum { MOST_BYTES = 8 * LINE };
+
 static void fetch_memory(const operation *o)
 {
-    for (int k = 0; k <= o->sources; k++)
-        if (o->operands[k].kind == MEM)
-            fetch(o->p->mem + o->operands[k].addr, LINE);
+    for (int k = 0; k <= o->sources; k++) {
+        const dsd *d = &o->operands[k];
+        int64_t left = o->n - o->done_count;
+        if (d->kind == MEM)
+            fetch(o->p->mem + d->addr + o->done_count * d->stride,
+                  d->stride > 0 ? min64(left * d->stride, MOST_BYTES) : 1);
+    }
 }
 
 static const router *reached(const core *c, const event *e)
@@ -67,7 +67,8 @@ static void fetch_items(const core *c, const event *e)
     if (e->act == act_reach) {
         const router *r = reached(c, e);
         const pe *there = r->tx.count ? neighbour(&c->head, r->tx.d[0]) : NULL;
-        fetch(there, there ? offsetof(core, events) + LINE : 0);
+        fetch(there, there ? offsetof(core, events) + 2 * LINE : 0);
+        fetch(&c->links[r->tx.d[0]], 1);
     } else if (e->act == deliver) {
         const channel *to = ((const router *)e->subject)->channel;
         if (to && to->waiting.count)

@@ -89,19 +89,19 @@ done:
 static tree *known_of(router *origin)
 {
     simulation *s = origin->p->m->all;
-    tree *t = origin->known;
     if (s->dynamic >> origin->color & 1)
         return NULL;
-    if (t && t->generation == s->generation)
-        return t;
-    tree_free(t);
-    origin->known = t = calloc(1, sizeof *t);
+    if (origin->generation == s->generation)
+        return origin->known;
+    tree_free(origin->known);
+    tree *t = origin->known = calloc(1, sizeof *t);
     if (!t)
         abort();
-    t->generation = s->generation;
+    origin->generation = s->generation;
     pthread_mutex_lock(&s->walking);
     tree_build(t, origin);
     pthread_mutex_unlock(&s->walking);
+    origin->by_hops = t->broken != 0;
     return t;
 }
 
@@ -109,7 +109,7 @@ static tree *known_of(router *origin)
 tree *tree_of(router *origin)
 {
     tree *t = known_of(origin);
-    return t && !t->broken ? t : NULL;
+    return t && !origin->by_hops ? t : NULL;
 }
 
 typedef struct {
@@ -200,7 +200,7 @@ int reach(pe *p, int color, int64_t depth, int64_t *copies, int64_t *room)
         *room = depth + cycles->host_depth;
         return 1;
     }
-    if (!t || t->broken || !t->count) {
+    if (!t || r->by_hops || !t->count) {
         int64_t ends, between;
         int stays = follow(r, t, &ends, &between);
         *room = ends * (depth + between);
