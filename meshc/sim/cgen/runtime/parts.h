@@ -106,7 +106,7 @@ typedef struct {
     void *subject, *argument;
 } event;
 enum { NOBODY = 1 << 22, MAKER_SHIFT = 40 };
-enum { FIRST_EVENTS = 4 };
+enum { FIRST_EVENTS = 8 };
 typedef struct {
     event *items; /* first, until there are more; a heap must not be moved */
     int32_t count, room;
