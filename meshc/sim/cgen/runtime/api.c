@@ -50,6 +50,8 @@ static void part_new(simulation *s, int index, core *pes, const costs *cycles,
         m->earliest[parity] = FOREVER;
     }
     m->refunds = zeroed((size_t)s->part_count, sizeof *m->refunds);
+    if (s->part_count > 1)
+        m->tallies = zeroed((size_t)count, sizeof *m->tallies);
 }
 
 /* A machine without PEs yet, in as many parts as there are threads. */

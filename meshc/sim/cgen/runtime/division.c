@@ -91,7 +91,6 @@ void begin_cycle(machine *m, int64_t time)
 /* Note where the counters stand before the events of a PE. */
 void note_tally(machine *m, int number)
 {
-    m->tallies = grown(m->tallies, m->tally_count, sizeof *m->tallies);
     m->tallies[m->tally_count++] = (tally){number, m->events, m->tasks_run, m->last_time};
 }
 

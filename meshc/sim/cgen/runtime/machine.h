@@ -325,7 +325,7 @@ struct machine {
     int64_t earliest[2];  /* of what lies there */
     refund_list *refunds; /* for the senders of each part */
     credit **due;         /* whose operations wait for room */
-    tally *tallies;       /* of the cycle, where several parts do it */
+    tally *tallies;       /* of the cycle, one for each PE at most, where there are several parts */
     int64_t tally_count;
     int64_t lagging, wanted; /* PEs that have not unblocked the command stream so often */
     awaited *waiting;
