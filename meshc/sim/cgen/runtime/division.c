@@ -78,15 +78,7 @@ void drop_parcels(machine *m, int parity)
     m->earliest[parity] = FOREVER;
 }
 
-/* --- a cycle of all parts --- */
-
-void begin_cycle(machine *m, int64_t time)
-{
-    m->now = time;
-    m->fault = FAULT_NONE;
-    m->defers = m->all->part_count > 1;
-    m->tally_count = 0;
-}
+/* --- cycles that several threads do --- */
 
 /* Note where the counters stand before the events of a PE. */
 void note_tally(machine *m, int number)
@@ -108,8 +100,8 @@ static void take_back(machine *m, int faulty)
         m->odd_count--;
 }
 
-/* Make of what the parts did in a cycle what one thread would have done, PE by PE: of several faults
- * that of the first PE counts, and remarks are told in the order of the PEs. 0 when there is a fault. */
+/* Tell what the threads found in the last cycle as one thread would have, PE by PE: of several faults
+ * that of the first PE counts, and remarks come in the order of the PEs. 0 when there is a fault. */
 int conclude(simulation *s)
 {
     machine *faulty = NULL;
@@ -118,7 +110,7 @@ int conclude(simulation *s)
         if (m->fault != FAULT_NONE && (!faulty || m->fault_pe < faulty->fault_pe))
             faulty = m;
     }
-    for (int i = 0; s->part_count > 1 && i < s->part_count; i++) {
+    for (int i = 0; i < s->part_count; i++) {
         s->parts[i]->defers = 0;
         if (faulty)
             take_back(s->parts[i], faulty->fault_pe);

@@ -374,7 +374,8 @@ struct simulation {
 enum { UNTIL_REST, UNTIL_UNBLOCKED, UNTIL_TIME, UNTIL_RECEIVED, UNTIL_SENT };
 int reached_in(machine *m);
 void put_event(core *c, const event *e);
-int cycle(machine *m, int64_t time);
+void begin_cycle(machine *m, int64_t time);
+int cycle(machine *m, int64_t time, int64_t end);
 int64_t events_of(const simulation *s);
 
 /* --- division.c --- */
@@ -385,7 +386,6 @@ int64_t place_in_part(const simulation *s, int number);
 int size_of_part(const simulation *s, int index);
 void take_parcels(machine *m, int parity);
 void drop_parcels(machine *m, int parity);
-void begin_cycle(machine *m, int64_t time);
 void note_tally(machine *m, int number);
 int conclude(simulation *s);
 

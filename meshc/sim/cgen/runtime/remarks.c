@@ -1,5 +1,5 @@
-/* What is odd but does not stop a run. Python is told at once, or after the cycle where there are
- * several parts, in the order of the PEs, as one thread would. */
+/* What is odd but does not stop a run. Python is told at once, or after the cycle where several
+ * threads run, in the order of the PEs, as one thread would. */
 #include <stdlib.h>
 
 #include "machine.h"

@@ -49,6 +49,14 @@ void at_other(machine *m, pe *there, int64_t time, action *act, void *subject, b
 
 /* --- between cycles --- */
 
+void begin_cycle(machine *m, int64_t time)
+{
+    m->now = time;
+    m->fault = FAULT_NONE;
+    m->tally_count = 0;
+    calendar_turn(&m->calendar, time);
+}
+
 /* Give all senders the room of a cycle. */
 static void settle_all_credits(simulation *s)
 {
@@ -80,12 +88,11 @@ static void run_events(machine *m, core *c, int64_t time)
     }
 }
 
-/* Handle the events of a cycle, which has begun, at the PEs of a part; 0 when it ends in a fault. */
-int cycle(machine *m, int64_t time)
+/* Handle the events of a cycle at the PEs of a part, to one of a number; 0 when it ends in a fault. */
+int cycle(machine *m, int64_t time, int64_t end)
 {
     jmp_buf here, *outer = m->escape;
     m->last_time = max64(m->last_time, time);
-    calendar_turn(&m->calendar, time);
     if (setjmp(here)) {
         m->escape = outer;
         m->acting = NOBODY;
@@ -94,6 +101,8 @@ int cycle(machine *m, int64_t time)
     m->escape = &here;
     preview ahead = preview_of(m, time);
     for (int64_t place; (place = calendar_first(&m->calendar, time)) >= 0;) {
+        if (m->pes[place].head.number >= end)
+            break;
         look_ahead(m, &ahead, time);
         if (m->defers)
             note_tally(m, m->pes[place].head.number);
@@ -136,17 +145,44 @@ static int64_t next_of_host(const simulation *s)
     return s->host.count ? s->host.items[0].time : FOREVER;
 }
 
+/* The first PE of a part that has events in a cycle, or FOREVER. */
+static int64_t next_due(const machine *m, int64_t time)
+{
+    int64_t place = calendar_first(&m->calendar, time);
+    return place < 0 ? FOREVER : m->pes[place].head.number;
+}
+
+/* Handle the events of a cycle at all PEs, by their numbers; 0 when it ends in a fault. */
+static int all_pes(simulation *s, int64_t time)
+{
+    for (;;) {
+        int64_t first = FOREVER, second = FOREVER;
+        machine *m = NULL;
+        for (int i = 0; i < s->part_count; i++) {
+            int64_t number = next_due(s->parts[i], time);
+            if (number < first) {
+                second = first;
+                first = number;
+                m = s->parts[i];
+            } else {
+                second = min64(second, number);
+            }
+        }
+        if (!m)
+            return 1;
+        if (!cycle(m, time, second))
+            return 0;
+    }
+}
+
 /* Handle all events of a cycle; 0 when it ends in a fault. */
 static int whole_cycle(simulation *s, int64_t time)
 {
     s->now = time;
+    for (int i = 0; i < s->part_count; i++)
+        begin_cycle(s->parts[i], time);
     for (;;) {
-        for (int i = 0; i < s->part_count; i++)
-            begin_cycle(s->parts[i], time);
-        for (int i = 0; i < s->part_count; i++)
-            if (calendar_next(&s->parts[i]->calendar, time) == time)
-                cycle(s->parts[i], time);
-        if (!conclude(s))
+        if (!all_pes(s, time))
             return 0;
         if (next_of_host(s) != time)
             break;

@@ -110,7 +110,7 @@ static void work(team *t, machine *m)
         int is_due = calendar_next(&m->calendar, m->now) == next;
         begin_cycle(m, next);
         int64_t before = clock_now();
-        int fault = is_due && !cycle(m, next);
+        int fault = is_due && !cycle(m, next, FOREVER);
         int64_t took = clock_now() - before;
         if (m->strict)
             make_room(t, m, fault);
@@ -242,8 +242,10 @@ int team_run(simulation *s, int64_t limit)
 {
     team *t = s->team;
     int64_t began = clock_now(), before = events_of(s);
-    for (int i = 0; i < s->part_count; i++)
+    for (int i = 0; i < s->part_count; i++) {
+        s->parts[i]->defers = 1;
         report(t, s->parts[i], 1, 0, 0);
+    }
     t->limit = limit;
     atomic_store(&t->faulty, 0);
     begin_batch(t);
