@@ -83,7 +83,8 @@ class StepText:
         if brought:
             with self.bring.within("{" + f"  // {phase.name}"):
                 self._bring(phase, brought)
-        self.compute.add("", f"// ---- {phase.name}: {names}")
+        title = phase.name if names == phase.name else f"{phase.name}: {names}"
+        self.compute.add("", f"// ---- {title}")
         with self.compute.within("{"):
             self._columns(phase, forms)
             self.compute.add(f"const mc::Run mine({phase.tasks});")
