@@ -185,11 +185,18 @@ def test_what_only_other_kernels_obey_is_refused(tmp_path):
         compiled(tmp_path, (PLAIN,), persistent=True, dataflow="split_head", cluster=2)
 
 
-def test_a_model_without_kernels_of_its_own_is_made_of_tasks(tmp_path):
-    """Which is told, as is that its prompts are read by steps."""
+@pytest.mark.parametrize(
+    ("persistent", "code"), [(False, "step-of-tasks"), (True, "prompt-by-steps")]
+)
+def test_a_model_without_kernels_of_its_own_is_made_of_tasks(persistent, code, tmp_path):
+    """Which is told, with what the other kernels lack."""
     kinds = (Kind(1, 2, 2, 88, 100.0, gated=False, normed=True),)
-    result = compiled(tmp_path, kinds, persistent=True)
-    assert "step.cu" in result.files
+    result = compiled(tmp_path, kinds, persistent=persistent)
+    program = from_json(result.files["manifest.json"])
+    assert program.kernels.keys() == {"step"} and program.prefill is None
+    (told,) = (d for d in result.remarks if d.code in ("step-of-tasks", "prompt-by-steps"))
+    assert told.code == code and told.message.endswith("(cuda-shape)")
+    check(result, kinds)
 
 
 def test_other_targets_and_several_gpus_are_refused(tmp_path):
