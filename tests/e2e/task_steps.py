@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from drawn_decoders import Drawn, rounded
 
 import meshc
-from drawn_decoders import Drawn, rounded
 from meshc.backends.cuda import CpuMachine, LanguageModel
 from meshc.backends.cuda.executor import FIRST, QUICK, Mode, headers
 from meshc.backends.cuda.tasks.step import TaskGraph, step_of_tasks
