@@ -414,7 +414,7 @@ _ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """A decoder and how its step is compiled and run."""
+    """A decoder and how its step is compiled, for a GPU of so many cores, and run."""
 
     decoder: Decoder
     dtype: str
@@ -425,6 +425,7 @@ class Drawn:
     tokens: int
     parts: int
     merge: bool
+    cores: int
     positions: tuple[tuple[int, ...], ...] = field(default=())
 
 
@@ -527,5 +528,6 @@ def drawn_decoder(seed: int) -> Drawn:
         tokens,
         parts,
         merge,
+        rng.choice([132, 132, 2, 3, 7]),
         tuple(positions),
     )

@@ -5,7 +5,7 @@ from drawn_decoders import Decoder, Drawn
 # Attention by tensor cores, several tiles in each of several splits, a last page partly filled.
 LLAMA = Drawn(
     Decoder(hidden=64, heads=4, groups=2, lanes=32, features=96, words=50),
-    "f16", 1, 150, 16, 16, 16, 1, False, ((149,), (17,)),
+    "f16", 1, 150, 16, 16, 16, 1, False, 7, ((149,), (17,)),
 )  # fmt: skip
 # Attention statement by statement; windows in every other layer, sinks, a cap, pages of one token.
 WINDOWS = Drawn(
@@ -14,7 +14,7 @@ WINDOWS = Drawn(
         where="both", head_norm="all", biases="qof", window=20, every=2, sink=True, cap=5.0,
         activation="gelu",
     ),
-    "bf16", 3, 70, 1, 16, 16, 1, False, ((69, 0, 33), (16, 1, 40)),
+    "bf16", 3, 70, 1, 16, 16, 1, False, 132, ((69, 0, 33), (16, 1, 40)),
 )  # fmt: skip
 # Products in parts, merged attention, windows by tensor cores, norms of heads, two parts of heads.
 PARTS = Drawn(
@@ -23,6 +23,6 @@ PARTS = Drawn(
         window=40, but=2, local=2, cap=8.0, sink=True, tied=True, residual=0.5, logit_cap=9.0,
         layers=3,
     ),
-    "f16", 5, 200, 64, 16, 32, 2, True, ((199, 40, 63, 0, 150), (96, 39, 41, 64, 1)),
+    "f16", 5, 200, 64, 16, 32, 2, True, 12, ((199, 40, 63, 0, 150), (96, 39, 41, 64, 1)),
 )  # fmt: skip
 CASES = {"llama": LLAMA, "windows": WINDOWS, "parts": PARTS}

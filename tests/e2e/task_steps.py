@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from drawn_decoders import Drawn, rounded
 
 import meshc
 from meshc.backends.cuda import CpuMachine, LanguageModel
-from meshc.backends.cuda.executor import FIRST, QUICK, Mode, headers
+from meshc.backends.cuda.executor import FIRST, QUICK, Library, Mode, headers
 from meshc.backends.cuda.tasks.step import TaskGraph, step_of_tasks
 from meshc.ir.clone import clone_module
 from meshc.support.native import Toolchain
@@ -84,6 +85,10 @@ class Run:
     def __post_init__(self) -> None:
         program = self.step.program
         self.machine = CpuMachine(program.kernels, self.step.texts, self.mode, self.toolchain)
+        own = {name: self.step.texts[name] for name in headers()}
+        if own != headers():
+            made = Library(self.step.text, own, self.toolchain)
+            self.machine._libraries["step"] = made
         self.model = LanguageModel(program, self.machine, self.tensors)
         count = program.batch * program.capacity_pages
         self.pages = np.random.default_rng(self.seed).permutation(count).astype(np.int32)
@@ -146,7 +151,13 @@ class Judge:
         model = folder / "drawn.mesh"
         model.write_text(drawn.decoder.text())
         how = {name: getattr(drawn, name) for name in _HOW}
-        return cls(drawn, seed, step_of(model, **how))
+        entry = resources.files("meshc.devices") / "data" / "h200.toml"
+        device = folder / "device.toml"
+        known = r"(?m)^(cores(_y)?) = \{value = 132"
+        text, count = re.subn(known, rf"\1 = {{value = {drawn.cores}", entry.read_text())
+        assert count == 2
+        device.write_text(text)
+        return cls(drawn, seed, step_of(model, device=str(device), **how))
 
     def check(
         self, step: Step | None = None, mode: Mode = FIRST, toolchain: Toolchain = QUICK

@@ -27,7 +27,9 @@ CPP = {
 def judged(names, folder):
     own = [name for name in PLAIN._params() if name != "embedding"]
     renamed = tuple(zip(own, names, strict=False))
-    drawn = Drawn(replace(PLAIN, renamed=renamed), "f16", 2, 40, 16, 16, 16, 1, False, ((39, 5),))
+    drawn = Drawn(
+        replace(PLAIN, renamed=renamed), "f16", 2, 40, 16, 16, 16, 1, False, 132, ((39, 5),)
+    )
     judge = Judge.of(drawn, 1, folder)
     judge.check()
     return judge.step.text
