@@ -13,6 +13,8 @@ import pytest
 from csl_runs import run_steps
 
 import meshc
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda.executor import CXX, QUICK
 from meshc.backends.python import load_program
 from meshc.driver import CompileRequest, graph_module, load_any
 from meshc.interp.bounds import compare, reduction_length
@@ -99,6 +101,23 @@ def check_python(found, graph, folder):
     agree(graph, run_trace(graph, trace), got, "f32")
 
 
+def check_cuda(found, graph):
+    """Two steps from an empty cache, in the CPU executor."""
+    program = from_json(found.files["manifest.json"])
+    given = dict(random_trace(graph, seed=1).constant)
+    roles = {param.value.name: param.role for param in graph.function.params}
+    given = {n: np.zeros_like(a) if roles[n] == "state" else a for n, a in given.items()}
+    (ids,) = (name for name, role in roles.items() if role == "in")
+    machine = CpuMachine(program.kernels, found.files, toolchain=QUICK)
+    model, session = LanguageModel(program, machine, given), Session(graph, given)
+    got, wanted = [], []
+    for position, token in enumerate((3, 17)):
+        got.append(model.step([token], [position]))
+        results = session.step({ids: np.full((1, 1), token, np.int32)}, {"pos": position})
+        wanted.append(np.asarray(results[0]).reshape(1, -1))
+    agree(graph, wanted, got, "f16")
+
+
 def check_csl(found, graph, folder, monkeypatch):
     trace = random_trace(graph, seed=1)
     (module,) = found.modules.values()
@@ -170,10 +189,15 @@ def test_on_csl(case, tmp_path, monkeypatch):
         check_csl(found, graph, tmp_path / "out", monkeypatch)
 
 
+@pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_on_cuda(name, tmp_path):
-    """Kernels are made of whole decode steps with heads of 64 lanes or more, which no program of
-    the page is; what keeps each from being one is said."""
+    """A decode step that begins with tokens is one kernel made of tasks, whatever its sizes;
+    others, and programs without decode steps, are refused."""
+    if name in CACHED and "embed(" in PROGRAMS[name]:
+        found, graph = compiled(name, "decode", "cuda", tmp_path, dtype="f16")
+        check_cuda(found, graph)
+        return
     with pytest.raises(MeshcError) as refusal:
         compiled(name, "main", "cuda", tmp_path)
     (found,) = refusal.value.diagnostics

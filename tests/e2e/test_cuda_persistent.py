@@ -116,17 +116,20 @@ def test_all_blocks_of_a_full_grid_are_watched(tmp_path, monkeypatch):
         return LanguageModel(program, machine, weights_of((kind,))).step([3], [0])
 
     assert (step(text, WATCHED) == step(text, QUICK)).all()
-    barrier = "mc::group_sync(1, WORKERS);  // the next group's sums go to the other half"
-    assert text.count(barrier) == 1
+    barrier = "group_sync(1, 32 * WARPS);  // the next group's sums go to the other half"
+    library = result.files["mc_tasks.cuh"]
+    assert library.count(barrier) == 1
+    files = {**result.files, "mc_tasks.cuh": library.replace(barrier, "")}
+    machine = CpuMachine(program.kernels, files, FIRST, WATCHED)
     with pytest.raises(MeshcError, match="a race: thread"):
-        step(text.replace(barrier, ""), WATCHED)
+        LanguageModel(program, machine, weights_of((kind,))).step([3], [0])
 
 
 def test_parts_of_the_output_that_are_no_divisor_of_a_tile(tmp_path):
     """Three query heads of 64 lanes in one part: two parts fill three quarters of a tile."""
     kind = Kind(1, 192, 64, 32, 10000.0)
     result = compiled(tmp_path, (kind,), persistent=True)
-    assert "OUT_BLOCKS = 12;" in result.files["step.cu"]
+    assert "mc::bring_pieces(ring, item, out" in result.files["step.cu"]
     ids = [3, 17]
     wanted = expected((kind,), weights_of((kind,)), ids)
     found = logits(result, kind, ids)
@@ -159,20 +162,34 @@ def test_its_machine_code_keeps_everything_in_registers(name):
 
 
 @pytest.mark.parametrize(
-    ("kinds", "options", "words"),
+    ("kinds", "options"),
     [
-        ((Kind(1, 2, 2, 96, 100.0, normed=True),), {}, "norms of queries and keys"),
-        ((Kind(1, 8, 1, 96, 100.0),), {}, "8 query heads share a key/value head, more than 4"),
-        ((Kind(1, 2, 2, 88, 100.0),), {}, "88 features values are no whole number of sixteens"),
-        ((PLAIN, Kind(1, 2, 2, 96, 500.0)), {}, "layers of 2 kinds"),
-        ((PLAIN,), {"batch": 2}, "it is for one request, and a step has 2"),
-        ((PLAIN,), {"page": 1}, r"pages of 1 token\(s\) are too short"),
-        ((PLAIN,), {"dataflow": "split_head", "cluster": 2}, "divided over the lanes of heads"),
+        ((Kind(1, 2, 2, 96, 100.0, normed=True),), {}),
+        ((Kind(1, 8, 1, 96, 100.0),), {}),
+        ((Kind(1, 16, 1, 96, 100.0),), {}),
+        ((Kind(1, 2, 2, 88, 100.0),), {}),
+        ((PLAIN, Kind(1, 2, 2, 96, 500.0)), {}),
+        ((PLAIN,), {"page": 1}),
     ],
+    ids=["norms of heads", "groups of 8", "groups of 16", "88 features", "two kinds", "page"],
 )
-def test_what_is_no_persistent_step_is_refused(kinds, options, words, tmp_path):
-    with pytest.raises(MeshcError, match=rf"\[cuda-shape\]: the decode step is no .*{words}"):
-        compiled(tmp_path, kinds, persistent=True, **options)
+def test_what_is_special_to_no_model(kinds, options, tmp_path):
+    check(compiled(tmp_path, kinds, persistent=True, **options), kinds)
+
+
+def test_what_only_other_kernels_obey_is_refused(tmp_path):
+    """Caches that are divided over the lanes of heads are those of clusters."""
+    with pytest.raises(
+        MeshcError, match=r"\[cuda-shape\]: kernels that read prompts keep the cache"
+    ):
+        compiled(tmp_path, (PLAIN,), persistent=True, dataflow="split_head", cluster=2)
+
+
+def test_a_model_without_kernels_of_its_own_is_made_of_tasks(tmp_path):
+    """Which is told, as is that its prompts are read by steps."""
+    kinds = (Kind(1, 2, 2, 88, 100.0, gated=False, normed=True),)
+    result = compiled(tmp_path, kinds, persistent=True)
+    assert "step.cu" in result.files
 
 
 def test_other_targets_and_several_gpus_are_refused(tmp_path):

@@ -5,9 +5,8 @@
 // kernel with one fiber per thread. Kernels include this header and name nothing else of CUDA but
 // __global__, __cluster_dims__, __launch_bounds__ and plain C++.
 //
-// Terms follow the PTX ISA: a *cluster* is a set of blocks that can reach each other's shared
-// memory (DSMEM), *rank* is a block's place in it, an *mbarrier* counts arrivals and bytes of
-// copies in phases, whose parity a waiter names.
+// Terms follow the PTX ISA: a *cluster* is a set of blocks that can reach each other's shared memory (DSMEM),
+// *rank* is a block's place in it, an *mbarrier* counts arrivals and bytes of copies in phases, whose parity a waiter names.
 #pragma once
 
 #ifdef MC_EXECUTOR
