@@ -1,5 +1,5 @@
-"""Edits of emitted steps of tasks and of their library are noticed: by float64, by an order of threads
-and copies in which the bits differ, or by the executor."""
+"""Edits of emitted steps of tasks and of their library are noticed: by float64, by an order of
+threads and copies in which the bits differ, or by the executor."""
 
 from dataclasses import replace
 from functools import cache
