@@ -297,9 +297,9 @@ class Decoder:
     def _normed(self, x: np.ndarray, w: dict[str, np.ndarray], name: str) -> np.ndarray:
         gain = w[f"{name}_gain"]
         if self.norm == "rms":
-            return _rms(x, gain)
+            return rms(x, gain)
         x = x - x.mean(-1, keepdims=True)
-        return _rms(x, gain) + w.get(f"{name}_bias", 0.0)
+        return rms(x, gain) + w.get(f"{name}_bias", 0.0)
 
     def _turned(self, x: np.ndarray, positions: np.ndarray, n: int) -> np.ndarray:
         """Pairs of lanes of [requests, heads, lanes] turned by their angles."""
@@ -331,7 +331,7 @@ class Decoder:
         )
         if self.head_norm:
             axes = (-1,) if self.head_norm == "each" else (-2, -1)
-            q, k = _rms(q, w["q_norm"], axes), _rms(k, w["k_norm"], axes)
+            q, k = rms(q, w["q_norm"], axes), rms(k, w["k_norm"], axes)
         q, k = (self._turned(part, positions, n) for part in (q, k))
         o = np.zeros((len(x), self.heads, self.lanes))
         for b, at in enumerate(positions):
@@ -387,7 +387,8 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
     return bits.view(np.float32).astype(np.float64)
 
 
-def _rms(x: np.ndarray, gain: np.ndarray, axes: tuple[int, ...] = (-1,)) -> np.ndarray:
+def rms(x: np.ndarray, gain: np.ndarray, axes: tuple[int, ...] = (-1,)) -> np.ndarray:
+    """RMSNorm over ``axes``."""
     return x / np.sqrt(np.mean(x * x, axes, keepdims=True) + EPS) * gain
 
 

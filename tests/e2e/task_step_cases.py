@@ -1,5 +1,7 @@
 """Small decoders whose steps of tasks have all that emitted kernels have, between them."""
 
+from dataclasses import replace
+
 from drawn_decoders import Decoder, Drawn
 
 # Attention by tensor cores, several tiles in each of several splits, a last page partly filled.
@@ -25,4 +27,6 @@ PARTS = Drawn(
     ),
     "f16", 5, 200, 64, 16, 32, 2, True, 12, ((199, 40, 63, 0, 150), (96, 39, 41, 64, 1)),
 )  # fmt: skip
-CASES = {"llama": LLAMA, "windows": WINDOWS, "parts": PARTS}
+# More splits than are merged at once, a tile each.
+SPLITS = replace(LLAMA, cores=132)
+CASES = {"llama": LLAMA, "splits": SPLITS, "windows": WINDOWS, "parts": PARTS}
