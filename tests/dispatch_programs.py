@@ -116,7 +116,7 @@ _PRODUCTS = """module @products level(mesh) {{
     %sent, %routes = mesh.dispatch %rows, %gates {{dim = X, axis = x}}
       : {kind}[T, X, E]<{part}>, {kind}[T, X]<{part}>
     %done = mesh.expert_gemv %sent, %routes, %weights {{dim = X, contract = [E]}}
-      : {kind}[T, X, F]<{part}>
+      : {total}[T, X, F]<{part}>
     %sums = mesh.combine %done, %routes {{dim = X}} : {total}[T, F]<+x>
     %all = mesh.all_reduce %sums {{axis = x}} : {total}[T, F]<>
     mesh.return %all

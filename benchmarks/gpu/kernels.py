@@ -73,7 +73,16 @@ def load(device: Device, text: str, cubins: Cubins | None = None) -> dict[str, K
         fail("cuda-toolkit", f"a kernel cannot be compiled: {problem}")
 
 
-@cache
 def probes() -> str:
     """The text of the kernels that measure the device."""
-    return (Path(__file__).parent / "probes.cu").read_text(encoding="utf-8")
+    return _text("probes.cu")
+
+
+def rates() -> str:
+    """The text of the kernels that measure what the event model of a step rests on."""
+    return _text("rates.cu")
+
+
+@cache
+def _text(name: str) -> str:
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")

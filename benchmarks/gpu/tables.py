@@ -72,7 +72,8 @@ def _of(records: Sequence[Record], kind: str, *keys: str) -> list[Record]:
     return list(found.values())
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Rows as Markdown; nothing where there are none."""
     lines = [list(map(str, row)) for row in rows]
     if not lines:
         return ""
@@ -105,7 +106,7 @@ def _kernels(records: Sequence[Record]) -> str:
         for r in _of(records, "kernel", "name")
     ]  # fmt: skip
     header = "kernel", "cluster", "clusters", "at once", "registers", "bytes spilled"
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def _checks(records: Sequence[Record]) -> str:
@@ -117,7 +118,7 @@ def _checks(records: Sequence[Record]) -> str:
         for r in _of(records, "check", "title")
     ]  # fmt: skip
     header = "kernel", "error beside float64", "beside the executor", "bound", "within it"
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def _share(value: float | None) -> str:
@@ -135,7 +136,7 @@ def _reads(records: Sequence[Record]) -> str:
             )
         )  # fmt: skip
     header = "KiB in flight", "KiB of a tile", "tiles of a block", "GB/s", "quartiles"
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def _timed(record: Record) -> Timed:
@@ -153,7 +154,7 @@ def _clusters(records: Sequence[Record]) -> str:
         )
         for r in _of(records, "clusters", "size")
     ]
-    return _table(("cluster", "at once, one block per core", "two blocks per core"), rows)
+    return table(("cluster", "at once, one block per core", "two blocks per core"), rows)
 
 
 def _spreads(records: Sequence[Record]) -> str:
@@ -161,7 +162,7 @@ def _spreads(records: Sequence[Record]) -> str:
         (r["cluster"], r["blocks"], r["cores"], r["most"])
         for r in _of(records, "spread", "cluster")
     ]
-    return _table(("cluster", "blocks", "multiprocessors with one", "most on one"), rows)
+    return table(("cluster", "blocks", "multiprocessors with one", "most on one"), rows)
 
 
 def _latencies(records: Sequence[Record]) -> str:
@@ -169,7 +170,7 @@ def _latencies(records: Sequence[Record]) -> str:
         (r["what"], r["blocks"], f"{1e9 * r['seconds']:.0f}")
         for r in _of(records, "latency", "what", "blocks")
     ]
-    return _table(("meeting", "blocks", "ns"), rows)
+    return table(("meeting", "blocks", "ns"), rows)
 
 
 def _beside(records: Sequence[Record]) -> str:
@@ -178,7 +179,7 @@ def _beside(records: Sequence[Record]) -> str:
         for r in _of(records, "beside", "cached", "program")
     ]  # fmt: skip
     header = "cached", "logits beside another program's", "bound", "within"
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def _same(records: Sequence[Record]) -> str:
@@ -190,7 +191,7 @@ def _same(records: Sequence[Record]) -> str:
         for r in _of(records, "same", "cached")
     ]  # fmt: skip
     header = "cached", "steps in a graph", "logits equal", "largest difference", "bound", "within"
-    return _table(header, rows)
+    return table(header, rows)
 
 
 def _compared(records: Sequence[Record]) -> str:
@@ -215,7 +216,7 @@ def _compared(records: Sequence[Record]) -> str:
         "error",
     )  # fmt: skip
     said = f"Read ceiling {ceiling / 1e9:.0f} GB/s.\n\n" if ceiling else ""
-    return said + _table(header, rows) if rows else ""
+    return said + table(header, rows) if rows else ""
 
 
 def _notes(records: Sequence[Record]) -> str:

@@ -16,6 +16,7 @@ from meshc.ir.builder import defined_values
 from meshc.ir.checked import Checked
 from meshc.ir.core import Block, Op
 from meshc.ir.header import names_text
+from meshc.ir.meshcheck import mesh_mistakes
 from meshc.ir.module import MACHINE_LEVELS, Channel, Function, Module, Port
 from meshc.ir.ops import graph, mesh, ranks, task, tile
 from meshc.ir.options import MAX_EXTENT, option_mistakes
@@ -57,7 +58,8 @@ def verify_module(module: Module) -> None:
         checker.block(program.body, {b.value for b in module.buffers}, checker.scalars)
     for words, span, help in program_mistakes(module):
         checker.wrong(words, span, help)
-    checker.recorded()
+    if not checker.found.messages:
+        checker.recorded()
     checker.found.raise_errors()
 
 
@@ -293,12 +295,12 @@ class _Verifier:
                 self.wrong(words, span or self.place(where), help)
 
     def recorded(self) -> None:
-        """The header says what a graph, once it is otherwise right, shows of rows and attention;
-        heads that share others on a mesh are those of which the header says so."""
+        """The header says what a module, which is otherwise right, shows of rows and attention, and
+        of the type of sums."""
         module = self.module
-        if module.level == "mesh":
-            self.sharing()
-        if module.level != "graph" or self.found.messages:
+        for words, span, help in mesh_mistakes(module):
+            self.wrong(words, span, help)
+        if module.level != "graph":
             return
         for op in module.walk():
             if isinstance(op, graph.Append) and op.rows:
@@ -312,16 +314,6 @@ class _Verifier:
             if found not in module.attention:
                 words = f"{product.NAME}: the header does not say attention {names_text(found)}"
                 self.wrong(words, product.span, f"add: attention {names_text(found)}")
-
-    def sharing(self) -> None:
-        """Heads of a product that share heads of another side are queries and keys of attention,
-        whose tiles the header's names decide."""
-        known = {(one.query, one.key) for one in self.module.attention}
-        for op in self.module.walk():
-            if isinstance(op, mesh.Product) and len(op.group) == 2 and op.group not in known:
-                query, key = op.group
-                words = f"{op.NAME}: the header does not say that heads {query} share heads {key}"
-                self.wrong(words, op.span, f"such as: attention query = {query}, key = {key}, ..")
 
     # --- code
 

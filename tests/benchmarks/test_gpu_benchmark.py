@@ -24,13 +24,14 @@ import prepared
 import programs
 import pytest
 import pytorch
+import rates
 import references
 import tables
 from fake_driver import FakeDriver, built_driver
 from records import Records
 from reduced import each
 
-from meshc.backends.cuda.executor import CXX, QUICK, Library
+from meshc.backends.cuda.executor import CXX
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.devices import device
 from meshc.support.native import Toolchain
@@ -60,29 +61,15 @@ def model(tmp_path):
 
 
 @pytest.fixture
-def fake(monkeypatch):
+def fake(fake, in_executor, monkeypatch):
     """The fake driver; whatever is loaded runs in the executor, and units in this process."""
-    found, known = FakeDriver(built_driver()), set()
-    found.set("memory", 1 << 29)
-    load = kernels.load
-
-    def loaded(device, text, cubins=None):
-        cubin = (cubins.find(text) if cubins else None) or compile_cubin(text)
-        if text not in known:
-            known.add(text)
-            library = Library(text, toolchain=QUICK)._library
-            found.know(cubin, lambda name: getattr(library, f"run_{name}"))
-        return load(device, text, cubins)
-
-    for module in (checks, ceiling, programs, baselines, parts):
-        if hasattr(module, "load"):
-            monkeypatch.setattr(module, "load", loaded)
+    in_executor(checks, programs, baselines, parts)
     monkeypatch.setattr(ceiling, "ROUNDS", 1)
     monkeypatch.setattr(ceiling, "MEETING_SIZES", (2, 16))
     monkeypatch.setattr(parts, "AGREEING_RUNS", 2)
     monkeypatch.setattr(checks, "CLUSTERS", (2, 16))  # each is compiled twice
     monkeypatch.setattr(isolated, "run", in_this_process)
-    return found
+    return fake
 
 
 def in_this_process(given, limit):
@@ -317,6 +304,8 @@ def test_commands_of_the_pages_are_understood(page):
                 assert options.unit.partition(":")[0] in {*parts._PLAIN, *parts._NUMBERED}
         elif script == "prepared":
             assert prepared.parser().parse_args(given).out
+        elif script == "rates":
+            assert rates.parser().parse_args(given).parts == tuple(rates.PARTS)
     units = set(re.findall(r"`([a-z-]+)(?::N)?`", text)) & {*parts._PLAIN, *parts._NUMBERED}
     assert page == "cuda.md" or units == {*parts._PLAIN, *parts._NUMBERED}
 

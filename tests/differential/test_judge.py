@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 from itertools import count, islice
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from alterations import altered
 from bounded import Arithmetic, Rules, exact, rounded
 from cases import SHARP, Case, Unsharp, computed, draw_case, expected
 from drawn_programs import Apply, Program, Reference, Tensor, source
-from judging import compare
+from judging import compare, compile_case, other_sums
 from operations import Binary, Product, Scale
 from reducing import reduced
 
@@ -107,6 +108,18 @@ def test_results_of_other_shapes_or_numbers_of_them_are_seen() -> None:
         assert compare(right, broken).code == "numbers"
     turned = [[f[..., ::-1] for f in run] for run in found]
     assert compare(right, turned).code == "numbers"
+
+
+@pytest.mark.parametrize("target", ["csl", "python"])
+def test_sums_of_prompts_in_another_type_are_seen(target: str, tmp_path: Path) -> None:
+    """However little they move its results."""
+    right = Arithmetic("f16", "f32", "f16" if target == "csl" else "f32")
+    prompts = (draw_case(11, index, {target: 1.0}) for index in count())
+    case = next(c for c in prompts if c.form == "prefill" and c.program.kinds == right)
+    other = replace(case.program, kinds=replace(right, sums="f16"))
+    for program, found in ((case.program, "f32"), (other, "f16")):
+        compiled = compile_case(replace(case, program=program), tmp_path)
+        assert {kind for kind in ("f16", "f32") if not other_sums(compiled, kind)} == {found}
 
 
 def test_cases_are_the_same_for_the_same_seed() -> None:

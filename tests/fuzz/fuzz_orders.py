@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+from fuzz_limits import INPUT_TIME
 
 from meshc.devices import device
 from meshc.driver import CompileRequest, load_any
@@ -100,9 +101,10 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "keep-quantised": {"formats": ('["q8_0"]', '["q4_0"]', "[]"), "block-bytes": ("64", "2048")},
     "expand-tasks": {
         "rows": ("8", "16", "3"),
-        "tokens": ("8", "32"),
+        "tokens": ("0", "8", "32"),
         "parts": ("1", "2", "3"),
         "merge": ("true", "false"),
+        "wide": ("0", "128"),
     },
     "place-tasks": {"blocks": ("0", "1", "3", "132")},
     "select-csl-products": {"blocks": ("true", "false")},
@@ -236,10 +238,12 @@ class Judge(Instrument):
         self.trace = Trace({}, ())
         self.results: list[Array] | None = None
 
+    @INPUT_TIME.judging()
     def before(self, step: Pass, module: Module) -> None:
         if self.given is None:
             self._begin(module)
 
+    @INPUT_TIME.judging()
     def after(self, step: Pass, module: Module, seconds: float) -> None:
         text = print_module(module)
         again = parse_module(Source("text", text))

@@ -327,5 +327,19 @@ def test_heads_that_share_others_are_those_of_the_header():
     check(other, "invalid-ir", "the header does not say that heads H share heads G")
 
 
+@pytest.mark.parametrize(
+    ("sums", "result", "mistake"),
+    [("f32", "f16", "%p is f16, but sums are f32"), ("f16", "f32", "%p is f32, but sums are f16")],
+)
+def test_sums_have_the_type_that_the_header_says(sums, result, mistake):
+    options = f"options dtype = f16, accumulate = {sums}"
+    text = SHARING.replace("f32", "f16").replace("  mesh y", f"  {options}\n  mesh y")
+    product, kind = "group = [H, G]} : ", "[L, H, S]<>\n    mesh.return"
+    typed = text.replace(f"{product}f16{kind}", f"{product}{result}{kind}")
+    check(typed.replace("-> (f16", f"-> ({result}"), "invalid-ir", mistake)
+    right = typed.replace(f"{product}{result}", f"{product}{sums}").replace("«", "")
+    verify_module(parse_module(Source("m.meshir", right.replace("-> (f16", f"-> ({sums}"))))
+
+
 def test_there_are_many():
     assert len(CALLS) + len(OPS) + len(HEADERS) >= 60

@@ -207,7 +207,30 @@ def test_a_width_that_parts_do_not_divide_stays_whole():
     assert words == "%y, of width 40, is not divided into 7 parts"
 
 
-@pytest.mark.parametrize("option", ["rows=0", "tokens=-1", "parts=0"])
+def test_only_wide_products_are_divided():
+    """The left side of the outer product has the most floats of each request."""
+    graph = graph_of(DATA / "tiny/llama-3h1", 2)
+    width = graph.dims["F"]
+    asked = {"rows": 8, "tokens": 4, "parts": 4}
+    for wide, divided in ((0, True), (2 * width * 4, True), (2 * width * 4 + 1, False)):
+        text = meshc.print_module(
+            tasks_of(graph_of(DATA / "tiny/llama-3h1", 2), wide=wide, **asked)
+        )
+        assert ("_parts" in text) == divided
+
+
+def test_a_run_has_as_many_tokens_as_a_tile():
+    """16 KiB of keys and values, whole sixteens, at most 64 and at least 16."""
+    for model, tokens in (("llama-3-8b", 32), ("smollm2-135m", 64)):
+        graph = graph_of(model, seq=256, dtype="f16")
+        (first, *_) = [
+            op.view.shape() for op in tasks_of(graph).walk()
+            if isinstance(op, task.Stream) and op.below is not None
+        ]  # fmt: skip
+        assert first[0].constant == tokens, model
+
+
+@pytest.mark.parametrize("option", ["rows=0", "tokens=-1", "parts=0", "wide=-1"])
 def test_grains_are_positive(option):
     with pytest.raises(MeshcError, match="at least 1"):
         tasks_of(graph_of(DATA / "tiny" / "llama-3h1"), **dict([option.split("=")]))

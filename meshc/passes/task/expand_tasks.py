@@ -22,8 +22,9 @@ class ExpandTasks(Pass):
     phases gave. Attention is a family over requests, key heads and runs of ``tokens`` cached
     tokens (0: as many as a block of a GPU asks for at once), which are dealt to so many tasks that
     all cores have one. With ``parts`` a task of a
-    product takes that part of its width, where the left side lies in a buffer as it is, and tasks
-    of a further phase add the sums: less to read for each task of a batch. With ``merge`` the
+    product takes that part of its width, where the left side lies in a buffer as it is and has at
+    least ``wide`` bytes, and tasks of a further phase add the sums: less to read for each task of a
+    batch. With ``merge`` the
     records that attention leaves of each run are merged by tasks of a phase, once, and not by each
     task that needs them. An op without a rule is ``no-tasks``.
 
@@ -62,10 +63,12 @@ class ExpandTasks(Pass):
     tokens: int = 0
     parts: int = 1
     merge: bool = False
+    wide: int = 0
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         for name, value, least in (
             ("rows", self.rows, 1), ("tokens", self.tokens, 0), ("parts", self.parts, 1),
+            ("wide", self.wide, 0),
         ):  # fmt: skip
             if value < least:
                 words = f"expand-tasks: {name} is {value}, but it is at least {least}"
@@ -85,7 +88,8 @@ class ExpandTasks(Pass):
                 help="leave out chunk-prompts",
             )
         cores = module.the_device().cores
-        expander = GraphExpander(module, self.rows, self.tokens, cores, self.parts, self.merge)
+        grain = self.rows, self.tokens, cores, self.parts, self.merge, self.wide
+        expander = GraphExpander(module, *grain)
         found = expander.expand()
         for product in expander.program.undivided:
             report.missed("expand-tasks", f"{product}, is not divided into {self.parts} parts")

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph, mesh
-from meshc.ir.types import Layout, Split, TensorType
+from meshc.ir.types import Layout, Split
 from meshc.ir.values import Value
 from meshc.passes.mesh.forms.contraction import left_of
 from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.layouts import head_splits, row_split
 from meshc.passes.mesh.forms.lowering import Lowering, Unnormalised
+from meshc.passes.mesh.forms.moves import move
 from meshc.support.diagnostics import fail
 
 
@@ -48,13 +49,15 @@ def _slots(way: Lowering, op: graph.Matmul) -> None:
     left = soft.value if soft else left_of(way, op)
     dims, mine = tensor_type(op.result).dims, way.type_of(left).dims
     theirs = way.layout_of(right).splits
+    if soft is None and not way.holds_keys(right):
+        left = _beside(way, op, left, right)
     new = [s for s in theirs if s.dim in dims and s.dim not in mine]
     kept = [s for s in way.layout_of(left).splits if s.dim not in op.contract]
     splits = tuple(s for d in dims for s in (*kept, *new) if s.dim == d)
     axes = {s.axis for s in theirs if s.dim in op.contract}
     made = mesh.Gemv([left, right], contract=op.contract, group=op.group)
     if not axes and way.holds_keys(right):  # a core has all lanes of its keys
-        kind = TensorType(way.problem.accumulate, dims, Layout(splits))
+        kind = way.summed(dims, Layout(splits))
         (way.env[op.result],) = way.emit(made, (op.result.name, kind))
         return
     if len(axes) != 1:
@@ -73,6 +76,16 @@ def _slots(way: Lowering, op: graph.Matmul) -> None:
     way.env[op.result] = way.emit_like(mesh.Div([value, sums]), op.result.name, value)
 
 
+def _beside(way: Lowering, op: graph.Matmul, left: Value, right: Value) -> Value:
+    """``left`` where ``right``, which was computed, has the lanes of their common dims."""
+    common = [d for d in way.type_of(left).dims if d in way.type_of(right).dims]
+    held = way.restricted(right, common).splits
+    if way.restricted(left, common).splits == held:
+        return left
+    kept = way.restricted(left, [d for d in way.type_of(left).dims if d not in common]).splits
+    return move(way, left, Layout((*kept, *held)), op)
+
+
 def _scores(way: Lowering, op: graph.Matmul) -> None:
     right = way.env_of(op.operands[1])
     left = left_of(way, op)
@@ -84,7 +97,7 @@ def _scores(way: Lowering, op: graph.Matmul) -> None:
     slots = tiling.chunks_x * (tiling.key_lanes // tiling.chunks_y)
     keys = Split(heads.keys, way.mesh.inner, slots, "cyclic", skew=way.mesh.down)
     made = mesh.GemmT([left, right], contract=op.contract, group=op.group, axis=way.mesh.inner)
-    kind = TensorType(way.problem.dtype, tensor_type(op.result).dims, Layout((*kept, keys)))
+    kind = way.summed(tensor_type(op.result).dims, Layout((*kept, keys)))
     (way.env[op.result],) = way.emit(made, (op.result.name, kind))
 
 
@@ -107,7 +120,7 @@ def _values(way: Lowering, op: graph.Matmul) -> None:
         left_aligned=True,
     )
     layout = Layout((row_split(way), *head_splits(way, dims)))
-    (value,) = way.emit(made, (op.result.name, TensorType(way.problem.dtype, dims, layout)))
+    (value,) = way.emit(made, (op.result.name, way.summed(dims, layout)))
     if sums is not None:
         value = way.emit_like(mesh.Div([value, sums]), op.result.name, value)
     way.env[op.result] = value

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph, mesh
-from meshc.ir.types import Layout, TensorType
+from meshc.ir.types import Layout
 from meshc.passes.mesh.forms.contraction import left_of, new_dims
 from meshc.passes.mesh.forms.form import Form, only
 from meshc.passes.mesh.forms.lowering import Lowering
@@ -39,7 +39,6 @@ def _by_head(way: Lowering, op: Op) -> None:
     heads = way.heads().query
     own = tuple(s for s in way.layout_of(left).splits if s.dim == heads)
     way.place(right, Layout(own), op)
-    dtype = way.problem.dtype if way.problem.many_rows else way.problem.accumulate
-    kind = TensorType(dtype, tensor_type(op.result).dims, way.layout_of(left))
+    kind = way.summed(tensor_type(op.result).dims, way.layout_of(left))
     made = mesh.Gemv([left, right], contract=op.contract, group=op.group)
     (way.env[op.result],) = way.emit(made, (op.result.name, kind))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshc.ir.ops import graph, mesh
+from meshc.ir.ops import graph
 from meshc.ir.values import Value
 from meshc.passes.mesh.forms.layouts import laid_out
 from meshc.passes.mesh.forms.lowering import Lowering
@@ -43,12 +43,8 @@ def contracted(
 
 
 def left_of(way: Lowering, op: graph.Matmul) -> Value:
-    """The left operand of a product, in the type of activations: sums of the product that made it
-    are rounded once, as all sums are that a function of elements takes."""
-    left = laid_out(way, way.env_of(op.operands[0]))
-    if way.type_of(left).dtype == way.problem.dtype:
-        return left
-    return way.emit_like(mesh.Scale([left], factor=1.0), left.name, left)
+    """The left operand of a product, in the type of activations."""
+    return way.rounded(laid_out(way, way.env_of(op.operands[0])))
 
 
 def rows_of(way: Lowering, op: graph.Matmul) -> Value:

@@ -78,7 +78,7 @@ def _to_experts(way: Lowering, op: graph.Matmul, axis: str, over: str) -> None:
         order = way.type_of(right).dims
         way.place(right, Layout(tuple(s for d in order for s in splits if s.dim == d)), op)
         dims = _dims(way, routes, right, contract)
-        kind = TensorType(way.problem.dtype, dims, Layout((*at_rows, experts)))
+        kind = way.summed(dims, Layout((*at_rows, experts)))
         if held:
             kind = way.partial(dims, (*at_rows, experts), axis)
         results.append((old.name, kind))
@@ -133,7 +133,7 @@ def combining(way: Lowering, op: graph.Matmul) -> list[Form]:
 def _combined(way: Lowering, op: graph.Matmul, parts: bool) -> None:
     left = op.operands[0]
     assert isinstance(left, Value)
-    waiting, value = way.at_experts[left], way.env[left]
+    waiting, value = way.at_experts[left], way.rounded(way.env[left])
     if not waiting.weighted or len(op.operands) != 2:
         fail("unsupported-op", "a product that adds up experts without weights", op.span)
     routes, right, (old,) = waiting.routes, way.env_of(op.operands[1]), op.results
@@ -151,7 +151,7 @@ def _combined(way: Lowering, op: graph.Matmul, parts: bool) -> None:
     order = way.type_of(right).dims
     splits = (experts, *columns)
     way.place(right, Layout(tuple(s for d in order for s in splits if s.dim == d)), op)
-    product = TensorType(way.problem.dtype, dims, Layout((*rows, experts, *columns)))
+    product = way.summed(dims, Layout((*rows, experts, *columns)))
     made = mesh.ExpertGemv(
         [value, routes, right],
         dim=dim,

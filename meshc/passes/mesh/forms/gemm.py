@@ -12,7 +12,7 @@ from dataclasses import replace
 from meshc.analysis.layout.tiling import ceil_div
 from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph, mesh
-from meshc.ir.types import Layout, Split, TensorType
+from meshc.ir.types import Layout, Split
 from meshc.ir.values import Value
 from meshc.passes.mesh.forms.contraction import contracted, new_dims, rows_of
 from meshc.passes.mesh.forms.form import Form
@@ -34,7 +34,6 @@ def forms(way: Lowering, op: graph.Matmul) -> list[Form]:
 
 
 def _gemm(way: Lowering, op: graph.Matmul, by_experts: bool = False) -> None:
-    problem = way.problem
     rights = [way.env_of(r) for r in op.operands[1:]]
     given = rows_of(way, op)
     left = over_columns(way, given, op)
@@ -42,7 +41,7 @@ def _gemm(way: Lowering, op: graph.Matmul, by_experts: bool = False) -> None:
     down, across = way.mesh.plane
     skew = skew_of(way, rights, op)
     held = tuple(
-        Split(s.dim, down, ceil_div(problem.extents[s.dim], way.mesh.rows), skew=skew)
+        Split(s.dim, down, ceil_div(way.problem.extents[s.dim], way.mesh.rows), skew=skew)
         for s in way.restricted(left, contract).splits
     )
     results = []
@@ -51,9 +50,8 @@ def _gemm(way: Lowering, op: graph.Matmul, by_experts: bool = False) -> None:
         columns = column_splits(way, new_dims(way, op, left, right), across, by_experts)
         splits = tuple(s for d in order for s in (*held, *columns) if s.dim == d)
         way.place(right, Layout(splits), op)
-        dtype = problem.accumulate if problem.is_returned(old) else problem.dtype
         layout = Layout((row_split(way), *columns))
-        results.append((old.name, TensorType(dtype, tensor_type(old).dims, layout)))
+        results.append((old.name, way.summed(tensor_type(old).dims, layout)))
     made = mesh.Gemm(
         [left, *rights],
         contract=contract,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from meshc.analysis.layout.tiling import ceil_div
 from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph, mesh
-from meshc.ir.types import Layout, Split, TensorType
+from meshc.ir.types import Layout, Split
 from meshc.ir.values import Value
 from meshc.passes.mesh.forms.contraction import contracted, left_of
 from meshc.passes.mesh.forms.form import Form, only
@@ -47,8 +47,6 @@ def _gemm_t(way: Lowering, op: Op) -> None:
     held = (*way.restricted(left, contract).splits, rows)
     way.place(right, Layout(tuple(s for d in order for s in held if s.dim == d)), op)
     columns = Split(new, across, ceil_div(extent, way.mesh.columns), skew=down)
-    kind = TensorType(
-        way.problem.accumulate, tensor_type(op.result).dims, Layout((row_split(way), columns))
-    )
+    kind = way.summed(tensor_type(op.result).dims, Layout((row_split(way), columns)))
     made = mesh.GemmT([left, right], contract=contract, group=op.group, axis=across)
     (way.env[op.result],) = way.emit(made, (op.result.name, kind))

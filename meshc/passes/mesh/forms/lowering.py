@@ -204,10 +204,14 @@ class Lowering:
         """Layout of ``value`` for a tensor that has only ``dims`` of it."""
         return Layout(tuple(s for s in self.layout_of(value).splits if s.dim in dims))
 
+    def summed(self, dims: tuple[str, ...], layout: Layout) -> TensorType:
+        """Type of sums. They are rounded once, to the type of activations, by what takes them."""
+        return TensorType(self.problem.accumulate, dims, layout)
+
     def partial(self, dims: tuple[str, ...], splits: tuple[Split, ...], axis: str) -> TensorType:
         """Type of a sum to be completed over ``axis``, which one core of it need not be."""
         axes = (axis,) if self.mesh.size(axis) > 1 else ()
-        return TensorType(self.problem.accumulate, dims, Layout(splits, axes))
+        return self.summed(dims, Layout(splits, axes))
 
     def is_weight(self, value: Value) -> bool:
         """Whether ``value`` is a constant that lies where its use wants it."""
@@ -269,6 +273,13 @@ class Lowering:
         (value,) = self.emit(op, (name, TensorType(self.problem.dtype, kind.dims, kind.layout)))
         return value
 
+    def rounded(self, value: Value) -> Value:
+        """``value`` in the type of activations, which the results of functions of elements have;
+        sums are rounded to it here."""
+        if self.type_of(value).dtype == self.problem.dtype:
+            return value
+        return self.emit_like(ops.Scale([value], factor=1.0), value.name, value)
+
     def all_reduce(self, values: list[Value], axis: str, reduce: str = "sum") -> list[Value]:
         """Complete partial values over ``axis``; nothing to do on an axis of one core."""
         if self.mesh.size(axis) == 1:
@@ -302,7 +313,7 @@ class Lowering:
             fail("unsupported-layout", words, self.span)
         dims = tuple(d for d in kind.dims if d not in over)
         splits = self.restricted(operand, dims).splits
-        done = TensorType(self.problem.accumulate, dims, Layout(splits))
+        done = self.summed(dims, Layout(splits))
         (value,) = self.emit(made, (name, self.partial(dims, splits, *axes) if axes else done))
         return value
 

@@ -73,7 +73,7 @@ class Entry:
 
 def entries(way: Lowering, op: graph.Repeat) -> list[Entry]:
     """Carried vectors as they lie, or any of them over the other axis of the plane."""
-    carried = [laid_out(way, way.env_of(o)) for o in op.operands[: op.carried]]
+    carried = [way.rounded(laid_out(way, way.env_of(o))) for o in op.operands[: op.carried]]
     rest = [way.env_of(o) for o in op.operands[op.carried :]]
     places = [_places(way, value) for value in carried]
     if sum(len(p) > 1 for p in places) > _MOST_MOVED:

@@ -11,14 +11,14 @@ from meshc.passes.mesh.forms.moves import move
 
 
 def yielded(way: Lowering, op: Op) -> list[Form]:
-    """Carried values return to the layout they entered with."""
+    """Carried values return to the type and the layout they entered with."""
     return only("as_entered", _yielded, op)
 
 
 def _yielded(way: Lowering, op: Op) -> None:
     values = [laid_out(way, way.env_of(o)) for o in op.operands]
     for position, arg in enumerate(way.block.args[: way.carried]):
-        entered = way.layout_of(arg)
+        values[position], entered = way.rounded(values[position]), way.layout_of(arg)
         if way.type_of(values[position]).layout != entered:
             values[position] = move(way, values[position], entered, op)
     way.emit(mesh.Yield(list(values)))

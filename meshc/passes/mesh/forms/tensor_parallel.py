@@ -15,7 +15,7 @@ from math import prod
 
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph, mesh
-from meshc.ir.types import Layout, TensorType
+from meshc.ir.types import Layout
 from meshc.passes.mesh.forms.contraction import contracted, new_dims, rows_of
 from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.layouts import column_splits, has_experts, has_heads, row_split
@@ -53,10 +53,8 @@ def column_parallel(way: Lowering, op: graph.Matmul, by_experts: bool = False) -
         columns = column_splits(way, new, way.mesh.across, by_experts)
         order = way.type_of(right).dims
         way.place(right, Layout(tuple(s for d in order for s in columns if s.dim == d)), op)
-        returned = way.problem.is_returned(old)
-        dtype = way.problem.accumulate if returned else way.problem.dtype
         layout = Layout((row_split(way), *columns))
-        results.append((old.name, TensorType(dtype, tensor_type(old).dims, layout)))
+        results.append((old.name, way.summed(tensor_type(old).dims, layout)))
     made = mesh.Gemv([left, *rights], contract=contract, group=op.group)
     way.env.update(zip(op.results, way.emit(made, *results), strict=True))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph, mesh
-from meshc.ir.types import Layout, TensorType
+from meshc.ir.types import Layout
 from meshc.passes.mesh.forms.contraction import contracted, left_of, new_dims, rows_of
 from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.layouts import lies_over, on_axis
@@ -68,7 +68,6 @@ def _local(way: Lowering, op: graph.Matmul) -> None:
     results = []
     for old, right in zip(op.results, rights, strict=True):
         way.place(right, Layout(), op)
-        kind = TensorType(way.problem.dtype, tensor_type(old).dims, way.layout_of(left))
-        results.append((old.name, kind))
+        results.append((old.name, way.summed(tensor_type(old).dims, way.layout_of(left))))
     made = mesh.Gemv([left, *rights], contract=contract, group=op.group)
     way.env.update(zip(op.results, way.emit(made, *results), strict=True))

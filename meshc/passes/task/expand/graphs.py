@@ -27,14 +27,21 @@ _MISSING: dict[type[Op], str] = {
 class GraphExpander:
     """The tasks of one graph: ``rows`` lanes of products to a task, ``tokens`` of a cache to a run
     that attention folds, its tokens shared by as many tasks as ``blocks`` have something to do,
-    ``parts`` of the width of products to a task each. With ``merge`` tasks of their own merge what
-    attention leaves."""
+    ``parts`` of the width of products whose left side has ``wide`` bytes to a task each. With
+    ``merge`` tasks of their own merge what attention leaves."""
 
     def __init__(
-        self, source: Module, rows: int, tokens: int, blocks: int, parts: int, merge: bool
+        self,
+        source: Module,
+        rows: int,
+        tokens: int,
+        blocks: int,
+        parts: int,
+        merge: bool,
+        wide: int,
     ) -> None:
         self.source, self.merge = source, merge
-        self.program = TaskProgram(source, rows, parts)
+        self.program = TaskProgram(source, rows, parts, wide)
         self.demand = Demand(self.program)
         self.products = Products(self.program, self.demand)
         self.attending = Attending(self.program, self.demand, self.products, tokens, blocks)

@@ -10,7 +10,7 @@ from meshc.ir.affine import Expr
 from meshc.ir.core import Block, Op, tensor_type
 from meshc.ir.functions import Function
 from meshc.ir.ops import graph, task
-from meshc.ir.types import BufferType, TensorType
+from meshc.ir.types import BufferType, DType, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Point, View, Whole
 from meshc.passes.task.expand.demand import Demand, refuse
@@ -103,6 +103,8 @@ class Products:
         taken = [d for d in left.kind.dims if d not in ROWS]
         parts, width = self.program.parts, self._extent(taken)
         if parts == 1 or left.stored is None or set(taken) != {*op.contract}:
+            return False
+        if self.program.requests * width * DType.F32.bytes < self.program.wide:
             return False
         if width % parts:
             self.program.undivided.append(f"%{op.result.name}, of width {width}")

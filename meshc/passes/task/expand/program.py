@@ -116,11 +116,11 @@ class OpenTask:
 
 class TaskProgram:
     """The module of tasks that a graph becomes, and where in it one writes. Lanes of buffers are
-    padded to a whole number of ``rows``, so that a task owns as many as any other; products are
-    divided into ``parts`` of their width where they can be."""
+    padded to a whole number of ``rows``, so that a task owns as many as any other; products whose
+    left side has ``wide`` bytes are divided into ``parts`` of their width where they can be."""
 
-    def __init__(self, source: Module, rows: int, parts: int) -> None:
-        self.source, self.rows, self.parts = source, rows, parts
+    def __init__(self, source: Module, rows: int, parts: int, wide: int) -> None:
+        self.source, self.rows, self.parts, self.wide = source, rows, parts, wide
         self.requests = source.dims.get("B", 1)
         self.module = Module(
             source.name,

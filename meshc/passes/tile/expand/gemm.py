@@ -52,18 +52,8 @@ class Product:
 
 
 def gemm(emitter: Emitter, weights: Weights, product: Product, out: Place) -> None:
-    """Expand ``product`` by its algorithm; the result is summed in the type of partial sums."""
-    target = emitter.flat(out)
-    total = emitter.source.accumulate()
-    kind = target.buffer_type.dtype
-    if kind == total or product.chunks.count == 1:
-        _ALGORITHMS[product.op.algo](emitter, weights, product, target)
-        return
-    name = f"{target.buffer.name}_sums"
-    sums = emitter.buffer(name, (emitter.tiling.row_lanes, out.width), total)
-    within = View(sums, (window(0, emitter.rows),))
-    _ALGORITHMS[product.op.algo](emitter, weights, product, within)
-    emitter.compute("copy", target, within)
+    """Expand ``product`` by its algorithm."""
+    _ALGORITHMS[product.op.algo](emitter, weights, product, emitter.flat(out))
 
 
 def _cyclic_shift(emitter: Emitter, weights: Weights, product: Product, target: View) -> None:

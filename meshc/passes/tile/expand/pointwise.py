@@ -77,7 +77,11 @@ class Pointwise(Values):
         self.unary(op, op.NAME.removeprefix("mesh."), **cast(dict[str, float], op.attributes()))
 
     def scale(self, op: mesh.Scale) -> None:
-        self.unary(op, "scale", factor=op.factor)
+        """By one: a copy, which rounds to the type of the result."""
+        if op.factor == 1.0:
+            self.unary(op, "copy")
+        else:
+            self.unary(op, "scale", factor=op.factor)
 
     def larger(self, op: Op) -> None:
         self.repeating(op, "larger", trailing=False)
