@@ -15,6 +15,7 @@ from meshc.backends.cuda.tasks.library_attention import (
     library_shape,
     streams_of,
 )
+from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.spelling import bounds, condition
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Statements, Text
 from meshc.backends.cuda.tasks.storage import Storage, base
@@ -192,7 +193,7 @@ class Attention:
         at = 0
         text.add("const unsigned char* const tile = ring.ready(item);")
         for op in self.streams:
-            name = self.storage.taken.fresh(op.result.name.replace(".", "_"))
+            name = fresh(self.storage.taken, op.result.name)
             lanes = self.storage.cache(op.view.buffer).lanes
             text.add(f"const T* const {name} = (const T*)(tile + {at});")
             assert op.below is not None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from meshc.backends.cuda.tasks.columns import Columns, columns_of
 from meshc.backends.cuda.tasks.families import Placed, rows_of, streamed_products
 from meshc.backends.cuda.tasks.lanes import Lanes
+from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.statements import Locals, Statements, Text, angle_of
 from meshc.backends.cuda.tasks.storage import FRAGMENT, TILE_BLOCKS, Matrix, Storage
 from meshc.backends.cuda.tasks.values import Values, extents
@@ -246,7 +247,7 @@ class Product:
                 self._load(text, value, self.values.element(View(value), at))
 
     def _load(self, text: Text, value: Value, element: str) -> None:
-        name = self.storage.taken.fresh(value.name.replace(".", "_"))
+        name = fresh(self.storage.taken, value.name)
         text.add(f"const float {name} = {self.active} ? {element} : 0.0f;")
         shape = extents(View(value))
         own = (Expr.var("b"), Expr.var("i")) if len(shape) == 2 else (Expr.var("i"),)
@@ -266,7 +267,7 @@ class Product:
         count = len(self.products)
         for number, op in enumerate(self.products):
             value = op.views()[0].buffer
-            name = self.storage.taken.fresh(value.name.replace(".", "_"))
+            name = fresh(self.storage.taken, value.name)
             self.values.registers[value] = (name, (Expr.var("b"), Expr.var("i")))
             source = "sum"
             if count > 1:

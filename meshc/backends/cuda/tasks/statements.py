@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 
+from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.spelling import condition
 from meshc.backends.cuda.tasks.storage import base
 from meshc.backends.cuda.tasks.values import Values, extents
@@ -118,7 +119,7 @@ class Statements:
         known = self.values.arrays.get(value)
         if known is None:
             assert isinstance(value.type, BufferType)
-            known = self.values.storage.taken.fresh(value.name.replace(".", "_"))
+            known = fresh(self.values.storage.taken, value.name)
             at = self.locals.place(prod(value.type.shape))
             self.text.add(f"float* const {known} = locals + {at};")
             self.values.arrays[value] = known

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from meshc.backends.cuda.program import Buffer, Gathered, Weight, numbered
-from meshc.backends.cuda.tasks.reserved import TAKEN
+from meshc.backends.cuda.tasks.reserved import TAKEN, fresh
 from meshc.backends.cuda.tasks.shared import Known, Place
 from meshc.backends.cuda.tasks.spelling import Ranges, spelled
 from meshc.ir.affine import Expr
@@ -109,7 +109,7 @@ class Storage:
     def name(self, value: Value) -> str:
         """What a buffer is called in the kernel."""
         if value not in self.names:
-            self.names[value] = self.taken.fresh(value.name.replace(".", "_"))
+            self.names[value] = fresh(self.taken, value.name)
         return self.names[value]
 
     def role(self, value: Value) -> str:
@@ -282,7 +282,7 @@ class Storage:
             if place is not None:
                 self.weights[place.name] = self.known.weights[place.name]
             else:
-                place = Place(self.taken.fresh(table.name.replace(".", "_")))
+                place = Place(fresh(self.taken, table.name))
                 self.weights[place.name] = Weight(
                     str(self.dtype), "tasks", (table.name,), (tuple(kind.shape(dims)),),
                     (groups, blocks, 32, 8), 0, fragments=True, gathered=(gathered,), rows=FRAGMENT,
