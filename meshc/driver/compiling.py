@@ -141,6 +141,8 @@ def _compiled(
         instrument.behind(f"writing {request.target} for {request.mesh} and counting its cycles")
     with _quoting_missed(report):
         files = _files(request, modules, host, loaded, report)
+    for instrument in instruments:
+        instrument.written()
     facts = facts_of(loaded, request, modules, host)
     return Compiled(request, modules, files, report, facts, loaded)
 
