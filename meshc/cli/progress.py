@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from types import TracebackType
 
 from tqdm import tqdm
@@ -11,9 +12,12 @@ from meshc.ir.module import Module
 from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument, phase_of
 
+_MOVES_S = 1.0
+
 
 class Progress(Instrument):
-    """One line that names what is being done; silent where stderr is no terminal."""
+    """One line that names what is being done; silent where stderr is no terminal. While programs
+    are written, which says nothing on the way, its time goes on by itself."""
 
     def __init__(self, quiet: bool = False) -> None:
         self._line = tqdm(
@@ -22,6 +26,8 @@ class Progress(Instrument):
             leave=False,
             file=sys.stderr,
         )
+        self._mover: threading.Thread | None = None
+        self._still = threading.Event()
 
     def __enter__(self) -> Progress:
         return self
@@ -32,6 +38,7 @@ class Progress(Instrument):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.written()
         self._line.close()
 
     def before(self, step: Pass, module: Module) -> None:
@@ -39,6 +46,15 @@ class Progress(Instrument):
 
     def behind(self, work: str) -> None:
         self.say(f"{work}, which takes a minute or more on large meshes")
+        if self._mover is None and not self._line.disable:
+            self._mover = threading.Thread(target=self._move, name="progress", daemon=True)
+            self._mover.start()
+
+    def written(self) -> None:
+        if self._mover is not None:
+            self._still.set()
+            self._mover.join()
+            self._mover, self._still = None, threading.Event()
 
     def reading(self, name: str) -> None:
         """Called when the weight ``name`` is read."""
@@ -56,3 +72,7 @@ class Progress(Instrument):
         """Show ``text`` as what is being done."""
         self._line.set_description_str(text)
         self._line.update(1)
+
+    def _move(self) -> None:
+        while not self._still.wait(_MOVES_S):
+            self._line.refresh()

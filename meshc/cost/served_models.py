@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+
+from meshc.analysis.heads import head_shares
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,12 @@ class ServedModel:
     def kv_bytes(self) -> int:
         """Bytes of the keys and values of a token in one layer."""
         return 2 * self.key_heads * self.head_dim * self.element_bytes
+
+    def on(self, gpus: int) -> ServedModel:
+        """The model with the heads that ``gpus`` GPUs have together: padding of those that do not
+        come out even, and copies of key heads that are fewer than GPUs."""
+        share = head_shares(self.heads, self.key_heads, gpus)
+        return replace(self, heads=share.queries * gpus, key_heads=share.keys * gpus)
 
     def kv_tokens(self, memory_bytes: float) -> int:
         """Tokens whose keys and values have room in ``memory_bytes`` beside the weights; layers

@@ -41,18 +41,11 @@ class Part(NamedTuple):
     flops: float
 
 
-def check_heads(model: ServedModel, gpus: int) -> None:
-    """Raise ``bad-argument`` where some of ``gpus`` have more heads of ``model`` than others, and
-    an even share is not what any of them takes."""
-    if model.heads % gpus:
-        fail("bad-argument", f"{model.heads} heads are not dealt evenly to {gpus} GPUs")
-
-
 class ServingCosts(ABC):
-    """Costs of iterations of ``model`` on ``gpus`` GPUs of ``device``.
+    """Costs of iterations of ``model``, whose heads are dealt to ``gpus`` GPUs of ``device``.
 
-    Errors: ``bad-argument`` when the device is no node of GPUs or has fewer, or heads do not
-    divide; ``device-number`` when it does not give a number that is needed.
+    Errors: ``bad-argument`` when the device is no node of GPUs or has fewer; ``device-number`` when
+    it does not give a number that is needed.
     """
 
     def __init__(self, model: ServedModel, device: Device, gpus: int) -> None:
@@ -64,8 +57,7 @@ class ServingCosts(ABC):
             )
         if not 1 <= gpus <= device.cores:
             fail("bad-argument", f"'{device.name}' has 1 to {device.cores} GPUs, not {gpus}")
-        check_heads(model, gpus)
-        self.model, self.device, self.gpus = model, device, gpus
+        self.model, self.device, self.gpus = model.on(gpus), device, gpus
         self._idle_watts = gpus * device.real("idle_watts")
         self._busy_watts = gpus * device.real("busy_watts")
         self._joules_per_byte = device.real("joules_per_byte")

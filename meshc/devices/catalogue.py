@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import tomllib
@@ -42,27 +41,21 @@ def device(name: str) -> Device:
     return _catalogued(name)
 
 
-def text_with(name: str, numbers: Iterable[str]) -> str:
-    """The text of the device ``name``, as :func:`device` takes it, with more ``numbers``, as the
-    first device of the catalogue has them that has: to find out what else is asked for."""
-    lines = []
+def usual_values(numbers: Iterable[str]) -> dict[str, int | float | str]:
+    """Each of ``numbers`` as the first device of the catalogue has it that has, or 1: to find out
+    what else is asked for."""
+    devices = [device(known) for known in device_names()]
+    found: dict[str, int | float | str] = {}
     for number in numbers:
-        given = (device(known).numbers.get(number) for known in device_names())
-        value = next((one.value for one in given if one is not None and one.value is not None), 1)
-        lines.append(f"{number} = {json.dumps(value)}")
-    path = Path(name)
-    text = path.read_text(encoding="utf-8") if name.endswith(".toml") else _text_of(name)
-    return "\n".join([*lines, text])
+        given = (one.numbers[number].value for one in devices if number in one.numbers)
+        found[number] = next((value for value in given if value is not None), 1)
+    return found
 
 
 @cache
 def _catalogued(name: str) -> Device:
-    return _parsed(Source(f"{name}.toml", _text_of(name)))
-
-
-def _text_of(name: str) -> str:
     entry = resources.files("meshc.devices") / "data" / f"{name}.toml"
-    return entry.read_text(encoding="utf-8")
+    return _parsed(Source(f"{name}.toml", entry.read_text(encoding="utf-8")))
 
 
 def load_device(path: Path) -> Device:

@@ -40,6 +40,8 @@ from meshc.pipelines import (
 from meshc.support.diagnostics import Diagnostics, InternalError, MeshcError, fail, in_each
 from meshc.verify.shared_state import check_shared_state
 
+_BY_STEPS = "decode steps read the prompt, token by token"
+
 
 def compile_loaded(
     loaded: LoadedModel,
@@ -50,8 +52,9 @@ def compile_loaded(
     """Compile ``loaded`` as ``request`` says. Raises MeshcError and InternalError.
 
     Where nobody asked for one phase alone, a model for CSL whose prompts cannot be read in one
-    piece is its decode step, with a warning. Both phases are one program where ``request`` asks for
-    that and it fits (:mod:`meshc.driver.one_program`). The help of a refusal is what was tried
+    piece is its decode step, with a warning, and so is one whose weights stay quantised. Both
+    phases are one program where ``request`` asks for that and it fits
+    (:mod:`meshc.driver.one_program`). The help of a refusal is what was tried
     (:mod:`meshc.driver.remedies`).
     """
     if loaded.module is not None:
@@ -77,6 +80,8 @@ def _in_phases(
     report: Diagnostics,
 ) -> Compiled:
     phases = _phases(loaded, request)
+    if request.keep_quantised and phases != ("decode",):
+        phases = _by_steps(loaded, phases, report)
     if request.target == "csl" and request.phase == "both" and {*phases} == {"prefill", "decode"}:
         said = len(report.messages)
         try:
@@ -86,12 +91,19 @@ def _in_phases(
             if first.code == "one-program":
                 raise
             del report.messages[said:]
-            report.warning(
-                "prompt-by-steps",
-                f"decode steps read the prompt, token by token: {first.message} ({first.code})",
-            )
+            report.warning("prompt-by-steps", f"{_BY_STEPS}: {first.message} ({first.code})")
         phases = ("decode",)
     return _compiled(loaded, request, phases, instruments, report)
+
+
+def _by_steps(loaded: LoadedModel, phases: Sequence[str], report: Diagnostics) -> tuple[str, ...]:
+    """The phase of a model whose weights stay quantised. Raises ``bad-argument``."""
+    words = "products of many tokens move weights from core to core, and quantised ones stay"
+    if "decode" not in phases:
+        what = f"'{loaded.name}' has no decode step"
+        fail("bad-argument", f"--keep-quantised is given, but {what}, and {words}")
+    report.warning("prompt-by-steps", f"{_BY_STEPS}: {words}")
+    return ("decode",)
 
 
 def _compiled(
@@ -141,6 +153,8 @@ def _compiled(
         instrument.behind(f"writing {request.target} for {request.mesh} and counting its cycles")
     with _quoting_missed(report):
         files = _files(request, modules, host, loaded, report)
+    for instrument in instruments:
+        instrument.written()
     facts = facts_of(loaded, request, modules, host)
     return Compiled(request, modules, files, report, facts, loaded)
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
-from meshc.devices import KEYS, device
-from meshc.devices.catalogue import text_with
+from meshc.devices import KEYS
+from meshc.devices.catalogue import usual_values
+from meshc.devices.keys import NUMBERS
 from meshc.devices.numbers import line_of
 from meshc.driver.request import CompileRequest
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.support.diagnostics import Diagnostic, MeshcError
-from meshc.support.scratch import scratch_folder
 
 _ROUTES = ("too-many-routes", "too-many-queues")
 _NO_ROOM, _NUMBER = "does-not-fit", "device-number"
@@ -82,24 +82,22 @@ def _with_all_missing(one: Diagnostic, request: CompileRequest, compiles: Compil
     """``one``, which names the first number that the device lacks, with all others that are asked
     for when it has that."""
     missing: list[str] = []
+    lacking = request.the_device()
     refusal: Diagnostic | None = one
     while refusal is not None and refusal.code == _NUMBER:
         named = _MISSING.search(refusal.message)
-        if named is None or named[1] in missing:
+        if named is None or named[1] in missing or KEYS.get(named[1]) not in NUMBERS:
             break
         missing.append(named[1])
-        with scratch_folder() as scratch:
-            path = scratch / "trial.toml"
-            path.write_text(text_with(request.device_name, missing), encoding="utf-8")
-            refusal = _refusal(compiles, replace(request, device=str(path)))
+        trial = lacking.with_numbers(**usual_values(missing))
+        refusal = _refusal(compiles, replace(request, device=trial))
     if len(missing) < 2:
         return one
     missing.sort()
     names = f"{', '.join(missing[:-1])} and {missing[-1]}"
     return replace(
         one,
-        message=f"device '{device(request.device_name).name}' does not give {names}, which are "
-        "needed here",
+        message=f"device '{lacking.name}' does not give {names}, which are needed here",
         notes=tuple(f"{name}: {KEYS[name].doc}" for name in missing),
         help="write in the device's file: " + "; ".join(map(line_of, missing)),
     )
@@ -120,7 +118,7 @@ def _does(compiles: Compiles, request: CompileRequest) -> bool:
 
 def _whose(request: CompileRequest) -> str:
     """For whom a program is that was refused for its memory, and who may have room."""
-    numbers = device(request.device_name)
+    numbers = request.the_device()
     words = f"this is the program for --target python, with all of a core's data on {numbers.name}"
     if numbers.csl_arch is not None:
         return f"{words}; --target csl plans memory in its own way"

@@ -256,12 +256,13 @@ class CompileRequest:
         if self.keep_quantised and self.target == "cuda" and not self.compile_to:
             words = f"programs for --target {self.target} have decoded weights"
             found.error("bad-argument", f"--keep-quantised is given, but {words}")
-        elif self.keep_quantised and self.phase != "decode":
+        elif self.keep_quantised and (self.phase == "prefill" or self.chunk is not None):
+            given = "--phase is prefill" if self.phase == "prefill" else f"--chunk is {self.chunk}"
+            words = "products of many tokens move weights from core to core"
             found.error(
                 "bad-argument",
-                "--keep-quantised is given, but products of a whole prompt move weights from core "
-                "to core",
-                help="--phase decode reads prompts by steps",
+                f"{given}, but {words}, which --keep-quantised keeps where they are",
+                help="leave it out: decode steps read prompts then",
             )
         _within(found, "--layers", self.layers, _MAX_LAYERS)
         found.raise_errors()

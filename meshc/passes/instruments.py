@@ -24,6 +24,9 @@ class Instrument:
     def behind(self, work: str) -> None:
         """Called with the ``work`` that begins when all passes are done."""
 
+    def written(self) -> None:
+        """Called when that work is done."""
+
 
 @dataclass(frozen=True)
 class PassTime:

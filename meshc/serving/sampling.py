@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.random import default_rng
 from numpy.typing import NDArray
 
 from meshc.support.diagnostics import fail
@@ -80,7 +81,7 @@ class Sampler:
         self, sampling: Sampling = GREEDY, seed: int | None = None, number: int = 0
     ) -> None:
         self._sampling = sampling
-        self._random = np.random.default_rng(None if seed is None else [seed, number])
+        self._random = default_rng(None if seed is None else [seed, number])
 
     def __call__(self, logits: Array) -> int:
         """The next token behind ``logits`` ``[vocab]``. Raises ``run-refused`` where these have no

@@ -12,6 +12,7 @@ from meshc.driver.remedies import with_help
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
 
 TINY = Path(__file__).parents[1] / "data" / "tiny" / "llama-3h1"
+PRODUCT = Path(__file__).parents[2] / "examples" / "matmul.mesh"
 DATA = Path(meshc.devices.__file__).parent / "data"
 
 
@@ -109,3 +110,23 @@ def test_all_numbers_that_a_compile_misses_are_named_at_once(tmp_path):
     assert one.code == "device-number" and {note.split(":")[0] for note in one.notes} == {*names}
     assert all(name in one.message and f"{name} = {{value" in one.help for name in names)
     assert "lacking" not in one.message and "trial" not in str(one)
+
+
+def test_numbers_that_a_device_of_a_text_misses_are_named(tmp_path):
+    """A text has a device of its own, and the library may be given one: neither is of a file."""
+    given = meshc.devices.device("wse3")
+    numbers = {key: value for key, value in given.numbers.items() if key != "task_ids"}
+    lacking = replace(given, facts={**given.facts, "name": "lacking"}, numbers=numbers)
+    product = load_any(str(PRODUCT), Diagnostics())
+    to_tile = CompileRequest(device=lacking, mesh="2x2", compile_to="tile")
+    (text,) = compile_loaded(product, to_tile).files.values()
+    path = tmp_path / "product.meshir"
+    path.write_text(text)
+    for loaded, asked in (
+        (product, CompileRequest(target="csl", device=lacking, mesh="2x2")),
+        (load_any(str(path), Diagnostics()), CompileRequest(target="csl")),
+    ):
+        with pytest.raises(MeshcError) as caught:
+            compile_loaded(loaded, asked)
+        (one,) = caught.value.diagnostics
+        assert one.code == "device-number" and "'lacking' does not give 'task_ids'" in one.message

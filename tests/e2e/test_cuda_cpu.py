@@ -250,6 +250,40 @@ def test_requests_that_fill_their_caches_are_as_with_room_to_spare(tmp_path: Pat
         assert np.abs(one - other).max() <= 1e-3 * np.abs(other).max()
 
 
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [
+        ("llama, own head, scaled angles", {"page": 16}),
+        ("llama, own head, scaled angles", {"page": 16, "cluster": 2, "chunk": 16}),
+        ("llama, own head, scaled angles", {"page": 16, "dataflow": "split_head"}),
+    ],
+    ids=["steps", "chunks", "split by lanes"],
+)
+def test_a_sequence_of_no_numbers_leaves_nothing(model, options, tmp_path: Path):
+    """The next one, in the same place or beside it, has the logits that it has alone."""
+    result = compiled(model, tmp_path, batch=2, **options)
+    program = from_json(result.files["manifest.json"])
+    tensors = weights_of(result.modules["decode"], "f16")
+    tensors["embedding"][0] = np.nan
+    machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)
+    model = LanguageModel(program, machine, tensors)
+    spoilt, prompt = [1, 0, 0, 2, 0, 3, *[1, 2] * 10], [4, 5, 6, 7]
+
+    def logits(prompts):
+        rows = [[] for _ in prompts]
+        model.generate_all(prompts, 2, lambda request, token, row: rows[request].append(row))
+        return np.array(rows)
+
+    (alone,) = logits([prompt])
+    assert np.isfinite(alone).all()
+    assert np.isnan(logits([spoilt])).all()
+    np.testing.assert_array_equal(logits([prompt]), [alone])
+    lost, beside = logits([spoilt, prompt])
+    assert np.isnan(lost).all()
+    np.testing.assert_array_equal(beside, alone)
+    np.testing.assert_array_equal(logits([prompt, prompt]), [alone, alone])
+
+
 def test_every_byte_of_a_directory_depends_on_the_arguments_only(tmp_path: Path):
     first, second = (compiled("llama, grouped, tied", tmp_path) for _ in range(2))
     assert first.files == second.files

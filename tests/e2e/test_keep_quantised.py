@@ -6,6 +6,7 @@ import json
 import re
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,10 +165,32 @@ def test_rows_that_cut_groups_are_refused(tmp_path: Path) -> None:
         _logits(str(folder), "2x4", _kept(str(folder)))
 
 
-def test_prompts_in_one_piece_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [({"phase": "prefill"}, "--phase is prefill"), ({"chunk": 8, "target": "csl"}, "--chunk is 8")],
+)
+def test_prompts_in_one_piece_are_refused(asked: dict[str, Any], words: str) -> None:
     """Their products move weights from core to core."""
-    with pytest.raises(MeshcError, match="products of a whole prompt move weights"):
-        CompileRequest(keep_quantised=("all=q4_0",)).check()
+    with pytest.raises(MeshcError, match=f"{words}, but products of many tokens move weights"):
+        CompileRequest(keep_quantised=("all=q4_0",), **asked).check()
+
+
+@pytest.mark.parametrize("target", ["python", "csl"])
+def test_decode_steps_read_prompts_where_nobody_asks_for_one_phase(target: str) -> None:
+    loaded = load_any(str(TINY / "llama-3h1"), Diagnostics())
+    asked = CompileRequest(target=target, mesh="2x1", seq=6, keep_quantised=("all=q4_0",))
+    report = Diagnostics()
+    found = compile_loaded(loaded, asked, report=report)
+    (warned,) = [one for one in report.messages if one.severity == "warning"]
+    assert warned.code == "prompt-by-steps" and "move weights" in warned.message
+    alone = compile_loaded(loaded, replace(asked, phase="decode"))
+    assert found.files == alone.files
+
+
+def test_a_model_without_steps_keeps_nothing_quantised() -> None:
+    loaded = load_any(str(TINY.parents[2] / "examples" / "matmul.mesh"), Diagnostics())
+    with pytest.raises(MeshcError, match="has no decode step, and products of many tokens"):
+        compile_loaded(loaded, CompileRequest(mesh="2x2", keep_quantised=("all=q4_0",)))
 
 
 def test_codes_of_another_format_are_not_taken(tmp_path: Path) -> None:

@@ -7,17 +7,22 @@ that is killed by its bounds answers nothing, which is a verdict as well.
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import select
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 SECONDS = 5
+JUDGE_SECONDS = 60
 MEMORY_BYTES = 1 << 30
 _PATIENCE_SECONDS = 120
 
@@ -39,9 +44,11 @@ class Verdict:
 
 
 class Child:
-    """A worker process; started anew whenever it has died."""
+    """A worker process that gives an input so many ``seconds``; started anew whenever it has
+    died."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: int = SECONDS) -> None:
+        self.seconds = seconds
         self.process: subprocess.Popen[str] | None = None
 
     def ask(self, request: dict[str, Any]) -> Verdict:
@@ -61,10 +68,12 @@ class Child:
 
     def _running(self) -> subprocess.Popen[str]:
         if self.process is None:
+            worker = str(Path(__file__).with_name("fuzz_worker.py"))
             self.process = subprocess.Popen(
-                [sys.executable, str(Path(__file__).with_name("fuzz_worker.py"))],
+                [sys.executable, worker, str(self.seconds)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                 stderr=subprocess.DEVNULL,
+                env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # others would wait in loops
             )  # fmt: skip
         return self.process
 
@@ -85,11 +94,42 @@ def bound_memory() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def bound_time() -> None:
-    """The next input may take so many seconds of processor time."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    limit = int(used.ru_utime + used.ru_stime) + SECONDS + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
+class InputTime:
+    """The processor time of an input, without what its judge takes: this process is killed beyond
+    either. Nothing is bounded before an input is made or begun."""
+
+    def __init__(self) -> None:
+        self.end: float | None = None
+
+    def make(self) -> None:
+        """The next input is being made, which is the judge's work."""
+        _kill_beyond(time.process_time() + JUDGE_SECONDS)
+
+    def begin(self, seconds: int) -> None:
+        """The input may take so many from now on."""
+        self.end = time.process_time() + seconds
+        _kill_beyond(self.end)
+
+    @contextmanager
+    def judging(self) -> Iterator[None]:
+        """What is done within is the judge's work."""
+        if self.end is None:
+            yield
+            return
+        begin = time.process_time()
+        _kill_beyond(begin + JUDGE_SECONDS)
+        try:
+            yield
+        finally:
+            self.end += time.process_time() - begin
+            _kill_beyond(self.end)
+
+
+INPUT_TIME = InputTime()
+
+
+def _kill_beyond(seconds: float) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), resource.RLIM_INFINITY))
 
 
 def answer(stream: IO[str], verdict: Verdict) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 
 import numpy as np
+from fuzz_limits import INPUT_TIME
 
 from meshc.devices import device
 from meshc.driver import CompileRequest, load_any
@@ -236,10 +237,12 @@ class Judge(Instrument):
         self.trace = Trace({}, ())
         self.results: list[Array] | None = None
 
+    @INPUT_TIME.judging()
     def before(self, step: Pass, module: Module) -> None:
         if self.given is None:
             self._begin(module)
 
+    @INPUT_TIME.judging()
     def after(self, step: Pass, module: Module, seconds: float) -> None:
         text = print_module(module)
         again = parse_module(Source("text", text))

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +21,7 @@ from tempfile import TemporaryDirectory
 import fuzz_mutations as damage
 from fuzz_emitted import altered, emit_and_interpret
 from fuzz_grammar import csl_body, model_text, pipeline_text
+from fuzz_limits import INPUT_TIME
 from fuzz_orders import drawn_order, run_order
 
 from meshc.cli import main
@@ -443,7 +445,19 @@ def _misbehaving(case: Case) -> int:
         raise KeyError("on demand")
     if wanted == "die":
         os._exit(9)
+    if wanted == "busy":
+        _work(3)
+    if wanted == "judge":
+        with INPUT_TIME.judging():
+            _work(3)
     return {"internal": 3}.get(wanted, 0)
+
+
+def _work(seconds: float) -> None:
+    """Take so much processor time."""
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
 
 
 SUBJECTS = {

@@ -14,7 +14,7 @@ import traceback
 import warnings
 from pathlib import Path
 
-from fuzz_limits import Verdict, answer, bound_memory, bound_time
+from fuzz_limits import INPUT_TIME, Verdict, answer, bound_memory
 from fuzz_subjects import SUBJECTS, Case
 
 from meshc.support.diagnostics import MeshcError, known_codes
@@ -88,17 +88,19 @@ def main() -> None:
     warnings.simplefilter("ignore")
     output = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    seconds = int(sys.argv[1])
     bound_memory()
     for line in sys.stdin:
         request = json.loads(line)
         subject = request["subject"]
-        bound_time()
+        INPUT_TIME.make()
         sys.setrecursionlimit(1000)  # commands may have raised it
         if "files" in request:
             files = {name: base64.b64decode(data) for name, data in request["files"].items()}
             case = Case(files, tuple(request["arguments"]))
         else:
             case = SUBJECTS[subject].case(request["number"])
+        INPUT_TIME.begin(seconds)
         answer(output, judged(subject, case))
 
 

@@ -88,6 +88,15 @@ def test_the_judge_sees_faults(child: Child, fault: str, outcome: str) -> None:
 
 
 @needs_limits
+@pytest.mark.parametrize(("worker", "outcome"), [("busy", "slow"), ("judge", "fine")])
+def test_the_time_of_an_input_is_not_that_of_its_judge(worker: str, outcome: str) -> None:
+    child = Child(seconds=1)
+    verdict = child.ask({"subject": "bounds", "arguments": [worker], "files": {}})
+    child.close()
+    assert verdict.outcome == outcome
+
+
+@needs_limits
 def test_a_failing_input_is_made_small(child: Child) -> None:
     case = Case({"a.txt": b"one\ntwo BAD three\n" + b"four\n" * 30}, ("none",))
     verdict = child.ask({"subject": "bounds", "arguments": ["raise"], "files": {}})

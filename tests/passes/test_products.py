@@ -13,9 +13,12 @@ from reduced import crossed
 from meshc.backends.python import HostFacts, emit, load_program
 from meshc.devices import device
 from meshc.driver.request import algorithm_settings, spec
+from meshc.interp.check import check_outcomes, random_trace, run_trace
 from meshc.interp.tile import TileMachine
+from meshc.ir.clone import clone_module
 from meshc.ir.parser import parse_module
 from meshc.passes.manager import PassManager
+from meshc.passes.registry import parse_pipeline
 from meshc.pipelines import pipeline_to
 from meshc.support.diagnostics import MeshcError
 from meshc.support.spans import Source
@@ -149,3 +152,25 @@ def test_inputs_are_not_copied():
 def test_an_unknown_algorithm_is_refused():
     with pytest.raises(MeshcError, match="no gemm 'strassen' of partition"):
         product("2x2", SIZES[0], "strassen")
+
+
+@pytest.mark.parametrize("mesh", ["1x3", "2x3", "3x1"])
+def test_a_row_times_what_was_computed_of_a_weight(mesh):
+    """The other product says how the weight lies, and the row comes to where its lanes are."""
+    text = """module @m level(graph) {
+      dims M = 1, N = 5, K = 7
+      options phase = main, dtype = f32, accumulate = f32
+      func @main(in %x: f32[M, N], in %u: f32[M, N], weight %w: f32[N, K], weight %b: f32[N, K])
+          -> (f32[M, K], f32[M, K]) {
+        %first = graph.matmul %u, %w {contract = [N]} : f32[M, K]
+        %v = graph.mul %w, %b : f32[N, K]
+        %second = graph.matmul %x, %v {contract = [N]} : f32[M, K]
+        graph.return %first, %second
+      }
+    }"""
+    given = parse_module(Source("m", text))
+    given.device = device("ideal")
+    passes = parse_pipeline(f"canonicalize,eliminate-transpose,partition{{grid={mesh}}}")
+    laid = PassManager(passes).run(clone_module(given))
+    trace = random_trace(given, 1)
+    check_outcomes(given, laid, run_trace(given, trace), run_trace(laid, trace))

@@ -1,6 +1,7 @@
 """``meshc serve`` in a process of its own, and what the system says of it."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -25,12 +26,13 @@ def endless(folder):
 class ServingProcess:
     """A server of a tiny model."""
 
-    def __init__(self, model=TINY, port=0, batch=3, seq=200, finish_s=60):
+    def __init__(self, model=TINY, port=0, batch=3, seq=200, finish_s=60, environment=None):
         command = [sys.executable, "-m", "meshc", "serve", str(model), "--port", str(port)]
         command += ["--mesh", "2x2", "--chunk", "16", "--batch", str(batch), "--seq", str(seq)]
         command += ["--finish-s", str(finish_s)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(command, **pipes)
+        env = {**os.environ, **(environment or {})}
+        self.process = subprocess.Popen(command, env=env, **pipes)
         self._complaints = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -40,7 +42,8 @@ class ServingProcess:
         self.port = int(self.address.split(":")[2].split("/")[0])
 
     def _read(self):
-        self._complaints += self.process.stderr
+        for line in self.process.stderr:
+            self._complaints.append(line)
 
     def __enter__(self):
         return self
@@ -55,7 +58,11 @@ class ServingProcess:
         self._reader.join(seconds)
         self.process.stdout.close()
         self.process.stderr.close()
-        return code, "".join(self._complaints)
+        return code, self.complaints()
+
+    def complaints(self):
+        """What stderr has so far."""
+        return "".join(self._complaints)
 
     def health(self):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/health", timeout=LIMIT_S) as got:

@@ -110,13 +110,28 @@ def test_pictures_of_a_trace_have_its_mean_rate(capsys, tmp_path):
     assert "come all at once" in schedule(capsys, *words, code=1).err
 
 
-def test_heads_that_compile_refuses_are_not_simulated(capsys, tmp_path):
+def with_heads(folder, heads, keys):
+    """A configuration with so many heads."""
     config = json.loads((CATALOGUE / "llama-3-8b.json").read_text())
-    path = tmp_path / "config.json"
-    for heads, keys, words in ((30, 8, "not a multiple of 8"), (33, 33, "not dealt evenly to 2")):
-        config |= {"num_attention_heads": heads, "num_key_value_heads": keys, "head_dim": 128}
-        path.write_text(json.dumps(config))
-        assert words in schedule(capsys, str(path), *QUICK, code=1).err
+    config |= {"num_attention_heads": heads, "num_key_value_heads": keys, "head_dim": 128}
+    path = folder / "config.json"
+    path.write_text(json.dumps(config))
+    return str(path)
+
+
+def test_heads_that_compile_refuses_are_not_simulated(capsys, tmp_path):
+    refused = schedule(capsys, with_heads(tmp_path, 30, 8), *QUICK, code=1).err
+    assert "not a multiple of 8" in refused
+
+
+def test_heads_that_are_padded_are_simulated_with_their_padding(capsys, tmp_path):
+    """33 heads on two GPUs are 34, as tensor-parallel deals them."""
+    odd, even, fewer = (
+        schedule(capsys, with_heads(tmp_path, heads, heads), *QUICK, "--json").out
+        for heads in (33, 34, 32)
+    )
+    assert json.loads(odd)["ttft_mean_s"] == json.loads(even)["ttft_mean_s"]
+    assert json.loads(odd)["ttft_mean_s"] != json.loads(fewer)["ttft_mean_s"]
 
 
 def test_a_flag_given_twice_is_refused(capsys):

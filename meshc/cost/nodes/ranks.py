@@ -18,7 +18,6 @@ from meshc.analysis.cuda.overlap import blocks_alone
 from meshc.cost.nodes.batches import Batch, tokens_of
 from meshc.cost.nodes.products import Product, ProductRates
 from meshc.cost.served_models import LayerShape, ServedModel
-from meshc.cost.serving_costs import check_heads
 from meshc.cost.serving_iterations import pairs_seen
 from meshc.devices import Device
 from meshc.support.diagnostics import fail
@@ -59,8 +58,8 @@ class Half:
 class Ranks:
     """Costs of ``model`` on ``gpus`` GPUs of ``device``; ``in_switch`` says that the switch sums.
 
-    Errors: ``bad-argument`` when the device is no node, has fewer GPUs, or heads or features do
-    not divide; ``device-number`` when it does not give a number that is needed.
+    Errors: ``bad-argument`` when the device is no node or has fewer GPUs; ``device-number`` when it
+    does not give a number that is needed.
     """
 
     def __init__(
@@ -73,8 +72,7 @@ class Ranks:
                 "bad-argument",
                 f"GPUs in tensor parallel are 2 to {device.cores} of '{device.name}', not {gpus}",
             )
-        check_heads(model, gpus)
-        self.model, self.device, self.gpus = model, device, gpus
+        self.model, self.device, self.gpus = model.on(gpus), device, gpus
         self.rates = ProductRates.of(device, "bf16")
         self.multiprocessors = self.rates.multiprocessors
         self.blocks = device.whole("collective_blocks")
@@ -154,9 +152,8 @@ class Ranks:
 
     @property
     def _projected(self) -> int:
-        """Features of queries, keys and values on a GPU; key heads are repeated where there are
-        fewer than GPUs."""
-        keys = ceil(self.model.key_heads / self.gpus) * self.model.head_dim
+        """Features of queries, keys and values on a GPU."""
+        keys = self.model.key_heads // self.gpus * self.model.head_dim
         return self._queries + 2 * keys
 
     def _product(self, name: str, shape: Product, multiprocessors: int) -> Kernel:

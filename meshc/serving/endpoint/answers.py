@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from meshc.serving.endpoint.asked import Asked
 from meshc.serving.endpoint.refusals import STOPPING, Refused
-from meshc.serving.endpoint.threads import in_thread
+from meshc.serving.endpoint.threads import Worker
 from meshc.serving.loop import FullError, Loop, News
 from meshc.serving.sampling import Sampler
 from meshc.serving.texts import Flow, Tokenizer
@@ -30,10 +30,12 @@ class Piece:
 
 @dataclass(eq=False)
 class Answers:
-    """The requests of one completion in the loop, of which an event loop hears."""
+    """The requests of one completion in the loop, of which an event loop hears. ``spelling`` makes
+    text of their tokens."""
 
     loop: Loop
     tokenizer: Tokenizer | None
+    spelling: Worker
     eos: Sequence[int]
     wanted: Asked
     names: dict[int, int] = field(default_factory=dict)
@@ -101,7 +103,7 @@ class Answers:
         if self.tokenizer is None:
             return flow.push(*given)
         try:
-            return await in_thread(flow.push, *given)
+            return await self.spelling.does(flow.push, *given)
         except MeshcError as error:
             raise Refused(500, error.diagnostics[0].message) from None
 

@@ -30,7 +30,7 @@ from meshc.serving.endpoint.refusals import (
     hung_up,
     refused,
 )
-from meshc.serving.endpoint.threads import in_thread
+from meshc.serving.endpoint.threads import Worker, in_thread
 from meshc.serving.loop import FullError, Loop
 from meshc.serving.texts import Tokenizer
 
@@ -58,6 +58,7 @@ class Endpoint:
         self.limits = limits or Limits()
         self._tokenizer, self._speller = tokenizer, speller or tokenizer
         self._read_chat, self._bodies = read_chat, Bodies(self.limits)
+        self._spelling = Worker()
         self._reading = asyncio.Semaphore(self.limits.at_once)
         self._answers: set[Answers] = set()
         self.created = int(time.time())
@@ -130,7 +131,7 @@ class Endpoint:
         if self.loop.full:
             raise Refused(429, str(FullError()))
         wanted = await self._wanted(request, read)
-        answers = Answers(self.loop, self._speller, self.eos, wanted)
+        answers = Answers(self.loop, self._speller, self._spelling, self.eos, wanted)
         self._answered += 1
         head: dict[str, object] = {
             "id": f"{form.prefix}-{self._answered}",
@@ -179,6 +180,21 @@ class _Stream(StreamingResponse):  # type: ignore[misc]
             await super().__call__(scope, receive, send)
         finally:
             await self.body_iterator.aclose()
+
+
+async def prepare() -> None:
+    """Have an event loop load what the first stream needs, which takes a third of a second."""
+
+    async def stays() -> dict[str, object]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def passes(message: object) -> None: ...
+
+    async def nothing() -> AsyncGenerator[bytes, None]:
+        yield b""
+
+    await _Stream(nothing())({"type": "http"}, stays, passes)
 
 
 async def _whole(

@@ -14,7 +14,7 @@ from types import FrameType
 
 import uvicorn
 
-from meshc.serving.endpoint.app import LOOPBACK, Endpoint
+from meshc.serving.endpoint.app import LOOPBACK, Endpoint, prepare
 from meshc.serving.endpoint.connections import protocol_of
 from meshc.serving.endpoint.limits import Limits
 from meshc.serving.endpoint.memory import settle
@@ -48,6 +48,7 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         self.cut = 0
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await prepare()
         await super().startup(sockets)
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from meshc.analysis.heads import head_shares
 from meshc.ir.builder import defined_values
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
@@ -88,22 +89,14 @@ def scoring_params(module: Module) -> set[Value]:
 
 def _heads(one: Attention, dims: dict[str, int], count: int) -> Iterator[tuple[str, int, int, int]]:
     """The dim, extent of a part, elements of a team and ranks of a team, of query heads and of the
-    key heads that they share.
-
-    A rank has whole groups: the next key heads with all queries that read them. Where there are
-    more ranks than key heads, several ranks of a team have the same one, and a share of its queries
-    each; ranks that are left over have padding.
-    """
+    key heads that they share, as :func:`head_shares` deals them."""
     queries, keys = dims[one.query], dims[one.key] if one.key else 0
     if not keys or one.query == one.key:
         yield one.query, -(-queries // count), 0, 1
         return
-    share = queries // keys
-    copies = max(1, min(count // keys, share))
-    own = -(-keys // count)
-    team = own * share
-    yield one.query, -(-team // copies), team, copies
-    yield one.key, own, own, copies
+    share = head_shares(queries, keys, count)
+    yield one.query, share.queries, share.team, share.copies
+    yield one.key, share.keys, share.keys, share.copies
 
 
 def _whole_dims(module: Module) -> Iterator[str]:

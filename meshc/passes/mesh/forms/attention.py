@@ -15,6 +15,7 @@ from meshc.passes.mesh.forms.contraction import left_of
 from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.layouts import head_splits, row_split
 from meshc.passes.mesh.forms.lowering import Lowering, Unnormalised
+from meshc.passes.mesh.forms.moves import move
 from meshc.support.diagnostics import fail
 
 
@@ -48,6 +49,8 @@ def _slots(way: Lowering, op: graph.Matmul) -> None:
     left = soft.value if soft else left_of(way, op)
     dims, mine = tensor_type(op.result).dims, way.type_of(left).dims
     theirs = way.layout_of(right).splits
+    if soft is None and not way.holds_keys(right):
+        left = _beside(way, op, left, right)
     new = [s for s in theirs if s.dim in dims and s.dim not in mine]
     kept = [s for s in way.layout_of(left).splits if s.dim not in op.contract]
     splits = tuple(s for d in dims for s in (*kept, *new) if s.dim == d)
@@ -71,6 +74,16 @@ def _slots(way: Lowering, op: graph.Matmul) -> None:
         value, sums, tops = way.all_reduce([value, soft.sums, soft.tops], axis, "softmax")
         sums = soft.with_sink(way, sums, tops)
     way.env[op.result] = way.emit_like(mesh.Div([value, sums]), op.result.name, value)
+
+
+def _beside(way: Lowering, op: graph.Matmul, left: Value, right: Value) -> Value:
+    """``left`` where ``right``, which was computed, has the lanes of their common dims."""
+    common = [d for d in way.type_of(left).dims if d in way.type_of(right).dims]
+    held = way.restricted(right, common).splits
+    if way.restricted(left, common).splits == held:
+        return left
+    kept = way.restricted(left, [d for d in way.type_of(left).dims if d not in common]).splits
+    return move(way, left, Layout((*kept, *held)), op)
 
 
 def _scores(way: Lowering, op: graph.Matmul) -> None:
