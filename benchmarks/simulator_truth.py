@@ -111,6 +111,9 @@ VECTORS = [
     Row("one hop between receivers that print", 2, 2, "predicted", fabric.farther),
 ]  # fmt: skip
 SCALARS = [
+    Row("base of a product without its operations, 32 passes", 1.93, 2.11, "calibrates",
+        lambda: programs.bases(32)),
+    Row("the same, 128 passes", 11.05, 11.11, "calibrates", lambda: programs.bases(128)),
     Row("scalar loop of a sparse product, per iteration", 34, 34, "calibrates",
         programs.scalar_loop),
     Row("f32 to i16", 100, 100, "calibrates", programs.to_integer),

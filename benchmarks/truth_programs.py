@@ -123,6 +123,24 @@ comptime {{ @load_to_dsr(dst, c_dsd); @load_to_dsr(s0, c_dsd); @load_to_dsr(s1, 
     return interval(body, head)
 
 
+def bases(m: int) -> float:
+    """Per base that the inner loop of a product by columns writes in ``m`` passes, its operations
+    left out."""
+    head = f"""
+var a = @zeros([8]f32); var c = @zeros([{m}]f32);
+const a_dsd = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{1}} -> a[i] }});
+const c_dsd = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{1}} -> c[i] }});
+const s0 = @get_dsr(dsr_src0, 1); const s1 = @get_dsr(dsr_src1, 1);
+comptime {{ @load_to_dsr(s0, c_dsd); @load_to_dsr(s1, a_dsd); }}
+"""
+    body = f"""
+  for (@range(i16, 8)) |k| {{
+    @set_dsr_base_addr(s1, &a[k]);
+    for (@range(i16, {m})) |j| {{ @set_dsr_base_addr(s0, &c[j]); }}
+  }}"""
+    return interval(body, head) / (8 * m)
+
+
 SPARSE = """
 var value = @zeros([32]f32); var row = @zeros([32]i32); var column = @zeros([32]i32);
 var pitch: i32 = 8; var total: f32 = 0.0;

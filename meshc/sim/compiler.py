@@ -32,6 +32,7 @@ from meshc.sim.sema.types import Float
 from meshc.sim.sema.unit import MEMORY_BYTES, Export, Unit
 from meshc.sim.sema.values import FnVal, Frame, Global, Module, Symbol, Val
 from meshc.sim.sema.walk import imports_module
+from meshc.sim.sinking import sink
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 
 STACK_BYTES = 8 * 1024
@@ -273,6 +274,7 @@ def finish(unit: Unit) -> PeProgram:
     resolver = _TaskResolver(unit)
     for function in program.functions:
         resolver.block(function.body)
+        sink(function)
     for load in program.dsr_loads:
         resolver.visit(load)
     return program

@@ -54,6 +54,12 @@ def statements(body: list[ir.Stmt]) -> Iterator[ir.Stmt]:
             yield from statements(stmt.step)
 
 
+def sets(stmt: ir.Stmt) -> set[str]:
+    """The locals that a statement itself sets."""
+    given = (getattr(stmt, name, None) for name in ("var", "dst", "result"))
+    return {var.name for var in given if isinstance(var, ir.Var)}
+
+
 _OF_STATEMENTS = ("cond", "value", "addr", "index", "target", "dst", "dsd", "to", "source")
 _LISTS_OF_STATEMENTS = ("args", "operands", "sources")
 _OF_EXPRESSIONS = ("addr", "index", "left", "right", "operand", "cond", "then", "other")

@@ -7,10 +7,13 @@ cost nothing for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import NamedTuple
 
 from meshc.sim import ir
+from meshc.sim.control_flow import expressions, inside, sets
+from meshc.sim.scalar_costs import ScalarCosts
+from meshc.sim.unrolling import unrolled
 
 Place = int | None
 """A variable by its address; None is memory that only the run knows."""
@@ -31,15 +34,38 @@ Known = dict[Hashable, _Value]
 class KnownValues:
     """The values known at a point of a function."""
 
-    def __init__(self) -> None:
+    def __init__(self, costs: ScalarCosts) -> None:
+        self.costs = costs
         self._known: Known = {}
         self._values: dict[int, tuple[ir.Expr, _Value]] = {}
+        self._unrolled: dict[int, str] = {}
+        self._counters: set[str] = set()
+
+    def begin(self, function: ir.Function) -> None:
+        """At the beginning of a function nothing is known."""
+        self._unrolled = unrolled(function, self.costs, self._parts)
+        self.forget()
+
+    def enter(self, loop: ir.Loop) -> bool:
+        """At the beginning of a pass of ``loop``; whether its passes are written out."""
+        self.forget()
+        counter = self._unrolled.get(loop.label)
+        if counter is not None:
+            self._counters.add(counter)
+        return counter is not None
+
+    def leave(self, loop: ir.Loop) -> None:
+        """After the last pass of ``loop``."""
+        self.forget()
+        self._counters.discard(self._unrolled.get(loop.label, ""))
 
     def repeats(self, node: ir.Expr) -> bool:
         """Whether ``node`` is known; from now on it is."""
         value = self._value(node)
         if value.key is None:
             return False
+        if value.locals and not value.places and value.locals <= self._counters:
+            return True
         if value.key in self._known:
             return True
         self._known[value.key] = value
@@ -53,8 +79,7 @@ class KnownValues:
             self.repeats(ir.Load(stmt.type, stmt.addr))
         elif not _leaves_memory(stmt):
             self._keep(lambda value: not value.places)
-        given = (getattr(stmt, name, None) for name in ("var", "dst", "result"))
-        names = {var.name for var in given if isinstance(var, ir.Var)}
+        names = sets(stmt)
         if names:
             self._keep(lambda value: not value.locals & names)
 
@@ -80,6 +105,12 @@ class KnownValues:
             self._known = other
         else:
             self._known = {key: v for key, v in self._known.items() if key in other}
+
+    def _parts(self, stmt: ir.Stmt) -> Iterator[ir.Expr]:
+        """The parts of the expressions of a statement, equal ones once."""
+        self.forget()
+        for expr in expressions(stmt):
+            yield from (part for part in inside(expr) if not self.repeats(part))
 
     def _keep(self, stays: Callable[[_Value], bool]) -> None:
         self._known = {key: value for key, value in self._known.items() if stays(value)}

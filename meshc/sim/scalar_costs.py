@@ -35,6 +35,7 @@ class ScalarCosts:
     call: int
     effect: int
     register_base: int
+    back: int
     load_constant: int
     load_variable: int
     timestamp: int
@@ -42,6 +43,7 @@ class ScalarCosts:
     descriptor: int
     grid_descriptor: int
     scalar: int
+    unrolled: int
 
     def binary(self, node: ir.Bin) -> int:
         """One operation on two numbers."""
@@ -56,6 +58,21 @@ class ScalarCosts:
         factors = [side.value for side in (node.left, node.right) if isinstance(side, ir.Const)]
         shifts = min((2 * int(factor).bit_count() - 1 for factor in factors), default=64)
         return min(self.wide_product, max(shifts, 1) * self.operation)
+
+    def part(self, node: ir.Expr) -> int:
+        """A part of an expression, its own parts apart; numbers and locals are no operations."""
+        match node:
+            case ir.Const() | ir.Local() | ir.FnAddr() | ir.TaskId():
+                return 0
+            case ir.Bin():
+                return self.binary(node)
+            case ir.Cast():
+                return self.conversion(node.operand.type, node.type)
+            case ir.Select():
+                return self.branch
+            case ir.Runtime():
+                return self.runtime(node.name)
+        return self.operation
 
     def conversion(self, have: ty.Type, want: ty.Type) -> int:
         """A change of type that keeps the value."""

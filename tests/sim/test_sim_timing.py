@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from csl_runner import single
+from csl_runner import function, single
 from test_sim_time import TIMER, interval
 from truth_programs import on_the_machine, one
 
@@ -109,23 +109,87 @@ def test_a_call_may_change_all_variables(tmp_path: Path) -> None:
     assert called == 2 * SCALAR.operation
 
 
-def test_an_operation_waits_for_a_register_that_was_just_written(tmp_path: Path) -> None:
-    head = (
-        TIMER
-        + """
-var x = @zeros([16]f32); var y = @zeros([17]f32);
-const a = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{8} -> x[i] });
-const b = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{8} -> y[i + 1] });
+REGISTERS = """{}
+var x = @zeros([16]f32); var y = @zeros([17]f32); var n: i16 = 0; var k: i16 = 0;
+const a = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{8}} -> x[i] }});
+const b = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{8}} -> y[i + 1] }});
 const d = @get_dsr(dsr_dest, 1); const s = @get_dsr(dsr_src1, 1);
-comptime { @load_to_dsr(d, a); @load_to_dsr(s, b); }
+comptime {{ @load_to_dsr(d, a); @load_to_dsr(s, b); }}
 """
-    )
+
+
+def test_an_operation_waits_for_a_register_that_was_just_written(tmp_path: Path) -> None:
+    head = REGISTERS.format(TIMER)
     move, base = "@fmovs(d, s);", "@set_dsr_base_addr(s, &y);"
     alone = interval(tmp_path, move, head)
     assert interval(tmp_path, base + move, head) - alone == (
         SCALAR.register_base + costs_of("wse2").rewritten
     )
     assert interval(tmp_path, move + base, head) - alone == SCALAR.register_base
+
+
+def test_a_loop_of_few_passes_is_written_out(tmp_path: Path) -> None:
+    """And then its counter costs nothing, nor what is made of it."""
+    passes = "for (@range(i16, {})) |i| {{ {} }}"
+    one = 2 * SCALAR.operation  # a load and a store
+    few = code(tmp_path, passes.format(8, "v[i & 7] = a;"))
+    assert few == 8 * one
+    many = code(tmp_path, passes.format(100, "v[i & 7] = a;"))
+    assert many > 100 * (one + SCALAR.back)
+    left_early = code(tmp_path, passes.format(8, "v[i & 7] = a; if (b == 5) { break; }"))
+    choice = one + 2 * SCALAR.operation + SCALAR.branch
+    assert left_early > 8 * (choice + SCALAR.back)
+    inner = passes.format(2, "v[i & 7] = a;")
+    assert code(tmp_path, "for (@range(i16, 3)) |_| {" + inner + "}") == 6 * one
+    unknown = code(tmp_path, "for (@range(i16, a, b + 7)) |i| { v[i & 7] = a; }")
+    assert unknown > 8 * (one + SCALAR.back)
+
+
+MADE = VARIABLES + "const d0 = @get_dsd(mem1d_dsd, .{ .base_address = &v, .extent = 2 });"
+
+
+def test_a_descriptor_is_made_where_it_is_used(tmp_path: Path) -> None:
+    made = "const d = @set_dsd_base_addr(d0, &v[i]); const e = @set_dsd_base_addr(d0, &w[i]); "
+    use = "if (a == {}) {{ @mov16(d, 7); }} if (a == {}) {{ @mov16(e, 7); }}"
+    ways = [interval(tmp_path, made + use.format(*way), MADE) for way in ((2, 2), (1, 2), (1, 1))]
+    assert ways[1] - ways[0] == ways[2] - ways[1]
+    operation = "const d = @set_dsd_base_addr(d0, &v[i]); "
+    taken = interval(tmp_path, operation + "if (a == 1) { @mov16(d, 7); }", MADE)
+    left = interval(tmp_path, operation + "if (a == 2) { @mov16(d, 7); }", MADE)
+    moved = SCALAR.rebase + SCALAR.descriptor + SCALAR.scalar + costs_of("wse2").memory + 1
+    assert taken - left == moved
+    both = operation + "if (a == {}) {{ @mov16(d, 7); }} @mov16(d, 8);"
+    ways = [interval(tmp_path, both.format(a), MADE) for a in (1, 2)]
+    assert ways[0] - ways[1] == moved - SCALAR.rebase
+
+
+def test_a_descriptor_is_made_of_what_was_there(tmp_path: Path) -> None:
+    """Where it is made, not where it is used."""
+    head = (
+        "var v = @zeros([8]u32); var i: u16 = 1; var far = @zeros([8]u32);"
+        "const d0 = @get_dsd(mem1d_dsd, .{ .base_address = &far, .extent = 2 });"
+    )
+    body = """
+  var k: u16 = i;
+  const d = @set_dsd_base_addr(d0, &v[k + i]);
+  k = 5; i = 3;
+  if (k == 5) { @mov32(d, 7); }
+  for (@range(u16, 4)) |j| { out[j] = v[j]; }"""
+    assert list(function(tmp_path, body, "u32", 4, head=head)) == [0, 0, 7, 7]
+
+
+def test_an_operation_is_over_before_its_register_gets_a_new_base(tmp_path: Path) -> None:
+    """Scalar code runs meanwhile."""
+    head = REGISTERS.format(TIMER)
+    move, base = "@fmovs(d, s);", "@set_dsr_base_addr(s, &y);"
+    twice = interval(tmp_path, move + base + move, head)
+    costs = costs_of("wse2")
+    alone = interval(tmp_path, move, head) - interval(tmp_path, "", head)
+    assert twice - interval(tmp_path, move, head) == costs.drained + costs.rewritten + alone
+    assert interval(tmp_path, move + "n += 1;" + base + move, head) == twice
+    late = "n += 1; n = n * n; k += n; k = k * k; n += k;" * 2
+    slow = interval(tmp_path, move + late + base + move, head) - twice
+    assert 0 < slow < interval(tmp_path, late, head) - interval(tmp_path, "", head)
 
 
 def test_an_asynchronous_register_says_what_follows(tmp_path: Path) -> None:

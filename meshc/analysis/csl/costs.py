@@ -29,7 +29,12 @@ JOIN = 4  # a task that joins two ends, once it runs: blocked again, a signal
 FABRIC = START  # set-up of an operation with a fabric operand
 RELAY = 1  # from a wavelet's arrival to the sum's departure
 RESUME = 6  # the task that goes on, once it runs: blocked again, a call
-LOOP = 5  # scalar code around one pass of a loop
+UNROLLED = 150  # operations of a loop that the vendor's compiler writes out, all passes together
+PASS = 6  # scalar cycles of one pass of any other loop
+LOOP = PASS + 1  # scalar code around one pass of a loop
+START_OF_LOOP = 3
+OFFSET = 4  # a descriptor moved at run time, its distance apart
+MOVED = OFFSET + 1  # the same by a multiple of a loop's variable
 LOOP_OF_CASES = 7  # the same where the pass suspends, the choice of the next case apart
 FRAME = 5  # between the time stamps: reading the counter, and the call of the program
 WRITE_EVERY = 8  # one step of an f32 multiply-accumulate in so many loses a cycle to its result
@@ -127,6 +132,20 @@ class Costs:
 def walked(descriptors: int, numbers: int = 0) -> int:
     """The set-up of an operation on so many descriptors of one dim and numbers."""
     return START + descriptors * DESCRIPTOR + numbers * NUMBER
+
+
+def around_pass(passes: int, operations: int) -> int:
+    """Scalar cycles around one of so many passes of a loop, each of so many ``operations`` of
+    scalar code: none where the loop is written out."""
+    return 0 if passes * operations <= UNROLLED else LOOP
+
+
+def looped(passes: int, operations: int, moved: int) -> int:
+    """Scalar cycles of a loop of so many ``passes``, each of which moves so many DSDs to its place
+    for ``operations`` of scalar code. Where the loop is written out, only the DSDs are left."""
+    if passes * (operations + moved * MOVED) <= UNROLLED:
+        return passes * moved * OFFSET
+    return START_OF_LOOP + passes * (PASS + moved * MOVED)
 
 
 def setup(operands: Sequence[object]) -> int:

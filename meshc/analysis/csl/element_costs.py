@@ -6,7 +6,7 @@ functions are predictions.
 
 from __future__ import annotations
 
-from meshc.analysis.csl.costs import Costs, walked
+from meshc.analysis.csl.costs import OFFSET, Costs, around_pass, walked
 from meshc.analysis.csl.windows import Window
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -14,15 +14,17 @@ from meshc.ir.types import DType
 ANGLE = 381
 """One angle with its sine and cosine."""
 _OF_AN_ELEMENT = {
-    "exp_sub": 51,
-    "exp": 50,
-    "silu": 101,
-    "gelu_erf": 130,
-    "gelu_tanh": 77,
-    "tanh": 69,
-    "sigmoid": 99,
+    "exp_sub": 47,
+    "exp": 45,
+    "silu": 97,
+    "gelu_erf": 121,
+    "gelu_tanh": 73,
+    "tanh": 65,
+    "sigmoid": 97,
 }
-"""A function of one element, by kernel and form."""
+"""A function of one element of f32, by kernel and form."""
+_FROM_AND_TO_F16 = 2
+"""An element of 16 bits, whose function is one of f32."""
 _OF_A_ROW = {
     "row_sum": 2,
     "row_max": 2,
@@ -34,8 +36,12 @@ _OF_A_ROW = {
     "merge_softmax": 167,
 }
 """The scalar code of a row, a division and a root included."""
-OF_A_ROUTE = {"dispatch": 30, "expert_gemm": 30, "combine": 35}
-"""The test of a gate, the loop around it, and where a row begins that goes to an expert."""
+OF_A_ROUTE = {"dispatch": 18, "expert_gemm": 18, "combine": 23}
+"""The test of a gate, and where a row begins that goes to an expert."""
+OF_A_LOOP_OF_ROUTES = 14
+"""The loop around such a test, and where it moves to, if it is not written out."""
+LENGTH_OF_A_ROUTE = {"dispatch": 25, "expert_gemm": 40, "combine": 38}
+"""Operations of such a test and of what follows."""
 OF_A_FACTOR = 8
 """Reading an element of such a row, by which a row of weights is multiplied."""
 FOUND = 17
@@ -46,6 +52,10 @@ OF_A_CHOSEN_ROW = (7, 2)
 """The loop around several such rows, and the address of each half."""
 _LOOPED = 17
 """The loop around a row, and moving its descriptors."""
+_MOVED_ALONE = 8
+"""Moving its descriptors where the loop is written out."""
+_STATEMENTS = 6
+"""Operations of a row that make the loop longer to write out and take no cycles."""
 _PAIR = {False: 7, True: 52}
 """A pair of lanes besides its four operations: the only one, and one of several, for which
 descriptors are moved."""
@@ -55,12 +65,16 @@ def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
     """Cycles of a kernel that goes row by row, with a call of a function for each element."""
     whole = max(windows, key=lambda w: w.size)
     if op.kernel in ("exp", "silu", "gelu", "tanh", "sigmoid"):
-        return _OF_AN_ELEMENT["_".join([op.kernel, *map(str, op.params.values())])] * whole.size
+        each = _OF_AN_ELEMENT["_".join([op.kernel, *map(str, op.params.values())])]
+        return (each + _FROM_AND_TO_F16 * whole.dtype.half) * whole.size
     rows = min(windows, key=lambda w: w.size).size
     if op.kernel == "merge_softmax":
         rows = rows // windows[0].dims[-1].extent * softmaxes(op)
     lanes = whole.size // rows
-    multiplied, added = (costs.vector(kind, DType.F32, lanes, ()) for kind in ("mul", "add"))
+    kind = DType.F32 if op.kernel == "merge_softmax" else whole.dtype
+    multiplied, added = (costs.vector(name, kind, lanes, ()) for name in ("mul", "add"))
+    if op.kernel == "row_max":
+        added = -(-lanes // costs.lanes_of_codes("convert"))
     each = {
         "div": multiplied,
         "rms_scale": 3 * multiplied,
@@ -68,9 +82,13 @@ def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
         "exp_sub": _OF_AN_ELEMENT["exp_sub"] * lanes,
         "merge_softmax": 3 * multiplied,
     }.get(op.kernel, walked(2, 1) + added)
-    found = rows * (_OF_A_ROW[op.kernel] + each + (_LOOPED if rows > 1 else 0))
-    squares = walked(3) + 2 * costs.vector("mul", DType.F32, whole.size, ())
-    return found + squares if op.kernel == "square_sum" else found
+    scalars = _OF_A_ROW[op.kernel] + walked(2, 1) + OFFSET + _STATEMENTS
+    moved = _LOOPED if around_pass(rows, scalars) else _MOVED_ALONE
+    found = rows * (_OF_A_ROW[op.kernel] + each + (moved if rows > 1 else 0))
+    if op.kernel == "square_sum":
+        met = 1 if kind.half else 2  # both factors are read from one bank group
+        found += walked(3) + met * costs.vector("mul", kind, whole.size, ())
+    return found
 
 
 def softmaxes(op: Compute) -> int:

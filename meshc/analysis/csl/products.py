@@ -23,9 +23,13 @@ from meshc.analysis.csl.costs import (
     CONSTANT,
     DESCRIPTOR,
     LENGTH,
+    MOVED,
+    PASS,
     START,
+    START_OF_LOOP,
     WRITTEN,
     Costs,
+    looped,
     rows_of_grids,
     setup,
     walked,
@@ -41,10 +45,8 @@ from meshc.support.diagnostics import fail
 
 MOST_SCRATCH_BYTES = 8192
 _CALLED = 4  # scalar cycles of a call; a function without a loop is written in its place
-_PASS = 4  # scalar cycles of one pass of a loop
-_START = 3  # of the start of a loop
+_STATEMENTS = 6  # operations of a pass that make it longer to write out and take no cycles
 _SUMS_MOVED = 4  # of the DSD of sums whose place is a parameter
-_MOVED = 5  # of a DSD moved by a multiple of the loop's variable
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,7 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
     body = m * k * CALL + steps
     factors = CONSTANT if product.b.start.is_const else costs.load
     loads = WRITTEN - (CALL - START) + factors + (0 if product.one_row else 2 * costs.load)
-    passes = _CALLED + _START + m * (_PASS + 2 * _MOVED) if m > 1 else 0
+    passes = _CALLED + START_OF_LOOP + m * (PASS + 2 * MOVED) if m > 1 else 0
     return Plan("mapped", product, body + m * loads + passes, steps=steps)
 
 
@@ -253,11 +255,12 @@ def _looped(product: Product, costs: Costs) -> Plan | None:
     if not (product.c.trailing(1).walked and product.b.trailing(1).walked):
         return None
     once = walked(3, 1) + _element(product.a)
-    once += _PASS + _moved(product.b) if k > 1 else 0
+    once += _moved(product.b) if k > 1 else 0
     once += _moved(product.c) if m > 1 else 0
     once += sum(LENGTH for row in (product.c, product.b) if not row.trailing(1).constant)
-    passes = _START + m * _PASS if m > 1 else 0
-    passes += m * _START if k > 1 else 0
+    counted = once + _STATEMENTS
+    passes = looped(m, k * counted, 0) if m > 1 else 0
+    passes += m * looped(k, counted, 0) if k > 1 else 0
     steps = _rows_cycles(product, costs)
     cycles = (_CALLED if m * k > 1 else 0) + m * k * once + passes + steps
     return Plan("looped", product, cycles, steps=steps)
@@ -265,7 +268,7 @@ def _looped(product: Product, costs: Costs) -> Plan | None:
 
 def _moved(rows: Window) -> int:
     """Scalar cycles of a DSD moved to the row that a loop's variable numbers."""
-    return _MOVED if rows.dims[0].stride != 1 else _MOVED - 1
+    return MOVED if rows.dims[0].stride != 1 else MOVED - 1
 
 
 def _element(left: Window) -> int:
@@ -354,7 +357,7 @@ def _passes(stretch: Stretch) -> int:
     """Cycles of the loop over a stretch: its passes, and the DSDs that each moves."""
     if stretch.loop is None:
         return 0
-    return _START + stretch.times * (_PASS + 2 * _MOVED)
+    return START_OF_LOOP + stretch.times * (PASS + 2 * MOVED)
 
 
 def _round_cycles(product: Product, steps: int) -> int:
@@ -366,7 +369,7 @@ def _round_cycles(product: Product, steps: int) -> int:
     multiplied = setup(factors) + DESCRIPTOR  # the results lie in scratch, one after the other
     added = setup([product.c, product.c]) + DESCRIPTOR
     if product.c.dtype == DType.F32:
-        passes = _START + depth * (_PASS + _MOVED) if depth > 1 else 0
+        passes = looped(depth, added + sums, 1) if depth > 1 else 0
         return steps + multiplied + depth * (added + sums) + passes
     halves = len(halvings(depth)) * walked(3)
     return steps + multiplied + halves + added + sums

@@ -87,7 +87,7 @@ class CFunctionWriter(VectorWriter):
 
     def _function(self, function: ir.Function) -> None:
         self.current, self.place = function, function.source
-        self.held.forget()
+        self.held.begin(function)
         self.states = self.maps = 0
         self.line("")
         if function.source:
@@ -240,14 +240,14 @@ class CFunctionWriter(VectorWriter):
 
     def _loop(self, stmt: ir.Loop) -> None:
         self._flush()
-        self.held.forget()
+        written_out = self.held.enter(stmt)
         self.stack.append(stmt.label)
         self.line("for (;;) {")
         self.depth += 1
         self._block(stmt.head)
         if not (isinstance(stmt.cond, ir.Const) and stmt.cond.value):
             cond = self.expr(stmt.cond)
-            self.cost += self.scalar.branch
+            self.cost += 0 if written_out else self.scalar.back
             self._flush()
             self.line(f"if (!{cond})")
             self.line("    break;")
@@ -268,7 +268,7 @@ class CFunctionWriter(VectorWriter):
         self.depth -= 1
         self.line("}")
         self.stack.pop()
-        self.held.forget()
+        self.held.leave(stmt)
         if (ir.Break, stmt.label) in jumps:
             self.line(f"done_{stmt.label}:;")
 

@@ -61,8 +61,9 @@ class Pe(ct.Structure):
     """The head of a PE."""
 
     _fields_ = (
-        ("t", _I64), ("limit", _I64), ("busy_until", _I64), ("cycles_busy", _I64),
-        ("unblocked", _I64), ("mem", ct.POINTER(ct.c_ubyte)), ("size", _I64), ("x", _I32),
+        ("t", _I64), ("limit", _I64), ("busy_until", _I64), ("drained", _I64),
+        ("cycles_busy", _I64), ("unblocked", _I64), ("mem", ct.POINTER(ct.c_ubyte)),
+        ("size", _I64), ("x", _I32),
         ("y", _I32), ("current", _I32), ("complete", _I32), ("k", ct.c_void_p),
         ("slots", ct.c_void_p), ("slot_count", _I64), ("functions", ct.c_void_p),
         ("function_count", _I64), ("top", ct.c_void_p), ("result", Value), ("result_dsd", Dsd),
@@ -86,7 +87,7 @@ class PeClass(ct.Structure):
 class CCosts(ct.Structure):
     """The cycle model."""
 
-    names = ("memory", "fabric_out", "fabric_in", "rewritten", "task", "data_task",
+    names = ("memory", "fabric_out", "fabric_in", "rewritten", "drained", "task", "data_task",
              "reopen", "hop", "ramp", "relay", "configure", "map_call", "period",
              "stay_every")  # fmt: skip
     _fields_ = (

@@ -20,6 +20,7 @@ class Costs:
     fabric_out: int
     fabric_in: int
     rewritten: int
+    drained: int
     task: int
     data_task: int
     reopen: int
@@ -128,6 +129,7 @@ def costs_of(arch: str, model: str = timing.DEFAULT) -> Costs:
         setup["fabric_out"],
         setup["fabric_in"],
         setup["rewritten"],
+        setup["drained"],
         setup["task"],
         setup["data_task"],
         setup["reopen"],

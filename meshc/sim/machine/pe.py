@@ -55,7 +55,8 @@ class Pe(PeMemory, PeQueues):
 
     __slots__ = (
         "activated", "array", "blocked", "busy_until", "channels", "colors", "control", "costs",
-        "credits", "current", "current_name", "cycles_busy", "dispatch_at", "dsrs", "fifos",
+        "credits", "current", "current_name", "cycles_busy", "dispatch_at", "drained", "dsrs",
+        "fifos",
         "flushing", "functions", "in_queues", "issue", "issued", "launches", "limit",
         "local_tasks", "log", "machine", "mem", "number", "out_free", "out_queues", "plans", "prng",
         "program", "ramp_in", "ramp_out", "ran", "rank", "ready_colors", "registers", "resumed",
@@ -91,6 +92,7 @@ class Pe(PeMemory, PeQueues):
         self.started = 0
         self.waiting_on: Operation | None = None
         self.busy_until = 0
+        self.drained = 0
         self.dispatch_at = -1
         self.t = 0
         self.limit = 1 << 62

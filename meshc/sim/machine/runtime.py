@@ -250,7 +250,7 @@ def set_dsr_base(pe: Pe, bank: int, number: int, addr: int) -> None:
     """Change the base address of a loaded register."""
     record = pe.dsr(("dest", "src0", "src1")[bank], number)
     record.dsd = record.dsd._replace(addr=addr)
-    record.ready = pe.t + pe.costs.rewritten
+    record.ready = max(pe.t, pe.drained) + pe.costs.rewritten
 
 
 # --- descriptors at run time ---

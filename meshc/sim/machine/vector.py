@@ -68,6 +68,8 @@ def vector(pe: Pe, name: str, operands: tuple[Any, ...], index: int | None) -> N
         )
     pe.t += plan.cycles
     pe.issued += plan.steps
+    if records:
+        pe.drained = pe.t + pe.costs.drained
     for record, itemsize in records:
         if record.save:
             record.advance(plan.n, itemsize)

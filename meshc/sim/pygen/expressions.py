@@ -32,7 +32,7 @@ class ExpressionWriter:
 
     def __init__(self, scalar: ScalarCosts) -> None:
         self.scalar = scalar
-        self.held = KnownValues()
+        self.held = KnownValues(scalar)
         self.cost = 0
         self.place = ""
         self.constants: list[object] = []

@@ -47,7 +47,7 @@ class FunctionWriter(ExpressionWriter):
 
     def _function(self, function: ir.Function) -> None:
         self.current = function
-        self.held.forget()
+        self.held.begin(function)
         self.place = function.source
         params = ", ".join(p.name for p in function.params)
         self.line(f"def _{function.name}({params}):")
@@ -138,7 +138,7 @@ class FunctionWriter(ExpressionWriter):
 
     def _loop(self, stmt: ir.Loop) -> None:
         self._flush()
-        self.held.forget()
+        written_out = self.held.enter(stmt)
         self.steps[stmt.label] = stmt.step
         self.stack.append(stmt.label)
         flags = _outer_jumps(stmt)
@@ -149,7 +149,7 @@ class FunctionWriter(ExpressionWriter):
         self._block(stmt.head)
         if not (isinstance(stmt.cond, ir.Const) and stmt.cond.value):
             cond = self.expr(stmt.cond)
-            self.cost += self.scalar.branch
+            self.cost += 0 if written_out else self.scalar.back
             self._flush()
             self.line(f"if not {cond}: break")
         elif not stmt.once:
@@ -161,7 +161,7 @@ class FunctionWriter(ExpressionWriter):
             self._step(stmt.step)
         self.depth -= 1
         self.stack.pop()
-        self.held.forget()
+        self.held.leave(stmt)
         for label in flags:
             self._propagate(label)
 

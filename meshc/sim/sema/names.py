@@ -12,7 +12,7 @@ from meshc.sim.sema.convert import coerce, offset_by, zero_of
 from meshc.sim.sema.core import Core, located
 from meshc.sim.sema.types import Array, Float, Struct, Type
 from meshc.sim.sema.values import Cell, FnVal, Frame, Global, Module, StackVar, Symbol, Val
-from meshc.sim.sema.walk import named
+from meshc.sim.sema.walk import imports_module, named
 from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.spans import Span
 
@@ -45,7 +45,7 @@ class Names(Core):
         """What ``module.name`` means: a Val, FnVal or Global."""
         found = module.names.get(name)
         if found is not None:
-            return found
+            return self._defined(found)
         for param in module.file.params:
             if param.name == name:
                 value = self._param(module, param)
@@ -87,7 +87,7 @@ class Names(Core):
             return found
         module = frame.module
         if name in module.names:
-            return module.names[name]
+            return self._defined(module.names[name])
         if any(param.name == name for param in module.file.params):
             return self.member(module, name, span)
         if name in DIRECTIONS:
@@ -108,6 +108,45 @@ class Names(Core):
             self.settle(item)
         assert item.type is not None
         return item.type
+
+    def _defined(self, item: Any) -> Any:
+        """What a name stands for that is declared ``extern``: what another file of the program
+        exports under this name, of the same type. Anything else stands for itself."""
+        if isinstance(item, Global) and item.decl.extern:
+            declared: Any = self.type_from(item.decl.type, Frame(item.module, True))
+        elif isinstance(item, FnVal) and item.decl.body is None:
+            declared = self.fn_type(item)
+        else:
+            return item
+        name, span = item.decl.name, item.decl.span
+        found = self._exported(name)
+        if not found:
+            self._import_all()
+            found = self._exported(name)
+        if not found:
+            words = f"no file of the program exports '{name}', which is declared extern"
+            note = "it may be defined in another object; the simulator links none"
+            fail("csl-unsupported", f"{words}; {note}", span)
+        if len(found) > 1:
+            fail("csl-type", f"several files export '{name}', which is declared extern", span)
+        (other,) = found
+        exported = self.global_type(other) if isinstance(other, Global) else self.fn_type(other)
+        if exported != declared:
+            words = f"'{name}' is declared extern as '{declared}' and exported as '{exported}'"
+            fail("csl-type", words, span)
+        return other
+
+    def _exported(self, name: str) -> list[Any]:
+        """What files of the program export under a name."""
+        named_so = (module.names.get(name) for module in self.modules)
+        return [item for item in named_so if isinstance(item, Global | FnVal) and item.decl.export]
+
+    def _import_all(self) -> None:
+        """Open the files that are imported, those that nobody has asked for too."""
+        for module in self.modules:
+            for item in list(module.names.values()):
+                if isinstance(item, Global) and not item.busy and imports_module(item.decl.init):
+                    self.settle(item)
 
     def settle(self, item: Global) -> None:
         """Evaluate a top-level declaration once."""
@@ -154,12 +193,6 @@ class Names(Core):
             assert item.value is not None
             assert item.type is not None
             decl = item.decl
-            if decl.extern:
-                fail(
-                    "csl-unsupported",
-                    f"'{decl.name}' is defined in another object; the simulator links none",
-                    decl.span,
-                )
             self.check_runtime_type(item.type, decl.name, decl.span)
             if ty.size_of(item.type) == 0 and item.type != ty.VOID:
                 fail("csl-type", f"'{decl.name}' of type '{item.type}' has no address", decl.span)

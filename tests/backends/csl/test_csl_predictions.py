@@ -7,8 +7,9 @@ import pytest
 from csl_runs import emit, run_files, tile_text
 from reduced import crossed, each
 
+from meshc.analysis.csl.costs import OFFSET
 from meshc.analysis.csl.windows import Dim, Window
-from meshc.backends.csl.kernels.scalar import CALL, OFFSET, Scalar
+from meshc.backends.csl.kernels.scalar import CALL, Scalar
 from meshc.backends.csl.spelling.expressions import Spelling
 from meshc.driver.questions import Question, tile_module
 from meshc.ir.affine import Cond, Expr

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshc.analysis.csl.codes import WORD_BITS, Decoding, Operand, Step, decoding
-from meshc.analysis.csl.costs import LOOP, Costs
+from meshc.analysis.csl.costs import LOOP, OFFSET, Costs
 from meshc.analysis.csl.windows import Window, own
-from meshc.backends.csl.kernels.scalar import CALL, OFFSET
+from meshc.backends.csl.kernels.scalar import CALL
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode
 from meshc.ir.ops.tile import Compute
 

@@ -3,11 +3,15 @@ those that have nothing to do with each other."""
 
 from __future__ import annotations
 
-from meshc.analysis.csl.costs import BANKS, LOOP, Costs, walked
-from meshc.analysis.csl.element_costs import OF_A_FACTOR, OF_A_ROUTE
+from meshc.analysis.csl.costs import BANKS, OFFSET, Costs, around_pass, walked
+from meshc.analysis.csl.element_costs import (
+    LENGTH_OF_A_ROUTE,
+    OF_A_FACTOR,
+    OF_A_LOOP_OF_ROUTES,
+    OF_A_ROUTE,
+)
 from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.backends.csl.kernels.rows import Row, Rows
-from meshc.backends.csl.kernels.scalar import OFFSET
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode
 from meshc.backends.csl.spelling.descriptors import builtin
 from meshc.ir.ops.tile import Compute
@@ -38,8 +42,12 @@ class Routing(Rows):
             each = walked(3, 1) + _accumulated(costs, to, "mac")
         else:
             row = _accumulated(costs, to, "mixed" if windows[1].dtype != to.dtype else "mac")
-            each = windows[1].dims[-1].extent * (row + walked(3, 1) + LOOP + OFFSET + OF_A_FACTOR)
-        return cleared + gates.size * (each + OF_A_ROUTE[op.kernel])
+            depth, scalars = windows[1].dims[-1].extent, walked(3, 1) + OFFSET + OF_A_FACTOR
+            each = depth * (row + scalars + around_pass(depth, scalars))
+        each += OF_A_ROUTE[op.kernel]
+        if around_pass(gates.dims[-1].extent, LENGTH_OF_A_ROUTE[op.kernel]):
+            each += OF_A_LOOP_OF_ROUTES
+        return cleared + gates.size * each
 
     def _dispatch(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source, gates = windows

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from meshc.analysis.csl.costs import LENGTH
+from meshc.analysis.csl.costs import LENGTH, OFFSET
 from meshc.analysis.csl.windows import Window
 from meshc.backends.csl.spelling.expressions import Spelling, Written, written, written_condition
 from meshc.ir.affine import Cond, Expr
@@ -18,7 +18,6 @@ CALL = 4
 STORE = 1
 TAKEN = 3 + STORE  # an element of an array into a variable: two loads, an addition
 EFFECT = 2  # an activation, or that a task is blocked or unblocked
-OFFSET = 4  # a descriptor moved at run time, its distance apart
 COMPARED = 2 + BRANCH  # one case of a switch: load, comparison, branch
 _DIVISION = 20  # by what is no constant
 _HELPER = {"mod": CALL + _DIVISION + 4}

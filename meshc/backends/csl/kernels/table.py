@@ -10,7 +10,7 @@ from types import MappingProxyType
 from meshc.analysis.csl import products
 from meshc.analysis.csl.blocks import Stretch
 from meshc.analysis.csl.codes import KERNEL
-from meshc.analysis.csl.costs import LENGTH, LOOP, NUMBER, Costs, rows_of_grids, setup
+from meshc.analysis.csl.costs import LENGTH, LOOP, NUMBER, OFFSET, Costs, rows_of_grids, setup
 from meshc.analysis.csl.operands import CACHES, widened
 from meshc.analysis.csl.products import Plan, Product
 from meshc.analysis.csl.registers import AT_CALL
@@ -24,7 +24,6 @@ from meshc.backends.csl.kernels.masks import Masks
 from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.backends.csl.kernels.routing import Routing
 from meshc.backends.csl.kernels.rows import Rows
-from meshc.backends.csl.kernels.scalar import OFFSET
 from meshc.backends.csl.kernels.shared_code import (
     PAD,
     SharedCode,

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.analysis.csl import costs
+from meshc.analysis.csl.loops import around
 from meshc.analysis.csl.rounds import rounds_of
 from meshc.analysis.csl.transfers import Choice, Group, Transfers
 from meshc.analysis.csl.windows import window
@@ -191,7 +192,7 @@ class Timing:
         while step < count:
             before = self.clock.copy()
             self.env[op.var] = step
-            self.clock[cores] += costs.LOOP if head is None else costs.LOOP_OF_CASES
+            self.clock[cores] += around(op, count) if head is None else costs.LOOP_OF_CASES
             self.clock[cores] += scalar.TAKEN * len(op.each)
             self._block(body, cores)
             step += 1

@@ -159,7 +159,7 @@ void csl_set_dsr_base(pe *p, int64_t bank, int64_t number, int64_t addr)
 {
     dsr *record = loaded(p, (int)bank, number);
     record->d.addr = (int32_t)addr;
-    record->ready = p->t + p->m->costs.rewritten;
+    record->ready = max64(p->t, p->drained) + p->m->costs.rewritten;
 }
 
 /* --- descriptors --- */

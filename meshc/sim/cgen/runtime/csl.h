@@ -84,6 +84,7 @@ struct pe {
     int64_t t;
     int64_t limit;
     int64_t busy_until;
+    int64_t drained;
     int64_t cycles_busy;
     int64_t unblocked;
     uint8_t *mem;

@@ -382,6 +382,8 @@ void csl_vector(pe *p, int op, int count, const operand *given, int64_t index, i
     p->t += p->m->costs.memory + steps;
     core_of(p)->issued += steps;
     for (int k = 0; k < count; k++)
-        if (given[k].reg)
+        if (given[k].reg) {
+            p->drained = p->t + p->m->costs.drained;
             dsr_advance(given[k].reg, n, size_of_type(operation_kinds[op].types[k]));
+        }
 }
