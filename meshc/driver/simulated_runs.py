@@ -19,11 +19,12 @@ from meshc.driver.request import CompileRequest
 from meshc.passes.instruments import Instrument
 from meshc.support.diagnostics import Diagnostics
 
-PE_CYCLES_PER_SECOND = 55e6
-"""Cycles of all PEs that the simulator's C machine does in a second on two threads: measured for
-decode steps of SmolLM2-135M in f16 on 96x96 PEs (docs/csl.md), 162,276 cycles in 23.6 to 27.0 s."""
+PE_CYCLES_PER_SECOND = 150e6
+"""Cycles of all PEs that the simulator's C machine does in a second of a processor, on one thread:
+measured for a decode step of SmolLM2-135M in f16 on 96x96 PEs (docs/csl.md), 221,882 predicted
+cycles in 13.6 s."""
 SECONDS_OF_A_PE = 0.0045
-"""What compiling for the simulator and loading takes for each PE, from the same run."""
+"""What compiling for the simulator and loading takes for each PE, from an earlier run of it."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class SimulatedRun:
 
     @property
     def seconds(self) -> float:
-        """About how long the simulator takes on two threads."""
+        """About how long the simulator takes on one thread that has a processor for itself."""
         simulated = self.cycles * self.pes / PE_CYCLES_PER_SECOND
         return self.programs * self.pes * SECONDS_OF_A_PE + simulated
 

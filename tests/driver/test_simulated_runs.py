@@ -49,7 +49,7 @@ def test_chunks_and_several_prompts_are_counted(loaded):
 
 def test_what_takes_long_is_said_in_words():
     found = SimulatedRun(1, 8, 8 * 162_276, 96 * 96)
-    assert found.words.startswith("about 4 min on the simulator: 8 launches, 1,298,208 predicted")
+    assert found.words.startswith("about 2 min on the simulator: 8 launches, 1,298,208 predicted")
 
 
 def test_the_command_takes_steps_unless_it_is_told(capsys, monkeypatch):

@@ -112,6 +112,13 @@ fn run() void {
   sys.unblock_cmd_stream();
 }
 """
+# Remarks of some PEs, and in the same cycle a fault of a later one, before which others have none.
+BOTH = REMARK.replace(
+    "behind[0] = 1.0;",
+    """
+  if (x == 2 and y > 2) { index = 1000 * @as(u16, y); field[index] = 1.0; }
+  behind[0] = 1.0;""",
+).replace("var behind", "var index: u16 = 0;\nvar behind")
 # Wavelets that nobody sends: the explanation names who waits.
 HANG = BROADCAST.replace("if (x == 0 and y == 0)", "if (x == 9)")
 
@@ -162,14 +169,15 @@ def machines(program: Program, share: int = 0, strict: bool = False) -> dict[int
 
 
 def outcome(machine: CMachine, action: Callable[[CMachine], Any]) -> Any:
-    """The result of an action, or its error, and unless it failed all that can be read."""
+    """The result of an action, or its error, and what can be read, of PEs only unless it failed."""
+    result: Any = None
+    pes: dict[tuple[int, int], Any] = {}
     try:
         result = action(machine)
+        pes = {at: (bytes(pe.mem), *(getattr(pe, n) for n in NUMBERS))
+               for at, pe in machine.pes.items()}  # fmt: skip
     except MeshcError as problem:
-        return str(problem)
-    pes = {
-        at: (bytes(pe.mem), *(getattr(pe, n) for n in NUMBERS)) for at, pe in machine.pes.items()
-    }
+        result = str(problem)
     totals = [getattr(machine, name) for name in TOTALS]
     return result, totals, list(machine.remarks.items()), pes
 
@@ -193,20 +201,25 @@ def test_a_stencil(arch: str, share: int) -> None:
     assert all(f == found[0] for f in found)
 
 
-@pytest.mark.parametrize("body", [BROADCAST, FAULT, REMARK, HANG])
+@pytest.mark.parametrize("share", [0, 1 << 60])
+@pytest.mark.parametrize("body", [BROADCAST, FAULT, REMARK, BOTH, HANG])
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
-def test_broadcasts_faults_remarks_and_hangs(tmp_path: Path, arch: str, body: str) -> None:
+def test_broadcasts_faults_remarks_and_hangs(
+    tmp_path: Path, arch: str, body: str, share: int
+) -> None:
     def action(machine: CMachine) -> Any:
         through = launched(machine, "run")
         return through or str(machine.hang("run"))
 
-    made = machines(compiled(tmp_path, body, arch))
+    made = machines(compiled(tmp_path, body, arch), share)
     found = [outcome(m, action) for m in made.values()]
     assert all(f == found[0] for f in found)
     if body is FAULT:
-        assert "PE (0, 2)" in found[0]
-    if body is REMARK:
+        assert "PE (0, 2)" in found[0][0]
+    if body in (REMARK, BOTH):
         assert len(made[1].remarks) == 1
+    if body is BOTH:
+        assert "PE (2, 3)" in found[0][0]
     if body is HANG:
         assert "csl-hang" in found[0][0]
 

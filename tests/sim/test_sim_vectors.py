@@ -20,17 +20,18 @@ QUICK = settings(
 
 
 def elementwise(folder: Path, op: str, kind: str, arrays: list[Any], dst_kind: str) -> Any:
-    """``op`` on arrays of N elements."""
+    """``op`` on arrays of one length."""
+    length = len(arrays[0])
     names = [f"s{i}" for i in range(len(arrays))]
     declare = "\n".join(
-        f"var {n} = @zeros([{N}]{kind}); var {n}_ptr: [*]{kind} = &{n};\n"
-        f"const {n}_dsd = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{N}}} -> {n}[i] }});"
+        f"var {n} = @zeros([{length}]{kind}); var {n}_ptr: [*]{kind} = &{n};\n"
+        f"const {n}_dsd = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{length}}} -> {n}[i] }});"
         for n in names
     )
     pe = f"""
 {declare}
-var d = @zeros([{N}]{dst_kind}); var d_ptr: [*]{dst_kind} = &d;
-const d_dsd = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{N}}} -> d[i] }});
+var d = @zeros([{length}]{dst_kind}); var d_ptr: [*]{dst_kind} = &d;
+const d_dsd = @get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{length}}} -> d[i] }});
 fn run() void {{
   @{op}(d_dsd, {", ".join(n + "_dsd" for n in names)});
   sys.unblock_cmd_stream();
@@ -46,7 +47,7 @@ comptime {{
         program.write(name, array)
     program.launch("run")
     dtypes = {"u16": "u2", "i16": "i2", "u32": "u4", "f16": "f2", "f32": "f4"}
-    return program.read("d", N, dtypes[dst_kind])
+    return program.read("d", length, dtypes[dst_kind])
 
 
 def sample(kind: str, seed: int) -> Any:
@@ -95,6 +96,30 @@ def test_elementwise_operations(tmp_path: Path, op: str) -> None:
     arrays = [sample(kind, seed) for seed in range(count)]
     got = elementwise(tmp_path, op, kind, arrays, dst_kind)
     np.testing.assert_array_equal(got, np.asarray(expected(*arrays), got.dtype))
+
+
+# Numbers that are halves, half way between two, or beside these, where the spacing changes or ends.
+EDGES = np.unique([
+    np.float32(1 + last / 2048 + beside / 2**21) * np.float32(2) ** exponent
+    for exponent in range(-27, 18)
+    for last in (0, 1, 2, 3, 1023, 1024, 2045, 2046, 2047)
+    for beside in (-1, 0, 1)
+]).astype(np.float32)  # fmt: skip
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_numbers_become_the_nearest_halves(tmp_path: Path, sign: int) -> None:
+    numbers = np.append(EDGES, np.float32([0, np.inf])) * np.float32(sign)
+    with np.errstate(over="ignore"):
+        want = numbers.astype(np.float16)
+    got = elementwise(tmp_path, "fs2h", "f32", [numbers], "f16")
+    np.testing.assert_array_equal(got.view(np.uint16), want.view(np.uint16))
+
+
+def test_halves_become_the_same_numbers(tmp_path: Path) -> None:
+    halves = np.arange(0, 1 << 16, 13, dtype=np.uint16).view(np.float16)
+    got = elementwise(tmp_path, "fh2s", "f16", [halves[~np.isnan(halves)]], "f32")
+    np.testing.assert_array_equal(got, halves[~np.isnan(halves)].astype(np.float32))
 
 
 @QUICK

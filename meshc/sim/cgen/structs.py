@@ -23,15 +23,32 @@ class Value(ct.Union):
     _fields_ = (("i", _I64), ("u", ct.c_uint64), ("f", ct.c_double))
 
 
+class _OfMemory(ct.Structure):
+    _fields_ = (("extent", _I32 * MOST_DIMS), ("step", _I32 * MOST_DIMS))
+
+
+class _OfFabric(ct.Structure):
+    _fields_ = (("color", _I32), ("queue", _I32))
+
+
+class _OfFifo(ct.Structure):
+    _fields_ = tuple((n, _I32) for n in ("number", "capacity", "activate_push", "activate_pop"))
+
+
+class _OfKind(ct.Union):
+    _anonymous_ = ("memory", "fabric", "fifo")
+    _fields_ = (("memory", _OfMemory), ("fabric", _OfFabric), ("fifo", _OfFifo))
+
+
 class Dsd(ct.Structure):
     """A descriptor."""
 
+    _anonymous_ = ("of_kind",)
     _fields_ = (
-        *[(name, _I32) for name in (
-            "kind", "n", "addr", "stride", "esize", "indexed", "scalar", "color", "queue", "simd",
-            "priority", "control", "advance", "zero", "number", "capacity", "activate_push",
-            "activate_pop", "ndims")],
-        ("extent", _I32 * MOST_DIMS), ("step", _I32 * MOST_DIMS),
+        *[(name, ct.c_int8) for name in (
+            "kind", "ndims", "indexed", "scalar", "simd", "priority", "control", "advance",
+            "zero")],
+        ("esize", ct.c_int16), ("n", _I32), ("addr", _I32), ("stride", _I32), ("of_kind", _OfKind),
     )  # fmt: skip
 
 
@@ -61,13 +78,13 @@ class Pe(ct.Structure):
     """The head of a PE."""
 
     _fields_ = (
-        ("t", _I64), ("limit", _I64), ("busy_until", _I64), ("drained", _I64),
-        ("cycles_busy", _I64), ("unblocked", _I64), ("mem", ct.POINTER(ct.c_ubyte)),
-        ("size", _I64), ("x", _I32),
-        ("y", _I32), ("current", _I32), ("complete", _I32), ("k", ct.c_void_p),
+        ("m", ct.c_void_p), ("t", _I64), ("limit", _I64), ("mem", ct.POINTER(ct.c_ubyte)),
+        ("size", _I64), ("k", ct.c_void_p), ("top", ct.c_void_p), ("number", _I32),
+        ("current", _I32), ("busy_until", _I64), ("drained", _I64), ("cycles_busy", _I64),
+        ("unblocked", _I64),
         ("slots", ct.c_void_p), ("slot_count", _I64), ("functions", ct.c_void_p),
-        ("function_count", _I64), ("top", ct.c_void_p), ("result", Value), ("result_dsd", Dsd),
-        ("m", ct.c_void_p),
+        ("function_count", _I32), ("complete", _I32), ("x", _I32), ("y", _I32), ("result", Value),
+        ("result_dsd", Dsd),
     )  # fmt: skip
 
 
@@ -157,20 +174,20 @@ def dsd_of(value: AnyDsd | None) -> Dsd:
         case Mem():
             if len(value.dims) > MOST_DIMS:
                 raise Unsupported("a descriptor of more than four dimensions")
-            made = Dsd(_MEM, value.n, value.addr, value.stride, value.esize, value.indexed,
-                       value.scalar, ndims=len(value.dims))  # fmt: skip
+            made = Dsd(_MEM, len(value.dims), value.indexed, value.scalar, n=value.n,
+                       addr=value.addr, stride=value.stride, esize=value.esize)  # fmt: skip
             for i, (extent, step) in enumerate(value.dims):
                 made.extent[i], made.step[i] = extent, step
             return made
         case FabIn():
-            return Dsd(_FABIN, value.n, color=value.color, queue=value.queue, simd=value.simd,
+            return Dsd(_FABIN, n=value.n, color=value.color, queue=value.queue, simd=value.simd,
                        priority=value.priority)  # fmt: skip
         case FabOut():
-            return Dsd(_FABOUT, value.n, color=value.color, queue=value.queue, simd=value.simd,
+            return Dsd(_FABOUT, n=value.n, color=value.color, queue=value.queue, simd=value.simd,
                        priority=value.priority, control=value.control, indexed=value.indexed,
                        advance=value.advance, zero=value.zero)  # fmt: skip
         case Fifo():
-            return Dsd(_FIFO, 0, value.addr, esize=value.esize, number=value.number,
+            return Dsd(_FIFO, addr=value.addr, esize=value.esize, number=value.number,
                        capacity=value.capacity, activate_push=value.activate_push,
                        activate_pop=value.activate_pop)  # fmt: skip
         case _:

@@ -31,13 +31,14 @@ static void *zeroed(size_t count, size_t size)
 
 enum { MANY_PES = 256 }; /* whose state fills large pages */
 
-static void part_new(simulation *s, int index, int first, int count, const costs *cycles,
+static void part_new(simulation *s, int index, core *pes, const costs *cycles,
                      const callbacks *python)
 {
     machine *m = s->parts[index] = zeroed(1, sizeof *m);
+    int count = size_of_part(s, index);
     m->all = s;
     m->index = index;
-    m->first = first;
+    m->pes = pes;
     m->count = count;
     m->acting = NOBODY;
     m->pool.is_large = count >= MANY_PES;
@@ -49,6 +50,8 @@ static void part_new(simulation *s, int index, int first, int count, const costs
         m->earliest[parity] = FOREVER;
     }
     m->refunds = zeroed((size_t)s->part_count, sizeof *m->refunds);
+    if (s->part_count > 1)
+        m->tallies = zeroed((size_t)count, sizeof *m->tallies);
 }
 
 /* A machine without PEs yet, in as many parts as there are threads. */
@@ -56,7 +59,6 @@ simulation *csl_machine_new(int width, int height, int pe_count, const costs *cy
                             const callbacks *python, int threads)
 {
     simulation *s = zeroed(1, sizeof *s);
-    int each = (int)ceil_div(max64(1, pe_count), max64(1, threads));
     s->width = width;
     s->height = height;
     s->pe_count = pe_count;
@@ -64,11 +66,14 @@ simulation *csl_machine_new(int width, int height, int pe_count, const costs *cy
     s->pes = zeroed_pages((size_t)pe_count * sizeof(core));
     s->grid = zeroed((size_t)width * (size_t)height, sizeof(core *));
     pthread_mutex_init(&s->walking, NULL);
-    s->part_count = (int32_t)max64(1, ceil_div(pe_count, each));
     s->worth = 20000;
+    divide(s, threads);
     s->parts = zeroed((size_t)s->part_count, sizeof *s->parts);
-    for (int i = 0; i < s->part_count; i++)
-        part_new(s, i, i * each, (int)min64(each, pe_count - i * each), cycles, python);
+    core *next = s->pes;
+    for (int i = 0; i < s->part_count; i++) {
+        part_new(s, i, next, cycles, python);
+        next += s->parts[i]->count;
+    }
     s->faulty = s->parts[0];
     return s;
 }
@@ -86,9 +91,10 @@ pe *csl_pe_new(simulation *s, int number, int x, int y, const pe_class *kind,
                const function *functions, const constants *k, const dsd *slots, int64_t slot_count,
                uint8_t *memory, int64_t size)
 {
-    core *c = &s->pes[number];
+    machine *m = s->parts[part_of(s, number)];
+    core *c = &m->pes[place_in_part(s, number)];
     pe *p = &c->head;
-    p->m = s->parts[number / s->parts[0]->count];
+    p->m = m;
     p->x = x;
     p->y = y;
     p->mem = memory;
@@ -102,10 +108,12 @@ pe *csl_pe_new(simulation *s, int number, int x, int y, const pe_class *kind,
     p->function_count = kind->functions;
     p->limit = FOREVER;
     c->kind = kind;
-    c->number = number;
+    c->head.number = number;
     c->dispatch_at = -1;
     memcpy(c->in_queue, kind->in_queue, sizeof c->in_queue);
     memcpy(c->out_queue, kind->out_queue, sizeof c->out_queue);
+    for (int color = 0; color < COLORS; color++)
+        c->routers[color] = &no_router;
     c->prng = (0xdeadbeefu ^ 0x2a5a5au);
     c->fifos = pool_keep(&p->m->pool, (size_t)kind->fifos * sizeof(fifo));
     for (int i = 0; i < TASKS; i++)
@@ -162,24 +170,25 @@ static void configure(pe *p, int color, const struct route *given)
     r->rx = directions_of(given->rx);
     r->tx = directions_of(given->tx);
     for (int i = 0; i < 3; i++)
-        r->positions[i] = (position){given->present[i], given->has_rx[i], given->has_tx[i],
-                                     directions_of(given->new_rx[i]),
+        r->positions[i] = (position){(uint8_t)given->present[i], (uint8_t)given->has_rx[i],
+                                     (uint8_t)given->has_tx[i], directions_of(given->new_rx[i]),
                                      directions_of(given->new_tx[i])};
     for (int i = 0; i < 3; i++)
         r->selects[i] = given->present[i] && given->has_rx[i];
-    r->at = given->position;
-    r->ring = given->ring;
-    r->pop = given->pop;
-    r->teardown = given->teardown;
-    r->swap_x = given->swap_x;
-    r->swap_y = given->swap_y;
+    r->at = (uint8_t)given->position;
+    r->ring = (uint8_t)given->ring;
+    r->pop = (uint8_t)given->pop;
+    r->teardown = (uint8_t)given->teardown;
+    r->swap_x = (uint8_t)given->swap_x;
+    r->swap_y = (uint8_t)given->swap_y;
     if (r->swap_x || r->swap_y) {
         p->m->all->swaps = 1;
         p->m->all->dynamic |= 1ull << (color ^ 1);
     }
-    r->rule = given->rule;
-    r->counter = given->rule.init_counter;
-    r->limit = given->rule.limit1;
+    if (given->rule.kind != FILTER_NONE) {
+        r->filters = pool_keep(&p->m->pool, sizeof *r->filters);
+        *r->filters = (filtering){given->rule, given->rule.init_counter, given->rule.limit1, 0};
+    }
     note_links(r);
     if (!given->is_static)
         p->m->all->dynamic |= 1ull << color;
@@ -230,10 +239,10 @@ stream *csl_open_port(pe *p, int color, int direction, int is_input)
     router *r = router_at(p, color);
     p->m->all->dynamic |= 1ull << color;
     if (is_input) {
-        r->entry = direction;
+        r->entry = (int8_t)direction;
         return NULL;
     }
-    r->exit = direction;
+    r->exit = (int8_t)direction;
     r->out = stream_new(p->m);
     return r->out;
 }
@@ -242,8 +251,8 @@ stream *csl_open_port(pe *p, int color, int direction, int is_input)
 void csl_connect(pe *source, int color, int out, pe *target, int there, int port, int64_t hops)
 {
     router *from = router_at(source, color), *to = router_at(target, there);
-    from->exit = out;
-    to->entry = port;
+    from->exit = (int8_t)out;
+    to->entry = (int8_t)port;
     from->virtual_target = to;
     from->virtual_hops = hops;
     source->m->all->dynamic |= 1ull << color | 1ull << there;
@@ -431,5 +440,3 @@ void csl_machine_ready(simulation *s)
 }
 
 const char *csl_message(const simulation *s) { return s->faulty->message; }
-
-pe *csl_pe_at(simulation *s, int number) { return &s->pes[number].head; }

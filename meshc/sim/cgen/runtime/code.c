@@ -27,7 +27,7 @@ void csl_fault(pe *p, int place, const char *form, ...)
     va_start(list, form);
     vsnprintf(m->message, sizeof m->message, form, list);
     va_end(list);
-    m->fault_pe = core_of(p)->number;
+    m->fault_pe = p->number;
     m->fault_place = place;
     escape(m, FAULT_RUN);
 }
@@ -50,7 +50,7 @@ void csl_check(pe *p, int64_t holds, int place)
 
 value csl_python(pe *p, int number, const value *args)
 {
-    value v = {.i = p->m->python.call(core_of(p)->number, number, args)};
+    value v = {.i = p->m->python.call(p->number, number, args)};
     check_python(p->m);
     return v;
 }
@@ -121,8 +121,10 @@ value csl_call_plain(pe *p, int64_t target, const value *args)
 
 static dsr *register_of(pe *p, int bank, int64_t number)
 {
-    core *c = core_of(p);
-    return number < 0 || number >= REGISTERS ? NULL : c->dsrs[bank][number];
+    if (number < 0 || number >= REGISTERS)
+        return NULL;
+    void **found = core_of(p)->dsrs[bank][number / ROW];
+    return found ? found[number % ROW] : NULL;
 }
 
 static dsr *loaded(pe *p, int bank, int64_t number)
@@ -146,13 +148,12 @@ operand csl_dsr(pe *p, int bank, int64_t number)
 void csl_load_dsr(pe *p, int bank, int64_t number, const dsd *d, int save, int is_async,
                   const options *o)
 {
-    core *c = core_of(p);
     if (number < 0 || number >= REGISTERS)
         csl_fault(p, 0, "there is no register %lld", (long long)number);
-    dsr **place = &c->dsrs[bank][number];
+    void **place = place_in(p, core_of(p)->dsrs[bank], number);
     if (!*place) /* never moved: operands and operations point to it */
         *place = pool_keep(&p->m->pool, sizeof(dsr));
-    **place = (dsr){*d, save, is_async, *o, p->t + p->m->costs.rewritten};
+    *(dsr *)*place = (dsr){*d, save, is_async, *o, p->t + p->m->costs.rewritten};
 }
 
 void csl_set_dsr_base(pe *p, int64_t bank, int64_t number, int64_t addr)

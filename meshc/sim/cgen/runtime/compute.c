@@ -46,13 +46,44 @@ csl_define_operation(int op, const char *name, int kind, int count, const int32_
 
 static int is_half(int type) { return type == E_F16 || type == E_BF16; }
 
-/* The number of 16 bits, and the nearest 16 bits to a number, in one format or the other. */
-static double of_half(int type, uint16_t bits)
+/* The numbers of csl_half and csl_h16 (numbers.c) without a branch, for loops over many of them. */
+static inline float of_f16(uint32_t bits)
 {
-    return type == E_BF16 ? csl_brain(bits) : csl_half(bits);
+    uint32_t sign = (bits & 0x8000) << 16, rest = bits & 0x7fff, wide = (rest << 13) + (112 << 23);
+    cell small = {.f = (float)(int32_t)rest * 0x1p-24f};
+    wide = rest < 0x400 ? small.w : wide;
+    wide = rest >= 0x7c00 ? 0x7f800000 : wide;
+    wide = rest > 0x7c00 ? 0x7fc00000 : wide;
+    return (cell){.w = sign | wide}.f;
 }
 
-static uint16_t to_half(int type, double v) { return type == E_BF16 ? csl_hb16(v) : csl_h16(v); }
+static inline uint32_t to_f16(float v)
+{
+    uint32_t bits = (cell){.f = v}.w, sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
+    uint32_t half = (rest - (112 << 23) + 0xfff + (rest >> 13 & 1)) >> 13;
+    cell small = {.f = (cell){.w = rest}.f + 0.5f}; /* whose last bit is that of a subnormal */
+    half = rest < 0x38800000 ? small.w - 0x3f000000 : half;
+    half = rest >= 0x477ff000 ? 0x7c00 : half;
+    half = rest > 0x7f800000 ? 0x7e00 : half;
+    return sign | half;
+}
+
+/* The numbers of 16 bits in one format or the other, in place. */
+static void numbers_of_halves(int type, int64_t n, cell *at)
+{
+    if (type == E_BF16)
+        for (int64_t i = 0; i < n; i++)
+            at[i].w <<= 16;
+    else
+        for (int64_t i = 0; i < n; i++)
+            at[i].f = of_f16(at[i].w);
+}
+
+/* The nearest 16 bits to a number. */
+static inline uint32_t to_half(int type, float v)
+{
+    return type == E_BF16 ? csl_hb16((double)v) : to_f16(v);
+}
 
 static int raw(int op, int operand)
 {
@@ -66,12 +97,12 @@ cell cell_of_scalar(int op, int operand, double v)
     int type = operation_kinds[op].types[operand];
     if (type == E_F32)
         c.f = (float)v;
-    else if (is_half(type) && !raw(op, operand))
-        c.f = (float)of_half(type, to_half(type, v));
     else if (is_half(type))
-        c.w = to_half(type, v);
+        c.w = type == E_BF16 ? csl_hb16(v) : csl_h16(v);
     else
         c.w = (uint32_t)(int64_t)v & (type == E_U32 ? 0xffffffffu : 0xffffu);
+    if (!raw(op, operand))
+        numbers_of_halves(type, 1, &c);
     return c;
 }
 
@@ -90,10 +121,8 @@ void gather(const uint8_t *from, int64_t stride, int64_t n, int op, int operand,
         memcpy(&half, from + i * stride, 2);
         out[i].w = half;
     }
-    int type = operation_kinds[op].types[operand];
     if (!raw(op, operand))
-        for (int64_t i = 0; i < n; i++)
-            out[i].f = (float)of_half(type, (uint16_t)out[i].w);
+        numbers_of_halves(operation_kinds[op].types[operand], n, out);
 }
 
 void scatter(uint8_t *to, int64_t stride, int64_t n, int op, const cell *in)
@@ -111,8 +140,9 @@ void scatter(uint8_t *to, int64_t stride, int64_t n, int op, const cell *in)
             memcpy(to + i * stride, &half, 2);
         }
     } else {
+        int type = operation_kinds[op].types[0];
         for (int64_t i = 0; i < n; i++) {
-            half = to_half(operation_kinds[op].types[0], in[i].f);
+            half = (uint16_t)to_half(type, in[i].f);
             memcpy(to + i * stride, &half, 2);
         }
     }
@@ -124,13 +154,10 @@ void cells_of_words(const uint32_t *from, int64_t n, int op, int operand, int si
         memcpy(out, from, (size_t)n * 4);
         return;
     }
-    for (int64_t i = 0; i < n; i++) {
-        uint16_t half = simd ? (uint16_t)(from[i / 2] >> 16 * (i & 1)) : (uint16_t)from[i];
-        if (raw(op, operand))
-            out[i].w = half;
-        else
-            out[i].f = (float)of_half(operation_kinds[op].types[operand], half);
-    }
+    for (int64_t i = 0; i < n; i++)
+        out[i].w = (simd ? from[i / 2] >> 16 * (i & 1) : from[i]) & 0xffff;
+    if (!raw(op, operand))
+        numbers_of_halves(operation_kinds[op].types[operand], n, out);
 }
 
 /* Elements as wavelets: 16-bit ones in the low half, two per wavelet with SIMD; their number. */
@@ -141,10 +168,9 @@ int64_t words_of_cells(const cell *from, int64_t n, int op, int simd, int high, 
         return n;
     }
     int64_t count = simd ? (n + 1) / 2 : n;
+    int is_raw = raw(op, 0), type = operation_kinds[op].types[0];
     for (int64_t i = 0; i < n; i++) {
-        uint32_t half = from[i].w & 0xffff;
-        if (!raw(op, 0))
-            half = to_half(operation_kinds[op].types[0], from[i].f);
+        uint32_t half = is_raw ? from[i].w & 0xffff : to_half(type, from[i].f);
         if (!simd)
             out[i] = half | (uint32_t)high << 16;
         else if (i & 1)
@@ -194,7 +220,8 @@ static uint32_t counted(int code, uint32_t v)
 
 static float round_half(int type, float v)
 {
-    return (float)of_half(type, to_half(type, (double)v));
+    uint32_t half = to_half(type, v);
+    return type == E_BF16 ? (cell){.w = half << 16}.f : of_f16(half);
 }
 
 /* Both forms of a loop: all operands arrays, or some scalars. */

@@ -24,7 +24,7 @@ void consume(machine *m, credit *c, int64_t count)
 static int in_order(const void *left, const void *right)
 {
     const credit *a = *(credit *const *)left, *b = *(credit *const *)right;
-    int32_t first = core_of(a->p)->number, second = core_of(b->p)->number;
+    int32_t first = a->p->number, second = b->p->number;
     return first != second ? (first > second) - (first < second) : a->color - b->color;
 }
 

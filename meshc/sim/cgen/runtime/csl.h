@@ -24,16 +24,17 @@ typedef struct operation operation;
 
 enum { NO_OPERAND, MEM, FABIN, FABOUT, FIFO };
 
-/* A data structure descriptor; the fields are those of meshc/sim/descriptors.py. */
+/* A data structure descriptor; the fields are those of meshc/sim/descriptors.py. Less than a cache
+ * line, since operations are made of them. */
 typedef struct {
-    int32_t kind, n;
-    int32_t addr, stride, esize;
-    int32_t indexed, scalar;
-    int32_t color, queue, simd, priority;
-    int32_t control, advance, zero;
-    int32_t number, capacity, activate_push, activate_pop;
-    int32_t ndims;
-    int32_t extent[4], step[4];
+    int8_t kind, ndims, indexed, scalar, simd, priority, control, advance, zero;
+    int16_t esize;
+    int32_t n, addr, stride;
+    union {
+        struct { int32_t extent[4], step[4]; };                              /* of memory */
+        struct { int32_t color, queue; };                                    /* of the fabric */
+        struct { int32_t number, capacity, activate_push, activate_pop; };   /* of a FIFO */
+    };
 } dsd;
 
 /* An operand of a vector operation: a descriptor (perhaps from a register) or a scalar. */
@@ -79,27 +80,28 @@ struct frame {
     int32_t at, size;
 };
 
-/* The head of a PE; the rest is private to the runtime (machine.h). Python reads it too. */
+/* The head of a PE; the rest is private to the runtime (machine.h). Python reads it too. What nearly
+ * all code needs comes first, in one cache line. */
 struct pe {
+    machine *m;
     int64_t t;
     int64_t limit;
+    uint8_t *mem;
+    int64_t size;
+    const constants *k;
+    frame *top;
+    int32_t number, current;
     int64_t busy_until;
     int64_t drained;
     int64_t cycles_busy;
     int64_t unblocked;
-    uint8_t *mem;
-    int64_t size;
-    int32_t x, y;
-    int32_t current, complete;
-    const constants *k;
     dsd *slots;
     int64_t slot_count;
     const function *functions; /* from number 1 */
-    int64_t function_count;
-    frame *top;
+    int32_t function_count, complete;
+    int32_t x, y;
     value result;
     dsd result_dsd;
-    machine *m;
 };
 
 /* Only what is declared from here on can be seen from outside of a library. */

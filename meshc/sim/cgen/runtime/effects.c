@@ -98,6 +98,7 @@ void csl_thread_priority(pe *p, int64_t level)
 static router present(pe *p, int64_t color)
 {
     router *r = router_for_code(p, (int)color), seen = *r;
+    seen.filters = NULL; /* which nobody reads */
     for (int i = 0; i < r->pending_count; i++)
         router_change(&seen, &r->pending[i]);
     return seen;
@@ -117,7 +118,7 @@ static int64_t input_status(pe *p)
     int64_t busy = 0;
     for (int queue = 0; queue < QUEUES; queue++) {
         int color = core_of(p)->in_queue[queue];
-        channel *c = color >= 0 && color < COLORS ? core_of(p)->lanes[color].channel : NULL;
+        channel *c = color >= 0 && color < COLORS ? core_of(p)->routers[color]->channel : NULL;
         if (c && c->bursts.count)
             busy |= 1ll << queue;
     }

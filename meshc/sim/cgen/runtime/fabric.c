@@ -10,31 +10,8 @@ static const char *const names[PORTS] = {"RAMP", "EAST", "WEST", "NORTH", "SOUTH
 
 /* --- routers --- */
 
-/* The state of a color at a PE; exists says whether it has a route. */
-router *router_at(pe *p, int color)
-{
-    core *c = core_of(p);
-    if (color < 0 || color >= COLORS)
-        csl_fault(p, 0, "there is no color %d", color);
-    if (!c->lanes[color].router) {
-        router *r = pool_keep(&p->m->pool, sizeof *r);
-        r->p = p;
-        r->color = color;
-        r->exit = -1;
-        c->lanes[color].router = r;
-    }
-    return c->lanes[color].router;
-}
-
-/* The same, NULL without a route. */
-router *existing(pe *p, int color)
-{
-    router *r = color >= 0 && color < COLORS ? core_of(p)->lanes[color].router : NULL;
-    return r && r->exists ? r : NULL;
-}
-
 /* The PE one step in a direction, NULL past the edge. */
-pe *neighbour(pe *p, int out)
+pe *neighbour(const pe *p, int out)
 {
     const simulation *s = p->m->all;
     int x = p->x + step_x[out], y = p->y + step_y[out];
@@ -139,18 +116,26 @@ static void deliver_parts(machine *m, router *r, burst *b)
         deliver_at(m, r, max64(parts[i]->t0, m->now), parts[i]);
 }
 
+enum { NEAR = 4, FAR = 8 }; /* so far ahead are receivers fetched */
+
 static void multicast(machine *m, tree *t, burst *b)
 {
     for (int i = 0; m->report && i < t->edge_count; i++)
         core_of(t->edges[i]->p)->load[t->edge_ports[i]] += b->count;
-    for (int i = 0; i < t->count; i++)
+    for (int i = 0; i < t->count; i++) {
+        if (i + FAR < t->count)
+            fetch(t->receivers[i + FAR].at, LINE);
+        if (i + NEAR < t->count)
+            fetch(t->receivers[i + NEAR].at->p, offsetof(core, events) + LINE);
         deliver_parts(m, t->receivers[i].at,
                       burst_moved(m, b, b->t0 + 2 * m->costs.ramp + t->receivers[i].hops));
+    }
 }
 
 /* --- hop by hop: an arrival is a burst at a port of a router --- */
 
 static void act_arrive(machine *m, int64_t now, void *subject, void *argument);
+static void forward(router *r, burst *b, int64_t start);
 
 static void arrive_later(machine *m, router *r, int port, burst *b)
 {
@@ -164,21 +149,44 @@ static void act_pump(machine *m, int64_t now, void *subject, void *argument)
     pump(m, now, subject);
 }
 
+/* A burst has to wait at a port. */
+static void put_by(router *r, burst *b)
+{
+    if (!r->ports)
+        r->ports = pool_keep(&r->p->m->pool, PORTS * sizeof(queue));
+    queue_push(&r->ports[b->port], b);
+    r->queued++;
+}
+
+static int accepts(const directions *rx, int port)
+{
+    for (int i = 0; i < rx->count; i++)
+        if (rx->d[i] == port)
+            return 1;
+    return 0;
+}
+
 static void act_arrive(machine *m, int64_t now, void *subject, void *argument)
 {
     router *r = subject;
     burst *b = argument;
-    if (router_rx(r).count > 1 && b->count) {
+    directions rx = router_rx(r);
+    if (rx.count > 1 && b->count) {
         int other = router_meeting(r, b->port, b);
         if (other >= 0) {
-            m->fault_pe = core_of(r->p)->number;
+            m->fault_pe = r->p->number;
             m->fault_numbers[0] = r->color;
             m->fault_numbers[1] = other;
             m->fault_numbers[2] = b->port;
             escape(m, FAULT_COLLISION);
         }
     }
-    queue_push(&r->ports[b->port], b);
+    int64_t start = max64(b->t0, r->free_at);
+    if (!r->queued && !r->teardown && start <= now && accepts(&rx, b->port)) {
+        forward(r, b, start); /* nothing waits that might follow it */
+        return;
+    }
+    put_by(r, b);
     pump(m, now, r);
 }
 
@@ -236,7 +244,7 @@ static int targets(pe *p, int color, int port, burst *b, router **found)
 }
 
 /* A burst reaches a PE from a neighbour; its color may be swapped there. */
-static void act_reach(machine *m, int64_t now, void *subject, void *argument)
+void act_reach(machine *m, int64_t now, void *subject, void *argument)
 {
     burst *b = argument;
     router *found[2];
@@ -258,7 +266,7 @@ static void cross(router *r, int out, burst *b)
     pe *there = neighbour(r->p, out);
     if (!there) {
         if (!(r->left >> out & 1)) {
-            r->left |= 1 << out;
+            r->left |= (uint8_t)(1 << out);
             remark(r->p, ODD_EDGE, r->color, out, 0);
         }
         dropped(m, b, b->count);
@@ -360,7 +368,7 @@ static void forward(router *r, burst *b, int64_t start)
 void pump(machine *m, int64_t now, router *r)
 {
     (void)m;
-    while (!r->teardown) {
+    while (r->queued && !r->teardown) {
         directions rx = router_rx(r);
         int i = 0;
         while (i < rx.count && !r->ports[rx.d[i]].count)
@@ -375,6 +383,7 @@ void pump(machine *m, int64_t now, router *r)
             return;
         }
         queue_pop(port);
+        r->queued--;
         forward(r, b, start);
     }
 }
@@ -413,7 +422,7 @@ void advance(pe *p, int color)
     router *r = existing(p, color);
     if (r) {
         words *none = words_new(m, 1);
-        int64_t time = core_of(p)->lanes[color].out_free + m->costs.ramp;
+        int64_t time = core_of(p)->routers[color]->out_free + m->costs.ramp;
         arrive_later(m, r, RAMP, burst_new(m, none, 0, 0, time, 1, 0, NULL));
         words_drop(m, none);
     }

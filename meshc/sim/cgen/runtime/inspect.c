@@ -16,9 +16,10 @@ static void add(numbers *to, int64_t v)
 
 static void add_dsd(numbers *to, const dsd *d)
 {
+    int on_fabric = d->kind == FABIN || d->kind == FABOUT;
     add(to, d->kind);
-    add(to, d->kind == FIFO ? d->number : d->color);
-    add(to, d->queue);
+    add(to, d->kind == FIFO ? d->number : on_fabric ? d->color : 0);
+    add(to, on_fabric ? d->queue : 0);
 }
 
 static void add_operation(numbers *to, const operation *o)
@@ -69,7 +70,7 @@ int64_t csl_inspect_pe(pe *p, int64_t *items, int64_t room)
     numbers to = {items, 0, room};
     add(&to, c->channel_count);
     for (int i = 0; i < c->channel_count; i++) {
-        const channel *of = c->lanes[c->channel_order[i]].channel;
+        const channel *of = c->routers[c->channel_order[i]]->channel;
         add(&to, of->color);
         add(&to, of->blocked);
         add(&to, of->task);
@@ -92,7 +93,7 @@ int64_t csl_inspect_pe(pe *p, int64_t *items, int64_t room)
         add(&to, c->in_queue[i]);
     add(&to, c->credit_count);
     for (int i = 0; i < c->credit_count; i++) {
-        const credit *of = c->lanes[c->credit_order[i]].credit;
+        const credit *of = c->routers[c->credit_order[i]]->credit;
         add(&to, c->credit_order[i]);
         add(&to, of->outstanding);
         add(&to, of->room);
@@ -122,7 +123,7 @@ int64_t csl_inspect_routers(pe *p, int64_t *items, int64_t room)
     core *c = core_of(p);
     numbers to = {items, 0, room};
     for (int color = 0; color < COLORS; color++) {
-        const router *r = c->lanes[color].router;
+        const router *r = c->routers[color];
         if (!r || !r->exists)
             continue;
         add(&to, color);
@@ -140,7 +141,10 @@ int64_t csl_inspect_routers(pe *p, int64_t *items, int64_t room)
             add_directions(&to, &r->positions[i].tx);
         }
         for (int port = 0; port < PORTS; port++)
-            add_bursts(&to, &r->ports[port]);
+            if (r->ports)
+                add_bursts(&to, &r->ports[port]);
+            else
+                add(&to, 0);
     }
     add(&to, -1);
     for (int out = 0; out < PORTS; out++)

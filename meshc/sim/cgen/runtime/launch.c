@@ -28,18 +28,17 @@ static operation *make(pe *p, int op, int count, const operand *given, int64_t i
                        int has_index, int place)
 {
     operation *o = pool_get(&p->m->pool, sizeof *o);
-    memset(o, 0, offsetof(operation, operands));
-    memset(o->records, 0, sizeof *o - offsetof(operation, records));
+    memset(o, 0, offsetof(operation, records));
     o->p = p;
-    o->op = op;
-    o->sources = count - 1;
+    o->op = (int16_t)op;
+    o->sources = (int8_t)(count - 1);
     o->place = place;
     o->index = has_index ? (int32_t)index : 0;
     o->references = 1;
     o->complete = 1;
     for (int k = 0; k < count; k++) {
         if (given[k].reg) {
-            o->record_size[o->record_count] = (int32_t)size_of_type(operation_kinds[o->op].types[k]);
+            o->record_size[o->record_count] = (int8_t)size_of_type(operation_kinds[o->op].types[k]);
             o->records[o->record_count++] = given[k].reg;
             p->t = max64(p->t, given[k].reg->ready);
         }
@@ -60,7 +59,7 @@ static operation *make(pe *p, int op, int count, const operand *given, int64_t i
     for (int k = 1; k < count; k++) {
         const dsd *d = &o->operands[k];
         if (d->kind == FABIN) {
-            o->inputs[o->channel_count] = d;
+            o->inputs[o->channel_count] = (int8_t)k;
             o->channels[o->channel_count++] = channel_of(p, d);
         } else if (d->kind == FIFO) {
             o->fifos[o->fifo_count++] = &core_of(p)->fifos[d->number];
@@ -94,14 +93,14 @@ static void act_run(machine *m, int64_t time, void *subject, void *argument)
 
 static int sends(const operation *o) { return o->operands[0].kind == FABOUT; }
 
-static int32_t *unsent(operation *o)
+static int64_t *unsent(operation *o)
 {
     int64_t color = output_color(o->p, &o->operands[0]);
-    return &core_of(o->p)->unsent[color < 0 ? COLORS - 1 : color];
+    return &router_at(o->p, color < 0 ? COLORS - 1 : color)->unsent;
 }
 
 /* The microthread of an operation without inputs gets its turn. */
-static void act_emit(machine *m, int64_t time, void *subject, void *argument)
+void act_emit(machine *m, int64_t time, void *subject, void *argument)
 {
     (void)m, (void)argument;
     operation *o = subject;
@@ -120,7 +119,6 @@ static void act_emit(machine *m, int64_t time, void *subject, void *argument)
 /* Take a microthread: the given one, else that of a register or of a queue. */
 static void occupy(operation *o, int thread)
 {
-    core *c = core_of(o->p);
     for (int i = 0; thread < 0 && i < o->record_count; i++)
         thread = o->records[i]->o.thread;
     for (int k = 0, found = thread >= 0; !found && k <= o->sources; k++)
@@ -128,14 +126,15 @@ static void occupy(operation *o, int thread)
             thread = o->operands[k].queue;
     if (thread < 0 || thread >= COLORS)
         return;
-    operation *other = c->threads[thread];
+    void **place = place_in(o->p, core_of(o->p)->threads, thread);
+    operation *other = *place;
     if (other && !(other->done && other->t <= o->p->t)) {
         remark(o->p, ODD_MICROTHREAD, o->place, other->place, thread);
     }
     if (other)
         drop(other);
     hold(o);
-    c->threads[thread] = o;
+    *place = o;
 }
 
 static void start_async(operation *o, const options *given)

@@ -13,7 +13,12 @@ static void credit_end(credit *c)
 
 static void router_end(router *r)
 {
-    for (int port = 0; port < PORTS; port++)
+    if (r->channel) {
+        queue_end(&r->channel->bursts);
+        queue_end(&r->channel->waiting);
+    }
+    credit_end(r->credit);
+    for (int port = 0; r->ports && port < PORTS; port++)
         queue_end(&r->ports[port]);
     free(r->pending);
     free(r->recent);
@@ -34,14 +39,9 @@ static void router_end(router *r)
 static void core_end(core *c)
 {
     for (int color = 0; color < COLORS; color++) {
-        channel *of = c->lanes[color].channel;
-        if (of) {
-            queue_end(&of->bursts);
-            queue_end(&of->waiting);
-        }
-        credit_end(c->lanes[color].credit);
-        if (c->lanes[color].router)
-            router_end(c->lanes[color].router);
+        router *r = c->routers[color];
+        if (r && r != &no_router)
+            router_end(r);
     }
     for (int i = 0; c->kind && i < c->kind->fifos; i++) {
         free(c->fifos[i].data);
@@ -54,6 +54,8 @@ static void core_end(core *c)
     pipe_end(&c->ramp_out);
     pipe_end(&c->slots.pipe);
     queue_end(&c->launches);
+    if (c->active != c->first_active)
+        free(c->active);
     heap_end(&c->events);
     free(c->registers);
 }
@@ -73,6 +75,7 @@ static void part_end(machine *m)
     free(m->waiting);
     free(m->changed);
     free(m->odd);
+    free(m->tallies);
     calendar_end(&m->calendar);
     pool_end(&m->pool);
     free(m);

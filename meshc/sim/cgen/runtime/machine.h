@@ -14,7 +14,7 @@ typedef struct {
 } directions;
 
 typedef struct {
-    int32_t present, has_rx, has_tx;
+    uint8_t present, has_rx, has_tx;
     directions rx, tx;
 } position;
 
@@ -24,6 +24,11 @@ typedef struct {
     int64_t low, high, limit1, limit2, max_counter, init_counter;
     int32_t count_data, count_control, filter_control;
 } filter;
+/* A filter and where its counter stands. */
+typedef struct {
+    filter rule;
+    int64_t counter, limit, stage;
+} filtering;
 
 enum { CHANGE_ROUTES, CHANGE_POSITION, CHANGE_INVALID, CHANGE_SWITCH, CHANGE_BOTH, CHANGE_EXIT,
        CHANGE_TOGGLE, CHANGE_COLOR_WORD, CHANGE_SWITCH_WORD, CHANGE_FILTER };
@@ -41,7 +46,6 @@ typedef struct {
 
 typedef struct router router;
 typedef struct {
-    int64_t generation;
     int32_t count, broken, edge_count;
     struct {
         router *at;
@@ -49,6 +53,7 @@ typedef struct {
     } *receivers;
     router **edges;
     uint8_t *edge_ports;
+    int64_t farthest; /* hops to a receiver */
     int32_t followed; /* whether the ends of the route, and the most words on the way, are known */
     int64_t ends, room;
 } tree;
@@ -58,29 +63,35 @@ typedef struct {
     int64_t t0, end, period;
 } passing;
 
+/* What a PE has of a color: its router, of which exists says whether it has a route, and what sends
+ * or receives there. What passing bursts touch comes first. */
 struct router {
     pe *p;
-    int32_t color, exists, is_static;
-    int32_t at, ring, pop, teardown, swap_x, swap_y;
-    directions rx, tx; /* at position 0 */
-    position positions[3];
-    int32_t selects[3];
-    filter rule;
-    int64_t counter, limit, stage;
-    queue ports[PORTS];
-    int64_t free_at;
-    int32_t entry, exit;
-    int32_t left; /* bits of the directions in which wavelets left the rectangle */
-    change *pending;
-    int32_t pending_count;
-    passing *recent;
-    int32_t recent_count, recent_room;
+    channel *channel; /* NULL while nothing has been received */
+    credit *credit;   /* NULL without strict queues */
     tree *known;
-    int64_t stamp;
-    int32_t stamp_ports;
+    int64_t generation; /* of the links' users, in which known was found */
+    int64_t free_at;
+    int32_t queued; /* bursts that wait at the ports */
+    uint8_t color, exists, at, teardown, by_hops; /* by_hops: whether known is broken */
+    directions rx, tx; /* at position 0 */
+    int8_t entry, exit;
+    int64_t out_free;
+    int64_t unsent; /* operations whose words wait for their turn */
+    uint8_t is_static, ring, pop, swap_x, swap_y;
+    uint8_t left; /* bits of the directions in which wavelets left the rectangle */
+    filtering *filters; /* NULL without a filter */
+    stream *sink, *out;
     router *virtual_target;
     int64_t virtual_hops;
-    stream *sink, *out;
+    queue *ports; /* PORTS of them; NULL while nothing has had to wait */
+    int64_t stamp;
+    int32_t stamp_ports;
+    position positions[3];
+    uint8_t selects[3];
+    change *pending;
+    int32_t pending_count, recent_count, recent_room;
+    passing *recent;
     credit *host; /* for what the host sends here */
 };
 
@@ -96,11 +107,10 @@ int64_t router_filter(machine *m, router *r, burst *b, burst ***parts);
 
 /* --- fabric.c --- */
 
-router *router_at(pe *p, int color);
 router *router_for_code(pe *p, int color);
 void note_links(router *r);
-router *existing(pe *p, int color);
-pe *neighbour(pe *p, int out);
+pe *neighbour(const pe *p, int out);
+action act_reach;
 int swapped(pe *p, int color, int port, int *colors);
 extern const int opposite[];
 void inject(pe *p, int color, burst *b);
@@ -121,7 +131,7 @@ void drop_refunds(machine *m);
 void tree_free(tree *t);
 tree *tree_of(router *origin);
 void *grown(void *items, int64_t count, size_t size);
-void reach(pe *p, int color, int64_t depth, int64_t *copies, int64_t *room);
+int reach(pe *p, int color, int64_t depth, int64_t *copies, int64_t *room);
 
 /* A route as Python states it: directions are a count and then the directions. */
 struct route {
@@ -163,44 +173,43 @@ typedef struct {
     int64_t word, value;
 } stored;
 
-enum { REGISTERS = 64 }; /* of a bank */
+enum { BANKS = 3, REGISTERS = 64 }; /* of a bank */
 
-/* What a PE has of a color: NULL or 0 where it has not used it. */
-typedef struct {
-    channel *channel;
-    router *router;
-    credit *credit;
-    int64_t out_free;
-} lane;
+/* Pointers by number, of which a few are used: in rows that are made when they are. */
+enum { ROW = 16 };
 
-/* All of a PE; what most events touch comes first. */
+/* All of a PE; what most events touch comes first. The first event lies in one cache line with the
+ * head of the heap, behind three of the PE's head. */
+enum { FIRST_ACTIVE = 4 };
 typedef struct {
-    pe head;
+    _Alignas(LINE) pe head;
     heap events;
     const pe_class *kind;
-    int32_t number, running; /* running: some function has started and waits */
-    int64_t started, dispatch_at, resumed, issued, depth;
+    int32_t running; /* whether some function has started and waits */
+    int64_t started, dispatch_at, resumed, issued;
+    operation *waiting_on;
     uint64_t ready_colors, blocked, local_tasks;
-    uint64_t urgent_tasks, urgent_colors; /* what goes before other tasks */
-    uint64_t ran_local, ran_control, ran_colors; /* tasks that were started, for explanations */
     int32_t rank;                         /* of microthreads that go no further than the code */
+    int32_t active_count;
+    uint64_t urgent_tasks, urgent_colors; /* what goes before other tasks */
     uint32_t flushing;                    /* input queues that are flushed */
     uint32_t shut;                        /* those that are blocked before they have a color */
-    issue slots;
-    operation *waiting_on;
     pipe_ ramp_in, ramp_out;
-    queue launches; /* of launch_ */
-    fifo *fifos;
-    int32_t active_count;
+    issue slots;
+    router *routers[COLORS]; /* by color; no_router where it is not used */
     int32_t in_queue[QUEUES], out_queue[QUEUES]; /* their colors, -1 for none */
-    lane lanes[COLORS];
-    dsr *dsrs[3][REGISTERS];
-    int32_t unsent[COLORS];
-    operation *threads[COLORS];
+    void **dsrs[BANKS][REGISTERS / ROW];
+    void **threads[COLORS / ROW]; /* the latest operation of each microthread */
+    fifo *fifos;
     pipe_ links[PORTS];
     uint64_t users[PORTS];
     int64_t load[PORTS];
-    activation active[2 * TASKS];
+    int64_t depth;
+    uint64_t ran_local, ran_control, ran_colors; /* tasks that were started, for explanations */
+    queue launches; /* of launch_ */
+    activation *active; /* first_active, until there are more */
+    int32_t active_room;
+    activation first_active[FIRST_ACTIVE];
     uint8_t channel_order[COLORS], credit_order[COLORS];
     int32_t channel_count, credit_count;
     stored *registers; /* those without a model */
@@ -211,7 +220,17 @@ typedef struct {
 } core;
 static inline core *core_of(pe *p) { return (core *)p; }
 
+/* --- colors.c --- */
+
+extern router no_router;
+router *router_at(pe *p, int64_t color);
+router *existing(pe *p, int color);
 channel *channel_of_color(pe *p, int64_t color);
+credit *credit_at(pe *p, int64_t color);
+void **place_in(pe *p, void ***rows, int64_t number);
+
+/* --- pe.c, queues.c, sending.c --- */
+
 channel *channel_of(pe *p, const dsd *source);
 int64_t input_color(pe *p, int64_t queue);
 int is_idle(pe *p, int64_t queue);
@@ -219,7 +238,7 @@ int64_t output_color(pe *p, const dsd *dst);
 void wake(pe *p, int64_t time);
 void activate_now(pe *p, int64_t time, int64_t key);
 void activate_later(pe *p, int64_t number, int64_t time);
-void deliver(machine *m, int64_t time, void *subject, void *argument);
+action dispatch, deliver;
 void deliver_at(machine *m, router *r, int64_t time, burst *b);
 void poke(pe *p, channel *c, int64_t time);
 void open_gate(pe *p, int kind, int64_t number, int64_t time);
@@ -248,6 +267,8 @@ typedef struct {
                   int64_t start, int64_t end);
 } callbacks;
 
+typedef struct simulation simulation;
+
 /* Something odd that does not stop a run; current: the function that the PE was running. */
 enum { ODD_BOUNDS, ODD_MICROTHREAD, ODD_EDGE, ODD_WRAP };
 typedef struct {
@@ -256,7 +277,7 @@ typedef struct {
     int64_t a, b, c;
 } oddity;
 void remark(pe *p, int kind, int64_t a, int64_t b, int64_t c);
-void tell_remarks(machine *m);
+machine *tell_remarks(simulation *s);
 
 /* An event for a PE of another part, with a burst as its argument. */
 typedef struct {
@@ -285,12 +306,17 @@ typedef struct {
 } awaited;
 
 enum { FAULT_NONE, FAULT_RUN, FAULT_COLLISION, FAULT_PYTHON };
-typedef struct simulation simulation;
+
+/* The counters of a part before the events of a PE. */
+typedef struct {
+    int64_t number, events, tasks_run, last_time;
+} tally;
 
 /* The PEs that one thread runs, in the order of their numbers, and all that it writes to. */
 struct machine {
     simulation *all;
-    int32_t index, first, count; /* of the part; its first PE and their number */
+    int32_t index, count; /* of the part, and of its PEs */
+    core *pes;
     int64_t now, last_time, events, tasks_run, task_limit;
     int64_t made, acting; /* events made so far, and the PE whose event is handled, or NOBODY */
     calendar calendar;
@@ -299,14 +325,15 @@ struct machine {
     int64_t earliest[2];  /* of what lies there */
     refund_list *refunds; /* for the senders of each part */
     credit **due;         /* whose operations wait for room */
-    int64_t kept[3];      /* events, tasks and latest time before the cycle */
+    tally *tallies;       /* of the cycle, one for each PE at most, where there are several parts */
+    int64_t tally_count;
     int64_t lagging, wanted; /* PEs that have not unblocked the command stream so often */
     awaited *waiting;
     int64_t waiting_count;
     router **changed; /* by code in this cycle */
     int64_t changed_count;
     oddity *odd; /* told after the cycle */
-    int64_t odd_count;
+    int64_t odd_count, told;
     int32_t defers; /* whether Python must not be called now */
     pool pool;
     costs costs;
@@ -328,13 +355,14 @@ struct machine {
 struct simulation {
     int64_t now, deadline;
     int32_t width, height, pe_count, part_count;
+    int32_t band; /* see division.c */
     machine **parts;
     machine *faulty;
-    core *pes;
+    core *pes; /* of the parts, one behind the other */
     core **grid;
     uint64_t dynamic;           /* colors whose routes may change */
     int32_t swaps;              /* whether a router swaps colors */
-    int64_t generation, stamp;  /* of the links' users, and of walks over the routers */
+    int64_t generation, stamp;  /* of the links' users, from 1 on, and of walks over the routers */
     pthread_mutex_t walking;
     heap host;                  /* events of nobody */
     int32_t goal;               /* see run.c */
@@ -345,14 +373,31 @@ struct simulation {
 
 enum { UNTIL_REST, UNTIL_UNBLOCKED, UNTIL_TIME, UNTIL_RECEIVED, UNTIL_SENT };
 int reached_in(machine *m);
-int cycle(machine *m, int64_t time);
+void put_event(core *c, const event *e);
+void begin_cycle(machine *m, int64_t time);
+int cycle(machine *m, int64_t time, int64_t end);
 int64_t events_of(const simulation *s);
+
+/* --- division.c --- */
+
+void divide(simulation *s, int threads);
+int part_of(const simulation *s, int number);
+int64_t place_in_part(const simulation *s, int number);
+int size_of_part(const simulation *s, int index);
 void take_parcels(machine *m, int parity);
 void drop_parcels(machine *m, int parity);
+void note_tally(machine *m, int number);
+int conclude(simulation *s);
 
 /* --- preview.c --- */
 
-enum { AHEAD = 3 };
+static inline void fetch(const void *from, int64_t bytes)
+{
+    for (int64_t i = 0; i < bytes; i += LINE)
+        __builtin_prefetch((const char *)from + i);
+}
+
+enum { AHEAD = 5 };
 typedef struct {
     core *next[AHEAD]; /* PEs of a cycle behind the one that is handled, NULL where there are none */
     int64_t place;     /* of the last of them; -1 when there are no others */

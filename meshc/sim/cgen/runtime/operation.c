@@ -20,7 +20,7 @@ void later(operation *o, int64_t time, action *act)
     at(o->p, time, act, o, NULL);
 }
 
-static void act_progress(machine *m, int64_t time, void *subject, void *argument)
+void act_progress(machine *m, int64_t time, void *subject, void *argument)
 {
     (void)m, (void)argument;
     progress(subject, time);
@@ -100,7 +100,7 @@ static int64_t available(operation *o, int64_t now)
             control(o);
             return 0;
         }
-        count = min64(count, burst_left(b) * per_wavelet(o, o->inputs[i]->simd));
+        count = min64(count, burst_left(b) * per_wavelet(o, o->operands[o->inputs[i]].simd));
     }
     for (int i = 0; i < o->fifo_count; i++) {
         fifo *f = o->fifos[i];
@@ -173,7 +173,7 @@ void worked(operation *o, int64_t start, int64_t end)
         for (int k = 0; k <= o->sources; k++)
             moves |= is_fabric(&o->operands[k]);
         int64_t waited = o->is_async ? -1 : min64(o->t, start);
-        m->python.trace(core_of(o->p)->number, o->op, o->place, moves, waited, start, end);
+        m->python.trace(o->p->number, o->op, o->place, moves, waited, start, end);
         check_python(m);
     }
     o->t = end;
@@ -319,7 +319,7 @@ static void leave(operation *o, queue *q)
 static int held(operation *o)
 {
     int64_t color = output_color(o->p, &o->operands[0]);
-    credit *c = color < 0 ? NULL : core_of(o->p)->lanes[color].credit;
+    credit *c = color < 0 ? NULL : core_of(o->p)->routers[color]->credit;
     if (!c || c->outstanding <= c->room)
         return 0;
     o->done = 0;
@@ -328,7 +328,7 @@ static int held(operation *o)
     return 1;
 }
 
-static void act_done(machine *m, int64_t time, void *subject, void *argument)
+void act_done(machine *m, int64_t time, void *subject, void *argument)
 {
     (void)argument;
     operation_done_at(m, time, subject);

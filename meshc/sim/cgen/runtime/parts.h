@@ -7,6 +7,7 @@
 #include "csl.h"
 #include "space.h" /* written by meshc/sim/cgen/build.py */
 
+enum { LINE = 64 }; /* bytes that are fetched at once */
 enum { COLORS = 64, TASKS = 64, QUEUES = 32, PORTS = 5, MEMORY_BYTES = 50 * 1024 };
 enum { RAMP, EAST, WEST, NORTH, SOUTH };
 enum { ENDLESS = 0x7fff };
@@ -61,7 +62,7 @@ int64_t words_of_cells(const cell *from, int64_t n, int op, int simd, int high, 
 
 /* --- pool.c: small blocks by size, and growing arrays --- */
 
-enum { POOL_STEP = 32, POOL_CLASSES = 64 };
+enum { POOL_STEP = LINE, POOL_CLASSES = 64 };
 typedef struct pool_block pool_block;
 typedef struct {
     pool_block *free[POOL_CLASSES];
@@ -105,7 +106,7 @@ typedef struct {
     void *subject, *argument;
 } event;
 enum { NOBODY = 1 << 22, MAKER_SHIFT = 40 };
-enum { FIRST_EVENTS = 4 };
+enum { FIRST_EVENTS = 8 };
 typedef struct {
     event *items; /* first, until there are more; a heap must not be moved */
     int32_t count, room;
@@ -154,6 +155,7 @@ typedef struct {
  * two. */
 typedef struct {
     int64_t outstanding, room;
+    int64_t copies, depth, generation; /* see credit_of */
     pe *p;
     int32_t color, is_due;
     queue held, stalled; /* of operation */
@@ -254,19 +256,20 @@ struct dsr {
 
 struct operation {
     pe *p;
-    int32_t op, sources, index, place, references;
-    int32_t is_async, done, complete, resume, priority;
-    dsd operands[4]; /* destination first; kind NO_OPERAND for a scalar */
-    double scalars[4];
-    dsr *records[4];
-    int32_t record_size[4];
     int64_t n, done_count, t;
+    int32_t index, place, references;
+    int16_t op;
+    int8_t sources, is_async, done, complete, resume, priority;
+    int8_t record_count, channel_count, fifo_count;
+    int8_t record_size[4];
+    int8_t inputs[3]; /* the operands that read the channels */
     options o;
-    int32_t record_count, channel_count, fifo_count;
     channel *channels[3];
-    const dsd *inputs[3];
     fifo *fifos[3];
     words *sent;
+    dsr *records[4];
+    dsd operands[4]; /* destination first; kind NO_OPERAND for a scalar */
+    double scalars[4];
 };
 
 static inline int is_fabric(const dsd *d) { return d->kind == FABIN || d->kind == FABOUT; }
@@ -275,7 +278,7 @@ static inline int needs_input(const operation *o)
     return o->channel_count || o->fifo_count || o->operands[0].kind == FIFO;
 }
 void later(operation *o, int64_t time, action *act);
-void begin(machine *m, int64_t time, void *subject, void *argument);
+action begin, act_progress, act_done, act_emit;
 void step(operation *o, int64_t count, int64_t now);
 int64_t plan(operation *o, int64_t count, int64_t start, int64_t last_in);
 void worked(operation *o, int64_t start, int64_t end);

@@ -21,22 +21,6 @@ int is_idle(pe *p, int64_t queue)
            c->kind->data_task[queue];
 }
 
-channel *channel_of_color(pe *p, int64_t color)
-{
-    core *c = core_of(p);
-    if (color < 0 || color >= COLORS)
-        csl_fault(p, 0, "there is no color %lld", (long long)color);
-    if (!c->lanes[color].channel) {
-        channel *made = pool_keep(&p->m->pool, sizeof *made);
-        made->p = p;
-        made->color = (int32_t)color;
-        made->blocked = 1;
-        c->lanes[color].channel = made;
-        c->channel_order[c->channel_count++] = (uint8_t)color;
-    }
-    return c->lanes[color].channel;
-}
-
 /* The channel a fabric input reads. On WSE-3 the queue decides, else the color. */
 channel *channel_of(pe *p, const dsd *source)
 {
@@ -89,7 +73,7 @@ static void ended(core *c)
     machine *m = p->m;
     rest(c);
     if (m->tracing) {
-        m->python.trace(c->number, -1, p->current, 0, c->started, c->started, p->t);
+        m->python.trace(c->head.number, -1, p->current, 0, c->started, c->started, p->t);
         check_python(m);
     }
     p->cycles_busy += p->t - c->started;
@@ -260,7 +244,7 @@ static int64_t lag(const core *c, uint64_t urgent, int64_t number)
 }
 
 /* Run the task that has been ready for the longest time, one of high priority first. */
-static void dispatch(machine *m, int64_t now, void *subject, void *argument)
+void dispatch(machine *m, int64_t now, void *subject, void *argument)
 {
     core *c = subject;
     pe *p = &c->head;
@@ -287,7 +271,7 @@ static void dispatch(machine *m, int64_t now, void *subject, void *argument)
         }
     }
     for (uint64_t left = c->ready_colors; left; left &= left - 1) {
-        channel *of = c->lanes[__builtin_ctzll(left)].channel;
+        channel *of = c->routers[__builtin_ctzll(left)]->channel;
         if (!of->bursts.count || !is_open(c, of)) {
             c->ready_colors &= ~bit(of->color);
             continue;
@@ -357,6 +341,9 @@ static void set_active(pe *p, int64_t key, int64_t since)
         return;
     if (c->active_count == 2 * TASKS)
         csl_fault(p, 0, "local task id %lld is activated but not bound", (long long)key);
+    if (c->active_count == c->active_room)
+        c->active = longer(c->active, c->first_active, FIRST_ACTIVE, &c->active_room,
+                           sizeof(activation));
     c->active[c->active_count++] = (activation){key, since};
 }
 
@@ -386,7 +373,7 @@ void deliver(machine *m, int64_t time, void *subject, void *argument)
     router *r = subject;
     burst *b = argument;
     pe *p = r->p;
-    channel *to = core_of(p)->lanes[r->color].channel;
+    channel *to = r->channel;
     (void)m;
     if (!to)
         to = channel_of_color(p, r->color);
@@ -429,7 +416,7 @@ static int gate_color(pe *p, int kind, int64_t number, int64_t *color)
         *color = input_color(p, number);
         return 1;
     }
-    return !(has_bit(c->local_tasks, number) && !c->lanes[number].channel);
+    return !(has_bit(c->local_tasks, number) && !c->routers[number]->channel);
 }
 
 /* Unblock a task, color or queue. */

@@ -21,11 +21,11 @@ static void *must(void *block)
  * for small ones than a processor holds. */
 void *zeroed_pages(size_t size)
 {
-    if (size < LARGE_PAGE)
-        return must(calloc(1, max64(1, size)));
-    void *block = must(aligned_alloc(LARGE_PAGE, (size + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE));
+    size_t step = size < LARGE_PAGE ? LINE : LARGE_PAGE;
+    void *block = must(aligned_alloc(step, max64(1, ceil_div(size, step)) * step));
 #ifdef MADV_HUGEPAGE
-    madvise(block, size, MADV_HUGEPAGE);
+    if (size >= LARGE_PAGE)
+        madvise(block, size, MADV_HUGEPAGE);
 #endif
     return memset(block, 0, size);
 }

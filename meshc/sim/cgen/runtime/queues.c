@@ -96,7 +96,7 @@ void csl_queue_flush(pe *p, int64_t number)
         return;
     }
     int color = c->out_queue[number - FIRST_OUTPUT];
-    int64_t unused = color >= 0 && color < COLORS ? c->lanes[color].out_free : 0;
+    int64_t unused = color >= 0 && color < COLORS ? c->routers[color]->out_free : 0;
     flushed_at(p, max64(p->t, unused), number);
 }
 

@@ -62,6 +62,7 @@ static void tree_build(tree *t, router *origin)
                 t->receivers = grown(t->receivers, t->count, sizeof *t->receivers);
                 t->receivers[t->count].at = r;
                 t->receivers[t->count++].hops = v.hops;
+                t->farthest = max64(t->farthest, v.hops);
                 continue;
             }
             uint64_t users = core_of(r->p)->users[out];
@@ -88,19 +89,19 @@ done:
 static tree *known_of(router *origin)
 {
     simulation *s = origin->p->m->all;
-    tree *t = origin->known;
     if (s->dynamic >> origin->color & 1)
         return NULL;
-    if (t && t->generation == s->generation)
-        return t;
-    tree_free(t);
-    origin->known = t = calloc(1, sizeof *t);
+    if (origin->generation == s->generation)
+        return origin->known;
+    tree_free(origin->known);
+    tree *t = origin->known = calloc(1, sizeof *t);
     if (!t)
         abort();
-    t->generation = s->generation;
+    origin->generation = s->generation;
     pthread_mutex_lock(&s->walking);
     tree_build(t, origin);
     pthread_mutex_unlock(&s->walking);
+    origin->by_hops = t->broken != 0;
     return t;
 }
 
@@ -108,7 +109,7 @@ static tree *known_of(router *origin)
 tree *tree_of(router *origin)
 {
     tree *t = known_of(origin);
-    return t && !t->broken ? t : NULL;
+    return t && !origin->by_hops ? t : NULL;
 }
 
 typedef struct {
@@ -150,16 +151,16 @@ static void walk_out(walk *w, router *r, int out, int64_t links)
     }
 }
 
-/* Follow a route by the present positions of its routers, to its ends. Where nothing can change it,
- * known is the sender's tree, which keeps what was found. */
-static void follow(router *origin, tree *known, int64_t *ends, int64_t *room)
+/* Follow a route by the present positions of its routers, to its ends; whether they stay. Where
+ * nothing can change it, known is the sender's tree, which keeps what was found. */
+static int follow(router *origin, tree *known, int64_t *ends, int64_t *room)
 {
     machine *m = origin->p->m;
     int one_color = 1;
     if (known && known->followed) {
         *ends = known->ends;
         *room = known->room;
-        return;
+        return 1;
     }
     pthread_mutex_lock(&m->all->walking);
     walk w = {.stamp = ++m->all->stamp};
@@ -182,12 +183,14 @@ static void follow(router *origin, tree *known, int64_t *ends, int64_t *room)
         known->ends = *ends;
         known->room = *room;
     }
+    return known && one_color;
 }
 
-/* What one wavelet that a PE sends on a color counts for, and how much fits under way. Each
- * receiver has its own copy; a router that makes copies counts them itself. Every link holds one
- * word, the output queue depth and the queue at the end of the route what is documented. */
-void reach(pe *p, int color, int64_t depth, int64_t *copies, int64_t *room)
+/* What one wavelet that a PE sends on a color counts for, and how much fits under way; whether both
+ * stay while the links have the same users. Each receiver has its own copy; a router that makes copies
+ * counts them itself. Every link holds one word, the output queue depth and the queue at the end of
+ * the route what is documented. */
+int reach(pe *p, int color, int64_t depth, int64_t *copies, int64_t *room)
 {
     const costs *cycles = &p->m->costs;
     router *r = router_at(p, color);
@@ -195,15 +198,15 @@ void reach(pe *p, int color, int64_t depth, int64_t *copies, int64_t *room)
     *copies = 1;
     if (r->sink) {
         *room = depth + cycles->host_depth;
-    } else if (!t || t->broken || !t->count) {
-        int64_t ends, between;
-        follow(r, t, &ends, &between);
-        *room = ends * (depth + between);
-    } else {
-        int64_t farthest = 0;
-        for (int i = 0; i < t->count; i++)
-            farthest = max64(farthest, t->receivers[i].hops);
-        *copies = t->count;
-        *room = t->count * (depth + cycles->input_depth + farthest);
+        return 1;
     }
+    if (!t || r->by_hops || !t->count) {
+        int64_t ends, between;
+        int stays = follow(r, t, &ends, &between);
+        *room = ends * (depth + between);
+        return stays;
+    }
+    *copies = t->count;
+    *room = t->count * (depth + cycles->input_depth + t->farthest);
+    return 1;
 }

@@ -6,7 +6,7 @@
 
 static void tell(machine *m, const oddity *o)
 {
-    int32_t number = core_of(o->p)->number;
+    int32_t number = o->p->number;
     switch (o->kind) {
     case ODD_BOUNDS: m->python.bounds(number, o->a, o->b); break;
     case ODD_MICROTHREAD:
@@ -30,17 +30,34 @@ void remark(pe *p, int kind, int64_t a, int64_t b, int64_t c)
     m->odd[m->odd_count++] = new;
 }
 
-/* Tell Python what was put off in a part. */
-void tell_remarks(machine *m)
+/* The part with the first of the remarks that were put off, in the order of the PEs. */
+static machine *next_to_tell(simulation *s)
 {
-    for (int64_t i = 0; i < m->odd_count; i++) {
-        const oddity *o = &m->odd[i];
+    machine *first = NULL;
+    for (int i = 0; i < s->part_count; i++) {
+        machine *m = s->parts[i];
+        if (m->told < m->odd_count &&
+            (!first || m->odd[m->told].p->number < first->odd[first->told].p->number))
+            first = m;
+    }
+    return first;
+}
+
+/* Tell Python what was put off; the part where that failed. */
+machine *tell_remarks(simulation *s)
+{
+    machine *failed = NULL;
+    for (machine *m; !failed && (m = next_to_tell(s));) {
+        const oddity *o = &m->odd[m->told++];
         int32_t current = o->p->current;
         if (o->kind == ODD_BOUNDS)
             core_of(o->p)->kind->remarked[o->c] = 1;
         o->p->current = o->current;
         tell(m, o);
         o->p->current = current;
+        failed = m->failed ? m : NULL;
     }
-    m->odd_count = 0;
+    for (int i = 0; i < s->part_count; i++)
+        s->parts[i]->odd_count = s->parts[i]->told = 0;
+    return failed;
 }

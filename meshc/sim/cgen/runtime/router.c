@@ -107,44 +107,43 @@ int router_meeting(router *r, int port, const burst *b)
 /* --- filters --- */
 
 /* One wavelet at a counter filter; whether it passes. */
-static int count_one(router *r)
+static int count_one(filtering *f)
 {
-    const filter *f = &r->rule;
-    if (r->stage == 2)
+    if (f->stage == 2)
         return 1;
-    int passes = r->counter <= f->max_counter;
-    if (r->counter >= r->limit) {
-        r->counter = 0;
-        if (f->kind == FILTER_SPARSE) {
-            r->stage++;
-            r->limit = f->limit2;
+    int passes = f->counter <= f->rule.max_counter;
+    if (f->counter >= f->limit) {
+        f->counter = 0;
+        if (f->rule.kind == FILTER_SPARSE) {
+            f->stage++;
+            f->limit = f->rule.limit2;
         }
     } else {
-        r->counter++;
+        f->counter++;
     }
     return passes;
 }
 
-static int passes(router *r, uint32_t word)
+static int passes(filtering *f, uint32_t word)
 {
     int64_t high = word >> 16;
-    if (r->rule.kind == FILTER_RANGE)
-        return high >= r->rule.low && high <= r->rule.high;
-    return count_one(r);
+    if (f->rule.kind == FILTER_RANGE)
+        return high >= f->rule.low && high <= f->rule.high;
+    return count_one(f);
 }
 
 /* Replace b, which it owns, by the parts that pass the filter in front of the RAMP. */
 int64_t router_filter(machine *m, router *r, burst *b, burst ***parts)
 {
-    const filter *f = &r->rule;
+    filtering *f = r->filters;
     m->one[0] = b;
     *parts = m->one;
-    if (f->kind == FILTER_NONE || (b->control && !(f->count_control || f->filter_control)))
+    if (!f || (b->control && !(f->rule.count_control || f->rule.filter_control)))
         return 1;
     uint8_t *keep = pool_get(&m->pool, (size_t)b->count);
     int64_t kept = 0, count = b->count;
     for (int64_t i = 0; i < count; i++)
-        kept += keep[i] = (uint8_t)passes(r, burst_data(b)[i]);
+        kept += keep[i] = (uint8_t)passes(f, burst_data(b)[i]);
     if (kept < count) {
         dropped(m, b, count - kept);
         burst **found = (burst **)scratch(m, 0, 2 * (kept + 1));
@@ -210,7 +209,7 @@ int router_switch_word(const router *r)
 static position single(int direction, int is_rx)
 {
     directions set = {1, {(uint8_t)direction}};
-    position p = {1, is_rx, !is_rx, set, set};
+    position p = {1, (uint8_t)is_rx, (uint8_t)!is_rx, set, set};
     return p;
 }
 
@@ -258,12 +257,12 @@ void router_change(router *r, const change *what)
         }
         break;
     case CHANGE_FILTER:
-        if (what->a == 0)
-            r->limit = what->b;
-        else if (what->a == 1)
-            r->rule.max_counter = what->b;
-        else if (what->a == 2)
-            r->counter = what->b;
+        if (r->filters && what->a == 0)
+            r->filters->limit = what->b;
+        else if (r->filters && what->a == 1)
+            r->filters->rule.max_counter = what->b;
+        else if (r->filters && what->a == 2)
+            r->filters->counter = what->b;
         break;
     case CHANGE_EXIT:
         r->teardown = 0;

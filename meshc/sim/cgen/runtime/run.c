@@ -11,19 +11,19 @@ static event made_by(machine *m, int64_t time, action *act, void *subject, void 
     return (event){time, m->now, m->acting << MAKER_SHIFT | ++m->made, act, subject, argument};
 }
 
-static void put(core *c, const event *e)
+/* Add to the events of a PE. */
+void put_event(core *c, const event *e)
 {
     machine *m = c->head.m;
-    int64_t place = c->number - m->first;
     heap_push(&c->events, e);
-    calendar_note(&m->calendar, m->now, e->time, place);
+    calendar_note(&m->calendar, m->now, e->time, c - m->pes);
 }
 
 /* Call act at a time, as an event of a PE that this part runs. */
 void at(pe *p, int64_t time, action *act, void *subject, void *argument)
 {
     event new = made_by(p->m, time, act, subject, argument);
-    put(core_of(p), &new);
+    put_event(core_of(p), &new);
 }
 
 /* The same for any PE, with a burst, which then belongs to the event; time is after this cycle
@@ -32,7 +32,7 @@ void at_other(machine *m, pe *there, int64_t time, action *act, void *subject, b
 {
     event new = made_by(m, time, act, subject, b);
     if (there->m == m) {
-        put(core_of(there), &new);
+        put_event(core_of(there), &new);
         return;
     }
     int parity = m->parity;
@@ -47,48 +47,14 @@ void at_other(machine *m, pe *there, int64_t time, action *act, void *subject, b
     m->earliest[parity] = min64(m->earliest[parity], time);
 }
 
-/* --- between parts --- */
+/* --- between cycles --- */
 
-/* Put what other parts have sent to this one into its events. Bursts are copied, so that no two
- * parts count references to one block. */
-void take_parcels(machine *m, int parity)
+void begin_cycle(machine *m, int64_t time)
 {
-    for (int i = 0; i < m->all->part_count; i++) {
-        const outbox *from = &m->all->parts[i]->out[parity][m->index];
-        const words *before = NULL;
-        words *copy = NULL;
-        for (int64_t k = 0; k < from->count; k++) {
-            event e = from->items[k].what;
-            const burst *b = e.argument;
-            if (b->payload != before) {
-                if (copy)
-                    words_drop(m, copy);
-                before = b->payload;
-                copy = words_new(m, before->count);
-                memcpy(copy->data, before->data, (size_t)before->count * 4);
-            }
-            burst *mine = burst_new(m, copy, b->first, b->count, b->t0, b->period, b->control,
-                                    b->paid);
-            mine->port = b->port;
-            mine->color = b->color;
-            e.argument = mine;
-            put(core_of(from->items[k].to), &e);
-        }
-        if (copy)
-            words_drop(m, copy);
-    }
-}
-
-/* Forget what was sent to others and has been taken. */
-void drop_parcels(machine *m, int parity)
-{
-    for (int i = 0; i < m->all->part_count; i++) {
-        outbox *to = &m->out[parity][i];
-        for (int64_t k = 0; k < to->count; k++)
-            burst_drop(m, to->items[k].what.argument);
-        to->count = 0;
-    }
-    m->earliest[parity] = FOREVER;
+    m->now = time;
+    m->fault = FAULT_NONE;
+    m->tally_count = 0;
+    calendar_turn(&m->calendar, time);
 }
 
 /* Give all senders the room of a cycle. */
@@ -114,7 +80,7 @@ static void exchange(simulation *s)
 
 static void run_events(machine *m, core *c, int64_t time)
 {
-    m->acting = c->number;
+    m->acting = c->head.number;
     while (c->events.count && c->events.items[0].time == time) {
         event e = heap_pop(&c->events);
         m->events++;
@@ -122,13 +88,11 @@ static void run_events(machine *m, core *c, int64_t time)
     }
 }
 
-/* Handle the events of a cycle at the PEs of a part; 0 when it ends in a fault. */
-int cycle(machine *m, int64_t time)
+/* Handle the events of a cycle at the PEs of a part, to one of a number; 0 when it ends in a fault. */
+int cycle(machine *m, int64_t time, int64_t end)
 {
     jmp_buf here, *outer = m->escape;
-    m->now = time;
     m->last_time = max64(m->last_time, time);
-    calendar_turn(&m->calendar, time);
     if (setjmp(here)) {
         m->escape = outer;
         m->acting = NOBODY;
@@ -137,8 +101,12 @@ int cycle(machine *m, int64_t time)
     m->escape = &here;
     preview ahead = preview_of(m, time);
     for (int64_t place; (place = calendar_first(&m->calendar, time)) >= 0;) {
+        if (m->pes[place].head.number >= end)
+            break;
         look_ahead(m, &ahead, time);
-        run_events(m, &m->all->pes[m->first + place], time);
+        if (m->defers)
+            note_tally(m, m->pes[place].head.number);
+        run_events(m, &m->pes[place], time);
         calendar_strike(&m->calendar, time, place);
     }
     m->escape = outer;
@@ -177,16 +145,45 @@ static int64_t next_of_host(const simulation *s)
     return s->host.count ? s->host.items[0].time : FOREVER;
 }
 
+/* The first PE of a part that has events in a cycle, or FOREVER. */
+static int64_t next_due(const machine *m, int64_t time)
+{
+    int64_t place = calendar_first(&m->calendar, time);
+    return place < 0 ? FOREVER : m->pes[place].head.number;
+}
+
+/* Handle the events of a cycle at all PEs, by their numbers; 0 when it ends in a fault. */
+static int all_pes(simulation *s, int64_t time)
+{
+    for (;;) {
+        int64_t first = FOREVER, second = FOREVER;
+        machine *m = NULL;
+        for (int i = 0; i < s->part_count; i++) {
+            int64_t number = next_due(s->parts[i], time);
+            if (number < first) {
+                second = first;
+                first = number;
+                m = s->parts[i];
+            } else {
+                second = min64(second, number);
+            }
+        }
+        if (!m)
+            return 1;
+        if (!cycle(m, time, second))
+            return 0;
+    }
+}
+
 /* Handle all events of a cycle; 0 when it ends in a fault. */
 static int whole_cycle(simulation *s, int64_t time)
 {
     s->now = time;
     for (int i = 0; i < s->part_count; i++)
-        s->parts[i]->now = time;
+        begin_cycle(s->parts[i], time);
     for (;;) {
-        for (int i = 0; i < s->part_count; i++)
-            if (calendar_next(&s->parts[i]->calendar, time) == time && !cycle(s->parts[i], time))
-                return 0;
+        if (!all_pes(s, time))
+            return 0;
         if (next_of_host(s) != time)
             break;
         if (!host_event(s))
@@ -270,7 +267,7 @@ void csl_goal(simulation *s, int goal, int64_t amount, void **subjects, int64_t 
         m->wanted = goal == UNTIL_UNBLOCKED ? amount : m->wanted;
         m->lagging = 0;
         for (int k = 0; goal == UNTIL_UNBLOCKED && k < m->count; k++)
-            m->lagging += s->pes[m->first + k].head.unblocked < amount;
+            m->lagging += m->pes[k].head.unblocked < amount;
     }
     if (goal == UNTIL_TIME)
         at_host(s, amount, act_nothing, NULL);

@@ -3,22 +3,21 @@
 
 #include "machine.h"
 
-/* Account for count wavelets that are sent. */
+/* Account for count wavelets that are sent. What the route holds is asked again when it may have
+ * changed. */
 credit *credit_of(pe *p, const dsd *dst, int64_t count)
 {
-    core *c = core_of(p);
-    int64_t color = output_color(p, dst), copies, room;
+    const simulation *s = p->m->all;
     int64_t queue_ = dst->queue < 0 || dst->queue >= QUEUES ? 0 : dst->queue;
-    reach(p, (int)color, p->m->costs.output_depth[queue_], &copies, &room);
-    if (!c->lanes[color].credit) {
-        c->lanes[color].credit = pool_keep(&p->m->pool, sizeof(credit));
-        c->lanes[color].credit->p = p;
-        c->lanes[color].credit->color = (int32_t)color;
-        c->credit_order[c->credit_count++] = (uint8_t)color;
+    int64_t color = output_color(p, dst), depth = p->m->costs.output_depth[queue_];
+    credit *of = credit_at(p, color);
+    if (of->generation != s->generation || of->depth != depth || s->dynamic >> color & 1) {
+        int stays = reach(p, (int)color, depth, &of->copies, &of->room);
+        of->generation = stays ? s->generation : 0;
+        of->depth = depth;
     }
-    c->lanes[color].credit->room = room;
-    c->lanes[color].credit->outstanding += count * copies;
-    return c->lanes[color].credit;
+    of->outstanding += count * of->copies;
+    return of;
 }
 
 /* Put wavelets into the fabric. */
@@ -31,8 +30,9 @@ void send(pe *p, const dsd *dst, words *payload, int64_t start, int64_t period)
         csl_fault(p, 0, "color %lld is sent but has no route at PE (%d, %d)", (long long)color, p->x,
                   p->y);
     burst *b = burst_new(m, payload, 0, payload->count, start, period, 0, NULL);
-    pipe_carry(&c->ramp_out, b, max64(start, c->lanes[color].out_free));
-    c->lanes[color].out_free = burst_end(b);
+    router *r = router_at(p, color);
+    pipe_carry(&c->ramp_out, b, max64(start, r->out_free));
+    r->out_free = burst_end(b);
     if (m->strict)
         b->paid = credit_of(p, dst, payload->count);
     if (!dst->control) {

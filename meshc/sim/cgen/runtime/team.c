@@ -107,14 +107,10 @@ static void work(team *t, machine *m)
         drop_parcels(m, parity);
         drop_refunds(m);
         m->parity = parity;
-        m->kept[0] = m->events;
-        m->kept[1] = m->tasks_run;
-        m->kept[2] = m->last_time;
-        m->fault = FAULT_NONE;
         int is_due = calendar_next(&m->calendar, m->now) == next;
-        m->now = next;
+        begin_cycle(m, next);
         int64_t before = clock_now();
-        int fault = is_due && !cycle(m, next);
+        int fault = is_due && !cycle(m, next, FOREVER);
         int64_t took = clock_now() - before;
         if (m->strict)
             make_room(t, m, fault);
@@ -220,19 +216,9 @@ static void judge(team *t, int64_t began, int64_t events)
     }
 }
 
-/* What one thread would not have done, since a PE of a part before stops the run in this cycle. */
-static void take_back(machine *m)
-{
-    m->events = m->kept[0];
-    m->tasks_run = m->kept[1];
-    m->last_time = m->kept[2];
-    m->odd_count = 0;
-}
-
 /* After a batch: what was sent last, remarks and changes; 0 when a part has met a fault. */
 static int after_batch(simulation *s)
 {
-    int good = 1;
     for (int i = 0; i < s->part_count; i++)
         take_parcels(s->parts[i], !s->parts[i]->parity);
     for (int i = 0; i < s->part_count; i++) {
@@ -240,22 +226,14 @@ static int after_batch(simulation *s)
         drop_parcels(m, 0);
         drop_parcels(m, 1);
         drop_refunds(m);
-        m->parity = m->defers = 0;
+        m->parity = 0;
         s->now = max64(s->now, m->now);
-        if (!good) {
-            take_back(m);
-            continue;
-        }
-        tell_remarks(m);
-        if (m->failed)
-            m->fault = FAULT_PYTHON;
-        if (m->fault != FAULT_NONE) {
-            s->faulty = m;
-            good = 0;
-        }
-        settle(m);
     }
-    return good;
+    if (!conclude(s))
+        return 0;
+    for (int i = 0; i < s->part_count; i++)
+        settle(s->parts[i]);
+    return 1;
 }
 
 /* Do cycles up to limit with all threads, as long as they have enough to do and nothing concerns
@@ -266,7 +244,6 @@ int team_run(simulation *s, int64_t limit)
     int64_t began = clock_now(), before = events_of(s);
     for (int i = 0; i < s->part_count; i++) {
         s->parts[i]->defers = 1;
-        s->parts[i]->fault = FAULT_NONE;
         report(t, s->parts[i], 1, 0, 0);
     }
     t->limit = limit;

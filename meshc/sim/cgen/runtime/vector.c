@@ -60,15 +60,18 @@ static grid grid_of(pe *p, const dsd *d, int64_t size)
     return g;
 }
 
-static uint8_t *grid_at(const grid *g, const dsd *d, int64_t position)
+/* The elements from a position to the end of its row, at most so many, and where they are. */
+static int64_t row_from(const grid *g, const dsd *d, int64_t position, int64_t most, uint8_t **at)
 {
-    int64_t offset = 0;
+    int64_t offset = 0, extent = max64(d->extent[d->ndims - 1], 1);
+    int64_t count = min64(most, extent - position % extent);
     for (int i = d->ndims - 1; i >= 0; i--) {
-        int64_t extent = d->extent[i] > 0 ? d->extent[i] : 1;
+        extent = max64(d->extent[i], 1);
         offset += position % extent * g->step[i];
         position /= extent;
     }
-    return g->base + offset;
+    *at = g->base + offset;
+    return count;
 }
 
 column read_elements(pe *p, const dsd *d, int op, int operand, int64_t first, int64_t count)
@@ -81,8 +84,11 @@ column read_elements(pe *p, const dsd *d, int op, int operand, int64_t first, in
     }
     if (d->ndims) {
         grid g = grid_of(p, d, size);
-        for (int64_t i = 0; i < count; i++)
-            gather(grid_at(&g, d, first + i), 0, 1, op, operand, &out[i]);
+        uint8_t *at;
+        for (int64_t i = 0, n; i < count; i += n) {
+            n = row_from(&g, d, first + i, count - i, &at);
+            gather(at, g.step[d->ndims - 1], n, op, operand, &out[i]);
+        }
         return (column){out, 1};
     }
     uint8_t *from = view(p, d, size, first, count, &step);
@@ -97,8 +103,11 @@ void write_elements(pe *p, const dsd *d, int op, int64_t first, int64_t count, c
         scatter(view(p, d, size, 0, 1, &step), 0, 1, op, &in[count - 1]);
     } else if (d->ndims) {
         grid g = grid_of(p, d, size);
-        for (int64_t i = 0; i < count; i++)
-            scatter(grid_at(&g, d, first + i), 0, 1, op, &in[i]);
+        uint8_t *at;
+        for (int64_t i = 0, n; i < count; i += n) {
+            n = row_from(&g, d, first + i, count - i, &at);
+            scatter(at, g.step[d->ndims - 1], n, op, &in[i]);
+        }
     } else {
         uint8_t *to = view(p, d, size, first, count, &step);
         scatter(to, step, count, op, in);
