@@ -134,7 +134,8 @@ def flying(tiles: int) -> Change:
 
 
 def tile_of(kib: int) -> Change:
-    """Tiles are of so many KiB, with as many bytes on their way."""
+    """Tiles are of so many KiB, with as many bytes on their way; runs of tokens stay as they are,
+    so that a larger tile has one of them and a smaller one a part."""
 
     def change(now: Setting) -> Setting:
         times, factor = now.times, kib * 1024 / now.times.tile
@@ -143,7 +144,7 @@ def tile_of(kib: int) -> Change:
             tile_bytes=kib * 1024,
             product_tile_ns=",".join(f"{at}:{round(ns * factor)}" for at, ns in known),
             attention_tile_ns=round(times.device.real("attention_tile_ns") * factor),
-            attention_asking_ns=round(times.device.real("attention_asking_ns") * max(factor, 1)),
+            attention_asking_ns=round(times.device.real("attention_asking_ns") * min(factor, 1)),
         )
 
     return change
