@@ -71,17 +71,17 @@ def products(every: Sequence[Loop]) -> tuple[int, int]:
     return round(median(len(tile.code) for tile, _ in pairs)), round(rest)
 
 
-def attention(every: Sequence[Loop], rounds: int) -> tuple[int, int]:
-    """Instructions of a tile, whose loop over tokens has ``rounds``, and of what a task has
-    beside its tiles."""
-    scores = [x for x in every if all(map(x.has, ("MUFU", "SHFL", "FFMA"))) and not x.has("HMMA")]
+def attention(every: Sequence[Loop]) -> tuple[int, int, int]:
+    """Instructions of sixteen tokens, which one warp of a block attends; of a tile beside them; and
+    of what a task has beside its tiles."""
+    scores = [x for x in every if all(map(x.has, ("MUFU", "SHFL", "HMMA"))) and not x.has("SYNCS")]
     tokens = scores[0]
     tile = around(tokens, every)
     assert tile is not None
     task = around(tile, every)
     assert task is not None
     own = len(tile.code) - len(tokens.code)
-    return own + rounds * len(tokens.code), len(task.code) - len(tile.code)
+    return len(tokens.code), own, len(task.code) - len(tile.code)
 
 
 def main() -> None:

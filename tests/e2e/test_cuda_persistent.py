@@ -180,16 +180,33 @@ def test_what_is_special_to_no_model(kinds, options, tmp_path):
 def test_what_only_other_kernels_obey_is_refused(tmp_path):
     """Caches that are divided over the lanes of heads are those of clusters."""
     with pytest.raises(
-        MeshcError, match=r"\[cuda-shape\]: kernels that read prompts keep the cache"
+        MeshcError, match=r"\[cuda-shape\]: kernels that read prompts keep caches"
     ):
         compiled(tmp_path, (PLAIN,), persistent=True, dataflow="split_head", cluster=2)
 
 
-def test_a_model_without_kernels_of_its_own_is_made_of_tasks(tmp_path):
-    """Which is told, as is that its prompts are read by steps."""
+@pytest.mark.parametrize(
+    ("persistent", "code"), [(False, "step-of-tasks"), (True, "prompt-by-steps")]
+)
+def test_a_model_without_kernels_of_its_own_is_made_of_tasks(
+    persistent, code, tmp_path, monkeypatch
+):
+    """Heads of 40 lanes; which is told, with what the other kernels lack."""
+    monkeypatch.setattr(layer_kinds, "HEAD", 40)
     kinds = (Kind(1, 2, 2, 88, 100.0, gated=False, normed=True),)
-    result = compiled(tmp_path, kinds, persistent=True)
-    assert "step.cu" in result.files
+    result = compiled(tmp_path, kinds, persistent=persistent)
+    program = from_json(result.files["manifest.json"])
+    assert program.kernels.keys() == {"step"} and program.prefill is None
+    (told,) = (d for d in result.remarks if d.code in ("step-of-tasks", "prompt-by-steps"))
+    assert told.code == code and told.message.endswith("(cuda-graph)")
+    check(result, kinds)
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_device_that_is_no_gpu_is_refused(persistent, tmp_path):
+    with pytest.raises(MeshcError, match=r"\[cuda-graph\]") as caught:
+        compiled(tmp_path, (PLAIN,), persistent=persistent, device="wse2")
+    assert "device wse2 is no GPU with clusters" in str(caught.value)
 
 
 def test_other_targets_and_several_gpus_are_refused(tmp_path):

@@ -47,7 +47,7 @@ class Step:
     frequencies: list[tuple[float, ...]] = field(default_factory=list)
     of_columns: list[Callable[[int], object]] = field(default_factory=list)
     within_budget: dict[str, str] = field(default_factory=dict)  # kernels of as many blocks
-    caches: dict[str, str] = field(default_factory=dict)  # buffers by their names in the model
+    caches: dict[str, str] = field(default_factory=dict)  # swizzled ones, by names in the model
 
     @property
     def device(self) -> Device:
@@ -158,8 +158,9 @@ class Step:
         return self._argument(name)
 
     def add_cache(self, name: str, shape: tuple[int, ...], sources: Sequence[str] = ()) -> str:
-        """Add a cache of ``shape`` for each layer of a stage, which is that ``sources`` of the
-        model; the argument that stands for it."""
+        """Add a cache of ``shape`` for each layer of a stage; the argument that stands for it. It
+        is that ``sources`` of the model, rows of whole heads swizzled; there are none for a cache
+        in an order of its own."""
         self.caches |= dict.fromkeys(sources, self.of_stage(name))
         self.buffers[self.of_stage(name)] = Buffer(self.dtype, (self.layers, *shape), "state")
         return self._argument(name)

@@ -30,11 +30,10 @@ def test_every_pattern_has_a_kernel_and_every_kernel_a_pattern():
 def test_every_folder_with_launches_of_a_fused_op_is_registered():
     folder = Path(kernels.__file__).parent
     registered = {type(kernel).__module__.split(".")[-2] for kernel in KERNELS}
-    # What fused ops are made of, and what a whole step may be.
+    # What fused ops are made of.
     assert {path.parent.name for path in folder.glob("*/launch.py")} - registered == {
         "chunk_attention",
         "collective",
-        "persistent_step",
         "rows_product",
     }
 

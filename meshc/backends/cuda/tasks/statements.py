@@ -327,7 +327,9 @@ def angle_of(values: Values, op: tile.Compute, angles: View, pair: Expr) -> tupl
     place = index[0] * layer + index[1] if layer else index[0]
     position = op.params["position"]
     assert isinstance(position, Expr)
-    row = f"(size_t)({values.spelled(position)}) * {count} + {values.spelled(place)}"
+    at = values.spelled(position)
+    at = at if at.isidentifier() else f"({at})"
+    row = f"(size_t){at} * {count} + {values.spelled(place)}"
     return f"{cosines}[{row}]", f"{sines}[{row}]"
 
 

@@ -83,7 +83,8 @@ class StepText:
         if brought:
             with self.bring.within("{" + f"  // {phase.name}"):
                 self._bring(phase, brought)
-        self.compute.add("", f"// ---- {phase.name}: {names}")
+        title = phase.name if names == phase.name else f"{phase.name}: {names}"
+        self.compute.add("", f"// ---- {title}")
         with self.compute.within("{"):
             self._columns(phase, forms)
             self.compute.add(f"const mc::Run mine({phase.tasks});")
@@ -263,8 +264,8 @@ def step_of_tasks(
     """A decode step of ``tasks`` and the text of its kernel; those of ``kernels`` read prompts as
     ``prefill`` says, over the same weights and caches. Without them prompts are read by steps.
 
-    Raises ``cuda-dtype`` for element types other than f16 and bf16, ``cuda-graph`` for what tasks
-    do that kernels do not, ``cuda-shape`` for rows that are no whole fragments, ``does-not-fit``
+    Raises ``cuda-dtype`` for element types other than f16 and bf16, ``cuda-graph`` for other
+    devices than GPUs and what tasks do that kernels do not, ``cuda-shape`` for rows that are no whole fragments, ``does-not-fit``
     for more than a block has.
     """
     module = tasks.placed
@@ -275,6 +276,8 @@ def step_of_tasks(
             f"kernels have weights and caches of f16 or bf16, not {dtype}",
             help="--dtype f16 or --dtype bf16",
         )
+    if module.the_device().clusters is None:
+        fail("cuda-graph", f"device {module.the_device().name} is no GPU with clusters")
     known, frequencies = Known(), tuple[tuple[float, ...], ...]()
     if kernels is not None and prefill is not None:
         known = Known(kernels.weights, kernels.buffers, kernels.caches)
@@ -318,13 +321,13 @@ def _with_prompts(
     ]
     named = {str(a).partition("[")[0] for launch in launches for a in launch.arguments}
     kernels, buffers, weights = step
-    for source, name in known.caches.items():
-        if name in named and name not in buffers:
-            fail(
-                "cuda-shape",
-                f"kernels that read prompts keep the cache '{source}' in another order than tasks",
-                help="without --chunk prompts are read by steps",
-            )
+    caches = {name for name in named & known.buffers.keys() if known.buffers[name].role == "state"}
+    if caches != {name for name, buffer in buffers.items() if buffer.role == "state"}:
+        fail(
+            "cuda-shape",
+            "kernels that read prompts keep caches in another order than tasks",
+            help="without --chunk prompts are read by steps",
+        )
     used = {launch.kernel for launch in launches}
     chosen = {name: kernel for name, kernel in known.kernels.items() if name in used}
     kept = {

@@ -246,7 +246,8 @@ class Storage:
     def of_layer(self, size: int, layer: Expr, ranges: Ranges) -> str:
         """The offset of a layer of ``size`` elements, with a sign behind it; nothing for none."""
         text = spelled(layer, ranges)
-        return f"(size_t)({text}) * {size} + " if size and text != "0" else ""
+        at = text if text.isidentifier() else f"({text})"
+        return f"(size_t){at} * {size} + " if size and text != "0" else ""
 
     def embedding(self, value: Value) -> list[Table]:
         """The tables whose rows the input ``value`` is the sum of: that of words, and that of

@@ -57,7 +57,10 @@ def weights_of(step: Step, fused: Fused, plan: AttentionPlan) -> AttentionWeight
         output.append(step.add_weight("bias_of_out", "plain", bias, (hidden,)))
     pages = step.batch * -(-step.module.capacity // step.page)
     pool = (pages, shape.kv_heads, step.page, shape.head)
-    keys, values = (step.add_cache(name, pool, fused.tensors(name)) for name in ("keys", "values"))
+    keys, values = (
+        step.add_cache(name, pool, fused.tensors(name) if plan.swizzled else ())
+        for name in ("keys", "values")
+    )
     return AttentionWeights(
         gain, tuple(projections), tuple(gains), tuple(output), keys, values, angles,
         pages // step.batch,
