@@ -10,7 +10,8 @@ from importlib import resources
 from pathlib import Path
 
 import numpy as np
-from drawn_decoders import Drawn, rounded
+from drawn_decoders import Drawn
+from float64_decoders import rounded
 
 import meshc
 from meshc.backends.cuda import CpuMachine, LanguageModel

@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from drawn_decoders import Decoder, Drawn
+from drawn_decoders import Drawn
+from float64_decoders import Decoder
 from latent_decoders import LatentDecoder
 from task_steps import Judge
 
