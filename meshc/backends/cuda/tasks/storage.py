@@ -41,15 +41,22 @@ class Matrix:
     blocks: int
     every: int
 
+    @property
+    def piece(self) -> int:
+        """Blocks of a row group that lie one behind the other."""
+        return self.blocks // self.place.pieces
+
     def block(self, lead: Sequence[Expr], group: Expr, first: Expr) -> Expr:
-        """Where the block ``first`` of a row group is; of one in pieces its first one."""
+        """Where the block ``first`` of a row group is; of one in pieces it begins a piece."""
         own, found = self.place.own, Expr.const(0)
         if own:
             group = group // own * self.place.every + group % own + self.place.first
-        pieces = self.place.pieces
         for extent, one in zip(self.lead, lead, strict=True):
             found = found * extent + one
-        return (found * (self.every * pieces) + group) * (self.blocks // pieces) + first
+        if self.place.pieces == 1:
+            return (found * self.every + group) * self.blocks + first
+        piece = found * self.place.pieces + first // self.piece
+        return (piece * self.every + group) * self.piece
 
 
 @dataclass(frozen=True)
