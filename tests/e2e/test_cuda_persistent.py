@@ -179,9 +179,7 @@ def test_what_is_special_to_no_model(kinds, options, tmp_path):
 
 def test_what_only_other_kernels_obey_is_refused(tmp_path):
     """Caches that are divided over the lanes of heads are those of clusters."""
-    with pytest.raises(
-        MeshcError, match=r"\[cuda-shape\]: kernels that read prompts keep caches"
-    ):
+    with pytest.raises(MeshcError, match=r"\[cuda-shape\]: kernels that read prompts keep caches"):
         compiled(tmp_path, (PLAIN,), persistent=True, dataflow="split_head", cluster=2)
 
 
