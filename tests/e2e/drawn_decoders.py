@@ -66,9 +66,7 @@ class Decoder:
 
     def text(self) -> str:
         """The model in the language."""
-        head = (
-            f"E={self.hidden}, H={self.heads}, G={self.groups}, D={self.lanes}, F={self.features}, "
-        )
+        head = f"E={self.hidden}, H={self.heads}, G={self.groups}, D={self.lanes}, F={self.features}, "
         head += f"V={self.words}, layers={self.layers}"
         if self.learned:
             head += ", P=4096"
@@ -87,11 +85,7 @@ class Decoder:
         end = [f"h = {self._norm_text('x', 'final')}", f"logits = {logits}"]
         if self.logit_cap:
             end.append(f"logits = tanh(logits / {self.logit_cap}) * {self.logit_cap}")
-        x = (
-            "embed(tokens, embedding, positions = places)"
-            if self.learned
-            else "embed(tokens, embedding)"
-        )
+        x = "embed(tokens, embedding, positions = places)" if self.learned else "embed(tokens, embedding)"
         if self.embedded:
             x = f"{x} * {self.embedded}"
         share = "  heads H share G\n"
@@ -146,10 +140,7 @@ class Decoder:
             options += f", but = {self.but}" if self.but else f", every = {self.every}"
         if self.sink:
             options += ", sink = sinks"
-        lines += [
-            f"s = softmax(scores, {options})",
-            "o = (s @ values) @ wo" + (" + bo" if "o" in self.biases else ""),
-        ]
+        lines += [f"s = softmax(scores, {options})", "o = (s @ values) @ wo" + (" + bo" if "o" in self.biases else "")]
         if self.where != "before":
             lines.append(f"o = {self._norm_text('o', 'attn_out')}")
         if self.residual:
@@ -222,16 +213,7 @@ class Decoder:
             "E": self.hidden, "H": self.heads, "G": self.groups, "D": self.lanes, "F": self.features,
             "V": self.words, "P": 4096,
         }  # fmt: skip
-        inputs = {
-            "wq": "E",
-            "wk": "E",
-            "wv": "E",
-            "wo": "HD",
-            "w1": "E",
-            "w2": "F",
-            "w3": "E",
-            "lm_head": "E",
-        }
+        inputs = {"wq": "E", "wk": "E", "wv": "E", "wo": "HD", "w1": "E", "w2": "F", "w3": "E", "lm_head": "E"}
         found = {}
         for name, (dims, stacked) in self._params().items():
             shape = ([self.layers] if stacked else []) + [sizes[d] for d in dims]
@@ -266,12 +248,7 @@ class Decoder:
         return order
 
     def step(
-        self,
-        weights: dict[str, np.ndarray],
-        caches: dict[str, np.ndarray],
-        tokens,
-        positions,
-        dtype: str,
+        self, weights: dict[str, np.ndarray], caches: dict[str, np.ndarray], tokens, positions, dtype: str
     ) -> np.ndarray:
         """Logits [requests, words]; the rows of the tokens are written to ``caches``."""
         tokens, positions = np.asarray(tokens), np.asarray(positions)
@@ -282,16 +259,10 @@ class Decoder:
         x = x * (self.embedded or 1.0)
         left = Left(dtype, len(tokens))
         for n in range(self.layers):
-            own = {
-                name: weights[name][n] for name, (_, stacked) in self._params().items() if stacked
-            }
+            own = {name: weights[name][n] for name, (_, stacked) in self._params().items() if stacked}
             x = self._step_of_layer(x, own, n, caches, positions, left)
         h = left(self._normed(x, weights, "final"))
-        logits = (
-            h
-            @ (weights["embedding"].T if self.tied else weights["lm_head"])
-            / (self.divided or 1.0)
-        )
+        logits = h @ (weights["embedding"].T if self.tied else weights["lm_head"]) / (self.divided or 1.0)
         return np.tanh(logits / self.logit_cap) * self.logit_cap if self.logit_cap else logits
 
     def _normed(self, x: np.ndarray, w: dict[str, np.ndarray], name: str) -> np.ndarray:
@@ -326,9 +297,7 @@ class Decoder:
 
     def _step_of_layer(self, x, w, n: int, caches, positions, left: Left) -> np.ndarray:
         h = left(self._normed(x, w, "attn") if self.where != "behind" else x)
-        q, k, v = (
-            np.einsum("be,ehd->bhd", h, w[f"w{name}"]) + w.get(f"b{name}", 0.0) for name in "qkv"
-        )
+        q, k, v = (np.einsum("be,ehd->bhd", h, w[f"w{name}"]) + w.get(f"b{name}", 0.0) for name in "qkv")
         if self.head_norm:
             axes = (-1,) if self.head_norm == "each" else (-2, -1)
             q, k = _rms(q, w["q_norm"], axes), _rms(k, w["k_norm"], axes)
@@ -436,24 +405,7 @@ def drawn_decoder(seed: int) -> Drawn:
     def rarely(value, none=0, part=0.25):
         return value if rng.random() < part else none
 
-    lanes = rng.choice(
-        [
-            16,
-            16,
-            32,
-            48,
-            64,
-            64,
-            80,
-            96,
-            112,
-            128,
-            160,
-            192,
-            256,
-            rng.choice([2, 6, 8, 10, 20, 24, 40, 72]),
-        ]
-    )
+    lanes = rng.choice([16, 16, 32, 48, 64, 64, 80, 96, 112, 128, 160, 192, 256, rng.choice([2, 6, 8, 10, 20, 24, 40, 72])])
     share = rng.choice([1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16])
     groups = rng.choice([1, 1, 2, 3]) if share * lanes < 600 else 1
     hidden = rng.choice([16, 24, 30, 32, 48, 56, 64, 72, 80, 96, 100, 128, 160])
@@ -504,17 +456,7 @@ def drawn_decoder(seed: int) -> Drawn:
     capacity = rng.choice([1, 7, 16, 40, 64, 100, 150, 257, 300])
     positions = []
     for _ in range(2):
-        ends = [
-            0,
-            1,
-            capacity - 1,
-            capacity - 2,
-            tokens or 33,
-            tokens - 1,
-            tokens + 1,
-            2 * tokens,
-            rng.randrange(capacity),
-        ]
+        ends = [0, 1, capacity - 1, capacity - 2, tokens or 33, tokens - 1, tokens + 1, 2 * tokens, rng.randrange(capacity)]
         ends += [rng.randrange(capacity) for _ in range(4)]
         positions.append(tuple(min(max(rng.choice(ends), 0), capacity - 1) for _ in range(batch)))
     positions[0] = (capacity - 1, *positions[0][1:])

@@ -154,9 +154,7 @@ class Judge:
         rng, found = np.random.default_rng(self.seed), []
         for positions in drawn.positions:
             shapes = decoder.cached(drawn.batch, drawn.capacity)
-            caches = {
-                name: rounded(rng.standard_normal(shape), dtype) for name, shape in shapes.items()
-            }
+            caches = {name: rounded(rng.standard_normal(shape), dtype) for name, shape in shapes.items()}
             tokens = rng.integers(0, decoder.words, drawn.batch)
             run.give({name: c[..., decoder.stored(name)] for name, c in caches.items()}, positions)
             before = {name: run.machine.read(run.buffer(name)) for name in caches}
@@ -174,14 +172,9 @@ class Judge:
         self.worst = max(self.worst, float(error))
         assert error <= bound, f"logits are {error:.1e} from those of float64"
 
-    def _caches(
-        self, run: Run, name: str, wanted: np.ndarray, positions: Sequence[int], pool: np.ndarray
-    ) -> None:
+    def _caches(self, run: Run, name: str, wanted: np.ndarray, positions: Sequence[int], pool: np.ndarray) -> None:
         """The row of each request's token, which may be rounded the other way; nothing else was written."""
-        bound = (
-            BOUNDS[self.drawn.dtype, self.drawn.batch > 4]
-            + {"f16": 2.0**-10, "bf16": 2.0**-7}[self.drawn.dtype]
-        )
+        bound = BOUNDS[self.drawn.dtype, self.drawn.batch > 4] + {"f16": 2.0**-10, "bf16": 2.0**-7}[self.drawn.dtype]
         places = np.broadcast_arrays(*run.places(name, wanted.shape))
         now = run.machine.read(run.buffer(name))
         for b, at in enumerate(positions):
