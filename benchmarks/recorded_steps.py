@@ -1,52 +1,68 @@
-"""Steps that an H200 was timed at, and the work of the kernel that ran them.
+"""Steps that an H200 was timed at, and the work of the programs that ran them.
 
-The kernel is the persistent step of ``meshc compile --persistent``. Its products are dealt over
-the blocks as tasks are. Its attention is not: as many blocks as have at least four tiles of tokens
-share those of a key head in contiguous runs, where a task program has a fixed number of splits that
-take runs of 32 tokens in turn; it attends grouped query heads on CUDA cores; and it has four tiles
-on their way at once. All of that is changed here in the work of a task program before it is timed.
+``recorded/h200_steps.json`` has them. Those that constants are fitted to are of the persistent step
+of ``meshc compile --persistent``. Its products are dealt over the blocks as tasks are. Its
+attention is not: as many blocks as have at least four tiles of tokens share those of a key head in
+contiguous runs, where a task program has a fixed number of splits that take runs of 32 tokens in
+turn. That is changed here in the work of a task program before it is timed. Others are of task
+programs as they stand, as they were emitted at first: the warp that brings tiles looked up each
+tile's pages once it had found a place for it, which made attention slower.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from math import exp
+from pathlib import Path
 
 import meshc
 from meshc.cost.tasks.blocks import Ring
 from meshc.cost.tasks.steps import StepTime, time_of_work
 from meshc.cost.tasks.tile_times import TileTimes
-from meshc.cost.tasks.work import LoopWork, Meeting, PhaseWork, Stage, TaskWork, work_of
+from meshc.cost.tasks.work import SUMS_BYTES, LoopWork, Meeting, PhaseWork, Stage, TaskWork, work_of
 from meshc.devices import Device, Number
 from meshc.ir.module import Module
 from meshc.passes.manager import PassManager
 from meshc.passes.registry import parse_pipeline
 
+CEILING = 4.578e12
+"""Bytes per second that reading 2 GiB takes with its launch, to which ratios are given."""
+L2_BYTES = 62_914_560 / 2
+"""What lies in an H200's L2 at once, half of what it has: what multiprocessors read of the other
+half lies in both. What comes is taken to replace any of it alike."""
 FLYING = 4
 LEAST_TILES = 4
-CAPACITY = 16385
+CAPACITY, CAPACITY_OF_BATCHES = 16385, 4112
+EMITTED_ASKING_NS = 703
+"""From one tile of cached tokens to the next in the task programs that were timed: what 12288 more
+tokens took Llama-2-7B, by the tiles of a block."""
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A timed step, in microseconds, behind so many cached tokens (docs/performance.md)."""
+    """A timed step, in microseconds, of so many requests behind so many cached tokens; ``options``
+    of expand-tasks where the program is of tasks."""
 
+    program: str
     model: str
+    batch: int
+    options: str
     cached: int
     us: float
 
 
-FITTED = (
-    Recorded("llama-2-7b", 1024, 3395),
-    Recorded("llama-2-7b", 4096, 3736),
-    Recorded("llama-2-7b", 16384, 5169),
+STEPS = tuple(
+    Recorded(**row)
+    for row in json.loads((Path(__file__).parent / "recorded/h200_steps.json").read_text())["steps"]
 )
-HELD_OUT = (
-    Recorded("llama-3-8b", 1024, 3863),
-    Recorded("llama-3-8b", 4096, 4011),
-    Recorded("llama-3-8b", 16384, 4533),
+FITTED, HELD_OUT = (
+    tuple(s for s in STEPS if s.program == "persistent" and s.model == model)
+    for model in ("llama-2-7b", "llama-3-8b")
 )
+EMITTED = tuple(s for s in STEPS if s.program == "tasks")
 
 
 def tasks_of(
@@ -104,11 +120,13 @@ def _by_kernel(
 
 
 def kernel_ring(model: str, cached: int, flying: int = FLYING, ahead: int = 0) -> Ring:
-    """The ring of the persistent kernel."""
+    """The ring of the persistent kernel, whose warps have sums of one vector, not of eight."""
     times = TileTimes(_module(model).the_device())
     stages = work_of_kernel(model, cached)
     widest = max(f.held for stage in stages for phase in _phases(stage) for f in phase.families)
-    return replace(times.ring(widest), flying=flying, ahead=ahead)
+    kept = exp(-ahead * times.tile * times.device.cores / L2_BYTES)
+    ring = times.ring(widest - 7 * SUMS_BYTES)
+    return replace(ring, flying=flying, ahead=ahead, kept=kept)
 
 
 def _phases(stage: Stage) -> list[PhaseWork]:
@@ -126,7 +144,20 @@ def with_numbers(device: Device, numbers: Mapping[str, float | str]) -> Device:
 def predicted(
     step: Recorded, device: Device | None = None, flying: int = FLYING, ahead: int = 0
 ) -> StepTime:
-    """What the model expects of a step that was timed."""
-    times = TileTimes(device or _module(step.model).the_device(), grouped_on_cores=True)
+    """What the model expects of a step of the persistent kernel."""
+    times = TileTimes(device or _module(step.model).the_device())
     ring = kernel_ring(step.model, step.cached, flying, ahead)
     return time_of_work(work_of_kernel(step.model, step.cached), times, ring)
+
+
+def predicted_of_tasks(step: Recorded) -> StepTime:
+    """What it expects of a step of a task program, as these were timed."""
+    capacity = CAPACITY if step.batch == 1 else CAPACITY_OF_BATCHES
+    module = tasks_of(step.model, capacity, more=step.options, batch=step.batch)
+    device = with_numbers(module.the_device(), {"attention_asking_ns": EMITTED_ASKING_NS})
+    return time_of_work(work_of(module, {"pos": step.cached}), TileTimes(device))
+
+
+def over_ceiling(found: StepTime) -> float:
+    """A step's time over that of its bytes at :data:`CEILING`."""
+    return found.seconds * CEILING / found.bytes

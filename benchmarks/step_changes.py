@@ -1,5 +1,5 @@
-"""Changes of task programs that passes could make, as changes of their work: what the event model
-expects of each before anybody writes it. None of them is compiled."""
+"""Changes of task programs that passes could make, as changes of their work and of the device's
+numbers: what the event model expects of each before anybody writes it. None of them is compiled."""
 
 from __future__ import annotations
 
@@ -13,47 +13,41 @@ from meshc.cost.tasks.blocks import Run
 from meshc.cost.tasks.steps import Placement, StepTime, shared_evenly, time_of_work
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import (
+    READ_AT_ONCE,
     FamilyWork,
     LoopWork,
-    Meeting,
     PhaseWork,
     Stage,
-    TaskWork,
     work_of,
 )
+from meshc.devices.keys import points
 
 Change = Callable[["Setting"], "Setting"]
-MERGING, SUMMING = "merge", "sum"
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is timed: stages, the device's times and a placement; ``requests`` of the batch,
-    ``dims`` of the model."""
+    """What is timed: stages, the device's times and a placement."""
 
     stages: tuple[Stage, ...]
     times: TileTimes
-    requests: int
-    dims: dict[str, int]
     place: Placement = shared_evenly
 
     def time(self) -> StepTime:
         """Its predicted time."""
         return time_of_work(self.stages, self.times, place=self.place)
 
-    def each(self, change: Callable[[PhaseWork], Sequence[PhaseWork]]) -> Setting:
-        """The same with each phase changed."""
+    def each(self, change: Callable[[FamilyWork], FamilyWork]) -> Setting:
+        """The same with each family changed."""
 
         def of(stages: Sequence[Stage]) -> tuple[Stage, ...]:
             found: list[Stage] = []
             for stage in stages:
                 if isinstance(stage, LoopWork):
-                    found.append(replace(stage, body=of(stage.body)))
+                    stage = replace(stage, body=of(stage.body))
                 elif isinstance(stage, PhaseWork):
-                    for number, phase in enumerate(change(stage)):
-                        found += [Meeting(), phase] if number else [phase]
-                else:
-                    found.append(stage)
+                    stage = replace(stage, families=tuple(map(change, stage.families)))
+                found.append(stage)
             return tuple(found)
 
         return replace(self, stages=of(self.stages))
@@ -65,87 +59,95 @@ class Setting:
 
 
 def setting(
-    model: str, cached: int, batch: int = 1, rows: int = 16, more: str = "", **numbers: float
+    model: str,
+    cached: int,
+    batch: int = 1,
+    rows: int = 16,
+    more: str = "",
+    packed: bool = False,
 ) -> Setting:
-    """A model's step as its task program stands, for an H200 with some ``numbers``, made with
-    ``more`` options of expand-tasks."""
+    """A model's step as its task program stands, for an H200, with ``rows`` of a weight to a task
+    and ``more`` options of expand-tasks. ``packed``: fragments that a task's rows do not fill hold
+    further parts of the width."""
     module = tasks_of(model, cached + 1, rows, more, batch=batch)
     work = work_of(module, {"pos": cached})
-    times = TileTimes(with_numbers(module.the_device(), numbers), packed=rows < 16)
-    return Setting(work, times, batch, dict(module.dims))
+    times = TileTimes(module.the_device(), packed=packed)
+    return Setting(work, times)
 
 
-# -- meetings ------------------------------------------------------------------------------------
+TAGGED = {"signal_ns": 900, "signal_waits": 1.5}
+"""Meetings by tags in words of 16 bytes, less what reading takes (``recorded/h200_rates.json``)."""
+
+
 def tags(now: Setting) -> Setting:
-    """Readiness in the data: who needs it reads it until it is there, without a counter."""
-    return now.numbers(signal_ns=0)
-
-
-def readied_in(ns: float) -> Change:
-    """Columns are made of what was read in a shorter time."""
-    return lambda now: now.numbers(ready_ns=ns)
+    """Readiness in the data: who needs it reads it until it is there, without a counter. Of the
+    four values in a word one is a tag; a record of attention has one tag."""
+    return _reading(now, 4 / 3, 1).numbers(**TAGGED)
 
 
 def halved(now: Setting) -> Setting:
     """What all blocks read of each other is of 16 bits in place of 32."""
-
-    def change(phase: PhaseWork) -> list[PhaseWork]:
-        families = []
-        for family in phase.families:
-            read = {k: (n if fresh else n // 2, fresh) for k, (n, fresh) in family.read.items()}
-            families.append(replace(family, read=read))
-        return [replace(phase, families=tuple(families))]
-
-    return now.each(change)
+    return _reading(now, 1 / 2, 1 / 2)
 
 
-# -- attention's records -------------------------------------------------------------------------
-def merged(now: Setting) -> Setting:
-    """Records of attention are merged by tasks of a phase of their own, one for each request and
-    key head and a sixteenth of its lanes; the output projection reads what they give."""
-    width = now.requests * now.dims["H"] * now.dims["D"] * 4
-    tasks = now.requests * now.dims["G"] * 16
+def tagged_halves(now: Setting) -> Setting:
+    """Both: of the eight values in a word two are a tag."""
+    return _reading(now, 2 / 3, 1 / 2).numbers(**TAGGED)
 
-    def change(phase: PhaseWork) -> list[PhaseWork]:
-        if phase.name != "o":
-            return [phase]
-        (family,) = phase.families
-        records = sum(n for n, _ in family.read.values())
-        work = (TaskWork((), -(-records // tasks)),) * tasks
-        merge = PhaseWork(MERGING, (FamilyWork(MERGING, work, {}, 0),))
-        return [merge, replace(phase, families=(replace(family, read={"o": (width, False)}),))]
+
+def _reading(now: Setting, vectors: float, records: float) -> Setting:
+    """The same with other sizes of what blocks read of each other."""
+
+    def change(family: FamilyWork) -> FamilyWork:
+        factor = records if _merges(family) else vectors
+        read = {
+            k: (n if fresh else round(n * factor), fresh) for k, (n, fresh) in family.read.items()
+        }
+        return replace(family, read=read)
 
     return now.each(change)
 
 
-# -- products ------------------------------------------------------------------------------------
-def parted(parts: int, names: tuple[str, ...] = ("y",)) -> Change:
-    """Products are divided by width as well: tasks of one part after those of another, whose sums
-    are added, with the residual, by tasks of a phase of their own."""
+def _merges(family: FamilyWork) -> bool:
+    """Whether it reads more than the left sides of its products."""
+    size = sum(n for n, fresh in family.read.values() if not fresh)
+    return size > 4 * family.vectors * family.width
 
-    def change_of(now: Setting) -> Change:
-        rows = now.requests * now.dims["E"] * 4
 
-        def change(phase: PhaseWork) -> list[PhaseWork]:
-            if phase.name not in names or parts == 1:
-                return [phase]
-            (family,) = phase.families
-            found = []
-            for part in range(parts):
-                read = {f"{k} {part}": (n // parts, fresh) for k, (n, fresh) in family.read.items()}
-                tasks = tuple(
-                    TaskWork(tuple(replace(p, bytes=p.bytes // parts) for p in t.pieces))
-                    for t in family.tasks
-                )
-                found.append(FamilyWork(f"{family.name}.{part}", tasks, read, family.held // parts))
-            count = len(family.tasks)
-            work = (TaskWork((), (parts + 1) * rows // count),) * count
-            summing = PhaseWork(f"{SUMMING} {phase.name}", (FamilyWork(SUMMING, work, {}, 0),))
-            return [replace(phase, families=tuple(found)), summing]
+def columns(now: Setting) -> Setting:
+    """Vectors are exchanged as the columns of 16 bits that products take, and copied: norms scale
+    the sums behind a product, not the vector in front of it; who gives a vector multiplies it with
+    the norm's weights, which are not counted."""
 
-        return change
+    def change(family: FamilyWork) -> FamilyWork:
+        if _merges(family):
+            return family
+        halves = {k: (n // 2, False) for k, (n, fresh) in family.read.items() if not fresh}
+        return replace(family, read=halves, vectors=1, width=READ_AT_ONCE)
 
-    return lambda now: now.each(change_of(now))
+    return now.each(change)
+
+
+def flying(tiles: int) -> Change:
+    """So many tiles are on their way at once."""
+    return lambda now: now.numbers(bytes_in_flight=(tiles - 1) * now.times.tile)
+
+
+def tile_of(kib: int) -> Change:
+    """Tiles are of so many KiB, with as many bytes on their way; runs of tokens stay as they are,
+    so that a larger tile has one of them and a smaller one a part."""
+
+    def change(now: Setting) -> Setting:
+        times, factor = now.times, kib * 1024 / now.times.tile
+        known = points(str(times.device.value("product_tile_ns")))
+        return now.numbers(
+            tile_bytes=kib * 1024,
+            product_tile_ns=",".join(f"{at}:{round(ns * factor)}" for at, ns in known),
+            attention_tile_ns=round(times.device.real("attention_tile_ns") * factor),
+            attention_asking_ns=round(times.device.real("attention_asking_ns") * min(factor, 1)),
+        )
+
+    return change
 
 
 def by_bytes(now: Setting) -> Setting:
@@ -174,5 +176,5 @@ def _rests(phase: PhaseWork, times: TileTimes, carried: np.ndarray) -> Run:
         [x for t in tasks[a:b] for x in times.tiles(t)]
         for a, b in zip(ends - counts, ends, strict=True)
     ]
-    carried += [sum(size for size, _ in own) for own in tiles]
+    carried += [sum(tile.bytes for tile in own) for own in tiles]
     return replace(shared, tiles=tiles)

@@ -6,8 +6,7 @@ could make.
 ``--targets``: steps of Llama-2-7B and Llama-3-8B beside the ratios to the bytes' time that they
 are to reach. ``--shapes``: twenty other steps, each with its breakdown by phase. ``--changes``:
 what each change (``step_changes.py``) is expected to do to the steps of ``--targets``. Everything
-without a flag. Predictions: no task program has run on a GPU. What blocks read of L2 is at an
-assumed rate, and batches are printed at three.
+without a flag. ``benchmarks/step_fit.py`` says how far the model was from steps that were timed.
 """
 
 from __future__ import annotations
@@ -17,21 +16,22 @@ from collections.abc import Iterator, Sequence
 from itertools import product
 
 from measuring import table
+from recorded_steps import CEILING, over_ceiling
 from step_changes import (
     Change,
     Setting,
     by_bytes,
+    columns,
+    flying,
     halved,
-    merged,
-    parted,
-    readied_in,
     setting,
+    tagged_halves,
     tags,
+    tile_of,
 )
 
 from meshc.cost.tasks.steps import StepTime
 
-RATES = (5.5e12, 4.0e12, 7.5e12)
 TARGETS = (
     ("llama-2-7b", 1024, 1, 1.10),
     ("llama-2-7b", 4096, 1, 1.08),
@@ -43,7 +43,15 @@ TARGETS = (
     ("llama-3-8b", 4096, 16, 1.25),
 )
 """Model, cached tokens, requests, and the most that the step is to take over its bytes' time."""
-OPTIONS = ("", "merge=true", "parts=4", "merge=true,parts=4")
+OPTIONS = (
+    "",
+    "merge=true",
+    "parts=2",
+    "parts=4",
+    "parts=8",
+    "merge=true,parts=2",
+    "merge=true,parts=4",
+)
 """Of expand-tasks: the usual ones, and others."""
 SHAPES = (
     ("smollm2-135m", 1024, 1),
@@ -72,20 +80,24 @@ CHANGES: tuple[tuple[str, tuple[Change, ...], int], ...] = (
     ("as it stands", (), 16),
     ("half tasks (8 rows, fragments full)", (), 8),
     ("rests of tasks by bytes", (by_bytes,), 16),
+    ("3 tiles on their way", (flying(3),), 16),
+    ("5 tiles on their way", (flying(5),), 16),
+    ("tiles of 8 KiB", (tile_of(8),), 16),
+    ("tiles of 32 KiB", (tile_of(32),), 16),
     ("tags in the data", (tags,), 16),
-    ("columns ready in 1.5 us", (readied_in(1500),), 16),
     ("16-bit vectors", (halved,), 16),
-    ("records merged by tasks", (merged,), 16),
-    ("outer product in 4 parts", (parted(4),), 16),
-    ("4 parts, tags", (parted(4), tags), 16),
-    ("4 parts, 16 bits", (halved, parted(4)), 16),
-    ("records merged, 4 parts", (merged, parted(4)), 16),
-    ("records merged, 16 bits", (merged, halved), 16),
-    ("records merged, 16 bits, 4 parts", (merged, halved, parted(4)), 16),
-    ("records merged, tags", (merged, tags), 16),
-    ("records merged, tags, half tasks", (merged, tags), 8),
-    ("all but half tasks", (merged, halved, parted(4), tags, by_bytes), 16),
+    ("16-bit vectors, tags", (tagged_halves,), 16),
+    ("16-bit columns, copied", (columns,), 16),
+    ("16-bit vectors, tags, 3 tiles", (tagged_halves, flying(3)), 16),
+    ("16-bit columns, 3 tiles", (columns, flying(3)), 16),
 )
+CHANGED = {
+    ("llama-2-7b", 1): "",
+    ("llama-3-8b", 1): "merge=true",
+    ("llama-3-8b", 8): "merge=true,parts=4",
+    ("llama-3-8b", 16): "merge=true,parts=4",
+}
+"""Options of the programs that are changed, by model and requests: those with the least time."""
 
 
 def cells(found: StepTime) -> tuple[object, ...]:
@@ -93,19 +105,17 @@ def cells(found: StepTime) -> tuple[object, ...]:
     spent = found.spent
     parts = (spent.memory, spent.computing, spent.meeting, spent.idle, spent.unasked)
     ring = f"{found.ring.tiles}{', crowded' if found.crowded else ''}"
-    us = (round(1e6 * part) for part in (found.seconds, found.ceiling))
-    return (*us, f"{found.ratio:.3f}", *(round(1e6 * part) for part in parts), ring)
+    us = (round(1e6 * part) for part in (found.seconds, found.bytes / CEILING))
+    return (*us, f"{over_ceiling(found):.3f}", *(round(1e6 * part) for part in parts), ring)
 
 
 def targets() -> None:
     """Each target as its program stands, and as others that expand-tasks makes."""
-    rows = []
-    for (model, cached, batch, most), more in product(TARGETS, OPTIONS):
-        for rate in RATES if batch > 1 else RATES[:1]:
-            now = setting(model, cached, batch, more=more, shared_bytes_per_second=rate)
-            at = f"{rate / 1e12:.1f}" if batch > 1 else ""
-            rows.append((model, cached, batch, more, at, most, *cells(now.time())))
-    print(table(("model", "cached", "batch", "options", "L2 TB/s", "at most", *HEADER), rows))
+    rows = [
+        (model, cached, batch, more, most, *cells(setting(model, cached, batch, more=more).time()))
+        for (model, cached, batch, most), more in product(TARGETS, OPTIONS)
+    ]
+    print(table(("model", "cached", "batch", "options", "at most", *HEADER), rows))
 
 
 def shapes() -> None:
@@ -113,7 +123,7 @@ def shapes() -> None:
     for model, cached, batch in SHAPES:
         found = setting(model, cached, batch).time()
         print(f"\n{model}, {cached} cached, batch {batch}: {1e6 * found.seconds:.0f} us, "
-              f"{found.bytes / 1e6:.1f} MB, {found.ratio:.3f} of the bytes' time "
+              f"{found.bytes / 1e6:.1f} MB, {over_ceiling(found):.3f} of the bytes' time "
               f"(ring of {found.ring.tiles} tiles); most is spent on {found.limit}")  # fmt: skip
         if found.crowded:
             print(f"  columns do not fit beside a ring: {', '.join(found.crowded)}")
@@ -130,21 +140,23 @@ def _phases(found: StepTime) -> Iterator[Sequence[object]]:
 
 def changes() -> None:
     """What each change does to the ratio of each target."""
-    grains = {grain for *_, grain in CHANGES}
-    made = {(target, grain): setting(*target[:3], grain) for target in TARGETS for grain in grains}
-    columns = [(t, rate) for t in TARGETS for rate in (RATES if t[2] > 1 else RATES[:1])]
+    made = {
+        (target, grain): setting(
+            *target[:3], grain, CHANGED[target[0], target[2]], packed=grain < 16
+        )
+        for target in TARGETS
+        for grain in {grain for *_, grain in CHANGES}
+    }
     rows = []
     for name, steps, grain in CHANGES:
         row = [name]
-        for target, rate in columns:
-            now = made[target, grain].numbers(shared_bytes_per_second=rate)
-            ratio = _changed(now, steps).time().ratio
+        for target in TARGETS:
+            ratio = over_ceiling(_changed(made[target, grain], steps).time())
             row.append(f"{ratio:.3f}{'*' if ratio <= target[3] else ''}")
         rows.append(row)
-    rows.append(["at most", *(f"{target[3]:.2f}" for target, _ in columns)])
+    rows.append(["at most", *(f"{target[3]:.2f}" for target in TARGETS)])
     heads = [
-        f"{model.removeprefix('llama-')} {cached} b{batch}{f' {rate / 1e12:.1f}' * (batch > 1)}"
-        for (model, cached, batch, _), rate in columns
+        f"{model.removeprefix('llama-')} {cached} b{batch}" for model, cached, batch, _ in TARGETS
     ]
     print(table(("", *heads), rows))
 

@@ -18,7 +18,9 @@ from statistics import median
 import meshc
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin, disassemble
 
-MODELS = (("llama-2-7b", 1), ("llama-3-8b", 4))
+MODELS = ("llama-2-7b", "llama-3-8b")
+LANES = 128
+"""Of their heads."""
 _LABEL = re.compile(r"(\.L_x_\d+):")
 _INSTRUCTION = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(.*?);")
 _BACK = re.compile(r"BRA.*?`\((\.L_x_\d+)\)")
@@ -71,31 +73,30 @@ def products(every: Sequence[Loop]) -> tuple[int, int]:
     return round(median(len(tile.code) for tile, _ in pairs)), round(rest)
 
 
-def attention(every: Sequence[Loop], rounds: int) -> tuple[int, int]:
-    """Instructions of a tile, whose loop over tokens has ``rounds``, and of what a task has
-    beside its tiles."""
-    scores = [x for x in every if all(map(x.has, ("MUFU", "SHFL", "FFMA"))) and not x.has("HMMA")]
+def attention(every: Sequence[Loop]) -> tuple[int, int, int]:
+    """Instructions of sixteen tokens, which one warp of a block attends; of a tile beside them; and
+    of what a task has beside its tiles. Lanes of scores are taken thirty-two at a time."""
+    scores = [x for x in every if all(map(x.has, ("MUFU", "SHFL", "HMMA"))) and not x.has("SYNCS")]
     tokens = scores[0]
+    lanes = next(loop for loop in every if loop.inside(tokens))
     tile = around(tokens, every)
     assert tile is not None
     task = around(tile, every)
     assert task is not None
-    own = len(tile.code) - len(tokens.code)
-    return own + rounds * len(tokens.code), len(task.code) - len(tile.code)
+    sixteen = len(tokens.code) + (LANES // 32 - 1) * len(lanes.code)
+    return sixteen, len(tile.code) - len(tokens.code), len(task.code) - len(tile.code)
 
 
 def main() -> None:
     """Print the counts."""
-    for model, heads in MODELS:
+    for model in MODELS:
         options = {"phase": "decode", "seq": 4097, "dtype": "f16", "device": "h200"}
         made = meshc.compile(model, target="cuda", persistent=True, **options)
         every = loops(disassemble(compile_cubin(made.files["step.cu"])))
-        # 16 tokens at a time, two each where a single head leaves a thread room for them.
-        tile, task = attention(every, 1 if heads == 1 else 2)
-        print(
-            f"{model}: product, 8 columns: a tile {products(every)[0]}, a task {products(every)[1]}"
-        )
-        print(f"{model}: attention, {heads} query heads: a tile {tile}, a task {task}")
+        tile, task = products(every)
+        print(f"{model}: product, 8 columns: a tile {tile}, a task {task}")
+        tokens, tile, task = attention(every)
+        print(f"{model}: attention: 16 tokens {tokens}, a tile beside them {tile}, a task {task}")
     for batch in (8, 16):
         made = meshc.compile("llama-2-7b", target="cuda", batch=batch, **options)
         every = loops(disassemble(compile_cubin(made.files["ffn_inner.cu"])))

@@ -129,25 +129,20 @@ STEPS = (
     Key(
         "stream_bytes_per_second", "number", "bytes/s", "what kernels that only read reach", 1, 1e16
     ),
-    Key(
-        "filling_bytes",
-        "number",
-        "bytes",
-        "on their way to a core, after which e-fold less is missing to that",
-        1,
-        10**9,
-    ),
     Key("shared_bytes_per_second", "number", "bytes/s", "what all cores read of L2", 1, 1e16),
+    _time("shared_latency_ns", "from asking L2 to the answer where nothing else is on its way"),
+    Key("shared_waits", "number", "s/s", "more of it for each second that memory would", 0, 100),
     _time("stream_latency_ns", "from asking for a tile to its arrival, others on their way"),
     _count("tile_bytes", "bytes", "what a block asks for at once", 16, 10**9),
+    _time("attention_asking_ns", "from asking for cached tokens, in pages, to the next tile's"),
     _time("signal_ns", "from the last block's arrival at a meeting until all know of it"),
+    Key("signal_waits", "number", "s/s", "more of it for each second that memory would", 0, 100),
     _time("ready_ns", "from what a phase needs to its first product"),
     Key("prepare_ns", "number", "ns/KiB", "more of it for each KiB that it needs", 0, 10**6),
     Key("product_tile_ns", "points", "ns", "a tile's product, by columns of 16 bits"),
     _time("product_task_ns", "end of a task that multiplies"),
-    Key("attention_tile_ns", "points", "ns", "attention of a tile on CUDA cores, by query heads"),
-    _time("grouped_attention_tile_ns", "the same on tensor cores, up to 16 query heads"),
-    Key("attention_task_ns", "points", "ns", "end of a task that attends, by query heads"),
+    _time("attention_tile_ns", "attention of a tile, up to 8 query heads"),
+    _time("attention_task_ns", "end of a task that attends"),
 )
 """What the time of a step of tasks needs (``cost/tasks``), beside numbers of memory."""
 

@@ -3,9 +3,9 @@
 import pytest
 import step_changes
 import step_fit
-from recorded_steps import FITTED, HELD_OUT, predicted
+from recorded_steps import EMITTED, FITTED, HELD_OUT, predicted, predicted_of_tasks
 
-from meshc.cost.tasks.work import LoopWork, Meeting, PhaseWork
+from meshc.cost.tasks.work import LoopWork, PhaseWork
 from meshc.devices import device
 
 
@@ -27,6 +27,24 @@ def test_the_device_has_the_numbers_that_were_fitted():
 def test_recorded_steps(step):
     """Those of Llama-3-8B are held out: none of its times is in a number of the device."""
     assert us(step) == pytest.approx(step.us, rel=0.01 if step in FITTED else 0.05)
+
+
+def ids(step):
+    return f"{step.model}-{step.batch}-{step.options}-{step.cached}"
+
+
+@pytest.mark.parametrize(
+    "step", [s for s in EMITTED if s.cached == 4096 and "parts" in s.options], ids=ids
+)
+def test_recorded_steps_of_task_programs(step):
+    """All are held out: parts of products, merged records, 1, 8 and 16 requests."""
+    assert predicted_of_tasks(step).seconds * 1e6 == pytest.approx(step.us, rel=0.05)
+
+
+def test_parts_of_recorded_steps_are_what_was_timed():
+    """Three contexts of two models, and 22 steps of task programs."""
+    assert [s.cached for s in (*FITTED, *HELD_OUT)] == [1024, 4096, 16384] * 2
+    assert len(EMITTED) == 22 and {s.batch for s in EMITTED} == {1, 8, 16}
 
 
 def test_bytes_are_those_of_the_recorded_steps(first):
@@ -72,30 +90,49 @@ def brought(setting):
 
 @pytest.mark.parametrize(
     "change",
-    [step_changes.merged, step_changes.halved, step_changes.parted(4)],
-    ids=["merged", "halved", "parted"],
+    [
+        step_changes.tags,
+        step_changes.halved,
+        step_changes.tagged_halves,
+        step_changes.flying(3),
+        step_changes.tile_of(32),
+    ],
 )
 def test_changes_bring_the_same_bytes(llama, change):
     assert brought(change(llama)) == brought(llama)
 
 
-@pytest.mark.parametrize(
-    ("change", "name", "read"),
-    [
-        # Records of 8 key heads, 16 splits, 4 query heads and 130 values, over 128 tasks.
-        (step_changes.merged, "merge", 4 * 8 * 16 * 4 * 130 // 128),
-        # Four parts and the residual of 4096 values, over 256 tasks.
-        (step_changes.parted(4), "sum y", 5 * 4 * 4096 // 256),
-    ],
-)
-def test_a_phase_that_is_added_meets(llama, change, name, read):
-    found = [*phases(change(llama).stages)]
-    place = next(n for n, p in enumerate(found) if getattr(p, "name", "") == name)
-    around = (found[place - 1], found[place + 1])
-    assert isinstance(around[0], Meeting) and isinstance(around[1], Meeting)
-    (family,) = found[place].families
-    assert {t.own for t in family.tasks} == {read}
-    assert len(found) == len([*phases(llama.stages)]) + 2
+def test_vectors_of_16_bits_are_read_in_half_the_time(llama):
+    """What blocks wait for of each other; weights and what norms ask for before stay."""
+    for phase, half in zip(
+        phases(llama.stages), phases(step_changes.halved(llama).stages), strict=True
+    ):
+        for one, other in zip(
+            getattr(phase, "families", ()), getattr(half, "families", ()), strict=True
+        ):
+            assert sum(one.waited.values()) == 2 * sum(other.waited.values())
+
+
+def test_columns_are_read_once_and_halved():
+    """Sixteen normed vectors of 4096 are read twice as they stand; records are left as they are."""
+    now = step_changes.setting("llama-3-8b", 64, 16)
+    waited = [
+        {
+            f.name: sum(f.waited.values())
+            for p in phases(s.stages)
+            for f in getattr(p, "families", ())
+        }
+        for s in (now, step_changes.columns(now))
+    ]
+    assert [w["q"] for w in waited] == [2 * 4 * 16 * 4096, 2 * 16 * 4096]
+    assert waited[0]["o"] == waited[1]["o"]
+
+
+def test_tiles_of_other_sizes_keep_the_bytes_on_their_way(llama):
+    for kib, tiles in ((8, 7), (32, 3)):
+        found = step_changes.tile_of(kib)(llama).time()
+        assert found.ring.flying == tiles
+    assert step_changes.flying(3)(llama).time().ring.flying == 3
 
 
 def test_a_placement_by_bytes_has_all_tiles(llama):

@@ -5,9 +5,22 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from meshc.cost.tasks.blocks import Memory, Ring, Run, simulate
+from meshc.cost.tasks.blocks import SIGNAL_WAYS, Memory, Ring, Run, Shared, Tile, simulate
 
-EASY = Memory(rate=1.0, shared_rate=1.0, latency=0.0, signal=0.0)
+SHARED = Shared(rate=1.0, latency=0.0, waits=0.0)
+
+
+def memory_of(latency=0.0, signal=0.0, signal_waits=0.0, shared=SHARED):
+    """One that gives a byte a second."""
+    return Memory(1.0, latency, signal, signal_waits, shared)
+
+
+EASY = memory_of()
+
+
+def tile(size, computing):
+    """A tile that is asked for in no time."""
+    return Tile(size, 0, computing)
 
 
 def seconds(runs, memory=EASY, ring=None):
@@ -16,46 +29,77 @@ def seconds(runs, memory=EASY, ring=None):
 
 def test_one_tile():
     """Asked for at 0, 10 bytes arrive at 10 or after the latency; then it is computed."""
-    runs = [Run([[(10, 3)]], [0], 0)]
+    runs = [Run([[tile(10, 3)]], [0], 0)]
     assert seconds(runs) == [13]
-    assert seconds(runs, Memory(1, 1, 12, 0)) == [15]
+    assert seconds(runs, memory_of(latency=12)) == [15]
 
 
 def test_memory_answers_in_the_order_in_which_it_is_asked():
-    runs = [Run([[(10, 0)], [(10, 0)], [(10, 0)]], [0, 0, 0], 0)]
+    runs = [Run([[tile(10, 0)], [tile(10, 0)], [tile(10, 0)]], [0, 0, 0], 0)]
     (spent,) = simulate(runs, EASY, Ring(8, 4))
     assert spent.seconds == 30 and spent.idle == (20 + 10 + 0) / 3 and spent.unasked == 0
 
 
 def test_a_ring_without_room_does_not_ask():
     """Two places: the third tile is asked for when the first one is computed, at 1 + 50."""
-    runs = [Run([[(1, 50)] * 3], [0], 0)]
+    runs = [Run([[tile(1, 50)] * 3], [0], 0)]
     (spent,) = simulate(runs, EASY, Ring(2, 2))
     assert spent.seconds == 151 and spent.unasked == 49
 
 
 def test_only_so_many_are_on_their_way():
     """One at a time: each tile waits for the latency of the one before."""
-    runs = [Run([[(1, 0)] * 3], [0], 0)]
-    assert seconds(runs, Memory(1, 1, 10, 0), Ring(8, 1)) == [30]
-    assert seconds(runs, Memory(1, 1, 10, 0), Ring(8, 3)) == [10]
+    runs = [Run([[tile(1, 0)] * 3], [0], 0)]
+    assert seconds(runs, memory_of(latency=10), Ring(8, 1)) == [30]
+    assert seconds(runs, memory_of(latency=10), Ring(8, 3)) == [10]
 
 
-def test_a_meeting_waits_for_the_last_block_and_behind_what_has_been_asked_for():
+def test_asking_takes_time():
+    """The third tile is asked for at 14, comes at 15 and is computed in 2."""
+    runs = [Run([[Tile(1, 7, 2)] * 3], [0], 0)]
+    assert seconds(runs) == [17]
+
+
+def test_a_meeting_waits_for_the_last_block_and_for_what_has_been_asked_for():
     """The first phase ends at 20, as one block has asked for both tiles before the other; all know
-    at 22. What they need comes behind all tiles, at 31 and 32, and is ready 5 later."""
+    at 22. What they need waits for half of what memory waits for, 30 - 22, and is ready 5 later."""
     runs = [
-        Run([[(5, 0)], [(5, 0)]], [0, 0], 0),
-        Run([[(10, 1)], [(10, 1)]], [1, 1], 5),
+        Run([[tile(5, 0)], [tile(5, 0)]], [0, 0], 0),
+        Run([[tile(10, 1)], [tile(10, 1)]], [1, 1], 5),
     ]
-    first, second = simulate(runs, Memory(1, 1, 0, 2), Ring(8, 4))
+    first, second = simulate(runs, memory_of(signal=2, shared=Shared(1, 0, 0.5)), Ring(8, 4))
     assert first.seconds == 20 and first.meeting == 0
-    assert second.meeting == (36 + 37) / 2 - 20
-    assert second.seconds == 38 - 20 and second.memory == 0
+    assert second.meeting == pytest.approx(2 + 4 + 1 + 5)
+    assert second.seconds == pytest.approx(12 + 1) and second.memory == 0
+
+
+def test_a_signal_waits_on_each_of_its_ways():
+    """The first phase ends at 4; the other block's three tiles keep memory busy to 34. Each way
+    takes 1, and half of what is left to wait for."""
+    runs = [
+        Run([[tile(4, 0)], []], [0, 0], 0),
+        Run([[], [tile(10, 0)] * 3], [0, 0], 0),
+    ]
+    now = 4
+    for _ in range(SIGNAL_WAYS):
+        now += 1 + max(34 - now, 0) / 2
+    memory = memory_of(signal=SIGNAL_WAYS, signal_waits=SIGNAL_WAYS / 2)
+    _, second = simulate(runs, memory, Ring(8, 4))
+    assert second.meeting == pytest.approx(now - 4)
+
+
+def test_what_does_not_fit_at_once_is_read_in_turn():
+    """Ten bytes in fours: three ways of 3 seconds, and the bytes at two a second."""
+    runs = [Run([[tile(1, 0)]], [10], 2, at_once=4)]
+    (spent,) = simulate(runs, memory_of(shared=Shared(2, 3, 0)), Ring(8, 4))
+    assert spent.meeting == 3 * 3 + 10 / 2 + 2
 
 
 def test_a_block_without_tasks_only_meets():
-    runs = [Run([[(5, 1)], []], [0, 0], 7), Run([[(1, 0)], [(1, 0)]], [0, 0], 0)]
+    runs = [
+        Run([[tile(5, 1)], []], [0, 0], 7),
+        Run([[tile(1, 0)], [tile(1, 0)]], [0, 0], 0),
+    ]
     first, second = simulate(runs, EASY, Ring(8, 4))
     assert first.seconds == 8 and first.idle == 4 and first.meeting == 3.5
     assert second.seconds == 0
@@ -64,12 +108,13 @@ def test_a_block_without_tasks_only_meets():
 def test_what_is_asked_for_ahead_is_served_twice_unless_it_is_on_its_way():
     """Nothing is computed, so each tile is asked for while it is on its way to L2; with a ring that
     waits, tiles are in L2 long before and take its time again."""
-    free = [Run([[(10, 0)] * 6], [0], 0)]
+    free = [Run([[tile(10, 0)] * 6], [0], 0)]
     assert seconds(free, EASY, Ring(4, 4, ahead=2)) == [60]
-    slow = [Run([[(10, 100)] * 3], [0], 0)]
-    fast = Memory(1.0, 2.0, 0.0, 0.0)
-    (spent,) = simulate(slow, fast, Ring(1, 1, ahead=2))
+    slow = [Run([[tile(10, 100)] * 3], [0], 0)]
+    (spent,) = simulate(slow, memory_of(shared=Shared(2, 0, 0)), Ring(1, 1, ahead=2))
     assert spent.seconds == 10 + 100 + 5 + 100 + 5 + 100
+    (spent,) = simulate(slow, memory_of(shared=Shared(2, 0, 0)), Ring(1, 1, ahead=2, kept=0.2))
+    assert spent.seconds == pytest.approx(10 + 100 + 2 * (1 + 8 + 100))
 
 
 # -- a clock that ticks ----------------------------------------------------------------------------
@@ -84,76 +129,129 @@ class Ticking:
     phase: int = 0
     ready: float = -1  # since when its tasks have what they need; -1: not yet
     until: float = 0
+    asker: float = 0  # when it can ask again
 
 
-def by_ticks(runs, memory, ring):
-    """Seconds of each phase, by a clock that looks at every block at every tick."""
-    blocks = [Ticking([t for run in runs for t in run.tiles[b]]) for b in range(len(runs[0].tiles))]
-    ends = [
-        [sum(len(run.tiles[b]) for run in runs[: p + 1]) for p in range(len(runs))]
-        for b in range(len(blocks))
-    ]
-    free, phase, read_at, found, begun = 0, 0, 0, [], 0
-    met = [False] * len(blocks)
-    for now in range(100_000):
-        for block in blocks:
-            while block.asked < len(block.tiles):
+class Clock:
+    """The reference, which looks at every block at every tick."""
+
+    def __init__(self, runs, memory, ring):
+        self.runs, self.memory, self.ring = runs, memory, ring
+        count = len(runs[0].tiles)
+        self.blocks = [Ticking([t for run in runs for t in run.tiles[b]]) for b in range(count)]
+        self.ends = [
+            [sum(len(run.tiles[b]) for run in runs[: p + 1]) for p in range(len(runs))]
+            for b in range(count)
+        ]
+        self.free = 0
+
+    def ask(self, now):
+        """Whether anybody could ask for a tile."""
+        asked = False
+        for block in self.blocks:
+            while block.asked < len(block.tiles) and block.asker <= now:
                 flying = sum(came > now for came in block.came)
                 inside = block.asked - sum(done <= now for done in block.done)
-                if flying >= ring.flying or inside >= ring.tiles:
+                if flying >= self.ring.flying or inside >= self.ring.tiles:
                     break
-                free = max(free, now) + block.tiles[block.asked][0] / memory.rate
-                block.came.append(max(free, now + memory.latency))
+                size, asking, _ = block.tiles[block.asked]
+                self.free = max(self.free, now) + size
+                block.came.append(max(self.free, now + self.memory.latency))
+                block.asker = now + asking
                 block.asked += 1
-        if now == read_at and phase < len(runs):
-            for number, block in enumerate(blocks):
-                block.ready = now
-                if runs[phase].read[number]:
-                    free = max(free, now) + runs[phase].read[number] / memory.shared_rate
-                    block.ready = max(free, now + memory.latency) + runs[phase].ready
-                elif ends[number][phase] > len(block.done):
-                    block.ready = now + runs[phase].ready
-                block.until = block.ready
-            met = [False] * len(blocks)
-        for number, block in enumerate(blocks):
-            while block.ready >= 0 and len(block.done) < min(block.asked, ends[number][phase]):
+                asked = True
+        return asked
+
+    def compute(self, phase):
+        for number, block in enumerate(self.blocks):
+            while block.ready >= 0 and len(block.done) < min(block.asked, self.ends[number][phase]):
                 begin = max(block.until, block.came[len(block.done)])
-                block.until = begin + block.tiles[len(block.done)][1]
+                block.until = begin + block.tiles[len(block.done)].computing
                 block.done.append(block.until)
-            if block.ready >= 0 and len(block.done) == ends[number][phase] and block.until <= now:
-                met[number] = True
-        if phase < len(runs) and all(met) and all(b.ready >= 0 for b in blocks):
-            end = max(b.until for b in blocks)
-            found.append(end - begun)
-            begun, phase, read_at = end, phase + 1, end + memory.signal
-            for block in blocks:
-                block.ready = -1
-            met = [False] * len(blocks)
-            if phase == len(runs):
-                return found
-            assert read_at > now
-    raise AssertionError("the clock ran out")
+
+    def waiting(self, now):
+        return max(self.free - now - self.memory.latency, 0)
+
+    def read(self, now, phase, left):
+        """What blocks still read after this turn, and when the next one is."""
+        run, shared = self.runs[phase], self.memory.shared
+        come = now + shared.latency + shared.waits * self.waiting(now)
+        for number, size in list(left.items()):
+            block = self.blocks[number]
+            if size > run.at_once:
+                left[number] -= run.at_once
+                continue
+            del left[number]
+            tasks = self.ends[number][phase] > len(block.done)
+            block.ready = come + size / shared.rate + run.ready if size else now
+            if not size and tasks:
+                block.ready += run.ready
+            block.until = block.ready
+        return come + run.at_once / shared.rate
+
+    def seconds(self):
+        """Those of each phase."""
+        phase, begun, found = 0, 0, []
+        reads, tells, ways = 0, 0, 0  # when the next ones are, and how many are left
+        left = dict(enumerate(self.runs[0].read))
+        for now in range(100_000):
+            while self.ask(now):
+                pass
+            if ways and now == tells:
+                ways -= 1
+                taken = self.memory.signal + self.memory.signal_waits * self.waiting(now)
+                tells = now + taken // SIGNAL_WAYS
+                if not ways:
+                    reads, left = tells, dict(enumerate(self.runs[phase].read))
+            if left and not ways and now == reads:
+                reads = self.read(now, phase, left)
+            self.compute(phase)
+            while self.ask(now):
+                self.compute(phase)
+            ended = all(
+                b.ready >= 0 and len(b.done) == ends[phase] and b.until <= now
+                for b, ends in zip(self.blocks, self.ends, strict=True)
+            )
+            if ended:
+                found.append(now - begun)
+                begun, phase = now, phase + 1
+                if phase == len(self.runs):
+                    return found
+                for block in self.blocks:
+                    block.ready = -1
+                ways = SIGNAL_WAYS - 1
+                taken = self.memory.signal + self.memory.signal_waits * self.waiting(now)
+                tells = now + taken // SIGNAL_WAYS
+        raise AssertionError("the clock ran out")
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_drawn_programs_against_a_clock(seed):
+    """All times are whole."""
     rng = random.Random(seed)
     blocks, phases = rng.randint(1, 5), rng.randint(1, 4)
     runs = []
     for _ in range(phases):
         tiles = [
-            [(rng.randint(1, 9), rng.randint(0, 12)) for _ in range(rng.randint(0, 6))]
+            [
+                Tile(rng.randint(1, 9), rng.choice([0, 0, 3, 12]), rng.randint(0, 12))
+                for _ in range(rng.randint(0, 6))
+            ]
             for _ in range(blocks)
         ]
-        runs.append(Run(tiles, [rng.randint(0, 5) for _ in range(blocks)], rng.randint(0, 9)))
-    memory = Memory(1.0, rng.choice([1.0, 0.5]), rng.randint(0, 15), rng.randint(1, 6))
+        read = [rng.randint(0, 9) for _ in range(blocks)]
+        runs.append(Run(tiles, read, rng.randint(0, 9), rng.choice([2, 3, 100])))
+    memory = memory_of(
+        rng.randint(0, 15),
+        SIGNAL_WAYS * rng.randint(1, 3),
+        SIGNAL_WAYS * rng.randint(0, 1),
+        Shared(1.0, rng.randint(0, 5), rng.randint(0, 2)),
+    )
     places = rng.randint(1, 5)
     ring = Ring(places, rng.randint(1, places))
     found = simulate(runs, memory, ring)
-    assert [spent.seconds for spent in found] == by_ticks(runs, memory, ring)
-    busy = sum(
-        sum(r.read) / memory.shared_rate + sum(s for own in r.tiles for s, _ in own) for r in runs
-    )
+    assert [spent.seconds for spent in found] == Clock(runs, memory, ring).seconds()
+    busy = sum(tile.bytes for run in runs for own in run.tiles for tile in own)
     assert busy + sum(spent.unasked for spent in found) <= sum(spent.seconds for spent in found)
     for spent in found:
         parts = spent.computing + spent.memory + spent.meeting + spent.idle

@@ -7,7 +7,7 @@ import pytest
 
 import meshc
 from meshc.analysis.tasks.shares import share
-from meshc.cost.tasks.work import LoopWork, Meeting, PhaseWork, Piece, work_of
+from meshc.cost.tasks.work import FamilyWork, LoopWork, Meeting, PhaseWork, Piece, work_of
 from meshc.ir.ops import task, tile
 from meshc.ir.parser import parse_module
 from meshc.ir.views import Point, Range
@@ -77,7 +77,9 @@ def test_a_small_program_by_hand():
     weights, tokens = loop.body[1].families
     assert weights.read == {"%v[layer]": (2048, False), "%gain": (2048, True)}
     assert tokens.read == {"%v[layer]": (2048, False)}
-    assert weights.held == 4 * 512
+    assert weights.held == 4 * 512 + 8 * 1024
+    assert (weights.vectors, weights.width, weights.at_once) == (1, 512, 2048)
+    assert weights.waited == tokens.waited == {"%v[layer]": 2048}
     (one,) = set(weights.tasks)
     assert len(weights.tasks) == 4 and one.own == 32
     assert one.pieces == (Piece(8192, "product", 1, 0.5),)
@@ -217,3 +219,20 @@ def test_shares_are_even_and_contiguous(tasks, blocks):
     shares = [share(tasks, b, blocks) for b in range(blocks)]
     assert [n for own in shares for n in own] == list(range(tasks))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("vectors", "width", "size", "fresh", "waited", "at_once"),
+    [
+        (1, 4096, 16384, True, 16384, 16384),  # a vector that threads hold
+        (1, 14336, 57344, False, 57344, 32768),  # a wider one, in two turns
+        (16, 4096, 16 * 16384, True, 2 * 16 * 16384, 16384),  # read for the norm, and again
+        (1, 4096, 4 * 16640, False, 4 * 16640, 32768),  # four records of each head
+        (16, 4096, 16 * 16640, False, 16 * 16640, 8192),  # one of each
+    ],
+)
+def test_what_blocks_read_of_each_other(vectors, width, size, fresh, waited, at_once):
+    read = {"x": (size, False), **({"gain": (2 * width, True)} if fresh else {})}
+    family = FamilyWork("f", (), read, 0, vectors, width)
+    assert family.waited == {"x": waited}
+    assert family.at_once == at_once

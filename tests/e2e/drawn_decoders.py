@@ -1,15 +1,18 @@
-"""Decoders that are drawn: their text in the language, their weights, and the meaning of one step in NumPy
-and float64, which shares no code with the compiler.
+"""Decoders that are drawn: their text in the language, their weights, and the meaning of one step
+in NumPy and float64, which shares no code with the compiler.
 
-A step reads one token of each request behind what its caches hold, so any position can be asked for at once. What
-kernels keep of 16 bits is rounded here as well: caches, and the left sides of products where a batch leaves no room
-for what rounding left. All else is exact, so that what remains is the noise of f32.
+A step reads one token of each request behind what its caches hold, so any position can be asked for
+at once. What kernels keep of 16 bits is rounded here as well: caches, and the left sides of
+products where a batch leaves no room for what rounding left. All else is exact, so that what
+remains is the noise of f32.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import dataclass, field, replace
+from math import erf
 
 import numpy as np
 
@@ -19,13 +22,14 @@ _MOST_EXACT = 4  # requests whose left sides of products are two values each
 
 @dataclass(frozen=True)
 class Decoder:
-    """A decoder of ``layers`` layers: ``hidden`` values, ``heads`` query heads over ``groups`` key heads of
-    ``lanes`` lanes, ``features`` of the feed-forward layer, ``words`` of the vocabulary.
+    """A decoder of ``layers`` layers: ``hidden`` values, ``heads`` query heads over ``groups`` key
+    heads of ``lanes`` lanes, ``features`` of the feed-forward layer, ``words`` of the vocabulary.
 
-    ``norm``: rms, layer, or layer with a bias; ``where``: before blocks, behind them, or both. ``head_norm``: of
-    each head's queries and keys or of all together. ``biases`` names those that there are: q, o, f. ``rope``: style,
-    of ``rotated`` lanes (0: all), with another base but in every ``local``-th layer; none and ``learned`` positions.
-    ``window`` with its ``every`` or ``but``. Constants are left out where they are 0.
+    ``norm``: rms, layer, or layer with a bias; ``where``: before blocks, behind them, or both.
+    ``head_norm``: of each head's queries and keys or of all together. ``biases`` names those that
+    there are: q, o, f. ``rope``: style, of ``rotated`` lanes (0: all), with another base but in
+    every ``local``-th layer; none and ``learned`` positions. ``window`` with its ``every`` or
+    ``but``. Constants are left out where they are 0. ``renamed`` gives params other names.
     """
 
     hidden: int = 64
@@ -66,12 +70,14 @@ class Decoder:
 
     def text(self) -> str:
         """The model in the language."""
-        head = f"E={self.hidden}, H={self.heads}, G={self.groups}, D={self.lanes}, F={self.features}, "
+        head = (
+            f"E={self.hidden}, H={self.heads}, G={self.groups}, D={self.lanes}, F={self.features}, "
+        )
         head += f"V={self.words}, layers={self.layers}"
         if self.learned:
             head += ", P=4096"
-        shapes = {self._called(name): dims for name, (dims, _) in self._params().items()}
-        stacked = {self._called(name) for name, (_, stack) in self._params().items() if stack}
+        shapes = {name: dims for name, (dims, _) in self._params().items()}
+        stacked = {name for name, (_, stack) in self._params().items() if stack}
 
         def declared(names: list[str]) -> str:
             return ", ".join(f"{name}[{', '.join(shapes[name])}]" for name in names)
@@ -85,23 +91,22 @@ class Decoder:
         end = [f"h = {self._norm_text('x', 'final')}", f"logits = {logits}"]
         if self.logit_cap:
             end.append(f"logits = tanh(logits / {self.logit_cap}) * {self.logit_cap}")
-        x = "embed(tokens, embedding, positions = places)" if self.learned else "embed(tokens, embedding)"
+        x = (
+            "embed(tokens, embedding, positions = places)"
+            if self.learned
+            else "embed(tokens, embedding)"
+        )
         if self.embedded:
             x = f"{x} * {self.embedded}"
         share = "  heads H share G\n"
         closing = "\n".join(f"    {line}" for line in [*end, "return logits"])
         return self._renamed(
             f"model drawn({head}) {{\n  weights f16  accumulate f32\n{share}  param {outer}\n"
-            f"  main(tokens[B, L]) -> [B, L, V] {{\n    x = {x}\n    repeat layers {{\n      param {inner}\n"
-            f"{body}\n    }}\n    return x when prefill\n{closing}\n  }}\n}}\n"
+            f"  main(tokens[B, L]) -> [B, L, V] {{\n    x = {x}\n    repeat layers {{\n"
+            f"      param {inner}\n{body}\n    }}\n    return x when prefill\n{closing}\n  }}\n}}\n"
         )
 
-    def _called(self, name: str) -> str:
-        return name
-
     def _renamed(self, text: str) -> str:
-        import re
-
         for old, new in self.renamed:
             text = re.sub(rf"\b{old}\b", new, text)
         return text
@@ -140,7 +145,10 @@ class Decoder:
             options += f", but = {self.but}" if self.but else f", every = {self.every}"
         if self.sink:
             options += ", sink = sinks"
-        lines += [f"s = softmax(scores, {options})", "o = (s @ values) @ wo" + (" + bo" if "o" in self.biases else "")]
+        lines += [
+            f"s = softmax(scores, {options})",
+            "o = (s @ values) @ wo" + (" + bo" if "o" in self.biases else ""),
+        ]
         if self.where != "before":
             lines.append(f"o = {self._norm_text('o', 'attn_out')}")
         if self.residual:
@@ -187,8 +195,8 @@ class Decoder:
         if self.where != "before":
             norm("attn_out"), norm("ffn_out")
         own: dict[str, tuple[str, ...]] = {
-            "wq": ("E", "H", "D"), "wk": ("E", "G", "D"), "wv": ("E", "G", "D"), "wo": ("H", "D", "E"),
-            "w1": ("E", "F"), "w2": ("F", "E"),
+            "wq": ("E", "H", "D"), "wk": ("E", "G", "D"), "wv": ("E", "G", "D"),
+            "wo": ("H", "D", "E"), "w1": ("E", "F"), "w2": ("F", "E"),
         }  # fmt: skip
         if self.gated:
             own["w3"] = ("E", "F")
@@ -210,10 +218,19 @@ class Decoder:
         """Random weights of the type, such that each product has sums of about 1."""
         rng = np.random.default_rng(seed)
         sizes = {
-            "E": self.hidden, "H": self.heads, "G": self.groups, "D": self.lanes, "F": self.features,
-            "V": self.words, "P": 4096,
+            "E": self.hidden, "H": self.heads, "G": self.groups, "D": self.lanes,
+            "F": self.features, "V": self.words, "P": 4096,
         }  # fmt: skip
-        inputs = {"wq": "E", "wk": "E", "wv": "E", "wo": "HD", "w1": "E", "w2": "F", "w3": "E", "lm_head": "E"}
+        inputs = {
+            "wq": "E",
+            "wk": "E",
+            "wv": "E",
+            "wo": "HD",
+            "w1": "E",
+            "w2": "F",
+            "w3": "E",
+            "lm_head": "E",
+        }
         found = {}
         for name, (dims, stacked) in self._params().items():
             shape = ([self.layers] if stacked else []) + [sizes[d] for d in dims]
@@ -240,7 +257,8 @@ class Decoder:
         return {"cache.k": shape, "cache.v": shape}
 
     def stored(self, cache: str) -> np.ndarray:
-        """The lanes of a row of a cache in the order in which kernels keep them: pairs that turn are neighbours."""
+        """The lanes of a row of a cache in the order in which kernels keep them: those of a pair
+        that turns are neighbours."""
         order = np.arange(self.lanes)
         if cache == "cache.k" and self.rope == "half":
             runs = order.reshape(-1, 2, (self.rotated or self.lanes) // 2)
@@ -248,7 +266,12 @@ class Decoder:
         return order
 
     def step(
-        self, weights: dict[str, np.ndarray], caches: dict[str, np.ndarray], tokens, positions, dtype: str
+        self,
+        weights: dict[str, np.ndarray],
+        caches: dict[str, np.ndarray],
+        tokens,
+        positions,
+        dtype: str,
     ) -> np.ndarray:
         """Logits [requests, words]; the rows of the tokens are written to ``caches``."""
         tokens, positions = np.asarray(tokens), np.asarray(positions)
@@ -259,18 +282,24 @@ class Decoder:
         x = x * (self.embedded or 1.0)
         left = Left(dtype, len(tokens))
         for n in range(self.layers):
-            own = {name: weights[name][n] for name, (_, stacked) in self._params().items() if stacked}
+            own = {
+                name: weights[name][n] for name, (_, stacked) in self._params().items() if stacked
+            }
             x = self._step_of_layer(x, own, n, caches, positions, left)
         h = left(self._normed(x, weights, "final"))
-        logits = h @ (weights["embedding"].T if self.tied else weights["lm_head"]) / (self.divided or 1.0)
+        logits = (
+            h
+            @ (weights["embedding"].T if self.tied else weights["lm_head"])
+            / (self.divided or 1.0)
+        )
         return np.tanh(logits / self.logit_cap) * self.logit_cap if self.logit_cap else logits
 
     def _normed(self, x: np.ndarray, w: dict[str, np.ndarray], name: str) -> np.ndarray:
         gain = w[f"{name}_gain"]
         if self.norm == "rms":
-            return _rms(x, gain)
+            return rms(x, gain)
         x = x - x.mean(-1, keepdims=True)
-        return _rms(x, gain) + w.get(f"{name}_bias", 0.0)
+        return rms(x, gain) + w.get(f"{name}_bias", 0.0)
 
     def _turned(self, x: np.ndarray, positions: np.ndarray, n: int) -> np.ndarray:
         """Pairs of lanes of [requests, heads, lanes] turned by their angles."""
@@ -297,10 +326,12 @@ class Decoder:
 
     def _step_of_layer(self, x, w, n: int, caches, positions, left: Left) -> np.ndarray:
         h = left(self._normed(x, w, "attn") if self.where != "behind" else x)
-        q, k, v = (np.einsum("be,ehd->bhd", h, w[f"w{name}"]) + w.get(f"b{name}", 0.0) for name in "qkv")
+        q, k, v = (
+            np.einsum("be,ehd->bhd", h, w[f"w{name}"]) + w.get(f"b{name}", 0.0) for name in "qkv"
+        )
         if self.head_norm:
             axes = (-1,) if self.head_norm == "each" else (-2, -1)
-            q, k = _rms(q, w["q_norm"], axes), _rms(k, w["k_norm"], axes)
+            q, k = rms(q, w["q_norm"], axes), rms(k, w["k_norm"], axes)
         q, k = (self._turned(part, positions, n) for part in (q, k))
         o = np.zeros((len(x), self.heads, self.lanes))
         for b, at in enumerate(positions):
@@ -337,7 +368,8 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Left:
-    """Left sides of products as kernels have them: of a few requests as they are, of more rounded."""
+    """Left sides of products as kernels have them: of a few requests as they are, of more
+    rounded."""
 
     dtype: str
     requests: int
@@ -355,13 +387,12 @@ def rounded(values: np.ndarray, dtype: str) -> np.ndarray:
     return bits.view(np.float32).astype(np.float64)
 
 
-def _rms(x: np.ndarray, gain: np.ndarray, axes: tuple[int, ...] = (-1,)) -> np.ndarray:
+def rms(x: np.ndarray, gain: np.ndarray, axes: tuple[int, ...] = (-1,)) -> np.ndarray:
+    """RMSNorm over ``axes``."""
     return x / np.sqrt(np.mean(x * x, axes, keepdims=True) + EPS) * gain
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
-    from math import erf
-
     return np.vectorize(erf)(x)
 
 
@@ -384,7 +415,7 @@ _ACTIVATIONS = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """A decoder and how its step is compiled and run."""
+    """A decoder and how its step is compiled, for a GPU of so many cores, and run."""
 
     decoder: Decoder
     dtype: str
@@ -395,6 +426,7 @@ class Drawn:
     tokens: int
     parts: int
     merge: bool
+    cores: int
     positions: tuple[tuple[int, ...], ...] = field(default=())
 
 
@@ -405,7 +437,24 @@ def drawn_decoder(seed: int) -> Drawn:
     def rarely(value, none=0, part=0.25):
         return value if rng.random() < part else none
 
-    lanes = rng.choice([16, 16, 32, 48, 64, 64, 80, 96, 112, 128, 160, 192, 256, rng.choice([2, 6, 8, 10, 20, 24, 40, 72])])
+    lanes = rng.choice(
+        [
+            16,
+            16,
+            32,
+            48,
+            64,
+            64,
+            80,
+            96,
+            112,
+            128,
+            160,
+            192,
+            256,
+            rng.choice([2, 6, 8, 10, 20, 24, 40, 72]),
+        ]
+    )
     share = rng.choice([1, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16])
     groups = rng.choice([1, 1, 2, 3]) if share * lanes < 600 else 1
     hidden = rng.choice([16, 24, 30, 32, 48, 56, 64, 72, 80, 96, 100, 128, 160])
@@ -456,7 +505,17 @@ def drawn_decoder(seed: int) -> Drawn:
     capacity = rng.choice([1, 7, 16, 40, 64, 100, 150, 257, 300])
     positions = []
     for _ in range(2):
-        ends = [0, 1, capacity - 1, capacity - 2, tokens or 33, tokens - 1, tokens + 1, 2 * tokens, rng.randrange(capacity)]
+        ends = [
+            0,
+            1,
+            capacity - 1,
+            capacity - 2,
+            tokens or 33,
+            tokens - 1,
+            tokens + 1,
+            2 * tokens,
+            rng.randrange(capacity),
+        ]
         ends += [rng.randrange(capacity) for _ in range(4)]
         positions.append(tuple(min(max(rng.choice(ends), 0), capacity - 1) for _ in range(batch)))
     positions[0] = (capacity - 1, *positions[0][1:])
@@ -470,5 +529,6 @@ def drawn_decoder(seed: int) -> Drawn:
         tokens,
         parts,
         merge,
+        rng.choice([132, 132, 2, 3, 7]),
         tuple(positions),
     )

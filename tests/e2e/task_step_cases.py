@@ -1,26 +1,32 @@
 """Small decoders whose steps of tasks have all that emitted kernels have, between them."""
 
+from dataclasses import replace
+
 from drawn_decoders import Decoder, Drawn
 
-# Attention by tensor cores, of several tiles in each of several splits, the last page partly filled.
+# Attention by tensor cores, several tiles in each of several splits, a last page partly filled.
 LLAMA = Drawn(
     Decoder(hidden=64, heads=4, groups=2, lanes=32, features=96, words=50),
-    "f16", 1, 150, 16, 16, 16, 1, False, ((149,), (17,)),
+    "f16", 1, 150, 16, 16, 16, 1, False, 7, ((149,), (17,)),
 )  # fmt: skip
 # Attention statement by statement; windows in every other layer, sinks, a cap, pages of one token.
 WINDOWS = Drawn(
     Decoder(
         hidden=48, heads=6, groups=2, lanes=20, features=40, words=37, norm="layer with bias",
-        where="both", head_norm="all", biases="qof", window=20, every=2, sink=True, cap=5.0, activation="gelu",
+        where="both", head_norm="all", biases="qof", window=20, every=2, sink=True, cap=5.0,
+        activation="gelu",
     ),
-    "bf16", 3, 70, 1, 16, 16, 1, False, ((69, 0, 33), (16, 1, 40)),
+    "bf16", 3, 70, 1, 16, 16, 1, False, 132, ((69, 0, 33), (16, 1, 40)),
 )  # fmt: skip
-# Products in parts, merged attention, windows by tensor cores, norms of heads, two groups of query heads.
+# Products in parts, merged attention, windows by tensor cores, norms of heads, two parts of heads.
 PARTS = Drawn(
     Decoder(
-        hidden=64, heads=10, groups=1, lanes=16, features=96, words=40, head_norm="each", window=40,
-        but=2, local=2, cap=8.0, sink=True, tied=True, residual=0.5, logit_cap=9.0, layers=3,
+        hidden=64, heads=10, groups=1, lanes=16, features=96, words=40, head_norm="each",
+        window=40, but=2, local=2, cap=8.0, sink=True, tied=True, residual=0.5, logit_cap=9.0,
+        layers=3,
     ),
-    "f16", 5, 200, 64, 16, 32, 2, True, ((199, 40, 63, 0, 150), (96, 39, 41, 64, 1)),
+    "f16", 5, 200, 64, 16, 32, 2, True, 12, ((199, 40, 63, 0, 150), (96, 39, 41, 64, 1)),
 )  # fmt: skip
-CASES = {"llama": LLAMA, "windows": WINDOWS, "parts": PARTS}
+# More splits than are merged at once, a tile each.
+SPLITS = replace(LLAMA, cores=132)
+CASES = {"llama": LLAMA, "splits": SPLITS, "windows": WINDOWS, "parts": PARTS}

@@ -1,10 +1,12 @@
-"""Steps of task programs as CUDA, and how tests run one: caches that hold what a test says, in pages that lie
-anywhere, and nothing but NaN where no token is."""
+"""Steps of task programs as CUDA, and how tests run one: caches that hold what a test says, in
+pages that lie anywhere, and nothing but NaN where no token is."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +14,16 @@ from drawn_decoders import Drawn, rounded
 
 import meshc
 from meshc.backends.cuda import CpuMachine, LanguageModel
-from meshc.backends.cuda.executor import FIRST, QUICK, Mode, headers
+from meshc.backends.cuda.executor import FIRST, QUICK, Library, Mode, headers
 from meshc.backends.cuda.tasks.step import TaskGraph, step_of_tasks
 from meshc.ir.clone import clone_module
 from meshc.support.native import Toolchain
 
-# As a part of the largest logit. A few requests have left sides of products in two values, so what is left is the noise
-# of sums of f32, and keys and values that are rounded the other way: an element of a row in some thousand, by 2^-10 or
-# 2^-7 of itself. The left sides of more are rounded once, and those of float64 too; where the two round differently,
-# one term of many differs by as much. Each bound is about twice what the worst of 300 drawn decoders had.
+# As a part of the largest logit. A few requests have left sides of products in two values, so what
+# is left is the noise of sums of f32, and keys and values that are rounded the other way: an
+# element in some thousand, by 2^-10 or 2^-7 of itself. The left sides of more are rounded once, and
+# those of float64 too; where the two round differently, one term of many differs by as much. Each
+# bound is about twice what the worst of the drawn decoders has.
 BOUNDS = {("f16", False): 2e-4, ("bf16", False): 1.5e-3, ("f16", True): 2e-3, ("bf16", True): 1e-2}
 _HOW = ("dtype", "capacity", "batch", "page", "rows", "tokens", "parts", "merge")
 _NAN = {"f16": 0x7E5A, "bf16": 0x7FDA}
@@ -52,13 +55,13 @@ class Step:
 
 
 def step_of(
-    model: str | Path, *, dtype="f16", capacity=64, batch=1, page=16, rows=16, tokens=32, parts=1, merge=False,
-    device="h200", **options,
+    model: str | Path, *, dtype="f16", capacity=64, batch=1, page=16, rows=16, tokens=32, parts=1,
+    merge=False, device="h200",
 ) -> Step:  # fmt: skip
     """The step of a model in a file."""
     graph = meshc.compile(
-        str(model), dtype=dtype, compile_to="graph", phase="decode", seq=capacity, device=device, mesh="1x1",
-        batch=batch, **options,
+        str(model), dtype=dtype, compile_to="graph", phase="decode", seq=capacity, device=device,
+        mesh="1x1", batch=batch,
     ).modules["decode"]  # fmt: skip
     passes = meshc.parse_pipeline(
         f"expand-tasks{{rows={rows},tokens={tokens},parts={parts},merge={str(merge).lower()}}},place-tasks,meet,"
@@ -71,7 +74,7 @@ def step_of(
 
 @dataclass
 class Run:
-    """A step's model in the executor; ``names`` are the caches of the program by those of the test."""
+    """A step's model in the executor, with pages that lie anywhere."""
 
     step: Step
     tensors: Mapping[str, np.ndarray]
@@ -82,6 +85,10 @@ class Run:
     def __post_init__(self) -> None:
         program = self.step.program
         self.machine = CpuMachine(program.kernels, self.step.texts, self.mode, self.toolchain)
+        own = {name: self.step.texts[name] for name in headers()}
+        if own != headers():
+            made = Library(self.step.text, own, self.toolchain)
+            self.machine._libraries["step"] = made
         self.model = LanguageModel(program, self.machine, self.tensors)
         count = program.batch * program.capacity_pages
         self.pages = np.random.default_rng(self.seed).permutation(count).astype(np.int32)
@@ -91,10 +98,12 @@ class Run:
 
     def buffer(self, cache: str) -> str:
         """What the program calls a cache."""
-        return cache.replace(".", "_")
+        called = re.compile(rf"{cache.replace('.', '_')}(_\d+)?")
+        buffers = self.step.program.buffers.items()
+        return next(n for n, b in buffers if b.role == "state" and called.fullmatch(n))
 
     def places(self, cache: str, shape: Sequence[int]) -> tuple[np.ndarray, ...]:
-        """Where the elements of a cache [layers, requests, tokens, heads, lanes] lie in its pool."""
+        """Where elements of a cache [layers, requests, tokens, heads, lanes] lie in its pool."""
         pool = self.machine.arrays[self.buffer(cache)]
         page, lanes = pool.shape[-2:]
         layers, requests, tokens, heads, own = np.indices(shape, sparse=True)
@@ -128,8 +137,8 @@ class Run:
 
 @dataclass
 class Judge:
-    """Compares steps of a drawn decoder with float64: logits, the new rows of the caches, which nothing else may
-    change, and the counter of meetings, which is left at 0."""
+    """Compares steps of a drawn decoder with float64: logits, the new rows of the caches, of which
+    nothing else changes, and the counter of meetings, which is left at 0."""
 
     drawn: Drawn
     seed: int
@@ -142,19 +151,28 @@ class Judge:
         model = folder / "drawn.mesh"
         model.write_text(drawn.decoder.text())
         how = {name: getattr(drawn, name) for name in _HOW}
-        return cls(drawn, seed, step_of(model, **how))
+        entry = resources.files("meshc.devices") / "data" / "h200.toml"
+        device = folder / "device.toml"
+        known = r"(?m)^(cores(_y)?) = \{value = 132"
+        text, count = re.subn(known, rf"\1 = {{value = {drawn.cores}", entry.read_text())
+        assert count == 2
+        device.write_text(text)
+        return cls(drawn, seed, step_of(model, device=str(device), **how))
 
     def check(
         self, step: Step | None = None, mode: Mode = FIRST, toolchain: Toolchain = QUICK
     ) -> list[np.ndarray]:
-        """The logits of a step at each set of positions; AssertionError for others than those of float64."""
+        """The logits of a step at each set of positions. AssertionError for others than those of
+        float64."""
         drawn, decoder, dtype = self.drawn, self.drawn.decoder, self.drawn.dtype
         weights = decoder.weights(self.seed, dtype)
         run = Run(step or self.step, decoder.named(weights), mode, toolchain, self.seed)
         rng, found = np.random.default_rng(self.seed), []
         for positions in drawn.positions:
             shapes = decoder.cached(drawn.batch, drawn.capacity)
-            caches = {name: rounded(rng.standard_normal(shape), dtype) for name, shape in shapes.items()}
+            caches = {
+                name: rounded(rng.standard_normal(shape), dtype) for name, shape in shapes.items()
+            }
             tokens = rng.integers(0, decoder.words, drawn.batch)
             run.give({name: c[..., decoder.stored(name)] for name, c in caches.items()}, positions)
             before = {name: run.machine.read(run.buffer(name)) for name in caches}
@@ -172,9 +190,14 @@ class Judge:
         self.worst = max(self.worst, float(error))
         assert error <= bound, f"logits are {error:.1e} from those of float64"
 
-    def _caches(self, run: Run, name: str, wanted: np.ndarray, positions: Sequence[int], pool: np.ndarray) -> None:
-        """The row of each request's token, which may be rounded the other way; nothing else was written."""
-        bound = BOUNDS[self.drawn.dtype, self.drawn.batch > 4] + {"f16": 2.0**-10, "bf16": 2.0**-7}[self.drawn.dtype]
+    def _caches(
+        self, run: Run, name: str, wanted: np.ndarray, positions: Sequence[int], pool: np.ndarray
+    ) -> None:
+        """The row of each request's token, which may be rounded the other way, and all others."""
+        bound = (
+            BOUNDS[self.drawn.dtype, self.drawn.batch > 4]
+            + {"f16": 2.0**-10, "bf16": 2.0**-7}[self.drawn.dtype]
+        )
         places = np.broadcast_arrays(*run.places(name, wanted.shape))
         now = run.machine.read(run.buffer(name))
         for b, at in enumerate(positions):

@@ -12,7 +12,7 @@ from meshc.analysis.cuda.blocks import MOST_REGISTERS
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, WATCHED, Mode
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
-from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.driver import CompileRequest, compile_loaded, gpu_steps, load_any
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -175,6 +175,17 @@ def test_its_machine_code_keeps_everything_in_registers(name):
 )
 def test_what_is_special_to_no_model(kinds, options, tmp_path):
     check(compiled(tmp_path, kinds, persistent=True, **options), kinds)
+
+
+def test_parts_of_an_output_that_lies_in_pieces(tmp_path, monkeypatch):
+    """Two key heads, the rows of whose output lie apart, and tasks that have the width of one."""
+    for name, value in (("WIDE", 0), ("MOST_RECORDS", 0), ("PARTS", (2, 1))):
+        monkeypatch.setattr(gpu_steps, name, value)
+    kinds = (Kind(2, 4, 2, 96, 10000.0),)
+    result = compiled(tmp_path, kinds, persistent=True)
+    assert "* part) * 256" in result.files["step.cu"]
+    assert "mc::bring_pieces(ring, item, out" in result.files["step.cu"]
+    check(result, kinds)
 
 
 def test_what_only_other_kernels_obey_is_refused(tmp_path):

@@ -1,4 +1,5 @@
-"""Steps of task programs do not depend on who runs first, on how many blocks there are, or on steps before."""
+"""Steps of task programs do not depend on who runs first, on how many blocks there are, or on steps
+before."""
 
 from dataclasses import replace
 
@@ -19,7 +20,9 @@ every_case = pytest.mark.parametrize("name", only(CASES, "llama", "windows"))
 
 def same(found):
     first, *others = found
-    return all((one == other).all() for logits in others for one, other in zip(first, logits, strict=True))
+    return all(
+        (one == other).all() for logits in others for one, other in zip(first, logits, strict=True)
+    )
 
 
 @every_case
@@ -32,8 +35,7 @@ def test_every_order_of_threads_and_copies_gives_the_same_bits(name, tmp_path):
 def test_any_number_of_blocks_gives_the_same_bits(name, tmp_path):
     judge = Judge.of(CASES[name], 2, tmp_path)
     most = judge.step.program.kernels["step"].blocks
-    assert most > 7
-    assert same([judge.check(judge.step.with_blocks(n)) for n in (most, most + 40, 7, 3, 1)])
+    assert same([judge.check(judge.step.with_blocks(n)) for n in (most, most + 40, 5, 2, 1)])
 
 
 @every_case
@@ -47,7 +49,8 @@ def test_no_two_threads_race(name, tmp_path):
 
 def test_all_blocks_of_a_full_grid_are_watched(tmp_path):
     """A block for each multiprocessor of an H200; a barrier left out is a race."""
-    wide = replace(LLAMA, decoder=replace(LLAMA.decoder, words=132 * 16, layers=1), positions=((99,),))
+    decoder = replace(LLAMA.decoder, words=132 * 16, layers=1)
+    wide = replace(LLAMA, decoder=decoder, cores=132, positions=((99,),))
     judge = Judge.of(wide, 4, tmp_path)
     assert judge.step.program.kernels["step"].blocks == 132
     assert same([judge.check(), judge.check(toolchain=WATCHED)])
@@ -63,7 +66,10 @@ def test_steps_go_on_where_the_last_one_ended(name, tmp_path):
     decoder, count = drawn.decoder, 4
     judge = Judge.of(drawn, 5, tmp_path)
     weights = decoder.weights(5, drawn.dtype)
-    run, rng = Run(judge.step, decoder.named(weights), Mode("shuffled", True)), np.random.default_rng(5)
+    run, rng = (
+        Run(judge.step, decoder.named(weights), Mode("shuffled", True)),
+        np.random.default_rng(5),
+    )
     first = rng.integers(0, drawn.capacity - count, drawn.batch)
     caches = {
         cache: rounded(rng.standard_normal(shape), drawn.dtype)
@@ -81,11 +87,15 @@ def test_steps_go_on_where_the_last_one_ended(name, tmp_path):
 
 def test_absent_requests_leave_the_others_alone(tmp_path):
     """A token of -1 is an embedding of zeros."""
-    drawn = Drawn(Decoder(layers=1), "f16", 4, 40, 16, 16, 16, 1, False, ((39, 3, 0, 17),))
+    drawn = Drawn(Decoder(layers=1), "f16", 4, 40, 16, 16, 16, 1, False, 132, ((39, 3, 0, 17),))
     judge = Judge.of(drawn, 6, tmp_path)
     weights = drawn.decoder.weights(6, "f16")
     run = Run(judge.step, drawn.decoder.named(weights))
-    run.give({name: np.zeros(s) for name, s in drawn.decoder.cached(4, 40).items()}, drawn.positions[0])
-    all_there, some = (run.logits(tokens, drawn.positions[0]) for tokens in ([3, 5, 7, 9], [3, -1, 7, -1]))
+    run.give(
+        {name: np.zeros(s) for name, s in drawn.decoder.cached(4, 40).items()}, drawn.positions[0]
+    )
+    all_there, some = (
+        run.logits(tokens, drawn.positions[0]) for tokens in ([3, 5, 7, 9], [3, -1, 7, -1])
+    )
     assert (all_there[[0, 2]] == some[[0, 2]]).all() and np.isfinite(some).all()
     assert not np.allclose(all_there[1], some[1])

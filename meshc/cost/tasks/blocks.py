@@ -1,12 +1,11 @@
 """Blocks that stay on a GPU for all phases of a step, as discrete events.
 
-All blocks share one memory, which answers in the order in which it is asked: at its rate what comes
-from it, at another one what the blocks read again from L2, and no sooner than its latency. Each
-block has a ring of tiles. Its tiles are asked for in order, of all phases one after another, as
-long as the ring has room and no more are on their way than a limit. It computes them in order.
-Phases are apart: when the last block has computed its tiles of one, all blocks are told; each then
-reads what the next phase's tasks need, which waits in the memory's queue behind what has been asked
-for, and gets it ready. Meanwhile rings fill.
+All blocks share one memory, which answers in the order in which it is asked, at its rate and no
+sooner than its latency. Each block has a ring of tiles. Its tiles are asked for in order, of all
+phases one after another, as long as the ring has room and no more are on their way than a limit. It
+computes them in order. Phases are apart: when the last block has computed its tiles of one, all
+blocks are told; each then reads what the next phase's tasks need from L2 and gets it ready. Both
+take no time of memory, but wait where many tiles are on their way. Meanwhile rings fill.
 
 An event is a tile that is asked for, a meeting or what is read behind it, in the order of time;
 what a block computes follows from when its tiles come and needs none.
@@ -17,41 +16,72 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
 
-Tiles = Sequence[tuple[float, float]]
-"""Bytes of each tile of a block, and the seconds that it computes at it."""
+SIGNAL_WAYS = 6
+"""Ways to L2 and back, one after another, until all blocks know of the last one: what it gave is
+written, it is counted, the count is read."""
+
+
+class Tile(NamedTuple):
+    """Bytes of a tile, the seconds that the warp which brings tiles is busy with asking for it, and
+    those that the block computes at it."""
+
+    bytes: float
+    asking: float
+    computing: float
+
+
+Tiles = Sequence[Tile]
+
+
+@dataclass(frozen=True)
+class Shared:
+    """How a block reads what lies in L2: at ``rate`` and behind ``latency``."""
+
+    rate: float
+    latency: float
+    waits: float
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What blocks share: bytes per second from memory and, of what is there already, from L2;
-    seconds from asking to the answer, and until all blocks know that the last one has ended a
-    phase."""
+    """What blocks share: bytes per second from memory, and seconds from asking to the answer; those
+    until all blocks know that the last one has ended a phase; ``shared``, how they read L2.
+
+    What goes to L2 goes the way of what has been asked of memory and waits where that waits. Every
+    second that this would have to wait, behind its latency, costs a meeting ``signal_waits`` and a
+    read ``shared.waits``."""
 
     rate: float
-    shared_rate: float
     latency: float
     signal: float
+    signal_waits: float
+    shared: Shared
 
 
 @dataclass(frozen=True)
 class Ring:
     """Tiles that a block has room for, and how many are on their way at once. ``ahead`` more are
-    asked for into L2 before the ring has room for them."""
+    asked for into L2 before the ring has room for them; of these L2 keeps a share until then."""
 
     tiles: int
     flying: int
     ahead: int = 0
+    kept: float = 1.0
 
 
 @dataclass(frozen=True)
 class Run:
-    """What each block does in a phase: its tiles, the bytes that it reads first, and the seconds
-    until these are ready for its tasks. A block without either only takes part in the meeting."""
+    """What each block does in a phase: its tiles, the bytes that it reads first, so many at once
+    and then the next ones, and the seconds until these are ready for its tasks. A block without
+    either only takes part in the meeting."""
 
     tiles: Sequence[Tiles]
     read: Sequence[float]
     ready: float
+    at_once: float = inf
 
 
 @dataclass
@@ -74,11 +104,11 @@ class _Block:
     """One block: its tiles of all phases, when they came and were computed."""
 
     number: int
-    sizes: list[float] = field(default_factory=list)
-    costs: list[float] = field(default_factory=list)
+    tiles: list[Tile] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)  # of the tiles of each phase
     came: list[float] = field(default_factory=list)
     done: list[float] = field(default_factory=list)
+    asked: float = 0.0  # when the warp that asks is free
     stored: list[float] = field(default_factory=list)  # when what was asked for ahead is in L2
     phase: int = 0
     now: float = 0.0  # when it has computed what has come
@@ -100,18 +130,19 @@ class _Machine:
         self.blocks = [_Block(b) for b in range(len(runs[0].tiles))]
         for run in runs:
             for block, tiles in zip(self.blocks, run.tiles, strict=True):
-                block.sizes += [size for size, _ in tiles]
-                block.costs += [cost for _, cost in tiles]
-                block.ends.append(len(block.sizes))
+                block.tiles += tiles
+                block.ends.append(len(block.tiles))
         self.spent = [Spent() for _ in runs]
         self.phase, self.ended, self.last, self.begun = 0, 0, 0.0, 0.0
         self.free = 0.0  # when memory has answered all that it was asked for
+        self.ways = 0  # that the last block's word has to go until all others know
+        self.left: dict[int, float] = {}  # bytes that blocks still read before they have all
         self.events: list[tuple[float, int]] = []
 
     def run(self) -> list[Spent]:
         """Until all phases have ended."""
         count = len(self.blocks)
-        self.events = [(0.0, number) for number in range(count) if self.blocks[number].sizes]
+        self.events = [(0.0, number) for number in range(count) if self.blocks[number].tiles]
         self.events.append((0.0, count + 1))
         heapq.heapify(self.events)
         while self.events:
@@ -121,7 +152,7 @@ class _Machine:
                 continue
             heapq.heappop(self.events)
             if number == count:
-                heapq.heappush(self.events, (self.told(now), count + 1))
+                self.tell(now)
             else:
                 self.read(now)
         return self.spent
@@ -136,16 +167,17 @@ class _Machine:
 
     def ask(self, block: _Block, now: float) -> None:
         """Ask for the next tile of ``block``, whose event is the first."""
-        memory, size = self.memory, block.sizes[len(block.came)]
+        memory, tile = self.memory, block.tiles[len(block.came)]
         if self.ring.ahead:
-            answer = self.ask_ahead(block, now, size)
+            answer = self.ask_ahead(block, now, tile.bytes)
         else:
-            answer = self.answered(now, size / memory.rate)
+            answer = self.answered(now, tile.bytes / memory.rate)
         soonest = now + memory.latency
         block.came.append(answer if answer > soonest else soonest)
+        block.asked = now + tile.asking
         if block.may:
             self.compute(block)
-        after = self.next(block, now)
+        after = self.next(block)
         if after is None:
             heapq.heappop(self.events)
         else:
@@ -155,16 +187,18 @@ class _Machine:
         """The same where tiles are asked for into L2 before: when the queue has answered. What is
         there comes again from L2; what is still on its way is not asked for twice."""
         memory, at = self.memory, len(block.came)
-        for ahead in block.sizes[len(block.stored) : at + 1 + self.ring.ahead]:
-            block.stored.append(self.answered(now, ahead / memory.rate))
+        for ahead in block.tiles[len(block.stored) : at + 1 + self.ring.ahead]:
+            block.stored.append(self.answered(now, ahead.bytes / memory.rate))
         if block.stored[at] > now:
             return block.stored[at]
-        return self.answered(now, size / memory.shared_rate)
+        kept = size * self.ring.kept
+        again = kept / (memory.shared.rate * len(self.blocks)) + (size - kept) / memory.rate
+        return self.answered(now, again)
 
-    def next(self, block: _Block, now: float) -> float | None:
+    def next(self, block: _Block) -> float | None:
         """When the next tile is asked for; None where that is not known yet, or there is none."""
-        at = len(block.came)
-        if at == len(block.sizes):
+        at, now = len(block.came), block.asked
+        if at == len(block.tiles):
             return None
         if at >= self.ring.flying:
             now = max(now, block.came[at - self.ring.flying])
@@ -180,19 +214,19 @@ class _Machine:
         """What follows from the tiles that have come, up to the end of the phase."""
         spent, now, at = self.spent[block.phase], block.now, len(block.done)
         end = block.ends[block.phase]
-        for came, cost in zip(block.came[at:end], block.costs[at:end], strict=False):
+        for came, tile in zip(block.came[at:end], block.tiles[at:end], strict=False):
             if came > now:
                 spent.memory += came - now
                 now = came
-            spent.computing += cost
-            now += cost
+            spent.computing += tile.computing
+            now += tile.computing
             block.done.append(now)
         block.now = now
         if len(block.done) == end:
             self.end_phase(block)
         if block.parked and len(block.came) - self.ring.tiles < len(block.done):
             block.parked = False
-            after = self.next(block, 0.0)
+            after = self.next(block)
             assert after is not None
             heapq.heappush(self.events, (after, block.number))
 
@@ -206,8 +240,19 @@ class _Machine:
         if self.ended == len(self.blocks):
             heapq.heappush(self.events, (self.last, len(self.blocks)))
 
-    def told(self, now: float) -> float:
-        """The last block has ended its phase: when all of them know."""
+    def tell(self, now: float) -> None:
+        """The last block has ended its phase, or what it does to tell the others has gone one of
+        its ways."""
+        if not self.ways:
+            self.close(now)
+            self.ways = SIGNAL_WAYS
+        self.ways -= 1
+        memory, count = self.memory, len(self.blocks)
+        taken = (memory.signal + memory.signal_waits * self.waiting(now)) / SIGNAL_WAYS
+        heapq.heappush(self.events, (now + taken, count if self.ways else count + 1))
+
+    def close(self, now: float) -> None:
+        """The last block has ended its phase."""
         spent, count = self.spent[self.phase], len(self.blocks)
         spent.idle += count * now
         spent.seconds = now - self.begun
@@ -215,22 +260,32 @@ class _Machine:
             setattr(spent, name, getattr(spent, name) / count)
         self.begun, self.ended = now, 0
         self.phase += 1
-        return now + self.memory.signal
+
+    def waiting(self, now: float) -> float:
+        """Seconds that what is asked of memory now waits, beside its latency."""
+        return max(self.free - now - self.memory.latency, 0.0)
 
     def read(self, now: float) -> None:
-        """All blocks read what the tasks of the phase need, as soon as they know that it is
-        there."""
+        """Blocks read what the tasks of the phase need, as soon as they know that it is there, or
+        have what they asked for before; those that have all of it go on."""
         if self.phase == len(self.runs):
             return
-        run, memory = self.runs[self.phase], self.memory
-        for block, size in zip(self.blocks, run.read, strict=True):
-            block.now = now
-            if size:
-                answer = self.answered(now, size / memory.shared_rate)
-                block.now = max(answer, now + memory.latency) + run.ready
-            elif block.ends[self.phase] > len(block.done):
-                block.now += run.ready
-            self.spent[self.phase].meeting += block.now - self.begun
+        run, shared = self.runs[self.phase], self.memory.shared
+        if not self.left:
+            self.left = {
+                block.number: size for block, size in zip(self.blocks, run.read, strict=True)
+            }
+        behind = now + shared.latency + shared.waits * self.waiting(now)
+        for number, size in [*self.left.items()]:
+            if size > run.at_once:
+                self.left[number] = size - run.at_once
+                continue
+            del self.left[number]
+            block = self.blocks[number]
+            ready = run.ready if size or block.ends[self.phase] > len(block.done) else 0.0
+            block.now = (behind + size / shared.rate if size else now) + ready
             block.may = True
-        for block in self.blocks:
+            self.spent[self.phase].meeting += block.now - self.begun
             self.compute(block)
+        if self.left:
+            heapq.heappush(self.events, (behind + run.at_once / shared.rate, len(self.blocks) + 1))

@@ -17,7 +17,7 @@ from math import inf
 from typing import Literal
 
 from meshc.analysis.tasks.shares import share
-from meshc.cost.tasks.blocks import Ring, Run, Spent, Tiles, simulate
+from meshc.cost.tasks.blocks import Ring, Run, Spent, Tile, Tiles, simulate
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import (
     LoopWork,
@@ -203,7 +203,7 @@ def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
     read: list[float] = []
     count = phase.blocks or blocks
     for block in range(blocks):
-        own: list[tuple[float, float]] = []
+        own: list[Tile] = []
         alike: dict[str, int] = {}
         size = 0
         mine = share(len(tasks), block, count) if block < count else ()
@@ -211,14 +211,16 @@ def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
             if work not in known:
                 known[work] = times.tiles(work)
             own += known[work]
-            size += work.own
+            if not work.multiplies:
+                size += work.own
             if times.fits(family.held):
-                alike |= {text: n for text, (n, _) in family.read.items()}
+                alike |= family.waited
             else:
-                size += sum(n for n, _ in family.read.values())
+                size += sum(family.waited.values())
         tiles.append(own)
         read.append(size + sum(alike.values()))
-    return Run(tiles, read, times.ready(max(read), any(tiles)))
+    at_once = min((family.at_once for family in phase.families), default=1)
+    return Run(tiles, read, times.ready(max(read), any(tiles)), at_once)
 
 
 def joined(runs: Sequence[Run]) -> Run:
@@ -230,7 +232,8 @@ def joined(runs: Sequence[Run]) -> Run:
         for each in zip(*(r.tiles for r in runs), strict=True)
     ]
     read = [sum(each) for each in zip(*(r.read for r in runs), strict=True)]
-    return Run(tiles, read, sum(run.ready for run in runs))
+    at_once = min(run.at_once for run in runs)
+    return Run(tiles, read, sum(run.ready for run in runs), at_once)
 
 
 def _add(into: Spent, other: Spent, times: int) -> None:

@@ -29,6 +29,10 @@ Scalars = Mapping[str, int | Sequence[int]]
 Kind = Literal["product", "attention", "copy"]
 SMALL_BYTES = 1024
 """What a task has for itself of a stream is read by its threads if it is less than that."""
+READ_AT_ONCE = 32768
+"""Bytes that the threads of a block ask for, and hold, before they wait for them: 128 each."""
+SUMS_BYTES = 1024
+"""Sums that the warps of a block have of a vector and a fragment, twice."""
 FRAGMENT_ROWS = 16
 """Rows that tensor cores multiply at once."""
 
@@ -53,6 +57,11 @@ class TaskWork:
     own: int = 0
 
     @property
+    def multiplies(self) -> bool:
+        """Whether products hide what it reads for itself."""
+        return any(piece.kind == "product" for piece in self.pieces)
+
+    @property
     def brought(self) -> int:
         """Bytes by way of the ring."""
         return sum(piece.bytes for piece in self.pieces)
@@ -63,12 +72,38 @@ class FamilyWork:
     """Tasks of a family, or of one value of its first dim, in the order of its domain. ``read`` is
     what a block that has one of them
     reads in a phase, by its text: bytes, and whether they come from memory at first, being
-    streamed. ``held`` are bytes of the block's memory that left sides of products take."""
+    streamed. ``held`` are bytes of the block's memory that its tasks take. Products have
+    ``vectors`` left sides of ``width`` elements."""
 
     name: str
     tasks: tuple[TaskWork, ...]
     read: Mapping[str, tuple[int, bool]]
     held: int
+    vectors: int = 1
+    width: int = 0
+
+    @property
+    def waited(self) -> Mapping[str, int]:
+        """What a block reads once it has met the others, by its text, in bytes: a norm's weights it
+        has asked for before. Vectors that are normed are read again if threads cannot hold them."""
+        normed = any(fresh for _, fresh in self.read.values())
+        return {
+            text: 2 * size if normed and size > READ_AT_ONCE else size
+            for text, (size, fresh) in self.read.items()
+            if not fresh
+        }
+
+    @property
+    def at_once(self) -> int:
+        """How much of that it asks for at once: of one vector, as much as threads hold; or where
+        several records are merged, up to four for each eight elements of a thread."""
+        elements = self.vectors * self.width
+        if not elements:
+            return READ_AT_ONCE
+        records = max((n for n, fresh in self.read.values() if not fresh), default=0) / elements / 4
+        if records > 1:
+            return READ_AT_ONCE // 4 * min(int(records), 4)
+        return min(READ_AT_ONCE, 4 * self.width)
 
 
 @dataclass(frozen=True)
@@ -273,14 +308,15 @@ class _Family:
             for row in kinds
         ]
         tasks = tuple(made[k] for k in which.reshape(-1))
+        vectors, width = self.left()
         if not self.parts:
-            yield FamilyWork(self.family.name, tasks, self.read, self.held())
+            yield FamilyWork(self.family.name, tasks, self.read, self.held(), vectors, width)
             return
         count = len(tasks) // self.family.sizes[0]
         for part in range(self.family.sizes[0]):
             own = {f"{text} of {part}": (size, False) for text, size in self.parts.items()}
-            some = tasks[part * count : (part + 1) * count]
-            yield FamilyWork(f"{self.family.name}.{part}", some, self.read | own, self.held())
+            some, name = tasks[part * count : (part + 1) * count], f"{self.family.name}.{part}"
+            yield FamilyWork(name, some, self.read | own, self.held(), vectors, width)
 
     def block(self, block: Block, at: _At, names: set[str]) -> None:
         """A body: its own streams together, then those of its loops."""
@@ -355,14 +391,19 @@ class _Family:
             and self.roles[read.view.buffer] == "weight"
         ]
 
+    def left(self) -> tuple[int, int]:
+        """Vectors that products have on their left sides, and the elements of the widest."""
+        shapes = [[extent.constant for extent in use.views()[1].shape()] for use in self.products()]
+        width = max((shape[-1] for shape in shapes), default=0)
+        return max((prod(shape[:-1]) for shape in shapes), default=1), width
+
     def held(self) -> int:
-        """Bytes of the widest left side: as 16 bits, and with up to four rows what rounding left as
-        well, so that products are those of f32."""
-        sizes = [0]
-        for use in self.products():
-            *rows, width = (extent.constant for extent in use.views()[1].shape())
-            sizes.append(2 * width * prod(rows) * (2 if prod(rows) <= 4 else 1))
-        return max(sizes)
+        """Bytes of a block's memory that its tasks take: left sides of products, as 16 bits and
+        with up to four vectors what rounding left as well, so that products are those of f32, and
+        sums of warps."""
+        vectors, width = self.left()
+        columns = 2 * width * vectors * (2 if vectors <= 4 else 1)
+        return columns + SUMS_BYTES * max(vectors, 8) if width else 0
 
 
 _READS = (task.Need, task.Stream)

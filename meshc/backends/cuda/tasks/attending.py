@@ -15,6 +15,7 @@ from meshc.backends.cuda.tasks.library_attention import (
     library_shape,
     streams_of,
 )
+from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.spelling import bounds, condition
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Statements, Text
 from meshc.backends.cuda.tasks.storage import Storage, base
@@ -47,7 +48,6 @@ class Attention:
         ranges[POSITION] = (0, self.storage.capacity - 1)
         self.values = Values(self.storage, self.family.ops, ranges)
         most = bounds(self.loop.count, self.values.ranges)[1]
-        self.turn = self.storage.taken.fresh(self.loop.var)
         ranges[self.loop.var] = (0, max(most - 1, 0))
         self.streams = streams_of(self.loop)
         self.shape = library_shape(self.family, self.loop, self.values)
@@ -193,7 +193,7 @@ class Attention:
         at = 0
         text.add("const unsigned char* const tile = ring.ready(item);")
         for op in self.streams:
-            name = self.storage.taken.fresh(op.result.name.replace(".", "_"))
+            name = fresh(self.storage.taken, op.result.name)
             lanes = self.storage.cache(op.view.buffer).lanes
             text.add(f"const T* const {name} = (const T*)(tile + {at});")
             assert op.below is not None
@@ -234,7 +234,7 @@ class Attention:
         with self._rounds(text, release=True):
             begin = self.values.spelled(self._first(self.streams[0]))
             text.add("const T* const keys = (const T*)ring.ready(item);")
-            given = f"keys, keys + {keys}, {self.turn}, {begin}, {first}, {POSITION}"
+            given = f"keys, keys + {keys}, {self.loop.var}, {begin}, {first}, {POSITION}"
             extra = f", {change}" if change else ""
             for name in names:
                 text.add(f"{name}.template add<{shape.tokens}>({given}{extra});")
@@ -355,10 +355,8 @@ class _Rounds:
         var = of.loop.var
         text.add(f"const int tiles = {count};")
         when = of.streams[0].when
-        text.add(f"for (int {var}_ = 0; {var}_ < tiles; {var}_++) {{".replace(f"{var}_", of.turn))
+        text.add(f"for (int {var} = 0; {var} < tiles; {var}++) {{")
         text.depth += 1
-        if of.turn != var:
-            text.add(f"const int {var} = {of.turn};")
         if when is not None and not when.is_true:
             unseen = f"!({condition(when, of.values.ranges)})"
             with text.within(f"if ({unseen}) {{"):

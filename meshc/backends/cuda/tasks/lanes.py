@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.spelling import condition
 from meshc.backends.cuda.tasks.statements import Text, angle_of
 from meshc.backends.cuda.tasks.storage import base
@@ -69,7 +70,7 @@ class Lanes:
         if known is not None:
             self.text.add(f"{known[0]} = {text};")
             return
-        name = self.values.storage.taken.fresh(out.buffer.name.replace(".", "_"))
+        name = fresh(self.values.storage.taken, out.buffer.name)
         const = "const " if len(self.values.writers[out.buffer]) == 1 else ""
         self.text.add(f"{const}float {name} = {text};")
         self.values.registers[out.buffer] = (name, own)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from meshc.backends.cuda.tasks.columns import Columns, columns_of
 from meshc.backends.cuda.tasks.families import Placed, rows_of, streamed_products
 from meshc.backends.cuda.tasks.lanes import Lanes
+from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.statements import Locals, Statements, Text, angle_of
 from meshc.backends.cuda.tasks.storage import FRAGMENT, TILE_BLOCKS, Matrix, Storage
 from meshc.backends.cuda.tasks.values import Values, extents
@@ -56,11 +57,12 @@ class Product:
         if self.width != whole and self.width % FRAGMENT:
             fail("cuda-shape", f"parts of {self.width} values are no whole number of sixteens")
         self.blocks = -(-self.width // FRAGMENT)
-        pieces = self.matrix.place.pieces
-        if pieces > 1 and (self.width != whole or self.blocks // pieces > TILE_BLOCKS):
+        piece = self.matrix.piece
+        in_pieces = self.matrix.place.pieces > 1
+        if in_pieces and (self.blocks % piece or piece > TILE_BLOCKS):
             fail(
                 "cuda-shape",
-                f"a row group lies in {pieces} pieces, which parts of its width or tiles cut",
+                f"row groups lie in pieces of {piece} blocks, which parts or tiles cut",
             )
         self.row_group = row // self.rows
         if self.row_group * self.rows != row:
@@ -92,22 +94,20 @@ class Product:
             place = self.matrix.block(self.lead, self.row_group, self.first_block)
             self.family.point(text, place.free_vars)
             begin = f"{self.matrix.place.name} + (size_t)({self.values.spelled(place)}) * 256"
-            pieces, limits = self.matrix.place.pieces, "TILE_BLOCKS, FLYING"
-            if pieces == 1:
+            limits = "TILE_BLOCKS, FLYING"
+            if self.matrix.place.pieces == 1:
                 text.add(f"mc::bring_row_group(ring, item, {begin}, {self.blocks}, {limits});")
                 return
-            blocks = self.blocks // pieces
-            given = f"{begin}, {self.matrix.every * blocks * 256}, {pieces}, {blocks}, {limits}"
-            text.add(f"mc::bring_pieces(ring, item, {given});")
+            piece = self.matrix.piece
+            given = f"{self.matrix.every * piece * 256}, {self.blocks // piece}, {piece}, {limits}"
+            text.add(f"mc::bring_pieces(ring, item, {begin}, {given});")
 
     @property
     def tile_blocks(self) -> str:
         """Blocks of a tile, whole pieces of a row group."""
-        pieces = self.matrix.place.pieces
-        if pieces == 1:
+        if self.matrix.place.pieces == 1:
             return "TILE_BLOCKS"
-        blocks = self.blocks // pieces
-        return f"TILE_BLOCKS / {blocks} * {blocks}"
+        return f"TILE_BLOCKS / {self.matrix.piece} * {self.matrix.piece}"
 
     def compute(self, text: Text) -> None:
         """By the workers: columns that depend on the task, the product, and what follows it."""
@@ -246,7 +246,7 @@ class Product:
                 self._load(text, value, self.values.element(View(value), at))
 
     def _load(self, text: Text, value: Value, element: str) -> None:
-        name = self.storage.taken.fresh(value.name.replace(".", "_"))
+        name = fresh(self.storage.taken, value.name)
         text.add(f"const float {name} = {self.active} ? {element} : 0.0f;")
         shape = extents(View(value))
         own = (Expr.var("b"), Expr.var("i")) if len(shape) == 2 else (Expr.var("i"),)
@@ -266,7 +266,7 @@ class Product:
         count = len(self.products)
         for number, op in enumerate(self.products):
             value = op.views()[0].buffer
-            name = self.storage.taken.fresh(value.name.replace(".", "_"))
+            name = fresh(self.storage.taken, value.name)
             self.values.registers[value] = (name, (Expr.var("b"), Expr.var("i")))
             source = "sum"
             if count > 1:

@@ -1,17 +1,34 @@
 """Names that values and buffers of tasks cannot have in a kernel."""
 
+from __future__ import annotations
+
+from meshc.ir.builder import Names
+
 _OF_C = """
-alignas alignof and asm auto bool break case catch char class const continue default delete do
-double else enum explicit export extern false float for friend goto if inline int long max min
-mutable namespace new not operator or private protected public register return short signed
-sizeof static struct switch template this throw true try typedef typename union unsigned using
-virtual void volatile wchar_t while xor
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t
+char8_t class co_await co_return co_yield compl concept const const_cast consteval constexpr
+constinit continue decltype default delete do double dynamic_cast else enum errno explicit
+export extern false float float2 float4 for friend goto if inline int linux long make_float4
+max min mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected
+public register reinterpret_cast requires return short signed size_t sizeof static
+static_assert static_cast stderr stdin stdout struct switch template this thread_local throw
+true try typedef typeid typename union unix unsigned using virtual void volatile wchar_t while
+xor xor_eq
 """
 _OF_KERNEL = """
-arena b begin cached columns cosine cosines element even first from gains h i item k key keys
-lane last lengths locals logits made mc me met new_key new_value odd own pages parts record
-ring row run score seen sine sines stored sum target task tiles tokens turn v value
+Ring arena arrive asked at b begin cached columns cosine cosines count element end
+even first from gains given h i item joined k key keys known lane last lengths locals
+logits made mc me met mine new_key new_value odd own pages part parts record
+ring row run score seen sine sines statistics step_ stored sum target task tile tiles tokens
+ turn v value wait
 """
 
 TAKEN = frozenset([*_OF_C.split(), *_OF_KERNEL.split()])
-"""Words of C++, and the names of what stands around tasks."""
+"""Words of C++, what its headers may define, and the names of what stands around tasks."""
+
+
+def fresh(names: Names, name: str) -> str:
+    """A name in the kernel for what the model calls ``name``. Capitals are for constants of the
+    kernel and for macros, so a name of nothing else is in small letters."""
+    plain = name.replace(".", "_")
+    return names.fresh(plain.lower() if plain.isupper() else plain)

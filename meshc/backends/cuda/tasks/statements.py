@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 
+from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.spelling import condition
 from meshc.backends.cuda.tasks.storage import base
 from meshc.backends.cuda.tasks.values import Values, extents
@@ -118,7 +119,7 @@ class Statements:
         known = self.values.arrays.get(value)
         if known is None:
             assert isinstance(value.type, BufferType)
-            known = self.values.storage.taken.fresh(value.name.replace(".", "_"))
+            known = fresh(self.values.storage.taken, value.name)
             at = self.locals.place(prod(value.type.shape))
             self.text.add(f"float* const {known} = locals + {at};")
             self.values.arrays[value] = known
@@ -326,7 +327,9 @@ def angle_of(values: Values, op: tile.Compute, angles: View, pair: Expr) -> tupl
     place = index[0] * layer + index[1] if layer else index[0]
     position = op.params["position"]
     assert isinstance(position, Expr)
-    row = f"(size_t)({values.spelled(position)}) * {count} + {values.spelled(place)}"
+    at = values.spelled(position)
+    at = at if at.isidentifier() else f"({at})"
+    row = f"(size_t){at} * {count} + {values.spelled(place)}"
     return f"{cosines}[{row}]", f"{sines}[{row}]"
 
 

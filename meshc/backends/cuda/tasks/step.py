@@ -83,7 +83,8 @@ class StepText:
         if brought:
             with self.bring.within("{" + f"  // {phase.name}"):
                 self._bring(phase, brought)
-        self.compute.add("", f"// ---- {phase.name}: {names}")
+        title = phase.name if names == phase.name else f"{phase.name}: {names}"
+        self.compute.add("", f"// ---- {title}")
         with self.compute.within("{"):
             self._columns(phase, forms)
             self.compute.add(f"const mc::Run mine({phase.tasks});")
@@ -264,8 +265,8 @@ def step_of_tasks(
     ``prefill`` says, over the same weights and caches. Without them prompts are read by steps.
 
     Raises ``cuda-dtype`` for element types other than f16 and bf16, ``cuda-graph`` for other
-    devices than GPUs and what tasks do that kernels do not, ``cuda-shape`` for rows that are no whole fragments, ``does-not-fit``
-    for more than a block has.
+    devices than GPUs and what tasks do that kernels do not, ``cuda-shape`` for rows that are no
+    whole fragments, ``does-not-fit`` for more than a block has.
     """
     module = tasks.placed
     dtype = str(module.dtype())

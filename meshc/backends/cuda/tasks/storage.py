@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from meshc.backends.cuda.program import Buffer, Gathered, Weight, numbered
-from meshc.backends.cuda.tasks.reserved import TAKEN
+from meshc.backends.cuda.tasks.reserved import TAKEN, fresh
 from meshc.backends.cuda.tasks.shared import Known, Place
 from meshc.backends.cuda.tasks.spelling import Ranges, spelled
 from meshc.ir.affine import Expr
@@ -41,15 +41,22 @@ class Matrix:
     blocks: int
     every: int
 
+    @property
+    def piece(self) -> int:
+        """Blocks of a row group that lie one behind the other."""
+        return self.blocks // self.place.pieces
+
     def block(self, lead: Sequence[Expr], group: Expr, first: Expr) -> Expr:
-        """Where the block ``first`` of a row group is; of one in pieces its first one."""
+        """Where the block ``first`` of a row group is; of one in pieces it begins a piece."""
         own, found = self.place.own, Expr.const(0)
         if own:
             group = group // own * self.place.every + group % own + self.place.first
-        pieces = self.place.pieces
         for extent, one in zip(self.lead, lead, strict=True):
             found = found * extent + one
-        return (found * (self.every * pieces) + group) * (self.blocks // pieces) + first
+        if self.place.pieces == 1:
+            return (found * self.every + group) * self.blocks + first
+        piece = found * self.place.pieces + first // self.piece
+        return (piece * self.every + group) * self.piece
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,7 @@ class Storage:
     def name(self, value: Value) -> str:
         """What a buffer is called in the kernel."""
         if value not in self.names:
-            self.names[value] = self.taken.fresh(value.name.replace(".", "_"))
+            self.names[value] = fresh(self.taken, value.name)
         return self.names[value]
 
     def role(self, value: Value) -> str:
@@ -246,7 +253,8 @@ class Storage:
     def of_layer(self, size: int, layer: Expr, ranges: Ranges) -> str:
         """The offset of a layer of ``size`` elements, with a sign behind it; nothing for none."""
         text = spelled(layer, ranges)
-        return f"(size_t)({text}) * {size} + " if size and text != "0" else ""
+        at = text if text.isidentifier() else f"({text})"
+        return f"(size_t){at} * {size} + " if size and text != "0" else ""
 
     def embedding(self, value: Value) -> list[Table]:
         """The tables whose rows the input ``value`` is the sum of: that of words, and that of
@@ -281,7 +289,7 @@ class Storage:
             if place is not None:
                 self.weights[place.name] = self.known.weights[place.name]
             else:
-                place = Place(self.taken.fresh(table.name.replace(".", "_")))
+                place = Place(fresh(self.taken, table.name))
                 self.weights[place.name] = Weight(
                     str(self.dtype), "tasks", (table.name,), (tuple(kind.shape(dims)),),
                     (groups, blocks, 32, 8), 0, fragments=True, gathered=(gathered,), rows=FRAGMENT,
