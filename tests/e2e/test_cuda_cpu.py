@@ -326,7 +326,7 @@ def test_the_executor_says_why_it_cannot_run(tmp_path: Path, monkeypatch):
     ("config", "options", "code"),
     [
         (BASE, {"dtype": "f32"}, "cuda-dtype"),
-        ({**BASE, "head_dim": 40}, {}, "cuda-graph"),
+        ({**BASE, "head_dim": 40}, {"cluster": 2}, "cuda-graph"),
         (BASE, {"cluster": 17}, "bad-argument"),
         (BASE, {"page": 5}, "bad-argument"),
         (BASE, {"dataflow": "split"}, "bad-argument"),

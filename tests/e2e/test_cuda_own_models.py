@@ -83,17 +83,23 @@ TEXTS = {
 }
 
 
-def compiled(folder: Path, text: str):
+def compiled(folder: Path, text: str, **options: object):
+    """With kernels of clusters, which are asked for, unless ``options`` say otherwise."""
     (folder / "own.mesh").write_text(text)
     report = Diagnostics()
-    request = CompileRequest(target="cuda", dtype="f16", seq=64, cluster=2)
+    asked = {"target": "cuda", "dtype": "f16", "seq": 64, "cluster": 2} | options
+    request = CompileRequest(**asked)
     return compile_loaded(load_any(str(folder / "own.mesh"), report), request, (), report)
 
 
 @pytest.mark.parametrize("name", each(TEXTS, 4))
 def test_logits_are_those_of_the_graph(name, tmp_path: Path):
     result = compiled(tmp_path, TEXTS[name])
-    module = result.modules["decode"]
+    judge(result, result.modules["decode"])
+
+
+def judge(result, module):
+    """Logits of steps are those of the graph ``module``."""
     rng = np.random.default_rng(2)
     tensors = {
         p.value.name: (rng.standard_normal(p.value.type.shape(module.dims)) * 0.2)
@@ -128,31 +134,36 @@ def test_weights_of_another_shape_are_refused(tmp_path: Path):
         LanguageModel(program, CpuMachine(program.kernels, result.files, toolchain=QUICK), tensors)
 
 
-@pytest.mark.parametrize(
-    ("declared", "turned", "read", "words"),
-    [
-        ("wv[E, H, D]", "wv[H, E, D]", "transpose(wv, H, E)", "%wv_1 of the attention_block"),
-        ("wu[E, F]", "wu[F, E]", "transpose(wu)", "%wu_1 of the ffn_block"),
-    ],
-)
-def test_weights_in_another_order_are_refused(declared, turned, read, words, tmp_path: Path):
-    text = MODEL.replace(declared, turned).replace(f"h @ {declared[:2]}", f"h @ {read}")
+def turned(declared: str, stored: str, read: str) -> str:
+    """The model with a weight of another order of dims."""
+    return MODEL.replace(declared, stored).replace(f"h @ {declared[:2]}", f"h @ {read}")
+
+
+TURNED = {
+    turned("wv[E, H, D]", "wv[H, E, D]", "transpose(wv, H, E)"): "%wv_1 of the attention_block",
+    turned("wu[E, F]", "wu[F, E]", "transpose(wu)"): "%wu_1 of the ffn_block",
+}
+
+
+@pytest.mark.parametrize(("text", "words"), TURNED.items(), ids=["value", "up"])
+def test_weights_in_another_order_are_refused(text, words, tmp_path: Path):
     with pytest.raises(MeshcError) as caught:
         compiled(tmp_path, text)
     assert [d.code for d in caught.value.diagnostics] == ["cuda-shape"]
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("declared", "words"),
-    [
-        ("bq[D], bk[H, D], bv[H, D]", "the bias %bq_1 is over D, what it is added to over H, D"),
-        ("bq[H, D], bk[H, D], bv[H]", "the bias %bv_1 is over H, what it is added to over H, D"),
-        ("bq[D], bk[D], bv[D]", "the bias %bq_1 is over D"),
-    ],
-)
+BIASES = "bq[H, D], bk[H, D], bv[H, D]"
+SHARED_BIASES = {
+    "bq[D], bk[H, D], bv[H, D]": "the bias %bq_1 is over D, what it is added to over H, D",
+    "bq[H, D], bk[H, D], bv[H]": "the bias %bv_1 is over H, what it is added to over H, D",
+    "bq[D], bk[D], bv[D]": "the bias %bq_1 is over D",
+}
+
+
+@pytest.mark.parametrize(("declared", "words"), SHARED_BIASES.items())
 def test_biases_that_heads_or_lanes_share_are_refused(declared, words, tmp_path: Path):
-    text = MODEL.replace("bq[H, D], bk[H, D], bv[H, D]", declared)
+    text = MODEL.replace(BIASES, declared)
     with pytest.raises(MeshcError) as caught:
         compiled(tmp_path, text)
     assert [d.code for d in caught.value.diagnostics] == ["cuda-graph"]
@@ -210,3 +221,29 @@ def test_kernels_in_another_chain_are_refused(name, tmp_path: Path):
         compiled(tmp_path, text)
     assert [d.code for d in caught.value.diagnostics] == ["cuda-graph"]
     assert words in str(caught.value)
+
+
+MADE_OF_TASKS = {
+    **dict(zip(("turned value", "turned up"), TURNED, strict=True)),
+    **{biases: MODEL.replace(BIASES, biases) for biases in SHARED_BIASES},
+    **{name: text for name, (text, _) in CHAINS.items() if name != "another result"},
+    "squared relu": SHARED.replace("gelu(", "relu2("),
+}
+
+
+@pytest.mark.parametrize("name", each(MADE_OF_TASKS, 5))
+def test_what_kernels_of_clusters_refuse_is_made_of_tasks(name, tmp_path: Path):
+    result = compiled(tmp_path, MADE_OF_TASKS[name], cluster=None)
+    assert "step-of-tasks" in {d.code for d in result.remarks}
+    graph = compiled(
+        tmp_path, MADE_OF_TASKS[name], target="python", cluster=None, phase="decode",
+        compile_to="graph",
+    )  # fmt: skip
+    judge(result, graph.modules["decode"])
+
+
+def test_steps_of_tasks_give_logits_alone(tmp_path: Path):
+    with pytest.raises(MeshcError, match=r"\[cuda-graph\]: a step gives the logits and its caches"):
+        compiled(tmp_path, CHAINS["another result"][0], cluster=None)
+    with pytest.raises(MeshcError, match=r"\[cuda-graph\]: a step gives the logits and its caches"):
+        compiled(tmp_path, CHAINS["another result"][0], cluster=None, persistent=True)

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import strategies as st
 from recorded_models import check, check_batch, check_of, facts
 from reduced import crossed, each
 
 import meshc
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda.executor import CXX
+from meshc.backends.cuda.executor import QUICK as EXECUTED
 from meshc.driver import Check, CompileRequest, compile_loaded, load_any
+from meshc.interp.graph import run_graph
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.models
@@ -115,17 +120,48 @@ model sized(E=64, H=2, G=1, D=64, F=64, V=96, layers=2) {{
 """
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [(", window = 4, every = 2", "differs from layer to layer"), (", sink = sinks", "has a sink")],
-)
-def test_cuda_refuses_dense_models_for_some_windows_and_sinks_alone(
+WINDOWS_AND_SINKS = {
+    ", window = 4, every = 2": "differs from layer to layer",
+    ", sink = sinks": "has a sink",
+}
+
+
+@pytest.mark.parametrize(("more", "words"), WINDOWS_AND_SINKS.items(), ids=["window", "sink"])
+def test_kernels_of_clusters_refuse_dense_models_for_some_windows_and_sinks_alone(
     more: str, words: str, tmp_path: Path
 ) -> None:
-    """Of sizes that all kernels take."""
+    """Of sizes that all of them take."""
     (tmp_path / "sized.mesh").write_text(KERNEL_SIZES.format(more=more), encoding="utf-8")
     with pytest.raises(MeshcError, match=words):
-        meshc.compile(tmp_path / "sized.mesh", target="cuda", phase="decode", seq=16)
+        meshc.compile(tmp_path / "sized.mesh", target="cuda", phase="decode", seq=16, cluster=2)
+
+
+@pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+@pytest.mark.parametrize("more", WINDOWS_AND_SINKS, ids=["window", "sink"])
+def test_steps_made_of_tasks_have_windows_and_sinks(more: str, tmp_path: Path) -> None:
+    """Beyond the window, beside the graph."""
+    model = tmp_path / "sized.mesh"
+    model.write_text(KERNEL_SIZES.format(more=more), encoding="utf-8")
+    found = meshc.compile(model, target="cuda", seq=16)
+    assert "step-of-tasks" in {remark.code for remark in found.remarks}
+    graph = meshc.compile(model, seq=16, phase="decode", compile_to="graph", mesh="1x1")
+    module, dice = graph.modules["decode"], np.random.default_rng(3)
+    weights, names = {}, []
+    for param in module.function.params:
+        if param.role == "weight":
+            drawn = 0.2 * dice.standard_normal(param.value.type.shape(module.dims))
+            weights[param.value.name] = drawn.astype(np.float16).astype(np.float64)
+        elif param.role == "state":
+            names.append(param.value.name)
+    program = from_json(found.files["manifest.json"])
+    machine = CpuMachine(program.kernels, found.files, toolchain=EXECUTED)
+    step, states = LanguageModel(program, machine, weights), {}
+    for position, token in enumerate([3, 17, 0, 39, 39, 95, 8, 61]):
+        given = {"tokens": np.array([[token]]), **weights, **states}
+        wanted, *caches = run_graph(module, given, {"pos": position})
+        states = dict(zip(names, caches, strict=True))
+        (logits,) = step.step([token], [position])
+        assert np.abs(logits - wanted.reshape(-1)).max() <= 2.0**-9 * np.abs(wanted).max()
 
 
 MODEL = """

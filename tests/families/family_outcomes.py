@@ -28,7 +28,7 @@ COLUMNS = {
     "csl whole": "whole prompts, then steps, on the fabric simulator",
     "csl chunks": "prompts in chunks (`--chunk`), then steps",
     "csl steps": "prompts token by token (`--phase decode`)",
-    "cuda": "prompts by kernels of decode steps, then steps, in the executor",
+    "cuda": "prompts by decode steps, then steps, in the executor",
     "cuda chunks": "prompts many tokens at once (`--chunk`, `--dataflow split_token`), then steps",
 }
 """What is asked of a target. Sequences are longer than windows, so that steps go beyond them."""
@@ -64,10 +64,11 @@ def _refused(words: str, code: str = "config-unsupported") -> Row:
     return _row("", whole, whole, whole)
 
 
-_CUDA_WINDOW = Refused("cuda-graph", "has a window that differs from layer to layer")
+_CHUNKS_OF_WINDOWS = Refused("cuda-graph", "has a window that differs from layer to layer")
 _CUDA_EXPERTS = Refused("cuda-graph", "is 'none', not 'causal'")
-_CUDA_LAYER_NORM = Refused("cuda-graph", "comes from graph.add, not graph.rms_norm")
-_NORM_BEHIND = "is read by graph.rms_norm, not one graph.add"
+_CHUNKS_OF_SUMS = Refused("cuda-graph", "comes from graph.add, not graph.rms_norm")
+_CHUNKS_NORMED_BEHIND = Refused("cuda-graph", "is read by graph.rms_norm, not one graph.add")
+_CHUNKS_OF_POSITIONS = Refused("cuda-graph", "adds learned positions")
 _LONG = Refused("rope-length", "other frequencies from 6 tokens on")
 _LAYERS_WITH_WINDOWS = "sliding"
 """Of layers from a number on, or of those that a list names."""
@@ -81,32 +82,28 @@ TABLE: dict[tuple[str, str], Row] = {
     ("qwen3", ""): _row(""),
     ("qwen3", "window"): _refused(_LAYERS_WITH_WINDOWS),
     ("gemma", ""): _row("tiny_families/gemma-6h2"),
-    ("gemma2", ""): _row(
-        "tiny_families/gemma2-3h3-capped-bf16", cuda=Refused("cuda-graph", _NORM_BEHIND)
-    ),
-    ("gemma2", "window"): _row("tiny_families/gemma2-6h2-window", cuda=_CUDA_WINDOW),
+    ("gemma2", ""): _row("tiny_families/gemma2-3h3-capped-bf16", cuda_chunks=_CHUNKS_NORMED_BEHIND),
+    ("gemma2", "window"): _row("tiny_families/gemma2-6h2-window", cuda_chunks=_CHUNKS_OF_WINDOWS),
     ("gemma3_text", ""): _row(
-        "tiny_families/gemma3-3h1-capped-bf16", cuda=Refused("cuda-graph", _NORM_BEHIND)
+        "tiny_families/gemma3-3h1-capped-bf16", cuda_chunks=_CHUNKS_NORMED_BEHIND
     ),
-    ("gemma3_text", "window"): _row("tiny_families/gemma3-6h2-window", cuda=_CUDA_WINDOW),
+    ("gemma3_text", "window"): _row(
+        "tiny_families/gemma3-6h2-window", cuda_chunks=_CHUNKS_OF_WINDOWS
+    ),
     ("granite", ""): _row("tiny_scaled/granite-6h2-biased"),
-    ("olmo2", ""): _row(
-        "tiny_families/olmo2-6h2",
-        cuda=Refused("cuda-graph", "comes from graph.add, not graph.rms_norm"),
-    ),
+    ("olmo2", ""): _row("tiny_families/olmo2-6h2", cuda_chunks=_CHUNKS_OF_SUMS),
     ("phi3", ""): _row(""),
     ("phi3", "window"): _row("tiny_families/phi3-5h1-window"),
     ("phi3", "long context"): _row(
         "tiny_families/phi3-4h2-long-bf16", csl=_LONG, cuda=_LONG, python_chunks=_LONG
     ),
-    ("gpt_neox", ""): _row("tiny_families/gpt_neox-5h-parallel", cuda=_CUDA_LAYER_NORM),
-    ("gpt2", ""): _row(
-        "tiny_families/gpt2-5h-tied",
-        cuda=Refused("cuda-graph", "adds learned positions"),
+    ("gpt_neox", ""): _row("tiny_families/gpt_neox-5h-parallel", cuda_chunks=_CHUNKS_OF_SUMS),
+    ("gpt2", ""): _row("tiny_families/gpt2-5h-tied", cuda_chunks=_CHUNKS_OF_POSITIONS),
+    ("stablelm", ""): _row("tiny_families/stablelm-6h2-biased", cuda_chunks=_CHUNKS_OF_SUMS),
+    ("starcoder2", ""): _row("tiny_families/starcoder2-4h2-plain-f16", cuda_chunks=_CHUNKS_OF_SUMS),
+    ("starcoder2", "window"): _row(
+        "tiny_families/starcoder2-5h1-window", cuda_chunks=_CHUNKS_OF_SUMS
     ),
-    ("stablelm", ""): _row("tiny_families/stablelm-6h2-biased", cuda=_CUDA_LAYER_NORM),
-    ("starcoder2", ""): _row("tiny_families/starcoder2-4h2-plain-f16", cuda=_CUDA_LAYER_NORM),
-    ("starcoder2", "window"): _row("tiny_families/starcoder2-5h1-window", cuda=_CUDA_LAYER_NORM),
     ("internlm2", ""): _row("tiny_families/internlm2-6h2"),
     ("mixtral", ""): _row("tiny_experts/mixtral-5x2", cuda=_CUDA_EXPERTS),
     ("mixtral", "window"): _refused("sliding-window attention is not supported"),

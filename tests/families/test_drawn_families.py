@@ -17,15 +17,12 @@ from zlib import crc32
 import numpy as np
 import pytest
 from drawn_families import drawn
-from family_cells import DATA, Answer, check
+from family_cells import DATA, MULTIPLIED, Answer, check
 from family_outcomes import COLUMNS, TABLE
 
 TOOLS = DATA.parents[1] / "tools" / "oracle"
 DRAWS = 4
 """Configurations of a row, each in small sizes for meshes and in those that kernels take."""
-MULTIPLIED = ("gemma", "granite")
-"""Families with drawn multipliers or scaled embeddings, whose kernels round what is large: their
-bound goes by how far rounding its weights moves a model."""
 SQUARES, OTHERS = ("2x2", "3x3"), ("3x2", "2x3", "4x2", "1x4")
 
 

@@ -281,6 +281,12 @@ def step_of_tasks(
         )
     if module.the_device().clusters is None:
         fail("cuda-graph", f"device {module.the_device().name} is no GPU with clusters")
+    results = [buffer.value for buffer in module.buffers if buffer.role == "out"]
+    if len(results) > 1:
+        fail(
+            "cuda-graph",
+            f"a step gives the logits and its caches, not {', '.join(map(str, results))}",
+        )
     known, frequencies = Known(), tuple[tuple[float, ...], ...]()
     if kernels is not None and prefill is not None:
         known = Known(kernels.weights, kernels.buffers, kernels.caches)
