@@ -42,12 +42,10 @@ class Step:
         """The kernel."""
         return self.texts["step.cu"]
 
-    def edited(self, old: str, new: str, place: int = 0) -> Step:
-        """The same with the ``place``-th ``old`` of the kernel replaced."""
-        parts = self.text.split(old)
-        assert len(parts) > place + 1, f"there is no {old!r}"
-        text = old.join(parts[: place + 1]) + new + old.join(parts[place + 1 :])
-        return replace(self, texts={**self.texts, "step.cu": text})
+    def edited(self, file: str, old: str, new: str) -> Step:
+        """The same with ``new`` in the one place where ``file`` has ``old``."""
+        assert self.texts[file].count(old) == 1
+        return replace(self, texts={**self.texts, file: self.texts[file].replace(old, new)})
 
     def with_blocks(self, blocks: int) -> Step:
         """The same, launched with so many blocks."""

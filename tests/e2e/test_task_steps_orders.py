@@ -55,9 +55,9 @@ def test_all_blocks_of_a_full_grid_are_watched(tmp_path):
     judge = Judge.of(wide, 4, tmp_path)
     assert judge.step.program.kernels["step"].blocks == 132
     assert same([judge.check(), judge.check(toolchain=WATCHED)])
-    barrier = "    mc::group_sync(1, WORKERS);  // all of this block's is written\n"
+    barrier = "    group_sync(1, 32 * WARPS);  // the next group's sums go to the other half\n"
     with pytest.raises(MeshcError, match="a race: thread"):
-        judge.check(judge.step.edited(barrier, ""), toolchain=WATCHED)
+        judge.check(judge.step.edited("mc_tasks.cuh", barrier, ""), toolchain=WATCHED)
 
 
 @pytest.mark.parametrize("name", only(CASES, "windows"))
