@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 from meshc.ir.phases import DECODE
 from meshc.sim.profile import Split, by_place, read_trace
@@ -17,9 +20,11 @@ _OP = re.compile(r"// (\w+) (%[\w.]+)")
 @dataclass(frozen=True)
 class Profile:
     """``rows``: mean cycles of a step and core of the ops up to a transfer, the transfer included,
-    in the order of the program. ``trace``: the file with all that happened."""
+    in the order of the program. ``predicted``: cycles of a step by op and their lower bound, as
+    ``report.json`` has them. ``trace``: the file with all that happened."""
 
     rows: tuple[tuple[str, Split], ...]
+    predicted: tuple[Mapping[str, Any], ...]
     trace: Path
 
     @property
@@ -42,7 +47,9 @@ def profile(trace: Path, folder: Path) -> Profile:
     for place in sorted(places, key=_in_order):
         name, more = names.get(Path(place).name, "behind the last transfer"), places[place]
         found[name] = _sum(found[name], more) if name in found else more
-    return Profile(tuple(found.items()), trace)
+    told = json.loads((folder / "report.json").read_text())["cycles_by_op"]
+    predicted = told[DECODE] if isinstance(told, dict) else told
+    return Profile(tuple(found.items()), tuple(predicted), trace)
 
 
 def _sum(one: Split, other: Split) -> Split:

@@ -52,24 +52,22 @@ class SimulatedRun:
         )
 
 
-def simulated_run(compiled: Compiled, lengths: Sequence[int], count: int) -> SimulatedRun | None:
+def simulated_run(compiled: Compiled, lengths: Sequence[int], count: int) -> SimulatedRun:
     """What it takes ``compiled``, which is for CSL, to continue prompts of ``lengths`` tokens by
-    ``count`` tokens each; None where the mesh is too large to predict cycles."""
-    cycles: dict[str, int | None] = {}
+    ``count`` tokens each."""
+    cycles: dict[str, int] = {}
     reports = [name for name in compiled.files if name.endswith("report.json")]
     for name in reports:
         predicted = json.loads(compiled.files[name])["predicted_cycles"]
         of_one = {name.split("/")[0] if "/" in name else "decode": predicted}
         cycles |= predicted if isinstance(predicted, dict) else of_one
-    step, read, steps = cycles.get("decode"), 0, count * len(lengths)
+    step, read, steps = cycles["decode"], 0, count * len(lengths)
     if "prefill" in compiled.modules:
         most = compiled.modules["prefill"].scalars["len"][1]
         read = sum(-(-(length - 1) // most) for length in lengths)
     else:
         steps += sum(lengths) - len(lengths)
-    reading = cycles.get("prefill") if read else 0
-    if step is None or reading is None:
-        return None
+    reading = cycles["prefill"] if read else 0
     pes = max(module.the_mesh().cores for module in compiled.modules.values())
     return SimulatedRun(len(reports), read + steps, read * reading + steps * step, pes)
 
@@ -91,7 +89,7 @@ def cheapest(
         own = Diagnostics()
         steps = compile_loaded(loaded, replace(request, phase="decode"), instruments, own)
         reading, stepping = (simulated_run(one, lengths, count) for one in (both, steps))
-        if reading is None or stepping is None or stepping.cycles <= reading.cycles:
+        if stepping.cycles <= reading.cycles:
             found, said = steps, own
             said.remark("reading", _why_by_steps(reading, stepping))
     if report is not None:
@@ -100,13 +98,10 @@ def cheapest(
     return found
 
 
-def _why_by_steps(reading: SimulatedRun | None, stepping: SimulatedRun | None) -> str:
-    words = "decode steps read the prompt, token by token"
-    if reading is None or stepping is None:
-        return f"{words}; the mesh is too large to predict what a program of its own takes"
+def _why_by_steps(reading: SimulatedRun, stepping: SimulatedRun) -> str:
     return (
-        f"{words}: {stepping.cycles:,} predicted cycles to the last token, where a program that "
-        f"reads it in one piece takes {reading.cycles:,}"
+        f"decode steps read the prompt, token by token: {stepping.cycles:,} predicted cycles to "
+        f"the last token, where a program that reads it in one piece takes {reading.cycles:,}"
     )
 
 

@@ -6,7 +6,8 @@ import random
 from dataclasses import dataclass, replace
 
 import numpy as np
-from drawn_decoders import Drawn, Left, drawn_decoder, rms, rounded
+from drawn_decoders import Drawn, drawn_decoder
+from float64_decoders import Left, rms, rounded
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from drawn_decoders import Decoder, Drawn
+from drawn_decoders import Drawn
+from float64_decoders import Decoder
 
 # Attention by tensor cores, several tiles in each of several splits, a last page partly filled.
 LLAMA = Drawn(

@@ -98,6 +98,7 @@ EDITS = {
 
 # Edits that change nothing that a run can tell, and why.
 EQUIVALENT = {
-    "warps that all take the first tokens": "other warps do the same work, in as good an order",
-    "splits behind the last one": "their weights are read as 0 and their highest scores as the least",
+    "warps that all take the first tokens": "one warp does the work of all, slowly",
+    "splits behind the last one": "their weights are 0 and their highest scores the least",
+    "a tile in front of the window": "its scores are the least there are, so their powers are 0",
 }

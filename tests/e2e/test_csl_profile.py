@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from meshc.cli import main
 
 MODEL = Path(__file__).parents[1] / "data" / "tiny" / "llama-3h1"
@@ -24,6 +26,12 @@ def test_cycles_by_op_add_up_to_those_of_a_step(tmp_path, capsys):
     assert len(runs) == 4 * 3
     longest = max(e["dur"] for e in runs)
     assert 0.7 * whole[0] <= longest <= 1.3 * whole[0]
+    _, _, predicted = found.err.partition("predicted")
+    rows = re.findall(r"^ +(\d+) +(\d+) +[\d.]*  (.+)$", predicted, re.MULTILINE)
+    cycles, bounds = ([int(row[n]) for row in rows if row[2] != "all"] for n in (0, 1))
+    assert rows[-1] == (str(sum(cycles)), str(sum(bounds)), "all")
+    assert sum(bounds) < sum(cycles) == pytest.approx(longest, rel=0.1)
+    assert any(name.startswith("gemm %") for *_, name in rows)
 
 
 def test_other_targets_have_no_profile(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import pytest
 from drawn_decoders import drawn_decoder
+from latent_decoders import drawn_latent_decoder
 from reduced import only
 from task_steps import Judge
 
@@ -24,4 +25,10 @@ def test_a_step_agrees_with_float64(seed, tmp_path):
         assert refusal.diagnostics[0].code == "does-not-fit", refusal
         assert drawn.batch * drawn.decoder.heads * drawn.decoder.lanes >= 4096
         return
+    judge.check(mode=Mode(SCHEDULES[seed % 6], bool(seed // 6 % 2), seed))
+
+
+@pytest.mark.parametrize("seed", only(range(40), 4, 10))
+def test_a_step_of_latent_attention_agrees_with_float64(seed, tmp_path):
+    judge = Judge.of(drawn_latent_decoder(seed), seed, tmp_path)
     judge.check(mode=Mode(SCHEDULES[seed % 6], bool(seed // 6 % 2), seed))

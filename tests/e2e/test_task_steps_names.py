@@ -4,7 +4,8 @@ import re
 from dataclasses import replace
 
 import pytest
-from drawn_decoders import Decoder, Drawn
+from drawn_decoders import Drawn
+from float64_decoders import Decoder
 from task_steps import Judge
 
 from meshc.backends.cuda.executor import CXX

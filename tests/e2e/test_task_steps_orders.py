@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from drawn_decoders import Decoder, Drawn, rounded
+from drawn_decoders import Drawn
+from float64_decoders import Decoder, rounded
 from reduced import only
 from task_step_cases import CASES, LLAMA
 from task_steps import BOUNDS, Judge, Run

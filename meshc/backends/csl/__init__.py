@@ -3,7 +3,7 @@
 from meshc.backends.csl.emit import check, emit, with_entry
 from meshc.backends.csl.host_file import Vocabulary
 from meshc.backends.csl.pe.core_memory import CoreMemory
-from meshc.backends.csl.pe.pe_file import Needs, core_memory, needs
+from meshc.backends.csl.pe.needs import Needs, core_memory, needs
 from meshc.backends.csl.phases_file import reads_prompts
 from meshc.backends.csl.report import summary
 

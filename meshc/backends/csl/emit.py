@@ -153,8 +153,11 @@ def with_entry(text: str, key: str, value: Any) -> str:
 
 
 def _json(found: Any, pad: str = "") -> str:
-    """JSON with lists on one line each."""
+    """JSON with lists on one line each, or each of their entries where these have names."""
     if isinstance(found, list) and found:
+        if any(isinstance(one, dict) for one in found):
+            rows = (f"{pad}  {json.dumps(one)}" for one in found)
+            return "\n".join(["[", ",\n".join(rows), f"{pad}]"])
         return f"[ {', '.join(map(json.dumps, found))} ]"
     if not isinstance(found, Mapping) or not found:
         return json.dumps(found)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from meshc.analysis.csl.codes import KERNEL
 from meshc.analysis.csl.ends import colors_on
@@ -11,6 +11,7 @@ from meshc.analysis.traffic.channels import line_of
 from meshc.backends.csl.pe.core_memory import CoreMemory
 from meshc.backends.csl.pe.pe_file import PeFile
 from meshc.backends.csl.region_report import regions_of, told
+from meshc.backends.csl.timing.breakdown import Prediction
 from meshc.devices.csl import Targets
 from meshc.ir.codes import CODES
 from meshc.ir.module import Module
@@ -18,6 +19,7 @@ from meshc.ir.ops.tile import Compute
 from meshc.ir.types import BufferType
 
 _VERBS = ("send", "recv")
+_Told = TypeVar("_Told")
 
 
 def report(module: Module, pe: PeFile, targets: Targets) -> dict[str, Any]:
@@ -36,7 +38,9 @@ def report(module: Module, pe: PeFile, targets: Targets) -> dict[str, Any]:
         "arch": list(targets.archs),
         "mesh": [mesh.columns, mesh.rows],
         **({"regions": regions_of(module)} if mesh.regions > 1 else {}),
-        "predicted_cycles": _cycles(pe),
+        "predicted_cycles": _of_runs(pe, lambda one: one.cycles),
+        "bound_cycles": _of_runs(pe, lambda one: one.bound),
+        "cycles_by_op": _of_runs(pe, _by_op),
         "inputs": _tensors(module, "in"),
         "outputs": _tensors(module, "out"),
         "memory": {"buffers": buffers, **_quantised(module), **_memory(pe.memory)},
@@ -53,12 +57,27 @@ def report(module: Module, pe: PeFile, targets: Targets) -> dict[str, Any]:
     }
 
 
-def _cycles(pe: PeFile) -> int | dict[str, int] | None:
-    """Predicted cycles of a run, of each phase where there are several; None where no run is
-    timed."""
-    if len(pe.launched) > 1:
-        return pe.predicted_cycles or None
-    return next(iter(pe.predicted_cycles.values()), None)
+def _of_runs(pe: PeFile, what: Callable[[Prediction], _Told]) -> _Told | dict[str, _Told]:
+    """What is predicted of a run, of each phase where there are several."""
+    told = {name: what(one) for name, one in pe.predicted.items()}
+    return told if len(told) > 1 else next(iter(told.values()))
+
+
+def _by_op(found: Prediction) -> list[dict[str, Any]]:
+    """The ops of a run with their cycles, bound and the ratio of both; ``each`` of a kernel are
+    those of one time, vector steps among them."""
+    return [
+        {
+            "op": one.op,
+            "kind": one.kind,
+            "times": one.times,
+            "cycles": one.cycles,
+            "bound": one.bound,
+            "ratio": round(one.cycles / one.bound, 2) if one.bound else None,
+            **({"each": one.each} if one.each else {}),
+        }
+        for one in found.ops
+    ]
 
 
 def _quantised(module: Module) -> dict[str, Any]:
@@ -132,10 +151,17 @@ def summary(found: Mapping[str, Any]) -> list[str]:
         listed = ", ".join(map(str, taken))
         word = "color" if len(taken) == 1 else "colors"
         lines.append(f"{name}: {_count(channel['hops'], 'hop')}, {word} {listed}")
-    cycles = found["predicted_cycles"]
-    of = cycles if isinstance(cycles, dict) else {"": cycles}
-    lines += [f"{name}{': ' if name else ''}{n} cycles predicted" for name, n in of.items() if n]
+    cycles, bounds = (_each(found[key]) for key in ("predicted_cycles", "bound_cycles"))
+    lines += [
+        f"{name}{': ' if name else ''}{count} cycles predicted, no fewer than {bounds[name]}"
+        for name, count in cycles.items()
+    ]
     return lines
+
+
+def _each(told: Any) -> dict[str, Any]:
+    """What is told of each phase, or of the only run, which has no name."""
+    return told if isinstance(told, dict) else {"": told}
 
 
 def _count(number: int, what: str) -> str:

@@ -93,6 +93,11 @@ def _print_profile(profile: Profile) -> None:
     lines = [f"{'compute':>9} {'transfer':>9} {'waiting':>9}  cycles of a step, mean over cores"]
     for name, one in (*profile.rows, ("all", profile.whole)):
         lines.append(f"{one.compute:9.0f} {one.transfer:9.0f} {one.waiting:9.0f}  {name}")
+    lines.append(f"{'predicted':>9} {'bound':>9} {'ratio':>9}  cycles of a step, of the last core")
+    sums = {key: sum(row[key] for row in profile.predicted) for key in ("cycles", "bound")}
+    for row in (*profile.predicted, {**sums, "op": "all"}):
+        ratio = f"{row['cycles'] / row['bound']:.1f}" if row["bound"] else ""
+        lines.append(f"{row['cycles']:9} {row['bound']:9} {ratio:>9}  {row['op']}")
     print("\n".join([*lines, f"trace in {profile.trace}"]), file=sys.stderr)
 
 

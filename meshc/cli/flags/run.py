@@ -74,8 +74,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--profile",
         metavar="FILE.json",
-        help="of csl-sim: print cycles by op, split into compute, transfer and waiting, and write "
-        "a trace for Perfetto",
+        help="of csl-sim: print cycles by op, split into compute, transfer and waiting, and those "
+        "that were predicted with their lower bound, and write a trace for Perfetto",
     )
     parser.add_argument(
         "--ignore-eos", action="store_true", help="go on after a token that ends a text"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from meshc.analysis.csl.banks import buffer_bytes, shifts
+from meshc.analysis.csl.banks import shifts
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.memory import wrong_memory
 from meshc.analysis.csl.registers import wrong_register
@@ -33,33 +33,32 @@ from meshc.backends.csl.spelling.expressions import Spelling, condition, express
 from meshc.backends.csl.spelling.guards import Guards
 from meshc.backends.csl.spelling.lines import wrapped
 from meshc.backends.csl.spelling.names import Names, of_rounds, plain, scalar_name
-from meshc.backends.csl.spelling.storage import Variable, bytes_by_use, bytes_of, padding, word
-from meshc.backends.csl.timing.cases import together
-from meshc.backends.csl.timing.clocks import Timing
-from meshc.devices.csl import Targets, targets
+from meshc.backends.csl.spelling.storage import Variable, bytes_by_use, word
+from meshc.backends.csl.timing.breakdown import Prediction, prediction
+from meshc.backends.csl.timing.cases import Cases, together
+from meshc.devices.csl import Targets
 from meshc.ir.affine import Expr
 from meshc.ir.module import Buffer, Module
-from meshc.ir.ops.tile import Compute, scalars_of_rounds
+from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.ir.phases import PHASE, guards_of_phases, phases_of
-from meshc.support.diagnostics import Diagnostic, MeshcError, fail
+from meshc.support.diagnostics import fail
 
 _PAD = "    "
 _RUN = "run"
-MOST_TIMED_CORES = 1 << 16
 
 
 @dataclass(frozen=True)
 class PeFile:
     """Text of a phase's file, and what the layout and the host must know of it: ``launched`` are
     the functions that the host launches, each with the scalars that it is given, and
-    ``predicted_cycles`` those of each."""
+    ``predicted`` the cycles of each."""
 
     text: str
     guards: Guards
     ends: Ends
     symbols: dict[str, Buffer]
     memory: CoreMemory
-    predicted_cycles: dict[str, int]
+    predicted: dict[str, Prediction]
     tasks: dict[str, int]
     launched: dict[str, tuple[str, ...]]
 
@@ -126,13 +125,13 @@ def pe_file(
         code_size([*helpers(guards.helpers), *code], device),
     )
     _check_words(module, taken.variables)
-    cycles: dict[str, int] = {}
-    if timed and module.the_mesh().cores <= MOST_TIMED_CORES:
+    predicted: dict[str, Prediction] = {}
+    if timed:
+        cases = Cases(module, lowering.transfers, grouped)
         for entry in entries:
-            timing = Timing(module, kernels, lowering.runs, grouped, entry.told)
-            cycles[entry.name] = round(timing.cycles)
+            predicted[entry.name] = prediction(module, kernels, cases, lowering.runs, entry.told)
     launched = {entry.name: entry.scalars for entry in entries}
-    return PeFile(text, guards, ends, symbols, taken, cycles, tasks, launched)
+    return PeFile(text, guards, ends, symbols, taken, predicted, tasks, launched)
 
 
 @dataclass(frozen=True)
@@ -148,50 +147,6 @@ class _Entry:
     def told(self) -> dict[str, int]:
         """What is known of a run that it begins."""
         return {} if self.phase is None else {PHASE: self.phase}
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What the program of a module takes on the busiest core, whether or not a core has it.
-
-    ``bytes`` of buffers and scratch; ``cycles``, predicted, None for a mesh too large to time;
-    ``refused`` says why it is not emitted.
-    """
-
-    bytes: int
-    cycles: float | None
-    refused: Diagnostic | None = None
-
-
-def core_memory(module: Module, portable: bool = False) -> CoreMemory:
-    """What the program of ``module`` takes of a core, without its cycles. Raises what
-    :func:`check_kernels` and :func:`pe_file` do, and ``csl-memory-full``."""
-    check_kernels(module)
-    taken = pe_file(module, "main", targets(module.the_device(), portable), timed=False).memory
-    taken.check()
-    return taken
-
-
-def needs(module: Module, refused: Diagnostic | None = None) -> Needs:
-    """What a tile-level module takes on its device; ``refused`` says why its resources could not
-    be assigned. Raises what kernels cannot be emitted."""
-    check_kernels(module)
-    if refused is None:
-        try:
-            pe = pe_file(module, "main", targets(module.the_device()))
-            pe.memory.check()
-            return Needs(pe.memory.arrays, pe.predicted_cycles.get(_RUN))
-        except MeshcError as problem:
-            refused = problem.diagnostics[0]
-    kernels = kernels_of(module)
-    for op in module.walk():
-        if isinstance(op, Compute):
-            kernels.lines(op)
-    cycles = None
-    if module.the_mesh().cores <= MOST_TIMED_CORES:
-        cycles = Timing(module, kernels).cycles
-    scratch = kernels.code.shared_variables(kernels.code.needed())
-    return Needs(buffer_bytes(module) + bytes_of(scratch) + padding(scratch), cycles, refused)
 
 
 def check_kernels(module: Module) -> None:

@@ -1,41 +1,40 @@
 """Predicted cycles of an emitted program: a clock per core, moved through the tile program.
 
 All cores run one text, so the clocks are arrays over the mesh and each statement moves those that
-its guard admits. A message is known by when its first and its last wavelet leave; a receiver ends
-when the last one has come. Transfers on microthreads use issue slots that the running task leaves,
-so what they move is owed by the core at the latest when it waits. A sweep is run rank by rank, as
-its messages go. Contention for links and full queues are left out.
+its guard admits, as few rows and columns as that is (``parts.py``). A message is known by when its
+first and its last wavelet come; a receiver ends when the last one has. Transfers on microthreads
+use issue slots that the running task leaves, so what they move is owed by the core at the latest
+when it waits. A sweep is run rank by rank, as its messages go. Contention for links and full queues
+are left out.
 
-Constants are in ``costs.py``; ``docs/csl.md`` says which are calibrated on the simulator. The model
-follows Luczynski et al. (HPDC 2024): depth, distance and energy of messages.
+What a statement takes is in ``prices.py``; ``docs/csl.md`` says which of it is calibrated on the
+simulator. The model follows Luczynski et al. (HPDC 2024): depth, distance and energy of messages.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import NDArray
 
-from meshc.analysis.csl import costs
-from meshc.analysis.csl.loops import around
 from meshc.analysis.csl.rounds import rounds_of
-from meshc.analysis.csl.transfers import Choice, Group, Transfers
-from meshc.analysis.csl.windows import window
+from meshc.analysis.csl.transfers import Group
 from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
 from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.messages import Messages, in_pairs
-from meshc.backends.csl.kernels import scalar
-from meshc.backends.csl.kernels.scalar import Scalar
-from meshc.backends.csl.kernels.table import Kernels
 from meshc.backends.csl.timing.cases import Cases
+from meshc.backends.csl.timing.classes import Classes, lines_of
+from meshc.backends.csl.timing.joins import joined
+from meshc.backends.csl.timing.messages import Clock, Message, Route, UnderWay
+from meshc.backends.csl.timing.parts import Coordinates, Part, everything
+from meshc.backends.csl.timing.prices import Prices
 from meshc.ir.affine import Cond, IntLike
 from meshc.ir.core import Block, Op
-from meshc.ir.mesh import Mesh
-from meshc.ir.module import Channel, Module
+from meshc.ir.module import Module
 from meshc.ir.ops.tile import (
     Compute,
     For,
@@ -49,20 +48,6 @@ from meshc.ir.ops.tile import (
     channel_out,
 )
 from meshc.ir.values import Value
-from meshc.ir.views import View
-
-_HANDOVER = costs.walked(2)  # from a message's end to its control wavelets, beside a task
-
-Clock = NDArray[np.float64]
-Mask = NDArray[np.bool_]
-
-
-@dataclass
-class _Message:
-    """When the wavelets of one statement's messages arrive, by the core that receives."""
-
-    first: Clock
-    last: Clock
 
 
 @dataclass
@@ -71,348 +56,430 @@ class _Pending:
     words."""
 
     op: Transfer
-    cores: Mask
+    part: Part
     since: Clock
     steps: Clock
     words: int
 
 
 class Timing:
-    """Runs the clocks of ``module`` through its program; ``cycles`` is the last of them. ``calls``
-    are the statements that begin what is called as a function; cases may be ``grouped``. Of
+    """Runs the clocks of ``module`` through its program at ``prices``; ``cycles`` is the last of
+    them, and ``spent`` says by how many cycles it moved on in each statement or at the end of each
+    block, by ``id``. ``calls`` are the statements that begin what is called as a function. Of
     run-time scalars that are not ``told`` the largest values count."""
 
     def __init__(
         self,
         module: Module,
-        kernels: Kernels,
+        prices: Prices,
+        cases: Cases,
         calls: Collection[Op] = (),
-        grouped: bool = True,
         told: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.calls = calls
         self.mesh = module.the_mesh()
-        self.kernels = kernels
-        self.costs = kernels.costs
-        self.transfers = Transfers(module)
+        self.prices = prices
+        self.fabric = prices.fabric
+        self.cases = cases
+        self.transfers = cases.transfers
         self.carried = Messages(module)
-        self.cases = Cases(module, self.transfers, grouped)
-        self.scalar = Scalar(kernels.descriptors.spell)
         self.rounds = rounds_of(module)
         self.local: set[str] = set()
         shape = tuple(self.mesh.size(name) for name in self.mesh.names)
-        base: dict[str, IntLike] = dict(zip(self.mesh.names, np.indices(shape), strict=True))
-        self.functions = coordinate_functions(self.mesh)
+        base: dict[str, IntLike] = dict(
+            zip(self.mesh.names, np.indices(shape, sparse=True), strict=True)
+        )
         self.env: dict[str, IntLike] = {
             name: value.evaluate(base) for name, value in coordinate_values(self.mesh).items()
         }
         self.env |= {name: high for name, (_, high) in module.scalars.items()}
         self.env.update(told)
+        rounds = {op.var for op in module.walk() if isinstance(op, For)}
+        self.coordinates = Coordinates(self.env, coordinate_functions(self.mesh), rounds)
+        self.part = everything(shape)
         self.clock: Clock = np.zeros(shape)
         self.steps: Clock = np.zeros(shape)
         found = {c.name: turns_of(c, self.mesh) for c in module.channels}
         self.turns = {name: turns for name, turns in found.items() if turns is not None}
-        self.over: dict[str, Clock] = {name: np.zeros([1] * len(shape)) for name in self.turns}
-        self.routes = {c.name: _Route(c, module) for c in module.channels if not c.turns}
-        self.messages: dict[str, deque[_Message]] = {c.name: deque() for c in module.channels}
+        self.over: dict[str, Clock] = {}  # when a line is free again
+        for name, turns in self.turns.items():
+            self.over[name] = np.zeros(shape).min(self.mesh.names.index(turns.axis), keepdims=True)
+        self.routes = {c.name: Route(c, self.mesh) for c in module.channels if not c.turns}
+        self.messages = UnderWay()
         self.pending: dict[Value, _Pending] = {}
-        everywhere = np.ones(shape, bool)
-        self.clock += costs.FRAME
-        for each in kernels.rotary.at_start.values():
-            if each.when is None or each.when.evaluate(self.env):
-                self.clock += each.cycles
-        self._switch(everywhere, 0)
-        self._block(module.program.body, everywhere)
+        self.kernels: dict[int, tuple[int, int]] = {}
+        self.starts: dict[int, int] = {}
+        self.runs: dict[int, list[tuple[Cond | None, list[Op]]]] = {}
+        self.last, self.spent = 0, Counter[int]()
+        self.noting = True
+        # Whether the arrays of now are also those of a transfer that began, and stay as they are.
+        self.kept = self.kept_steps = False
+        self._spend(prices.begin(self.env))
+        self._switch(0)
+        self._note(module.program.body)
+        self._block(module.program.body)
+        self._note(module.program.body)
 
     @property
     def cycles(self) -> float:
         """Predicted cycles until the slowest core is through."""
         return float(self.clock.max())
 
+    def _note(self, what: Op | Block) -> None:
+        """Ascribe to ``what`` by how much the last clock has moved on."""
+        now = int(self.clock.max())
+        if self.noting and now > self.last:
+            self.spent[id(what)] += now - self.last
+            self.last = now
+
+    # --- parts of the mesh
+
+    def _spend(self, cycles: float) -> None:
+        """Move the clocks of the cores that are there."""
+        cores = self.part.cores
+        if not cycles:
+            return
+        if self.kept:
+            self.clock, self.kept = self.clock.copy(), False
+        self.clock += cycles if cores is None else np.where(cores, cycles, 0)
+
+    @contextmanager
+    def _on(self, inner: Part) -> Iterator[None]:
+        """What follows is about ``inner`` alone, cores of those that are there."""
+        outer = self.part
+        if inner is outer:
+            yield
+            return
+        clock, steps, index = self.clock, self.steps, outer.index_of(inner)
+        kept, kept_steps, mine = self.kept, self.kept_steps, steps[index]
+        self.part, self.clock, self.steps = inner, clock[index], mine
+        yield
+        if kept:
+            clock = clock.copy()
+        clock[index] = self.clock
+        if self.steps is not mine:
+            steps, kept_steps = steps.copy() if kept_steps else steps, False
+            steps[index] = self.steps
+        self.part, self.clock, self.steps = outer, clock, steps
+        self.kept, self.kept_steps = False, kept_steps
+
+    def _now(self) -> tuple[Clock, Clock]:
+        """The clocks and vector steps of now, which are kept as they are."""
+        if self.clock.base is not None or self.steps.base is not None:
+            return self.clock.copy(), self.steps.copy()
+        self.kept = self.kept_steps = True
+        return self.clock, self.steps
+
     # --- statements
 
-    def _block(self, block: Block, cores: Mask) -> None:
+    def _block(self, block: Block) -> None:
         shared: Cond | None = None
-        for op in block.ops:
-            if op in self.calls:
-                self.clock[cores] += scalar.CALL
-            if op.when != shared and self._runs(op.when):
-                assert op.when is not None
-                self.clock[cores] += self.scalar.test(op.when, self.local)
-            shared = op.when
-            where = self._where(op.when)
-            if isinstance(op, (Send, Recv, Relay)) and self._stands_in(op):
-                self.clock[cores & ~where] += scalar.EFFECT
-            self._op(op, cores & where)
+        for when, ops in self._runs(block):
+            if ops[0] in self.calls:
+                self._spend(self.prices.call)
+            if when is not None and when != shared and not when.free_vars <= self.mesh.coordinates:
+                self._spend(self.prices.test(when, self.local))
+            shared = when
+            inner = self.coordinates.where(self.part, when)
+            idle = self.prices.effect * sum(map(self._stands_in, ops))
+            self._spend(idle)
+            if inner.empty:
+                continue
+            with self._on(inner):
+                self._spend(-idle)
+                for op in ops:
+                    self._op(op)
+                    self._note(op)
         group = self.transfers.of_block.get(id(block))
         if group is not None:
-            self._wait(group, cores, id(block))
+            self._wait(group, id(block))
+            self._note(block)
 
-    def _stands_in(self, op: Transfer) -> bool:
+    def _runs(self, block: Block) -> list[tuple[Cond | None, list[Op]]]:
+        """The statements of a block that stand behind each other under one guard; one that is
+        called begins anew."""
+        found = self.runs.get(id(block))
+        if found is None:
+            found = self.runs[id(block)] = []
+            for op in block.ops:
+                if found and op.when == found[-1][0] and op not in self.calls:
+                    found[-1][1].append(op)
+                else:
+                    found.append((op.when, [op]))
+        return found
+
+    def _stands_in(self, op: Op) -> bool:
         """Whether cores that do not start a transfer give the signal of its end themselves."""
+        if not isinstance(op, (Send, Recv, Relay)):
+            return False
         group = self.transfers.of_token[op.result]
         alone = group.guard is not None or op.when is None
         chosen = group.choice_of(op) is not None
         return not (group.at_once or alone or chosen or op in group.follows.values())
 
-    def _op(self, op: Op, cores: Mask) -> None:
+    def _op(self, op: Op) -> None:
         if isinstance(op, Compute):
-            moved = sum(self._address(view) for view in op.views())
-            self.clock[cores] += self.kernels.cycles(op) + moved
-            self.steps[cores] += self.kernels.steps(op)
+            kernel, steps = self.kernel_of(op)
+            cores = self.part.cores
+            self._spend(kernel)
+            if steps:
+                self.steps = self.steps + (steps if cores is None else np.where(cores, steps, 0))
+                self.kept_steps = False
         elif isinstance(op, (Send, Recv, Relay)):
-            self._start(op, cores)
+            self._start(op)
         elif isinstance(op, Wait):
             group = self.transfers.of_wait.get(op)
             if group is not None:
-                self._wait(group, cores, id(op))
+                self._wait(group, id(op))
         elif isinstance(op, For):
-            self._for(op, cores)
+            self._for(op)
         elif isinstance(op, Sweep):
-            self._sweep(op, cores)
+            self._sweep(op)
 
-    def _address(self, view: View) -> int:
-        """Scalar cycles of the descriptor of a view."""
-        return self.scalar.address(window(view), self.local)
+    def kernel_of(self, op: Compute) -> tuple[int, int]:
+        """What a kernel takes, and how much of it are vector steps."""
+        found = self.kernels.get(id(op))
+        if found is None:
+            found = self.prices.kernel(op, self.local), self.prices.steps(op)
+            self.kernels[id(op)] = found
+        return found
 
-    def _switch(self, cores: Mask, number: int) -> None:
+    def _switch(self, number: int) -> None:
         """Go to a case of the program."""
-        self.clock[cores] += self.cases.switched(number)
+        self._spend(self.prices.switched(number))
 
-    def _for(self, op: For, cores: Mask) -> None:
-        (body,) = op.regions
-        count = int(op.count.evaluate(self.env, self.functions))
+    def _for(self, op: For) -> None:
         head = self.cases.head.get(id(op))
         if head is None:
             self.local.add(op.var)
         else:
-            self._switch(cores, head)
-        alike = all(o.when is None or op.var not in o.when.free_vars for o in body.walk())
-        step, gained = 0, np.full(self.clock.shape, -1.0)
-        while step < count:
-            before = self.clock.copy()
-            self.env[op.var] = step
-            self.clock[cores] += around(op, count) if head is None else costs.LOOP_OF_CASES
-            self.clock[cores] += scalar.TAKEN * len(op.each)
-            self._block(body, cores)
-            step += 1
-            if head is not None:
-                self._switch(cores, head if step < count else self.cases.after[id(op)])
-            # The last round leads on to another case, so it is not one to go by.
-            steady = alike and step < count - 1 and np.array_equal(self.clock - before, gained)
-            gained = self.clock - before
-            if steady:  # and so it goes on
-                self._skip(cores, gained, count - step, op)
-                break
+            self._switch(head)
+        if not self._by_classes(op):
+            self._rounds(op)
         self.local.discard(op.var)
 
-    def _skip(self, cores: Mask, gained: Clock, rounds: int, op: For) -> None:
+    def _by_classes(self, op: For) -> bool:
+        """Run the rounds of a loop on one line of each class; False, and nothing is changed, where
+        that saves nothing or a message outlasts its round."""
+        (body,) = op.regions
+        lines = lines_of(body, self.mesh, self.routes)
+        outer, clock, steps, kept = self.part, self.clock, self.steps, self.kept
+        kept_steps = self.kept_steps
+        if lines is None or outer.cores is not None or self.messages.any_on(lines.channels):
+            return False
+        if clock.size != clock.shape[lines.axis] * clock.shape[lines.across]:
+            return False  # lines of several regions
+        classes = Classes(lines, outer, clock)
+        if not classes.few:
+            return False
+        self.part, self.clock = classes.part, classes.each(clock)
+        self.steps = np.zeros_like(self.clock)
+        noting, self.noting = self.noting, False  # clocks of lines that come first
+        ended = self._rounds(op, classes)
+        self.noting = noting
+        if ended:
+            clock = classes.spread(self.clock)
+            steps = steps + classes.spread(self.steps, ahead=False)
+        self.messages.clear(lines.channels)
+        self.part, self.clock, self.steps = outer, clock, steps
+        self.kept, self.kept_steps = kept and not ended, kept_steps and not ended
+        return ended
+
+    def _rounds(self, op: For, classes: Classes | None = None) -> bool:
+        """The rounds of a loop, perhaps on lines that stand for ``classes``; False where these do
+        not last, since messages are under way behind a round."""
+        (body,) = op.regions
+        rounds = int(op.count.evaluate(self.env, self.coordinates.functions))
+        head = self.cases.head.get(id(op))
+        alike = all(o.when is None or op.var not in o.when.free_vars for o in body.walk())
+        gained: Clock | None = None
+        for done in range(1, rounds + 1):
+            self.env[op.var] = done - 1
+            if classes is not None:
+                self._divide(classes)
+            before = self._now()[0] if alike else self.clock
+            spent = self.spent.copy() if alike else self.spent
+            self._spend(self.prices.round(op, rounds, head is not None))
+            self._block(body)
+            if classes is not None and self.messages.any_on(classes.lines.channels):
+                return False
+            if head is not None:
+                self._switch(head if done < rounds else self.cases.after[id(op)])
+            # The last round leads on to another case, so it is not one to go by.
+            if not alike or done >= rounds - 1:
+                continue
+            now = self.clock - before
+            if gained is not None and np.array_equal(now, gained):  # and so it goes on
+                self._skip(gained, rounds - done, op)
+                self._note_rounds(spent, rounds - done)
+                break
+            gained = now
+        return True
+
+    def _divide(self, classes: Classes) -> None:
+        """Part the classes of lines between which guards tell in this round."""
+        was = classes.divide(self.coordinates)
+        if was is not None:
+            self.part = classes.part
+            self.clock, self.steps = (
+                np.take(clock, was, classes.lines.across) for clock in (self.clock, self.steps)
+            )
+
+    def _note_rounds(self, before: Counter[int], rounds: int) -> None:
+        """Ascribe ``rounds`` that were skipped as the last one, which began with ``before``."""
+        for what, cycles in self.spent.items():
+            more = (cycles - before[what]) * rounds
+            self.spent[what] += more
+            self.last += more
+
+    def _skip(self, gained: Clock, rounds: int, op: For) -> None:
         """Add the ``rounds`` of a loop that are left; each takes what the last one ``gained``."""
-        self.clock += gained * rounds
+        self.clock = self.clock + gained * rounds
         head = self.cases.head.get(id(op))
         if head is not None:
-            after = self.cases.switched(self.cases.after[id(op)])
-            self.clock[cores] += after - self.cases.switched(head)
+            after = self.prices.switched(self.cases.after[id(op)])
+            self._spend(after - self.prices.switched(head))
 
-    def _sweep(self, op: Sweep, cores: Mask) -> None:
+    def _sweep(self, op: Sweep) -> None:
         (body,) = op.regions
         if id(op) in self.cases.head:
-            self._switch(cores, self.cases.head[id(op)])
+            self._switch(self.cases.head[id(op)])
         if self.rounds is not None and op is self.rounds.work:
-            self.clock[cores] += self.kernels.rotary.cycles_at_round
-        rank = np.broadcast_to(op.rank.evaluate(self.env, self.functions), cores.shape)
-        for step in range(op.count):
-            here = cores & (rank == step)
-            if here.any():
-                self._block(body, here)
+            self._spend(self.prices.request)
+        for here in self.coordinates.ranks(self.part, op.rank, op.count):
+            with self._on(here):
+                self._block(body)
         if id(op) in self.cases.head:
-            self._switch(cores, self.cases.after[id(op)])
-
-    def _where(self, when: Cond | None) -> Mask:
-        if when is None:
-            return np.ones(self.clock.shape, bool)
-        return np.broadcast_to(when.evaluate(self.env, self.functions), self.clock.shape)
+            self._switch(self.cases.after[id(op)])
 
     # --- transfers
 
-    def _start(self, op: Transfer, cores: Mask) -> None:
+    def _start(self, op: Transfer) -> None:
         here = self.carried.window(op)
         words = here.size // 2 if in_pairs(here) else here.size
-        address = self.scalar.address(here, self.local)
-        combines = isinstance(op, Recv) and op.combine != "store"
-        self.clock[cores] += 2 * address if combines else address
-        in_memory = [here, here] if combines or isinstance(op, Relay) else [here]
-        self.clock[cores] += costs.setup(in_memory) - costs.START + costs.DESCRIPTOR
-        self.pending[op.result] = _Pending(
-            op, cores.copy(), self.clock.copy(), self.steps.copy(), words
-        )
+        price = self.starts.get(id(op))
+        if price is None:
+            combines = isinstance(op, Recv) and op.combine != "store"
+            price = self.prices.transfer(here, combines, isinstance(op, Relay), self.local)
+            self.starts[id(op)] = price
+        self._spend(price)
+        one = _Pending(op, self.part, *self._now(), words)
+        self.pending[op.result] = one
         name = channel_out(op)
         if isinstance(op, Send) and name in self.turns:
-            self.messages[name].append(self._in_turn(op, name, cores, words))
+            self.messages.send(name, self._in_turn(one, name))
         elif isinstance(op, Send) and name is not None:
-            first = self.clock + costs.FABRIC
-            self.messages[name].append(self._carry(name, cores, first, first + words - 1))
+            self._carry(name, self.clock + (self.fabric.start + words - 1), words - 1)
         elif isinstance(op, Relay):
-            self._relay(op, cores, words)
+            self._relay(one, op)
 
-    def _runs(self, when: Cond | None) -> bool:
-        """Whether a guard is decided when the program runs."""
-        return when is not None and not when.free_vars <= self.mesh.coordinates
+    def _carry(self, name: str, last: Clock, lead: Clock | int) -> None:
+        """Send what the cores that are there put on a channel until ``last``, ``lead`` cycles
+        long."""
+        fabric = self.fabric
+        message = self.routes[name].carry(self.part, last, lead, fabric.hop, fabric.ramps)
+        self.messages.send(name, message)
 
-    def _in_turn(self, op: Send, name: str, cores: Mask, words: int) -> _Message:
+    def _relay(self, one: _Pending, op: Relay) -> None:
+        """What a relay sends on follows what it receives."""
+        last, lead = self.messages.take(op.channel, self.part)
+        first = np.maximum(last - lead, self.clock + self.fabric.start) + self.fabric.relay
+        last = np.maximum(last + self.fabric.relay, first + (one.words - 1))
+        self._carry(op.onward, last, last - first)
+        one.since = last
+
+    def _in_turn(self, one: _Pending, name: str) -> Message:
         """The messages of lines whose cores take turns; the next turn begins when the control
         wavelets of this one have passed."""
-        turns, over = self.turns[name], self.over[name]
+        turns, cores, fabric = self.turns[name], self.part.cores, self.fabric
         axis = self.mesh.names.index(turns.axis)
-        place = np.indices(cores.shape)[axis]
-        root = np.where(cores, place, -1).max(axis, keepdims=True)
-        clock = np.where(cores, self.clock, 0).max(axis, keepdims=True)
-        first = np.maximum(clock + costs.FABRIC, over)
-        last = first + words - 1
-        self.over[name] = np.where(
-            root >= 0, last + self.costs.task + _HANDOVER + costs.FABRIC, over
-        )
-        self.pending[op.result].since = (
-            np.where(cores, last + self.costs.task + _HANDOVER, self.clock) - words
-        )
+        line = [1] * len(self.part.at)
+        line[axis] = -1
+        senders = np.broadcast_to(self.part.at[axis].reshape(line), self.part.shape)
+        clock = self.clock
+        if cores is not None:
+            senders, clock = np.where(cores, senders, -1), np.where(cores, clock, 0)
+        root, clock = senders.max(axis, keepdims=True), clock.max(axis, keepdims=True)
+        lines = [np.zeros(1, np.intp) if n == axis else at for n, at in enumerate(self.part.at)]
+        over = self.over[name][np.ix_(*lines)]
+        first = np.maximum(clock + fabric.start, over)
+        last = first + one.words - 1
+        ended = last + fabric.handover
+        self.over[name][np.ix_(*lines)] = np.where(root >= 0, ended + fabric.start, over)
+        one.since = np.broadcast_to(ended - one.words, self.part.shape)
+        place = np.arange(turns.size)
+        at = tuple(place if n == axis else at for n, at in enumerate(self.part.at))
+        place = place.reshape(line)
         hears = (root >= 0) & ((place > root) if turns.way > 0 else (place <= root))
-        way = 2 * self.costs.ramp + np.abs(place - root) * self.costs.hop
-        return _Message(*(np.where(hears, t + way, np.nan) for t in (first, last)))
+        way = fabric.ramps + np.abs(place - root) * fabric.hop
+        return Message.of(at, last + way, one.words - 1, hears)
 
-    def _relay(self, op: Relay, cores: Mask, words: int) -> None:
-        """What a relay sends on follows what it receives."""
-        message = self._received(op.channel, cores)
-        first = np.maximum(message.first, self.clock + costs.FABRIC) + costs.RELAY
-        last = np.maximum(message.last + costs.RELAY, first + words - 1)
-        self.messages[op.onward].append(self._carry(op.onward, cores, first, last))
-        self.pending[op.result].since = np.where(cores, last, self.clock)
-
-    def _carry(self, name: str, cores: Mask, first: Clock, last: Clock) -> _Message:
-        """The messages of the senders among ``cores`` at their receivers."""
-        route = self.routes[name]
-        keep = cores[route.source]
-        source = tuple(axis[keep] for axis in route.source)
-        target = tuple(axis[keep] for axis in route.target)
-        arrived = _Message(np.full(cores.shape, np.nan), np.full(cores.shape, np.nan))
-        way = 2 * self.costs.ramp + route.hops[keep] * self.costs.hop
-        arrived.first[target] = first[source] + way
-        arrived.last[target] = last[source] + way
-        return arrived
-
-    def _received(self, name: str, cores: Mask) -> _Message:
-        """The oldest message for each of ``cores``, taken out of those under way."""
-        first, last = np.zeros(cores.shape), np.zeros(cores.shape)
-        left = cores.copy()
-        for message in self.messages[name]:
-            mine = left & ~np.isnan(message.last)
-            first[mine], last[mine] = message.first[mine], message.last[mine]
-            message.last[mine] = np.nan
-            left &= ~mine
-        while self.messages[name] and np.isnan(self.messages[name][0].last).all():
-            self.messages[name].popleft()
-        return _Message(first, last)
-
-    def _wait(self, group: Group, cores: Mask, where: int) -> None:
+    def _wait(self, group: Group, where: int) -> None:
         """Move the clocks on to where the transfers of a group have ended, which a core awaits
         within its task, or by returning from it and being resumed in another case."""
-        starts = [op.result for op in group.starts if op.result in self.pending]
-        found = {token: self.pending.pop(token) for token in starts}
-        ends: dict[Value, Clock] = {}
-        waits = np.zeros(self.clock.shape, bool)
-        for token, one in found.items():
-            ends[token] = np.where(one.cores, self._end(one), 0.0)
-            waits |= one.cores
+        tokens = [op.result for op in group.starts]
+        found = {t: self.pending.pop(t) for t in tokens if t in self.pending}
         if group.at_once:
-            for end in ends.values():
-                self.clock = np.maximum(self.clock, end)
+            for one in found.values():
+                self.clock = np.maximum(self.clock, self._spread(one, self._end(one)))
             return
-        number = self.cases.after[where]
         if group.guard is None or group.guard.is_true or group.shared:
-            waits = cores
-        left = np.maximum(self.clock + scalar.EFFECT, self._moved(list(found.values())))
-        join = self.costs.task + costs.JOIN
-        resumed = _joined(group, ends, left, join) + self.costs.task + costs.RESUME
-        self.clock = np.where(waits, resumed, self.clock)
-        self._switch(cores, number)
+            self._resume(group, found)
+        elif found:
+            with self._on(next(iter(found.values())).part):
+                self._resume(group, found)
+        self._switch(self.cases.after[where])
+
+    def _resume(self, group: Group, found: Mapping[Value, _Pending]) -> None:
+        """Return from the task and be resumed when what was ``found`` of a group has ended."""
+        ends = {op.result: np.zeros(self.part.shape) for op in group.starts}
+        ends |= {token: self._spread(one, self._end(one)) for token, one in found.items()}
+        left = np.maximum(self.clock + self.prices.effect, self._moved([*found.values()]))
+        resumed = joined(group, ends, left, self.fabric.join) + self.fabric.resume
+        cores = self.part.cores
+        self.clock = resumed if cores is None else np.where(cores, resumed, self.clock)
+
+    def _spread(self, one: _Pending, clock: Clock) -> Clock:
+        """``clock`` of the cores that started a transfer, 0 of others that are there."""
+        if one.part is self.part and one.part.cores is None:
+            return clock
+        found = np.zeros(self.part.shape)
+        cores = one.part.cores
+        found[self.part.index_of(one.part)] = clock if cores is None else np.where(cores, clock, 0)
+        return found
 
     def _moved(self, under_way: list[_Pending]) -> Clock:
         """When a core has moved all words of its transfers, one a cycle, in the cycles that its
         vector steps leave."""
+        if under_way and all(map(self._begins, under_way)):
+            # They began one after the other, on all cores that are there.
+            oldest, owed = under_way[0], sum(one.words for one in under_way)
+            return oldest.since + (self.steps - oldest.steps + owed)
         begun = np.full(self.clock.shape, np.inf)
         words, steps = np.zeros(self.clock.shape), np.zeros(self.clock.shape)
         for one in under_way:
-            first = one.cores & (one.since < begun)
-            begun[first], steps[first] = one.since[first], one.steps[first]
-            words[one.cores] += one.words
+            here, cores = self.part.index_of(one.part), one.part.cores
+            first = one.since < begun[here]
+            if cores is not None:
+                first &= cores
+            begun[here] = np.where(first, one.since, begun[here])
+            steps[here] = np.where(first, one.steps, steps[here])
+            words[here] += one.words if cores is None else np.where(cores, one.words, 0)
         return np.where(words > 0, begun + self.steps - steps + words, 0.0)
 
+    def _begins(self, one: _Pending) -> bool:
+        """Whether a transfer began when its statement was run, on all cores that are there."""
+        whole = one.part is self.part and one.part.cores is None
+        return whole and not isinstance(one.op, Relay) and channel_out(one.op) not in self.turns
+
     def _end(self, one: _Pending) -> Clock:
-        """When a transfer ends on each core."""
+        """When a transfer ends on each core that started it."""
         if isinstance(one.op, Send):
-            return one.since + costs.FABRIC + one.words - 1
+            return one.since + (self.fabric.start + one.words - 1)
         if isinstance(one.op, Relay):
             return one.since
         name = channel_in(one.op)
         assert name is not None
-        message = self._received(name, one.cores)
-        return np.maximum(message.last + 1, one.since + costs.FABRIC + one.words)
-
-
-def _joined(group: Group, ends: dict[Value, Clock], left: Clock, join: int) -> Clock:
-    """When the last signal comes to ``resume``: the tasks that join ends run one after the other,
-    each once all that it joins have ended, and the core has ``left`` its own task. One takes
-    ``join`` cycles."""
-    now = np.maximum(left, np.minimum.reduce([*ends.values()]))
-    joins = [one for one in group.joins if not one.inner]
-    ready = [np.maximum.reduce(_below(group, one.task, ends, join)) for one in joins]
-    for one in np.sort(np.array(ready), axis=0) if ready else []:
-        now = np.maximum(now, one) + join
-    chosen = [_choice_end(choice, ends, join) for choice in group.choices]
-    return np.maximum(now, np.maximum.reduce([*ends.values(), *chosen]))
-
-
-def _choice_end(choice: Choice, ends: dict[Value, Clock], join: int) -> Clock:
-    """When the signal of a choice comes: after the tasks that join what a core has started."""
-    mine = np.array([ends[op.result] for op in choice.starts if op.result in ends])
-    joined: Clock = mine.max(0) + join * np.maximum(0, (mine > 0).sum(0) - 1)
-    return joined
-
-
-def _below(group: Group, task: str, ends: dict[Value, Clock], join: int) -> list[Clock]:
-    """Ends of the transfers that ``task`` joins, also through other tasks."""
-    signals = group.plain.signals
-    found = [ends[t] for t, signal in signals.items() if signal.task == task and t in ends]
-    for choice in group.choices:
-        if choice.signal is not None and choice.signal.task == task:
-            found.append(_choice_end(choice, ends, join))
-    for one in group.joins:
-        if not one.inner and one.then is not None and one.then.task == task:
-            found += _below(group, one.task, ends, join)
-    return found
-
-
-class _Route:
-    """Sender and receiver of every message of a channel, and the hops between them."""
-
-    def __init__(self, channel: Channel, module: Module) -> None:
-        mesh = module.the_mesh()
-        axes = channel.route.inputs
-        shape = tuple(mesh.size(name) for name in axes)
-        sources, targets = channel.route.pairs(shape)
-        inside = ((targets >= 0) & (targets < np.array(shape))).all(axis=1)
-        self.source, self.target = (_cores(mesh, axes, p[inside]) for p in (sources, targets))
-        crosses = len(axes) > len(mesh.plane)  # an edge, which is one hop
-        hops = 1 if crosses else np.abs(sources - targets).sum(axis=1)[inside]
-        self.hops = np.resize(hops, self.source[0].shape)
-
-
-def _cores(
-    mesh: Mesh, axes: Sequence[str], points: NDArray[np.intp]
-) -> tuple[NDArray[np.intp], ...]:
-    """Positions on every axis of ``mesh`` of ``points`` on ``axes``: those of the plane are in each
-    region."""
-    found = tuple(points.T)
-    if len(axes) == len(mesh.names):
-        return found
-    regions = np.repeat(np.arange(mesh.regions), len(points))
-    return (regions, *(np.tile(place, mesh.regions) for place in found))
+        last, _ = self.messages.take(name, one.part)
+        end = one.since + (self.fabric.start + one.words)
+        return np.maximum(end, last + 1, out=end)

@@ -50,10 +50,18 @@ class Attention:
         most = bounds(self.loop.count, self.values.ranges)[1]
         ranges[self.loop.var] = (0, max(most - 1, 0))
         self.streams = streams_of(self.loop)
+        self._check_runs()
         self.shape = library_shape(self.family, self.loop, self.values)
         records = [op.view.buffer for op in self.family.ops if isinstance(op, task.Give)]
         if self.shape is not None:
             self.storage.doubling |= {r for r in records if self.storage.role(r) == ""}
+
+    def _check_runs(self) -> None:
+        """Tokens that are copied together lie in one page. Raises ``cuda-shape``."""
+        tokens, together = extents(View(self.streams[0].result))[0], min(self.storage.page, 16)
+        if tokens % together and together % tokens:
+            words = f"runs of {tokens} tokens do not begin where pages of {self.storage.page} do"
+            fail("cuda-shape", words)
 
     # --- the ring
 

@@ -30,7 +30,7 @@ from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
 from meshc.support.diagnostics import fail
 
-MOST_STAGES = 16
+MOST_STAGES, MOST_REQUESTS = 16, 16
 _ARRIVE, _WAIT = "arrive(met, target, me);", "wait(met, target, me);"
 
 Form = Product | Attention | Elements
@@ -51,6 +51,9 @@ class StepText:
     def __post_init__(self) -> None:
         self.storage = Storage(self.module, self.source, self.page, self.known)
         self.storage.frequencies += self.frequencies
+        if self.storage.requests > MOST_REQUESTS:
+            words = f"{self.storage.requests} requests, and a thread has an element of one"
+            fail("cuda-shape", f"a step has {words} of {MOST_REQUESTS} at the most")
         self.forms: list[Form] = []
         self.meetings = 0
         self.device = self.module.the_device()
@@ -266,7 +269,7 @@ def step_of_tasks(
 
     Raises ``cuda-dtype`` for element types other than f16 and bf16, ``cuda-graph`` for other
     devices than GPUs and what tasks do that kernels do not, ``cuda-shape`` for rows that are no
-    whole fragments, ``does-not-fit`` for more than a block has.
+    whole fragments and too many requests, ``does-not-fit`` for more than a block has.
     """
     module = tasks.placed
     dtype = str(module.dtype())

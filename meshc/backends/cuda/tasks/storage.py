@@ -127,8 +127,11 @@ class Storage:
         """Weights of which a task multiplies ``rows`` rows each, together."""
         kinds = [_kind(value) for value in values]
         *lead, _, width = kinds[0].shape
-        if len({k.shape for k in kinds}) > 1 or (width % FRAGMENT and len(lead) > 1):
-            fail("cuda-shape", f"weights {', '.join(map(str, values))} have no common shape")
+        named = ", ".join(str(value) for value in values)
+        if len({k.shape for k in kinds}) > 1:
+            fail("cuda-shape", f"weights {named} have no common shape")
+        if width % FRAGMENT and len(lead) > 1:
+            fail("cuda-shape", f"{named}: rows of {width} values are no whole number of sixteens")
         gathered = tuple(self._gathered(self.ports[value]) for value in values)
         sources = tuple(self.ports[value].name for value in values)
         key = (sources, tuple(g.element for g in gathered), rows)

@@ -17,8 +17,8 @@ def move(way: Lowering, value: Value, layout: Layout, op: Op) -> Value:
     A vector goes from one axis of the plane to the other by a masked copy, of which the cores where
     both meet have the lanes, and a sum over the axis it leaves. Features that lie over an axis (of
     many rows: over columns) are gathered on every core of it; of whole ones each core keeps its
-    part. Elements keep their type: of all that a masked copy's sum adds to one only it is not zero.
-    Anything else fails with ``unsupported-layout``.
+    part. A masked copy's sum rounds nothing, as it adds zeros to all that is there. Anything else
+    fails with ``unsupported-layout``.
     """
     old, new = way.layout_of(value).splits, layout.splits
     gone, entered = [s for s in old if s not in new], [s for s in new if s not in old]
@@ -49,7 +49,9 @@ def move(way: Lowering, value: Value, layout: Layout, op: Op) -> Value:
 
 
 def _gathered(way: Lowering, value: Value, split: Split) -> Value:
-    """All of the dim that lies over an axis, on every core of it."""
+    """All of the dim that lies over an axis, on every core of it. Sums of many rows are rounded
+    first, which halves what travels."""
+    value = way.rounded(value) if way.problem.many_rows else value
     kind = way.type_of(value)
     whole = Layout(tuple(s for s in way.layout_of(value).splits if s != split))
     made = mesh.AllGather([value], axis=split.axis, dim=split.dim)

@@ -1,0 +1,93 @@
+"""What the statements of a program take: the prices by which clocks are moved on.
+
+Those of the machine are read off the text that is emitted (``costs.py``, ``scalar.py``,
+``kernels/``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from meshc.analysis.csl import costs
+from meshc.analysis.csl.loops import around
+from meshc.analysis.csl.windows import Window, window
+from meshc.backends.csl.kernels import scalar
+from meshc.backends.csl.kernels.scalar import Scalar
+from meshc.backends.csl.kernels.table import Kernels
+from meshc.backends.csl.timing.cases import Cases
+from meshc.ir.affine import Cond, IntLike
+from meshc.ir.ops.tile import Compute, For
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """Cycles of what happens between cores: a ``hop``, the ``ramps`` at both ends of a way, the
+    ``start`` of a transfer's operation and a ``relay``; picking a ``task``, a task that joins two
+    ends and the one that goes on, and ending a turn."""
+
+    hop: int
+    ramps: int = 0
+    start: int = 0
+    relay: int = 0
+    task: int = 0
+    join: int = 0
+    resume: int = 0
+    handover: int = 0
+
+
+class Prices:
+    """Those of emitted programs on their device."""
+
+    def __init__(self, kernels: Kernels, cases: Cases) -> None:
+        self.kernels, self._cases = kernels, cases
+        self._scalar = Scalar(kernels.descriptors.spell)
+        found = kernels.costs
+        self.fabric = Fabric(
+            hop=found.hop,
+            ramps=2 * found.ramp,
+            start=costs.FABRIC,
+            relay=costs.RELAY,
+            task=found.task,
+            join=found.task + costs.JOIN,
+            resume=found.task + costs.RESUME,
+            handover=found.task + costs.walked(2),  # from the end to its control wavelets
+        )
+        self.call = scalar.CALL
+        self.effect = scalar.EFFECT
+        self.request = kernels.rotary.cycles_at_round  # before the work of one request
+
+    def begin(self, values: Mapping[str, IntLike]) -> int:
+        """From the time stamp at the start to the first statement, for a run of these scalars."""
+        at_start = self.kernels.rotary.at_start.values()
+        told = (each for each in at_start if each.when is None or each.when.evaluate(values))
+        return costs.FRAME + sum(each.cycles for each in told)
+
+    def kernel(self, op: Compute, local: Collection[str]) -> int:
+        """A kernel, and the descriptors of its views; ``local`` names need no load."""
+        moved = sum(self._scalar.address(window(view), local) for view in op.views())
+        return self.kernels.cycles(op) + moved
+
+    def steps(self, op: Compute) -> int:
+        """The vector steps of a kernel, in which transfers of its core stand still."""
+        return self.kernels.steps(op)
+
+    def transfer(self, here: Window, combines: bool, relays: bool, local: Collection[str]) -> int:
+        """A transfer before its operation starts: where what it moves ``here`` lies."""
+        address = self._scalar.address(here, local)
+        in_memory = [here, here] if combines or relays else [here]
+        placed = costs.setup(in_memory) - costs.START + costs.DESCRIPTOR
+        return placed + (2 * address if combines else address)
+
+    def test(self, when: Cond, local: Collection[str]) -> int:
+        """A guard that is decided when the program runs."""
+        return self._scalar.test(when, local)
+
+    def round(self, op: For, rounds: int, in_cases: bool) -> int:
+        """One of so many ``rounds`` of a loop, the choice of the next case apart."""
+        each = costs.LOOP_OF_CASES if in_cases else around(op, rounds)
+        return each + scalar.TAKEN * len(op.each)
+
+    def switched(self, number: int) -> int:
+        """Going to a case of the program."""
+        return self._cases.switched(number)

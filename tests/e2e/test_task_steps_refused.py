@@ -1,0 +1,30 @@
+"""What there are no steps of tasks for is refused in words."""
+
+from dataclasses import replace
+
+import pytest
+from drawn_decoders import Drawn
+from float64_decoders import Decoder
+from latent_decoders import LatentDecoder
+from task_steps import Judge
+
+from meshc.support.diagnostics import MeshcError
+
+SMALL = Decoder(hidden=32, heads=2, groups=1, lanes=16, features=32, words=20, layers=1)
+DRAWN = Drawn(SMALL, "f16", 1, 40, 16, 16, 16, 1, False, 132)
+LATENT = LatentDecoder(32, 2, 32, 24, 8, 16, 32, 20, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch": 17}, r"\[cuda-shape\]: a step has 17 requests"),
+        ({"tokens": 24}, r"\[cuda-shape\]: runs of 24 tokens do not begin where pages of 16 do"),
+        ({"parts": 4}, r"\[cuda-shape\]: parts of 8 values are no whole number of sixteens"),
+        ({"decoder": LATENT}, r"\[cuda-shape\]: %w_uk: rows of 24 values are no whole number"),
+        ({"decoder": replace(SMALL, rotated=12)}, r"\[no-tasks\]: .*a rotation of lanes"),
+    ],
+)
+def test_other_shapes_are_refused(changes, words, tmp_path):
+    with pytest.raises(MeshcError, match=words):
+        Judge.of(replace(DRAWN, **changes), 1, tmp_path)
