@@ -27,7 +27,7 @@ IN_CI = {
     ("gemma2", "window", "csl steps"),
     ("phi3", "long context", "csl chunks"),
     ("phi3", "long context", "python chunks"),
-    ("gemma3_text", "window", "cuda"),
+    ("starcoder2", "window", "cuda"),
     ("gpt2", "", "cuda"),
     ("gpt_neox", "", "cuda"),
 }

@@ -43,13 +43,14 @@ def compiled(folder, **options):
     report = Diagnostics()
     request = CompileRequest(target="cuda", dtype="f16", seq=64, **options)
     result = compile_loaded(load_any(str(folder), report), request, (), report)
-    module, rng = result.modules["decode"], np.random.default_rng(1)
-    weights = {
-        param.value.name: rng.standard_normal(param.value.type.shape(module.dims)) * 0.1
-        for param in module.function.params
-        if param.role == "weight"
+    program, rng = from_json(result.files["manifest.json"]), np.random.default_rng(1)
+    shapes = {
+        source: shape
+        for weight in program.weights.values()
+        for source, shape in zip(weight.sources, weight.source_shapes, strict=True)
     }
-    return from_json(result.files["manifest.json"]), result.files, weights
+    weights = {source: rng.standard_normal(shape) * 0.1 for source, shape in shapes.items()}
+    return program, result.files, weights
 
 
 def logits(step, machine):

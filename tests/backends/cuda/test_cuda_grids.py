@@ -163,13 +163,12 @@ def test_launches_that_overlap_use_nothing_early(chunk, persistent, tmp_path):
     options = {"chunk": chunk, "persistent": persistent}
     request = CompileRequest(target="cuda", dtype="f16", seq=64, **options)
     result = compile_loaded(load_any(str(tmp_path), report), request, (), report)
-    module, rng = result.modules["decode"], np.random.default_rng(1)
+    program, rng = from_json(result.files["manifest.json"]), np.random.default_rng(1)
     weights = {
-        param.value.name: rng.standard_normal(param.value.type.shape(module.dims)) * 0.1
-        for param in module.function.params
-        if param.role == "weight"
+        source: rng.standard_normal(shape) * 0.1
+        for weight in program.weights.values()
+        for source, shape in zip(weight.sources, weight.source_shapes, strict=True)
     }
-    program = from_json(result.files["manifest.json"])
     machine = WatchedMachine(program.kernels, result.files)
     model = LanguageModel(program, machine, weights)
     model.prefill([3, 1])
