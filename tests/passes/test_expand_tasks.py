@@ -232,7 +232,7 @@ def test_a_run_has_as_many_tokens_as_a_tile():
 
 @pytest.mark.parametrize("option", ["rows=0", "tokens=-1", "parts=0", "wide=-1"])
 def test_grains_are_positive(option):
-    with pytest.raises(MeshcError, match="bad-pass-option.*at least [01]"):
+    with pytest.raises(MeshcError, match="at least"):
         tasks_of(graph_of(DATA / "tiny" / "llama-3h1"), **dict([option.split("=")]))
 
 
