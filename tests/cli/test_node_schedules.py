@@ -83,7 +83,6 @@ def test_the_timeline_says_whose_colors_are_whose(capsys, tmp_path, monkeypatch)
         (["--tokens", "64", "--trace", "sharegpt"], "whose name ends in .json"),
         (["--tokens", "64", "--device", "wse3"], "no node of GPUs"),
         (["--tokens", "1000000", "--chunk", "1"], "more than 4096 chunks"),
-        (["--tokens", "64", "--gpus", "3"], "not dealt evenly"),
     ],
 )
 def test_mistakes_are_said_in_words(capsys, words, said):

@@ -122,10 +122,10 @@ def test_more_random_models_in_cuda() -> None:
     assert tally.kinds["cuda", "match"] == 2
 
 
-def test_what_has_no_kernels_is_refused() -> None:
+def test_what_has_no_kernels_is_refused_or_made_of_tasks() -> None:
     """Programs and models as they are drawn for Python."""
     cases = [asked_of_cuda(draw_case(SEED, index, {"python": 1.0})) for index in range(10)]
-    assert {judge(case).kind for case in cases} == {"refused"}
+    assert {judge(case).kind for case in cases} == {"match", "refused"}
 
 
 @pytest.mark.slow

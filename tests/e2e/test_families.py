@@ -153,5 +153,8 @@ def test_emitted_csl_gives_these_tokens_or_is_refused(
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
-def test_cuda_refuses_these_sizes_or_families(folder: Path) -> None:
-    assert refused_words(folder, "cuda")
+def test_cuda_takes_all_sizes(folder: Path) -> None:
+    """They are made of tasks; what these compute is judged by families (docs/families.md), and by
+    drawn decoders."""
+    words = refused_words(folder, "cuda")
+    assert "other frequencies" in (words or "") if "long" in folder.name else words is None

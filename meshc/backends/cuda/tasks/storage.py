@@ -140,10 +140,9 @@ class Storage:
             layers, inner = (lead[0], lead[1:]) if stacked else (0, lead)
             groups, blocks = kinds[0].shape[-2] // rows, -(-width // FRAGMENT)
             place = self.known.matrix(sources, gathered, rows, layers)
-            if place is not None and not inner and blocks % place.pieces == 0:
-                weight = self.known.weights[place.name]
-                self.weights[place.name] = weight
-                every = prod(weight.shape[:-3]) // place.pieces
+            every = 0 if place is None or inner else self._every(place, groups, blocks)
+            if place is not None and every:
+                self.weights[place.name] = self.known.weights[place.name]
             else:
                 place, every = Place(self.name(values[0])), groups
                 self.weights[place.name] = Weight(
@@ -159,6 +158,14 @@ class Storage:
                 )
             self.matrices[key] = Matrix(place, tuple(lead), groups, blocks, every)
         return self.matrices[key]
+
+    def _every(self, place: Place, groups: int, blocks: int) -> int:
+        """How many groups the matrix at ``place`` has in all; 0 where it has not as many of a
+        weight as tasks read, who fill the last ones up, or rows of another width."""
+        *lead, width, _, _ = self.known.weights[place.name].shape
+        every = prod(lead) // place.pieces
+        own = every * place.own // place.every if place.own else every
+        return every if (own, width * place.pieces) == (groups, blocks) else 0
 
     def vector(self, value: Value) -> str:
         """A weight without rows, or whose rows no task multiplies: the name of its memory."""
