@@ -231,7 +231,7 @@ def _cuda_cases(draw: Drawing, common: Common) -> Attempts:
 
 
 def asked_of_cuda(case: Case) -> Case:
-    """A case of Python for the target cuda, which makes kernels of hardly any."""
+    """A case of Python for the target cuda, which makes kernels of decode steps alone."""
     kept = {n: v for n, v in case.options.items() if n in ("seq", "dtype", "phase")}
     return replace(case, target="cuda", options=kept, order=False)
 

@@ -122,8 +122,9 @@ def test_more_random_models_in_cuda() -> None:
     assert tally.kinds["cuda", "match"] == 2
 
 
-def test_what_has_no_kernels_is_refused_or_made_of_tasks() -> None:
-    """Programs and models as they are drawn for Python."""
+@pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+def test_what_is_drawn_for_python_is_right_or_refused() -> None:
+    """Models are decode steps made of tasks; programs without such steps have no kernels."""
     cases = [asked_of_cuda(draw_case(SEED, index, {"python": 1.0})) for index in range(10)]
     assert {judge(case).kind for case in cases} == {"match", "refused"}
 
