@@ -22,7 +22,7 @@ from meshc.backends.cuda.overlapping import Splitting
 from meshc.backends.cuda.prefill import chunk_of, joined
 from meshc.backends.cuda.program import Prefill, StepProgram
 from meshc.backends.cuda.ranks import share_of
-from meshc.backends.cuda.targets import target_of
+from meshc.backends.cuda.targets import kind_of, target_of
 from meshc.backends.cuda.tasks.step import TaskGraph, step_of_tasks
 from meshc.ir.batch import POSITION
 from meshc.ir.core import Op
@@ -30,8 +30,6 @@ from meshc.ir.module import Module
 from meshc.ir.ops import graph, ranks
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
-
-_KINDS = ("f16", "bf16")
 
 
 def step_program(
@@ -52,13 +50,7 @@ def step_program(
     Raises ``cuda-graph`` for what is not fused into the kernels of one step, ``cuda-dtype`` for
     element types other than f16 and bf16, ``cuda-shape`` for what does not fit a block.
     """
-    dtype = str(module.dtype())
-    if dtype not in _KINDS:
-        fail(
-            "cuda-dtype",
-            f"kernels have weights and caches of f16 or bf16, not {dtype}",
-            help="--dtype f16 or --dtype bf16",
-        )
+    dtype = kind_of(module)
     check_chain(module)
     step = Step(module, page, dtype, transport)
     launches = _launches(step)

@@ -260,16 +260,16 @@ class Attention:
             text.add(f"locals[element] = {value} * {constant(factor)};")
 
         gives = [self._give_of(view) for view in (shape.key, shape.value)]
-        known = dict(self.values.ranges)
-        self.values.ranges["me"] = (0, lanes - 1)
         own = (ZERO, Expr.var("me"))
         fresh, places = [], []
-        for name, view, give in zip(("key", "value"), (shape.key, shape.value), gives, strict=True):
-            fresh.append(f"{name} = me < {lanes} ? {self.values.element(view, own)} : 0.0f")
-            place = self.storage.cached(give.view.buffer, base(give.view, own), self.values.ranges)
-            places.append(place)
-        self.values.ranges.clear()
-        self.values.ranges.update(known)
+        with self.values.within(me=lanes):
+            for name, view, give in zip(
+                ("key", "value"), (shape.key, shape.value), gives, strict=True
+            ):
+                fresh.append(f"{name} = me < {lanes} ? {self.values.element(view, own)} : 0.0f")
+                at = base(give.view, own)
+                place = self.storage.cached(give.view.buffer, at, self.values.ranges)
+                places.append(place)
         text.add(f"const float {', '.join(fresh)};")
         statements.each((heads, lanes), query, meet=False)
         with text.within(f"if (me < {lanes}) {{"):

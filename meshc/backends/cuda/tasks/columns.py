@@ -182,11 +182,8 @@ def _any(values: Values, view: View, statements: Statements) -> Columns:
     def then(text: Text) -> None:
         statements.text = text
         statements.add(hoisted(values, view))
-        known = dict(values.ranges)
-        values.ranges |= {"b": (0, requests - 1), "k": (0, width - 1)}
-        element = values.element(view, (Expr.var("b"), Expr.var("k")))
-        values.ranges.clear()
-        values.ranges.update(known)
+        with values.within(b=requests, k=width):
+            element = values.element(view, (Expr.var("b"), Expr.var("k")))
         with text.within(
             f"mc::put_columns_of<BATCH, {width}, WORKERS>(columns, me, [&](int b, int k) {{", "});"
         ):

@@ -3,6 +3,8 @@ workers compute a task together."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from meshc.backends.cuda.tasks.columns import Merged, merged
@@ -55,30 +57,37 @@ class Elements:
             return None
         return found
 
+    @contextmanager
+    def _elements(self, text: Text, together: int) -> Iterator[None]:
+        """A loop of the workers over the elements of the block's tasks, of which each takes so many
+        ``together``: i is the first one's lane, b its request."""
+        requests, lanes = self.given
+        count, units = requests * lanes // together, lanes // together
+        first, end = self.family.first, self.family.end
+        head = f"int at = mine.first({first}) * {count} + me; at < mine.last({end}) * {count}"
+        with (
+            text.within(f"for ({head}; at += WORKERS) {{"),
+            self.values.within(b=requests, i=lanes - together + 1),
+        ):
+            request = f"at / {units} % {requests}" if requests > 1 else "0"
+            times = f" * {together}" if together > 1 else ""
+            text.add(f"const int task = at / {count}, b = {request}, i = at % {units}{times};")
+            self.family.point(text, frozenset(self.family.op.dims))
+            yield
+
     def _by_heads(self, text: Text, heads: Merged) -> None:
         """A thread has eight lanes of a request of a task."""
-        requests, lanes = self.given
-        count, storage = requests * lanes // 8, self.storage
+        storage, spelled = self.storage, self.values.spelled
         (give,) = [op for op in self.family.ops if isinstance(op, task.Give)]
-        with text.within(
-            f"for (int at = mine.first({self.family.first}) * {count} + me; "
-            f"at < mine.last({self.family.end}) * {count}; at += WORKERS) {{"
-        ):
-            own = f"at / {lanes // 8} % {requests}" if requests > 1 else "0"
-            text.add(f"const int task = at / {count}, b = {own}, i = at % {lanes // 8} * 8;")
-            self.family.point(text, frozenset(self.family.op.dims))
-            self.values.ranges |= {"b": (0, requests - 1), "i": (0, lanes - 8)}
-            row = self._row(heads)
-            shape = storage.shape(heads.records)
-            apart = shape[-1] * shape[-2]
-            spelled = self.values.spelled
+        with self._elements(text, 8):
+            *_, rows, stride = storage.shape(heads.records)
+            begin = spelled(storage.place(heads.records, self._row(heads)))
             index = base(give.view, (Expr.var("b"), Expr.var("i")))
-            first = spelled(storage.place(heads.records, row))
             to = spelled(storage.place(give.view.buffer, index))
+            merge = f"mc::merge_attention<{heads.shape[1]}, {heads.lanes}, {rows * stride}>"
             text.add(
                 "float v[8];",
-                f"mc::merge_attention<{heads.shape[1]}, {lanes}, {apart}>"
-                f"({storage.scratch(heads.records)} + {first}, i, v);",
+                f"{merge}({storage.scratch(heads.records)} + {begin}, i, v);",
                 f"float4* const given = (float4*)({storage.scratch(give.view.buffer)} + {to});",
                 "given[0] = make_float4(v[0], v[1], v[2], v[3]);",
                 "given[1] = make_float4(v[4], v[5], v[6], v[7]);",
@@ -94,16 +103,8 @@ class Elements:
         return base(need.view, (Expr.var("b"), Expr.const(0), Expr.const(0)))
 
     def _by_lanes(self, text: Text) -> None:
-        requests, lanes = self.given
-        count = requests * lanes
-        with text.within(
-            f"for (int at = mine.first({self.family.first}) * {count} + me; "
-            f"at < mine.last({self.family.end}) * {count}; at += WORKERS) {{"
-        ):
-            own = f"at / {lanes} % {requests}" if requests > 1 else "0"
-            text.add(f"const int task = at / {count}, b = {own}, i = at % {lanes};")
-            self.family.point(text, frozenset(self.family.op.dims))
-            self.values.ranges |= {"b": (0, requests - 1), "i": (0, lanes - 1)}
+        """A thread has an element of a task."""
+        with self._elements(text, 1):
             Lanes(self.values, text, False).add(self.family.ops)
 
     def _by_lane(self, op: Op) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshc.backends.cuda.tasks.reserved import fresh
-from meshc.backends.cuda.tasks.spelling import condition
+from meshc.backends.cuda.tasks.spelling import condition, unflattened
 from meshc.backends.cuda.tasks.statements import Text, angle_of
 from meshc.backends.cuda.tasks.storage import base
-from meshc.backends.cuda.tasks.values import Values, along
+from meshc.backends.cuda.tasks.values import Values, along, extents
 from meshc.ir.affine import Expr
 from meshc.ir.core import Op
 from meshc.ir.ops import task, tile
@@ -97,14 +97,7 @@ class Lanes:
         if not out.indices:
             return along(out, own) if out.reshape or out.order else own
         if len(out.indices) == 1 and out.reshape and out.shape()[-1].is_const:
-            flat, found, step = LANE, [], 1
-            for extent in out.shape():
-                step *= extent.constant
-            for number, extent in enumerate(out.shape()):
-                inner = flat % step if number else flat
-                step //= extent.constant
-                found.append(inner // step)
-            return tuple(found)
+            return unflattened(LANE, extents(out))
         fail("cuda-graph", f"a thread writes other elements of %{out.buffer.name} than its own")
 
     def _rope(self, op: tile.Compute, at: Sequence[Expr]) -> str:

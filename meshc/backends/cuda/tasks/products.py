@@ -34,6 +34,7 @@ class Product:
     def __post_init__(self) -> None:
         requests = self.storage.requests
         self.products = streamed_products(self.family)
+        self.results = frozenset(op.views()[0].buffer for op in self.products)
         first = self.products[0]
         self.rows = extents(first.views()[0])[1]
         ranges = {**self.ranges, **self.family.ranges}
@@ -160,7 +161,7 @@ class Product:
         wanted: set[Value] = set()
         for op in self.family.ops:
             if isinstance(op, task.Give):
-                wanted |= self._behind(op.source)
+                wanted |= self.values.behind(op.source, self.results)
         return [op for op in self.family.ops if self._follows(op, wanted)]
 
     def _follows(self, op: Op, wanted: set[Value]) -> bool:
@@ -174,32 +175,16 @@ class Product:
             and op.views()[0].buffer in wanted
         )
 
-    def _behind(self, view: View) -> set[Value]:
-        """What ``view`` is computed from, up to the products."""
-        results = {p.views()[0].buffer for p in self.products}
-        found: set[Value] = set()
-        work = [view.buffer]
-        while work:
-            value = work.pop()
-            if value not in found:
-                found.add(value)
-                if value not in results:
-                    work += [
-                        v.buffer for op in self.values.writers.get(value, ()) for v in op.views()
-                    ]
-        return found
-
     def _before(self, epilogue: list[Op]) -> list[Op]:
         """Those of the epilogue that no thread can do alone, such as sums over whole rows: they are
         the same for all tasks, and taken out of ``epilogue``."""
-        results = frozenset(p.views()[0].buffer for p in self.products)
         found: list[Op] = []
         for op in list(epilogue):
             if isinstance(op, tile.Compute) and not self._by_lane(op):
                 out = op.views()[0]
-                if self.values.depends(out, results) and op.kernel in _OF_NEIGHBOURS:
+                if self.values.depends(out, self.results) and op.kernel in _OF_NEIGHBOURS:
                     continue
-                if self.values.depends(out, results) or self.values.names(out) & {
+                if self.values.depends(out, self.results) or self.values.names(out) & {
                     *self.family.op.dims
                 }:
                     fail("cuda-graph", f"tile.{op.kernel} of what a task has, behind its product")

@@ -1,8 +1,10 @@
-"""Affine expressions and conditions as C, with what is known of the ranges of their names."""
+"""Affine expressions and conditions as C, with what is known of the ranges of their names, and
+indices of arrays as such expressions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.affine.cond import Constraint
@@ -10,6 +12,24 @@ from meshc.ir.affine.expr import Atom, Call, Floor, Mod, Var
 
 Ranges = Mapping[str, tuple[int, int]]
 """The least and the most that a name can be."""
+
+
+def flattened(index: Sequence[Expr], shape: Sequence[int]) -> Expr:
+    """The place of an element among all of an array of ``shape``, row by row."""
+    found = Expr.const(0)
+    for extent, one in zip(shape, index, strict=True):
+        found = found * extent + one
+    return found
+
+
+def unflattened(place: Expr, shape: Sequence[int]) -> tuple[Expr, ...]:
+    """The index of the element at ``place`` of an array of ``shape``."""
+    found, step = [], prod(shape)
+    for number, extent in enumerate(shape):
+        inner = place % step if number else place
+        step //= extent
+        found.append(inner // step)
+    return tuple(found)
 
 
 def bounds(expr: Expr, ranges: Ranges) -> tuple[int, int]:

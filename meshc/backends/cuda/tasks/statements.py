@@ -14,7 +14,7 @@ from functools import partial
 from math import prod
 
 from meshc.backends.cuda.tasks.reserved import fresh
-from meshc.backends.cuda.tasks.spelling import condition
+from meshc.backends.cuda.tasks.spelling import condition, flattened, unflattened
 from meshc.backends.cuda.tasks.storage import base
 from meshc.backends.cuda.tasks.values import Values, extents
 from meshc.ir.affine import Expr
@@ -161,18 +161,9 @@ class Statements:
     ) -> None:
         """A loop of the workers over the elements of ``shape``."""
         count = prod(shape)
-        known = dict(self.values.ranges)
-        self.values.ranges["element"] = (0, count - 1)
-        index, step = [], count
-        place = Expr.var("element")
-        for number, extent in enumerate(shape):
-            inner = place % step if number else place
-            step //= extent
-            index.append(inner // step)
-        with self.text.within(f"for (int element = me; element < {count}; element += WORKERS) {{"):
-            body(tuple(index))
-        self.values.ranges.clear()
-        self.values.ranges.update(known)
+        head = f"for (int element = me; element < {count}; element += WORKERS) {{"
+        with self.values.within(element=count), self.text.within(head):
+            body(unflattened(Expr.var("element"), shape))
         if meet:
             self.text.add(SYNC)
 
@@ -183,12 +174,10 @@ class Statements:
         out, given = op.views()
         rows, every = extents(out), extents(given)
         count, inner = prod(rows), prod(every[len(rows) :])
-        known = dict(self.values.ranges)
-        self.values.ranges |= {"row": (0, max(count - 1, 0)), "lane": (0, inner - 1)}
-        index = (*_unflat(Expr.var("row"), rows), *_unflat(Expr.var("lane"), every[len(rows) :]))
-        value = self.values.element(given, index)
-        self.values.ranges.clear()
-        self.values.ranges.update(known)
+        with self.values.within(row=count, lane=inner):
+            of_row = unflattened(Expr.var("row"), rows)
+            index = (*of_row, *unflattened(Expr.var("lane"), every[len(rows) :]))
+            value = self.values.element(given, index)
         if out.indices or out.reshape:
             # A column of a record: what it combines goes there from memory of its own.
             at = self.locals.place(count)
@@ -206,12 +195,12 @@ class Statements:
         ):
             self.text.add(*body)
         if target.startswith("locals"):
-            self.each(
-                rows,
-                lambda at: self._assign(
-                    out, at, f"({target})[{self.values.spelled(_flat(at, rows))}]"
-                ),
-            )
+
+            def taken(at: tuple[Expr, ...]) -> None:
+                place = self.values.spelled(flattened(at, rows))
+                self._assign(out, at, f"({target})[{place}]")
+
+            self.each(rows, taken)
 
     def _gemm(self, op: tile.Compute) -> None:
         out, left, right = op.views()
@@ -221,12 +210,10 @@ class Statements:
 
         def one(at: tuple[Expr, ...]) -> None:
             row, column = at
-            known = self.values.ranges
-            self.values.ranges = {**known, "k": (0, inner - 1)}
             k = Expr.var("k")
             second = (column, k) if op.params["transposed"] else (k, column)
-            product = self.values.element(left, (row, k)), self.values.element(right, second)
-            self.values.ranges = known
+            with self.values.within(k=inner):
+                product = self.values.element(left, (row, k)), self.values.element(right, second)
             self.text.add(
                 f"float v = {self.values.element(out, at) if op.params['accumulate'] else '0.0f'};",
                 f"for (int k = 0; k < {inner}; k++) v = mc::fused({product[0]}, {product[1]}, v);",
@@ -243,11 +230,9 @@ class Statements:
         doubling = "true" if doubles else "false"
         if op.params["count"] != 1 or total.indices or total.reshape:
             fail("cuda-graph", "there is no CUDA for softmaxes that are merged several at once")
-        known = dict(self.values.ranges)
-        self.values.ranges |= {"row": (0, prod(rows) - 1), "lane": (0, wide - 1)}
-        value = self.values.element(other, (*_unflat(Expr.var("row"), rows), Expr.var("lane")))
-        self.values.ranges.clear()
-        self.values.ranges.update(known)
+        with self.values.within(row=prod(rows), lane=wide):
+            index = (*unflattened(Expr.var("row"), rows), Expr.var("lane"))
+            value = self.values.element(other, index)
         records = f"{self.array(total.buffer)}, {wide}, {prod(rows)}"
         call = f"mc::merge_records<{wide - 2}, {doubling}, WORKERS>({records}, me"
         with self.text.within(f"{call}, [&](int row, int lane) {{", "});"):
@@ -331,19 +316,3 @@ def angle_of(values: Values, op: tile.Compute, angles: View, pair: Expr) -> tupl
     at = at if at.isidentifier() else f"({at})"
     row = f"(size_t){at} * {count} + {values.spelled(place)}"
     return f"{cosines}[{row}]", f"{sines}[{row}]"
-
-
-def _unflat(place: Expr, shape: Sequence[int]) -> list[Expr]:
-    found, step = [], prod(shape)
-    for number, extent in enumerate(shape):
-        inner = place % step if number else place
-        step //= extent
-        found.append(inner // step)
-    return found
-
-
-def _flat(index: Sequence[Expr], shape: Sequence[int]) -> Expr:
-    found = Expr.const(0)
-    for extent, one in zip(shape, index, strict=True):
-        found = found * extent + one
-    return found

@@ -10,7 +10,7 @@ from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.launches import Launch, Stage
 from meshc.backends.cuda.program import Buffer, Kernel, Prefill, StepProgram, Weight
-from meshc.backends.cuda.targets import target_of
+from meshc.backends.cuda.targets import kind_of, target_of
 from meshc.backends.cuda.tasks.attending import Attention
 from meshc.backends.cuda.tasks.elements import Elements
 from meshc.backends.cuda.tasks.families import (
@@ -272,13 +272,7 @@ def step_of_tasks(
     whole fragments and too many requests, ``does-not-fit`` for more than a block has.
     """
     module = tasks.placed
-    dtype = str(module.dtype())
-    if dtype not in ("f16", "bf16"):
-        fail(
-            "cuda-dtype",
-            f"kernels have weights and caches of f16 or bf16, not {dtype}",
-            help="--dtype f16 or --dtype bf16",
-        )
+    kind_of(module)
     if module.the_device().clusters is None:
         fail("cuda-graph", f"device {module.the_device().name} is no GPU with clusters")
     results = [buffer.value for buffer in module.buffers if buffer.role == "out"]

@@ -15,7 +15,7 @@ from math import prod
 from meshc.backends.cuda.program import Buffer, Gathered, Weight, numbered
 from meshc.backends.cuda.tasks.reserved import TAKEN, fresh
 from meshc.backends.cuda.tasks.shared import Known, Place
-from meshc.backends.cuda.tasks.spelling import Ranges, spelled
+from meshc.backends.cuda.tasks.spelling import Ranges, flattened, spelled, unflattened
 from meshc.ir.affine import Expr
 from meshc.ir.builder import Names
 from meshc.ir.module import Module, Port
@@ -48,11 +48,10 @@ class Matrix:
 
     def block(self, lead: Sequence[Expr], group: Expr, first: Expr) -> Expr:
         """Where the block ``first`` of a row group is; of one in pieces it begins a piece."""
-        own, found = self.place.own, Expr.const(0)
+        own = self.place.own
         if own:
             group = group // own * self.place.every + group % own + self.place.first
-        for extent, one in zip(self.lead, lead, strict=True):
-            found = found * extent + one
+        found = flattened(lead, self.lead)
         if self.place.pieces == 1:
             return (found * self.every + group) * self.blocks + first
         piece = found * self.place.pieces + first // self.piece
@@ -285,18 +284,14 @@ class Storage:
         across = [d for d in kind.dims if d != words]
         width = prod(dims[d] for d in across)
         rows = -(-dims[words] // FRAGMENT) * FRAGMENT
-        parts = {words: Expr.var("i0")}
-        step = width
-        for number, d in enumerate(across):
-            inner = Expr.var("i1") % step if number else Expr.var("i1")
-            step //= dims[d]
-            parts[d] = inner // step
+        lanes = unflattened(Expr.var("i1"), [dims[d] for d in across])
+        parts = {words: Expr.var("i0"), **dict(zip(across, lanes, strict=True))}
         gathered = Gathered(("i0", "i1"), (rows, width), tuple(str(parts[d]) for d in kind.dims))
         key = ((table.name,), (gathered.element,), FRAGMENT)
         if key not in self.matrices:
             blocks, groups = -(-width // FRAGMENT), rows // FRAGMENT
             place = self.known.matrix((table.name,), (gathered,), FRAGMENT, 0)
-            if place is not None:
+            if place is not None and self._every(place, groups, blocks):
                 self.weights[place.name] = self.known.weights[place.name]
             else:
                 place = Place(fresh(self.taken, table.name))
@@ -338,10 +333,7 @@ class Storage:
         kept = self.roles[value].kept
         if kept is not None:
             at[0] = at[0] % kept if kept > 1 else Expr.const(0)
-        found = Expr.const(0)
-        for extent, one in zip(shape, at, strict=True):
-            found = found * extent + one
-        return found
+        return flattened(at, shape)
 
     def load(self, value: Value, index: Sequence[Expr], ranges: Ranges) -> str:
         """An element of scratch, of a weight that is no matrix, or of an input, as a float."""
@@ -349,10 +341,8 @@ class Storage:
         if role == "":
             return f"{self.scratch(value)}[{spelled(self.place(value, index), ranges)}]"
         if role == "weight":
-            name, found = self.vector(value), Expr.const(0)
-            for extent, one in zip(_kind(value).shape, index, strict=True):
-                found = found * extent + one
-            return f"mc::widen({name}[{spelled(found, ranges)}])"
+            place = flattened(index, _kind(value).shape)
+            return f"mc::widen({self.vector(value)}[{spelled(place, ranges)}])"
         if role == "in":
             tables = self.embedding(value)
             row, lane = (spelled(one, ranges) for one in index)
@@ -393,15 +383,9 @@ def base(view: View, index: Sequence[Expr]) -> tuple[Expr, ...]:
             turned[dim] = at[place]
         at = turned
     if view.reshape:
-        flat = Expr.const(0)
-        for extent, one in zip(view.reshape, at, strict=True):
-            flat = flat * extent.constant + one
+        whole = flattened(at, [extent.constant for extent in view.reshape])
         kept = View(view.buffer, view.indices).shape()
-        at, step = [], prod(e.constant for e in kept)
-        for number, extent in enumerate(kept):
-            inner = flat % step if number else flat
-            step //= extent.constant
-            at.append(inner // step)
+        at = list(unflattened(whole, [extent.constant for extent in kept]))
     found, left = [], iter(at)
     for position in range(len(view.buffer_type.shape)):
         chosen = view.indices[position] if position < len(view.indices) else Whole()

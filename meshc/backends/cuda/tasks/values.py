@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from meshc.backends.cuda.kernels.tiles import literal
-from meshc.backends.cuda.tasks.spelling import simplified, spelled
+from meshc.backends.cuda.tasks.spelling import flattened, simplified, spelled, unflattened
 from meshc.backends.cuda.tasks.storage import Storage, base, element_type
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
@@ -69,6 +70,15 @@ class Values:
                 elif isinstance(one, tile.Compute):
                     self.writers.setdefault(one.views()[0].buffer, []).append(one)
 
+    @contextmanager
+    def within(self, **ranges: int) -> Iterator[None]:
+        """What is written within may be of names that are 0 to below these."""
+        known = dict(self.ranges)
+        self.ranges |= {name: (0, max(count - 1, 0)) for name, count in ranges.items()}
+        yield
+        self.ranges.clear()
+        self.ranges.update(known)
+
     # --- elements
 
     def element(self, view: View, index: Sequence[Expr]) -> str:
@@ -94,7 +104,8 @@ class Values:
 
     def array_element(self, value: Value, index: Sequence[Expr]) -> str:
         """An element of a value in shared memory."""
-        return f"{self.arrays[value]}[{self.spelled(flat(value, index))}]"
+        assert isinstance(value.type, BufferType)
+        return f"{self.arrays[value]}[{self.spelled(flattened(index, value.type.shape))}]"
 
     def _of_register(self, value: Value, index: Sequence[Expr]) -> str:
         """The element of ``value`` that the thread has. Raises ``cuda-graph`` for another one."""
@@ -209,15 +220,17 @@ class Values:
         """Whether ``view`` is computed from one of ``values``."""
         return bool(self.behind(view) & values)
 
-    def behind(self, view: View) -> set[Value]:
-        """The values from which ``view`` is computed, its own among them."""
+    def behind(self, view: View, but: frozenset[Value] = frozenset()) -> set[Value]:
+        """The values from which ``view`` is computed, its own among them; of those in ``but`` it is
+        not asked what they are computed from."""
         found: set[Value] = set()
         work = [view.buffer]
         while work:
             value = work.pop()
             if value not in found:
                 found.add(value)
-                work += [v.buffer for op in self.writers.get(value, ()) for v in op.views()]
+                writers = () if value in but else self.writers.get(value, ())
+                work += [v.buffer for op in writers for v in op.views()]
         return found
 
     def key(self, view: View) -> str:
@@ -241,27 +254,12 @@ def _walk(op: Op) -> list[Op]:
     return [op, *(one for region in op.regions for inner in region.ops for one in _walk(inner))]
 
 
-def flat(value: Value, index: Sequence[Expr]) -> Expr:
-    """The place of an element of a value of a task that lies in shared memory."""
-    assert isinstance(value.type, BufferType)
-    found = Expr.const(0)
-    for extent, one in zip(value.type.shape, index, strict=True):
-        found = found * extent + one
-    return found
-
-
 def along(view: View, index: Sequence[Expr]) -> Index:
     """The index in ``view``, which is all of its buffer in another shape or order, of the element
     ``index`` of the buffer."""
-    place, found, step = flat(view.buffer, index), [], 1
     shape = extents(View(view.buffer, (), view.reshape))
-    for extent in shape:
-        step *= extent
-    for number, extent in enumerate(shape):
-        inner = place % step if number else place
-        step //= extent
-        found.append(inner // step)
-    return tuple(found[dim] for dim in view.order) if view.order else tuple(found)
+    found = unflattened(flattened(index, view.buffer_type.shape), shape)
+    return tuple(found[dim] for dim in view.order) if view.order else found
 
 
 def extents(view: View) -> tuple[int, ...]:
