@@ -10,7 +10,7 @@ from reduced import only
 
 from meshc.analysis.cuda.blocks import MOST_REGISTERS
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
-from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, WATCHED, Mode
+from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, Mode
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.driver import CompileRequest, compile_loaded, gpu_steps, load_any
 from meshc.support.diagnostics import Diagnostics, MeshcError
@@ -101,22 +101,6 @@ def test_any_number_of_blocks_gives_the_same_bits(tmp_path):
         found.append(model.step([3], [program.capacity - 1]))
     assert most > 7
     assert all((one == found[0]).all() for one in found)
-
-
-def test_all_blocks_of_a_full_grid_are_watched(tmp_path, monkeypatch):
-    """A block for each multiprocessor of an H200, 4224 mbarriers; that a barrier left out is a race
-    is shown by test_task_steps_orders.py."""
-    monkeypatch.setattr(layer_kinds, "WORDS", 132 * 16)
-    kind = Kind(1, 2, 2, 96, 10000.0)
-    result = compiled(tmp_path, (kind,), persistent=True)
-    program = from_json(result.files["manifest.json"])
-    assert program.kernels["step"].blocks == 132
-
-    def step(toolchain):
-        machine = CpuMachine(program.kernels, result.files, FIRST, toolchain)
-        return LanguageModel(program, machine, weights_of((kind,))).step([3], [0])
-
-    assert (step(WATCHED) == step(QUICK)).all()
 
 
 def test_parts_of_the_output_that_are_no_divisor_of_a_tile(tmp_path):

@@ -230,10 +230,13 @@ def test_a_run_has_as_many_tokens_as_a_tile():
         assert first[0].constant == tokens, model
 
 
-@pytest.mark.parametrize("option", ["rows=0", "tokens=-1", "parts=0", "wide=-1"])
-def test_grains_are_positive(option):
-    with pytest.raises(MeshcError, match="at least"):
-        tasks_of(graph_of(DATA / "tiny" / "llama-3h1"), **dict([option.split("=")]))
+@pytest.mark.parametrize(
+    ("option", "least"), [("rows=0", 1), ("tokens=-1", 0), ("parts=0", 1), ("wide=-1", 0)]
+)
+def test_grains_are_positive(option, least):
+    name, value = option.split("=")
+    with pytest.raises(MeshcError, match=f"{name} is {value}, but it is at least {least}"):
+        tasks_of(graph_of(DATA / "tiny" / "llama-3h1"), **{name: value})
 
 
 def test_size_does_not_grow_with_layers():

@@ -1,12 +1,11 @@
 // mc.cuh: the primitives that emitted kernels are written with.
 //
-// Two implementations of one set of functions: for the device (nvcc or NVRTC, sm_90a), where all
-// inline PTX of the project lives, and for the executor on a CPU (mc_executor.h), which runs a
-// kernel with one fiber per thread. Kernels include this header and name nothing else of CUDA but
-// __global__, __cluster_dims__, __launch_bounds__ and plain C++.
+// Two implementations of one set of functions: for the device (nvcc or NVRTC, sm_90a), where all inline PTX of the
+// project lives, and for the executor on a CPU (mc_executor.h), which runs a kernel with one fiber per thread. Kernels
+// include this header and name nothing else of CUDA but __global__, __cluster_dims__, __launch_bounds__ and plain C++.
 //
-// Terms follow the PTX ISA: a *cluster* is a set of blocks that can reach each other's shared memory (DSMEM),
-// *rank* is a block's place in it, an *mbarrier* counts arrivals and bytes of copies in phases, whose parity a waiter names.
+// Terms follow the PTX ISA: a *cluster* is a set of blocks that can reach each other's shared memory (DSMEM), *rank* is a
+// block's place in it, an *mbarrier* counts arrivals and bytes of copies in phases, whose parity a waiter names.
 #pragma once
 
 #ifdef MC_EXECUTOR
@@ -494,6 +493,7 @@ MC_INLINE void wait_signal(u32* slot) {
 #include "mc_attention.cuh"
 #include "mc_collectives.cuh"
 #include "mc_fragments.cuh"
+#include "mc_functions.cuh"
 #include "mc_gpus.cuh"
 #include "mc_group_attention.cuh"
 #include "mc_tasks.cuh"

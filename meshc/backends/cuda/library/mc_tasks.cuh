@@ -208,38 +208,6 @@ MC_INLINE void put_merged_columns(T* columns, const float* records, int me) {
 
 // ---- Values of a task in shared memory, by WORKERS threads --------------------------------------------
 
-constexpr float LOG2E = 1.4426950408889634f;
-
-MC_INLINE float infinity() { return power_of_two(1000.0f); }
-MC_INLINE float exponential(float v) { return power_of_two(v * LOG2E); }
-MC_INLINE float logistic(float v) { return 1.0f / (1.0f + power_of_two(v * -LOG2E)); }
-MC_INLINE float silu(float v) { return v / (1.0f + power_of_two(v * -LOG2E)); }
-MC_INLINE float squared_relu(float v) { return v > 0.0f ? v * v : 0.0f; }
-
-MC_INLINE float tangent(float v) {
-    const float size = v < 0.0f ? -v : v, e = power_of_two(size * (-2.0f * LOG2E)), t = (1.0f - e) / (1.0f + e);
-    return v < 0.0f ? -t : t;
-}
-
-// gelu, by its approximation with tanh.
-MC_INLINE float gelu_by_tanh(float v) {
-    const float inner = 0.7978845608028654f * fused(0.044715f * v * v, v, v);
-    return v / (1.0f + power_of_two(inner * -2.8853900817779268f));
-}
-
-// gelu: v times the part of a normal distribution below v. That beyond |v| is half of erfc(|v| /
-// sqrt(2)), by formula 7.1.26 of Abramowitz and Stegun, whose error is at most 1.5e-7.
-MC_INLINE float gelu(float v) {
-    const float size = v < 0.0f ? -v : v;
-    const float t = 1.0f / fused(0.23164189f, size, 1.0f);
-    float sum = fused(0.5307027145f, t, -0.726576013f);
-    sum = fused(sum, t, 0.7107068705f);
-    sum = fused(sum, t, -0.142248368f);
-    sum = fused(sum, t, 0.127414796f);
-    const float beyond = sum * t * power_of_two(v * v * -0.7213475204444817f);
-    return v * (v < 0.0f ? beyond : 1.0f - beyond);
-}
-
 // to[row] = the combination of value(row, place) over ``count`` places, of ``rows`` rows. ``parts`` holds rows x WORKERS
 // / 32 floats.
 template <class Operator, int WORKERS, class Value>

@@ -186,7 +186,7 @@ class Values:
                 squares = f"{operand(0)} / {constant(float(str(given['count'])))}"
                 return f"mc::inverse_root({squares} + {constant(float(str(given['eps'])))})"
             case "gelu":
-                form = "mc::gelu" if given["form"] == "erf" else "mc::gelu_by_tanh"
+                form = "mc::gelu" if given["form"] == "erf" else "mc::gelu_tanh"
                 return f"{form}({operand(0)})"
             case "clamp":
                 least, most = (constant(float(str(given[n]))) for n in ("least", "most"))

@@ -30,10 +30,6 @@ constexpr int COLUMNS = 25728;  // inputs
 
 typedef mc::JoinedSums<T, BATCH, WARPS> Joined;
 
-MC_INLINE float activated(float v) {
-    return v / (1.0f + mc::power_of_two(v * -1.4426950408889634f));
-}
-
 }  // namespace ffn_inner_
 
 // input [BATCH, WIDTH], normed with gain [WIDTH]. matrix [GROUPS, BLOCKS, 32, 8].
@@ -81,7 +77,7 @@ extern "C" __global__ void __cluster_dims__(ffn_inner_::CLUSTER, 1, 1)
                 const int vector = n / 8, row = n % 8 * 2, at = group * 16 + row;
                 if (at >= ROWS) continue;
                 float gate = sum(vector * 16 + row), value = sum(vector * 16 + row + 1);
-                output[vector * (ROWS / 2) + at / 2] = activated(gate) * value;
+                output[vector * (ROWS / 2) + at / 2] = mc::silu(gate) * value;
             }
         };
 
