@@ -8,7 +8,7 @@ for by ``--persistent`` it is the step, and kernels of patterns, where there are
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from meshc.backends import cuda
@@ -69,14 +69,16 @@ class GpuStep:
         return made
 
     def _instead(self, refusal: MeshcError) -> tuple[Module, dict[str, str]]:
-        """A step of tasks alone; where there is none either, what was refused first."""
+        """A step of tasks alone; where there is none either, both refusals."""
         try:
             return self._in_parts(
                 lambda tasks: cuda.emit_tasks(tasks, self.model, self.request.page)
             )
         except MeshcError as other:
             if {d.code for d in other.diagnostics} <= {"no-tasks", *_NO_KERNELS}:
-                raise refusal from other
+                note = f"nor is it made of tasks: {other.diagnostics[0].message}"
+                both = (replace(d, notes=(*d.notes, note)) for d in refusal.diagnostics)
+                raise MeshcError(both) from other
             raise
 
     def _may_be_tasks(self, refusal: MeshcError) -> bool:

@@ -8,10 +8,12 @@ import pytest
 from layer_kinds import BOUND, Kind, check, compiled, expected, weights_of
 from reduced import only
 
+import meshc
 from meshc.analysis.cuda.blocks import MOST_REGISTERS
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, Mode
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
+from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, gpu_steps, load_any
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
@@ -164,6 +166,23 @@ def test_parts_of_an_output_that_lies_in_pieces(tmp_path, monkeypatch):
     assert "* part) * 256" in result.files["step.cu"]
     assert "mc::bring_pieces(ring, item, out" in result.files["step.cu"]
     check(result, kinds)
+
+
+def test_tiles_are_those_of_the_device(tmp_path):
+    """Half a tile of weights and tokens, and none that is no whole number of blocks."""
+    h200, kinds = device("h200"), (Kind(1, 4, 2, 352, 10000.0),)
+    result = compiled(tmp_path, kinds, persistent=True, device=h200.with_numbers(tile_bytes=8192))
+    assert "TILE_BYTES = 8192;" in result.files["step.cu"]
+    check(result, kinds)
+    with pytest.raises(MeshcError, match=r"\[device-number\].* is 1000, no multiple of 512"):
+        compiled(tmp_path, kinds, persistent=True, device=h200.with_numbers(tile_bytes=1000))
+
+
+def test_experts_are_refused_for_what_they_are():
+    with pytest.raises(MeshcError) as refusal:
+        meshc.compile("mixtral-8x7b", target="cuda", seq=64, layers=1)
+    (found,) = refusal.value.diagnostics
+    assert "nor is it made of tasks: there are no tasks for mixtures of experts" in found.notes[-1]
 
 
 def test_what_only_other_kernels_obey_is_refused(tmp_path):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.backends.cuda.tasks.columns import Columns, columns_of
 from meshc.backends.cuda.tasks.families import Placed, rows_of, streamed_products
 from meshc.backends.cuda.tasks.lanes import Lanes
 from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.statements import Locals, Statements, Text, angle_of
-from meshc.backends.cuda.tasks.storage import FRAGMENT, TILE_BLOCKS, Matrix, Storage
+from meshc.backends.cuda.tasks.storage import Matrix, Storage
 from meshc.backends.cuda.tasks.values import Values, extents
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
@@ -60,7 +61,7 @@ class Product:
         self.blocks = -(-self.width // FRAGMENT)
         piece = self.matrix.piece
         in_pieces = self.matrix.place.pieces > 1
-        if in_pieces and (self.blocks % piece or piece > TILE_BLOCKS):
+        if in_pieces and (self.blocks % piece or piece > self.storage.tile_blocks):
             fail(
                 "cuda-shape",
                 f"row groups lie in pieces of {piece} blocks, which parts or tiles cut",

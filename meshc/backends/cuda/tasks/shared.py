@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.backends.cuda.program import Buffer, Gathered, Weight
 
-FRAGMENT = 16
 _ROWS, _COLUMNS = ("i0", "i1"), ("i1", "i0")
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from meshc.analysis.cuda.blocks import FRAGMENT_BYTES, THREADS, WARPS, block_memory
+from meshc.analysis.cuda.blocks import (
+    FRAGMENT,
+    FRAGMENT_BYTES,
+    THREADS,
+    WARPS,
+    block_memory,
+)
+from meshc.analysis.tasks.tiles import tile_bytes
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.launches import Launch, Stage
@@ -24,7 +31,7 @@ from meshc.backends.cuda.tasks.families import (
 from meshc.backends.cuda.tasks.products import Product
 from meshc.backends.cuda.tasks.shared import Known
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
-from meshc.backends.cuda.tasks.storage import FRAGMENT, TILE_BLOCKS, TILE_BYTES, Storage
+from meshc.backends.cuda.tasks.storage import Storage
 from meshc.backends.templates import render
 from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
@@ -137,7 +144,8 @@ class StepText:
     def arena(self) -> tuple[Arena, int, int, int]:
         """Shared memory, bytes of a tile, tiles of the ring and tiles that are on their way."""
         requests = self.storage.requests
-        tile = max([TILE_BYTES, *(f.tile_bytes for f in self.forms if isinstance(f, Attention))])
+        attending = (f.tile_bytes for f in self.forms if isinstance(f, Attention))
+        tile = max(tile_bytes(self.device), *attending)
         tile = -(-tile // FRAGMENT_BYTES) * FRAGMENT_BYTES
         parts = self._parts()
         room = block_memory(self.device) - sum(-(-size // 128) * 128 for _, size, _ in parts)
@@ -211,7 +219,7 @@ class StepText:
             shared_bytes=arena.bytes,
             stages=stages,
             tile_bytes=tile,
-            tile_blocks=TILE_BLOCKS,
+            tile_blocks=storage.tile_blocks,
             flying=flying,
             shared=arena.parts,
             pages=storage.capacity_pages,

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
+from meshc.analysis.tasks.tiles import tile_bytes
 from meshc.backends.cuda.program import Buffer, Gathered, Weight, numbered
 from meshc.backends.cuda.tasks.reserved import TAKEN, fresh
 from meshc.backends.cuda.tasks.shared import Known, Place
@@ -24,10 +26,6 @@ from meshc.ir.types import BufferType, DType, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Point, Range, View, Whole
 from meshc.support.diagnostics import fail
-
-FRAGMENT = 16
-TILE_BYTES, TILE_BLOCKS = 16_384, 32
-"""What a block asks for at once of weights, and blocks of 16 x 16 in it."""
 
 
 @dataclass(frozen=True)
@@ -227,6 +225,11 @@ class Storage:
     def _stacks(self) -> frozenset[str]:
         """Dims that count layers."""
         return frozenset(op.dim for op in self.source.walk() if isinstance(op, graph.Repeat))
+
+    @property
+    def tile_blocks(self) -> int:
+        """Blocks of a matrix that are asked for at once."""
+        return tile_bytes(self.module.the_device()) // FRAGMENT_BYTES
 
     @property
     def requests(self) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from meshc.analysis.cuda.blocks import FRAGMENT
+from meshc.analysis.tasks.tiles import tile_bytes
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.batch import POSITION
 from meshc.ir.core import Op, tensor_type
@@ -17,9 +19,6 @@ from meshc.passes.task.expand.demand import Demand, refuse
 from meshc.passes.task.expand.products import Products
 from meshc.passes.task.expand.program import Part, TaskProgram, constant, region, span
 from meshc.passes.task.expand.values import Known, Scores, Stored
-
-TILE_BYTES, FRAGMENT = 16_384, 16
-"""What a block of a GPU asks for at once, and the tokens that tensor cores take at once."""
 
 
 class Attending:
@@ -94,7 +93,8 @@ class Attending:
         rows = {
             cache.weight: cache.kind.dtype.bytes * dims[cache.kind.dims[-1]] for cache in caches
         }
-        most = TILE_BYTES // sum(rows.values()) // FRAGMENT * FRAGMENT
+        tile = tile_bytes(self.program.source.the_device())
+        most = tile // sum(rows.values()) // FRAGMENT * FRAGMENT
         return min(max(most, FRAGMENT), 4 * FRAGMENT)
 
     def splits(self, groups: int, capacity: int) -> int:
