@@ -108,7 +108,7 @@ def _gemma(dice: Random, wide: bool) -> Settings:
 def _gemma2(dice: Random, wide: bool) -> Settings:
     return _divided(_gemma(dice, wide), wide) | {
         "sliding_window": 64,
-        "query_pre_attn_scalar": dice.choice([64, 144, 256] if wide else [6, 12, 30]),
+        "query_pre_attn_scalar": dice.choice([6, 12, 30]),
         "attn_logit_softcapping": dice.choice([None, 1.5, 20.0]),
         "final_logit_softcapping": dice.choice([None, 2.5]),
     }
@@ -122,7 +122,7 @@ def _gemma3(dice: Random, wide: bool) -> Settings:
         | {
             "sliding_window": 64,
             "sliding_window_pattern": dice.choice([1, 2, 3]),
-            "query_pre_attn_scalar": dice.choice([64, 144, 256] if wide else [6, 12, 30]),
+            "query_pre_attn_scalar": dice.choice([6, 12, 30]),
             "final_logit_softcapping": dice.choice([None, 2.5]),
             "rope_parameters": dict(
                 zip(("full_attention", "sliding_attention"), ropes, strict=True)

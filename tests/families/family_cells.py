@@ -37,9 +37,6 @@ BOUNDS = {"f32": 2e-4, "f16": 2.0**-8}
 Of f16 these are eight roundings, to which keys, values and inputs of chunks are rounded. A
 reference may say that its model moves further where weights are rounded once more, which then is
 the bound."""
-MULTIPLIED = ("gemma", "gemma2", "gemma3_text", "granite")
-"""Families with drawn multipliers or scaled embeddings, whose kernels round what is large: their
-bound goes by how far rounding its weights moves a model."""
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,15 @@ from zlib import crc32
 import numpy as np
 import pytest
 from drawn_families import drawn
-from family_cells import DATA, MULTIPLIED, Answer, check
+from family_cells import DATA, Answer, check
 from family_outcomes import COLUMNS, TABLE
 
 TOOLS = DATA.parents[1] / "tools" / "oracle"
 DRAWS = 4
 """Configurations of a row, each in small sizes for meshes and in those that kernels take."""
+MULTIPLIED = ("gemma", "granite")
+"""Families with drawn multipliers or scaled embeddings, whose kernels round what is large: their
+bound goes by how far rounding its weights moves a model."""
 SQUARES, OTHERS = ("2x2", "3x3"), ("3x2", "2x3", "4x2", "1x4")
 
 
@@ -45,10 +48,14 @@ def oracle() -> Oracle:
 
 
 class Transformers:
-    """Logits of the saved model, computed in float32 for all tokens at once, without a cache."""
+    """Logits of the saved model, computed in float32 for all tokens at once."""
 
-    def __init__(self, network: object, prompt: list[int], count: int, moved: float) -> None:
+    def __init__(self, network: object, prompt: list[int], count: int, moved: float = 0.0) -> None:
         self.network, self.prompt, self.count, self.moved = network, prompt, count, moved
+
+    def given(self) -> dict[str, object]:
+        """What a run is given beside tokens."""
+        return {}
 
     def error(self, found: Answer) -> float:
         """Of every step, whose tokens are those that were found."""
@@ -57,10 +64,37 @@ class Transformers:
         assert len(found.tokens) == self.count
         ids = [*self.prompt, *found.tokens[:-1]]
         with torch.no_grad():
-            logits = self.network(input_ids=torch.tensor([ids])).logits[0]  # type: ignore[operator]
+            found_all = self.network(input_ids=torch.tensor([ids]), **self.given())  # type: ignore[operator]
+        logits = found_all.logits[0]
         wanted = logits[len(self.prompt) - 1 :].double().numpy()
         assert found.tokens == found.logits.argmax(-1).tolist()
         return float(np.abs(found.logits - wanted).max() / np.abs(wanted).max())
+
+
+class OfRoundedValues(Transformers):
+    """The same in float64, of what a program of f16 keeps: keys and values are rounded, and gains
+    of norms that are stored less one are rounded whole. So what is left is what it computes."""
+
+    def __init__(self, network: object, prompt: list[int], count: int, less_one: bool) -> None:
+        import torch
+
+        super().__init__(network.double(), prompt, count)  # type: ignore[attr-defined]
+        with torch.no_grad():
+            for name, param in network.named_parameters():  # type: ignore[attr-defined]
+                if less_one and "norm" in name:
+                    param.copy_((1 + param).half().double() - 1)
+
+    def given(self) -> dict[str, object]:
+        from transformers import DynamicCache
+
+        class Rounded(DynamicCache):  # type: ignore[misc]
+            def update(
+                self, keys: object, values: object, *more: object, **named: object
+            ) -> object:
+                both = (part.half().double() for part in (keys, values))  # type: ignore[attr-defined]
+                return super().update(*both, *more, **named)
+
+        return {"past_key_values": Rounded(config=self.network.config), "use_cache": True}  # type: ignore[attr-defined]
 
 
 def moved(network: object, prompt: list[int], gains_less_one: bool) -> float:
@@ -83,8 +117,9 @@ def moved(network: object, prompt: list[int], gains_less_one: bool) -> float:
 
 def written(
     oracle: Oracle, folder: Path, family: str, settings: dict[str, object], wide: bool
-) -> Transformers:
-    """A checkpoint of random weights in ``folder``, and the judge of programs of it."""
+) -> dict[str, Transformers]:
+    """A checkpoint of random weights in ``folder``, and the judge of its programs by column. Those
+    of many tokens at once for CUDA round what kernels take as well."""
     import torch
 
     seed = crc32(json.dumps(settings).encode())
@@ -92,7 +127,7 @@ def written(
     dtype = torch.float16 if wide else torch.float32
     make = oracle.tiny_models
     make.save(make.TinyModel("drawn", kind, settings, dtype), folder, seed)
-    network = make.load(folder)
+    network, other = make.load(folder), make.load(folder) if wide else None
     if family == "internlm2":
         oracle.tiny_families.as_internlm2(folder)
     length, count = (21, 8) if wide else (7, 12)
@@ -101,7 +136,10 @@ def written(
     prompt = [int(token) for token in ids]
     rounds = wide and family in MULTIPLIED
     change = moved(network, prompt, kind.startswith("gemma")) if rounds else 0.0
-    return Transformers(network, prompt, count, change)
+    found = dict.fromkeys(COLUMNS, Transformers(network, prompt, count, change))
+    if wide:
+        found["cuda"] = OfRoundedValues(other, prompt, count, kind.startswith("gemma"))
+    return found
 
 
 @pytest.mark.slow
@@ -122,7 +160,7 @@ def test_a_drawn_model_gives_what_the_table_says(
 ) -> None:
     """All columns; none hides what the others show."""
     settings = drawn(family, case, number, wide)
-    judge = written(oracle, tmp_path, family, settings, wide)
+    judges = written(oracle, tmp_path, family, settings, wide)
     dice = Random(f"{family} {case} {number}")
     seen, wrong = Counter[str](models=1), []
     for column in COLUMNS:
@@ -131,9 +169,8 @@ def test_a_drawn_model_gives_what_the_table_says(
         meshes = SQUARES if column in ("python square", "csl whole") else OTHERS
         options = {} if wide else {"mesh": dice.choice(meshes)}
         try:
-            outcome = check(
-                tmp_path, column, TABLE[family, case].outcomes[column], judge, **options
-            )
+            wanted = TABLE[family, case].outcomes[column]
+            outcome = check(tmp_path, column, wanted, judges[column], **options)
         except AssertionError as error:
             wrong.append(f"{column} {options}: {error}")
             outcome = "wrong"
