@@ -4,7 +4,8 @@ statement."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from meshc.backends.cuda.tasks.columns import hoisted
@@ -77,8 +78,7 @@ class Attention:
     def bring(self, text: Text) -> None:
         """By the whole warp: the tiles of the block's tasks."""
         with text.within(self.family.loop()):
-            names = self._names()
-            self.family.point(text, names)
+            self.family.point(text, self.family.op.dims)
             self._position(text)
             first = self._first(self.streams[0])
             _, request, _ = self._places(self.streams[0].view.buffer, self._base(self.streams[0]))
@@ -156,17 +156,22 @@ class Attention:
         assert op.below is not None
         return self.values.spelled(op.below)
 
-    def _rounds(self, text: Text, release: bool, skip: str = "") -> _Rounds:
-        return _Rounds(self, text, release, skip)
+    @contextmanager
+    def _rounds(self, text: Text, release: bool, skip: str = "") -> Iterator[None]:
+        """The loop over the tiles of a task, in which the ring goes on."""
+        var, when = self.loop.var, self.streams[0].when
+        text.add(f"const int tiles = {self.values.spelled(self.loop.count)};")
+        with text.within(f"for (int {var} = 0; {var} < tiles; {var}++) {{"):
+            if when is not None and not when.is_true:
+                with text.within(f"if (!({condition(when, self.values.ranges)})) {{"):
+                    text.add(*([f"{skip};"] if skip else []), "continue;")
+            yield
+            text.add("ring.release(item++);" if release else "item++;")
 
     def _position(self, text: Text) -> None:
         if self.storage.requests > 1:
             (request, *_) = self.family.op.dims
             text.add(f"const int {POSITION} = lengths[{request}];")
-
-    def _names(self) -> frozenset[str]:
-        found = {*self.family.op.dims}
-        return frozenset(found)
 
     # --- the workers
 
@@ -174,7 +179,7 @@ class Attention:
         """By the workers: the block's tasks."""
         text.add("float* const locals = (float*)(arena + ATTENDING);")
         with text.within(self.family.loop()):
-            self.family.point(text, self._names())
+            self.family.point(text, self.family.op.dims)
             self._position(text)
             if self.shape is None:
                 self._by_statements(text)
@@ -187,7 +192,7 @@ class Attention:
         def loop(op: tile.For, body: Callable[[], None]) -> None:
             if op is not self.loop:
                 fail("cuda-graph", "a task folds other loops than that over its tokens")
-            with _Rounds(self, text, True):
+            with self._rounds(text, release=True):
                 self._tiles(text)
                 body()
             self.values.tiles.clear()
@@ -349,28 +354,3 @@ class Attention:
         ]
         when = gives[0].when if gives else None
         return "" if when is None or when.is_true else condition(when, self.values.ranges)
-
-
-class _Rounds:
-    """The loop over the tiles of a task, in which the ring goes on."""
-
-    def __init__(self, of: Attention, text: Text, release: bool, skip: str = "") -> None:
-        self.of, self.text, self.release, self.skip = of, text, release, skip
-
-    def __enter__(self) -> None:
-        of, text = self.of, self.text
-        count = of.values.spelled(of.loop.count)
-        var = of.loop.var
-        text.add(f"const int tiles = {count};")
-        when = of.streams[0].when
-        text.add(f"for (int {var} = 0; {var} < tiles; {var}++) {{")
-        text.depth += 1
-        if when is not None and not when.is_true:
-            unseen = f"!({condition(when, of.values.ranges)})"
-            with text.within(f"if ({unseen}) {{"):
-                text.add(*([f"{self.skip};"] if self.skip else []), "continue;")
-
-    def __exit__(self, *_: object) -> None:
-        self.text.add("ring.release(item++);" if self.release else "item++;")
-        self.text.depth -= 1
-        self.text.add("}")

@@ -43,7 +43,7 @@ class Elements:
             self._by_lanes(text)
         else:
             with text.within(self.family.loop()):
-                self.family.point(text, frozenset(self.family.op.dims))
+                self.family.point(text, self.family.op.dims)
                 self.values.arrays.clear()
                 self.locals.restart()
                 Statements(self.values, text, self.locals).add(self.family.ops)
@@ -72,7 +72,7 @@ class Elements:
             request = f"at / {units} % {requests}" if requests > 1 else "0"
             times = f" * {together}" if together > 1 else ""
             text.add(f"const int task = at / {count}, b = {request}, i = at % {units}{times};")
-            self.family.point(text, frozenset(self.family.op.dims))
+            self.family.point(text, self.family.op.dims)
             yield
 
     def _by_heads(self, text: Text, heads: Merged) -> None:

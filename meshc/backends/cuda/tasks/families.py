@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -41,7 +41,7 @@ class Placed:
         """The head of a loop over the block's tasks of this family."""
         return f"for (int task = mine.first({self.first}); task < mine.last({self.end}); task++) {{"
 
-    def point(self, text: Text, names: frozenset[str]) -> None:
+    def point(self, text: Text, names: Container[str]) -> None:
         """The dims of the task that are among ``names``."""
         step, parts = prod(self.op.sizes), []
         for number, (name, size) in enumerate(self.op.domain.items()):
