@@ -22,6 +22,22 @@ pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ comp
 PLAIN = Kind(2, 2, 2, 96, 10000.0)
 
 
+class KeptKeys(Kind):
+    """Layers that keep keys and read none."""
+
+    def text(self, n):
+        return f"""    repeat N_{n} {{
+      param wk_{n}[E, H_{n}, D], w1_{n}[E, F_{n}], w2_{n}[F_{n}, E]
+      kept_{n} = append(cache.k, x @ wk_{n})
+      x = x + silu(x @ w1_{n}) @ w2_{n}
+    }}
+"""
+
+    def layer(self, x, w):
+        inner = x @ w["w1"]
+        return x + inner / (1 + np.exp(-inner)) @ w["w2"]
+
+
 def logits(result, kind, ids, mode=FIRST):
     """Logits behind each of ``ids``."""
     program, weights = from_json(result.files["manifest.json"]), weights_of((kind,))
@@ -176,6 +192,11 @@ def test_tiles_are_those_of_the_device(tmp_path):
     check(result, kinds)
     with pytest.raises(MeshcError, match=r"\[device-number\].* is 1000, no multiple of 512"):
         compiled(tmp_path, kinds, persistent=True, device=h200.with_numbers(tile_bytes=1000))
+
+
+def test_a_step_in_which_nothing_attends(tmp_path):
+    kinds = (KeptKeys(2, 1, 1, 96, 0.0),)
+    check(compiled(tmp_path, kinds, persistent=True), kinds)
 
 
 def test_experts_are_refused_for_what_they_are():

@@ -144,8 +144,8 @@ class StepText:
     def arena(self) -> tuple[Arena, int, int, int]:
         """Shared memory, bytes of a tile, tiles of the ring and tiles that are on their way."""
         requests = self.storage.requests
-        attending = (f.tile_bytes for f in self.forms if isinstance(f, Attention))
-        tile = max(tile_bytes(self.device), *attending)
+        attending = [f.tile_bytes for f in self.forms if isinstance(f, Attention)]
+        tile = max([tile_bytes(self.device), *attending])
         tile = -(-tile // FRAGMENT_BYTES) * FRAGMENT_BYTES
         parts = self._parts()
         room = block_memory(self.device) - sum(-(-size // 128) * 128 for _, size, _ in parts)
