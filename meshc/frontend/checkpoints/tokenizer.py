@@ -19,6 +19,9 @@ from meshc.frontend.checkpoints.tokenizing.process import Opening, TokenizerProc
 from meshc.support.diagnostics import fail
 
 TOKENIZER_LIMIT_BYTES = 64 << 20
+_MOST_BEYOND = 256
+"""Tokens may be added to a tokenizer alone, and then no prompt can use them; one with more than so
+many that the model does not have belongs to another model."""
 
 
 class Tokenizer(Protocol):
@@ -133,7 +136,7 @@ def load_tokenizer(path: str | Path, config: ModelConfig) -> Tokenizer:
         _check_declared(file, process, str(facts["content"]), number)
     ids = config.bos_id, config.eos_ids
     tokenizer = _Tokenizer(process, str(file), prefix, *ids, config.vocab)
-    if process.largest >= config.vocab:
+    if process.largest - config.vocab >= _MOST_BEYOND:
         tokenizer.mismatch(f"has a token of id {process.largest}")
     tokenizer.encode("")  # what it puts around every text
     return tokenizer

@@ -29,7 +29,17 @@ LLAMA_CONFIG: dict[str, Any] = {
     "max_position_embeddings": 128,
     "rms_norm_eps": 1e-5,
     "torch_dtype": "float32",
+    "eos_token_id": None,
 }
+
+
+def config_file(folder: Path, changes: Mapping[str, Any]) -> Path:
+    """The config.json of `LLAMA_CONFIG` with ``changes``; the value `...` removes a key."""
+    facts = {key: value for key, value in {**LLAMA_CONFIG, **changes}.items() if value is not ...}
+    file = folder / "small" / "config.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(facts, indent=2))
+    return file
 
 
 def model_config(**changes: Any) -> ModelConfig:
