@@ -133,8 +133,26 @@ def encode_floats(tensor: np.ndarray, dtype: str) -> bytes:
     return tensor.astype({"F32": "<f4", "F16": "<f2"}[dtype]).tobytes()
 
 
-GGUF_TYPES = {"u8": 0, "u32": 4, "i32": 5, "f32": 6, "bool": 7, "str": 8, "arr": 9, "u64": 10}
-_FORMATS = {"u8": "<B", "u32": "<I", "i32": "<i", "f32": "<f", "bool": "<?", "u64": "<Q"}
+GGUF_TYPES = {
+    "u8": 0,
+    "u16": 2,
+    "u32": 4,
+    "i32": 5,
+    "f32": 6,
+    "bool": 7,
+    "str": 8,
+    "arr": 9,
+    "u64": 10,
+}
+_FORMATS = {
+    "u8": "<B",
+    "u16": "<H",
+    "u32": "<I",
+    "i32": "<i",
+    "f32": "<f",
+    "bool": "<?",
+    "u64": "<Q",
+}
 
 
 def gguf_string(text: str | bytes) -> bytes:

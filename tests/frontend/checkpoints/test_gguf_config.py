@@ -193,8 +193,3 @@ def test_unknown_architectures(
     raw = gguf_bytes(pairs)
     (found,) = diagnosed("unsupported-architecture", lambda: _read(tmp_path, raw))
     assert note in "".join(found.notes)
-
-
-def test_split_files_are_refused(tmp_path: Path) -> None:
-    pairs = [*gguf_pairs(model_config(), vocab_size=("u32", 96)), ("split.count", "u32", 3)]
-    diagnosed("config-unsupported", lambda: _read(tmp_path, gguf_bytes(pairs)))

@@ -172,8 +172,7 @@ def _read_factors(header: GgufHeader, name: str, lanes: int) -> np.ndarray | Non
     tensor = header.tensors.get(name)
     if tensor is None or tensor.type_id != _F32 or tensor.shape != (lanes // 2,):
         return None
-    place = header.data_start + tensor.offset
-    found = read_rows(header.path, place, tensor.shape, 2 * lanes, lambda r: r.view("<f4"))
+    found = read_rows(tensor.file, tensor.place, tensor.shape, 2 * lanes, lambda r: r.view("<f4"))
     good = found is not None and bool(((found > 0) & (found <= _FACTOR_LIMIT)).all())
     return found if good else None
 
