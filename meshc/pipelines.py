@@ -126,6 +126,10 @@ TASK_STAGES = ("expand-tasks", "place-tasks", "meet", "fold-scratch")
 """The passes from the graph of a decode step to a program of tasks, behind those of the graph."""
 
 
+CLUSTERING = "cluster-blocks"
+"""The pass that makes clusters of the blocks of such a program, behind ``place-tasks``."""
+
+
 def pipeline_to_tasks(settings: dict[str, str] | None = None) -> list[Pass]:
     """The passes from a fresh graph of a decode step to its program of tasks; ``settings`` as
     above."""

@@ -118,8 +118,9 @@ class Edges:
 
 class Blocks:
     """Blocks that run the tasks of each phase that are theirs, and meet; ``tagged`` says of a task,
-    by its number, whether what it needs has its tags. Raises ``interp-schedule`` where tasks are
-    not placed, and ``interp-deadlock`` where the tags of a task never come."""
+    by its number, whether what it needs has its tags, ``clusters`` which cluster runs it. Raises
+    ``interp-schedule`` where tasks are not placed, and ``interp-deadlock`` where the tags of a task
+    never come."""
 
     def __init__(self, module: Module, order: Order, tagged: Callable[[int], bool]) -> None:
         self.rng = random.Random(order.seed)
@@ -127,37 +128,44 @@ class Blocks:
         self.awaiting: set[int] = set()
         meets = [op for op in module.walk() if isinstance(op, task.Meet)]
         passed = {meets[number] for number in order.passed}
-        self.queues: list[list[int | None]] = []
+        self.queues: list[list[int | task.Meet]] = []
+        self.cluster = 1
+        self.clusters: dict[int, int] = {}
         numbers = count()
         awaiting = False
-        for op, size in _events(module, module.program.body, {}):
+        for op, families in _events(module, module.program.body, {}):
             if isinstance(op, task.Meet):
-                awaiting = op.kind == "tags" and op not in passed
-                for queue in self.queues if op.kind == "counter" and op not in passed else ():
-                    queue.append(None)
+                awaiting = op.kind == task.TAGS and op not in passed
+                for queue in self.queues if op.kind != task.TAGS and op not in passed else ():
+                    queue.append(op)
                 continue
             if not op.blocks or (self.queues and len(self.queues) != op.blocks):
                 fail("interp-schedule", f"tasks of phase '{op.name}' are not placed as others are")
             self.queues = self.queues or [[] for _ in range(op.blocks)]
-            own = [next(numbers) for _ in range(size)]
-            if awaiting:
-                self.awaiting.update(own)
+            self.cluster = op.cluster or 1
+            for own in _lots(op, families, numbers):
+                blocks = len(own.blocks)
+                if awaiting:
+                    self.awaiting.update(own.tasks)
+                for place, block in enumerate(own.blocks):
+                    ends = (len(own.tasks) * b // blocks for b in (place, place + 1))
+                    mine = own.tasks[slice(*ends)]
+                    self.queues[block] += mine
+                    self.clusters |= dict.fromkeys(mine, block // self.cluster)
             awaiting = False
-            for block, queue in enumerate(self.queues):
-                ends = (size * b // op.blocks for b in (block, block + 1))
-                queue += own[slice(*ends)]
 
     def order(self) -> Iterator[int]:
-        """Tasks as blocks come to them; a meeting is passed when all blocks have come to it."""
+        """Tasks as blocks come to them; a meeting is passed when all blocks that it is for have
+        come to it."""
         self.at = [0] * len(self.queues)
         self.waits = [False] * len(self.queues)
-        self.arrived = [0] * len(self.queues)
+        self.arrived = [{task.COUNTER: 0, task.CLUSTER: 0} for _ in self.queues]
         while ready := self._ready():
             current = self.rng.choice(ready)
             queue = self.queues[current]
             while self.at[current] < len(queue) and self._may_run(queue[self.at[current]]):
                 number = queue[self.at[current]]
-                assert number is not None
+                assert isinstance(number, int)
                 yield number
                 self.at[current] += 1
         if any(at < len(queue) for at, queue in zip(self.at, self.queues, strict=True)):
@@ -169,26 +177,61 @@ class Blocks:
         while changed:
             changed = False
             for block, queue in enumerate(self.queues):
-                if self.at[block] == len(queue) or queue[self.at[block]] is not None:
+                meeting = queue[self.at[block]] if self.at[block] < len(queue) else 0
+                if isinstance(meeting, int):
                     continue
+                own = self.arrived[block]
                 if not self.waits[block]:
                     self.waits[block] = changed = True
-                    self.arrived[block] += 1
-                if self.arrived[block] <= min(self.arrived):
+                    own[meeting.kind] += 1
+                others = self.arrived
+                if meeting.kind == task.CLUSTER:
+                    first = block // self.cluster * self.cluster
+                    others = others[first : first + self.cluster]
+                if own[meeting.kind] <= min(one[meeting.kind] for one in others):
                     self.waits[block], changed = False, True
                     self.at[block] += 1
         left = enumerate(zip(self.at, self.queues, strict=True))
         return [b for b, (at, queue) in left if at < len(queue) and self._may_run(queue[at])]
 
-    def _may_run(self, number: int | None) -> bool:
+    def _may_run(self, number: int | task.Meet) -> bool:
         """Whether a task, if it is one, has what it waits for."""
-        return number is not None and (number not in self.awaiting or self.tagged(number))
+        return isinstance(number, int) and (number not in self.awaiting or self.tagged(number))
+
+
+@dataclass(frozen=True)
+class _Lot:
+    """Tasks by number, in the order in which ``blocks`` share them."""
+
+    tasks: list[int]
+    blocks: range
+
+
+def _lots(phase: task.Phase, families: list[task.Family], numbers: Iterator[int]) -> Iterator[_Lot]:
+    """The tasks of a phase, numbered as they come: all of them, or group by group."""
+    every = [
+        np.array([next(numbers) for _ in range(int(np.prod(f.sizes)))]).reshape(f.sizes)
+        for f in families
+    ]
+    if not phase.groups:
+        yield _Lot([int(n) for one in every for n in one.reshape(-1)], range(phase.blocks))
+        return
+    clusters = phase.blocks // phase.cluster
+    for cluster in range(clusters):
+        of_cluster = range(cluster * phase.cluster, (cluster + 1) * phase.cluster)
+        ends = (phase.groups * c // clusters for c in (cluster, cluster + 1))
+        for group in range(*ends):
+            tasks = []
+            for family, one in zip(families, every, strict=True):
+                parts = np.split(one, phase.groups, axis=family.dims.index(family.grouped))
+                tasks += parts[group].reshape(-1).tolist()
+            yield _Lot(tasks, of_cluster)
 
 
 def _events(
     module: Module, block: Block, env: dict[str, int]
-) -> Iterator[tuple[task.Phase | task.Meet, int]]:
-    """Phases, with the number of their tasks, and meetings, as they come."""
+) -> Iterator[tuple[task.Phase | task.Meet, list[task.Family]]]:
+    """Phases, with their families, and meetings, as they come."""
     for op in block.ops:
         if op.when is not None and not op.when.evaluate(env):
             continue
@@ -196,7 +239,6 @@ def _events(
             for value in range(int(op.count.evaluate(env))):
                 yield from _events(module, op.regions[0], {**env, op.var: value})
         elif isinstance(op, task.Meet):
-            yield op, 0
+            yield op, []
         elif isinstance(op, task.Phase):
-            families = [f for f in op.regions[0].ops if isinstance(f, task.Family)]
-            yield op, sum(int(np.prod(f.sizes)) for f in families)
+            yield op, [f for f in op.regions[0].ops if isinstance(f, task.Family)]

@@ -59,8 +59,10 @@ class TaskMachine(Machine):
         self.order = order or Order()
         families = [op for op in module.walk() if isinstance(op, task.Family)]
         self._slots |= _slots_of_values(families, len(self._slots))
-        kept = {b.value: b.kept for b in module.buffers if b.kept is not None}
-        self._versions = {self._slots[value]: count for value, count in kept.items()}
+        self._folds = {
+            self._slots[b.value]: Fold(b.kept, b.cluster if self.order.blocks else None)
+            for b in module.buffers
+        }
         tagged = (b for b in module.buffers if b.tags is not None)
         self._tags = {self._slots[b.value]: Tags.of(b) for b in tagged}
         self._runs = 0
@@ -74,7 +76,7 @@ class TaskMachine(Machine):
         known = frozenset(
             {*scalars, *family.dims, *family.each, *_loops_around(self.module, family)}
         )
-        compiler = TaskCompiler(self._slots, self._versions, self._tags)
+        compiler = TaskCompiler(self._slots, self._folds, self._tags)
         return compiler.body(family.regions[0], Names(known, {}))
 
     def _execute(self, scalars: Mapping[str, int], rounds: Rounds) -> None:
@@ -93,6 +95,7 @@ class TaskMachine(Machine):
             tags.run = self._runs
         self._runs += 1
         order: Iterable[int] = range(len(tasks))
+        clusters = None
         if self.order.blocks:
 
             def tagged(number: int) -> bool:
@@ -104,7 +107,8 @@ class TaskMachine(Machine):
                     if region.slot in self._tags
                 )
 
-            order = Blocks(self.module, self.order, tagged).order()
+            blocks = Blocks(self.module, self.order, tagged)
+            order, clusters = blocks.order(), Clusters(blocks.clusters, shared, self._folds)
         elif self.order.seed is not None:
             for number, one in enumerate(tasks):
                 found.needs(number, self._walk(one, shared, task.Need))
@@ -113,7 +117,8 @@ class TaskMachine(Machine):
         for number in order:
             one = tasks[number]
             own = [_unset(value.type) for value in values]
-            for _ in self._core(one, [*shared, *own]).run(self._bodies[one.family]):
+            seen = shared if clusters is None else clusters.seen_by(number)
+            for _ in self._core(one, [*seen, *own]).run(self._bodies[one.family]):
                 pass
 
     def _core(self, one: Task, memory: list[NDArray[Any]]) -> Core:
@@ -125,6 +130,27 @@ class TaskMachine(Machine):
     ) -> Iterator[tuple[int, tuple[slice | int, ...]]]:
         """The regions of ``kind`` that a task reads or writes."""
         yield from _regions(self._bodies[one.family], self._core(one, shared), kind)
+
+
+class Clusters:
+    """What the blocks of each cluster see: their own memory of what lies there, and what all
+    share. ``of`` says which cluster runs a task."""
+
+    def __init__(
+        self, of: Mapping[int, int], shared: list[NDArray[Any]], folds: Mapping[int, Fold]
+    ) -> None:
+        self._of, self._shared, self._folds = of, shared, folds
+        self._seen: dict[int, list[NDArray[Any]]] = {}
+
+    def seen_by(self, number: int) -> list[NDArray[Any]]:
+        """The memory of the task of a number."""
+        cluster = self._of[number]
+        if cluster not in self._seen:
+            self._seen[cluster] = [
+                np.full_like(memory, np.nan) if self._folds[slot].cluster else memory
+                for slot, memory in enumerate(self._shared)
+            ]
+        return self._seen[cluster]
 
 
 # -- tasks of a program --------------------------------------------------------------------------
@@ -245,23 +271,45 @@ class Tags:
 
 # -- steps of a task -----------------------------------------------------------------------------
 @dataclass(frozen=True)
+class Fold:
+    """What of a buffer lies over each other: versions, the first index, modulo those that are
+    ``kept``, and in the memory of a ``cluster`` the index in a dim modulo an extent."""
+
+    kept: int | None
+    cluster: tuple[int, int] | None
+
+    def dims(self) -> Iterator[tuple[int, int]]:
+        """Dims whose index is taken modulo a number, and that number."""
+        if self.kept is not None:
+            yield 0, self.kept
+        if self.cluster is not None:
+            yield self.cluster
+
+
+@dataclass(frozen=True)
 class Region:
-    """A region as a program means it, ``whole``, in memory number ``slot``, and where it lies, its
-    first index modulo the versions that are ``kept``."""
+    """A region as a program means it, ``whole``, in memory number ``slot``, and how it lies
+    there."""
 
     whole: Window
     slot: int
-    kept: int | None
+    fold: Fold
 
     def place(self, env: Mapping[str, int]) -> Place:
         """Where it lies."""
         found = self.whole.place(env)
-        if self.kept is None:
-            return found
-        version, *rest = found.index
-        if isinstance(version, slice):
-            fail("interp-view", "several versions of folded scratch are taken at once")
-        return replace(found, index=(version % self.kept, *rest))
+        index = list(found.index)
+        for dim, extent in self.fold.dims():
+            at = index[dim]
+            if not isinstance(at, slice):
+                index[dim] = at % extent
+                continue
+            start, stop, step = at.indices(self.whole.extent(dim))
+            shift = start // extent * extent
+            if stop - shift > extent:
+                fail("interp-view", f"{stop - start} elements are taken at once of {extent}")
+            index[dim] = slice(start - shift, stop - shift, step)
+        return replace(found, index=tuple(index))
 
 
 @dataclass(eq=False)
@@ -319,19 +367,19 @@ class GiveStep(Step):
 
 
 class TaskCompiler(Compiler):
-    """Compiles the bodies of tasks; ``kept`` and ``tags`` have by slot the versions that a buffer
-    keeps and the tags of its words."""
+    """Compiles the bodies of tasks; ``folds`` and ``tags`` say by slot how a buffer lies in memory,
+    and have the tags of its words."""
 
     def __init__(
-        self, slots: Mapping[Any, int], kept: Mapping[int, int], tags: Mapping[int, Tags]
+        self, slots: Mapping[Any, int], folds: Mapping[int, Fold], tags: Mapping[int, Tags]
     ) -> None:
         super().__init__(slots, frozenset())
-        self._kept, self._tags = kept, tags
+        self._folds, self._tags = folds, tags
 
     def region(self, op: task.Access, names: Names) -> Region:
         """The region that an access names."""
         slot = self._slots[op.view.buffer]
-        return Region(self.window(op, 0, names), slot, self._kept.get(slot))
+        return Region(self.window(op, 0, names), slot, self._folds[slot])
 
     def makers(self) -> Makers:
         return _MAKERS

@@ -61,6 +61,10 @@ class Window:
             names.check(expr, span)
         self.place: Memo[Place] = Memo({n for e in exprs for n in e.free_vars}, self._resolve)
 
+    def extent(self, dim: int) -> int:
+        """The extent of a dim of the buffer."""
+        return self._view.buffer_type.shape[dim]
+
     def _resolve(self, env: Env) -> Place:
         index, sliced = self._slices(env)
         view = self._view

@@ -128,6 +128,16 @@ def read_token_part(tokens: Tokens, start: Span) -> TokenPart:
     return TokenPart(dim, first)
 
 
+def as_cluster(raw: Raw | None, span: Span) -> tuple[int, int] | None:
+    """A dim of a buffer and its extent in the memory of a cluster. Fails with ``bad-meshir``."""
+    match raw:
+        case None:
+            return None
+        case [int(dim), int(extent)]:
+            return dim, extent
+    fail("bad-meshir", "a cluster has some of a dim of a buffer: cluster = [1, 4]", span)
+
+
 def _names(
     tokens: Tokens, section: str, needed: tuple[str, ...], others: tuple[str, ...], start: Span
 ) -> dict[str, str]:

@@ -58,13 +58,16 @@ class Buffer:
     there is memory for so many indices of the first dim, which lie over each other modulo that
     number (fold-scratch). With ``tags`` so many low bits of each word of f32 say which of the
     values is there that lie in it one after the other, in this run and in those before: values are
-    rounded to the bits that are left, to the nearest finite one."""
+    rounded to the bits that are left, to the nearest finite one. With ``cluster``, a dim and an
+    extent, each cluster of blocks has memory of its own, and in it so much of that dim, in the same
+    way as versions (cluster-blocks)."""
 
     value: Value
     role: Role | Literal[""] = ""
     address: int | None = None
     kept: int | None = None
     tags: int | None = None
+    cluster: tuple[int, int] | None = None
 
     @property
     def type(self) -> BufferType:

@@ -22,6 +22,7 @@ from meshc.ir.attributes import (
 )
 from meshc.ir.core import OP_CLASSES, Block, Op, Operand
 from meshc.ir.header import (
+    as_cluster,
     read_attention,
     read_device,
     read_paired,
@@ -238,7 +239,7 @@ class _Parser(Tokens):
         value = self.declare(name, self.type(), span)
         if not isinstance(value.type, BufferType):
             fail("bad-meshir", "a buffer has whole numbers as extents", span)
-        facts = self.facts("role", "address", "kept", "tags")
+        facts = self.facts("role", "address", "kept", "tags", "cluster")
         role = facts.get("role", "")
         if role not in ("", *_ROLES):
             fail("bad-meshir", f"no role '{role}'", span)
@@ -246,7 +247,8 @@ class _Parser(Tokens):
             self.as_int(facts[name], span) if name in facts else None
             for name in ("address", "kept", "tags")
         )
-        return Buffer(value, cast(ParamRole, role), address, kept, tags)
+        held = as_cluster(facts.get("cluster"), span)
+        return Buffer(value, cast(ParamRole, role), address, kept, tags, held)
 
     def channel(self) -> Channel:
         span = self.span()

@@ -84,6 +84,8 @@ def _buffer(buffer: Buffer) -> str:
     for name in ("address", "kept", "tags"):
         if getattr(buffer, name) is not None:
             facts[name] = getattr(buffer, name)
+    if buffer.cluster is not None:
+        facts["cluster"] = [*buffer.cluster]
     return f"buffer {buffer.value} : {buffer.type}" + _braced(facts)
 
 

@@ -33,11 +33,12 @@ def program_mistakes(module: Module) -> Iterator[Mistake]:
     if module.level != "task":
         for buffer in module.buffers:
             place = module.places.get(str(buffer.value))
-            if buffer.kept is not None:
-                yield f"{buffer.value} keeps versions", place, "that is for the task level"
-            if buffer.tags is not None:
-                yield f"{buffer.value} has tags", place, "that is for the task level"
+            of_tasks = {"keeps versions": buffer.kept, "has tags": buffer.tags}
+            for words, fact in (of_tasks | {"is of clusters": buffer.cluster}).items():
+                if fact is not None:
+                    yield f"{buffer.value} {words}", place, "that is for the task level"
         return
+    yield from _of_clusters(module)
     for buffer in module.buffers:
         if buffer.tags is not None:
             yield from _tags(module, buffer)
@@ -81,6 +82,31 @@ def _tags(module: Module, buffer: Buffer) -> Iterator[Mistake]:
     if not LEAST_TAGS <= (buffer.tags or 0) <= MOST_TAGS:
         words = f"tags of {buffer.value} have {buffer.tags} bits"
         yield words, place, f"they have {LEAST_TAGS} to {MOST_TAGS}"
+
+
+def _of_clusters(module: Module) -> Iterator[Mistake]:
+    """Blocks are in the same clusters in all phases; memory of clusters is scratch."""
+    phases = [op for op in module.walk() if isinstance(op, task.Phase)]
+    sizes = {(phase.blocks, phase.cluster) for phase in phases}
+    of_cluster = len(sizes) == 1 and all(cluster for _, cluster in sizes)
+    for phase in phases:
+        if phase.cluster and not of_cluster:
+            words = f"phase '{phase.name}' has clusters of {phase.cluster}, others have not"
+            yield words, phase.span, "blocks are in the same clusters in all phases"
+    for op in module.walk():
+        if isinstance(op, task.Meet) and op.kind == task.CLUSTER and not of_cluster:
+            yield "the blocks of clusters meet, but there are none", op.span, _PROGRAM
+    for buffer in module.buffers:
+        if buffer.cluster is None:
+            continue
+        (dim, extent), shape = buffer.cluster, buffer.type.shape
+        if buffer.role or not 0 <= dim < len(shape) or not 1 <= extent <= shape[dim]:
+            words = f"{buffer.value} has {extent} of dim {dim} in a cluster"
+            place = module.places.get(str(buffer.value))
+            yield words, place, "scratch has 1 to all elements of one of its dims there"
+        elif not of_cluster:
+            words = f"{buffer.value} is memory of clusters, but there are none"
+            yield words, module.places.get(str(buffer.value)), _PROGRAM
 
 
 def _inside(block: Block) -> Iterator[Op]:

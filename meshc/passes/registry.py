@@ -34,6 +34,7 @@ from meshc.passes.resources.csl.plan_words import PlanCslWords
 from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.spec import make_pass, parse_specs
+from meshc.passes.task.cluster_blocks import ClusterBlocks
 from meshc.passes.task.expand_tasks import ExpandTasks
 from meshc.passes.task.fold_scratch import FoldScratch
 from meshc.passes.task.meet import Meet
@@ -83,6 +84,7 @@ PASSES: tuple[type[Pass], ...] = (
     PlanCslWords,
     ExpandTasks,
     PlaceTasks,
+    ClusterBlocks,
     Meet,
     FoldScratch,
 )

@@ -24,6 +24,7 @@ from meshc.verify import (
     deadlock_free,
     given_before,
     guards_cover,
+    in_cluster,
     memory_planned,
     not_overwritten,
     one_giver,
@@ -186,6 +187,12 @@ _CATALOGUE = (
         ("task",),
         "versions of scratch that share memory are read before the next is written",
         not_overwritten.check,
+    ),
+    Fact(
+        "in_cluster",
+        ("task",),
+        "what lies in the memory of a cluster is given and needed by its blocks alone",
+        in_cluster.check,
     ),
 )
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import meshc
 from meshc.pipelines import (
     CHOOSING,
+    CLUSTERING,
     KEEPING,
     NODE_STAGES,
     RANK_PASSES,
@@ -38,6 +39,7 @@ def test_table_of_passes():
     order += ["pass for choices", CHOOSING]
     order += ["pass for ranks", *RANK_PASSES]
     order += ["pass for tasks", *TASK_STAGES]
+    order += ["pass for clusters of tasks", CLUSTERING]
     order += ["pass for CSL", *(one.NAME for one in resource_passes())]
     assert [row[0] for row in rows("Passes")] == order
     for name, levels, requires, establishes in rows("Passes"):

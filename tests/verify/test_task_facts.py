@@ -174,6 +174,28 @@ PLACED_CHANGES = {
 }
 
 
+OF_CLUSTERS = {
+    "of another cluster": (1, "[1, 2]", r"of another cluster, in whose memory @attend"),
+    "two in one place": (3, "[1, 1]", r"%half\[0, 0, 0\], .* have one place in the memory"),
+}
+
+
+@pytest.mark.parametrize("name", OF_CLUSTERS)
+def test_memory_of_clusters(name):
+    """Both requests attend, and all blocks need what they leave."""
+    cluster, place, words = OF_CLUSTERS[name]
+    text = placed().replace("blocks = 3", f"blocks = 3, cluster = {cluster}")
+    before = "buffer %half : f32[3, 2, 4] {kept = 1}"
+    assert text.count(before) == 1, text
+    right = text.replace(before, before.replace("}", ", cluster = [1, 2]}"))
+    right = right.replace(f"cluster = {cluster}", "cluster = 3")
+    check_fact(meshc.parse(right), "in_cluster")
+    text = text.replace(before, before.replace("}", f", cluster = {place}}}"))
+    with pytest.raises(meshc.MeshcError, match=words) as caught:
+        check_fact(meshc.parse(text), "in_cluster")
+    assert [d.code for d in caught.value.diagnostics] == ["outside-cluster"]
+
+
 def placed():
     """The program as it is placed, with meetings, and folded."""
     return meshc.print_module(meshc.PassManager(meshc.parse_pipeline(PASSES)).run(claimed()))
@@ -275,7 +297,7 @@ def test_does_not_hold(name):
 
 def test_every_fact_can_fail():
     changed = [*CHANGES.values(), *PLACED_CHANGES.values()]
-    assert {fact for fact, *_ in changed} == {*TASK_FACTS}
+    assert {fact for fact, *_ in changed} | {"in_cluster"} == {*TASK_FACTS}
 
 
 def test_requests_have_positions_of_their_own():

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from meshc.analysis.tasks.shares import runner
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
@@ -92,18 +93,47 @@ class Access:
     @property
     def block(self) -> Expr | None:
         """The block that runs the task, None where tasks are not placed."""
-        blocks, count = self.phase.blocks, tasks_of(self.phase)
-        if not blocks:
+        phase = self.phase
+        if not phase.blocks:
             return None
-        number = constant = 0
-        found = Expr.const(0)
-        for family in families_of(self.phase):
-            if family is self.family:
-                for dim, size in family.domain.items():
-                    found = found * size + Expr.var(dim)
-                constant = number
-            number += prod(family.sizes)
-        return ((found + constant + 1) * blocks - 1) // count
+        number, count = _numbered(phase, self.family)
+        if not phase.groups:
+            return runner(number, count, phase.blocks)
+        cluster = self.cluster
+        assert cluster is not None
+        return cluster * phase.cluster + runner(number, count, phase.cluster)
+
+    @property
+    def cluster(self) -> Expr | None:
+        """The cluster of that block, None where there are none."""
+        phase = self.phase
+        if not phase.cluster:
+            return None
+        if phase.groups:
+            per_group = self.family.domain[self.family.grouped] // phase.groups
+            group = Expr.var(self.family.grouped) // per_group
+            return runner(group, phase.groups, phase.blocks // phase.cluster)
+        block = self.block
+        assert block is not None
+        return block // phase.cluster
+
+
+def _numbered(phase: task.Phase, family: task.Family) -> tuple[Expr, int]:
+    """The number of a task of ``family`` among those that its phase, or a group of it, has, and how
+    many these are."""
+    number = Expr.const(0)
+    first = count = 0
+    for one in families_of(phase):
+        own = dict(one.domain)
+        if phase.groups:
+            own[one.grouped] //= phase.groups
+        if one is family:
+            first = count
+            for dim, size in own.items():
+                at = Expr.var(dim)
+                number = number * size + (at % size if size < one.domain[dim] else at)
+        count += prod(own.values())
+    return number + first, count
 
 
 @dataclass(frozen=True)
@@ -136,6 +166,12 @@ class At:
         """:attr:`Access.block` at this point."""
         block = self.access.block
         return None if block is None else block.substitute(self._substitution)
+
+    @property
+    def cluster(self) -> Expr | None:
+        """:attr:`Access.cluster` at this point."""
+        cluster = self.access.cluster
+        return None if cluster is None else cluster.substitute(self._substitution)
 
     def moved(self, cond: Cond) -> Cond:
         """``cond``, which is about the access, at this point."""

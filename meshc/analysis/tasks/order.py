@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from meshc.analysis.proofs.isl import uncovered_point
+from meshc.analysis.proofs.isl import Point, difference_point, uncovered_point
 from meshc.analysis.tasks.accesses import (
     OTHER,
     Access,
@@ -163,7 +163,8 @@ def _is_whole(
 def _has_all_blocks(*phases: task.Phase) -> bool:
     """Whether the same blocks have tasks of all phases, each of them."""
     blocks = phases[0].blocks
-    return all(p.blocks == blocks and 0 < blocks <= tasks_of(p) for p in phases)
+    alike = all(p.blocks == blocks and not p.groups for p in phases)
+    return alike and all(0 < blocks <= tasks_of(p) for p in phases)
 
 
 def _is_first(need: Access) -> bool:
@@ -209,7 +210,8 @@ def waiting(module: Module) -> frozenset[task.Phase]:
 
 def met(first: At, second: At, every: Sequence[Meeting]) -> tuple[Cond, tuple[str, ...]]:
     """Where one of ``every`` meeting lies behind the phase of the first access and in front of that
-    of the second; and the names of the meeting, for some values of which it does."""
+    of the second, in both of whose blocks it is met; and the names of the meeting, for some values
+    of which it does."""
     parts = []
     hidden: set[str] = set()
     for meeting in every:
@@ -217,13 +219,34 @@ def met(first: At, second: At, every: Sequence[Meeting]) -> tuple[Cond, tuple[st
         hidden |= {MEETING + name for name in meeting.names}
         later = _behind(meeting.path, first.access.path, MEETING, first.prefix)
         sooner = _behind(second.access.path, meeting.path, second.prefix, MEETING)
-        parts.append(meeting.known.substitute(names) & later & sooner)
+        here = meeting.known.substitute(names) & later & sooner
+        if meeting.op.kind == task.CLUSTER:
+            here = here & same_cluster(first, second)
+        parts.append(here)
     return Cond.any(parts), tuple(sorted(hidden))
 
 
 def same_block(first: At, second: At) -> Cond:
     """Where one block runs both tasks, which it does in the order of their phases."""
-    one, other = first.block, second.block
-    if one is None or other is None or first.access.phase.blocks != second.access.phase.blocks:
+    return _equal(first, second, first.block, second.block)
+
+
+def same_cluster(first: At, second: At) -> Cond:
+    """Where blocks of one cluster run both tasks."""
+    return _equal(first, second, first.cluster, second.cluster)
+
+
+def _equal(first: At, second: At, one: Expr | None, other: Expr | None) -> Cond:
+    """Where ``one`` is ``other``, of two accesses in phases that are placed alike."""
+    here, there = first.access.phase, second.access.phase
+    if one is None or other is None or (here.blocks, here.cluster) != (there.blocks, there.cluster):
         return Cond.false()
     return Cond.eq(one, other)
+
+
+def leaves_cluster(module: Module, need: Access, give: Access) -> Point | None:
+    """An element that a task needs of one of another cluster, with the names of the need, and those
+    of the give behind :data:`OTHER`; None if there is none."""
+    reader, writer = At(need, module), At(give, module, OTHER)
+    edge = reader.touched & writer.touched & same_requests(reader, writer) & behind(reader, writer)
+    return difference_point(edge, same_cluster(reader, writer))

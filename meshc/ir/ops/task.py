@@ -33,6 +33,10 @@ from meshc.ir.types import BufferType, Type
 from meshc.ir.values import Value
 from meshc.ir.views import View
 
+MEETINGS = COUNTER, TAGS, CLUSTER = ("counter", "tags", "cluster")
+"""Kinds of meetings: by a counter of all blocks, by tags in the words that are needed, and of the
+blocks of each cluster."""
+
 
 @register("task.phase", "() -> () {body}")
 @dataclass(eq=False)
@@ -42,14 +46,32 @@ class Phase(Op):
     With ``blocks`` so many blocks share them (``place-tasks``): tasks are numbered, family behind
     family and in each the last dim fastest, and block b of B runs those of n from n*b/B to
     n*(b + 1)/B, rounded down, in this order.
+
+    With ``cluster`` so many neighbouring blocks are a cluster (``cluster-blocks``). With
+    ``groups`` tasks are dealt to clusters: those of each family are so many groups, runs of its
+    dim ``grouped``; of G groups cluster c of C has those from G*c/C to G*(c + 1)/C, and its blocks
+    share the tasks of each group as blocks share those of a phase.
     """
 
     name: str = ""
     blocks: int = attribute(0, least=0)
+    cluster: int = attribute(0, least=0)
+    groups: int = attribute(0, least=0)
 
-
-MEETINGS = ("counter", "tags")
-"""Kinds of meetings: by a counter of blocks, and by tags in the words that are needed."""
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """Blocks are whole clusters; what is dealt to clusters falls into groups."""
+        if self.cluster and (not self.blocks or self.blocks % self.cluster):
+            self.reject(f"{self.blocks} blocks are no whole clusters of {self.cluster}")
+        if self.groups and not self.cluster:
+            self.reject(f"{self.groups} groups of tasks, but no clusters that have them")
+        for family in self.regions[0].ops if self.groups else ():
+            if not isinstance(family, Family):
+                continue
+            size = family.domain.get(family.grouped, 0)
+            if not size:
+                self.reject(f"@{family.name} does not say which of its dims is grouped")
+            if size % self.groups:
+                self.reject(f"@{family.name}: {size} of '{family.grouped}' in {self.groups} groups")
 
 
 @register("task.meet", "() -> ()")
@@ -59,9 +81,10 @@ class Meet(Op):
 
     At a meeting of kind ``tags``, which stands in front of a phase, nobody is counted: a task of
     that phase waits until each word that it needs of buffers with tags has the tag of its version.
+    At one of kind ``cluster`` the blocks of each cluster wait for each other.
     """
 
-    kind: str = attribute("counter", among=MEETINGS)
+    kind: str = attribute(COUNTER, among=MEETINGS)
 
 
 @register("task.family", "() -> () {body}")
@@ -71,12 +94,14 @@ class Family(Op):
 
     ``each`` names run-time scalars of which a run is given one for every request, such as its
     position; the first dim then counts requests, and in a task they are those of its request.
+    ``grouped`` is the dim that says to which group of its phase a task belongs.
     """
 
     name: str = ""
     dims: tuple[str, ...] = ()
     sizes: tuple[int, ...] = ()
     each: tuple[str, ...] = ()
+    grouped: str = ""
 
     @property
     def domain(self) -> dict[str, int]:
@@ -93,6 +118,8 @@ class Family(Op):
             self.reject("a dim has no tasks; sizes are at least 1")
         if self.each and not self.dims:
             self.reject("it has scalars for each request, but no dim that counts requests")
+        if self.grouped and self.grouped not in self.dims:
+            self.reject(f"it has no dim '{self.grouped}' to be grouped")
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
-from meshc.passes.task.expand.graphs import GraphExpander
+from meshc.passes.task.expand.graphs import Grain, GraphExpander
 from meshc.support.diagnostics import Diagnostics, fail
 
 
@@ -26,7 +26,9 @@ class ExpandTasks(Pass):
     least ``wide`` bytes, and tasks of a further phase add the sums: less to read for each task of a
     batch. With ``merge`` the
     records that attention leaves of each run are merged by tasks of a phase, once, and not by each
-    task that needs them. An op without a rule is ``no-tasks``.
+    task that needs them. With ``heads`` the output projection is divided by key heads instead: a
+    task takes those lanes of its width that one has attended. Attention has ``splits`` tasks for
+    each key head of a request where that is not 0. An op without a rule is ``no-tasks``.
 
     Before::
 
@@ -64,11 +66,13 @@ class ExpandTasks(Pass):
     parts: int = 1
     merge: bool = False
     wide: int = 0
+    heads: bool = False
+    splits: int = 0
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         for name, value, least in (
             ("rows", self.rows, 1), ("tokens", self.tokens, 0), ("parts", self.parts, 1),
-            ("wide", self.wide, 0),
+            ("wide", self.wide, 0), ("splits", self.splits, 0),
         ):  # fmt: skip
             if value < least:
                 words = f"expand-tasks: {name} is {value}, but it is at least {least}"
@@ -87,9 +91,22 @@ class ExpandTasks(Pass):
                 "there are no tasks for steps that leave absent requests alone",
                 help="leave out chunk-prompts",
             )
-        cores = module.the_device().cores
-        grain = self.rows, self.tokens, cores, self.parts, self.merge, self.wide
-        expander = GraphExpander(module, *grain)
+        if self.merge and self.heads:
+            fail(
+                "bad-pass-option",
+                "expand-tasks: with merge no task has what a head attended for itself (heads)",
+            )
+        grain = Grain(
+            self.rows,
+            self.tokens,
+            module.the_device().cores,
+            self.parts,
+            self.merge,
+            self.wide,
+            self.heads,
+            self.splits,
+        )
+        expander = GraphExpander(module, grain)
         found = expander.expand()
         for product in expander.program.undivided:
             report.missed("expand-tasks", f"{product}, is not divided into {self.parts} parts")

@@ -20,14 +20,19 @@ would do. What is left of f32 are 20 bits, less than the 22 that tensor cores mu
 side in f16 and more than the 16 in bf16."""
 
 
+_OF_ALL = (task.COUNTER, task.TAGS)
+"""Kinds of meetings that a pipeline may ask for."""
+
+
 @dataclass(frozen=True)
 class Meet(Pass):
-    """Let all blocks meet where tasks need what tasks of other blocks have given, and nowhere else.
+    """Let blocks meet where tasks need what tasks of other blocks have given, and nowhere else.
 
     Meetings stand in front of phases; each that the others make superfluous, or that lies between
-    tasks of one block alone, is left out. With ``kind = tags`` the others become meetings by tags,
-    where what the tasks behind them need is scratch of f32 that is given whole in every run: its
-    words get tags, of :data:`TAGS` bits. A remark says how many are left in each loop.
+    tasks of one block alone, is left out. All blocks meet, by a counter; only those of each cluster
+    where nobody needs more (``kind = cluster``). With ``kind = tags`` the others become meetings by
+    tags, where what the tasks behind them need is scratch of f32 that is given whole in every run:
+    its words get tags, of :data:`TAGS` bits. A remark says how many are left in each loop.
 
     Before::
 
@@ -48,8 +53,8 @@ class Meet(Pass):
     kind: str = "counter"
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        if self.kind not in task.MEETINGS:
-            known = ", ".join(task.MEETINGS)
+        if self.kind not in _OF_ALL:
+            known = ", ".join(_OF_ALL)
             fail("bad-pass-option", f"meet: there is no kind '{self.kind}' (there are {known})")
         blocks = [*_blocks(module.program.body)]
         for buffer in module.buffers:
@@ -67,18 +72,33 @@ class Meet(Pass):
                 del block.ops[place]
                 if not _ordered(module):
                     block.ops.insert(place, meeting)
+        self._in_clusters(module, blocks)
         for block in blocks:
             for place, op in enumerate(block.ops):
-                if isinstance(op, task.Meet) and self.kind == "tags":
+                if self.kind != "tags" or not isinstance(op, task.Meet):
+                    continue
+                if op.kind == task.COUNTER:
                     _by_tags(module, op, block.ops[place + 1])
         for block in blocks:
             kinds = [op.kind for op in block.ops if isinstance(op, task.Meet)]
             phases = sum(isinstance(op, task.Phase) for op in block.ops)
             tags = f" ({kinds.count('tags')} by tags)" if "tags" in kinds else ""
+            own = kinds.count(task.CLUSTER)
+            words = f", {own} of them those of a cluster" if own else ""
             report.remark(
-                "meetings", f"blocks meet {len(kinds)} times{tags} around {phases} phases"
+                "meetings", f"blocks meet {len(kinds)} times{tags} around {phases} phases{words}"
             )
         return module
+
+    def _in_clusters(self, module: Module, blocks: list[Block]) -> None:
+        """Let only the blocks of a cluster meet where that is enough."""
+        meetings = [op for block in blocks for op in block.ops if isinstance(op, task.Meet)]
+        if not any(isinstance(op, task.Phase) and op.groups for op in module.walk()):
+            return
+        for meeting in meetings:
+            meeting.kind = task.CLUSTER
+            if not _ordered(module):
+                meeting.kind = task.COUNTER
 
 
 def _by_tags(module: Module, meeting: task.Meet, phase: Op) -> None:
@@ -86,7 +106,7 @@ def _by_tags(module: Module, meeting: task.Meet, phase: Op) -> None:
     all that it did before."""
     needed = {op.view.buffer for op in phase.regions[0].walk() if isinstance(op, task.Need)}
     fresh = [b for b in module.buffers if b.value in needed and b.tags is None]
-    if any(b.type.dtype is not DType.F32 for b in fresh):
+    if any(b.type.dtype is not DType.F32 or b.cluster is not None for b in fresh):
         return
     meeting.kind = "tags"
     for buffer in fresh:

@@ -32,7 +32,7 @@ class PlaceTasks(Pass):
     LEVELS: ClassVar[tuple[str, ...]] = ("task",)
     REQUIRES: ClassVar[frozenset[str]] = frozenset({"given_before"})
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
-    INVALIDATES: ClassVar[frozenset[str]] = frozenset({"ordered", "not_overwritten"})
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset({"ordered", "not_overwritten", "in_cluster"})
 
     blocks: int = 0
 
@@ -42,5 +42,5 @@ class PlaceTasks(Pass):
         blocks = self.blocks or module.the_device().cores
         for op in module.walk():
             if isinstance(op, task.Phase):
-                op.blocks = blocks
+                op.blocks, op.cluster, op.groups = blocks, 0, 0
         return module

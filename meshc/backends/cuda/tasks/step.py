@@ -35,6 +35,7 @@ from meshc.backends.cuda.tasks.storage import Storage
 from meshc.backends.templates import render
 from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
+from meshc.ir.ops import task
 from meshc.support.diagnostics import fail
 
 MOST_STAGES, MOST_REQUESTS = 16, 16
@@ -283,6 +284,8 @@ def step_of_tasks(
     kind_of(module)
     if module.the_device().clusters is None:
         fail("cuda-graph", f"device {module.the_device().name} is no GPU with clusters")
+    if any(isinstance(op, task.Phase) and op.cluster for op in module.walk()):
+        fail("cuda-graph", "there is no CUDA for clusters of blocks that run tasks")
     results = [buffer.value for buffer in module.buffers if buffer.role == "out"]
     if len(results) > 1:
         fail(

@@ -22,14 +22,21 @@ from meshc.passes.task.expand.values import Known, Scores, Stored
 
 
 class Attending:
-    """Writes the family that attends; a task takes every ``splits``-th run of ``tokens``, with 0 of
-    as many as a block of a GPU asks for at once."""
+    """Writes the family that attends; a task takes every run of ``tokens`` of so many, with 0 of
+    as many as a block of a GPU asks for at once. There are ``splits`` tasks for a key head, with 0
+    enough for all ``blocks``."""
 
     def __init__(
-        self, program: TaskProgram, demand: Demand, products: Products, tokens: int, blocks: int
+        self,
+        program: TaskProgram,
+        demand: Demand,
+        products: Products,
+        tokens: int,
+        blocks: int,
+        splits: int,
     ) -> None:
         self.program, self.demand, self.products = program, demand, products
-        self.asked, self.tokens, self.blocks = tokens, tokens, blocks
+        self.asked, self.tokens, self.blocks, self.wanted = tokens, tokens, blocks, splits
         self.caches: dict[Value, Value] = {}
 
     # --- on the way to the softmax
@@ -98,9 +105,9 @@ class Attending:
         return min(max(most, FRAGMENT), 4 * FRAGMENT)
 
     def splits(self, groups: int, capacity: int) -> int:
-        """How many tasks share the tokens of a key head: enough for all blocks."""
-        tasks = self.program.requests * groups
-        return max(1, min(self.blocks // tasks, -(-capacity // self.tokens)))
+        """How many tasks share the tokens of a key head, none of them without any."""
+        wanted = self.wanted or self.blocks // (self.program.requests * groups)
+        return max(1, min(wanted, -(-capacity // self.tokens)))
 
     def cache(self, known: Known) -> Value:
         """The buffer of a cache, with room for whole runs of tokens."""

@@ -221,7 +221,8 @@ class Demand:
         return result
 
     def _merged(self, task: OpenTask, known: Known, part: Part) -> Value:
-        """Attention of all heads, or of one, from the records of all splits (merge_softmax)."""
+        """Attention of all heads, of those of a key head, or of one, from the records of all splits
+        (merge_softmax)."""
         stored = known.merged
         assert stored is not None
         *_, groups, splits, heads, wide = _shape(stored.buffer)
@@ -229,10 +230,13 @@ class Demand:
         at: tuple[Index, ...] = ()
         kept: tuple[int, ...] = (groups, heads)
         if part != self.whole(known):
-            head = _head_of(part, lanes)
-            if head is None or part.request is not None:
+            group, head = _run_of(part, heads * lanes), _run_of(part, lanes)
+            if part.request is not None or (group is None and head is None):
                 return self._slice(task, known, part)
-            at, kept = (Point(head // heads), Whole(), Point(head % heads)), ()
+            if group is not None:
+                at, kept = (span(group, 1),), (1, heads)
+            elif head is not None:
+                at, kept = (Point(head // heads), Whole(), Point(head % heads)), ()
         records = task.add(
             tasks.Need([region(stored.buffer, *stored.lead, Whole(), *at)]), f"{known.name}_records"
         )
@@ -268,10 +272,10 @@ class Demand:
         return result
 
 
-def _head_of(part: Part, lanes: int) -> Expr | None:
-    """Which head of ``lanes`` a part is, if it is one."""
-    head = part.start // lanes
-    return head if part.count == lanes and head * lanes == part.start else None
+def _run_of(part: Part, lanes: int) -> Expr | None:
+    """Which run of ``lanes`` a part is, if it is one: that of a head, or of some."""
+    run = part.start // lanes
+    return run if part.count == lanes and run * lanes == part.start else None
 
 
 def _shape(value: Value) -> tuple[int, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from meshc.ir.affine import Expr
 from meshc.ir.core import Block, Op, tensor_type
 from meshc.ir.functions import Function
@@ -24,27 +26,34 @@ _MISSING: dict[type[Op], str] = {
 """What an op is for that there is no rule for."""
 
 
-class GraphExpander:
-    """The tasks of one graph: ``rows`` lanes of products to a task, ``tokens`` of a cache to a run
-    that attention folds, its tokens shared by as many tasks as ``blocks`` have something to do,
-    ``parts`` of the width of products whose left side has ``wide`` bytes to a task each. With
-    ``merge`` tasks of their own merge what attention leaves."""
+@dataclass(frozen=True)
+class Grain:
+    """How much a task has: ``rows`` lanes of products, ``tokens`` of a cache to a run that
+    attention folds, its tokens shared by as many tasks as ``blocks`` have something to do, or by
+    ``splits``; ``parts`` of the width of products whose left side has ``wide`` bytes, and of those
+    of what was attended a part for each key head with ``heads``. With ``merge`` tasks of their own
+    merge what attention leaves."""
 
-    def __init__(
-        self,
-        source: Module,
-        rows: int,
-        tokens: int,
-        blocks: int,
-        parts: int,
-        merge: bool,
-        wide: int,
-    ) -> None:
-        self.source, self.merge = source, merge
-        self.program = TaskProgram(source, rows, parts, wide)
+    rows: int
+    tokens: int
+    blocks: int
+    parts: int
+    merge: bool
+    wide: int
+    heads: bool
+    splits: int
+
+
+class GraphExpander:
+    """The tasks of one graph."""
+
+    def __init__(self, source: Module, grain: Grain) -> None:
+        self.source, self.merge = source, grain.merge
+        self.program = TaskProgram(source, grain.rows, grain.parts, grain.wide)
         self.demand = Demand(self.program)
-        self.products = Products(self.program, self.demand)
-        self.attending = Attending(self.program, self.demand, self.products, tokens, blocks)
+        self.products = Products(self.program, self.demand, grain.heads)
+        asked = grain.tokens, grain.blocks, grain.splits
+        self.attending = Attending(self.program, self.demand, self.products, *asked)
         self.env: dict[Value, Known] = {}
         self.users: dict[Value, list[Op]] = {}
         for op in source.walk():

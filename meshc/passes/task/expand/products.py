@@ -34,10 +34,11 @@ POINTWISE = (graph.Scale, graph.Add, graph.Mul, Function)
 
 class Products:
     """Writes families of products, and of what is stored for itself. A task gives as many lanes as
-    the program's rows, those of several weights together."""
+    the program's rows, those of several weights together. By ``heads`` the width of products of
+    what was attended is divided."""
 
-    def __init__(self, program: TaskProgram, demand: Demand) -> None:
-        self.program, self.demand = program, demand
+    def __init__(self, program: TaskProgram, demand: Demand, heads: bool) -> None:
+        self.program, self.demand, self.heads = program, demand, heads
 
     # --- families
 
@@ -52,8 +53,9 @@ class Products:
         ops compute with each other lane by lane, a task gives the same lanes."""
         if op.group:
             refuse(op, "a product of groups of heads with a weight")
-        if len(rights) == 1 and self._divides(op, left):
-            return [self._in_parts(op, left, rights[0])]
+        parts = self._parts(op, left) if len(rights) == 1 else 1
+        if parts > 1:
+            return [self._in_parts(op, left, rights[0], parts)]
         phase = self.program.phase("_".join(result.name for result in op.results))
         found: dict[int, Known] = {}
         for together in joined:
@@ -97,23 +99,28 @@ class Products:
             found[number] = Known(name, kind, task=opened, here=result)
         return found
 
-    def _divides(self, op: graph.Matmul, left: Known) -> bool:
-        """Whether tasks take parts of the width of a product: of what lies in a buffer as it is,
-        so that a part is less to read."""
+    def _parts(self, op: graph.Matmul, left: Known) -> int:
+        """Into how many parts the width of a product is divided, of which tasks take one each: of
+        what lies in a buffer as it is, so that a part is less to read, or of what was attended."""
         taken = [d for d in left.kind.dims if d not in ROWS]
         parts, width = self.program.parts, self._extent(taken)
-        if parts == 1 or left.stored is None or set(taken) != {*op.contract}:
-            return False
+        if set(taken) != {*op.contract}:
+            return 1
+        if self.heads and left.merged is not None:
+            return _key_heads(left.merged)
+        if parts == 1 or left.stored is None:
+            return 1
         if self.program.requests * width * DType.F32.bytes < self.program.wide:
-            return False
+            return 1
         if width % parts:
             self.program.undivided.append(f"%{op.result.name}, of width {width}")
-        return width % parts == 0
+            return 1
+        return parts
 
-    def _in_parts(self, op: graph.Matmul, left: Known, right: Known) -> Known:
-        """A product whose tasks take a part of its width, and whose sums are added by tasks of a
-        phase of its own, which go on with what follows."""
-        name, kind, parts = op.result.name, tensor_type(op.result), self.program.parts
+    def _in_parts(self, op: graph.Matmul, left: Known, right: Known, parts: int) -> Known:
+        """A product whose tasks take one of ``parts`` of its width, and whose sums are added by
+        tasks of a phase of its own, which go on with what follows."""
+        name, kind = op.result.name, tensor_type(op.result)
         down, across = ([d for d in k.dims if d not in ROWS] for k in (kind, left.kind))
         assert right.weight is not None
         if {*right.kind.dims} != {*down, *across}:
@@ -132,7 +139,7 @@ class Products:
         sums = self.program.scratch(f"{name}_parts", shape)
         place = region(sums, *self.program.at_layer, Point(part), Whole(), own)
         opened.add(task.Give([place, View(given)]))
-        return self._sum(name, kind, lanes, sums)
+        return self._sum(name, kind, lanes, sums, parts)
 
     def merged(self, known: Known, lanes: int) -> Known:
         """Attention merged by tasks of a phase of its own, a head of ``lanes`` lanes each, so that
@@ -145,8 +152,8 @@ class Products:
         self.store(found)
         return found
 
-    def _sum(self, name: str, kind: TensorType, lanes: int, sums: Value) -> Known:
-        """A phase that adds the parts ``[parts, requests, lanes]`` of a product."""
+    def _sum(self, name: str, kind: TensorType, lanes: int, sums: Value, parts: int) -> Known:
+        """A phase that adds the ``parts``, ``[parts, requests, lanes]``, of a product."""
         phase = self.program.phase(f"{name}_sum")
         opened = self._of_lanes(phase, f"{name}_sum", (), lanes)
         own = span(opened.own.start, opened.own.count)
@@ -154,7 +161,7 @@ class Products:
         given = opened.add(task.Need([place]), f"{name}_parts")
         total = opened.local(name, (self.program.requests, opened.own.count))
         opened.compute("copy", total, region(given, Point(constant(0))))
-        opened.loop("s", constant(self.program.parts - 1))
+        opened.loop("s", constant(parts - 1))
         opened.compute("add", total, total, region(given, Point(Expr.var("s") + 1)))
         opened.leave()
         return Known(name, kind, task=opened, here=total)
@@ -290,6 +297,13 @@ def joined_results(op: graph.Matmul, users: dict[Value, list[Op]]) -> list[list[
                 joined = {group[n] for n in known}
                 group = {n: least if g in joined else g for n, g in group.items()}
     return [[n for n in group if group[n] == g] for g in dict.fromkeys(group.values())]
+
+
+def _key_heads(records: Stored) -> int:
+    """Of how many key heads attention has left ``records``."""
+    kind = records.buffer.type
+    assert isinstance(kind, BufferType)
+    return kind.shape[-4]
 
 
 def _lanes_of(value: Value) -> object:
