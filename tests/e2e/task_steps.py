@@ -55,16 +55,21 @@ class Step:
 
 def step_of(
     model: str | Path, *, dtype="f16", capacity=64, batch=1, page=16, rows=16, tokens=32, parts=1,
-    merge=False, device="h200",
+    merge=False, device="h200", cluster=0,
 ) -> Step:  # fmt: skip
-    """The step of a model in a file."""
+    """The step of a model in a file; of clusters of so many blocks, that attend by heads."""
     graph = meshc.compile(
         str(model), dtype=dtype, compile_to="graph", phase="decode", seq=capacity, device=device,
         mesh="1x1", batch=batch,
     ).modules["decode"]  # fmt: skip
+    by_heads, placed = "", "place-tasks"
+    if cluster:
+        by_heads = f",heads=true,splits={cluster}"
+        placed = f"place-tasks,cluster-blocks{{cluster={cluster}}}"
+    merges = str(merge and not cluster).lower()
     passes = meshc.parse_pipeline(
-        f"expand-tasks{{rows={rows},tokens={tokens},parts={parts},merge={str(merge).lower()}}},place-tasks,meet,"
-        "fold-scratch"
+        f"expand-tasks{{rows={rows},tokens={tokens},parts={parts},merge={merges}{by_heads}}},"
+        f"{placed},meet,fold-scratch"
     )
     module = meshc.PassManager(passes).run(clone_module(graph))
     program, texts = step_of_tasks(TaskGraph(module, graph), "model", page)
@@ -145,8 +150,8 @@ class Judge:
     worst: float = 0.0
 
     @classmethod
-    def of(cls, drawn: Drawn, seed: int, folder: Path) -> Judge:
-        """The judge of a decoder, which is compiled."""
+    def of(cls, drawn: Drawn, seed: int, folder: Path, cluster: int = 0) -> Judge:
+        """The judge of a decoder, which is compiled, perhaps for clusters of so many blocks."""
         model = folder / "drawn.mesh"
         model.write_text(drawn.decoder.text())
         how = {name: getattr(drawn, name) for name in _HOW}
@@ -156,7 +161,7 @@ class Judge:
         text, count = re.subn(known, rf"\1 = {{value = {drawn.cores}", entry.read_text())
         assert count == 2
         device.write_text(text)
-        return cls(drawn, seed, step_of(model, device=str(device), **how))
+        return cls(drawn, seed, step_of(model, device=str(device), cluster=cluster, **how))
 
     def check(
         self, step: Step | None = None, mode: Mode = FIRST, toolchain: Toolchain = QUICK

@@ -38,7 +38,7 @@ class Kernel:
     """A kernel of ``file``; ``shared`` names the parts of its shared memory, [offset, bytes]. One
     that ``meets`` runs on the GPUs of all ranks at the same time. The blocks of one of a
     ``whole_grid`` wait for each other, so all are resident; it has ``blocks`` of them at the most,
-    and any smaller number gives the same."""
+    and any smaller number gives the same, down to ``least_blocks``."""
 
     file: str
     blocks: int
@@ -49,6 +49,7 @@ class Kernel:
     dsmem_bytes: int = 0
     meets: bool = False
     whole_grid: bool = False
+    least_blocks: int = 1
 
 
 @dataclass(frozen=True)
@@ -376,7 +377,7 @@ def _launches(found: Sequence[Mapping[str, Any]]) -> tuple[Launch, ...]:
 def _kernel(found: Mapping[str, Any]) -> Kernel:
     shared = {name: (int(at), int(size)) for name, (at, size) in found["shared"].items()}
     made = Kernel(**{**found, "shared": shared})
-    counts = made.blocks, made.threads, made.cluster, made.shared_bytes
+    counts = made.blocks, made.threads, made.cluster, made.shared_bytes, made.least_blocks
     if any(type(count) is not int or not 0 <= count <= _MOST_COUNT for count in counts):
         raise ValueError(f"no kernel has {made.blocks!r} blocks of {made.threads!r} threads")
     if any(type(flag) is not bool for flag in (made.meets, made.whole_grid)):

@@ -108,6 +108,6 @@ class ExpandTasks(Pass):
         )
         expander = GraphExpander(module, grain)
         found = expander.expand()
-        for product in expander.program.undivided:
-            report.missed("expand-tasks", f"{product}, is not divided into {self.parts} parts")
+        for product, parts in expander.program.undivided:
+            report.missed("expand-tasks", f"{product}, is not divided into {parts} parts")
         return found

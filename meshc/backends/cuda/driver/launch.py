@@ -83,6 +83,14 @@ class Kernel:
         most = self.active_clusters(grid) * grid.cluster
         fitted = replace(grid, blocks=min(grid.blocks, most) or grid.cluster)
         self._check_resident(fitted)
+        if fitted.blocks < grid.least_blocks:
+            fail(
+                "cuda-cluster",
+                f"{self._asking(grid)}: clusters have memory for the key heads of one of "
+                f"{grid.least_blocks} blocks, and {self._context.facts.name} holds {fitted.blocks} "
+                "at once",
+                help="compile with smaller clusters, or without",
+            )
         return fitted
 
     def launch(

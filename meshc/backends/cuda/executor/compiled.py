@@ -101,19 +101,21 @@ def modes(seeds: Sequence[int] = (1,)) -> Iterator[Mode]:
 
 @dataclass(frozen=True)
 class Grid:
-    """The shape of a launch; ``whole_grid`` keeps all blocks alive, as grid barriers need."""
+    """The shape of a launch; ``whole_grid`` keeps all blocks alive, as grid barriers need, of
+    which there are at least ``least_blocks``."""
 
     blocks: int
     threads: int
     cluster: int
     shared_bytes: int
     whole_grid: bool = False
+    least_blocks: int = 1
 
     @classmethod
     def of(cls, kernel: Kernel) -> Grid:
         """The grid of a program's kernel."""
         sizes = kernel.blocks, kernel.threads, kernel.cluster, kernel.shared_bytes
-        return cls(*sizes, kernel.whole_grid)
+        return cls(*sizes, kernel.whole_grid, kernel.least_blocks)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,15 @@ MC_INLINE void cluster_publish(Barrier* published, u32 parity, u32 me, u32 membe
     wait_for_peers(published, parity);
 }
 
+// ClusterGather of a value: every block of a cluster of N gets it at the same place. Peers may read it once blocks have
+// met.
+template <int N>
+MC_INLINE void cluster_put(float* place, float v) {
+    if (N == 1) *place = v;
+#pragma unroll
+    for (u32 rank = 0; N > 1 && rank < N; rank++) store_peer(place, rank, v);
+}
+
 // Four floats that block ``owner`` has at ``from``.
 MC_INLINE float4 load_block4(const float* from, u32 owner, u32 rank) {
     return owner == rank ? *(const float4*)from : load_peer4(from, owner);

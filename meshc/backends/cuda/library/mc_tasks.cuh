@@ -18,6 +18,23 @@ struct Run {
     MC_INLINE int last(int to) const { return min(end, to); }
 };
 
+// The tasks of a phase that is dealt to clusters of N blocks, group by group, which a block runs: of each group
+// ``group`` .. ``last_group`` the same run.
+template <int N>
+struct ClusterRun {
+    int group, last_group, begin, end;
+
+    MC_INLINE ClusterRun(int groups, int tasks) {
+        group = groups * (int)cluster_index() / (int)clusters();
+        last_group = groups * ((int)cluster_index() + 1) / (int)clusters();
+        begin = tasks * (int)cluster_rank() / N;
+        end = tasks * ((int)cluster_rank() + 1) / N;
+    }
+
+    MC_INLINE int first(int from) const { return max(begin, from); }
+    MC_INLINE int last(int to) const { return min(end, to); }
+};
+
 // ---- The warp that brings ---------------------------------------------------------------------------
 
 // By one thread: ``count`` blocks of a row group, ``tile_blocks`` to an item, of which ``flying`` are on their way at
@@ -191,14 +208,15 @@ MC_INLINE void merge_attention(const float* record, int lane, float (&v)[8]) {
     for (int n = 0; n < 8; n++) v[n] /= total;
 }
 
-// The attention of all heads, from records [BATCH, HEADS, SPLITS, GROUP, RECORD] of HEADS key heads.
+// The attention of HEADS key heads, from records [HEADS, SPLITS, GROUP, RECORD] of each vector, ``apart`` floats from
+// those of the next.
 template <int BATCH, int HEADS, int SPLITS, int GROUP, int HEAD, int RECORD, int WORKERS, class T>
-MC_INLINE void put_merged_columns(T* columns, const float* records, int me) {
+MC_INLINE void put_merged_columns(T* columns, const float* records, int apart, int me) {
     constexpr int CHUNKS = HEADS * GROUP * HEAD / 8;
 #pragma unroll 1
     for (int i = me; i < BATCH * CHUNKS; i += WORKERS) {
         const int b = i / CHUNKS, head = i % CHUNKS / (HEAD / 8);
-        const float* record = records + (((size_t)b * HEADS + head / GROUP) * SPLITS * GROUP + head % GROUP) * RECORD;
+        const float* record = records + (size_t)b * apart + (head / GROUP * SPLITS * GROUP + head % GROUP) * RECORD;
         float v[8];
         merge_attention<SPLITS, HEAD, GROUP * RECORD>(record, i % (HEAD / 8) * 8, v);
         Columns<BATCH>::put(columns, b, i % CHUNKS * 8, v);

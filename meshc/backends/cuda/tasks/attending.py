@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from meshc.backends.cuda.tasks.columns import hoisted
 from meshc.backends.cuda.tasks.families import Placed
@@ -77,7 +78,7 @@ class Attention:
 
     def bring(self, text: Text) -> None:
         """By the whole warp: the tiles of the block's tasks."""
-        with text.within(self.family.loop()):
+        with self.family.each(text):
             self.family.point(text, self.family.op.dims)
             self._position(text)
             first = self._first(self.streams[0])
@@ -178,7 +179,7 @@ class Attention:
     def compute(self, text: Text) -> None:
         """By the workers: the block's tasks."""
         text.add("float* const locals = (float*)(arena + ATTENDING);")
-        with text.within(self.family.loop()):
+        with self.family.each(text):
             self.family.point(text, self.family.op.dims)
             self._position(text)
             if self.shape is None:
@@ -336,12 +337,13 @@ class Attention:
             with text.within(f"{kind}::join(joined, statistics, me, {taken}", "});"):
                 shift = f" + {number * part}" if number else ""
                 row = f"(i / {shape.lanes}{shift})" if shift else f"i / {shape.lanes}"
+                store = partial(self.storage.store, value)
                 text.add(
                     f"float* const own = record + {row} * {stride};",
-                    f"own[i % {shape.lanes}] = sum;",
+                    store("own", f"i % {shape.lanes}", "sum"),
                     f"if (i % {shape.lanes} != 0) return;",
-                    f"own[{shape.lanes}] = weight;",
-                    f"own[{shape.lanes + 1}] = most;",
+                    store("own", str(shape.lanes), "weight"),
+                    store("own", str(shape.lanes + 1), "most"),
                 )
             text.add(SYNC)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 from meshc.backends.cuda.tasks.statements import Statements, Text
 from meshc.backends.cuda.tasks.storage import element_type
@@ -172,7 +173,8 @@ def _merged(values: Values, view: View) -> Columns | None:
     name = values.storage.scratch(found.records)
     shape = f"BATCH, {groups}, {splits}, {heads}, {found.lanes}, {stride}, WORKERS"
     begin = name if at == "0" else f"{name} + {at}"
-    call = f"mc::put_merged_columns<{shape}>(columns, {begin}, me);"
+    apart = prod(values.storage.shape(found.records)[-4:])
+    call = f"mc::put_merged_columns<{shape}>(columns, {begin}, {apart}, me);"
     return Columns(_nothing, lambda text: text.add(call))
 
 

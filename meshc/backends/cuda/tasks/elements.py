@@ -42,7 +42,7 @@ class Elements:
         elif len(self.given) == 2 and all(self._by_lane(op) for op in self.family.ops):
             self._by_lanes(text)
         else:
-            with text.within(self.family.loop()):
+            with self.family.each(text):
                 self.family.point(text, self.family.op.dims)
                 self.values.arrays.clear()
                 self.locals.restart()
@@ -55,6 +55,8 @@ class Elements:
         found = merged(self.values, give.source.buffer) if whole else None
         if found is None or len(found.shape) != 3 or found.lanes % 8 or len(self.given) != 2:
             return None
+        if self.storage.of_cluster(give.view.buffer):
+            return None  # a thread stores one element at a time there
         return found
 
     @contextmanager
@@ -66,6 +68,7 @@ class Elements:
         first, end = self.family.first, self.family.end
         head = f"int at = mine.first({first}) * {count} + me; at < mine.last({end}) * {count}"
         with (
+            self.family.each_group(text),
             text.within(f"for ({head}; at += WORKERS) {{"),
             self.values.within(b=requests, i=lanes - together + 1),
         ):

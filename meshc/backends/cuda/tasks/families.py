@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
@@ -17,10 +18,12 @@ from meshc.ir.views import View
 
 @dataclass(frozen=True, eq=False)
 class Placed:
-    """A family, whose tasks are numbers ``first`` .. ``end`` of its phase."""
+    """A family, whose tasks are numbers ``first`` .. ``end`` of its phase, or of each of the
+    ``groups`` that are dealt to clusters."""
 
     op: task.Family
     first: int
+    groups: int = 0
 
     @property
     def ops(self) -> Sequence[Op]:
@@ -30,21 +33,41 @@ class Placed:
     @property
     def end(self) -> int:
         """The number behind the last task."""
-        return self.first + prod(self.op.sizes)
+        return self.first + prod(self.sizes.values())
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The extent of each dim, of a group where tasks are dealt group by group."""
+        found = self.op.domain
+        if self.groups:
+            found[self.op.grouped] //= self.groups
+        return found
 
     @property
     def ranges(self) -> dict[str, tuple[int, int]]:
         """What the dims of a task can be."""
         return {name: (0, size - 1) for name, size in self.op.domain.items()}
 
-    def loop(self) -> str:
-        """The head of a loop over the block's tasks of this family."""
-        return f"for (int task = mine.first({self.first}); task < mine.last({self.end}); task++) {{"
+    @contextmanager
+    def each_group(self, text: Text) -> Iterator[None]:
+        """A loop over the groups of the block's cluster, if there are groups."""
+        if not self.groups:
+            yield
+            return
+        with text.within("for (int group = mine.group; group < mine.last_group; group++) {"):
+            yield
+
+    @contextmanager
+    def each(self, text: Text) -> Iterator[None]:
+        """A loop over the block's tasks of this family."""
+        head = f"for (int task = mine.first({self.first}); task < mine.last({self.end}); task++) {{"
+        with self.each_group(text), text.within(head):
+            yield
 
     def point(self, text: Text, names: Container[str]) -> None:
         """The dims of the task that are among ``names``."""
-        step, parts = prod(self.op.sizes), []
-        for number, (name, size) in enumerate(self.op.domain.items()):
+        step, parts = prod(self.sizes.values()), []
+        for number, (name, size) in enumerate(self.sizes.items()):
             step //= size
             own = "task" if not self.first else f"task - {self.first}"
             if step > 1:
@@ -52,7 +75,10 @@ class Placed:
             if number:
                 wrapped = f"({own})" if " - " in own and step == 1 else own
                 own = f"{wrapped} % {size}"
-            if name in names:
+            if name in names and self.groups and name == self.op.grouped:
+                within = f"group * {size} + " if size > 1 else "group"
+                parts.append(f"{name} = {within}{own if size > 1 else ''}")
+            elif name in names:
                 parts.append(f"{name} = {own if size > 1 else 0}")
         if parts:
             text.add(f"const int {', '.join(parts)};")
@@ -60,16 +86,24 @@ class Placed:
 
 @dataclass(frozen=True, eq=False)
 class Phase:
-    """Families whose tasks run at the same time; ``meets`` where blocks meet in front of it."""
+    """Families whose tasks run at the same time, in ``groups`` if they are dealt to clusters;
+    ``meets`` is the kind of meeting of blocks in front of it, empty for none."""
 
     name: str
     families: tuple[Placed, ...]
-    meets: bool
+    meets: str
+    groups: int = 0
 
     @property
     def tasks(self) -> int:
-        """Tasks of all families."""
+        """Tasks of all families, or of a group of them."""
         return self.families[-1].end
+
+    def run(self) -> str:
+        """The declaration of the tasks that are a block's."""
+        if self.groups:
+            return f"const mc::ClusterRun<CLUSTER> mine({self.groups}, {self.tasks});"
+        return f"const mc::Run mine({self.tasks});"
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,21 +121,21 @@ def phases_of(module: Module) -> tuple[Phase | Loop, ...]:
 
 
 def _phases(block: Block) -> Iterator[Phase | Loop]:
-    meets = False
+    meets = ""
     for op in block.ops:
         match op:
             case task.Meet():
-                meets = True
+                meets = op.kind
             case tile.For():
                 yield Loop(op.var, op.count.constant, tuple(_phases(op.regions[0])))
             case task.Phase():
                 families, first = [], 0
                 for family in op.regions[0].ops:
                     assert isinstance(family, task.Family)
-                    families.append(Placed(family, first))
+                    families.append(Placed(family, first, op.groups))
                     first = families[-1].end
-                yield Phase(op.name, tuple(families), meets)
-                meets = False
+                yield Phase(op.name, tuple(families), meets, op.groups)
+                meets = ""
 
 
 def streamed_products(family: Placed) -> list[tile.Compute]:

@@ -127,4 +127,5 @@ class Lanes:
                 guard = f"if ({values.spelled(index[-1])} < {lanes}) "
         if op.when is not None and not op.when.is_true:
             guard += f"if ({condition(op.when, values.ranges)}) "
-        self.text.add(f"{guard}{name}[{place}] = {values.element(op.source, at)};")
+        given = values.element(op.source, at)
+        self.text.add(f"{guard}{storage.store(op.view.buffer, name, place, given)}")

@@ -92,7 +92,7 @@ class Product:
 
     def bring(self, text: Text) -> None:
         """By one thread: the block's row groups."""
-        with text.within(self.family.loop()):
+        with self.family.each(text):
             place = self.matrix.block(self.lead, self.row_group, self.first_block)
             self.family.point(text, place.free_vars)
             begin = f"{self.matrix.place.name} + (size_t)({self.values.spelled(place)}) * 256"
@@ -121,7 +121,7 @@ class Product:
             Statements(self.values, text, self.locals).add(before)
         if own:
             text.add("int made = -1;  // whose columns are there")
-        with text.within(self.family.loop()):
+        with self.family.each(text):
             if POSITION in names and self.storage.requests > 1:
                 text.add(f"const int {POSITION} = lengths[min(b, BATCH - 1)];")
             used = frozenset(self.family.op.dims) & names

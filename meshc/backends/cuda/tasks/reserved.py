@@ -17,9 +17,9 @@ xor xor_eq
 """
 _OF_KERNEL = """
 Ring arena arrive asked at b begin cached columns cosine cosines count element end
-even first from gains given h i item joined k key keys known lane last lengths locals
-logits made mc me met mine new_key new_value odd own pages part parts record
-ring row run score seen sine sines statistics step_ stored sum target task tile tiles tokens
+even first from gains given group h i item joined k key keys known lane last lengths locals
+logits made mc me met mine new_key new_value odd own pages part parts published record
+ring round row run score seen sine sines statistics step_ stored sum target task tile tiles tokens
  turn v value wait
 """
 

@@ -286,14 +286,11 @@ class Statements:
         def one(at: tuple[Expr, ...]) -> None:
             index, given = base(op.view, at), values.element(op.source, at)
             if state:
-                place, given = (
-                    storage.cached(buffer, index, values.ranges),
-                    f"mc::narrow<T>({given})",
-                )
+                place = storage.cached(buffer, index, values.ranges)
+                self.text.add(f"{place} = mc::narrow<T>({given});")
             else:
-                at_place = values.spelled(storage.place(buffer, index))
-                place = f"{storage.scratch(buffer)}[{at_place}]"
-            self.text.add(f"{place} = {given};")
+                place = values.spelled(storage.place(buffer, index))
+                self.text.add(storage.store(buffer, storage.scratch(buffer), place, given))
 
         if op.when is None or op.when.is_true:
             self.each(extents(op.view), one)

@@ -19,6 +19,7 @@ from meshc.backends.cuda.launches import Launch, Stage
 from meshc.backends.cuda.program import Buffer, Kernel, Prefill, StepProgram, Weight
 from meshc.backends.cuda.targets import kind_of, target_of
 from meshc.backends.cuda.tasks.attending import Attention
+from meshc.backends.cuda.tasks.clusters import LEAVE, MEET, clusters_of
 from meshc.backends.cuda.tasks.elements import Elements
 from meshc.backends.cuda.tasks.families import (
     Loop,
@@ -67,10 +68,13 @@ class StepText:
         self.device = self.module.the_device()
         self.bring, self.compute = Text(2), Text(1)
         self.blocks = 1
+        self.clusters = clusters_of(self.module)
         body = phases_of(self.module)
         self._walk(body, {POSITION: (0, self.storage.capacity - 1)})
         if self.meetings:
             self.compute.add("if (me == 0) mc::grid_leave(met, target + mc::blocks());")
+        if self.clusters.size > 1:
+            self.compute.add(*LEAVE)
 
     # --- phases
 
@@ -88,7 +92,7 @@ class StepText:
         self.locals.restart()
         forms = [self._form(family, ranges) for family in phase.families]
         self.forms += forms
-        self.blocks = max(self.blocks, phase.tasks)
+        self.blocks = max(self.blocks, phase.tasks) if not self.clusters.size else 1
         names = ", ".join(family.op.name for family in phase.families)
         brought = [form for form in forms if not isinstance(form, Elements)]
         if brought:
@@ -98,13 +102,13 @@ class StepText:
         self.compute.add("", f"// ---- {title}")
         with self.compute.within("{"):
             self._columns(phase, forms)
-            self.compute.add(f"const mc::Run mine({phase.tasks});")
+            self.compute.add(phase.run())
             for form in forms:
                 form.compute(self.compute)
 
     def _bring(self, phase: Phase, forms: Sequence[Product | Attention]) -> None:
         text = self.bring
-        text.add(f"const mc::Run mine({phase.tasks});")
+        text.add(phase.run())
         for form in forms:
             if isinstance(form, Attention):
                 form.bring(text)
@@ -121,7 +125,11 @@ class StepText:
         if len({p.key for p in shared}) > 1 or 0 < len(shared) < len(products):
             fail("cuda-graph", f"products of the phase {phase.name} have different left sides")
         made = shared[0].columns() if shared else None
-        if phase.meets:
+        if phase.meets == task.CLUSTER:
+            if made is not None:
+                made.ahead(text)
+            text.add(MEET)
+        elif phase.meets:
             self.meetings += 1
             text.add(_ARRIVE)
             if made is not None:
@@ -179,6 +187,7 @@ class StepText:
             ("BARRIERS", 16 * MOST_STAGES, ""),
             ("PARTS", 4 * WARPS * sums, "sums of the warps"),
         ]
+        parts += self.clusters.parts(self.storage)
         if requests > 1:
             parts.append(("LENGTHS", 4 * requests, "tokens that requests have cached"))
         if self.locals.most:
@@ -231,10 +240,21 @@ class StepText:
             has_columns="COLUMNS" in names,
             has_locals="LOCALS" in names,
             attends="JOINED" in names,
+            cluster=self.clusters.size,
+            of_cluster=self.clusters.arrays(storage),
         )
         shared = {part.name.lower(): (part.at, part.bytes) for part in arena.parts}
-        blocks = max(1, min(self.device.cores, self.blocks))
-        kernel = Kernel("step.cu", blocks, THREADS, 1, arena.bytes, shared, whole_grid=True)
+        blocks = self.clusters.blocks or max(1, min(self.device.cores, self.blocks))
+        kernel = Kernel(
+            "step.cu",
+            blocks,
+            THREADS,
+            max(self.clusters.size, 1),
+            arena.bytes,
+            shared,
+            whole_grid=True,
+            least_blocks=self.clusters.least_blocks,
+        )
         return text, kernel, arguments
 
     def _arguments(self) -> tuple[tuple[str, ...], list[str]]:
@@ -284,8 +304,6 @@ def step_of_tasks(
     kind_of(module)
     if module.the_device().clusters is None:
         fail("cuda-graph", f"device {module.the_device().name} is no GPU with clusters")
-    if any(isinstance(op, task.Phase) and op.cluster for op in module.walk()):
-        fail("cuda-graph", "there is no CUDA for clusters of blocks that run tasks")
     results = [buffer.value for buffer in module.buffers if buffer.role == "out"]
     if len(results) > 1:
         fail(

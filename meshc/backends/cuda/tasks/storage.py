@@ -315,14 +315,31 @@ class Storage:
             return (*lead, self._lanes_out(value))
         if buffer.kept is not None and lead:
             lead[0] = buffer.kept
-        return (*lead, last + -last % 4)
+        found = [*lead, last + -last % 4]
+        if buffer.cluster is not None:
+            dim, extent = buffer.cluster
+            found[dim] = extent if dim < len(lead) else extent + -extent % 4
+        return tuple(found)
 
     def _lanes_out(self, value: Value) -> int:
         dims = self.ports[value].tensor.dims
         return prod(self.module.dims[d] for d in dims if d not in ("B", "L"))
 
+    def of_cluster(self, value: Value) -> bool:
+        """Whether a buffer lies in the memory of clusters."""
+        return self.roles[value].cluster is not None
+
+    def store(self, value: Value, name: str, place: str, given: str) -> str:
+        """A statement that stores a float at a place behind ``name``, memory of ``value``."""
+        if self.of_cluster(value):
+            return f"mc::cluster_put<CLUSTER>({name} + {place}, {given});"
+        return f"{name}[{place}] = {given};"
+
     def scratch(self, value: Value) -> str:
-        """The name of scratch or of a result, which is added to the buffers."""
+        """The name of scratch or of a result, which is added to the buffers but where it lies in
+        the memory of clusters."""
+        if self.of_cluster(value):
+            return self.name(value)
         role = self.role(value)
         name = "logits" if role == "out" else self.name(value)
         shape = self.shape(value)
@@ -336,6 +353,10 @@ class Storage:
         kept = self.roles[value].kept
         if kept is not None:
             at[0] = at[0] % kept if kept > 1 else Expr.const(0)
+        cluster = self.roles[value].cluster
+        if cluster is not None:
+            dim, extent = cluster
+            at[dim] = at[dim] % extent
         return flattened(at, shape)
 
     def load(self, value: Value, index: Sequence[Expr], ranges: Ranges) -> str:

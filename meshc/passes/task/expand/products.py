@@ -101,19 +101,22 @@ class Products:
 
     def _parts(self, op: graph.Matmul, left: Known) -> int:
         """Into how many parts the width of a product is divided, of which tasks take one each: of
-        what lies in a buffer as it is, so that a part is less to read, or of what was attended."""
+        what lies in a buffer as it is, so that a part is less to read, or of what was attended,
+        where key heads have as many lanes as whole groups of rows."""
         taken = [d for d in left.kind.dims if d not in ROWS]
         parts, width = self.program.parts, self._extent(taken)
         if set(taken) != {*op.contract}:
             return 1
         if self.heads and left.merged is not None:
-            return _key_heads(left.merged)
-        if parts == 1 or left.stored is None:
-            return 1
-        if self.program.requests * width * DType.F32.bytes < self.program.wide:
-            return 1
-        if width % parts:
-            self.program.undivided.append(f"%{op.result.name}, of width {width}")
+            parts, whole = _key_heads(left.merged), self.program.rows
+        else:
+            whole = 1
+            if left.stored is None:
+                return 1
+            if self.program.requests * width * DType.F32.bytes < self.program.wide:
+                return 1
+        if width % (parts * whole):
+            self.program.undivided.append((f"%{op.result.name}, of width {width}", parts))
             return 1
         return parts
 

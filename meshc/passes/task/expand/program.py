@@ -142,7 +142,7 @@ class TaskProgram:
         self.layers = 1
         self.phases = 0
         self.packed: dict[object, Value] = {}
-        self.undivided: list[str] = []
+        self.undivided: list[tuple[str, int]] = []
 
     # --- where one writes
 

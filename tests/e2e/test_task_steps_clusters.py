@@ -1,0 +1,91 @@
+"""Steps whose attention clusters of blocks have: right, in every order, by any number of them."""
+
+from dataclasses import replace
+
+import pytest
+from drawn_decoders import drawn_decoder
+from reduced import only
+from task_step_cases import CASES, LLAMA
+from task_steps import Judge
+
+from meshc.backends.cuda.executor import CXX, SCHEDULES, WATCHED, Mode, modes
+from meshc.support.diagnostics import MeshcError
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+
+
+def judge_of(name, seed, folder, cluster, cores):
+    return Judge.of(replace(CASES[name], cores=cores), seed, folder, cluster)
+
+
+def same(found):
+    first, *others = found
+    return all(
+        (one == other).all() for logits in others for one, other in zip(first, logits, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster"),
+    only(
+        [(name, size) for name in CASES for size in (1, 2, 4, 8, 16)],
+        ("llama", 1), ("llama", 4), ("llama", 16), ("windows", 2), ("parts", 8),
+    ),
+)  # fmt: skip
+def test_clusters_of_any_size(name, cluster, tmp_path):
+    """Key heads of ``windows`` are no whole groups of rows: clusters have attention alone."""
+    judge = judge_of(name, 1, tmp_path, cluster, 2 * cluster)
+    kernel = judge.step.program.kernels["step"]
+    assert kernel.cluster == cluster and kernel.blocks == 2 * cluster
+    assert ("mc::cluster_put<CLUSTER>" in judge.step.text) == (name != "windows")
+    judge.check()
+
+
+@pytest.mark.parametrize("clusters", only([1, 2, 5], 1))
+def test_any_number_of_clusters_gives_the_same_bits(clusters, tmp_path):
+    """Two key heads, of which a cluster may have both."""
+    judge = judge_of("llama", 6, tmp_path, 4, 4)
+    assert same([judge.check(), judge.check(judge.step.with_blocks(4 * clusters))])
+
+
+@pytest.mark.parametrize(("name", "cluster"), only([("llama", 2), ("windows", 4)], ("llama", 2)))
+def test_every_order_of_threads_and_copies_gives_the_same_bits(name, cluster, tmp_path):
+    judge = judge_of(name, 2, tmp_path, cluster, 8)
+    assert same([judge.check(mode=mode) for mode in modes()])
+
+
+@pytest.mark.parametrize(("name", "cluster"), only([("llama", 4), ("windows", 2)], ("llama", 4)))
+def test_no_two_threads_race(name, cluster, tmp_path):
+    judge = judge_of(name, 3, tmp_path, cluster, 8)
+    watched = [judge.check(mode=Mode("random", late, 5), toolchain=WATCHED) for late in (0, 1)]
+    assert same([judge.check(), *watched])
+
+
+@pytest.mark.parametrize("cluster", only([4, 2], 2))
+def test_all_blocks_of_a_full_grid_are_watched(cluster, tmp_path):
+    """As many clusters as an H200 has; a meeting of a cluster left out is a race, or a NaN."""
+    decoder = replace(LLAMA.decoder, words=132 * 16, layers=1)
+    wide = replace(LLAMA, decoder=decoder, cores=132, positions=((99,),))
+    judge = Judge.of(wide, 4, tmp_path, cluster)
+    assert judge.step.program.kernels["step"].blocks == {4: 124, 2: 132}[cluster]
+    judge.check(toolchain=WATCHED)
+    meeting = (
+        "    mc::cluster_publish<CLUSTER>(published + round % 2, round / 2 & 1, me, WORKERS, 1);\n"
+    )
+    alone = "    mc::group_sync(1, WORKERS);\n"
+    with pytest.raises((MeshcError, AssertionError), match=r"a race: thread|nan"):
+        judge.check(judge.step.edited("step.cu", meeting, alone), toolchain=WATCHED)
+
+
+@pytest.mark.parametrize("seed", only(range(100), 3, 5, 12))
+def test_drawn_decoders(seed, tmp_path):
+    drawn = drawn_decoder(seed)
+    cluster = (2, 4, 8)[seed % 3]
+    drawn = replace(drawn, cores=max(drawn.cores, cluster))
+    try:
+        judge = Judge.of(drawn, seed, tmp_path, cluster)
+    except MeshcError as refusal:
+        assert refusal.diagnostics[0].code == "does-not-fit", refusal
+        assert drawn.batch * drawn.decoder.heads * drawn.decoder.lanes >= 1024
+        return
+    judge.check(mode=Mode(SCHEDULES[seed % 6], bool(seed % 2), seed))
