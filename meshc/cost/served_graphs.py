@@ -114,7 +114,7 @@ def _windowed(op: graph.Softmax, layer: int) -> bool:
     """Whether the window of ``op`` holds in a layer."""
     if op.but:
         return (layer + 1) % op.but != 0
-    return layer % op.every == 0
+    return layer >= op.after and layer % op.every == 0
 
 
 def _is_tied(module: Module, table: Value) -> bool:

@@ -10,6 +10,7 @@ from meshc.driver import CompileRequest, load_any
 from meshc.driver.compiling import given_module
 from meshc.driver.served_models import served_model, served_model_names
 from meshc.frontend.checkpoints import catalogue_names
+from meshc.ir.ops.graph import Softmax
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 SERVED = sorted({*served_model_names()} & {*catalogue_names()} - {"deepseek-v2-lite"})
@@ -44,3 +45,22 @@ def test_feed_forward_parts_without_a_gate_are_refused(name):
     assert folders
     with pytest.raises(MeshcError, match="has no gate"):
         served_of(graph(folders[0], seq=16))
+
+
+@pytest.mark.parametrize(
+    ("layers", "windowed"),
+    [
+        ({"every": 2}, [True, False, True, False]),
+        ({"but": 3}, [True, True, False, True]),
+        ({"after": 3}, [False, False, False, True]),
+        ({}, [True] * 4),
+    ],
+)
+def test_layers_have_the_window_that_their_softmax_has(layers, windowed):
+    module = graph("llama-3-8b", layers=4)
+    (scores,) = [op for op in module.walk() if isinstance(op, Softmax) and op.mask == "causal"]
+    scores.window = 64
+    for name, value in layers.items():
+        setattr(scores, name, value)
+    found = [layer.window for layer in served_of(module).layers]
+    assert found == [64 if holds else None for holds in windowed]
