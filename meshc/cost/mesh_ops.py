@@ -2,8 +2,9 @@
 
 The cost of reductions depends on which channels they share (``Sharing``), so an op gives its
 ``Demand`` of reductions and channels apart from what it costs in any case. Products of many rows
-are counted by cyclic shifts; ``select-gemm`` chooses later. Nothing overlaps here but what an
-algorithm overlaps itself. Rows of a prompt count as many as there are at most.
+are counted by the algorithm that they have, which is cyclic shifts until ``select-gemm`` chooses.
+Nothing overlaps here but what an algorithm overlaps itself. Rows of a prompt count as many as there
+are at most.
 """
 
 from __future__ import annotations
@@ -192,8 +193,8 @@ class MeshCosts:
         return merge(sum(elements), elements[-1], str(kinds[0].dtype), self.device)
 
     def shifted(self, op: ops.Gemm | ops.GemmT, type_of: TypeOf) -> Cost:
-        """A product by cyclic shifts of both operands, or of one and the sums, at the pace of the
-        slower axis."""
+        """A product by the algorithm of ``op``, which moves both operands, or one and the sums, at
+        the pace of the slower axis."""
         left, *rights = (self.local_extents(o, type_of) for o in op.operands)
         k = prod(left[d] for d in op.contract if d in left)
         m = prod(extent for d, extent in left.items() if d not in op.contract)
@@ -205,7 +206,7 @@ class MeshCosts:
         tiles = Tiles(
             self.mesh.rows, self.mesh.size(op.axis), m, k, n, kind.dtype.bytes, turned, False
         )
-        return product_costs(tiles, self.device, self.mesh.down, op.axis)["cyclic_shift"].cost
+        return product_costs(tiles, self.device, self.mesh.down, op.axis)[op.algo].cost
 
     def local(self, op: ops.Gemv, right: Operand, type_of: TypeOf) -> Cost:
         """The product of what a core holds of both sides."""

@@ -79,7 +79,12 @@ def profile(module: Module, device: Device) -> Profile:
     ends = [(b.address or 0) + b.type.bytes for b in module.buffers]
     reach = max((line.hops for line in walk.lines.values()), default=0)
     return Profile(
-        routing_paths(module), _inputs(module), max(ends, default=0), total, walk.longest, reach
+        routing_paths(module),
+        inbound_channels(module),
+        max(ends, default=0),
+        total,
+        walk.longest,
+        reach,
     )
 
 
@@ -118,7 +123,7 @@ def _mark(channel: Channel, line: Line, mesh: Mesh, at: list[set[int]]) -> None:
             at[place].add(int(found[sender]))
 
 
-def _inputs(module: Module) -> int:
+def inbound_channels(module: Module) -> int:
     """Most channels on which one core receives."""
     mesh = module.the_mesh()
     ends = [line_of(channel, mesh).receiving for channel in module.channels]

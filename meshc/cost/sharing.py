@@ -94,26 +94,30 @@ class Sharing:
     def options(self, reduced: Reduced) -> list[Option]:
         """All ways to reduce, whatever they take: trees by their phases, then the ring."""
         mesh, axis = self.mesh, reduced.axis
-        device = self.device.along(axis)
-        size = mesh.size(axis)
-        if size == 1:
-            return [Option(Reduction("k_tree", (), NOTHING), frozenset())]
+        if mesh.size(axis) == 1:
+            return [Option(self.way(reduced, "k_tree", ()), frozenset())]
         dealt = reduced.everywhere and reduced.part > 0
-        cost = tree_cost if reduced.everywhere else _rooted_cost
         found = [
             Option(
-                Reduction(
-                    "k_tree", groups, cost(groups, size, reduced.words, device, reduced.work)
-                ),
+                self.way(reduced, "k_tree", groups),
                 tree_tracks(mesh, axis, groups, reduced.everywhere),
             )
             for groups in self.algorithms.trees(mesh, axis, dealt)
         ]
         if dealt and self.algorithms.ring:
-            cost_of_ring = ring_cost(size, reduced.part, device, reduced.dealing)
-            way = Reduction("ring", (), cost_of_ring)
-            found.append(Option(way, frozenset({ring_track(mesh, axis)})))
+            tracks = frozenset({ring_track(mesh, axis)})
+            found.append(Option(self.way(reduced, "ring", ()), tracks))
         return found
+
+    def way(self, reduced: Reduced, algo: str, groups: tuple[int, ...]) -> Reduction:
+        """``reduced`` by the algorithm ``algo``, ``k_tree`` of ``groups`` or ``ring``."""
+        size, device = self.mesh.size(reduced.axis), self.device.along(reduced.axis)
+        if size == 1:
+            return Reduction("k_tree", (), NOTHING)
+        if algo == "ring":
+            return Reduction("ring", (), ring_cost(size, reduced.part, device, reduced.dealing))
+        cost = tree_cost if reduced.everywhere else _rooted_cost
+        return Reduction("k_tree", groups, cost(groups, size, reduced.words, device, reduced.work))
 
     def cheapest(self, demand: Demand) -> Choice | None:
         """The choice with the fewest cycles, then the fewest queues and colors; None where nothing

@@ -213,12 +213,12 @@ def _passes(module: Module, request: CompileRequest, regions: int) -> list[Pass]
         settings["split-regions"] = f"split-regions{{regions={regions}}}"
     if request.target == "cuda":
         if request.gpus > 1:
-            settings["tensor-parallel"] = _dealing(module, request.gpus)
+            settings["tensor-parallel"] = dealing(module, request.gpus)
         return pipeline_to_kernels(settings)
     return pipeline_from(module, request.level(), settings)
 
 
-def _dealing(module: Module, gpus: int) -> str:
+def dealing(module: Module, gpus: int) -> str:
     """The spec of tensor-parallel for kernels, which look up whole tables and read rows by
     eights."""
     tables = dict.fromkeys(op.dim for op in module.walk() if isinstance(op, graph.Embed))

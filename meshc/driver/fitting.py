@@ -3,6 +3,7 @@ compiler makes, without the files."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 
 from meshc.analysis.csl.memory import late
@@ -24,8 +25,9 @@ _GROUPS = {"weight": "weights", "state": "caches"}
 class Fit:
     """A program that fits its cores, which all have the same memory.
 
-    ``uses`` are the bytes of a core by what takes them, in all its memory; ``buffers`` those of
-    each buffer. ``spare`` bytes more of buffers would still be no reason to refuse it.
+    ``uses`` are the bytes of a core by what takes them, in all its memory where that is limited;
+    ``buffers`` those of each buffer. ``spare`` bytes more of buffers would still be no reason to
+    refuse it.
     """
 
     module: Module
@@ -40,21 +42,30 @@ def planned(loaded: LoadedModel, phase: str, request: CompileRequest) -> Fit:
 
     Raises what the passes and the back end do, of ``NO_ROOM`` where it does not fit.
     """
-    numbers = request.the_device()
-    target = "python" if numbers.csl_arch is None else "csl"
-    report = Diagnostics()
-    module = tile_program(loaded, phase, replace(request, target=target), report)
+    target = "python" if request.the_device().csl_arch is None else "csl"
+    module = tile_program(loaded, phase, replace(request, target=target), Diagnostics())
+    return fit_of(module, request.portable)
+
+
+def fit_of(module: Module, portable: bool = False, short: bool = False) -> Fit:
+    """The same of a tile-level ``module`` whose memory is planned, on its device, whose memory may
+    have no limit; ``short`` lets code and scratch of CSL take more than is left. Raises what passes
+    do that assign resources, and ``csl-memory-full``."""
+    numbers = module.the_device()
     room, size = numbers.data_bytes, numbers.memory_bytes
-    assert room is not None and size is not None
     top = max((b.address or 0) + b.type.bytes for b in module.buffers)
-    if target == "python":
+    if numbers.csl_arch is None or room is None or size is None:
         buffers = {b.value.name: b.type.bytes for b in module.buffers}
         uses = _by_role(module, buffers)
         uses["other buffers"] = top - uses["weights"] - uses["caches"]
+        if room is None or size is None:
+            return Fit(module, uses, buffers, sys.maxsize)
         uses |= {numbers.reserved_for: size - room, "left": room - top}
         return Fit(module, uses, buffers, room - top)
-    module = PassManager(resource_passes(request.portable)).run(module, report)
-    memory = csl.core_memory(module, request.portable)
+    module = PassManager(resource_passes(portable)).run(module)
+    memory = csl.core_memory(module, portable)
+    if not short:
+        memory.check()
     buffers = {b.value.name: _bytes(b) for b in module.buffers}
     uses = _by_role(module, buffers)
     uses["other buffers"] = memory.of("buffer") - uses["weights"] - uses["caches"]  # may be shared

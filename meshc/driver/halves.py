@@ -37,7 +37,7 @@ def splitting_of(
     if request.overlap != AUTO_OVERLAP:
         at = int(request.overlap)
         return Splitting(chunk, gpu.whole("collective_blocks"), (Cut(at + 1, at),))
-    node = _node(gpu, request.gpus)
+    node = node_of(gpu, request.gpus)
     ranks = Ranks(_served(loaded, request.layers), node, request.gpus, request.in_switch)
     blocks = _blocks(ranks, chunk)
     cuts = tuple(_cuts(ranks, chunk, blocks)) if blocks else ()
@@ -88,16 +88,17 @@ def _lengths(chunk: int) -> list[int]:
     return [*range(_STEP, chunk, _STEP), chunk]
 
 
-def _node(gpu: Device, gpus: int) -> Device:
+def node_of(gpu: Device, gpus: int) -> Device:
     """The smallest node of at least ``gpus`` GPUs like ``gpu`` whose collectives are costed; they
-    have the multiprocessors that ``gpu`` gives them."""
+    have the multiprocessors that ``gpu`` gives them. Raises ``bad-argument`` where there is none.
+    """
     known = [device(other) for other in device_names() if other.startswith(f"{gpu.name}x")]
     nodes = [d for d in known if d.kind == "node" and "collective_blocks" in d.numbers]
     fitting = [node for node in nodes if node.cores >= gpus]
     if not fitting:
         fail(
             "bad-argument",
-            f"--overlap is auto, but the cost of {gpus} GPUs {gpu.name} is not known",
+            f"the cost of {gpus} GPUs {gpu.name} is not known",
             help="--overlap N cuts chunks behind N tokens; --device h100 has nodes of up to 8",
         )
     chosen = min(fitting, key=lambda node: node.cores)

@@ -79,7 +79,7 @@ def phase_costs(loaded: LoadedModel, request: CompileRequest) -> PhaseCosts:
             notes=said,
         )
     reports = {phase: json.loads(compiled.files[f"{phase}/report.json"]) for phase in modules}
-    words = _host_words(modules["decode"])
+    words = host_words(modules["decode"])
     forms = [_two(reports, words)]
     weights = weights_of_both(modules["prefill"], modules["decode"])
     chosen = replace(request, target="csl", phases="auto")
@@ -124,7 +124,7 @@ def _one(name: str, told: Mapping[str, Any], refused: str) -> FormCost:
     )
 
 
-def _host_words(decode: Module) -> int:
+def host_words(decode: Module) -> int:
     """Words that the host copies between two programs: caches to itself and back, and weights."""
     times = {"state": 2, "weight": 1}
     elements = sum(times.get(b.role, 0) * prod(b.type.shape) for b in decode.buffers)

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from meshc.cli import main
-from meshc.cli.arguments import parser
 from meshc.cost.terms import MECHANISMS
 from meshc.devices import device
 from meshc.driver.request import USUAL_DEVICE
@@ -62,6 +61,6 @@ def test_what_to_estimate_must_be_said(capsys):
     assert main(["estimate", "--plmr", "--device", "nowhere", "8", "8", "8"]) == 1
 
 
-def test_the_device_is_that_of_compile_for_wafers_unless_it_is_named():
-    options = parser().parse_args(["estimate", "--plmr", "8", "8", "8"])
-    assert options.device == USUAL_DEVICE["csl"]
+def test_the_device_is_that_of_compile_for_wafers_unless_it_is_named(capsys):
+    assert main(["estimate", "--plmr", "--mesh", "2x2", "--json", "8", "8", "8"]) == 0
+    assert json.loads(capsys.readouterr().out)["device"] == USUAL_DEVICE["csl"]

@@ -111,9 +111,9 @@ def test_sizes_of_a_product_are_three_numbers(capsys):
         assert "three, M K N" in capsys.readouterr().err
 
 
-def test_quantised_weights_are_those_of_caches_alone(capsys):
+def test_quantised_weights_are_those_of_models(capsys):
     assert main(["estimate", "--plmr", "--keep-quantised", "q4_0", "8", "8", "8"]) == 1
-    assert "of --kv alone" in capsys.readouterr().err
+    assert "it is of MODEL" in capsys.readouterr().err
 
 
 def test_a_model_that_fits_no_core_holds_nothing(capsys):

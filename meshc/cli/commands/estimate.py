@@ -1,24 +1,29 @@
-"""``meshc estimate``: algorithms of a product in PLMR terms; what caches hold and phases take."""
+"""``meshc estimate``: whether models fit and how fast they are; algorithms of a product in PLMR
+terms; what caches hold and phases take."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 from meshc.cli.capacities import capacity_object, capacity_tables
 from meshc.cli.output import print_json, table
 from meshc.cli.phase_tables import phases_object, phases_tables
+from meshc.cli.plan_objects import plans_object
+from meshc.cli.plan_tables import plan_tables
 from meshc.cli.progress import Progress
 from meshc.cli.requests import keeping
 from meshc.cost.terms import MECHANISMS
-from meshc.devices import KEYS, KINDS
+from meshc.devices import KEYS, KINDS, device
 from meshc.driver import CompileRequest, load_any
 from meshc.driver.capacity import capacities
 from meshc.driver.estimating import Estimate, estimates
 from meshc.driver.models import LoadedModel
 from meshc.driver.phase_costs import phase_costs
+from meshc.driver.planning.plans import PlanRequest, plan
 from meshc.driver.questions import Question
+from meshc.driver.request import USUAL_DEVICE, USUAL_MESH
 from meshc.support.diagnostics import Diagnostics, fail
 
 _HEAD = ("algorithm", "paths", "queues", "reach", "step", "path", "bytes", "cycles", "violates")
@@ -27,26 +32,110 @@ _LAWS = ("algorithm", "paths", "step", "path", "bytes")
 
 def run(options: argparse.Namespace) -> int:
     """Estimate and print."""
-    if not options.kv and (options.keep_quantised or options.weights):
-        fail("bad-argument", "--keep-quantised and --weights are of --kv alone")
     if options.kv:
         return _caches(options)
     if options.phases:
         return _phases(options)
-    if not options.plmr:
+    if options.plmr:
+        return _products(options)
+    return _plans(options)
+
+
+def _plans(options: argparse.Namespace) -> int:
+    """Whether models fit devices and meshes, how fast they are there and why."""
+    if all(text.isdecimal() for text in options.of):
         fail(
             "bad-argument",
-            "say what to estimate",
-            help="--plmr is of a product M K N, --kv of the KV cache of MODEL, --phases of its "
-            "programs",
+            "sizes of a product are given, and nothing says what to estimate",
+            help="--plmr compares algorithms of a product M K N; other questions are of MODEL",
         )
-    question = Question(
-        *_sizes(options.of),
-        options.mesh,
-        options.device,
-        options.dtype,
-        options.accumulate,
+    _refuse(options, {"--plmr": ("accumulate",), "--phases": ("chunk",)})
+    _check_weights(options)
+    places = _places(options)
+    plans = []
+    with Progress() as progress:
+        for name in dict.fromkeys(options.of):
+            loaded = load_any(name, Diagnostics())
+            for where, mesh, gpus in places:
+                request = CompileRequest(
+                    device=where,
+                    mesh=mesh,
+                    phase=options.phase or "both",
+                    layers=options.layers,
+                    dtype=options.dtype,
+                    seq=options.seq,
+                    batch=options.batch,
+                    algo=tuple(options.algo),
+                )
+                asked = PlanRequest(keeping(request, options, loaded), gpus, options.clock)
+                plans.append(plan(loaded, asked, progress.say))
+    if options.json:
+        print_json(plans_object(plans))
+    else:
+        print("\n".join(plan_tables(plans)))
+    return 0
+
+
+_AUTO = "auto"
+_OF_PLANS = ("phase", "batch", "gpus", "clock")
+"""Flags of questions about MODEL alone."""
+
+
+def _places(options: argparse.Namespace) -> list[tuple[str, str, int | None]]:
+    """Devices, each with the meshes or the number of GPUs to try. Where wafers stand beside GPUs,
+    meshes are of the wafers and ``--gpus`` of the others."""
+    names = list(dict.fromkeys(options.device or [USUAL_DEVICE["csl"]]))
+    wafers = [name for name in names if device(name).kind == "mesh"]
+    mixed = 0 < len(wafers) < len(names)
+    given = ["" if mesh == _AUTO else mesh for mesh in dict.fromkeys(options.mesh or [_AUTO])]
+    found: list[tuple[str, str, int | None]] = []
+    for name in names:
+        meshes = given if name in wafers or not mixed else [""]
+        gpus = None if mixed and name in wafers else options.gpus
+        found += [(name, mesh, gpus) for mesh in meshes]
+    return found
+
+
+def _refuse(options: argparse.Namespace, flags: Mapping[str, Sequence[str]]) -> None:
+    """Raise ``bad-argument`` for flags that are of another question."""
+    found = Diagnostics()
+    for question, names in flags.items():
+        for name in names:
+            if getattr(options, name):
+                words = f"--{name.replace('_', '-')} is given, and it is of {question}"
+                found.error("bad-argument", words)
+    found.raise_errors()
+
+
+def _check_weights(options: argparse.Namespace) -> None:
+    """Raise ``bad-argument`` for weights whose formats nobody asks for."""
+    if options.weights and options.keep_quantised is None:
+        fail("bad-argument", "--weights is given, and it is of --keep-quantised stored or possible")
+
+
+def _one_place(options: argparse.Namespace) -> tuple[str, str]:
+    """The device and the mesh of a question about one. Raises ``bad-argument``."""
+    found = Diagnostics()
+    for flag, given in (("--device", options.device), ("--mesh", options.mesh)):
+        if given and len(given) > 1:
+            found.error("bad-argument", f"{flag} is given twice, and one value would count")
+    found.raise_errors()
+    where = options.device[0] if options.device else USUAL_DEVICE["csl"]
+    return where, options.mesh[0] if options.mesh else USUAL_MESH
+
+
+def _products(options: argparse.Namespace) -> int:
+    """Each algorithm of a product."""
+    where, mesh = _one_place(options)
+    _refuse(
+        options,
+        {
+            "MODEL": (*_OF_PLANS, "layers", "seq", "algo", "keep_quantised", "weights"),
+            "--phases": ("chunk",),
+        },
     )
+    sizes = _sizes(options.of)
+    question = Question(*sizes, mesh, where, options.dtype, options.accumulate or "f32")
     found = estimates(question)
     if options.json:
         print_json({**asdict(question), "algorithms": [_object(e) for e in found]})
@@ -57,10 +146,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _caches(options: argparse.Namespace) -> int:
     """What the KV cache of a model holds."""
+    others = {"MODEL": (*_OF_PLANS, "seq", "algo"), "--plmr": ("accumulate",)}
+    _refuse(options, others | {"--phases": ("chunk",)})
+    _check_weights(options)
     loaded = _model(options, "--kv")
+    where, mesh = _one_place(options)
     request = CompileRequest(
-        device=options.device,
-        mesh=options.mesh,
+        device=where,
+        mesh=mesh,
         phase="decode",
         layers=options.layers,
         dtype=options.dtype,
@@ -81,11 +174,14 @@ def _caches(options: argparse.Namespace) -> int:
 
 def _phases(options: argparse.Namespace) -> int:
     """What programs for both phases of a model take."""
+    others = {"MODEL": (*_OF_PLANS, "keep_quantised", "weights"), "--plmr": ("accumulate",)}
+    _refuse(options, others)
     loaded = _model(options, "--phases")
+    where, mesh = _one_place(options)
     request = CompileRequest(
         target="csl",
-        device=options.device,
-        mesh=options.mesh,
+        device=where,
+        mesh=mesh,
         layers=options.layers,
         dtype=options.dtype,
         seq=options.seq,

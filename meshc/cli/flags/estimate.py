@@ -7,10 +7,13 @@ from typing import Any
 from meshc.cli.flags.compiling import add_keeping
 
 _DESCRIPTION = """\
-Compile C[M, N] = A[M, K] B[K, N] by every algorithm for a mesh and count what it takes of a core:
-routing paths, longest way of a step and of the whole program in hops (alpha) and routing stages
-(beta), memory, predicted cycles, and which of P, L, M and R it violates. GEMV is the product of one
-row. A second table says how these grow on P x P cores, from programs compiled for several P.
+Say whether each MODEL fits each device and mesh, by how much not and what would fit, how fast its
+phases are there, what their time, memory and routes are spent on, and which numbers that rests on.
+
+With --plmr: compile C[M, N] = A[M, K] B[K, N] by every algorithm for a mesh and count what it takes
+of a core: routing paths, longest way of a step and of the whole program in hops (alpha) and routing
+stages (beta), memory, predicted cycles, and which of P, L, M and R it violates. GEMV is the product
+of one row. A second table says how these grow on P x P cores, from programs compiled for several P.
 
 With --kv: compile the decode step of MODEL for several lengths and say how many tokens its KV cache
 holds before the first core overflows, by policy, which core that is and what takes its memory. With
@@ -25,14 +28,14 @@ def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
         "estimate",
-        help="compare algorithms of a product, or say what KV caches and phases take",
+        help="say whether models fit a device and how fast they are; compare algorithms",
         description=_DESCRIPTION,
     )
     parser.add_argument(
         "of",
         nargs="+",
         metavar="MODEL|M K N",
-        help="a model with --kv and --phases, sizes with --plmr",
+        help="models, or one model with --kv and --phases, or sizes with --plmr",
     )
     asked = parser.add_mutually_exclusive_group()
     asked.add_argument("--plmr", action="store_true", help="the table in PLMR terms")
@@ -41,12 +44,15 @@ def add_to(commands: Any) -> None:
         "--phases", action="store_true", help="one program or two for both phases of MODEL"
     )
     parser.add_argument(
-        "--mesh", default="8x8", metavar="WxH|AXIS=N,..", help="default: %(default)s"
+        "--mesh",
+        action="append",
+        metavar="WxH|AXIS=N,..|auto",
+        help="of wafers; of MODEL alone may be repeated, default: auto, the best one; else: 8x8",
     )
     parser.add_argument(
         "--layers", type=int, metavar="N", help="of a model: the first N layers only"
     )
-    parser.add_argument("--seq", type=int, metavar="N", help="of --phases: tokens of the KV cache")
+    parser.add_argument("--seq", type=int, metavar="N", help="tokens of a prompt and of KV caches")
     parser.add_argument(
         "--chunk", type=int, metavar="N", help="of --phases: tokens of a prompt in a launch"
     )
@@ -55,23 +61,40 @@ def add_to(commands: Any) -> None:
         action="append",
         default=[],
         metavar="OP=NAME",
-        help="of --phases: algorithms, as of compile",
+        help="of models on wafers: algorithms, as of compile",
     )
     parser.add_argument(
         "--device",
-        default="wse3",
+        action="append",
         metavar="NAME|FILE.toml",
-        help="default: %(default)s, as of compile --target csl",
+        help="wafer, GPU or node; of MODEL alone may be repeated; default: wse3, as of compile "
+        "--target csl",
+    )
+    own = parser.add_argument_group("of MODEL alone")
+    own.add_argument("--phase", metavar="prefill|decode|both", help="which phases; default: both")
+    own.add_argument("--batch", type=int, metavar="N", help="requests of a step; default: 1")
+    own.add_argument(
+        "--gpus",
+        type=int,
+        metavar="N",
+        help="GPUs that the model is dealt to; default: one, or all of a node",
+    )
+    own.add_argument(
+        "--clock",
+        action="store_true",
+        help="of wafers: cycles of the clock of the emitted program; default: what the search "
+        "that chooses layouts expects, which is faster to say",
     )
     add_keeping(parser)
     parser.add_argument(
         "--weights", metavar="PATH", help="of --keep-quantised: the checkpoint whose formats count"
     )
-    parser.add_argument("--dtype", default="", metavar="f32|f16", help="default: the device's own")
+    parser.add_argument(
+        "--dtype", default="", metavar="f32|f16|bf16", help="default: the device's own"
+    )
     parser.add_argument(
         "--accumulate",
-        default="f32",
         metavar="f32|f16",
-        help="of --plmr: type of sums; default: %(default)s",
+        help="of --plmr: type of sums; default: f32",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")

@@ -1,0 +1,141 @@
+"""What would fit where a model does not: flags that were tried, each by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
+from meshc.driver.planning.answers import PhasePlan
+from meshc.driver.planning.gpus import GpuPhases
+from meshc.driver.planning.nodes import NodePhases
+from meshc.driver.planning.wafers import MeshPhase
+from meshc.driver.request import CompileRequest
+from meshc.ir.core import tensor_type
+from meshc.ir.ops import mesh as ops
+from meshc.support.diagnostics import MeshcError
+
+_FORMATS = ("q8_0", "q4_0")
+_HALVINGS = 8
+_GPUS = (2, 4, 8, 16)
+
+
+def cures_on_mesh(phase: MeshPhase, made: PhasePlan) -> tuple[str, ...]:
+    """Flags with which a phase fits its device: another mesh, weights that stay quantised, fewer
+    tokens or layers."""
+    return tuple(_of_mesh(phase, made))
+
+
+def _of_mesh(phase: MeshPhase, made: PhasePlan) -> Iterator[str]:
+    if held_at_most(phase):
+        for mesh in _larger_meshes(phase):
+            if _fits(phase, mesh=mesh):
+                yield f"--mesh {mesh}"
+                break
+    asked = phase.request
+    if phase.phase == "decode" and phase.emitted and not asked.keep_quantised:
+        for name in _FORMATS:
+            if _fitted(phase, kept=(f"all={name}",)):
+                yield f"--keep-quantised {name}"
+                break
+    room = phase.request.the_device().data_bytes
+    if made.room is not None and room is not None and made.room.uses["weights"] < room:
+        for seq in (phase.graph.capacity >> n for n in range(1, _HALVINGS)):
+            if seq and _fits(phase, seq=seq):
+                yield f"--seq {seq}"
+                break
+    layers = _layers_that_fit(phase)
+    if layers:
+        yield f"--layers {layers}"
+
+
+def held_at_most(phase: MeshPhase) -> bool:
+    """Whether all cores of the device together have the bytes of the weights, without which no mesh
+    holds them."""
+    device = phase.chosen.the_device()
+    return device.data_bytes is None or weight_bytes(phase) <= device.cores * device.data_bytes
+
+
+def weight_bytes(phase: MeshPhase) -> int:
+    """Bytes of the weights that cores hold, each once."""
+    module = phase.chosen
+    kinds = [tensor_type(p.value) for p in module.function.params if p.role == "weight"]
+    return sum(kind.dtype.bytes * prod(kind.shape(module.dims)) for kind in kinds)
+
+
+def _larger_meshes(phase: MeshPhase) -> Iterator[str]:
+    """All of the device, and its halves along both axes, which regions share."""
+    device = phase.chosen.the_device()
+    mine = phase.chosen.the_mesh()
+    for parts in (1, 2):
+        columns, rows = device.cores_x // parts, device.cores_y // parts
+        if columns and rows and (columns, rows) != (mine.columns, mine.rows):
+            yield f"{columns}x{rows}"
+
+
+def _fits(phase: MeshPhase, **changes: Any) -> bool:
+    """Whether the program of the request with other fields fits."""
+    request = replace(phase.request, **changes)
+    return _fitted(MeshPhase(phase.loaded, phase.phase, request))
+
+
+def _fitted(phase: MeshPhase, **changes: Any) -> bool:
+    try:
+        phase.fit(**changes)
+    except MeshcError:
+        return False
+    return True
+
+
+def _layers_that_fit(phase: MeshPhase) -> int:
+    """The most of the first layers that fit; 0 for none, and for layers of several loops."""
+    loops = [op for op in phase.chosen.function.body.ops if isinstance(op, ops.Repeat)]
+    if len(loops) != 1:
+        return 0
+    dim = loops[0].dim
+    low, high = 0, phase.chosen.dims[dim]
+    while high - low > 1:
+        middle = (low + high) // 2
+        if _fitted(phase, layers={dim: middle}):
+            low = middle
+        else:
+            high = middle
+    return low if low and _fits(phase, layers=low) else 0
+
+
+def cures_on_gpus(phases: GpuPhases) -> tuple[str, ...]:
+    """Flags with which a model fits GPUs of its kind: more of them, or fewer tokens."""
+    return tuple(_of_gpus(phases))
+
+
+def _of_gpus(phases: GpuPhases) -> Iterator[str]:
+    mine = phases.request
+    for count in _GPUS:
+        if mine.gpus < count <= MOST_GPUS:
+            request = replace(mine, gpus=count)
+            if _undealt(request, phases):
+                yield f"--gpus {count}"
+                break
+    if phases.capacity:
+        yield f"--seq {phases.capacity}"
+
+
+def _undealt(request: CompileRequest, phases: GpuPhases) -> bool:
+    try:
+        return GpuPhases(phases.loaded, request).refusal() is None
+    except MeshcError:
+        return False
+
+
+def cures_on_node(phases: NodePhases) -> tuple[str, ...]:
+    """More of the GPUs of a node with which a model fits it."""
+    for count in range(phases.gpus + 1, phases.device.cores + 1):
+        other = NodePhases(phases.loaded, replace(phases.request, gpus=count))
+        try:
+            if other.refusal() is None:
+                return (f"--gpus {count}",)
+        except MeshcError:
+            continue
+    return ()

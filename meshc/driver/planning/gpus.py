@@ -1,0 +1,215 @@
+"""A phase of a model on one GPU of thread blocks, or dealt to several of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from meshc.backends import cuda
+from meshc.backends.cuda.memory import Memory, capacity_that_fits, memory_of
+from meshc.cost.nodes.batches import Batch, Chunk, prompts
+from meshc.cost.nodes.overlap import fused_only
+from meshc.cost.nodes.predicting import predicted_schedule
+from meshc.cost.nodes.ranks import Ranks
+from meshc.cost.predictions import Part, Prediction, inputs_of
+from meshc.cost.served_graphs import served_of
+from meshc.cost.tasks.predicting import predicted_step
+from meshc.cost.terms import Cost
+from meshc.devices import Device
+from meshc.driver.compiled import Compiled
+from meshc.driver.compiling import compile_loaded, given_module
+from meshc.driver.halves import node_of
+from meshc.driver.models import LoadedModel
+from meshc.driver.planning.answers import PhasePlan, Room
+from meshc.driver.planning.parts import bytes_held, part_of
+from meshc.driver.request import CompileRequest
+from meshc.ir.module import Module
+from meshc.ir.ops import graph, ranks
+from meshc.ir.rewriter import Rewriter
+from meshc.passes.manager import PassManager
+from meshc.pipelines import pipeline_to, pipeline_to_tasks
+from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError, fail
+from meshc.support.plmr import violates
+
+_NO_PROGRAM = frozenset({"no-tasks", "cuda-graph", "cuda-shape"})
+"""Codes of refusals of models that the CUDA target does not compute."""
+
+
+@dataclass(frozen=True)
+class GpuPhases:
+    """The phases of a model on ``gpus`` GPUs of the device of ``request``."""
+
+    loaded: LoadedModel
+    request: CompileRequest
+
+    @cached_property
+    def device(self) -> Device:
+        """The kind of GPU."""
+        return self.request.the_device()
+
+    @cached_property
+    def asked(self) -> CompileRequest:
+        """The request of the decode step, on a GPU whose memory holds anything."""
+        alone = self.request.gpus == 1
+        free = self.device.unlimited()
+        return replace(self.request, target="cuda", phase="decode", persistent=alone, device=free)
+
+    @cached_property
+    def graph(self) -> Module:
+        """The graph of the decode step of the whole model."""
+        return given_module(self.loaded, "decode", self.asked, Diagnostics())
+
+    @cached_property
+    def part(self) -> Module:
+        """The graph of one GPU's part."""
+        return part_of(self.loaded, self.asked)
+
+    @cached_property
+    def compiled(self) -> Compiled | Diagnostic:
+        """The program of the decode step, or why there is none. Raises what compiling raises for
+        another reason than that the CUDA target does not compute such models."""
+        try:
+            return compile_loaded(self.loaded, self.asked)
+        except MeshcError as refusal:
+            first = refusal.diagnostics[0]
+            if first.code not in _NO_PROGRAM:
+                raise
+            return first
+
+    @cached_property
+    def memory(self) -> Memory:
+        """Bytes of a GPU: those of its program or, where there is none, of what its part of the
+        model reads and keeps."""
+        if isinstance(self.compiled, Compiled):
+            return memory_of(self._program(self.compiled))
+        held = bytes_held(self.part)
+        return Memory(sum(held["weight"].values()), sum(held["state"].values()), 0)
+
+    def _program(self, compiled: Compiled) -> cuda.StepProgram:
+        return cuda.from_json(compiled.files[cuda.MANIFEST])
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens that caches of a request hold beside all else."""
+        room = self.device.global_memory_bytes
+        if isinstance(self.compiled, Compiled):
+            return capacity_that_fits(self._program(self.compiled), room)
+        of_token = self.memory.caches // self.graph.capacity
+        left = max(0, room - self.memory.weights - self.memory.buffers)
+        return left // of_token if of_token else 0
+
+    def refusal(self) -> Diagnostic | None:
+        """Why the model does not fit, if it does not."""
+        room, memory = self.device.global_memory_bytes, self.memory
+        if memory.total <= room:
+            return None
+        of = "each of the GPUs" if self.request.gpus > 1 else "the GPU"
+        return Diagnostic(
+            "error",
+            "does-not-fit",
+            f"the model needs {memory.total} bytes of the memory of {of}, {self.device.name}, "
+            f"which has {room}: {memory.total - room} bytes short",
+            notes=(violates("M"),),
+        )
+
+
+def phase_on_gpus(phases: GpuPhases, phase: str) -> PhasePlan:
+    """The plan of a ``phase``, ``prefill`` or ``decode``. Raises what compiling raises where there
+    is no such program for another reason than memory or a kernel that is missing."""
+    memory, refused = phases.memory, phases.refusal()
+    uses = {"weights": memory.weights, "caches": memory.caches, "other buffers": memory.buffers}
+    room = Room(phases.device.global_memory_bytes, uses, _buffers(phases))
+    prediction, silent = None, ""
+    try:
+        prediction = _step(phases) if phase == "decode" else _prompt(phases)
+    except MeshcError as error:
+        silent = error.diagnostics[0].message
+    tokens = phases.request.requests if phase == "decode" else phases.graph.capacity
+    return PhasePlan(
+        phase,
+        tokens,
+        prediction=prediction,
+        silent=silent,
+        room=room,
+        refused=refused,
+        violates={} if refused is None else {"M": refused.message},
+        kv_tokens=phases.capacity,
+    )
+
+
+def _buffers(phases: GpuPhases) -> dict[str, int]:
+    """Bytes of each weight and buffer of a GPU."""
+    if isinstance(phases.compiled, Compiled):
+        program = cuda.from_json(phases.compiled.files[cuda.MANIFEST])
+        sizes = {name: weight.bytes for name, weight in program.weights.items()}
+        return sizes | {name: buffer.bytes for name, buffer in program.buffers.items()}
+    held = bytes_held(phases.part)
+    return {**held["weight"], **held["state"]}
+
+
+def _step(phases: GpuPhases) -> Prediction:
+    """A decode step with full caches but for the token that comes: that of its tasks or, where
+    there are none, of the kernels of a node. Raises ``no-tasks``, ``device-number`` and
+    ``bad-argument``."""
+    position = {"pos": phases.graph.capacity - 1}
+    compiled = phases.compiled
+    if isinstance(compiled, Compiled) and compiled.modules["decode"].level == "task":
+        return predicted_step(compiled.modules["decode"], position)
+    if any(isinstance(op, graph.TopK) for op in phases.graph.walk()):
+        if phases.request.gpus == 1:
+            fail("no-tasks", "nothing predicts steps of mixtures of experts on one GPU")
+        last = Chunk(phases.graph.capacity - 1, phases.graph.capacity)
+        return _kernels(phases, (last,) * phases.request.requests, phases.request.requests)
+    module, sums = _without_sums(phases.part)
+    tasks = PassManager(pipeline_to_tasks()[len(pipeline_to("graph")) :]).run(module)
+    alone = predicted_step(tasks, position)
+    return _with_sums(alone, phases, sums) if sums else alone
+
+
+def _without_sums(own: Module) -> tuple[Module, int]:
+    """A rank's graph without what ranks add up, and how many sums of a step that leaves out."""
+    module = PassManager([]).run(own)
+    sums = 0
+    rewriter = Rewriter(module)
+    for loop in [None, *(op for op in module.walk() if isinstance(op, graph.Repeat))]:
+        body = module.function.body if loop is None else loop.regions[0]
+        times = 1 if loop is None else module.dims[loop.dim]
+        for op in [op for op in body.ops if isinstance(op, ranks.AllReduce)]:
+            rewriter.replace_op(op, op.tensors())
+            sums += times
+    module.ranks = None
+    return module, sums
+
+
+def _with_sums(alone: Prediction, phases: GpuPhases, sums: int) -> Prediction:
+    """A rank's step with the sums of a node of such GPUs; where no device file says what they take
+    they are left out, which the prediction says."""
+    count = phases.request.gpus
+    try:
+        node = node_of(phases.device, count).watched()
+        costs = Ranks(served_of(phases.graph), node, count, phases.request.in_switch)
+    except MeshcError as unknown:
+        words = f"{sums} sums over {count} GPUs ({unknown.diagnostics[0].message})"
+        return replace(alone, left_out=(words,))
+    one = costs.all_reduce(phases.request.requests)
+    part = Part(one.name, sums, Cost(transfer=sums * one.seconds))
+    inputs = (*alone.inputs, *inputs_of(node, node.asked))
+    return replace(alone, parts=(*alone.parts, part), inputs=inputs)
+
+
+def _prompt(phases: GpuPhases) -> Prediction:
+    """A prompt as long as the caches, on a node of such GPUs. Raises ``bad-argument`` where nothing
+    says what one takes."""
+    if phases.request.gpus == 1:
+        fail("bad-argument", "nothing predicts prompts on one GPU, only on nodes of several")
+    return _kernels(phases, prompts([phases.graph.capacity]), 0)
+
+
+def _kernels(phases: GpuPhases, batch: Batch, heads: int) -> Prediction:
+    """An iteration of ``batch`` by the kernels of a node of such GPUs, in which ``heads`` tokens
+    are chosen."""
+    count = phases.request.gpus
+    node = node_of(phases.device, count).watched()
+    costs = Ranks(served_of(phases.graph), node, count, phases.request.in_switch)
+    behind = (costs.head(heads),) if heads else ()
+    return predicted_schedule(fused_only(costs, batch), node, behind)

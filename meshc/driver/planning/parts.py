@@ -1,0 +1,34 @@
+"""The part of a model that one GPU among several has."""
+
+from __future__ import annotations
+
+from math import prod
+
+from meshc.driver.compiling import dealing, given_module
+from meshc.driver.models import LoadedModel
+from meshc.driver.request import CompileRequest
+from meshc.ir.core import tensor_type
+from meshc.ir.module import Module
+from meshc.passes.manager import PassManager
+from meshc.passes.registry import own_pipeline
+from meshc.pipelines import pipeline_to
+from meshc.support.diagnostics import Diagnostics
+
+
+def part_of(loaded: LoadedModel, request: CompileRequest) -> Module:
+    """The graph of the decode step of one of ``request.gpus`` GPUs. Raises what the passes do."""
+    whole = given_module(loaded, "decode", request, Diagnostics())
+    passes = pipeline_to("graph")
+    if request.gpus > 1:
+        passes += own_pipeline(dealing(whole, request.gpus))
+    return PassManager(passes).run(whole)
+
+
+def bytes_held(part: Module) -> dict[str, dict[str, int]]:
+    """Bytes of the weights and the caches of a graph, by role and tensor."""
+    found: dict[str, dict[str, int]] = {"weight": {}, "state": {}}
+    for param in part.function.params:
+        if param.role in found:
+            kind = tensor_type(param.value)
+            found[param.role][param.value.name] = kind.dtype.bytes * prod(kind.shape(part.dims))
+    return found

@@ -1,0 +1,258 @@
+"""Whether a model fits a device, how fast it is there and why: the question, and who answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from meshc.devices import Device
+from meshc.driver.capacity import capacity
+from meshc.driver.models import LoadedModel
+from meshc.driver.phase_costs import host_words
+from meshc.driver.planning.answers import PhasePlan, Plan, Transition
+from meshc.driver.planning.cures import cures_on_gpus, cures_on_mesh, cures_on_node
+from meshc.driver.planning.gpus import GpuPhases, phase_on_gpus
+from meshc.driver.planning.meshes import best_mesh
+from meshc.driver.planning.nodes import NodePhases, phase_on_node
+from meshc.driver.planning.wafers import MeshPhase, phase_on_mesh
+from meshc.driver.request import CompileRequest
+from meshc.ir.module import Module
+from meshc.ir.ops import mesh as ops
+from meshc.support.diagnostics import fail
+
+_PHASES = ("prefill", "decode")
+Watch = Callable[[str], None]
+"""Told what is being done."""
+
+
+def _unwatched(_: str) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What to plan: fields of a compile, and ``clock`` to have the time of wafers from the clock of
+    the emitted program in the place of the search's costs. ``gpus`` None takes one GPU, or all of a
+    node; an empty ``mesh`` is the best one."""
+
+    compile: CompileRequest
+    gpus: int | None = None
+    clock: bool = False
+
+
+def plan(loaded: LoadedModel, request: PlanRequest, watch: Watch = _unwatched) -> Plan:
+    """The plan of ``loaded``. Memory that is short is no error but part of the answer.
+
+    Raises ``bad-argument`` for what does not go together, ``bad-phase`` for a model without the
+    phases that are asked for, and what compiling raises for another reason than memory.
+    """
+    device = request.compile.the_device()
+    kinds = {"mesh": _on_meshes, "cluster": _on_gpus, "node": _on_node}
+    if loaded.model is None:
+        fail("bad-argument", f"'{loaded.name}' is compiled already; plans are of models")
+    phases = _asked(loaded, request.compile.phase)
+    if request.compile.keep_quantised and phases != ("decode",):
+        fail(
+            "bad-argument",
+            "--keep-quantised is given, and products of prompts move weights from core to core",
+            help="--phase decode: decode steps read prompts then",
+        )
+    if request.clock and device.kind != "mesh":
+        fail("bad-argument", f"--clock is of emitted CSL, and {device.name} is no wafer")
+    return kinds[device.kind](loaded, request, device, phases, watch)
+
+
+def _asked(loaded: LoadedModel, phase: str) -> tuple[str, ...]:
+    known = loaded.phases()
+    if "decode" not in known:
+        fail(
+            "bad-phase",
+            f"'{loaded.name}' has no phases prefill and decode, of which plans are",
+            help="--plmr compares algorithms of a product M K N",
+        )
+    if phase != "both" and phase not in _PHASES:
+        words = ", ".join((*_PHASES, "both"))
+        fail("bad-argument", f"--phase cannot be '{phase}'", help=f"it is one of {words}")
+    if phase != "both" and phase not in known:
+        fail("bad-phase", f"'{loaded.name}' has no phase '{phase}'")
+    return tuple(one for one in _PHASES if phase == one or (phase == "both" and one in known))
+
+
+# --- wafers
+
+
+def _on_meshes(
+    loaded: LoadedModel,
+    request: PlanRequest,
+    device: Device,
+    phases: tuple[str, ...],
+    watch: Watch,
+) -> Plan:
+    if request.gpus is not None:
+        fail("bad-argument", f"--gpus is given, and {device.name} is no GPU but a mesh of cores")
+    asked = replace(request.compile, phase="both")
+    _checked(asked, device)
+    found: dict[str, tuple[MeshPhase, PhasePlan]] = {}
+    for phase in phases:
+        own = asked
+        if not asked.mesh:
+            own = replace(asked, mesh=best_mesh(loaded, phase, asked, watch))
+        watch(f"{loaded.name}, {phase} on {own.mesh} cores of {device.name}")
+        one = MeshPhase(loaded, phase, own)
+        found[phase] = one, phase_on_mesh(one, request.clock)
+    found = _in_alike_regions(found, request.clock)
+    plans = {}
+    for phase, (one, made) in found.items():
+        watch(f"{loaded.name}, what {phase} leaves room for")
+        plans[phase] = replace(
+            made,
+            cures=cures_on_mesh(one, made) if made.refused is not None else (),
+            kv_tokens=_cached(one) if phase == "decode" and made.fits else None,
+        )
+    first = next(iter(found.values()))[0]
+    moved = _between({phase: one for phase, (one, _) in found.items()}) if len(found) > 1 else None
+    return _plan(loaded, request, first.graph, tuple(plans.values()), None, moved)
+
+
+def _checked(asked: CompileRequest, device: Device) -> None:
+    """Raise for a request that no compile for the device takes."""
+    if device.csl_arch is not None:
+        replace(asked, target="csl").check()
+    else:
+        replace(asked, compile_to="tile").check()
+
+
+def _in_alike_regions(
+    found: dict[str, tuple[MeshPhase, PhasePlan]], clock: bool
+) -> dict[str, tuple[MeshPhase, PhasePlan]]:
+    """On one mesh a core has the same layers in both phases, whose caches it keeps: both phases in
+    as many regions as the one that needs more."""
+    meshes = {one.request.mesh for one, _ in found.values()}
+    regions = {made.regions or 1 for _, made in found.values()}
+    fits = all(made.fits for _, made in found.values())
+    if len(meshes) > 1 or len(regions) == 1 or not fits:
+        return found
+    most, result = max(regions), {}
+    for phase, (one, made) in found.items():
+        if made.regions != most:
+            axes = one.request.the_device().axes
+            columns, rows, _ = axes.sizes_of(one.request.mesh)
+            mesh = f"{axes.outer}={most},{axes.down}={rows},{axes.across}={columns}"
+            one = MeshPhase(one.loaded, phase, replace(one.request, mesh=mesh))
+            made = phase_on_mesh(one, clock)
+        result[phase] = one, made
+    return result
+
+
+def _cached(phase: MeshPhase) -> int | None:
+    """The most tokens that caches hold in the place of those that are asked for; None without
+    caches and without a limit of memory."""
+    appends = (op.policy for op in phase.chosen.walk() if isinstance(op, ops.Append))
+    policy = next(appends, None)
+    if policy is None or phase.chosen.the_device().room_bytes is None:
+        return None
+    return capacity(phase.loaded, replace(phase.asked, kv=policy)).tokens
+
+
+def _between(phases: dict[str, MeshPhase]) -> Transition | None:
+    """What passes between two programs on a wafer: caches to the host and back, and weights. None
+    where there is no decode step."""
+    prefill, decode = phases["prefill"], phases["decode"]
+    if decode.program.fit is None:
+        return None
+    words = host_words(decode.program.fit.module)
+    why = (
+        "the host copies caches to itself and back and the weights of decode, a word a cycle at "
+        "best on one channel"
+    )
+    if prefill.request.mesh == decode.request.mesh:
+        why += "; --phases says what one program for both phases would take"
+    return Transition(words, "cycles", why)
+
+
+# --- GPUs
+
+
+def _on_gpus(
+    loaded: LoadedModel,
+    request: PlanRequest,
+    device: Device,
+    phases: tuple[str, ...],
+    watch: Watch,
+) -> Plan:
+    _without_mesh(request, device)
+    asked = replace(
+        request.compile,
+        target="cuda",
+        phase="both",
+        gpus=1 if request.gpus is None else request.gpus,
+    )
+    asked.check()
+    watch(f"{loaded.name} on {asked.gpus} {device.name}")
+    one = GpuPhases(loaded, asked)
+    made = tuple(
+        _with_cures(phase_on_gpus(one, phase), lambda: cures_on_gpus(one)) for phase in phases
+    )
+    return _plan(loaded, request, one.graph, made, asked.gpus, _nothing_between(phases))
+
+
+def _on_node(
+    loaded: LoadedModel,
+    request: PlanRequest,
+    device: Device,
+    phases: tuple[str, ...],
+    watch: Watch,
+) -> Plan:
+    _without_mesh(request, device)
+    asked = replace(request.compile, phase="both", compile_to="graph")
+    asked.check()
+    gpus = device.cores if request.gpus is None else request.gpus
+    if not 1 <= gpus <= device.cores:
+        fail("bad-argument", f"--gpus is {gpus}, not 1 to {device.cores} of '{device.name}'")
+    watch(f"{loaded.name} on {gpus} GPUs of {device.name}")
+    one = NodePhases(loaded, replace(asked, gpus=gpus))
+    made = tuple(
+        _with_cures(phase_on_node(one, phase), lambda: cures_on_node(one)) for phase in phases
+    )
+    return _plan(loaded, request, one.graph, made, gpus, _nothing_between(phases))
+
+
+def _without_mesh(request: PlanRequest, device: Device) -> None:
+    if request.compile.mesh:
+        what = "a GPU" if device.kind == "cluster" else "a node of GPUs"
+        fail(
+            "bad-argument",
+            f"--mesh is {request.compile.mesh}, and {device.name} is {what}",
+            help="--gpus says to how many GPUs a model is dealt",
+        )
+
+
+def _with_cures(made: PhasePlan, cures: Callable[[], tuple[str, ...]]) -> PhasePlan:
+    return made if made.refused is None else replace(made, cures=cures())
+
+
+def _nothing_between(phases: tuple[str, ...]) -> Transition | None:
+    why = "both phases read the same weights and caches in the memory of the GPUs"
+    return Transition(0, "seconds", why) if len(phases) > 1 else None
+
+
+def _plan(
+    loaded: LoadedModel,
+    request: PlanRequest,
+    graph: Module,
+    phases: tuple[PhasePlan, ...],
+    gpus: int | None,
+    between: Transition | None,
+) -> Plan:
+    asked = request.compile
+    return Plan(
+        loaded.name,
+        asked.device_name,
+        graph.dtype().value,
+        graph.capacity,
+        asked.requests,
+        asked.layers,
+        gpus,
+        phases,
+        between,
+    )

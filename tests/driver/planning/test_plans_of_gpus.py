@@ -1,0 +1,101 @@
+"""Plans of models on GPUs and nodes, beside what compiling and scheduling them gives."""
+
+from pathlib import Path
+
+import pytest
+
+from meshc.backends import cuda
+from meshc.backends.cuda.memory import memory_of
+from meshc.cost.tasks.steps import step_time
+from meshc.devices import device
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.driver.node_scheduling import NodeRequest, node_report
+from meshc.driver.planning.plans import PlanRequest, plan
+from meshc.support.diagnostics import Diagnostics, MeshcError
+
+TINY = Path(__file__).parents[2] / "data" / "tiny"
+
+
+def planned(model, where, phase="decode", gpus=None, **fields):
+    request = CompileRequest(device=where, phase=phase, **{"seq": 64, **fields})
+    return plan(load_any(str(model), Diagnostics()), PlanRequest(request, gpus))
+
+
+@pytest.mark.parametrize(("model", "batch"), [("llama-9h3-tied", 1), ("qwen2-7h1", 3)])
+def test_a_step_has_the_memory_and_the_time_of_its_program(model, batch):
+    (found,) = planned(TINY / model, "h200", batch=batch).phases
+    request = CompileRequest(
+        target="cuda", device="h200", phase="decode", persistent=True, seq=64, batch=batch
+    )
+    program = compile_loaded(load_any(str(TINY / model), Diagnostics()), request)
+    memory = memory_of(cuda.from_json(program.files[cuda.MANIFEST]))
+    assert found.room.needed == memory.total and sum(found.room.buffers.values()) == memory.total
+    step = step_time(program.modules["decode"], {"pos": 63})
+    assert found.prediction.seconds == pytest.approx(step.seconds)
+    assert found.prediction.bound == step.ceiling <= step.seconds
+    assert found.tokens == batch and found.tokens_per_second == pytest.approx(batch / step.seconds)
+    assert {one.kind for one in found.prediction.inputs} >= {"calibrated", "datasheet"}
+
+
+def test_more_gpus_would_fit_and_a_shorter_cache_does():
+    small = device("h200").with_numbers(global_memory_bytes=300_000_000)
+    (found,) = planned("smollm2-135m", small, seq=2048).phases
+    assert not found.fits and found.violates.keys() == {"M"}
+    flags = dict(text.removeprefix("--").split() for text in found.cures)
+    assert flags.keys() == {"gpus", "seq"} and int(flags["seq"]) == found.kv_tokens
+    seq, model = int(flags["seq"]), load_any("smollm2-135m", Diagnostics())
+    request = CompileRequest(target="cuda", device=small, persistent=True, seq=seq)
+    assert compile_loaded(model, request).files
+    with pytest.raises(MeshcError, match="does-not-fit"):
+        compile_loaded(model, CompileRequest(target="cuda", device=small, seq=seq + 16))
+    (dealt,) = planned("smollm2-135m", small, gpus=int(flags["gpus"]), seq=2048).phases
+    assert dealt.fits
+
+
+def test_a_part_of_a_model_takes_less_and_its_sums_are_told():
+    (whole,) = planned("smollm2-135m", "h100", layers=2).phases
+    (part,) = planned("smollm2-135m", "h100", gpus=2, layers=2).phases
+    names = {one.name: one for one in part.prediction.parts}
+    assert part.room.needed < whole.room.needed
+    assert names["all_reduce"].times == 4 and names["all_reduce"].cost.transfer > 0
+    (unknown,) = planned("smollm2-135m", "h200", gpus=2, layers=2).phases
+    assert "4 sums over 2 GPUs" in unknown.prediction.left_out[0]
+
+
+def test_what_nothing_predicts_says_so():
+    prefill, decode = planned("mixtral-8x7b", "h200", "both").phases
+    assert prefill.fits and prefill.prediction is None and "one GPU" in prefill.silent
+    assert decode.prediction is None and "experts" in decode.silent
+    (decode,) = planned("mixtral-8x7b", "h100", gpus=8).phases
+    assert decode.prediction.model == "kernels"
+
+
+def test_a_node_takes_what_its_schedule_takes():
+    prefill, decode = planned("llama-3-8b", "h100x8", "both", seq=1024).phases
+    report = node_report(NodeRequest("llama-3-8b", "h100x8", 1024, "fuse-only"))
+    assert prefill.prediction.seconds == pytest.approx(report.seconds)
+    assert prefill.tokens == 1024 and decode.tokens == 1
+    assert decode.joules > prefill.joules > 0
+    kernels = {one.name: one.times for one in decode.prediction.parts}
+    assert kernels["all_reduce_norm"] == 64 and kernels["head"] == 1
+
+
+def test_published_servers_predict_where_a_node_has_no_kernels():
+    (found,) = planned("qwen3-30b-a3b", "h100x2").phases
+    assert found.prediction.model == "servers" and found.joules > 0
+    (alone,) = planned("gpt-oss-20b", "h100x2", gpus=1).phases
+    assert alone.tokens_per_second < found.tokens_per_second * 10
+    assert alone.room.uses["weights"] > found.room.uses["caches"]
+
+
+def test_nodes_are_short_by_gpu_and_more_would_fit():
+    (found,) = planned("llama-3.3-70b", "h100x8", gpus=1).phases
+    assert not found.fits and found.room.left < 0 and found.cures == ("--gpus 2",)
+    assert planned("llama-3.3-70b", "h100x8", gpus=2).fits
+
+
+def test_caches_of_a_node_hold_what_is_left():
+    (found,) = planned("llama-3-8b", "h100x4", seq=1024).phases
+    (full,) = planned("llama-3-8b", "h100x4", seq=found.kv_tokens).phases
+    assert full.fits
+    assert not planned("llama-3-8b", "h100x4", seq=found.kv_tokens + 1).fits
