@@ -57,15 +57,16 @@ class PlanCosts:
     costs: MeshCosts
     known: dict[Hashable, PlanCost] = field(default_factory=dict)
 
-    def of(self, op: Op, type_of: TypeOf) -> PlanCost:
-        """The cost of one op, without those in its body."""
+    def of(self, op: Op, type_of: TypeOf, runs: int = 1) -> PlanCost:
+        """The cost of so many ``runs`` of one op, without those in its body."""
         kinds = tuple(map(type_of, (*op.operands, *op.results)))
-        key = (type(op), *op.attributes().values(), kinds)
+        key = (type(op), runs, *op.attributes().values(), kinds)
         found = self.known.get(key)
         if found is None:
             demand = self.costs.demand(op, type_of)
             totals = self.costs.sharing.totals(demand)
-            found = self.known[key] = PlanCost(self.costs.of(op, type_of), demand, totals)
+            found = PlanCost(self.costs.of(op, type_of), demand, totals) * runs
+            self.known[key] = found
         return found
 
 

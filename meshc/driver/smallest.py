@@ -58,13 +58,13 @@ def smallest_place(
     if PHASE not in loaded.phases():
         no_tokens(loaded.name, "compile it with -o DIR; DIR/run.py maps arrays to arrays")
     refused: list[tuple[str, Diagnostic]] = []
-    for name in _devices(request):
+    for where in _devices(request):
         for regions in (1, 0):
-            search = _Search(loaded, replace(request, device=name), regions, on_try)
+            search = _Search(loaded, replace(request, device=where), regions, on_try)
             side = search.run()
             if side is not None:
                 return search.place(side)
-            refused += [(name, why) for why in search.last_refusal()]
+            refused += [(search.request.device_name, why) for why in search.last_refusal()]
             if not search.wants_room():
                 break
     others = [why for _, why in refused if why.code not in NO_ROOM]
@@ -79,10 +79,10 @@ def smallest_place(
     )
 
 
-def _devices(request: CompileRequest) -> list[str]:
+def _devices(request: CompileRequest) -> list[str | Device]:
     """The devices to try: the one that is asked for, else those for CSL, the usual one first."""
     if request.device:
-        return [request.device_name]
+        return [request.device]
     usual = USUAL_DEVICE["csl"]
     known = [name for name in device_names() if device(name).csl_arch is not None]
     return [usual, *(name for name in known if name != usual)]
@@ -105,7 +105,7 @@ class _Search:
     @property
     def device(self) -> Device:
         """The device."""
-        return device(self.request.device_name)
+        return self.request.the_device()
 
     def mesh(self, side: int) -> str:
         """What ``--mesh`` calls the mesh of ``side`` x ``side`` cores."""

@@ -263,7 +263,8 @@ def _visible(scope: Scope, op: graph.Softmax, x: Array, dims: Dims) -> Array:
     key = np.arange(x.shape[dims.index(op.dim)])
     position = _row_positions(scope, op, x, dims)[..., None]
     sees = key <= position
-    if op.window and ((scope.layer + 1) % op.but != 0 if op.but else scope.layer % op.every == 0):
+    chosen = scope.layer >= op.after and scope.layer % op.every == 0
+    if op.window and ((scope.layer + 1) % op.but != 0 if op.but else chosen):
         sees &= key > position - op.window
     sees |= (scope.positions_of(dims) < 0)[..., None, None]
     return _by_row(scope, op, sees, (op.rows, op.dim), dims)

@@ -180,12 +180,17 @@ def _mask(shards: Shards, op: mesh.Mask) -> list[Array]:
         # number.
         position = position_of(shards, op, x, dims_of(x))
         seen = key <= position + row
-        every, but = op.every, op.but
-        if op.window and ((shards.layer + 1) % but != 0 if but else shards.layer % every == 0):
+        if op.window and _has_window(op, shards.layer):
             seen &= key > position + row - op.window
         seen |= (row == PAD) | (position < 0)
         hidden = hidden | ~seen
     return [np.where(hidden, -np.inf, shards.of(x))]
+
+
+def _has_window(op: mesh.Mask, layer: int) -> bool:
+    if op.but:
+        return (layer + 1) % op.but != 0
+    return layer >= op.after and layer % op.every == 0
 
 
 @meaning(mesh.KeepLanes)

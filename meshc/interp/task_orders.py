@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -27,7 +27,9 @@ class Order:
 
     With ``blocks`` tasks run as they are placed instead: each block runs its own one by one and
     waits at meetings, needs make nobody wait, and a random block goes on for as long as it can.
-    Meetings in ``passed``, by their number in the text, are no meetings then.
+    Behind a meeting by tags a block waits in front of each task of the next phase until the words
+    that it needs have their tags. Meetings in ``passed``, by their number in the text, are no
+    meetings then.
     """
 
     seed: int | None = None
@@ -115,24 +117,32 @@ class Edges:
 
 
 class Blocks:
-    """Blocks that run the tasks of each phase that are theirs, and meet. Raises
-    ``interp-schedule`` where tasks are not placed."""
+    """Blocks that run the tasks of each phase that are theirs, and meet; ``tagged`` says of a task,
+    by its number, whether what it needs has its tags. Raises ``interp-schedule`` where tasks are
+    not placed, and ``interp-deadlock`` where the tags of a task never come."""
 
-    def __init__(self, module: Module, order: Order) -> None:
+    def __init__(self, module: Module, order: Order, tagged: Callable[[int], bool]) -> None:
         self.rng = random.Random(order.seed)
+        self.tagged = tagged
+        self.awaiting: set[int] = set()
         meets = [op for op in module.walk() if isinstance(op, task.Meet)]
         passed = {meets[number] for number in order.passed}
         self.queues: list[list[int | None]] = []
         numbers = count()
+        awaiting = False
         for op, size in _events(module, module.program.body, {}):
             if isinstance(op, task.Meet):
-                for queue in self.queues if op not in passed else ():
+                awaiting = op.kind == "tags" and op not in passed
+                for queue in self.queues if op.kind == "counter" and op not in passed else ():
                     queue.append(None)
                 continue
             if not op.blocks or (self.queues and len(self.queues) != op.blocks):
                 fail("interp-schedule", f"tasks of phase '{op.name}' are not placed as others are")
             self.queues = self.queues or [[] for _ in range(op.blocks)]
             own = [next(numbers) for _ in range(size)]
+            if awaiting:
+                self.awaiting.update(own)
+            awaiting = False
             for block, queue in enumerate(self.queues):
                 ends = (size * b // op.blocks for b in (block, block + 1))
                 queue += own[slice(*ends)]
@@ -142,14 +152,16 @@ class Blocks:
         self.at = [0] * len(self.queues)
         self.waits = [False] * len(self.queues)
         self.arrived = [0] * len(self.queues)
-        current = -1
         while ready := self._ready():
-            if current not in ready:
-                current = self.rng.choice(ready)
-            number = self.queues[current][self.at[current]]
-            assert number is not None
-            yield number
-            self.at[current] += 1
+            current = self.rng.choice(ready)
+            queue = self.queues[current]
+            while self.at[current] < len(queue) and self._may_run(queue[self.at[current]]):
+                number = queue[self.at[current]]
+                assert number is not None
+                yield number
+                self.at[current] += 1
+        if any(at < len(queue) for at, queue in zip(self.at, self.queues, strict=True)):
+            fail("interp-deadlock", "tasks wait for words whose tags never come")
 
     def _ready(self) -> list[int]:
         """The blocks that have a task to run, behind all meetings that are over."""
@@ -166,7 +178,11 @@ class Blocks:
                     self.waits[block], changed = False, True
                     self.at[block] += 1
         left = enumerate(zip(self.at, self.queues, strict=True))
-        return [b for b, (at, queue) in left if at < len(queue) and queue[at] is not None]
+        return [b for b, (at, queue) in left if at < len(queue) and self._may_run(queue[at])]
+
+    def _may_run(self, number: int | None) -> bool:
+        """Whether a task, if it is one, has what it waits for."""
+        return number is not None and (number not in self.awaiting or self.tagged(number))
 
 
 def _events(

@@ -23,7 +23,7 @@ from meshc.interp.task_orders import Blocks, Edges, Order
 from meshc.interp.windows import Place, Window
 from meshc.ir.core import Block, Op
 from meshc.ir.mesh import Axis, Mesh
-from meshc.ir.module import Module
+from meshc.ir.module import Buffer, Module
 from meshc.ir.ops import task, tile
 from meshc.ir.types import BufferType
 from meshc.support.diagnostics import fail
@@ -61,6 +61,9 @@ class TaskMachine(Machine):
         self._slots |= _slots_of_values(families, len(self._slots))
         kept = {b.value: b.kept for b in module.buffers if b.kept is not None}
         self._versions = {self._slots[value]: count for value, count in kept.items()}
+        tagged = (b for b in module.buffers if b.tags is not None)
+        self._tags = {self._slots[b.value]: Tags.of(b) for b in tagged}
+        self._runs = 0
         self._bodies = {f: self._compiled(f) for f in families}
         if self.order.first and self.order.first not in {f.name for f in families}:
             fail("interp-schedule", f"there is no family '{self.order.first}' to run first")
@@ -71,7 +74,7 @@ class TaskMachine(Machine):
         known = frozenset(
             {*scalars, *family.dims, *family.each, *_loops_around(self.module, family)}
         )
-        compiler = TaskCompiler(self._slots, self._versions)
+        compiler = TaskCompiler(self._slots, self._versions, self._tags)
         return compiler.body(family.regions[0], Names(known, {}))
 
     def _execute(self, scalars: Mapping[str, int], rounds: Rounds) -> None:
@@ -86,9 +89,22 @@ class TaskMachine(Machine):
         for memory, owner in zip(shared, found.owner, strict=True):
             if memory.dtype == np.float32:
                 memory[owner >= 0] = np.nan
+        for tags in self._tags.values():
+            tags.run = self._runs
+        self._runs += 1
         order: Iterable[int] = range(len(tasks))
         if self.order.blocks:
-            order = Blocks(self.module, self.order).order()
+
+            def tagged(number: int) -> bool:
+                one = tasks[number]
+                return all(
+                    self._tags[region.slot].there(region.whole.place(core.env))
+                    for core in [self._core(one, shared)]
+                    for region in _regions_of(self._bodies[one.family], core, task.Need)
+                    if region.slot in self._tags
+                )
+
+            order = Blocks(self.module, self.order, tagged).order()
         elif self.order.seed is not None:
             for number, one in enumerate(tasks):
                 found.needs(number, self._walk(one, shared, task.Need))
@@ -152,25 +168,89 @@ def _unset(kind: Any) -> NDArray[Any]:
 def _regions(
     body: Body, core: Core, kind: type[task.Access]
 ) -> Iterator[tuple[int, tuple[slice | int, ...]]]:
+    for region in _regions_of(body, core, kind):
+        place = region.whole.place(core.env)
+        yield place.slot, place.index
+
+
+def _regions_of(body: Body, core: Core, kind: type[task.Access]) -> Iterator[Region]:
+    """The regions of accesses of ``kind``, while the names of ``core`` are those of each."""
     for step in body.steps:
         if step.guard is not None and not step.guard(core.env):
             continue
         if isinstance(step, LoopStep):
             for _ in step.rounds(core):
-                yield from _regions(step.body, core, kind)
+                yield from _regions_of(step.body, core, kind)
         elif isinstance(step.op, kind):
             assert isinstance(step, (ReadStep, GiveStep))
-            place = step.region.whole.place(core.env)
-            yield place.slot, place.index
+            yield step.region
+
+
+# -- tags ----------------------------------------------------------------------------------------
+@dataclass(eq=False)
+class Tags:
+    """The tags of the words of a buffer, 0 where none has been given. Values that lie in a word one
+    after the other, in run after run, have 1, 2, 3, .. as their tags, and 1 again behind the last
+    that has ``bits`` bits."""
+
+    bits: int
+    versions: int
+    kept: int | None
+    words: NDArray[np.int64]
+    run: int = 0
+
+    @staticmethod
+    def of(buffer: Buffer) -> Tags:
+        """Those of a buffer to which nothing has been given."""
+        assert buffer.tags is not None
+        shape = buffer.type.shape
+        words = np.zeros((buffer.kept or shape[0], *shape[1:]) if shape else (), np.int64)
+        return Tags(buffer.tags, shape[0] if shape else 1, buffer.kept, words)
+
+    def give(self, place: Place) -> None:
+        """The values at ``place`` are given."""
+        for at, tag in self._at(place):
+            self.words[at] = tag
+
+    def there(self, place: Place) -> bool:
+        """Whether the words at ``place`` have the tags of its versions."""
+        return all(bool(np.all(self.words[at] == tag)) for at, tag in self._at(place))
+
+    def _at(self, place: Place) -> Iterator[tuple[tuple[slice | int, ...], int]]:
+        """Where the words of each version lie, and their tag."""
+        if self.kept is None:
+            yield place.index, self._tag(self.run)
+            return
+        version, *rest = place.index
+        every = range(self.versions)[version] if isinstance(version, slice) else [version]
+        rounds = -(-self.versions // self.kept)
+        for one in every:
+            yield (one % self.kept, *rest), self._tag(self.run * rounds + one // self.kept)
+
+    def _tag(self, before: int) -> int:
+        return 1 + before % ((1 << self.bits) - 1)
+
+    def rounded(self, values: NDArray[Any]) -> NDArray[Any]:
+        """``values`` of f32 with so many bits fewer: the nearest that are finite, of two the even
+        one."""
+        step = np.uint64(1 << self.bits)
+        bits = np.ascontiguousarray(values, np.float32).view(np.uint32).astype(np.uint64)
+        below = bits - bits % step
+        up = (bits % step + below // step % 2) * 2 > step
+        most = below % np.uint64(1 << 31) >= np.uint64(0x7F800000) - step
+        nearest = np.where(up & ~most, below + step, below).astype(np.uint32)
+        found = nearest.view(np.float32).reshape(values.shape)
+        return np.where(np.isnan(values), values, found)
 
 
 # -- steps of a task -----------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Region:
-    """A region as a program means it, ``whole``, and where it lies, its first index modulo the
-    versions that are ``kept``."""
+    """A region as a program means it, ``whole``, in memory number ``slot``, and where it lies, its
+    first index modulo the versions that are ``kept``."""
 
     whole: Window
+    slot: int
     kept: int | None
 
     def place(self, env: Mapping[str, int]) -> Place:
@@ -227,24 +307,31 @@ class GiveStep(Step):
 
     region: Region
     source: Window
+    tags: Tags | None = None
 
     def run(self, core: Core) -> Iterator[None]:
         values = self.source.place(core.env).read(core.memory)
+        if self.tags is not None:
+            values = self.tags.rounded(values)
+            self.tags.give(self.region.whole.place(core.env))
         self.region.place(core.env).write(core.memory, values)
         yield
 
 
 class TaskCompiler(Compiler):
-    """Compiles the bodies of tasks; ``kept`` has by slot the versions that a buffer keeps."""
+    """Compiles the bodies of tasks; ``kept`` and ``tags`` have by slot the versions that a buffer
+    keeps and the tags of its words."""
 
-    def __init__(self, slots: Mapping[Any, int], kept: Mapping[int, int]) -> None:
+    def __init__(
+        self, slots: Mapping[Any, int], kept: Mapping[int, int], tags: Mapping[int, Tags]
+    ) -> None:
         super().__init__(slots, frozenset())
-        self._kept = kept
+        self._kept, self._tags = kept, tags
 
     def region(self, op: task.Access, names: Names) -> Region:
         """The region that an access names."""
         slot = self._slots[op.view.buffer]
-        return Region(self.window(op, 0, names), self._kept.get(slot))
+        return Region(self.window(op, 0, names), slot, self._kept.get(slot))
 
     def makers(self) -> Makers:
         return _MAKERS
@@ -261,7 +348,9 @@ class TaskCompiler(Compiler):
 
     def give(self, op: task.Give, guard: Memo[bool] | None, names: Names) -> Step:
         """A value into a region."""
-        return GiveStep(op, guard, self.region(op, names), self.window(op, 1, names))
+        region = self.region(op, names)
+        tags = self._tags.get(region.slot)
+        return GiveStep(op, guard, region, self.window(op, 1, names), tags)
 
 
 _Make = Callable[[Any, Any, Memo[bool] | None, Names], Step]

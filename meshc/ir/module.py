@@ -56,12 +56,15 @@ class Buffer:
     """Memory of every core, at the task level of the GPU. ``role`` is empty for scratch;
     ``address`` is set by plan-memory, for CSL programs anew by plan-csl-memory. With ``kept``
     there is memory for so many indices of the first dim, which lie over each other modulo that
-    number (fold-scratch)."""
+    number (fold-scratch). With ``tags`` so many low bits of each word of f32 say which of the
+    values is there that lie in it one after the other, in this run and in those before: values are
+    rounded to the bits that are left, to the nearest finite one."""
 
     value: Value
     role: Role | Literal[""] = ""
     address: int | None = None
     kept: int | None = None
+    tags: int | None = None
 
     @property
     def type(self) -> BufferType:

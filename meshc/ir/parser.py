@@ -238,13 +238,15 @@ class _Parser(Tokens):
         value = self.declare(name, self.type(), span)
         if not isinstance(value.type, BufferType):
             fail("bad-meshir", "a buffer has whole numbers as extents", span)
-        facts = self.facts("role", "address", "kept")
-        role, address, kept = facts.get("role", ""), facts.get("address"), facts.get("kept")
+        facts = self.facts("role", "address", "kept", "tags")
+        role = facts.get("role", "")
         if role not in ("", *_ROLES):
             fail("bad-meshir", f"no role '{role}'", span)
-        place = None if address is None else self.as_int(address, span)
-        versions = None if kept is None else self.as_int(kept, span)
-        return Buffer(value, cast(ParamRole, role), place, versions)
+        address, kept, tags = (
+            self.as_int(facts[name], span) if name in facts else None
+            for name in ("address", "kept", "tags")
+        )
+        return Buffer(value, cast(ParamRole, role), address, kept, tags)
 
     def channel(self) -> Channel:
         span = self.span()

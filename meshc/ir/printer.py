@@ -81,10 +81,9 @@ def _buffer(buffer: Buffer) -> str:
     facts: dict[str, object] = {}
     if buffer.role:
         facts["role"] = buffer.role
-    if buffer.address is not None:
-        facts["address"] = buffer.address
-    if buffer.kept is not None:
-        facts["kept"] = buffer.kept
+    for name in ("address", "kept", "tags"):
+        if getattr(buffer, name) is not None:
+            facts[name] = getattr(buffer, name)
     return f"buffer {buffer.value} : {buffer.type}" + _braced(facts)
 
 

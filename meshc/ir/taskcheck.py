@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from meshc.ir.core import Block, Op
-from meshc.ir.module import Module
+from meshc.ir.module import Buffer, Module
 from meshc.ir.ops import task, tile
+from meshc.ir.types import DType
 from meshc.ir.values import Value
 from meshc.ir.views import View
 from meshc.support.spans import Span
 
 Mistake = tuple[str, Span | None, str]
+
+LEAST_TAGS, MOST_TAGS = 2, 16
 
 _PROGRAM = "a program has phases, meetings, and loops over these"
 _PHASE = "a phase has families, whose bodies are tasks"
@@ -28,11 +32,15 @@ def program_mistakes(module: Module) -> Iterator[Mistake]:
     help; nothing for modules of other levels."""
     if module.level != "task":
         for buffer in module.buffers:
+            place = module.places.get(str(buffer.value))
             if buffer.kept is not None:
-                place = module.places.get(str(buffer.value))
                 yield f"{buffer.value} keeps versions", place, "that is for the task level"
+            if buffer.tags is not None:
+                yield f"{buffer.value} has tags", place, "that is for the task level"
         return
     for buffer in module.buffers:
+        if buffer.tags is not None:
+            yield from _tags(module, buffer)
         versions = buffer.type.shape[0] if buffer.type.shape else 0
         if buffer.kept is not None and (buffer.role or not 1 <= buffer.kept <= versions):
             words = f"{buffer.value} keeps {buffer.kept} of {versions} versions"
@@ -44,6 +52,8 @@ def program_mistakes(module: Module) -> Iterator[Mistake]:
         for op in _inside(program.body):
             if not isinstance(op, (task.Phase, task.Meet, tile.For)):
                 yield f"{op.NAME or 'a kernel'} stands in no task", op.span, _PROGRAM
+        for op in _tags_nowhere(program.body):
+            yield "a meeting by tags stands in front of no phase", op.span, _PROGRAM
         families = []
         for phase in program.body.walk():
             for op in (
@@ -63,6 +73,16 @@ def program_mistakes(module: Module) -> Iterator[Mistake]:
             yield from _in_family(module, family)
 
 
+def _tags(module: Module, buffer: Buffer) -> Iterator[Mistake]:
+    """Tags lie in words of f32 that tasks exchange, and leave more bits than they take."""
+    place = module.places.get(str(buffer.value))
+    if buffer.role or buffer.type.dtype is not DType.F32:
+        yield f"{buffer.value} has tags", place, "words of scratch of f32 have them"
+    if not LEAST_TAGS <= (buffer.tags or 0) <= MOST_TAGS:
+        words = f"tags of {buffer.value} have {buffer.tags} bits"
+        yield words, place, f"they have {LEAST_TAGS} to {MOST_TAGS}"
+
+
 def _inside(block: Block) -> Iterator[Op]:
     """The ops of a program that stand in no phase."""
     for op in block.ops:
@@ -70,6 +90,16 @@ def _inside(block: Block) -> Iterator[Op]:
         if isinstance(op, tile.For):
             for region in op.regions:
                 yield from _inside(region)
+
+
+def _tags_nowhere(block: Block) -> Iterator[task.Meet]:
+    """Meetings by tags that no phase stands behind."""
+    for op, after in zip_longest(block.ops, block.ops[1:]):
+        if isinstance(op, task.Meet) and op.kind == "tags" and not isinstance(after, task.Phase):
+            yield op
+        if isinstance(op, tile.For):
+            for region in op.regions:
+                yield from _tags_nowhere(region)
 
 
 def _loops(family: task.Family) -> list[str]:

@@ -178,7 +178,7 @@ _CATALOGUE = (
     Fact(
         "ordered",
         ("task",),
-        "between a task and those that need what it gives blocks meet, or one block runs both",
+        "who needs what a task gives waits for its block or for its words, or is in its block",
         ordered.check,
     ),
     Fact(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from meshc.analysis.proofs.isl import Point, uncovered_point
 from meshc.analysis.tasks.accesses import OTHER, Access, At, accesses, same_requests
-from meshc.analysis.tasks.order import Meeting, behind, meetings, met, same_block
+from meshc.analysis.tasks.order import Meeting, behind, met, same_block, whole_meetings
 from meshc.ir.affine import Cond
 from meshc.ir.module import Module
 from meshc.ir.ops import task
@@ -21,7 +21,8 @@ def check(module: Module) -> None:
     """Of each folded buffer, nobody writes another version over an element between the task that
     gives it and those that need it. Raises ``overwritten``."""
     folded = {b.value: b.kept for b in module.buffers if b.kept is not None}
-    every, found = [*accesses(module)], meetings(module)
+    every = [*accesses(module)]
+    found = whole_meetings(module, every)
     for need in every:
         if not isinstance(need.op, task.Need) or need.buffer not in folded:
             continue

@@ -1,11 +1,20 @@
-"""ordered: between a task and those that need what it gives blocks meet, or one block runs both."""
+"""ordered: between a task and those that need what it gives blocks meet, or one block runs both, or
+the task that needs it waits for its words.
+
+A word has the tag of its version when the task has given it, and no other one before: of the values
+that lie in it one after the other each has the next tag. For that every version is given whole in
+every run.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from meshc.analysis.proofs.isl import uncovered_point
-from meshc.analysis.tasks.accesses import OTHER, At, accesses, same_requests
-from meshc.analysis.tasks.order import behind, meetings, met, same_block
-from meshc.ir.module import Module
+from meshc.analysis.tasks.accesses import OTHER, Access, At, accesses, same_requests
+from meshc.analysis.tasks.order import behind, met, same_block, waiting, whole_meetings
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.module import Buffer, Module
 from meshc.ir.ops import task
 from meshc.support.diagnostics import fail
 from meshc.verify.tasks import element_text, task_text
@@ -13,8 +22,15 @@ from meshc.verify.tasks import element_text, task_text
 
 def check(module: Module) -> None:
     """Each edge lies over a meeting or within a block. Raises ``not-ordered``."""
-    every, found = [*accesses(module)], meetings(module)
+    every = [*accesses(module)]
+    found, waits = whole_meetings(module, every), waiting(module)
+    tagged = {buffer.value for buffer in module.buffers if buffer.tags is not None}
+    for buffer in module.buffers:
+        if buffer.tags is not None:
+            _given_whole(module, buffer, every)
     for need in every:
+        if need.buffer in tagged and need.phase in waits:
+            continue
         for give in every if isinstance(need.op, task.Need) else ():
             if not isinstance(give.op, task.Give) or give.buffer is not need.buffer:
                 continue
@@ -32,3 +48,30 @@ def check(module: Module) -> None:
                     notes=[f"in {task_text(reader, point)}"],
                     help="let blocks meet in between (task.meet), which the pass meet does",
                 )
+
+
+def _given_whole(module: Module, buffer: Buffer, every: Sequence[Access]) -> None:
+    """Each element of a buffer with tags is given, whatever the run."""
+    gives = [
+        a
+        for a in every
+        if isinstance(a.op, task.Give)
+        and a.buffer is buffer.value
+        and (a.op.when is None or a.op.when.is_true)
+        and not a.op.view.free_vars & module.scalars.keys()
+    ]
+    names = [f"element.{place}" for place in range(len(buffer.type.shape))]
+    inside = Cond.all(
+        Cond.between(0, Expr.var(name), extent)
+        for name, extent in zip(names, buffer.type.shape, strict=True)
+    )
+    hidden = sorted({n for a in gives for n in (*a.names, *module.scalars)})
+    point = uncovered_point(inside, Cond.any(a.touched for a in gives), hidden)
+    if point is not None:
+        at = ", ".join(str(point[name]) for name in names)
+        fail(
+            "not-ordered",
+            f"{buffer.value} has tags, but a run need not give {buffer.value}[{at}]",
+            module.places.get(str(buffer.value)),
+            help="a word keeps the tag of an older value where it is not given",
+        )

@@ -70,10 +70,18 @@ class Case:
         sizes = (named["x"], named["y"]) if named else self.options["mesh"].split("x")
         return int(sizes[0]), int(sizes[1])
 
+    def on_plane(self, columns: int, rows: int, regions: int = 0) -> Case:
+        """The same on a mesh of another size, of so many ``regions`` where they are given and else
+        of as many as there are."""
+        named = dict(re.findall(r"(r)=(\d+)", self.options["mesh"]))
+        count = regions or int(named.get("r", 0))
+        mesh = f"r={count},y={rows},x={columns}" if count else f"{columns}x{rows}"
+        return replace(self, options={**self.options, "mesh": mesh})
+
     @property
     def has_layers(self) -> bool:
         """Whether there are layers that regions of a mesh may share."""
-        return self.target != "cuda" and any(isinstance(s, Repeat) for s in self.program.body)
+        return "mesh" in self.options and any(isinstance(s, Repeat) for s in self.program.body)
 
     @property
     def capacity(self) -> int:
@@ -244,10 +252,8 @@ def on_gpus(case: Case, gpus: int) -> Case:
 
 def in_regions(case: Case, regions: int) -> Case:
     """The same with its layers dealt to ``regions`` of its mesh."""
-    columns, rows = case.plane
-    mesh = f"r={regions},y={rows},x={columns}"
     origin = f"{case.origin} --regions {regions}"
-    return replace(case, options={**case.options, "mesh": mesh}, order=False, origin=origin)
+    return replace(case.on_plane(*case.plane, regions), order=False, origin=origin)
 
 
 def _task_cases(draw: Drawing, common: Common) -> Attempts:

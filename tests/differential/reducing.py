@@ -141,10 +141,10 @@ def _with_fewer_options(case: Case) -> Iterator[Case]:
         yield replace(case, order=False)
     if "mesh" not in case.options:
         return
-    columns, rows = map(int, case.options["mesh"].split("x"))
+    columns, rows = case.plane
     for smaller in ((1, 1), (columns, 1), (1, rows), (columns - 1, rows), (columns, rows - 1)):
         if min(smaller) >= 1 and smaller != (columns, rows):
-            yield _optioned(case, {**case.options, "mesh": "{}x{}".format(*smaller)})
+            yield case.on_plane(*smaller)
 
 
 def _optioned(case: Case, options: dict[str, object]) -> Case:

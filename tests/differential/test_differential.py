@@ -64,13 +64,22 @@ def test_many_random_programs_on_gpus_of_a_node() -> None:
     assert judged_on_gpus(300).kinds["python", "match"] >= 240
 
 
-def judged_in_regions(count: int, seed: int) -> Tally:
-    """The first cases of CSL with layers, which two and three regions share in turn."""
+def judged_in_regions(count: int, seed: int, target: str = "csl") -> Tally:
+    """The first cases of a target with layers, which two and three regions share in turn."""
     tally = Tally()
-    drawn = (draw_case(seed, index, {"csl": 1.0}) for index in counted())
+    drawn = (draw_case(seed, index, {target: 1.0}) for index in counted())
     for number, case in enumerate(islice((c for c in drawn if c.has_layers), count)):
         add(tally, in_regions(case, 2 + number % 2))
     return tally
+
+
+def test_random_layers_in_regions_in_python() -> None:
+    assert judged_in_regions(4, SEED, "python").kinds["python", "match"] >= 2
+
+
+@pytest.mark.slow
+def test_many_random_layers_in_regions_in_python() -> None:
+    assert judged_in_regions(200, SEED + 1, "python").kinds["python", "match"] >= 140
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from alterations import altered
 from bounded import Arithmetic, Rules, exact, rounded
-from cases import SHARP, Case, Unsharp, computed, draw_case, expected
+from cases import SHARP, Case, Unsharp, computed, draw_case, expected, in_regions
 from drawn_programs import Apply, Program, Reference, Tensor, source
 from judging import compare, compile_case, other_sums
 from operations import Binary, Product, Scale
@@ -147,6 +147,12 @@ def test_a_failing_case_is_made_small() -> None:
         assert fails(small) and len(small.program.body) <= 3
         assert set(small.program.extents.values()) == {1}
         assert small.options == {"mesh": "1x1"}
+
+
+def test_a_case_in_regions_is_made_small() -> None:
+    case = in_regions(next(c for c in map(case_of_python, count()) if c.has_layers), 2)
+    small = reduced(case, lambda c: c.has_layers)
+    assert small.options["mesh"] == "r=2,y=1,x=1"
 
 
 def test_the_text_says_what_is_meant() -> None:

@@ -53,6 +53,16 @@ def test_the_next_smaller_mesh_is_refused(memory, tmp_path):
     assert caught.value.diagnostics[0].code in NO_ROOM
 
 
+def test_a_device_that_the_library_gives_is_the_one_that_is_searched(tmp_path):
+    """Its name may be one of the catalogue, or none of it; its numbers count."""
+    path = wafer(tmp_path, 12, 15000)
+    given = meshc.devices.device(path)
+    unlisted = replace(given, facts={**given.facts, "name": "unlisted"})
+    places = [smallest_place(tiny(), replace(REQUEST, device=d)) for d in (path, given, unlisted)]
+    assert len({place.mesh for place in places}) == 1
+    assert [place.device for place in places] == [path, "wse2", "unlisted"]
+
+
 def test_refusals_name_the_device_and_the_numbers(tmp_path):
     request = replace(REQUEST, device=wafer(tmp_path, 2, 11500))
     with pytest.raises(MeshcError) as caught:

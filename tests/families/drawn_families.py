@@ -73,6 +73,33 @@ def _scaled_rope(dice: Random, **more: object) -> Settings:
     return _rope(dice, "linear", "llama3", **more)
 
 
+def _stretched_rope(dice: Random, found: Settings) -> Settings:
+    """Of whole heads, whose scores are multiplied where rotated lanes are."""
+    rope = _rope(dice, "linear", "dynamic", "llama3", "yarn", "longrope")
+    own = rope["rope_parameters"]
+    assert isinstance(own, dict)
+    if own["rope_type"] == "yarn":
+        own |= {"original_max_position_embeddings": dice.choice([8, 32])}
+        own |= dice.choice(
+            [
+                {},
+                {"beta_fast": 4.0, "beta_slow": 0.5, "truncate": False},
+                {"mscale": 1.5, "mscale_all_dim": 0.5},
+                {"attention_factor": 0.75},
+            ]
+        )
+    if own["rope_type"] == "longrope":
+        lanes = int(str(found.get("head_dim") or _lanes(found)))
+        long = _long_rope(lanes, 64)["rope_parameters"]
+        assert isinstance(long, dict)
+        own |= long | {"original_max_position_embeddings": 64}
+    return rope
+
+
+def _lanes(found: Settings) -> int:
+    return int(str(found["hidden_size"])) // int(str(found["num_attention_heads"]))
+
+
 def _window(dice: Random) -> Settings:
     return {"sliding_window": dice.randint(2, 9)}
 
@@ -85,28 +112,44 @@ def _llama(dice: Random, wide: bool) -> Settings:
     biases = {f"{part}_bias": dice.choice([False, True]) for part in ("attention", "mlp")}
     whole = not wide and dice.choice([False, True])
     found = _sizes(dice, wide, whole) | _tied(dice) | _gated(dice) | biases
-    return _divided(found, wide) | _scaled_rope(dice)
+    found = _divided(found, wide)
+    return found | _stretched_rope(dice, found)
 
 
 def _mistral(dice: Random, wide: bool) -> Settings:
-    found = _sizes(dice, wide) | _tied(dice) | _scaled_rope(dice)
+    found = _sizes(dice, wide) | _tied(dice)
+    found |= _stretched_rope(dice, found)
     return found | {"sliding_window": dice.choice([None, 64])}
 
 
 def _qwen(dice: Random, wide: bool) -> Settings:
-    return _sizes(dice, wide) | _tied(dice) | _scaled_rope(dice)
+    found = _sizes(dice, wide) | _tied(dice)
+    return found | _stretched_rope(dice, found)
 
 
 def _switched_window(dice: Random) -> Settings:
-    return {"use_sliding_window": True, "max_window_layers": 0} | _window(dice)
+    """In layers from a number on, which may be all, or in those of a list."""
+    layers = dice.choice([3, 4])
+    found: Settings = {"use_sliding_window": True, "num_hidden_layers": layers} | _window(dice)
+    if dice.choice([False, True]):
+        return found | {"max_window_layers": dice.choice([0, 1, layers - 1])}
+    slides, full = "sliding_attention", "full_attention"
+    pattern = dice.choice([[slides, full], [slides, slides, full], [full, full, *[slides] * 9]])
+    return found | {"layer_types": (pattern * layers)[:layers]}
+
+
+def _switched_alternate(dice: Random) -> Settings:
+    return {"use_sliding_window": True, "num_hidden_layers": dice.choice([2, 3])} | _window(dice)
 
 
 def _gemma(dice: Random, wide: bool) -> Settings:
-    return _sizes(dice, wide) | _tied(dice) | _scaled_rope(dice)
+    found = _sizes(dice, wide) | _tied(dice)
+    return found | _stretched_rope(dice, found)
 
 
 def _gemma2(dice: Random, wide: bool) -> Settings:
-    return _divided(_gemma(dice, wide), wide) | {
+    found = _sizes(dice, wide) | _tied(dice) | _scaled_rope(dice)
+    return _divided(found, wide) | {
         "sliding_window": 64,
         "query_pre_attn_scalar": dice.choice([6, 12, 30]),
         "attn_logit_softcapping": dice.choice([None, 1.5, 20.0]),
@@ -140,7 +183,8 @@ def _granite(dice: Random, wide: bool) -> Settings:
 
 
 def _olmo2(dice: Random, wide: bool) -> Settings:
-    found = _sizes(dice, wide, whole=True) | _tied(dice) | _scaled_rope(dice)
+    found = _sizes(dice, wide, whole=True) | _tied(dice)
+    found |= _stretched_rope(dice, found)
     return found | {"attention_bias": dice.choice([False, True])}
 
 
@@ -248,21 +292,23 @@ def _experts(dice: Random, **names: str) -> Settings:
 
 
 def _mixtral(dice: Random, wide: bool) -> Settings:
-    found = _sizes(dice, wide) | _tied(dice) | _scaled_rope(dice)
+    found = _sizes(dice, wide) | _tied(dice)
+    found |= _stretched_rope(dice, found)
     return found | _experts(dice, count="num_local_experts", chosen="num_experts_per_tok")
 
 
-def _moe(dice: Random, wide: bool) -> Settings:
-    found = _sizes(dice, wide) | _tied(dice) | _scaled_rope(dice)
+def _moe(dice: Random, wide: bool, shared_heads: bool = False) -> Settings:
+    found = _sizes(dice, wide) | _tied(dice)
+    if not wide and shared_heads:  # the heads of this family are together as wide as a row
+        found["hidden_size"] = int(str(found["num_attention_heads"])) * int(str(found["head_dim"]))
+    found |= _stretched_rope(dice, found)
     found |= {"norm_topk_prob": dice.choice([False, True])}
     names = {"count": "num_experts", "chosen": "num_experts_per_tok"}
     return found | _experts(dice, **names, features="moe_intermediate_size")
 
 
 def _qwen2_moe(dice: Random, wide: bool) -> Settings:
-    found = _moe(dice, wide)
-    if not wide:  # the heads of this family are together as wide as a row
-        found["hidden_size"] = int(str(found["num_attention_heads"])) * int(str(found["head_dim"]))
+    found = _moe(dice, wide, True)
     return found | {"shared_expert_intermediate_size": dice.randint(5, 14)}
 
 
@@ -360,7 +406,9 @@ DRAWN: dict[tuple[str, str], Callable[[Random, bool], Settings]] = {
     ("mixtral", ""): _mixtral,
     ("mixtral", "window"): _with(_mixtral, _window),
     ("qwen2_moe", ""): _qwen2_moe,
+    ("qwen2_moe", "window"): _with(_qwen2_moe, _switched_alternate),
     ("qwen3_moe", ""): _moe,
+    ("qwen3_moe", "window"): _with(_moe, _switched_alternate),
     ("gpt_oss", "window"): _gpt_oss,
     ("deepseek_v2", ""): _latent,
     ("deepseek_v2", "experts"): _latent_experts,

@@ -58,29 +58,21 @@ def _row(
     return Row(example, found | own)
 
 
-def _refused(words: str, code: str = "config-unsupported") -> Row:
-    """No target takes it."""
-    whole = Refused(code, words)
-    return _row("", whole, whole, whole)
-
-
 _CHUNKS_OF_WINDOWS = Refused("cuda-graph", "has a window that differs from layer to layer")
 _CUDA_EXPERTS = Refused("cuda-graph", "no tasks for mixtures of experts")
 _CHUNKS_OF_SUMS = Refused("cuda-graph", "comes from graph.add, not graph.rms_norm")
 _CHUNKS_NORMED_BEHIND = Refused("cuda-graph", "is read by graph.rms_norm, not one graph.add")
 _CHUNKS_OF_POSITIONS = Refused("cuda-graph", "adds learned positions")
 _LONG = Refused("rope-length", "other frequencies from 6 tokens on")
-_LAYERS_WITH_WINDOWS = "sliding"
-"""Of layers from a number on, or of those that a list names."""
 
 TABLE: dict[tuple[str, str], Row] = {
     ("llama", ""): _row("tiny/llama-3h1"),
     ("mistral", ""): _row(""),
     ("mistral", "window"): _row("tiny_dense/mistral-6h2"),
     ("qwen2", ""): _row("tiny/qwen2-7h1"),
-    ("qwen2", "window"): _refused(_LAYERS_WITH_WINDOWS),
+    ("qwen2", "window"): _row("", cuda_chunks=_CHUNKS_OF_WINDOWS),
     ("qwen3", ""): _row(""),
-    ("qwen3", "window"): _refused(_LAYERS_WITH_WINDOWS),
+    ("qwen3", "window"): _row("", cuda_chunks=_CHUNKS_OF_WINDOWS),
     ("gemma", ""): _row("tiny_families/gemma-6h2"),
     ("gemma2", ""): _row("tiny_families/gemma2-3h3-capped-bf16", cuda_chunks=_CHUNKS_NORMED_BEHIND),
     ("gemma2", "window"): _row("tiny_families/gemma2-6h2-window", cuda_chunks=_CHUNKS_OF_WINDOWS),
@@ -106,8 +98,10 @@ TABLE: dict[tuple[str, str], Row] = {
     ),
     ("internlm2", ""): _row("tiny_families/internlm2-6h2"),
     ("mixtral", ""): _row("tiny_experts/mixtral-5x2", cuda=_CUDA_EXPERTS),
-    ("mixtral", "window"): _refused("sliding-window attention is not supported"),
+    ("mixtral", "window"): _row("", cuda=_CUDA_EXPERTS),
     ("qwen2_moe", ""): _row("tiny_experts/qwen2-moe-6x2", cuda=_CUDA_EXPERTS),
+    ("qwen2_moe", "window"): _row("", cuda=_CUDA_EXPERTS),
+    ("qwen3_moe", "window"): _row("", cuda=_CUDA_EXPERTS),
     ("qwen3_moe", ""): _row("tiny_experts/qwen3-moe-7x3", cuda=_CUDA_EXPERTS),
     ("gpt_oss", "window"): _row(
         "tiny_gpt_oss/gpt-oss-5x2-yarn",

@@ -292,7 +292,7 @@ def _told(module: Module) -> object:
     """What a run of a module is told and given."""
     wanted = {(w.name, w.role, tuple(w.type.shape(module.dims))) for w in wanted_inputs(module)}
     ranks = module.ranks.count if module.ranks is not None else 1
-    return module.scalars, ranks, {name for name, _, _ in wanted}
+    return module.scalars, module.multiples, ranks, {name for name, _, _ in wanted}
 
 
 def run_order(name: str, passes: str) -> int:

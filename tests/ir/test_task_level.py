@@ -136,6 +136,36 @@ WRONG = {
         "tile.scale writes %all",
     ),
     "a value of another task": ("tile.scale %sum[n], %sum[n]", "tile.scale %row, %row", "%row"),
+    "tags of an output": (
+        "buffer %y : f32[2, 8] {role = out}",
+        "buffer %y : f32[2, 8] {role = out, tags = 4}",
+        "%y has tags",
+    ),
+    "tags of 16 bits": (
+        "buffer %mid : f32[2, 8]",
+        "buffer %mid : f16[2, 8] {tags = 4}",
+        "%mid has tags",
+    ),
+    "too many tags": (
+        "buffer %mid : f32[2, 8]",
+        "buffer %mid : f32[2, 8] {tags = 20}",
+        "tags of %mid have 20 bits",
+    ),
+    "tags that tell nothing apart": (
+        "buffer %mid : f32[2, 8]",
+        "buffer %mid : f32[2, 8] {tags = 1}",
+        "tags of %mid have 1 bits",
+    ),
+    "a meeting of another kind": (
+        "    task.phase {name = second} {",
+        "    task.meet {kind = bell}\n    task.phase {name = second} {",
+        "kind",
+    ),
+    "tags in front of nothing": (
+        "        task.give %y[:, 4*g +: 4], %sum\n      }\n    }\n",
+        "        task.give %y[:, 4*g +: 4], %sum\n      }\n    }\n    task.meet {kind = tags}\n",
+        "stands in front of no phase",
+    ),
     "an extent of the run": (
         '%seen = task.stream %cache[b] {dim = 1, below = "pos"} : f16[4, 8]',
         "%seen = task.stream %cache[b, 0 +: pos] : f16[4, 8]",
@@ -148,6 +178,19 @@ def test_text_comes_back():
     module = meshc.parse(GOOD)
     assert meshc.print_module(module) == GOOD
     assert meshc.print_module(meshc.parse(meshc.print_module(module))) == GOOD
+
+
+def test_tags_come_back():
+    second = "    task.phase {name = second} {"
+    text = GOOD.replace(second, "    task.meet {kind = tags}\n" + second)
+    text = text.replace("buffer %mid : f32[2, 8]", "buffer %mid : f32[2, 8] {tags = 4}")
+    assert meshc.print_module(meshc.parse(text)) == text
+
+
+def test_tags_are_for_tasks():
+    text = "module @m level(tile) {\n  buffer %x : f32[2] {tags = 4}\n  program @p {\n  }\n}\n"
+    with pytest.raises(MeshcError, match="%x has tags"):
+        meshc.parse(text)
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -309,6 +309,31 @@ def test_pins_that_name_nothing(pin, words):
     assert found.code == "bad-option" and words in found.message
 
 
+def test_a_loop_is_searched_once_for_all_ways_that_come_to_it(monkeypatch):
+    """Two loops over layers of many forms, on a node with room for every weight on each GPU."""
+    model = load_any("tests/data/tiny_latent_experts/deepseek-v2-8x3", Diagnostics())
+    request = CompileRequest(device="h100x8", seq=6, dtype="bf16", phase="prefill")
+    module = graph_module(model, "prefill", request)
+    module = PassManager(meshc.parse_pipeline("canonicalize,eliminate-transpose")).run(module)
+    searched, most = [], 0
+
+    def block(self, ways, body, found=Search.block):
+        searched.append(body)
+        return found(self, ways, body)
+
+    def best(self, ways, live, found=Search.best):
+        nonlocal most
+        kept = found(self, ways, live)
+        most = max(most, len(kept))
+        return kept
+
+    monkeypatch.setattr(Search, "block", block)
+    monkeypatch.setattr(Search, "best", best)
+    Partition(grid="4x1").run(module, Diagnostics())
+    assert len(searched) == len(set(map(id, searched))) == 3
+    assert most <= 64
+
+
 def test_without_a_device_each_op_takes_its_first_form():
     module, grid = random_graph(3)
     module.device = None

@@ -24,6 +24,7 @@ from meshc.verify import check_claims
 
 MODEL = Path(__file__).parents[1] / "data" / "tiny_families" / "phi3-5h1-window"
 PASSES = "expand-tasks{rows=8,tokens=4},place-tasks{blocks=5},meet,fold-scratch"
+BY_TAGS = "expand-tasks{rows=8,tokens=4},place-tasks{blocks=3},meet{kind=tags},fold-scratch"
 ORDERS = [None, *(Order(seed, blocks=True) for seed in range(3)), Order(1)]
 
 
@@ -41,8 +42,8 @@ def graph() -> Module:
     return compiled.modules["decode"]
 
 
-def program() -> Module:
-    return meshc.PassManager(meshc.parse_pipeline(PASSES)).run(graph())
+def program(passes: str = PASSES) -> Module:
+    return meshc.PassManager(meshc.parse_pipeline(passes)).run(graph())
 
 
 def edits(module: Module) -> list[Edit]:
@@ -174,6 +175,15 @@ def versions(module: Module) -> Iterator[Edit]:
             yield Edit(f"{buffer.value}: a version fewer", apply)
 
 
+def tags(module: Module) -> Iterator[Edit]:
+    """Words without tags."""
+    for number, buffer in enumerate(module.buffers):
+        if buffer.tags is not None:
+            yield Edit(
+                f"{buffer.value}: no tags", lambda m, n=number: setattr(m.buffers[n], "tags", None)
+            )
+
+
 def noticed(edit: Edit, given: Module) -> str:
     """What notices an edit; empty if nothing does."""
     module = clone_module(given)
@@ -236,6 +246,25 @@ def test_edit_is_noticed(number: int, given: Module) -> None:
     expected = "" if found[number].name in names else None
     what = noticed(found[number], given)
     assert what == expected or (what and expected is None), found[number].name
+
+
+@pytest.fixture(scope="module")
+def given_by_tags() -> Module:
+    return program(BY_TAGS)
+
+
+def edits_by_tags(module: Module) -> list[Edit]:
+    return [*meetings(module), *versions(module), *tags(module)]
+
+
+COUNT_BY_TAGS = 21
+
+
+@pytest.mark.parametrize("number", each(range(COUNT_BY_TAGS), 12))
+def test_edit_of_tags_is_noticed(number: int, given_by_tags: Module) -> None:
+    found = edits_by_tags(given_by_tags)
+    assert len(found) == COUNT_BY_TAGS
+    assert noticed(found[number], given_by_tags), found[number].name
 
 
 def test_equivalent_edits_are_edits(given: Module) -> None:

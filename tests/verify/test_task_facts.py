@@ -195,6 +195,60 @@ def test_placed_program_changed(name):
     assert [d.code for d in caught.value.diagnostics] == [CODES[fact]]
 
 
+TAGGED_CHANGES = {
+    "a meeting by tags is missing": (
+        "ordered",
+        ("task.meet {kind = tags}\n      task.phase {name = product", "task.phase {name = product"),
+        r"@product: task.need %half\[layer\] may run before @attend",
+    ),
+    "words without tags": (
+        "ordered",
+        ("%half : f32[3, 2, 4] {kept = 2, tags = 4}", "%half : f32[3, 2, 4] {kept = 2}"),
+        r"@product: task.need %half\[layer\] may run before @attend",
+    ),
+    "a word that keeps an old tag": (
+        "ordered",
+        ("%half[layer, b], %mine", '%half[layer, b], %mine {when = "pos >= 1"}'),
+        r"%half has tags, but a run need not give %half\[0, 0, 0\]",
+    ),
+    "a version that nobody gives": (
+        "ordered",
+        ("%half : f32[3, 2, 4] {kept = 2, tags = 4}", "%half : f32[4, 2, 4] {kept = 2, tags = 4}"),
+        r"a run need not give %half\[3, 0, 0\]",
+    ),
+    "too few versions": (
+        "not_overwritten",
+        ("%half : f32[3, 2, 4] {kept = 2, tags = 4}", "%half : f32[3, 2, 4] {kept = 1, tags = 4}"),
+        r"may find %half\[1, 0, 0\], given by @attend \(layer=1",
+    ),
+}
+
+
+def tagged():
+    """The program by tags. Two blocks have a task of each phase; of those of ``attend`` and of
+    ``product`` each task waits for all in front of it, so two versions are enough."""
+    passes = "place-tasks{blocks=2},meet{kind=tags},fold-scratch"
+    return meshc.print_module(meshc.PassManager(meshc.parse_pipeline(passes)).run(claimed()))
+
+
+def test_tags_order_tasks():
+    text = tagged()
+    assert text.count("task.meet {kind = tags}") == text.count("task.meet") == 2
+    for fact in TASK_FACTS:
+        check_fact(meshc.parse(text), fact)
+
+
+@pytest.mark.parametrize("name", TAGGED_CHANGES)
+def test_tagged_program_changed(name):
+    fact, (before, after), words = TAGGED_CHANGES[name]
+    text = tagged()
+    assert text.count(before) == 1, text
+    text = re.sub(r" holds\(.*?\)", "", text.replace(before, after))
+    with pytest.raises(meshc.MeshcError, match=words) as caught:
+        check_fact(meshc.parse(text), fact)
+    assert [d.code for d in caught.value.diagnostics] == [CODES[fact]]
+
+
 def test_blocks_meet_where_they_must():
     """Behind the begin, twice in a layer, and in front of the end."""
     assert placed().count("task.meet") == 3

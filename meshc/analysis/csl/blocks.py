@@ -54,6 +54,38 @@ def blocks_of(dims: Sequence[Dim]) -> list[int]:
     return [1 << power for power in range(most.bit_length())]
 
 
+class Piece(NamedTuple):
+    """A part of the operands of one operation on elements, ``times`` in a ``loop`` if there is
+    one."""
+
+    windows: list[Window]
+    times: int
+    loop: tuple[str, Dim] | None
+
+
+def longest(windows: Sequence[Window]) -> int:
+    """Which dim of the first of ``windows`` has the most elements."""
+    return max(range(len(windows[0].dims)), key=lambda n: windows[0].dims[n].extent)
+
+
+def lengths(windows: Sequence[Window]) -> list[int]:
+    """The lengths in which the longest dim, whose extent is known, may be taken: of so many pieces
+    as even as can be, the longest first."""
+    extent = windows[0].dims[longest(windows)].extent
+    return sorted({-(-extent // count) for count in range(2, extent + 1)}, reverse=True)
+
+
+def pieces(windows: Sequence[Window], length: int) -> list[Piece]:
+    """Operands of extents that are known in pieces of ``length`` of their longest dim, and what is
+    left of it. The first has all dims, others perhaps only the leading ones."""
+    place = longest(windows)
+    found = []
+    for part in stretches(windows[0].dims[place], length, "row"):
+        parts = [cut(one, place, part.start, part.length) for one in windows]
+        found.append(Piece(parts, part.times, (part.variable, part.loop) if part.loop else None))
+    return found
+
+
 class Rest(NamedTuple):
     """Elements that no block holds; there are some where all of ``counts`` are positive."""
 

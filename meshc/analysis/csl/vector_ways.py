@@ -7,8 +7,10 @@ frequencies at once), ``turns`` (all pairs of lanes of all heads at once) or ``a
 Without a way elements go one by one.
 
 Rows and columns whose number is known only when the program runs go in blocks, ``vector_by_4``, and
-those that no block holds one by one. Sines and cosines of all rows of a prompt are worked out at
-once, when the program starts, and kept for all layers: ``angles_kept_turns_by_4``.
+those that no block holds one by one. Where scratch for all elements is not to be had, they go in
+pieces of so many in their longest dim, ``vector_by_18``. Sines and cosines of all rows of a prompt
+are worked out at once, when the program starts, and kept for all layers:
+``angles_kept_turns_by_4``.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from collections.abc import Collection
 from math import prod
 
 from meshc.analysis.csl.angles import of_rows, sines_and_cosines
-from meshc.analysis.csl.blocks import blocks_of, in_blocks
+from meshc.analysis.csl.blocks import blocks_of, in_blocks, lengths, pieces
 from meshc.analysis.csl.costs import Costs, rows_of_grids, setup
 from meshc.analysis.csl.element_costs import ANGLE, by_rows, pair_by_pair, rows_of
 from meshc.analysis.csl.functions import exponentials, gelu_by_erf, gelu_by_tanh, silu
@@ -37,27 +39,41 @@ KERNELS = (*BY_STEPS, "rope")
 """The kernels that have such a way."""
 _SHARE = 4
 """Of the memory that buffers and code leave the part that one function may take for scratch."""
+LEAST_SCRATCH = 64
+"""f32 elements that it may take in any case, out of what a device keeps for code."""
 _SHARES = tuple(eighth / 8 for eighth in range(1, 9))
 """Of the most that an extent of the run can be: those over which a mean is taken."""
 _PASS = 20
 """Cycles of the loop around a block, and of its descriptors, which it moves."""
 
 
+def room_for_scratch(free_bytes: int, shared: int) -> int:
+    """f32 elements of scratch that a function may take: a quarter of ``free_bytes``, and 8 KiB, at
+    most; what other kernels take, ``shared`` elements, is there for it as well."""
+    own = min(max(free_bytes, 0) // _SHARE, MOST_SCRATCH_BYTES) // DType.F32.bytes
+    return max(own, shared, LEAST_SCRATCH)
+
+
 def chosen_way(
     op: Compute,
     costs: Costs,
-    free_bytes: int,
+    room: int,
     allowed: Collection[str],
     known: Collection[str],
 ) -> str:
     """The way in which ``op``, out of ``KERNELS``, has the fewest predicted cycles: parts out of
-    ``allowed``, each with a quarter of ``free_bytes`` of scratch at most, and 8 KiB. Extents of
-    the run are tried in blocks when ``BY`` is allowed; the block with the fewest cycles in the mean
-    over what they may be is taken. ``known`` are names that have values when a program starts."""
+    ``allowed``, each with at most ``room`` elements of scratch. When ``BY`` is allowed, elements go
+    in pieces where there is no room for all of them, and extents of the run are tried in blocks, of
+    which that with the fewest cycles in the mean over what they may be is taken. ``known`` are
+    names that have values when a program starts."""
     given = _given(op)
-    room = min(free_bytes // _SHARE, MOST_SCRATCH_BYTES) // DType.F32.bytes
-    if op.kernel in BY_STEPS and blocks_of(given[0].dims):
-        ways = _block_ways(op, given, costs, room) if {BY, VECTOR} <= {*allowed} else {"": 0.0}
+    if op.kernel in BY_STEPS:
+        if VECTOR not in allowed:
+            return ""
+        if blocks_of(given[0].dims):
+            ways = _block_ways(op, given, costs, room) if BY in allowed else {"": 0.0}
+        else:
+            ways = _piece_ways(op, given, costs, BY in allowed, room)
         return min(ways, key=lambda way: ways[way])
     if op.kernel == "rope" and {ANGLES, KEPT, TURNS} <= {*allowed}:
         ways = _kept_ways(op, given, costs, known, BY in allowed, room)
@@ -74,7 +90,8 @@ def wrong_way(op: Compute, costs: Costs, known: Collection[str]) -> bool:
     """Whether ``op``, which says a way, cannot be written in it."""
     given = _given(op)
     if op.kernel in BY_STEPS and BY in op.way:
-        return op.way not in _block_ways(op, given, costs)
+        ways = _block_ways if blocks_of(given[0].dims) else _piece_ways
+        return op.way not in ways(op, given, costs)
     if op.kernel == "rope" and KEPT in parts_of(op):
         return op.way not in _kept_ways(op, given, costs, known)
     parts = _parts(op, costs) if op.kernel in KERNELS else []
@@ -88,7 +105,10 @@ def scratch_words(op: Compute, costs: Costs) -> int:
     if op.kernel == "rope" and KEPT in parts_of(op):
         return _kept_words(op, _given(op), costs, block_of(op))
     if block := block_of(op):
-        steps = function_steps(op, in_blocks(_given(op), block).whole, costs)
+        given = _given(op)
+        known = not blocks_of(given[0].dims)
+        first = pieces(given, block)[0].windows if known else in_blocks(given, block).whole
+        steps = function_steps(op, first, costs)
         return 0 if steps is None else steps.words
     said = op.way.split("_")
     parts = _parts(op, costs) if op.way else []
@@ -117,7 +137,39 @@ def vector_cycles(op: Compute, windows: list[Window], costs: Costs) -> int:
     if not block:
         steps = function_steps(op, windows, costs) if op.way else None
         return by_rows(op, windows, costs) if steps is None else steps.cycles
+    if not blocks_of(windows[0].dims):
+        return _in_pieces_cycles(op, windows, costs, block)
     return round(_in_blocks_cycles(op, windows, costs, block, 1.0))
+
+
+def _piece_ways(
+    op: Compute,
+    windows: list[Window],
+    costs: Costs,
+    cut: bool = True,
+    room: int | None = None,
+) -> dict[str, float]:
+    """The ways of one of ``BY_STEPS`` whose extents are known, with their cycles, as far as they
+    have ``room`` for their scratch; in pieces where it may be ``cut``."""
+    found: dict[str, float] = {"": _one_by_one_cycles(op, windows, costs)}
+    for length in (0, *(lengths(windows) if cut else ())):
+        first = pieces(windows, length)[0].windows if length else windows
+        steps = function_steps(op, first, costs)
+        if steps is None or not steps.fits or (room is not None and steps.words > room):
+            continue
+        way = f"{VECTOR}{BY}{length}" if length else VECTOR
+        found[way] = _in_pieces_cycles(op, windows, costs, length) if length else steps.cycles
+    return found
+
+
+def _in_pieces_cycles(op: Compute, windows: list[Window], costs: Costs, length: int) -> int:
+    """Cycles in pieces of ``length``."""
+    cycles = 0
+    for piece in pieces(windows, length):
+        steps = function_steps(op, piece.windows, costs)
+        assert steps is not None
+        cycles += piece.times * (steps.cycles + (_PASS if piece.loop else 0))
+    return cycles
 
 
 def _block_ways(

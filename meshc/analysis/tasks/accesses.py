@@ -48,6 +48,16 @@ class Access:
         return self.op.view.buffer
 
     @property
+    def around(self) -> tuple[str, ...]:
+        """The names of the loops around its phase."""
+        return tuple(loop for _, loop in self.path if loop)
+
+    @property
+    def folds(self) -> bool:
+        """Whether it stands in a loop of its task."""
+        return len(self.names) > len(self.around) + len(self.family.dims)
+
+    @property
     def words(self) -> str:
         """What it is, for a message."""
         return f"@{self.family.name}: {self.op.NAME} {self.op.view}"

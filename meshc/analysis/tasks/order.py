@@ -1,13 +1,29 @@
-"""Which task runs before which: by phases, and by the meetings of blocks."""
+"""Which task runs before which: by phases, and by the meetings of blocks.
+
+A meeting by a counter keeps all that is in front of it apart from all that is behind it. One by
+tags makes each task of the phase behind it wait for the words that it needs, and for nothing else.
+It is *whole*, as good as a counter, where each of these tasks so waits for every task of the phase
+in front, and every block has tasks of both (``whole_meetings``).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from meshc.analysis.tasks.accesses import Around, At, Path
+from meshc.analysis.proofs.isl import uncovered_point
+from meshc.analysis.tasks.accesses import (
+    OTHER,
+    Access,
+    Around,
+    At,
+    Path,
+    families_of,
+    same_requests,
+    tasks_of,
+)
 from meshc.ir.affine import Cond, Expr
-from meshc.ir.core import Block
+from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
 
@@ -32,27 +48,163 @@ def _behind(first: Path, second: Path, one: str, other: str) -> Cond:
 
 
 @dataclass(frozen=True)
+class Front:
+    """A phase that ends right in front of a meeting, in the rounds of the meeting's loops where
+    ``known`` holds; ``rounds`` are then those of its own loops."""
+
+    phase: task.Phase
+    known: Cond
+    rounds: Mapping[str, Expr]
+
+
+@dataclass(frozen=True)
 class Meeting:
-    """A ``task.meet`` at its place in the program; ``known`` are the rounds of loops around it."""
+    """A ``task.meet`` at its place in the program; ``known`` are the rounds of loops around it.
+    ``behind`` is the phase that follows it, if one does, ``fronts`` those that end in front of it:
+    None where that depends on the run."""
 
     op: task.Meet
     path: Path
     names: tuple[str, ...]
     known: Cond
+    behind: task.Phase | None
+    fronts: tuple[Front, ...] | None
 
 
 def meetings(module: Module) -> list[Meeting]:
     """The meetings of ``module``, in text order."""
-    return [*_meetings(module.program.body, Around((), (), Cond.true(), {}))]
+    return [*_meetings(module.program.body, Around((), (), Cond.true(), {}), ())]
 
 
-def _meetings(block: Block, around: Around) -> Iterator[Meeting]:
+_Fronts = tuple[Front, ...] | None
+
+
+def _meetings(block: Block, around: Around, before: _Fronts) -> Iterator[Meeting]:
     for place, op in enumerate(block.ops):
         if isinstance(op, tile.For):
-            yield from _meetings(op.regions[0], around.at((place, op.var)).loop(op))
+            inner = around.at((place, op.var)).loop(op)
+            yield from _meetings(op.regions[0], inner, _at_start(op, _fronts(block, place, before)))
         elif isinstance(op, task.Meet):
             here = around.at((place, "")).behind(op)
-            yield Meeting(op, here.path, here.names, here.known)
+            after = block.ops[place + 1] if place + 1 < len(block.ops) else None
+            behind = after if isinstance(after, task.Phase) else None
+            fronts = _fronts(block, place, before)
+            yield Meeting(op, here.path, here.names, here.known, behind, fronts)
+
+
+def _fronts(block: Block, end: int, before: _Fronts) -> _Fronts:
+    """The phases that end in front of op ``end`` of ``block``, in front of which ``before`` do."""
+    for op in reversed(block.ops[:end]):
+        if isinstance(op, task.Meet):
+            continue
+        if not _always(op):
+            return None
+        if isinstance(op, task.Phase):
+            return (Front(op, Cond.true(), {}),)
+        if not isinstance(op, tile.For) or not op.count.is_const or op.count.constant < 1:
+            return None
+        inner = _fronts(op.regions[0], len(op.regions[0].ops), None)
+        return _in_round(inner, op.var, op.count - 1, Cond.true())
+    return before
+
+
+def _at_start(loop: tile.For, before: _Fronts) -> _Fronts:
+    """The phases that end in front of the body of ``loop``: what is in front of the loop does in
+    front of its first round."""
+    first, later = Cond.eq(Expr.var(loop.var), 0), Cond.gt(Expr.var(loop.var), 0)
+    body = loop.regions[0]
+    earlier = _in_round(_fronts(body, len(body.ops), None), loop.var, Expr.var(loop.var) - 1, later)
+    if before is None or earlier is None:
+        return None
+    return (*(Front(f.phase, f.known & first, f.rounds) for f in before), *earlier)
+
+
+def _in_round(fronts: _Fronts, var: str, value: Expr, known: Cond) -> _Fronts:
+    if fronts is None:
+        return None
+    return tuple(Front(f.phase, f.known & known, {**f.rounds, var: value}) for f in fronts)
+
+
+def _always(op: Op) -> bool:
+    return op.when is None or op.when.is_true
+
+
+def whole_meetings(module: Module, every: Sequence[Access]) -> list[Meeting]:
+    """The meetings of ``module`` that keep what is in front of them apart from what is behind."""
+    tagged = {buffer.value for buffer in module.buffers if buffer.tags is not None}
+    given = [a for a in every if isinstance(a.op, task.Give) and a.buffer in tagged]
+    needed = [a for a in every if isinstance(a.op, task.Need) and a.buffer in tagged]
+    return [
+        one
+        for one in meetings(module)
+        if one.op.kind != "tags" or _is_whole(module, one, needed, given)
+    ]
+
+
+def _is_whole(
+    module: Module, meeting: Meeting, needed: Sequence[Access], given: Sequence[Access]
+) -> bool:
+    """Whether each task of the phase behind a meeting by tags waits for every task in front."""
+    behind, fronts = meeting.behind, meeting.fronts
+    if behind is None or fronts is None or not (_always(meeting.op) and _always(behind)):
+        return False
+    for front in fronts:
+        if not _has_all_blocks(behind, front.phase):
+            return False
+        for here in families_of(behind):
+            needs = [a for a in needed if a.family is here and _is_first(a)]
+            for there in families_of(front.phase):
+                gives = [a for a in given if a.family is there and _is_last(a)]
+                if not any(_waits(module, front, n, g) for n in needs for g in gives):
+                    return False
+    return True
+
+
+def _has_all_blocks(*phases: task.Phase) -> bool:
+    """Whether the same blocks have tasks of all phases, each of them."""
+    blocks = phases[0].blocks
+    return all(p.blocks == blocks and 0 < blocks <= tasks_of(p) for p in phases)
+
+
+def _is_first(need: Access) -> bool:
+    """Whether each task of a family needs it, in front of all that it gives."""
+    before = need.family.regions[0].ops
+    return _of_task(need) and not any(
+        isinstance(op, task.Give) for op in before[: before.index(need.op)]
+    )
+
+
+def _is_last(give: Access) -> bool:
+    """Whether each task of a family gives it, behind all that it needs."""
+    ops = give.family.regions[0].ops
+    return _of_task(give) and not any(
+        isinstance(inner, task.Need)
+        for op in ops[ops.index(give.op) :]
+        for inner in (op, *(o for region in op.regions for o in region.walk()))
+    )
+
+
+def _of_task(access: Access) -> bool:
+    """Whether each task of its family does it, once."""
+    return _always(access.op) and _always(access.family) and not access.folds
+
+
+def _waits(module: Module, front: Front, need: Access, give: Access) -> bool:
+    """Whether each task with ``need`` needs all that each one with ``give`` gives."""
+    if need.buffer is not give.buffer:
+        return False
+    reader, writer = At(need, module), At(give, module, OTHER)
+    rounds = [
+        Cond.eq(writer.of(name), front.rounds.get(name, Expr.var(name))) for name in give.around
+    ]
+    known = need.known & front.known & Cond.all(rounds) & same_requests(reader, writer)
+    return uncovered_point(known & writer.touched, reader.touched, ()) is None
+
+
+def waiting(module: Module) -> frozenset[task.Phase]:
+    """The phases whose tasks wait for the words that they need: those behind meetings by tags."""
+    found = (one for one in meetings(module) if one.op.kind == "tags" and _always(one.op))
+    return frozenset(one.behind for one in found if one.behind is not None)
 
 
 def met(first: At, second: At, every: Sequence[Meeting]) -> tuple[Cond, tuple[str, ...]]:

@@ -11,7 +11,7 @@ from meshc.frontend.checkpoints.config import ModelConfig
 from meshc.frontend.checkpoints.fields import brief
 from meshc.frontend.checkpoints.files import list_directory, open_regular
 from meshc.frontend.checkpoints.gguf.config import config_from_header
-from meshc.frontend.checkpoints.gguf.header import read_gguf_header
+from meshc.frontend.checkpoints.gguf.parts import first_of_parts, read_gguf_header
 from meshc.frontend.checkpoints.gguf.reader import GgufWeights
 from meshc.frontend.checkpoints.hf.config import read_config
 from meshc.frontend.checkpoints.quantised.method import quantization_beside
@@ -86,8 +86,9 @@ def _weights_file(folder: Path) -> Path:
     entries = list_directory(folder)
     for suffix in (".safetensors", ".gguf"):
         files = [file for file in entries if file.suffix.lower() == suffix]
-        if len(files) == 1:
-            return files[0]
+        one = files[0] if len(files) == 1 else first_of_parts(files)
+        if one is not None:
+            return one
         if files:
             fail(
                 "weights-not-found",

@@ -9,7 +9,7 @@ from typing import Literal
 
 Parameter = int | float | bool | str
 """What a parameter of a model may be."""
-Activation = Literal["silu", "gelu", "gelu_tanh"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
 CheckpointDtype = Literal[
     "f32",
     "f16",
@@ -55,22 +55,17 @@ class YarnScaling:
 
     A frequency that turns ``beta_fast`` times or more in ``original_max_position`` positions is
     kept, one that turns ``beta_slow`` times or less is divided by ``factor``. Scores are multiplied
-    by ``attention_scale``. Sources: ``_compute_yarn_parameters`` in the RoPE utilities of Hugging
-    Face transformers, and its DeepSeek-V2, where ``mscale_all_dim`` gives the scale. The pairs
-    between which it blends are rounded outwards to whole ones if ``truncate``.
+    by ``attention_scale`` besides the root of the lanes. Source: ``_compute_yarn_parameters`` in
+    the RoPE utilities of Hugging Face transformers. The pairs between which it blends are rounded
+    outwards to whole ones if ``truncate``.
     """
 
     factor: float
     beta_fast: float
     beta_slow: float
     original_max_position: int
-    mscale_all_dim: float
+    attention_scale: float
     truncate: bool = True
-
-    @property
-    def attention_scale(self) -> float:
-        """What scores are multiplied by besides the root of the lanes."""
-        return yarn_size(self.factor, self.mscale_all_dim) ** 2
 
 
 @dataclass(frozen=True)

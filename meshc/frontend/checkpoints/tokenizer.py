@@ -11,7 +11,7 @@ from typing import NoReturn, Protocol
 from meshc.frontend.checkpoints.config import ModelConfig
 from meshc.frontend.checkpoints.fields import brief
 from meshc.frontend.checkpoints.files import list_directory, read_bounded
-from meshc.frontend.checkpoints.gguf.header import read_gguf_header
+from meshc.frontend.checkpoints.gguf.parts import first_of_parts, read_gguf_header
 from meshc.frontend.checkpoints.gguf.vocabulary import has_gguf_vocabulary, read_gguf_vocabulary
 from meshc.frontend.checkpoints.tokenizing.declared import read_declared
 from meshc.frontend.checkpoints.tokenizing.of_vocabulary import json_of_vocabulary
@@ -19,6 +19,9 @@ from meshc.frontend.checkpoints.tokenizing.process import Opening, TokenizerProc
 from meshc.support.diagnostics import fail
 
 TOKENIZER_LIMIT_BYTES = 64 << 20
+_MOST_BEYOND = 256
+"""Tokens may be added to a tokenizer alone, and then no prompt can use them; one with more than so
+many that the model does not have belongs to another model."""
 
 
 class Tokenizer(Protocol):
@@ -133,7 +136,7 @@ def load_tokenizer(path: str | Path, config: ModelConfig) -> Tokenizer:
         _check_declared(file, process, str(facts["content"]), number)
     ids = config.bos_id, config.eos_ids
     tokenizer = _Tokenizer(process, str(file), prefix, *ids, config.vocab)
-    if process.largest >= config.vocab:
+    if process.largest - config.vocab >= _MOST_BEYOND:
         tokenizer.mismatch(f"has a token of id {process.largest}")
     tokenizer.encode("")  # what it puts around every text
     return tokenizer
@@ -158,8 +161,9 @@ def tokenizer_file(path: Path) -> Path:
         return folder / "tokenizer.json"
     if os.path.isdir(folder):
         files = [file for file in list_directory(folder) if file.suffix.lower() == ".gguf"]
-        if len(files) == 1:
-            return files[0]
+        one = files[0] if len(files) == 1 else first_of_parts(files)
+        if one is not None:
+            return one
     fail(
         "tokenizer-not-found",
         f"there is no tokenizer at '{path}'",

@@ -86,7 +86,7 @@ def _axes(entry: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 def _gguf_tables(name: str, table: dict[str, Any], rope_types: list[str]) -> GgufTables:
     """What GGUF files of the family ``name`` say, of the ``table`` [gguf] of its config.toml."""
-    architecture = table.pop("architecture", name)
+    architecture, rope_types = table.pop("architecture", name), table.pop("rope_types", rope_types)
     own = {key: table.pop(key) for key in sorted(_GGUF_OWN) if key in table}
     keys = gguf_table(f"{architecture}.", table, bool(rope_types))
     return GgufTables(architecture, _tables({"rope_types": rope_types, **keys}, {}), **own)

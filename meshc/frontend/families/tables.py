@@ -53,10 +53,12 @@ class Number:
 
 @dataclass(frozen=True)
 class Keys:
-    """The names that files of a family give to numbers which all models have, the activation that
-    an absent key stands for, and activations that are ``meant`` by the name of another."""
+    """The names that files of a family give to numbers which all models have, the epsilon and the
+    activation that absent keys stand for, and activations that are ``meant`` by the name of
+    another."""
 
     eps: str = "rms_norm_eps"
+    usual_eps: float = 1e-6
     theta: str = "rope_theta"
     activation: str = "hidden_act"
     usual_activation: str = "silu"
@@ -81,9 +83,15 @@ class Rotary:
 class Windows:
     """Windows in every ``every``-th layer, from the first one on, over as many tokens as
     'sliding_window' says, or ``default``, for the parameter ``parameter`` of the model. A default
-    of 0 is no window, and so is null where windows are ``optional``. With ``but``, a parameter of
-    the model, windows are in all layers but every so many-th, which the key ``pattern`` says or the
-    list of 'layer_types', else ``every``."""
+    of 0 is no window, and so is null where windows are ``optional``, or a ``switch``, a key, that
+    is not true. With ``but``, a parameter of the model, windows are in all layers but every so
+    many-th, which the key ``pattern`` says or the list of 'layer_types', else ``every``.
+
+    With ``any_layers`` the model has the parameters ``every``, ``but`` and ``after`` of a softmax,
+    of which a list of 'layer_types' gives one. Without it windows are in layers from the number at
+    the key ``first`` on, or in every ``every``-th of those before the one at ``below``;
+    ``usual_first`` is the number where that key is absent.
+    """
 
     parameter: str
     every: int
@@ -91,6 +99,11 @@ class Windows:
     optional: bool = False
     but: str = ""
     pattern: str = ""
+    switch: str = ""
+    any_layers: bool = False
+    first: str = ""
+    below: str = ""
+    usual_first: int = 0
 
 
 @dataclass(frozen=True)
@@ -171,11 +184,12 @@ class Tables:
     ``sizes`` and ``flags`` are those of every model, by their names in ``ModelConfig``; ``own`` are
     parameters of this family alone that are whole numbers, ``switches`` those that are truth
     values, ``numbers`` those that are others. ``lanes`` are the own parameters whose sum is a
-    head's width, where no key gives that. ``windows`` are those that the model computes;
-    ``window_switch`` is the key without which 'sliding_window' means nothing. ``theta`` is the base
-    of RoPE where a file gives none; it says how RoPE is scaled if that is ``rope_needed``, and
-    whole heads are rotated where it ``rotates_heads``. ``rotary`` is there where part of a head may
-    turn, ``local_rope`` where layers with windows have a base of their own. Keys of ``no_effect``
+    head's width, where no key gives that. ``windows`` are those that the model computes. ``theta``
+    is the base of RoPE where a file gives none; it says how RoPE is scaled if that is
+    ``rope_needed``, and whole heads are rotated where it ``rotates_heads``. Files of some have the
+    context that they had before it was stretched ``context_beside`` that. ``rotary`` is there where
+    part of a head may turn, ``local_rope`` where layers with windows have a base of their own. A
+    text ends with the token ``usual_end`` where a file has no key for that. Keys of ``no_effect``
     change nothing in the models that are read.
     """
 
@@ -191,11 +205,12 @@ class Tables:
     lanes: tuple[str, ...] = ()
     windows: Windows | None = None
     local_rope: LocalRope | None = None
-    window_switch: str = ""
     theta: float = 10000.0
     rope_needed: bool = False
     rotates_heads: bool = False
+    context_beside: bool = False
     experts: Experts | None = None
+    usual_end: int | None = None
     no_effect: frozenset[str] = frozenset()
 
     def keys(self) -> frozenset[str]:

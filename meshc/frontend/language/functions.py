@@ -358,14 +358,12 @@ def _softmax(emitter: Emitter, applied: Applied) -> Value:
     if mask == "causal":
         _need_rows("a causal mask", value, dim, applied.call.span)
     rows = ROWS if mask == "causal" else ""
-    window, every, but = (
-        _chosen(applied, "window"),
-        _whole(applied, "every"),
-        _chosen(applied, "but"),
-    )
-    if but and every > 1:
-        message = "layers with a window are chosen by 'every' or by 'but', not by both"
-        fail("bad-option", message, applied.spans["but"])
+    window, every = _chosen(applied, "window"), _whole(applied, "every")
+    but, after = _chosen(applied, "but"), _chosen(applied, "after")
+    chosen = {"every": every > 1, "but": but > 0, "after": after > 0}
+    if sum(chosen.values()) > 1:
+        message = "layers with a window are chosen by one of 'every', 'but' and 'after'"
+        fail("bad-option", message, applied.spans[[*filter(chosen.get, chosen)][-1]])
     if window and mask != "causal":
         message = "a window ends at a row's own position: it needs mask = causal"
         fail("bad-option", message, applied.spans["window"])
@@ -385,6 +383,7 @@ def _softmax(emitter: Emitter, applied: Applied) -> Value:
         window=window,
         every=every,
         but=but,
+        after=after,
     )
     return emitter.emit(op, applied.call.span)
 

@@ -112,6 +112,7 @@ _ALL = (
             _option("window", 0),
             _option("every", 1),
             _option("but", 0),
+            _option("after", 0),
             Formal("sink", "tensor", required=False),
         ),
     ),

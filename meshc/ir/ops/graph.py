@@ -224,7 +224,8 @@ class Softmax(_Pointwise):
     """Softmax over ``dim``. ``mask`` is ``none`` or ``causal``: row ``l`` of ``rows`` sees the
     elements of ``dim`` up to ``pos + l``; with a ``window`` only the last so many of these, in
     every ``every``-th layer of the loop around it, the first one among them (0: no window), or,
-    with ``but``, in all of its layers but every so many-th, the ``but``-th one first.
+    with ``but``, in all of its layers but every so many-th, the ``but``-th one first, or, with
+    ``after``, in all of its layers but the first ``after``.
 
     A ``sink``, which lacks ``dim``, is the score of one more element that takes its share of the
     softmax and is left out of the result (attention sinks: Xiao et al. 2023; gpt-oss).
@@ -236,6 +237,7 @@ class Softmax(_Pointwise):
     window: int = attribute(0, least=0)
     every: int = attribute(1, least=1)
     but: int = attribute(0, least=0)
+    after: int = attribute(0, least=0)
 
     def verify(self, extents: Mapping[str, int]) -> None:
         """``dim`` is a dim of the operand, and ``rows``, where it is stated, of the module."""
@@ -246,8 +248,8 @@ class Softmax(_Pointwise):
             self.reject(f"there is no dim '{self.rows}' of rows")
         if self.window and self.mask != "causal":
             self.reject("a window ends at a row's own position: it needs the mask 'causal'")
-        if self.but and self.every > 1:
-            self.reject("layers are chosen by 'every' or by 'but', not by both")
+        if (self.every > 1) + (self.but > 0) + (self.after > 0) > 1:
+            self.reject("layers are chosen by one of 'every', 'but' and 'after'")
         for sink in self.operands[1:]:
             shared = {self.dim, self.rows} & {*tensor_type(sink).dims}
             if shared:

@@ -350,7 +350,8 @@ class Larger(Op):
 class Mask(Op):
     """Scores with minus infinity where row ``l`` must not see: beyond ``pos + l`` if causal, before
     the last ``window`` elements up to there in every ``every``-th layer, or all but every
-    ``but``-th (0: no window), and lanes of ``dim`` that hold no element."""
+    ``but``-th, or all but the first ``after`` (0: no window), and lanes of ``dim`` that hold no
+    element."""
 
     dim: str = ""
     rows: str = ""
@@ -358,6 +359,7 @@ class Mask(Op):
     window: int = attribute(0, least=0)
     every: int = attribute(1, least=1)
     but: int = attribute(0, least=0)
+    after: int = attribute(0, least=0)
 
     def verify(self, extents: Mapping[str, int]) -> None:
         """``dim`` is a dim of the scores, and ``rows``, where it is stated, of the module."""

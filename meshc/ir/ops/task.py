@@ -48,10 +48,20 @@ class Phase(Op):
     blocks: int = attribute(0, least=0)
 
 
+MEETINGS = ("counter", "tags")
+"""Kinds of meetings: by a counter of blocks, and by tags in the words that are needed."""
+
+
 @register("task.meet", "() -> ()")
 @dataclass(eq=False)
 class Meet(Op):
-    """All blocks wait here for each other: what was given before is there behind it (``meet``)."""
+    """All blocks wait here for each other: what was given before is there behind it (``meet``).
+
+    At a meeting of kind ``tags``, which stands in front of a phase, nobody is counted: a task of
+    that phase waits until each word that it needs of buffers with tags has the tag of its version.
+    """
+
+    kind: str = attribute("counter", among=MEETINGS)
 
 
 @register("task.family", "() -> () {body}")

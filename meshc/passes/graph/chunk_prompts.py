@@ -55,6 +55,7 @@ class ChunkPrompts(Pass):
         if _LENGTH in module.scalars:
             self._bound(module)
             module.scalars[POSITION] = (0, module.capacity - 1)
+            module.multiples.pop(POSITION, None)  # of a run before this one
             if self.multiple > 1:
                 module.multiples[POSITION] = self.multiple
             words = f"chunks begin at multiples of {self.multiple} tokens"

@@ -1,6 +1,7 @@
 """Values from before the layers that are read behind them, where layers are dealt to regions.
 
 What precedes a loop over layers has its meaning in the first region, what follows it in the last.
+Caches stay in the region whose rows they hold.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from meshc.support.diagnostics import fail
 def carry_through(module: Module) -> None:
     """Let the loop over layers carry every value that is needed behind it, unchanged.
 
-    Raises ``several-loops`` where there is not one loop.
+    A cache that the module returns is kept where it is. Raises ``several-loops`` where there is not
+    one loop, and ``unsupported-op`` where an op behind it reads a cache in front of it.
     """
     ops = module.function.body.ops
     loops = [op for op in ops if isinstance(op, mesh.Repeat)]
@@ -30,10 +32,24 @@ def carry_through(module: Module) -> None:
         )
     (loop,) = loops
     at = ops.index(loop)
-    known = _made_before(module, ops[:at])
-    needed = dict.fromkeys(v for op in ops[at + 1 :] for v in op.tensors() if v in known)
-    for value in needed:
+    known, caches = _made_before(module, ops[:at]), _caches(ops[:at])
+    reads = [(op, v) for op in ops[at + 1 :] for v in op.tensors() if v in known]
+    for op, value in reads:
+        if value in caches and not isinstance(op, mesh.Return):
+            fail(
+                "unsupported-op",
+                f"{op.NAME} behind the loop over {loop.dim} reads the cache '{value.name}', which "
+                f"lies in the first of {module.the_mesh().regions} regions",
+                op.span,
+                help="give the layers one region",
+            )
+    for value in dict.fromkeys(v for _, v in reads if v not in caches):
         _carry(module, loop, ops[at + 1 :], value)
+
+
+def _caches(ops: list[Op]) -> set[Value]:
+    """What appends among ``ops`` leave in caches."""
+    return {v for op in ops if isinstance(op, mesh.Append) for v in op.results}
 
 
 def _made_before(module: Module, ops: list[Op]) -> set[Value]:

@@ -3,9 +3,10 @@
 Ways go through the ops in order, each taking every form that an op has. Two ways on which all
 values that are still read lie alike have the same future, so only the cheaper goes on; where
 memory is limited, also the one that needs less of it. (The second cheapest goes on too, so that
-the end knows what the choice was worth.) A loop is searched once for each layout of
-what it carries, which is the same at both ends of its body. Where no device is named forms cost
-nothing, and each op takes its first.
+the end knows what the choice was worth.) Ways into a loop are those to its front, each with every
+layout of what the loop carries, which is the same at both ends of its body; what they emit there
+costs as often as the body runs. Where no device is named forms cost nothing, and each op takes its
+first.
 
 The search is exact as long as no more than ``MOST_WAYS`` go on at an op.
 """
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from meshc.cost.plans import PlanCost
 from meshc.ir.core import Block, Op
@@ -26,7 +29,7 @@ from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.passes.mesh.forms.parameters import enter, is_hosted
 from meshc.passes.mesh.forms.problem import Problem
-from meshc.passes.mesh.forms.repeat import entries
+from meshc.passes.mesh.forms.repeat import entries, leave
 from meshc.support.diagnostics import MeshcError, fail
 
 MOST_WAYS = 512
@@ -137,7 +140,7 @@ class Search:
     def loop(self, ways: Sequence[Lowering], op: graph.Repeat) -> list[Lowering]:
         """Every way through the loop, for each layout of what it carries."""
         name = op.results[0].name if op.results else ""
-        found, errors = [], []
+        starts = []
         for way in ways:
             base = way.fork()
             base.span = op.span
@@ -145,19 +148,12 @@ class Search:
             every = entries(base, op)
             kept = self.forms(base, name, [Form(e.form, _nothing, e.only_pinned) for e in every])
             for entry in [e for e in every if e.form in [f.name for f in kept]]:
-                start = entry.inside(op)
-                start.chosen = (*start.chosen, (name, entry.form))
-                try:
-                    ends = self.block([start], op.regions[0])
-                except MeshcError as error:
-                    errors.append(error)
-                    continue
-                for end in ends:
-                    entry.leave(end, op)
-                    found.append(end)
-        if not found:
-            raise errors[0]
-        return self.best(found, self.live[op])
+                entry.way.chosen = (*entry.way.chosen, (name, entry.form))
+                starts.append(entry.way)
+        ends = self.block(starts, op.regions[0])
+        for end in ends:
+            leave(end)
+        return self.best(ends, self.live[op])
 
     def best(self, ways: Sequence[Lowering], live: Sequence[Value]) -> list[Lowering]:
         """Of ways with the same future those that no other beats, the cheapest ``MOST_WAYS``."""
@@ -167,7 +163,8 @@ class Search:
         for way in ways:
             waiting = [way.state_of(v) for append in way.appends for v in append.tensors()]
             policy = way.policy if waiting else ""
-            key = (tuple(map(way.state_of, live)), tuple(waiting), policy)
+            ends = tuple(map(way.type_of, way.carried))
+            key = (tuple(map(way.state_of, live)), tuple(waiting), policy, ends)
             kept = groups.setdefault(key, [])
             kept.append(way)
         found = [way for kept in groups.values() for way in self.unbeaten(kept)]
@@ -176,23 +173,22 @@ class Search:
         return found
 
     def unbeaten(self, ways: list[Lowering]) -> list[Lowering]:
-        """The ways that fewer than ``_KEPT`` others beat."""
-        found = []
+        """The ways that fewer than ``_KEPT`` others beat on some set of channels.
+
+        What comes later costs all of them as much on a set that reductions share, so what is
+        cheapest in the end is among the cheapest of its set now. One way beats another on a set
+        where it costs no more and needs no more memory; of ways that are alike the first does.
+        """
+        each = np.array([way.cost.each for way in ways])
+        held = np.array([0 if self.room is None else way.bytes for way in ways])
+        found, places = [], np.arange(len(ways))
         for place, way in enumerate(ways):
-            better = sum(
-                self.beats(other, way) and (at < place or not self.beats(way, other))
-                for at, other in enumerate(ways)
-                if at != place
-            )
-            if better < _KEPT:
+            better = (each <= each[place] * (1 + _ALIKE)) & (held <= held[place])[:, None]
+            alike = (each[place] <= each * (1 + _ALIKE)) & (held[place] <= held)[:, None]
+            better &= (places < place)[:, None] | ~alike
+            if (better.sum(axis=0) < _KEPT).any():
                 found.append(way)
         return found
-
-    def beats(self, one: Lowering, other: Lowering) -> bool:
-        """Whether ``other`` need not go on: it costs as much or more, whichever channels its
-        reductions share, and needs no less memory."""
-        fits = self.room is None or one.bytes <= other.bytes
-        return fits and bool((one.cost.each <= other.cost.each * (1 + _ALIKE)).all())
 
 
 def _forms_of(way: Lowering, op: Op) -> list[Form]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import isinf
+from math import isinf, prod
 from typing import ClassVar
 
 from meshc.analysis.layout.tiling import choose_tiling, has_many_rows, heads_of, most_rows
 from meshc.cost.products import ALGORITHMS
 from meshc.ir.batch import BATCH, REQUEST, batch_of
+from meshc.ir.core import tensor_type
 from meshc.ir.mesh import Mesh, plane_of
 from meshc.ir.module import Function, Module
 from meshc.ir.ops import graph
@@ -195,12 +196,16 @@ def _pins(forms: tuple[str, ...]) -> dict[str, str]:
 
 def _room(module: Module, mesh: Mesh) -> int | None:
     """Bytes of weights that a core can have if the layers go to as many regions as there is room
-    for; None where memory is no limit."""
+    for; None where memory is no limit, since there is enough for a
+    copy of everything that a run is given."""
     device = module.device
     if device is None or device.room_bytes is None:
         return None
     regions = (device.cores_x // mesh.columns) * (device.cores_y // mesh.rows)
-    return device.room_bytes * max(1, regions)
+    room = device.room_bytes * max(1, regions)
+    kinds = [tensor_type(p.value) for p in module.function.params if p.role != "state"]
+    whole = sum(kind.dtype.bytes * prod(kind.shape(module.dims)) for kind in kinds)
+    return None if whole <= room else room
 
 
 def _finished(way: Lowering) -> Function:

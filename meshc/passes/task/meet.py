@@ -6,12 +6,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.ir.core import Block
+from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
+from meshc.ir.types import DType
 from meshc.passes.base import Pass
-from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 from meshc.verify import check_fact
+
+TAGS = 4
+"""Bits of a tag: the 15 that there are tell a value from the 14 before it in its word, of which one
+would do. What is left of f32 are 20 bits, less than the 22 that tensor cores multiply of a left
+side in f16 and more than the 16 in bf16."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +25,9 @@ class Meet(Pass):
     """Let all blocks meet where tasks need what tasks of other blocks have given, and nowhere else.
 
     Meetings stand in front of phases; each that the others make superfluous, or that lies between
-    tasks of one block alone, is left out. A remark says how many are left in each loop.
+    tasks of one block alone, is left out. With ``kind = tags`` the others become meetings by tags,
+    where what the tasks behind them need is scratch of f32 that is given whole in every run: its
+    words get tags, of :data:`TAGS` bits. A remark says how many are left in each loop.
 
     Before::
 
@@ -37,8 +45,15 @@ class Meet(Pass):
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"ordered"})
     INVALIDATES: ClassVar[frozenset[str]] = frozenset({"not_overwritten"})
 
+    kind: str = "counter"
+
     def run(self, module: Module, report: Diagnostics) -> Module:
+        if self.kind not in task.MEETINGS:
+            known = ", ".join(task.MEETINGS)
+            fail("bad-pass-option", f"meet: there is no kind '{self.kind}' (there are {known})")
         blocks = [*_blocks(module.program.body)]
+        for buffer in module.buffers:
+            buffer.tags = None
         for block in blocks:
             block.ops = [op for op in block.ops if not isinstance(op, task.Meet)]
             block.ops = [
@@ -53,10 +68,33 @@ class Meet(Pass):
                 if not _ordered(module):
                     block.ops.insert(place, meeting)
         for block in blocks:
-            count = sum(isinstance(op, task.Meet) for op in block.ops)
+            for place, op in enumerate(block.ops):
+                if isinstance(op, task.Meet) and self.kind == "tags":
+                    _by_tags(module, op, block.ops[place + 1])
+        for block in blocks:
+            kinds = [op.kind for op in block.ops if isinstance(op, task.Meet)]
             phases = sum(isinstance(op, task.Phase) for op in block.ops)
-            report.remark("meetings", f"blocks meet {count} times around {phases} phases")
+            tags = f" ({kinds.count('tags')} by tags)" if "tags" in kinds else ""
+            report.remark(
+                "meetings", f"blocks meet {len(kinds)} times{tags} around {phases} phases"
+            )
         return module
+
+
+def _by_tags(module: Module, meeting: task.Meet, phase: Op) -> None:
+    """Make a meeting one by tags, and give the words tags that tasks behind it need, if it orders
+    all that it did before."""
+    needed = {op.view.buffer for op in phase.regions[0].walk() if isinstance(op, task.Need)}
+    fresh = [b for b in module.buffers if b.value in needed and b.tags is None]
+    if any(b.type.dtype is not DType.F32 for b in fresh):
+        return
+    meeting.kind = "tags"
+    for buffer in fresh:
+        buffer.tags = TAGS
+    if not _ordered(module):
+        meeting.kind = "counter"
+        for buffer in fresh:
+            buffer.tags = None
 
 
 def _blocks(block: Block) -> Iterator[Block]:

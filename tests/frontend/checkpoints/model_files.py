@@ -29,7 +29,17 @@ LLAMA_CONFIG: dict[str, Any] = {
     "max_position_embeddings": 128,
     "rms_norm_eps": 1e-5,
     "torch_dtype": "float32",
+    "eos_token_id": None,
 }
+
+
+def config_file(folder: Path, changes: Mapping[str, Any]) -> Path:
+    """The config.json of `LLAMA_CONFIG` with ``changes``; the value `...` removes a key."""
+    facts = {key: value for key, value in {**LLAMA_CONFIG, **changes}.items() if value is not ...}
+    file = folder / "small" / "config.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(facts, indent=2))
+    return file
 
 
 def model_config(**changes: Any) -> ModelConfig:
@@ -123,8 +133,26 @@ def encode_floats(tensor: np.ndarray, dtype: str) -> bytes:
     return tensor.astype({"F32": "<f4", "F16": "<f2"}[dtype]).tobytes()
 
 
-GGUF_TYPES = {"u8": 0, "u32": 4, "i32": 5, "f32": 6, "bool": 7, "str": 8, "arr": 9, "u64": 10}
-_FORMATS = {"u8": "<B", "u32": "<I", "i32": "<i", "f32": "<f", "bool": "<?", "u64": "<Q"}
+GGUF_TYPES = {
+    "u8": 0,
+    "u16": 2,
+    "u32": 4,
+    "i32": 5,
+    "f32": 6,
+    "bool": 7,
+    "str": 8,
+    "arr": 9,
+    "u64": 10,
+}
+_FORMATS = {
+    "u8": "<B",
+    "u16": "<H",
+    "u32": "<I",
+    "i32": "<i",
+    "f32": "<f",
+    "bool": "<?",
+    "u64": "<Q",
+}
 
 
 def gguf_string(text: str | bytes) -> bytes:

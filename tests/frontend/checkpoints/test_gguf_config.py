@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,13 @@ from model_files import (
     model_config,
 )
 
-from meshc.frontend.checkpoints import LinearScaling, Llama3Scaling, ModelConfig, config_from_gguf
+from meshc.frontend.checkpoints import (
+    LinearScaling,
+    Llama3Scaling,
+    ModelConfig,
+    YarnScaling,
+    config_from_gguf,
+)
 from meshc.frontend.checkpoints.gguf.rope import llama3_factors, llama3_from_factors
 
 
@@ -62,6 +69,13 @@ def test_linear_scaling(tmp_path: Path) -> None:
     assert _with(tmp_path, **{"rope.scaling.type": ("str", "none")}).rope_scaling is None
     untyped = {"rope.scaling.factor": ("f32", 4.0)}
     assert _with(tmp_path, **untyped).rope_scaling == LinearScaling(4.0)
+    yarn = {
+        **untyped,
+        "rope.scaling.type": ("str", "yarn"),
+        "rope.scaling.original_context_length": ("u32", 32),
+    }
+    scale = (0.1 * math.log(4.0) + 1) ** 2
+    assert _with(tmp_path, **yarn).rope_scaling == YarnScaling(4.0, 32.0, 1.0, 32, scale)
     unscaled = {**untyped, "rope.scaling.type": ("str", "none")}
     assert _with(tmp_path, **unscaled).rope_scaling is None
 
@@ -141,7 +155,7 @@ def test_maths_that_is_switched_off(tmp_path: Path) -> None:
         ("rope.dimension_count", ("u32", 4)),
         ("rope.freq_base", ("f32", float("nan"))),
         ("rope.freq_base", ("f32", float("inf"))),
-        ("rope.scaling.type", ("str", "yarn")),
+        ("rope.scaling.type", ("str", "longrope")),
         ("tensor_data_layout", ("str", "other")),
         ("attention.layer_norm_rms_epsilon", ("f32", 0.0)),
     ],
@@ -179,8 +193,3 @@ def test_unknown_architectures(
     raw = gguf_bytes(pairs)
     (found,) = diagnosed("unsupported-architecture", lambda: _read(tmp_path, raw))
     assert note in "".join(found.notes)
-
-
-def test_split_files_are_refused(tmp_path: Path) -> None:
-    pairs = [*gguf_pairs(model_config(), vocab_size=("u32", 96)), ("split.count", "u32", 3)]
-    diagnosed("config-unsupported", lambda: _read(tmp_path, gguf_bytes(pairs)))

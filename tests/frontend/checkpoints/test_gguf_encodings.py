@@ -28,7 +28,7 @@ from meshc.frontend.checkpoints import (
     open_checkpoint,
 )
 from meshc.frontend.checkpoints.gguf.encodings import ENCODINGS, Encoding
-from meshc.frontend.checkpoints.gguf.header import read_gguf_header
+from meshc.frontend.checkpoints.gguf.parts import read_gguf_header
 from meshc.frontend.checkpoints.gguf.reader import GgufWeights
 
 pytestmark = pytest.mark.models
@@ -128,7 +128,7 @@ def test_blocks_that_are_not_there_are_refused(tmp_path: Path, name: str) -> Non
     assert "ends at byte" in found.message
     source = _weights(tmp_path, name, (16, encoding.elements), raw)
     file = tmp_path / "x.gguf"
-    file.write_bytes(file.read_bytes()[: source.header.data_start + len(raw) - 1])
+    file.write_bytes(file.read_bytes()[: source.header.tensors["t"].place + len(raw) - 1])
     (found,) = diagnosed("gguf-invalid", lambda: source.read("t"))
     assert "inside tensor 't'" in found.message
 

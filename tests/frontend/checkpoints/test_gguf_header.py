@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from model_files import diagnosed, gguf_bytes, gguf_string, gguf_value
 
-from meshc.frontend.checkpoints.gguf.header import GgufHeader, read_gguf_header
+from meshc.frontend.checkpoints.gguf.header import GgufHeader
+from meshc.frontend.checkpoints.gguf.parts import read_gguf_header
 
 TENSOR = ("t", (4, 8), 0, b"\0" * 128)
 
@@ -83,7 +84,7 @@ def test_a_file_of_the_gguf_package(tmp_path: Path) -> None:
         ("t", (2, 3), 0),
         ("u", (4,), 1),
     ]
-    place = header.data_start + header.tensors["t"].offset
+    place = header.tensors["t"].place
     assert np.frombuffer(file.read_bytes()[place : place + 24], "<f4").tolist() == [*range(6)]
 
 
@@ -110,9 +111,10 @@ LIES = {
     "many strings": (_start(0, 1) + KEY + struct.pack("<IIQ", 9, 8, 1 << 50), "strings"),
     "array type": (_start(0, 1) + KEY + struct.pack("<IIQ", 9, 50, 1), "unknown type 50"),
     "nested array": (
-        _start(0, 1) + KEY + struct.pack("<IIQ", 9, 9, 1) * 50,
-        "list of lists",
+        _start(0, 1) + KEY + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 50,
+        "lists within lists, 8 deep",
     ),
+    "many lists": (_start(0, 1) + KEY + struct.pack("<IIQ", 9, 9, 1 << 40), "strings or lists"),
     "duplicate key": (_start(0, 2) + 2 * (KEY + gguf_value("u32", 1)), "given twice"),
     "no tensors": (_start(9, 0) + b"\0" * 4, "middle"),
     "no dimensions": (_start(1, 0) + _info("t", (), 0, 0), "0 dimensions"),
@@ -144,6 +146,18 @@ def test_lies_are_named(tmp_path: Path, name: str) -> None:
     (found,) = diagnosed("gguf-invalid", lambda: _read(tmp_path, raw))
     assert words in found.message
     assert "x.gguf" in found.message
+
+
+def test_lists_within_lists(tmp_path: Path) -> None:
+    """As a later version of a format may have them."""
+    numbers = struct.pack("<IQ", 5, 2) + struct.pack("<ii", 7, -8)
+    words = struct.pack("<IQ", 8, 1) + gguf_string("x")
+    pairs = struct.pack("<IIQ", 9, 9, 2)
+    raw = _start(0, 2) + KEY + pairs + numbers + words + gguf_string("b") + gguf_value("u32", 3)
+    found = _read(tmp_path, raw).metadata
+    lists = found["k"]
+    assert isinstance(lists, list) and found["b"] == 3
+    assert [list(one) for one in lists] == [[7, -8], ["x"]]
 
 
 def test_every_truncation_is_noticed(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_files import LLAMA_CONFIG, TINY, TINY_NAMES, diagnosed, model_config
+from model_files import LLAMA_CONFIG, TINY, TINY_NAMES, config_file, diagnosed, model_config
 
 from meshc.frontend.checkpoints import (
     LinearScaling,
@@ -20,6 +20,9 @@ from meshc.support.diagnostics import Diagnostics
 
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
+MIXTRAL = {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral"}
+SLIDES, FULL = "sliding_attention", "full_attention"
+ALL_OVER = [SLIDES, SLIDES, FULL, SLIDES, SLIDES]
 MISTRAL = {
     "architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None,
 }  # fmt: skip
@@ -32,18 +35,8 @@ LLAMA3 = {
 }
 
 
-def _write(folder: Path, changes: dict[str, Any]) -> Path:
-    """A config with ``changes``; the value `...` removes a key."""
-    facts = {**LLAMA_CONFIG, **changes}
-    facts = {key: value for key, value in facts.items() if value is not ...}
-    file = folder / "small" / "config.json"
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(facts, indent=2))
-    return file
-
-
 def _read(folder: Path, **changes: Any) -> ModelConfig:
-    return read_config(_write(folder, changes))
+    return read_config(config_file(folder, changes))
 
 
 def test_plain_llama(tmp_path: Path) -> None:
@@ -152,7 +145,7 @@ def test_configs_as_transformers_writes_them_give_no_remark(name: str) -> None:
 
 def test_mistral_without_a_window_is_llama(tmp_path: Path) -> None:
     diagnostics = Diagnostics()
-    assert read_config(_write(tmp_path, MISTRAL), diagnostics) == model_config()
+    assert read_config(config_file(tmp_path, MISTRAL), diagnostics) == model_config()
     assert not diagnostics.messages
     by_type = {**MISTRAL, "architectures": ..., "head_dim": 16, "tie_word_embeddings": True}
     assert _read(tmp_path, **by_type) == model_config(head_dim=16, tied_embeddings=True)
@@ -208,7 +201,7 @@ def test_refusals_name_the_nearest_architecture(
     tmp_path: Path, architecture: str, words: str
 ) -> None:
     changes = {"num_experts": 8, "qk_norm": True, "sliding_window": 64, "pretraining_tp": 1}
-    file = _write(tmp_path, {**changes, "architectures": [architecture], "model_type": ...})
+    file = config_file(tmp_path, {**changes, "architectures": [architecture], "model_type": ...})
     (found,) = diagnosed("unsupported-architecture", lambda: read_config(file))
     assert words in "".join(found.notes)
 
@@ -247,9 +240,8 @@ def test_unknown_architectures_by_name(tmp_path: Path, changes: dict[str, Any], 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"rope_scaling": {"type": "yarn", "factor": 4.0}},
-        {"rope_scaling": {"type": "dynamic", "factor": 4.0}},
-        {"rope_scaling": {"rope_type": "longrope"}},
+        {"rope_scaling": {"type": "yarn", "factor": 4.0, "extrapolation_factor": 1.0}},
+        {"rope_scaling": {"type": "proportional", "factor": 4.0}},
         {"rope_scaling": {"rope_type": {"a": 1}}},
         {"rope_scaling": {"rope_type": "linear", "factor": 2, "beta_fast": 32}},
         {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
@@ -257,8 +249,14 @@ def test_unknown_architectures_by_name(tmp_path: Path, changes: dict[str, Any], 
         {"sliding_window": 4096},
         {"layer_types": ["full_attention", "sliding_attention"]},
         {"layer_types": "full_attention"},
-        {**QWEN2, "use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1},
-        {**QWEN3, "use_sliding_window": True, "sliding_window": 64, "max_window_layers": 1},
+        {**QWEN2, "layer_types": ["full_attention", "sliding_attention"]},
+        {
+            **QWEN2,
+            "use_sliding_window": True,
+            "num_hidden_layers": 7,
+            "layer_types": [*ALL_OVER, SLIDES, FULL],
+        },
+        {**MIXTRAL, "layer_types": [SLIDES] * 2},
         {"quantization_config": {"quant_method": "awq"}},
         {"attn_logit_softcapping": 50.0},
         {"final_logit_softcapping": 30.0},
@@ -296,13 +294,13 @@ def test_maths_that_is_not_understood(tmp_path: Path, changes: dict[str, Any]) -
 )
 def test_maths_that_is_switched_off(tmp_path: Path, changes: dict[str, Any]) -> None:
     diagnostics = Diagnostics()
-    read_config(_write(tmp_path, changes), diagnostics)
+    read_config(config_file(tmp_path, changes), diagnostics)
     assert not diagnostics.messages
 
 
 def test_unused_keys_are_remarked_on_with_their_place(tmp_path: Path) -> None:
     diagnostics = Diagnostics()
-    read_config(_write(tmp_path, {"pretraining_tp": 2, "my_run": "a"}), diagnostics)
+    read_config(config_file(tmp_path, {"pretraining_tp": 2, "my_run": "a"}), diagnostics)
     assert [(m.severity, m.code) for m in diagnostics.messages] == [
         ("remark", "config-unused-key")
     ] * 2
@@ -315,8 +313,6 @@ REQUIRED = (
     "num_attention_heads",
     "intermediate_size",
     "vocab_size",
-    "max_position_embeddings",
-    "rms_norm_eps",
 )
 
 
@@ -353,7 +349,7 @@ def test_sizes_out_of_range(tmp_path: Path, key: str, value: object) -> None:
         {"rope_scaling": {**LLAMA3, "high_freq_factor": 1.0}},
         {"rope_theta": 1e4, "rope_parameters": {"rope_theta": 1e5}},
         {"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": {"rope_theta": 1e4}},
-        {"hidden_act": "relu"},
+        {"hidden_act": "quick_gelu"},
         {"hidden_act": ["silu"]},
         {"num_key_value_heads": 3},
         {"head_dim": 7},
@@ -381,7 +377,7 @@ def test_a_scaling_without_its_factor(tmp_path: Path) -> None:
 
 
 def test_all_faults_of_a_file_at_once(tmp_path: Path) -> None:
-    changes = {"hidden_size": -1, "rms_norm_eps": ..., "hidden_act": "relu", "sliding_window": 5}
+    changes = {"hidden_size": -1, "vocab_size": ..., "hidden_act": "tanh", "sliding_window": 5}
     found = diagnosed("config-bad-value", lambda: _read(tmp_path, **changes))
     assert sorted(d.code for d in found) == [
         "config-bad-value",

@@ -57,8 +57,3 @@ def test_more_experts_than_there_are_cannot_be_chosen(tmp_path: Path) -> None:
     file = changed("mixtral", tmp_path, num_experts_per_tok=6)
     (found,) = diagnosed("config-bad-value", lambda: read_config(file))
     assert "'num_experts_per_tok' is 6" in found.message and "all experts, 5" in found.message
-
-
-def test_windows_of_mixtral_are_refused(tmp_path: Path) -> None:
-    file = changed("mixtral", tmp_path, sliding_window=16)
-    assert diagnosed("config-unsupported", lambda: read_config(file))

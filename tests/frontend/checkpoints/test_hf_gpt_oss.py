@@ -68,13 +68,6 @@ def test_what_is_refused(changes: dict[str, Any], code: str, words: str, tmp_pat
     assert words in found.message
 
 
-def test_sizes_of_rotated_lanes_are_those_of_yarn_alone(tmp_path: Path) -> None:
-    rope = json.loads((TINY / "config.json").read_text())["rope_parameters"]
-    file = changed(tmp_path, rope_parameters=rope | {"mscale": 0.5})
-    (found,) = diagnosed("config-unsupported", lambda: read_config(file))
-    assert "whole heads are rotated" in found.message
-
-
 def test_lanes_that_take_turns() -> None:
     stored = np.arange(12).reshape(2, 6)
     for part in (0, 1):

@@ -35,6 +35,16 @@ def _groups(**weights: Any) -> dict[str, Any]:
     return {"config_groups": {"group_0": group}}
 
 
+AUTO_ROUND = {
+    "quant_method": "auto-round", "bits": 4, "group_size": 16, "data_type": "int", "iters": 200,
+    "autoround_version": "0.5.1", "packing_format": "auto_round:auto_gptq", "nsamples": 128,
+    "act_bits": 16, "low_gpu_mem_usage": True, "sym": False,
+}  # fmt: skip
+NEWER_GPTQ = {
+    "format": "gptq", "act_group_aware": True, "pack_dtype": "int32", "pack_impl": "cpu",
+    "lm_head": False, "offload_to_disk": True, "meta": {"quantizer": ["gptqmodel:5.0.0"]},
+    "provider": "auto-round", "hyb_act": True, "mock_quantization": False, "gptaq_alpha": 0.25,
+}  # fmt: skip
 KINDS: dict[str, tuple[dict[str, Any], str]] = {
     "awq": (AWQ, "awq"),
     "awq, all inputs": ({**AWQ, **WHOLE}, "awq"),
@@ -43,6 +53,12 @@ KINDS: dict[str, tuple[dict[str, Any], str]] = {
     "gptq_v2": ({**GPTQ, "checkpoint_format": "gptq_v2"}, "gptq_v2"),
     "gptq symmetric": ({**GPTQ, "sym": True}, "gptq symmetric"),
     "gptq reordered": ({**GPTQ, "desc_act": True}, "gptq reordered"),
+    "gptq, newer": ({**GPTQ, **NEWER_GPTQ}, "gptq"),
+    "gptq_v2, newer": ({**GPTQ, **NEWER_GPTQ, "format": "gptq_v2"}, "gptq_v2"),
+    "awq, newer": ({**AWQ, "format": "gemm", "provider": "auto-round", "seqlen": 2048}, "awq"),
+    "auto-round": (AUTO_ROUND, "gptq"),
+    "auto-round symmetric": ({**AUTO_ROUND, "sym": True}, "gptq symmetric"),
+    "auto-round as awq": ({**AUTO_ROUND, "packing_format": "auto_round:auto_awq"}, "awq"),
     "fp8 tensor": (FP8, "tensor"),
     "fp8 static": ({**FP8, "activation_scheme": "static"}, "tensor"),
     "fp8 block": ({**FP8, "weight_block_size": [16, 24]}, "block"),
@@ -130,6 +146,24 @@ def test_rounded_inputs_are_a_remark(tmp_path: Path) -> None:
     assert [d.code for d in report.messages] == ["quantised-inputs"]
 
 
+@pytest.mark.parametrize("scheme", ["static", {"num_bits": 8, "type": "float"}])
+def test_scales_of_caches_are_passed_over(scheme: object, tmp_path: Path) -> None:
+    stored, _ = _tensors("fp8 tensor")
+    scales = {
+        f"model.layers.0.self_attn.{name}": np.full(1, 0.5, np.float32)
+        for name in ("k_scale", "v_scale", "attn.k_scale", "k_proj.k_scale", "v_proj.output_scale")
+    }
+    report = Diagnostics()
+    form = {**FP8, "kv_cache_scheme": scheme}
+    read_config(save(tmp_path, {**stored, **scales}, form), report)
+    assert [d.code for d in report.messages] == ["quantised-inputs"] * 2
+    checkpoint = _open(tmp_path, {**stored, **scales}, form)
+    (tmp_path / "plain").mkdir()
+    plain = _open(tmp_path / "plain", stored, FP8)
+    for name in plain.names():
+        np.testing.assert_array_equal(checkpoint.read(name), plain.read(name))
+
+
 def test_biases_of_zeros_that_the_model_has_not(tmp_path: Path) -> None:
     """As older GPTQ files have them; others are still refused."""
     stored, _ = _tensors("gptq")
@@ -153,11 +187,17 @@ UNKNOWN: dict[str, tuple[object, str]] = {
     "gptq bits": ({**GPTQ, "bits": 3}, "'bits'"),
     "gptq format": ({**GPTQ, "checkpoint_format": "marlin"}, "'checkpoint_format'"),
     "gptq words": ({**GPTQ, "pack_dtype": "int16"}, "'pack_dtype'"),
+    "gptq newer format": ({**GPTQ, "format": "marlin"}, "'format'"),
+    "gptq rotation": ({**GPTQ, "rotation": "hadamard"}, "'rotation'"),
+    "gptq floats": ({**GPTQ, "data_type": "mx_fp"}, "'data_type'"),
+    "auto-round bits": ({**AUTO_ROUND, "bits": 2}, "'bits'"),
+    "auto-round packing": ({**AUTO_ROUND, "packing_format": "auto_round:x"}, "'packing_format'"),
+    "auto-round layers": ({**AUTO_ROUND, "extra_config": {"a": {"bits": 8}}}, "'extra_config'"),
+    "compressed rotation": ({**COMPRESSED, "transform_config": {"a": 1}}, "'transform_config'"),
     "gptq per module": ({**GPTQ, "dynamic": {"+:.*": {"bits": 8}}}, "'dynamic'"),
     "fp8 format": ({**FP8, "fmt": "e5m2"}, "'fmt'"),
     "fp8 block": ({**FP8, "weight_block_size": [128]}, "not two sizes"),
     "fp8 block size": ({**FP8, "weight_block_size": [0, 128]}, "not two sizes"),
-    "fp8 cache": ({**FP8, "kv_cache_scheme": {"num_bits": 8}}, "'kv_cache_scheme'"),
     "compressed ints": ({**COMPRESSED, **_groups(type="int", strategy="channel")}, "'type'"),
     "compressed format": ({**COMPRESSED, "format": "pack-quantized"}, "'format'"),
     "compressed groups": ({**COMPRESSED, "config_groups": {}}, "'config_groups'"),

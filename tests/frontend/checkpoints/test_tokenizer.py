@@ -249,8 +249,17 @@ def test_broken_vocabularies(tmp_path: Path, code: str, pairs: list[tuple[str, s
 
 
 def test_a_tokenizer_larger_than_the_model(tmp_path: Path) -> None:
-    _load(tmp_path, BPE_VOCABULARY, vocab=257)
-    diagnosed("tokenizer-mismatch", lambda: _load(tmp_path, BPE_VOCABULARY, vocab=256))
+    """A prompt with a token that the model does not have is refused, and so is a tokenizer with
+    many of them."""
+    assert _load(tmp_path, BPE_VOCABULARY, vocab=257).encode("ab") == [256]
+    larger = _load(tmp_path, BPE_VOCABULARY, vocab=256)
+    assert len(larger.encode("ba")) == 2
+    (found,) = diagnosed("tokenizer-mismatch", lambda: larger.encode("ab"))
+    assert "token 256 of the prompt" in found.message
+    _load(tmp_path, BPE_VOCABULARY, vocab=1)
+    more = bpe_pairs([("a", "b")], "gpt-2", [(f"<{number}>", CONTROL) for number in range(2)])
+    _load(tmp_path, more, vocab=258)
+    diagnosed("tokenizer-mismatch", lambda: _load(tmp_path, more, vocab=1))
 
 
 def test_a_prompt_that_is_not_text(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def test_a_sink_far_above_the_scores_takes_all() -> None:
         ("softmax(x, mask = causal, window = 1.5)", "bad-option", "positive whole number"),
         ("softmax(x, mask = causal, window = -1)", "bad-option", "positive whole number"),
         ("softmax(x, mask = causal, every = 0)", "bad-option", "positive whole number"),
-        ("softmax(x, mask = causal, window = 2, every = 2, but = 3)", "bad-option", "not by both"),
+        ("softmax(x, mask = causal, window = 2, every = 2, but = 3)", "bad-option", "by one of"),
         ("softmax(x, mask = causal, window = 2, but = -1)", "bad-option", "positive whole number"),
         ("softmax(x, sink = wide)", "dims-mismatch", "does not fit"),
         ("softmax(x, sink = 2)", "bad-operand", "'sink' of softmax is a tensor"),

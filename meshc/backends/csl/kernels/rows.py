@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from meshc.analysis.csl.blocks import Blocks, in_blocks
+from meshc.analysis.csl.blocks import Blocks, Piece, blocks_of, in_blocks, pieces
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import softmaxes
 from meshc.analysis.csl.operands import one_by_one
@@ -74,11 +74,15 @@ class Rows:
         without a way, and for what no block holds, ``each`` element one by one."""
         if not op.way:
             return each(op, windows)
-        if block := block_of(op):
+        block = block_of(op)
+        if block and blocks_of(windows[0].dims):
             return self._in_blocks(op, in_blocks(windows, block), each)
-        steps = function_steps(op, windows, self.costs)
-        assert steps is not None
-        lines = self.code.steps(steps)
+        lines = []
+        for part in pieces(windows, block) if block else [Piece(windows, 1, None)]:
+            steps = function_steps(op, part.windows, self.costs)
+            assert steps is not None
+            one = self.code.steps(steps)
+            lines += self.code.over(*part.loop, one) if part.loop else one
         if not all(window.start.is_const for window in windows):
             return lines
         return [f"{self.code.function(op.kernel, windows[0], [], lines)}();"]

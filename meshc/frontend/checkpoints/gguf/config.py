@@ -20,7 +20,7 @@ from meshc.frontend.checkpoints.config import (
     Parameter,
 )
 from meshc.frontend.checkpoints.fields import Fields, brief
-from meshc.frontend.checkpoints.gguf.header import GgufHeader, read_gguf_header
+from meshc.frontend.checkpoints.gguf.header import GgufHeader
 from meshc.frontend.checkpoints.gguf.known_tokens import (
     PREFIX,
     TYPE_NORMAL,
@@ -28,6 +28,7 @@ from meshc.frontend.checkpoints.gguf.known_tokens import (
     token_id,
 )
 from meshc.frontend.checkpoints.gguf.parameters import known_of_tensors, own_parameters, shortest
+from meshc.frontend.checkpoints.gguf.parts import read_gguf_header
 from meshc.frontend.checkpoints.gguf.rope import ROPE_KEYS, read_gguf_rope
 from meshc.frontend.checkpoints.hf.config import EPS_LIMIT, model_name
 from meshc.frontend.checkpoints.hf.near import nearest
@@ -58,7 +59,6 @@ def config_from_header(header: GgufHeader, diagnostics: Diagnostics | None = Non
     tables = _with_rows(gguf.tables, header)
     found = Diagnostics()
     fields = Fields(header.metadata, str(header.path), found)
-    _refuse_split(fields)
     _refuse_unknown(fields, gguf)
     config = _read_fields(fields, header, family, replace(gguf, tables=tables))
     found.raise_errors()
@@ -109,16 +109,6 @@ def _supported() -> list[str]:
     """The architectures whose files are read."""
     known = _families().items()
     return sorted(name for name, all_of in known if not all_of[0][1].refused_because)
-
-
-def _refuse_split(fields: Fields) -> None:
-    if fields.integer("split.count", 0, 1 << 16, default=1) > 1:
-        fields.reject(
-            "config-unsupported",
-            "split.count",
-            "this is one part of a split GGUF file, which is not supported",
-            "join the parts with llama.cpp's 'llama-gguf-split --merge'",
-        )
 
 
 def _refuse_unknown(fields: Fields, gguf: GgufTables) -> None:

@@ -1,4 +1,4 @@
-"""The header of a GGUF file: metadata and the table of tensors, read with every number checked.
+"""The header of one GGUF file: metadata and the table of tensors, with every number checked.
 
 Source: the GGUF specification of the ggml project (versions 2 and 3, little-endian). The ``gguf``
 package's reader trusts the counts in the file and makes one array per list element, so it hangs
@@ -11,7 +11,7 @@ from __future__ import annotations
 import mmap
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -42,6 +42,7 @@ _MAX_HEADER_BYTES = 64 << 20
 _MAX_PAIRS = 1 << 16
 _MAX_TENSORS = 1 << 16
 _MAX_STRINGS = 1 << 20
+_MAX_DEPTH = 8
 _MAX_NAME_BYTES = 1 << 10
 _MAX_DIMS = 4
 _MAX_ELEMENTS = 1 << 40
@@ -49,12 +50,14 @@ _MAX_ELEMENTS = 1 << 40
 
 @dataclass(frozen=True)
 class GgufTensor:
-    """One entry of the tensor table. ``shape`` is in row-major order: (out, in) for a matrix."""
+    """One entry of the tensor table. ``shape`` is in row-major order: (out, in) for a matrix. The
+    tensor starts at byte ``place`` of ``file``."""
 
     name: str
     shape: tuple[int, ...]
     type_id: int
-    offset: int
+    file: Path
+    place: int
 
     @property
     def encoding(self) -> Encoding | None:
@@ -71,20 +74,19 @@ class GgufTensor:
 
 @dataclass(frozen=True)
 class GgufHeader:
-    """What the header says. Lists of strings are lists, lists of numbers are NumPy arrays."""
+    """What the header says. Lists of strings and of lists are lists, those of numbers are NumPy
+    arrays."""
 
     path: Path
     metadata: dict[str, object]
     tensors: dict[str, GgufTensor]
-    data_start: int
 
 
-def read_gguf_header(path: str | Path) -> GgufHeader:
-    """The header of the GGUF file ``path``; every offset is checked against the file's size.
+def read_header_of_file(file: Path) -> GgufHeader:
+    """The header of ``file`` alone; every offset is checked against the file's size.
 
     Errors: ``checkpoint-unreadable``, ``gguf-invalid``.
     """
-    file = Path(path)
     stream, size = open_regular(file, "GGUF file")
     with stream:
         if size < 24:
@@ -133,10 +135,11 @@ class _Reader:
         alignment = metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or not _is_power_of_two(alignment):
             self.invalid("general.alignment is not a power of two")
-        data_start = -(-self.offset // alignment) * alignment
-        for tensor in tensors.values():
-            self.check_place(tensor, data_start, alignment)
-        return GgufHeader(self.path, metadata, tensors, data_start)
+        start = -(-self.offset // alignment) * alignment
+        placed = {name: replace(one, place=start + one.place) for name, one in tensors.items()}
+        for tensor in placed.values():
+            self.check_place(tensor, start, alignment)
+        return GgufHeader(self.path, metadata, placed)
 
     def pairs(self, count: int) -> dict[str, object]:
         metadata: dict[str, object] = {}
@@ -158,17 +161,20 @@ class _Reader:
         scalar = self.scalars(kind, 1)[0]
         return bool(scalar) if kind == _BOOL else scalar.item()
 
-    def array(self, key: str) -> object:
+    def array(self, key: str, depth: int = 1) -> object:
         kind = self.u32()
         length = self.u64()
-        if kind == _STRING:
+        if kind in (_STRING, _ARRAY):
             self.strings_left -= length
             if self.strings_left < 0:
-                self.invalid(f"'{key}' claims {length} strings")
-            return [self.string(f"an element of '{key}'") for _ in range(length)]
+                self.invalid(f"'{key}' claims {length} strings or lists")
+            if kind == _STRING:
+                return [self.string(f"an element of '{key}'") for _ in range(length)]
+            if depth == _MAX_DEPTH:
+                self.invalid(f"the value of '{key}' is lists within lists, {depth} deep")
+            return [self.array(key, depth + 1) for _ in range(length)]
         if kind not in _SCALARS:
-            nested = "a list of lists" if kind == _ARRAY else f"a list of unknown type {kind}"
-            self.invalid(f"the value of '{key}' is {nested}")
+            self.invalid(f"the value of '{key}' is a list of unknown type {kind}")
         return self.scalars(kind, length)
 
     def tensor_table(self, count: int) -> dict[str, GgufTensor]:
@@ -188,18 +194,18 @@ class _Reader:
         shape = tuple(self.u64() for _ in range(dims))[::-1]
         if not 0 < _product(shape) <= _MAX_ELEMENTS:
             self.invalid(f"tensor '{name}' has the shape {list(shape)}")
-        return GgufTensor(name, shape, self.u32(), self.u64())
+        return GgufTensor(name, shape, self.u32(), self.path, self.u64())
 
-    def check_place(self, tensor: GgufTensor, data_start: int, alignment: int) -> None:
+    def check_place(self, tensor: GgufTensor, start: int, alignment: int) -> None:
         size, encoding = tensor.size_bytes, tensor.encoding
-        if tensor.offset % alignment:
+        if (tensor.place - start) % alignment:
             self.invalid(f"tensor '{tensor.name}' is not aligned to {alignment} bytes")
         if encoding is not None and tensor.shape[-1] % encoding.elements:
             self.invalid(
                 f"the rows of tensor '{tensor.name}', of {tensor.shape[-1]} elements, do not fill "
                 f"whole blocks of {encoding.elements}, as {encoding.name} has"
             )
-        end = data_start + tensor.offset + (size or 0)
+        end = tensor.place + (size or 0)
         if end > self.size:
             self.invalid(f"tensor '{tensor.name}' ends at byte {end} of {self.size}")
 

@@ -78,8 +78,8 @@ class GgufWeights:
         tensor = self.header.tensors[name]
         encoding = ENCODINGS[tensor.type_id]
         found = read_rows(
-            self.header.path,
-            self.header.data_start + tensor.offset,
+            tensor.file,
+            tensor.place,
             tensor.shape,
             tensor.shape[-1] // encoding.elements * encoding.block_bytes,
             partial(_dequantize, tensor.type_id),
@@ -94,7 +94,7 @@ class GgufWeights:
         tensor = self.header.tensors[name]
         encoding, size = ENCODINGS[tensor.type_id], tensor.size_bytes
         assert size is not None
-        raw = read_bytes(self.header.path, self.header.data_start + tensor.offset, size)
+        raw = read_bytes(tensor.file, tensor.place, size)
         if raw is None:
             fail("gguf-invalid", f"'{self.label}' ends inside tensor '{name}'", help="get it again")
         blocks = raw.reshape(tensor.shape[0], -1, encoding.block_bytes)

@@ -13,6 +13,7 @@ from meshc.frontend.checkpoints.config import (
     LongScaling,
     RopeScaling,
     YarnScaling,
+    yarn_size,
 )
 from meshc.frontend.checkpoints.fields import Fields
 from meshc.frontend.checkpoints.gguf.header import GgufHeader
@@ -117,7 +118,8 @@ def _yarn(fields: Fields, gguf: GgufTables) -> YarnScaling:
         fields.reject_value(prefix + _FAST, f"a number above {slow:g} is wanted")
     factor = shortest(fields.number(prefix + _FACTOR, 0.0, _FACTOR_LIMIT))
     original = fields.integer(prefix + _ORIGINAL, 1, SIZE_LIMITS["max_positions"])
-    return YarnScaling(factor, fast, slow, original, 1.0, gguf.yarn_rounds)
+    scale = yarn_size(factor, 1.0) ** 2
+    return YarnScaling(factor, fast, slow, original, scale, gguf.yarn_rounds)
 
 
 def _long(
@@ -170,8 +172,7 @@ def _read_factors(header: GgufHeader, name: str, lanes: int) -> np.ndarray | Non
     tensor = header.tensors.get(name)
     if tensor is None or tensor.type_id != _F32 or tensor.shape != (lanes // 2,):
         return None
-    place = header.data_start + tensor.offset
-    found = read_rows(header.path, place, tensor.shape, 2 * lanes, lambda r: r.view("<f4"))
+    found = read_rows(tensor.file, tensor.place, tensor.shape, 2 * lanes, lambda r: r.view("<f4"))
     good = found is not None and bool(((found > 0) & (found <= _FACTOR_LIMIT)).all())
     return found if good else None
 

@@ -12,6 +12,7 @@ from typing import Literal, NoReturn
 import numpy as np
 
 from meshc.frontend.checkpoints.fields import brief
+from meshc.frontend.checkpoints.gguf.cuts import starts_with_bos
 from meshc.frontend.checkpoints.gguf.header import GgufHeader
 from meshc.frontend.checkpoints.gguf.known_tokens import (
     PREFIX,
@@ -83,8 +84,8 @@ class _Reader:
             merges=self.merges(set(tokens)) if kind == "gpt2" else (),
             unknown_id=self.token_id("unknown", len(tokens)),
             bos_id=self.token_id("bos", len(tokens)),
-            # llama.cpp: sentencepiece and Llama-3 vocabularies start with bos unless told.
-            add_bos=self.flag("add_bos_token", kind == "llama" or pre == "llama-bpe"),
+            # llama.cpp: sentencepiece and some other vocabularies start with bos unless told.
+            add_bos=self.flag("add_bos_token", kind == "llama" or starts_with_bos(pre)),
             add_space_prefix=self.flag("add_space_prefix", kind == "llama"),
             swallowing=known.swallowing,
         )

@@ -31,6 +31,7 @@ from meshc.support.diagnostics import Diagnostics, fail
 
 CONFIG_LIMIT_BYTES = 1 << 20
 EPS_LIMIT = 0.1
+_HEADED = re.compile(r"(ForCausalLM|LMHeadModel)\Z")
 
 _ACTIVATIONS: dict[str, Activation] = {
     "silu": "silu",
@@ -38,6 +39,10 @@ _ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_python": "gelu",
+    "relu": "relu",
+    "relu2": "relu2",
 }
 _DTYPES: dict[str, CheckpointDtype] = {
     "float32": "f32",
@@ -113,6 +118,13 @@ def _architectures() -> dict[str, str]:
     return {name: kind for family in families for name, kind in family.architectures.items()}
 
 
+@cache
+def _without_heads() -> dict[str, str]:
+    """The ``model_type`` of each class of such a model without its head. Files name it where the
+    head is the embedding, or where another tool has left it out, which is seen in the weights."""
+    return {_HEADED.sub("Model", name): kind for name, kind in _architectures().items()}
+
+
 def _read_kind(text: JsonText) -> str:
     """The model type by ``architectures`` or, when that is absent, by ``model_type``."""
     listed = text.value.get("architectures")
@@ -134,8 +146,9 @@ def _read_kind(text: JsonText) -> str:
 def _kind_of(text: JsonText, listed: object) -> str:
     names = listed if isinstance(listed, list) else [listed]
     first = names[0] if names else None
-    if len(names) == 1 and isinstance(first, str) and first in _architectures():
-        return _architectures()[first]
+    known = _without_heads() | _architectures()
+    if len(names) == 1 and isinstance(first, str) and first in known:
+        return known[first]
     shown = ", ".join(brief(name) for name in names[:4]) or "[]"
     _unsupported(text, "architectures", f"architecture {shown} is not supported", first)
 
@@ -158,6 +171,8 @@ def _read_fields(
     eos = fields.token_ids("eos_token_id", SIZE_LIMITS["vocab"])
     numbers = read_numbers(fields, tables, bos + eos)
     size, flags = numbers.sizes, numbers.flags
+    if "eos_token_id" not in fields.values and tables.usual_end is not None:
+        eos = tuple(end for end in (tables.usual_end,) if end < size["vocab"])
     return ModelConfig(
         name=name,
         family=family,
@@ -169,7 +184,7 @@ def _read_fields(
         vocab=size["vocab"],
         layers=size["layers"],
         max_positions=size["max_positions"],
-        eps=fields.number(tables.named.eps, 0.0, EPS_LIMIT),
+        eps=fields.number(tables.named.eps, 0.0, EPS_LIMIT, tables.named.usual_eps),
         rope_theta=rope.theta,
         rope_scaling=rope.scaling,
         activation=_read_activation(fields, tables),

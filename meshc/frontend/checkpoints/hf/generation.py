@@ -9,7 +9,8 @@ from pathlib import Path
 
 from meshc.frontend.checkpoints.config import SIZE_LIMITS
 from meshc.frontend.checkpoints.fields import Fields
-from meshc.frontend.checkpoints.gguf.header import GgufHeader, read_gguf_header
+from meshc.frontend.checkpoints.gguf.header import GgufHeader
+from meshc.frontend.checkpoints.gguf.parts import read_gguf_header
 from meshc.frontend.checkpoints.json_text import read_json_object
 from meshc.support.diagnostics import Diagnostics, fail
 

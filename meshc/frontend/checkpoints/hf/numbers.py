@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from meshc.frontend.checkpoints.config import SIZE_LIMITS, Parameter, find_conflicts
-from meshc.frontend.checkpoints.fields import Fields, brief
-from meshc.frontend.families import Experts, Flag, Number, Refusal, Size, Tables, Windows
+from meshc.frontend.checkpoints.fields import Fields
+from meshc.frontend.checkpoints.hf.windows import read_windows
+from meshc.frontend.families import Experts, Flag, Number, Refusal, Size, Tables
 
 _MOST_EXPERTS = 1 << 20
-_MOST_SHOWN = 8
-_WINDOW_HELP = "meshc computes full causal attention in every layer here"
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,7 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
     flags = _read_flags(fields, tables.flags)
     switches = _read_flags(fields, tables.switches)
     numbers = _read_numbers(fields, tables.numbers)
-    if tables.windows and _has_window(fields, tables.windows):
-        numbers |= _read_window(fields, tables.windows, known["layers"])
-    else:
-        _check_window(fields, tables.window_switch, known["layers"])
+    numbers |= read_windows(fields, tables.windows, known["layers"])
     if tables.lanes:
         known["head_dim"] = sum(known[lane] for lane in tables.lanes)
     _check_together(fields, tables, known, ids)
@@ -192,68 +188,3 @@ def _read_numbers(fields: Fields, numbers: Mapping[str, Number]) -> dict[str, Pa
         usual = number.null if null else number.default
         found[name] = fields.number(number.key, 0.0, number.most, usual)
     return found
-
-
-def _has_window(fields: Fields, windows: Windows) -> bool:
-    """Whether the layers have windows at all: null, where it is allowed, says that they do not."""
-    absent = "sliding_window" not in fields.values
-    return bool(windows.default) if absent else fields.has("sliding_window") or not windows.optional
-
-
-def _read_window(fields: Fields, windows: Windows, layers: int) -> dict[str, Parameter]:
-    """The tokens of a window, and which layers have none where that is a number of the model;
-    layers that have it must be those of the model."""
-    if fields.values.get("sliding_window", 0) is None:
-        fields.reject_value("sliding_window", "a number is wanted")
-    most = SIZE_LIMITS["max_positions"]
-    window = fields.integer("sliding_window", 1, most, default=windows.default)
-    kinds = ["sliding_attention", *["full_attention"] * (windows.every - 1)]
-    without = _without_window(fields, windows, layers) if windows.but else 0
-    if without:
-        kinds = [*["sliding_attention"] * (without - 1), "full_attention"]
-    shown = kinds if len(kinds) <= _MOST_SHOWN else [*kinds[:2], "..", kinds[-1]]
-    if fields.has("layer_types") and fields.values["layer_types"] != (kinds * layers)[:layers]:
-        fields.reject(
-            "config-unsupported",
-            "layer_types",
-            "windows in other layers than those of the family are not supported",
-            f"meshc computes layer_types = {shown} again and again, for each of {layers} layers",
-        )
-    found: dict[str, Parameter] = {windows.parameter: window}
-    return {**found, windows.but: without} if windows.but else found
-
-
-def _without_window(fields: Fields, windows: Windows, layers: int) -> int:
-    """Every how many-th layer has no window: by the key of the pattern, else by the list, in which
-    the first such layer tells."""
-    kinds = fields.values.get("layer_types")
-    if fields.has(windows.pattern) or not isinstance(kinds, list):
-        return fields.integer(windows.pattern, 1, SIZE_LIMITS["layers"], default=windows.every)
-    return kinds.index("full_attention") + 1 if "full_attention" in kinds else layers + 1
-
-
-def _check_window(fields: Fields, switch: str, layers: int) -> None:
-    """Refuse attention that does not see the whole context.
-
-    Without a ``switch``, the key that turns windows on, any window is one.
-    """
-    kinds = fields.values.get("layer_types")
-    listed = kinds if isinstance(kinds, list) else []
-    others = [kind for kind in listed if kind != "full_attention"]
-    if others or not isinstance(kinds, list | None):
-        found = brief(others[0] if others else kinds)
-        message = f"only layers of type full_attention are supported, not {found}"
-        _refuse_window(fields, "layer_types", message)
-    if not switch and fields.has("sliding_window"):
-        _refuse_window(fields, "sliding_window", "sliding-window attention is not supported")
-    if not fields.boolean("use_sliding_window", False):
-        return
-    # Layers from max_window_layers on slide; a window without layers is no window.
-    first = fields.integer("max_window_layers", 0, SIZE_LIMITS["layers"], default=28)
-    if kinds is None and fields.has("sliding_window") and first < layers:
-        message = f"layers from {first} on use sliding-window attention, which is not supported"
-        _refuse_window(fields, "use_sliding_window", message)
-
-
-def _refuse_window(fields: Fields, key: str, message: str) -> None:
-    fields.reject("config-unsupported", key, message, _WINDOW_HELP)

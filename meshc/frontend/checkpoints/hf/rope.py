@@ -47,6 +47,8 @@ _KEYS = {
     },
     "yarn": {
         "factor",
+        "attention_factor",
+        "finetuned",  # a note on the checkpoint
         "beta_fast",
         "beta_slow",
         "mscale",
@@ -166,20 +168,18 @@ def _read_scaling(block: Fields, top: Fields, tables: Tables) -> RopeScaling | N
         return None
     if kind == "longrope":
         return _long(block, top, tables)
+    if kind == "yarn":
+        return _yarn(block, top, tables)
     factor = block.number("factor", 0.0, _FACTOR_LIMIT)
     if kind == "linear":
         return LinearScaling(factor)
     if kind == "dynamic":
         return DynamicScaling(factor, _positions(top, tables))
-    if kind == "yarn":
-        return _yarn(block, factor, tables.rotates_heads)
     low = block.number("low_freq_factor", 0.0, _FACTOR_LIMIT)
     high = block.number("high_freq_factor", 0.0, _FACTOR_LIMIT)
     if high <= low and not block.bad:
         block.reject_value("high_freq_factor", f"it must be above low_freq_factor, {low:g}")
-    limit = SIZE_LIMITS["max_positions"]
-    original = block.integer("original_max_position_embeddings", 1, limit)
-    return Llama3Scaling(factor, low, high, original)
+    return Llama3Scaling(factor, low, high, _original(block, top, tables))
 
 
 def _positions(top: Fields, tables: Tables) -> int:
@@ -190,14 +190,9 @@ def _positions(top: Fields, tables: Tables) -> int:
 
 
 def _long(block: Fields, top: Fields, tables: Tables) -> LongScaling:
-    """LongRoPE. The original context stands in the object or beside it; without an attention
-    factor, scores are scaled by how far it is exceeded."""
-    limit = SIZE_LIMITS["max_positions"]
-    places = [fields for fields in (top, block) if fields.has(_CONTEXT)]
-    found = [fields.integer(_CONTEXT, 1, limit) for fields in places or [block]]
-    if len(set(found)) > 1:
-        block.reject_value(_CONTEXT, f"beside the object it is {found[0]}; keep one of the two")
-    original = found[0]
+    """LongRoPE. Without an attention factor, scores are scaled by how far the original context is
+    exceeded."""
+    original = _original(block, top, tables)
     usual = max(_positions(top, tables) / original, 1.0)
     factor = block.number("factor", 0.0, _FACTOR_LIMIT, usual)
     size = 1.0
@@ -221,7 +216,7 @@ def _factors(block: Fields, key: str) -> tuple[float, ...]:
     return ()
 
 
-def _yarn(block: Fields, factor: float, rotates_heads: bool) -> YarnScaling:
+def _yarn(block: Fields, top: Fields, tables: Tables) -> YarnScaling:
     """YaRN; null, zero or absent settings have the defaults of transformers. Where whole heads are
     rotated, the size of rotated lanes is that of queries and keys."""
 
@@ -229,29 +224,44 @@ def _yarn(block: Fields, factor: float, rotates_heads: bool) -> YarnScaling:
         given = block.has(key) and block.values[key] != 0
         return block.number(key, 0.0, _FACTOR_LIMIT) if given else absent
 
+    original = _original(block, top, tables)
+    usual = _positions(top, tables) / original if "factor" in block.values else None
+    factor = block.number("factor", 0.0, _FACTOR_LIMIT, usual)
     fast, slow = setting("beta_fast", 32.0), setting("beta_slow", 1.0)
     if fast <= slow and not block.bad:
         block.reject_value("beta_fast", f"it must be above beta_slow, {slow:g}")
     size, all_sizes = setting("mscale", 0.0), setting("mscale_all_dim", 0.0)
-    limit = SIZE_LIMITS["max_positions"]
-    original = block.integer("original_max_position_embeddings", 1, limit)
     truncate = block.boolean("truncate", True)
-    if rotates_heads:
-        if size or all_sizes:
-            key = "mscale" if size else "mscale_all_dim"
-            message = f"'{key}' is not supported where whole heads are rotated"
-            block.reject("config-unsupported", key, message, "published models have none")
-        return YarnScaling(factor, fast, slow, original, 1.0, truncate)
-    turned = yarn_size(factor, size if size and all_sizes else 1.0)
-    if turned != yarn_size(factor, all_sizes if size else 0.0):
+    turned = yarn_size(factor, 1.0)
+    if size and all_sizes:
+        turned = yarn_size(factor, size) / yarn_size(factor, all_sizes)
+    turned = block.number("attention_factor", 0.0, _FACTOR_LIMIT, turned)
+    if tables.rotates_heads:
+        return YarnScaling(factor, fast, slow, original, turned**2, truncate)
+    if turned != 1.0:
+        said = next((key for key in ("attention_factor", "mscale") if block.has(key)), "rope_type")
         block.reject(
             "config-unsupported",
-            "mscale" if block.has("mscale") else "rope_type",
-            "rotary lanes of another size than the others ('mscale' unlike 'mscale_all_dim') are "
-            "not supported",
+            said,
+            "rotary lanes of another size than the others ('attention_factor', or 'mscale' unlike "
+            "'mscale_all_dim') are not supported",
             "published DeepSeek models have the same number for both",
         )
-    return YarnScaling(factor, fast, slow, original, all_sizes, truncate)
+    scale = yarn_size(factor, all_sizes) ** 2
+    return YarnScaling(factor, fast, slow, original, scale, truncate)
+
+
+def _original(block: Fields, top: Fields, tables: Tables) -> int:
+    """The context that a model had before it was stretched. Some families have it beside the
+    object; in others it is the context where the object does not say it."""
+    limit, beside = SIZE_LIMITS["max_positions"], tables.context_beside
+    inside = beside and not block.has(_CONTEXT) and top.has(_CONTEXT)
+    absent = None if beside else _positions(top, tables)
+    found = (top if inside else block).integer(_CONTEXT, 1, limit, absent)
+    if top.has(_CONTEXT) and top.integer(_CONTEXT, 1, limit) != found:
+        message = f"in the object with the scaling of RoPE it is {found}; keep one of the two"
+        top.reject_value(_CONTEXT, message)
+    return found
 
 
 def _rope_type(block: Fields, types: Sequence[str]) -> str | None:

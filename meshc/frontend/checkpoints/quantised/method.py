@@ -118,6 +118,15 @@ class _Table:
                     self.fields, f"'{key[:60]}' of the quantisation = {brief(value)} is not known"
                 )
 
+    def remark_cache(self, *keys: str) -> None:
+        """Say that cached keys and values are not rounded, where one of ``keys`` asks for that."""
+        if any(self.values.get(key) is not None for key in keys):
+            self.fields.diagnostics.remark(
+                "quantised-inputs",
+                "the checkpoint has scales for a cache in fp8; meshc quantises weights alone",
+                self.fields.span(QUANTIZATION_KEY),
+            )
+
     def remark_inputs(self) -> None:
         """Say that inputs of products are not rounded."""
         self.fields.diagnostics.remark(
@@ -130,46 +139,95 @@ class _Table:
 # Which modules are quantised is read off the tensors that are there; these keys repeat it.
 _MODULES = ("quant_method", "modules_to_not_convert")
 
+# How codes of 4 bits were searched for, by AutoRound and by others, and on which data; who wrote
+# the file; and by which kernels others multiply.
+_SEARCH = (
+    "amp", "autoround_version", "batch_size", "block_name_to_quantize", "damp_auto_increment",
+    "damp_percent", "dataset", "enable_alg_ext", "enable_minmax_tuning", "enable_norm_bias_tuning",
+    "enable_quanted_input", "enable_torch_compile", "gradient_accumulate_steps", "iters",
+    "low_cpu_mem_usage", "low_gpu_mem_usage", "lr", "lr_scheduler", "max_input_length", "meta",
+    "minmax_lr", "model_dtype", "model_seqlen", "momentum", "not_use_best_mse", "nsamples",
+    "provider", "quant_block_list", "quantizer", "sampler", "scale_dtype", "seed", "seqlen",
+    "static_groups", "super_bits", "super_group_size", "to_quant_block_names", "tokenizer",
+    "train_bs", "true_sequential", "use_auto_mapping",
+    "backend", "do_fuse", "exllama_config", "fuse_max_seq_len", "modules_to_fuse", "pack_impl",
+    "use_exllama", "disable_exllama", "use_cuda_fp16",
+)  # fmt: skip
+
+
+def _check_codes(table: _Table) -> None:
+    """Refuse codes that are no integers, and inputs of products that would be rounded as well."""
+    table.only("bits", 4, absent=False)
+    table.only("data_type", "int")
+    if table.values.get("act_bits") not in (None, 16, 32):
+        table.remark_inputs()
+
+
+_CODES = ("bits", "group_size", "data_type", "act_bits", "act_data_type", "act_dynamic",
+          "act_group_size", "act_sym")  # fmt: skip
+
 
 def _awq(table: _Table) -> Awq:
-    table.only("bits", 4, absent=False)
-    table.only("version", "gemm")
+    _check_codes(table)
+    for key in ("version", "format"):  # the newer name of the older key
+        table.only(key, "gemm")
     table.only("zero_point", True)
-    table.check_known(
-        *_MODULES, "bits", "group_size", "version", "zero_point", "backend", "do_fuse",
-        "fuse_max_seq_len", "modules_to_fuse", "exllama_config",
-    )  # fmt: skip
+    table.check_known(*_MODULES, *_CODES, *_SEARCH, "version", "format", "zero_point")
     return Awq(table.group())
 
 
 _GPTQ_INERT = (
-    "damp_percent", "damp_auto_increment", "true_sequential", "static_groups", "model_name_or_path",
-    "model_file_base_name", "model_seqlen", "meta", "dataset", "tokenizer", "batch_size", "backend",
-    "block_name_to_quantize", "module_name_preceding_first_block", "modules_in_block_to_quantize",
-    "pad_token_id", "use_cuda_fp16", "use_exllama", "disable_exllama", "max_input_length",
-    "quantizer", "exllama_config", "cache_block_outputs", "lm_head", "mse",
+    *_SEARCH, "act_group_aware", "cache_block_outputs", "fail_safe", "failsafe", "gptaq",
+    "gptaq_alpha", "hyb_act", "is_marlin_format", "lm_head", "mock_quantization",
+    "model_file_base_name", "model_name_or_path", "module_name_preceding_first_block",
+    "modules_in_block_to_quantize", "mse", "offload_to_disk", "offload_to_disk_path",
+    "pad_token_id", "v2", "v2_alpha", "v2_memory_device",
 )  # fmt: skip
 
 
 def _gptq(table: _Table) -> Gptq:
-    table.only("bits", 4, absent=False)
+    _check_codes(table)
     table.only("pack_dtype", "int32")
+    table.only("is_marlin_format", False)
     table.check_known(
-        *_MODULES, "bits", "group_size", "desc_act", "sym", "checkpoint_format", "pack_dtype",
+        *_MODULES, *_CODES, "desc_act", "sym", "checkpoint_format", "format", "pack_dtype",
         *_GPTQ_INERT,
     )  # fmt: skip
-    older = table.only("checkpoint_format", "gptq", "gptq_v2") == "gptq"
+    # The newer name of a key beside the older one.
+    key = "checkpoint_format" if table.values.get("checkpoint_format") else "format"
+    older = table.only(key, "gptq", "gptq_v2") == "gptq"
     symmetric, reordered = (table.only(key, False, True) is True for key in ("sym", "desc_act"))
     return Gptq(table.group(), int(older), symmetric, reordered)
+
+
+def _auto_round(table: _Table) -> Awq | Gptq:
+    """Codes of AutoRound in its own form, which packs them as GPTQ or as AWQ does."""
+    packing = str(table.values.get("packing_format", "auto_round:auto_gptq"))
+    kinds = {"auto_round:auto_gptq": 1, "auto_round:gptqmodel": 0, "auto_round": 0}
+    _check_codes(table)
+    symmetric = table.only("sym", True, False) is True
+    known = (*_MODULES, *_CODES, *_SEARCH, "packing_format", "sym")
+    if packing == "auto_round:auto_awq":
+        table.check_known(*known, "zero_point", "version")
+        return Awq(table.group())
+    table.only("packing_format", *kinds)
+    table.check_known(*known, "desc_act")
+    table.only("desc_act", False)
+    return Gptq(table.group(), kinds.get(packing, 1), symmetric, False)
+
+
+_CACHE = ("kv_cache_scheme", "kv_cache_quant_algo", "kv_cache_quant_method")
 
 
 def _fp8(table: _Table) -> Fp8:
     table.only("fmt", "e4m3", "float8_e4m3fn")
     table.only("activation_scheme", "dynamic", "static")
     table.check_known(
-        *_MODULES, "fmt", "activation_scheme", "weight_block_size", "ignored_layers", "scale_fmt"
-    )
+        *_MODULES, *_CACHE, "fmt", "activation_scheme", "weight_block_size", "ignored_layers",
+        "scale_fmt", "dequantize",
+    )  # fmt: skip
     table.remark_inputs()
+    table.remark_cache(*_CACHE)
     return Fp8(_block(table, "weight_block_size"))
 
 
@@ -184,8 +242,11 @@ def _compressed(table: _Table) -> Fp8 | None:
     table.only("quantization_status", "compressed", "frozen")
     table.check_known(
         *_MODULES, "format", "quantization_status", "ignore", "config_groups", "version",
-        "global_compression_ratio",
+        "global_compression_ratio", *_CACHE, "sparsity_config", "transform_config",
     )  # fmt: skip
+    table.remark_cache(*_CACHE)
+    for key in ("sparsity_config", "transform_config"):
+        table.only(key, None, {})
     groups = table.values.get("config_groups")
     group = next(iter(groups.values())) if isinstance(groups, dict) and len(groups) == 1 else None
     weights = group.get("weights") if isinstance(group, dict) else None
@@ -225,6 +286,7 @@ def _block(table: _Table, key: str) -> tuple[int, int] | None:
 _READERS: dict[str, Callable[[_Table], Quantization | None]] = {
     "awq": _awq,
     "gptq": _gptq,
+    "auto-round": _auto_round,
     "fp8": _fp8,
     "fbgemm_fp8": _fbgemm,
     "compressed-tensors": _compressed,

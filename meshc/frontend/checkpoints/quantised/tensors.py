@@ -27,6 +27,7 @@ _SYMMETRIC_ZERO = 8
 _OF_INT4 = ("qweight", "qzeros", "scales", "g_idx")
 _SCALES_OF_FP8 = ("weight_scale_inv", "weight_scale")
 _OF_INPUTS = ("input_scale", "activation_scale", "input_scale_ub")
+_OF_CACHES = ("k_scale", "v_scale", "kv_scale", "q_scale", "prob_scale", "output_scale")
 _FP8 = "F8_E4M3"
 _FLOATS = ("F32", "F16", "BF16")
 
@@ -85,6 +86,9 @@ class QuantisedWeights:
         return f"{stem}.qweight" in self._files.tensors and not isinstance(self._quantization, Fp8)
 
     def _belongs_to_fp8(self, stem: str, part: str) -> bool:
+        """Whether it is no weight, but a scale of one, of inputs, or of cached keys and values."""
+        if isinstance(self._quantization, Fp8) and part in _OF_CACHES:
+            return True
         weight = self._files.tensors.get(f"{stem}.weight")
         fp8 = isinstance(self._quantization, Fp8) and weight is not None and weight.dtype == _FP8
         return fp8 and part in (*_SCALES_OF_FP8, *_OF_INPUTS)

@@ -1,14 +1,13 @@
 """The tokenizer of a GGUF vocabulary, spelled as the ``tokenizers`` package has it in JSON.
 
-The pre-tokenizers are the published ones of each model family: Hugging Face's ``tokenizer.json``
-files, and llama.cpp's table of regular expressions for the GGUF name ``default``.
+Texts are taken as llama.cpp takes them, which normalizes none of byte-level BPE.
 """
 
 from __future__ import annotations
 
 import json
-from typing import NoReturn
 
+from meshc.frontend.checkpoints.gguf.cuts import CUTS, Cut
 from meshc.frontend.checkpoints.gguf.known_tokens import (
     TYPE_CONTROL,
     TYPE_NORMAL,
@@ -21,67 +20,32 @@ from meshc.support.diagnostics import fail
 Json = dict[str, object]
 
 _SPACE = "\u2581"
-_WORDS_AND_NUMBERS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-# Names of vocabularies that are cut by the rule of another one, but are looked up as BPE says.
-_CUT_AS = {"olmo": "gpt-2", "refact": "smollm", "starcoder": "smollm", "dbrx": "llama-bpe"}
-_DEFAULT_STEPS = (
-    r"[\p{P}\$\+<=>\^~\|]+",
-    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
-    r"\p{N}+",
-    r"[0-9][0-9][0-9]",
-)
+_BYTES: Json = {
+    "type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False,
+}  # fmt: skip
 
 
 def json_of_vocabulary(vocabulary: GgufVocabulary, label: str) -> str:
     """The JSON of the tokenizer of a GGUF file. Errors: ``tokenizer-unsupported``."""
     if vocabulary.kind == "gpt2":
-        form = _byte_level(vocabulary, _splitters(vocabulary.pre, label))
+        form = _byte_level(vocabulary, _cut(vocabulary.pre, label))
     else:
         form = _sentencepiece(vocabulary)
     return json.dumps({"version": "1.0", **form, "added_tokens": _added_tokens(vocabulary)})
 
 
-def _byte_level(vocabulary: GgufVocabulary, splitters: list[Json]) -> Json:
-    # Llama 3: a word that is a token stays whole, whatever the merges say.
-    whole_words = vocabulary.pre == "llama-bpe"
+def _byte_level(vocabulary: GgufVocabulary, cut: Cut) -> Json:
+    steps = [*map(_isolate, cut.steps), _BYTES]
     return {
-        "normalizer": {"type": "NFC"} if vocabulary.pre == "qwen2" else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": splitters},
-        "decoder": _bytes(use_regex=True),
-        "model": {**_bpe(vocabulary, vocabulary.merges), "ignore_merges": whole_words},
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps},
+        "decoder": _BYTES,
+        "model": {**_bpe(vocabulary, vocabulary.merges), "ignore_merges": cut.whole_words},
     }
 
 
 def _bpe(vocabulary: GgufVocabulary, merges: object) -> Json:
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}
     return {"type": "BPE", "vocab": ids, "merges": merges}
-
-
-def _bytes(use_regex: bool) -> Json:
-    return {
-        "type": "ByteLevel",
-        "add_prefix_space": False,
-        "trim_offsets": True,
-        "use_regex": use_regex,
-    }
-
-
-def _splitters(pre: str, label: str) -> list[Json]:
-    """The steps that cut a text into words, by the GGUF name ``pre``."""
-    pre = _CUT_AS.get(pre, pre)
-    if pre == "gpt-2":
-        return [_bytes(use_regex=True)]
-    if pre == "smollm":
-        return [{"type": "Digits", "individual_digits": True}, _bytes(use_regex=True)]
-    if pre in ("llama-bpe", "qwen2"):
-        digits = "{1,3}" if pre == "llama-bpe" else ""
-        return [_isolate(_WORDS_AND_NUMBERS % digits), _bytes(use_regex=False)]
-    if pre == "default":
-        return [*map(_isolate, _DEFAULT_STEPS), _bytes(use_regex=False)]
-    _unsupported_pre(pre, label)
 
 
 def _isolate(pattern: str) -> Json:
@@ -93,12 +57,14 @@ def _isolate(pattern: str) -> Json:
     }
 
 
-def _unsupported_pre(pre: str, label: str) -> NoReturn:
+def _cut(pre: str, label: str) -> Cut:
+    """How words are cut by the GGUF name ``pre``."""
+    if pre in CUTS:
+        return CUTS[pre]
     fail(
         "tokenizer-unsupported",
         f"'{label}' cuts words by the rule '{pre[:60]}', which meshc does not know",
-        help=f"known: gpt-2, smollm, llama-bpe, qwen2, default, {', '.join(_CUT_AS)}; or give the "
-        "prompt as token ids",
+        help=f"known: {', '.join(CUTS)}; or give the prompt as token ids",
     )
 
 

@@ -20,7 +20,7 @@ def check_causal(softmax: graph.Softmax) -> None:
 
 def check_window(softmax: graph.Softmax) -> None:
     """Raise :class:`Mismatch` unless all layers see the same window of tokens, or none does."""
-    if softmax.window and (softmax.every > 1 or softmax.but):
+    if softmax.window and (softmax.every > 1 or softmax.but or softmax.after):
         words = f"{softmax.NAME} {softmax.result} has a window that differs from layer to layer"
         raise Mismatch(words, softmax)
 

@@ -113,12 +113,24 @@ class AtExperts:
     weighted: bool
 
 
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop over layers: ``outer`` is the way that has come to it, which gives it ``operands``,
+    and its body runs ``runs`` times in all."""
+
+    op: graph.Repeat
+    outer: Lowering
+    operands: tuple[Value, ...]
+    runs: int
+
+
 @dataclass(eq=False)
 class Lowering:
     """``env`` gives each graph value its mesh value; ``placed`` are the layouts chosen for weights;
     ``chosen`` the forms taken so far, by the name of what they compute; ``appends`` wait to enter
     their caches by ``policy``; ``at_experts`` are the graph values that wait for their gates, and
-    ``dispatches`` what has been sent to experts, by rows, gates and where these lie."""
+    ``dispatches`` what has been sent to experts, by rows, gates and where these lie; ``loop`` is
+    the one in whose body the way is."""
 
     problem: Problem
     env: dict[Value, Value] = field(default_factory=dict)
@@ -134,7 +146,7 @@ class Lowering:
     params: tuple[Param, ...] = ()
     block: Block = field(default_factory=Block)
     names: dict[str, Value] = field(default_factory=dict)
-    carried: int = 0
+    loop: Loop | None = None
     span: Span | None = None
     cost: PlanCost = field(default_factory=lambda: PlanCost.nothing(None))
     bytes: int = 0
@@ -158,7 +170,7 @@ class Lowering:
             self.params,
             Block(list(self.block.args), list(self.block.ops)),
             dict(self.names),
-            self.carried,
+            self.loop,
             self.span,
             self.cost,
             self.bytes,
@@ -167,6 +179,11 @@ class Lowering:
         )
 
     # --- the problem
+
+    @property
+    def carried(self) -> tuple[Value, ...]:
+        """What the loop carries, as its body has it; nothing outside of loops."""
+        return tuple(self.block.args[: self.loop.op.carried]) if self.loop else ()
 
     @property
     def mesh(self) -> Mesh:
@@ -264,7 +281,8 @@ class Lowering:
         op.results = [self.value(name, kind) for name, kind in results]
         self.block.ops.append(op)
         if self.problem.plan_costs is not None:
-            self.cost += self.problem.plan_costs.of(op, self.type_of)
+            runs = self.loop.runs if self.loop else 1
+            self.cost += self.problem.plan_costs.of(op, self.type_of, runs)
         return op.results
 
     def emit_like(self, op: Op, name: str, like: Value) -> Value:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from meshc.cost.plans import PlanCost
 from meshc.ir.core import Block, Operand
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
 from meshc.passes.mesh.forms.layouts import activation_layout, laid_out, on_axis, whole_rows
-from meshc.passes.mesh.forms.lowering import Lowering
+from meshc.passes.mesh.forms.lowering import Loop, Lowering
 from meshc.passes.mesh.forms.moves import move
 
 _MOST_MOVED = 3
@@ -20,55 +19,54 @@ _MOST_MOVED = 3
 
 @dataclass(frozen=True)
 class Entry:
-    """A way that has come to a loop, and what the loop is given on it."""
+    """A way that has come into the body of a loop, and where the loop carries values on it."""
 
     form: str
-    outer: Lowering
-    operands: tuple[Value, ...]
+    way: Lowering
     only_pinned: bool = False
 
-    def inside(self, op: graph.Repeat) -> Lowering:
-        """The way into the body, whose cost is that of one layer."""
-        way = self.outer.fork()
-        way.block, way.carried = Block(), op.carried
-        way.cost = PlanCost.nothing(way.problem.costs)
-        (old,) = op.regions
-        for position, (arg, value) in enumerate(zip(old.args, self.operands, strict=True)):
-            kind = way.type_of(value)
-            dims = kind.dims if position < op.carried else kind.dims[1:]
-            inner = way.value(arg.name, TensorType(kind.dtype, dims, kind.layout))
-            way.env[arg] = inner
-            if value in way.weights and position >= op.carried:
-                way.weights.add(inner)
-                way.stacks[inner] = value
-            way.block.args.append(inner)
-        return way
 
-    def leave(self, way: Lowering, op: graph.Repeat) -> None:
-        """Close the loop around the body that ``way`` has come through; it costs as much for each
-        layer."""
-        body, layers = way.block, way.problem.extents[op.dim]
-        for arg in body.args:
-            if way.type_of(arg).layout is None:
-                way.placed[arg] = Layout()
-        outer = self.outer.block
-        way.block = Block(list(outer.args), list(outer.ops))
-        way.carried, way.cost = self.outer.carried, self.outer.cost + way.cost * layers
-        kinds = [
-            way.type_of(value) if position < op.carried else _stacked(op.dim, way.type_of(value))
-            for position, value in enumerate(body.ops[-1].tensors())
-        ]
-        given: list[Operand] = list(self.operands)
-        made = mesh.Repeat(
-            given,
-            regions=[body],
-            dim=op.dim,
-            carried=op.carried,
-            rounds=op.rounds,
-            span=op.span,
-        )
-        results = way.emit(made, *((r.name, k) for r, k in zip(op.results, kinds, strict=True)))
-        way.env.update(zip(op.results, results, strict=True))
+def _inside(outer: Lowering, op: graph.Repeat, operands: tuple[Value, ...]) -> Lowering:
+    """The way into the body of ``op``, which is given ``operands``."""
+    way = outer.fork()
+    runs = (outer.loop.runs if outer.loop else 1) * way.problem.extents[op.dim]
+    way.block, way.loop = Block(), Loop(op, outer, operands, runs)
+    (old,) = op.regions
+    for position, (arg, value) in enumerate(zip(old.args, operands, strict=True)):
+        kind = way.type_of(value)
+        dims = kind.dims if position < op.carried else kind.dims[1:]
+        inner = way.value(arg.name, TensorType(kind.dtype, dims, kind.layout))
+        way.env[arg] = inner
+        if value in way.weights and position >= op.carried:
+            way.weights.add(inner)
+            way.stacks[inner] = value
+        way.block.args.append(inner)
+    return way
+
+
+def leave(way: Lowering) -> None:
+    """Close the loop around the body that ``way`` has come through."""
+    assert way.loop is not None
+    body, op, outer = way.block, way.loop.op, way.loop.outer
+    for arg in body.args:
+        if way.type_of(arg).layout is None:
+            way.placed[arg] = Layout()
+    given: list[Operand] = list(way.loop.operands)
+    kinds = [
+        way.type_of(value) if position < op.carried else _stacked(op.dim, way.type_of(value))
+        for position, value in enumerate(body.ops[-1].tensors())
+    ]
+    way.block, way.loop = Block(list(outer.block.args), list(outer.block.ops)), outer.loop
+    made = mesh.Repeat(
+        given,
+        regions=[body],
+        dim=op.dim,
+        carried=op.carried,
+        rounds=op.rounds,
+        span=op.span,
+    )
+    results = way.emit(made, *((r.name, k) for r, k in zip(op.results, kinds, strict=True)))
+    way.env.update(zip(op.results, results, strict=True))
 
 
 def entries(way: Lowering, op: graph.Repeat) -> list[Entry]:
@@ -85,7 +83,8 @@ def entries(way: Lowering, op: graph.Repeat) -> list[Entry]:
         moved = [v if to is None else move(outer, v, to.layout, op) for v, to in pairs]
         over = [to.name for to in wanted if to is not None]
         copies = way.problem.many_rows and bool(over) and not way.problem.holds_copies
-        found.append(Entry("_".join(over) or "as_they_lie", outer, (*moved, *rest), copies))
+        inside = _inside(outer, op, (*moved, *rest))
+        found.append(Entry("_".join(over) or "as_they_lie", inside, copies))
     return found
 
 

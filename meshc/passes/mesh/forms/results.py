@@ -17,7 +17,7 @@ def yielded(way: Lowering, op: Op) -> list[Form]:
 
 def _yielded(way: Lowering, op: Op) -> None:
     values = [laid_out(way, way.env_of(o)) for o in op.operands]
-    for position, arg in enumerate(way.block.args[: way.carried]):
+    for position, arg in enumerate(way.carried):
         values[position], entered = way.rounded(values[position]), way.layout_of(arg)
         if way.type_of(values[position]).layout != entered:
             values[position] = move(way, values[position], entered, op)

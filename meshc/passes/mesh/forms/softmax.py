@@ -110,6 +110,7 @@ def _masked(way: Lowering, op: graph.Softmax) -> Value:
             window=op.window,
             every=op.every,
             but=op.but,
+            after=op.after,
         )
         scores = way.emit_like(made, f"{op.result.name}.s", scores)
     return scores

@@ -7,12 +7,16 @@ from typing import ClassVar
 
 from meshc.analysis.csl.banks import shifts
 from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.memory import WIDENED, scratch_of
+from meshc.analysis.csl.operands import BY_STEPS
+from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
 from meshc.analysis.csl.sharing import planned_bytes
-from meshc.analysis.csl.vector_ways import KERNELS, chosen_way
+from meshc.analysis.csl.vector_ways import KERNELS, chosen_way, copied_words, room_for_scratch
 from meshc.analysis.csl.ways import ANGLES, BY, KEPT, TURNS, VECTOR
 from meshc.analysis.csl.words import known_at_start
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
+from meshc.ir.types import DType
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics
 
@@ -28,8 +32,12 @@ class SelectCslFunctions(Pass):
     leaves its kind one by one. With ``kept`` sines and cosines of all rows of a prompt are worked
     out when the program starts, for all layers (``way = angles_kept_turns``). ``blocks`` does all
     this for rows and columns whose number is known only when the program runs: so many at once,
-    and those that are left one by one (``way = vector_by_4``). Each takes f32 scratch, at most a
-    quarter of what buffers and the device's reserve leave, and 8 KiB.
+    and those that are left one by one (``way = vector_by_4``). It also takes so many elements at a
+    time where there is no scratch for all of them.
+
+    All share f32 scratch, at most a quarter of what buffers and the device's reserve leave, and
+    8 KiB; what other kernels take, and functions one by one would, is there in any case, and so are
+    256 bytes. A remark names the functions that would take fewer cycles with more.
 
     Before::
 
@@ -65,7 +73,33 @@ class SelectCslFunctions(Pass):
         }
         allowed = [part for part, yes in settings.items() if yes]
         known = known_at_start(module)
-        for op in module.walk():
-            if isinstance(op, Compute) and op.kernel in KERNELS:
-                op.way = chosen_way(op, costs, free, allowed, known)
+        functions = [op for op in module.walk() if isinstance(op, Compute) and op.kernel in KERNELS]
+        for op in functions:
+            op.way = ""
+        room = room_for_scratch(free, _shared(module))
+        ample = MOST_SCRATCH_BYTES // DType.F32.bytes
+        lost: dict[str, None] = {}
+        for op in functions:
+            op.way = chosen_way(op, costs, room, allowed, known)
+            if op.way != chosen_way(op, costs, ample, allowed, known):
+                lost[f"{op.kernel} %{op.views()[0].buffer.name}: {op.way or 'one by one'}"] = None
+        if lost:
+            report.remark(
+                "scratch",
+                f"with more than {room * DType.F32.bytes} bytes of scratch functions would take "
+                f"fewer cycles: {', '.join(lost)}",
+            )
         return module
+
+
+def _shared(module: Module) -> int:
+    """f32 elements of scratch that kernels take while no function says a way, copies of operands
+    among them that functions alone take one by one."""
+    scratch = scratch_of(module)
+    others = (
+        copied_words(op)
+        for op in module.walk()
+        if isinstance(op, Compute) and op.kernel not in BY_STEPS
+    )
+    copies = scratch.get(WIDENED, 0) - max(others, default=0)
+    return scratch.get(str(DType.F32), 0) + copies

@@ -300,6 +300,8 @@ class _Family:
             return Cond.true()
         if op.but:
             return Cond.ne((layer + 1) % op.but, 0)
+        if op.after:
+            return Cond.ge(layer, op.after)
         return Cond.eq(layer % op.every, 0) if op.every > 1 else Cond.true()
 
     def _window(self, scores: Value, at: dict[str, object]) -> None:

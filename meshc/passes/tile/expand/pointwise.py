@@ -221,6 +221,8 @@ class Pointwise(Values):
         """That the layer which runs has the window of ``op``."""
         if op.but:
             return self.all_but(op.but)
+        if op.after:
+            return Cond.ge(self.layer(), op.after)
         return Cond.true() if op.every == 1 else Cond.eq(self.layer() % op.every, 0)
 
     def all_but(self, count: int) -> Cond:
