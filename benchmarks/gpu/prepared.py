@@ -68,12 +68,12 @@ def compile_into(
     page: int,
     persistent: bool = False,
 ) -> Prepared:
-    """Compile a model's decode step into ``folder``. Raises MeshcError."""
+    """Compile a model's decode step into ``folder``: one kernel, or several. Raises MeshcError."""
     # Only here: the frontend and the passes need what a machine with a GPU may lack.
     import meshc
 
     options = {"dtype": dtype, "seq": capacity, "batch": batch, "page": page}
-    options["persistent"] = persistent
+    options |= {"persistent": True} if persistent else {"dataflow": "split_token"}
     meshc.compile(model, target="cuda", output=folder, **options)
     return opened(folder)
 
@@ -97,7 +97,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--page", type=at_least_one, default=16, help="tokens of a page of the cache"
     )
-    parser.add_argument("--persistent", action="store_true", help="a step is one kernel")
+    parser.add_argument(
+        "--persistent", action="store_true", help="a step is one kernel, not several"
+    )
 
 
 def at_least_one(text: str) -> int:

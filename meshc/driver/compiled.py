@@ -12,6 +12,7 @@ from meshc.driver import showing
 from meshc.driver.executable import Executable, Program
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import CompileRequest
+from meshc.driver.step_times import predicted
 from meshc.driver.weights import Array, find_weights
 from meshc.ir.module import Module
 from meshc.support.diagnostics import Diagnostic, Diagnostics, fail
@@ -67,7 +68,10 @@ class Compiled:
     def use_of_a_core(self, phase: str) -> list[str]:
         """Lines on what the program of ``phase`` uses of a core; none for emitted Python."""
         if cuda.MANIFEST in self.files:
-            return cuda.summary(cuda.from_json(self.files[cuda.MANIFEST]))
+            lines = cuda.summary(cuda.from_json(self.files[cuda.MANIFEST]))
+            module = self.modules[phase]
+            time = predicted(module) if module.level == "task" else ""
+            return [*lines, time] if time else lines
         reports = [text for name, text in self.files.items() if name.endswith("/report.json")]
         if len(self.modules) == 1:
             reports = [text for name, text in self.files.items() if name == "report.json"]

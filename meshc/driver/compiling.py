@@ -139,8 +139,11 @@ def _compiled(
     asked = {phase: agreed if phase == "prefill" else request for phase in phases}
     regions = _common_regions(given, asked, trials)
 
-    def lowered(phase: str) -> Module:
-        passes = _passes(given[phase], asked[phase], regions[phase])
+    def lowered(phase: str, whole_heads: bool = False) -> Module:
+        own = asked[phase]
+        if whole_heads and not own.dataflow:
+            own = replace(own, dataflow="split_token")
+        passes = _passes(given[phase], own, regions[phase])
         if instruments:
             return PassManager(passes, instruments).run(given[phase], report)
         module, left = trials.continued(phase, passes, report)
@@ -169,7 +172,7 @@ def _gpu_step(
     loaded: LoadedModel,
     request: CompileRequest,
     given: Module,
-    lowered: Callable[[str], Module],
+    lowered: Callable[[str, bool], Module],
     report: Diagnostics,
     instruments: Sequence[Instrument],
 ) -> tuple[dict[str, Module], dict[str, str]]:
@@ -190,7 +193,13 @@ def _gpu_step(
 
     graph = clone_module(given)
     step = GpuStep(
-        request, loaded.name, graph, lambda: lowered("decode"), written, report, instruments
+        request,
+        loaded.name,
+        graph,
+        lambda whole_heads: lowered("decode", whole_heads),
+        written,
+        report,
+        instruments,
     )
     module, files = step.files()
     return {"decode": module}, files

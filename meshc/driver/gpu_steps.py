@@ -1,8 +1,8 @@
-"""The decode step of a GPU: kernels that patterns of its graph are, or one kernel made of tasks.
+"""The decode step of a GPU: one kernel made of tasks, or kernels that patterns of its graph are.
 
-Kernels of patterns (``fuse-cluster``) read prompts many tokens at once and run on several GPUs, but
-there are patterns for some models only. A program of tasks is there for every dense model; asked
-for by ``--persistent`` it is the step, and kernels of patterns, where there are any, read prompts.
+A program of tasks is there for every dense model, and is the step wherever nothing was asked for
+that it does not obey; kernels of patterns (``fuse-cluster``), where there are any, read its prompts
+many tokens at once. These are the step too on several GPUs, and where tasks would attend slowly.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from math import prod
 
 from meshc.backends import cuda
 from meshc.driver.request import CompileRequest
+from meshc.driver.step_times import predicted
 from meshc.ir.clone import clone_module
 from meshc.ir.core import Op
 from meshc.ir.module import Module
@@ -20,7 +21,7 @@ from meshc.ir.ops import task, tile
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.pipelines import TASK_STAGES, pipeline_to_tasks
-from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
 
 PARTS = (4, 8, 2, 1)
 """Into how many parts of their width products may be divided whose left side has ``WIDE`` bytes, in
@@ -32,66 +33,105 @@ MOST_RECORDS = 131_072
 own first. On an H200 a step of Llama-2-7B with 68 KB takes 1.5 % longer with these, one of
 Llama-3-8B with 270 KB 1.6 % less."""
 _NO_KERNELS = frozenset({"cuda-graph", "cuda-shape"})
+_NO_TASKS = frozenset({"no-tasks", "cuda-graph"})
 _OF_PARTS = frozenset({"does-not-fit", "cuda-shape"})
+
+
+Made = tuple[Module, dict[str, str]]
+"""The module that a step was written from, and its files."""
 
 
 @dataclass(frozen=True)
 class GpuStep:
-    """What the step of ``request`` is made of. ``given`` is its graph, ``fused`` gives the module
-    of its kernels by patterns, ``written`` the files of a module and of tasks with it."""
+    """What the step of ``request`` is made of. ``given`` is its graph; ``fused`` gives the module
+    of its kernels by patterns, whose caches hold whole heads if it is told so; ``written`` the
+    files of a module and of tasks with it."""
 
     request: CompileRequest
     model: str
     given: Module
-    fused: Callable[[], Module]
+    fused: Callable[[bool], Module]
     written: Callable[[Module, cuda.TaskGraph | None], dict[str, str]]
     report: Diagnostics
     instruments: Sequence[Instrument] = ()
 
-    def files(self) -> tuple[Module, dict[str, str]]:
-        """The module that the step was written from, and its files. Raises MeshcError."""
-        if self.request.persistent:
+    def files(self) -> Made:
+        """The step that is fastest of those that obey the request. Raises MeshcError."""
+        asked = self.request
+        if asked.persistent:
             return self._of_tasks()
-        said = len(self.report.messages)
-        try:
-            module = self.fused()
-            return module, self.written(module, None)
-        except MeshcError as refusal:
-            if not self._may_be_tasks(refusal):
-                raise
-            made, first = self._instead(refusal), refusal.diagnostics[0]
-            del self.report.messages[said:]
+        if asked.gpus > 1 or asked.cluster is not None or asked.dataflow:
+            return self._of_kernels()
+        made = self._tried(self._of_tasks)
+        if isinstance(made, MeshcError):
+            return self._of_kernels_without(made)
+        module, _ = made[0]
+        if slow := cuda.attends_by_statements(module):
+            other = self._tried(self._of_kernels)
+            if not isinstance(other, MeshcError):
+                words = f"tasks of {', '.join(slow)} attend statement by statement, which is slow"
+                self._keep(other)
+                self.report.remark(
+                    "step-of-kernels", f"the decode step is several kernels: {words}"
+                )
+                return other[0]
+        self._keep(made)
+        time = predicted(module)
         self.report.remark(
             "step-of-tasks",
-            f"the decode step is one kernel made of tasks, and reads prompts token by token: "
-            f"{first.message} ({first.code})",
+            "the decode step is one kernel made of tasks" + (f": {time}" if time else ""),
+        )
+        return made[0]
+
+    def _tried(self, make: Callable[[], Made]) -> tuple[Made, list[Diagnostic]] | MeshcError:
+        """What ``make`` gives and reports, which the report does not keep; or its refusal."""
+        said = len(self.report.messages)
+        try:
+            made = make()
+            return made, self.report.messages[said:]
+        except MeshcError as refusal:
+            return refusal
+        finally:
+            del self.report.messages[said:]
+
+    def _keep(self, tried: tuple[Made, list[Diagnostic]]) -> None:
+        for message in tried[1]:
+            self.report.add(message)
+
+    def _of_kernels(self) -> Made:
+        """A step of kernels that patterns of the graph are."""
+        module = self.fused(False)
+        return module, self.written(module, None)
+
+    def _of_kernels_without(self, tasks: MeshcError) -> Made:
+        """The same where there are no ``tasks``; where there are no kernels either, both
+        refusals."""
+        first = tasks.diagnostics[0]
+        try:
+            made = self._of_kernels()
+        except MeshcError as refusal:
+            other = refusal.diagnostics[0].message
+            if first.code not in _NO_TASKS or other == first.message:
+                raise
+            note = f"nor are there kernels: {other}"
+            raise MeshcError([replace(first, code="cuda-graph", notes=(note,))]) from refusal
+        self.report.remark(
+            "step-of-kernels",
+            f"the decode step is several kernels: {first.message} ({first.code})",
         )
         return made
 
-    def _instead(self, refusal: MeshcError) -> tuple[Module, dict[str, str]]:
-        """A step of tasks alone; where there is none either, both refusals."""
-        try:
-            return self._in_parts(
-                lambda tasks: cuda.emit_tasks(tasks, self.model, self.request.page)
-            )
-        except MeshcError as other:
-            if {d.code for d in other.diagnostics} <= {"no-tasks", *_NO_KERNELS}:
-                note = f"nor is it made of tasks: {other.diagnostics[0].message}"
-                both = (replace(d, notes=(*d.notes, note)) for d in refusal.diagnostics)
-                raise MeshcError(both) from other
-            raise
-
     def _may_be_tasks(self, refusal: MeshcError) -> bool:
-        """Whether nothing was asked for that only kernels of patterns obey."""
+        """Whether a step of tasks alone obeys all that was asked for, prompts among it."""
         asked = self.request
-        own = asked.gpus > 1 or asked.cluster is not None or bool(asked.dataflow)
+        of_kernels = asked.chunk is not None or asked.cluster is not None or asked.dataflow
         refused = {d.code for d in refusal.diagnostics if d.severity == "error"}
-        return not own and asked.chunk is None and refused <= _NO_KERNELS
+        return not of_kernels and refused <= _NO_KERNELS
 
-    def _of_tasks(self) -> tuple[Module, dict[str, str]]:
+    def _of_tasks(self) -> Made:
         """A step of tasks, with kernels that read prompts where there are such."""
         try:
-            kernels = self.fused()
+            kernels = self.fused(True)
         except MeshcError as refusal:
             if not self._may_be_tasks(refusal):
                 raise
@@ -107,7 +147,7 @@ class GpuStep:
                 raise
             return self._alone(refusal)
 
-    def _alone(self, refusal: MeshcError) -> tuple[Module, dict[str, str]]:
+    def _alone(self, refusal: MeshcError) -> Made:
         made = self._in_parts(lambda tasks: cuda.emit_tasks(tasks, self.model, self.request.page))
         first = refusal.diagnostics[0]
         self.report.remark(
@@ -115,9 +155,7 @@ class GpuStep:
         )
         return made
 
-    def _in_parts(
-        self, written: Callable[[cuda.TaskGraph], dict[str, str]]
-    ) -> tuple[Module, dict[str, str]]:
+    def _in_parts(self, written: Callable[[cuda.TaskGraph], dict[str, str]]) -> Made:
         """The first division of products whose columns leave room in a block."""
         graph = clone_module(self.given)
         before = pipeline_to_tasks()[: -len(TASK_STAGES)]

@@ -77,10 +77,10 @@ class CompileRequest:
     the cache; ``gpus`` are those that a model is dealt to, whose ``collectives`` add up in the
     switch (``multimem``) or by loads from each peer (``peers``); ``overlap`` says which chunks they
     read in two halves beside each other: ``none``, those that the cost of a node is lower for
-    (``auto``), or all with that many tokens in the first half; a ``persistent`` decode step is one
-    kernel, whose blocks stay on their multiprocessors. ``keep_quantised`` are weights
-    that stay quantised in the memory of cores, each with its format, as the pass keep-quantised
-    takes them.
+    (``auto``), or all with that many tokens in the first half; a decode step that has to be
+    ``persistent`` is refused if it cannot be one kernel, which by default it is where it can.
+    ``keep_quantised`` are weights that stay quantised in the memory of cores, each with its format,
+    as the pass keep-quantised takes them.
     """
 
     target: str = "python"
@@ -181,9 +181,7 @@ class CompileRequest:
             "kept": f"[{kept}]" if kept else "",
         }
         keeping = {"keep-quantised": f"keep-quantised{{formats=[{kept}]}}"} if kept else {}
-        # Caches of a persistent step are whole in the memory of the GPU.
-        dataflow = self.dataflow or ("split_token" if self.persistent else "")
-        fused = {"cluster": self.cluster, "dataflow": dataflow}
+        fused = {"cluster": self.cluster, "dataflow": self.dataflow}
         return (
             specs
             | keeping

@@ -104,6 +104,17 @@ def test_logits_are_those_of_the_graph(options, tmp_path: Path):
         assert found.argmax() == logits.argmax()
 
 
+def test_the_step_is_several_kernels_unless_one_is_asked_for(tmp_path: Path):
+    """Tasks attend over latents statement by statement, which is told."""
+    result = compiled(tmp_path)
+    (told,) = (d for d in result.remarks if d.code.startswith("step-of-"))
+    assert told.code == "step-of-kernels" and "attend statement by statement" in told.message
+    one = compiled(tmp_path, persistent=True)
+    assert {launch.kernel for launch, _ in from_json(one.files["manifest.json"]).launches()} == {
+        "step"
+    }
+
+
 @pytest.mark.parametrize("batch", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_prompt_in_chunks_is_read_as_token_by_token(batch, tmp_path: Path):
     result = compiled(tmp_path, YARN, batch=batch)

@@ -15,6 +15,7 @@ from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, Mode
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, gpu_steps, load_any
+from meshc.driver.step_times import predicted
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -199,11 +200,36 @@ def test_a_step_in_which_nothing_attends(tmp_path):
     check(compiled(tmp_path, kinds, persistent=True), kinds)
 
 
+def test_the_step_is_one_kernel_where_nothing_else_is_asked_for(tmp_path):
+    """Its predicted time is told; clusters asked for by hand are several kernels."""
+    kinds = (PLAIN,)
+    result = compiled(tmp_path, kinds)
+    (told,) = (d for d in result.remarks if d.code == "step-of-tasks")
+    program = from_json(result.files["manifest.json"])
+    assert [launch.kernel for launch, _ in program.launches()] == ["step"]
+    time = predicted(result.modules["decode"])
+    assert time.startswith("predicted ") and " with 63 tokens before it" in time
+    assert told.message.endswith(time) and result.summary()[-1].endswith(time)
+    for options in ({"cluster": 2}, {"dataflow": "split_head"}):
+        other = compiled(tmp_path, kinds, **options)
+        program = from_json(other.files["manifest.json"])
+        assert "attention_block" in {launch.kernel for launch, _ in program.launches()}
+        assert "predicted" not in "\n".join(other.summary())
+
+
+def test_a_device_without_the_numbers_of_the_model_of_time_has_no_prediction(tmp_path):
+    result = compiled(tmp_path, (PLAIN,), device="h20")
+    assert predicted(result.modules["decode"]) == ""
+    (told,) = (d for d in result.remarks if d.code == "step-of-tasks")
+    assert told.message == "the decode step is one kernel made of tasks"
+
+
 def test_experts_are_refused_for_what_they_are():
     with pytest.raises(MeshcError) as refusal:
         meshc.compile("mixtral-8x7b", target="cuda", seq=64, layers=1)
     (found,) = refusal.value.diagnostics
-    assert "nor is it made of tasks: there are no tasks for mixtures of experts" in found.notes[-1]
+    assert found.message.startswith("there are no tasks for mixtures of experts")
+    assert found.notes[0].startswith("nor are there kernels: ")
 
 
 def test_what_only_other_kernels_obey_is_refused(tmp_path):
@@ -212,20 +238,18 @@ def test_what_only_other_kernels_obey_is_refused(tmp_path):
         compiled(tmp_path, (PLAIN,), persistent=True, dataflow="split_head", cluster=2)
 
 
-@pytest.mark.parametrize(
-    ("persistent", "code"), [(False, "step-of-tasks"), (True, "prompt-by-steps")]
-)
-def test_a_model_without_kernels_of_its_own_is_made_of_tasks(
-    persistent, code, tmp_path, monkeypatch
+@pytest.mark.parametrize("persistent", [False, True])
+def test_prompts_of_a_model_without_kernels_of_its_own_are_read_by_steps(
+    persistent, tmp_path, monkeypatch
 ):
-    """Heads of 40 lanes; which is told, with what the other kernels lack."""
+    """Heads of 40 lanes; which is told, with what kernels lack."""
     monkeypatch.setattr(layer_kinds, "HEAD", 40)
     kinds = (Kind(1, 2, 2, 88, 100.0, gated=False, normed=True),)
     result = compiled(tmp_path, kinds, persistent=persistent)
     program = from_json(result.files["manifest.json"])
     assert program.kernels.keys() == {"step"} and program.prefill is None
-    (told,) = (d for d in result.remarks if d.code in ("step-of-tasks", "prompt-by-steps"))
-    assert told.code == code and told.message.endswith("(cuda-graph)")
+    (told,) = (d for d in result.remarks if d.code == "prompt-by-steps")
+    assert told.message.endswith("(cuda-graph)")
     check(result, kinds)
 
 

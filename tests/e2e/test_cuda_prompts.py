@@ -52,7 +52,7 @@ def check(folder, config, length, steps=2, **options):
     program = from_json(result.files["manifest.json"])
     assert program.prefill is not None and program.prefill.tokens == options["chunk"]
     one = {name: options[name] for name in options if name not in OF_RANKS}
-    module = compiled(folder, config, **one).modules["decode"]
+    module = compiled(folder, config, **one, dataflow="split_token").modules["decode"]
     tensors = weights_of(module, str(module.dtype()))
     ranks, mode = options.get("gpus", 1), Mode("shuffled", True)
     machine = CpuMachine(program.kernels, result.files, mode, toolchain=QUICK)

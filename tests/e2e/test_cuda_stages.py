@@ -13,6 +13,8 @@ pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ comp
 
 DENSE, WIDE = Kind(1, 2, 2, 96, 10000.0), Kind(2, 2, 2, 160, 10000.0)
 OTHER = Kind(2, 4, 2, 160, 500.0, gated=False)
+KERNELS = {"dataflow": "split_token"}
+"""Asks for a step of several kernels."""
 
 
 @pytest.mark.parametrize(
@@ -34,26 +36,26 @@ def test_prompt_and_steps_agree_with_float64(kinds, room, options, tmp_path, mon
 
 
 def test_stages_share_kernels_and_tables_that_are_the_same(tmp_path):
-    program = from_json(compiled(tmp_path, (DENSE, WIDE)).files["manifest.json"])
+    program = from_json(compiled(tmp_path, (DENSE, WIDE), **KERNELS).files["manifest.json"])
     assert {"attention_block", "ffn_inner", "ffn_inner_2"} <= program.kernels.keys()
     assert "attention_block_2" not in program.kernels
     assert len(program.frequencies) == 1
     assert program.buffers["keys"].shape[0] == 1 and program.buffers["keys_2"].shape[0] == 2
     assert program.weights["down_2"].sources == ("w2_1",)
-    program = from_json(compiled(tmp_path, (DENSE, OTHER)).files["manifest.json"])
+    program = from_json(compiled(tmp_path, (DENSE, OTHER), **KERNELS).files["manifest.json"])
     assert "attention_block_2" in program.kernels and len(program.frequencies) == 2
     assert program.stages[1].launches[0].arguments[-2:] == ("cosines_2", "sines_2")
 
 
 def test_what_is_prefetched_behind_a_stage_is_of_the_next(tmp_path, monkeypatch):
     monkeypatch.setattr(ahead, "_fit_together", lambda *_: False)
-    program = from_json(compiled(tmp_path, (WIDE, DENSE)).files["manifest.json"])
+    program = from_json(compiled(tmp_path, (WIDE, DENSE), **KERNELS).files["manifest.json"])
     last = [
         launch.arguments[-1] for launch, _ in program.launches() if "ffn_outer" in launch.kernel
     ]
     assert last == ["qkv[1]", "qkv_2[0]", ""]
     # Stages of other heads deal their weights out in another way than the text of a kernel says.
-    program = from_json(compiled(tmp_path, (WIDE, OTHER)).files["manifest.json"])
+    program = from_json(compiled(tmp_path, (WIDE, OTHER), **KERNELS).files["manifest.json"])
     last = [
         launch.arguments[-1] for launch, _ in program.launches() if "ffn_outer" in launch.kernel
     ]
@@ -62,7 +64,7 @@ def test_what_is_prefetched_behind_a_stage_is_of_the_next(tmp_path, monkeypatch)
 
 def test_a_cache_of_two_loops_is_refused(tmp_path):
     """No model in the language shares one; a graph that is written by hand may."""
-    module = compiled(tmp_path, (WIDE, WIDE)).modules["decode"]
+    module = compiled(tmp_path, (WIDE, WIDE), **KERNELS).modules["decode"]
     first, second = (op for op in module.function.body.ops if isinstance(op, graph.Repeat))
     states = {param.value for param in module.function.params if param.role == "state"}
     mine = next(n for n, value in enumerate(second.operands) if value in states)

@@ -9,6 +9,7 @@ from meshc.backends.cuda.executor.cpu_machine import CpuMachine, toolchain_for
 from meshc.backends.cuda.executor.cpu_node import CpuNode
 from meshc.backends.cuda.host import LanguageModel, Machine
 from meshc.backends.cuda.program import StepProgram, from_json
+from meshc.backends.cuda.tasks.attending import attends_by_statements
 from meshc.backends.cuda.tasks.step import TaskGraph
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "StepProgram",
     "TaskGraph",
     "TorchPeers",
+    "attends_by_statements",
     "emit",
     "emit_tasks",
     "from_json",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -14,17 +16,62 @@ from meshc.ir.affine import parse_expr
 from meshc.support.diagnostics import fail
 
 Array = NDArray[Any]
+_RUN = 1 << 16
+_TILE_ROWS, _TILE_COLUMNS = 64, 256
+_GROUPS = 4
+"""What is done at once: elements whose type is changed, a tile of a matrix whose rows become
+columns, groups of 16 rows that become fragments."""
 
 
 def words(values: Array, dtype: str) -> NDArray[np.uint16]:
-    """``values`` rounded to nearest even to ``f16`` or ``bf16``."""
-    if dtype == "f16":
-        with np.errstate(over="ignore"):
-            return np.ascontiguousarray(values.astype(np.float16)).view(np.uint16)
+    """``values`` rounded to nearest even to ``f16`` or ``bf16``, of their shape."""
+    given = np.asarray(values)
+    found = np.empty(given.shape, np.uint16)
+    rounded = _f16_words if dtype == "f16" else _bf16_words
+    for source, target in zip(_runs(given), _runs(found), strict=True):
+        rounded(source, target)
+    return found
+
+
+def _runs(values: Array) -> Iterator[Array]:
+    """``values`` as vectors that a processor's cache holds; those of an array that does not lie in
+    order are copies."""
+    flat = values.reshape(-1)
+    return (flat[at : at + _RUN] for at in range(0, flat.size, _RUN))
+
+
+def _f16_words(values: Array, target: NDArray[np.uint16]) -> None:
+    with np.errstate(over="ignore"):
+        target.view(np.float16)[:] = values
+
+
+def _bf16_words(values: Array, target: NDArray[np.uint16]) -> None:
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    rounded = bits + (0x7FFF + (bits >> 16 & 1))
-    found = np.where(np.isnan(values), np.uint32(0x7FFF0000), rounded) >> 16
-    return np.ascontiguousarray(found.astype(np.uint16))
+    low, high = bits.view(np.uint16)[0::2], bits.view(np.uint16)[1::2]
+    if not low.any():  # as of all weights that are stored in bf16
+        target[:] = high
+        return
+    rounded = bits >> 16
+    rounded &= 1
+    rounded += bits
+    rounded += 0x7FFF
+    target[:] = rounded.view(np.uint16)[1::2]
+    nothing = np.isnan(values)
+    if nothing.any():
+        target[nothing] = 0x7FFF
+
+
+def copied(source: Array, target: Array) -> None:
+    """Copy a matrix into another of its shape, in tiles where rows of the one are columns of the
+    other, which so stay in the processor's cache."""
+    if source.strides[-1] == source.itemsize:
+        target[...] = source
+        return
+    rows, columns = source.shape
+    for row in range(0, rows, _TILE_ROWS):
+        for column in range(0, columns, _TILE_COLUMNS):
+            here = slice(row, row + _TILE_ROWS), slice(column, column + _TILE_COLUMNS)
+            target[here] = source[here]
 
 
 def projections(queries: Array, keys: Array, values: Array, parts: int = 1) -> Array:
@@ -64,22 +111,39 @@ def latent_keys(latent: Array, rotary: Array) -> Array:
 
 def gated(gates: Array, values: Array) -> Array:
     """Twice ``[width, features]`` as ``[2 features, width]``, gates and values in turn."""
-    return np.stack([gates.T, values.T], axis=1).reshape(-1, gates.shape[0])
+    width, features = gates.shape
+    found = np.empty((features, 2, width), gates.dtype)
+    for turn, tensor in enumerate((gates, values)):
+        copied(tensor.T, found[:, turn])
+    return found.reshape(-1, width)
 
 
 def in_fragments(matrix: Array) -> Array:
-    """``[.., rows, width]`` as ``[.., ceil(rows/16), ceil(width/16), 32, 8]``: blocks of 16 x 16
-    in the order in which the lanes of a warp hold them (library/mc_fragments.cuh), the last ones
-    filled up with zeros."""
+    """``[.., rows, width]`` of 16-bit words as ``[.., ceil(rows/16), ceil(width/16), 32, 8]``:
+    blocks of 16 x 16 in the order in which the lanes of a warp hold them
+    (library/mc_fragments.cuh), the last ones filled up with zeros."""
     *lead, rows, width = matrix.shape
     groups, blocks = -(-rows // 16), -(-width // 16)
-    full = np.zeros((*lead, 16 * groups, 16 * blocks), matrix.dtype)
-    full[..., :rows, :width] = matrix
-    # A row is (group, half, g), a place in it (block, q, pair, one).
-    split = full.reshape(*lead, groups, 2, 8, blocks, 4, 2, 2)
-    n = len(lead)
-    order = (*range(n), *(n + axis for axis in (0, 3, 2, 4, 5, 1, 6)))
-    return split.transpose(order).reshape(*lead, groups, blocks, 32, 8)
+    found = np.empty((*lead, groups, blocks, 32, 8), matrix.dtype)
+    for index in np.ndindex(*lead):
+        for first in range(0, groups, _GROUPS):
+            some = matrix[index][16 * first : 16 * (first + _GROUPS)]
+            _fragments_of(some, found[index][first : first + _GROUPS])
+    return found
+
+
+def _fragments_of(rows: Array, target: Array) -> None:
+    """The fragments of a few groups of rows."""
+    groups, blocks = target.shape[:2]
+    slab = np.empty((16 * groups, 16 * blocks), rows.dtype)
+    count, width = rows.shape
+    slab[count:], slab[:, width:] = 0, 0
+    copied(rows, slab[:count, :width])
+    # A row is (group, half, g), a place in it (block, q, pair, one); two words are moved at once.
+    split = slab.view(np.uint32).reshape(groups, 2, 8, blocks, 4, 2)
+    lanes = target.view(np.uint32).reshape(groups, blocks, 8, 4, 2, 2)
+    for half, q, pair in np.ndindex(2, 4, 2):
+        lanes[:, :, :, q, pair, half] = split[:, half, :, :, q, pair].swapaxes(1, 2)
 
 
 def interleaved(weights: Array, run: int = 0) -> Array:
@@ -143,21 +207,31 @@ _PACKS: dict[str, Callable[..., Array]] = {
 def packed(weight: Weight, tensors: Mapping[str, Array]) -> NDArray[np.uint16]:
     """The words of ``weight`` for all its layers. Raises KeyError for a tensor that is missing, and
     ``weights-shape-mismatch``."""
-    sources = [(name, np.asarray(tensors[name])) for name in weight.sources]
-    for (name, tensor), shape in zip(sources, weight.source_shapes, strict=True):
+    sources = [np.asarray(tensors[name]) for name in weight.sources]
+    for name, tensor, shape in zip(weight.sources, sources, weight.source_shapes, strict=True):
         if tensor.shape != shape:
-            words = f"weight '{name}' has shape {list(tensor.shape)}; the program needs"
-            fail("weights-shape-mismatch", f"{words} {list(shape)}")
+            text = f"weight '{name}' has shape {list(tensor.shape)}; the program needs"
+            fail("weights-shape-mismatch", f"{text} {list(shape)}")
     if not weight.layers:
         return _one(weight, sources)
     found = np.empty((weight.layers, *weight.shape), np.uint16)
-    for n in range(weight.layers):
-        found[n] = _one(weight, [(name, tensor[n]) for name, tensor in sources])
+
+    def pack(layer: int) -> None:
+        found[layer] = _one(weight, [tensor[layer] for tensor in sources])
+
+    with ThreadPoolExecutor(min(weight.layers, os.cpu_count() or 1)) as threads:
+        for _ in threads.map(pack, range(weight.layers)):
+            pass
     return found
 
 
-def _one(weight: Weight, sources: Sequence[tuple[str, Array]]) -> NDArray[np.uint16]:
-    ordered = [interleaved(t, weight.run) if name in weight.paired else t for name, t in sources]
+def _one(weight: Weight, sources: Sequence[Array]) -> NDArray[np.uint16]:
+    """The words of one layer, or of what all layers share; nothing but words is moved."""
+    rounded = [words(tensor, weight.dtype) for tensor in sources]
+    ordered = [
+        interleaved(tensor, weight.run) if name in weight.paired else tensor
+        for name, tensor in zip(weight.sources, rounded, strict=True)
+    ]
     if weight.pack == "tasks":
         made = for_tasks(weight, ordered)
     elif weight.pack == "output":
@@ -172,4 +246,4 @@ def _one(weight: Weight, sources: Sequence[tuple[str, Array]]) -> NDArray[np.uin
         made = _PACKS[weight.pack](*ordered)
     if weight.fragments:
         made = in_fragments(made)
-    return words(made.reshape(weight.shape), weight.dtype)
+    return made.reshape(weight.shape)

@@ -157,8 +157,8 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--persistent",
         action="store_true",
-        help="CUDA, one request: a decode step is one kernel, whose blocks stay on their "
-        "multiprocessors",
+        help="CUDA, one GPU: refuse what cannot have a decode step of one kernel, which is the "
+        "default where there is one",
     )
     group.add_argument(
         "--batch",

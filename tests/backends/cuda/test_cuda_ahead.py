@@ -24,7 +24,9 @@ H200 = device("h200")
 @cache
 def compiled(batch, model="llama-3-8b"):
     report = Diagnostics()
-    request = CompileRequest(target="cuda", dtype="bf16", seq=4096, batch=batch)
+    request = CompileRequest(
+        target="cuda", dataflow="split_token", dtype="bf16", seq=4096, batch=batch
+    )
     result = compile_loaded(load_any(model, report), request, (), report)
     return from_json(result.files["manifest.json"]), result.files
 
@@ -134,7 +136,7 @@ def test_a_step_that_prefetches_gives_the_same_logits(tmp_path, monkeypatch):
     for room in (True, False):
         monkeypatch.setattr(ahead, "_fit_together", lambda *_, room=room: room)
         report = Diagnostics()
-        request = CompileRequest(target="cuda", dtype="f16", seq=64)
+        request = CompileRequest(target="cuda", dataflow="split_token", dtype="f16", seq=64)
         result = compile_loaded(load_any(str(tmp_path), report), request, (), report)
         program = from_json(result.files["manifest.json"])
         module, rng = result.modules["decode"], np.random.default_rng(1)

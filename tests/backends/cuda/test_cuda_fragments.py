@@ -54,7 +54,7 @@ def test_products_equal_float64_in_all_modes(kind, batch, normed):
 
 
 def test_missing_rows_are_zeros_and_no_value_is_lost():
-    matrix = np.arange(1, 21 * 48 + 1).reshape(21, 48)
+    matrix = np.arange(1, 21 * 48 + 1).astype(np.uint16).reshape(21, 48)
     found = in_fragments(matrix)
     assert found.shape == (2, 3, 32, 8)
     assert sorted(found[found > 0]) == sorted(matrix.ravel())

@@ -41,7 +41,8 @@ def step(tmp_path_factory):
 def compiled(folder, **options):
     (folder / "config.json").write_text(json.dumps(CONFIG))
     report = Diagnostics()
-    request = CompileRequest(target="cuda", dtype="f16", seq=64, **options)
+    several = {} if "persistent" in options else {"dataflow": "split_token"}
+    request = CompileRequest(**{"target": "cuda", "dtype": "f16", "seq": 64} | several | options)
     result = compile_loaded(load_any(str(folder), report), request, (), report)
     program, rng = from_json(result.files["manifest.json"]), np.random.default_rng(1)
     shapes = {

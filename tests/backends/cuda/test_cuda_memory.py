@@ -21,8 +21,11 @@ def compiled(model, **options):
 
 
 def test_bytes_are_those_of_the_model():
-    result = compiled("llama-3-8b", seq=1000, batch=3)
+    result = compiled("llama-3-8b", seq=1000, batch=3, dataflow="split_token")
     found = memory_of(from_json(result.files["manifest.json"]))
+    one_kernel = compiled("llama-3-8b", seq=1000, batch=3).files["manifest.json"]
+    other = memory_of(from_json(one_kernel))
+    assert (found.weights, found.caches) == (other.weights, other.caches)
     (module,) = result.modules.values()
     extents = [
         p.value.type.shape(module.dims) for p in module.function.params if p.role == "weight"
@@ -41,7 +44,7 @@ def test_bytes_are_those_of_the_model():
 def test_a_chunk_of_many_tokens_has_buffers_of_its_own():
     few, many = (
         memory_of(from_json(compiled("llama-3-8b", seq=1000, **o).files["manifest.json"]))
-        for o in ({}, {"chunk": 512})
+        for o in ({"dataflow": "split_token"}, {"dataflow": "split_token", "chunk": 512})
     )
     assert (many.weights, many.caches) == (few.weights, few.caches)
     # Streams and features of 512 tokens, features of 16 bits; what they are and are behind, and how

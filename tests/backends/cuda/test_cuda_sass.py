@@ -126,7 +126,8 @@ IN_CI = only(MODELS, "llama-3-8b")
 def model(name):
     """The program of a model, the texts of its kernels, their cubins and machine code by name."""
     report = Diagnostics()
-    request = CompileRequest(**{"target": "cuda", "dtype": "f16", "seq": 4096} | MODELS[name])
+    options = {"target": "cuda", "dataflow": "split_token", "dtype": "f16", "seq": 4096}
+    request = CompileRequest(**options | MODELS[name])
     result = compile_loaded(load_any(name.split(",")[0], report), request, (), report)
     program = from_json(result.files["manifest.json"])
     texts = {kernel: result.files[entry.file] for kernel, entry in program.kernels.items()}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from meshc.backends.cuda.tasks.columns import hoisted
-from meshc.backends.cuda.tasks.families import Placed
+from meshc.backends.cuda.tasks.families import Placed, folds, phases_around, phases_of
 from meshc.backends.cuda.tasks.library_attention import (
     LibraryAttention,
     changed_scores,
@@ -24,6 +24,7 @@ from meshc.backends.cuda.tasks.storage import Storage, base
 from meshc.backends.cuda.tasks.values import Tile, Values, constant, extents
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
+from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
 from meshc.ir.values import Value
 from meshc.ir.views import View
@@ -356,3 +357,14 @@ class Attention:
         ]
         when = gives[0].when if gives else None
         return "" if when is None or when.is_true else condition(when, self.values.ranges)
+
+
+def attends_by_statements(module: Module) -> tuple[str, ...]:
+    """The families of a placed ``module`` whose attention the library has no routine for."""
+    storage = Storage(module, module, page=1)
+    return tuple(
+        family.op.name
+        for ranges, phase in phases_around(phases_of(module))
+        for family in phase.families
+        if folds(family) and Attention(family, storage, Locals(), ranges).shape is None
+    )

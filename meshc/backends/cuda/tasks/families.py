@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
@@ -136,6 +136,18 @@ def _phases(block: Block) -> Iterator[Phase | Loop]:
                     first = families[-1].end
                 yield Phase(op.name, tuple(families), meets, op.groups)
                 meets = ""
+
+
+def phases_around(
+    body: Sequence[Phase | Loop], ranges: Mapping[str, tuple[int, int]] | None = None
+) -> Iterator[tuple[dict[str, tuple[int, int]], Phase]]:
+    """Each phase of ``body``, with what the rounds of the loops around it can be."""
+    known = dict(ranges or {})
+    for one in body:
+        if isinstance(one, Phase):
+            yield known, one
+        else:
+            yield from phases_around(one.body, {**known, one.var: (0, one.count - 1)})
 
 
 def streamed_products(family: Placed) -> list[tile.Compute]:

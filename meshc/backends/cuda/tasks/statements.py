@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 
+from meshc.backends.cuda.tasks.declared import used_alone
 from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.spelling import condition, flattened, unflattened
 from meshc.backends.cuda.tasks.storage import base
@@ -30,7 +31,7 @@ SYNC = "mc::group_sync(1, WORKERS);"
 
 @dataclass
 class Text:
-    """Lines of C with their depth."""
+    """Lines of C with their depth; as a text without integers that nothing reads."""
 
     depth: int = 0
     lines: list[str] = field(default_factory=list)
@@ -49,7 +50,7 @@ class Text:
         self.add(tail)
 
     def __str__(self) -> str:
-        return "".join(f"{line}\n" for line in self.lines)
+        return "".join(f"{line}\n" for line in used_alone(self.lines))
 
 
 @dataclass

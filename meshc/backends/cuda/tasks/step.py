@@ -67,6 +67,10 @@ class StepText:
         self.meetings = 0
         self.device = self.module.the_device()
         self.bring, self.compute = Text(2), Text(1)
+        self.compute.add(
+            "const int b = me / 16;  // request of this thread's element of a task",
+            "const int i = me % 16;  // its lane",
+        )
         self.blocks = 1
         self.clusters = clusters_of(self.module)
         body = phases_of(self.module)
