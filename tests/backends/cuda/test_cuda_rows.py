@@ -37,8 +37,8 @@ CASES = {
     "gated by gelu, three requests": RowsProduct(
         3, 256, 64, "bf16", "normed", "gated", 1e-6, "gelu_tanh"
     ),
-    "gated by exact gelu": RowsProduct(2, 256, 64, "f16", "normed", "gated", 1e-6, "gelu"),
-    "activated": RowsProduct(1, 128, 90, "f16", "normed", "activated", 1e-5, "gelu", True),
+    "gated by exact gelu": RowsProduct(2, 256, 64, "f16", "normed", "gated", 1e-6, "gelu_erf"),
+    "activated": RowsProduct(1, 128, 90, "f16", "normed", "activated", 1e-5, "gelu_erf", True),
     "activated by silu": RowsProduct(2, 64, 33, "bf16", "normed", "activated", 1e-5),
     "residual, wide rows": RowsProduct(1, 5000, 40, "f16", "plain", "residual"),
     "residual, sixteen requests": RowsProduct(16, 512, 24, "f16", "plain", "residual", factor=0.22),
@@ -86,7 +86,7 @@ def gelu_tanh(x):
 
 ACTIVATIONS = {
     "silu": lambda x: x / (1 + np.exp(-x)),
-    "gelu": lambda x: x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2,
+    "gelu_erf": lambda x: x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2,
     "gelu_tanh": gelu_tanh,
 }
 

@@ -1,4 +1,4 @@
-// Functions of single elements.
+// Functions of single elements, called like the ops whose meaning they have, and the words of their options.
 #pragma once
 
 namespace mc {
@@ -6,12 +6,13 @@ namespace mc {
 constexpr float LOG2E = 1.4426950408889634f;
 
 MC_INLINE float infinity() { return power_of_two(1000.0f); }
-MC_INLINE float exponential(float v) { return power_of_two(v * LOG2E); }
-MC_INLINE float logistic(float v) { return 1.0f / (1.0f + power_of_two(v * -LOG2E)); }
+MC_INLINE float exp(float v) { return power_of_two(v * LOG2E); }
+MC_INLINE float sigmoid(float v) { return 1.0f / (1.0f + power_of_two(v * -LOG2E)); }
 MC_INLINE float silu(float v) { return v / (1.0f + power_of_two(v * -LOG2E)); }
-MC_INLINE float squared_relu(float v) { return v > 0.0f ? v * v : 0.0f; }
+MC_INLINE float clamp(float v, float least, float most) { return min(max(v, least), most); }
+MC_INLINE float relu2(float v) { return v > 0.0f ? v * v : 0.0f; }
 
-MC_INLINE float tangent(float v) {
+MC_INLINE float tanh(float v) {
     const float size = v < 0.0f ? -v : v, e = power_of_two(size * (-2.0f * LOG2E)), t = (1.0f - e) / (1.0f + e);
     return v < 0.0f ? -t : t;
 }
@@ -24,7 +25,7 @@ MC_INLINE float gelu_tanh(float v) {
 
 // gelu: v times the part of a normal distribution below v. That beyond |v| is half of erfc(|v| /
 // sqrt(2)), by formula 7.1.26 of Abramowitz and Stegun, whose error is at most 1.5e-7.
-MC_INLINE float gelu(float v) {
+MC_INLINE float gelu_erf(float v) {
     const float size = v < 0.0f ? -v : v;
     const float t = 1.0f / fused(0.23164189f, size, 1.0f);
     float sum = fused(0.5307027145f, t, -0.726576013f);

@@ -132,7 +132,7 @@ def changed_scores(steps: Sequence[tile.Compute]) -> tuple[float, str]:
         if op.kernel == "scale":
             text = f"{text} * {constant(float(str(op.params['factor'])))}"
         elif op.kernel == "tanh":
-            text = f"mc::tangent({text})"
+            text = f"mc::tanh({text})"
         else:
             fail("cuda-graph", f"there is no CUDA for tile.{op.kernel} of scores")
     return factor, f"[](float score) {{ return {text} * mc::LOG2E; }}"

@@ -25,15 +25,18 @@ _FORMULAS = "fill copy add mul div scale exp_sub larger at_least rms_scale inver
 POINTWISE = frozenset([*_FORMULAS.split(), *FUNCTIONS])
 """Kernels each of whose elements is a formula of elements of their operands."""
 
-_OF_FUNCTIONS = {
-    "silu": "mc::silu", "relu2": "mc::squared_relu", "sigmoid": "mc::logistic",
-    "exp": "mc::exponential", "tanh": "mc::tangent",
-}  # fmt: skip
-
 
 def constant(value: float) -> str:
     """A number as a constant of type float that any compiler reads."""
     return literal(float(value))
+
+
+def _call(function: str, element: str, options: Mapping[str, object]) -> str:
+    """A function of elements as the library has it (mc_functions.cuh): called like its op and the
+    words of its options, with their numbers behind the element."""
+    words = [option for option in options.values() if isinstance(option, str)]
+    numbers = [constant(option) for option in options.values() if isinstance(option, float)]
+    return f"mc::{'_'.join([function, *words])}({', '.join([element, *numbers])})"
 
 
 @dataclass(frozen=True)
@@ -173,7 +176,7 @@ class Values:
             case "scale":
                 return f"({operand(0)} * {constant(float(str(given['factor'])))})"
             case "exp_sub":
-                return f"mc::exponential({operand(0)} - {operand(1)})"
+                return f"mc::exp({operand(0)} - {operand(1)})"
             case "larger":
                 return f"mc::larger({operand(0)}, {operand(1, trailing=True)})"
             case "at_least":
@@ -185,14 +188,8 @@ class Values:
             case "inverse_rms":
                 squares = f"{operand(0)} / {constant(float(str(given['count'])))}"
                 return f"mc::inverse_root({squares} + {constant(float(str(given['eps'])))})"
-            case "gelu":
-                form = "mc::gelu" if given["form"] == "erf" else "mc::gelu_tanh"
-                return f"{form}({operand(0)})"
-            case "clamp":
-                least, most = (constant(float(str(given[n]))) for n in ("least", "most"))
-                return f"min(max({operand(0)}, {least}), {most})"
-            case name if name in _OF_FUNCTIONS:
-                return f"{_OF_FUNCTIONS[name]}({operand(0)})"
+            case name if name in FUNCTIONS:
+                return _call(name, operand(0), given)
         fail("cuda-graph", f"there is no CUDA for tile.{op.kernel} on single elements")
 
     # --- what elements depend on

@@ -126,4 +126,4 @@ def _activation(fused: Fused) -> str:
     if fused.all(graph.Silu):
         return "silu"
     (gelu,) = fused.all(graph.Gelu)
-    return "gelu_tanh" if gelu.form == "tanh" else "gelu"
+    return f"gelu_{gelu.form}"
