@@ -44,6 +44,12 @@ def gelu(x: Array, form: str) -> Array:
     return np.asarray(0.5 * x * factor, x.dtype)
 
 
+def quick_gelu(x: Array) -> Array:
+    """GELU by a sigmoid, ``x / (1 + exp(-1.702 x))``."""
+    with np.errstate(over="ignore"):
+        return np.asarray(x / (1 + np.exp(-1.702 * x)), x.dtype)
+
+
 def relu2(x: Array) -> Array:
     """Squared ReLU, ``max(x, 0)^2``."""
     return np.square(np.maximum(x, 0))
@@ -74,6 +80,7 @@ def clamp(x: Array, least: float, most: float) -> Array:
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     "silu": silu,
     "gelu": gelu,
+    "quick_gelu": quick_gelu,
     "relu2": relu2,
     "sigmoid": sigmoid,
     "exp": exp,

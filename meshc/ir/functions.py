@@ -2,8 +2,9 @@
 and a word of the language, whose options are the fields.
 
 What a function means is an entry in the table of each judge and target: ``interp/formulas.py``,
-``backends/python/runtime/kernels.py``, a file of ``backends/csl/kernels``, and for blocks
-of CUDA ``passes/graph/fusible.py``. A table that lacks it makes its owner refuse the program.
+``backends/python/runtime/kernels.py``, a file of ``backends/csl/kernels``, and a function of that
+name in ``backends/cuda/library/mc_functions.cuh``. A table that lacks it makes its owner refuse the
+program.
 """
 
 from __future__ import annotations
@@ -80,6 +81,12 @@ class Gelu(Function):
     """GELU; ``form`` is ``erf`` (exact) or ``tanh`` (the usual approximation)."""
 
     form: str = attribute("erf", among=("erf", "tanh"))
+
+
+@function("quick_gelu", "out = a / (1 + exp(-1.702 * a))")
+@dataclass(eq=False)
+class QuickGelu(Function):
+    """``x / (1 + exp(-1.702 x))``, GELU by a sigmoid (Hendrycks and Gimpel 2016, section 2)."""
 
 
 @function("relu2", "out = max(a, 0)^2")

@@ -124,6 +124,7 @@ def test_csl_refuses_what_it_does_not_emit(name):
         "mask_window": "tile.mask_window %ring {window = 1, query = 0, query_step = 1, key = 0, "
         "key_step = 1, limit = 9}",
         "mask_slots": "tile.mask_slots %ring[:, 0 +: 2], %state",
+        "quick_gelu": "tile.quick_gelu %a, %b",
         "ring_drop": "tile.ring_drop %state {capacity = 2}",
         "ring_grow": "tile.ring_grow %state",
         "ring_oldest": "tile.ring_oldest %a, %ring, %state",

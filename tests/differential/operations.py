@@ -111,8 +111,8 @@ class Scale:
 
 @dataclass(frozen=True)
 class Activation:
-    """``silu``, ``relu2``, ``tanh``, ``sigmoid``, or ``gelu`` with its ``form``; an empty form
-    leaves the option out."""
+    """``silu``, ``relu2``, ``tanh``, ``sigmoid``, ``quick_gelu``, or ``gelu`` with its ``form``; an
+    empty form leaves the option out."""
 
     function: str
     form: str = ""
@@ -133,6 +133,8 @@ class Activation:
             return scope.rules.silu(args[0])
         if self.function == "relu2":
             return scope.rules.relu2(args[0])
+        if self.function == "quick_gelu":
+            return scope.rules.quick_gelu(args[0])
         if self.function == "tanh":
             return scope.rules.tanh(args[0])
         if self.function == "sigmoid":

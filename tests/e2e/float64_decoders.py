@@ -405,5 +405,6 @@ ACTIVATIONS = {
     "relu2": ("relu2(a)", lambda x: np.maximum(x, 0) ** 2),
     "sigmoid": ("sigmoid(a)", lambda x: 1 / (1 + np.exp(-x))),
     "tanh": ("tanh(a)", np.tanh),
+    "quick_gelu": ("quick_gelu(a)", lambda x: x / (1 + np.exp(-1.702 * x))),
     "scaled sigmoid": ("a * sigmoid(a * 1.702)", lambda x: x / (1 + np.exp(-1.702 * x))),
 }

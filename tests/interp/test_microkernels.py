@@ -78,6 +78,7 @@ def test_activations():
     erf = np.vectorize(lambda v: 0.5 * v * (1 + math.erf(v / math.sqrt(2))))
     close(run("tile.gelu %out, %a {form = erf}", noise(2, 3), a=a), erf(a))
     close(run("tile.sigmoid %out, %a", noise(2, 3), a=a), 1 / (1 + np.exp(-a)))
+    close(run("tile.quick_gelu %out, %a", noise(2, 3), a=a), a / (1 + np.exp(-1.702 * a)))
     close(run("tile.tanh %out, %a", noise(2, 3), a=a), np.tanh(a))
     root = math.sqrt(2 / math.pi)
     tanh = 0.5 * a * (1 + np.tanh(root * (a + 0.044715 * a**3)))

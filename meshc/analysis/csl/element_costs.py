@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from meshc.analysis.csl.costs import OFFSET, Costs, around_pass, walked
 from meshc.analysis.csl.windows import Window
+from meshc.ir.functions import FUNCTIONS
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 
@@ -21,6 +22,7 @@ _OF_AN_ELEMENT = {
     "gelu_tanh": 73,
     "tanh": 65,
     "sigmoid": 97,
+    "quick_gelu": 97,
 }
 """A function of one element of f32, by kernel and form."""
 _FROM_AND_TO_F16 = 2
@@ -64,8 +66,9 @@ descriptors are moved."""
 def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
     """Cycles of a kernel that goes row by row, with a call of a function for each element."""
     whole = max(windows, key=lambda w: w.size)
-    if op.kernel in ("exp", "silu", "gelu", "tanh", "sigmoid"):
-        each = _OF_AN_ELEMENT["_".join([op.kernel, *map(str, op.params.values())])]
+    function = "_".join([op.kernel, *map(str, op.params.values())])
+    if op.kernel in FUNCTIONS and function in _OF_AN_ELEMENT:
+        each = _OF_AN_ELEMENT[function]
         return (each + _FROM_AND_TO_F16 * whole.dtype.half) * whole.size
     rows = min(windows, key=lambda w: w.size).size
     if op.kernel == "merge_softmax":

@@ -110,7 +110,10 @@ def latent_keys(latent: Array, rotary: Array) -> Array:
 
 
 def gated(gates: Array, values: Array) -> Array:
-    """Twice ``[width, features]`` as ``[2 features, width]``, gates and values in turn."""
+    """Twice ``[width, features]`` as ``[2 features, width]``, gates and values in turn; of biases
+    ``[features]`` twice."""
+    if gates.ndim == 1:
+        return np.stack([gates, values], axis=1).reshape(-1)
     width, features = gates.shape
     found = np.empty((features, 2, width), gates.dtype)
     for turn, tensor in enumerate((gates, values)):

@@ -20,6 +20,7 @@ KERNELS = {
     "gelu": "%b, %a {form = tanh}",
     "tanh": "%b, %a",
     "sigmoid": "%b, %a",
+    "quick_gelu": "%b, %a",
     "exp": "%b, %a",
 }
 PLACES = [("f32", 1, "wse2"), ("f32", 5, "wse3"), ("f16", 1, "wse3"), ("f16", 5, "wse2")]

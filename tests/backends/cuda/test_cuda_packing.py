@@ -57,6 +57,7 @@ def test_gates_and_values_in_turn():
     gates, values = np.arange(2 * 70 * 300).astype(np.uint16).reshape(2, 300, 70)
     found = gated(gates, values)
     assert (found[0::2] == gates.T).all() and (found[1::2] == values.T).all()
+    assert list(gated(np.array([1, 3]), np.array([2, 4]))) == [1, 2, 3, 4]
 
 
 def test_copies_of_parts_of_matrices():

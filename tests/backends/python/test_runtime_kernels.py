@@ -37,6 +37,7 @@ CASES = [
     ("silu", [(F, 2, 3)] * 2, {}),
     ("gelu", [(F, 2, 3)] * 2, {"form": "erf"}),
     ("gelu", [(F, 2, 3)] * 2, {"form": "tanh"}),
+    ("quick_gelu", [(F, 2, 3)] * 2, {}),
     ("relu2", [(F, 2, 3)] * 2, {}),
     ("sigmoid", [(F, 2, 3)] * 2, {}),
     ("tanh", [(F, 2, 3)] * 2, {}),
@@ -193,6 +194,7 @@ def test_results_may_lie_over_operands():
 OF_ELEMENTS = {
     "silu": {},
     "gelu": {"form": "tanh"},
+    "quick_gelu": {},
     "relu2": {},
     "sigmoid": {},
     "tanh": {},

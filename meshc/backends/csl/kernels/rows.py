@@ -58,6 +58,7 @@ class Rows:
             "gelu": self._gelu,
             "tanh": self._tanh,
             "sigmoid": self._sigmoid,
+            "quick_gelu": self._quick_gelu,
         }
 
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
@@ -280,6 +281,9 @@ class Rows:
 
     def _sigmoid(self, op: Compute, windows: list[Window]) -> list[str]:
         return self._mapped(op, windows, "sigmoid", "1.0 / (1.0 + math.exp_f32(-{0}))")
+
+    def _quick_gelu(self, op: Compute, windows: list[Window]) -> list[str]:
+        return self._mapped(op, windows, "quick_gelu", "{0} / (1.0 + math.exp_f32(-1.702 * {0}))")
 
     def _mapped(self, op: Compute, windows: list[Window], name: str, text: str) -> list[str]:
         to, source = windows

@@ -9,6 +9,7 @@ MC_INLINE float infinity() { return power_of_two(1000.0f); }
 MC_INLINE float exp(float v) { return power_of_two(v * LOG2E); }
 MC_INLINE float sigmoid(float v) { return 1.0f / (1.0f + power_of_two(v * -LOG2E)); }
 MC_INLINE float silu(float v) { return v / (1.0f + power_of_two(v * -LOG2E)); }
+MC_INLINE float quick_gelu(float v) { return v / (1.0f + power_of_two(v * (-1.702f * LOG2E))); }
 MC_INLINE float clamp(float v, float least, float most) { return min(max(v, least), most); }
 MC_INLINE float relu2(float v) { return v > 0.0f ? v * v : 0.0f; }
 

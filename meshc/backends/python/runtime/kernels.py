@@ -125,6 +125,13 @@ def gelu(out: Array, a: Array, form: str) -> None:
 
 
 @_kernel()
+def quick_gelu(out: Array, a: Array) -> None:
+    """out = a / (1 + exp(-1.702 * a))"""
+    with np.errstate(over="ignore"):
+        np.divide(a, 1 + np.exp(np.float32(-1.702) * a), out=out)
+
+
+@_kernel()
 def relu2(out: Array, a: Array) -> None:
     """out = max(a, 0)^2"""
     np.maximum(a, 0, out=out)

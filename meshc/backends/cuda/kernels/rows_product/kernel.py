@@ -39,8 +39,8 @@ class RowsProduct:
 
     ``input`` is normed or plain. ``output`` is gated (``activation`` of even rows times odd ones),
     activated, residual (added to sums, which are zeroed) or stored; what is added or stored is
-    times ``factor``. ``activation`` is silu, gelu_erf or gelu_tanh, its approximation. With ``last``
-    the vector is the last of as many as a number in memory says.
+    times ``factor``. ``activation`` is silu, gelu_erf or gelu_tanh, its approximation. With
+    ``last`` the vector is the last of as many as a number in memory says.
     """
 
     batch: int
