@@ -30,6 +30,9 @@ class Letters:
     def control_text(self, token):
         return ""
 
+    def token_texts(self, ids):
+        return [self.continuation((), [token]) for token in ids]
+
 
 def spoken(messages, room):
     """Token ids of messages: their letters. A system message is refused."""

@@ -201,18 +201,10 @@ async def _whole(
     pieces: AsyncGenerator[Piece, None], answers: Answers, head: dict[str, object], form: Form
 ) -> Response:
     """All texts in one object."""
-    found: list[list[Piece]] = [[] for _ in answers.wanted.prompts]
+    found: list[list[Piece]] = [[] for _ in range(answers.wanted.answers)]
     async for piece in pieces:
         found[piece.index].append(piece)
-    choices = [
-        form.choice(
-            index,
-            "".join(piece.text for piece in own),
-            [piece.token for piece in own],
-            own[-1].reason,
-        )
-        for index, own in enumerate(found)
-    ]
+    choices = [form.choice(own) for own in found]
     return Json({**head, "choices": choices, "usage": answers.usage()})
 
 
@@ -224,10 +216,11 @@ async def _events(
     form: Form,
 ) -> AsyncGenerator[bytes, None]:
     """Server-sent events: one for each piece, counts if they are wanted, and the end."""
+    places: dict[int, int] = {}  # in the text of each answer that has begun
     try:
-        yield _event(first, head, form, True)
+        yield _event(first, head, form, places)
         async for piece in pieces:
-            yield _event(piece, head, form, False)
+            yield _event(piece, head, form, places)
         if answers.wanted.usage:
             yield _line({**head, "choices": [], "usage": answers.usage()})
         yield b"data: [DONE]\n\n"
@@ -237,8 +230,10 @@ async def _events(
         await pieces.aclose()
 
 
-def _event(piece: Piece, head: dict[str, object], form: Form, first: bool) -> bytes:
-    choice = form.part(piece.index, piece.text, [piece.token], piece.reason, first)
+def _event(piece: Piece, head: dict[str, object], form: Form, places: dict[int, int]) -> bytes:
+    start = places.get(piece.index)
+    choice = form.part(piece, start is None, start or 0)
+    places[piece.index] = (start or 0) + sum(len(one.text) for one in piece.likely)
     return _line({**head, "choices": [choice]})
 
 
