@@ -105,7 +105,7 @@ def asked(body: bytes, model: str, encode: Encode | None, room: int, values: int
     Raises :class:`Refused`: 400 for what is no such object, 404 for another model, 413 for more
     values.
     """
-    given = _given(body, model, values, _OF_A_PROMPT, _NEUTRAL_OF_A_PROMPT)
+    given = given_of(body, model, values, _OF_A_PROMPT, _NEUTRAL_OF_A_PROMPT)
     echo = _flag(given, "echo")
     most = _whole(given, "max_tokens", 0 if echo else 1, None, USUAL_TOKENS)
     each = _whole(given, "n", 1, MOST_PROMPTS, 1)
@@ -125,15 +125,12 @@ def asked_chat(
 ) -> Asked:
     """The same of a chat, whose messages ``read`` turns into ids. An answer has the room that is
     left of ``room`` tokens where nobody says how long it may be."""
-    given = _given(body, model, values, _OF_A_CHAT, _NEUTRAL_OF_A_CHAT)
+    given = given_of(body, model, values, _OF_A_CHAT, _NEUTRAL_OF_A_CHAT)
     names = ("max_completion_tokens", "max_tokens")
     lengths = [name for name in names if given.get(name) is not None]
     if len({json.dumps(given[name]) for name in lengths}) > 1:
         raise Refused(400, "max_tokens and max_completion_tokens differ", "max_tokens")
-    try:
-        prompt = tuple(read(given.get("messages"), room))
-    except MeshcError as error:
-        raise Refused(400, error.diagnostics[0].message, "messages") from None
+    prompt = message_ids(given.get("messages"), read, room)
     left = max(1, room + 1 - len(prompt))
     most = _whole(given, lengths[0] if lengths else "max_tokens", 1, None, left)
     each = _whole(given, "n", 1, MOST_PROMPTS, 1)
@@ -144,15 +141,24 @@ def asked_chat(
     return _asked(given, ((prompt, ""),), each, most, False, top, encode)
 
 
-def _given(
+def message_ids(given: object, read: ReadChat, room: int) -> tuple[int, ...]:
+    """The ids of messages. Raises :class:`Refused`."""
+    try:
+        return tuple(read(given, room))
+    except MeshcError as error:
+        raise Refused(400, error.diagnostics[0].message, "messages") from None
+
+
+def given_of(
     body: bytes,
     model: str,
     values: int,
     known: Collection[str],
     neutral: Mapping[str, tuple[Any, ...]],
+    named: bool = True,
 ) -> dict[str, Any]:
-    """The object in ``body`` for ``model``, with settings that are ``known``, or have one of their
-    ``neutral`` values."""
+    """The object in ``body`` for ``model``, which need not be ``named``, with settings that are
+    ``known``, or have one of their ``neutral`` values. Raises :class:`Refused`."""
     # Before it is read: small values take many times the memory of their text.
     if sum(map(body.count, (b",", b"[", b"{"))) > values:
         raise Refused(413, f"a request has at most {values} values")
@@ -162,7 +168,7 @@ def _given(
         raise Refused(400, "the body is no JSON") from None
     if not isinstance(given, dict):
         raise Refused(400, "the body is no JSON object")
-    if given.get("model") != model:
+    if given.get("model", None if named else model) != model:
         words = f"there is no model {_shown(given.get('model'))} here"
         raise Refused(404, words, "model", "model_not_found")
     for name, value in given.items():
@@ -213,17 +219,18 @@ def _prompts(
     given: object, encode: Encode | None, room: int
 ) -> tuple[tuple[tuple[int, ...], str], ...]:
     """The ids of a text, of texts, of token ids, or of several lists of these, and the texts."""
-    if isinstance(given, str) or (isinstance(given, list) and _are_ids(given)):
+    if isinstance(given, str) or (isinstance(given, list) and are_ids(given)):
         given = [given]
     if not isinstance(given, list) or not 1 <= len(given) <= MOST_PROMPTS:
         raise Refused(
             400, f"prompt is no text, token ids, or 1 to {MOST_PROMPTS} of these", "prompt"
         )
-    return tuple(_prompt(one, encode, room) for one in given)
+    return tuple(prompt_of(one, encode, room) for one in given)
 
 
-def _prompt(given: object, encode: Encode | None, room: int) -> tuple[tuple[int, ...], str]:
-    if isinstance(given, list) and _are_ids(given):
+def prompt_of(given: object, encode: Encode | None, room: int) -> tuple[tuple[int, ...], str]:
+    """The ids of a text, or those that are given, and the text. Raises :class:`Refused`."""
+    if isinstance(given, list) and are_ids(given):
         return tuple(given), ""
     if not isinstance(given, str) or not given:
         raise Refused(400, "a prompt is a text or token ids, not empty", "prompt")
@@ -243,7 +250,8 @@ def _check_unicode(text: str, field: str) -> None:
         raise Refused(400, f"the text of {field} is not valid Unicode", field) from None
 
 
-def _are_ids(given: list[object]) -> bool:
+def are_ids(given: list[object]) -> bool:
+    """Whether these are token ids, one at least."""
     return bool(given) and all(type(token) is int for token in given)
 
 
@@ -261,7 +269,7 @@ def _whole(given: dict[str, Any], name: str, least: int, most: int | None, usual
 def _stop_ids(given: object) -> tuple[int, ...]:
     if given is None:
         return ()
-    if not isinstance(given, list) or (given and not _are_ids(given)):
+    if not isinstance(given, list) or (given and not are_ids(given)):
         raise Refused(400, "stop_token_ids are no token ids", "stop_token_ids")
     return tuple(given)
 
