@@ -59,14 +59,16 @@ class Engine(Protocol):
 
 @dataclass
 class Job:
-    """A request being served. ``place`` is its number in the engine, ``rows`` what the last group
-    of layers gave for the part of its prompt that is being read."""
+    """A request being served, whose first ``given`` tokens end nothing. ``place`` is its number in
+    the engine, ``rows`` what the last group of layers gave for the part of its prompt that is being
+    read."""
 
     name: int
     prompt: tuple[int, ...]
     most: int
     stop: Collection[int] = ()
     choose: Choose = field(default_factory=Sampler)
+    given: int = 0
     tokens: list[int] = field(default_factory=list)
     place: int | None = None
     rows: Array | None = None
@@ -76,8 +78,9 @@ class Job:
 class Record:
     """What an iteration did: ``segments`` are (request, first token, token behind the last) of
     prompts that passed ``layers`` (first, one behind the last; None where no prompt was read).
-    ``tokens`` has what requests got, ``first`` and ``ended`` who got their first and last one, and
-    ``failed`` why others, whose logits give no token, were given up."""
+    ``tokens`` has what requests got, ``first`` and ``ended`` who got their first and last one,
+    ``stopped`` for whom that is a token to stop at, and ``failed`` why others, whose logits give no
+    token, were given up."""
 
     number: int
     layers: tuple[int, int] | None
@@ -86,6 +89,7 @@ class Record:
     tokens: dict[int, int]
     first: tuple[int, ...]
     ended: tuple[int, ...]
+    stopped: frozenset[int]
     failed: dict[int, str]
 
 
@@ -119,15 +123,17 @@ class Server:
         most: int,
         stop: Collection[int] = (),
         choose: Choose | None = None,
+        given: int = 0,
     ) -> None:
         """Queue request ``name``: ``prompt`` is continued by at most ``most`` tokens as ``choose``
-        takes them, by default the most likely ones; one in ``stop`` is the last.
+        takes them, by default the most likely ones; one in ``stop`` behind the first ``given`` is
+        the last.
 
         Errors: those of :meth:`check` and of :meth:`Scheduler.arrive`.
         """
         self.check(prompt, most)
         self.scheduler.arrive(Request(name, len(prompt), most))
-        self.jobs[name] = Job(name, tuple(prompt), most, stop, choose or Sampler())
+        self.jobs[name] = Job(name, tuple(prompt), most, stop, choose or Sampler(), given)
 
     def check(self, prompt: Sequence[int], most: int) -> None:
         """Fail with ``request-too-large`` where the caches of a request have no room for ``prompt``
@@ -179,11 +185,15 @@ class Server:
                 self.cancel(name)
             self.scheduler.finish(iteration)
             raise
-        stopped = {name for name, token in found.items() if token in self.jobs[name].stop}
+        stopped = {
+            name
+            for name, token in found.items()
+            if token in self.jobs[name].stop and len(self.jobs[name].tokens) > self.jobs[name].given
+        }
         progress = self.scheduler.finish(iteration, stopped | failed.keys())
         for name in progress.ended:
             self._leave(name)
-        return _record(iteration, found, progress, failed)
+        return _record(iteration, found, progress, frozenset(stopped), failed)
 
     def _read(self, prefill: Prefill) -> list[int]:
         """Let prompts pass the layers of their group; who has now been read whole."""
@@ -234,7 +244,11 @@ class Server:
 
 
 def _record(
-    iteration: Iteration, tokens: dict[int, int], progress: Progress, failed: dict[int, str]
+    iteration: Iteration,
+    tokens: dict[int, int],
+    progress: Progress,
+    stopped: frozenset[int],
+    failed: dict[int, str],
 ) -> Record:
     prefill = iteration.prefill
     segments = prefill.segments if prefill else ()
@@ -246,5 +260,6 @@ def _record(
         tokens,
         tuple(name for name in progress.first if name in tokens),
         tuple(name for name in progress.ended if name in tokens),
+        stopped,
         failed,
     )

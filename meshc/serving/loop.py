@@ -46,6 +46,7 @@ class _Live:
     most: int
     stop: Collection[int]
     choose: Choose | None
+    given: int
     listener: Listener
 
 
@@ -78,9 +79,10 @@ class Loop:
         stop: Collection[int],
         listener: Listener,
         choose: Choose | None = None,
+        given: int = 0,
     ) -> int:
-        """Queue a request, of which ``listener`` hears; its name. ``choose`` is that of
-        :meth:`Server.submit`.
+        """Queue a request, of which ``listener`` hears; its name. ``choose`` and ``given`` are
+        those of :meth:`Server.submit`.
 
         Errors: those of :meth:`Server.check`, at once, and :class:`FullError`.
         """
@@ -90,7 +92,7 @@ class Loop:
                 raise FullError
             name = self._names
             self._names += 1
-            self._live[name] = _Live(name, tuple(prompt), most, stop, choose, listener)
+            self._live[name] = _Live(name, tuple(prompt), most, stop, choose, given, listener)
             self._tokens += len(prompt)
             self._inbox.append(self._live[name])
             self._changed.notify()
@@ -141,7 +143,7 @@ class Loop:
                 self.server.cancel(one)
                 continue
             try:
-                self.server.submit(one.name, one.prompt, one.most, one.stop, one.choose)
+                self.server.submit(one.name, one.prompt, one.most, one.stop, one.choose, one.given)
             except MeshcError as error:
                 self._news(one.name, News(None, "error", str(error)))
         return True
@@ -149,9 +151,8 @@ class Loop:
     def _tell(self, record: Record) -> None:
         for name, token in record.tokens.items():
             reason: Reason = ""
-            live = self._live.get(name)
-            if live is not None and name in record.ended:
-                reason = "stop" if token in live.stop else "length"
+            if name in record.ended:
+                reason = "stop" if name in record.stopped else "length"
             self._news(name, News(token, reason))
         for name, words in record.failed.items():
             self._news(name, News(None, "error", words))

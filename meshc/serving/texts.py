@@ -21,6 +21,9 @@ class Tokenizer(Protocol):
     def control_text(self, token: int) -> str:
         """The text of a control token, which is no part of other texts; empty for any other."""
 
+    def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """The text of each of ``ids`` by itself, as it stands behind other ones."""
+
 
 class Flow:
     """The text of one answer. Without a tokenizer it is the ids, with spaces between.
@@ -38,6 +41,13 @@ class Flow:
         self.stopped = False
         self.text = ""
         self._controls: list[tuple[int, str]] = []  # where in the text they came
+
+    @staticmethod
+    def of_prompt(tokenizer: Tokenizer | None, prompt: Sequence[int]) -> str:
+        """The text of ``prompt``."""
+        if tokenizer is not None:
+            return tokenizer.continuation((), prompt)
+        return "".join(f"{token} " for token in prompt)
 
     def push(self, token: int, last: bool, shown: bool = True) -> str:
         """The text that is final now that ``token`` has come and was not before; of the last token
@@ -90,4 +100,4 @@ class Flow:
     def _spelled(self, tokens: Sequence[int]) -> str:
         if self._tokenizer is not None:
             return self._tokenizer.continuation(self._prompt, tokens)
-        return "".join(f"{token} " for token in tokens)
+        return self.of_prompt(None, tokens)

@@ -30,6 +30,9 @@ class Letters:
     def control_text(self, token):
         return ""
 
+    def token_texts(self, ids):
+        return [self.continuation((), [token]) for token in ids]
+
 
 def spoken(messages, room):
     """Token ids of messages: their letters. A system message is refused."""
@@ -57,7 +60,9 @@ class Served:
     """An endpoint over books in threads of this process. A step takes ``pause`` seconds; ``limits``
     are those that are others than usual, ``waiting`` is how many requests may wait."""
 
-    def __init__(self, tokenizer, waiting=MOST_WAITING, model="books", speller=None, **limits):
+    def __init__(
+        self, tokenizer, waiting=MOST_WAITING, model="books", speller=None, access=None, **limits
+    ):
         import uvicorn
 
         from meshc.serving.endpoint.app import Endpoint
@@ -68,7 +73,7 @@ class Served:
         self.server = server_of(policy("chunked", 8))
         self.inner, self.server.engine.step = self.server.engine.step, self.step
         self.loop, bounds = Loop(self.server, waiting), Limits(**limits)
-        app = Endpoint(model, self.loop, tokenizer, EOS, spoken, speller, bounds).app()
+        app = Endpoint(model, self.loop, tokenizer, EOS, spoken, speller, bounds, access).app()
         http = protocol_of(bounds)
         config = uvicorn.Config(app, port=0, http=http, log_level="error", lifespan="off")
         self.uvicorn = uvicorn.Server(config)

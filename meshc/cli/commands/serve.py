@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from functools import partial
 from types import ModuleType
@@ -19,6 +20,7 @@ from meshc.serving.loop import Loop
 from meshc.support.diagnostics import Diagnostics, fail
 
 _EXIT_CUT = 1
+_KEY = "MESHC_API_KEY"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -28,20 +30,38 @@ def run(options: argparse.Namespace) -> int:
     if not 0 <= options.finish_s <= 86400:
         fail("bad-argument", f"--finish-s is {options.finish_s}, not 0 to 86400")
     app, running = _library("app"), _library("running")
+    access = _access(options)
     if not 0 <= options.waiting <= 1_000_000:
         fail("bad-argument", f"--waiting is {options.waiting}, not 0 to 1000000")
     request = serve_request(options)
     request.chosen()
     share()
-    with running.bound(options.port) as listener:
-        endpoint = _endpoint(options, request, app)
+    with running.bound(options.port, access.host) as listener:
+        endpoint = _endpoint(options, request, app, access)
         cut = running.run_endpoint(endpoint, listener, options.finish_s, partial(_say, endpoint))
     if cut:
         print(f"requests that were cut: {cut}", file=sys.stderr)
     return _EXIT_CUT if cut else 0
 
 
-def _endpoint(options: argparse.Namespace, request: ServeRequest, app: ModuleType) -> Any:
+def _access(options: argparse.Namespace) -> Any:
+    """Where to listen and the key of clients, which the environment says where no flag does."""
+    key = options.api_key if options.api_key is not None else os.environ.get(_KEY)
+    found = _library("access").Access(options.host, key)
+    if key is not None and (not key.isascii() or not key.isprintable() or not key.strip()):
+        fail("bad-argument", "the key of --api-key is empty, or has more than ASCII characters")
+    if key is None and not found.is_local:
+        fail(
+            "bad-argument",
+            f"other machines reach --host {options.host[:80]}, and there is no key",
+            help=f"give one with --api-key or in the environment as {_KEY}",
+        )
+    return found
+
+
+def _endpoint(
+    options: argparse.Namespace, request: ServeRequest, app: ModuleType, access: Any
+) -> Any:
     """The model, compiled, and an ``Endpoint`` before it."""
     report = Diagnostics()
     with Progress() as progress:
@@ -64,6 +84,7 @@ def _endpoint(options: argparse.Namespace, request: ServeRequest, app: ModuleTyp
         service.eos,
         service.read_chat,
         service.another_tokenizer(),
+        access=access,
     )
 
 

@@ -9,10 +9,10 @@ from meshc.cli.flags.serving import add_serving
 from meshc.cli.flags.watching import add_watching
 
 _DESCRIPTION = """\
-Serve MODEL (as for compile) on the Python target behind an endpoint for completions on the loopback
-address, as clients of the OpenAI API know it, streaming included. Tokens are drawn as a request
-says, at temperature 1 and top_p 1 where it is silent; temperature 0 takes the most likely ones.
-SIGTERM finishes what runs. Needs the extra 'serve'.
+Serve MODEL (as for compile) on the Python target behind an endpoint for completions, as clients of
+the OpenAI API know it, streaming included; on the loopback address unless --host says another one.
+Tokens are drawn as a request says, at temperature 1 and top_p 1 where it is silent; temperature 0
+takes the most likely ones. SIGTERM finishes what runs. Needs the extra 'serve'.
 """
 
 
@@ -22,6 +22,19 @@ def add_to(commands: Any) -> None:
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument(
         "--port", type=int, default=8000, metavar="N", help="0: any; default: %(default)s"
+    )
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        metavar="ADDRESS",
+        help="the address to listen at; one that other machines reach needs a key; "
+        "default: %(default)s",
+    )
+    parser.add_argument(
+        "--api-key",
+        metavar="KEY",
+        help="answer only requests with this key (Authorization: Bearer KEY); by default the "
+        "variable MESHC_API_KEY, if it is set",
     )
     parser.add_argument(
         "--finish-s",

@@ -12,18 +12,21 @@ from meshc.support.diagnostics import fail
 
 FILE_LIMIT_BYTES = 8 << 20
 _MOST_MESSAGES = 4096
-_KEYS = ("role", "content", "name")
+_THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 _FORM = '{"messages": [{"role": "user", "content": "..."}, ...]}'
 
 
-Message = dict[str, str | list[dict[str, str]]]
+Message = dict[str, object]
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages in their order; each has the keys ``role`` and ``content`` and perhaps ``name``.
+    """Messages in their order; each has a ``role`` and, but for calls of tools, a ``content``: a
+    text, or a list of parts, objects with the ``type`` text and a ``text``.
 
-    A content is a text, or a list of parts, objects with the ``type`` text and a ``text``.
+    Templates read what else a message has, such as ``tool_calls``, by the names that their models
+    were trained with. As in Hugging Face transformers 5.24 nulls are left out, and what a model
+    thought has all the names that templates look for.
     """
 
     messages: tuple[Message, ...]
@@ -38,8 +41,7 @@ class Conversation:
 def conversation_of(given: object) -> Conversation:
     """The conversation that a list of messages spells, as JSON has them in the OpenAI API.
 
-    Raises ``chat-invalid`` for messages with anything else than texts: nothing of a message is
-    passed over.
+    Raises ``chat-invalid`` for messages without a role, and for contents that are no texts.
     """
     if not isinstance(given, list) or not 1 <= len(given) <= _MOST_MESSAGES:
         _invalid(f"there are no messages, a list of 1 to {_MOST_MESSAGES} objects")
@@ -66,32 +68,32 @@ def read_conversation(path: Path) -> Conversation:
 def _message(number: int, given: object) -> Message:
     if not isinstance(given, dict):
         _invalid(f"message {number} is {brief(given)}, no object")
-    present = {key: value for key, value in given.items() if value is not None}
-    surplus = [key for key in present if key not in _KEYS]
-    if surplus:
-        _invalid(f"message {number} has '{str(surplus[0])[:40]}', which meshc does not read")
-    role, name = present.get("role"), present.get("name")
+    role, name = given.get("role"), given.get("name")
     if not isinstance(role, str) or not role:
         _invalid(f"the role of message {number} is {brief(role)}, no name such as user")
     if name is not None and not isinstance(name, str):
         _invalid(f"the name of message {number} is {brief(name)}, no text")
-    found: Message = {"role": role, "content": _content(number, present.get("content"))}
-    return found if name is None else found | {"name": name}
+    calls = given.get("tool_calls")
+    if calls is not None and not isinstance(calls, list):
+        _invalid(f"the tool_calls of message {number} are {brief(calls)}, no list")
+    if given.get("content") is not None or not calls:
+        _check_content(number, given.get("content"))
+    present = {key: value for key, value in given.items() if value is not None}
+    thought = next((present[key] for key in _THOUGHTS if key in present), None)
+    if thought is None:
+        return present
+    return {"thinking": thought, **present, "reasoning_content": thought}
 
 
-def _content(number: int, given: object) -> str | list[dict[str, str]]:
+def _check_content(number: int, given: object) -> None:
     if isinstance(given, str):
-        return given
+        return
     if not isinstance(given, list) or not given:
         _invalid(f"the content of message {number} is {brief(given)}, no text")
-    return [_part(number, part) for part in given]
-
-
-def _part(number: int, given: object) -> dict[str, str]:
-    text = given.get("text") if isinstance(given, dict) and given.keys() == {"type", "text"} else 0
-    if not isinstance(text, str) or not isinstance(given, dict) or given["type"] != "text":
-        _invalid(f"a part of message {number} is no text, and a model of texts reads no other")
-    return {"type": "text", "text": text}
+    for part in given:
+        known = isinstance(part, dict) and part.get("type") == "text"
+        if not known or not isinstance(part.get("text"), str):
+            _invalid(f"a part of message {number} is no text, and a model of texts reads no other")
 
 
 def _invalid(reason: str) -> NoReturn:

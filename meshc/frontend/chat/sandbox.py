@@ -122,7 +122,7 @@ def rendered(template: Template, variables: Mapping[str, Any], most: int) -> str
 def with_contents(messages: list[Any], change: Callable[[list[Any]], Any]) -> list[Any]:
     """``messages`` with ``change`` of the contents that are lists of parts."""
     return [
-        {**one, "content": change(one["content"])} if isinstance(one["content"], list) else one
+        {**one, "content": change(one["content"])} if isinstance(one.get("content"), list) else one
         for one in messages
     ]
 

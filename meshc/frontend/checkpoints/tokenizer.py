@@ -61,6 +61,10 @@ class Tokenizer(Protocol):
     def control_text(self, token: int) -> str:
         """The text of a control token, empty for any other."""
 
+    def token_texts(self, ids: Sequence[int]) -> list[str]:
+        """The text of each of ``ids`` by itself, as it stands behind other ones; a part of a
+        character is U+FFFD."""
+
 
 @dataclass(frozen=True)
 class _Tokenizer:
@@ -107,6 +111,17 @@ class _Tokenizer:
 
     def control_text(self, token: int) -> str:
         return self.process.special.get(token, "")
+
+    def token_texts(self, ids: Sequence[int]) -> list[str]:
+        # Some decoders drop the space in front of a text, so each stands behind itself.
+        lists = [[token] * times for token in ids for times in (1, 2)]
+        texts = self.process.decode(lists) if lists else []
+        pairs = zip(ids, texts[::2], texts[1::2], strict=True)
+        return [
+            self.control_text(token)
+            or (twice[len(once) :] if twice.startswith(once) else once)
+            for token, once, twice in pairs
+        ]
 
 
 def _check_unicode(text: str) -> None:

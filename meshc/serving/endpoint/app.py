@@ -8,16 +8,16 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
+from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from meshc.serving.endpoint.access import Access
 from meshc.serving.endpoint.answers import Answers, Piece
 from meshc.serving.endpoint.asked import Asked, ReadChat, asked, asked_chat
 from meshc.serving.endpoint.bodies import Bodies, check_sender
@@ -31,14 +31,16 @@ from meshc.serving.endpoint.refusals import (
     refused,
 )
 from meshc.serving.endpoint.threads import Worker, in_thread
+from meshc.serving.endpoint.tokens import ids_of, text_of
 from meshc.serving.loop import FullError, Loop
 from meshc.serving.texts import Tokenizer
 
-LOOPBACK = ("127.0.0.1", "localhost")
+T = TypeVar("T")
 
 
 class Endpoint:
-    """Answers for ``model`` from ``loop``; a token in ``eos`` ends a text.
+    """Answers for ``model`` from ``loop``; a token in ``eos`` ends a text. ``access`` says whose
+    requests are answered.
 
     ``tokenizer`` and ``read_chat`` make token ids of texts and messages, ``speller`` (by default
     the former) text of tokens. They are called in other threads, which may wait for them; the
@@ -53,9 +55,10 @@ class Endpoint:
         read_chat: ReadChat,
         speller: Tokenizer | None = None,
         limits: Limits | None = None,
+        access: Access | None = None,
     ) -> None:
         self.model, self.loop, self.eos = model, loop, eos
-        self.limits = limits or Limits()
+        self.limits, self.access = limits or Limits(), access or Access()
         self._tokenizer, self._speller = tokenizer, speller or tokenizer
         self._read_chat, self._bodies = read_chat, Bodies(self.limits)
         self._spelling = Worker()
@@ -73,9 +76,10 @@ class Endpoint:
                 Route("/v1/models/{name:path}", self.one_model),
                 Route("/v1/completions", self.completions, methods=["POST"]),
                 Route("/v1/chat/completions", self.chats, methods=["POST"]),
+                Route("/tokenize", self.tokenize, methods=["POST"]),
+                Route("/detokenize", self.detokenize, methods=["POST"]),
             ],
-            # A page in a browser must not reach the server under a name of its own.
-            middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(LOOPBACK))],
+            middleware=self.access.middleware(),
             exception_handlers={
                 Refused: refused,
                 HTTPException: http_error,
@@ -126,11 +130,20 @@ class Endpoint:
         """The next message of a conversation, at once or piece by piece."""
         return await self._served(request, partial(asked_chat, read=self._read_chat), CHAT)
 
+    async def tokenize(self, request: Request) -> Response:
+        """The token ids of a text, or of messages as the model reads them."""
+        ids = await self._read(request, partial(ids_of, read=self._read_chat))
+        room = self.loop.server.engine.capacity
+        return Json({"count": len(ids), "max_model_len": room, "tokens": ids})
+
+    async def detokenize(self, request: Request) -> Response:
+        """The text of token ids."""
+        return Json({"prompt": await self._read(request, partial(text_of, speller=self._speller))})
+
     async def _served(self, request: Request, read: Callable[..., Asked], form: Form) -> Response:
-        check_sender(request)
         if self.loop.full:
             raise Refused(429, str(FullError()))
-        wanted = await self._wanted(request, read)
+        wanted = await self._read(request, read)
         answers = Answers(self.loop, self._speller, self._spelling, self.eos, wanted)
         self._answered += 1
         head: dict[str, object] = {
@@ -147,12 +160,13 @@ class Endpoint:
         first = await self._bodies.while_there(request, anext(pieces))
         return _Stream(_events(first, pieces, answers, head, form))
 
-    async def _wanted(self, request: Request, read: Callable[..., Asked]) -> Asked:
-        """What ``request`` asks for, read a few at a time."""
+    async def _read(self, request: Request, read: Callable[..., T]) -> T:
+        """What ``read`` makes of the body of ``request``, a few at a time."""
+        check_sender(request)
         encode = self._tokenizer.encode if self._tokenizer else None
         room = self.loop.server.engine.capacity
 
-        async def reading(body: bytes) -> Asked:
+        async def reading(body: bytes) -> T:
             async with self._reading:
                 return await in_thread(read, body, self.model, encode, room, self.limits.values)
 
@@ -201,18 +215,10 @@ async def _whole(
     pieces: AsyncGenerator[Piece, None], answers: Answers, head: dict[str, object], form: Form
 ) -> Response:
     """All texts in one object."""
-    found: list[list[Piece]] = [[] for _ in answers.wanted.prompts]
+    found: list[list[Piece]] = [[] for _ in range(answers.wanted.answers)]
     async for piece in pieces:
         found[piece.index].append(piece)
-    choices = [
-        form.choice(
-            index,
-            "".join(piece.text for piece in own),
-            [piece.token for piece in own],
-            own[-1].reason,
-        )
-        for index, own in enumerate(found)
-    ]
+    choices = [form.choice(own) for own in found]
     return Json({**head, "choices": choices, "usage": answers.usage()})
 
 
@@ -224,10 +230,11 @@ async def _events(
     form: Form,
 ) -> AsyncGenerator[bytes, None]:
     """Server-sent events: one for each piece, counts if they are wanted, and the end."""
+    places: dict[int, int] = {}  # in the text of each answer that has begun
     try:
-        yield _event(first, head, form, True)
+        yield _event(first, head, form, places)
         async for piece in pieces:
-            yield _event(piece, head, form, False)
+            yield _event(piece, head, form, places)
         if answers.wanted.usage:
             yield _line({**head, "choices": [], "usage": answers.usage()})
         yield b"data: [DONE]\n\n"
@@ -237,8 +244,10 @@ async def _events(
         await pieces.aclose()
 
 
-def _event(piece: Piece, head: dict[str, object], form: Form, first: bool) -> bytes:
-    choice = form.part(piece.index, piece.text, [piece.token], piece.reason, first)
+def _event(piece: Piece, head: dict[str, object], form: Form, places: dict[int, int]) -> bytes:
+    start = places.get(piece.index)
+    choice = form.part(piece, start is None, start or 0)
+    places[piece.index] = (start or 0) + sum(len(one.text) for one in piece.likely)
     return _line({**head, "choices": [choice]})
 
 

@@ -18,16 +18,24 @@ _HEADERS = {
 }
 
 
-class Refused(Exception):
-    """A request that is answered with the HTTP ``status`` and words; ``field`` is at fault."""
+UNSUPPORTED = "unsupported_value"
+_CODES = {429: "rate_limit_exceeded", 401: "invalid_api_key"}
 
-    def __init__(self, status: int, words: str, field: str | None = None) -> None:
+
+class Refused(Exception):
+    """A request that is answered with the HTTP ``status`` and words; ``field`` is at fault, for the
+    reason ``code``, if the OpenAI API has one."""
+
+    def __init__(
+        self, status: int, words: str, field: str | None = None, code: str | None = None
+    ) -> None:
         super().__init__(words)
         self.status, self.words, self.field = status, words, field
+        self.code = code or _CODES.get(status)
 
     def value(self) -> dict[str, object]:
         """The error as JSON has it."""
-        return _error(self.status, self.words, self.field)
+        return _error(self.status, self.words, self.field, self.code)
 
 
 class Json(Response):  # type: ignore[misc]
@@ -57,6 +65,8 @@ async def hung_up(request: Request, error: Exception) -> Response:
     return Response(status_code=499)
 
 
-def _error(status: int, words: str, field: str | None) -> dict[str, object]:
+def _error(
+    status: int, words: str, field: str | None, code: str | None = None
+) -> dict[str, object]:
     kind = "server_error" if status >= 500 else _KINDS.get(status, "invalid_request_error")
-    return {"error": {"message": words, "type": kind, "param": field, "code": None}}
+    return {"error": {"message": words, "type": kind, "param": field, "code": code}}

@@ -14,7 +14,8 @@ from types import FrameType
 
 import uvicorn
 
-from meshc.serving.endpoint.app import LOOPBACK, Endpoint, prepare
+from meshc.serving.endpoint.access import LOOPBACK
+from meshc.serving.endpoint.app import Endpoint, prepare
 from meshc.serving.endpoint.connections import protocol_of
 from meshc.serving.endpoint.limits import Limits
 from meshc.serving.endpoint.memory import settle
@@ -52,7 +53,8 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         await super().startup(sockets)
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
-            self._on_ready(f"http://{host}:{port}/v1")
+            shown = f"[{host}]" if ":" in host else host
+            self._on_ready(f"http://{shown}:{port}/v1")
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._endpoint.close()
@@ -86,25 +88,25 @@ class _Server(uvicorn.Server):  # type: ignore[misc]
         self.should_exit = True
 
 
-def bound(port: int) -> socket.socket:
-    """A socket at ``port`` of the loopback address, 0 for any that is free, which does not listen
+def bound(port: int, host: str = LOOPBACK) -> socket.socket:
+    """A socket at ``port`` of the address ``host``, 0 for any that is free, which does not listen
     yet. Connections of a server before, which linger, are not in its way.
 
     Errors: ``bad-argument`` where the port cannot be had.
     """
     try:
-        with _bound(port) as probe:
+        with _bound(port, host) as probe:
             probe.listen()
-        return _bound(port)
+        return _bound(port, host)
     except OSError as error:
-        fail("bad-argument", f"port {port} cannot be had: {error.strerror}")
+        fail("bad-argument", f"port {port} of {host} cannot be had: {error.strerror}")
 
 
-def _bound(port: int) -> socket.socket:
-    found = socket.socket()
+def _bound(port: int, host: str) -> socket.socket:
+    found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((LOOPBACK[0], port))
+        found.bind((host, port))
     except OSError:
         found.close()
         raise

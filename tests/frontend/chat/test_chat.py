@@ -210,13 +210,46 @@ def test_control_tokens_are_read_as_such_and_bos_once(folder):
         ([{"content": "hi"}], "the role of message 1 is null"),
         ([{"role": "user", "content": 1}], "the content of message 1 is 1"),
         ([{"role": "user", "content": "a"}, {"role": "tool"}], "the content of message 2 is null"),
-        ([{"role": "user", "content": "a", "tool_calls": []}], "has 'tool_calls'"),
+        ([{"role": "assistant", "tool_calls": []}], "the content of message 1 is null"),
+        ([{"role": "assistant", "tool_calls": {"a": 1}}], "the tool_calls of message 1"),
         ([{"role": "user", "content": [{"type": "image"}]}], "a part of message 1"),
         ([{"role": "user", "content": "a", "name": 3}], "the name of message 1"),
     ],
 )
 def test_messages_that_are_none(messages, words):
     assert words in refused("chat-invalid", conversation_of, messages).message
+
+
+CALLED = [
+    {"role": "user", "content": "a"},
+    {
+        "role": "assistant",
+        "content": None,
+        "reasoning_content": "so",
+        "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "c", "content": "5", "name": "f"},
+]
+CALLING = (
+    "{% for m in messages %}{{ m.role }}:{{ m.content }}:{{ m.reasoning_content }}"
+    "{% for c in m.tool_calls or [] %}{{ c | tojson }}{{ c.function.arguments }}{% endfor %}"
+    "{{ m.tool_call_id }}{{ 'content' in m }}{% if m.content is none %}none{% endif %};"
+    "{% endfor %}"
+)
+
+
+def test_templates_read_all_keys_of_messages(folder):
+    """As in transformers: nulls are left out, thoughts have several names."""
+    write_tokenizer(folder, chat_template=CALLING)
+    template = find_chat_template(folder, "m")
+    found = render_conversation(template, conversation_of(CALLED), NOW).text
+    call = '{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\\"x\\": 1}"}}'
+    assert found == (f'user:a:True;assistant::so{call}{{"x": 1}}False;tool:5:cTrue;')
+    for name in ("thinking", "reasoning"):
+        thought = [{"role": "assistant", "content": "a", name: "so"}]
+        assert "a:so" in render_conversation(template, conversation_of(thought), NOW).text
 
 
 PARTS = [

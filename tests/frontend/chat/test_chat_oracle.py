@@ -12,7 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshc.driver.chatting import open_chat
-from meshc.frontend.chat import Conversation, find_chat_template, render_conversation
+from meshc.frontend.chat import (
+    Conversation,
+    conversation_of,
+    find_chat_template,
+    render_conversation,
+)
 from meshc.frontend.chat.sandbox import answer
 from meshc.frontend.checkpoints import load_tokenizer, read_config
 
@@ -23,7 +28,12 @@ TEXTS = st.lists(st.sampled_from((*CONTROL, *"ab \n?'\"é<&{%")), max_size=8).ma
 MESSAGES = st.lists(
     st.fixed_dictionaries(
         {"role": st.sampled_from(("system", "user", "assistant", "tool")), "content": TEXTS},
-        optional={"name": TEXTS},
+        optional={
+            "name": TEXTS,
+            "tool_call_id": TEXTS,
+            "reasoning_content": TEXTS,
+            "thinking": TEXTS,
+        },
     ),
     min_size=1,
     max_size=6,
@@ -58,7 +68,7 @@ def told(tokenizer: Any, messages: list[dict[str, str]]) -> str:
 
 def ours(chat: Any, messages: list[dict[str, str]]) -> str:
     """The same of the sandbox, in this process."""
-    variables = {"messages": messages, "tools": None, "documents": None}
+    variables = {"messages": conversation_of(messages).messages, "tools": None, "documents": None}
     found = answer(
         {
             "template": chat.template.source.text,

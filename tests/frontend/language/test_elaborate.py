@@ -148,7 +148,7 @@ def test_activations(activation: str, op: type[Op], form: str) -> None:
 
 
 def test_unknown_activation_is_refused() -> None:
-    model = library_model("llama", SMALL | {"activation": "relu"})
+    model = library_model("llama", SMALL | {"activation": "tanh"})
     with pytest.raises(MeshcError, match="missing-return"):
         elaborate(model, "decode", seq=8)
 
