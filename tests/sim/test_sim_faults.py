@@ -93,7 +93,7 @@ FAULTS: list[tuple[str, str, str, str, str]] = [
     ("layout.csl", "@set_rectangle(2, 1);", "", "csl-layout", "before @set_rectangle"),
     ("layout.csl", '@export_name("run", fn()void);', "", "csl-layout", "no @export_name"),
     ("layout.csl", "RAMP}, .tx", "RAMP, tx", "csl-unknown-name|csl-syntax", "tx|expected"),
-    ("layout.csl", ".routes", ".route", "csl-unknown-name", "unknown setting"),
+    ("layout.csl", ".routes", ".route", "csl-unknown-name", "has no field '.route'"),
     ("layout.csl", "@get_color(2)", "@get_color(40)", "csl-range", "no color"),
     ("layout.csl", "param n: u16 = 8", "param n: u16", "csl-unbound-param", "'n'"),
     ("layout.csl", "param n: u16 = 8", "param n: u16 = 14000", "csl-memory", "more than"),

@@ -165,7 +165,7 @@ def _check_batch(module: Module) -> None:
 def _choice(search: Search, best: Lowering, others: list[Lowering]) -> str:
     """Which forms were chosen where there were several, what they cost, and the next best."""
     taken = dict(best.chosen)
-    words = ", ".join(f"{name} {taken[name]}" for name in search.several if name in taken)
+    words = ", ".join(f"{name} {form}" for name, form in taken.items() if name in search.several)
     found = f"{words}: {best.cost.total:.0f} cycles"
     for other in others:
         instead = {name: form for name, form in other.chosen if taken.get(name) != form}
