@@ -118,8 +118,7 @@ class _Tokenizer:
         texts = self.process.decode(lists) if lists else []
         pairs = zip(ids, texts[::2], texts[1::2], strict=True)
         return [
-            self.control_text(token)
-            or (twice[len(once) :] if twice.startswith(once) else once)
+            self.control_text(token) or (twice[len(once) :] if twice.startswith(once) else once)
             for token, once, twice in pairs
         ]
 
