@@ -48,6 +48,7 @@ from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.passes.resources.csl.plan_words import PlanCslWords
 from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.passes.resources.csl.select_products import SelectCslProducts
+from meshc.passes.task.cluster_blocks import ClusterBlocks
 from meshc.passes.task.expand_tasks import ExpandTasks
 from meshc.passes.task.fold_scratch import FoldScratch
 from meshc.passes.task.meet import Meet
@@ -168,6 +169,7 @@ __all__ = [
     "Canonicalize",
     "ChooseToken",
     "ChunkPrompts",
+    "ClusterBlocks",
     "Compiled",
     "Diagnostic",
     "Diagnostics",

@@ -128,11 +128,11 @@ def _qwen(dice: Random, wide: bool) -> Settings:
 
 
 def _switched_window(dice: Random) -> Settings:
-    """In layers from a number on, which may be all, or in those of a list."""
+    """In layers from a number on, or in those of a list."""
     layers = dice.choice([3, 4])
     found: Settings = {"use_sliding_window": True, "num_hidden_layers": layers} | _window(dice)
     if dice.choice([False, True]):
-        return found | {"max_window_layers": dice.choice([0, 1, layers - 1])}
+        return found | {"max_window_layers": dice.choice([1, layers - 1])}
     slides, full = "sliding_attention", "full_attention"
     pattern = dice.choice([[slides, full], [slides, slides, full], [full, full, *[slides] * 9]])
     return found | {"layer_types": (pattern * layers)[:layers]}
