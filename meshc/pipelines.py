@@ -130,11 +130,14 @@ CLUSTERING = "cluster-blocks"
 """The pass that makes clusters of the blocks of such a program, behind ``place-tasks``."""
 
 
-def pipeline_to_tasks(settings: dict[str, str] | None = None) -> list[Pass]:
-    """The passes from a fresh graph of a decode step to its program of tasks; ``settings`` as
-    above."""
+def pipeline_to_tasks(settings: dict[str, str] | None = None, cluster: int = 0) -> list[Pass]:
+    """The passes from a fresh graph of a decode step to its program of tasks, perhaps in clusters
+    of so many blocks; ``settings`` as above."""
     chosen = settings or {}
-    names = (*STAGES["graph"], *TASK_STAGES)
+    names = [*STAGES["graph"], *TASK_STAGES]
+    if cluster:
+        names.insert(names.index("place-tasks") + 1, CLUSTERING)
+        chosen = {**chosen, CLUSTERING: f"{CLUSTERING}{{cluster={cluster}}}"}
     return own_pipeline(",".join(chosen.get(name, name) for name in names))
 
 

@@ -176,10 +176,13 @@ class GpuStep:
         raise AssertionError("the last division is one that says what is wrong")
 
     def _placed(self, graph: Module, parts: int, merge: bool, report: Diagnostics) -> Module:
-        """The placed program of tasks of ``graph``."""
-        merged = "true" if merge else "false"
-        spec = f"expand-tasks{{parts={parts},merge={merged},wide={WIDE}}}"
-        passes = pipeline_to_tasks({"expand-tasks": spec})[-len(TASK_STAGES) :]
+        """The placed program of tasks of ``graph``, in clusters of blocks if any were asked for,
+        which have attention and its part of the output projection by key heads."""
+        cluster = self.request.cluster or 0
+        grain = f"heads=true,splits={cluster}" if cluster else f"merge={str(merge).lower()}"
+        spec = f"expand-tasks{{parts={parts},{grain},wide={WIDE}}}"
+        before = len(pipeline_to_tasks()) - len(TASK_STAGES)
+        passes = pipeline_to_tasks({"expand-tasks": spec}, cluster)[before:]
         return PassManager(passes, self.instruments).run(clone_module(graph), report)
 
 

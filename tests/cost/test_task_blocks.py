@@ -225,6 +225,45 @@ class Clock:
         raise AssertionError("the clock ran out")
 
 
+FAST = Memory(1e12, 0.0, 0.0, 0.0, SHARED)
+
+
+def test_clusters_meet_by_themselves():
+    """Blocks end at 10, 20, 5 and 5; what the clusters are told takes 3, the second phase 2 and 1:
+    the first cluster ends at 26, the other one at 11 and waits for the end of all."""
+    first = Run([[tile(0, n)] for n in (10, 20, 5, 5)], [0] * 4, 0)
+    second = Run([[tile(0, 1)]] * 4, [0] * 4, 2, cluster=2, told=3)
+    one, two = simulate([first, second], FAST, Ring(8, 4))
+    assert (one.computing, one.idle, one.meeting, one.seconds) == (10, 2.5, 0, 12.5)
+    assert (two.computing, two.idle, two.meeting, two.seconds) == (1, 7.5, 5, 13.5)
+    assert one.seconds + two.seconds == 26
+
+
+def test_a_block_without_tiles_meets_its_cluster_too():
+    """Another phase of all blocks follows: it begins when the last cluster has ended."""
+    first = Run([[tile(0, 4)], [], [tile(0, 1)], []], [0] * 4, 0)
+    second = Run([[], [tile(0, 7)], [], []], [0] * 4, 2, cluster=2, told=3)
+    third = Run([[tile(0, 1)]] * 4, [0] * 4, 0)
+    found = simulate([first, second, third], FAST, Ring(8, 4))
+    assert sum(spent.seconds for spent in found[:2]) == 4 + 3 + 2 + 7
+    assert found[2].seconds == 1
+
+
+def test_one_cluster_of_all_blocks_is_a_meeting_of_all():
+    """That takes as long, however tiles come."""
+    rng = random.Random(5)
+    for _ in range(20):
+        runs = [
+            Run([[Tile(rng.randint(1, 9), 0, rng.randint(0, 12))] * rng.randint(1, 5)
+                 for _ in range(3)], [0] * 3, 2)
+            for _ in range(3)
+        ]  # fmt: skip
+        all_meet = simulate(runs, memory_of(latency=4, signal=6), Ring(3, 2))
+        own = [runs[0], *(Run(r.tiles, r.read, 2, cluster=3, told=6) for r in runs[1:])]
+        clusters = simulate(own, memory_of(latency=4, signal=6), Ring(3, 2))
+        assert sum(s.seconds for s in clusters) == pytest.approx(sum(s.seconds for s in all_meet))
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_drawn_programs_against_a_clock(seed):
     """All times are whole."""

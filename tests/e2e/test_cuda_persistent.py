@@ -264,3 +264,19 @@ def test_other_targets_and_several_gpus_are_refused(tmp_path):
     for options, words in (({"target": "csl"}, "not csl"), ({"gpus": 2}, "GPUs meet between")):
         with pytest.raises(MeshcError, match=rf"\[bad-argument\]: --persistent .*{words}"):
             compiled(tmp_path, (PLAIN,), persistent=True, **options)
+
+
+@pytest.mark.parametrize("cluster", only([2, 8], 2))
+def test_clusters_that_are_asked_for_have_key_heads(cluster, tmp_path):
+    """A prompt by kernels, which share their caches, and steps of as many clusters as there are."""
+    result = compiled(tmp_path, (PLAIN,), persistent=True, cluster=cluster)
+    kernel = from_json(result.files["manifest.json"]).kernels["step"]
+    assert kernel.cluster == cluster
+    assert kernel.blocks == {2: 132, 8: 120}[cluster]
+    assert "mc::cluster_put<CLUSTER>" in result.files["step.cu"]
+    check(result, (PLAIN,))
+
+
+def test_clusters_that_a_device_lacks_are_refused(tmp_path):
+    with pytest.raises(MeshcError, match="clusters of 3 blocks"):
+        compiled(tmp_path, (PLAIN,), persistent=True, cluster=3)

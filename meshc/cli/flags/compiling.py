@@ -116,7 +116,8 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         "--cluster",
         type=int,
         metavar="N",
-        help="CUDA: thread blocks of a cluster; default: by the cost model",
+        help="CUDA: thread blocks of a cluster, for attention; default: by the cost model, none in "
+        "a step made of tasks (--persistent)",
     )
     group.add_argument(
         "--dataflow",

@@ -5,7 +5,8 @@ sooner than its latency. Each block has a ring of tiles. Its tiles are asked for
 phases one after another, as long as the ring has room and no more are on their way than a limit. It
 computes them in order. Phases are apart: when the last block has computed its tiles of one, all
 blocks are told; each then reads what the next phase's tasks need from L2 and gets it ready. Both
-take no time of memory, but wait where many tiles are on their way. Meanwhile rings fill.
+take no time of memory, but wait where many tiles are on their way. Meanwhile rings fill. Between
+other phases only the blocks of each cluster meet, in their shared memory.
 
 An event is a tile that is asked for, a meeting or what is read behind it, in the order of time;
 what a block computes follows from when its tiles come and needs none.
@@ -76,12 +77,15 @@ class Ring:
 class Run:
     """What each block does in a phase: its tiles, the bytes that it reads first, so many at once
     and then the next ones, and the seconds until these are ready for its tasks. A block without
-    either only takes part in the meeting."""
+    either only takes part in the meeting. Where only the blocks of each ``cluster`` meet in front
+    of it, they have what they need of each other ``told`` seconds behind the last of them."""
 
     tiles: Sequence[Tiles]
     read: Sequence[float]
     ready: float
     at_once: float = inf
+    cluster: int = 0
+    told: float = 0.0
 
 
 @dataclass
@@ -137,6 +141,7 @@ class _Machine:
         self.free = 0.0  # when memory has answered all that it was asked for
         self.ways = 0  # that the last block's word has to go until all others know
         self.left: dict[int, float] = {}  # bytes that blocks still read before they have all
+        self.together: dict[tuple[int, int], list[_Block]] = {}  # by phase and cluster
         self.events: list[tuple[float, int]] = []
 
     def run(self) -> list[Spent]:
@@ -231,14 +236,36 @@ class _Machine:
             heapq.heappush(self.events, (after, block.number))
 
     def end_phase(self, block: _Block) -> None:
-        """The block has ended the phase; the last one of all calls a meeting."""
+        """The block has ended the phase; the last one of all, or of its cluster, calls a
+        meeting."""
         block.may = False
         block.phase += 1
+        if block.phase < len(self.runs) and self.runs[block.phase].cluster:
+            self.meet_in_cluster(block, self.runs[block.phase])
+            return
         self.ended += 1
         self.last = max(self.last, block.now)
-        self.spent[self.phase].idle -= block.now
+        self.spent[block.phase - 1].idle -= block.now
         if self.ended == len(self.blocks):
             heapq.heappush(self.events, (self.last, len(self.blocks)))
+
+    def meet_in_cluster(self, block: _Block, run: Run) -> None:
+        """The block waits for the others of its cluster; the last one lets all go on with
+        ``run``."""
+        key = block.phase, block.number // run.cluster
+        members = self.together.setdefault(key, [])
+        members.append(block)
+        if len(members) < run.cluster:
+            return
+        last = max(one.now for one in members)
+        for one in members:
+            self.spent[one.phase - 1].idle += last - one.now
+            ready = run.ready if one.ends[one.phase] > len(one.done) else 0.0
+            self.spent[one.phase].meeting += run.told + ready
+            one.now = last + run.told + ready
+            one.may = True
+        for one in self.together.pop(key):
+            self.compute(one)
 
     def tell(self, now: float) -> None:
         """The last block has ended its phase, or what it does to tell the others has gone one of
@@ -252,14 +279,20 @@ class _Machine:
         heapq.heappush(self.events, (now + taken, count if self.ways else count + 1))
 
     def close(self, now: float) -> None:
-        """The last block has ended its phase."""
-        spent, count = self.spent[self.phase], len(self.blocks)
-        spent.idle += count * now
-        spent.seconds = now - self.begun
-        for name in ("computing", "memory", "meeting", "idle"):
-            setattr(spent, name, getattr(spent, name) / count)
-        self.begun, self.ended = now, 0
+        """The last block has ended its phase, and those between which only clusters have met."""
+        first, count = self.phase, len(self.blocks)
         self.phase += 1
+        while self.phase < len(self.runs) and self.runs[self.phase].cluster:
+            self.phase += 1
+        self.spent[self.phase - 1].idle += count * now
+        parts = ("computing", "memory", "meeting", "idle")
+        for spent in self.spent[first : self.phase]:
+            for name in parts:
+                setattr(spent, name, getattr(spent, name) / count)
+            spent.seconds = sum(getattr(spent, name) for name in parts)
+        if self.phase == first + 1:
+            self.spent[first].seconds = now - self.begun
+        self.begun, self.ended = now, 0
 
     def waiting(self, now: float) -> float:
         """Seconds that what is asked of memory now waits, beside its latency."""

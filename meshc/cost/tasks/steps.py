@@ -1,7 +1,8 @@
 """The predicted time of a step whose program is of the task level, by phase and by what it is
 spent on.
 
-Each block runs an even, contiguous share of the tasks of each phase. Phases between which blocks do
+Each block runs an even, contiguous share of the tasks of each phase, or of those of each group that
+its cluster has. Phases between which blocks do
 not meet are taken as one. Loops over layers whose rounds do the same are followed for
 :data:`ROUNDS` rounds; every further one takes as long as the last of these, by which time rounds
 take equally long.
@@ -20,6 +21,7 @@ from meshc.analysis.tasks.shares import share
 from meshc.cost.tasks.blocks import Ring, Run, Spent, Tile, Tiles, simulate
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import (
+    FamilyWork,
     LoopWork,
     Meeting,
     PhaseWork,
@@ -138,15 +140,18 @@ def time_of_work(
     times = replace(times, device=device)
     place = place or shared_evenly
     groups = _groups(stages)
-    phases = {id(phase): phase for group, _ in groups for phase in group}
+    phases = {id(phase): phase for group, *_ in groups for phase in group}
     blocks = max((phase.blocks for phase in phases.values()), default=0) or device.cores
     families = [family for phase in phases.values() for family in phase.families]
     ring = ring or times.ring(max((f.held for f in families if times.fits(f.held)), default=0))
     placed = {key: place(phase, times, blocks) for key, phase in phases.items()}
-    runs = [joined([placed[id(phase)] for phase in group]) for group, _ in groups]
+    runs = [
+        met(joined([placed[id(phase)] for phase in group]), group, of_cluster, times)
+        for group, _, of_cluster in groups
+    ]
     spent = simulate(runs, times.memory(ring.flying), ring)
     found: dict[tuple[int, ...], PhaseTime] = {}
-    for (group, weight), one in zip(groups, spent, strict=True):
+    for (group, weight, _), one in zip(groups, spent, strict=True):
         key = tuple(map(id, group))
         name = ", ".join(phase.name for phase in group)
         known = found.setdefault(key, PhaseTime(name, 0, 0, Spent()))
@@ -159,24 +164,25 @@ def time_of_work(
     )
 
 
-Group = tuple[tuple[PhaseWork, ...], int]
-"""Phases between two meetings, and how many rounds they stand for."""
+Group = tuple[tuple[PhaseWork, ...], int, bool]
+"""Phases between two meetings, how many rounds they stand for, and whether the first of the two is
+one of clusters."""
 
 
 def _groups(stages: Sequence[Stage]) -> list[Group]:
     """The phases that are followed, in order. All rounds are where phases of a loop and others are
     not kept apart by a meeting."""
     for most in (ROUNDS, None):
-        found: list[tuple[list[PhaseWork], set[int]]] = [([], set())]
+        found: list[tuple[list[PhaseWork], set[int], bool]] = [([], set(), False)]
         for stage, weight in _followed(stages, most):
             if isinstance(stage, Meeting):
-                found.append(([], set()))
+                found.append(([], set(), stage.of_cluster))
             else:
                 found[-1][0].append(stage)
                 found[-1][1].add(weight)
-        if all(len(weights) <= 1 for _, weights in found):
+        if all(len(weights) <= 1 for _, weights, _ in found):
             break
-    return [(tuple(phases), weights.pop()) for phases, weights in found if phases]
+    return [(tuple(phases), weights.pop(), of) for phases, weights, of in found if phases]
 
 
 def _followed(
@@ -197,17 +203,15 @@ def _followed(
 def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
     """What each of ``blocks`` does in a phase of which those that it is placed on, or all, have an
     even share of the tasks."""
-    tasks = [(family, work) for family in phase.families for work in family.tasks]
+    dealt = _dealt(phase, phase.blocks or blocks)
     known: dict[TaskWork, Tiles] = {}
     tiles: list[Tiles] = []
     read: list[float] = []
-    count = phase.blocks or blocks
     for block in range(blocks):
         own: list[Tile] = []
         alike: dict[str, int] = {}
         size = 0
-        mine = share(len(tasks), block, count) if block < count else ()
-        for family, work in (tasks[n] for n in mine):
+        for family, work in dealt[block] if block < len(dealt) else ():
             if work not in known:
                 known[work] = times.tiles(work)
             own += known[work]
@@ -221,6 +225,35 @@ def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
         read.append(size + sum(alike.values()))
     at_once = min((family.at_once for family in phase.families), default=1)
     return Run(tiles, read, times.ready(max(read), any(tiles)), at_once)
+
+
+def _dealt(phase: PhaseWork, blocks: int) -> list[list[tuple[FamilyWork, TaskWork]]]:
+    """The tasks of each of ``blocks``, in order."""
+    if not phase.groups:
+        tasks = [(family, work) for family in phase.families for work in family.tasks]
+        return [[tasks[n] for n in share(len(tasks), block, blocks)] for block in range(blocks)]
+    groups: list[list[tuple[FamilyWork, TaskWork]]] = [[] for _ in range(phase.groups)]
+    for family in phase.families:
+        for work, group in zip(family.tasks, family.groups, strict=True):
+            groups[group].append((family, work))
+    size = phase.cluster
+    return [
+        [
+            tasks[n]
+            for group in share(phase.groups, block // size, blocks // size)
+            for tasks in [groups[group]]
+            for n in share(len(tasks), block % size, size)
+        ]
+        for block in range(blocks)
+    ]
+
+
+def met(run: Run, phases: Sequence[PhaseWork], of_cluster: bool, times: TileTimes) -> Run:
+    """``run`` of ``phases`` behind a meeting of all blocks, or of those of each cluster."""
+    if not of_cluster:
+        return run
+    cluster = phases[0].cluster
+    return replace(run, cluster=cluster, told=times.told(cluster, max(run.read)))
 
 
 def joined(runs: Sequence[Run]) -> Run:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshc.cost.clusters import link_bytes_per_second
 from meshc.cost.tasks.blocks import Memory, Ring, Shared, Tile, Tiles
 from meshc.cost.tasks.work import Piece, TaskWork
 from meshc.devices import Device
@@ -89,6 +90,15 @@ class TileTimes:
         device = self.device
         first = device.real("ready_ns") if brings else 0.0
         return (first + device.real("prepare_ns") * read / 1024) * NS
+
+    def told(self, cluster: int, read: float) -> float:
+        """Seconds until blocks of a cluster have what they gave each other, ``read`` bytes: a
+        collective, and its bytes between blocks at the rate of that cluster size."""
+        if cluster < 2:
+            return 0.0
+        moved = read * (cluster - 1) / cluster
+        rate = link_bytes_per_second(self.device, cluster) / self.device.cores
+        return _at(self._points("cluster_signal_ns"), cluster) * NS + moved / rate
 
     def tiles(self, work: TaskWork) -> Tiles:
         """The tiles of a task. Its last one has what is computed at its end."""

@@ -73,7 +73,8 @@ class FamilyWork:
     what a block that has one of them
     reads in a phase, by its text: bytes, and whether they come from memory at first, being
     streamed. ``held`` are bytes of the block's memory that its tasks take. Products have
-    ``vectors`` left sides of ``width`` elements."""
+    ``vectors`` left sides of ``width`` elements. ``groups`` are those of its tasks, where these are
+    dealt to clusters."""
 
     name: str
     tasks: tuple[TaskWork, ...]
@@ -81,6 +82,7 @@ class FamilyWork:
     held: int
     vectors: int = 1
     width: int = 0
+    groups: tuple[int, ...] = ()
 
     @property
     def waited(self) -> Mapping[str, int]:
@@ -108,11 +110,14 @@ class FamilyWork:
 
 @dataclass(frozen=True)
 class PhaseWork:
-    """Families whose tasks run at the same time, shared by ``blocks``: 0 if they are not placed."""
+    """Families whose tasks run at the same time, shared by ``blocks``: 0 if they are not placed.
+    Blocks are clusters of ``cluster``, which share tasks in so many ``groups`` if there are any."""
 
     name: str
     families: tuple[FamilyWork, ...]
     blocks: int = 0
+    cluster: int = 0
+    groups: int = 0
 
     @property
     def bytes(self) -> int:
@@ -124,7 +129,9 @@ class PhaseWork:
 
 @dataclass(frozen=True)
 class Meeting:
-    """All blocks wait for each other."""
+    """All blocks wait for each other, or those of each cluster."""
+
+    of_cluster: bool = False
 
 
 @dataclass(frozen=True)
@@ -187,7 +194,7 @@ def _stages(reader: _Reader, block: Block, env: Mapping[str, int]) -> Iterator[S
         if op.when is not None and not op.when.evaluate(env):
             continue
         if isinstance(op, task.Meet):
-            yield Meeting()
+            yield Meeting(op.kind == task.CLUSTER)
         elif isinstance(op, task.Phase):
             if not reader.meets:
                 yield Meeting()
@@ -195,9 +202,9 @@ def _stages(reader: _Reader, block: Block, env: Mapping[str, int]) -> Iterator[S
                 work
                 for f in op.regions[0].ops
                 if isinstance(f, task.Family) and (f.when is None or f.when.evaluate(env))
-                for work in _Family(reader.module, f, env, reader.each).work()
+                for work in _Family(reader.module, f, env, reader.each, op.groups).work()
             )
-            yield PhaseWork(op.name, families, op.blocks)
+            yield PhaseWork(op.name, families, op.blocks, op.cluster, op.groups)
         elif isinstance(op, tile.For):
             count, (body,) = int(op.count.evaluate(env)), op.regions
             if not _decides(body, op.var):
@@ -271,8 +278,10 @@ class _Family:
         family: task.Family,
         env: Mapping[str, int],
         each: Mapping[str, NDArray[np.int64]],
+        groups: int = 0,
     ) -> None:
         self.family, self.each = family, each
+        self.groups: tuple[int, ...] = ()
         self.roles = {buffer.value: buffer.role for buffer in module.buffers}
         points = np.indices(family.sizes or (1,)).reshape(max(len(family.sizes), 1), 1, -1)
         names: dict[str, NDArray[np.int64] | int] = {
@@ -280,6 +289,10 @@ class _Family:
             **dict(zip(family.dims, points[: len(family.dims)], strict=True)),
         }
         names |= {name: each[name][points[0]] for name in family.each}
+        if groups:
+            place = family.dims.index(family.grouped)
+            of_tasks = points[place, 0] // (family.sizes[place] // groups)
+            self.groups = tuple(map(int, of_tasks))
         self.start = _At(names, np.ones(points.shape[1:], bool))
         self.own = np.zeros(points.shape[-1], np.int64)
         self.read: dict[str, tuple[int, bool]] = {}
@@ -310,13 +323,15 @@ class _Family:
         tasks = tuple(made[k] for k in which.reshape(-1))
         vectors, width = self.left()
         if not self.parts:
-            yield FamilyWork(self.family.name, tasks, self.read, self.held(), vectors, width)
+            shape = vectors, width, self.groups
+            yield FamilyWork(self.family.name, tasks, self.read, self.held(), *shape)
             return
         count = len(tasks) // self.family.sizes[0]
         for part in range(self.family.sizes[0]):
             own = {f"{text} of {part}": (size, False) for text, size in self.parts.items()}
-            some, name = tasks[part * count : (part + 1) * count], f"{self.family.name}.{part}"
-            yield FamilyWork(name, some, self.read | own, self.held(), vectors, width)
+            these, name = slice(part * count, (part + 1) * count), f"{self.family.name}.{part}"
+            shape = vectors, width, self.groups[these]
+            yield FamilyWork(name, tasks[these], self.read | own, self.held(), *shape)
 
     def block(self, block: Block, at: _At, names: set[str]) -> None:
         """A body: its own streams together, then those of its loops."""

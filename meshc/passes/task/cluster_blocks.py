@@ -32,8 +32,8 @@ class ClusterBlocks(Pass):
     cluster rows of the projections are dealt to blocks, then runs of cached tokens, then output
     columns (SplitToken). What the blocks of a cluster give each other lies in their shared memory,
     of which each has all that its cluster gives (ClusterGather, and what a ClusterReduce reduces).
-    With as many tiles as are on their way it has to fit a block; what does not stays in the memory
-    of the GPU (``missed[cluster-blocks]``).
+    It has to fit a block beside left sides of products and as many tiles as are on their way; what
+    does not stays in the memory of the GPU (``missed[cluster-blocks]``).
 
     Before::
 
@@ -188,7 +188,7 @@ class _Memory:
         """All scratch that only tasks of clusters give and need, as far as there is room."""
         device = self.module.the_device()
         ring = (1 + -(-device.bytes_in_flight // tile_bytes(device))) * tile_bytes(device)
-        left = block_memory(device) - ring
+        left = block_memory(device) - ring - _columns_bytes(self.module)
         for buffer in self.module.buffers:
             found = next(self._places(buffer), None) if not buffer.role else None
             if found is None:
@@ -226,6 +226,19 @@ class _Memory:
                         most = -(-groups // self.clusters)
                         yield dim, shape[dim] // groups * most
                     return
+
+
+def _columns_bytes(module: Module) -> int:
+    """Bytes of the widest left side of a product with weights, as columns of 16 bits: two for each
+    of up to four requests."""
+    requests = module.dims.get("B", 1)
+    streams = {op.result for op in module.walk() if isinstance(op, task.Stream)}
+    widths = [
+        op.views()[1].shape()[-1].constant
+        for op in module.walk()
+        if isinstance(op, tile.Compute) and op.kernel == "gemm" and op.views()[2].buffer in streams
+    ]
+    return 2 * requests * (2 if requests <= 4 else 1) * max(widths, default=0)
 
 
 def cluster_bytes(buffer: Buffer) -> int:
