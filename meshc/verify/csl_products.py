@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.products import one_product, planned
+from meshc.analysis.csl.factors import one_product
+from meshc.analysis.csl.products import planned
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import fail

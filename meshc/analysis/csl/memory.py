@@ -10,7 +10,8 @@ from meshc.analysis.csl.choosing import choosing
 from meshc.analysis.csl.codes import CODES, KERNEL, WORD_BYTES, WORDS, decoding
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import rows_of
-from meshc.analysis.csl.products import one_product, planned
+from meshc.analysis.csl.factors import one_product
+from meshc.analysis.csl.products import planned
 from meshc.analysis.csl.sharing import homes, wrong_sharing
 from meshc.analysis.csl.vector_ways import copied_words, scratch_words
 from meshc.analysis.csl.ways import TURNS, parts_of
@@ -53,7 +54,7 @@ def _own_scratch(op: Compute, costs: Costs) -> tuple[DType, int]:
     to = given[0]
     if op.kernel == "gemm":
         plan = planned(one_product(op), op.way, costs, bool(op.params["accumulate"]))
-        return to.dtype, 0 if plan is None else plan.scratch
+        return (to.dtype, 0) if plan is None else (plan.scratch_dtype, plan.scratch)
     if op.kernel == "square_sum":
         return to.dtype, given[1].size
     if op.kernel == "top_k":

@@ -1,8 +1,10 @@
-"""The kernel ``gemm`` in CSL: three ways to write it, and which is the cheapest.
+"""The kernel ``gemm`` in CSL: four ways to write it, and which is the cheapest.
 
 *mapped*: one multiply-accumulate of a row per element of the left operand, the row's DSD in a
 register that moves on by itself; registers of a sum that is one row are loaded before the start.
-*looped*: the same where rows do not follow each other in memory.
+*packed*: mapped, for so many columns at a time whose rows are copied to scratch, one behind the
+other; where only the run knows how many columns there are, the last block is filled with zeros.
+*looped*: a multiply-accumulate of a row at a time where rows do not follow each other in memory.
 *outer*: all products of a few columns and rows at once into scratch, then pairwise sums; it pays
 where rows are short, because the cost of a call is paid once for many of them. Extents that are
 known only when the program runs go in blocks of so many, and one by one what no block holds, so
@@ -12,7 +14,6 @@ that no descriptor changes its length.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -35,57 +36,25 @@ from meshc.analysis.csl.costs import (
     walked,
     writes,
 )
-from meshc.analysis.csl.windows import Dim, Window, has_one_dim, window
+from meshc.analysis.csl.factors import Product
+from meshc.analysis.csl.windows import Dim, Window, has_one_dim, own
 from meshc.ir.affine import Expr
-from meshc.ir.ops.tile import Compute
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
-from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
 MOST_SCRATCH_BYTES = 8192
 _CALLED = 4  # scalar cycles of a call; a function without a loop is written in its place
 _STATEMENTS = 6  # operations of a pass that make it longer to write out and take no cycles
+_FILLED = 6  # the test whether a block of columns has more than there are
 _SUMS_MOVED = 4  # of the DSD of sums whose place is a parameter
-
-
-@dataclass(frozen=True)
-class Product:
-    """``c[m, n] += a[m, k] b[k, n]`` on one core; windows have just these dims."""
-
-    c: Window
-    a: Window
-    b: Window
-
-    @property
-    def extents(self) -> tuple[int, int, int]:
-        """m, k, n."""
-        return self.a.dims[0].extent, self.a.dims[1].extent, self.b.dims[1].extent
-
-    @property
-    def mixed(self) -> bool:
-        """Whether factors of 16 bits go into f32 sums."""
-        return self.c.dtype == DType.F32 and self.b.dtype.half
-
-    @property
-    def one_row(self) -> bool:
-        """Whether the result is one row at one place, whose registers are loaded for good."""
-        return self.c.dims[0].extent == 1 and self.c.start.is_const and self.c.constant
-
-    @property
-    def constant(self) -> bool:
-        """Whether all extents are known when the program is compiled."""
-        return all(side.constant for side in (self.c, self.a, self.b))
-
-    def flipped(self) -> Product:
-        """The same product as ``transpose(c) += transpose(b) transpose(a)``."""
-        return Product(_flip(self.c), _flip(self.b), _flip(self.a))
 
 
 @dataclass(frozen=True)
 class Plan:
     """A way to write ``product`` and its predicted cycles; ``depth`` of k at once for outer, and
-    ``block`` rows or columns at once where their number is known only when the program runs."""
+    ``block`` rows or columns at once where their number is known only when the program runs, or
+    columns for packed."""
 
     form: str
     product: Product
@@ -99,18 +68,25 @@ class Plan:
     @property
     def scratch(self) -> int:
         """Elements of scratch."""
+        if self.form == "packed":
+            return self.product.extents[1] * self.block
         if self.form != "outer" or (self.fresh and self.depth == 1):
             return 0
         m, n = _at_once(self.product, self.block)
         return self.depth * m * n
 
     @property
+    def scratch_dtype(self) -> DType:
+        """Their type: that of sums for outer, and that of the rows that are copied for packed."""
+        return (self.product.b if self.form == "packed" else self.product.c).dtype
+
+    @property
     def way(self) -> str:
-        """How a module says it: ``mapped``, ``looped``, either ``_transposed``, ``outer_DEPTH``,
-        ``outer_DEPTH_by_BLOCK``."""
-        if self.form == "outer":
-            return f"outer_{self.depth}" + (f"_by_{self.block}" if self.block else "")
-        return f"{self.form}_transposed" if self.flipped else self.form
+        """How a module says it: ``mapped``, ``looped``, ``packed_by_BLOCK``, any of them
+        ``_transposed``, ``outer_DEPTH``, ``outer_DEPTH_by_BLOCK``."""
+        depth = f"_{self.depth}" if self.depth else ""
+        block = f"_by_{self.block}" if self.block else ""
+        return f"{self.form}{depth}{block}" + ("_transposed" if self.flipped else "")
 
 
 def cheapest(
@@ -118,12 +94,16 @@ def cheapest(
 ) -> Plan:
     """The cheapest way, with at most ``free_bytes`` of scratch; zeros that it needs when it is not
     to ``accumulate`` count as part of it. Extents of the run count as the most that they can be;
-    without ``blocks``, no outer products are tried for them."""
+    without ``blocks``, none are tried for them."""
     ways = ["mapped", "looped", "mapped_transposed", "looped_transposed"]
     if product.constant or blocks:
+        most = min(free_bytes, MOST_SCRATCH_BYTES)
         for block in _blocks(product):
-            depth = _deepest(product, block, min(free_bytes, MOST_SCRATCH_BYTES))
+            depth = _deepest(product, block, most)
             ways += [Plan("outer", product, 0, depth, block).way] if depth else []
+        for flipped in (False, True):
+            block = _most_packed(product.flipped() if flipped else product, most)
+            ways += [Plan("packed", product, 0, 0, block, flipped=flipped).way] if block else []
     found = [p for way in ways if (p := planned(product, way, costs, accumulate)) is not None]
     if not found:
         fail("csl-view", f"the rows of a product into %{product.c.buffer.name} are too far apart")
@@ -132,65 +112,25 @@ def cheapest(
 
 def planned(product: Product, way: str, costs: Costs, accumulate: bool = True) -> Plan | None:
     """``product`` written in a ``way``; None where it cannot be, or there is no such way."""
-    form, _, rest = way.partition("_")
-    flipped = rest == "transposed"
+    said = way.removesuffix("_transposed")
+    flipped = said != way
     one = product.flipped() if flipped else product
+    form, _, rest = said.partition("_")
+    depth, _, block = rest.partition("by_")
+    numbers = [int(n) if n.isdecimal() else 0 for n in (depth.rstrip("_"), block)]
     found: Plan | None = None
-    if form == "outer":
-        depth, _, block = rest.partition("_by_")
-        if depth.isdecimal() and (block or "0").isdecimal():
-            found = _outer(product, costs, int(depth), int(block or 0))
-            found = found if found is not None and found.way == way else None
-    elif rest in ("", "transposed") and form in ("mapped", "looped"):
+    if form == "outer" and not flipped:
+        found = _outer(product, costs, *numbers)
+    elif form == "packed":
+        found = _packed(one, costs, numbers[1])
+    elif form in ("mapped", "looped"):
         found = _mapped(one, costs) if form == "mapped" else _looped(one, costs)
     if found is None:
         return None
     found = replace(found, flipped=flipped)
+    if found.way != way:
+        return None
     return found if accumulate else _from_nothing(found, costs)
-
-
-class Batch(NamedTuple):
-    """A loop over products: its dim, and the strides of result, left and right factors."""
-
-    dim: Dim
-    strides: tuple[int, int, int]
-
-
-def operands(op: Compute) -> tuple[Window, Window, Window]:
-    """Result and factors of a call of ``gemm``, the right factor as ``[.., k, n]``."""
-    to, left, right = (window(v, op.span) for v in op.operands if isinstance(v, View))
-    if op.params["transposed"]:
-        right = right.inner([*right.dims[:-2], right.dims[-1], right.dims[-2]])
-    return to, left, right
-
-
-def batches(given: Sequence[Window]) -> dict[int, Batch]:
-    """The loops around one product of ``given`` operands, by the number of the leading dim."""
-    to = given[0]
-    count = len(to.dims) - 2
-    heads = [one.dims[: len(one.dims) - 2] for one in given]
-    found = {}
-    for place in range(count):
-        if to.dims[place].extent > 1:
-            c, a, b = (_stride(head, place, count) for head in heads)
-            found[place] = Batch(to.dims[place], (c, a, b))
-    return found
-
-
-def one_product(op: Compute) -> Product:
-    """The product that each pass of the loops of a call of ``gemm`` does."""
-    given = operands(op)
-    found = [one.trailing(2) for one in given]
-    for place, batch in batches(given).items():
-        at = Expr.var(f"batch.{place}")
-        found = [w.moved(at * s) for w, s in zip(found, batch.strides, strict=True)]
-    return Product(*found)
-
-
-def _stride(head: tuple[Dim, ...], position: int, count: int) -> int:
-    """Stride of batch dim ``position`` of ``count`` for an operand that may lack leading ones."""
-    own = position - (count - len(head))
-    return head[own].stride if own >= 0 and head[own].extent > 1 else 0
 
 
 def _from_nothing(plan: Plan, costs: Costs) -> Plan:
@@ -204,10 +144,6 @@ def _from_nothing(plan: Plan, costs: Costs) -> Plan:
     if plan.form == "outer" and whole and dtype.half:
         return replace(plan, cycles=plan.cycles - once, steps=plan.steps - dense, fresh=True)
     return replace(plan, cycles=plan.cycles + once, steps=plan.steps + dense)
-
-
-def _flip(window: Window) -> Window:
-    return window.inner(window.dims[::-1])
 
 
 def _rows_cycles(product: Product, costs: Costs) -> int:
@@ -233,9 +169,10 @@ def _meetings(product: Product, costs: Costs) -> int:
     return sum(count * factors[bank] for bank, count in sums.items())
 
 
-def _mapped(product: Product, costs: Costs) -> Plan | None:
+def _mapped(product: Product, costs: Costs, kept: bool = True) -> Plan | None:
     """Rows of ``b`` must follow each other, so that the register finds the next one. Registers are
-    loaded from DSDs of one dim; the first call is made while they are written."""
+    loaded from DSDs of one dim, those of one row of sums for good if they are ``kept``; the first
+    call is made while they are written."""
     m, k, n = product.extents
     rows, columns = product.b.dims
     if k > 1 and (rows.stride != n * columns.stride or columns.count is not None):
@@ -245,7 +182,8 @@ def _mapped(product: Product, costs: Costs) -> Plan | None:
     steps = _rows_cycles(product, costs)
     body = m * k * CALL + steps
     factors = CONSTANT if product.b.start.is_const else costs.load
-    loads = WRITTEN - (CALL - START) + factors + (0 if product.one_row else 2 * costs.load)
+    loads = WRITTEN - (CALL - START) + factors
+    loads += 0 if kept and product.one_row else 2 * costs.load
     passes = _CALLED + START_OF_LOOP + m * (PASS + 2 * MOVED) if m > 1 else 0
     return Plan("mapped", product, body + m * loads + passes, steps=steps)
 
@@ -264,6 +202,77 @@ def _looped(product: Product, costs: Costs) -> Plan | None:
     steps = _rows_cycles(product, costs)
     cycles = (_CALLED if m * k > 1 else 0) + m * k * once + passes + steps
     return Plan("looped", product, cycles, steps=steps)
+
+
+def packed_columns(product: Product, block: int) -> Stretch:
+    """The columns of ``product`` in blocks; the last may have more than there are when the program
+    runs."""
+    columns = _columns(product)
+    times = columns.extent // block
+    count = None if columns.count is None else (columns.count + (block - 1)) // block
+    loop = None if times == 1 else Dim(times, block, count)
+    start = own("column") * block if loop else Expr.const(0)
+    return Stretch(start, block, times, loop, "column")
+
+
+def packed(product: Product, columns: Stretch, scratch: Value) -> tuple[Window, Product]:
+    """The rows of a block of ``columns``, and the product with them once they are copied to
+    ``scratch``, which holds them one behind the other."""
+    block = columns.length
+    (cm, cn), (bk, bn) = product.c.dims, product.b.dims
+    source = product.b.moved(columns.start * bn.stride)
+    sums = product.c.moved(columns.start * cn.stride).inner([cm, Dim(block, cn.stride)])
+    rows = (Dim(bk.extent, block, bk.count), Dim(block, 1))
+    copied = Window(scratch, product.b.dtype, Expr.const(0), rows)
+    return source.inner([bk, Dim(block, bn.stride)]), Product(sums, product.a, copied)
+
+
+def _most_packed(product: Product, free_bytes: int) -> int:
+    """The most columns whose rows have room in scratch and that fill the product in equal blocks;
+    0 where there are none."""
+    _, k, _ = product.extents
+    n = _columns(product).extent
+    most = min(n, free_bytes // (k * product.b.dtype.bytes))
+    return next((block for block in range(most, 0, -1) if n % block == 0), 0)
+
+
+def _columns(product: Product) -> Dim:
+    """The columns that result and right factor both have room for."""
+    return min(product.c.dims[1], product.b.dims[1], key=lambda dim: dim.extent)
+
+
+def _whole_columns(side: Window) -> bool:
+    """Whether ``side`` begins at the first of the columns that there may be, so that all of them
+    are its own, where only the run knows how many there are."""
+    columns = side.dims[1]
+    if columns.count is None:
+        return True
+    start, every = side.start, columns.stride * columns.extent
+    within = start.constant // max(1, columns.stride) % columns.extent
+    return not within and all(factor % every == 0 for _, factor in start.terms)
+
+
+def _packed(product: Product, costs: Costs, block: int) -> Plan | None:
+    _, k, _ = product.extents
+    if block < 1 or _columns(product).extent % block:
+        return None
+    if not (_whole_columns(product.c) and _whole_columns(product.b)):
+        return None
+    columns = packed_columns(product, block)
+    size, dtype = k * block, product.b.dtype
+    scratch = Value("scratch", BufferType(dtype, (size,)))
+    source, inner = packed(product, columns, scratch)
+    mapped, pair = _mapped(inner, costs, kept=False), (inner.b, source)
+    if mapped is None or not all(one.walked for one in pair):
+        return None
+    paces = tuple(one.pace for one in pair)
+    copied = costs.vector("add", dtype, size, paces, rows_of_grids(pair))
+    filled = 0 if _columns(product).count is None else _FILLED
+    lengths = sum(LENGTH for one in pair if not one.constant)
+    once = setup(pair) + lengths + copied + filled + mapped.cycles
+    cycles = columns.times * once + _passes(columns)
+    steps = columns.times * (copied + mapped.steps)
+    return Plan("packed", product, cycles, 0, block, steps)
 
 
 def _moved(rows: Window) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.products import Product, one_product, planned
+from meshc.analysis.csl.factors import Product, one_product
+from meshc.analysis.csl.products import Plan, planned
 from meshc.analysis.csl.windows import Window
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
@@ -25,13 +26,13 @@ def assigned(module: Module) -> Iterator[tuple[Compute, int]]:
     """The registers of each call's sums: for rows that lie at one place registers of their own as
     long as there are any, in the order of first use; 0 for calls that take none."""
     taken: dict[str, int] = {}
-    for op, product in _calls(module):
-        if product is None:
+    for op, plan in _calls(module):
+        if plan is None:
             yield op, 0
-        elif not product.one_row:
+        elif not _one_row(plan):
             yield op, AT_CALL
         else:
-            row = str(_row(product))
+            row = str(_row(plan.product))
             if row not in taken and AT_CALL + len(taken) < LAST:
                 taken[row] = AT_CALL + 1 + len(taken)
             yield op, taken.get(row, AT_CALL)
@@ -41,33 +42,39 @@ def wrong_register(module: Module) -> str | None:
     """What is wrong with the registers that calls say, in words; None where each mapped product has
     registers that no other row is kept in."""
     kept: dict[int, str] = {}
-    for op, product in _calls(module):
-        if product is None:
+    for op, plan in _calls(module):
+        if plan is None:
             if op.dsr:
                 return f"a call of '{op.kernel}' takes no registers and says dsr {op.dsr}"
             continue
-        name = f"a product into %{product.c.buffer.name}"
+        name = f"a product into %{plan.product.c.buffer.name}"
         if not op.dsr:
             return f"{name} does not say which registers hold its sums"
         if not AT_CALL <= op.dsr <= LAST:
             return f"{name} says dsr {op.dsr}, and products take {AT_CALL} to {LAST}"
         if op.dsr == AT_CALL:
             continue
-        if not product.one_row:
+        if not _one_row(plan):
             return f"{name} has sums in several places, and dsr {op.dsr} holds one"
-        if kept.setdefault(op.dsr, str(_row(product))) != str(_row(product)):
+        row = str(_row(plan.product))
+        if kept.setdefault(op.dsr, row) != row:
             return f"{name} says dsr {op.dsr}, which holds another row"
     return None
 
 
-def _calls(module: Module) -> Iterator[tuple[Compute, Product | None]]:
-    """Every call of a kernel, with its product if that is mapped."""
+def _calls(module: Module) -> Iterator[tuple[Compute, Plan | None]]:
+    """Every call of a kernel, with its plan if that maps a function over factors."""
     costs = Costs(module.the_device())
     for op in module.walk():
         if isinstance(op, Compute):
             gemm = op.kernel == "gemm"
             plan = planned(one_product(op), op.way, costs) if gemm else None
-            yield op, plan.product if plan is not None and plan.form == "mapped" else None
+            yield op, plan if plan is not None and plan.form in ("mapped", "packed") else None
+
+
+def _one_row(plan: Plan) -> bool:
+    """Whether the sums of a product may have registers for good; packed ones lie in blocks."""
+    return plan.form == "mapped" and plan.product.one_row
 
 
 def _row(product: Product) -> Window:

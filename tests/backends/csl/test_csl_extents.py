@@ -4,12 +4,16 @@ One compiled program runs with every number of rows; all of each core's memory i
 interpreter's, so that an operation on more elements than asked for shows.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
-from csl_runs import emit, run_steps, tile_text
+from csl_runs import emit, emitted, run_steps, tile_text
 from reduced import crossed
 
 from meshc.interp.tile import TileMachine
+from meshc.ir.ops.tile import Compute
+from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.support.diagnostics import MeshcError
 
 MOST = 5
@@ -17,6 +21,11 @@ SHAPES = {"a": (MOST, 6), "b": (MOST, 6), "c": (MOST, 6), "q": (2, MOST, MOST), 
 RING = '  channel @ring_x "{ [y, x] -> [y, 1 - x] }"\n'
 HEADER = f"  buffer %g : f32[6]\n  buffer %w : f32[2, {MOST}, {MOST}]\n"
 HEADER += f"  buffer %v : f32[{MOST}, {MOST + 1}]\n{RING}"
+
+
+def kind_of(name, dtype):
+    """The type of a buffer: factors %a and %b have f16 where ``dtype`` is mixed, and sums f32."""
+    return dtype if dtype != "mixed" else "f16" if name in "ab" else "f32"
 
 
 def program(body, dtype="f32", low=1):
@@ -27,38 +36,42 @@ def program(body, dtype="f32", low=1):
     lines.append(f"  dims {', '.join(f'N{n} = {n}' for n in sizes)}")
     lines += [f"  scalars pos = {low}..{MOST}", "  mesh y = 1, x = 2"]
     for name, shape in SHAPES.items():
-        lines.append(f"  buffer %{name} : {dtype}[{', '.join(map(str, shape))}] {{role = in}}")
-    lines.append(HEADER.replace("f32", dtype).rstrip())
+        kind = kind_of(name, dtype)
+        lines.append(f"  buffer %{name} : {kind}[{', '.join(map(str, shape))}] {{role = in}}")
+    lines.append(HEADER.replace("f32", kind_of("g", dtype)).rstrip())
     for name, shape in SHAPES.items():
         dims = ", ".join(f"N{n}" for n in (2, *shape))
         lanes = ", ".join("ijk"[: len(shape)])
         for port, way in ((name, "in"), (f"{name}_after", "out")):
             lines.append(
-                f"  port @{port} {way} {dtype}[{dims}] : %{name} "
+                f"  port @{port} {way} {kind_of(name, dtype)}[{dims}] : %{name} "
                 f"{{lanes = [{lanes}], element = [x, {lanes}]}}"
             )
     return "\n".join([*lines, "  program @main {", body.rstrip(), "  }", "}"]) + "\n"
 
 
-def check(body, folder, monkeypatch, arch, dtype="f32", near=0.0):
-    """The program with each number of rows, beside the interpreter."""
+def check(body, folder, monkeypatch, arch, dtype="f32", near=0.0, choices=()):
+    """The program with each number of rows, beside the interpreter; the files of the program."""
     module = tile_text(program(body, dtype), arch)
     machine = TileMachine(module)
     random = np.random.default_rng(0)
     inputs = {
-        name: random.integers(-4, 5, (2, *shape)).astype({"f32": "f4", "f16": "f2"}[dtype])
+        name: random.integers(-4, 5, (2, *shape)).astype(
+            {"f32": "f4", "f16": "f2"}[kind_of(name, dtype)]
+        )
         for name, shape in SHAPES.items()
     }
     inputs["s"] = np.abs(inputs["s"]) + 1
     for name, tensor in inputs.items():
         machine.load(name, tensor)
-    files = emit({"main": module})
+    files = emitted({"main": module}, *choices)
     counts = (MOST, 1, 2, MOST - 1)
     found = run_steps(files, {}, [(inputs, {"pos": n}) for n in counts], folder, monkeypatch)
     for count, results in zip(counts, found, strict=True):
         wanted = machine.run({"pos": count})
         for name, value in wanted.items():
             np.testing.assert_allclose(results[name], value, near, near, err_msg=f"{name} {count}")
+    return files
 
 
 ROWS = "0 +: pos"
@@ -123,6 +136,50 @@ IN_TURNS = pytest.mark.parametrize(("arch", "dtype"), KINDS, ids=["wse2-f32", "w
 @pytest.mark.parametrize(("name", "kind"), crossed([*EXACT], KINDS))
 def test_kernels(name, kind, tmp_path, monkeypatch):
     check(f"    {EXACT[name]}\n", tmp_path, monkeypatch, *kind)
+
+
+MIXED = {
+    "scores": (f"%c[{ROWS}, {ROWS}], %a[{ROWS}], %b[{ROWS}]", "true"),
+    "scores of one slot": (
+        f"%q[x, {ROWS}, {ROWS}], %a[{ROWS}, 0 +: 4], %b[{ROWS}, 2 +: 4]",
+        "true",
+    ),
+    "weighted": (f"%c[{ROWS}], %a[{ROWS}, {ROWS}], %b[{ROWS}]", "false"),
+    "columns": (f"%c[0 +: 3, {ROWS}], %a[0 +: 3, {ROWS}], %b[{ROWS}, {ROWS}]", "false"),
+}
+
+
+@pytest.mark.parametrize("accumulate", ["true", "false"])
+@pytest.mark.parametrize("name", MIXED)
+def test_products_of_f16_into_f32(name, accumulate, tmp_path, monkeypatch):
+    """Columns that are there are added up, and those behind them stay as they are."""
+    views, transposed = MIXED[name]
+    said = f"{{accumulate = {accumulate}, transposed = {transposed}}}"
+    files = check(f"    tile.gemm {views} {said}\n", tmp_path, monkeypatch, "wse2", "mixed")
+    assert name == "weighted" or any("|missing|" in text for text in files.values())
+
+
+@dataclass(frozen=True)
+class Written(SelectCslProducts):
+    """Every product in one ``way``."""
+
+    way: str = ""
+
+    def run(self, module, report):
+        for op in super().run(module, report).walk():
+            if isinstance(op, Compute) and op.kernel == "gemm":
+                op.way = self.way
+        return module
+
+
+@pytest.mark.parametrize("arch", ["wse2", "wse3"])
+@pytest.mark.parametrize("block", [1, 2, 3, 6])
+def test_products_of_packed_columns(block, arch, tmp_path, monkeypatch):
+    """Of six columns in blocks, the last of which may have more than there are."""
+    body = f"    tile.gemm %c[0 +: 4, {ROWS}], %a[0 +: 4, 0 +: 4], %b[0 +: 4, {ROWS}] "
+    body += "{accumulate = true, transposed = false}\n"
+    way = Written(way=f"packed_by_{block}")
+    check(body, tmp_path, monkeypatch, arch, "mixed", choices=(way,))
 
 
 @pytest.mark.parametrize("name", ROUNDED)

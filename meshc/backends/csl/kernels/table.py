@@ -11,8 +11,9 @@ from meshc.analysis.csl import products
 from meshc.analysis.csl.blocks import Stretch
 from meshc.analysis.csl.codes import KERNEL
 from meshc.analysis.csl.costs import LENGTH, LOOP, NUMBER, OFFSET, Costs, rows_of_grids, setup
+from meshc.analysis.csl.factors import Product, batches, one_product, operands
 from meshc.analysis.csl.operands import CACHES, widened
-from meshc.analysis.csl.products import Plan, Product
+from meshc.analysis.csl.products import Plan
 from meshc.analysis.csl.registers import AT_CALL
 from meshc.analysis.csl.windows import Dim, Window, dense, own, window
 from meshc.backends.csl.kernels.caches import Caches
@@ -160,9 +161,9 @@ class Kernels:
         if op.kernel == "rotate":
             moves = 3 * setup([windows[0], windows[0]])
             return moves + self._vector(op, windows) + 2 * (windows[0].size // 4)
-        operands = alike(windows)
+        alike_windows = alike(windows)
         return self._in_parts(
-            operands,
+            alike_windows,
             lambda part: self._vector(op, part),
             operations(op),
             numbers=int(op.kernel in _WITH_A_NUMBER),
@@ -192,7 +193,7 @@ class Kernels:
     def _batch(self, op: Compute, windows: list[Window]) -> tuple[int, Plan]:
         """How many products there are in a batch, and the plan of each, zeros included."""
         batch = math.prod(dim.extent for dim in windows[0].dims[:-2])
-        return batch, self._plan(op, products.one_product(op))
+        return batch, self._plan(op, one_product(op))
 
     # --- moves
 
@@ -242,7 +243,7 @@ class Kernels:
                 "csl-dtype", f"a product of {left.dtype} and {right.dtype} into {to.dtype}", op.span
             )
         lines = self._batches(op)
-        if op.params["accumulate"] or self._plan(op, products.one_product(op)).fresh:
+        if op.params["accumulate"] or self._plan(op, one_product(op)).fresh:
             return lines
         return [*self.code.set(to, 0.0), *lines]
 
@@ -262,10 +263,10 @@ class Kernels:
 
     def _batches(self, op: Compute) -> list[str]:
         """Loops over leading dims around one product."""
-        given = products.operands(op)
+        given = operands(op)
         moved = [one.trailing(2) for one in given]
         loops: list[tuple[str, Dim]] = []
-        for place, batch in products.batches(given).items():
+        for place, batch in batches(given).items():
             variable = f"h{place}"
             loops.append((variable, batch.dim))
             moved = [w.moved(own(variable) * s) for w, s in zip(moved, batch.strides, strict=True)]
@@ -297,6 +298,8 @@ class Kernels:
     def _body(self, plan: Plan, dsr: int) -> list[str]:
         if plan.form == "outer":
             return self._outer(plan)
+        if plan.form == "packed":
+            return self._packed(plan.product, plan.block)
         if plan.form == "mapped":
             return self._mapped(plan.product, dsr)
         return self._looped(plan.product)
@@ -325,6 +328,23 @@ class Kernels:
             f"@map({step}, {memory(factors)});",
         ]
         return self.code.over("i", product.a.dims[0], body)
+
+    def _packed(self, product: Product, block: int) -> list[str]:
+        """The rows of a block of columns copied one behind the other, then mapped. Columns of the
+        last block that there are none of are zeros, and their sums stay as they are."""
+        _, k, _ = product.extents
+        columns = products.packed_columns(product, block)
+        scratch = self.code.scratch_window(product.b.dtype, k * block)
+        source, inner = products.packed(product, columns, scratch.buffer)
+        lines = self.code.copied(inner.b, source)
+        count = product.b.dims[1].count
+        if count is not None:
+            missing = expression(columns.start + (block - count), self.descriptors.spell)
+            last = inner.b.moved(block - 1 - own("missing")).inner(inner.b.dims[:1])
+            zeros = repeat("missing", missing, self.code.set(last, 0.0))
+            lines += [f"if ({missing} > 0) {{", *(PAD + line for line in zeros), "}"]
+        lines += self._mapped(inner, AT_CALL)
+        return lines if columns.loop is None else self.code.over("column", columns.loop, lines)
 
     def _looped(self, product: Product) -> list[str]:
         m, k, _ = product.extents

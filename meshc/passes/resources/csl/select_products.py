@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from meshc.analysis.csl.banks import shifts
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.products import cheapest, one_product
+from meshc.analysis.csl.factors import one_product
+from meshc.analysis.csl.products import cheapest
 from meshc.analysis.csl.sharing import planned_bytes
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
@@ -24,13 +25,14 @@ class SelectCslProducts(Pass):
     """Write each ``gemm`` in the way that has the fewest predicted cycles.
 
     ``mapped`` and ``looped`` add a row times a factor at a time, the one with a register that
-    moves over rows that follow each other; both also for the transposed product. ``outer_8`` takes
+    moves over rows that follow each other, and ``packed_by_8`` first copies rows of eight columns
+    one behind the other; all of them also for the transposed product. ``outer_8`` takes
     the products of eight columns and rows at once into scratch, of which a core must have enough
     beside its buffers and what the device reserves, and adds them by halves. ``outer_8_by_4`` does
     so for extents that are known only when the program runs: four rows at once, or four columns,
     and those that are left one by one.
 
-    ``blocks``: whether outer products are tried for extents of the run.
+    ``blocks``: whether outer and packed products are tried for extents of the run.
 
     Before::
 
