@@ -304,6 +304,7 @@ def load_host(
     if backend.name == "csl-sim":
         return WaferHost(folder, tensors, trace)
     program = cuda.from_json(read_text(folder / cuda.MANIFEST, _FILE_LIMIT_BYTES).text)
+    _check_library(folder)
     texts = {
         kernel.file: read_text(folder / Path(kernel.file).name, _FILE_LIMIT_BYTES).text
         for kernel in program.kernels.values()
@@ -314,6 +315,20 @@ def load_host(
     ):
         report.remark("backend", words)
     return cuda.LanguageModel(program, machine, tensors)
+
+
+def _check_library(folder: Path) -> None:
+    """Fail with ``no-program`` for CUDA whose headers are others than those that its kernels would
+    be compiled with: of another version of meshc, or changed by hand."""
+    for name, text in cuda.headers().items():
+        if read_text(folder / name, _FILE_LIMIT_BYTES).text != text:
+            fail(
+                "no-program",
+                f"'{folder / name}' is not that of this version of meshc, with which kernels are "
+                "compiled",
+                help=f"compile the model again; kernels that are changed by hand are those of "
+                f"{cuda.MANIFEST}",
+            )
 
 
 def _machine(

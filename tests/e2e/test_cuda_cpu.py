@@ -14,6 +14,7 @@ from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, QUICK, Mode, modes
 from meshc.backends.cuda.steps import step_program
 from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.driver.executable import Executable
 from meshc.interp.graph import run_graph
 from meshc.ir.ops.graph import Fuse
 from meshc.support.diagnostics import Diagnostics, MeshcError
@@ -293,6 +294,18 @@ def test_an_unknown_manifest_is_refused():
     for text in ("", "[]", "{}", '{"format": 1}', '{"format": 3, "kernels": 5}', "[" * 100000):
         with pytest.raises(MeshcError, match="no-program"):
             from_json(text)
+
+
+def test_headers_that_kernels_are_not_compiled_with_are_refused(tmp_path: Path):
+    """Those of a directory travel with it; kernels are compiled with those of the library."""
+    result = compiled("llama, grouped, tied", tmp_path)
+    weights = weights_of(result.modules["decode"], "f16")
+    program = result.written(tmp_path / "program", weights)
+    assert Executable(program, weights, "cuda-cpu", Diagnostics())
+    header = tmp_path / "program" / "mc_functions.cuh"
+    header.write_text(header.read_text().replace("2.0f", "2.5f"))
+    with pytest.raises(MeshcError, match=r"\[no-program\]: .*mc_functions.cuh' is not that of"):
+        Executable(program, weights, "cuda-cpu", Diagnostics())
 
 
 def test_a_kernel_that_does_not_fit_its_block_is_refused(tmp_path: Path):

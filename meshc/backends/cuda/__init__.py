@@ -8,6 +8,7 @@ from meshc.backends.cuda.emit import MANIFEST, emit, emit_tasks, summary
 from meshc.backends.cuda.executor.cpu_machine import CpuMachine, toolchain_for
 from meshc.backends.cuda.executor.cpu_node import CpuNode
 from meshc.backends.cuda.host import LanguageModel, Machine
+from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.program import StepProgram, from_json
 from meshc.backends.cuda.tasks.attending import attends_by_statements
 from meshc.backends.cuda.tasks.step import TaskGraph
@@ -28,6 +29,7 @@ __all__ = [
     "emit",
     "emit_tasks",
     "from_json",
+    "headers",
     "other_than",
     "own_gpu",
     "summary",

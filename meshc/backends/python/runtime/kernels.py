@@ -28,17 +28,9 @@ _THREADED_BYTES = 16 * 2**20  # below this, handing work to a thread hardly pays
 # erfc(z) = t exp(-z*z + p(t)), t = 2/(2 + z), z >= 0: relative error below 1.2e-7
 # (Chebyshev fit of Numerical Recipes, section 6.2)
 _ERFC = (
-    -1.26551223,
-    1.00002368,
-    0.37409196,
-    0.09678418,
-    -0.18628806,
-    0.27886807,
-    -1.13520398,
-    1.48851587,
-    -0.82215223,
-    0.17087277,
-)
+    -1.26551223, 1.00002368, 0.37409196, 0.09678418, -0.18628806,
+    0.27886807, -1.13520398, 1.48851587, -0.82215223, 0.17087277,
+)  # fmt: skip
 
 
 def _trailing(small: Array, like: Array) -> Array:
