@@ -99,6 +99,14 @@ def test_a_layer_meets_twice_in_clusters_and_four_times_in_all():
     assert of_cluster == ["o_1_1", "o_2_1", "v_1", "records"]
 
 
+def test_all_blocks_meet_where_tasks_have_no_groups_even_in_one_cluster():
+    """A launch may have more clusters, or fewer, than the program was placed for."""
+    one, several = (
+        [op.kind for op in meetings(clustered(graph_of(GROUPED), 4, blocks))] for blocks in (4, 16)
+    )
+    assert one == several
+
+
 def test_every_meeting_that_is_left_out_or_too_small_shows():
     graph = graph_of(GROUPED)
     module = clustered(graph_of(GROUPED), 4, 16, splits=4)

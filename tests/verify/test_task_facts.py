@@ -175,24 +175,27 @@ PLACED_CHANGES = {
 
 
 OF_CLUSTERS = {
-    "of another cluster": (1, "[1, 2]", r"of another cluster, in whose memory @attend"),
-    "two in one place": (3, "[1, 1]", r"%half\[0, 0, 0\], .* have one place in the memory"),
+    "of another cluster": (2, 1, "[1, 2]", r"of another cluster, in whose memory @attend"),
+    "two in one place": (1, 3, "[1, 1]", r"%half\[0, 0, 0\], .* have one place in the memory"),
 }
+
+
+def in_clusters(groups, cluster, place):
+    """The placed program, its tasks in so many groups, and what attends leaves in clusters."""
+    text = placed().replace("blocks = 3", f"blocks = 3, cluster = {cluster}, groups = {groups}")
+    text = re.sub(r"(dims = \[(\w)\], sizes = \[\d\])", r"\1, grouped = \2", text)
+    before = "buffer %half : f32[3, 2, 4] {kept = 1}"
+    assert text.count(before) == 1, text
+    return meshc.parse(text.replace(before, before.replace("}", f", cluster = {place}}}")))
 
 
 @pytest.mark.parametrize("name", OF_CLUSTERS)
 def test_memory_of_clusters(name):
-    """Both requests attend, and all blocks need what they leave."""
-    cluster, place, words = OF_CLUSTERS[name]
-    text = placed().replace("blocks = 3", f"blocks = 3, cluster = {cluster}")
-    before = "buffer %half : f32[3, 2, 4] {kept = 1}"
-    assert text.count(before) == 1, text
-    right = text.replace(before, before.replace("}", ", cluster = [1, 2]}"))
-    right = right.replace(f"cluster = {cluster}", "cluster = 3")
-    check_fact(meshc.parse(right), "in_cluster")
-    text = text.replace(before, before.replace("}", f", cluster = {place}}}"))
+    """Both requests attend, and all products need what they leave."""
+    check_fact(in_clusters(1, 3, "[1, 2]"), "in_cluster")
+    groups, cluster, place, words = OF_CLUSTERS[name]
     with pytest.raises(meshc.MeshcError, match=words) as caught:
-        check_fact(meshc.parse(text), "in_cluster")
+        check_fact(in_clusters(groups, cluster, place), "in_cluster")
     assert [d.code for d in caught.value.diagnostics] == ["outside-cluster"]
 
 

@@ -104,15 +104,21 @@ class Access:
         return cluster * phase.cluster + runner(number, count, phase.cluster)
 
     @property
+    def group(self) -> Expr | None:
+        """The group of the task, None where tasks are not dealt to clusters."""
+        if not self.phase.groups:
+            return None
+        per_group = self.family.domain[self.family.grouped] // self.phase.groups
+        return Expr.var(self.family.grouped) // per_group
+
+    @property
     def cluster(self) -> Expr | None:
         """The cluster of that block, None where there are none."""
         phase = self.phase
         if not phase.cluster:
             return None
-        if phase.groups:
-            per_group = self.family.domain[self.family.grouped] // phase.groups
-            group = Expr.var(self.family.grouped) // per_group
-            return runner(group, phase.groups, phase.blocks // phase.cluster)
+        if self.group is not None:
+            return runner(self.group, phase.groups, phase.blocks // phase.cluster)
         block = self.block
         assert block is not None
         return block // phase.cluster
@@ -166,6 +172,12 @@ class At:
         """:attr:`Access.block` at this point."""
         block = self.access.block
         return None if block is None else block.substitute(self._substitution)
+
+    @property
+    def group(self) -> Expr | None:
+        """:attr:`Access.group` at this point."""
+        group = self.access.group
+        return None if group is None else group.substitute(self._substitution)
 
     @property
     def cluster(self) -> Expr | None:

@@ -221,19 +221,31 @@ def met(first: At, second: At, every: Sequence[Meeting]) -> tuple[Cond, tuple[st
         sooner = _behind(second.access.path, meeting.path, second.prefix, MEETING)
         here = meeting.known.substitute(names) & later & sooner
         if meeting.op.kind == task.CLUSTER:
-            here = here & same_cluster(first, second)
+            here = here & same_group(first, second)
         parts.append(here)
     return Cond.any(parts), tuple(sorted(hidden))
 
 
 def same_block(first: At, second: At) -> Cond:
-    """Where one block runs both tasks, which it does in the order of their phases."""
-    return _equal(first, second, first.block, second.block)
+    """Where one block runs both tasks, which it does in the order of their phases; of tasks that
+    are dealt to clusters, however many of these there are."""
+    found = _equal(first, second, first.block, second.block)
+    if first.access.phase.groups or second.access.phase.groups:
+        return found & same_group(first, second)
+    return found
 
 
 def same_cluster(first: At, second: At) -> Cond:
     """Where blocks of one cluster run both tasks."""
     return _equal(first, second, first.cluster, second.cluster)
+
+
+def same_group(first: At, second: At) -> Cond:
+    """Where both tasks are of one group, which one cluster has, however many there are: a launch
+    has as many as find room."""
+    if first.access.phase.groups != second.access.phase.groups:
+        return Cond.false()
+    return _equal(first, second, first.group, second.group)
 
 
 def _equal(first: At, second: At, one: Expr | None, other: Expr | None) -> Cond:
@@ -249,4 +261,4 @@ def leaves_cluster(module: Module, need: Access, give: Access) -> Point | None:
     of the give behind :data:`OTHER`; None if there is none."""
     reader, writer = At(need, module), At(give, module, OTHER)
     edge = reader.touched & writer.touched & same_requests(reader, writer) & behind(reader, writer)
-    return difference_point(edge, same_cluster(reader, writer))
+    return difference_point(edge, same_group(reader, writer))
