@@ -89,3 +89,43 @@ def test_drawn_decoders(seed, tmp_path):
         assert drawn.batch * drawn.decoder.heads * drawn.decoder.lanes >= 1024
         return
     judge.check(mode=Mode(SCHEDULES[seed % 6], bool(seed % 2), seed))
+
+
+EDITS = {
+    "values that one block of a cluster gets": (
+        "mc_collectives.cuh", "rank < N; rank++) store_peer", "rank < 1; rank++) store_peer",
+    ),
+    "a group fewer of a cluster": (
+        "mc_tasks.cuh", "last_group = groups * ((int)cluster_index() + 1) / (int)clusters();",
+        "last_group = groups * ((int)cluster_index() + 1) / (int)clusters() - 1;",
+    ),
+    "tasks of the block of another rank": (
+        "mc_tasks.cuh", "begin = tasks * (int)cluster_rank() / N;",
+        "begin = tasks * ((int)cluster_rank() ^ 1) / N;",
+    ),
+    "records of the first vector for all": (
+        "mc_tasks.cuh", "records + (size_t)b * apart", "records + (size_t)0 * apart",
+    ),
+    "one mbarrier for all meetings": ("step.cu", "published + round % 2", "published"),
+    "blocks that leave before their peers": (
+        "step.cu", "    mc::cluster_wait();  // peers may still store here\n", "",
+    ),
+    "mbarriers that peers have not set up": ("step.cu", "mc::cluster_sync();", "mc::block_sync();"),
+}  # fmt: skip
+EQUIVALENT = {"tasks of the block of another rank"}
+"""Of two blocks one then has all tasks of a group, and the other one none."""
+
+
+@pytest.mark.parametrize("name", only(EDITS, *list(EDITS)[::3]))
+def test_edits_are_noticed(name, tmp_path):
+    """By numbers, by a race, or by a deadlock."""
+    drawn = replace(CASES["llama"], cores=4, batch=2, positions=((149, 70), (17, 0)))
+    judge = Judge.of(drawn, 7, tmp_path, 2)
+    step = judge.step.edited(*EDITS[name])
+    try:
+        for mode in (Mode("forward", False), Mode("random", True, 3), Mode("starve_block", False)):
+            judge.check(step, mode, WATCHED)
+    except (AssertionError, MeshcError):
+        assert name not in EQUIVALENT
+    else:
+        assert name in EQUIVALENT

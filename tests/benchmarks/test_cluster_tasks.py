@@ -1,0 +1,31 @@
+"""The table of clusters of a step's attention: what it predicts adds up, and follows the number of
+heads."""
+
+import cluster_tasks
+import pytest
+
+from meshc.cost.clusters import Attention
+from meshc.devices import device
+
+H200 = device("h200")
+
+
+def test_a_layer_in_clusters_that_divide_its_heads_and_in_others():
+    """7 clusters of 16 have one of 7 heads each; of 8 heads one has two, for which the others
+    wait."""
+    found = {}
+    for heads in (7, 8):
+        graph = cluster_tasks.graph_of(H200, Attention(1024, heads, heads, 128), 4096)
+        layer = found[heads] = cluster_tasks.layer(graph, 4096, 16)
+        parts = layer.memory + layer.computing + layer.meeting + layer.idle
+        assert layer.seconds == pytest.approx(parts)
+    assert found[8].idle > 1.5 * found[7].idle
+
+
+def test_a_row_has_the_choice_of_both(capsys):
+    text = cluster_tasks.table(H200, [Attention(512, 8, 8, 64)], [200])
+    header, _, row = (line.strip("| ").split(" | ") for line in text.splitlines())
+    cells = dict(zip(header, row, strict=True))
+    times = {n: float(cells[f"us of {n}"]) for n in cluster_tasks.SIZES}
+    assert times[int(cells["tasks: blocks"])] == min(times.values())
+    assert "8 heads of 64, 200" in capsys.readouterr().err
