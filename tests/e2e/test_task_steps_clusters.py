@@ -9,6 +9,7 @@ from task_step_cases import CASES, LLAMA
 from task_steps import Judge
 
 from meshc.backends.cuda.executor import CXX, SCHEDULES, WATCHED, Mode, modes
+from meshc.backends.cuda.tasks.clusters import Clusters
 from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -46,6 +47,14 @@ def test_any_number_of_clusters_gives_the_same_bits(clusters, tmp_path):
     """Two key heads, of which a cluster may have both."""
     judge = judge_of("llama", 6, tmp_path, 4, 4)
     assert same([judge.check(), judge.check(judge.step.with_blocks(4 * clusters))])
+
+
+def test_how_many_blocks_there_are_at_least():
+    """5 clusters have 2 of 8 groups and 1 of 5: with 4 of them one had 2 of 5."""
+    values = (object(),)
+    assert Clusters(4, 20, values, frozenset({8})).least_blocks == 16
+    assert Clusters(4, 20, values, frozenset({8, 5})).least_blocks == 20
+    assert Clusters(4, 20, (), frozenset({8, 5})).least_blocks == 4
 
 
 @pytest.mark.parametrize(("name", "cluster"), only([("llama", 2), ("windows", 4)], ("llama", 2)))

@@ -225,6 +225,13 @@ def test_sizes_that_a_device_lacks(cluster, blocks, words):
         clustered(graph_of(GROUPED), cluster, blocks)
 
 
+def test_tasks_that_are_placed_again_are_of_no_cluster():
+    module = clustered(graph_of(GROUPED), 4, 16)
+    again = meshc.PassManager(meshc.parse_pipeline("place-tasks{blocks=5}")).run(module)
+    text = meshc.print_module(again)
+    assert all(words not in text for words in ("grouped =", "task.meet {", "cluster = ["))
+
+
 def test_tasks_without_a_place():
     passes = meshc.parse_pipeline("expand-tasks{rows=8,tokens=4},cluster-blocks{cluster=2}")
     with pytest.raises(MeshcError, match="tasks are not placed") as caught:

@@ -32,7 +32,7 @@ class ClusterBlocks(Pass):
     cluster rows of the projections are dealt to blocks, then runs of cached tokens, then output
     columns (SplitToken). What the blocks of a cluster give each other lies in their shared memory,
     of which each has all that its cluster gives (ClusterGather, and what a ClusterReduce reduces).
-    It has to fit a block beside left sides of products and as many tiles as are on their way; what
+    It has to fit a block beside left sides of products and a tile more than are on their way; what
     does not stays in the memory of the GPU (``missed[cluster-blocks]``).
 
     Before::
@@ -187,7 +187,7 @@ class _Memory:
     def place(self) -> None:
         """All scratch that only tasks of clusters give and need, as far as there is room."""
         device = self.module.the_device()
-        ring = (1 + -(-device.bytes_in_flight // tile_bytes(device))) * tile_bytes(device)
+        ring = (2 + -(-device.bytes_in_flight // tile_bytes(device))) * tile_bytes(device)
         left = block_memory(device) - ring - _columns_bytes(self.module)
         for buffer in self.module.buffers:
             found = next(self._places(buffer), None) if not buffer.role else None

@@ -43,4 +43,10 @@ class PlaceTasks(Pass):
         for op in module.walk():
             if isinstance(op, task.Phase):
                 op.blocks, op.cluster, op.groups = blocks, 0, 0
+            elif isinstance(op, task.Family):
+                op.grouped = ""
+            elif isinstance(op, task.Meet) and op.kind == task.CLUSTER:
+                op.kind = task.COUNTER
+        for buffer in module.buffers:
+            buffer.cluster = None
         return module

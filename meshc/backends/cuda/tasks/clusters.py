@@ -19,20 +19,20 @@ LEAVE = "mc::cluster_arrive_relaxed();", "mc::cluster_wait();  // peers may stil
 @dataclass(frozen=True)
 class Clusters:
     """Clusters of ``size`` of ``blocks``; sizes of 0 are no clusters. ``values`` lie in their
-    memory, of the groups of tasks of a cluster, of which there are ``groups`` at the most."""
+    memory, of the groups of tasks of a cluster; phases have ``groups`` of these."""
 
     size: int
     blocks: int
     values: tuple[Value, ...]
-    groups: int
+    groups: frozenset[int]
 
     @property
     def least_blocks(self) -> int:
         """With how many blocks no cluster has more groups of tasks than its memory is for."""
         if not self.values:
             return max(self.size, 1)
-        of_cluster = -(-self.groups * self.size // self.blocks)
-        return -(-self.groups // of_cluster) * self.size
+        most = {n: -(-n * self.size // self.blocks) for n in self.groups}
+        return max(-(-n // of_cluster) for n, of_cluster in most.items()) * self.size
 
     def parts(self, storage: Storage) -> Iterator[tuple[str, int, str]]:
         """Parts of shared memory: name, bytes, and what they are for."""
@@ -58,4 +58,6 @@ def clusters_of(module: Module) -> Clusters:
     values = tuple(buffer.value for buffer in module.buffers if buffer.cluster is not None)
     size = max((phase.cluster for phase in phases), default=0)
     blocks = max(phase.blocks for phase in phases) if size else 0
-    return Clusters(size, blocks, values, max((phase.groups for phase in phases), default=0))
+    return Clusters(
+        size, blocks, values, frozenset(phase.groups for phase in phases if phase.groups)
+    )
