@@ -1,5 +1,5 @@
-"""Pictures of compared policies, as SVG, and of schedules of a node, as PNG. The only module that
-imports matplotlib (extra `plots`).
+"""Pictures of compared policies, as SVG, and of schedules of a node, as PNG. With those of plans
+(``driver/planning``) the only module that imports matplotlib (extra `plots`).
 
 The same values give the same bytes.
 """

@@ -34,7 +34,7 @@ OWNERS = {
     "gguf": "meshc.frontend.checkpoints",
     "safetensors": "meshc.frontend.checkpoints",
     "tokenizers": "meshc.frontend.checkpoints",
-    "matplotlib": "meshc.serving.plots",
+    "matplotlib": ("meshc.serving.plots", "meshc.driver.planning.pictures"),
     "distributed": "meshc.serving.cluster",
     "starlette": "meshc.serving.endpoint",
     "uvicorn": "meshc.serving.endpoint",

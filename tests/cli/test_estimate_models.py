@@ -128,6 +128,8 @@ STRANGERS = [
     [TINY, "--kv", "--mesh", "2x2", "--mesh", "4x4"],
     ["--plmr", "8", "8", "8", "--batch", "2"],
     [TINY, "--plan"],
+    [TINY, "--device", "h200", "--plot", "plans.svg"],
+    ["--plmr", "8", "8", "8", "--plot", "plans.png"],
 ]
 
 
@@ -154,3 +156,15 @@ def test_every_model_has_an_answer_on_every_device(capsys, model, where):
     found = json.loads(out)
     assert (code == 1) == ("errors" in found)
     assert code or list(unexplained(found)) == []
+
+
+def test_a_picture_of_plans(tmp_path, capsys):
+    pytest.importorskip("matplotlib")
+    several = [TINY, *ON_A_WAFER, "--device", "h200", "--phase", "prefill"]
+    pictures = [tmp_path / "first.png", tmp_path / "second.png"]
+    for file in pictures:
+        assert main(["estimate", *several, "--plot", str(file)]) == 0
+    first, second = (file.read_bytes() for file in pictures)
+    assert first == second and first.startswith(b"\x89PNG") and len(first) > 5000
+    other = [TINY, "--device", "h200", "--plot", str(tmp_path / "no" / "such.png")]
+    assert main(["estimate", *other]) == 1 and "unwritable" in capsys.readouterr().err

@@ -6,8 +6,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 
 from meshc.cli.capacities import capacity_object, capacity_tables
+from meshc.cli.extras import module_of_extra
 from meshc.cli.output import print_json, table
 from meshc.cli.phase_tables import phases_object, phases_tables
 from meshc.cli.plan_objects import plans_object
@@ -25,6 +27,7 @@ from meshc.driver.planning.plans import PlanRequest, plan
 from meshc.driver.questions import Question
 from meshc.driver.request import USUAL_DEVICE, USUAL_MESH
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.files import replace_file
 
 _HEAD = ("algorithm", "paths", "queues", "reach", "step", "path", "bytes", "cycles", "violates")
 _LAWS = ("algorithm", "paths", "step", "path", "bytes")
@@ -51,7 +54,11 @@ def _plans(options: argparse.Namespace) -> int:
         )
     _refuse(options, {"--plmr": ("accumulate",), "--phases": ("chunk",)})
     _check_weights(options)
-    places = _places(options)
+    places, picture = _places(options), None
+    if options.plot is not None:
+        if Path(options.plot).suffix != ".png":
+            fail("bad-argument", f"--plot is '{options.plot}', whose name does not end in .png")
+        picture = module_of_extra("meshc.driver.planning.pictures", "plots", "drawing")
     plans = []
     with Progress() as progress:
         for name in dict.fromkeys(options.of):
@@ -69,6 +76,8 @@ def _plans(options: argparse.Namespace) -> int:
                 )
                 asked = PlanRequest(keeping(request, options, loaded), gpus, options.clock)
                 plans.append(plan(loaded, asked, progress.say))
+    if picture is not None:
+        _draw(picture.plans_picture(plans), Path(options.plot))
     if options.json:
         print_json(plans_object(plans))
     else:
@@ -76,8 +85,15 @@ def _plans(options: argparse.Namespace) -> int:
     return 0
 
 
+def _draw(picture: bytes, file: Path) -> None:
+    try:
+        replace_file(file, picture)
+    except OSError as error:
+        fail("unwritable", f"'{file}' cannot be written: {error.strerror}")
+
+
 _AUTO = "auto"
-_OF_PLANS = ("phase", "batch", "gpus", "clock")
+_OF_PLANS = ("phase", "batch", "gpus", "clock", "plot")
 """Flags of questions about MODEL alone."""
 
 

@@ -85,6 +85,7 @@ def add_to(commands: Any) -> None:
         help="of wafers: cycles of the clock of the emitted program; default: what the search "
         "that chooses layouts expects, which is faster to say",
     )
+    own.add_argument("--plot", metavar="FILE.png", help="draw time by mechanism and memory by use")
     add_keeping(parser)
     parser.add_argument(
         "--weights", metavar="PATH", help="of --keep-quantised: the checkpoint whose formats count"

@@ -18,7 +18,8 @@ from meshc.ir.ops import mesh as ops
 from meshc.support.diagnostics import MeshcError
 
 _FORMATS = ("q8_0", "q4_0")
-_HALVINGS = 8
+_HALVINGS = (1, 3, 5)
+"""How often the tokens are halved, in turn."""
 _GPUS = (2, 4, 8, 16)
 
 
@@ -42,11 +43,11 @@ def _of_mesh(phase: MeshPhase, made: PhasePlan) -> Iterator[str]:
                 break
     room = phase.request.the_device().data_bytes
     if made.room is not None and room is not None and made.room.uses["weights"] < room:
-        for seq in (phase.graph.capacity >> n for n in range(1, _HALVINGS)):
+        for seq in (phase.graph.capacity >> n for n in _HALVINGS):
             if seq and _fits(phase, seq=seq):
                 yield f"--seq {seq}"
                 break
-    layers = _layers_that_fit(phase)
+    layers = _layers_that_fit(phase, made)
     if layers:
         yield f"--layers {layers}"
 
@@ -89,20 +90,32 @@ def _fitted(phase: MeshPhase, **changes: Any) -> bool:
     return True
 
 
-def _layers_that_fit(phase: MeshPhase) -> int:
+def _layers_that_fit(phase: MeshPhase, made: PhasePlan) -> int:
     """The most of the first layers that fit; 0 for none, and for layers of several loops."""
     loops = [op for op in phase.chosen.function.body.ops if isinstance(op, ops.Repeat)]
     if len(loops) != 1:
         return 0
     dim = loops[0].dim
     low, high = 0, phase.chosen.dims[dim]
+    expected = _layers_expected(made, high)
+    likely = [1, expected, expected + 1]
     while high - low > 1:
-        middle = (low + high) // 2
+        middle = next((n for n in likely if low < n < high), (low + high) // 2)
         if _fitted(phase, layers={dim: middle}):
             low = middle
         else:
             high = middle
     return low if low and _fits(phase, layers=low) else 0
+
+
+def _layers_expected(made: PhasePlan, layers: int) -> int:
+    """How many layers fit where each takes as much of the weights and caches as any other."""
+    room, regions = made.room, made.regions or 1
+    if room is None or room.left is None:
+        return 0
+    share = -(-layers // regions)
+    of_layer = max(1, (room.uses["weights"] + room.uses["caches"]) // share)
+    return max(0, share + room.left // of_layer) * regions
 
 
 def cures_on_gpus(phases: GpuPhases) -> tuple[str, ...]:

@@ -50,9 +50,8 @@ class GpuPhases:
     @cached_property
     def asked(self) -> CompileRequest:
         """The request of the decode step, on a GPU whose memory holds anything."""
-        alone = self.request.gpus == 1
         free = self.device.unlimited()
-        return replace(self.request, target="cuda", phase="decode", persistent=alone, device=free)
+        return replace(self.request, target="cuda", phase="decode", device=free)
 
     @cached_property
     def graph(self) -> Module:
