@@ -13,7 +13,14 @@ from meshc.frontend.checkpoints.fields import brief
 from meshc.frontend.checkpoints.files import list_directory, read_bounded
 from meshc.frontend.checkpoints.gguf.parts import first_of_parts, read_gguf_header
 from meshc.frontend.checkpoints.gguf.vocabulary import has_gguf_vocabulary, read_gguf_vocabulary
-from meshc.frontend.checkpoints.tokenizing.declared import read_declared
+from meshc.frontend.checkpoints.tokenizing.declared import read_declared, read_tokenizer_config
+from meshc.frontend.checkpoints.tokenizing.of_files import (
+    MERGES,
+    USUAL,
+    VOCABULARY,
+    class_of,
+    json_of_files,
+)
 from meshc.frontend.checkpoints.tokenizing.of_vocabulary import json_of_vocabulary
 from meshc.frontend.checkpoints.tokenizing.process import Opening, TokenizerProcess
 from meshc.support.diagnostics import fail
@@ -139,9 +146,10 @@ def load_tokenizer(path: str | Path, config: ModelConfig) -> Tokenizer:
     """The tokenizer at ``path``, checked against the vocabulary of ``config``.
 
     ``path`` is a GGUF file, a ``tokenizer.json``, a directory with one of these, or any file
-    beside a ``tokenizer.json``. Errors: ``tokenizer-not-found``, ``tokenizer-invalid``,
-    ``tokenizer-unsupported``, ``tokenizer-mismatch``, ``tokenizer-costly``, ``json-invalid``,
-    ``gguf-invalid``, ``checkpoint-unreadable``, ``missing-extra``.
+    beside a ``tokenizer.json``; in its place there may be a ``vocab.json`` and a ``merges.txt``.
+    Errors: ``tokenizer-not-found``, ``tokenizer-invalid``, ``tokenizer-unsupported``,
+    ``tokenizer-mismatch``, ``tokenizer-costly``, ``json-invalid``, ``gguf-invalid``,
+    ``checkpoint-unreadable``, ``missing-extra``.
     """
     file = tokenizer_file(Path(path))
     opening, prefix = _from_gguf(file) if file.suffix.lower() == ".gguf" else (_from_json(file), ())
@@ -162,7 +170,13 @@ def has_vocabulary(path: Path) -> bool:
     ``checkpoint-unreadable``."""
     if path.suffix.lower() == ".gguf":
         return has_gguf_vocabulary(read_gguf_header(path))
-    return os.path.isfile((path if os.path.isdir(path) else path.parent) / "tokenizer.json")
+    folder = path if os.path.isdir(path) else path.parent
+    return os.path.isfile(folder / "tokenizer.json") or _has_two_files(folder)
+
+
+def _has_two_files(folder: Path) -> bool:
+    """Whether there is a tokenizer that is spelled as a vocabulary and its merges."""
+    return all(os.path.isfile(folder / name) for name in (VOCABULARY, MERGES))
 
 
 def tokenizer_file(path: Path) -> Path:
@@ -173,6 +187,8 @@ def tokenizer_file(path: Path) -> Path:
     folder = path if os.path.isdir(path) else path.parent
     if os.path.isfile(folder / "tokenizer.json"):
         return folder / "tokenizer.json"
+    if _has_two_files(folder):
+        return folder / VOCABULARY
     if os.path.isdir(folder):
         files = [file for file in list_directory(folder) if file.suffix.lower() == ".gguf"]
         one = files[0] if len(files) == 1 else first_of_parts(files)
@@ -181,7 +197,8 @@ def tokenizer_file(path: Path) -> Path:
     fail(
         "tokenizer-not-found",
         f"there is no tokenizer at '{path}'",
-        help="a tokenizer.json or a .gguf file is looked for; or give the prompt as token ids",
+        help="a tokenizer.json, a vocab.json with a merges.txt, or a .gguf file is looked for; or "
+        "give the prompt as token ids",
     )
 
 
@@ -194,7 +211,10 @@ def _from_gguf(file: Path) -> tuple[Opening, tuple[int, ...]]:
 
 
 def _from_json(file: Path) -> Opening:
-    """The tokenizer in a ``tokenizer.json``, with the tokens that files beside it declare."""
+    """The tokenizer in a ``tokenizer.json``, or in a vocabulary and its merges, with the tokens
+    that files beside it declare."""
+    if file.name == VOCABULARY:
+        return _from_two_files(file)
     raw = read_bounded(file, TOKENIZER_LIMIT_BYTES, "tokenizer")
     try:
         text = raw.decode("utf-8")
@@ -207,6 +227,17 @@ def _from_json(file: Path) -> Opening:
     found = read_declared(file.parent)
     declared = tuple(found.by_id.items())
     return Opening(text, declared, list(found.named.values()), found.further, found.own_first)
+
+
+def _from_two_files(file: Path) -> Opening:
+    """The tokenizer of a vocabulary and its merges, with the special tokens of its class."""
+    config = read_tokenizer_config(file.parent)
+    text, found = json_of_files(file, config), read_declared(file.parent)
+    usual = USUAL[class_of(config, file)]
+    absent = {name: token for name, token in usual.items() if name not in config}
+    named = [*found.named.values(), *({"content": t, "special": True} for t in absent.values())]
+    declared = tuple(found.by_id.items())
+    return Opening(text, declared, named, found.further, found.own_first)
 
 
 def _check_declared(file: Path, process: TokenizerProcess, text: str, number: int) -> None:

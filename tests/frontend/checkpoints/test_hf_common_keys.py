@@ -95,6 +95,21 @@ def test_yarn_of_whole_heads_goes_to_the_scores(
     assert found.attention_scale == pytest.approx(scale, rel=1e-12)
 
 
+@pytest.mark.parametrize("beside", [{}, {"rope_theta": 500.0}])
+def test_of_two_objects_transformers_reads_the_older(
+    beside: dict[str, Any], tmp_path: Path
+) -> None:
+    """So they must say the same, the base included."""
+    old, new = {"type": "linear", "factor": 2.0}, {"rope_type": "linear", "factor": 2.0}
+    both = {"rope_scaling": old, "rope_parameters": {**new, "rope_theta": 500.0}, **beside}
+    if beside:
+        assert _read(tmp_path, **both).rope_theta == 500.0
+    else:
+        (found,) = diagnosed("config-bad-value", lambda: _read(tmp_path, **both))
+        assert "say different things" in found.message
+    assert _read(tmp_path, rope_scaling=old, rope_parameters=new).rope_theta == 10000.0
+
+
 @pytest.mark.parametrize("kind", ["yarn", "llama3"])
 def test_the_original_context_is_the_context_where_nothing_is_said(
     kind: str, tmp_path: Path

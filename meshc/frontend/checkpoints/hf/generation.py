@@ -19,6 +19,13 @@ _LIMIT_BYTES = 1 << 20
 _MOST = 1e6
 _TINY = -1e-300  # getters take numbers above a bound, and 0 is one
 _USUAL_TOP_K = 50
+READ = {
+    "eos_token_id": "tokens that end an answer",
+    "temperature": "with `--sample`",
+    "top_k": "with `--sample`",
+    "top_p": "with `--sample`",
+}
+"""Settings that are computed, and when."""
 NEUTRAL: dict[str, tuple[object, ...]] = {
     "repetition_penalty": (1,),
     "encoder_repetition_penalty": (1,),

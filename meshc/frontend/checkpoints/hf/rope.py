@@ -99,8 +99,15 @@ def read_rope(top: Fields, text: JsonText, tables: Tables) -> Rope:
         if tables.local_rope and _FULL in block.values:
             block = _inner(block, text, key, _FULL)
         found = _read_scaling(block, top, tables)
-        if key == "rope_parameters" and top.has("rope_scaling") and found != scaling:
-            _disagree(top, key, "rope_scaling")
+        if key == "rope_parameters" and (older := _block(top, text, "rope_scaling")) is not None:
+            # transformers reads the older object alone, where both are there.
+            beside = {"rope_theta": key_of_theta, _SHARE: rotary.key if rotary else _SHARE}
+            if found != scaling or any(
+                block.has(name)
+                and block.values[name] != older.values.get(name, top.values.get(other))
+                for name, other in beside.items()
+            ):
+                _disagree(top, key, "rope_scaling")
         scaling = found
         if block.has("rope_theta"):
             inner = block.number("rope_theta", 0.0, THETA_LIMIT)

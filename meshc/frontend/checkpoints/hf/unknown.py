@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from meshc.frontend.checkpoints.fields import MESSAGE_LIMIT, Fields, brief
 from meshc.frontend.families import family_named
@@ -41,11 +42,21 @@ class _KeyLists:
 
 
 @cache
-def _key_lists() -> _KeyLists:
+def _table() -> dict[str, Any]:
     file = resources.files("meshc.frontend.checkpoints.hf") / "keys.toml"
-    table = tomllib.loads(file.read_text(encoding="utf-8"))
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def inert_keys() -> dict[str, str]:
+    """Keys that are passed over whatever the family, and why."""
+    return {key: reason for reason, keys in _table()["inert"].items() for key in keys}
+
+
+@cache
+def _key_lists() -> _KeyLists:
+    table = _table()
     return _KeyLists(
-        frozenset(table["read"] + table["inert"]),
+        frozenset(table["read"]) | inert_keys().keys(),
         frozenset(table["maths"]),
         tuple(table["maths_words"]),
         table["neutral"],

@@ -55,10 +55,16 @@ class DeclaredTokens:
         return {name: str(facts["content"]) for name, facts in self.named.items()}
 
 
+def read_tokenizer_config(folder: Path) -> Mapping[str, object]:
+    """The ``tokenizer_config.json`` in ``folder``, empty where there is none. Errors:
+    ``checkpoint-unreadable``, ``json-invalid``."""
+    return _read(folder / CONFIG)
+
+
 def read_declared(folder: Path) -> DeclaredTokens:
     """What the files in ``folder`` declare. Errors: ``checkpoint-unreadable``, ``json-invalid``,
     ``tokenizer-invalid``, ``tokenizer-unsupported``."""
-    config = _read(folder / CONFIG)
+    config = read_tokenizer_config(folder)
     own_first = _TOKENS not in config
     # The older files count where the newer one does not declare tokens.
     values = {**config, **(_read(folder / _MAP) if own_first else {})}
