@@ -13,6 +13,7 @@ from meshc.passes.registry import pipeline_text
 from meshc.passes.spec import make_pass, parse_specs
 from meshc.pipelines import (
     CHOOSING,
+    CLUSTERING,
     KEEPING,
     KERNEL_STAGES,
     NODE_STAGES,
@@ -102,6 +103,7 @@ def test_stages_are_complete_and_in_order():
         *RESOURCE_STAGES,
         KEEPING,
         CHOOSING,
+        CLUSTERING,
         *RANK_PASSES,
         *TASK_STAGES,
     )
