@@ -98,11 +98,14 @@ class MeshPhase:
 
     @cached_property
     def program(self) -> Program:
-        """The program, or what it would take on cores with ample memory."""
+        """The program, or what it would take on cores with ample memory. Raises ``mesh-too-large``
+        for a mesh that the device does not have."""
         try:
             return Program(self.fit(), None)
         except MeshcError as error:
             refused = error.diagnostics[0]
+            if refused.code == "mesh-too-large":
+                raise
         for dealt in (True, False) if refused.code in NO_ROOM else ():
             try:
                 return Program(self._ample(dealt), refused)
