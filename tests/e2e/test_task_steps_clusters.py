@@ -95,7 +95,8 @@ def test_drawn_decoders(seed, tmp_path):
         judge = Judge.of(drawn, seed, tmp_path, cluster)
     except MeshcError as refusal:
         assert refusal.diagnostics[0].code == "does-not-fit", refusal
-        assert drawn.batch * drawn.decoder.heads * drawn.decoder.lanes >= 1024
+        wide = drawn.batch * drawn.decoder.heads * drawn.decoder.lanes
+        assert wide >= 4096 or "of a cluster" in (refusal.diagnostics[0].help or "")
         return
     judge.check(mode=Mode(SCHEDULES[seed % 6], bool(seed % 2), seed))
 

@@ -70,3 +70,12 @@ CASES = {
 def test_used_alone(case):
     given, *wanted = (dedent(text).strip().split("\n") for text in CASES[case])
     assert used_alone(given) == (wanted[0] if wanted else given)
+
+
+def test_a_comparison_ends_no_part():
+    """``>=`` closes nothing: a window that some layers have."""
+    lines = [
+        "const int seen = (layer == 0 || layer >= 1) ? max(pos - 1, 0) : 0, unused = 1;",
+        "use(seen);",
+    ]
+    assert used_alone(lines) == [lines[0].removesuffix(", unused = 1;") + ";", lines[1]]

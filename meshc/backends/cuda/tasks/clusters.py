@@ -42,6 +42,13 @@ class Clusters:
             size = 4 * prod(storage.shape(value))
             yield part_of(storage, value), size, f"%{value.name} of the cluster"
 
+    def advice(self, storage: Storage) -> str | None:
+        """What would leave more of a block's memory to tiles; None where there are no clusters."""
+        size = sum(4 * prod(storage.shape(value)) for value in self.values)
+        if not size:
+            return None
+        return f"blocks of a cluster have {size} bytes of what it gives; smaller clusters have less"
+
     def arrays(self, storage: Storage) -> list[tuple[str, str]]:
         """The names of what lies there, and their parts of shared memory."""
         return [(storage.name(value), part_of(storage, value)) for value in self.values]

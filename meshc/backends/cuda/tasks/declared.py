@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 _INTEGERS = re.compile(r"( *)const int (\w+ = .*);(  // .*)?")
 _NAMES = re.compile(r"\w+(?= = )")
+_BETWEEN = re.compile(r", (?=\w+ = )")
 
 
 def used_alone(lines: Iterable[str]) -> list[str]:
@@ -32,13 +33,7 @@ def used_alone(lines: Iterable[str]) -> list[str]:
 
 def _parts(text: str) -> list[str]:
     """``a = f(x, y), b = 2`` as ``a = f(x, y)`` and ``b = 2``."""
-    found, depth, start = [], 0, 0
-    for place, letter in enumerate(text):
-        depth += (letter in "([{<") - (letter in ")]}>")
-        if letter == "," and depth == 0:
-            found.append(text[start:place].strip())
-            start = place + 1
-    return [*found, text[start:].strip()]
+    return _BETWEEN.split(text)
 
 
 def _read_in_block(name: str, behind: Sequence[str], indent: int) -> bool:

@@ -169,6 +169,7 @@ class StepText:
                 "does-not-fit",
                 f"vectors of {requests} request(s) leave {max(room, 0)} bytes of shared memory for "
                 f"tiles, fewer than {(flying + 1) * tile}",
+                help=self.clusters.advice(self.storage),
             )
         arena = Arena()
         arena.add("RING", stages * tile)
