@@ -29,6 +29,7 @@ SIDE = 8
 DEVICES = ("wse2", "wse3")
 CHOICES = {
     "all": SelectCslFunctions(),
+    "in f32": SelectCslFunctions(accuracy="single"),
     "without angles": SelectCslFunctions(angles=False),
     "without turns": SelectCslFunctions(turns=False),
     "without functions": SelectCslFunctions(functions=False),

@@ -9,6 +9,9 @@ Cycles of one reduction of ``words`` words over ``size`` cores in a line:
   pipeline, two balanced ones the two-phase tree, groups of two the binary tree. Shape of the
   model: WaferLLM section 6 and the reduce model of Luczynski et al. (HPDC'24), whose chain of P
   cores takes B + (2 T_R + 2)(P - 1) cycles.
+- folded: the trees of both halves of the axis at once, each as above over half as many cores, a
+  message from one to the other of the two cores at the middle, and a multicast over half of the
+  hops.
 - ring: 2 (size - 1) steps of words/size words, each at most two hops and a step of the program,
   and the copies that cut the words into parts and join them.
 
@@ -26,6 +29,9 @@ from meshc.cost.operations import message, shifts
 from meshc.cost.terms import NOTHING, Cost
 from meshc.devices import Device
 
+LEAST_FOLDED = 16
+"""Cores of a line from which on trees are tried folded: over fewer their exchange costs about what
+half of the way saves."""
 MAX_PHASES = 4
 """Phases of the trees that are always tried."""
 MAX_PAIRED = 64
@@ -51,6 +57,7 @@ class Reduction:
         if self.algo == "ring":
             return "ring"
         name = "pipeline" if len(self.groups) == 1 else f"{len(self.groups)}-tree"
+        name = f"folded {name}" if self.algo == "folded" else name
         return f"{name} ({' x '.join(map(str, self.groups))})"
 
 
@@ -93,6 +100,22 @@ def tree_cost(
     """A K-tree all_reduce, its multicast included; ``work`` is what a core does with a message
     before it sends on, where that is more than to add."""
     return reduce_cost(groups, words, device, work) + message(words, size, device)
+
+
+def folded_cost(
+    groups: tuple[int, ...],
+    reach: int,
+    crosses: bool,
+    words: int,
+    device: Device,
+    work: Cost | None = None,
+) -> Cost:
+    """An all_reduce of folded trees over ``reach`` cores each; they meet where it ``crosses`` the
+    middle of its line."""
+    meeting = NOTHING
+    if crosses:
+        meeting = message(words, 1, device) + (work if work is not None else NOTHING)
+    return reduce_cost(groups, words, device, work) + meeting + message(words, reach, device)
 
 
 def ring_cost(size: int, part: int, device: Device, dealing: Cost = NOTHING) -> Cost:

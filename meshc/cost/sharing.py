@@ -20,9 +20,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.analysis.traffic.tracks import Track, Tracks, ring_track, room_of, tree_tracks
+from meshc.analysis.traffic.tracks import (
+    Track,
+    Tracks,
+    ring_track,
+    room_of,
+    tree_size,
+    tree_tracks,
+)
 from meshc.cost.demand import Demand, Reduced
-from meshc.cost.reductions import Reduction, reduce_cost, ring_cost, tree_cost
+from meshc.cost.reductions import Reduction, folded_cost, reduce_cost, ring_cost, tree_cost
 from meshc.cost.terms import NOTHING, Cost
 from meshc.cost.track_sets import Algorithms, largest_sets
 from meshc.devices import Device
@@ -103,19 +110,33 @@ class Sharing:
                 tree_tracks(mesh, axis, groups, reduced.everywhere),
             )
             for groups in self.algorithms.trees(mesh, axis, dealt)
+            if self.algorithms.flat(mesh, axis) or not reduced.everywhere
         ]
+        if reduced.everywhere and self.algorithms.folded(mesh, axis):
+            found += [
+                Option(
+                    self.way(reduced, "folded", groups),
+                    tree_tracks(mesh, axis, groups, True, True),
+                )
+                for groups in self.algorithms.folded_trees(mesh, axis)
+            ]
         if dealt and self.algorithms.ring:
             tracks = frozenset({ring_track(mesh, axis)})
             found.append(Option(self.way(reduced, "ring", ()), tracks))
         return found
 
     def way(self, reduced: Reduced, algo: str, groups: tuple[int, ...]) -> Reduction:
-        """``reduced`` by the algorithm ``algo``, ``k_tree`` of ``groups`` or ``ring``."""
+        """``reduced`` by the algorithm ``algo``: ``k_tree`` or ``folded`` of ``groups``, or
+        ``ring``."""
         size, device = self.mesh.size(reduced.axis), self.device.along(reduced.axis)
         if size == 1:
             return Reduction("k_tree", (), NOTHING)
         if algo == "ring":
             return Reduction("ring", (), ring_cost(size, reduced.part, device, reduced.dealing))
+        if algo == "folded":
+            reach = tree_size(self.mesh, reduced.axis, True)
+            folded = folded_cost(groups, reach, reach < size, reduced.words, device, reduced.work)
+            return Reduction("folded", groups, folded)
         cost = tree_cost if reduced.everywhere else _rooted_cost
         return Reduction("k_tree", groups, cost(groups, size, reduced.words, device, reduced.work))
 

@@ -9,12 +9,14 @@ from functools import lru_cache
 from meshc.analysis.traffic.tracks import (
     Tracks,
     cast_track,
+    folds,
     own_axis,
     ring_track,
     room_of,
+    tree_size,
     tree_tracks,
 )
-from meshc.cost.reductions import TREES, tree_candidates
+from meshc.cost.reductions import LEAST_FOLDED, TREES, tree_candidates
 from meshc.ir.mesh import Mesh
 
 
@@ -22,6 +24,8 @@ from meshc.ir.mesh import Mesh
 class Algorithms:
     """Which algorithms reductions may take: those of ``select-collective{algo=..,k=..}``.
 
+    ``fold`` also tries trees that go to the middle of a line of some length; ``algo=folded`` takes
+    no others where there can be such.
     ``rooted`` says that some results are wanted on first cores alone, so that chains may be of use
     without a multicast, and the other way round.
     """
@@ -29,11 +33,29 @@ class Algorithms:
     algo: str = "auto"
     k: int = 0
     rooted: bool = False
+    fold: bool = True
 
     @property
     def ring(self) -> bool:
         """Whether rings are among them."""
         return self.algo == "ring" or (self.algo == "auto" and not self.k)
+
+    def folded(self, mesh: Mesh, axis: str) -> bool:
+        """Whether folded trees over ``axis`` are among them."""
+        if not folds(mesh, axis):
+            return False
+        long = mesh.size(mesh.whole(axis)) >= LEAST_FOLDED
+        chosen = self.fold and self.algo == "auto" and not self.k
+        return self.algo == "folded" or (chosen and long)
+
+    def flat(self, mesh: Mesh, axis: str) -> bool:
+        """Whether other trees over ``axis`` are."""
+        return self.algo != "folded" or not self.folded(mesh, axis)
+
+    def folded_trees(self, mesh: Mesh, axis: str) -> list[tuple[int, ...]]:
+        """Groups of the folded trees over ``axis``."""
+        segments = mesh.segments // 2 if axis == mesh.across and mesh.segments > 1 else 1
+        return tree_candidates(tree_size(mesh, axis, True), segments, self.k)
 
     def trees(self, mesh: Mesh, axis: str, dealt: bool) -> list[tuple[int, ...]]:
         """Groups of the trees over ``axis``. Where a ring is asked for, what cannot be ``dealt``
@@ -88,31 +110,42 @@ def _largest(lines: Sequence[_Line]) -> list[_Line]:
 
 
 def _lines(mesh: Mesh, axis: str, algorithms: Algorithms, room: Sequence[float]) -> list[_Line]:
-    """Every union of tracks along ``axis`` of the plane that fits by itself; only that of all where
-    there is no limit."""
-    parts = list(dict.fromkeys(_parts(mesh, axis, algorithms)))
+    """Every union of tracks along ``axis`` of the plane that fits by itself, of folded trees or of
+    others; only that of all where there is no limit."""
+    kinds = [kind for kind in _KINDS if getattr(algorithms, kind)(mesh, axis)]
+    parts = {kind: list(dict.fromkeys(_parts(mesh, axis, algorithms, kind))) for kind in kinds}
     if room[0] == room[1] == float("inf"):
-        return [_Line(frozenset().union(*parts), 0, 0)]
+        return [_Line(frozenset().union(*(one for of in parts.values() for one in of)), 0, 0)]
     empty: Tracks = frozenset()
-    found = {empty: _Line(empty, 0, 0)}
-    for part in parts:
-        for known in list(found.values()):
-            tracks = known.tracks | part
-            if tracks not in found and (line := _line(mesh, tracks)).within(*room):
-                found[tracks] = line
-    return list(found.values())
+    every: dict[Tracks, _Line] = {}
+    for of in parts.values():
+        found = {empty: _Line(empty, 0, 0)}
+        for part in of:
+            for known in list(found.values()):
+                tracks = known.tracks | part
+                if tracks not in found and (line := _line(mesh, tracks)).within(*room):
+                    found[tracks] = line
+        every |= found
+    return list(every.values())
 
 
 def _line(mesh: Mesh, tracks: Tracks) -> _Line:
     return _Line(tracks, *room_of(mesh, tracks))
 
 
-def _parts(mesh: Mesh, axis: str, algorithms: Algorithms) -> Iterable[Tracks]:
+_KINDS = ("flat", "folded")
+
+
+def _parts(mesh: Mesh, axis: str, algorithms: Algorithms, kind: str) -> Iterable[Tracks]:
     """What may be added at a time: chains of a tree, the multicast of an axis, its ring."""
     for part in dict.fromkeys((axis, own_axis(mesh, mesh.inner))):
         if mesh.whole(part) != axis or mesh.size(part) == 1:
             continue
         yield frozenset({ring_track(mesh, part)})
+        if kind == "folded":
+            for groups in algorithms.folded_trees(mesh, part):
+                yield tree_tracks(mesh, part, groups, True, True)
+            continue
         if algorithms.rooted:
             yield frozenset({cast_track(mesh, part)})
         for dealt in (True, False):

@@ -22,7 +22,14 @@ from meshc.support.diagnostics import Diagnostics, fail
 
 ALGORITHMS_OF = {
     "gemm": ("auto", "transposed", *GEMM_ALGORITHMS),
-    "all_reduce": ("auto", "ring", *TREES, "k_tree", *(f"k_tree:{k}" for k in range(1, 5))),
+    "all_reduce": (
+        "auto",
+        "ring",
+        *TREES,
+        "folded",
+        "k_tree",
+        *(f"k_tree:{k}" for k in range(1, 5)),
+    ),
     "dispatch": ("auto", *DISPATCHES),
 }
 TARGETS = ("python", "csl", "cuda")

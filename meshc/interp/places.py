@@ -34,9 +34,22 @@ def _same(value: IntLike, size: int) -> IntLike:
     return value
 
 
+def to_middle(position: IntLike, size: int) -> IntLike:
+    """How many cores lie between ``position`` and the middle of an axis of ``size`` cores."""
+    middle = size // 2
+    behind = position >= middle
+    beyond, before = position - middle, middle - 1 - position
+    return (
+        np.where(behind, beyond, before)
+        if isinstance(position, np.ndarray)
+        else (beyond if behind else before)
+    )
+
+
 def core_coordinates(mesh: Mesh) -> dict[str, IntArray]:
     """Coordinates by name, each an array over the cores in linear order (the last axis fastest):
-    the position on each axis, the part and the place of its factors, and the ranks."""
+    the position on each axis, the part and the place of its factors, the ranks, and how far the
+    middle of each axis of the plane is."""
     found: dict[str, IntArray] = {}
     places = np.indices([axis.size for axis in mesh.axes])
     for axis, place in zip(mesh.axes, places, strict=True):
@@ -47,6 +60,8 @@ def core_coordinates(mesh: Mesh) -> dict[str, IntArray]:
     for name in mesh.ranked:
         rank = ring_rank if mesh.ring(name) else _same
         found[f"rank_{name}"] = np.asarray(rank(found[name], mesh.size(name)))
+    for name in mesh.plane:
+        found[f"fold_{name}"] = np.asarray(to_middle(found[name], mesh.size(name)))
     return found
 
 
@@ -57,8 +72,11 @@ def part_indices(mesh: Mesh, axis: str) -> IntArray:
 
 
 def coordinate_functions(mesh: Mesh) -> dict[str, CoordinateFunction]:
-    """``ring_A(position)`` and ``core_A(rank)`` for each axis or factor A that has ranks."""
-    found: dict[str, CoordinateFunction] = {}
+    """``ring_A(position)`` and ``core_A(rank)`` for each axis or factor A that has ranks, and
+    ``fold_A(position)`` for each axis of the plane."""
+    found: dict[str, CoordinateFunction] = {
+        f"fold_{axis}": partial(to_middle, size=mesh.size(axis)) for axis in mesh.plane
+    }
     for axis in mesh.ranked:
         ring = mesh.ring(axis)
         found[f"ring_{axis}"] = partial(ring_rank if ring else _same, size=mesh.size(axis))

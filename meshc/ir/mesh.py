@@ -103,13 +103,16 @@ class Mesh:
 
     @cached_property
     def coordinates(self) -> frozenset[str]:
-        """Names of a core's coordinates: its position on every axis and factor, and its ranks."""
-        return frozenset((*self.parts, *map(rank_name, self.ranked)))
+        """Names of a core's coordinates: its position on every axis and factor, its ranks, and how
+        far it is from the middle of each axis of the plane."""
+        folds = map(fold_name, self.plane)
+        return frozenset((*self.parts, *map(rank_name, self.ranked), *folds))
 
     def coordinates_of(self, axis: str) -> frozenset[str]:
         """Names of the coordinates that tell where a core is on ``axis`` of the plane."""
         mine = (axis, *(factor.name for factor in self.parts[axis].factors))
-        return frozenset((*mine, *(rank_name(name) for name in mine if name in self.ranked)))
+        ranks = (rank_name(name) for name in mine if name in self.ranked)
+        return frozenset((*mine, *ranks, fold_name(axis)))
 
     def index(self, axis: str) -> str:
         """The coordinate that says which part of ``axis`` a core is: its rank where it has one."""
@@ -187,6 +190,12 @@ def plane_of(names: tuple[str, str], rows: int, columns: int, segments: int | No
         group, inner = factors_of(across)
         factors = (Axis(group, segments), Axis(inner, columns // segments))
     return Mesh((Axis(down, rows), Axis(across, columns, factors=factors)))
+
+
+def fold_name(axis: str) -> str:
+    """The coordinate that says how many cores lie between a core and the middle of an axis of the
+    plane, whose halves are folded onto each other there; the two cores beside it have 0."""
+    return f"fold_{axis}"
 
 
 def rank_name(axis: str) -> str:

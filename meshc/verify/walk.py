@@ -10,7 +10,7 @@ from meshc.analysis.layout.coordinates import coordinate_functions, position
 from meshc.analysis.proofs.isl import Scope
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Block, Op
-from meshc.ir.mesh import Mesh, rank_name
+from meshc.ir.mesh import Mesh, fold_name, rank_name
 from meshc.ir.module import Module
 from meshc.ir.ops import tile
 from meshc.support.shared import shared
@@ -47,6 +47,8 @@ def _definitions(mesh: Mesh) -> Mapping[str, Expr | int]:
         here = position(mesh, axis)
         ring = mesh.ring(axis) and mesh.size(axis) > 2
         found[rank_name(axis)] = Expr.call(f"ring_{axis}", here) if ring else here
+    for axis in mesh.plane:
+        found[fold_name(axis)] = Expr.call(fold_name(axis), Expr.var(axis))
     return MappingProxyType(found)
 
 

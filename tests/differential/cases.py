@@ -22,7 +22,7 @@ from serving import Turn, turns
 
 GEMM = ("auto", "cyclic_shift", "cannon", "summa", "allgather", "transposed")
 REDUCE = ("auto", "ring", "pipeline", "tree", "two_phase", "k_tree", "k_tree:1", "k_tree:2")
-REDUCE += ("k_tree:3", "k_tree:4")
+REDUCE += ("k_tree:3", "k_tree:4", "folded")
 SHARP = {"f32": 1e-3, "f16": 0.06, "bf16": 0.1}
 """A case is judged only if rounding explains less than this part of its largest result."""
 

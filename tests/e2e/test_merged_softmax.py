@@ -46,7 +46,7 @@ MODEL = """model attention(E=3, H={heads}, G={groups}, D={lanes}) {{
 """
 TYPES = (("f32", "f32"), ("f32", "f32"), ("f16", "f32"), ("f16", "f16"), ("bf16", "f32"))
 TYPES += (("bf16", "bf16"),)
-TREES = ("auto", "pipeline", "two_phase", "tree", "ring", "k_tree:3")
+TREES = ("auto", "pipeline", "two_phase", "tree", "ring", "k_tree:3", "folded")
 
 
 @dataclass(frozen=True)

@@ -94,7 +94,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "shift-kv-cache": {"policy": ("auto", "shift", "cyclic", "concat")},
     "fuse-collective": {"axis": ("all", "x", "y", "gpu")},
     "select-collective": {
-        "algo": ("auto", "pipeline", "ring", "tree", "two_phase", "k_tree"),
+        "algo": ("auto", "pipeline", "ring", "tree", "two_phase", "k_tree", "folded"),
         "k": ("0", "1", "2", "3"),
     },
     "split-regions": {"regions": ("0", "1", "2"), "kept": ('["q8_0"]', "[]")},

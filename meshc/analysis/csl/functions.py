@@ -7,6 +7,11 @@ An exponential is right to 2.1e-5 of the result between -20.5 and 11.2, a twenti
 resolves. What is below is taken for -20.5, of which f16 makes a zero; what is above grows on, and
 f16 makes an infinity of both.
 
+Exponentials and SiLU also go in f16 alone, of which a cycle takes four elements where it takes one
+product of f32: exp(x) is the square of exp(x / 2), whose whole powers of two are added to the
+exponent of a polynomial of the rest. An exponential of a difference of two f16, rounded to one, is
+off by at most 3 units of what f16 resolves, 0.6 in the mean; SiLU of one by at most 5, or 1e-6.
+
 The numbers of bf16 go as far as those of f32, and it resolves less: its exponentials are the 1024th
 power of a polynomial, right to 1.3e-4 of the result between -87 and 88.7, a thirtieth of what it
 resolves. What is below is taken for -110, of which f32 makes a zero. Other functions stop where
@@ -78,6 +83,69 @@ def silu(costs: Costs, to: Window, source: Window) -> Steps:
     _share(steps, power, inverse, sum_)
     _gated(steps, to, wide, below, power, value)
     return steps
+
+
+_LEAST_OF_HALF, _MOST_OF_HALF = -18.0, 12.0
+"""Between these f16 tells exponentials from zero and from infinity."""
+_HALF_EXP = (1.0, 0.5, 0.1262, 0.0208)
+"""Near exp(x / 2) between -0.71 and 0.71: 1.4e-4 of it with the coefficients in f16."""
+_HALF_TURN = 0.7213475204
+"""Half of the powers of two in e."""
+_ONES = 1536.0
+"""1.5 * 2^10: an f16 below 2^9 that is added to it is rounded to a whole number, which the last
+bits of the sum are."""
+_TWO_LN_2 = (1.375, 0.0112943611)
+"""2 ln 2 in two parts, products of the first of which with whole numbers are exact."""
+
+
+def exponentials_in_half(costs: Costs, to: Window, source: Window, most: Window) -> Steps:
+    """exp(source - most) in f16, source [*rows, lanes] and most [*rows]."""
+    steps = Steps(costs, DType.F16)
+    value, power, turns = (steps.room(source.size) for _ in range(3))
+    above = most
+    if most.dtype != DType.F16:
+        above = steps.wide(most, steps.room(most.size)).inner(dense(most.dims))
+    steps.do("@fsubh", value.inner(dense(source.dims)), _over_lanes(above, source), source)
+    steps.do("@fmaxh", value, value, -_MOST_OF_HALF)
+    steps.do("@fnegh", value, value)
+    steps.do("@fmaxh", value, value, _LEAST_OF_HALF)
+    _half_power(steps, power, value, turns)
+    steps.do("@fmulh", to, power.inner(dense(to.dims)), power.inner(dense(to.dims)))
+    return steps
+
+
+def silu_in_half(costs: Costs, to: Window, source: Window) -> Steps:
+    """The same as :func:`silu`, in f16."""
+    steps = Steps(costs, DType.F16)
+    given, size, value, power, turns = (steps.room(source.size) for _ in range(5))
+    narrow = steps.wide(source, given)
+    steps.do("@fabsh", size, narrow)
+    steps.do("@fnegh", value, size)
+    steps.do("@fmaxh", value, value, _LEAST_OF_HALF)
+    _half_power(steps, power, value, turns)
+    steps.do("@fmulh", power, power, power)
+    steps.do("@faddh", turns, power, 1.0)
+    steps.polynomial(value, turns, _INVERSE)
+    steps.do("@fmulh", turns, turns, value)
+    steps.do("@fsubh", turns, 2.0, turns)
+    steps.do("@fmulh", value, value, turns)
+    steps.do("@fmulh", power, power, value)
+    steps.do("@fmulh", power, power, size)
+    steps.do("@fmaxh", value, narrow, 0.0)
+    steps.do("@fsubh", to, value, power)
+    return steps
+
+
+def _half_power(steps: Steps, to: Window, value: Window, turns: Window) -> None:
+    """exp(value / 2), by way of ``turns``; ``value`` is spent."""
+    steps.do("@fmulh", turns, value, _HALF_TURN)
+    steps.do("@faddh", turns, turns, _ONES)
+    steps.do("@fsubh", to, turns, _ONES)
+    for part in _TWO_LN_2:
+        steps.do("@fmach", value, value, to, -part)
+    steps.polynomial(to, value, _HALF_EXP)
+    steps.do("@sll16", turns, turns, 10)
+    steps.do("@add16", to, to, turns)
 
 
 def gelu_by_tanh(costs: Costs, to: Window, source: Window) -> Steps:

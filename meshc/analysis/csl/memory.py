@@ -14,7 +14,7 @@ from meshc.analysis.csl.factors import one_product
 from meshc.analysis.csl.products import planned
 from meshc.analysis.csl.sharing import homes, wrong_sharing
 from meshc.analysis.csl.vector_ways import copied_words, scratch_words
-from meshc.analysis.csl.ways import TURNS, parts_of
+from meshc.analysis.csl.ways import HALF, TURNS, parts_of
 from meshc.analysis.csl.windows import window
 from meshc.analysis.layout.liveness import ALIGNMENT_BYTES
 from meshc.ir.module import Buffer, Module
@@ -66,7 +66,7 @@ def _own_scratch(op: Compute, costs: Costs) -> tuple[DType, int]:
         one_by_one = 0 if TURNS in parts_of(op) else 2 * heads
         return DType.F32, max(one_by_one, scratch_words(op, costs))
     if op.way:
-        return DType.F32, scratch_words(op, costs)
+        return DType.F16 if HALF in parts_of(op) else DType.F32, scratch_words(op, costs)
     return to.dtype, 0
 
 

@@ -27,19 +27,35 @@ _KINDS = {
     "@fmaxs": ("convert", DType.F32),
     "@fh2s": ("convert", DType.F32),
     "@fs2h": ("convert", DType.F32),
+    "@fmulh": ("mul", DType.F16),
+    "@fmach": ("mac", DType.F16),
+    "@faddh": ("add", DType.F16),
+    "@fsubh": ("add", DType.F16),
+    "@fabsh": ("add", DType.F16),
+    "@fnegh": ("add", DType.F16),
+    "@fmaxh": ("convert", DType.F16),
+    "@sll16": ("convert", DType.F16),
+    "@add16": ("add", DType.F16),
 }
 _ROUND = 12582912.0
 """1.5 * 2^23: an f32 below 2^22 that is added to it is rounded to a whole number."""
 
 
 class Steps:
-    """Operations on f32 scratch of ``words`` elements, and their predicted ``cycles``."""
+    """Operations on scratch of ``words`` elements of f32, or of another ``dtype``, and their
+    predicted ``cycles``."""
 
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self, costs: Costs, dtype: DType = DType.F32) -> None:
         self.costs = costs
+        self.dtype = dtype
         self.cycles = 0
         self.words = 0
         self.operations: list[tuple[str, tuple[Operand, ...]]] = []
+
+    @property
+    def bytes(self) -> int:
+        """Of the scratch."""
+        return self.words * self.dtype.bytes
 
     @property
     def fits(self) -> bool:
@@ -49,11 +65,11 @@ class Steps:
         return all(_fits(window) for window in windows)
 
     def room(self, size: int) -> Window:
-        """f32 scratch for ``size`` elements, apart from what was asked for before. Arrays begin in
+        """Scratch for ``size`` elements, apart from what was asked for before. Arrays begin in
         bank groups that follow each other, so that an operation reads two of them at once."""
         first, self.words = self.words, self.words + -(-size // BANKS) * BANKS + 1
-        buffer = Value(f"scratch_{DType.F32}", BufferType(DType.F32, (self.words,)))
-        return Window(buffer, DType.F32, Expr.const(first), (Dim(size, 1),))
+        buffer = Value(f"scratch_{self.dtype}", BufferType(self.dtype, (self.words,)))
+        return Window(buffer, self.dtype, Expr.const(first), (Dim(size, 1),))
 
     def do(self, builtin: str, to: Window, *operands: Operand) -> None:
         """One operation."""
@@ -65,20 +81,22 @@ class Steps:
         self.cycles += self.costs.meetings(sources)
 
     def wide(self, of: Window, room: Window) -> Window:
-        """The elements of ``of`` in f32: what has 16 bits is converted to ``room``."""
-        if of.dtype == DType.F32:
+        """The elements of ``of`` in the type of scratch: those of another are converted to
+        ``room``."""
+        if of.dtype == self.dtype:
             return of
-        self.do("@fh2s", room, of)
+        self.do("@fh2s" if self.dtype == DType.F32 else "@fs2h", room, of)
         return room
 
     def polynomial(self, to: Window, of: Window, coefficients: Sequence[float]) -> None:
         """Its value at each element of ``of``; the constant term comes first."""
         *lower, last = coefficients
-        self.do("@fmuls", to, of, last)
+        kind = "s" if self.dtype == DType.F32 else "h"
+        self.do(f"@fmul{kind}", to, of, last)
         for term in reversed(lower[1:]):
-            self.do("@fadds", to, to, term)
-            self.do("@fmuls", to, to, of)
-        self.do("@fadds", to, to, lower[0])
+            self.do(f"@fadd{kind}", to, to, term)
+            self.do(f"@fmul{kind}", to, to, of)
+        self.do(f"@fadd{kind}", to, to, lower[0])
 
     def whole(self, to: Window, of: Window, factor: float) -> None:
         """The whole numbers nearest to products with ``factor``, which are below 2^22."""

@@ -1,9 +1,10 @@
 """Which functions of elements are written as vector operations, and what scratch these take.
 
-A function of one element costs a call and the library's routine for each. Vector operations on f32
+A function of one element costs a call and the library's routine for each. Vector operations on
 scratch, in polynomials, do many at once. The call says it: ``way = vector`` for ``exp_sub``,
-``silu`` and ``gelu`` with f16 results, and for ``rope`` ``angles`` (sines and cosines of all
-frequencies at once), ``turns`` (all pairs of lanes of all heads at once) or ``angles_turns``.
+``silu`` and ``gelu`` with f16 results, in f32, ``half`` for those of the first two that go in f16
+alone, and for ``rope`` ``angles`` (sines and cosines of all frequencies at once), ``turns`` (all
+pairs of lanes of all heads at once) or ``angles_turns``.
 Without a way elements go one by one.
 
 Rows and columns whose number is known only when the program runs go in blocks, ``vector_by_4``, and
@@ -15,18 +16,26 @@ are worked out at once, when the program starts, and kept for all layers:
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from itertools import product
 from math import prod
 
 from meshc.analysis.csl.angles import of_rows, sines_and_cosines
 from meshc.analysis.csl.blocks import blocks_of, in_blocks, lengths, pieces
 from meshc.analysis.csl.costs import Costs, rows_of_grids, setup
 from meshc.analysis.csl.element_costs import ANGLE, by_rows, pair_by_pair, rows_of
-from meshc.analysis.csl.functions import exponentials, gelu_by_erf, gelu_by_tanh, silu
+from meshc.analysis.csl.functions import (
+    exponentials,
+    exponentials_in_half,
+    gelu_by_erf,
+    gelu_by_tanh,
+    silu,
+    silu_in_half,
+)
 from meshc.analysis.csl.operands import BY_STEPS, one_by_one, widened
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
 from meshc.analysis.csl.vector_steps import Steps
-from meshc.analysis.csl.ways import ANGLES, BY, KEPT, TURNS, VECTOR, block_of, parts_of
+from meshc.analysis.csl.ways import ANGLES, BY, HALF, KEPT, TURNS, VECTOR, block_of, parts_of
 from meshc.analysis.csl.windows import Dim, Window, dense, window
 from meshc.analysis.csl.words import needed_by_angles
 from meshc.ir.affine import Expr
@@ -68,12 +77,12 @@ def chosen_way(
     names that have values when a program starts."""
     given = _given(op)
     if op.kernel in BY_STEPS:
-        if VECTOR not in allowed:
-            return ""
+        kinds = [kind for kind in (VECTOR, HALF) if {VECTOR, kind} <= {*allowed}]
         if blocks_of(given[0].dims):
-            ways = _block_ways(op, given, costs, room) if BY in allowed else {"": 0.0}
+            kinds = kinds if BY in allowed else []
+            ways = _block_ways(op, given, costs, kinds, room)
         else:
-            ways = _piece_ways(op, given, costs, BY in allowed, room)
+            ways = _piece_ways(op, given, costs, kinds, BY in allowed, room)
         return min(ways, key=lambda way: ways[way])
     if op.kernel == "rope" and {ANGLES, KEPT, TURNS} <= {*allowed}:
         ways = _kept_ways(op, given, costs, known, BY in allowed, room)
@@ -91,7 +100,7 @@ def wrong_way(op: Compute, costs: Costs, known: Collection[str]) -> bool:
     given = _given(op)
     if op.kernel in BY_STEPS and BY in op.way:
         ways = _block_ways if blocks_of(given[0].dims) else _piece_ways
-        return op.way not in ways(op, given, costs)
+        return op.way not in ways(op, given, costs, (VECTOR, HALF))
     if op.kernel == "rope" and KEPT in parts_of(op):
         return op.way not in _kept_ways(op, given, costs, known)
     parts = _parts(op, costs) if op.kernel in KERNELS else []
@@ -146,44 +155,60 @@ def _piece_ways(
     op: Compute,
     windows: list[Window],
     costs: Costs,
+    kinds: Iterable[str],
     cut: bool = True,
     room: int | None = None,
 ) -> dict[str, float]:
     """The ways of one of ``BY_STEPS`` whose extents are known, with their cycles, as far as they
     have ``room`` for their scratch; in pieces where it may be ``cut``."""
     found: dict[str, float] = {"": _one_by_one_cycles(op, windows, costs)}
-    for length in (0, *(lengths(windows) if cut else ())):
+    for kind, length in product(kinds, (0, *(lengths(windows) if cut else ()))):
         first = pieces(windows, length)[0].windows if length else windows
-        steps = function_steps(op, first, costs)
-        if steps is None or not steps.fits or (room is not None and steps.words > room):
+        steps = function_steps(op, first, costs, kind)
+        if (
+            steps is None
+            or not steps.fits
+            or (room is not None and steps.bytes > room * DType.F32.bytes)
+        ):
             continue
-        way = f"{VECTOR}{BY}{length}" if length else VECTOR
-        found[way] = _in_pieces_cycles(op, windows, costs, length) if length else steps.cycles
+        way = f"{kind}{BY}{length}" if length else kind
+        each = steps.cycles
+        found[way] = _in_pieces_cycles(op, windows, costs, length, kind) if length else each
     return found
 
 
-def _in_pieces_cycles(op: Compute, windows: list[Window], costs: Costs, length: int) -> int:
+def _in_pieces_cycles(
+    op: Compute, windows: list[Window], costs: Costs, length: int, kind: str = ""
+) -> int:
     """Cycles in pieces of ``length``."""
     cycles = 0
     for piece in pieces(windows, length):
-        steps = function_steps(op, piece.windows, costs)
+        steps = function_steps(op, piece.windows, costs, kind)
         assert steps is not None
         cycles += piece.times * (steps.cycles + (_PASS if piece.loop else 0))
     return cycles
 
 
 def _block_ways(
-    op: Compute, windows: list[Window], costs: Costs, room: int | None = None
+    op: Compute,
+    windows: list[Window],
+    costs: Costs,
+    kinds: Iterable[str],
+    room: int | None = None,
 ) -> dict[str, float]:
     """The ways of one of ``BY_STEPS`` for extents of the run, with their cycles summed over some of
     these extents, as far as they have ``room`` for their scratch."""
     most = _one_by_one_cycles(op, windows, costs)
     found = {"": sum(most * share ** _dims(windows) for share in _SHARES)}
-    for block in blocks_of(windows[0].dims):
-        steps = function_steps(op, in_blocks(windows, block).whole, costs)
-        if steps is not None and steps.fits and (room is None or steps.words <= room):
-            cycles = (_in_blocks_cycles(op, windows, costs, block, share) for share in _SHARES)
-            found[f"{VECTOR}{BY}{block}"] = sum(cycles)
+    for kind, block in product(kinds, blocks_of(windows[0].dims)):
+        steps = function_steps(op, in_blocks(windows, block).whole, costs, kind)
+        if (
+            steps is not None
+            and steps.fits
+            and (room is None or steps.bytes <= room * DType.F32.bytes)
+        ):
+            each = (_in_blocks_cycles(op, windows, costs, block, s, kind) for s in _SHARES)
+            found[f"{kind}{BY}{block}"] = sum(each)
     return found
 
 
@@ -247,12 +272,12 @@ def _dims(windows: list[Window]) -> int:
 
 
 def _in_blocks_cycles(
-    op: Compute, windows: list[Window], costs: Costs, block: int, share: float
+    op: Compute, windows: list[Window], costs: Costs, block: int, share: float, kind: str = ""
 ) -> float:
     """Cycles in blocks, and one by one of what none holds, when extents of the run are ``share`` of
     the most that they can be."""
     cut = in_blocks(windows, block)
-    steps = function_steps(op, cut.whole, costs)
+    steps = function_steps(op, cut.whole, costs, kind)
     assert steps is not None
     extents = [dim.extent * share for dim in windows[0].dims if dim.count is not None]
     taken = prod(e // loop.length for e, loop in zip(extents, cut.loops, strict=True))
@@ -271,15 +296,27 @@ def _one_by_one_cycles(op: Compute, given: list[Window], costs: Costs) -> int:
     return by_rows(op, given, costs) + sum(copies)
 
 
-def function_steps(op: Compute, given: list[Window], costs: Costs) -> Steps | None:
-    """The operations of one of ``BY_STEPS`` whose result has 16 bits; None for others."""
+def function_steps(op: Compute, given: list[Window], costs: Costs, kind: str = "") -> Steps | None:
+    """The operations of one of ``BY_STEPS`` whose result has 16 bits, of the ``kind`` of way that
+    is asked for or that the call says; None for others."""
     if op.kernel not in BY_STEPS or not given[0].dtype.half:
         return None
+    if (kind or next(iter(parts_of(op)), "")) == HALF:
+        return _in_half(op, given, costs)
     if op.kernel == "exp_sub":
         return exponentials(costs, *given)
     if op.kernel == "silu":
         return silu(costs, *given)
     return (gelu_by_tanh if op.params["form"] == "tanh" else gelu_by_erf)(costs, *given)
+
+
+def _in_half(op: Compute, given: list[Window], costs: Costs) -> Steps | None:
+    """The operations in f16 alone; None for functions and types that have none."""
+    if given[0].dtype != DType.F16 or op.kernel not in ("exp_sub", "silu"):
+        return None
+    if op.kernel == "silu":
+        return silu_in_half(costs, *given)
+    return exponentials_in_half(costs, *given) if given[1].dtype == DType.F16 else None
 
 
 def pairs_of(to: Window, source: Window, tables: tuple[Window, Window]) -> list[Window]:
@@ -343,8 +380,9 @@ def _parts(op: Compute, costs: Costs) -> list[tuple[str, Steps, int]]:
             (ANGLES, angles, ANGLE * frequencies.size),
             (TURNS, turns, pair_by_pair(to, frequencies, costs)),
         ]
-    steps = function_steps(op, given, costs)
-    return [] if steps is None else [(VECTOR, steps, _one_by_one_cycles(op, given, costs))]
+    whole = ((kind, function_steps(op, given, costs, kind)) for kind in (VECTOR, HALF))
+    each = _one_by_one_cycles(op, given, costs)
+    return [(kind, steps, each) for kind, steps in whole if steps is not None]
 
 
 def one_row(window: Window, row: Expr | None = None) -> Window:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshc.ir.ops.tile import Compute
 
-VECTOR, ANGLES, KEPT, TURNS = "vector", "angles", "kept", "turns"
+VECTOR, HALF, ANGLES, KEPT, TURNS = "vector", "half", "angles", "kept", "turns"
 BY = "_by_"
 
 

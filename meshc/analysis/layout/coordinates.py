@@ -1,15 +1,16 @@
 """Coordinates of a core: its position, its place in a factored axis, its rank on a ring.
 
 Names usable in guards, view starts, kernel parameters and ports are those of the mesh: each axis
-(the position on it), each factor (the part of the axis, the place inside it) and ``rank_A`` for an
-axis or factor A that may be in ring order. Functions of one argument, used by ports:
+(the position on it), each factor (the part of the axis, the place inside it), ``rank_A`` for an
+axis or factor A that may be in ring order, and ``fold_A``, how many cores lie between a core and
+the middle of an axis A of the plane. Functions of one argument, used by ports:
 ``ring_A(position)`` gives the rank and ``core_A(rank)`` the position on axis A.
 """
 
 from __future__ import annotations
 
 from meshc.ir.affine import Cond, Expr, Piecewise
-from meshc.ir.mesh import Mesh, rank_name
+from meshc.ir.mesh import Mesh, fold_name, rank_name
 
 _P = Expr.var("p")
 
@@ -26,6 +27,13 @@ def ring_core(n: int) -> Piecewise:
     if n <= 2:
         return Piecewise.single(_P)
     return Piecewise.of([(Cond.lt(_P * 2, n), _P * 2), (Cond.ge(_P * 2, n), 2 * n - _P * 2 - 1)])
+
+
+def fold(n: int) -> Piecewise:
+    """How many cores of an axis of ``n`` lie between position ``p`` and its middle; of an odd
+    number the second half is the longer one."""
+    middle = n // 2
+    return Piecewise.of([(Cond.ge(_P, middle), _P - middle), (Cond.true(), middle - 1 - _P)])
 
 
 def position(mesh: Mesh, axis: str) -> Expr:
@@ -46,12 +54,14 @@ def coordinate_values(mesh: Mesh) -> dict[str, Piecewise]:
     for axis in mesh.ranked:
         rank = ring_rank(mesh.size(axis)) if mesh.ring(axis) else Piecewise.single(_P)
         found[rank_name(axis)] = rank.substitute({"p": position(mesh, axis)})
+    for axis in mesh.plane:
+        found[fold_name(axis)] = fold(mesh.size(axis)).substitute({"p": Expr.var(axis)})
     return found
 
 
 def coordinate_functions(mesh: Mesh) -> dict[str, Piecewise]:
-    """The functions ``ring_A`` and ``core_A`` of one variable ``p``."""
-    found = {}
+    """The functions ``ring_A``, ``core_A`` and ``fold_A`` of one variable ``p``."""
+    found = {fold_name(axis): fold(mesh.size(axis)) for axis in mesh.plane}
     for axis in mesh.ranked:
         ring = mesh.ring(axis)
         found[f"ring_{axis}"] = ring_rank(mesh.size(axis)) if ring else Piecewise.single(_P)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshc.ir.mesh import fold_name
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import For
 
@@ -12,6 +13,7 @@ def largest(module: Module) -> dict[str, int]:
     mesh = module.the_mesh()
     found = {name: mesh.size(name) - 1 for name in mesh.parts}
     found |= {mesh.index(name): mesh.size(name) - 1 for name in mesh.ranked}
+    found |= {fold_name(axis): (mesh.size(axis) - 1) // 2 for axis in mesh.plane}
     found |= {name: high for name, (_, high) in module.scalars.items()}
     loops = [op for op in module.walk() if isinstance(op, For)]
     for op in loops:

@@ -1,5 +1,10 @@
 """Which channels reductions share, and how many queues and colors (R of the PLMR model) these take.
 
+A tree goes to the first core of its axis, or is *folded*: the halves of an axis of the plane go to
+the two cores at its middle at once. The one before the middle hands its sum over a ``cross`` to the
+other, which sends that of all back both ways. Segments lie in one half each, and have the core
+nearest to the middle for their first.
+
 A *track* is what tells two such channels apart: chains of one stride along one axis are one
 track, whoever reduces along them and in whatever groups; so are the multicasts from the first core
 of an axis, and the ring of its ranks. Tracks along one axis of the plane are its *line*.
@@ -17,27 +22,43 @@ from meshc.ir.mesh import Mesh
 
 class Track(NamedTuple):
     """``chain``: from each multiple of ``stride`` to the one before it; ``cast``: from the first
-    core to all others; ``ring``: around the ranks. Inside each segment where ``axis`` is a factor.
+    core to all others; ``ring``: around the ranks; ``cross``: from the core before the middle to
+    the one behind it. Inside each segment where ``axis`` is a factor. Those that are ``folded``
+    count from the middle.
     """
 
-    kind: Literal["chain", "cast", "ring"]
+    kind: Literal["chain", "cast", "ring", "cross"]
     axis: str
     stride: int = 1
+    folded: bool = False
 
 
 Tracks = frozenset[Track]
 
 
-def chain_track(mesh: Mesh, axis: str, stride: int) -> Track:
+def folds(mesh: Mesh, axis: str) -> bool:
+    """Whether trees over ``axis`` can be folded: its line has two equal halves of at least two
+    cores, and each of its segments lies in one of them."""
+    line, size = mesh.size(mesh.whole(axis)), mesh.size(axis)
+    return line >= 4 and line % 2 == 0 and (size == line or line // 2 % size == 0)
+
+
+def tree_size(mesh: Mesh, axis: str, folded: bool) -> int:
+    """The cores of a tree over ``axis``."""
+    size = mesh.size(axis)
+    return size // 2 if folded and size == mesh.size(mesh.whole(axis)) else size
+
+
+def chain_track(mesh: Mesh, axis: str, stride: int, folded: bool = False) -> Track:
     """The chains of ``stride`` cores along ``axis``. Those inside segments run along those of the
     whole axis where every segment begins at a multiple of the stride."""
     joins = mesh.size(axis) % stride == 0
-    return Track("chain", mesh.whole(axis) if joins else own_axis(mesh, axis), stride)
+    return Track("chain", mesh.whole(axis) if joins else own_axis(mesh, axis), stride, folded)
 
 
-def cast_track(mesh: Mesh, axis: str) -> Track:
+def cast_track(mesh: Mesh, axis: str, folded: bool = False) -> Track:
     """The multicasts from the first core of ``axis``."""
-    return Track("cast", own_axis(mesh, axis))
+    return Track("cast", own_axis(mesh, axis), 1, folded)
 
 
 def ring_track(mesh: Mesh, axis: str) -> Track:
@@ -45,11 +66,17 @@ def ring_track(mesh: Mesh, axis: str) -> Track:
     return Track("ring", own_axis(mesh, axis))
 
 
-def tree_tracks(mesh: Mesh, axis: str, groups: Iterable[int], everywhere: bool) -> Tracks:
+def tree_tracks(
+    mesh: Mesh, axis: str, groups: Iterable[int], everywhere: bool, folded: bool = False
+) -> Tracks:
     """What a tree with phases of ``groups`` runs on; a sum that is wanted ``everywhere`` returns by
     a multicast."""
-    chains = {chain_track(mesh, axis, stride) for stride, _ in phases(groups)}
-    return frozenset(chains | ({cast_track(mesh, axis)} if everywhere else set()))
+    found = {chain_track(mesh, axis, stride, folded) for stride, _ in phases(groups)}
+    if everywhere:
+        found.add(cast_track(mesh, axis, folded))
+    if folded and tree_size(mesh, axis, folded) < mesh.size(axis):
+        found.add(Track("cross", own_axis(mesh, axis), 1, folded))
+    return frozenset(found)
 
 
 def phases(groups: Iterable[int]) -> list[tuple[int, int]]:
@@ -71,14 +98,23 @@ def own_axis(mesh: Mesh, axis: str) -> str:
 @lru_cache(maxsize=4096)
 def receivers(mesh: Mesh, track: Track) -> int:
     """The positions on its line at which a core receives on ``track``, as bits."""
-    length, size = mesh.size(mesh.whole(track.axis)), mesh.size(track.axis)
+    length, size = mesh.size(mesh.whole(track.axis)), tree_size(mesh, track.axis, track.folded)
+    if track.kind == "cross":
+        return 1 << size
     places = {
         "chain": range(0, size - track.stride, track.stride),
         "cast": range(1, size),
         "ring": range(size if size > 1 else 0),
     }[track.kind]
     segment = sum(1 << place for place in places)
-    return sum(segment << base for base in range(0, length, size))
+    if not track.folded:
+        return sum(segment << base for base in range(0, length, size))
+    half = length // 2
+    outwards = sum(segment << base for base in range(0, half, size))
+    inwards = int(f"{outwards:0{half}b}"[::-1], 2)
+    if track.kind == "cast" and size == half:  # the core before the middle hears the other one
+        inwards |= 1 << (half - 1)
+    return inwards | outwards << half
 
 
 def colors_of(mesh: Mesh, track: Track) -> int:

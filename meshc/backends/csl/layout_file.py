@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -31,7 +31,7 @@ from meshc.backends.csl.spelling.guards import (
 )
 from meshc.backends.csl.spelling.lines import wrapped
 from meshc.backends.csl.spelling.names import IDLE, Names, of_rounds, plain
-from meshc.ir.affine import Cond, Expr, Piecewise
+from meshc.ir.affine import Cond, Constraint, Expr, Piecewise
 from meshc.ir.affine.piecewise import range_name
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module
@@ -266,27 +266,59 @@ def _over_edges(channel: Channel, color: str, functions: _Functions) -> list[str
 
 
 def _multicast(channel: Channel, color: str, functions: _Functions) -> list[str]:
-    """One message per sender, to all cores between the first and the last that its map gives."""
+    """One message per sender, to all cores between the first and the last that its map gives, or
+    that the parts of its map do, of which each has senders of its own. A single sender may have a
+    part on either side."""
     mesh, spell = functions.mesh, functions.spell
     axis = _axis(channel, mesh)
     place = mesh.plane.index(axis)
     paint = functions.painter(f"{'row' if place else 'column'}_multicast")
     lines = [f"// {plain(channel.name)}"]
-    for piece in channel.route.pieces:
-        ranged = range_name(piece.outputs[place])
-        if ranged is None or len(piece.domain.clauses) != 1:
-            fail(
-                "csl-route",
-                f"channel @{channel.name} is a multicast of a form not known here",
-                notes=(violates("R"),),
-            )
-        first, last, domain = _span(piece.domain, ranged, mesh.size(axis))
+    spans = [
+        _span(clause, ranged, mesh.size(axis))
+        for piece in channel.route.pieces
+        if (ranged := range_name(piece.outputs[place])) is not None
+        for clause in piece.domain.clauses
+    ]
+    sides = _both_sides(channel, mesh, spans)
+    spans = [sides] if sides is not None else spans
+    if len(spans) < len(channel.route.pieces) or _sent_twice(axis, mesh, [d for *_, d in spans]):
+        fail(
+            "csl-route",
+            f"channel @{channel.name} is a multicast of a form not known here",
+            notes=(violates("R"),),
+        )
+    for first, last, domain in spans:
         ends = [functions.regions.at(axis, expression(end, spell)) for end in (first, last)]
         line = f"{functions.here(mesh.other(axis))}, {functions.here(axis)}"
         call = f"{paint}({color}, {line}, {', '.join(ends)});"
         inner = [call] if domain.is_true else [f"if ({condition(domain, spell)}) {{ {call} }}"]
         lines += functions.regions.over(mesh.plane, inner)
     return lines
+
+
+def _both_sides(
+    channel: Channel, mesh: Mesh, spans: Sequence[tuple[Expr, Expr, Cond]]
+) -> tuple[Expr, Expr, Cond] | None:
+    """The one span of a channel with two, those of the cores before and behind its only sender."""
+    line = line_of(channel, mesh)
+    if len(spans) != 2 or len(line.senders) != 1 or spans[0][2] != spans[1][2]:
+        return None
+    (sender,), first, last = line.senders, min(line.receivers), max(line.receivers)
+    if line.receivers != {*range(first, last + 1)} - {sender}:
+        return None
+    return Expr.const(first), Expr.const(last), spans[0][2]
+
+
+def _sent_twice(axis: str, mesh: Mesh, senders: list[Cond]) -> bool:
+    """Whether a core of ``axis`` is among several of ``senders``, or that is not known."""
+    if len(senders) < 2:
+        return False
+    here = {axis: np.arange(mesh.size(axis))}
+    if any(cond.free_vars - {axis} for cond in senders):
+        return True
+    held = [np.broadcast_to(cond.evaluate(here), mesh.size(axis)) for cond in senders]
+    return bool(np.max(np.sum(held, axis=0)) > 1)
 
 
 def _in_turn(channel: Channel, color: str, functions: _Functions) -> list[str]:
@@ -301,10 +333,10 @@ def _in_turn(channel: Channel, color: str, functions: _Functions) -> list[str]:
     return [f"// {plain(channel.name)}", *functions.regions.over([other], [call])]
 
 
-def _span(domain: Cond, ranged: str, size: int) -> tuple[Expr, Expr, Cond]:
+def _span(clause: Iterable[Constraint], ranged: str, size: int) -> tuple[Expr, Expr, Cond]:
     """Bounds of ``ranged`` in a conjunction, and what is left of the conjunction."""
     first, last, rest = Expr.const(0), Expr.const(size - 1), Cond.true()
-    for constraint in domain.clauses[0]:
+    for constraint in clause:
         bare = Expr.var(ranged)
         if ranged not in constraint.expr.free_vars:
             rest = rest & Cond.of(constraint)

@@ -35,7 +35,7 @@ RESULTS = ("roots", "everywhere")
 CACHE_POLICIES = ("shift", "concat", "cyclic")
 REDUCTIONS = ("sum", "max", "softmax")
 """How an all_reduce combines what cores have."""
-COLLECTIVES = ("", "k_tree", "ring")
+COLLECTIVES = ("", "k_tree", "folded", "ring")
 """How a reduction's messages travel; empty until it is chosen."""
 
 
@@ -118,7 +118,8 @@ class Reduction(Collective):
     """What the cores of ``axis`` have is combined.
 
     ``algo`` is empty until select-collective sets it: ``k_tree`` with the group sizes of its
-    phases in ``groups`` (one group: the pipeline), or ``ring`` (reduce-scatter, all-gather).
+    phases in ``groups`` (one group: the pipeline), ``folded``, such a tree from both ends of the
+    axis to its middle, or ``ring`` (reduce-scatter, all-gather).
 
     ``reduce`` is ``sum``, ``max`` or ``softmax``. A softmax takes the weighted values, sums and
     maxima that each core has of its own elements, ``o = sum exp(s - m) v``, ``l = sum exp(s - m)``

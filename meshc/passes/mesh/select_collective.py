@@ -29,8 +29,11 @@ class SelectCollective(Pass):
     Reductions over one axis share channels: chains of one stride serve all trees that have it. All
     algorithms together are those with the fewest predicted cycles whose inbound channels and colors
     fit the device beside the rings of the phase (``cost/sharing.py``); ``partition`` counts by the
-    same choice. ``algo`` forces ``pipeline`` (one chain), ``two_phase`` (chains of about the square
-    root of the cores, then one of their roots), ``tree`` (groups of two), ``k_tree`` or ``ring``;
+    same choice. Trees over lines of 16 cores or more, an even number, may be ``folded``: both
+    halves go to the middle of the line at once, and back from there; ``fold=false`` turns it off.
+    ``algo`` forces ``pipeline`` (one chain), ``two_phase`` (chains of about the square
+    root of the cores, then one of their roots), ``tree`` (groups of two), ``folded``, ``k_tree`` or
+    ``ring``;
     ``k`` is the number of phases of a ``k_tree``. Softmaxes that are merged take a tree, as nothing
     can go around a ring without its maximum.
 
@@ -51,13 +54,15 @@ class SelectCollective(Pass):
 
     algo: str = "auto"
     k: int = 0
+    fold: bool = True
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        if self.algo not in ("auto", "k_tree", "ring", *TREES) or not 0 <= self.k <= 4:
+        if self.algo not in ("auto", "k_tree", "folded", "ring", *TREES) or not 0 <= self.k <= 4:
             fail(
                 "bad-option",
                 f"no collective algo={self.algo} with k={self.k}",
-                help=f"algo is auto, k_tree, ring, {', '.join(TREES)}; k is 1 to 4, or 0 for any",
+                help=f"algo is auto, k_tree, folded, ring, {', '.join(TREES)}; "
+                "k is 1 to 4, or 0 for any",
             )
         check_ahead(module)
         costs = self.costs(module)
@@ -79,7 +84,7 @@ class SelectCollective(Pass):
     def costs(self, module: Module) -> MeshCosts:
         """Predictions for ``module`` with the algorithms that are asked for."""
         rooted = any(isinstance(op, _ROOTED) for op in module.walk())
-        algorithms = Algorithms(self.algo, self.k, rooted)
+        algorithms = Algorithms(self.algo, self.k, rooted, self.fold)
         return MeshCosts.of_module(module, module.the_mesh(), algorithms)
 
     def refuse(self, sharing: Sharing, demand: Demand) -> NoReturn:

@@ -14,6 +14,7 @@ from meshc.ir.types import Layout, Split
 from meshc.passes.base import Pass
 from meshc.passes.footprint import Footprint, fitting_layers, footprint, whole_footprint
 from meshc.passes.mesh.carrying import carry_through
+from meshc.passes.mesh.select_collective import SelectCollective
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.plmr import violates
 
@@ -86,8 +87,17 @@ class SplitRegions(Pass):
             module.mesh = mesh.in_regions(module.axes.outer, origins, count)
             carry_through(module)
             split_layers(module)
+            self.unfold(module, report)
             self.explain(module, report)
         return module
+
+    def unfold(self, module: Module, report: Diagnostics) -> None:
+        """Let reductions go to first cores again: channels over the edges of regions leave no
+        queues for others, and sums of these channels end there."""
+        sums = (op for op in module.walk() if isinstance(op, ops.AllReduce))
+        if any(op.algo == "folded" for op in sums):
+            SelectCollective(fold=False).run(module, report)
+            report.remark("collective", "reductions in several regions are not folded")
 
     def needed(self, module: Module, places: Places | None, report: Diagnostics) -> int:
         """Fewest regions whose cores hold their share of the layers."""

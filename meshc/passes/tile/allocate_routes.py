@@ -166,6 +166,8 @@ def _likely_coloring(channel: Channel, line: Line, mesh: Mesh) -> Coloring:
     if channel.multicast or len(line.pairs) <= 1:
         return multicast_coloring()
     kind, _, rest = channel.name.partition("_")
+    if kind == "fold":
+        return _from_middle(rest, line, mesh)
     axis, _, text = rest.partition("_")
     stride = text.partition("_")[0] or "1"
     if axis not in mesh.parts or mesh.whole(axis) not in mesh.plane or not stride.isdecimal():
@@ -180,6 +182,22 @@ def _likely_coloring(channel: Channel, line: Line, mesh: Mesh) -> Coloring:
     if kind == "back":  # the same intervals, travelled the other way
         found = Coloring(found.count, found.recv, found.send)
     return _placed(found, position(mesh, axis))
+
+
+def _from_middle(rest: str, line: Line, mesh: Mesh) -> Coloring:
+    """Messages to the middle of a line, by the parity of their places from there."""
+    here, middle = Expr.var(line.axis), mesh.size(line.axis) // 2
+    behind = Cond.ge(here, middle)
+    stride = rest.rpartition("_")[2]
+    found = chain_coloring(int(stride) if stride.isdecimal() and stride != "0" else 1)
+
+    def folded(side: Piecewise) -> Piecewise:
+        assert side.expr is not None
+        before = side.expr.substitute({"p": (middle - 1) - here})
+        return Piecewise.of([(behind, side.expr.substitute({"p": here - middle})),
+                             (Cond.true(), before)])  # fmt: skip
+
+    return Coloring(2, folded(found.send), folded(found.recv))
 
 
 def natural_ring_coloring(size: int) -> Coloring:

@@ -21,7 +21,7 @@ ARCHS = ("wse2", "wse3")
 KINDS = {"f16": np.float16, "f32": np.float32}
 UNIT = {"f16": 2.0**-11, "f32": 2.0**-24}
 MESHES = ((1, 9), (11, 1), (3, 3), (4, 6))  # rows, columns
-WAYS = ("pipeline", "ring", "tree", "two_phase", *(f"k_tree:{k}" for k in range(1, 5)))
+WAYS = ("pipeline", "ring", "tree", "two_phase", "folded", *(f"k_tree:{k}" for k in range(1, 5)))
 # How a tensor stands to an axis before and after: + partial, @ on the first core, / split.
 STANDING = {
     "all_reduce": ("+", ""),

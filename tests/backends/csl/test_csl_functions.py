@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from csl_runs import emit, emitted, run_files, run_steps, tile_text
+from csl_runs import emitted, run_files, run_steps, tile_text
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from reduced import crossed
@@ -16,6 +16,7 @@ from meshc.interp.tile import TileMachine
 from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.support.diagnostics import Diagnostics
 
+SINGLE = SelectCslFunctions(accuracy="single")
 SIDE, ELEMENTS = 13, 384
 """A mesh and the elements of a core, in all more than there are numbers of f16."""
 
@@ -42,11 +43,11 @@ module @functions level(tile) holds(channels_matched) {{
 """
 
 
-def computed(statement, a, most, folder, monkeypatch, arch):
+def computed(statement, a, most, folder, monkeypatch, arch, accuracy="single"):
     """What cores find for the elements ``a``, in order; ``most`` is one number for each core."""
     names = {np.dtype(np.float16): "f16", np.dtype(np.float32): "f32"}
     module = tile_text(functions(statement, names[a.dtype], names[most.dtype]), arch)
-    files = emit({"main": module})
+    files = emitted({"main": module}, SelectCslFunctions(accuracy=accuracy))
     assert "math." not in files["main.csl"].replace("<math>", "")
     padded = np.resize(a, (SIDE, SIDE, ELEMENTS))
     tensors = {"a": padded, "most": most.reshape(SIDE, SIDE)}
@@ -153,6 +154,42 @@ def test_infinite_elements_have_the_exponential_of_infinities(kind, tmp_path, mo
     assert np.array_equal(found, [1, 0, np.inf])
 
 
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("row", ["f16", "f32"])
+def test_exponentials_in_half_miss_a_few_units(row, arch, tmp_path, monkeypatch):
+    """At most three, and 0.6 in the mean; infinite elements, and those beyond f16, as by
+    the operations in f32."""
+    a = np.concatenate([all_of_f16(), np.array([np.inf, -np.inf], np.float16)])
+    for number, above in enumerate((0, 8.5, -6.25)):
+        most = np.full(SIDE * SIDE, above, KINDS[row])
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        found = computed("tile.exp_sub %b, %a, %most", a, most, folder, monkeypatch, arch, "half")
+        assert found[-2] == np.inf and found[-1] == 0
+        inside = a[:-2] - np.float16(above)  # rounded: that is not the function's doing
+        with np.errstate(over="ignore"):
+            exact = np.exp(inside.astype(np.float64))
+        assert misses(found[:-2], exact) <= 3
+        with np.errstate(over="ignore"):
+            unit = np.spacing(np.minimum(exact, 6e4).astype(np.float16)).astype(np.float64)
+        near = exact < 6e4
+        assert np.mean(np.abs(found[:-2][near] - exact[near]) / unit[near]) <= 0.6
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+def test_silu_in_half_misses_a_few_units(kind, arch, tmp_path, monkeypatch):
+    """At most five, of elements rounded to f16, or a millionth."""
+    a = NUMBERS[kind]()
+    a = a[np.abs(a) < 6e4]
+    zeros = np.zeros(SIDE * SIDE, np.float16)
+    found = computed("tile.silu %b, %a", a, zeros, tmp_path, monkeypatch, arch, "half")
+    exact = exact_silu(a.astype(np.float16).astype(np.float64))
+    unit = np.spacing(np.abs(exact).astype(np.float16)).astype(np.float64)
+    off = np.abs(found - exact) / np.maximum(unit, 0.2e-6)
+    assert off.max() <= 5, a[off.argmax()]
+
+
 KERNELS = {
     "silu": "tile.silu {to}, {a}",
     "gelu": "tile.gelu {to}, {a} {{form = erf}}",
@@ -220,7 +257,7 @@ def agree(text, tensors, counts, arch):
     """The simulator finds what the interpreter does, to the last bit of f16, or 5e-7."""
     module = tile_text(text, arch)
     options = [word for name, count in counts.items() for word in (f"--{name}", str(count))]
-    files = emit({"main": module})
+    files = emitted({"main": module}, SINGLE)
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as monkeypatch:
         found, _ = run_files(files, tensors, Path(name), monkeypatch, options=options)
     compare(found["b"], module, tensors, counts)
@@ -242,7 +279,7 @@ def test_functions_in_blocks_of_what_only_the_run_knows(kernel, kinds, tmp_path,
     """Whole blocks go by vector operations, what they leave one by one, in either type."""
     most = {"rows": 11, "lanes": 14}
     module = tile_text(one_function(kernel, *kinds, most, of_run=most), "wse2")
-    files = emit({"main": module})
+    files = emitted({"main": module}, SINGLE)
     (op,) = (op for op in module.walk() if getattr(op, "kernel", "fill") != "fill")
     assert "_by_" in op.way and not op.way.endswith("_by_1")
     tensors = numbers(*kinds, most["rows"], most["lanes"], 3)
@@ -278,8 +315,8 @@ def test_functions_go_in_pieces_where_a_core_is_full(kernel, shape, way, tmp_pat
     tensors["taken"] = np.zeros((49152 - 11264 - 900) // 4, np.float32)
     found = {}
     for name, choice in (
-        ("pieces", SelectCslFunctions()),
-        ("one", SelectCslFunctions(blocks=False)),
+        ("pieces", SINGLE),
+        ("one", SelectCslFunctions(blocks=False, accuracy="single")),
     ):
         module, report = tile_text(text, "wse2"), Diagnostics()
         choice.run(module, report)

@@ -159,7 +159,7 @@ class SharedCode:
 
     def steps(self, steps: Steps) -> list[str]:
         """The statements of vector operations on scratch."""
-        self.scratch_window(DType.F32, steps.words)
+        self.scratch_window(steps.dtype, steps.words)
 
         def spelled(operand: Operand) -> str:
             if isinstance(operand, Window):

@@ -138,7 +138,8 @@ class Mesh:
 
 class Coordinates:
     """Where a core is, as attributes: its position on every axis, its place by the factors of an
-    axis, and its rank ``rank_A`` on A. Functions: ``core_A(rank)`` and ``ring_A(position)``.
+    axis, its rank ``rank_A`` on A, and how many cores lie between it and the middle of A,
+    ``fold_A``. Functions: ``core_A(rank)`` and ``ring_A(position)``.
 
     On an axis in ``interleaved`` the ranks 0, 1, 2, .. visit positions 0, 2, 4, .. and come back
     over the odd ones, so that neighbours in rank are at most two hops apart; elsewhere rank is
@@ -164,6 +165,9 @@ class Coordinates:
         kind, _, axis = name.partition("_")
         if axis in places and kind == "rank":
             return self._rank(axis, places[axis])
+        if axis in places and kind == "fold":
+            at, middle = grid_of(places[axis]), self._sizes[axis] // 2
+            return PerCore(np.where(at >= middle, at - middle, middle - 1 - at))
         if axis in places and kind in ("ring", "core"):
             return partial(self._rank if kind == "ring" else self._position, axis)
         raise AttributeError(f"a core has no coordinate '{name}'")

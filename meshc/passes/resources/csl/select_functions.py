@@ -12,13 +12,13 @@ from meshc.analysis.csl.operands import BY_STEPS
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
 from meshc.analysis.csl.sharing import planned_bytes
 from meshc.analysis.csl.vector_ways import KERNELS, chosen_way, copied_words, room_for_scratch
-from meshc.analysis.csl.ways import ANGLES, BY, KEPT, TURNS, VECTOR
+from meshc.analysis.csl.ways import ANGLES, BY, HALF, KEPT, TURNS, VECTOR
 from meshc.analysis.csl.words import known_at_start
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.passes.base import Pass
-from meshc.support.diagnostics import Diagnostics
+from meshc.support.diagnostics import Diagnostics, fail
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,9 @@ class SelectCslFunctions(Pass):
     """Write functions of many elements as vector operations where fewer cycles are predicted.
 
     ``functions`` are exponentials, SiLU and GELU with f16 results, computed in f32 from operands
-    of either type (``way = vector``).
+    of either type (``way = vector``); with ``accuracy = half`` exponentials of f16 and SiLU go in
+    f16 alone (``way = half``), where they are off by a few units of what it resolves; ``single``
+    says that all go in f32.
     ``angles`` are sines and cosines of all frequencies of a RoPE at once, by polynomials;
     ``turns`` turns all pairs of lanes of all heads by the same operations. A setting that is false
     leaves its kind one by one. With ``kept`` sines and cosines of all rows of a prompt are worked
@@ -45,7 +47,7 @@ class SelectCslFunctions(Pass):
 
     After::
 
-        tile.silu %b, %a {way = vector}
+        tile.silu %b, %a {way = half}
     """
 
     NAME: ClassVar[str] = "select-csl-functions"
@@ -59,8 +61,11 @@ class SelectCslFunctions(Pass):
     turns: bool = True
     kept: bool = True
     blocks: bool = True
+    accuracy: str = "half"
 
     def run(self, module: Module, report: Diagnostics) -> Module:
+        if self.accuracy not in ("half", "single"):
+            fail("bad-option", f"no accuracy={self.accuracy}", help="it is half or single")
         device = module.the_device()
         free = device.whole("memory_bytes") - device.reserved_bytes - planned_bytes(module)
         costs = Costs(device, shifts(module))
@@ -70,6 +75,7 @@ class SelectCslFunctions(Pass):
             TURNS: self.turns,
             KEPT: self.kept,
             BY: self.blocks,
+            HALF: self.accuracy == "half",
         }
         allowed = [part for part, yes in settings.items() if yes]
         known = known_at_start(module)

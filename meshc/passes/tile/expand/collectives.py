@@ -1,15 +1,17 @@
 """all_reduce as K-tree (WaferLLM section 6.2; one group is the pipeline) or as a ring.
 
+A folded tree goes from both ends of a line to its middle: of the two cores there one hands the sum
+of its half to the other, which sends that of all back both ways.
+
 Sums and maxima flow through the cores of a chain, which only add to what passes. Softmaxes that are
 merged do not: a core needs the maximum of what arrives before it can scale the rest.
 """
 
 from __future__ import annotations
 
-from meshc.analysis.layout.coordinates import position
 from meshc.analysis.layout.tiling import ceil_div
 from meshc.analysis.traffic.tracks import phases
-from meshc.ir.affine import Cond, Expr
+from meshc.ir.affine import Expr
 from meshc.ir.ops import mesh
 from meshc.ir.types import BufferType
 from meshc.ir.views import View
@@ -30,7 +32,12 @@ def all_reduce(emitter: Emitter, op: mesh.AllReduce, view: View, lanes: int, row
 def _tree(emitter: Emitter, op: mesh.AllReduce, view: View) -> None:
     """Groups of each phase reduce along a chain to their first member; then a multicast."""
     reduce(emitter, op, view)
-    broadcast(emitter, op.axis, view)
+    line = rings.line(emitter.mesh, op.axis, op.algo == "folded")
+    if line.crosses:
+        cross = rings.cross(emitter, op.axis)
+        sent = emitter.send(cross, view, when=line.before)
+        emitter.wait(sent, emitter.recv(cross, view, when=line.root, combine=COMBINE[op.reduce]))
+    broadcast(emitter, op.axis, view, op.algo == "folded")
 
 
 def reduce(emitter: Emitter, op: mesh.AllReduce | mesh.Reduce, view: View) -> None:
@@ -39,12 +46,12 @@ def reduce(emitter: Emitter, op: mesh.AllReduce | mesh.Reduce, view: View) -> No
         _phase(emitter, op, view, stride, group)
 
 
-def broadcast(emitter: Emitter, axis: str, view: View) -> None:
-    """What the first core of ``axis`` has, on all of them."""
-    here = position(emitter.mesh, axis)
-    cast = rings.multicast(emitter, axis)
-    sent = emitter.send(cast, view, when=Cond.eq(here, 0))
-    got = emitter.recv(cast, view, when=Cond.ge(here, 1))
+def broadcast(emitter: Emitter, axis: str, view: View, folded: bool = False) -> None:
+    """What the first core of ``axis``, or that behind its middle, has, on all of them."""
+    line = rings.line(emitter.mesh, axis, folded)
+    cast = rings.outwards(emitter, axis) if folded else rings.multicast(emitter, axis)
+    sent = emitter.send(cast, view, when=line.root)
+    got = emitter.recv(cast, view, when=line.others)
     emitter.wait(sent, got)
 
 
@@ -55,17 +62,17 @@ def _phase(
 
     What the members hold is dead afterwards, so a relay's view need not have the sum.
     """
-    size = emitter.mesh.size(op.axis)
-    ends = rings.chain_ends(emitter, op.axis, stride, group)
-    channel = rings.chain(emitter, op.axis, stride, group)
+    line = rings.line(emitter.mesh, op.axis, op.algo == "folded")
+    ends = rings.chain_ends(line, stride, group)
+    channel = rings.chain(emitter, line, stride, group)
     combine = COMBINE[op.reduce]
-    if min(group, ceil_div(size, stride)) == 2:
+    if min(group, ceil_div(line.size, stride)) == 2:
         with emitter.under(ends.members):
             sent = emitter.send(channel, view, when=ends.last)
             got = emitter.recv(channel, view, when=ends.root, combine=combine)
         emitter.wait(sent, got)
         return
-    rank = (group - 1) - rings.member(emitter.mesh, op.axis, stride, group)
+    rank = (group - 1) - line.member(stride, group)
     with emitter.sweep(rank, group, ends.members):
         emitter.send(channel, view, when=ends.last)
         emitter.relay(channel, view, combine, when=ends.between)
@@ -80,7 +87,14 @@ def merge(emitter: Emitter, op: mesh.AllReduce, view: View, arrived: View, count
         if group > 1:
             _merging_phase(emitter, op, (view, arrived), count, stride, group)
         stride *= group
-    broadcast(emitter, op.axis, view)
+    line = rings.line(emitter.mesh, op.axis, op.algo == "folded")
+    if line.crosses:
+        cross = rings.cross(emitter, op.axis)
+        sent = emitter.send(cross, view, when=line.before)
+        emitter.wait(sent, emitter.recv(cross, arrived, when=line.root))
+        with emitter.under(line.root):
+            emitter.compute("merge_softmax", view, arrived, count=count)
+    broadcast(emitter, op.axis, view, op.algo == "folded")
 
 
 def _merging_phase(
@@ -93,9 +107,10 @@ def _merging_phase(
 ) -> None:
     """One chain per group: all but its last member receive and merge, all but its root send on."""
     view, arrived = views
-    ends = rings.chain_ends(emitter, op.axis, stride, group)
-    channel = rings.chain(emitter, op.axis, stride, group)
-    if min(group, ceil_div(emitter.mesh.size(op.axis), stride)) == 2:
+    line = rings.line(emitter.mesh, op.axis, op.algo == "folded")
+    ends = rings.chain_ends(line, stride, group)
+    channel = rings.chain(emitter, line, stride, group)
+    if min(group, ceil_div(line.size, stride)) == 2:
         with emitter.under(ends.members):
             sent = emitter.send(channel, view, when=ends.sends)
             got = emitter.recv(channel, arrived, when=ends.receives)
@@ -103,7 +118,7 @@ def _merging_phase(
         with emitter.under(ends.members & ends.receives):
             emitter.compute("merge_softmax", view, arrived, count=count)
         return
-    rank = (group - 1) - rings.member(emitter.mesh, op.axis, stride, group)
+    rank = (group - 1) - line.member(stride, group)
     with emitter.sweep(rank, group, ends.members):
         emitter.wait(emitter.recv(channel, arrived, when=ends.receives))
         with emitter.under(ends.receives):

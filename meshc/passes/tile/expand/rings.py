@@ -8,10 +8,10 @@ from meshc.analysis.layout.coordinates import position
 from meshc.analysis.layout.placement import ring_step
 from meshc.analysis.layout.tiling import ceil_div
 from meshc.analysis.traffic.handovers import Handover
-from meshc.analysis.traffic.tracks import Track, chain_track, phases
+from meshc.analysis.traffic.tracks import Track, chain_track, phases, tree_size
 from meshc.analysis.traffic.turns import turn_route
 from meshc.ir.affine import AffineMap, Cond, Expr
-from meshc.ir.mesh import Mesh
+from meshc.ir.mesh import Mesh, fold_name
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as mesh_ops
 from meshc.ir.views import Symbol
@@ -44,23 +44,87 @@ def _steps(size: int, here: Expr, interleaved: bool, step: int) -> list[tuple[Co
     return [(Cond.le(here, size - 2), here + 1), (Cond.eq(here, size - 1), here - (size - 1))]
 
 
-def chain(emitter: Emitter, axis: str, stride: int, group: int) -> Symbol:
-    """From each member of a group to the member before it, ``stride`` positions away.
+@dataclass(frozen=True)
+class TreeLine:
+    """The cores of a tree over ``axis``: each one's ``place`` counts from where sums go, the first
+    core or, where trees are ``folded``, the middle of the line. ``size`` are the cores of a tree;
+    of a folded one the other half of the axis has as many, which it ``crosses`` to."""
+
+    mesh: Mesh
+    axis: str
+    place: Expr
+    size: int
+    folded: bool
+
+    @property
+    def crosses(self) -> bool:
+        """Whether the sums of two trees meet at the middle."""
+        return self.size < self.mesh.size(self.axis)
+
+    @property
+    def root(self) -> Cond:
+        """Who has the sum in the end, before it is sent to all."""
+        line = self.mesh.whole(self.axis)
+        if self.crosses:
+            return Cond.eq(Expr.var(line), self.mesh.size(line) // 2)
+        return Cond.eq(self.place, 0)
+
+    @property
+    def others(self) -> Cond:
+        """All but the root."""
+        return ~self.root if self.crosses else Cond.ge(self.place, 1)
+
+    @property
+    def before(self) -> Cond:
+        """Who has the sum of the first half of a line, which ``crosses`` to the other."""
+        line = self.mesh.whole(self.axis)
+        return Cond.eq(Expr.var(line), self.mesh.size(line) // 2 - 1)
+
+    def member(self, stride: int, group: int) -> Expr:
+        """Place of a core in its group of a phase; place 0 is the group's root."""
+        place = self.place // stride
+        return place if stride * group >= self.size else place % group
+
+    def sides(self, where: Cond, away: int) -> list[tuple[Expr, Cond]]:
+        """Positions ``away`` places further from where sums go, of the cores ``where`` says in
+        terms of ``fold``, for the map of a channel."""
+        line = self.mesh.whole(self.axis)
+        here, name = Expr.var(line), fold_name(line)
+        if not self.folded:
+            return [(here + away, where)]
+        middle = self.mesh.size(line) // 2
+        behind = where.substitute({name: here - middle}) & Cond.ge(here, middle)
+        before = where.substitute({name: (middle - 1) - here}) & Cond.le(here, middle - 1)
+        return [(here + away, behind), (here - away, before)]
+
+
+def line(mesh: Mesh, axis: str, folded: bool) -> TreeLine:
+    """The cores of a tree over ``axis``."""
+    size, place = tree_size(mesh, axis, folded), position(mesh, axis)
+    if folded:
+        whole = mesh.whole(axis)
+        place = Expr.var(fold_name(whole))
+        place = place if size * 2 == mesh.size(whole) else place % size
+    return TreeLine(mesh, axis, place, size, folded)
+
+
+def chain(emitter: Emitter, along: TreeLine, stride: int, group: int) -> Symbol:
+    """From each member of a group to the member before it, ``stride`` places away.
 
     Reductions whose groups differ share one channel, which goes from every multiple of the stride
     to the one before: who sends on it is for each of them to say.
     """
-    mesh = emitter.mesh
-    track = chain_track(mesh, axis, stride)
-    wanted = _groups_on(emitter.source).get(track, set()) | {(axis, group)}
-    senders = {_members(mesh, *each, stride) for each in wanted}
-    where, name = _members(mesh, axis, group, stride), axis
+    mesh, folded = emitter.mesh, along.folded
+    track = chain_track(mesh, along.axis, stride, folded)
+    wanted = _groups_on(emitter.source).get(track, set()) | {(along.axis, group)}
+    senders = {_members(line(mesh, axis, folded), of, stride) for axis, of in wanted}
+    where, name = _members(along, group, stride), along.axis
     if len(senders) > 1:
-        here, name = position(mesh, track.axis), track.axis
-        where = Cond.eq(here % stride, 0) & Cond.ge(here, stride)
-    along = Expr.var(mesh.whole(axis)) - stride
-    route = AffineMap.of(mesh.plane, [(_at(mesh, axis, along), where)])
-    return emitter.channel(f"chain_{name}_{stride}", route)
+        place, name = line(mesh, track.axis, folded).place, track.axis
+        where = Cond.eq(place % stride, 0) & Cond.ge(place, stride)
+    pieces = [(_at(mesh, along.axis, to), cond) for to, cond in along.sides(where, -stride)]
+    kind = "fold" if folded else "chain"
+    return emitter.channel(f"{kind}_{name}_{stride}", AffineMap.of(mesh.plane, pieces))
 
 
 def _groups_on(module: Module) -> dict[Track, set[tuple[str, int]]]:
@@ -69,15 +133,14 @@ def _groups_on(module: Module) -> dict[Track, set[tuple[str, int]]]:
     for op in module.walk():
         if isinstance(op, (mesh_ops.AllReduce, mesh_ops.Reduce)):
             for stride, group in phases(op.groups):
-                shared = found.setdefault(chain_track(mesh, op.axis, stride), set())
-                shared.add((op.axis, group))
+                track = chain_track(mesh, op.axis, stride, op.algo == "folded")
+                found.setdefault(track, set()).add((op.axis, group))
     return found
 
 
-def _members(mesh: Mesh, axis: str, group: int, stride: int) -> Cond:
+def _members(along: TreeLine, group: int, stride: int) -> Cond:
     """Where a core has a member of its group before it."""
-    here = position(mesh, axis)
-    return Cond.eq(here % stride, 0) & Cond.ge(member(mesh, axis, stride, group), 1)
+    return Cond.eq(along.place % stride, 0) & Cond.ge(along.member(stride, group), 1)
 
 
 @dataclass(frozen=True)
@@ -93,28 +156,46 @@ class ChainEnds:
     receives: Cond
 
 
-def chain_ends(emitter: Emitter, axis: str, stride: int, group: int) -> ChainEnds:
+def chain_ends(along: TreeLine, stride: int, group: int) -> ChainEnds:
     """Who begins, passes on and ends the chains of :func:`chain`. The last group of a phase may
     be shorter than the others, or a single core, which takes no part."""
-    size = emitter.mesh.size(axis)
-    here, place = position(emitter.mesh, axis), member(emitter.mesh, axis, stride, group)
-    places = ceil_div(size, stride)
+    here, place = along.place, along.member(stride, group)
+    places = ceil_div(along.size, stride)
     length = min(group, places)
     last, root = Cond.eq(place, length - 1), Cond.eq(place, 0)
     between = Cond.eq(place, 1) if length == 3 else Cond.between(1, place, length - 1)
     sends, receives = Cond.ge(place, 1), Cond.le(place, length - 2)
     if places % length:
-        end = Cond.ge(here, size - stride)
+        end = Cond.ge(here, along.size - stride)
         last, between = last | (end & sends), between & ~end
         root = root if places % length > 1 else root & ~end
         receives &= ~end
     return ChainEnds(Cond.eq(here % stride, 0), last, between, root, sends, receives)
 
 
-def member(mesh: Mesh, axis: str, stride: int, group: int) -> Expr:
-    """Place of a core in its group of a phase; place 0 is the group's root."""
-    place = position(mesh, axis) // stride
-    return place if stride * group >= mesh.size(axis) else place % group
+def cross(emitter: Emitter, axis: str) -> Symbol:
+    """From the core before the middle of ``axis`` to the one behind it."""
+    mesh, along = emitter.mesh, line(emitter.mesh, axis, True)
+    to = _at(mesh, axis, Expr.var(mesh.whole(axis)) + 1)
+    return emitter.channel(f"cross_{axis}", AffineMap.of(mesh.plane, [(to, along.before)]))
+
+
+def outwards(emitter: Emitter, axis: str) -> Symbol:
+    """From the core behind the middle of a line, or from that of each segment which is nearest to
+    the middle, to all others of it."""
+    mesh = emitter.mesh
+    along = line(mesh, axis, True)
+    whole = mesh.whole(axis)
+    here, far, size = Expr.var(whole), Expr.var(f"_{whole}"), along.size
+    behind, before = (side for _, side in along.sides(Cond.eq(along.place, 0), 0))
+    if along.crosses:
+        behind, before = along.root, along.root
+    reach = size if along.crosses else size - 1
+    pieces = [
+        (_at(mesh, axis, far), behind & Cond.between(here + 1, far, here + size)),
+        (_at(mesh, axis, far), before & Cond.between(here - reach, far, here)),
+    ]
+    return emitter.channel(f"out_{axis}", AffineMap.of(mesh.plane, pieces), multicast=True)
 
 
 def multicast(emitter: Emitter, axis: str, way: int = 1) -> Symbol:
