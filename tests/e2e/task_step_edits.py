@@ -57,7 +57,7 @@ EDITS = {
     "another group of rows": ("llama", STEP, "wk + (size_t)(4 * g + 16", "wk + (size_t)(4 * (3 - g) + 16", 0),
     "another part of the width": ("parts", STEP, "24 * layer + 3 * part", "24 * layer", 0),
     "one block too few": ("llama", STEP, "6 * g + 24 * layer) * 256, 6, TILE", "6 * g + 24 * layer) * 256, 5, TILE", 0),
-    "another layer's gain": ("llama", STEP, "attn_gain + (size_t)(layer) * 64", "attn_gain", 0),
+    "another layer's gain": ("llama", STEP, "attn_gain + (size_t)layer * 64", "attn_gain", 0),
     "another lane's bias": ("windows", STEP, "mc::widen(bo[16 * g + i", "mc::widen(bo[i", 0),
     "the key of another position": ("llama", STEP, "::lane(pages, pos, g, me)] = new_key", "::lane(pages, pos ? pos - 1 : 0, g, me)] = new_key", 0),
     "the value of another head": ("llama", STEP, "::lane(pages, pos, g, me)] = new_value", "::lane(pages, pos, 0, me)] = new_value", 0),
