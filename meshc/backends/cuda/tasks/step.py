@@ -138,18 +138,17 @@ class StepText:
             if made is not None:
                 made.ahead(text)
             text.add(MEET)
-        elif phase.meets:
+        elif phase.meets == task.COUNTER:
             self.meetings += 1
             text.add(_ARRIVE)
             if made is not None:
                 made.ahead(text)
             text.add(_WAIT)
         else:
-            waits = any(family.waits for family in phase.families)
-            if made is not None and waits:
+            if made is not None and phase.meets:
                 made.ahead(text)
             text.add(SYNC)
-            if made is not None and not waits:
+            if made is not None and not phase.meets:
                 made.ahead(text)
         if made is not None:
             made.then(text)
