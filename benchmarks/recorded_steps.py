@@ -66,13 +66,14 @@ EMITTED = tuple(s for s in STEPS if s.program == "tasks")
 
 
 def tasks_of(
-    model: str, capacity: int, rows: int = 16, more: str = "", **options: object
+    model: str, capacity: int, rows: int = 16, more: str = "", meet: str = "", **options: object
 ) -> Module:
     """A model's decode step as a module of the task level for an H200, with so many rows of a
-    weight to a task, and ``more`` options of expand-tasks. Blocks are taken to meet in front of
-    each phase, which ``meet`` finds after a while (``tests/cost/test_task_steps.py`` holds it
-    against that)."""
+    weight to a task, ``more`` options of expand-tasks and meetings of the kind ``meet``. Without
+    one blocks are taken to meet by a counter in front of each phase, which ``meet`` finds after a
+    while (``tests/cost/test_task_steps.py`` holds it against that)."""
     passes = f"expand-tasks{{rows={rows}{more and ',' + more}}},place-tasks"
+    passes += f",meet{{kind={meet}}}" if meet else ""
     usual = {"phase": "decode", "dtype": "f16", "device": "h200", "mesh": "1x1"}
     made = meshc.compile(model, seq=capacity, compile_to="graph", **{**usual, **options})
     return PassManager(parse_pipeline(passes)).run(made.modules["decode"])

@@ -65,11 +65,12 @@ def setting(
     rows: int = 16,
     more: str = "",
     packed: bool = False,
+    meet: str = "",
 ) -> Setting:
-    """A model's step as its task program stands, for an H200, with ``rows`` of a weight to a task
-    and ``more`` options of expand-tasks. ``packed``: fragments that a task's rows do not fill hold
-    further parts of the width."""
-    module = tasks_of(model, cached + 1, rows, more, batch=batch)
+    """A model's step as its task program stands, for an H200, with ``rows`` of a weight to a task,
+    ``more`` options of expand-tasks and meetings of the kind ``meet``. ``packed``: fragments that a
+    task's rows do not fill hold further parts of the width."""
+    module = tasks_of(model, cached + 1, rows, more, meet, batch=batch)
     work = work_of(module, {"pos": cached})
     times = TileTimes(module.the_device(), packed=packed)
     return Setting(work, times)

@@ -53,6 +53,15 @@ OPTIONS = (
     "merge=true,parts=4",
 )
 """Of expand-tasks: the usual ones, and others."""
+BY_TAGS = (
+    "",
+    "merge=true",
+    "parts=4",
+    "merge=true,parts=4",
+    "parts=4,wide=32768",
+    "merge=true,parts=4,wide=32768",
+)
+"""Those of programs whose blocks meet by tags."""
 SHAPES = (
     ("smollm2-135m", 1024, 1),
     ("smollm2-135m", 1024, 16),
@@ -111,11 +120,12 @@ def cells(found: StepTime) -> tuple[object, ...]:
 
 def targets() -> None:
     """Each target as its program stands, and as others that expand-tasks makes."""
-    rows = [
-        (model, cached, batch, more, most, *cells(setting(model, cached, batch, more=more).time()))
-        for (model, cached, batch, most), more in product(TARGETS, OPTIONS)
-    ]
-    print(table(("model", "cached", "batch", "options", "at most", *HEADER), rows))
+    made = [(more, "") for more in OPTIONS] + [(more, "tags") for more in BY_TAGS]
+    rows = []
+    for (model, cached, batch, most), (more, meet) in product(TARGETS, made):
+        found = setting(model, cached, batch, more=more, meet=meet).time()
+        rows.append((model, cached, batch, more, meet or "counter", most, *cells(found)))
+    print(table(("model", "cached", "batch", "options", "meetings", "at most", *HEADER), rows))
 
 
 def shapes() -> None:

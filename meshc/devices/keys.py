@@ -138,6 +138,8 @@ STEPS = (
     _time("signal_ns", "from the last block's arrival at a meeting until all know of it"),
     Key("signal_waits", "number", "s/s", "more of it for each second that memory would", 0, 100),
     Key("cluster_signal_ns", "points", "ns", "the same of a cluster's blocks, by their number"),
+    _time("word_ns", "from a word's storing until all know of it that read it until it is there"),
+    Key("word_waits", "number", "s/s", "more of it for each second that memory would", 0, 100),
     _time("ready_ns", "from what a phase needs to its first product"),
     Key("prepare_ns", "number", "ns/KiB", "more of it for each KiB that it needs", 0, 10**6),
     Key("product_tile_ns", "points", "ns", "a tile's product, by columns of 16 bits"),

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 
 from meshc.backends import cuda
 from meshc.driver.request import CompileRequest
-from meshc.driver.step_times import predicted
+from meshc.driver.step_times import predicted, step_with_full_caches
 from meshc.ir.clone import clone_module
 from meshc.ir.core import Op
 from meshc.ir.module import Module
@@ -162,8 +162,7 @@ class GpuStep:
         graph = PassManager(before, self.instruments).run(graph, self.report)
         merge = _records_bytes(self._placed(graph, 1, False, Diagnostics())) > MOST_RECORDS
         for parts in PARTS:
-            report = Diagnostics()
-            placed = self._placed(graph, parts, merge, report)
+            placed, report = self._fastest(graph, parts, merge)
             try:
                 files = written(cuda.TaskGraph(placed, graph))
             except MeshcError as error:
@@ -175,14 +174,34 @@ class GpuStep:
             return placed, files
         raise AssertionError("the last division is one that says what is wrong")
 
-    def _placed(self, graph: Module, parts: int, merge: bool, report: Diagnostics) -> Module:
+    def _fastest(self, graph: Module, parts: int, merge: bool) -> tuple[Module, Diagnostics]:
+        """The placed program of tasks whose kind of meetings is predicted to be the fastest, by a
+        counter where nothing is predicted or clusters were asked for; and what its passes said."""
+        made = []
+        for kind in (task.COUNTER,) if self.request.cluster else (task.COUNTER, task.TAGS):
+            report = Diagnostics()
+            placed = self._placed(graph, parts, merge, report, kind)
+            time = step_with_full_caches(placed)
+            made.append((inf if time is None else time.seconds, placed, report))
+        _, placed, report = min(made, key=lambda one: one[0])
+        return placed, report
+
+    def _placed(
+        self,
+        graph: Module,
+        parts: int,
+        merge: bool,
+        report: Diagnostics,
+        kind: str = task.COUNTER,
+    ) -> Module:
         """The placed program of tasks of ``graph``, in clusters of blocks if any were asked for,
         which have attention and its part of the output projection by key heads."""
         cluster = self.request.cluster or 0
         grain = f"heads=true,splits={cluster}" if cluster else f"merge={str(merge).lower()}"
         spec = f"expand-tasks{{parts={parts},{grain},wide={WIDE}}}"
+        given = {"expand-tasks": spec, "meet": f"meet{{kind={kind}}}"}
         before = len(pipeline_to_tasks()) - len(TASK_STAGES)
-        passes = pipeline_to_tasks({"expand-tasks": spec}, cluster)[before:]
+        passes = pipeline_to_tasks(given, cluster)[before:]
         return PassManager(passes, self.instruments).run(clone_module(graph), report)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.cost.tasks.steps import step_time
+from meshc.cost.tasks.steps import StepTime, step_time
 from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
 from meshc.support.diagnostics import MeshcError
@@ -15,16 +15,23 @@ _LIMITS = {
 }
 
 
-def predicted(module: Module) -> str:
+def step_with_full_caches(module: Module) -> StepTime | None:
     """What the step of ``module``, of the task level, takes with full caches, as the event model
-    predicts; nothing for a device that lacks a number for it, or one without a position."""
+    predicts; None for a device that lacks a number for it, or one without a position."""
     if POSITION not in module.scalars:
+        return None
+    try:
+        return step_time(module, {POSITION: module.scalars[POSITION][1]})
+    except MeshcError:
+        return None
+
+
+def predicted(module: Module) -> str:
+    """That time in words; nothing where it is not known."""
+    found = step_with_full_caches(module)
+    if found is None:
         return ""
     _, last = module.scalars[POSITION]
-    try:
-        found = step_time(module, {POSITION: last})
-    except MeshcError:
-        return ""
     return (
         f"predicted {1e6 * found.seconds:.0f} us with {last} tokens before it, {found.ratio:.2f} "
         f"times what its {found.bytes} bytes take at {found.rate / 1e9:.0f} GB/s; most of it "

@@ -23,6 +23,7 @@ class Drawn:
     merge: bool
     cores: int
     positions: tuple[tuple[int, ...], ...] = field(default=())
+    meet: str = "counter"
 
 
 def drawn_decoder(seed: int) -> Drawn:

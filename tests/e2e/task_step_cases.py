@@ -30,4 +30,12 @@ PARTS = Drawn(
 )  # fmt: skip
 # More splits than are merged at once, a tile each.
 SPLITS = replace(LLAMA, cores=132)
-CASES = {"llama": LLAMA, "splits": SPLITS, "windows": WINDOWS, "parts": PARTS}
+# Words with tags that hold one version after the other, in step after step.
+TAGS = replace(LLAMA, cores=3, positions=((149,), (17,), (64,), (1,), (0,), (99,)), meet="tags")
+# Records by tags, and merged by tasks of their own.
+MERGED_TAGS = replace(SPLITS, merge=True, meet="tags")
+TAGGED_PARTS = replace(PARTS, meet="tags", cores=3)
+CASES = {
+    "llama": LLAMA, "splits": SPLITS, "windows": WINDOWS, "parts": PARTS, "tags": TAGS,
+    "merged tags": MERGED_TAGS, "tagged parts": TAGGED_PARTS,
+}  # fmt: skip

@@ -5,7 +5,7 @@ is there, what is put in its place, and which of several places (-1: all)."""
 # ruff: noqa: E501
 
 SYNC = "mc::group_sync(1, WORKERS);"
-STEP, TASKS, GROUP = "step.cu", "mc_tasks.cuh", "mc_group_attention.cuh"
+STEP, TASKS, GROUP, WORDS = "step.cu", "mc_tasks.cuh", "mc_group_attention.cuh", "mc_words.cuh"
 
 EDITS = {
     # meetings and what is behind them
@@ -23,6 +23,27 @@ EDITS = {
         f"meeting {n} of parts": ("parts", STEP, "wait(met, target, me);", SYNC, n)
         for n in range(3, 8)
     },
+    # words with tags
+    "a value without its tag": ("tags", WORDS, ": nearest) | tag;", ": nearest);", 0),
+    "the tag of the value behind": ("tags", WORDS, "return 1 + before", "return 2 + before", 0),
+    "a tag that fresh memory has": ("tags", WORDS, "return 1 + before %", "return before %", 0),
+    "nobody waits for tags": ("tags", WORDS, "return tag == 0 || (word", "return true || (word", 0),
+    "one word of eight is waited for": ("tags", WORDS, "for (int i = 0; i < 8; i++) found", "for (int i = 0; i < 1; i++) found", 0),
+    "seven words of eight are waited for": ("tags", WORDS, "for (int i = 0; i < 8; i++) found", "for (int i = 0; i < 7; i++) found", 0),
+    "words that are not there are taken": ("tags", WORDS, "            if (!missing) break;\n            wait_for(missing, left);", "            break;", 0),
+    "records that are not there are taken": ("tags", WORDS, "            if (!missing) break;\n            wait_for(missing, left);", "            break;", 1),
+    "weights of records are not waited for": ("merged tags", WORDS, " || !there(bits_of(two[n].x)) || !there(bits_of(two[n].y))", "", 0),
+    "the first record alone is waited for": ("tags", WORDS, "                if (!all(v[n]) ||", "                if (n == 0) continue;\n                if (!all(v[n]) ||", 0),
+    "single words are not waited for": ("tags", WORDS, "        if (missing) wait_for_words(left);", "        missing = 0;", 0),
+    "steps have the same tags": ("merged tags", STEP, "const mc::u32 past = runs[0];", "const mc::u32 past = 0;", 0),
+    "steps are not counted": ("merged tags", STEP, "runs[0] = (past + 1) % 3;", "runs[0] = past;", 0),
+    "layers have the same tags": ("tags", STEP, "mc::tag_of<2>(past * 3 + layer + 1)", "mc::tag_of<2>(past * 3)", 0),
+    "the tag of the layer before": ("tags", STEP, "64, mc::Tagged<2>(mc::tag_of<2>(past * 3 + layer))", "64, mc::Tagged<2>(mc::tag_of<2>(past * 3 + layer + 2))", 0),
+    "a need that does not wait": ("tags", STEP, "64, mc::Tagged<2>(mc::tag_of<2>(past * 3 + layer))", "64, mc::Tagged<2>(0)", 0),
+    "columns that are still read": ("tags", STEP, f"gains(attn_gain + (size_t)layer * 64, me);\n            {SYNC}\n", "gains(attn_gain + (size_t)layer * 64, me);\n", 0),
+    "words of another thread": ("tags", STEP, "(me < 64 ? 4u : 0u)", "(me < 48 ? 4u : 0u)", 0),
+    "the value in place of the key": ("tags", STEP, "mc::narrow<T>(came[0])", "mc::narrow<T>(came[1])", 0),
+    "eight lanes without their tags": ("merged tags", WORDS, "tagged<BITS>(v[i + 2], tag)", "bits_of(v[i + 2])", 0),
     # the ring
     "too few bytes are expected": ("llama", STEP, "ring.acquire(item, count * 128)", "ring.acquire(item, count * 64)", 0),
     "too many bytes are expected": ("llama", TASKS, "256 * (u32)sizeof(T);", "512 * (u32)sizeof(T);", 0),
@@ -36,7 +57,7 @@ EDITS = {
     "another group of rows": ("llama", STEP, "wk + (size_t)(4 * g + 16", "wk + (size_t)(4 * (3 - g) + 16", 0),
     "another part of the width": ("parts", STEP, "24 * layer + 3 * part", "24 * layer", 0),
     "one block too few": ("llama", STEP, "6 * g + 24 * layer) * 256, 6, TILE", "6 * g + 24 * layer) * 256, 5, TILE", 0),
-    "another layer's gain": ("llama", STEP, "attn_gain + (size_t)(layer) * 64", "attn_gain", 0),
+    "another layer's gain": ("llama", STEP, "attn_gain + (size_t)layer * 64", "attn_gain", 0),
     "another lane's bias": ("windows", STEP, "mc::widen(bo[16 * g + i", "mc::widen(bo[i", 0),
     "the key of another position": ("llama", STEP, "::lane(pages, pos, g, me)] = new_key", "::lane(pages, pos ? pos - 1 : 0, g, me)] = new_key", 0),
     "the value of another head": ("llama", STEP, "::lane(pages, pos, g, me)] = new_value", "::lane(pages, pos, 0, me)] = new_value", 0),

@@ -26,7 +26,7 @@ from meshc.support.native import Toolchain
 # those of float64 too; where the two round differently, one term of many differs by as much. Each
 # bound is about twice what the worst of the drawn decoders has.
 BOUNDS = {("f16", False): 5e-5, ("bf16", False): 1.5e-3, ("f16", True): 2e-3, ("bf16", True): 1e-2}
-_HOW = ("dtype", "capacity", "batch", "page", "rows", "tokens", "parts", "merge")
+_HOW = ("dtype", "capacity", "batch", "page", "rows", "tokens", "parts", "merge", "meet")
 _NAN = {"f16": 0x7E5A, "bf16": 0x7FDA}
 
 
@@ -55,7 +55,7 @@ class Step:
 
 def step_of(
     model: str | Path, *, dtype="f16", capacity=64, batch=1, page=16, rows=16, tokens=32, parts=1,
-    merge=False, device="h200", cluster=0,
+    merge=False, meet="counter", device="h200", cluster=0,
 ) -> Step:  # fmt: skip
     """The step of a model in a file; of clusters of so many blocks, that attend by heads."""
     graph = meshc.compile(
@@ -69,7 +69,7 @@ def step_of(
     merges = str(merge and not cluster).lower()
     passes = meshc.parse_pipeline(
         f"expand-tasks{{rows={rows},tokens={tokens},parts={parts},merge={merges}{by_heads}}},"
-        f"{placed},meet,fold-scratch"
+        f"{placed},meet{{kind={meet}}},fold-scratch"
     )
     module = meshc.PassManager(passes).run(clone_module(graph))
     program, texts = step_of_tasks(TaskGraph(module, graph), "model", page)

@@ -1,5 +1,7 @@
 """Steps of task programs of drawn decoders, in the CPU executor, beside NumPy in float64."""
 
+from dataclasses import replace
+
 import pytest
 from drawn_decoders import drawn_decoder
 from latent_decoders import drawn_latent_decoder
@@ -17,7 +19,7 @@ IN_CI = (2, 15, 18, 22, 26, 60)
 
 @pytest.mark.parametrize("seed", only(range(400), *IN_CI))
 def test_a_step_agrees_with_float64(seed, tmp_path):
-    drawn = drawn_decoder(seed)
+    drawn = replace(drawn_decoder(seed), meet="tags" if seed // 2 % 2 else "counter")
     try:
         judge = Judge.of(drawn, seed, tmp_path)
     except MeshcError as refusal:
@@ -30,5 +32,6 @@ def test_a_step_agrees_with_float64(seed, tmp_path):
 
 @pytest.mark.parametrize("seed", only(range(40), 4, 10))
 def test_a_step_of_latent_attention_agrees_with_float64(seed, tmp_path):
-    judge = Judge.of(drawn_latent_decoder(seed), seed, tmp_path)
+    drawn = replace(drawn_latent_decoder(seed), meet="tags" if seed % 4 == 0 else "counter")
+    judge = Judge.of(drawn, seed, tmp_path)
     judge.check(mode=Mode(SCHEDULES[seed % 6], bool(seed // 6 % 2), seed))

@@ -16,7 +16,7 @@ from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
-every_case = pytest.mark.parametrize("name", only(CASES, "llama", "windows"))
+every_case = pytest.mark.parametrize("name", only(CASES, "llama", "windows", "tags"))
 
 
 def same(found):
@@ -30,6 +30,14 @@ def same(found):
 def test_every_order_of_threads_and_copies_gives_the_same_bits(name, tmp_path):
     judge = Judge.of(CASES[name], 1, tmp_path)
     assert same([judge.check(mode=mode) for mode in modes()])
+
+
+def test_blocks_that_wait_for_words_are_not_counted(tmp_path):
+    by_counter, by_tags = (
+        Judge.of(CASES[name], 1, tmp_path).step.text for name in ("llama", "tags")
+    )
+    assert by_counter.count("wait(met, target, me);") == 6 and "mc::Tagged" not in by_counter
+    assert by_tags.count("wait(met, target, me);") == 0 and by_tags.count("mc::Tagged") >= 6
 
 
 @every_case

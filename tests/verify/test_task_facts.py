@@ -228,7 +228,7 @@ TAGGED_CHANGES = {
     ),
     "words without tags": (
         "ordered",
-        ("%half : f32[3, 2, 4] {kept = 2, tags = 4}", "%half : f32[3, 2, 4] {kept = 2}"),
+        ("%half : f32[3, 2, 4] {kept = 2, tags = 2}", "%half : f32[3, 2, 4] {kept = 2}"),
         r"@product: task.need %half\[layer\] may run before @attend",
     ),
     "a word that keeps an old tag": (
@@ -238,12 +238,12 @@ TAGGED_CHANGES = {
     ),
     "a version that nobody gives": (
         "ordered",
-        ("%half : f32[3, 2, 4] {kept = 2, tags = 4}", "%half : f32[4, 2, 4] {kept = 2, tags = 4}"),
+        ("%half : f32[3, 2, 4] {kept = 2, tags = 2}", "%half : f32[4, 2, 4] {kept = 2, tags = 2}"),
         r"a run need not give %half\[3, 0, 0\]",
     ),
     "too few versions": (
         "not_overwritten",
-        ("%half : f32[3, 2, 4] {kept = 2, tags = 4}", "%half : f32[3, 2, 4] {kept = 1, tags = 4}"),
+        ("%half : f32[3, 2, 4] {kept = 2, tags = 2}", "%half : f32[3, 2, 4] {kept = 1, tags = 2}"),
         r"may find %half\[1, 0, 0\], given by @attend \(layer=1",
     ),
 }

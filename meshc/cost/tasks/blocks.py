@@ -49,17 +49,20 @@ class Shared:
 @dataclass(frozen=True)
 class Memory:
     """What blocks share: bytes per second from memory, and seconds from asking to the answer; those
-    until all blocks know that the last one has ended a phase; ``shared``, how they read L2.
+    until all blocks know that the last one has ended a phase, by a ``signal`` or by the ``word``
+    that they need; ``shared``, how they read L2.
 
     What goes to L2 goes the way of what has been asked of memory and waits where that waits. Every
-    second that this would have to wait, behind its latency, costs a meeting ``signal_waits`` and a
-    read ``shared.waits``."""
+    second that this would have to wait, behind its latency, costs a meeting ``signal_waits`` or
+    ``word_waits`` and a read ``shared.waits``."""
 
     rate: float
     latency: float
     signal: float
     signal_waits: float
     shared: Shared
+    word: float = 0.0
+    word_waits: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,9 @@ class Ring:
 class Run:
     """What each block does in a phase: its tiles, the bytes that it reads first, so many at once
     and then the next ones, and the seconds until these are ready for its tasks. A block without
-    either only takes part in the meeting. Where only the blocks of each ``cluster`` meet in front
-    of it, they have what they need of each other ``told`` seconds behind the last of them."""
+    either only takes part in the meeting, which is by a counter or by ``tags`` in words. Where only
+    the blocks of each ``cluster`` meet in front of it, they have what they need of each other
+    ``told`` seconds behind the last of them."""
 
     tiles: Sequence[Tiles]
     read: Sequence[float]
@@ -86,6 +90,7 @@ class Run:
     at_once: float = inf
     cluster: int = 0
     told: float = 0.0
+    tags: bool = False
 
 
 @dataclass
@@ -275,7 +280,10 @@ class _Machine:
             self.ways = SIGNAL_WAYS
         self.ways -= 1
         memory, count = self.memory, len(self.blocks)
-        taken = (memory.signal + memory.signal_waits * self.waiting(now)) / SIGNAL_WAYS
+        told, waits = memory.signal, memory.signal_waits
+        if self.phase < len(self.runs) and self.runs[self.phase].tags:
+            told, waits = memory.word, memory.word_waits
+        taken = (told + waits * self.waiting(now)) / SIGNAL_WAYS
         heapq.heappush(self.events, (now + taken, count if self.ways else count + 1))
 
     def close(self, now: float) -> None:

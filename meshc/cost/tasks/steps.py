@@ -33,6 +33,7 @@ from meshc.cost.tasks.work import (
 from meshc.cost.terms import Cost
 from meshc.devices import Kind
 from meshc.ir.module import Module
+from meshc.ir.ops import task
 
 ROUNDS = 3
 """Rounds of a loop that are followed event by event."""
@@ -146,10 +147,10 @@ def time_of_work(
     ring = ring or times.ring(max((f.held for f in families if times.fits(f.held)), default=0))
     placed = {key: place(phase, times, blocks) for key, phase in phases.items()}
     runs = [
-        met(joined([placed[id(phase)] for phase in group]), group, of_cluster, times)
-        for group, _, of_cluster in groups
+        met(joined([placed[id(phase)] for phase in group]), group, kind, times)
+        for group, _, kind in groups
     ]
-    spent = simulate(runs, times.memory(ring.flying), ring)
+    spent = simulate(runs, times.memory(ring.flying, any(run.tags for run in runs)), ring)
     found: dict[tuple[int, ...], PhaseTime] = {}
     for (group, weight, _), one in zip(groups, spent, strict=True):
         key = tuple(map(id, group))
@@ -164,25 +165,24 @@ def time_of_work(
     )
 
 
-Group = tuple[tuple[PhaseWork, ...], int, bool]
-"""Phases between two meetings, how many rounds they stand for, and whether the first of the two is
-one of clusters."""
+Group = tuple[tuple[PhaseWork, ...], int, str]
+"""Phases between two meetings, how many rounds they stand for, and of which kind the first is."""
 
 
 def _groups(stages: Sequence[Stage]) -> list[Group]:
     """The phases that are followed, in order. All rounds are where phases of a loop and others are
     not kept apart by a meeting."""
     for most in (ROUNDS, None):
-        found: list[tuple[list[PhaseWork], set[int], bool]] = [([], set(), False)]
+        found: list[tuple[list[PhaseWork], set[int], str]] = [([], set(), "")]
         for stage, weight in _followed(stages, most):
             if isinstance(stage, Meeting):
-                found.append(([], set(), stage.of_cluster))
+                found.append(([], set(), stage.kind))
             else:
                 found[-1][0].append(stage)
                 found[-1][1].add(weight)
         if all(len(weights) <= 1 for _, weights, _ in found):
             break
-    return [(tuple(phases), weights.pop(), of) for phases, weights, of in found if phases]
+    return [(tuple(phases), weights.pop(), kind) for phases, weights, kind in found if phases]
 
 
 def _followed(
@@ -248,10 +248,10 @@ def _dealt(phase: PhaseWork, blocks: int) -> list[list[tuple[FamilyWork, TaskWor
     ]
 
 
-def met(run: Run, phases: Sequence[PhaseWork], of_cluster: bool, times: TileTimes) -> Run:
-    """``run`` of ``phases`` behind a meeting of all blocks, or of those of each cluster."""
-    if not of_cluster:
-        return run
+def met(run: Run, phases: Sequence[PhaseWork], kind: str, times: TileTimes) -> Run:
+    """``run`` of ``phases`` behind a meeting of this kind."""
+    if kind != task.CLUSTER:
+        return replace(run, tags=kind == task.TAGS)
     cluster = phases[0].cluster
     return replace(run, cluster=cluster, told=times.told(cluster, max(run.read)))
 

@@ -129,9 +129,14 @@ class PhaseWork:
 
 @dataclass(frozen=True)
 class Meeting:
-    """All blocks wait for each other, or those of each cluster."""
+    """Blocks wait for each other; ``kind`` says how (:class:`meshc.ir.ops.task.Meet`)."""
 
-    of_cluster: bool = False
+    kind: str = task.COUNTER
+
+    @property
+    def of_cluster(self) -> bool:
+        """Whether only those of each cluster do."""
+        return self.kind == task.CLUSTER
 
 
 @dataclass(frozen=True)
@@ -194,7 +199,7 @@ def _stages(reader: _Reader, block: Block, env: Mapping[str, int]) -> Iterator[S
         if op.when is not None and not op.when.evaluate(env):
             continue
         if isinstance(op, task.Meet):
-            yield Meeting(op.kind == task.CLUSTER)
+            yield Meeting(op.kind)
         elif isinstance(op, task.Phase):
             if not reader.meets:
                 yield Meeting()

@@ -14,10 +14,10 @@ from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 from meshc.verify import check_fact
 
-TAGS = 4
-"""Bits of a tag: the 15 that there are tell a value from the 14 before it in its word, of which one
-would do. What is left of f32 are 20 bits, less than the 22 that tensor cores multiply of a left
-side in f16 and more than the 16 in bf16."""
+TAGS = 2
+"""Bits of a tag. The three that there are, 1, 2 and 3, tell a value from the one before it in its
+word, which is the only other one that can lie there. What is left of f32 are 22 bits, as many as
+products keep of a left side in f16, and more than the 16 in bf16."""
 
 
 _OF_ALL = (task.COUNTER, task.TAGS)

@@ -85,9 +85,11 @@ void grid_wait(u32* counter, u32 target) {
     if (gpus::given) gpus::acquire(counter);
 }
 
-void grid_leave(u32* counter, u32 total) {
+bool grid_leave(u32* counter, u32 total) {
     MC_RACE(watch(counter, sizeof *counter, true));
-    if (++*counter == total) *counter = 0;
+    if (++*counter != total) return false;
+    *counter = 0;
+    return true;
 }
 
 void grid_sync(u32* counter, u32 target) {

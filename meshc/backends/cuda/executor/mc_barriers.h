@@ -21,7 +21,7 @@ void cluster_sync();
 void grid_sync(u32* counter, u32 target);
 void grid_arrive(u32* counter);
 void grid_wait(u32* counter, u32 target);
-void grid_leave(u32* counter, u32 total);
+bool grid_leave(u32* counter, u32 total);
 
 // ---- Warps ----------------------------------------------------------------------------------------
 

@@ -77,4 +77,47 @@ void let_next_grid_start() {
     here().early = true;
 }
 
+// ---- Words ------------------------------------------------------------------------------------------
+
+static u32 waiting;  // how many wait for words, at its address
+
+static void check_words(const void* p, size_t bytes, bool write) {
+    if ((uintptr_t)p % bytes) fail("words at an address that is no multiple of %zu", bytes);
+    MC_RACE(watch(p, bytes, write));
+    (void)write;
+}
+
+static void tell() {
+    if (!waiting) return;
+    waiting = 0;
+    wake(&waiting, machine.fibers.data(), (u32)machine.fibers.size());
+}
+
+void store_word(u32* p, u32 v) {
+    check_words(p, sizeof v, true);
+    *p = v;
+    tell();
+}
+
+void store_words(u32* p, const u32 (&v)[4]) {
+    check_words(p, sizeof v, true);
+    memcpy(p, v, sizeof v);
+    tell();
+}
+
+u32 load_word(const u32* p) {
+    check_words(p, sizeof *p, false);
+    return *p;
+}
+
+void load_words(const u32* p, u32 (&v)[4]) {
+    check_words(p, sizeof v, false);
+    memcpy(v, p, sizeof v);
+}
+
+void wait_for_words(u32&) {
+    waiting++;
+    sleep(&waiting, "wait_for_words");
+}
+
 }  // namespace mc

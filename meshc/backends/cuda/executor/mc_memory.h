@@ -52,6 +52,15 @@ inline void store_peer(float* p, u32 rank, float v) {
 
 // ---- Global memory --------------------------------------------------------------------------------
 
+// Words that one thread stores and others wait for; what is in a word is all that they tell each other.
+void store_word(u32* p, u32 v);
+void store_words(u32* p, const u32 (&v)[4]);
+u32 load_word(const u32* p);
+void load_words(const u32* p, u32 (&v)[4]);
+
+// Until some word is stored.
+void wait_for_words(u32& left);
+
 inline void add(float* p, float v) { *p += v; }
 
 inline void add4(float* p, float4 v) {

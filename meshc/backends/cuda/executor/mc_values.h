@@ -60,6 +60,8 @@ inline float fused(float a, float b, float c) { return fmaf(a, b, c); }
 
 inline float widen(f16 v) { return (float)std::bit_cast<_Float16>(v.bits); }
 inline float widen(bf16 v) { return std::bit_cast<float>((u32)v.bits << 16); }
+inline u32 bits_of(float v) { return std::bit_cast<u32>(v); }
+inline float float_of(u32 bits) { return std::bit_cast<float>(bits); }
 template <class T>
 inline T narrow(float v);
 template <>

@@ -1,7 +1,7 @@
 // mc.cuh: the primitives that emitted kernels are written with.
 //
 // Two implementations of one set of functions: for the device (nvcc or NVRTC, sm_90a), where all inline PTX of the
-// project lives, and for the executor on a CPU (mc_executor.h), which runs a kernel with one fiber per thread. Kernels
+// project lives, here and in mc_words.cuh, and for the executor on a CPU (mc_executor.h), one fiber per thread. Kernels
 // include this header and name nothing else of CUDA but __global__, __cluster_dims__, __launch_bounds__ and plain C++.
 //
 // Terms follow the PTX ISA: a *cluster* is a set of blocks that can reach each other's shared memory (DSMEM), *rank* is a
@@ -120,18 +120,20 @@ MC_INLINE void grid_wait(u32* counter, u32 target) {
     } while ((int)(seen - target) < 0);
 }
 
-// Arrive for the last time, which nobody waits for: the one with which ``total`` have arrived leaves a 0.
-MC_INLINE void grid_leave(u32* counter, u32 total) {
+// Arrive for the last time, which nobody waits for: the one with which ``total`` have arrived, which is told so, leaves a 0.
+MC_INLINE bool grid_leave(u32* counter, u32 total) {
     u32 before;
     asm volatile("atom.relaxed.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
-    if (before + 1 == total) asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" ::"l"(counter) : "memory");
+    if (before + 1 != total) return false;
+    asm volatile("st.relaxed.gpu.global.u32 [%0], 0;" ::"l"(counter) : "memory");
+    return true;
 }
 
 // By all threads of a block, both halves at once.
 MC_INLINE void grid_sync(u32* counter, u32 target) {
-    __syncthreads();
-    if (threadIdx.x == 0) grid_arrive(counter), grid_wait(counter, target);
-    __syncthreads();
+    block_sync();
+    if (thread() == 0) grid_arrive(counter), grid_wait(counter, target);
+    block_sync();
 }
 
 // ---- Warps ----------------------------------------------------------------------------------
@@ -212,17 +214,15 @@ MC_INLINE void wait_for_peers(Barrier* b, u32 parity) {
 // Global to shared memory.
 MC_INLINE void copy_in(void* to, const void* from, u32 bytes, Barrier* b) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 " [%0], [%1], %2, [%3];" ::"r"(shared_address(to)),
-                 "l"(from), "r"(bytes), "r"(shared_address(b))
+                 " [%0], [%1], %2, [%3];" ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(b))
                  : "memory");
 }
 
 // Shared memory to the same-named place of block ``rank``, counted by its mbarrier.
 MC_INLINE void push(void* to, u32 rank, const void* from, u32 bytes, Barrier* b) {
     asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
-                 " [%0], [%1], %2, [%3];" ::"r"(shared_address(to, rank)),
-                 "r"(shared_address(from)), "r"(bytes), "r"(shared_address(b, rank))
-                 : "memory");
+                 " [%0], [%1], %2, [%3];" ::"r"(shared_address(to, rank)), "r"(shared_address(from)), "r"(bytes),
+                 "r"(shared_address(b, rank)) : "memory");
 }
 
 // Between plain writes of shared memory and a copy that reads or overwrites it.

@@ -11,6 +11,8 @@
 // leave columns free: each is then two columns, its rounded values and what rounding left.
 #pragma once
 
+#include "mc_words.cuh"
+
 namespace mc {
 
 // Where value ``k`` of a row of WIDTH values lies.
@@ -183,6 +185,26 @@ struct Filled {
         v[0] = low.x, v[1] = low.y, v[2] = low.z, v[3] = low.w;
         v[4] = high.x, v[5] = high.y, v[6] = high.z, v[7] = high.w;
     }
+
+    // The thread's N chunks from its ``first``th on, all asked for before one is waited for, read as ``words`` are
+    // (mc_words.cuh). Chunks that there are not are left alone.
+    template <int N, class Words>
+    static MC_INLINE void load_own(const float* vector, int first, u32 me, float (&v)[N][8], const Words& words) {
+        const float* from[N];
+        u32 wanted = 0;
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const int k = ((int)me + (first + n) * WORKERS) * 8;
+            from[n] = vector + k;
+            if ((first + n + 1) * WORKERS * 8 <= WIDTH || k < WIDTH) {
+                wanted |= 1u << n;
+            } else if (WIDTH % 16 && k < 8 * CHUNKS) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) v[n][i] = 0.0f;
+            }
+        }
+        words.eights(from, wanted, v);
+    }
 };
 
 // What a thread needs of a gain [WIDTH], read before it is needed.
@@ -232,26 +254,29 @@ MC_INLINE void put_columns(T* columns, const float* from, u32 me, int first = 0,
 // The same with RMSNorm and a gain. ``squares`` holds BATCH x WORKERS / 32 floats of shared memory.
 // Called by WORKERS threads that share group barrier ``group``; all is written when it returns.
 // The vectors are read twice unless registers keep them.
-template <class T, int BATCH, int WIDTH, int WORKERS>
+template <class T, int BATCH, int WIDTH, int WORKERS, class Words = Plain>
 MC_INLINE void put_normed_columns(T* columns, const float* from,
                                   const Gains<T, WIDTH, WORKERS>& gains, float epsilon,
                                   float* squares, u32 me, u32 group, int first = 0,
-                                  int end = (WIDTH + 15) / 16 * 16) {
+                                  int end = (WIDTH + 15) / 16 * 16, Words words = Words()) {
     typedef Filled<WIDTH, WORKERS> F;
     constexpr bool HELD = BATCH * F::OWN <= 4;
     constexpr int WARPS = WORKERS / 32;
-    float held[HELD ? BATCH * F::OWN : 1][8];
+    constexpr int AT_A_TIME = F::OWN < 4 ? F::OWN : 4;
+    float held[HELD ? BATCH : 1][AT_A_TIME][8];
 #pragma unroll HELD ? BATCH : 1
     for (int b = 0; b < BATCH; b++) {
         float sum = 0.0f;
 #pragma unroll
-        for (int n = 0; n < F::OWN; n++) {
-            const int k = (me + n * WORKERS) * 8;
-            if (F::CHUNKS % WORKERS && k >= F::CHUNKS * 8) break;
-            float* v = held[HELD ? b * F::OWN + n : 0];
-            F::load(from + b * WIDTH, k, v);
+        for (int first_own = 0; first_own < F::OWN; first_own += AT_A_TIME) {
+            float(&v)[AT_A_TIME][8] = held[HELD ? b : 0];
+            F::load_own(from + b * WIDTH, first_own, me, v, words);
 #pragma unroll
-            for (int i = 0; i < 8; i++) sum = fused(v[i], v[i], sum);
+            for (int n = 0; n < AT_A_TIME; n++) {
+                if ((int)me + (first_own + n) * WORKERS >= F::CHUNKS) break;
+#pragma unroll
+                for (int i = 0; i < 8; i++) sum = fused(v[n][i], v[n][i], sum);
+            }
         }
         sum = warp_sum(sum);
         if (lane() == 0) squares[b * WARPS + me / 32] = sum;
@@ -264,20 +289,19 @@ MC_INLINE void put_normed_columns(T* columns, const float* from,
         for (int w = 0; w < WARPS; w++) sum += squares[b * WARPS + w];
         const float scale = inverse_root(sum / (float)WIDTH + epsilon);
 #pragma unroll
-        for (int n = 0; n < F::OWN; n++) {
-            const int k = (me + n * WORKERS) * 8;
-            if (k < first || k >= end) continue;
-            float g[8], v[8];
-            gains.get(n, me, g);
-            if (HELD) {
+        for (int first_own = 0; first_own < F::OWN; first_own += AT_A_TIME) {
+            float(&v)[AT_A_TIME][8] = held[HELD ? b : 0];
+            if (!HELD) F::load_own(from + b * WIDTH, first_own, me, v, words);
 #pragma unroll
-                for (int i = 0; i < 8; i++) v[i] = held[HELD ? b * F::OWN + n : 0][i];
-            } else {
-                F::load(from + b * WIDTH, k, v);
+            for (int n = 0; n < AT_A_TIME; n++) {
+                const int k = ((int)me + (first_own + n) * WORKERS) * 8;
+                if (k < first || k >= end) continue;
+                float g[8];
+                gains.get(first_own + n, me, g);
+#pragma unroll
+                for (int i = 0; i < 8; i++) v[n][i] = v[n][i] * scale * g[i];
+                Columns<BATCH>::put(columns, b, k - first, v[n]);
             }
-#pragma unroll
-            for (int i = 0; i < 8; i++) v[i] = v[i] * scale * g[i];
-            Columns<BATCH>::put(columns, b, k - first, v);
         }
     }
     group_sync(group, WORKERS);

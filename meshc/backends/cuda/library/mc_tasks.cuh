@@ -133,19 +133,15 @@ MC_INLINE float multiply_row_group(const Ring<STAGES>& ring, int& item, const T*
 // ---- Vectors as columns, by WORKERS threads that meet before anybody reads -----------------------------
 
 // BATCH vectors of WIDTH floats, ``stride`` apart, of which a thread asks for several before the first one is needed.
-template <int BATCH, int WIDTH, int WORKERS, class T>
-MC_INLINE void put_plain_columns(T* columns, const float* from, int stride, int me) {
+template <int BATCH, int WIDTH, int WORKERS, class T, class Words = Plain>
+MC_INLINE void put_plain_columns(T* columns, const float* from, int stride, int me, Words words = Words()) {
     typedef Filled<WIDTH, WORKERS> F;
-    constexpr int AT_A_TIME = F::OWN < 7 ? F::OWN : 4;
+    constexpr int AT_A_TIME = F::OWN <= Words::MOST ? F::OWN : F::OWN < 8 ? (F::OWN + 1) / 2 : 4;
     for (int b = 0; b < BATCH; b++) {
 #pragma unroll
         for (int first = 0; first < F::OWN; first += AT_A_TIME) {
             float v[AT_A_TIME][8];
-#pragma unroll
-            for (int n = 0; n < AT_A_TIME; n++) {
-                const int k = me + (first + n) * WORKERS;
-                if (k < F::CHUNKS) F::load(from + (size_t)b * stride, k * 8, v[n]);
-            }
+            F::load_own(from + (size_t)b * stride, first, me, v, words);
 #pragma unroll
             for (int n = 0; n < AT_A_TIME; n++) {
                 const int k = me + (first + n) * WORKERS;
@@ -172,8 +168,8 @@ MC_INLINE void put_columns_of(T* columns, int me, Value value) {
 
 // Attention of eight lanes of a head, from SPLITS records that are ``APART`` floats apart: HEAD sums of values, their
 // weight, the highest score (times log2(e)) of the tokens of each split.
-template <int SPLITS, int HEAD, int APART>
-MC_INLINE void merge_attention(const float* record, int lane, float (&v)[8]) {
+template <int SPLITS, int HEAD, int APART, class Words = Plain>
+MC_INLINE void merge_attention(const float* record, int lane, float (&v)[8], Words words = Words()) {
     constexpr int AT_A_TIME = SPLITS < 4 ? SPLITS : 4;
     float top = -1e30f, total = 0.0f;
 #pragma unroll
@@ -181,11 +177,14 @@ MC_INLINE void merge_attention(const float* record, int lane, float (&v)[8]) {
     for (int first = 0; first < SPLITS; first += AT_A_TIME) {
         float part[AT_A_TIME][8];
         float2 of[AT_A_TIME];
+        const float* from[AT_A_TIME];
 #pragma unroll
         for (int j = 0; j < AT_A_TIME; j++) {
-            const float* one = record + (size_t)min(first + j, SPLITS - 1) * APART;
-            Filled<HEAD, 32>::load(one, lane, part[j]);
-            of[j] = *(const float2*)(one + HEAD);
+            from[j] = record + (size_t)(SPLITS % AT_A_TIME ? min(first + j, SPLITS - 1) : first + j) * APART;
+        }
+        words.records(from, lane, HEAD, part, of);
+#pragma unroll
+        for (int j = 0; j < AT_A_TIME; j++) {
             if (first + j >= SPLITS) of[j].x = 0.0f, of[j].y = -1e30f;
         }
         float next = top;
@@ -210,15 +209,15 @@ MC_INLINE void merge_attention(const float* record, int lane, float (&v)[8]) {
 
 // The attention of HEADS key heads, from records [HEADS, SPLITS, GROUP, RECORD] of each vector, ``apart`` floats from
 // those of the next.
-template <int BATCH, int HEADS, int SPLITS, int GROUP, int HEAD, int RECORD, int WORKERS, class T>
-MC_INLINE void put_merged_columns(T* columns, const float* records, int apart, int me) {
+template <int BATCH, int HEADS, int SPLITS, int GROUP, int HEAD, int RECORD, int WORKERS, class T, class Words = Plain>
+MC_INLINE void put_merged_columns(T* columns, const float* records, int apart, int me, Words words = Words()) {
     constexpr int CHUNKS = HEADS * GROUP * HEAD / 8;
 #pragma unroll 1
     for (int i = me; i < BATCH * CHUNKS; i += WORKERS) {
         const int b = i / CHUNKS, head = i % CHUNKS / (HEAD / 8);
         const float* record = records + (size_t)b * apart + (head / GROUP * SPLITS * GROUP + head % GROUP) * RECORD;
         float v[8];
-        merge_attention<SPLITS, HEAD, GROUP * RECORD>(record, i % (HEAD / 8) * 8, v);
+        merge_attention<SPLITS, HEAD, GROUP * RECORD>(record, i % (HEAD / 8) * 8, v, words);
         Columns<BATCH>::put(columns, b, i % CHUNKS * 8, v);
     }
     group_sync(1, WORKERS);

@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
+from meshc.analysis.cuda.blocks import WARPS
+from meshc.backends.cuda.tasks.asking import Asking, waited_for
 from meshc.backends.cuda.tasks.columns import hoisted
 from meshc.backends.cuda.tasks.families import Placed, folds, phases_around, phases_of
 from meshc.backends.cuda.tasks.library_attention import (
@@ -18,7 +19,7 @@ from meshc.backends.cuda.tasks.library_attention import (
     streams_of,
 )
 from meshc.backends.cuda.tasks.reserved import fresh
-from meshc.backends.cuda.tasks.spelling import bounds, condition
+from meshc.backends.cuda.tasks.spelling import bounds, condition, unflattened
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Statements, Text
 from meshc.backends.cuda.tasks.storage import Storage, base
 from meshc.backends.cuda.tasks.values import Tile, Values, constant, extents
@@ -36,6 +37,18 @@ _MOST_GROUPS = 2
 ZERO = Expr.const(0)
 
 
+def _copied(values: Values, value: Value) -> Value:
+    """What ``value`` is, but for its type, a copy of."""
+    op = values.formula_of(value)
+    while op is not None and op.kernel == "copy":
+        out, given = op.views()
+        if out.reshape or given.indices or given.reshape or given.order:
+            break
+        value = given.buffer
+        op = values.formula_of(value)
+    return value
+
+
 @dataclass
 class Attention:
     """A family that attends; ``ranges`` are those of names around it."""
@@ -49,7 +62,7 @@ class Attention:
         (self.loop,) = [op for op in self.family.ops if isinstance(op, tile.For) and streams_of(op)]
         ranges = {**self.ranges, **self.family.ranges}
         ranges[POSITION] = (0, self.storage.capacity - 1)
-        self.values = Values(self.storage, self.family.ops, ranges)
+        self.values = Values(self.storage, self.family.ops, ranges, self.family.waits)
         most = bounds(self.loop.count, self.values.ranges)[1]
         ranges[self.loop.var] = (0, max(most - 1, 0))
         self.streams = streams_of(self.loop)
@@ -261,6 +274,7 @@ class Attention:
         """Queries, times their factor, the new key and value, as floats one behind the other."""
         heads, lanes = shape.heads, shape.lanes
         owner = self._owner()
+        asked = self._asked(text, shape)
 
         def query(at: tuple[Expr, ...]) -> None:
             value = self.values.element(shape.query, at)
@@ -278,7 +292,13 @@ class Attention:
                 place = self.storage.cached(give.view.buffer, at, self.values.ranges)
                 places.append(place)
         text.add(f"const float {', '.join(fresh)};")
-        statements.each((heads, lanes), query, meet=False)
+        for first, value in asked.items():
+            there = heads * lanes - first
+            guard = f"if (me < {there}) " if there < 32 * WARPS else ""
+            element = f"me + {first}" if first else "me"
+            text.add(f"{guard}locals[{element}] = {value} * {constant(factor)};")
+        if not asked:
+            statements.each((heads, lanes), query, meet=False)
         with text.within(f"if (me < {lanes}) {{"):
             text.add(
                 "const T new_key = mc::narrow<T>(key), new_value = mc::narrow<T>(value);",
@@ -292,6 +312,30 @@ class Attention:
             else:
                 text.add(*stores)
         text.add(SYNC)
+        self.values.registers.clear()
+
+    def _asked(self, text: Text, shape: LibraryAttention) -> dict[int, str]:
+        """Ask for a thread's words of the new key, of the value and of the queries, all before one
+        of them is waited for; what the queries ``me`` elements behind these are then called. None,
+        and nothing is asked for, where the task does not wait for these alone."""
+        values = self.values
+        needs = [_copied(values, view.buffer) for view in (shape.key, shape.value, shape.query)]
+        if not all(waited_for(values, value) for value in needs):
+            return {}
+        asking, own = Asking(values), (ZERO, Expr.var("me"))
+        count, workers = shape.heads * shape.lanes, 32 * WARPS
+        asked = {}
+        with values.within(me=workers):
+            for value in needs[:2]:
+                there = f"me < {shape.lanes}" if shape.lanes < workers else ""
+                values.registers[value] = (asking.add(value, own, there), own)
+            query = View(needs[2], shape.query.indices, shape.query.reshape)
+            for first in range(0, count, workers):
+                at = unflattened(Expr.var("me") + first, (shape.heads, shape.lanes))
+                there = f"me < {count - first}" if count - first < workers else ""
+                asked[first] = asking.add(needs[2], base(query, at), there)
+        asking.write(text)
+        return asked
 
     def _give_of(self, view: View) -> task.Give:
         """The op that gives what ``view`` is to its cache."""
@@ -332,19 +376,22 @@ class Attention:
         stride = self.storage.shape(value)[-1]
         place = self.values.spelled(self.storage.place(value, at))
         text.add(f"float* const record = {self.storage.scratch(value)} + {place};")
+
+        def store(place: str, element: str) -> str:
+            return self.storage.store(value, at, self.values.ranges, element, f"own + {place}")
+
         for number, name in enumerate(names):
             text.add(f"{name}.put(joined, statistics);", SYNC)
             taken = "[=](int i, float sum, float most, float weight) {"
             with text.within(f"{kind}::join(joined, statistics, me, {taken}", "});"):
                 shift = f" + {number * part}" if number else ""
                 row = f"(i / {shape.lanes}{shift})" if shift else f"i / {shape.lanes}"
-                store = partial(self.storage.store, value)
                 text.add(
                     f"float* const own = record + {row} * {stride};",
-                    store("own", f"i % {shape.lanes}", "sum"),
+                    store(f"i % {shape.lanes}", "sum"),
                     f"if (i % {shape.lanes} != 0) return;",
-                    store("own", str(shape.lanes), "weight"),
-                    store("own", str(shape.lanes + 1), "most"),
+                    store(str(shape.lanes), "weight"),
+                    store(str(shape.lanes + 1), "most"),
                 )
             text.add(SYNC)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
+from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.backends.cuda.tasks.statements import Statements, Text
 from meshc.backends.cuda.tasks.storage import element_type
 from meshc.backends.cuda.tasks.values import Values, constant, extents
@@ -85,7 +86,8 @@ def _plain(values: Values, view: View) -> Columns | None:
     if found is None:
         return None
     name, stride = found
-    call = f"mc::put_plain_columns<BATCH, {width}, WORKERS>(columns, {name}, {stride}, me);"
+    given = f"columns, {name}, {stride}, me{values.words(view.buffer)}"
+    call = f"mc::put_plain_columns<BATCH, {width}, WORKERS>({given});"
     return Columns(_nothing, lambda text: text.add(call))
 
 
@@ -114,8 +116,12 @@ def _normed(values: Values, view: View) -> Columns | None:
     def ahead(text: Text) -> None:
         text.add(f"const mc::Gains<T, {width}, WORKERS> gains({pointer}, me);")
 
+    words = values.words(op.views()[1].buffer)
+    if words:
+        words = f", 0, {-(-width // FRAGMENT) * FRAGMENT}{words}"
+
     def then(text: Text) -> None:
-        given = f"columns, {name}, gains, {eps}, parts, me, 1"
+        given = f"columns, {name}, gains, {eps}, parts, me, 1{words}"
         text.add(f"mc::put_normed_columns<T, BATCH, {width}, WORKERS>({given});")
 
     return Columns(ahead, then)
@@ -135,6 +141,7 @@ class Merged:
     records: Value
     index: tuple[Expr, ...]
     shape: tuple[int, ...]
+    words: str
 
     @property
     def lanes(self) -> int:
@@ -160,7 +167,7 @@ def merged(values: Values, value: Value) -> Merged | None:
         return None
     shape = extents(View(records))
     source, index = values.source(records, (ZERO,) * len(shape))
-    return Merged(source, index, shape)
+    return Merged(source, index, shape, values.words(records))
 
 
 def _merged(values: Values, view: View) -> Columns | None:
@@ -174,7 +181,7 @@ def _merged(values: Values, view: View) -> Columns | None:
     shape = f"BATCH, {groups}, {splits}, {heads}, {found.lanes}, {stride}, WORKERS"
     begin = name if at == "0" else f"{name} + {at}"
     apart = prod(values.storage.shape(found.records)[-4:])
-    call = f"mc::put_merged_columns<{shape}>(columns, {begin}, {apart}, me);"
+    call = f"mc::put_merged_columns<{shape}>(columns, {begin}, {apart}, me{found.words});"
     return Columns(_nothing, lambda text: text.add(call))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from meshc.backends.cuda.tasks.asking import Asking, waited_for
 from meshc.backends.cuda.tasks.columns import Merged, merged
 from meshc.backends.cuda.tasks.families import Placed
 from meshc.backends.cuda.tasks.lanes import Lanes
@@ -17,6 +18,7 @@ from meshc.ir.affine import Expr
 from meshc.ir.core import Op
 from meshc.ir.ops import task, tile
 from meshc.ir.types import BufferType
+from meshc.ir.views import View
 
 
 @dataclass
@@ -30,7 +32,7 @@ class Elements:
 
     def __post_init__(self) -> None:
         ranges = {**self.ranges, **self.family.ranges}
-        self.values = Values(self.storage, self.family.ops, ranges)
+        self.values = Values(self.storage, self.family.ops, ranges, self.family.waits)
         gives = [op for op in self.family.ops if isinstance(op, task.Give)]
         self.given = extents(gives[0].view)
 
@@ -88,10 +90,18 @@ class Elements:
             index = base(give.view, (Expr.var("b"), Expr.var("i")))
             to = spelled(storage.place(give.view.buffer, index))
             merge = f"mc::merge_attention<{heads.shape[1]}, {heads.lanes}, {rows * stride}>"
+            target = f"{storage.scratch(give.view.buffer)} + {to}"
+            tag = storage.tag(give.view.buffer, index, self.values.ranges)
             text.add(
                 "float v[8];",
-                f"{merge}({storage.scratch(heads.records)} + {begin}, i, v);",
-                f"float4* const given = (float4*)({storage.scratch(give.view.buffer)} + {to});",
+                f"{merge}({storage.scratch(heads.records)} + {begin}, i, v{heads.words});",
+            )
+            if tag:
+                bits = storage.roles[give.view.buffer].tags
+                text.add(f"mc::give8<{bits}>({target}, v, {tag});")
+                return
+            text.add(
+                f"float4* const given = (float4*)({target});",
                 "given[0] = make_float4(v[0], v[1], v[2], v[3]);",
                 "given[1] = make_float4(v[4], v[5], v[6], v[7]);",
             )
@@ -108,7 +118,26 @@ class Elements:
     def _by_lanes(self, text: Text) -> None:
         """A thread has an element of a task."""
         with self._elements(text, 1):
+            self._ask(text)
             Lanes(self.values, text, False).add(self.family.ops)
+
+    def _ask(self, text: Text) -> None:
+        """Ask for all words at once that a thread needs: of values ``[requests, lanes]`` one, of
+        parts of them one each."""
+        asking, own = Asking(self.values), (Expr.var("b"), Expr.var("i"))
+        for value in self.values.reads:
+            shape = extents(View(value))
+            if not waited_for(self.values, value) or shape[-2:] != self.given or len(shape) > 3:
+                continue
+            first = len(asking.places)
+            if len(shape) == 2:
+                self.values.registers[value] = (asking.add(value, own), own)
+                continue
+            for part in range(shape[0]):
+                asking.add(value, (Expr.const(part), *own))
+            self.values.registers[value] = (f"(came + {first})" if first else "came", own)
+        if asking.places:
+            asking.write(text)
 
     def _by_lane(self, op: Op) -> bool:
         if isinstance(op, tile.For):

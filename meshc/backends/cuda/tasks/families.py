@@ -14,16 +14,19 @@ from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
 from meshc.ir.views import View
+from meshc.support.diagnostics import fail
 
 
 @dataclass(frozen=True, eq=False)
 class Placed:
     """A family, whose tasks are numbers ``first`` .. ``end`` of its phase, or of each of the
-    ``groups`` that are dealt to clusters."""
+    ``groups`` that are dealt to clusters, and wait for the words that they need if they stand
+    behind a meeting by tags."""
 
     op: task.Family
     first: int
     groups: int = 0
+    waits: bool = False
 
     @property
     def ops(self) -> Sequence[Op]:
@@ -125,6 +128,8 @@ def _phases(block: Block) -> Iterator[Phase | Loop]:
     for op in block.ops:
         match op:
             case task.Meet():
+                if meets not in ("", op.kind):
+                    fail("cuda-graph", f"blocks meet by {meets} and by {op.kind} at one place")
                 meets = op.kind
             case tile.For():
                 yield Loop(op.var, op.count.constant, tuple(_phases(op.regions[0])))
@@ -132,7 +137,7 @@ def _phases(block: Block) -> Iterator[Phase | Loop]:
                 families, first = [], 0
                 for family in op.regions[0].ops:
                     assert isinstance(family, task.Family)
-                    families.append(Placed(family, first, op.groups))
+                    families.append(Placed(family, first, op.groups, meets == task.TAGS))
                     first = families[-1].end
                 yield Phase(op.name, tuple(families), meets, op.groups)
                 meets = ""

@@ -118,8 +118,6 @@ class Lanes:
         kept = op.view.shape()
         at = (REQUEST, LANE) if len(kept) == 2 else (LANE,)
         index = base(op.view, at)
-        name = storage.scratch(op.view.buffer)
-        place = values.spelled(storage.place(op.view.buffer, index))
         guard = ""
         if storage.role(op.view.buffer) == "out":
             lanes = storage.shape(op.view.buffer)[-1]
@@ -128,4 +126,4 @@ class Lanes:
         if op.when is not None and not op.when.is_true:
             guard += f"if ({condition(op.when, values.ranges)}) "
         given = values.element(op.source, at)
-        self.text.add(f"{guard}{storage.store(op.view.buffer, name, place, given)}")
+        self.text.add(f"{guard}{storage.store(op.view.buffer, index, values.ranges, given)}")

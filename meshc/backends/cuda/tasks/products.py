@@ -40,7 +40,7 @@ class Product:
         self.rows = extents(first.views()[0])[1]
         ranges = {**self.ranges, **self.family.ranges}
         ranges |= {"b": (0, requests - 1), "i": (0, self.rows - 1)}
-        self.values = Values(self.storage, self.family.ops, ranges)
+        self.values = Values(self.storage, self.family.ops, ranges, self.family.waits)
         self.left = first.views()[1]
         if any(self.values.key(p.views()[1]) != self.values.key(self.left) for p in self.products):
             fail("cuda-graph", "products of a task multiply rows by different vectors")

@@ -290,8 +290,7 @@ class Statements:
                 place = storage.cached(buffer, index, values.ranges)
                 self.text.add(f"{place} = mc::narrow<T>({given});")
             else:
-                place = values.spelled(storage.place(buffer, index))
-                self.text.add(storage.store(buffer, storage.scratch(buffer), place, given))
+                self.text.add(storage.store(buffer, index, values.ranges, given))
 
         if op.when is None or op.when.is_true:
             self.each(extents(op.view), one)

@@ -32,7 +32,7 @@ from meshc.backends.cuda.tasks.families import (
 from meshc.backends.cuda.tasks.products import Product
 from meshc.backends.cuda.tasks.shared import Known
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
-from meshc.backends.cuda.tasks.storage import Storage
+from meshc.backends.cuda.tasks.storage import RUNS_BEFORE, Storage
 from meshc.backends.templates import render
 from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
@@ -75,8 +75,13 @@ class StepText:
         self.clusters = clusters_of(self.module)
         body = phases_of(self.module)
         self._walk(body, {POSITION: (0, self.storage.capacity - 1)})
-        if self.meetings:
-            self.compute.add("if (me == 0) mc::grid_leave(met, target + mc::blocks());")
+        runs = self.storage.runs_apart
+        leave = "mc::grid_leave(met, target + mc::blocks())"
+        if runs:
+            again = f"runs[0] = ({RUNS_BEFORE} + 1) % {runs}"
+            self.compute.add(f"if (me == 0 && {leave}) {again};")
+        elif self.meetings:
+            self.compute.add(f"if (me == 0) {leave};")
         if self.clusters.size > 1:
             self.compute.add(*LEAVE)
 
@@ -133,15 +138,17 @@ class StepText:
             if made is not None:
                 made.ahead(text)
             text.add(MEET)
-        elif phase.meets:
+        elif phase.meets == task.COUNTER:
             self.meetings += 1
             text.add(_ARRIVE)
             if made is not None:
                 made.ahead(text)
             text.add(_WAIT)
         else:
+            if made is not None and phase.meets:
+                made.ahead(text)
             text.add(SYNC)
-            if made is not None:
+            if made is not None and not phase.meets:
                 made.ahead(text)
         if made is not None:
             made.then(text)
@@ -242,6 +249,7 @@ class StepText:
             position=POSITION,
             bring=str(self.bring),
             compute=str(self.compute),
+            runs_before=RUNS_BEFORE if storage.runs_apart else "",
             has_columns="COLUMNS" in names,
             has_locals="LOCALS" in names,
             attends="JOINED" in names,
@@ -270,6 +278,8 @@ class StepText:
             "i32", (storage.requests, storage.capacity_pages), "input"
         )
         storage.buffers["met"] = Buffer("i32", (1,), "scratch")
+        if storage.runs_apart:
+            storage.buffers["runs"] = Buffer("i32", (1,), "scratch")
         names, parameters = [], []
         for name in storage.weights:
             names.append(name)
@@ -278,7 +288,7 @@ class StepText:
             names.append(name)
             kind = {"f32": "float", "i32": "int"}.get(buffer.dtype, "step_::T")
             read = "const " if buffer.role in ("input", "constant") else ""
-            word = "mc::u32" if name == "met" else kind
+            word = "mc::u32" if name in ("met", "runs") else kind
             parameters.append(f"{read}{word}* {name}")
         return tuple(names), parameters
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import prod
+from math import lcm, prod
 
 from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
 from meshc.analysis.tasks.tiles import tile_bytes
@@ -26,6 +26,9 @@ from meshc.ir.types import BufferType, DType, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Point, Range, View, Whole
 from meshc.support.diagnostics import fail
+
+RUNS_BEFORE = "past"
+"""What the kernel calls the number of runs before it, as far as tags depend on that."""
 
 
 @dataclass(frozen=True)
@@ -329,10 +332,18 @@ class Storage:
         """Whether a buffer lies in the memory of clusters."""
         return self.roles[value].cluster is not None
 
-    def store(self, value: Value, name: str, place: str, given: str) -> str:
-        """A statement that stores a float at a place behind ``name``, memory of ``value``."""
+    def store(
+        self, value: Value, index: Sequence[Expr], ranges: Ranges, given: str, at: str = ""
+    ) -> str:
+        """A statement that stores a float as the element ``index`` of scratch or of a result, or at
+        ``at``, of the same version."""
+        at = at or f"{self.scratch(value)} + {spelled(self.place(value, index), ranges)}"
         if self.of_cluster(value):
-            return f"mc::cluster_put<CLUSTER>({name} + {place}, {given});"
+            return f"mc::cluster_put<CLUSTER>({at}, {given});"
+        tag = self.tag(value, index, ranges)
+        if tag:
+            return f"mc::give<{self.roles[value].tags}>({at}, {given}, {tag});"
+        name, _, place = at.partition(" + ")
         return f"{name}[{place}] = {given};"
 
     def scratch(self, value: Value) -> str:
@@ -359,11 +370,13 @@ class Storage:
             at[dim] = at[dim] % extent
         return flattened(at, shape)
 
-    def load(self, value: Value, index: Sequence[Expr], ranges: Ranges) -> str:
+    def load(self, value: Value, index: Sequence[Expr], ranges: Ranges, waits: bool = False) -> str:
         """An element of scratch, of a weight that is no matrix, or of an input, as a float."""
         role = self.role(value)
         if role == "":
-            return f"{self.scratch(value)}[{spelled(self.place(value, index), ranges)}]"
+            at, name = spelled(self.place(value, index), ranges), self.scratch(value)
+            words = self.words(value, index, ranges, waits)
+            return f"{words}.one({name} + {at})" if words else f"{name}[{at}]"
         if role == "weight":
             place = flattened(index, _kind(value).shape)
             return f"mc::widen({self.vector(value)}[{spelled(place, ranges)}])"
@@ -376,6 +389,34 @@ class Storage:
                 rows = [table.row(row, lane, lane_there) for table in tables]
                 return rows[0] if len(rows) == 1 else f"({' + '.join(rows)})"
         fail("cuda-graph", f"tasks read elements of %{value.name}, which no kernel does")
+
+    # --- words with tags
+
+    def words(self, value: Value, index: Sequence[Expr], ranges: Ranges, waits: bool) -> str:
+        """How words of scratch with tags are read, nothing of others: as soon as they are those of
+        the version that ``index`` names, or as they are where a task waits for nothing."""
+        tag = self.tag(value, index, ranges)
+        if not tag:
+            return ""
+        return f"mc::Tagged<{self.roles[value].tags}>({tag if waits else 0})"
+
+    def tag(self, value: Value, index: Sequence[Expr], ranges: Ranges) -> str:
+        """The tag of words of scratch, of the version that ``index`` names; empty without tags."""
+        buffer = self.roles[value]
+        if buffer.tags is None:
+            return ""
+        before = RUNS_BEFORE
+        if buffer.kept is not None:
+            rounds = -(-buffer.type.shape[0] // buffer.kept)
+            version = spelled(index[0] // buffer.kept, ranges)
+            before = f"{before} * {rounds} + {version}" if rounds > 1 else before
+        return f"mc::tag_of<{buffer.tags}>({before})"
+
+    @property
+    def runs_apart(self) -> int:
+        """After how many runs the tags of all words are the same again; 0 without tags."""
+        found = [(1 << b.tags) - 1 for b in self.module.buffers if b.tags is not None]
+        return lcm(*found) if found else 0
 
     # --- how weights are packed
 

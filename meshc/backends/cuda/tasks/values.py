@@ -53,11 +53,13 @@ class Tile:
 @dataclass
 class Values:
     """The values of one task. ``ranges`` has the names that its indices are made of, ``arrays`` the
-    values that lie in shared memory, ``registers`` those that a thread has an element of."""
+    values that lie in shared memory, ``registers`` those that a thread has an element of. A task
+    that ``waits`` reads words with tags until their values are there."""
 
     storage: Storage
     ops: Sequence[Op]
     ranges: dict[str, tuple[int, int]]
+    waits: bool = False
     arrays: dict[Value, str] = field(default_factory=dict)
     registers: dict[Value, tuple[str, Index]] = field(default_factory=dict)
     tiles: dict[Value, Tile] = field(default_factory=dict)
@@ -94,7 +96,7 @@ class Values:
         if value in self.tiles:
             return self._of_tile(self.tiles[value], *at)
         if value in self.reads:
-            return self.storage.load(*self.source(value, at), self.ranges)
+            return self.storage.load(*self.source(value, at), self.ranges, self.waits)
         op = self.formula_of(value)
         if op is None:
             fail("cuda-graph", f"%{value.name} is no value of tasks that kernels have")
@@ -105,17 +107,27 @@ class Values:
         view = self.reads[value].view
         return view.buffer, base(view, index)
 
+    def words(self, value: Value) -> str:
+        """How the library reads a value that the task needs, as a further argument, with a comma in
+        front; nothing where its words have no tags."""
+        buffer, index = self.source(value, [Expr.const(0)] * len(extents(View(value))))
+        made = self.storage.words(buffer, index, self.ranges, self.waits)
+        return f", {made}" if made else ""
+
     def array_element(self, value: Value, index: Sequence[Expr]) -> str:
         """An element of a value in shared memory."""
         assert isinstance(value.type, BufferType)
         return f"{self.arrays[value]}[{self.spelled(flattened(index, value.type.shape))}]"
 
     def _of_register(self, value: Value, index: Sequence[Expr]) -> str:
-        """The element of ``value`` that the thread has. Raises ``cuda-graph`` for another one."""
+        """The element of ``value`` that the thread has, or of those one behind the other that it
+        has of each index in a first dim. Raises ``cuda-graph`` for another one."""
         name, own = self.registers[value]
-        if any(self._simple(a) != self._simple(b) for a, b in zip(index, own, strict=True)):
+        first = index[: len(index) - len(own)]
+        pairs = zip(index[len(first) :], own, strict=True)
+        if any(self._simple(a) != self._simple(b) for a, b in pairs):
             fail("cuda-graph", f"a thread needs an element of %{value.name} that another one has")
-        return name
+        return f"{name}[{self.spelled(first[0])}]" if first else name
 
     def _simple(self, expr: Expr) -> Expr:
         return simplified(expr, self.ranges)
