@@ -248,14 +248,7 @@ class _Tensors:
 
     def _activation(self, body: Builder, pool: list[str]) -> None:
         found = self.draw.of(
-            [
-                ("silu", ""),
-                ("relu2", ""),
-                ("gelu", ""),
-                ("gelu", "tanh"),
-                ("tanh", ""),
-                ("quick_gelu", ""),
-            ]
+            [("silu", ""), ("relu2", ""), ("gelu", ""), ("gelu", "tanh"), ("tanh", "")]
         )
         body.apply(Activation(*found), self._pick(pool), stem="a")
 
