@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import inf, prod
+from math import prod
 
 from meshc.backends import cuda
 from meshc.driver.request import CompileRequest
@@ -162,29 +162,35 @@ class GpuStep:
         graph = PassManager(before, self.instruments).run(graph, self.report)
         merge = _records_bytes(self._placed(graph, 1, False, Diagnostics())) > MOST_RECORDS
         for parts in PARTS:
-            placed, report = self._fastest(graph, parts, merge)
+            report = Diagnostics()
+            placed = self._placed(graph, parts, merge, report)
             try:
                 files = written(cuda.TaskGraph(placed, graph))
             except MeshcError as error:
                 if parts == PARTS[-1] or error.diagnostics[0].code not in _OF_PARTS:
                     raise
                 continue
+            by_tags = Diagnostics()
+            tagged = self._tagged(graph, parts, merge, by_tags, placed)
+            if tagged is not None:
+                placed, report = tagged, by_tags
+                files = written(cuda.TaskGraph(placed, graph))
             for message in report.messages:
                 self.report.add(message)
             return placed, files
         raise AssertionError("the last division is one that says what is wrong")
 
-    def _fastest(self, graph: Module, parts: int, merge: bool) -> tuple[Module, Diagnostics]:
-        """The placed program of tasks whose kind of meetings is predicted to be the fastest, by a
-        counter where nothing is predicted or clusters were asked for; and what its passes said."""
-        made = []
-        for kind in (task.COUNTER,) if self.request.cluster else (task.COUNTER, task.TAGS):
-            report = Diagnostics()
-            placed = self._placed(graph, parts, merge, report, kind)
-            time = step_with_full_caches(placed)
-            made.append((inf if time is None else time.seconds, placed, report))
-        _, placed, report = min(made, key=lambda one: one[0])
-        return placed, report
+    def _tagged(
+        self, graph: Module, parts: int, merge: bool, report: Diagnostics, counted: Module
+    ) -> Module | None:
+        """The placed program of tasks that meet by tags, where that is predicted to be faster than
+        ``counted``, whose tasks meet by a counter; None for clusters of blocks, which do."""
+        if self.request.cluster:
+            return None
+        placed = self._placed(graph, parts, merge, report, task.TAGS)
+        one, other = map(step_with_full_caches, (counted, placed))
+        faster = one is not None and other is not None and other.seconds < one.seconds
+        return placed if faster else None
 
     def _placed(
         self,

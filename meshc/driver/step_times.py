@@ -15,15 +15,24 @@ _LIMITS = {
 }
 
 
+MOST_TOKENS = 1 << 14
+"""Behind more cached tokens no step is predicted, since the model follows each tile of them."""
+
+
 def step_with_full_caches(module: Module) -> StepTime | None:
-    """What the step of ``module``, of the task level, takes with full caches, as the event model
-    predicts; None for a device that lacks a number for it, or one without a position."""
+    """What the step of ``module``, of the task level, takes with full caches, or behind
+    :data:`MOST_TOKENS` tokens, as the event model predicts; None for a device that lacks a number
+    for it, or one without a position."""
     if POSITION not in module.scalars:
         return None
     try:
-        return step_time(module, {POSITION: module.scalars[POSITION][1]})
+        return step_time(module, {POSITION: _tokens(module)})
     except MeshcError:
         return None
+
+
+def _tokens(module: Module) -> int:
+    return min(module.scalars[POSITION][1], MOST_TOKENS)
 
 
 def predicted(module: Module) -> str:
@@ -31,9 +40,8 @@ def predicted(module: Module) -> str:
     found = step_with_full_caches(module)
     if found is None:
         return ""
-    _, last = module.scalars[POSITION]
     return (
-        f"predicted {1e6 * found.seconds:.0f} us with {last} tokens before it, {found.ratio:.2f} "
-        f"times what its {found.bytes} bytes take at {found.rate / 1e9:.0f} GB/s; most of it "
-        f"{_LIMITS[found.limit]}"
+        f"predicted {1e6 * found.seconds:.0f} us with {_tokens(module)} tokens before it, "
+        f"{found.ratio:.2f} times what its {found.bytes} bytes take at {found.rate / 1e9:.0f} "
+        f"GB/s; most of it {_LIMITS[found.limit]}"
     )
