@@ -15,7 +15,7 @@ from meshc.support.diagnostics import fail
 from meshc.support.spans import Source
 
 GEMMS = ("cyclic_shift", "cannon", "summa", "allgather", "transposed")
-GEMVS = ("pipeline", "ring", "tree", "two_phase", "folded", "k_tree:2", "k_tree:3", "k_tree:4")
+GEMVS = ("pipeline", "ring", "tree", "two_phase", "k_tree:2", "k_tree:3", "k_tree:4")
 _MOST = 1 << 24
 
 

@@ -76,6 +76,8 @@ def test_coordinates_of_a_core_in_a_factored_axis() -> None:
         "x": 4,
         "xh": 1,
         "xd": 1,
+        "fold_x": 1,
+        "fold_y": 0,
         "rank_y": 3,
         "rank_x": 2,
         "rank_xd": 2,

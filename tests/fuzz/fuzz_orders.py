@@ -96,6 +96,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "select-collective": {
         "algo": ("auto", "pipeline", "ring", "tree", "two_phase", "k_tree", "folded"),
         "k": ("0", "1", "2", "3"),
+        "fold": ("true", "false"),
     },
     "split-regions": {"regions": ("0", "1", "2"), "kept": ('["q8_0"]', "[]")},
     "keep-quantised": {"formats": ('["q8_0"]', '["q4_0"]', "[]"), "block-bytes": ("64", "2048")},
@@ -105,12 +106,17 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "parts": ("1", "2", "3"),
         "merge": ("true", "false"),
         "wide": ("0", "128"),
+        "heads": ("true", "false"),
+        "splits": ("0", "1", "2"),
     },
     "place-tasks": {"blocks": ("0", "1", "3", "132")},
+    "cluster-blocks": {"cluster": ("1", "2", "4")},
+    "meet": {"kind": ("counter", "tags")},
     "select-csl-products": {"blocks": ("true", "false")},
     "select-csl-functions": dict.fromkeys(
         ("functions", "angles", "turns", "kept", "blocks"), ("true", "false")
-    ),
+    )
+    | {"accuracy": ("half", "single")},
     "plan-csl-memory": {"share": ("large", "always", "never")},
     "assign-csl-queues": {"portable": ("true", "false")},
     "assign-csl-tasks": {"portable": ("true", "false")},

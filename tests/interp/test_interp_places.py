@@ -38,6 +38,8 @@ def test_coordinates_of_a_factored_mesh():
         "x": 4,
         "xh": 1,
         "xd": 1,
+        "fold_x": 1,
+        "fold_y": 0,
         "rank_y": 1,
         "rank_x": 4,
         "rank_xd": 2,
