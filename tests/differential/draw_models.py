@@ -71,8 +71,7 @@ class Model:
         self.norm_eps = common.of([None, 1e-6, 1e-3])
         self.attention_eps = None if draw.chance(60) else draw.of([1e-5, 1e-6, 1e-2])
         self.gated = common.chance(73)
-        functions = [("silu", ""), ("gelu", ""), ("gelu", "tanh"), ("quick_gelu", "")]
-        self.activation = Activation(*common.of(functions))
+        self.activation = Activation(*common.of([("silu", ""), ("gelu", ""), ("gelu", "tanh")]))
         biases = {"inner", "outer"} if common.chance(20) else set()
         self.heads = self._heads()
         self.turn = None if self._odd(25) else rope(draw, self._turning_lanes())

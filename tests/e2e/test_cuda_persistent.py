@@ -59,8 +59,8 @@ def test_a_prompt_and_steps_agree_with_float64(kind, tmp_path):
 def test_bf16_gives_what_several_kernels_give(tmp_path):
     """Keys and values are the same to the bit, or round the other way."""
     one, other = (
-        logits(compiled(tmp_path, (PLAIN,), dtype="bf16", persistent=persistent), PLAIN, [3, 17, 8])
-        for persistent in (True, False)
+        logits(compiled(tmp_path, (PLAIN,), dtype="bf16", **options), PLAIN, [3, 17, 8])
+        for options in ({"persistent": True}, {"dataflow": "split_token"})
     )
     assert np.abs(one - other).max() <= 2.0**-8 * np.abs(other).max()
 

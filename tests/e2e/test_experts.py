@@ -22,11 +22,11 @@ FIXTURES = sorted(folder.name for folder in TINY.iterdir())
 MESHES = ("1x1", "2x2", "3x2", "2x5")
 MORE_MESHES = ("1x4", "5x1", "3x3", "4x6")
 PREFILL_FORMS = {
-    "features": ("t_1=gemm",),
-    "experts": ("t_1=gemm_experts",),
-    "whole experts": ("x=whole", "t_1=expert_parallel"),
-    "dispatched": ("t_1=dispatch",),
-    "dispatched in parts": ("t_1=dispatch", "x_15=combine_parts"),
+    "features": ("g=gemm",),
+    "experts": ("g=gemm_experts",),
+    "whole experts": ("x=whole", "g=expert_parallel"),
+    "dispatched": ("g=dispatch",),
+    "dispatched in parts": ("g=dispatch", "x_15=combine_parts"),
 }
 DECODE_FORMS = ("gemv_y", "gemv_x", "experts_y", "experts_x", "dispatch_y", "dispatch_x")
 
@@ -53,7 +53,7 @@ def pins(*forms: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(("form", "mesh"), crossed([*PREFILL_FORMS], ["2x2", "3x2"]))
 def test_experts_of_prompts_lie_as_is_asked(form: str, mesh: str, tmp_path: Path) -> None:
-    decode = pins("t_1=experts_y")
+    decode = pins("g=experts_y")
     check(TINY / "mixtral-5x2", mesh, tmp_path, passes=pins(*PREFILL_FORMS[form]), decode=decode)
 
 
@@ -65,7 +65,7 @@ def single_rows() -> list[Any]:
 
 @pytest.mark.parametrize(("form", "mesh"), single_rows())
 def test_experts_of_single_rows_lie_as_is_asked(form: str, mesh: str, tmp_path: Path) -> None:
-    check(TINY / "qwen2-moe-6x2", mesh, tmp_path, decode=pins(f"t_1={form}"))
+    check(TINY / "qwen2-moe-6x2", mesh, tmp_path, decode=pins(f"g={form}"))
 
 
 BATCHES = [(batch, mesh) for batch in range(2, 7) for mesh in ("2x2", "3x2")]

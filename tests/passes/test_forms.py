@@ -8,7 +8,8 @@ import pytest
 from random_graphs import ATTENTION, attention, random_attention, random_graph
 
 import meshc
-from meshc.cost.reductions import ring_cost, tree_cost
+from meshc.analysis.traffic.tracks import tree_size
+from meshc.cost.reductions import folded_cost, ring_cost, tree_cost
 from meshc.driver import CompileRequest, graph_module, load_any
 from meshc.interp.check import check_same
 from meshc.ir.clone import clone_module
@@ -94,6 +95,11 @@ def selected_cycles(module, costs):
                 reduced, size = costs.reduced(op), module.mesh.size(op.axis)
                 if op.algo == "ring":
                     found += ring_cost(size, reduced.part, costs.device, reduced.dealing).total
+                elif op.algo == "folded":
+                    reach = tree_size(module.mesh, op.axis, True)
+                    crosses = reach < size
+                    cost = folded_cost(op.groups, reach, crosses, reduced.words, costs.device)
+                    found += cost.total
                 else:
                     found += tree_cost(op.groups, size, reduced.words, costs.device).total
         return found

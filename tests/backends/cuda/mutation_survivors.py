@@ -12,7 +12,6 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Known when compiling: where the threads or warps divide all there is, none has one behind the "
     "last, so the other part never holds.": (
-        "mc_fragments.cuh: if (<F::CHUNKS % WORKERS => true> && k >= F::CHUNKS * 8) break;",
         "mc_attention.cuh: if (<PAIRS % OVER_LANES => true> && pair >= PAIRS) break;",
         "mc_attention.cuh: if (<PAIRS % OVER_LANES => true> && pair >= PAIRS) break; #2",
         "mc_attention.cuh: if (<PADDED % AT_ONCE => true> && query >= PADDED) break;",
@@ -29,7 +28,6 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "What the threads own is at least all there is, so the next one of each lies behind the last, "
     "where a guard in the loop leaves it out.": (
-        "mc_fragments.cuh: for (int n = 0; n < <F::OWN => (F::OWN) + 1>; n++) { #2",
         "mc_attention.cuh: for (int n = 0; n < <OWN_QUERIES => (OWN_QUERIES) + 1>; n++) { #2",
         "mc_attention.cuh: for (int m = 0; m < <OWN_GROUPS => (OWN_GROUPS) + 1>; m++) { #2",
         "mc_attention.cuh: for (int i = 0; i < <OWN_TWOS => (OWN_TWOS) + 1>; i++) {",
