@@ -116,8 +116,8 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         "--cluster",
         type=int,
         metavar="N",
-        help="CUDA: thread blocks of a cluster, for attention; default: by the cost model, none in "
-        "a step made of tasks (--persistent)",
+        help="CUDA: thread blocks of a cluster, for attention: of several kernels, or of one with "
+        "--persistent; default: none in a step of one kernel, else by the cost model",
     )
     group.add_argument(
         "--dataflow",

@@ -31,9 +31,6 @@ from meshc.ir.values import Value
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
-LOG2E = math.log2(math.e)
-_MOST_HEADS = 8  # of a GroupAttention
-_MOST_GROUPS = 2
 ZERO = Expr.const(0)
 
 
