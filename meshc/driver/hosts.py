@@ -326,8 +326,7 @@ def _check_library(folder: Path) -> None:
                 "no-program",
                 f"'{folder / name}' is not that of this version of meshc, with which kernels are "
                 "compiled",
-                help=f"compile the model again; kernels that are changed by hand are those of "
-                f"{cuda.MANIFEST}",
+                help="compile the model again",
             )
 
 

@@ -373,7 +373,7 @@ def _with_prompts(
         fail(
             "cuda-shape",
             "kernels that read prompts keep caches in another order than tasks",
-            help="without --chunk prompts are read by steps",
+            help="without --chunk and --dataflow prompts are read by steps where that is so",
         )
     used = {launch.kernel for launch in launches}
     chosen = {name: kernel for name, kernel in known.kernels.items() if name in used}
