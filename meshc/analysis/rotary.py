@@ -8,11 +8,17 @@ from meshc.ir.module import Module
 from meshc.ir.ops import graph
 
 
-def rope_frequencies(op: graph.Rope, lanes: int, local: bool = False) -> tuple[float, ...]:
+def rope_frequencies(op: graph.Rope, lanes: int, between: bool = False) -> tuple[float, ...]:
     """Angle per position of each pair of ``lanes``, after scaling (Llama 3.1's rule for
-    ``llama3``), or in layers with the ``local`` base; 0 for pairs that do not turn."""
+    ``llama3``); 0 for pairs that do not turn. Where layers differ, of every ``period``-th one, or
+    of those ``between``."""
     turning = op.lanes(lanes)
-    found = _plain(op.local_theta, turning) if local else _of_turning(op, turning)
+    if op.skip and not between:
+        found = (0.0,) * (turning // 2)
+    elif op.but and between:
+        found = _plain(op.local_theta, turning)
+    else:
+        found = _of_turning(op, turning)
     return found + (0.0,) * ((lanes - turning) // 2)
 
 

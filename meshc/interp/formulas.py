@@ -27,6 +27,7 @@ class Rotary(Protocol):
     factors: tuple[float, ...]
     but: int
     local_theta: float
+    skip: int
 
 
 def silu(x: Array) -> Array:
@@ -100,6 +101,8 @@ def frequencies(rotary: Rotary, extent: int, layer: int = 0) -> Array:
     """
     found = np.zeros(extent // 2)
     turning = rotary.rotated or extent
+    if rotary.skip and (layer + 1) % rotary.skip == 0:
+        return found
     if rotary.but and (layer + 1) % rotary.but:
         found[: turning // 2] = rotary.local_theta ** (-np.arange(0, turning, 2) / turning)
         return found

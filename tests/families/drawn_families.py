@@ -6,98 +6,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-Settings = dict[str, object]
+from drawn_parts import (
+    Settings,
+    divided,
+    layer_normed,
+    long_rope,
+    rope,
+    scaled_rope,
+    sizes,
+    stretched_rope,
+    tied,
+    whole_heads,
+)
+
 CONTEXT = 19
 """Tokens of a sequence; windows that are to matter are shorter."""
-
-
-def _sizes(dice: Random, wide: bool, whole: bool = False, shared: bool = True) -> Settings:
-    """Those that most decoders have. Heads that are ``whole`` are together as wide as a row, and
-    those that are not ``shared`` have keys of their own."""
-    groups = dice.randint(1, 3) if shared else dice.choice([1, 2, 3, 5])
-    heads = groups * (dice.randint(1, 3) if shared else 1)
-    lanes = dice.choice([64, 64, 96, 128]) if wide else 2 * dice.randint(2, 5)
-    if wide and whole:
-        heads, groups = (4, 2) if shared else (2, 2)
-        lanes = 64
-    hidden = heads * lanes if whole else 8 * dice.randint(4, 10) if wide else dice.randint(14, 40)
-    found: Settings = {
-        "hidden_size": hidden,
-        "num_attention_heads": heads,
-        "num_key_value_heads": groups,
-        "head_dim": lanes,
-        "intermediate_size": 8 * dice.randint(3, 9) if wide else dice.randint(11, 41),
-        "vocab_size": dice.randint(41, 71),
-        "num_hidden_layers": dice.randint(1, 3),
-        "max_position_embeddings": 128,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "rms_norm_eps": dice.choice([1e-6, 1e-3]),
-    }
-    if whole:
-        del found["head_dim"]
-    if not shared:
-        del found["num_key_value_heads"]
-    return found
-
-
-def _divided(found: Settings, wide: bool) -> Settings:
-    """With rows that heads divide, as some config classes want them."""
-    unit = int(str(found["num_attention_heads"])) * (8 if wide else 1)
-    return found | {"hidden_size": max(1, int(str(found["hidden_size"])) // unit) * unit}
-
-
-def _layer_normed(dice: Random, wide: bool, name: str, shared: bool = True) -> Settings:
-    """Sizes of a decoder with layer norms, whose epsilon has this ``name``."""
-    found = _sizes(dice, wide, whole=True, shared=shared)
-    return found | {name: found.pop("rms_norm_eps")}
-
-
-def _tied(dice: Random) -> Settings:
-    return {"tie_word_embeddings": dice.choice([False, True])}
-
-
-def _rope(dice: Random, *kinds: str, **more: object) -> Settings:
-    """RoPE that is not scaled, or as one of ``kinds`` of those that every family has."""
-    kind = dice.choice(["default", *kinds])
-    found: Settings = {"rope_type": kind, "rope_theta": dice.choice([50.0, 10000.0]), **more}
-    if kind != "default":
-        found["factor"] = dice.choice([1.5, 4.0])
-    if kind == "llama3":
-        found |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-        found |= {"original_max_position_embeddings": 32}
-    return {"rope_parameters": found}
-
-
-def _scaled_rope(dice: Random, **more: object) -> Settings:
-    return _rope(dice, "linear", "llama3", **more)
-
-
-def _stretched_rope(dice: Random, found: Settings) -> Settings:
-    """Of whole heads, whose scores are multiplied where rotated lanes are."""
-    rope = _rope(dice, "linear", "dynamic", "llama3", "yarn", "longrope")
-    own = rope["rope_parameters"]
-    assert isinstance(own, dict)
-    if own["rope_type"] == "yarn":
-        own |= {"original_max_position_embeddings": dice.choice([8, 32])}
-        own |= dice.choice(
-            [
-                {},
-                {"beta_fast": 4.0, "beta_slow": 0.5, "truncate": False},
-                {"mscale": 1.5, "mscale_all_dim": 0.5},
-                {"attention_factor": 0.75},
-            ]
-        )
-    if own["rope_type"] == "longrope":
-        lanes = int(str(found.get("head_dim") or _lanes(found)))
-        long = _long_rope(lanes, 64)["rope_parameters"]
-        assert isinstance(long, dict)
-        own |= long | {"original_max_position_embeddings": 64}
-    return rope
-
-
-def _lanes(found: Settings) -> int:
-    return int(str(found["hidden_size"])) // int(str(found["num_attention_heads"]))
 
 
 def _window(dice: Random) -> Settings:
@@ -111,20 +34,20 @@ def _gated(dice: Random) -> Settings:
 def _llama(dice: Random, wide: bool) -> Settings:
     biases = {f"{part}_bias": dice.choice([False, True]) for part in ("attention", "mlp")}
     whole = not wide and dice.choice([False, True])
-    found = _sizes(dice, wide, whole) | _tied(dice) | _gated(dice) | biases
-    found = _divided(found, wide)
-    return found | _stretched_rope(dice, found)
+    found = sizes(dice, wide, whole) | tied(dice) | _gated(dice) | biases
+    found = divided(found, wide)
+    return found | stretched_rope(dice, found)
 
 
 def _mistral(dice: Random, wide: bool) -> Settings:
-    found = _sizes(dice, wide) | _tied(dice)
-    found |= _stretched_rope(dice, found)
+    found = sizes(dice, wide) | tied(dice)
+    found |= stretched_rope(dice, found)
     return found | {"sliding_window": dice.choice([None, 64])}
 
 
 def _qwen(dice: Random, wide: bool) -> Settings:
-    found = _sizes(dice, wide) | _tied(dice)
-    return found | _stretched_rope(dice, found)
+    found = sizes(dice, wide) | tied(dice)
+    return found | stretched_rope(dice, found)
 
 
 def _switched_window(dice: Random) -> Settings:
@@ -143,13 +66,13 @@ def _switched_alternate(dice: Random) -> Settings:
 
 
 def _gemma(dice: Random, wide: bool) -> Settings:
-    found = _sizes(dice, wide) | _tied(dice)
-    return found | _stretched_rope(dice, found)
+    found = sizes(dice, wide) | tied(dice)
+    return found | stretched_rope(dice, found)
 
 
 def _gemma2(dice: Random, wide: bool) -> Settings:
-    found = _sizes(dice, wide) | _tied(dice) | _scaled_rope(dice)
-    return _divided(found, wide) | {
+    found = sizes(dice, wide) | tied(dice) | scaled_rope(dice)
+    return divided(found, wide) | {
         "sliding_window": 64,
         "query_pre_attn_scalar": dice.choice([6, 12, 30]),
         "attn_logit_softcapping": dice.choice([None, 1.5, 20.0]),
@@ -158,10 +81,10 @@ def _gemma2(dice: Random, wide: bool) -> Settings:
 
 
 def _gemma3(dice: Random, wide: bool) -> Settings:
-    ropes = [_scaled_rope(dice)["rope_parameters"], _rope(dice)["rope_parameters"]]
+    ropes = [scaled_rope(dice)["rope_parameters"], rope(dice)["rope_parameters"]]
     return (
-        _divided(_sizes(dice, wide), wide)
-        | _tied(dice)
+        divided(sizes(dice, wide), wide)
+        | tied(dice)
         | {
             "sliding_window": 64,
             "sliding_window_pattern": dice.choice([1, 2, 3]),
@@ -183,47 +106,25 @@ def _granite(dice: Random, wide: bool) -> Settings:
 
 
 def _olmo2(dice: Random, wide: bool) -> Settings:
-    found = _sizes(dice, wide, whole=True) | _tied(dice)
-    found |= _stretched_rope(dice, found)
+    found = sizes(dice, wide, whole=True) | tied(dice)
+    found |= stretched_rope(dice, found)
     return found | {"attention_bias": dice.choice([False, True])}
 
 
 def _phi3(dice: Random, wide: bool) -> Settings:
-    found = _sizes(dice, wide) | _tied(dice) | {"pad_token_id": 0}
+    found = sizes(dice, wide) | tied(dice) | {"pad_token_id": 0}
     found |= {"sliding_window": dice.choice([None, 64])}
     if dice.choice([False, True]):
-        return found | _rope(dice)
+        return found | rope(dice)
     # LongRoPE whose sequences are all short ones.
-    found, lanes = _whole_heads(found)
+    found, lanes = whole_heads(found)
     half = not wide and dice.choice([False, True]) and lanes % 4 == 0
-    return found | _long_rope(lanes // (2 if half else 1), 64, 0.5 if half else 1.0)
-
-
-def _whole_heads(found: Settings) -> tuple[Settings, int]:
-    """With rows as wide as all heads together, by which config classes count factors of LongRoPE;
-    and the lanes of a head."""
-    lanes = int(str(found["head_dim"]))
-    return found | {"hidden_size": lanes * int(str(found["num_attention_heads"]))}, lanes
-
-
-def _long_rope(lanes: int, original: int, share: float = 1.0) -> Settings:
-    """LongRoPE of ``lanes`` that turn, with other factors behind ``original`` tokens."""
-    pairs = lanes // 2
-    return {
-        "original_max_position_embeddings": original,
-        "rope_parameters": {
-            "rope_type": "longrope",
-            "rope_theta": 10000.0,
-            "partial_rotary_factor": share,
-            "short_factor": [1.0 + 0.125 * i for i in range(pairs)],
-            "long_factor": [1.5 + 0.75 * i for i in range(pairs)],
-        },
-    }
+    return found | long_rope(lanes // (2 if half else 1), 64, 0.5 if half else 1.0)
 
 
 def _phi3_long(dice: Random, wide: bool) -> Settings:
-    found, lanes = _whole_heads(_sizes(dice, wide) | _tied(dice) | {"pad_token_id": 0})
-    return found | _long_rope(lanes, 5)
+    found, lanes = whole_heads(sizes(dice, wide) | tied(dice) | {"pad_token_id": 0})
+    return found | long_rope(lanes, 5)
 
 
 def _turning(dice: Random, found: Settings, name: str) -> Settings:
@@ -235,7 +136,7 @@ def _turning(dice: Random, found: Settings, name: str) -> Settings:
 
 
 def _gpt_neox(dice: Random, wide: bool) -> Settings:
-    found = _layer_normed(dice, wide, "layer_norm_eps", shared=False) | _tied(dice)
+    found = layer_normed(dice, wide, "layer_norm_eps", shared=False) | tied(dice)
     return (
         found
         | _turning(dice, found, "rotary_pct")
@@ -250,7 +151,7 @@ def _gpt_neox(dice: Random, wide: bool) -> Settings:
 def _gpt2(dice: Random, wide: bool) -> Settings:
     heads = 2 if wide else dice.choice([1, 3, 5])
     lanes = 64 if wide else dice.randint(3, 9)
-    return _tied(dice) | {
+    return tied(dice) | {
         "n_embd": heads * lanes,
         "n_head": heads,
         "n_inner": dice.choice([None, 40]),
@@ -265,21 +166,21 @@ def _gpt2(dice: Random, wide: bool) -> Settings:
 
 
 def _stablelm(dice: Random, wide: bool) -> Settings:
-    found = _layer_normed(dice, wide, "layer_norm_eps") | _tied(dice)
+    found = layer_normed(dice, wide, "layer_norm_eps") | tied(dice)
     switches = ("use_qkv_bias", "use_parallel_residual")
     drawn_switches = {name: dice.choice([False, True]) for name in switches}
     return found | _turning(dice, found, "partial_rotary_factor") | drawn_switches
 
 
 def _starcoder2(dice: Random, wide: bool) -> Settings:
-    found = _layer_normed(dice, wide, "norm_epsilon") | _tied(dice) | _rope(dice, "linear")
+    found = layer_normed(dice, wide, "norm_epsilon") | tied(dice) | rope(dice, "linear")
     return found | {"use_bias": dice.choice([False, True]), "sliding_window": None}
 
 
 def _internlm2(dice: Random, wide: bool) -> Settings:
     """A llama, which whoever writes the checkpoint stores as an internlm2."""
     rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": dice.choice([1.5, 3.0])}
-    return _sizes(dice, wide, whole=True) | {"rope_parameters": rope}
+    return sizes(dice, wide, whole=True) | {"rope_parameters": rope}
 
 
 def _experts(dice: Random, **names: str) -> Settings:
@@ -292,16 +193,16 @@ def _experts(dice: Random, **names: str) -> Settings:
 
 
 def _mixtral(dice: Random, wide: bool) -> Settings:
-    found = _sizes(dice, wide) | _tied(dice)
-    found |= _stretched_rope(dice, found)
+    found = sizes(dice, wide) | tied(dice)
+    found |= stretched_rope(dice, found)
     return found | _experts(dice, count="num_local_experts", chosen="num_experts_per_tok")
 
 
 def _moe(dice: Random, wide: bool, shared_heads: bool = False) -> Settings:
-    found = _sizes(dice, wide) | _tied(dice)
+    found = sizes(dice, wide) | tied(dice)
     if not wide and shared_heads:  # the heads of this family are together as wide as a row
         found["hidden_size"] = int(str(found["num_attention_heads"])) * int(str(found["head_dim"]))
-    found |= _stretched_rope(dice, found)
+    found |= stretched_rope(dice, found)
     found |= {"norm_topk_prob": dice.choice([False, True])}
     names = {"count": "num_experts", "chosen": "num_experts_per_tok"}
     return found | _experts(dice, **names, features="moe_intermediate_size")
@@ -323,7 +224,7 @@ def _gpt_oss(dice: Random, wide: bool) -> Settings:
         "original_max_position_embeddings": 32,
     }
     plain = {"rope_type": "default", "rope_theta": 150000.0}
-    found = _sizes(dice, wide) | _tied(dice)
+    found = sizes(dice, wide) | tied(dice)
     found |= _experts(dice, count="num_local_experts", chosen="num_experts_per_tok")
     return found | {
         "sliding_window": dice.randint(2, 9),
@@ -336,19 +237,19 @@ def _latent(dice: Random, wide: bool) -> Settings:
     """Latent attention, dense layers alone. What transformers rotates is viewed as complex numbers,
     so that what lies in front of it has an even number of lanes."""
     heads = dice.choice([1, 2, 4] if wide else [1, 2, 3, 5])
-    found = _sizes(dice, wide) | {"num_attention_heads": heads, "num_key_value_heads": heads}
+    found = sizes(dice, wide) | {"num_attention_heads": heads, "num_key_value_heads": heads}
     del found["head_dim"]
     unit = 16 if wide else 1
     if wide:
         found["hidden_size"] = 64
-    return _divided(found, wide) | {
+    return divided(found, wide) | {
         "kv_lora_rank": dice.choice([32, 64]) if wide else 2 * dice.randint(3, 7),
         "q_lora_rank": dice.choice([None, 40 if wide else dice.randint(6, 15)]),
         "qk_nope_head_dim": 2 * unit if wide else 2 * dice.randint(2, 4),
         "qk_rope_head_dim": unit if wide else 2 * dice.randint(1, 3),
         "v_head_dim": 2 * unit if wide else dice.randint(3, 7),
         "first_k_dense_replace": found["num_hidden_layers"],
-        "rope_parameters": _rope(dice)["rope_parameters"],
+        "rope_parameters": rope(dice)["rope_parameters"],
     }
 
 
@@ -379,6 +280,81 @@ def _with(
     return lambda dice, wide: draw(dice, wide) | more(dice)
 
 
+def _smollm3(dice: Random, wide: bool) -> Settings:
+    """With RoPE in all layers but every so many-th, by a number or a list; small ones also with it
+    in all of them."""
+    choices = [False] if wide else [False, True]
+    biases = {f"{part}_bias": dice.choice(choices) for part in ("attention", "mlp")}
+    whole = not wide and dice.choice([False, True])
+    found = divided(sizes(dice, wide, whole), wide) | tied(dice) | biases
+    found |= {"num_hidden_layers": dice.choice([2, 3, 4]), "pad_token_id": 0}
+    skip, layers = dice.choice([1, 2] if wide else [1, 2, 3]), int(str(found["num_hidden_layers"]))
+    listed = [int((n + 1) % skip != 0) for n in range(layers)]
+    settings: list[Settings] = [{"no_rope_layer_interval": skip}, {"no_rope_layers": listed}]
+    if not wide:
+        settings.append({"no_rope_layers": [1] * layers})
+    return found | scaled_rope(dice) | dice.choice(settings)
+
+
+def _cohere(dice: Random, wide: bool) -> Settings:
+    found = layer_normed(dice, wide, "layer_norm_eps")
+    while not wide and int(str(found["hidden_size"])) > 60:  # what four cores of a wafer have
+        found = layer_normed(dice, wide, "layer_norm_eps")
+    found |= tied(dice) | scaled_rope(dice)
+    found |= {"logit_scale": dice.choice([0.0625, 0.8]), "pad_token_id": 0}
+    return found | {"attention_bias": dice.choice([False, True])}
+
+
+def _cohere2(dice: Random, wide: bool) -> Settings:
+    layers, pattern = dice.choice([2, 3, 4]), dice.choice([1, 2, 3])
+    kinds = ["sliding_attention"] * (pattern - 1) + ["full_attention"]
+    listed = {"layer_types": (kinds * layers)[:layers]}
+    found = _cohere(dice, wide) | {"num_hidden_layers": layers, **_window(dice)}
+    return found | dice.choice([{"sliding_window_pattern": pattern}, listed])
+
+
+def _nemotron(dice: Random, wide: bool) -> Settings:
+    found = sizes(dice, wide) | tied(dice)
+    found |= {"norm_eps": found.pop("rms_norm_eps")}
+    lanes = int(str(found["head_dim"]))
+    share = dice.choice([0.5, 1.0]) if lanes % 4 == 0 else 1.0
+    biases = {f"{part}_bias": dice.choice([False, True]) for part in ("attention", "mlp")}
+    return found | biases | scaled_rope(dice, partial_rotary_factor=share)
+
+
+def _glm4(dice: Random, wide: bool) -> Settings:
+    found = sizes(dice, wide) | tied(dice) | {"pad_token_id": 0}
+    lanes = int(str(found["head_dim"]))
+    share = dice.choice([0.5, 1.0]) if lanes % 4 == 0 else 1.0
+    found |= rope(dice, partial_rotary_factor=share)
+    return found | {"attention_bias": dice.choice([False, True])}
+
+
+def _exaone4(dice: Random, wide: bool) -> Settings:
+    found = sizes(dice, wide) | tied(dice) | scaled_rope(dice)
+    layers = int(str(found["num_hidden_layers"]))
+    full = {"sliding_window_pattern": None, "layer_types": ["full_attention"] * layers}
+    return found | {"sliding_window": None} | full
+
+
+def _exaone4_window(dice: Random) -> Settings:
+    layers, pattern = dice.choice([2, 3, 4]), dice.choice([2, 3])
+    kinds = ["sliding_attention"] * (pattern - 1) + ["full_attention"]
+    named = dice.choice([pattern, "L" * (pattern - 1) + "G"])
+    listed = {"layer_types": (kinds * layers)[:layers], "sliding_window_pattern": named}
+    return _window(dice) | {"num_hidden_layers": layers} | listed
+
+
+def _granitemoe(dice: Random, wide: bool) -> Settings:
+    found = _granite(dice, wide)
+    found.pop("mlp_bias")
+    if "head_dim" in found:  # the heads of this family are together as wide as a row
+        lanes = int(str(found.pop("head_dim")))
+        found["hidden_size"] = lanes * int(str(found["num_attention_heads"]))
+    found |= scaled_rope(dice)
+    return found | _experts(dice, count="num_local_experts", chosen="num_experts_per_tok")
+
+
 DRAWN: dict[tuple[str, str], Callable[[Random, bool], Settings]] = {
     ("llama", ""): _llama,
     ("mistral", ""): _mistral,
@@ -394,6 +370,14 @@ DRAWN: dict[tuple[str, str], Callable[[Random, bool], Settings]] = {
     ("gemma3_text", "window"): _with(_gemma3, _window),
     ("granite", ""): _granite,
     ("olmo2", ""): _olmo2,
+    ("smollm3", ""): _smollm3,
+    ("cohere", ""): _cohere,
+    ("cohere2", "window"): _cohere2,
+    ("nemotron", ""): _nemotron,
+    ("glm4", ""): _glm4,
+    ("exaone4", ""): _exaone4,
+    ("exaone4", "window"): _with(_exaone4, _exaone4_window),
+    ("granitemoe", ""): _granitemoe,
     ("phi3", ""): _phi3,
     ("phi3", "window"): _with(_phi3, _window),
     ("phi3", "long context"): _phi3_long,

@@ -60,6 +60,8 @@ def _row(
 
 _CHUNKS_OF_WINDOWS = Refused("cuda-graph", "has a window that differs from layer to layer")
 _CUDA_EXPERTS = Refused("cuda-graph", "no tasks for mixtures of experts")
+_CHUNKS_OF_ROPE = Refused("cuda-graph", "differs from layer to layer")
+_CHUNKS_SIDE_BY_SIDE = Refused("cuda-graph", "also gives")
 _CHUNKS_OF_SUMS = Refused("cuda-graph", "comes from graph.add, not graph.rms_norm")
 _CHUNKS_NORMED_BEHIND = Refused("cuda-graph", "is read by graph.rms_norm, not one graph.add")
 _CHUNKS_OF_POSITIONS = Refused("cuda-graph", "adds learned positions")
@@ -84,6 +86,14 @@ TABLE: dict[tuple[str, str], Row] = {
     ),
     ("granite", ""): _row("tiny_scaled/granite-6h2-biased"),
     ("olmo2", ""): _row("tiny_families/olmo2-6h2", cuda_chunks=_CHUNKS_OF_SUMS),
+    ("smollm3", ""): _row("tiny_families/smollm3-6h2", cuda_chunks=_CHUNKS_OF_ROPE),
+    ("cohere", ""): _row("tiny_families/cohere-6h2", cuda_chunks=_CHUNKS_SIDE_BY_SIDE),
+    ("cohere2", "window"): _row("tiny_families/cohere2-6h2-window", cuda_chunks=_CHUNKS_OF_WINDOWS),
+    ("nemotron", ""): _row("tiny_families/nemotron-6h2", cuda_chunks=_CHUNKS_OF_SUMS),
+    ("glm4", ""): _row("tiny_families/glm4-6h2", cuda_chunks=_CHUNKS_NORMED_BEHIND),
+    ("exaone4", ""): _row("tiny_families/exaone4-4h2-full-bf16", cuda_chunks=_CHUNKS_OF_SUMS),
+    ("exaone4", "window"): _row("tiny_families/exaone4-6h2-window", cuda_chunks=_CHUNKS_OF_WINDOWS),
+    ("granitemoe", ""): _row("tiny_experts/granitemoe-6h2-5x2", cuda=_CUDA_EXPERTS),
     ("phi3", ""): _row(""),
     ("phi3", "window"): _row("tiny_families/phi3-5h1-window"),
     ("phi3", "long context"): _row(

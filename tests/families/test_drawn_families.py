@@ -26,6 +26,8 @@ DRAWS = 4
 MULTIPLIED = ("gemma", "granite")
 """Families with drawn multipliers or scaled embeddings, whose kernels round what is large: their
 bound goes by how far rounding its weights moves a model."""
+LESS_ONE = ("gemma", "nemotron")
+"""What names of families begin with whose gains of norms are stored less one."""
 SQUARES, OTHERS = ("2x2", "3x3"), ("3x2", "2x3", "4x2", "1x4")
 
 
@@ -135,10 +137,10 @@ def written(
     ids = np.random.default_rng(seed).integers(0, vocab, length)
     prompt = [int(token) for token in ids]
     rounds = wide and family in MULTIPLIED
-    change = moved(network, prompt, kind.startswith("gemma")) if rounds else 0.0
+    change = moved(network, prompt, kind.startswith(LESS_ONE)) if rounds else 0.0
     found = dict.fromkeys(COLUMNS, Transformers(network, prompt, count, change))
     if wide:
-        found["cuda"] = OfRoundedValues(other, prompt, count, kind.startswith("gemma"))
+        found["cuda"] = OfRoundedValues(other, prompt, count, kind.startswith(LESS_ONE))
     return found
 
 

@@ -118,6 +118,18 @@ class LocalRope:
 
 
 @dataclass(frozen=True)
+class SkippedRope:
+    """Every how many-th layer turns nothing, for the parameter ``parameter`` of the model: the
+    number at ``key``, or ``default``; the key ``list`` has 0 for each such layer and 1 for each
+    other in its place."""
+
+    parameter: str
+    key: str
+    default: int
+    list: str
+
+
+@dataclass(frozen=True)
 class Word:
     """One of the texts ``among`` at ``key``, the first where that is absent."""
 
@@ -188,9 +200,9 @@ class Tables:
     is the base of RoPE where a file gives none; it says how RoPE is scaled if that is
     ``rope_needed``, and whole heads are rotated where it ``rotates_heads``. Files of some have the
     context that they had before it was stretched ``context_beside`` that. ``rotary`` is there where
-    part of a head may turn, ``local_rope`` where layers with windows have a base of their own. A
-    text ends with the token ``usual_end`` where a file has no key for that. Keys of ``no_effect``
-    change nothing in the models that are read.
+    part of a head may turn, ``local_rope`` where layers with windows have a base of their own,
+    ``skipped_rope`` where some layers turn nothing. A text ends with the token ``usual_end`` where
+    a file has no key for that. Keys of ``no_effect`` change nothing in the models that are read.
     """
 
     rope_types: tuple[str, ...]
@@ -205,6 +217,7 @@ class Tables:
     lanes: tuple[str, ...] = ()
     windows: Windows | None = None
     local_rope: LocalRope | None = None
+    skipped_rope: SkippedRope | None = None
     theta: float = 10000.0
     rope_needed: bool = False
     rotates_heads: bool = False
@@ -224,6 +237,8 @@ class Tables:
         found |= self.named.names()
         found |= {self.rotary.key} if self.rotary else set()
         found |= {self.local_rope.key} if self.local_rope else set()
+        skipped = self.skipped_rope
+        found |= {skipped.key, skipped.list} if skipped else set()
         found |= {self.windows.pattern} if self.windows and self.windows.pattern else set()
         return frozenset(found) | self.no_effect
 

@@ -297,6 +297,7 @@ def _rope(emitter: Emitter, applied: Applied) -> Value:
         factors=factors,
         but=_chosen(applied, "but"),
         local_theta=_positive(applied, "local_theta"),
+        skip=_chosen(applied, "skip"),
     )
     return emitter.emit(op, applied.call.span)
 

@@ -98,6 +98,7 @@ _ALL = (
             _option("rotated", 0),
             _option("but", 0),
             _option("local_theta", 10000.0),
+            _option("skip", 0),
             Formal("short_factors", "constant", False),
             Formal("long_factors", "constant", False),
             _DIM,

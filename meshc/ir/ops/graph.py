@@ -182,7 +182,8 @@ class Rope(_Pointwise):
     ``original_max_position`` are others than those of shorter ones, so that a module with a larger
     capacity has the former and is right for longer sequences alone. With ``but`` only every so
     many-th layer of the loop around it turns pairs so, the ``but``-th one first; the others turn
-    them by the base ``local_theta``, unscaled (Gemma 3).
+    them by the base ``local_theta``, unscaled (Gemma 3). With ``skip`` every so many-th layer turns
+    none, the ``skip``-th one first (Cohere 2, SmolLM3).
     """
 
     dim: str = ""
@@ -199,6 +200,12 @@ class Rope(_Pointwise):
     factors: tuple[float, ...] = ()
     but: int = attribute(0, least=0)
     local_theta: float = attribute(10000.0, least=0)
+    skip: int = attribute(0, least=0)
+
+    @property
+    def period(self) -> int:
+        """Every so many-th layer turns otherwise than those between; 0 where all turn alike."""
+        return self.but or self.skip
 
     def lanes(self, extent: int) -> int:
         """How many lanes of a dim of ``extent`` turn, the first ones."""
@@ -214,6 +221,8 @@ class Rope(_Pointwise):
             self.reject(f"with scaling '{self.scaling}' it has {pairs} factors, each above 0")
         if self.but and not self.local_theta > 0:
             self.reject("the base 'local_theta' is above 0")
+        if self.but and self.skip:
+            self.reject("layers that turn otherwise are chosen by one of 'but' and 'skip'")
         if self.scaling == "yarn" and not self.theta > 1:
             self.reject(f"theta is {self.theta}; scaling 'yarn' needs one above 1")
 

@@ -36,12 +36,18 @@ ARCHITECTURES = {
     "internlm2": gguf.MODEL_ARCH.INTERNLM2,
     "granite": gguf.MODEL_ARCH.GRANITE,
     "olmo2": gguf.MODEL_ARCH.OLMO2,
+    "smollm3": gguf.MODEL_ARCH.SMOLLM3,
+    "cohere": gguf.MODEL_ARCH.COMMAND_R,
+    "cohere2": gguf.MODEL_ARCH.COHERE2,
+    "nemotron": gguf.MODEL_ARCH.NEMOTRON,
+    "glm4": gguf.MODEL_ARCH.GLM4,
+    "granitemoe": gguf.MODEL_ARCH.GRANITE_MOE,
     "qwen2_moe": gguf.MODEL_ARCH.QWEN2MOE,
     "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
 }
 """By the ``model_type`` of a config."""
-_PERMUTED = ("llama", "mistral", "mixtral", "granite", "internlm2")
+_PERMUTED = ("llama", "mistral", "mixtral", "granite", "granitemoe", "internlm2", "smollm3")
 _EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.(.*)")
 _OF_TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 
@@ -128,8 +134,9 @@ def _converted(config: Config, tensors: Tensors) -> Tensors:
 
 def _of(kind: str) -> Callable[[str, np.ndarray, Config], Tensors]:
     special = {"gpt2": _gpt2, "internlm2": _internlm2, "gpt_oss": _gpt_oss}
-    if kind.startswith("gemma"):
-        return _gemma
+    special |= {"granitemoe": _granitemoe}
+    if kind.startswith(("gemma", "nemotron")):
+        return _gains_less_one
     return special.get(kind, _llama if kind in _PERMUTED else _plain)
 
 
@@ -145,8 +152,18 @@ def _llama(name: str, tensor: np.ndarray, config: Config) -> Tensors:
     return {name: tensor}
 
 
-def _gemma(name: str, tensor: np.ndarray, config: Config) -> Tensors:
+def _gains_less_one(name: str, tensor: np.ndarray, config: Config) -> Tensors:
     return {name: tensor + 1 if name.endswith("norm.weight") else tensor}
+
+
+def _granitemoe(name: str, tensor: np.ndarray, config: Config) -> Tensors:
+    if not name.endswith("input_linear.weight"):
+        return _llama(name, tensor, config)
+    prefix, halves = name.split("block_sparse_moe")[0], np.split(tensor, 2, axis=1)
+    ends = (f"block_sparse_moe.experts.{part}.weight" for part in ("w1", "w3"))
+    renamed = (f"{prefix}{end}".replace("model.", "").replace("block_sparse_moe", "feed_forward")
+               for end in ends)  # fmt: skip
+    return dict(zip(renamed, halves, strict=True))
 
 
 def _gpt2(name: str, tensor: np.ndarray, config: Config) -> Tensors:
@@ -226,7 +243,7 @@ def _add_keys(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_head_count(heads)
     if "num_key_value_heads" in config:
         writer.add_head_count_kv(config["num_key_value_heads"])
-    for name in ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"):
+    for name in ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"):
         if name in config:
             writer.add_layer_norm_eps(config[name])
     if "rms_norm_eps" in config:
@@ -242,6 +259,9 @@ def _add_keys(writer: gguf.GGUFWriter, config: Config) -> None:
         "phi3": _window_key,
         "gpt_oss": _window_key,
         "granite": _granite_keys,
+        "granitemoe": _granite_keys,
+        "cohere": _cohere_keys,
+        "cohere2": _cohere2_keys,
         "stablelm": _stablelm_keys,
     }.get(kind, lambda writer, config: None)(writer, config)
 
@@ -249,7 +269,7 @@ def _add_keys(writer: gguf.GGUFWriter, config: Config) -> None:
 def _add_rope_keys(writer: gguf.GGUFWriter, config: Config, lanes: int) -> None:
     kind, rope = config["model_type"], _rope(config)
     lanes = config.get("head_dim", lanes)
-    if kind in ("phi3", "stablelm"):
+    if kind in ("phi3", "stablelm", "nemotron", "glm4"):
         writer.add_rope_dimension_count(int(lanes * rope.get("partial_rotary_factor", 1.0)))
     elif kind in _PERMUTED:
         writer.add_rope_dimension_count(lanes)
@@ -311,6 +331,15 @@ def _granite_keys(writer: gguf.GGUFWriter, config: Config) -> None:
     writer.add_embedding_scale(config["embedding_multiplier"])
     writer.add_residual_scale(config["residual_multiplier"])
     writer.add_logit_scale(config["logits_scaling"])
+
+
+def _cohere_keys(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_logit_scale(config["logit_scale"])
+
+
+def _cohere2_keys(writer: gguf.GGUFWriter, config: Config) -> None:
+    _cohere_keys(writer, config)
+    _window_key(writer, config)
 
 
 def _stablelm_keys(writer: gguf.GGUFWriter, config: Config) -> None:

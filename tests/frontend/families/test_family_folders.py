@@ -90,6 +90,7 @@ def test_tables_name_fields_of_a_config_and_parameters_of_the_model(
     own |= tables.experts.parameters() if tables.experts else set()
     own |= {tables.windows.parameter} if tables.windows else set()
     own |= {tables.rotary.parameter} if tables.rotary else set()
+    own |= {tables.skipped_rope.parameter} if tables.skipped_rope else set()
     assert named | own <= known
     assert not named & own and not set(tables.own) & set(tables.switches)
     assert known >= (SHARED if tables.rope_types else {"eps", "activation", "dtype"})
@@ -124,6 +125,7 @@ def test_gguf_files_give_the_parameters_that_hugging_face_files_give(family: str
     wanted = {*tables.own, *tables.switches, *tables.numbers}
     wanted |= {tables.windows.parameter, tables.windows.but} if tables.windows else set()
     wanted |= {tables.local_rope.parameter} if tables.local_rope else set()
+    wanted |= {tables.skipped_rope.parameter} if tables.skipped_rope else set()
     # Files say nothing of windows that some models have.
     assert given - {""} in (wanted - {""}, wanted - {"", "W"})
     assert {*gguf.present.values(), *gguf.absent.values()} <= set(family_named(family).params)
@@ -148,6 +150,7 @@ def test_lanes_turn_as_many_as_a_config_says(
         "model_type": kind,
         "hidden_size": 128,
         "num_attention_heads": 2,
+        "head_dim": 64,
         "num_hidden_layers": 1,
         "intermediate_size": 40,
         "vocab_size": 30,

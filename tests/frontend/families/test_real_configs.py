@@ -11,6 +11,7 @@ from meshc.support.diagnostics import Diagnostics, MeshcError
 
 CONFIGS = Path(__file__).parents[2] / "data" / "real_configs"
 PUBLISHED = {
+    "aya-23-8b": 8_028_033_024,
     "deepseek-v3": 671_026_419_200,
     "gemma-2-27b": 27_227_128_320,
     "gemma-2-2b": 2_614_341_888,
@@ -46,6 +47,7 @@ PUBLISHED = {
     "qwen3-1.7b": 1_720_574_976,
     "qwen3-8b": 8_190_735_360,
     "smollm2-360m-instruct": 361_821_120,
+    "smollm3-3b": 3_075_098_624,
     "stablelm-2-1_6b": 1_644_515_328,
     "stablelm-3b-4e1t": 2_795_443_200,
     "starcoder2-3b": 3_030_371_328,
@@ -55,7 +57,6 @@ PUBLISHED = {
 """Parameters of their published weights, tied ones counted once; without the layer of DeepSeek-V3
 that predicts a second token, which is no part of the model."""
 REFUSED = {
-    "aya-23-8b": "unsupported-architecture",
     "baichuan2-7b": "unsupported-architecture",
     "falcon-7b": "unsupported-architecture",
     "gemma-3-4b-it": "unsupported-architecture",
@@ -65,7 +66,6 @@ REFUSED = {
     "phi-2": "unsupported-architecture",
     "phi-4-mini-instruct": "config-unsupported",
     "santacoder": "unsupported-architecture",
-    "smollm3-3b": "unsupported-architecture",
 }
 """Those that are not read, with the code that says so."""
 

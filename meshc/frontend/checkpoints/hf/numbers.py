@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from meshc.frontend.checkpoints.config import SIZE_LIMITS, Parameter, find_conflicts
 from meshc.frontend.checkpoints.fields import Fields
+from meshc.frontend.checkpoints.hf.rope import read_skipped
 from meshc.frontend.checkpoints.hf.windows import read_windows
 from meshc.frontend.families import Experts, Flag, Number, Refusal, Size, Tables
 
@@ -39,6 +40,9 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
     switches = _read_flags(fields, tables.switches)
     numbers = _read_numbers(fields, tables.numbers)
     numbers |= read_windows(fields, tables.windows, known["layers"])
+    if tables.skipped_rope:
+        skipped = read_skipped(fields, tables.skipped_rope, known["layers"])
+        numbers[tables.skipped_rope.parameter] = skipped
     if tables.lanes:
         known["head_dim"] = sum(known[lane] for lane in tables.lanes)
     _check_together(fields, tables, known, ids)

@@ -22,7 +22,7 @@ from meshc.frontend.checkpoints.config import (
 )
 from meshc.frontend.checkpoints.fields import Fields, brief
 from meshc.frontend.checkpoints.json_text import JsonText
-from meshc.frontend.families import Tables
+from meshc.frontend.families import SkippedRope, Tables
 
 DEFAULT_THETA = 10000.0
 THETA_LIMIT = 1e12
@@ -120,6 +120,22 @@ def read_rope(top: Fields, text: JsonText, tables: Tables) -> Rope:
                 _disagree(top, key, rotary.key)
             share = inner
     return Rope(theta, scaling, share, local)
+
+
+def read_skipped(top: Fields, keys: SkippedRope, layers: int) -> int:
+    """Every how many-th of ``layers`` turns nothing; 0 where all turn."""
+    if not top.has(keys.list):
+        return top.integer(keys.key, 1, SIZE_LIMITS["layers"], keys.default)
+    turns = top.values[keys.list]
+    if not isinstance(turns, list) or len(turns) != layers or any(n not in (0, 1) for n in turns):
+        top.reject_value(keys.list, "1 is wanted for each layer that turns, 0 for each other")
+        return 0
+    skip = turns.index(0) + 1 if 0 in turns else 0
+    if skip and turns != [int(n % skip != 0) for n in range(1, layers + 1)]:
+        message = "other layers without RoPE than every so many-th are not supported"
+        shown = "meshc computes 0 in every n-th place, the n-th one first"
+        top.reject("config-unsupported", keys.list, message, shown)
+    return skip
 
 
 def _local(top: Fields, text: JsonText, tables: Tables) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from meshc.frontend.checkpoints.config import SIZE_LIMITS, Parameter
@@ -10,6 +11,7 @@ from meshc.frontend.families import Windows
 
 _TOKENS, _LAYERS = "sliding_window", "layer_types"
 _SLIDING, _FULL = "sliding_attention", "full_attention"
+_LETTERS = re.compile("L{0,999}G")  # a pattern in letters: layers with windows, then one without
 _MOST_SHOWN = 8
 _HELP = "meshc computes full causal attention in every layer here"
 
@@ -54,7 +56,8 @@ def _in_layers(fields: Fields, windows: Windows, window: int, layers: int) -> di
     given = fields.values.get(_LAYERS)
     slides = [number % windows.every == 0 for number in range(layers)]
     if given is not None:
-        if not isinstance(given, list) or len(given) != layers or {*given} - {_SLIDING, _FULL}:
+        known = isinstance(given, list) and all(kind in (_SLIDING, _FULL) for kind in given)
+        if not isinstance(given, list) or not known or len(given) != layers:
             fields.reject_value(_LAYERS, f"{_SLIDING} or {_FULL} is wanted for each layer")
             return {}
         slides = [kind == _SLIDING for kind in given]
@@ -91,7 +94,9 @@ def _chosen(slides: Sequence[bool]) -> dict[str, Parameter] | None:
 def _without_window(fields: Fields, windows: Windows, layers: int) -> int:
     """Every how many-th layer has no window: by the key of the pattern, else by the list, in which
     the first such layer tells."""
-    kinds = fields.values.get(_LAYERS)
+    kinds, pattern = fields.values.get(_LAYERS), fields.values.get(windows.pattern)
+    if isinstance(pattern, str) and _LETTERS.fullmatch(pattern):
+        return len(pattern)
     if fields.has(windows.pattern) or not isinstance(kinds, list):
         return fields.integer(windows.pattern, 1, SIZE_LIMITS["layers"], default=windows.every)
     return kinds.index(_FULL) + 1 if _FULL in kinds else layers + 1

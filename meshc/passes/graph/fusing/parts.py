@@ -47,7 +47,7 @@ def same_rope(query: graph.Rope, key: graph.Rope, lane: str, rows: str) -> None:
     for rope in (query, key):
         if rope.style != "interleaved":
             raise Mismatch(f"RoPE of {rope.result} has the style '{rope.style}'", rope)
-        if rope.but:
+        if rope.period:
             raise Mismatch(f"RoPE of {rope.result} differs from layer to layer", rope)
         if (rope.dim, rope.rows) != (lane, rows):
             raise Mismatch(f"RoPE of {rope.result} is over other dims than the scores", rope)

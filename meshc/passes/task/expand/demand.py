@@ -201,7 +201,7 @@ class Demand:
         """``value`` with its pairs turned by the position of each request."""
         lanes = self.program.source.dims[op.dim]
         heads, own = max(part.count // lanes, 1), min(part.count, lanes)
-        lead = self.program.at_layer if op.but else ()
+        lead = self.program.at_layer if op.period else ()
         first = constant(0) if own == lanes else (part.start % lanes) // 2
         table = self.program.frequencies(op)
         pairs = region(table, *lead, Part(first, own // 2).lanes_of(table))

@@ -289,21 +289,21 @@ class TaskProgram:
         lanes = self.source.dims[op.dim]
         one = rope_frequencies(op, lanes)
         values = one
-        if op.but:
-            other = rope_frequencies(op, lanes, local=True)
-            chosen = (one if (n + 1) % op.but == 0 else other for n in range(self.layers))
+        if op.period:
+            other = rope_frequencies(op, lanes, between=True)
+            chosen = (one if (n + 1) % op.period == 0 else other for n in range(self.layers))
             values = tuple(f for layer in chosen for f in layer)
         key = ("frequencies", values)
         if key not in self.packed:
             name = self.names.fresh("rope_frequency")
-            dim = f"{op.dim}_pairs" if not op.but else f"{op.dim}_pairs_of_layers"
+            dim = f"{op.dim}_pairs" if not op.period else f"{op.dim}_pairs_of_layers"
             self.module.dims.setdefault(dim, len(values))
             self.module.constants[name] = values
-            shape = (self.layers, lanes // 2) if op.but else (lanes // 2,)
+            shape = (self.layers, lanes // 2) if op.period else (lanes // 2,)
             value = self.buffer(f"{name}_lanes", shape, DType.F32, "weight")
             at = Expr.var("i")
-            element = Expr.var("layer") * (lanes // 2) + at if op.but else at
-            own = ("layer", "i") if op.but else ("i",)
+            element = Expr.var("layer") * (lanes // 2) + at if op.period else at
+            own = ("layer", "i") if op.period else ("i",)
             tensor = TensorType(DType.F32, (dim,))
             self.module.ports.append(Port(name, "in", tensor, value, own, (), (element,)))
             self.packed[key] = value

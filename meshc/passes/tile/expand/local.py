@@ -38,11 +38,11 @@ def _lanes(emitter: Emitter, op: mesh.Rope) -> int:
     return dict(zip(kind.dims, kind.local_shape(emitter.source.dims), strict=True))[op.dim]
 
 
-def frequency_table(emitter: Emitter, op: mesh.Rope, local: bool = False) -> View:
-    """The frequencies of a core's pairs, or those of layers with the ``local`` base, in a buffer
-    that is filled once."""
+def frequency_table(emitter: Emitter, op: mesh.Rope, between: bool = False) -> View:
+    """The frequencies of a core's pairs, or those of layers ``between`` every ``period``-th one, in
+    a buffer that is filled once."""
     kind, lanes, here = tensor_type(op.result), emitter.source.dims[op.dim], _lanes(emitter, op)
-    values = rope_frequencies(op, lanes, local)
+    values = rope_frequencies(op, lanes, between)
     module = emitter.module
     name = next((n for n, v in module.constants.items() if v == values), None)
     if name is None:

@@ -181,10 +181,10 @@ class Pointwise(Values):
     def rope(self, op: mesh.Rope) -> None:
         source = self.place_of(cast(Value, op.operands[0]))
         target = self.result_place(op, op.operands[0])
-        inside = self.all_but(op.but) if op.but else Cond.false()
-        for is_local, when in ((False, ~inside), (True, inside)):
+        inside = self.all_but(op.period) if op.period else Cond.false()
+        for between, when in ((False, ~inside), (True, inside)):
             if not when.is_false:
-                table = local.frequency_table(self.emitter, op, is_local)
+                table = local.frequency_table(self.emitter, op, between)
                 with self.emitter.under(when), self.emitter.every_request() as request:
                     own = [self.emitter.of_request(place, request) for place in (source, target)]
                     local.rope(self.emitter, op, table, *own)
