@@ -160,45 +160,45 @@ class GpuStep:
         graph = clone_module(self.given)
         before = pipeline_to_tasks()[: -len(TASK_STAGES)]
         graph = PassManager(before, self.instruments).run(graph, self.report)
-        merge = _records_bytes(self._placed(graph, 1, False, Diagnostics())) > MOST_RECORDS
+        whole = self._placed(graph, 1, False, Diagnostics(), task.COUNTER)
+        merge = _records_bytes(whole) > MOST_RECORDS
         for parts in PARTS:
-            report = Diagnostics()
-            placed = self._placed(graph, parts, merge, report)
-            try:
-                files = written(cuda.TaskGraph(placed, graph))
-            except MeshcError as error:
-                if parts == PARTS[-1] or error.diagnostics[0].code not in _OF_PARTS:
-                    raise
-                continue
-            by_tags = Diagnostics()
-            tagged = self._tagged(graph, parts, merge, by_tags, placed)
-            if tagged is not None:
-                placed, report = tagged, by_tags
-                files = written(cuda.TaskGraph(placed, graph))
-            for message in report.messages:
-                self.report.add(message)
-            return placed, files
+            made = self._meeting(graph, parts, merge, written)
+            if not isinstance(made, MeshcError):
+                self._keep(made)
+                return made[0]
+            if parts == PARTS[-1] or made.diagnostics[0].code not in _OF_PARTS:
+                raise made
         raise AssertionError("the last division is one that says what is wrong")
 
-    def _tagged(
-        self, graph: Module, parts: int, merge: bool, report: Diagnostics, counted: Module
-    ) -> Module | None:
-        """The placed program of tasks that meet by tags, where that is predicted to be faster than
-        ``counted``, whose tasks meet by a counter; None for clusters of blocks, which do."""
-        if self.request.cluster:
-            return None
-        placed = self._placed(graph, parts, merge, report, task.TAGS)
-        one, other = map(step_with_full_caches, (counted, placed))
-        faster = one is not None and other is not None and other.seconds < one.seconds
-        return placed if faster else None
-
-    def _placed(
+    def _meeting(
         self,
         graph: Module,
         parts: int,
         merge: bool,
-        report: Diagnostics,
-        kind: str = task.COUNTER,
+        written: Callable[[cuda.TaskGraph], dict[str, str]],
+    ) -> tuple[Made, list[Diagnostic]] | MeshcError:
+        """A step whose tasks meet by a counter or, where that is predicted to be faster, by tags,
+        and by the other where one does not fit; clusters of blocks meet by a counter."""
+
+        def made(kind: str) -> Made:
+            placed = self._placed(graph, parts, merge, self.report, kind)
+            return placed, written(cuda.TaskGraph(placed, graph))
+
+        counted = self._tried(lambda: made(task.COUNTER))
+        if self.request.cluster:
+            return counted
+        if isinstance(counted, MeshcError):
+            return self._tried(lambda: made(task.TAGS))
+        tagged = self._placed(graph, parts, merge, Diagnostics(), task.TAGS)
+        one, other = map(step_with_full_caches, (counted[0][0], tagged))
+        if one is None or other is None or other.seconds >= one.seconds:
+            return counted
+        by_tags = self._tried(lambda: made(task.TAGS))
+        return counted if isinstance(by_tags, MeshcError) else by_tags
+
+    def _placed(
+        self, graph: Module, parts: int, merge: bool, report: Diagnostics, kind: str
     ) -> Module:
         """The placed program of tasks of ``graph``, in clusters of blocks if any were asked for,
         which have attention and its part of the output projection by key heads."""

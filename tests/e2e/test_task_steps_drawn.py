@@ -13,8 +13,9 @@ from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
-# Batches, windows, sinks, caps, norms of heads, learned positions and pages of one token.
-IN_CI = (2, 15, 18, 22, 26, 60)
+# Batches, windows, sinks, caps, norms of heads, learned positions, pages of one token, and gains
+# whose memory is no whole number of sixteen bytes.
+IN_CI = (2, 15, 18, 22, 26, 60, 63)
 
 
 @pytest.mark.parametrize("seed", only(range(400), *IN_CI))

@@ -1,6 +1,8 @@
 """What a decode step takes of a GPU's memory, and the refusal of what does not fit."""
 
 import re
+from importlib import resources
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,8 @@ from meshc.driver.questions import Question
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 ROOM = 141_000_000_000  # of an H200, as devices/data/h200.toml has it
+MEMORY = "global_memory_bytes = {value = 141_000_000_000"
+DATA = Path(__file__).parents[2] / "data"
 
 
 def compiled(model, **options):
@@ -76,6 +80,24 @@ def test_the_capacity_that_a_refusal_names_is_the_most_that_fits(options):
     assert memory_of(from_json(fits)).total <= ROOM
     with pytest.raises(MeshcError):
         compiled("llama-3-8b", seq=fitting + 1, **options)
+
+
+def test_where_a_step_by_tags_does_not_fit_its_tasks_meet_by_a_counter(tmp_path):
+    """Tags need another version of what tasks give, and a count of the runs."""
+    tiny = str(DATA / "tiny" / "llama-3h1")
+
+    def step(device):
+        return from_json(compiled(tiny, seq=64, device=device).files["manifest.json"])
+
+    by_tags = step("h200")
+    assert "runs" in by_tags.buffers
+    room = memory_of(by_tags).total - 1
+    entry = (resources.files("meshc.devices") / "data" / "h200.toml").read_text(encoding="utf-8")
+    assert entry.count(MEMORY) == 1
+    device = tmp_path / "small.toml"
+    device.write_text(entry.replace(MEMORY, f"global_memory_bytes = {{value = {room}"))
+    counted = step(str(device))
+    assert "runs" not in counted.buffers and memory_of(counted).total <= room
 
 
 def test_weights_alone_may_not_fit():

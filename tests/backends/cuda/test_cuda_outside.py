@@ -99,6 +99,16 @@ def test_constants_are_given_and_stay_what_they_are():
 def test_guarded_memory_ends_where_its_array_does(count):
     array = guarded(np.full(count, 7, np.uint8))
     memory = memory_of(array[count // 2 :])
-    assert isinstance(memory, GuardedMemory) and memory.is_intact
-    assert array.ctypes.data + count == memory.end - (1 << 20) or not count
+    assert isinstance(memory, GuardedMemory) and not memory.written
+    left = memory.end - (1 << 20) - (array.ctypes.data + count)
+    assert left == -count % 16 or not count
+    assert array.ctypes.data % 16 == 0
     assert (array == 7).all()
+
+
+def test_what_lies_behind_an_array_of_no_whole_sixteen_bytes_is_looked_at():
+    y = np.zeros(37, np.float32)
+    run("quick", "writes", 5, y=y)
+    assert y[36] == 31
+    with pytest.raises(ExecutorError, match="something was written behind argument 1"):
+        run("quick", "writes", 6, y=y)

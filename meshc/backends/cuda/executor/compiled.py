@@ -293,9 +293,9 @@ class Library:
             raise ExecutorError(f"{kernel}: {message.value.decode(errors='replace')}")
         for n, argument in enumerate(arguments):
             memory = memory_of(argument) if isinstance(argument, np.ndarray) else None
-            if memory is not None and not memory.is_intact:
+            if memory is not None and (where := memory.written):
                 place = n % (len(arguments) // gpus)
-                raise ExecutorError(f"{kernel}: something was written in front of argument {place}")
+                raise ExecutorError(f"{kernel}: something was written {where} argument {place}")
         return Counts(*(getattr(counts, name) for name in Counts.__dataclass_fields__))
 
 

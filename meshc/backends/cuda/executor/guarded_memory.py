@@ -3,7 +3,9 @@
 An array ends where such pages begin, and there are as many in front of the page that it begins in.
 So an access behind the end, or in front of that page, ends a run in any mode (``mc_faults.cc`` says
 which array it was); what lies between the page's start and the array is looked at behind each
-launch.
+launch. Memory of a GPU begins where the widest load may, and so an array begins at a multiple of 16
+bytes here: one of another size ends up to 15 bytes in front of the pages, and these are looked at
+too.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ Array = NDArray[Any]
 Argument = np.ndarray | np.generic
 """What a kernel is given: arrays by their addresses, numbers by their values."""
 _GUARD = 1 << 20  # bytes on either side, which are kept free and take no memory
-_UNTOUCHED = 0xFF  # what lies in front of an array
+_ALIGNED = 16  # bytes of the widest load
+_UNTOUCHED = 0xFF  # what lies in front of an array, and behind it
 _NO_ACCESS = 0  # PROT_NONE
 
 
@@ -39,7 +42,8 @@ class GuardedMemory(mmap.mmap):
         made.count = count
         for at in (made.begin, made.end - _GUARD):
             _protect(at)
-        ct.memset(made.begin + _GUARD, _UNTOUCHED, inner - count)
+        for first, end in made._around:
+            ct.memset(made.begin + first, _UNTOUCHED, end - first)
         return made
 
     @property
@@ -53,10 +57,13 @@ class GuardedMemory(mmap.mmap):
         return self.begin + len(self)
 
     @property
-    def is_intact(self) -> bool:
-        """Whether nothing was written into what lies in one page with the first byte."""
-        front = self._first - _GUARD
-        return self[_GUARD : self._first] == bytes((_UNTOUCHED,)) * front
+    def written(self) -> str:
+        """Where around the bytes something was written, in one page with the first or the last:
+        in words, empty for nowhere."""
+        for where, (first, end) in zip(("in front of", "behind"), self._around, strict=True):
+            if self[first:end] != bytes((_UNTOUCHED,)) * (end - first):
+                return where
+        return ""
 
     def array(self, shape: Sequence[int], dtype: DTypeLike, offset: int = 0) -> Array:
         """The bytes from ``offset`` on as an array."""
@@ -67,7 +74,12 @@ class GuardedMemory(mmap.mmap):
     @property
     def _first(self) -> int:
         """Where the bytes begin."""
-        return len(self) - _GUARD - self.count
+        return (len(self) - _GUARD - self.count) // _ALIGNED * _ALIGNED
+
+    @property
+    def _around(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """What lies between the guards and the bytes, in front of them and behind them."""
+        return (_GUARD, self._first), (self._first + self.count, len(self) - _GUARD)
 
 
 def guarded(array: Array) -> Array:
