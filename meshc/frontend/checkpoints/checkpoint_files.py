@@ -14,6 +14,7 @@ from meshc.frontend.checkpoints.gguf.config import config_from_header
 from meshc.frontend.checkpoints.gguf.parts import first_of_parts, read_gguf_header
 from meshc.frontend.checkpoints.gguf.reader import GgufWeights
 from meshc.frontend.checkpoints.hf.config import read_config
+from meshc.frontend.checkpoints.hf.text_half import of_text_half
 from meshc.frontend.checkpoints.quantised.method import quantization_beside
 from meshc.frontend.checkpoints.quantised.tensors import QuantisedWeights
 from meshc.frontend.checkpoints.safetensors_reader import INDEX_NAME, read_safetensors, read_sharded
@@ -56,7 +57,8 @@ def _opened(file: Path) -> tuple[TensorSource, bool]:
     if start.startswith(_PICKLE_STARTS) and file.suffix.lower() != ".safetensors":
         _refuse_pickle(file)
     beside = file.parent / "config.json"
-    source = read_sharded(file) if file.suffix.lower() == ".json" else read_safetensors(file)
+    sharded = file.suffix.lower() == ".json"
+    source = of_text_half(read_sharded(file) if sharded else read_safetensors(file))
     quantization = quantization_beside(beside) if os.path.isfile(beside) else None
     return (QuantisedWeights(source, quantization) if quantization else source), False
 

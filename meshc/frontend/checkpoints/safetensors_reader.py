@@ -84,6 +84,16 @@ class SafetensorsWeights:
         """Every tensor of the files."""
         return {name: entry.stored for name, entry in self._entries.items()}
 
+    def renamed(self, names: Mapping[str, str]) -> SafetensorsWeights:
+        """The tensors that ``names`` has, each by the name that it gives. Errors:
+        ``safetensors-invalid`` where it gives one twice."""
+        found: dict[str, _Entry] = {}
+        for old, new in names.items():
+            if new in found:
+                _invalid(self._entries[old].path, f"two of its tensors are what '{new}' stands for")
+            found[new] = self._entries[old]
+        return SafetensorsWeights(self.label, found)
+
     def read(self, name: str, part: Part | None = None) -> np.ndarray:
         """The tensor ``name``, or a part of it, as float32. Errors: ``safetensors-invalid``."""
         entry = self._entries[name]

@@ -19,6 +19,7 @@ PUBLISHED = {
     "gemma-2b": 2_506_172_416,
     "gemma-3-1b-it": 999_885_952,
     "gemma-3-270m": 268_098_176,
+    "gemma-3-4b-it": 3_880_263_168,
     "gemma-7b": 8_537_680_896,
     "gpt2": 124_439_808,
     "gpt2-xl": 1_557_611_200,
@@ -59,7 +60,6 @@ that predicts a second token, which is no part of the model."""
 REFUSED = {
     "baichuan2-7b": "unsupported-architecture",
     "falcon-7b": "unsupported-architecture",
-    "gemma-3-4b-it": "unsupported-architecture",
     "gpt-j-6b": "unsupported-architecture",
     "gpt-oss-120b": "config-unsupported",
     "minicpm-2b-128k": "unsupported-architecture",

@@ -23,6 +23,7 @@ from meshc.frontend.checkpoints.hf.generation import ending_tokens
 from meshc.frontend.checkpoints.hf.near import nearest
 from meshc.frontend.checkpoints.hf.numbers import read_numbers
 from meshc.frontend.checkpoints.hf.rope import Rope, read_rope
+from meshc.frontend.checkpoints.hf.text_half import text_half
 from meshc.frontend.checkpoints.hf.unknown import judge_unread_keys
 from meshc.frontend.checkpoints.json_text import JsonText, read_json_object
 from meshc.frontend.checkpoints.quantised.method import read_quantization
@@ -89,10 +90,11 @@ def config_from_json(
     text: JsonText, name: str, diagnostics: Diagnostics | None = None
 ) -> ModelConfig:
     """The model called ``name`` that the parsed config ``text`` describes; as `read_config`."""
+    found = Diagnostics()
+    text = text_half(text, found)
     kind = _read_kind(text)
     family = _families()[kind]
     tables = family.tables[kind]
-    found = Diagnostics()
     fields = Fields(text.value, text.source.name, found, lambda key: text.span(key))
     config = _read_fields(fields, text, name, family.name, tables)
     read_quantization(fields)
