@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshc.serving.engine import Choose, Record, Server
+from meshc.serving.watching import Course, Ending, Watcher
 from meshc.support.diagnostics import MeshcError
 
 MOST_WAITING = 512
@@ -48,6 +49,7 @@ class _Live:
     choose: Choose | None
     given: int
     listener: Listener
+    course: Course
 
 
 class Loop:
@@ -55,11 +57,16 @@ class Loop:
 
     ``submit`` and ``cancel`` may be called from any thread; what they ask for is done between two
     iterations. At most ``most_waiting`` requests wait beside those that are served, with prompts of
-    some million tokens.
+    some million tokens. ``watchers`` hear of all requests.
     """
 
-    def __init__(self, server: Server, most_waiting: int = MOST_WAITING) -> None:
-        self.server = server
+    def __init__(
+        self,
+        server: Server,
+        most_waiting: int = MOST_WAITING,
+        watchers: Sequence[Watcher] = (),
+    ) -> None:
+        self.server, self.watchers = server, [*watchers]
         self._most = server.engine.requests + most_waiting
         self._changed = threading.Condition()
         self._inbox: list[_Live | int] = []
@@ -92,7 +99,9 @@ class Loop:
                 raise FullError
             name = self._names
             self._names += 1
-            self._live[name] = _Live(name, tuple(prompt), most, stop, choose, given, listener)
+            course = Course(name, len(prompt) + given, tuple(self.watchers))
+            asked = tuple(prompt), most, stop, choose, given
+            self._live[name] = _Live(name, *asked, listener, course)
             self._tokens += len(prompt)
             self._inbox.append(self._live[name])
             self._changed.notify()
@@ -103,10 +112,13 @@ class Loop:
         """Whether no more requests may wait."""
         return len(self._live) >= self._most or self._tokens >= _MOST_TOKENS
 
-    def cancel(self, name: int) -> None:
-        """Forget request ``name``, of which nobody hears any more, and free its memory."""
+    def cancel(self, name: int, reason: Ending = "cancelled") -> None:
+        """Forget request ``name``, of which nobody hears any more, and free its memory; watchers
+        hear of the ``reason``."""
         with self._changed:
-            if self._forgotten(name):
+            live = self._forgotten(name)
+            if live is not None:
+                live.course.end(reason)
                 self._inbox.append(name)
                 self._changed.notify()
 
@@ -160,14 +172,18 @@ class Loop:
     def _news(self, name: int, news: News) -> None:
         with self._changed:  # so that nobody hears of a request that is cancelled
             live = self._live.get(name)
+            if live is None:
+                return
+            if news.token is not None:
+                live.course.token()
             if news.reason:
                 self._forgotten(name)
-            if live is not None:
-                live.listener(news)
+                live.course.end(news.reason, news.words)
+            live.listener(news)
 
-    def _forgotten(self, name: int) -> bool:
-        """Whether request ``name`` was there until now."""
+    def _forgotten(self, name: int) -> _Live | None:
+        """Request ``name``, which was there until now."""
         live = self._live.pop(name, None)
         if live is not None:
             self._tokens -= len(live.prompt)
-        return live is not None
+        return live

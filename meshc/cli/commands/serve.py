@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -17,10 +19,15 @@ from meshc.driver import load_any
 from meshc.driver.serving import ServeRequest, opened_service
 from meshc.serving.endpoint.memory import share
 from meshc.serving.loop import Loop
+from meshc.serving.request_log import RequestLog
+from meshc.serving.watching import Watcher
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.files import error_words
 
 _EXIT_CUT = 1
 _KEY = "MESHC_API_KEY"
+_ADDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
+"""How a log is opened: a pipe that nobody reads is an error."""
 
 
 def run(options: argparse.Namespace) -> int:
@@ -36,8 +43,8 @@ def run(options: argparse.Namespace) -> int:
     request = serve_request(options)
     request.chosen()
     share()
-    with running.bound(options.port, access.host) as listener:
-        endpoint = _endpoint(options, request, app, access)
+    with running.bound(options.port, access.host) as listener, _log(options) as watchers:
+        endpoint = _endpoint(options, request, app, access, watchers)
         cut = running.run_endpoint(endpoint, listener, options.finish_s, partial(_say, endpoint))
     if cut:
         print(f"requests that were cut: {cut}", file=sys.stderr)
@@ -59,8 +66,27 @@ def _access(options: argparse.Namespace) -> Any:
     return found
 
 
+@contextmanager
+def _log(options: argparse.Namespace) -> Iterator[list[Watcher]]:
+    """Who writes of requests: nobody unless a file is asked for, to which lines are added."""
+    if options.request_log is None:
+        yield []
+        return
+    try:
+        file = os.open(options.request_log, _ADDING, 0o666)
+    except (OSError, ValueError) as error:
+        place = options.request_log[:80]
+        fail("unwritable", f"--request-log '{place}' cannot be written: {error_words(error)}")
+    with open(file, "ab", buffering=0) as stream:
+        yield [RequestLog(stream)]
+
+
 def _endpoint(
-    options: argparse.Namespace, request: ServeRequest, app: ModuleType, access: Any
+    options: argparse.Namespace,
+    request: ServeRequest,
+    app: ModuleType,
+    access: Any,
+    watchers: list[Watcher],
 ) -> Any:
     """The model, compiled, and an ``Endpoint`` before it."""
     report = Diagnostics()
@@ -79,7 +105,7 @@ def _endpoint(
             watching.finish(report)
     return app.Endpoint(
         service.name,
-        Loop(service.server(), options.waiting),
+        Loop(service.server(), options.waiting, watchers),
         service.tokenizer,
         service.eos,
         service.read_chat,

@@ -51,6 +51,11 @@ def add_to(commands: Any) -> None:
         help="requests that may wait beside those that run (--batch); others are answered with "
         "429; default: %(default)s",
     )
+    parser.add_argument(
+        "--request-log",
+        metavar="FILE",
+        help="add a line of JSON to FILE for each request that ends: its tokens, times and why",
+    )
     add_serving(parser)
     add_compiling(parser)
     add_watching(parser)

@@ -141,7 +141,7 @@ class Answers:
         if reason:
             name = self.names.pop(index)
             if not news.reason:
-                self.loop.cancel(name)
+                self.loop.cancel(name, "stop")
         return await self._made(index, one, text, (news.token,), reason)
 
     async def _made(

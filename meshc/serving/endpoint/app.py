@@ -23,6 +23,7 @@ from meshc.serving.endpoint.asked import Asked, ReadChat, asked, asked_chat
 from meshc.serving.endpoint.bodies import Bodies, check_sender
 from meshc.serving.endpoint.forms import CHAT, COMPLETION, Form
 from meshc.serving.endpoint.limits import Limits
+from meshc.serving.endpoint.measures import CONTENT_TYPE, Measures
 from meshc.serving.endpoint.refusals import (
     Json,
     Refused,
@@ -65,6 +66,8 @@ class Endpoint:
         self._reading = asyncio.Semaphore(self.limits.at_once)
         self._answers: set[Answers] = set()
         self.created = int(time.time())
+        self._measures = Measures(model, loop.server)
+        loop.watchers.append(self._measures)
         self._answered = 0
 
     def app(self) -> Starlette:
@@ -72,6 +75,7 @@ class Endpoint:
         return Starlette(
             routes=[
                 Route("/health", self.health),
+                Route("/metrics", self.metrics),
                 Route("/v1/models", self.models),
                 Route("/v1/models/{name:path}", self.one_model),
                 Route("/v1/completions", self.completions, methods=["POST"]),
@@ -108,6 +112,10 @@ class Endpoint:
                 "held_tokens": scheduler.held_tokens,
             }
         )
+
+    async def metrics(self, request: Request) -> Response:
+        """Counts and times of requests, as Prometheus reads them."""
+        return Response(self._measures.text(), media_type=CONTENT_TYPE)
 
     async def models(self, request: Request) -> Response:
         """The one model."""
