@@ -16,6 +16,11 @@ from meshc.sim.sema import types as ty
 
 SHORT = 12
 """Statements of a function that the vendor's compiler writes in the place of a call (inferred)."""
+_SETTINGS = (
+    "reset_routes", "switch_position", "switch_invalid", "switch_set", "switch_both",
+    "teardown_exit", "teardown_toggle",
+)  # fmt: skip
+"""Effects that read a word of the configuration of a router, change it and write it."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class ScalarCosts:
     start_of_copy: int
     call: int
     effect: int
+    setting: int
     register_base: int
     back: int
     load_constant: int
@@ -104,7 +110,7 @@ class ScalarCosts:
 
     def of_effect(self, name: str) -> int:
         """An effect on the machine."""
-        known = {
+        known = dict.fromkeys(_SETTINGS, self.setting) | {
             "tsc_read": self.timestamp,
             "trace_time": self.trace_timestamp,
             "set_dsr_base": self.register_base,
