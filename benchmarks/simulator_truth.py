@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass
 
 import truth_fabric as fabric
 import truth_programs as programs
+import truth_reductions as reductions
 import truth_tasks as tasks
 from measuring import table
 from truth_programs import interval, on_the_machine, one, per_element, product, vectors
@@ -109,6 +110,9 @@ VECTORS = [
     Row("from line to line of a data task that prints", 182, 182, "calibrates",
         fabric.between_lines),
     Row("one hop between receivers that print", 2, 2, "predicted", fabric.farther),
+    Row("an all-reduce of a word in turns, 2x2 PEs, wse3", 735, 735, "calibrates",
+        lambda: reductions.all_reduce(2, 2)),
+    Row("the same, 8x8 PEs", 1282, 1282, "calibrates", lambda: reductions.all_reduce(8, 8)),
 ]  # fmt: skip
 SCALARS = [
     Row("base of a product without its operations, 32 passes", 1.93, 2.11, "calibrates",
