@@ -4,27 +4,27 @@
 
 Least squares over the logarithms of the numbers, from those of the device's file, by Gauss-Newton
 steps of which the best of three lengths is taken. The residuals are relative errors: of the first
-and every second value of each row of ``tests/data/tokenweave.toml`` for the device (no value that
-is held out), half those of the latencies without communication at the same lengths, and a
-fiftieth of each change of a logarithm, which keeps numbers near where they start if nothing tells
-them. What it prints goes into the device's file, rounded to three digits. The search for the cut
-makes residuals jump, so that the end depends on the start a little.
+and every second value of each row of TokenWeave for the device (those that
+``meshc/published/data/tokenweave.toml`` calls calibrated), half those of the latencies at the same
+lengths, and a fiftieth of each change of a logarithm, which keeps numbers near where they start if
+nothing tells them. What it prints goes into the device's file, rounded to three digits. The search
+for the cut makes residuals jump, so that the end depends on the start a little.
 """
 
 from __future__ import annotations
 
 import argparse
-import tomllib
+from collections.abc import Sequence
 
 import numpy as np
-from measuring import table
-from node_schedules import ALONE, PROMPT, PUBLISHED, schedule_of
+from measuring import table as columns
 
-from meshc.cost.nodes.batches import prompts
 from meshc.cost.nodes.overlap import baseline
 from meshc.cost.nodes.ranks import Ranks
 from meshc.devices import Device, device
+from meshc.driver.reproduction.nodes import FIGURES, batch_of, schedule_of
 from meshc.driver.served_models import served_model
+from meshc.published import Row, table
 
 COMMON = ("operand_macs", "attention_flops_per_second", "overlap_slowdown", "collective_seconds")
 FITTED = {
@@ -39,27 +39,25 @@ _STEP, _HOLD, _HALF = 0.05, 0.02, 0.5
 
 def residuals(where: Device, name: str) -> list[float]:
     """Relative errors of the values that calibrate ``name``, by the numbers of ``where``."""
-    published = tomllib.loads(PUBLISHED.read_text(encoding="utf-8"))
     found = []
-    for row in published["row"]:
-        if row["device"] != name or row.get("held_out"):
-            continue
-        ranks = Ranks(served_model(row["model"]), where, where.cores)
-        for tokens, faster in list(zip(row["tokens"], row["faster"], strict=True))[::2]:
-            count = tokens // PROMPT if row.get("prompts") else 1
-            batch = prompts([tokens // count] * count)
-            ours = baseline(ranks, batch).seconds / schedule_of(ranks, row["policy"], batch).seconds
-            found.append(ours / faster - 1)
-    for row in published["latency"]:
-        if row["device"] != name:
-            continue
-        ranks = Ranks(served_model(row["model"]), where, where.cores)
-        policy = ALONE if "no_communication_ms" in row else "baseline"
-        values = row["no_communication_ms" if policy == ALONE else "baseline_ms"]
-        for tokens, wanted in list(zip(row["tokens"], values, strict=True))[::2]:
-            ours = baseline(ranks, prompts([tokens]), communicates=policy != ALONE).seconds
-            found.append(_HALF * (ours * 1e3 / wanted - 1))
+    for row in calibrating(FIGURES, name, "faster"):
+        ranks, batch = Ranks(served_model(row.text("model")), where, where.cores), batch_of(row)
+        ours = (
+            baseline(ranks, batch).seconds / schedule_of(ranks, row.text("policy"), batch).seconds
+        )
+        found.append(ours / row.number("faster") - 1)
+    for metric, communicates in (("alone_ms", False), ("baseline_ms", True)):
+        for row in calibrating(("figure-11",), name, metric):
+            ranks = Ranks(served_model(row.text("model")), where, where.cores)
+            ours = baseline(ranks, batch_of(row), communicates=communicates).seconds
+            found.append(_HALF * (ours * 1e3 / row.number(metric) - 1))
     return found
+
+
+def calibrating(figures: Sequence[str], name: str, metric: str) -> list[Row]:
+    """The rows of TokenWeave's ``figures`` whose ``metric`` a number of ``name`` is fitted to."""
+    rows = [row for figure in figures for row in table("tokenweave", figure).where(device=name)]
+    return [row for row in rows if metric in row.calibrated]
 
 
 def fitted(name: str, rounds: int) -> dict[str, float]:
@@ -98,7 +96,7 @@ def main() -> None:
         found = fitted(name, options.rounds)
         before = device(name)
         rows = [[one, f"{before.real(one):.3g}", f"{value:.3g}"] for one, value in found.items()]
-        print(table([name, "in the file", "fitted"], rows), "\n")
+        print(columns([name, "in the file", "fitted"], rows), "\n")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from recorded_steps import tasks_of, with_numbers
 
 from meshc.cost.tasks.blocks import Run
 from meshc.cost.tasks.steps import Placement, StepTime, shared_evenly, time_of_work
@@ -21,6 +20,7 @@ from meshc.cost.tasks.work import (
     work_of,
 )
 from meshc.devices.keys import points
+from meshc.driver.reproduction.steps import tasks_of, with_numbers
 
 Change = Callable[["Setting"], "Setting"]
 
@@ -70,7 +70,7 @@ def setting(
     """A model's step as its task program stands, for an H200, with ``rows`` of a weight to a task,
     ``more`` options of expand-tasks and meetings of the kind ``meet``. ``packed``: fragments that a
     task's rows do not fill hold further parts of the width."""
-    module = tasks_of(model, cached + 1, rows, more, meet, batch=batch)
+    module = tasks_of(model, cached + 1, batch, rows, more, meet)
     work = work_of(module, {"pos": cached})
     times = TileTimes(module.the_device(), packed=packed)
     return Setting(work, times)

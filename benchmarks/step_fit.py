@@ -17,17 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from measuring import table
-from recorded_steps import (
-    EMITTED,
-    FITTED,
-    HELD_OUT,
-    Recorded,
-    kernel_ring,
-    predicted,
-    predicted_of_tasks,
-    with_numbers,
-    work_of_kernel,
-)
+from recorded_steps import EMITTED, FITTED, HELD_OUT
 
 from meshc.analysis.tasks.shares import share
 from meshc.cost.tasks.blocks import Run
@@ -35,6 +25,14 @@ from meshc.cost.tasks.steps import shared_evenly, time_of_work
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import PhaseWork
 from meshc.devices import device
+from meshc.driver.reproduction.steps import (
+    Recorded,
+    kernel_ring,
+    predicted,
+    predicted_of_tasks,
+    with_numbers,
+    work_of_kernel,
+)
 
 CLOCK_GHZ, WARPS, SCHEDULERS = 1.98, 8, 4
 # What loop_instructions.py printed. All warps go through a tile, one through 16 of its 32 tokens.

@@ -9,7 +9,7 @@ from sources import FILES, ROOT, nodes
 # Each part may import the parts below it, never its own row: parts of a row are siblings.
 ROWS = (
     ("support", "version"),
-    ("devices",),
+    ("devices", "published"),
     ("ir",),
     ("analysis",),
     ("cost",),

@@ -3,10 +3,11 @@
 import pytest
 import step_changes
 import step_fit
-from recorded_steps import EMITTED, FITTED, HELD_OUT, predicted, predicted_of_tasks
+from recorded_steps import EMITTED, FITTED, HELD_OUT
 
 from meshc.cost.tasks.work import LoopWork, PhaseWork
 from meshc.devices import device
+from meshc.driver.reproduction.steps import predicted, predicted_of_tasks
 
 
 def us(step, **options):

@@ -21,7 +21,7 @@ def test_commands_are_understood():
 
 
 def test_flags_are_those_of_the_commands():
-    words = set(re.findall(r"`(--[a-z-]+)", PAGE)) - {"--limits"}
+    words = set(re.findall(r"`(--[a-z-]+)", PAGE))
     assert len(words) > 10
     (commands_,) = (a for a in parser()._actions if a.dest == "command")
     actions = [a for name in COMMANDS for a in commands_.choices[name]._actions]
