@@ -87,7 +87,8 @@ def test_logits_are_those_of_the_graph(options, tmp_path: Path):
     result = compiled(tmp_path, **options)
     module = result.modules["decode"]
     fused = [op.kernel for op in module.walk() if isinstance(op, Fuse)]
-    assert fused == ["embed", "latent_block", "ffn_block", "head"]
+    by_clusters = ["embed", "latent_block", "ffn_block", "head"]
+    assert fused == (by_clusters if "cluster" in options else [])
     tensors = weights_of(module)
     program = from_json(result.files["manifest.json"])
     machine = CpuMachine(program.kernels, result.files, Mode("shuffled", True), toolchain=QUICK)
@@ -104,20 +105,25 @@ def test_logits_are_those_of_the_graph(options, tmp_path: Path):
         assert found.argmax() == logits.argmax()
 
 
-def test_the_step_is_several_kernels_unless_one_is_asked_for(tmp_path: Path):
-    """Tasks attend over latents statement by statement, which is told."""
+def test_the_step_is_made_of_tasks(tmp_path: Path):
+    """Tasks attend over latents as the library does, which needs no other kernels."""
     result = compiled(tmp_path)
     (told,) = (d for d in result.remarks if d.code.startswith("step-of-"))
-    assert told.code == "step-of-kernels" and "attend statement by statement" in told.message
-    one = compiled(tmp_path, persistent=True)
-    assert {launch.kernel for launch, _ in from_json(one.files["manifest.json"]).launches()} == {
-        "step"
-    }
+    assert told.code == "step-of-tasks" and "statement by statement" not in told.message
+    launches = from_json(result.files["manifest.json"]).launches()
+    assert {launch.kernel for launch, _ in launches} == {"step"}
+    assert "mc::TileAttention<T, 4, 80, 64, 64, WARPS, 80, true>" in result.files["step.cu"]
+
+
+def test_latents_of_odd_lanes_are_attended_slowly_which_is_told(tmp_path: Path):
+    result = compiled(tmp_path, {"qk_rope_head_dim": 24})
+    (told,) = (d for d in result.remarks if d.code.startswith("step-of-"))
+    assert told.message.endswith("attend attends statement by statement, which is slow")
 
 
 @pytest.mark.parametrize("batch", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_prompt_in_chunks_is_read_as_token_by_token(batch, tmp_path: Path):
-    result = compiled(tmp_path, YARN, batch=batch)
+    result = compiled(tmp_path, YARN, batch=batch, cluster=4)
     program = from_json(result.files["manifest.json"])
     assert program.prefill is not None
     machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)
