@@ -66,8 +66,7 @@ class GpuStep:
         if isinstance(made, MeshcError):
             return self._of_kernels_without(made)
         module, _ = made[0]
-        for message in made[1]:
-            self.report.add(message)
+        self._keep(made)
         time = predicted(module)
         words = "the decode step is one kernel made of tasks" + (f": {time}" if time else "")
         if slow := cuda.attends_by_statements(module, self.given):
@@ -85,6 +84,10 @@ class GpuStep:
             return refusal
         finally:
             del self.report.messages[said:]
+
+    def _keep(self, tried: tuple[Made, list[Diagnostic]]) -> None:
+        for message in tried[1]:
+            self.report.add(message)
 
     def _of_kernels(self) -> Made:
         """A step of kernels that patterns of the graph are."""

@@ -358,7 +358,7 @@ def _with_prompts(
     written: StepText, step: Parts, known: Step, prefill: Prefill
 ) -> tuple[Parts, dict[str, str]]:
     """Kernels, buffers and weights of a step with those of ``known`` that read prompts, and the
-    texts of these kernels. Raises ``cuda-shape`` where they would keep caches of their own."""
+    texts of these kernels. Raises ``cuda-graph`` where they would keep caches of their own."""
     launches = [
         *prefill.before,
         *(one for s in prefill.stages for one in s.launches),
@@ -369,7 +369,7 @@ def _with_prompts(
     caches = {name for name in named & known.buffers.keys() if known.buffers[name].role == "state"}
     if caches != {name for name, buffer in buffers.items() if buffer.role == "state"}:
         fail(
-            "cuda-shape",
+            "cuda-graph",
             "kernels that read prompts keep caches in another order than tasks",
             help="without --chunk and --dataflow prompts are read by steps where that is so",
         )
