@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from reduced import each
 
+from meshc.analysis.cuda.blocks import MOST_REGISTERS
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, QUICK, Mode, modes
+from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.interp.graph import run_graph
 from meshc.support.diagnostics import Diagnostics
@@ -54,7 +56,7 @@ LOW_RANK = {"q_lora_rank": 80, "qk_rope_head_dim": 32}
 def compiled(folder: Path, changes=None, **options):
     (folder / "config.json").write_text(json.dumps({**CONFIG, **(changes or {})}))
     report = Diagnostics()
-    request = CompileRequest(target="cuda", dtype="f16", seq=100, **options)
+    request = CompileRequest(target="cuda", dtype="f16", **{"seq": 100, **options})
     return compile_loaded(load_any(str(folder), report), request, (), report)
 
 
@@ -116,6 +118,23 @@ def test_latents_of_odd_lanes_are_attended_slowly_which_is_told(tmp_path: Path):
     result = compiled(tmp_path, {"qk_rope_head_dim": 24})
     (told,) = (d for d in result.remarks if d.code.startswith("step-of-"))
     assert told.message.endswith("attend attends statement by statement, which is slow")
+
+
+@pytest.mark.slow
+@pytest.mark.cuda_compiler
+@pytest.mark.parametrize("changes", [{}, {"num_attention_heads": 128, "q_lora_rank": 1536}])
+def test_steps_of_published_sizes_have_the_registers(changes, tmp_path: Path):
+    """The sizes of DeepSeek-V2-Lite and DeepSeek-V2, with one layer."""
+    sizes = {
+        "hidden_size": 2048, "num_attention_heads": 16, "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "intermediate_size": 10944, "num_hidden_layers": 1, "first_k_dense_replace": 1, "max_position_embeddings": 4096,
+    }  # fmt: skip
+    result = compiled(tmp_path, sizes | changes, seq=4096)
+    assert "mc::TileAttention<T, 16, 576, 512, 16, WARPS, 576, true>" in result.files["step.cu"]
+    needs = compile_cubin(result.files["step.cu"]).kernels["step"]
+    assert (needs.spill_bytes, needs.stack_bytes) == (0, 0)
+    assert needs.registers <= MOST_REGISTERS
 
 
 @pytest.mark.parametrize("batch", [1, pytest.param(2, marks=pytest.mark.slow)])

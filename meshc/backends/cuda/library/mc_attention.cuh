@@ -162,7 +162,7 @@ struct TileAttention {
     static MC_INLINE void put_lanes(T* to, const float* from, int stride, u32 me, Words words = Words()) {
         static_assert(TWICE && FIRST % 8 == 0 && LANES % 8 == 0, "whole eights of two values");
         constexpr int COUNT = PADDED * LANES / 8, OWN = (COUNT + WORKERS - 1) / WORKERS;
-        constexpr int AT_ONCE = OWN < Words::MOST ? OWN : Words::MOST;
+        constexpr int AT_ONCE = OWN < 2 ? OWN : 2;  // what registers have room for
 #pragma unroll 1
         for (int first = 0; first < OWN; first += AT_ONCE) {
             const float* places[AT_ONCE];
@@ -263,7 +263,7 @@ private:
                 row[e] = keys + token * KEY_LANES;
                 position[e] = begin + token;
             }
-#pragma unroll 2
+#pragma unroll(TWICE ? 1 : 2)
             for (int step = part; step < STEPS; step += PARTS) {
                 u32 b[EIGHTS][4];
 #pragma unroll
