@@ -128,7 +128,8 @@ def test_steps_of_published_sizes_have_the_registers(changes, tmp_path: Path):
     sizes = {
         "hidden_size": 2048, "num_attention_heads": 16, "kv_lora_rank": 512,
         "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
-        "intermediate_size": 10944, "num_hidden_layers": 1, "first_k_dense_replace": 1, "max_position_embeddings": 4096,
+        "intermediate_size": 10944, "num_hidden_layers": 1, "first_k_dense_replace": 1,
+        "max_position_embeddings": 4096,
     }  # fmt: skip
     result = compiled(tmp_path, sizes | changes, seq=4096)
     assert "mc::TileAttention<T, 16, 576, 512, 16, WARPS, 576, true>" in result.files["step.cu"]
