@@ -2,7 +2,7 @@
 
 A program of tasks is there for every dense model, and is the step wherever nothing was asked for
 that it does not obey; kernels of patterns (``fuse-cluster``), where there are any, read its prompts
-many tokens at once. These are the step too on several GPUs, and where tasks would attend slowly.
+many tokens at once. These are the step too on several GPUs.
 """
 
 from __future__ import annotations
@@ -66,21 +66,12 @@ class GpuStep:
         if isinstance(made, MeshcError):
             return self._of_kernels_without(made)
         module, _ = made[0]
-        if slow := cuda.attends_by_statements(module):
-            other = self._tried(self._of_kernels)
-            if not isinstance(other, MeshcError):
-                words = f"tasks of {', '.join(slow)} attend statement by statement, which is slow"
-                self._keep(other)
-                self.report.remark(
-                    "step-of-kernels", f"the decode step is several kernels: {words}"
-                )
-                return other[0]
         self._keep(made)
         time = predicted(module)
-        self.report.remark(
-            "step-of-tasks",
-            "the decode step is one kernel made of tasks" + (f": {time}" if time else ""),
-        )
+        words = "the decode step is one kernel made of tasks" + (f": {time}" if time else "")
+        if slow := cuda.attends_by_statements(module, self.given):
+            words += f"; {', '.join(slow)} attends statement by statement, which is slow"
+        self.report.remark("step-of-tasks", words)
         return made[0]
 
     def _tried(self, make: Callable[[], Made]) -> tuple[Made, list[Diagnostic]] | MeshcError:

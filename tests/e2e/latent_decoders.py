@@ -145,8 +145,8 @@ def drawn_latent_decoder(seed: int) -> Drawn:
     rng = random.Random(seed)
     decoder = LatentDecoder(
         hidden=rng.choice([32, 48, 64, 80]),
-        heads=rng.choice([1, 2, 3, 4, 6]),
-        latent=rng.choice([16, 32, 48, 64]),
+        heads=rng.choice([1, 2, 3, 4, 6, 16, 34]),
+        latent=rng.choice([16, 32, 48, 64, 160]),
         plain=rng.choice([16, 32, 48]),
         turned=rng.choice([8, 16, 32]),
         lanes=rng.choice([8, 16, 20, 32]),
@@ -156,5 +156,5 @@ def drawn_latent_decoder(seed: int) -> Drawn:
         low=rng.choice([0, 0, 24, 32]),
     )
     other = drawn_decoder(seed)
-    tokens = rng.choice([0, 16, 32])
-    return replace(other, decoder=decoder, parts=1, merge=False, rows=16, tokens=tokens)
+    tokens, merge = rng.choice([0, 16, 32]), rng.choice([False, True])
+    return replace(other, decoder=decoder, parts=1, merge=merge, rows=16, tokens=tokens)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from drawn_decoders import Drawn
 from float64_decoders import Decoder
+from latent_decoders import LatentDecoder
 
 # Attention by tensor cores, several tiles in each of several splits, a last page partly filled.
 LLAMA = Drawn(
@@ -35,7 +36,20 @@ TAGS = replace(LLAMA, cores=3, positions=((149,), (17,), (64,), (1,), (0,), (99,
 # Records by tags, and merged by tasks of their own.
 MERGED_TAGS = replace(SPLITS, merge=True, meet="tags")
 TAGGED_PARTS = replace(PARTS, meet="tags", cores=3)
+# Latents: heads in two parts, lanes of keys that end within 32, more splits than a thread merges.
+LATENTS = Drawn(
+    LatentDecoder(
+        hidden=64, heads=20, latent=64, plain=16, turned=16, lanes=16, features=48, words=33,
+        layers=2, low=0,
+    ),
+    "f16", 1, 600, 16, 16, 16, 1, True, 76, ((591,), (44,)),
+)  # fmt: skip
+# More tasks that attend than blocks.
+LATENT_REQUESTS = replace(
+    LATENTS, batch=2, capacity=90, merge=False, cores=3, positions=((45, 3), (12, 89)), meet="tags"
+)
 CASES = {
     "llama": LLAMA, "splits": SPLITS, "windows": WINDOWS, "parts": PARTS, "tags": TAGS,
-    "merged tags": MERGED_TAGS, "tagged parts": TAGGED_PARTS,
+    "merged tags": MERGED_TAGS, "tagged parts": TAGGED_PARTS, "latents": LATENTS,
+    "latent requests": LATENT_REQUESTS,
 }  # fmt: skip

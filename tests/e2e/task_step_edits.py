@@ -6,6 +6,7 @@ is there, what is put in its place, and which of several places (-1: all)."""
 
 SYNC = "mc::group_sync(1, WORKERS);"
 STEP, TASKS, GROUP, WORDS = "step.cu", "mc_tasks.cuh", "mc_group_attention.cuh", "mc_words.cuh"
+TILES = "mc_attention.cuh"
 
 EDITS = {
     # meetings and what is behind them
@@ -115,11 +116,54 @@ EDITS = {
     "weights that are not rescaled in a tile": ("llama", GROUP, "weight = fused(weight, keep,", "weight = fused(weight, 1.0f,", 0),
     "warps that all take the first tokens": ("llama", GROUP, "- turn * UNITS % WARPS) % WARPS", ") % WARPS", 0),
     "scores of one half of a query": ("llama", GROUP, "c[i / 2][i % 2] + c[i / 2][i % 2 + 2]", "c[i / 2][i % 2]", 0),
+    # latents
+    "queries of the other heads": ("latents", STEP, "absorbed_1 + 640 * g", "absorbed_1", 0),
+    "turned lanes of the other heads": ("latents", STEP, "q_rope_2 + 160 * g", "q_rope_2", 0),
+    "turned lanes in place of others": ("latents", STEP, "put_lanes<64, 16>", "put_lanes<48, 16>", 0),
+    "no zeros behind the keys": ("latents", STEP, "80, true>::put_zeros(asked, me);", "80, true>::put_zeros(asked, 999);", 0),
+    "a new row that is not swizzled": ("latents", STEP, "fresh[mc::Swizzle<80>::lane(i, pos)]", "fresh[i]", 0),
+    "a new key in place of the latent": ("latents", STEP, "fresh[mc::Swizzle<80>::lane(i + 64, pos)]", "fresh[mc::Swizzle<80>::lane(i, pos)]", 0),
+    "the cached key in place of the latent": ("latents", STEP, "lane(pages, pos, 0, i + 64)", "lane(pages, pos, 0, i)", 0),
+    "latents of another layer": ("latents", STEP, "cache_latent[(size_t)layer *", "cache_latent[(size_t)(1 - layer) *", 0),
+    "nobody caches the latent": ("latents", STEP, "if (s == pos / 16 && g == 0) cache_latent", "if (false) cache_latent", 0),
+    "both parts cache the latent": ("latents", STEP, "if (s == pos / 16 && g == 0) cache_latent", "if (s == pos / 16) cache_latent", 0),
+    "one part folds the token": ("latents", STEP, "if (s == pos / 16) attended", "if (s == pos / 16 && g == 0) attended", 0),
+    "each split folds the token": ("latents", STEP, "if (s == pos / 16) attended", "attended", 0),
+    "a new row too early": ("latents", STEP, f"                {SYNC}\n                mc::TileAttention<T, 10, 80, 64, 16, WARPS, 80, true> attended", "                mc::TileAttention<T, 10, 80, 64, 16, WARPS, 80, true> attended", 0),
+    "rows behind the end": ("latents", STEP, "min(16, pos - begin)", "min(16, pos + 1 - begin)", 1),
+    "positions of another tile": ("latents", STEP, "add(rows, rows, begin,", "add(rows, rows, begin + 4,", 0),
+    "another factor of scores": ("latents", STEP, "attended.add(rows, rows, begin, min(16, pos - begin), 0.22953", "attended.add(rows, rows, begin, min(16, pos - begin), 0.22853", 0),
+    "latents that are not released": ("latents", STEP, "min(16, pos - begin), 0.22953137548427763f, [](int, int) { return true; });\n                    ring.release(item++);", "min(16, pos - begin), 0.22953137548427763f, [](int, int) { return true; });\n                    item++;", 0),
+    "too few bytes of rows": ("latents", STEP, "ring.acquire(item, count * 160)", "ring.acquire(item, count * 128)", 0),
+    "rows of lanes that values have": ("latents", STEP, "mc::CacheRows<1, 16, 80>::bring", "mc::CacheRows<1, 16, 64>::bring", 0),
+    "weights and scores exchanged": ("latents", STEP, "finish(sums, statistics, statistics + 10)", "finish(sums, statistics + 10, statistics)", 0),
+    "records of the other part": ("latents", STEP, "records + 25840 * g", "records", 0),
+    "records without their last head": ("latents", STEP, "if (me < 10) {", "if (me < 9) {", 0),
+    "queries over sums that are read": ("latent requests", STEP, f"                }}\n                {SYNC}\n            }}\n        }}\n\n        // ---- x_7", "                }\n            }\n        }\n\n        // ---- x_7", 0),
+    "merged heads of one part": ("latents", STEP, "+ 25840 * (h / 10), i, v)", ", i, v)", 0),
+    "merged lanes of another eight": ("latents", STEP, "+ 25840 * (h / 10), i, v)", "+ 25840 * (h / 10), i % 32, v)", 0),
+    "what rounding left of queries": ("latents", TILES, "own[4 * two + 1] = pack2<T>(rounding_left<T>(a), rounding_left<T>(b));", "own[4 * two + 1] = 0;", 0),
+    "what rounding left of one lane": ("latents", TILES, "rounding_left<T>(a), rounding_left<T>(b)", "rounding_left<T>(b), rounding_left<T>(b)", 0),
+    "pairs of lanes in another order": ("latents", TILES, "own[4 * two] = pack2<T>(a, b);", "own[4 * two] = pack2<T>(b, a);", 0),
+    "eights in the other half": ("latents", TILES, "+ k % 16 / 8 * 2;", "+ (1 - k % 16 / 8) * 2;", 0),
+    "queries behind the last head": ("latents", TILES, "if (i < COUNT && query < QUERIES) wanted", "if (i < COUNT) wanted", 0),
+    "scores of rounded queries": ("latents", TILES, "c[e][m][0] + c[e][m][2]", "c[e][m][0]", 0),
+    "what rounding left of weights": ("latents", TILES, "narrow<T>(rounding_left<T>(p));", "narrow<T>(0.0f);", 0),
+    "sums of rounded weights": ("latents", TILES, "(TWICE ? sums[m][p][i +", "(false ? sums[m][p][i +", -1),
+    "factors of other rows": ("latents", TILES, "(TWICE ? 0 : 8)", "8", 0),
+    "groups of sixteen heads": ("latents", TILES, "PER_GROUP = TWICE ? 8 : 16", "PER_GROUP = 16", 0),
+    "chunks behind the last": ("latents", TILES, "chunk = min(chunk, KEY_LANES / 8 - 1);", "chunk = min(chunk, KEY_LANES / 8);", 0),
+    "zeros in front of the last lanes": ("latents", TILES, "* 128 - 1 - i % (BLOCKS * 128)", "* 128 - 129 - i % (BLOCKS * 128)", 0),
+    "splits that a warp does not rescale": ("latents", TASKS, "v[n] = fused(v[n], kept, part[j][n] * keep);", "v[n] = fused(v[n], 1.0f, part[j][n] * keep);", 0),
+    "lanes of a warp that are not rescaled": ("latents", TASKS, "warp_sum<32>(v[n] * keep) / total", "warp_sum<32>(v[n]) / total", 0),
+    "weights of lanes that are not rescaled": ("latents", TASKS, "total = warp_sum<32>(total * keep);", "total = warp_sum<32>(total);", 0),
+    "the last record again and again": ("latents", TASKS, "if ((begin + j) * 32 + (int)lane() >= SPLITS) continue;  // the last record again", "", 0),
 }  # fmt: skip
 
 # Edits that change nothing that a run can tell, and why.
 EQUIVALENT = {
     "warps that all take the first tokens": "one warp does the work of all, slowly",
     "splits behind the last one": "their weights are 0 and their highest scores the least",
+    "both parts cache the latent": "of two tasks each stores the same row",
     "a tile in front of the window": "its scores are the least there are, so their powers are 0",
 }

@@ -101,7 +101,8 @@ class Run:
         self.dtype = next(iter(program.weights.values())).dtype
 
     def buffer(self, cache: str) -> str:
-        """What the program calls a cache."""
+        """What the program calls the memory of a cache: keys that are turned lie behind latents."""
+        cache = cache.replace("rope", "latent")
         called = re.compile(rf"{cache.replace('.', '_')}(_\d+)?")
         buffers = self.step.program.buffers.items()
         return next(n for n, b in buffers if b.role == "state" and called.fullmatch(n))
@@ -113,14 +114,18 @@ class Run:
         layers, requests, tokens, heads, own = np.indices(shape, sparse=True)
         chunks = lanes // 8
         apart = next(n for n in (8, 4, 2, 1) if chunks % n == 0)
+        if cache.endswith("rope"):
+            own = own + lanes - -(-shape[-1] // 8) * 8
         chunk = (own // 8) ^ (tokens // (8 // apart) % apart)
         at = (self.pages[requests, tokens // page], heads, tokens % page, chunk * 8 + own % 8)
         return at if pool.ndim == 4 else (layers, *at)
 
     def give(self, caches: Mapping[str, np.ndarray], positions: Sequence[int]) -> None:
         """Fill the caches: as many tokens as a request has, and NaN behind them."""
+        for cache in {self.buffer(cache) for cache in caches}:
+            self.machine.write(cache, np.full_like(self.machine.arrays[cache], _NAN[self.dtype]))
         for cache, values in caches.items():
-            pool = np.full_like(self.machine.arrays[self.buffer(cache)], _NAN[self.dtype])
+            pool = self.machine.arrays[self.buffer(cache)].copy()
             held = bits(values, self.dtype)
             for b, count in enumerate(positions):
                 held[:, b, count:] = _NAN[self.dtype]
@@ -179,12 +184,14 @@ class Judge:
             }
             tokens = rng.integers(0, decoder.words, drawn.batch)
             run.give({name: c[..., decoder.stored(name)] for name, c in caches.items()}, positions)
-            before = {name: run.machine.read(run.buffer(name)) for name in caches}
+            before = {pool: run.machine.read(pool) for pool in map(run.buffer, caches)}
             logits = run.logits(tokens, positions)
             wanted = decoder.step(weights, caches, tokens, np.array(positions), dtype)
             self._close(logits, wanted, BOUNDS[dtype, drawn.batch > 4])
             for name, cache in caches.items():
-                self._caches(run, name, cache[..., decoder.stored(name)], positions, before[name])
+                self._new_rows(run, name, cache[..., decoder.stored(name)], positions, before)
+            for pool, expected in before.items():
+                assert (run.machine.read(pool) == expected).all(), "other rows were written"
             assert run.machine.read("met").tolist() == [0]
             found.append(logits)
         return found
@@ -194,10 +201,16 @@ class Judge:
         self.worst = max(self.worst, float(error))
         assert error <= bound, f"logits are {error:.1e} from those of float64"
 
-    def _caches(
-        self, run: Run, name: str, wanted: np.ndarray, positions: Sequence[int], pool: np.ndarray
+    def _new_rows(
+        self,
+        run: Run,
+        name: str,
+        wanted: np.ndarray,
+        positions: Sequence[int],
+        pools: Mapping[str, np.ndarray],
     ) -> None:
-        """The row of each request's token, which may be rounded the other way, and all others."""
+        """The row of each request's token, which may be rounded the other way; ``pools`` get what
+        was found."""
         bound = (
             BOUNDS[self.drawn.dtype, self.drawn.batch > 4]
             + {"f16": 2.0**-10, "bf16": 2.0**-7}[self.drawn.dtype]
@@ -207,8 +220,7 @@ class Judge:
         for b, at in enumerate(positions):
             row = tuple(place[:, b, at] for place in places)
             self._close(values_of(now[row], self.drawn.dtype), wanted[:, b, at], bound)
-            pool[row] = now[row]
-        assert (now == pool).all(), "rows of other tokens were written"
+            pools[run.buffer(name)][row] = now[row]
 
 
 def bits(values: np.ndarray, dtype: str) -> np.ndarray:

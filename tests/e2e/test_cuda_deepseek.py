@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from reduced import each
 
+from meshc.analysis.cuda.blocks import MOST_REGISTERS
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, QUICK, Mode, modes
+from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.interp.graph import run_graph
-from meshc.ir.ops.graph import Fuse
 from meshc.support.diagnostics import Diagnostics
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -55,7 +56,7 @@ LOW_RANK = {"q_lora_rank": 80, "qk_rope_head_dim": 32}
 def compiled(folder: Path, changes=None, **options):
     (folder / "config.json").write_text(json.dumps({**CONFIG, **(changes or {})}))
     report = Diagnostics()
-    request = CompileRequest(target="cuda", dtype="f16", seq=100, **options)
+    request = CompileRequest(target="cuda", dtype="f16", **{"seq": 100, **options})
     return compile_loaded(load_any(str(folder), report), request, (), report)
 
 
@@ -85,9 +86,8 @@ def weights_of(module):
 )
 def test_logits_are_those_of_the_graph(options, tmp_path: Path):
     result = compiled(tmp_path, **options)
-    module = result.modules["decode"]
-    fused = [op.kernel for op in module.walk() if isinstance(op, Fuse)]
-    assert fused == ["embed", "latent_block", "ffn_block", "head"]
+    graph = compiled(tmp_path, options.get("changes"), compile_to="graph")
+    module = graph.modules["decode"]
     tensors = weights_of(module)
     program = from_json(result.files["manifest.json"])
     machine = CpuMachine(program.kernels, result.files, Mode("shuffled", True), toolchain=QUICK)
@@ -104,20 +104,43 @@ def test_logits_are_those_of_the_graph(options, tmp_path: Path):
         assert found.argmax() == logits.argmax()
 
 
-def test_the_step_is_several_kernels_unless_one_is_asked_for(tmp_path: Path):
-    """Tasks attend over latents statement by statement, which is told."""
+def test_the_step_is_made_of_tasks(tmp_path: Path):
+    """Tasks attend over latents as the library does, which needs no other kernels."""
     result = compiled(tmp_path)
     (told,) = (d for d in result.remarks if d.code.startswith("step-of-"))
-    assert told.code == "step-of-kernels" and "attend statement by statement" in told.message
-    one = compiled(tmp_path, persistent=True)
-    assert {launch.kernel for launch, _ in from_json(one.files["manifest.json"]).launches()} == {
-        "step"
-    }
+    assert told.code == "step-of-tasks" and "statement by statement" not in told.message
+    launches = from_json(result.files["manifest.json"]).launches()
+    assert {launch.kernel for launch, _ in launches} == {"step"}
+    assert "mc::TileAttention<T, 4, 80, 64, 64, WARPS, 80, true>" in result.files["step.cu"]
+
+
+def test_latents_of_odd_lanes_are_attended_slowly_which_is_told(tmp_path: Path):
+    result = compiled(tmp_path, {"qk_rope_head_dim": 24})
+    (told,) = (d for d in result.remarks if d.code.startswith("step-of-"))
+    assert told.message.endswith("attend attends statement by statement, which is slow")
+
+
+@pytest.mark.slow
+@pytest.mark.cuda_compiler
+@pytest.mark.parametrize("changes", [{}, {"num_attention_heads": 128, "q_lora_rank": 1536}])
+def test_steps_of_published_sizes_have_the_registers(changes, tmp_path: Path):
+    """The sizes of DeepSeek-V2-Lite and DeepSeek-V2, with one layer."""
+    sizes = {
+        "hidden_size": 2048, "num_attention_heads": 16, "kv_lora_rank": 512,
+        "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+        "intermediate_size": 10944, "num_hidden_layers": 1, "first_k_dense_replace": 1,
+        "max_position_embeddings": 4096,
+    }  # fmt: skip
+    result = compiled(tmp_path, sizes | changes, seq=4096)
+    assert "mc::TileAttention<T, 16, 576, 512, 16, WARPS, 576, true>" in result.files["step.cu"]
+    needs = compile_cubin(result.files["step.cu"]).kernels["step"]
+    assert (needs.spill_bytes, needs.stack_bytes) == (0, 0)
+    assert needs.registers <= MOST_REGISTERS
 
 
 @pytest.mark.parametrize("batch", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_prompt_in_chunks_is_read_as_token_by_token(batch, tmp_path: Path):
-    result = compiled(tmp_path, YARN, batch=batch)
+    result = compiled(tmp_path, YARN, batch=batch, cluster=4)
     program = from_json(result.files["manifest.json"])
     assert program.prefill is not None
     machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)

@@ -234,7 +234,7 @@ def test_experts_are_refused_for_what_they_are():
 
 def test_what_only_other_kernels_obey_is_refused(tmp_path):
     """Caches that are divided over the lanes of heads are those of clusters."""
-    with pytest.raises(MeshcError, match=r"\[cuda-shape\]: kernels that read prompts keep caches"):
+    with pytest.raises(MeshcError, match=r"\[cuda-graph\]: kernels that read prompts keep caches"):
         compiled(tmp_path, (PLAIN,), persistent=True, dataflow="split_head", cluster=2)
 
 

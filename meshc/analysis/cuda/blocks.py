@@ -177,13 +177,24 @@ def tile_tokens(head: int, tile_bytes: int) -> int:
     return 1 << (tile_bytes // (4 * head)).bit_length() - 1
 
 
-def tile_work_bytes(queries: int, key_lanes: int, tokens: int) -> int:
+def tile_query_bytes(queries: int, key_lanes: int, *, twice: bool) -> int:
+    """Queries as attention by tiles has them, ``twice`` where each is two values."""
+    return 2 * _tile_rows(queries, twice) * _up(key_lanes, 32)
+
+
+def tile_work_bytes(queries: int, key_lanes: int, tokens: int, *, twice: bool = False) -> int:
     """What attention by tiles of ``tokens`` keeps besides queries: scores, of several parts of the
-    lanes where there are fewer units of eight tokens than warps, weights and factors."""
-    padded = _up(queries, 16)
+    lanes where there are fewer units of eight tokens than warps, weights, ``twice`` where each is
+    two values, and factors."""
+    rows = _tile_rows(queries, twice)
+    padded = rows // 2 if twice else rows
     units = tokens // (16 if tokens % (16 * WARPS) == 0 else 8)
-    parts = min(max(WARPS // units, 1), key_lanes // 32)
-    return padded * (VALUE_BYTES * parts * (tokens + 8) + 2 * tokens + VALUE_BYTES)
+    parts = min(max(WARPS // units, 1), _up(key_lanes, 32) // 32)
+    return padded * VALUE_BYTES * (parts * (tokens + 8) + 1) + 2 * rows * tokens
+
+
+def _tile_rows(queries: int, twice: bool) -> int:
+    return 2 * _up(queries, 8) if twice else _up(queries, 16)
 
 
 def _joining(shape: Attention, tile_bytes: int) -> list[Part]:

@@ -40,8 +40,8 @@ FRAGMENT_ROWS = 16
 @dataclass(frozen=True)
 class Piece:
     """Bytes that a task brings together. They are multiplied by ``rows`` vectors: requests, or
-    the query heads of a key head. ``filled`` is the share of the rows of a tensor core's fragment
-    that a product uses."""
+    the query heads of a key head, twice so many where keys are values too. ``filled`` is the share
+    of the rows of a tensor core's fragment that a product uses."""
 
     bytes: int
     kind: Kind = "copy"
@@ -393,8 +393,15 @@ class _Family:
         result = use.views()[0].shape()
         rows = prod(extent.constant for extent in result[:-1])
         if self.roles[read.view.buffer] == "state":
-            return Piece(0, "attention", rows)
+            return Piece(0, "attention", rows * self.taken(stream))
         return Piece(0, "product", rows, min(1.0, self.multiplied() / FRAGMENT_ROWS))
+
+    def taken(self, stream: Value) -> int:
+        """How many products take a stream: two where keys are values too."""
+        return sum(
+            isinstance(op, tile.Compute) and op.kernel == "gemm" and op.views()[2].buffer == stream
+            for op in self.family.regions[0].walk()
+        )
 
     def multiplied(self) -> int:
         """Rows of weights that a task multiplies."""

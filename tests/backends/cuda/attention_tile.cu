@@ -5,7 +5,7 @@
 typedef mc::THE_TYPE T;
 constexpr int QUERIES = THE_QUERIES, KEY_LANES = THE_KEY_LANES, VALUE_LANES = THE_VALUE_LANES;
 constexpr int TOKENS = THE_TOKENS, VALUE_ROW = THE_VALUE_ROW;
-typedef mc::TileAttention<T, QUERIES, KEY_LANES, VALUE_LANES, TOKENS, 8, VALUE_ROW> Tiles;
+typedef mc::TileAttention<T, QUERIES, KEY_LANES, VALUE_LANES, TOKENS, 8, VALUE_ROW, THE_TWICE> Tiles;
 
 constexpr int STAGES = 2, THREADS = Tiles::WORKERS + 32;
 constexpr bool LATENT = VALUE_ROW != VALUE_LANES;  // values are lanes of the keys
@@ -46,7 +46,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         return;
     }
     T* asked = (T*)(arena + ASKED);
+#if THE_TWICE
+    Tiles::put_lanes<0, VALUE_LANES>(asked, queries, KEY_LANES, me);
+    if (KEY_LANES > VALUE_LANES) {
+        Tiles::put_lanes<VALUE_LANES, KEY_LANES - VALUE_LANES>(asked, queries + VALUE_LANES, KEY_LANES, me);
+    }
+    Tiles::put_zeros(asked, me);
+#else
     Tiles::put_queries(asked, queries, me);
+#endif
     T* own = (T*)(arena + NEW);
     for (int i = me; i < added * ROW; i += Tiles::WORKERS) {
         const int token = i / ROW, lane = i % ROW;

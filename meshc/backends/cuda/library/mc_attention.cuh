@@ -8,7 +8,22 @@
 // the sums, which stay in registers from tile to tile: nothing is left to be joined over warps.
 #pragma once
 
+#include "mc_words.cuh"
+
 namespace mc {
+
+// Two values, rounded, as a word of a fragment.
+template <class T>
+MC_INLINE u32 pack2(float a, float b) {
+    alignas(4) const T two[2] = {narrow<T>(a), narrow<T>(b)};
+    return *(const u32*)two;
+}
+
+// What rounding leaves.
+template <class T>
+MC_INLINE float rounding_left(float v) {
+    return v - widen(narrow<T>(v));
+}
 
 constexpr int least_power_of_two(int n) { return n <= 1 ? 1 : 2 * least_power_of_two((n + 1) / 2); }
 
@@ -43,20 +58,24 @@ constexpr int warps_over_lanes(int warps, int pairs, int groups) {
 
 // QUERIES of KEY_LANES, against tiles of at most TOKENS (a multiple of 16) keys [KEY_LANES] and values,
 // the first VALUE_LANES of rows of VALUE_ROW (those of the keys, if the values are part of them).
-// WARPS warps (a power of two) call everything together and share group barrier ``group``.
+// WARPS warps (a power of two) call everything together and share group barrier ``group``. With TWICE
+// queries and weights are two values each, the rounded one and what rounding left, which take a row each: sums are
+// then as good as f32 times 16-bit keys and values.
 template <class T, int QUERIES, int KEY_LANES, int VALUE_LANES, int TOKENS, int WARPS = 8,
-          int VALUE_ROW = VALUE_LANES>
+          int VALUE_ROW = VALUE_LANES, bool TWICE = false>
 struct TileAttention {
-    static_assert(KEY_LANES % 32 == 0 && VALUE_LANES % 16 == 0 && TOKENS % 16 == 0, "whole steps");
+    static_assert(KEY_LANES % (TWICE ? 16 : 32) == 0 && VALUE_LANES % 16 == 0 && TOKENS % 16 == 0, "whole steps");
 
     static constexpr int WORKERS = 32 * WARPS;
-    static constexpr int GROUPS = (QUERIES + 15) / 16;  // of 16 queries
-    static constexpr int PADDED = 16 * GROUPS;
+    static constexpr int PER_GROUP = TWICE ? 8 : 16;  // queries of a group, which has 16 rows
+    static constexpr int GROUPS = (QUERIES + PER_GROUP - 1) / PER_GROUP;
+    static constexpr int PADDED = PER_GROUP * GROUPS;
+    static constexpr int ASKED_LANES = (KEY_LANES + 31) / 32 * 32;  // zeros behind the last
 
     // Scores: a unit is some eights of tokens; warps that units leave over share the lanes of one.
     static constexpr int EIGHTS = TOKENS % (16 * WARPS) == 0 ? 2 : 1;
     static constexpr int UNITS = TOKENS / 8 / EIGHTS;
-    static constexpr int STEPS = KEY_LANES / 32;
+    static constexpr int STEPS = ASKED_LANES / 32;
     static constexpr int SPARE = UNITS < WARPS ? WARPS / UNITS : 1;
     static constexpr int PARTS = SPARE < STEPS ? SPARE : STEPS;
     static constexpr int SCORE_ROW = TOKENS + 8;  // so that rows start in other banks
@@ -76,12 +95,12 @@ struct TileAttention {
     static constexpr bool HELD = OWN_PAIRS * OWN_GROUPS < 16;  // weights too, beside the sums
 
     // Shared memory, each on a 16-byte address.
-    static constexpr int QUERY_BYTES = PADDED * KEY_LANES * (int)sizeof(T);
+    static constexpr int QUERY_BYTES = 16 * GROUPS * ASKED_LANES * (int)sizeof(T);
     static constexpr int SCORE_BYTES = PARTS * PADDED * SCORE_ROW * (int)sizeof(float);
-    static constexpr int WEIGHT_BYTES = PADDED * TOKENS * (int)sizeof(T);
+    static constexpr int WEIGHT_BYTES = 16 * GROUPS * TOKENS * (int)sizeof(T);
     static constexpr int WORK_BYTES = SCORE_BYTES + WEIGHT_BYTES + PADDED * (int)sizeof(float);
 
-    const T* queries;  // [GROUPS, KEY_LANES / 16, 32, 8]: 16 x 16 blocks as lanes hold them
+    const T* queries;  // [GROUPS, ASKED_LANES / 16, 32, 8]: 16 x 16 blocks as lanes hold them
     float* scores;  // [PARTS, PADDED, SCORE_ROW]
     T* weights;  // [GROUPS, TOKENS / 16, 32, 8], as the queries
     float* factors;  // [PADDED]: of what was summed before
@@ -120,6 +139,7 @@ struct TileAttention {
     // Queries, f32 [QUERIES, KEY_LANES], rounded and in blocks; those that fill a group up are zeros.
     // The callers meet before the first tile.
     static MC_INLINE void put_queries(T* to, const float* from, u32 me) {
+        static_assert(!TWICE, "each query is one value");
         for (int i = me; i < PADDED * KEY_LANES / 8; i += WORKERS) {
             const int block = i / 32, row = block / (KEY_LANES / 16) * 16 + i % 32 / 4;
             const int k = block % (KEY_LANES / 16) * 16 + i % 4 * 2;
@@ -133,6 +153,49 @@ struct TileAttention {
                 v[2 * word + 1] = real ? two[1] : 0.0f;
             }
             store8(to + i * 8, v);
+        }
+    }
+
+    // LANES of all queries from lane FIRST on, which lie one behind the other in rows of ``stride`` floats, read as
+    // ``words`` are (mc_words.cuh): a thread asks for several eights before the first one is needed.
+    template <int FIRST, int LANES, class Words = Plain>
+    static MC_INLINE void put_lanes(T* to, const float* from, int stride, u32 me, Words words = Words()) {
+        static_assert(TWICE && FIRST % 8 == 0 && LANES % 8 == 0, "whole eights of two values");
+        constexpr int COUNT = PADDED * LANES / 8, OWN = (COUNT + WORKERS - 1) / WORKERS;
+        constexpr int AT_ONCE = OWN < 2 ? OWN : 2;  // what registers have room for
+#pragma unroll 1
+        for (int first = 0; first < OWN; first += AT_ONCE) {
+            const float* places[AT_ONCE];
+            float v[AT_ONCE][8] = {};
+            u32 wanted = 0;
+#pragma unroll
+            for (int n = 0; n < AT_ONCE; n++) {
+                const int i = me + (first + n) * WORKERS, query = i / 8 / (LANES / 8) * 8 + i % 8;
+                places[n] = from + query * stride + i / 8 % (LANES / 8) * 8;
+                if (i < COUNT && query < QUERIES) wanted |= 1u << n;
+            }
+            words.eights(places, wanted, v);
+#pragma unroll
+            for (int n = 0; n < AT_ONCE; n++) {
+                const int i = me + (first + n) * WORKERS, k = FIRST + i / 8 % (LANES / 8) * 8;
+                const int group = i / 8 / (LANES / 8), block = group * (ASKED_LANES / 16) + k / 16;
+                if (i >= COUNT) break;
+                u32* own = (u32*)(to + (block * 32 + i % 8 * 4) * 8) + k % 16 / 8 * 2;
+#pragma unroll
+                for (int two = 0; two < 4; two++) {
+                    const float a = v[n][2 * two], b = v[n][2 * two + 1];
+                    own[4 * two] = pack2<T>(a, b);
+                    own[4 * two + 1] = pack2<T>(rounding_left<T>(a), rounding_left<T>(b));
+                }
+            }
+        }
+    }
+
+    // The lanes of zeros behind those of the keys; nothing where there are none.
+    static MC_INLINE void put_zeros(T* to, u32 me) {
+        constexpr int BLOCKS = (ASKED_LANES - KEY_LANES) / 16;
+        for (int i = me; i < GROUPS * BLOCKS * 128; i += WORKERS) {
+            ((u32*)to)[(i / (BLOCKS * 128) + 1) * (ASKED_LANES / 16) * 128 - 1 - i % (BLOCKS * 128)] = 0;
         }
     }
 
@@ -168,10 +231,12 @@ struct TileAttention {
                 const int pair = warp % OVER_LANES + p * OVER_LANES;
                 if (PAIRS % OVER_LANES && pair >= PAIRS) break;
 #pragma unroll
-                for (int i = 0; i < 8; i += 2) {  // both eights of lanes, then rows g and g + 8
-                    const int query = (warp / OVER_LANES + m * OVER_GROUPS) * 16 + lane / 4 + i % 4 * 4;
+                for (int i = 0; i < 8; i += TWICE ? 4 : 2) {  // both eights of lanes, then rows g and g + 8
+                    const int query = (warp / OVER_LANES + m * OVER_GROUPS) * PER_GROUP + lane / 4 + i % 4 * 4;
                     float* to = attended + query * VALUE_LANES + pair * 16 + i / 4 * 8 + lane % 4 * 2;
-                    if (query < QUERIES) to[0] = sums[m][p][i], to[1] = sums[m][p][i + 1];
+                    if (query >= QUERIES) continue;
+                    to[0] = sums[m][p][i] + (TWICE ? sums[m][p][i + 2] : 0.0f);
+                    to[1] = sums[m][p][i + 1] + (TWICE ? sums[m][p][i + 3] : 0.0f);
                 }
             }
         }
@@ -198,20 +263,21 @@ private:
                 row[e] = keys + token * KEY_LANES;
                 position[e] = begin + token;
             }
-#pragma unroll 2
+#pragma unroll(TWICE ? 1 : 2)
             for (int step = part; step < STEPS; step += PARTS) {
                 u32 b[EIGHTS][4];
 #pragma unroll
                 for (int e = 0; e < EIGHTS; e++) {
-                    const int chunk = Swizzle<KEY_LANES>::chunk(step * 4 + lane / 8, position[e]);
-                    load_matrices(b[e], row[e] + chunk * 8);
+                    int chunk = step * 4 + lane / 8;
+                    if (KEY_LANES < ASKED_LANES) chunk = min(chunk, KEY_LANES / 8 - 1);  // queries are zeros there
+                    load_matrices(b[e], row[e] + Swizzle<KEY_LANES>::chunk(chunk, position[e]) * 8);
                 }
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
 #pragma unroll
                     for (int m = 0; m < GROUPS; m++) {
                         u32 a[4];
-                        const int block = m * (KEY_LANES / 16) + step * 2 + half;
+                        const int block = m * (ASKED_LANES / 16) + step * 2 + half;
                         load_fragment(queries + (block * 32 + lane) * 8, a);
 #pragma unroll
                         for (int e = 0; e < EIGHTS; e++) {
@@ -224,8 +290,12 @@ private:
             for (int e = 0; e < EIGHTS; e++) {
 #pragma unroll
                 for (int m = 0; m < GROUPS; m++) {
-                    float* to = scores + (part * PADDED + m * 16 + lane / 4) * SCORE_ROW + first +
+                    float* to = scores + (part * PADDED + m * PER_GROUP + lane / 4) * SCORE_ROW + first +
                                 8 * e + lane % 4 * 2;
+                    if (TWICE) {
+                        to[0] = c[e][m][0] + c[e][m][2], to[1] = c[e][m][1] + c[e][m][3];
+                        continue;
+                    }
                     to[0] = c[e][m][0], to[1] = c[e][m][1];
                     to += 8 * SCORE_ROW;
                     to[0] = c[e][m][2], to[1] = c[e][m][3];
@@ -243,7 +313,7 @@ private:
         return s;
     }
 
-    // New maxima, weights relative to them (those of the sums are the rounded ones), and the factors.
+    // New maxima, weights relative to them (those of the sums are as they are multiplied), and the factors.
     template <class Seen>
     MC_INLINE void weigh(int begin, int count, float scale, Seen seen) {
         const int share = me % SHARERS * 2;
@@ -270,14 +340,15 @@ private:
             for (int i = 0; i < OWN_TWOS; i++) {
                 const int token = share + i * 2 * SHARERS;
                 if (token >= (count + 15) / 16 * 16) break;
-                T* to = weights + (query / 16 * (TOKENS / 16) + token / 16) * 256 +
-                        (query % 8 * 4 + token % 8 / 2) * 8 + query % 16 / 8 * 2 + token % 16 / 8 * 4;
+                T* to = weights + (query / PER_GROUP * (TOKENS / 16) + token / 16) * 256 +
+                        (query % 8 * 4 + token % 8 / 2) * 8 + query % PER_GROUP / 8 * 2 + token % 16 / 8 * 4;
 #pragma unroll
                 for (int k = 0; k < 2; k++) {
                     const bool counts = visible >> (2 * i + k) & 1;
-                    const T p = narrow<T>(counts ? power_of_two(s[i][k] - next) : 0.0f);
-                    added += widen(p);
-                    to[k] = p;
+                    const float p = counts ? power_of_two(s[i][k] - next) : 0.0f;
+                    to[k] = narrow<T>(p);
+                    if (TWICE) to[k + 2] = narrow<T>(rounding_left<T>(p));
+                    added += TWICE ? p : widen(to[k]);
                 }
             }
             const float keep = power_of_two(highest[n] - next);
@@ -294,7 +365,7 @@ private:
         for (int m = 0; m < OWN_GROUPS; m++) {
             const int of = warp / OVER_LANES + m * OVER_GROUPS;
             if (GROUPS % OVER_GROUPS && of >= GROUPS) break;
-            const float low = factors[of * 16 + lane / 4], high = factors[of * 16 + lane / 4 + 8];
+            const float low = factors[of * PER_GROUP + lane / 4], high = factors[of * PER_GROUP + lane / 4 + (TWICE ? 0 : 8)];
 #pragma unroll
             for (int p = 0; p < OWN_PAIRS; p++) {
 #pragma unroll

@@ -8,19 +8,6 @@
 
 namespace mc {
 
-// Two values, rounded, as a word of a fragment.
-template <class T>
-MC_INLINE u32 pack2(float a, float b) {
-    alignas(4) const T two[2] = {narrow<T>(a), narrow<T>(b)};
-    return *(const u32*)two;
-}
-
-// What rounding leaves.
-template <class T>
-MC_INLINE float rounding_left(float v) {
-    return v - widen(narrow<T>(v));
-}
-
 // Scores as they are.
 struct Same {
     MC_INLINE float operator()(float v) const { return v; }

@@ -207,6 +207,39 @@ MC_INLINE void merge_attention(const float* record, int lane, float (&v)[8], Wor
     for (int n = 0; n < 8; n++) v[n] /= total;
 }
 
+// The same by a warp, whose lanes merge some of the records each; all have the result.
+template <int SPLITS, int HEAD, int APART, class Words = Plain>
+MC_INLINE void merge_attention_by_warp(const float* record, int first, float (&v)[8], Words words = Words()) {
+    constexpr int OWN = (SPLITS + 31) / 32, AT_A_TIME = OWN < 4 ? OWN : 4;
+    float top = -1e30f, total = 0.0f;
+#pragma unroll
+    for (int n = 0; n < 8; n++) v[n] = 0.0f;
+#pragma unroll 1
+    for (int begin = 0; begin < OWN; begin += AT_A_TIME) {
+        float part[AT_A_TIME][8];
+        float2 of[AT_A_TIME];
+        const float* from[AT_A_TIME];
+#pragma unroll
+        for (int j = 0; j < AT_A_TIME; j++) {
+            from[j] = record + (size_t)min((begin + j) * 32 + (int)lane(), SPLITS - 1) * APART;
+        }
+        words.records(from, first, HEAD, part, of);
+#pragma unroll
+        for (int j = 0; j < AT_A_TIME; j++) {
+            if ((begin + j) * 32 + (int)lane() >= SPLITS) continue;  // the last record again
+            const float next = larger(top, of[j].y), kept = power_of_two(top - next), keep = power_of_two(of[j].y - next);
+            top = next;
+            total = fused(total, kept, of[j].x * keep);
+#pragma unroll
+            for (int n = 0; n < 8; n++) v[n] = fused(v[n], kept, part[j][n] * keep);
+        }
+    }
+    const float most = warp_max<32>(top), keep = power_of_two(top - most);
+    total = warp_sum<32>(total * keep);
+#pragma unroll
+    for (int n = 0; n < 8; n++) v[n] = warp_sum<32>(v[n] * keep) / total;
+}
+
 // The attention of HEADS key heads, from records [HEADS, SPLITS, GROUP, RECORD] of each vector, ``apart`` floats from
 // those of the next.
 template <int BATCH, int HEADS, int SPLITS, int GROUP, int HEAD, int RECORD, int WORKERS, class T, class Words = Plain>

@@ -33,7 +33,7 @@ class Columns:
 
 def columns_of(values: Values, view: View, statements: Statements) -> Columns:
     """The columns ``view``, ``[requests, width]``, of which no view is but the whole."""
-    source = _rounded(values, view)
+    source = rounded(values, view)
     found = _normed(values, source) or _merged(values, source) or _plain(values, source)
     return found or _any(values, source, statements)
 
@@ -42,7 +42,7 @@ def _nothing(text: Text) -> None:
     pass
 
 
-def _rounded(values: Values, view: View) -> View:
+def rounded(values: Values, view: View) -> View:
     """What ``view`` is the rounded value of: columns round it themselves, in two parts."""
     op = values.formula_of(view.buffer)
     if op is not None and op.kernel == "copy" and element_type(view.buffer) is not DType.F32:
@@ -70,7 +70,8 @@ def _pointer(values: Values, view: View) -> tuple[str, int] | None:
     return (name if at == "0" else f"{name} + {at}"), shape[-1]
 
 
-def _aligned(values: Values, view: View, width: int) -> tuple[str, int] | None:
+def aligned(values: Values, view: View, width: int) -> tuple[str, int] | None:
+    """The same of rows of ``width`` floats on 16-byte addresses, whole eights."""
     found = _pointer(values, view)
     if found is None or width % 8 or found[1] % 4:
         return None
@@ -82,7 +83,7 @@ def _aligned(values: Values, view: View, width: int) -> tuple[str, int] | None:
 
 def _plain(values: Values, view: View) -> Columns | None:
     width = extents(view)[1]
-    found = _aligned(values, view, width)
+    found = aligned(values, view, width)
     if found is None:
         return None
     name, stride = found
@@ -98,7 +99,7 @@ def _normed(values: Values, view: View) -> Columns | None:
     _, given, squares, gain = op.views()
     (sums,) = values.writers.get(squares.buffer, [None])[:1]
     requests, width = extents(view)
-    found = _aligned(values, given, width)
+    found = aligned(values, given, width)
     whole = sums is not None and sums.kernel == "square_sum" and sums.views()[1] == given
     stream = values.reads.get(gain.buffer)
     if found is None or not whole or stream is None or gain.indices or op.params["count"] != width:
@@ -107,9 +108,10 @@ def _normed(values: Values, view: View) -> Columns | None:
     if requests > 1 and stride != width:
         return None
     weight, index = values.source(gain.buffer, (ZERO,))
-    if len(index) > 1 and _row(weight) % 8:
+    row = buffer_shape(weight)[-1]
+    if len(index) > 1 and row % 8:
         return None  # gains are read by eights, and those of a layer begin between two
-    layer = values.storage.of_layer(_row(weight), index[0], values.ranges) if len(index) > 1 else ""
+    layer = values.storage.of_layer(row, index[0], values.ranges) if len(index) > 1 else ""
     pointer = f"{values.storage.vector(weight)}{' + ' + layer.removesuffix(' + ') if layer else ''}"
     eps = constant(float(str(op.params["eps"])))
 
@@ -127,26 +129,24 @@ def _normed(values: Values, view: View) -> Columns | None:
     return Columns(ahead, then)
 
 
-def _row(weight: Value) -> int:
-    assert isinstance(weight.type, BufferType)
-    return weight.type.shape[-1]
-
-
 @dataclass(frozen=True)
 class Merged:
-    """Attention whose records, ``[requests, groups, splits, heads, lanes + 2]`` or those of one
-    head without groups and heads, are merged: a division by the weights of a total into which they
-    are merged, those of the first split being copied."""
+    """Attention whose records are merged: a division by the weights of a total into which they
+    are merged, those of the first split being copied. ``of`` is what the task needs of them,
+    ``[requests, groups, splits, heads, lanes + 2]`` or ``[requests, splits, lanes + 2]`` of one
+    head or, where it divides ``some`` of the lanes, ``[requests, splits, some]``."""
 
+    of: Value
     records: Value
-    index: tuple[Expr, ...]
     shape: tuple[int, ...]
-    words: str
+    some: bool
+    lanes: int
 
-    @property
-    def lanes(self) -> int:
-        """Lanes of a head."""
-        return self.shape[-1] - 2
+    def index(self, values: Values, request: Expr = ZERO) -> tuple[tuple[Expr, ...], Expr]:
+        """Where the first record of a request begins, and its first lane that the task needs."""
+        at = (request, *[ZERO] * (len(self.shape) - 1))
+        *lead, first = values.source(self.of, at)[1]
+        return (*lead, ZERO), first
 
 
 def merged(values: Values, value: Value) -> Merged | None:
@@ -157,17 +157,24 @@ def merged(values: Values, value: Value) -> Merged | None:
         return None
     total = op.views()[1].buffer
     writers = values.writers.get(total, [])
-    if not writers or writers[0].kernel != "copy":
+    copies = [w for w in writers if w.kernel == "copy"]
+    if not copies or len(copies) > 2 or {w.kernel for w in writers} - {"copy", "merge_softmax"}:
         return None
-    records = writers[0].views()[1].buffer
-    need = values.reads.get(records)
-    if need is None or any(w.kernel != "merge_softmax" for w in writers[1:]):
+    needs = [values.reads.get(w.views()[1].buffer) for w in copies]
+    buffers = {need.view.buffer if need is not None else None for need in needs}
+    (buffer,) = buffers if len(buffers) == 1 else (None,)
+    if buffer is None or buffer not in values.storage.doubling:
         return None
-    if need.view.buffer not in values.storage.doubling:
-        return None
-    shape = extents(View(records))
-    source, index = values.source(records, (ZERO,) * len(shape))
-    return Merged(source, index, shape, values.words(records))
+    assert needs[0] is not None
+    wide = buffer_shape(buffer)[-1]
+    shape = extents(View(needs[0].result))
+    return Merged(needs[0].result, buffer, shape, len(copies) == 2, wide - 2)
+
+
+def buffer_shape(value: Value) -> tuple[int, ...]:
+    """The shape of a buffer in the program."""
+    assert isinstance(value.type, BufferType)
+    return value.type.shape
 
 
 def _merged(values: Values, view: View) -> Columns | None:
@@ -176,12 +183,14 @@ def _merged(values: Values, view: View) -> Columns | None:
         return None
     _, groups, splits, heads, _ = found.shape
     stride = values.storage.shape(found.records)[-1]
-    at = values.spelled(values.storage.place(found.records, found.index))
+    at = values.spelled(values.storage.place(found.records, found.index(values)[0]))
     name = values.storage.scratch(found.records)
     shape = f"BATCH, {groups}, {splits}, {heads}, {found.lanes}, {stride}, WORKERS"
     begin = name if at == "0" else f"{name} + {at}"
     apart = prod(values.storage.shape(found.records)[-4:])
-    call = f"mc::put_merged_columns<{shape}>(columns, {begin}, {apart}, me{found.words});"
+    call = (
+        f"mc::put_merged_columns<{shape}>(columns, {begin}, {apart}, me{values.words(found.of)});"
+    )
     return Columns(_nothing, lambda text: text.add(call))
 
 

@@ -20,6 +20,9 @@ from meshc.ir.ops import task, tile
 from meshc.ir.types import BufferType
 from meshc.ir.views import View
 
+MOST_SPLITS_OF_A_THREAD = 16
+"""Of whose records a thread merges eight lanes; a warp does those of more."""
+
 
 @dataclass
 class Elements:
@@ -55,23 +58,26 @@ class Elements:
         (give, *more) = [op for op in self.family.ops if isinstance(op, task.Give)]
         whole = not (more or give.source.indices or give.source.reshape)
         found = merged(self.values, give.source.buffer) if whole else None
-        if found is None or len(found.shape) != 3 or found.lanes % 8 or len(self.given) != 2:
+        if found is None or len(found.shape) != 3 or len(self.given) != 2:
+            return None
+        if found.lanes % 8 or self.given[-1] % 8:
             return None
         if self.storage.of_cluster(give.view.buffer):
             return None  # a thread stores one element at a time there
         return found
 
     @contextmanager
-    def _elements(self, text: Text, together: int) -> Iterator[None]:
-        """A loop of the workers over the elements of the block's tasks, of which each takes so many
-        ``together``: i is the first one's lane, b its request."""
+    def _elements(self, text: Text, together: int, by_warps: bool = False) -> Iterator[None]:
+        """A loop of the workers, or of their warps, over the elements of the block's tasks, of
+        which each takes so many ``together``: i is the first one's lane, b its request."""
         requests, lanes = self.given
         count, units = requests * lanes // together, lanes // together
         first, end = self.family.first, self.family.end
-        head = f"int at = mine.first({first}) * {count} + me; at < mine.last({end}) * {count}"
+        own, every = ("(int)mc::warp()", "WARPS") if by_warps else ("me", "WORKERS")
+        head = f"int at = mine.first({first}) * {count} + {own}; at < mine.last({end}) * {count}"
         with (
             self.family.each_group(text),
-            text.within(f"for ({head}; at += WORKERS) {{"),
+            text.within(f"for ({head}; at += {every}) {{"),
             self.values.within(b=requests, i=lanes - together + 1),
         ):
             request = f"at / {units} % {requests}" if requests > 1 else "0"
@@ -81,21 +87,25 @@ class Elements:
             yield
 
     def _by_heads(self, text: Text, heads: Merged) -> None:
-        """A thread has eight lanes of a request of a task."""
-        storage, spelled = self.storage, self.values.spelled
+        """A thread has eight lanes of a request of a task, or a warp where there are many splits,
+        of which its threads take some each."""
+        storage, spelled, splits = self.storage, self.values.spelled, heads.shape[1]
         (give,) = [op for op in self.family.ops if isinstance(op, task.Give)]
-        with self._elements(text, 8):
+        by_warps = splits > MOST_SPLITS_OF_A_THREAD
+        with self._elements(text, 8, by_warps):
             *_, rows, stride = storage.shape(heads.records)
-            begin = spelled(storage.place(heads.records, self._row(heads)))
+            record, first = heads.index(self.values, Expr.var("b"))
+            begin = spelled(storage.place(heads.records, record))
             index = base(give.view, (Expr.var("b"), Expr.var("i")))
             to = spelled(storage.place(give.view.buffer, index))
-            merge = f"mc::merge_attention<{heads.shape[1]}, {heads.lanes}, {rows * stride}>"
+            name = "merge_attention_by_warp" if by_warps else "merge_attention"
+            merge = f"mc::{name}<{splits}, {heads.lanes}, {rows * stride}>"
+            given = f"{storage.scratch(heads.records)} + {begin}, {spelled(first + Expr.var('i'))}"
             target = f"{storage.scratch(give.view.buffer)} + {to}"
             tag = storage.tag(give.view.buffer, index, self.values.ranges)
-            text.add(
-                "float v[8];",
-                f"{merge}({storage.scratch(heads.records)} + {begin}, i, v{heads.words});",
-            )
+            text.add("float v[8];", f"{merge}({given}, v{self.values.words(heads.of)});")
+            if by_warps:
+                text.add("if (mc::lane() != 0) continue;")
             if tag:
                 bits = storage.roles[give.view.buffer].tags
                 text.add(f"mc::give8<{bits}>({target}, v, {tag});")
@@ -105,15 +115,6 @@ class Elements:
                 "given[0] = make_float4(v[0], v[1], v[2], v[3]);",
                 "given[1] = make_float4(v[4], v[5], v[6], v[7]);",
             )
-
-    def _row(self, heads: Merged) -> tuple[Expr, ...]:
-        """The index of the first record of request b."""
-        (need,) = [
-            op
-            for op in self.family.ops
-            if isinstance(op, task.Need) and op.view.buffer == heads.records
-        ]
-        return base(need.view, (Expr.var("b"), Expr.const(0), Expr.const(0)))
 
     def _by_lanes(self, text: Text) -> None:
         """A thread has an element of a task."""

@@ -6,18 +6,25 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshc.backends.cuda.tasks.caches import streams_of
 from meshc.backends.cuda.tasks.families import Placed
 from meshc.backends.cuda.tasks.values import Values, constant, extents
 from meshc.ir.affine import Cond
 from meshc.ir.batch import POSITION
 from meshc.ir.functions import FUNCTIONS
-from meshc.ir.ops import task, tile
+from meshc.ir.ops import tile
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
 LOG2E = math.log2(math.e)
 _MOST_HEADS = 8  # of a GroupAttention
 _MOST_GROUPS = 2
+
+
+SCORES = frozenset(
+    ("gemm", "scale", "mask_causal", "row_max", "at_least", "exp_sub", "row_sum", "merge_softmax")
+)
+"""Kernels that fold a tile whose scores are products, times a factor."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +74,7 @@ def library_shape(family: Placed, loop: tile.For, values: Values) -> LibraryAtte
         for op in computes
         if op.views()[0].buffer == scores and (op.kernel == "scale" or op.kernel in FUNCTIONS)
     )
-    known = {"gemm", "scale", *FUNCTIONS, "mask_causal", "mask_window", "row_max", "at_least"}
-    known |= {"exp_sub", "row_sum", "merge_softmax"}
+    known = SCORES | {*FUNCTIONS, "mask_window"}
     if not {*kernels} <= known or extents(View(rows)) != (tokens, lanes):
         return None
     if lanes % 16 or lanes > 256 or tokens % 16:
@@ -97,13 +103,6 @@ def _sink(family: Placed, values: Values) -> View | None:
         and op.views()[0].indices
     ]
     return copies[0].views()[1] if copies else None
-
-
-def streams_of(op: tile.For) -> list[task.Stream]:
-    """What a loop over cached tokens streams of caches."""
-    return [
-        one for one in op.regions[0].ops if isinstance(one, task.Stream) and one.below is not None
-    ]
 
 
 def _without_guard(when: Cond | None, loop: tile.For) -> Cond | None:

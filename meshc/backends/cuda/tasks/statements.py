@@ -226,9 +226,7 @@ class Statements:
     def _merge(self, op: tile.Compute) -> None:
         total, other = op.views()
         *rows, wide = extents(total)
-        need = self.values.reads.get(other.buffer)
-        doubles = need is not None and need.view.buffer in self.values.storage.doubling
-        doubling = "true" if doubles else "false"
+        doubling = "true" if self._doubles(other.buffer) else "false"
         if op.params["count"] != 1 or total.indices or total.reshape:
             fail("cuda-graph", "there is no CUDA for softmaxes that are merged several at once")
         with self.values.within(row=prod(rows), lane=wide):
@@ -238,6 +236,13 @@ class Statements:
         call = f"mc::merge_records<{wide - 2}, {doubling}, WORKERS>({records}, me"
         with self.text.within(f"{call}, [&](int row, int lane) {{", "});"):
             self.text.add(f"return {value};")
+
+    def _doubles(self, record: Value) -> bool:
+        """Whether a record is one that the library has left, or is copied from one."""
+        values = self.values
+        copies = (op for op in values.writers.get(record, ()) if op.kernel == "copy")
+        needs = map(values.reads.get, (record, *(op.views()[1].buffer for op in copies)))
+        return any(n is not None and n.view.buffer in values.storage.doubling for n in needs)
 
     def _mask(self, op: tile.Compute) -> None:
         (scores,) = op.views()

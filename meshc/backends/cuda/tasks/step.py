@@ -42,6 +42,9 @@ from meshc.support.diagnostics import fail
 MOST_STAGES, MOST_REQUESTS = 16, 16
 _ARRIVE, _WAIT = "arrive(met, target, me);", "wait(met, target, me);"
 
+_KINDS = {"ASKED": "T", "JOINED": "float", "STATISTICS": "float", "WORK": "unsigned char"}
+"""What attention keeps in its parts of shared memory."""
+
 Form = Product | Attention | Elements
 
 
@@ -164,7 +167,7 @@ class StepText:
     def arena(self) -> tuple[Arena, int, int, int]:
         """Shared memory, bytes of a tile, tiles of the ring and tiles that are on their way."""
         requests = self.storage.requests
-        attending = [f.tile_bytes for f in self.forms if isinstance(f, Attention)]
+        attending = [f.tiles.bytes for f in self.forms if isinstance(f, Attention)]
         tile = max([tile_bytes(self.device), *attending])
         tile = -(-tile // FRAGMENT_BYTES) * FRAGMENT_BYTES
         parts = self._parts()
@@ -211,20 +214,15 @@ class StepText:
 
     def _attending_parts(self) -> list[tuple[str, int, str]]:
         """What attention works in, where the left sides of products are not."""
-        parts = []
+        found: dict[str, tuple[str, int, str]] = {}
         if self.attending.most:
-            parts.append(("ATTENDING", 4 * self.attending.most, "values of tasks that attend"))
-        shapes = [f.shape for f in self.forms if isinstance(f, Attention) and f.shape is not None]
-        if shapes:
-            heads = max(s.heads // s.groups for s in shapes)
-            joined = max(4 * WARPS * s.heads // s.groups * s.lanes for s in shapes)
-            asked = max(s.groups * 2 * FRAGMENT * s.lanes for s in shapes)
-            parts += [
-                ("JOINED", joined, "attention sums of the warps"),
-                ("STATISTICS", 8 * WARPS * heads, "their highest scores and weights"),
-                ("ASKED", asked, "queries as fragments"),
-            ]
-        return parts
+            size = 4 * self.attending.most
+            found["ATTENDING"] = "ATTENDING", size, "values of tasks that attend"
+        for form in self.forms:
+            for name, size, note in form.parts if isinstance(form, Attention) else ():
+                if name not in found or found[name][1] < size:
+                    found[name] = name, size, note
+        return list(found.values())
 
     def text(self) -> tuple[str, Kernel, tuple[str, ...]]:
         """The kernel, what it takes of a GPU, and the names of its arguments."""
@@ -252,7 +250,7 @@ class StepText:
             runs_before=RUNS_BEFORE if storage.runs_apart else "",
             has_columns="COLUMNS" in names,
             has_locals="LOCALS" in names,
-            attends="JOINED" in names,
+            attending=[(kind, name) for name, kind in _KINDS.items() if name in names],
             cluster=self.clusters.size,
             of_cluster=self.clusters.arrays(storage),
         )
@@ -360,7 +358,7 @@ def _with_prompts(
     written: StepText, step: Parts, known: Step, prefill: Prefill
 ) -> tuple[Parts, dict[str, str]]:
     """Kernels, buffers and weights of a step with those of ``known`` that read prompts, and the
-    texts of these kernels. Raises ``cuda-shape`` where they would keep caches of their own."""
+    texts of these kernels. Raises ``cuda-graph`` where they would keep caches of their own."""
     launches = [
         *prefill.before,
         *(one for s in prefill.stages for one in s.launches),
@@ -371,7 +369,7 @@ def _with_prompts(
     caches = {name for name in named & known.buffers.keys() if known.buffers[name].role == "state"}
     if caches != {name for name, buffer in buffers.items() if buffer.role == "state"}:
         fail(
-            "cuda-shape",
+            "cuda-graph",
             "kernels that read prompts keep caches in another order than tasks",
             help="without --chunk and --dataflow prompts are read by steps where that is so",
         )

@@ -15,6 +15,7 @@ from math import lcm, prod
 from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
 from meshc.analysis.tasks.tiles import tile_bytes
 from meshc.backends.cuda.program import Buffer, Gathered, Weight, numbered
+from meshc.backends.cuda.tasks.caches import side_by_side
 from meshc.backends.cuda.tasks.reserved import TAKEN, fresh
 from meshc.backends.cuda.tasks.shared import Known, Place
 from meshc.backends.cuda.tasks.spelling import Ranges, flattened, spelled, unflattened
@@ -61,13 +62,15 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Cache:
-    """A cache of ``lanes``, whole eights, for each token of ``heads`` heads: ``name`` of the
-    memory, of which a layer has ``layer`` values, 0 where it is not of layers."""
+    """A cache with rows of ``lanes``, whole eights, for each token of ``heads`` heads: ``name`` of
+    the memory, of which a layer has ``layer`` values, 0 where it is not of layers. Its own lanes
+    are those from ``first`` on."""
 
     name: str
     heads: int
     lanes: int
     layer: int
+    first: int
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,7 @@ class Storage:
         self.ports = {port.buffer: port for port in self.module.ports}
         self.roles = {buffer.value: buffer for buffer in self.module.buffers}
         self.matrices: dict[object, Matrix] = {}
+        self.side_by_side = side_by_side(self.module)
         self.dtype = self.module.dtype()
 
     # --- what is there
@@ -203,19 +207,21 @@ class Storage:
         return *names, len(angles), shape[-1] if len(shape) > 1 else 0
 
     def cache(self, value: Value) -> Cache:
-        """A cache of requests."""
+        """A cache of requests. Rows of several without heads lie side by side."""
         kind, dims = _kind(value), self.cache_dims(value)
         stacked = dims[0] in self._stacks
         layers = kind.shape[0] if stacked else 0
         own = [d for d in dims[int(stacked) :] if d != "B"]
         heads = kind.shape[-2] if len(own) == 3 else 1
-        lanes = -(-kind.shape[-1] // 8) * 8
+        of_row = self.side_by_side.get(value, (value,))
+        widths = [-(-_kind(one).shape[-1] // 8) * 8 for one in of_row]
+        lanes, first = sum(widths), sum(widths[: of_row.index(value)])
         pages = self.requests * self.capacity_pages
         shape = (pages, heads, self.page, lanes)
         full = (layers, *shape) if stacked else shape
-        name = self.known.cache(value.name, full) or self.name(value)
+        name = self.known.cache(value.name, full) or self.name(of_row[0])
         self.buffers.setdefault(name, Buffer(str(self.dtype), full, "state"))
-        return Cache(name, heads, lanes, prod(shape) if stacked else 0)
+        return Cache(name, heads, lanes, prod(shape) if stacked else 0, first)
 
     def cache_dims(self, value: Value) -> tuple[str, ...]:
         """The dims of a cache in the model."""
@@ -256,7 +262,8 @@ class Storage:
         request = at.pop(0) if "B" in self.cache_dims(value) else Expr.const(0)
         token, *head, lane = at
         rows = f"mc::CacheRows<{cache.heads}, {self.page}, {cache.lanes}>"
-        asked = (spelled(one, ranges) for one in (token, *(head or [Expr.const(0)]), lane))
+        place = token, *(head or [Expr.const(0)]), lane + cache.first
+        asked = (spelled(one, ranges) for one in place)
         found = f"{rows}::lane({', '.join((self.pages(request, ranges), *asked))})"
         return f"{cache.name}[{self.of_layer(cache.layer, layer, ranges)}{found}]"
 

@@ -41,11 +41,13 @@ def _call(function: str, element: str, options: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True)
 class Tile:
-    """Rows of a cache in shared memory: ``name`` of their first value, ``lanes`` of each; the first
-    is that of the token ``first``, and those from ``end`` on are zeros, whatever lies there."""
+    """Rows of a cache in shared memory: ``name`` of their first value, ``lanes`` of each, those of
+    the cache from lane ``begin`` on; the first is that of the token ``first``, and those from
+    ``end`` on are zeros, whatever lies there."""
 
     name: str
     lanes: int
+    begin: int
     first: Expr
     end: Expr
 
@@ -133,7 +135,7 @@ class Values:
         return simplified(expr, self.ranges)
 
     def _of_tile(self, tile: Tile, row: Expr, lane: Expr) -> str:
-        token, own = self.spelled(tile.first + row), self.spelled(lane)
+        token, own = self.spelled(tile.first + row), self.spelled(lane + tile.begin)
         swizzled = f"mc::Swizzle<{tile.lanes}>::lane({own}, {token})"
         at = f"({self.spelled(row)}) * {tile.lanes} + {swizzled}"
         return f"({token} < {self.spelled(tile.end)} ? mc::widen({tile.name}[{at}]) : 0.0f)"

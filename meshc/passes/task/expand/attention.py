@@ -20,11 +20,15 @@ from meshc.passes.task.expand.products import Products
 from meshc.passes.task.expand.program import Part, TaskProgram, constant, region, span
 from meshc.passes.task.expand.values import Known, Scores, Stored
 
+MOST_HEADS = 16
+"""Query heads of a task at the most: what a block holds of their values while it folds tokens."""
+
 
 class Attending:
     """Writes the family that attends; a task takes every run of ``tokens`` of so many, with 0 of
     as many as a block of a GPU asks for at once. There are ``splits`` tasks for a key head, with 0
-    enough for all ``blocks``."""
+    enough for all ``blocks``; so many for each part of its query heads, where these are more than
+    :data:`MOST_HEADS`."""
 
     def __init__(
         self,
@@ -105,7 +109,8 @@ class Attending:
         return min(max(most, FRAGMENT), 4 * FRAGMENT)
 
     def splits(self, groups: int, capacity: int) -> int:
-        """How many tasks share the tokens of a key head, none of them without any."""
+        """How many tasks share the tokens of a part of the query heads of a key head, of which
+        there are ``groups``; none of them without any."""
         wanted = self.wanted or self.blocks // (self.program.requests * groups)
         return max(1, min(wanted, -(-capacity // self.tokens)))
 
@@ -136,20 +141,23 @@ class _Family:
         shares = {_per_request(cache)[:-1] for _, cache in scores.products}
         if of_queries % self.groups or shares != {(keys, *heads)}:
             refuse(op, "heads that do not share key heads evenly")
-        self.heads = of_queries // self.groups
-        self.splits = of.splits(self.groups, self.capacity)
+        every = of_queries // self.groups
+        self.heads = next(n for n in range(min(every, MOST_HEADS), 0, -1) if every % n == 0)
+        self.shares = every // self.heads
+        self.splits = of.splits(self.groups * self.shares, self.capacity)
         self.request, self.group, self.split = (Expr.var(n) for n in "bgs")
+        self.key_head = self.group // self.shares
         self.position = Expr.var(POSITION)
 
     def made(self) -> Known:
         """Write it; what it gives are records, which whoever needs attention merges."""
         program, name = self.of.program, self.op.results[0].name
-        domain = {"b": program.requests, "g": self.groups, "s": self.splits}
+        domain = {"b": program.requests, "g": self.groups * self.shares, "s": self.splits}
         own = Part(constant(0), 0, self.request)
         phase = program.phase("attend")
         self.task = program.family(phase, "attend", domain, own, (POSITION,))
         queries = [
-            self._of_heads(query, self.heads * self._lanes(cache))
+            self._lanes_of(query, self.group, self.heads * self._lanes(cache))
             for query, cache in self.scores.products
         ]
         caches = [*(cache for _, cache in self.scores.products), self.values]
@@ -161,7 +169,7 @@ class _Family:
         self._sink(total)
         self._cached(total, queries, caches)
         self._fresh(total, queries, [fresh[cache.weight] for cache in caches])
-        shape = (program.requests, self.groups, self.splits, self.heads, self.lanes + 2)
+        shape = (*domain.values(), self.heads, self.lanes + 2)
         records = program.scratch("records", shape)
         at = tuple(map(Point, (self.request, self.group, self.split)))
         self.task.add(task.Give([region(records, *program.at_layer, *at), View(total)]))
@@ -176,22 +184,25 @@ class _Family:
         """The place of tokens of this task's request and key head in a cache."""
         lead = self.of.program.at_layer if cache.stacked else ()
         request = (Point(self.request),) if "B" in cache.kind.dims else ()
-        head = (Point(self.group),) if len(_per_request(cache)) == 3 else ()
+        head = (Point(self.key_head),) if len(_per_request(cache)) == 3 else ()
         return (*lead, *request, first, *head)
 
-    def _of_heads(self, known: Known, count: int) -> Value:
-        """Lanes of this task's heads, ``[1, lanes]``."""
-        return self.of.demand.of(self.task, known, Part(self.group * count, count, self.request))
+    def _lanes_of(self, known: Known, run: Expr, count: int) -> Value:
+        """A run of so many lanes, ``[1, lanes]``."""
+        return self.of.demand.of(self.task, known, Part(run * count, count, self.request))
 
     def _stored(self, cache: Known) -> Value:
         """A new key or value as its cache will hold it, which the task gives that has its token."""
         assert cache.grown is not None
-        new = self._of_heads(cache.grown, self._lanes(cache))
+        new = self._lanes_of(cache.grown, self.key_head, self._lanes(cache))
         value = self.task.local(f"{cache.name}_new", (1, self._lanes(cache)), cache.kind.dtype)
         self.task.compute("copy", value, new)
         place = region(self.of.cache(cache), *self._tokens(cache, span(self.position, 1)))
         self.task.add(task.Give([place, View(value)]))
         self._guard(self.task.blocks[-1].ops[-1:], self._owner())
+        if self.shares > 1:
+            first = Cond.eq(self.group % self.shares, 0)
+            self._guard(self.task.blocks[-1].ops[-1:], first)
         return value
 
     def _guard(self, ops: Sequence[Op], cond: Cond | None) -> None:

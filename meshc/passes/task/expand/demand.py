@@ -24,7 +24,7 @@ from meshc.passes.task.expand.program import (
     region,
     span,
 )
-from meshc.passes.task.expand.values import Known
+from meshc.passes.task.expand.values import Known, Stored
 from meshc.support.diagnostics import fail
 
 
@@ -225,12 +225,14 @@ class Demand:
         (merge_softmax)."""
         stored = known.merged
         assert stored is not None
-        *_, groups, splits, heads, wide = _shape(stored.buffer)
-        rows, lanes = self.program.requests, wide - 2
+        rows, groups, splits, heads, wide = stored.extents
+        lanes = wide - 2
         at: tuple[Index, ...] = ()
         kept: tuple[int, ...] = (groups, heads)
         if part != self.whole(known):
             group, head = _run_of(part, heads * lanes), _run_of(part, lanes)
+            if part.request is None and lanes % part.count == 0 and part.count < lanes:
+                return self._merged_lanes(task, known, part, stored)
             if part.request is not None or (group is None and head is None):
                 return self._slice(task, known, part)
             if group is not None:
@@ -253,6 +255,39 @@ class Demand:
         made = View(result, (), tuple(map(constant, (rows, *kept, lanes))))
         weights = region(total, *every, Point(constant(lanes)))
         task.compute("div", made, region(total, *every, span(0, lanes)), weights)
+        return result
+
+    def _merged_lanes(self, task: OpenTask, known: Known, part: Part, stored: Stored) -> Value:
+        """Some lanes of a head, from those of its records, with their weights and largest
+        scores."""
+        rows, _, splits, heads, wide = stored.extents
+        lanes, count = wide - 2, part.count
+        head = part.start // lanes
+        at = (*stored.lead, Whole(), Point(head // heads), Whole(), Point(head % heads))
+        needs = [
+            task.add(tasks.Need([region(stored.buffer, *at, own)]), f"{known.name}_{name}")
+            for name, own in (
+                ("lanes", span(part.start % lanes, count)),
+                ("weights", span(lanes, 2)),
+            )
+        ]
+        places = span(0, count), span(count, 2)
+        total = task.local(f"{known.name}_total", (rows, count + 2))
+        for own, need in zip(places, needs, strict=True):
+            task.compute(
+                "copy", region(total, Whole(), own), region(need, Whole(), Point(constant(0)))
+            )
+        if splits > 1:
+            task.loop("s", constant(splits - 1))
+            other = task.local(f"{known.name}_record", (rows, count + 2))
+            for own, need in zip(places, needs, strict=True):
+                split = Point(Expr.var("s") + 1)
+                task.compute("copy", region(other, Whole(), own), region(need, Whole(), split))
+            task.compute("merge_softmax", total, other, count=1)
+            task.leave()
+        result = task.local(known.name, (rows, count))
+        weights = region(total, Whole(), Point(constant(count)))
+        task.compute("div", result, region(total, Whole(), places[0]), weights)
         return result
 
     def _slice(self, task: OpenTask, known: Known, part: Part) -> Value:

@@ -29,6 +29,9 @@ PART, HEAD, GROUP = "part", "h", "g"
 """The dims that count parts of the width of a product, heads, and groups of rows, of those of a
 head where there are heads."""
 
+MOST_RECORDS = 65_536
+"""Bytes of records of attention that a task merges at the most, where it can have fewer lanes."""
+
 POINTWISE = (graph.Scale, graph.Add, graph.Mul, Function)
 
 
@@ -39,6 +42,7 @@ class Products:
 
     def __init__(self, program: TaskProgram, demand: Demand, heads: bool) -> None:
         self.program, self.demand, self.heads = program, demand, heads
+        self.multiplied: dict[Known, Block] = {}
 
     # --- families
 
@@ -49,14 +53,18 @@ class Products:
         rights: Sequence[Known],
         joined: Sequence[Sequence[int]],
     ) -> list[Known]:
-        """The results of products with weights, in one phase. Of ``joined`` results, which later
-        ops compute with each other lane by lane, a task gives the same lanes."""
+        """The results of products with weights, in one phase, which is that of products before
+        with the same left side. Of ``joined`` results, which later ops compute with each other lane
+        by lane, a task gives the same lanes."""
         if op.group:
             refuse(op, "a product of groups of heads with a weight")
         parts = self._parts(op, left) if len(rights) == 1 else 1
         if parts > 1:
             return [self._in_parts(op, left, rights[0], parts)]
-        phase = self.program.phase("_".join(result.name for result in op.results))
+        phase = self.multiplied.get(left)
+        if phase is None:
+            phase = self.program.phase("_".join(result.name for result in op.results))
+            self.multiplied[left] = phase
         found: dict[int, Known] = {}
         for together in joined:
             found |= self._family(op, left, rights, together, phase)
@@ -108,7 +116,8 @@ class Products:
         if set(taken) != {*op.contract}:
             return 1
         if self.heads and left.merged is not None:
-            parts, whole = _key_heads(left.merged), self.program.rows
+            _, parts, _, _, _ = left.merged.extents  # key heads
+            whole = self.program.rows
         else:
             whole = 1
             if left.stored is None:
@@ -145,15 +154,30 @@ class Products:
         return self._sum(name, kind, lanes, sums, parts)
 
     def merged(self, known: Known, lanes: int) -> Known:
-        """Attention merged by tasks of a phase of its own, a head of ``lanes`` lanes each, so that
-        others need no records."""
-        own = Part(Expr.var(HEAD) * lanes, lanes)
+        """Attention merged by tasks of a phase of its own, a head of ``lanes`` lanes each, or a
+        part of one where its records are many, so that others need no records."""
         name, heads = f"{known.name}_merged", self.program.lanes(known.kind) // lanes
-        opened = self.program.family(self.program.phase(name), name, {HEAD: heads}, own)
+        parts = self._parts_of_records(known, lanes)
+        own = Part(Expr.var(HEAD) * lanes, lanes)
+        domain = {HEAD: heads}
+        if parts > 1:
+            own = Part(Expr.var(HEAD) * lanes + Expr.var(PART) * (lanes // parts), lanes // parts)
+            domain[PART] = parts
+        opened = self.program.family(self.program.phase(name), name, domain, own)
         here = self.demand.of(opened, known, own)
         found = Known(known.name, known.kind, task=opened, here=here)
         self.store(found)
         return found
+
+    def _parts_of_records(self, known: Known, lanes: int) -> int:
+        """Into how many parts, each as much as a task of products gives, the lanes of a head are
+        divided."""
+        assert known.merged is not None
+        _, _, splits, _, _ = known.merged.extents
+        size = DType.F32.bytes * self.program.requests * splits * lanes
+        most = max(lanes // self.program.rows, 1)
+        fitting = (n for n in range(1, most) if lanes % n == 0 and size <= n * MOST_RECORDS)
+        return next(fitting, most if lanes % most == 0 else 1)
 
     def _sum(self, name: str, kind: TensorType, lanes: int, sums: Value, parts: int) -> Known:
         """A phase that adds the ``parts``, ``[parts, requests, lanes]``, of a product."""
@@ -300,13 +324,6 @@ def joined_results(op: graph.Matmul, users: dict[Value, list[Op]]) -> list[list[
                 joined = {group[n] for n in known}
                 group = {n: least if g in joined else g for n, g in group.items()}
     return [[n for n in group if group[n] == g] for g in dict.fromkeys(group.values())]
-
-
-def _key_heads(records: Stored) -> int:
-    """Of how many key heads attention has left ``records``."""
-    kind = records.buffer.type
-    assert isinstance(kind, BufferType)
-    return kind.shape[-4]
 
 
 def _lanes_of(value: Value) -> object:

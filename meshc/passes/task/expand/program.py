@@ -140,7 +140,7 @@ class TaskProgram:
         self.blocks = [self.module.program.body]
         self.layer: Expr | None = None
         self.layers = 1
-        self.phases = 0
+        self.opened: list[Block] = []
         self.packed: dict[object, Value] = {}
         self.undivided: list[tuple[str, int]] = []
 
@@ -150,8 +150,13 @@ class TaskProgram:
         """A new phase at the end of what there is."""
         op = task.Phase(name=self.phase_names.fresh(name), regions=[Block()])
         self.blocks[-1].ops.append(op)
-        self.phases += 1
+        self.opened.append(op.regions[0])
         return op.regions[0]
+
+    @property
+    def phases(self) -> int:
+        """How many phases there are, which is the number of the last one."""
+        return len(self.opened)
 
     def family(
         self, phase: Block, name: str, domain: dict[str, int], own: Part, each: tuple[str, ...] = ()
@@ -165,7 +170,8 @@ class TaskProgram:
             regions=[Block()],
         )
         phase.ops.append(op)
-        return OpenTask(op, self.phases, self.names, own)
+        number = next(n for n, block in enumerate(self.opened, 1) if block is phase)
+        return OpenTask(op, number, self.names, own)
 
     # --- buffers
 

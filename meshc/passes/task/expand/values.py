@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from meshc.ir.core import Op
-from meshc.ir.types import TensorType
+from meshc.ir.types import BufferType, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Index
 from meshc.passes.task.expand.program import OpenTask
@@ -20,6 +20,13 @@ class Stored:
     buffer: Value
     lead: tuple[Index, ...]
     phase: int
+
+    @property
+    def extents(self) -> tuple[int, ...]:
+        """The extents behind ``lead``."""
+        kind = self.buffer.type
+        assert isinstance(kind, BufferType)
+        return kind.shape[len(self.lead) :]
 
 
 @dataclass(eq=False)

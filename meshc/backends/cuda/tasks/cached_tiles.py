@@ -1,0 +1,200 @@
+"""Tiles of cached tokens: how a task's come into the ring, and which are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from meshc.backends.cuda.tasks.caches import streams_of
+from meshc.backends.cuda.tasks.families import Placed
+from meshc.backends.cuda.tasks.spelling import bounds, condition
+from meshc.backends.cuda.tasks.statements import Text
+from meshc.backends.cuda.tasks.storage import Storage, base
+from meshc.backends.cuda.tasks.values import Values, extents
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.batch import POSITION
+from meshc.ir.ops import task, tile
+from meshc.ir.values import Value
+from meshc.ir.views import View
+from meshc.support.diagnostics import fail
+
+ZERO = Expr.const(0)
+
+
+@dataclass
+class CachedTiles:
+    """The tiles of caches that a family folds; ``ranges`` are those of names around it. Of caches
+    whose rows lie side by side a tile has whole rows."""
+
+    family: Placed
+    storage: Storage
+    ranges: dict[str, tuple[int, int]]
+
+    def __post_init__(self) -> None:
+        (self.loop,) = [op for op in self.family.ops if isinstance(op, tile.For) and streams_of(op)]
+        ranges = {**self.ranges, **self.family.ranges}
+        ranges[POSITION] = (0, self.storage.capacity - 1)
+        self.values = Values(self.storage, self.family.ops, ranges, self.family.waits)
+        most = bounds(self.loop.count, self.values.ranges)[1]
+        ranges[self.loop.var] = (0, max(most - 1, 0))
+        self.streams = streams_of(self.loop)
+        self.rows = [op for op in self.streams if not self.storage.cache(op.view.buffer).first]
+        self._check_runs()
+
+    def _check_runs(self) -> None:
+        """Tokens that are copied together lie in one page. Raises ``cuda-shape``."""
+        tokens, together = self.tokens, min(self.storage.page, 16)
+        if tokens % together and together % tokens:
+            words = f"runs of {tokens} tokens do not begin where pages of {self.storage.page} do"
+            fail("cuda-shape", words)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a tile."""
+        return extents(View(self.streams[0].result))[0]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of what a round of the fold streams."""
+        return sum(map(self._bytes, self.rows))
+
+    def _bytes(self, op: task.Stream) -> int:
+        """Bytes of the rows of a tile of one cache."""
+        return 2 * self.tokens * self.storage.cache(op.view.buffer).lanes
+
+    def at(self, op: task.Stream) -> int:
+        """Where in a tile the rows of a stream begin, in bytes."""
+        name = self.storage.cache(op.view.buffer).name
+        names = [self.storage.cache(one.view.buffer).name for one in self.rows]
+        return sum(map(self._bytes, self.rows[: names.index(name)]))
+
+    def bring(self, text: Text) -> None:
+        """By the whole warp: the tiles of the block's tasks."""
+        with self.family.each(text):
+            self.family.point(text, self.family.op.dims)
+            self.position(text)
+            first = self.first(self.streams[0])
+            _, request, _ = self._places(self.streams[0].view.buffer, self._base(self.streams[0]))
+            pages, end = self.storage.pages(request, self.values.ranges), self._end(self.streams[0])
+            start = self.values.spelled(first.substitute({self.loop.var: 0}))
+            side = len(self.rows) if self._alike() else 1
+            text.add(f"mc::Pages<{self.storage.page}, {side}> from({pages}, {start}, {end});")
+            with self.rounds(text, release=False, skip=f"from.ahead({self._next(first)})"):
+                begin = self.values.spelled(first)
+                total = sum(self.storage.cache(op.view.buffer).lanes for op in self.rows)
+                acquired = f"ring.limit(item, FLYING), ring.acquire(item, count * {2 * total})"
+                text.add(
+                    f"const int begin = {begin}, count = min({self.tokens}, {end} - begin);",
+                    f"if (mc::lane() == 0) {acquired};",
+                    "mc::warp_sync();",
+                )
+                if side > 1:
+                    text.add(self._bring_side_by_side())
+                else:
+                    for op in self.rows:
+                        at = str(self.at(op))
+                        text.add(self._bring(op, self._cache_at(op), at, begin="begin"))
+                text.add(f"from.ahead({self._next(first)});")
+
+    def _next(self, first: Expr) -> str:
+        """The first token of the next tile."""
+        known = self.values.ranges[self.loop.var]
+        self.values.ranges[self.loop.var] = (known[0], known[1] + 1)
+        found = self.values.spelled(first.substitute({self.loop.var: Expr.var(self.loop.var) + 1}))
+        self.values.ranges[self.loop.var] = known
+        return found
+
+    def _alike(self) -> bool:
+        """Whether its tiles have rows of two caches of one shape, which lanes copy side by side."""
+        caches = [self.storage.cache(op.view.buffer) for op in self.rows]
+        return len(caches) == 2 and len({(c.heads, c.lanes, c.layer) for c in caches}) == 1
+
+    def _bring_side_by_side(self) -> str:
+        first, second = (self._cache_at(op) for op in self.rows)
+        at = f"from.of() * {self._bytes(self.rows[0])}"
+        return self._bring(self.rows[0], f"from.of() ? {second} : {first}", at, "begin")
+
+    def _cache_at(self, op: task.Stream) -> str:
+        """Where the cache of the present layer begins."""
+        value, index = op.view.buffer, self._base(op)
+        cache = self.storage.cache(value)
+        layer, _, _ = self._places(value, index)
+        offset = self.storage.of_layer(cache.layer, layer, self.values.ranges).removesuffix(" + ")
+        return f"{cache.name} + {offset}" if offset else cache.name
+
+    def _bring(self, op: task.Stream, cache_at: str, at: str, begin: str) -> str:
+        cache = self.storage.cache(op.view.buffer)
+        _, _, head = self._places(op.view.buffer, self._base(op))
+        rows = f"mc::CacheRows<{cache.heads}, {self.storage.page}, {cache.lanes}>"
+        given = f"ring, item, {at}, {cache_at}, from, {self.values.spelled(head)}, {begin}, count"
+        return f"{rows}::bring({given});"
+
+    def _base(self, op: task.Stream) -> tuple[Expr, ...]:
+        return base(op.view, (ZERO, ZERO))
+
+    def _places(self, value: Value, index: Sequence[Expr]) -> tuple[Expr, Expr, Expr]:
+        """Layer, request and head of an element of a cache."""
+        at = list(index)
+        layer = at.pop(0) if self.storage.cache(value).layer else ZERO
+        request = at.pop(0) if "B" in self.storage.cache_dims(value) else ZERO
+        return layer, request, at[1] if len(at) == 3 else ZERO
+
+    def first(self, op: task.Stream) -> Expr:
+        """The first token of a tile."""
+        return self._base(op)[op.dim]
+
+    def _end(self, op: task.Stream) -> str:
+        assert op.below is not None
+        return self.values.spelled(op.below)
+
+    @contextmanager
+    def rounds(self, text: Text, release: bool, skip: str = "") -> Iterator[None]:
+        """The loop over the tiles of a task, in which the ring goes on."""
+        var, when = self.loop.var, self.streams[0].when
+        text.add(f"const int tiles = {self.values.spelled(self.loop.count)};")
+        with text.within(f"for (int {var} = 0; {var} < tiles; {var}++) {{"):
+            if when is not None and not when.is_true:
+                with text.within(f"if (!({condition(when, self.values.ranges)})) {{"):
+                    text.add(*([f"{skip};"] if skip else []), "continue;")
+            yield
+            text.add("ring.release(item++);" if release else "item++;")
+
+    def position(self, text: Text) -> None:
+        """The position of the task's request, which a batch has for each."""
+        if self.storage.requests > 1:
+            (request, *_) = self.family.op.dims
+            text.add(f"const int {POSITION} = lengths[{request}];")
+
+    # --- the token of the step
+
+    @property
+    def has_token(self) -> str:
+        """Whether the task folds the token of the step, empty where each does."""
+        folds = (o for o in self.family.ops if isinstance(o, tile.Compute) and o.kernel == "gemm")
+        return self._there(next(folds).when)
+
+    def give_of(self, view: View) -> task.Give:
+        """The op that gives what ``view`` is to its cache."""
+        return next(
+            op
+            for op in self.family.ops
+            if isinstance(op, task.Give) and op.source.buffer == view.buffer
+        )
+
+    def kept(self, view: View) -> str:
+        """Whether the task gives what ``view`` is to its cache, empty where each does."""
+        return self._there(self.give_of(view).when)
+
+    def _there(self, when: Cond | None) -> str:
+        return "" if when is None or when.is_true else condition(when, self.values.ranges)
+
+    @property
+    def record(self) -> task.Give:
+        """What gives the record of its softmax."""
+        (give,) = [
+            op
+            for op in self.family.ops
+            if isinstance(op, task.Give) and self.storage.role(op.view.buffer) != "state"
+        ]
+        return give

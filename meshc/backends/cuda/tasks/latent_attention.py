@@ -1,0 +1,181 @@
+"""Attention of all heads over rows of one cache whose first lanes are the values too (latent
+attention), as the library has it (mc_attention.cuh)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshc.analysis.cuda.blocks import tile_query_bytes, tile_work_bytes
+from meshc.backends.cuda.tasks.cached_tiles import ZERO, CachedTiles
+from meshc.backends.cuda.tasks.columns import aligned, hoisted, rounded
+from meshc.backends.cuda.tasks.library_attention import SCORES, changed_scores
+from meshc.backends.cuda.tasks.statements import SYNC, Locals, Statements, Text
+from meshc.backends.cuda.tasks.storage import base
+from meshc.backends.cuda.tasks.values import constant, extents
+from meshc.ir.affine import Expr
+from meshc.ir.batch import POSITION
+from meshc.ir.core import Op
+from meshc.ir.ops import tile
+from meshc.ir.values import Value
+from meshc.ir.views import View
+
+_MOST_LANES = 512  # of values of up to sixteen heads, which the registers of a block hold
+
+
+@dataclass(frozen=True)
+class LibraryLatents:
+    """``heads`` query heads over tiles of ``tokens`` rows, the first ``lanes`` of which are the
+    values. Of each cache whose rows lie side by side there are ``queries``, of so many lanes, and
+    the ``fresh`` lanes of the new token. Products are multiplied by ``factor``."""
+
+    heads: int
+    lanes: int
+    tokens: int
+    queries: tuple[tuple[Value, int], ...]
+    fresh: tuple[View, ...]
+    factor: float
+
+    @property
+    def row(self) -> int:
+        """Lanes of a token."""
+        return sum(lanes for _, lanes in self.queries)
+
+
+def latent_shape(tiles: CachedTiles) -> LibraryLatents | None:
+    """The attention over ``tiles`` as the library has it; None where it does not."""
+    body, values, streams = tiles.loop.regions[0].ops, tiles.values, tiles.streams
+    computes = _computes(body)
+    if len(tiles.rows) > 1 or not {op.kernel for op in computes} <= SCORES:
+        return None
+    *scores, fold = (op for op in computes if op.kernel == "gemm")
+    asked = {op.views()[2].buffer: op.views()[1] for op in scores}
+    order = sorted(streams, key=lambda op: tiles.storage.cache(op.view.buffer).first)
+    cached = [op.result for op in order]
+    if fold.views()[2].buffer != cached[0] or [*asked] != cached:
+        return None
+    lanes = [extents(View(value))[1] for value in cached]
+    queries = [asked[value] for value in cached]
+    if any(n % 16 for n in (*lanes, tiles.tokens)) or lanes[0] > _MOST_LANES:
+        return None
+    if any(aligned(values, View(query.buffer), 8) is None for query in queries):
+        return None
+    new = [op for op in _computes(tiles.family.ops) if op.kernel == "gemm"][: len(cached)]
+    start = _computes(tiles.family.ops)
+    if any(op.views()[0].indices and op.kernel == "copy" for op in start):
+        return None  # a sink
+    steps = [op for op in computes if op.kernel == "scale"]
+    return LibraryLatents(
+        extents(queries[0])[0],
+        lanes[0],
+        tiles.tokens,
+        tuple((query.buffer, count) for query, count in zip(queries, lanes, strict=True)),
+        tuple(View(op.views()[2].buffer) for op in new),
+        changed_scores(steps)[0],
+    )
+
+
+def _computes(ops: Sequence[Op]) -> list[tile.Compute]:
+    return [op for op in ops if isinstance(op, tile.Compute)]
+
+
+@dataclass
+class LatentAttention:
+    """The attention ``shape`` of a family over ``tiles``."""
+
+    tiles: CachedTiles
+    shape: LibraryLatents
+    locals: Locals
+
+    @property
+    def parts(self) -> list[tuple[str, int, str]]:
+        """What it works in: name, bytes and note."""
+        shape = self.shape
+        given = shape.heads, shape.row
+        return [
+            ("ASKED", tile_query_bytes(*given, twice=True), "queries as fragments, then sums"),
+            ("WORK", tile_work_bytes(*given, shape.tokens, twice=True), "scores and weights"),
+            ("STATISTICS", 8 * shape.heads, "highest scores and weights"),
+        ]
+
+    def compute(self, text: Text) -> None:
+        """By the workers: a task."""
+        shape, tiles = self.shape, self.tiles
+        values, row = tiles.values, shape.row
+        values.arrays.clear()
+        self.locals.restart()
+        self.locals.place(row // 2)  # the new row comes first
+        sizes = f"{shape.heads}, {row}, {shape.lanes}, {shape.tokens}"
+        kind = f"mc::TileAttention<T, {sizes}, WARPS, {row}, true>"
+        self._put_queries(text, kind)
+        text.add("T* const fresh = (T*)locals;")
+        with text.within(f"if ({tiles.has_token}) {{" if tiles.has_token else "{"):
+            for number, view in enumerate(shape.fresh):
+                Statements(values, text, self.locals).add(hoisted(values, view))
+                self._put_fresh(text, view, sum(n for _, n in shape.queries[:number]))
+        attended = tiles.storage.taken.fresh("attended")
+        add, given = f"{attended}.add", f"{constant(shape.factor)}, [](int, int) {{ return true; }}"
+        text.add(SYNC, f"{kind} {attended}(asked, work, me, 1);")
+        there = f"if ({tiles.has_token}) " if tiles.has_token else ""
+        text.add(f"{there}{add}(fresh, fresh, {POSITION}, 1, {given});")
+        with tiles.rounds(text, release=True):
+            begin = values.spelled(tiles.first(tiles.streams[0]))
+            count = f"min({shape.tokens}, {POSITION} - begin)"
+            text.add(
+                f"const int begin = {begin};",
+                "const T* const rows = (const T*)ring.ready(item);",
+                f"{add}(rows, rows, begin, {count}, {given});",
+            )
+        self._leave(text, attended)
+
+    def _put_queries(self, text: Text, kind: str) -> None:
+        first, values = 0, self.tiles.values
+        for query, lanes in self.shape.queries:
+            found = aligned(values, View(query), 8)
+            assert found is not None
+            given = f"asked, {found[0]}, {lanes}, me{values.words(query)}"
+            text.add(f"{kind}::put_lanes<{first}, {lanes}>({given});")
+            first += lanes
+        if first % 32:
+            text.add(f"{kind}::put_zeros(asked, me);")
+
+    def _put_fresh(self, text: Text, view: View, first: int) -> None:
+        """Lanes of the new token, into the row of tasks that fold it and into the cache."""
+        tiles, values = self.tiles, self.tiles.values
+        (_, lanes), give = extents(view), tiles.give_of(view)
+        head = f"for (int i = me; i < {lanes}; i += WORKERS) {{"
+        with values.within(i=lanes), text.within(head):
+            index = (ZERO, Expr.var("i"))
+            place = values.spelled(Expr.var("i") + first)
+            cached = tiles.storage.cached(give.view.buffer, base(give.view, index), values.ranges)
+            kept = tiles.kept(view)
+            kept = "" if kept == tiles.has_token else kept
+            text.add(
+                f"const T lane = mc::narrow<T>({values.element(rounded(values, view), index)});",
+                f"fresh[mc::Swizzle<{self.shape.row}>::lane({place}, {POSITION})] = lane;",
+                f"{f'if ({kept}) ' if kept else ''}{cached} = lane;",
+            )
+
+    def _leave(self, text: Text, attended: str) -> None:
+        storage, values, shape = self.tiles.storage, self.tiles.values, self.shape
+        heads, lanes, give = shape.heads, shape.lanes, self.tiles.record
+        value, at = give.view.buffer, base(give.view, (ZERO, ZERO))
+        stride = storage.shape(value)[-1]
+        place = values.spelled(storage.place(value, at))
+
+        def store(place: str, element: str) -> str:
+            return storage.store(value, at, values.ranges, element, f"record + {place}")
+
+        text.add(
+            "float* const sums = (float*)asked;",
+            f"{attended}.finish(sums, statistics, statistics + {heads});",
+            f"float* const record = {storage.scratch(value)} + {place};",
+        )
+        with text.within(f"for (int i = me; i < {heads * lanes}; i += WORKERS) {{"):
+            text.add(store(f"i / {lanes} * {stride} + i % {lanes}", "sums[i]"))
+        with text.within(f"if (me < {heads}) {{"):
+            text.add(
+                store(f"me * {stride} + {lanes}", f"statistics[{heads} + me]"),
+                store(f"me * {stride} + {lanes + 1}", "statistics[me]"),
+            )
+        text.add(SYNC)
