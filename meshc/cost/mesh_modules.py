@@ -42,7 +42,12 @@ def searched(module: Module, requests: int = 1) -> Prediction:
     clock = device.clock_hz
     left_out = (_BETWEEN_REGIONS,) if mesh.regions > 1 else ()
     return Prediction(
-        "search", "cycles", clock, tuple(parts), inputs_of(device, device.asked), left_out=left_out
+        "search",
+        "cycles",
+        clock,
+        tuple(parts),
+        inputs_of(costs.device, device.asked),
+        left_out=left_out,
     )
 
 

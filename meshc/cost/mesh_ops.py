@@ -17,8 +17,17 @@ from meshc.analysis.layout.tiling import has_many_rows
 from meshc.analysis.traffic.tracks import Track, cast_track, own_axis, ring_track
 from meshc.cost.demand import NO_DEMAND, Demand, Reduced
 from meshc.cost.dispatching import dispatch_costs
+from meshc.cost.emitted import Call, EmittedKernels, LocalProduct, as_emitted
+from meshc.cost.emitted import Operand as Elements
+from meshc.cost.mesh_kernels import (
+    LocalShapes,
+    calls_of,
+    local_product,
+    moved_parts,
+    products_of,
+)
 from meshc.cost.operations import Tile, merge, message, product, shifts
-from meshc.cost.products import Tiles, product_costs
+from meshc.cost.products import EmittedStep, Tiles, product_costs
 from meshc.cost.reductions import dealing_cost
 from meshc.cost.sharing import Sharing
 from meshc.cost.terms import NOTHING, Cost
@@ -43,7 +52,8 @@ class MeshCosts:
 
     ``extents`` are those of its dims. ``rows`` is the dim whose elements a core takes as rows of
     one value: tokens of a prompt or requests of a step, or nothing; ``prompt`` says that they are
-    tokens. Reductions are counted by ``sharing``.
+    tokens. Reductions are counted by ``sharing``. ``kernels`` knows those of emitted CSL, where the
+    device has that; ``keys`` are the dims that count cached tokens.
     """
 
     mesh: Mesh
@@ -52,15 +62,19 @@ class MeshCosts:
     rows: str
     prompt: bool
     sharing: Sharing
+    kernels: EmittedKernels | None = None
+    keys: frozenset[str] = frozenset()
 
     @staticmethod
     def of_module(module: Module, mesh: Mesh, algorithms: Algorithms = ANY) -> MeshCosts:
         """Predictions for ``module``, of the graph or the mesh level."""
-        prompt, device = has_many_rows(module, module.row_dim), module.the_device()
+        prompt, device = has_many_rows(module, module.row_dim), as_emitted(module.the_device())
         rows = module.row_dim if prompt else BATCH if batch_of(module) > 1 else ""
         free = (device.free("input_queues"), device.free("colors"))
         sharing = Sharing(mesh, device, algorithms, *free)
-        return MeshCosts(mesh, device, module.dims, rows, prompt, sharing)
+        kernels = EmittedKernels(device) if device.csl_arch is not None else None
+        keys = frozenset(each.keys for each in module.attention)
+        return MeshCosts(mesh, device, module.dims, rows, prompt, sharing, kernels, keys)
 
     def without_limits(self) -> MeshCosts:
         """These predictions where reductions may have any number of channels."""
@@ -80,15 +94,36 @@ class MeshCosts:
         if isinstance(op, (ops.Gemm, ops.GemmT)):
             return self.shifted(op, type_of)
         if isinstance(op, ops.Gemv):
-            return sum((self.local(op, right, type_of) for right in op.operands[1:]), NOTHING)
+            products = products_of(op, self.shapes(type_of))
+            return sum(map(self.product, products), NOTHING)
         if isinstance(op, ops.ExpertGemv):
             return sum((self.of_experts(op, r, type_of) for r in op.operands[2:]), NOTHING)
         if isinstance(op, ops.Dispatch):
             return self.dispatch(op, type_of)
         if isinstance(op, ops.Append):
             return self.append(op, type_of)
+        calls = calls_of(op, self.shapes(type_of)) if self.kernels is not None else None
+        if calls is not None:
+            return self.called(calls)
         given = op.result if isinstance(op, ops.Part) else op.operands[0]
         return self.elementwise(given, type_of)
+
+    def shapes(self, type_of: TypeOf) -> LocalShapes:
+        """What a core holds of values."""
+        rows = self.rows if self.prompt else ""
+        return LocalShapes(self.extents, type_of, rows, self.keys)
+
+    def called(self, calls: list[Call]) -> Cost:
+        """Kernels of emitted CSL, one after the other."""
+        assert self.kernels is not None
+        return Cost(sum(map(self.kernels.cycles, calls)))
+
+    def product(self, one: LocalProduct) -> Cost:
+        """A product of what a core holds of both sides."""
+        if self.kernels is not None:
+            return Cost(self.kernels.cycles(one))
+        tile = Tile(one.m, one.k, one.n, str(one.dtype), one.dtype.bytes)
+        return product(tile, self.device) * one.batch + Cost(overhead=self.device.op_cycles)
 
     def dispatch(self, op: ops.Dispatch, type_of: TypeOf = tensor_type) -> Cost:
         """Rows travel by their way, or by the best where none is chosen yet; then each core goes
@@ -122,8 +157,9 @@ class MeshCosts:
 
     def append(self, op: ops.Append, type_of: TypeOf = tensor_type) -> Cost:
         """Rows enter a cache: a copy and, where old ones move up, a message to the next row."""
-        cost = NOTHING
-        for new in op.operands[1::2]:
+        calls = calls_of(op, self.shapes(type_of)) if self.kernels is not None else None
+        cost = NOTHING if calls is None else self.called(calls)
+        for new in op.operands[1::2] if calls is None else ():
             kind = type_of(new)
             elements = prod(kind.local_shape(self.extents))
             each = Cost(elements / self.device.lanes(str(kind.dtype)))
@@ -190,34 +226,63 @@ class MeshCosts:
             return None
         kinds = [type_of(operand) for operand in op.operands]
         elements = [prod(kind.local_shape(self.extents)) for kind in kinds]
+        if self.kernels is not None:
+            whole = Elements((1, sum(elements)), kinds[0].dtype)
+            call = Call("merge_softmax", (whole, whole), (("count", elements[-1]),))
+            return self.called([call])
         return merge(sum(elements), elements[-1], str(kinds[0].dtype), self.device)
 
     def shifted(self, op: ops.Gemm | ops.GemmT, type_of: TypeOf) -> Cost:
         """A product by the algorithm of ``op``, which moves both operands, or one and the sums, at
         the pace of the slower axis."""
-        left, *rights = (self.local_extents(o, type_of) for o in op.operands)
-        k = prod(left[d] for d in op.contract if d in left)
-        m = prod(extent for d, extent in left.items() if d not in op.contract)
-        n = sum(
-            prod(e for d, e in r.items() if d not in op.contract and d not in left) for r in rights
-        )
+        return product_costs(self.tiles(op, type_of), self.device, self.mesh.down, op.axis)[
+            op.algo
+        ].cost
+
+    def tiles(self, op: ops.Gemm | ops.GemmT, type_of: TypeOf = tensor_type) -> Tiles:
+        """What a core has of a product, and what a step of it takes."""
+        shapes, rights = self.shapes(type_of), op.operands[1:]
+        whole = local_product(op, rights[0], shapes)
+        n = sum(local_product(op, right, shapes).n for right in rights)
         turned = isinstance(op, ops.Gemm) and not op.left_aligned
         kind = type_of(op.operands[0])
-        tiles = Tiles(
-            self.mesh.rows, self.mesh.size(op.axis), m, k, n, kind.dtype.bytes, turned, False
-        )
-        return product_costs(tiles, self.device, self.mesh.down, op.axis)[op.algo].cost
+        rows, columns = self.mesh.rows, self.mesh.size(op.axis)
+        m = whole.m * whole.batch
+        tiles = Tiles(rows, columns, m, whole.k, n, kind.dtype.bytes, turned, False)
+        if self.kernels is None:
+            return tiles
+        return replace(tiles, emitted=self.step(op, replace(whole, n=n), tiles, type_of))
 
-    def local(self, op: ops.Gemv, right: Operand, type_of: TypeOf) -> Cost:
-        """The product of what a core holds of both sides."""
-        left, matrix = (self.local_extents(o, type_of) for o in (op.operands[0], right))
-        k = prod(left[d] for d in op.contract if d in left)
-        shared = [d for d in left if d in matrix and d not in op.contract]
-        m = prod(e for d, e in left.items() if d not in op.contract and d not in shared)
-        n = prod(e for d, e in matrix.items() if d not in op.contract and d not in shared)
-        kind = type_of(right)
-        one = product(Tile(m, k, n, str(kind.dtype), kind.dtype.bytes), self.device)
-        return one * prod(left[d] for d in shared) + Cost(overhead=self.device.op_cycles)
+    def step(
+        self, op: ops.Gemm | ops.GemmT, whole: LocalProduct, tiles: Tiles, type_of: TypeOf
+    ) -> EmittedStep:
+        """A step of a product as emitted CSL does it."""
+        assert self.kernels is not None
+        each = replace(whole, k=tiles.chunk, accumulate=True)
+        if isinstance(op, ops.GemmT):
+            each = replace(whole, n=ceil(whole.n * tiles.rows / tiles.steps), accumulate=True)
+        cached = op.group[1:] if op.group else ()
+        groups = prod(self.local_extents(op.operands[1], type_of).get(d, 1) for d in cached)
+        ours, theirs = moved_parts(op, each, groups)
+        words = (ours.words * (tiles.columns > 1), theirs.words * (tiles.rows > 1))
+        turned, turns = 0, 0
+        if cached:
+            turned, turns = words[1], tiles.steps - tiles.steps // tiles.columns
+        elif tiles.turn_left:
+            turned, turns = words[0], tiles.steps - tiles.steps // tiles.rows
+        sums = Elements((whole.m, whole.batch * whole.n), whole.sums, ours.of_run[:1])
+        copies = [Call("copy", (part, part)) for part in (ours, theirs, sums)]
+        work = self.kernels.work(each)
+        return EmittedStep(
+            work.cycles,
+            work.steps,
+            words,
+            turned,
+            turns,
+            sum(map(self.kernels.cycles, copies)),
+            self.kernels.moving(2 * sum(map(bool, words))),
+            self.kernels.moving(2),
+        )
 
     def elementwise(self, operand: Operand, type_of: TypeOf) -> Cost:
         """Each core's own lanes of ``operand`` once."""

@@ -13,8 +13,8 @@ Unit = Literal["cycles", "seconds"]
 Model = Literal["search", "clock", "events", "kernels", "servers"]
 
 MODELS: Mapping[Model, str] = {
-    "search": "costs by which passes choose forms and algorithms, added up over ops; rougher than "
-    "the clock (docs/performance.md)",
+    "search": "costs by which passes choose forms and algorithms, added up over ops (docs/"
+    "performance.md says how near the clock they are)",
     "clock": "clocks of all cores moved through the emitted program (docs/csl.md)",
     "events": "events of the blocks of a program of tasks (docs/step-times.md)",
     "kernels": "kernels of an iteration on a node, one by one (docs/nodes.md)",

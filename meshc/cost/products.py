@@ -26,6 +26,32 @@ ALGORITHMS = ("cyclic_shift", "cannon", "summa", "allgather")
 
 
 @dataclass(frozen=True)
+class EmittedStep:
+    """A step of a product as emitted CSL does it: ``cycles`` of the kernel, in ``steps`` of which
+    transfers stand still; ``words`` that a core sends of either operand, as many as it receives.
+    Before the first one an operand of ``turned`` words moves ``turns`` times, and ``once`` are the
+    copies around all steps. A round takes ``round_`` besides, one of turning ``turn``."""
+
+    cycles: int
+    steps: int
+    words: tuple[int, int]
+    turned: int
+    turns: int
+    once: int
+    round_: int
+    turn: int
+
+    def cost(self, rounds: int, arrives: float) -> Cost:
+        """All ``rounds``, of which the last moves nothing; a word is there after ``arrives``."""
+        moved = 2 * sum(self.words)
+        busy = max(float(self.cycles), self.steps + moved, max(self.words) + arrives)
+        exposed = busy - self.cycles if any(self.words) else 0.0
+        turning = Cost(transfer=max(2 * self.turned, self.turned + arrives), overhead=self.turn)
+        around = Cost(waits=exposed, overhead=self.round_) * (rounds - 1)
+        return Cost(self.cycles * rounds + self.once) + around + turning * self.turns
+
+
+@dataclass(frozen=True)
 class Tiles:
     """One product: the mesh, rows of the left operand, lanes of the contraction and columns of the
     right operands on a core, bytes per element, and which operands the cores must skew."""
@@ -38,6 +64,7 @@ class Tiles:
     bytes_each: int
     turn_left: bool
     turn_right: bool
+    emitted: EmittedStep | None = None
 
     @property
     def steps(self) -> int:
@@ -94,10 +121,13 @@ def product_costs(tiles: Tiles, device: Device, *axes: str) -> dict[str, Product
 def _costs(tiles: Tiles, device: Device) -> dict[str, ProductCost]:
     chunk = tiles.product
     words = max(chunk.words(extent, tiles.chunk, device) for extent in (tiles.m, tiles.n))
-    work = product(chunk, device)
+    emitted = tiles.emitted
+    work = product(chunk, device) if emitted is None else Cost(emitted.cycles)
     small, far = min(2, tiles.side - 1), tiles.side - 1
 
     def shifting(hops: int) -> Cost:
+        if emitted is not None:
+            return emitted.cost(tiles.steps, message(0, hops, device).total)
         turns = tiles.steps // 2 if tiles.turn_left or tiles.turn_right else 0
         moved = message(words, hops, device)
         each = overlapped(work, moved, tiles.steps, tiles.steps, device)

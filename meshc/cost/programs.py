@@ -208,7 +208,7 @@ class _Walk:
             stored = message(words, 0, device) + Cost(overhead=self.device.step_cycles)
             cost = (stored + sum(works, NOTHING)) * links + Cost(transfer=hops * link.hop_cycles)
         elif relays and link.relay_cycles is not None:
-            cost += Cost(stages=(links - 1) * link.relay_cycles)
+            cost += Cost(stages=(links - 1) * (link.relay_cycles - link.hop_cycles))
         elif not relays and any(isinstance(o, tile.Wait) for o in body.ops):
             # Stored and sent on by each core; the next message is already on its way behind.
             cost += message(words, 0, device)

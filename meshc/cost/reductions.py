@@ -86,7 +86,7 @@ def reduce_cost(
         if work is not None:
             total += (shifts(1, words, 0, device) + work) * (group - 1) + hops
         elif group > 1 and link.relay_cycles is not None:
-            relayed = Cost(stages=(group - 2) * link.relay_cycles)
+            relayed = Cost(stages=(group - 2) * (link.relay_cycles - link.hop_cycles))
             total += message(words, 0, device) + relayed + hops
         else:
             total += shifts(group - 1, words, 0, device) + hops

@@ -211,6 +211,7 @@ NUMBERS = (
     *(_rate(f"{d}_macs_per_cycle", "multiply-adds/cycle", f"{d} multiply-adds") for d in DTYPES),
     _rate("mixed_macs_per_cycle", "multiply-adds/cycle", "half-width factors, f32 sum"),
     *(_rate(f"{d}_lanes_per_cycle", "operations/cycle", f"{d} elementwise ops") for d in DTYPES),
+    # Of a device with CSL, from here to step_cycles: what published programs take (--plmr).
     _cycles("op_cycles", "start of one local vector operation"),
     _cycles("vector_cycles", "issue of a vector instruction in a loop"),
     _cycles("scalar_cycles", "fetch of a scalar operand in a loop"),

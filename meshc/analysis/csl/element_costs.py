@@ -38,6 +38,16 @@ _OF_A_ROW = {
     "merge_softmax": 167,
 }
 """The scalar code of a row, a division and a root included."""
+BY_ROWS = (*_OF_A_ROW, *(name for name in FUNCTIONS if name not in ("relu2", "clamp")))
+"""The kernels that go row by row, or call a function for each element."""
+OF_A_SLOT = 12
+"""The scalar code that finds a slot of a cache, predicted: two loads, a sum and a division."""
+_OF_A_ROW_OF_SLOTS = 29
+"""The scalar code of a row of a mask of slots."""
+_OF_A_MASK = {"mask_causal": 24, "mask_window": 14}
+"""The scalar code of a row of a mask by position, and of its first key that is not seen."""
+_OF_A_MASKED_HEAD = 19
+"""The loop around a head of such a row, and its descriptor."""
 OF_A_ROUTE = {"dispatch": 18, "expert_gemm": 18, "combine": 23}
 """The test of a gate, and where a row begins that goes to an expert."""
 OF_A_LOOP_OF_ROUTES = 14
@@ -92,6 +102,23 @@ def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
         met = 1 if kind.half else 2  # both factors are read from one bank group
         found += walked(3) + met * costs.vector("mul", kind, whole.size, ())
     return found
+
+
+def slots_masked(scores: Window, costs: Costs) -> int:
+    """Cycles of the mask of empty slots, where half of them are empty."""
+    *lead, last = scores.dims
+    each = walked(1, 1) + costs.vector("add", scores.dtype, last.extent // 2, (1,))
+    return 2 * OF_A_SLOT + scores.inner(lead).size * (each + _OF_A_ROW_OF_SLOTS)
+
+
+def rows_masked(kernel: str, scores: Window, masked: tuple[int, int], costs: Costs) -> int:
+    """Cycles of a mask by position of scores [*heads, rows, keys], which hides keys in so many rows
+    and so many in each."""
+    *heads, rows, _ = scores.dims
+    hiding, hidden = masked
+    each = walked(1, 1) + costs.vector("add", scores.dtype, hidden, (1,))
+    inside = hiding * scores.inner(heads).size * (_OF_A_MASKED_HEAD + each)
+    return rows.extent * _OF_A_MASK[kernel] + inside
 
 
 def softmaxes(op: Compute) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from math import prod
 from operator import mul
 
 from meshc.ir.affine import Expr
@@ -144,6 +145,32 @@ def window(view: View, span: Span | None = None) -> Window:
     if view.order:
         dims = [dims[i] for i in view.order]
     return Window(view.buffer, view.buffer_type.dtype, start, tuple(dims))
+
+
+Loops = list[tuple[str, Dim]]
+"""Variables, and the dims that they walk through, the outermost first."""
+
+
+def first_part(windows: Sequence[Window]) -> tuple[Loops, list[Window]]:
+    """Loops over the first dims of windows of one shape, and the part of each window, moved by the
+    variables of the loops, through which a DSD can walk."""
+    part, loops = [*windows], list[tuple[str, Dim]]()
+    for place, dim in enumerate(windows[0].dims):
+        if all(window.walked for window in part):
+            break
+        rest = [window.inner(window.dims[1:] or (Dim(1, 1),)) for window in part]
+        if dim.extent > 1:
+            variable = f"h{place}"
+            loops.append((variable, dim))
+            steps = (own(variable) * window.dims[0].stride for window in part)
+            rest = [window.moved(step) for window, step in zip(rest, steps, strict=True)]
+        part = rest
+    return loops, part
+
+
+def rounds(loops: Loops) -> int:
+    """How often the body of ``loops`` runs at most."""
+    return prod(dim.extent for _, dim in loops)
 
 
 def dense(shape: Sequence[Dim]) -> tuple[Dim, ...]:

@@ -84,6 +84,13 @@ class MeshPhase:
         choosing, _ = self.passes(self.asked.keep_quantised)
         return PassManager(choosing).run(clone_module(self.graph))
 
+    @cached_property
+    def dealt(self) -> Module:
+        """The module whose layers are dealt to regions, which may reduce by other algorithms than
+        one that has none. Raises what the pass does."""
+        _, (dealing, *_) = self.passes(self.asked.keep_quantised)
+        return PassManager([dealing]).run(clone_module(self.chosen))
+
     def fit(self, layers: Mapping[str, int] | None = None, kept: tuple[str, ...] = ()) -> Fit:
         """The program as it is emitted. ``layers`` are other extents of the dims of its loops,
         ``kept`` the weights that stay quantised where others than those that were asked for.
@@ -172,7 +179,9 @@ def _prediction(
     if clock:
         return clocked(phase.loaded, phase.asked), ""
     module = replace(phase.chosen)
-    if regions > 1 and module.the_mesh().regions == 1:
+    if regions > 1 and refused is None:
+        module = phase.dealt
+    elif regions > 1 and module.the_mesh().regions == 1:
         module.mesh = module.the_mesh().in_regions(module.axes.outer, (), regions)
     apart = phase.emitted and phase.phase == "decode"
     found = searched(module, phase.request.requests if apart else 1)

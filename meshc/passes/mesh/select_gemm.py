@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
+from meshc.cost.mesh_ops import MeshCosts
 from meshc.cost.products import ALGORITHMS, Tiles, product_costs
 from meshc.cost.terms import Cost
 from meshc.ir.core import Op, tensor_type
@@ -78,8 +79,8 @@ class SelectGemm(Pass):
         for it, which is not known of whole layers with heads. The natural order of the others
         stretches the rings of all phases, so it is never the choice of one phase; ``summa`` also
         rests on switch tables, which have run on no hardware."""
-        device, plane = module.the_device(), module.the_mesh().plane
-        costs = [product_costs(tiles_of(module, o), device, *plane) for o in products]
+        plane, predicted = module.the_mesh().plane, MeshCosts.of_module(module, module.the_mesh())
+        costs = [product_costs(tiles_of(o, predicted), predicted.device, *plane) for o in products]
         total = {
             algo: replace(
                 costs[0][algo],
@@ -123,20 +124,11 @@ def gathers_fit(module: Module, gathered: int) -> bool:
     return 2 * gathered <= room - held
 
 
-def tiles_of(module: Module, op: ops.Gemm) -> Tiles:
-    """Extents per core of one product."""
-    mesh = module.the_mesh()
-    left, *rights = (tensor_type(v) for v in op.tensors())
-    mine = dict(zip(left.dims, left.local_shape(module.dims), strict=True))
-    k = prod(mine[d] for d in op.contract)
-    m = prod(extent for d, extent in mine.items() if d not in op.contract)
-    n = 0
-    for right in rights:
-        theirs = dict(zip(right.dims, right.local_shape(module.dims), strict=True))
-        n += prod(extent for d, extent in theirs.items() if d not in op.contract)
-    turned = any(s.skew for s in (rights[0].layout or Layout()).splits)
-    size = left.dtype.bytes
-    return Tiles(mesh.rows, mesh.columns, m, k, n, size, not op.left_aligned, not turned)
+def tiles_of(op: ops.Gemm, costs: MeshCosts) -> Tiles:
+    """What a core has of one product; right operands turn as well where the host has not skewed
+    them."""
+    layout = tensor_type(op.operands[1]).layout or Layout()
+    return replace(costs.tiles(op), turn_right=not any(split.skew for split in layout.splits))
 
 
 def of_parameters(module: Module, op: ops.Gemm) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from meshc.analysis.csl.costs import Costs, walked
+from meshc.analysis.csl.element_costs import OF_A_SLOT, slots_masked
 from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal, repeat
 from meshc.backends.csl.spelling.descriptors import builtin, element
@@ -18,11 +19,6 @@ from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
-
-_SCALARS = 12
-"""Cycles of the scalar code that finds a slot, predicted: two loads, a sum and a division."""
-_ROW = 29
-"""Cycles of the scalar code of a row of a mask, measured on the simulator."""
 
 
 class Caches:
@@ -44,13 +40,10 @@ class Caches:
         empty."""
         if op.kernel in ("ring_push", "ring_oldest"):
             moved = windows[1 if op.kernel == "ring_push" else 0]
-            return _SCALARS + walked(2) + costs.vector("add", moved.dtype, moved.size, (1,))
+            return OF_A_SLOT + walked(2) + costs.vector("add", moved.dtype, moved.size, (1,))
         if op.kernel == "mask_slots":
-            *lead, last = windows[0].dims
-            rows = windows[0].inner(lead).size
-            each = walked(1, 1) + costs.vector("add", windows[0].dtype, last.extent // 2, (1,))
-            return 2 * _SCALARS + rows * (each + _ROW)
-        return _SCALARS
+            return slots_masked(windows[0], costs)
+        return OF_A_SLOT
 
     # --- states
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from meshc.analysis.csl.costs import Costs, walked
+from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.element_costs import rows_masked
 from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
 from meshc.backends.csl.spelling.descriptors import builtin, element
@@ -18,11 +19,6 @@ from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import fail
 
-_ROW = {"mask_causal": 24, "mask_window": 14}
-"""Cycles of the scalar code of a row, and of its first key that is not seen; like those of a row's
-head, measured on the simulator."""
-_HEAD = 19
-"""Cycles of the loop around a head, and of its descriptor."""
 _FARTHEST = 2**15 - 1
 """How far apart two positions are at most."""
 
@@ -39,11 +35,7 @@ class Masks:
 
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
         """Predicted cycles of a mask."""
-        *heads, rows, _ = windows[0].dims
-        masked, hidden = _hidden(op, windows[0])
-        each = walked(1, 1) + costs.vector("add", windows[0].dtype, hidden, (1,))
-        inside = masked * windows[0].inner(heads).size * (_HEAD + each)
-        return rows.extent * _ROW[op.kernel] + inside
+        return rows_masked(op.kernel, windows[0], _hidden(op, windows[0]), costs)
 
     def _mask_causal(self, op: Compute, windows: list[Window]) -> list[str]:
         """Scores [.., rows, keys]; ``until`` is the position behind the last that a row sees."""

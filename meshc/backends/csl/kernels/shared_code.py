@@ -13,7 +13,7 @@ from dataclasses import replace
 from meshc.analysis.csl.codes import CODES
 from meshc.analysis.csl.memory import WIDENED, scratch_type, stored_bytes
 from meshc.analysis.csl.vector_steps import Operand, Steps
-from meshc.analysis.csl.windows import Dim, Window, dense, own
+from meshc.analysis.csl.windows import Dim, Window, dense, first_part
 from meshc.backends.csl.kernels.registers import Registers
 from meshc.backends.csl.spelling.descriptors import Descriptors, builtin, stored
 from meshc.backends.csl.spelling.expressions import expression
@@ -185,32 +185,6 @@ class SharedCode:
 
     def _scratch_name(self, name: str) -> str:
         return self.names.of("buffer", name if name == WIDENED else f"scratch_{name}")
-
-
-Loops = list[tuple[str, Dim]]
-"""Variables, and the dims that they walk through, the outermost first."""
-
-
-def first_part(windows: Sequence[Window]) -> tuple[Loops, list[Window]]:
-    """Loops over the first dims of windows of one shape, and the part of each window, moved by the
-    variables of the loops, through which a DSD can walk."""
-    part, loops = [*windows], list[tuple[str, Dim]]()
-    for place, dim in enumerate(windows[0].dims):
-        if all(window.walked for window in part):
-            break
-        rest = [window.inner(window.dims[1:] or (Dim(1, 1),)) for window in part]
-        if dim.extent > 1:
-            variable = f"h{place}"
-            loops.append((variable, dim))
-            steps = (own(variable) * window.dims[0].stride for window in part)
-            rest = [window.moved(step) for window, step in zip(rest, steps, strict=True)]
-        part = rest
-    return loops, part
-
-
-def rounds(loops: Loops) -> int:
-    """How often the body of ``loops`` runs at most."""
-    return math.prod(dim.extent for _, dim in loops)
 
 
 def repeat(variable: str, count: int | str, body: list[str]) -> list[str]:

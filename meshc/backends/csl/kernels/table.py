@@ -15,7 +15,7 @@ from meshc.analysis.csl.factors import Product, batches, one_product, operands
 from meshc.analysis.csl.operands import CACHES, widened
 from meshc.analysis.csl.products import Plan
 from meshc.analysis.csl.registers import AT_CALL
-from meshc.analysis.csl.windows import Dim, Window, dense, own, window
+from meshc.analysis.csl.windows import Dim, Window, dense, first_part, own, rounds, window
 from meshc.backends.csl.kernels.caches import Caches
 from meshc.backends.csl.kernels.choice import Choice
 from meshc.backends.csl.kernels.codes import Codes
@@ -25,13 +25,7 @@ from meshc.backends.csl.kernels.masks import Masks
 from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.backends.csl.kernels.routing import Routing
 from meshc.backends.csl.kernels.rows import Rows
-from meshc.backends.csl.kernels.shared_code import (
-    PAD,
-    SharedCode,
-    first_part,
-    repeat,
-    rounds,
-)
+from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, repeat
 from meshc.backends.csl.spelling.descriptors import Descriptors, builtin, element
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
