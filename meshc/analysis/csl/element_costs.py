@@ -7,6 +7,7 @@ functions are predictions.
 from __future__ import annotations
 
 from meshc.analysis.csl.costs import OFFSET, Costs, around_pass, walked
+from meshc.analysis.csl.ways import NEWTON
 from meshc.analysis.csl.windows import Window
 from meshc.ir.functions import FUNCTIONS
 from meshc.ir.ops.tile import Compute
@@ -38,6 +39,10 @@ _OF_A_ROW = {
     "merge_softmax": 167,
 }
 """The scalar code of a row, a division and a root included."""
+_BY_NEWTON = {"div": (16, 15), "rms_scale": (26, 23)}
+"""The same where a reciprocal or a root is Newton's, and the loop around such a row."""
+_AROUND_NEWTON = 9
+"""Around that loop."""
 OF_A_ROUTE = {"dispatch": 18, "expert_gemm": 18, "combine": 23}
 """The test of a gate, and where a row begins that goes to an expert."""
 OF_A_LOOP_OF_ROUTES = 14
@@ -56,7 +61,7 @@ _LOOPED = 17
 """The loop around a row, and moving its descriptors."""
 _MOVED_ALONE = 8
 """Moving its descriptors where the loop is written out."""
-_STATEMENTS = 6
+_STATEMENTS = 10
 """Operations of a row that make the loop longer to write out and take no cycles."""
 _PAIR = {False: 7, True: 52}
 """A pair of lanes besides its four operations: the only one, and one of several, for which
@@ -70,7 +75,7 @@ def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
     if op.kernel in FUNCTIONS and function in _OF_AN_ELEMENT:
         each = _OF_AN_ELEMENT[function]
         return (each + _FROM_AND_TO_F16 * whole.dtype.half) * whole.size
-    rows = min(windows, key=lambda w: w.size).size
+    rows = windows[2].size if op.kernel == "rms_scale" else min(w.size for w in windows)
     if op.kernel == "merge_softmax":
         rows = rows // windows[0].dims[-1].extent * softmaxes(op)
     lanes = whole.size // rows
@@ -85,6 +90,9 @@ def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
         "exp_sub": _OF_AN_ELEMENT["exp_sub"] * lanes,
         "merge_softmax": 3 * multiplied,
     }.get(op.kernel, walked(2, 1) + added)
+    if op.way == NEWTON:
+        scalar, moved = _BY_NEWTON[op.kernel]
+        return rows * (scalar + each) + (rows * moved + _AROUND_NEWTON if rows > 1 else 0)
     scalars = _OF_A_ROW[op.kernel] + walked(2, 1) + OFFSET + _STATEMENTS
     moved = _LOOPED if around_pass(rows, scalars) else _MOVED_ALONE
     found = rows * (_OF_A_ROW[op.kernel] + each + (moved if rows > 1 else 0))

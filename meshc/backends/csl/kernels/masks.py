@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from meshc.analysis.csl.costs import Costs, walked
+from meshc.analysis.csl.costs import Costs, around_pass, walked
 from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
 from meshc.backends.csl.spelling.descriptors import builtin, element
@@ -21,8 +21,11 @@ from meshc.support.diagnostics import fail
 _ROW = {"mask_causal": 24, "mask_window": 14}
 """Cycles of the scalar code of a row, and of its first key that is not seen; like those of a row's
 head, measured on the simulator."""
-_HEAD = 19
-"""Cycles of the loop around a head, and of its descriptor."""
+_HEAD, _HEAD_ALONE = 19, 10
+"""Cycles of the loop around a head, and of its descriptor; where the loop is written out, as that
+of the heads of a single row is, of the descriptor and its length."""
+_OF_A_HEAD = 18
+"""Operations of a head that make the loop longer to write out."""
 _FARTHEST = 2**15 - 1
 """How far apart two positions are at most."""
 
@@ -42,7 +45,9 @@ class Masks:
         *heads, rows, _ = windows[0].dims
         masked, hidden = _hidden(op, windows[0])
         each = walked(1, 1) + costs.vector("add", windows[0].dtype, hidden, (1,))
-        inside = masked * windows[0].inner(heads).size * (_HEAD + each)
+        count = windows[0].inner(heads).size
+        alone = rows.extent == 1 and not around_pass(count, _OF_A_HEAD)
+        inside = masked * count * ((_HEAD_ALONE if alone else _HEAD) + each)
         return rows.extent * _ROW[op.kernel] + inside
 
     def _mask_causal(self, op: Compute, windows: list[Window]) -> list[str]:
