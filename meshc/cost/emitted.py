@@ -15,13 +15,20 @@ from math import prod
 from typing import NamedTuple
 
 from meshc.analysis.csl import costs as csl
+from meshc.analysis.csl.across import OF_A_RING, slots_of_rows
 from meshc.analysis.csl.costs import NUMBER, Costs, rows_of_grids, setup, walked
-from meshc.analysis.csl.element_costs import BY_ROWS, OF_A_SLOT, by_rows, rows_masked, slots_masked
+from meshc.analysis.csl.element_costs import BY_ROWS, by_rows, rows_masked
 from meshc.analysis.csl.factors import Product
 from meshc.analysis.csl.operands import BY_STEPS, one_by_one
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES, cheapest
-from meshc.analysis.csl.vector_ways import chosen_way, turned_rows, vector_cycles
-from meshc.analysis.csl.ways import BY, HALF, VECTOR
+from meshc.analysis.csl.vector_ways import (
+    BY_LANES,
+    BY_NEWTON,
+    chosen_way,
+    turned_rows,
+    vector_cycles,
+)
+from meshc.analysis.csl.ways import ACROSS, BY, HALF, NEWTON, VECTOR
 from meshc.analysis.csl.windows import Dim, Window, dense, first_part, rounds, window
 from meshc.devices import Device, Number
 from meshc.ir.affine import Expr
@@ -190,19 +197,19 @@ def _call(call: Call, costs: Costs) -> int:
     to = windows[0]
     match call.kernel:
         case "ring_push":
-            return OF_A_SLOT + setup([to]) + costs.vector("add", to.dtype, to.size, (1,))
-        case "mask_slots":
-            return slots_masked(to, costs)
+            return OF_A_RING + setup([to]) + costs.vector("add", to.dtype, to.size, (1,))
         case "mask_causal":
             return rows_masked(call.kernel, to, (to.shape[-2], to.shape[-1] // 2), costs)
         case "rope":
             return turned_rows(costs, to, windows[1], to.shape[-2]).cycles
         case "select_lanes":
             return to.shape[0] * _LANE
-    if call.kernel in BY_STEPS:
-        op.way = chosen_way(op, costs, _AMPLE, (VECTOR, HALF, BY), ())
+    if call.kernel in (*BY_STEPS, *BY_NEWTON, *BY_LANES):
+        op.way = chosen_way(op, costs, _AMPLE, (VECTOR, HALF, BY, NEWTON, ACROSS), ())
         if op.way:
             return vector_cycles(op, windows, costs)
+    if call.kernel == "mask_slots":
+        return slots_of_rows([to], costs)
     copied = one_by_one(op, windows)
     wide = [_in_f32(one) if yes else one for one, yes in zip(windows, copied, strict=True)]
     copies = sum(

@@ -11,7 +11,7 @@ Cycles of one reduction of ``words`` words over ``size`` cores in a line:
   cores takes B + (2 T_R + 2)(P - 1) cycles.
 - folded: the trees of both halves of the axis at once, each as above over half as many cores, a
   message from one to the other of the two cores at the middle, and a multicast over half of the
-  hops.
+  hops; by segments, a second one inside of these.
 - ring: 2 (size - 1) steps of words/size words, each at most two hops and a step of the program,
   and the copies that cut the words into parts and join them.
 
@@ -57,7 +57,7 @@ class Reduction:
         if self.algo == "ring":
             return "ring"
         name = "pipeline" if len(self.groups) == 1 else f"{len(self.groups)}-tree"
-        name = f"folded {name}" if self.algo == "folded" else name
+        name = f"{self.algo} {name}" if self.algo != "k_tree" else name
         return f"{name} ({' x '.join(map(str, self.groups))})"
 
 
@@ -109,13 +109,17 @@ def folded_cost(
     words: int,
     device: Device,
     work: Cost | None = None,
+    segment: int = 0,
 ) -> Cost:
     """An all_reduce of folded trees over ``reach`` cores each; they meet where it ``crosses`` the
-    middle of its line."""
+    middle of its line. With a ``segment`` it comes back by way of the first of so many cores."""
     meeting = NOTHING
     if crosses:
         meeting = message(words, 1, device) + (work if work is not None else NOTHING)
-    return reduce_cost(groups, words, device, work) + meeting + message(words, reach, device)
+    back = message(words, reach - segment, device)
+    if segment:
+        back += message(words, segment, device)
+    return reduce_cost(groups, words, device, work) + meeting + back
 
 
 def ring_cost(size: int, part: int, device: Device, dealing: Cost = NOTHING) -> Cost:

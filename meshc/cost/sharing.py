@@ -34,6 +34,7 @@ from meshc.cost.terms import NOTHING, Cost
 from meshc.cost.track_sets import Algorithms, largest_sets
 from meshc.devices import Device
 from meshc.ir.mesh import Mesh
+from meshc.ir.ops.mesh import FOLDED
 
 Totals = NDArray[np.float64]
 
@@ -115,9 +116,10 @@ class Sharing:
         if reduced.everywhere and self.algorithms.folded(mesh, axis):
             found += [
                 Option(
-                    self.way(reduced, "folded", groups),
-                    tree_tracks(mesh, axis, groups, True, True),
+                    self.way(reduced, algo, groups),
+                    tree_tracks(mesh, axis, groups, True, True, algo == "segmented"),
                 )
+                for algo in self.algorithms.folds(mesh, axis)
                 for groups in self.algorithms.folded_trees(mesh, axis)
             ]
         if dealt and self.algorithms.ring:
@@ -126,17 +128,20 @@ class Sharing:
         return found
 
     def way(self, reduced: Reduced, algo: str, groups: tuple[int, ...]) -> Reduction:
-        """``reduced`` by the algorithm ``algo``: ``k_tree`` or ``folded`` of ``groups``, or
-        ``ring``."""
+        """``reduced`` by the algorithm ``algo``: ``k_tree``, ``folded`` or ``segmented`` of
+        ``groups``, or ``ring``."""
         size, device = self.mesh.size(reduced.axis), self.device.along(reduced.axis)
         if size == 1:
             return Reduction("k_tree", (), NOTHING)
         if algo == "ring":
             return Reduction("ring", (), ring_cost(size, reduced.part, device, reduced.dealing))
-        if algo == "folded":
+        if algo in FOLDED:
             reach = tree_size(self.mesh, reduced.axis, True)
-            folded = folded_cost(groups, reach, reach < size, reduced.words, device, reduced.work)
-            return Reduction("folded", groups, folded)
+            segment = self.mesh.size(self.mesh.inner) if algo == "segmented" else 0
+            folded = folded_cost(
+                groups, reach, reach < size, reduced.words, device, reduced.work, segment
+            )
+            return Reduction(algo, groups, folded)
         cost = tree_cost if reduced.everywhere else _rooted_cost
         return Reduction("k_tree", groups, cost(groups, size, reduced.words, device, reduced.work))
 

@@ -10,6 +10,7 @@ from meshc.analysis.traffic.tracks import (
     Tracks,
     cast_track,
     folds,
+    in_segments,
     own_axis,
     ring_track,
     room_of,
@@ -18,6 +19,7 @@ from meshc.analysis.traffic.tracks import (
 )
 from meshc.cost.reductions import LEAST_FOLDED, TREES, tree_candidates
 from meshc.ir.mesh import Mesh
+from meshc.ir.ops.mesh import FOLDED
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class Algorithms:
     """Which algorithms reductions may take: those of ``select-collective{algo=..,k=..}``.
 
     ``fold`` also tries trees that go to the middle of a line of some length; ``algo=folded`` takes
-    no others where there can be such.
+    no others where there can be such. With ``segmented`` the sums of these may come back by way of
+    the first cores of segments, and sums inside segments share chains with those of whole lines.
     ``rooted`` says that some results are wanted on first cores alone, so that chains may be of use
     without a multicast, and the other way round.
     """
@@ -34,6 +37,7 @@ class Algorithms:
     k: int = 0
     rooted: bool = False
     fold: bool = True
+    segmented: bool = True
 
     @property
     def ring(self) -> bool:
@@ -52,10 +56,27 @@ class Algorithms:
         """Whether other trees over ``axis`` are."""
         return self.algo != "folded" or not self.folded(mesh, axis)
 
+    def folds(self, mesh: Mesh, axis: str) -> list[str]:
+        """How what is folded over ``axis`` comes back."""
+        by_segments = self.segmented and in_segments(mesh, axis)
+        return [*FOLDED] if by_segments else ["folded"]
+
     def folded_trees(self, mesh: Mesh, axis: str) -> list[tuple[int, ...]]:
-        """Groups of the folded trees over ``axis``."""
+        """Groups of the folded trees over ``axis``. Of a line with segments, and of these, those of
+        two phases that share their chains are among them."""
         segments = mesh.segments // 2 if axis == mesh.across and mesh.segments > 1 else 1
-        return tree_candidates(tree_size(mesh, axis, True), segments, self.k)
+        reach = tree_size(mesh, axis, True)
+        found = tree_candidates(reach, segments, self.k)
+        inner = mesh.size(mesh.inner)
+        if self.segmented and self.k in (0, 2) and in_segments(mesh, mesh.whole(axis)):
+            half = tree_size(mesh, mesh.across, True)
+            group = min(
+                (g for g in range(1, inner + 1) if inner % g == 0), key=lambda g: g + half // g
+            )
+            shared = tuple(g for g in (group, reach // group) if g > 1)
+            if shared not in found:
+                found.append(shared)
+        return found
 
     def trees(self, mesh: Mesh, axis: str, dealt: bool) -> list[tuple[int, ...]]:
         """Groups of the trees over ``axis``. Where a ring is asked for, what cannot be ``dealt``
@@ -143,8 +164,9 @@ def _parts(mesh: Mesh, axis: str, algorithms: Algorithms, kind: str) -> Iterable
             continue
         yield frozenset({ring_track(mesh, part)})
         if kind == "folded":
-            for groups in algorithms.folded_trees(mesh, part):
-                yield tree_tracks(mesh, part, groups, True, True)
+            for algo in algorithms.folds(mesh, part):
+                for groups in algorithms.folded_trees(mesh, part):
+                    yield tree_tracks(mesh, part, groups, True, True, algo == "segmented")
             continue
         if algorithms.rooted:
             yield frozenset({cast_track(mesh, part)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from meshc.analysis.traffic.tracks import folds, tree_size
+from meshc.analysis.traffic.tracks import folds, in_segments, tree_size
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.support.diagnostics import fail
@@ -13,13 +13,14 @@ from meshc.support.diagnostics import fail
 def check(module: Module) -> None:
     """Groups of a tree must reach every core of the axis, or of a half of it where it is folded,
     each phase some; only an all_reduce over an axis with two like halves
-    can be folded; a ring cannot merge
+    can be folded, and come back by segments where each half has whole ones; a ring cannot merge
     softmaxes; the rest is that of :func:`check_ahead`."""
     check_ahead(module)
     mesh = module.the_mesh()
     for op in module.walk():
         if isinstance(op, (ops.AllReduce, ops.Reduce)):
-            folded = op.algo == "folded" and isinstance(op, ops.AllReduce) and folds(mesh, op.axis)
+            possible = in_segments if op.algo == "segmented" else folds
+            folded = op.folded and isinstance(op, ops.AllReduce) and possible(mesh, op.axis)
             size = tree_size(mesh, op.axis, folded)
             idle = size > 1 and prod(op.groups[:-1]) >= size
             tree = (folded or op.algo == "k_tree") and prod(op.groups) >= size and not idle

@@ -95,11 +95,13 @@ def selected_cycles(module, costs):
                 reduced, size = costs.reduced(op), module.mesh.size(op.axis)
                 if op.algo == "ring":
                     found += ring_cost(size, reduced.part, costs.device, reduced.dealing).total
-                elif op.algo == "folded":
+                elif op.folded:
                     reach = tree_size(module.mesh, op.axis, True)
                     crosses = reach < size
-                    cost = folded_cost(op.groups, reach, crosses, reduced.words, costs.device)
-                    found += cost.total
+                    segment = module.mesh.size("xd") if op.algo == "segmented" else 0
+                    found += folded_cost(
+                        op.groups, reach, crosses, reduced.words, costs.device, segment=segment
+                    ).total
                 else:
                     found += tree_cost(op.groups, size, reduced.words, costs.device).total
         return found

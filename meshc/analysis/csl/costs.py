@@ -123,7 +123,7 @@ class Costs:
     def _lanes(self, kind: str, dtype: str) -> int:
         """Elements per cycle at full speed; a product takes as many as a multiply-add."""
         if kind == "convert":
-            return 1
+            return self.lanes_of_codes("convert")
         if kind == "add":
             return int(self.device.lanes(dtype))
         return int(self.device.macs("f16" if kind == "mixed" else dtype, dtype))

@@ -7,6 +7,7 @@ functions are predictions.
 from __future__ import annotations
 
 from meshc.analysis.csl.costs import OFFSET, Costs, around_pass, walked
+from meshc.analysis.csl.ways import NEWTON
 from meshc.analysis.csl.windows import Window
 from meshc.ir.functions import FUNCTIONS
 from meshc.ir.ops.tile import Compute
@@ -40,14 +41,17 @@ _OF_A_ROW = {
 """The scalar code of a row, a division and a root included."""
 BY_ROWS = (*_OF_A_ROW, *(name for name in FUNCTIONS if name not in ("relu2", "clamp")))
 """The kernels that go row by row, or call a function for each element."""
-OF_A_SLOT = 12
-"""The scalar code that finds a slot of a cache, predicted: two loads, a sum and a division."""
-_OF_A_ROW_OF_SLOTS = 29
-"""The scalar code of a row of a mask of slots."""
 _OF_A_MASK = {"mask_causal": 24, "mask_window": 14}
 """The scalar code of a row of a mask by position, and of its first key that is not seen."""
-_OF_A_MASKED_HEAD = 19
-"""The loop around a head of such a row, and its descriptor."""
+_OF_A_MASKED_HEAD = (19, 10)
+"""The loop around a head of such a row, and its descriptor; where the loop is written out, as that
+of the heads of a single row is, its descriptor and length."""
+_STATEMENTS_OF_A_HEAD = 18
+"""Operations of a head that make the loop longer to write out."""
+_BY_NEWTON = {"div": (16, 15), "rms_scale": (26, 23)}
+"""The same where a reciprocal or a root is Newton's, and the loop around such a row."""
+_AROUND_NEWTON = 9
+"""Around that loop."""
 OF_A_ROUTE = {"dispatch": 18, "expert_gemm": 18, "combine": 23}
 """The test of a gate, and where a row begins that goes to an expert."""
 OF_A_LOOP_OF_ROUTES = 14
@@ -66,7 +70,7 @@ _LOOPED = 17
 """The loop around a row, and moving its descriptors."""
 _MOVED_ALONE = 8
 """Moving its descriptors where the loop is written out."""
-_STATEMENTS = 6
+_STATEMENTS = 10
 """Operations of a row that make the loop longer to write out and take no cycles."""
 _PAIR = {False: 7, True: 52}
 """A pair of lanes besides its four operations: the only one, and one of several, for which
@@ -80,7 +84,7 @@ def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
     if op.kernel in FUNCTIONS and function in _OF_AN_ELEMENT:
         each = _OF_AN_ELEMENT[function]
         return (each + _FROM_AND_TO_F16 * whole.dtype.half) * whole.size
-    rows = min(windows, key=lambda w: w.size).size
+    rows = windows[2].size if op.kernel == "rms_scale" else min(w.size for w in windows)
     if op.kernel == "merge_softmax":
         rows = rows // windows[0].dims[-1].extent * softmaxes(op)
     lanes = whole.size // rows
@@ -95,6 +99,9 @@ def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
         "exp_sub": _OF_AN_ELEMENT["exp_sub"] * lanes,
         "merge_softmax": 3 * multiplied,
     }.get(op.kernel, walked(2, 1) + added)
+    if op.way == NEWTON:
+        scalar, moved = _BY_NEWTON[op.kernel]
+        return rows * (scalar + each) + (rows * moved + _AROUND_NEWTON if rows > 1 else 0)
     scalars = _OF_A_ROW[op.kernel] + walked(2, 1) + OFFSET + _STATEMENTS
     moved = _LOOPED if around_pass(rows, scalars) else _MOVED_ALONE
     found = rows * (_OF_A_ROW[op.kernel] + each + (moved if rows > 1 else 0))
@@ -104,20 +111,15 @@ def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
     return found
 
 
-def slots_masked(scores: Window, costs: Costs) -> int:
-    """Cycles of the mask of empty slots, where half of them are empty."""
-    *lead, last = scores.dims
-    each = walked(1, 1) + costs.vector("add", scores.dtype, last.extent // 2, (1,))
-    return 2 * OF_A_SLOT + scores.inner(lead).size * (each + _OF_A_ROW_OF_SLOTS)
-
-
 def rows_masked(kernel: str, scores: Window, masked: tuple[int, int], costs: Costs) -> int:
     """Cycles of a mask by position of scores [*heads, rows, keys], which hides keys in so many rows
     and so many in each."""
     *heads, rows, _ = scores.dims
     hiding, hidden = masked
     each = walked(1, 1) + costs.vector("add", scores.dtype, hidden, (1,))
-    inside = hiding * scores.inner(heads).size * (_OF_A_MASKED_HEAD + each)
+    count = scores.inner(heads).size
+    alone = rows.extent == 1 and not around_pass(count, _STATEMENTS_OF_A_HEAD)
+    inside = hiding * count * (_OF_A_MASKED_HEAD[alone] + each)
     return rows.extent * _OF_A_MASK[kernel] + inside
 
 

@@ -65,6 +65,8 @@ def _own_scratch(op: Compute, costs: Costs) -> tuple[DType, int]:
         heads = to.size // to.dims[-1].extent // rows_of(to)
         one_by_one = 0 if TURNS in parts_of(op) else 2 * heads
         return DType.F32, max(one_by_one, scratch_words(op, costs))
+    if op.kernel == "row_max":
+        return given[1].dtype, scratch_words(op, costs)
     if op.way:
         return DType.F16 if HALF in parts_of(op) else DType.F32, scratch_words(op, costs)
     return to.dtype, 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.analysis.csl.ways import KEPT, parts_of
+from meshc.analysis.csl.ways import ACROSS, KEPT, parts_of
 from meshc.analysis.csl.windows import Window
 from meshc.ir.ops.tile import Compute
 
@@ -26,8 +26,10 @@ operands of either type."""
 
 def widened(op: Compute, given: list[Window]) -> list[bool]:
     """Of each operand, whether it is copied to f32 memory and the copy taken. Functions by vector
-    operations and a ``rope`` by angles that are kept make their own f32 of what they take."""
-    if KEPT in parts_of(op) or (op.kernel in BY_STEPS and op.way):
+    operations and a ``rope`` by angles that are kept make their own f32 of what they take, and
+    maxima across rows are taken in the type of these."""
+    own = KEPT in parts_of(op) or op.way == ACROSS
+    if own or (op.kernel in BY_STEPS and op.way):
         return [False] * len(given)
     return one_by_one(op, given)
 

@@ -4,7 +4,9 @@ A function of one element costs a call and the library's routine for each. Vecto
 scratch, in polynomials, do many at once. The call says it: ``way = vector`` for ``exp_sub``,
 ``silu`` and ``gelu`` with f16 results, in f32, ``half`` for those of the first two that go in f16
 alone, and for ``rope`` ``angles`` (sines and cosines of all frequencies at once), ``turns`` (all
-pairs of lanes of all heads at once) or ``angles_turns``.
+pairs of lanes of all heads at once) or ``angles_turns``. Quotients and norms with f16 results,
+``div`` and ``rms_scale``, go row by row; their reciprocals and roots may be Newton's (``newton``).
+``row_max`` and ``mask_slots`` go row by row, or lane by lane for all rows at once (``across``).
 Without a way elements go one by one.
 
 Rows and columns whose number is known only when the program runs go in blocks, ``vector_by_4``, and
@@ -20,6 +22,7 @@ from collections.abc import Collection, Iterable
 from itertools import product
 from math import prod
 
+from meshc.analysis.csl.across import across_cycles, goes_across, maxima_scratch, slots_of_rows
 from meshc.analysis.csl.angles import of_rows, sines_and_cosines
 from meshc.analysis.csl.blocks import blocks_of, in_blocks, lengths, pieces
 from meshc.analysis.csl.costs import Costs, rows_of_grids, setup
@@ -35,7 +38,18 @@ from meshc.analysis.csl.functions import (
 from meshc.analysis.csl.operands import BY_STEPS, one_by_one, widened
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
 from meshc.analysis.csl.vector_steps import Steps
-from meshc.analysis.csl.ways import ANGLES, BY, HALF, KEPT, TURNS, VECTOR, block_of, parts_of
+from meshc.analysis.csl.ways import (
+    ACROSS,
+    ANGLES,
+    BY,
+    HALF,
+    KEPT,
+    NEWTON,
+    TURNS,
+    VECTOR,
+    block_of,
+    parts_of,
+)
 from meshc.analysis.csl.windows import Dim, Window, dense, window
 from meshc.analysis.csl.words import needed_by_angles
 from meshc.ir.affine import Expr
@@ -44,7 +58,11 @@ from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
 from meshc.ir.views import View
 
-KERNELS = (*BY_STEPS, "rope")
+BY_NEWTON = ("div", "rms_scale")
+"""The kernels that take a reciprocal or a root for each row."""
+BY_LANES = ("row_max", "mask_slots")
+"""The kernels that may take a lane of all rows at once."""
+KERNELS = (*BY_STEPS, *BY_NEWTON, *BY_LANES, "rope")
 """The kernels that have such a way."""
 _SHARE = 4
 """Of the memory that buffers and code leave the part that one function may take for scratch."""
@@ -84,6 +102,14 @@ def chosen_way(
         else:
             ways = _piece_ways(op, given, costs, kinds, BY in allowed, room)
         return min(ways, key=lambda way: ways[way])
+    if op.kernel in BY_NEWTON:
+        return NEWTON if NEWTON in allowed and _by_newton(given) else ""
+    if op.kernel in BY_LANES:
+        if ACROSS not in allowed or not goes_across(op, given):
+            return ""
+        masks = op.kernel == "mask_slots"
+        each = slots_of_rows(given, costs) if masks else _one_by_one_cycles(op, given, costs)
+        return ACROSS if across_cycles(op, given, costs) < each else ""
     if op.kernel == "rope" and {ANGLES, KEPT, TURNS} <= {*allowed}:
         ways = _kept_ways(op, given, costs, known, BY in allowed, room)
         if ways:
@@ -98,6 +124,10 @@ def chosen_way(
 def wrong_way(op: Compute, costs: Costs, known: Collection[str]) -> bool:
     """Whether ``op``, which says a way, cannot be written in it."""
     given = _given(op)
+    if op.kernel in BY_NEWTON and op.way:
+        return op.way != NEWTON or not _by_newton(given)
+    if op.kernel in BY_LANES and op.way:
+        return op.way != ACROSS or not goes_across(op, given)
     if op.kernel in BY_STEPS and BY in op.way:
         ways = _block_ways if blocks_of(given[0].dims) else _piece_ways
         return op.way not in ways(op, given, costs, (VECTOR, HALF))
@@ -111,6 +141,10 @@ def wrong_way(op: Compute, costs: Costs, known: Collection[str]) -> bool:
 
 def scratch_words(op: Compute, costs: Costs) -> int:
     """f32 elements of scratch that the way of ``op`` takes."""
+    if op.kernel in BY_NEWTON:
+        return 0
+    if op.kernel in BY_LANES:
+        return maxima_scratch(_given(op)) if op.way and op.kernel == "row_max" else 0
     if op.kernel == "rope" and KEPT in parts_of(op):
         return _kept_words(op, _given(op), costs, block_of(op))
     if block := block_of(op):
@@ -143,6 +177,8 @@ def vector_cycles(op: Compute, windows: list[Window], costs: Costs) -> int:
     """Predicted cycles of a kernel by rows in the way that it says, at its largest extents; copies
     of operands that it takes without a way are not among them."""
     block = block_of(op)
+    if op.way == ACROSS:
+        return across_cycles(op, windows, costs)
     if not block:
         steps = function_steps(op, windows, costs) if op.way else None
         return by_rows(op, windows, costs) if steps is None else steps.cycles
@@ -317,6 +353,11 @@ def _in_half(op: Compute, given: list[Window], costs: Costs) -> Steps | None:
     if op.kernel == "silu":
         return silu_in_half(costs, *given)
     return exponentials_in_half(costs, *given) if given[1].dtype == DType.F16 else None
+
+
+def _by_newton(given: list[Window]) -> bool:
+    """Whether a result resolves no more than what two of Newton's steps give."""
+    return given[0].dtype == DType.F16
 
 
 def pairs_of(to: Window, source: Window, tables: tuple[Window, Window]) -> list[Window]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from meshc.ir.ops.tile import Compute
 
 VECTOR, HALF, ANGLES, KEPT, TURNS = "vector", "half", "angles", "kept", "turns"
+NEWTON, ACROSS = "newton", "across"
 BY = "_by_"
 
 

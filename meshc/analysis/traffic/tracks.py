@@ -3,7 +3,8 @@
 A tree goes to the first core of its axis, or is *folded*: the halves of an axis of the plane go to
 the two cores at its middle at once. The one before the middle hands its sum over a ``cross`` to the
 other, which sends that of all back both ways. Segments lie in one half each, and have the core
-nearest to the middle for their first.
+nearest to the middle for their first. A *segmented* tree sends the sum to the first core of each
+segment, and from there to the others as the sums of segments go.
 
 A *track* is what tells two such channels apart: chains of one stride along one axis are one
 track, whoever reduces along them and in whatever groups; so are the multicasts from the first core
@@ -22,9 +23,9 @@ from meshc.ir.mesh import Mesh
 
 class Track(NamedTuple):
     """``chain``: from each multiple of ``stride`` to the one before it; ``cast``: from the first
-    core to all others; ``ring``: around the ranks; ``cross``: from the core before the middle to
-    the one behind it. Inside each segment where ``axis`` is a factor. Those that are ``folded``
-    count from the middle.
+    core to all others, or to multiples of ``stride``; ``ring``: around the ranks; ``cross``: from
+    the core before the middle to the one behind it. Inside each segment where ``axis`` is a
+    factor. Those that are ``folded`` count from the middle.
     """
 
     kind: Literal["chain", "cast", "ring", "cross"]
@@ -43,6 +44,14 @@ def folds(mesh: Mesh, axis: str) -> bool:
     return line >= 4 and line % 2 == 0 and (size == line or line // 2 % size == 0)
 
 
+def in_segments(mesh: Mesh, axis: str) -> bool:
+    """Whether folded trees over ``axis`` can be segmented: it is all of its line, each half of
+    which has segments, at least two in all."""
+    return (
+        axis == mesh.across and mesh.segments > 1 and folds(mesh, axis) and folds(mesh, mesh.inner)
+    )
+
+
 def tree_size(mesh: Mesh, axis: str, folded: bool) -> int:
     """The cores of a tree over ``axis``."""
     size = mesh.size(axis)
@@ -56,9 +65,9 @@ def chain_track(mesh: Mesh, axis: str, stride: int, folded: bool = False) -> Tra
     return Track("chain", mesh.whole(axis) if joins else own_axis(mesh, axis), stride, folded)
 
 
-def cast_track(mesh: Mesh, axis: str, folded: bool = False) -> Track:
+def cast_track(mesh: Mesh, axis: str, folded: bool = False, stride: int = 1) -> Track:
     """The multicasts from the first core of ``axis``."""
-    return Track("cast", own_axis(mesh, axis), 1, folded)
+    return Track("cast", own_axis(mesh, axis), stride, folded)
 
 
 def ring_track(mesh: Mesh, axis: str) -> Track:
@@ -67,12 +76,20 @@ def ring_track(mesh: Mesh, axis: str) -> Track:
 
 
 def tree_tracks(
-    mesh: Mesh, axis: str, groups: Iterable[int], everywhere: bool, folded: bool = False
+    mesh: Mesh,
+    axis: str,
+    groups: Iterable[int],
+    everywhere: bool,
+    folded: bool = False,
+    segmented: bool = False,
 ) -> Tracks:
     """What a tree with phases of ``groups`` runs on; a sum that is wanted ``everywhere`` returns by
-    a multicast."""
+    a multicast, or by two where it is ``segmented``."""
     found = {chain_track(mesh, axis, stride, folded) for stride, _ in phases(groups)}
-    if everywhere:
+    if segmented:
+        found.add(cast_track(mesh, axis, True, mesh.size(mesh.inner)))
+        found.add(cast_track(mesh, mesh.inner, True))
+    elif everywhere:
         found.add(cast_track(mesh, axis, folded))
     if folded and tree_size(mesh, axis, folded) < mesh.size(axis):
         found.add(Track("cross", own_axis(mesh, axis), 1, folded))
@@ -103,7 +120,7 @@ def receivers(mesh: Mesh, track: Track) -> int:
         return 1 << size
     places = {
         "chain": range(0, size - track.stride, track.stride),
-        "cast": range(1, size),
+        "cast": range(track.stride, size, track.stride),
         "ring": range(size if size > 1 else 0),
     }[track.kind]
     segment = sum(1 << place for place in places)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import gcd
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from meshc.analysis.csl.ends import colors_on, places
 from meshc.analysis.traffic.channels import crossed_axis, line_of
 from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.channels import End, Ends
+from meshc.backends.csl.fabric.painters import router_painters
 from meshc.backends.csl.fabric.regions import Regions, over
 from meshc.backends.csl.fabric.turns import painter, painters
 from meshc.backends.csl.pe.pe_file import PeFile
@@ -114,7 +116,7 @@ def layout_file(module: Module, pe: PeFile, phase: str) -> str:
     known = coordinate_functions(mesh, used, functions.spell)
     firsts = regions.functions(functions.spell)
     divisions = helpers(functions.spell.helpers)
-    painted = _painters(functions.painters)
+    painted = [*router_painters(functions.painters), *painters(functions.painters)][1:]
     parts = _table(pe, mesh), divisions, firsts, known, painted, functions.lines
     for part in parts:
         lines += ["", *part] if part else []
@@ -272,8 +274,18 @@ def _multicast(channel: Channel, color: str, functions: _Functions) -> list[str]
     mesh, spell = functions.mesh, functions.spell
     axis = _axis(channel, mesh)
     place = mesh.plane.index(axis)
-    paint = functions.painter(f"{'row' if place else 'column'}_multicast")
+    head = "row" if place else "column"
     lines = [f"// {plain(channel.name)}"]
+    steps = _by_steps(channel, mesh)
+    if steps is not None:
+        low, high, step, domain = steps
+        paint = functions.painter(f"{head}_multicast_by_steps")
+        ends = [functions.regions.at(axis, str(end)) for end in (low, high)]
+        line = f"{functions.here(mesh.other(axis))}, {functions.here(axis)}"
+        call = f"{paint}({color}, {line}, {', '.join(ends)}, {step});"
+        inner = [f"if ({condition(domain, spell)}) {{ {call} }}"]
+        return [*lines, *functions.regions.over(mesh.plane, inner)]
+    paint = functions.painter(f"{head}_multicast")
     spans = [
         _span(clause, ranged, mesh.size(axis))
         for piece in channel.route.pieces
@@ -308,6 +320,22 @@ def _both_sides(
     if line.receivers != {*range(first, last + 1)} - {sender}:
         return None
     return Expr.const(first), Expr.const(last), spans[0][2]
+
+
+def _by_steps(channel: Channel, mesh: Mesh) -> tuple[int, int, int, Cond] | None:
+    """The first and the last receiver of the only sender of a channel, how far others lie apart,
+    more than one core, and who sends; receivers before it count from the core before it, which may
+    be the only one."""
+    line = line_of(channel, mesh)
+    if len(line.senders) != 1:
+        return None
+    (sender,), first, last = line.senders, min(line.receivers), max(line.receivers)
+    places = {at - sender if at > sender else sender - 1 - at for at in line.receivers}
+    step = gcd(*places) or 2
+    behind, before = range(sender + step, last + 1, step), range(sender - 1, first - 1, -step)
+    if step < 2 or line.receivers != {*behind, *before}:
+        return None
+    return first, last, step, Cond.eq(Expr.var(line.axis), sender)
 
 
 def _sent_twice(axis: str, mesh: Mesh, senders: list[Cond]) -> bool:
@@ -364,62 +392,3 @@ def _exports(pe: PeFile, module: Module) -> list[str]:
         params = ", ".join(["i16"] * len(scalars))
         lines.append(f'@export_name("{name}", fn({params})void);')
     return lines
-
-
-def _painters(called: Collection[str]) -> list[str]:
-    """The functions that set routers, those whose names are in ``called``."""
-    lines: list[str] = []
-    for head, away, back in (("row", "EAST", "WEST"), ("column", "SOUTH", "NORTH")):
-        for kind, write in (("message", _paint_message), ("multicast", _paint_multicast)):
-            if f"{head}_{kind}" in called:
-                lines += ["", *write(head, away, back)]
-    lines += painters(called)
-    return lines[1:]
-
-
-def _paint_message(head: str, up: str, down: str) -> list[str]:
-    return [
-        f"// A message along a {head}, from one place to another, through the routers between.",
-        f"fn {head}_message(c: color, line: i16, from: i16, to: i16) void {{",
-        f"{_PAD}const away = if (to > from) {up} else {down};",
-        f"{_PAD}const back = if (to > from) {down} else {up};",
-        f"{_PAD}const low = if (to > from) from else to;",
-        f"{_PAD}const high = if (to > from) to else from;",
-        f"{_PAD}for (@range(i16, low, high + 1, 1)) |at| {{",
-        f"{2 * _PAD}const rx = if (at == from) RAMP else back;",
-        f"{2 * _PAD}const tx = if (at == to) RAMP else away;",
-        f"{2 * _PAD}{_config(head, 'rx', 'tx')}",
-        f"{_PAD}}}",
-        "}",
-    ]
-
-
-def _config(head: str, rx: str, *tx: str) -> str:
-    core = "at, line" if head == "row" else "line, at"
-    routes = f".{{ .rx = .{{ {rx} }}, .tx = .{{ {', '.join(tx)} }} }}"
-    return f"@set_color_config({core}, c, .{{ .routes = {routes} }});"
-
-
-def _paint_multicast(head: str, up: str, down: str) -> list[str]:
-    def either(test: str, rx: str, others: tuple[str, ...]) -> list[str]:
-        then, otherwise = _config(head, rx, "RAMP"), _config(head, rx, *others)
-        return [f"{3 * _PAD}if ({test}) {{ {then} }}", f"{3 * _PAD}else {{ {otherwise} }}"]
-
-    return [
-        f"// A message along a {head} from one place to all others from first to last.",
-        f"fn {head}_multicast(c: color, line: i16, from: i16, first: i16, last: i16) void {{",
-        f"{_PAD}const low = if (first < from) first else from;",
-        f"{_PAD}const high = if (last > from) last else from;",
-        f"{_PAD}for (@range(i16, low, high + 1, 1)) |at| {{",
-        f"{2 * _PAD}if (at == from) {{",
-        f"{3 * _PAD}if (low == from) {{ {_config(head, 'RAMP', up)} }}",
-        f"{3 * _PAD}else if (high == from) {{ {_config(head, 'RAMP', down)} }}",
-        f"{3 * _PAD}else {{ {_config(head, 'RAMP', down, up)} }}",
-        f"{2 * _PAD}}} else if (at > from) {{",
-        *either("at == high", down, ("RAMP", up)),
-        f"{2 * _PAD}}} else {{",
-        *either("at == low", up, ("RAMP", down)),
-        f"{2 * _PAD}}}",
-        f"{_PAD}}}",
-        "}",
-    ]

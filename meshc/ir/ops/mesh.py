@@ -35,7 +35,9 @@ RESULTS = ("roots", "everywhere")
 CACHE_POLICIES = ("shift", "concat", "cyclic")
 REDUCTIONS = ("sum", "max", "softmax")
 """How an all_reduce combines what cores have."""
-COLLECTIVES = ("", "k_tree", "folded", "ring")
+FOLDED = ("folded", "segmented")
+"""The trees that go to the middle of a line."""
+COLLECTIVES = ("", "k_tree", *FOLDED, "ring")
 """How a reduction's messages travel; empty until it is chosen."""
 
 
@@ -119,7 +121,8 @@ class Reduction(Collective):
 
     ``algo`` is empty until select-collective sets it: ``k_tree`` with the group sizes of its
     phases in ``groups`` (one group: the pipeline), ``folded``, such a tree from both ends of the
-    axis to its middle, or ``ring`` (reduce-scatter, all-gather).
+    axis to its middle, ``segmented``, one whose sum comes back by way of the first core of each
+    segment, or ``ring`` (reduce-scatter, all-gather).
 
     ``reduce`` is ``sum``, ``max`` or ``softmax``. A softmax takes the weighted values, sums and
     maxima that each core has of its own elements, ``o = sum exp(s - m) v``, ``l = sum exp(s - m)``
@@ -131,6 +134,11 @@ class Reduction(Collective):
     reduce: str = attribute("sum", among=REDUCTIONS)
     algo: str = attribute("", among=COLLECTIVES)
     groups: tuple[int, ...] = ()
+
+    @property
+    def folded(self) -> bool:
+        """Whether its tree goes to the middle of a line."""
+        return self.algo in FOLDED
 
     def verify(self, extents: Mapping[str, int]) -> None:
         """A softmax has a sum and a maximum for each row of its values, whose dims they begin."""

@@ -31,6 +31,9 @@ class SelectCollective(Pass):
     fit the device beside the rings of the phase (``cost/sharing.py``); ``partition`` counts by the
     same choice. Trees over lines of 16 cores or more, an even number, may be ``folded``: both
     halves go to the middle of the line at once, and back from there; ``fold=false`` turns it off.
+    Those over segments may be ``segmented``: what comes back goes to the first core of each segment
+    and from there to the others, so that no queue is taken by a multicast over the whole line
+    beside the one inside segments; ``segmented=false`` turns that off.
     ``algo`` forces ``pipeline`` (one chain), ``two_phase`` (chains of about the square
     root of the cores, then one of their roots), ``tree`` (groups of two), ``folded``, ``k_tree`` or
     ``ring``;
@@ -55,6 +58,7 @@ class SelectCollective(Pass):
     algo: str = "auto"
     k: int = 0
     fold: bool = True
+    segmented: bool = True
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         if self.algo not in ("auto", "k_tree", "folded", "ring", *TREES) or not 0 <= self.k <= 4:
@@ -84,7 +88,7 @@ class SelectCollective(Pass):
     def costs(self, module: Module) -> MeshCosts:
         """Predictions for ``module`` with the algorithms that are asked for."""
         rooted = any(isinstance(op, _ROOTED) for op in module.walk())
-        algorithms = Algorithms(self.algo, self.k, rooted, self.fold)
+        algorithms = Algorithms(self.algo, self.k, rooted, self.fold, self.segmented)
         return MeshCosts.of_module(module, module.the_mesh(), algorithms)
 
     def refuse(self, sharing: Sharing, demand: Demand) -> NoReturn:

@@ -95,7 +95,7 @@ class SplitRegions(Pass):
         """Let reductions go to first cores again: channels over the edges of regions leave no
         queues for others, and sums of these channels end there."""
         sums = (op for op in module.walk() if isinstance(op, ops.AllReduce))
-        if any(op.algo == "folded" for op in sums):
+        if any(op.folded for op in sums):
             SelectCollective(fold=False).run(module, report)
             report.remark("collective", "reductions in several regions are not folded")
 

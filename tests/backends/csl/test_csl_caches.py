@@ -1,11 +1,15 @@
 """Ring buffers, masks, RoPE and selected lanes on the simulator: against interpreter and NumPy."""
 
+import json
+
 import numpy as np
 import pytest
-from csl_runs import emit, run_files, tile_text
+from csl_runs import emit, emitted, run_files, tile_text
 from reduced import crossed, each
 
 from meshc.interp.tile import TileMachine
+from meshc.ir.ops.tile import Compute
+from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.support.diagnostics import MeshcError
 
 ARCHS = pytest.mark.parametrize("arch", ["wse2", "wse3"])
@@ -147,3 +151,38 @@ def test_positions_beyond_16_bits_are_refused():
     with pytest.raises(MeshcError, match="'pos' grows to 32768") as caught:
         emit({"main": tile_text(text, "wse3")})
     assert caught.value.diagnostics[0].code == "csl-extent"
+
+
+@pytest.mark.parametrize(("arch", "dtype"), crossed(["wse2", "wse3"], ["f16", "f32"]))
+@pytest.mark.parametrize("head", [0, 3])
+def test_masks_and_maxima_go_across_rows(head, dtype, arch, tmp_path, monkeypatch):
+    """Empty slots, from the middle on and around the end, and maxima of what is left: lane by lane
+    for twelve rows at once, and row by row where that is said."""
+    capacity, count = 6, 3
+    buffers = [
+        ("state", (2,), "i32"),
+        ("scores", (3, 4, capacity), dtype),
+        ("most", (3, 4), "f32"),
+    ]
+    body = f"    tile.ring_set %state {{count = {head + count}}}\n"
+    body += f"    tile.ring_drop %state {{capacity = {capacity}}}\n" * head
+    body += "    tile.mask_slots %scores, %state\n    tile.row_max %most, %scores\n"
+    text = program(buffers, {"scores": "in", "most": "out"}, body)
+    scores = np.random.default_rng(head).normal(size=(3, 4, capacity))
+    tensors = {"scores": scores.astype({"f32": np.float32, "f16": np.float16}[dtype])}
+    kept = [(head + n) % capacity for n in range(count)]
+    cycles = {}
+    for across in (True, False):
+        module = tile_text(text, arch)
+        files = emitted({"main": module}, SelectCslFunctions(across=across))
+        ways = {op.way for op in module.walk() if isinstance(op, Compute)}
+        assert ("across" in ways) == across
+        folder = tmp_path / str(across)
+        folder.mkdir()
+        options = ("--pos", "0")
+        found, cycles[across] = run_files(files, tensors, folder, monkeypatch, options=options)
+        np.testing.assert_array_equal(found["most"], tensors["scores"][..., kept].max(-1))
+        if across:
+            predicted = json.loads(files["report.json"])["predicted_cycles"]
+            assert predicted == pytest.approx(cycles[across], rel=0.1)
+    assert cycles[True] < cycles[False]

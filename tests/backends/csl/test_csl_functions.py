@@ -346,3 +346,67 @@ def test_random_functions(case, arch):
 @given(**ANY)
 def test_many_random_functions(case, arch):
     agree(*case, arch)
+
+
+def by_rows(rows, statement, kind):
+    """A module of one core that computes ``statement`` of %a [rows, 7] and %s [rows], in f16."""
+    return f"""\
+module @rows level(tile) holds(channels_matched) {{
+  dims R = {rows}, C = 7
+  mesh y = 1, x = 1
+  buffer %a : {kind}[{rows}, 7] {{role = in}}
+  buffer %s : f32[{rows}] {{role = in}}
+  buffer %gain : f16[7] {{role = in}}
+  buffer %b : f16[{rows}, 7] {{role = out}}
+  port @a in {kind}[R, C] : %a {{lanes = [i, j], element = [i, j]}}
+  port @s in f32[R] : %s {{lanes = [i], element = [i]}}
+  port @gain in f16[C] : %gain {{lanes = [i], element = [i]}}
+  port @b out f16[R, C] : %b {{lanes = [i, j], element = [i, j]}}
+  program @main {{
+    {statement}
+  }}
+}}
+"""
+
+
+NEWTON = {
+    "div": ("tile.div %b, %a, %s", lambda a, s, gain: a / s[:, None]),
+    "rms_scale": (
+        "tile.rms_scale %b, %a, %s, %gain {count = 6, eps = 1e-5}",
+        lambda a, s, gain: a / np.sqrt(s / 6 + 1e-5)[:, None] * gain,
+    ),
+}
+
+
+@pytest.mark.parametrize("kernel", [*NEWTON])
+@pytest.mark.parametrize(("arch", "rows"), [("wse2", 1), ("wse2", 24), ("wse3", 24)])
+def test_reciprocals_and_roots_by_newton(kernel, arch, rows, tmp_path, monkeypatch):
+    """Right to what f16 resolves over the range of f32, in fewer cycles, which are predicted."""
+    statement, wanted = NEWTON[kernel]
+    rng = np.random.default_rng(1)
+    size = np.exp2(rng.uniform(-30, 30, rows)).astype(np.float32)
+    scale = size if kernel == "div" else np.sqrt(size / 6 + 1e-5)
+    kind = "f32" if kernel == "div" else "f16"
+    if kind == "f16":
+        size = np.exp2(rng.uniform(-12, 12, rows)).astype(np.float32)
+        scale = np.ones(rows)
+    a = (rng.uniform(0.5, 2, (rows, 7)) * scale[:, None]).astype({"f32": "f4", "f16": "f2"}[kind])
+    gain = rng.uniform(0.5, 2, 7).astype(np.float16)
+    cycles = {}
+    for newton in (True, False):
+        module = tile_text(by_rows(rows, statement, kind), arch)
+        files = emitted({"main": module}, SelectCslFunctions(newton=newton))
+        assert ("reciprocal(" in files["main.csl"]) == (newton and kernel == "div")
+        assert ("inverse_root(" in files["main.csl"]) == (newton and kernel == "rms_scale")
+        folder = tmp_path / str(newton)
+        folder.mkdir()
+        given = {"a": a, "s": size, "gain": gain}
+        given = {name: given[name] for name in json.loads(files["report.json"])["inputs"]}
+        found, cycles[newton] = run_files(files, given, folder, monkeypatch)
+        predicted = json.loads(files["report.json"])["predicted_cycles"]
+        assert predicted == pytest.approx(cycles[newton], rel=0.1, abs=4)
+        exact = wanted(a.astype(float), size.astype(float), gain.astype(float))
+        units = np.abs(found["b"] - exact) / np.exp2(np.floor(np.log2(np.abs(exact))) - 10)
+        # one rounding of a quotient of f32; of a norm those of scale, product and gain
+        assert units.max() < (0.6 if kernel == "div" else 1.9)
+    assert cycles[True] < cycles[False]

@@ -9,8 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from meshc.analysis.csl.across import (
+    OF_A_RING,
+    across_cycles,
+    lane_of,
+    slots_of_rows,
+)
 from meshc.analysis.csl.costs import Costs, walked
-from meshc.analysis.csl.element_costs import OF_A_SLOT, slots_masked
+from meshc.analysis.csl.ways import ACROSS
 from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal, repeat
 from meshc.backends.csl.spelling.descriptors import builtin, element
@@ -19,6 +25,9 @@ from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
+
+_OF_A_STATE = {"ring_set": 2, "ring_grow": 2, "ring_drop": 5}
+"""Cycles of what moves a ring's entries alone, measured on the simulator."""
 
 
 class Caches:
@@ -40,10 +49,11 @@ class Caches:
         empty."""
         if op.kernel in ("ring_push", "ring_oldest"):
             moved = windows[1 if op.kernel == "ring_push" else 0]
-            return OF_A_SLOT + walked(2) + costs.vector("add", moved.dtype, moved.size, (1,))
+            return OF_A_RING + walked(2) + costs.vector("add", moved.dtype, moved.size, (1,))
         if op.kernel == "mask_slots":
-            return slots_masked(windows[0], costs)
-        return OF_A_SLOT
+            across = op.way == ACROSS
+            return across_cycles(op, windows, costs) if across else slots_of_rows(windows, costs)
+        return _OF_A_STATE[op.kernel]
 
     # --- states
 
@@ -101,17 +111,28 @@ class Caches:
             fail("csl-view", f"slots of %{scores.buffer.name} do not follow each other", op.span)
         capacity, kind = self._slots(state, slots.extent), element(scores.dtype)
         lowest = f"{builtin('fmov', scores.dtype)}({{}}, {literal(float('-inf'), scores.dtype)});"
+        begin = [
+            f"const first = @as(i16, ({head} + {count}) % {capacity});",
+            f"const empty = {capacity} - @as(i16, {count});",
+        ]
+        if op.way == ACROSS:
+            slot = lane_of(scores).moved(own("slot") * slots.stride)
+            body = [
+                f"const slot = if (first + i < {capacity}) first + i else first + i - {capacity};",
+                lowest.format(self.code.descriptors.memory(slot)),
+            ]
+            lines = [*begin, *repeat("i", "empty", body)]
+            return ["{", *(PAD + line for line in lines), "}"]
         rows: list[str] = [f"const row = {self._row(scores, len(lead))};"]
-        begin = f"@increment_dsd_offset(row, first, {kind})"
+        rest = f"@increment_dsd_offset(row, first, {kind})"
         rows += [
-            f"if (behind > 0) {{ {lowest.format(f'@set_dsd_length({begin}, @as(u16, behind))')} }}",
+            f"if (behind > 0) {{ {lowest.format(f'@set_dsd_length({rest}, @as(u16, behind))')} }}",
             f"if (more > 0) {{ {lowest.format('@set_dsd_length(row, @as(u16, more))')} }}",
         ]
         for place in reversed(range(len(lead))):
             rows = repeat(_variable(place), lead[place].extent, rows)
         body = [
-            f"const first = @as(i16, ({head} + {count}) % {capacity});",
-            f"const empty = {capacity} - @as(i16, {count});",
+            *begin,
             f"const behind = if (empty < {capacity} - first) empty else {capacity} - first;",
             "const more = empty - behind;",
             *rows,

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
+from meshc.analysis.csl.across import lane_of
 from meshc.analysis.csl.blocks import Blocks, Piece, blocks_of, in_blocks, pieces
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import softmaxes
 from meshc.analysis.csl.operands import one_by_one
 from meshc.analysis.csl.vector_ways import function_steps, vector_cycles
-from meshc.analysis.csl.ways import block_of
+from meshc.analysis.csl.ways import ACROSS, NEWTON, block_of
 from meshc.analysis.csl.windows import Dim, Window, dense, own
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
 from meshc.backends.csl.spelling.descriptors import builtin
@@ -23,6 +26,24 @@ from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
 _VARIABLES = "ijkl"
+_RECIPROCAL = [
+    "// 1 / value for sizes from 2^-126 to 2^126: a first guess that is right to 5.1e-2, as its",
+    "// bits are those of the value from a constant, and two of Newton's steps, 6.7e-6.",
+    "fn reciprocal(value: f32) f32 {",
+    f"{PAD}const first = @bitcast(f32, @as(u32, 0x7ef311c7) - @bitcast(u32, value));",
+    f"{PAD}const second = first * (2.0 - value * first);",
+    f"{PAD}return second * (2.0 - value * second);",
+    "}",
+]
+_INVERSE_ROOT = [
+    "// 1 / sqrt(value) in the same way, its first guess right to 3.5e-2, and 4.8e-6 in the end.",
+    "fn inverse_root(value: f32) f32 {",
+    f"{PAD}const half = 0.5 * value;",
+    f"{PAD}const first = @bitcast(f32, @as(u32, 0x5f3759df) - (@bitcast(u32, value) >> 1));",
+    f"{PAD}const second = first * (1.5 - half * first * first);",
+    f"{PAD}return second * (1.5 - half * second * second);",
+    "}",
+]
 _ERF = [
     "// The error function, right to 1.5e-7 (Abramowitz and Stegun, 7.1.26).",
     "fn erf(value: f32) f32 {",
@@ -115,7 +136,21 @@ class Rows:
 
     def _row_max(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source = windows
+        if op.way == ACROSS:
+            return self._max_across(to, source)
         return self._reduced(op, to, source, "fmax", literal(float("-inf"), to.dtype))
+
+    def _max_across(self, to: Window, source: Window) -> list[str]:
+        """A lane of all rows after the other."""
+        most, kind = to, source.dtype
+        if to.dtype != kind:
+            most = self.code.scratch_window(kind, to.size).inner(dense(to.dims))
+        lanes, memory = source.dims[-1], self.code.descriptors.memory
+        at = own("lane") if lanes.extent > 1 else 0
+        lane = lane_of(source).moved(at * lanes.stride)
+        larger = f"{builtin('fmax', kind)}({memory(most)}, {memory(most)}, {memory(lane)});"
+        lines = [*self.code.set(most, float("-inf")), *self.code.over("lane", lanes, [larger])]
+        return lines if most is to else [*lines, *self.code.copied(to, most)]
 
     def _reduced(
         self, op: Compute, to: Window, source: Window, operation: str, start: str
@@ -152,6 +187,11 @@ class Rows:
         def write(row: Row) -> list[str]:
             memory = self.code.descriptors.memory
             inverse = f"1.0 / {self._cell(row[2])}"
+            if op.way == NEWTON:
+                self.code.helper(_RECIPROCAL)
+                inverse = f"reciprocal({_wide(self._cell(row[2]), row[2].dtype)})"
+                if to.dtype != DType.F32:
+                    inverse = f"@as({to.dtype}, {inverse})"
             return self.code.parts(
                 row[:2],
                 lambda part: [
@@ -164,13 +204,18 @@ class Rows:
     def _rms_scale(self, op: Compute, windows: list[Window]) -> list[str]:
         to, source, squares, gain = windows
         _same(op, to, source, gain)
-        self.code.uses_math = True
+        self.code.uses_math |= op.way != NEWTON
         count, eps = op.params["count"], float(op.params["eps"])  # type: ignore[arg-type]
 
         def write(row: Row) -> list[str]:
             memory = self.code.descriptors.memory
-            mean = f"@as(f32, {self._cell(row[2])}) / {count}.0 + {eps!r}"
-            scale = f"1.0 / math.sqrt_f32({mean})"
+            total = f"@as(f32, {self._cell(row[2])})"
+            scale = f"1.0 / math.sqrt_f32({total} / {count}.0 + {eps!r})"
+            if op.way == NEWTON:
+                self.code.helper(_INVERSE_ROOT)
+                assert isinstance(count, int)
+                share = float(np.float32(1 / count))
+                scale = f"inverse_root({total} * {share!r} + {eps!r})"
             if to.dtype != DType.F32:
                 scale = f"@as({to.dtype}, {scale})"
 

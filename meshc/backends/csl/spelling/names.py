@@ -24,7 +24,7 @@ mod floor row column factor places i j k l value h0 h1 h2 h3 a_at b_at c_at
 math most_of_row kept added slot first empty behind more
 within_a_turn place low high frequency head tail angle turns erf size near found lane from
 left top first_column first_row
-query limit seen until beyond whole
+query limit seen until beyond whole half second reciprocal inverse_root
 """
 IDLE = "idle"
 """The program of PEs of the rectangle that no region has."""

@@ -12,7 +12,7 @@ from meshc.analysis.csl.operands import BY_STEPS
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
 from meshc.analysis.csl.sharing import planned_bytes
 from meshc.analysis.csl.vector_ways import KERNELS, chosen_way, copied_words, room_for_scratch
-from meshc.analysis.csl.ways import ANGLES, BY, HALF, KEPT, TURNS, VECTOR
+from meshc.analysis.csl.ways import ACROSS, ANGLES, BY, HALF, KEPT, NEWTON, TURNS, VECTOR
 from meshc.analysis.csl.words import known_at_start
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
@@ -35,7 +35,10 @@ class SelectCslFunctions(Pass):
     out when the program starts, for all layers (``way = angles_kept_turns``). ``blocks`` does all
     this for rows and columns whose number is known only when the program runs: so many at once,
     and those that are left one by one (``way = vector_by_4``). It also takes so many elements at a
-    time where there is no scratch for all of them.
+    time where there is no scratch for all of them. ``newton`` takes the reciprocals and roots of
+    quotients and norms with f16 results by two of Newton's steps (``way = newton``), right to
+    6.7e-6, in place of the library's. ``across`` takes maxima of rows, and masks empty slots, lane
+    by lane for all rows at once (``way = across``) where that is less than row by row.
 
     All share f32 scratch, at most a quarter of what buffers and the device's reserve leave, and
     8 KiB; what other kernels take, and functions one by one would, is there in any case, and so are
@@ -61,6 +64,8 @@ class SelectCslFunctions(Pass):
     turns: bool = True
     kept: bool = True
     blocks: bool = True
+    newton: bool = True
+    across: bool = True
     accuracy: str = "half"
 
     def run(self, module: Module, report: Diagnostics) -> Module:
@@ -76,6 +81,8 @@ class SelectCslFunctions(Pass):
             KEPT: self.kept,
             BY: self.blocks,
             HALF: self.accuracy == "half",
+            NEWTON: self.newton,
+            ACROSS: self.across,
         }
         allowed = [part for part, yes in settings.items() if yes]
         known = known_at_start(module)

@@ -1,7 +1,8 @@
 """all_reduce as K-tree (WaferLLM section 6.2; one group is the pipeline) or as a ring.
 
 A folded tree goes from both ends of a line to its middle: of the two cores there one hands the sum
-of its half to the other, which sends that of all back both ways.
+of its half to the other, which sends that of all back both ways. One that is segmented sends it to
+the first core of each segment, from where it goes to all others of it.
 
 Sums and maxima flow through the cores of a chain, which only add to what passes. Softmaxes that are
 merged do not: a core needs the maximum of what arrives before it can scale the rest.
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from meshc.analysis.layout.tiling import ceil_div
 from meshc.analysis.traffic.tracks import phases
-from meshc.ir.affine import Expr
+from meshc.ir.affine import Cond, Expr
 from meshc.ir.ops import mesh
 from meshc.ir.types import BufferType
 from meshc.ir.views import View
@@ -32,12 +33,25 @@ def all_reduce(emitter: Emitter, op: mesh.AllReduce, view: View, lanes: int, row
 def _tree(emitter: Emitter, op: mesh.AllReduce, view: View) -> None:
     """Groups of each phase reduce along a chain to their first member; then a multicast."""
     reduce(emitter, op, view)
-    line = rings.line(emitter.mesh, op.axis, op.algo == "folded")
+    line = rings.line(emitter.mesh, op.axis, op.folded)
     if line.crosses:
         cross = rings.cross(emitter, op.axis)
         sent = emitter.send(cross, view, when=line.before)
         emitter.wait(sent, emitter.recv(cross, view, when=line.root, combine=COMBINE[op.reduce]))
-    broadcast(emitter, op.axis, view, op.algo == "folded")
+    _back(emitter, op, view)
+
+
+def _back(emitter: Emitter, op: mesh.AllReduce, view: View) -> None:
+    """What the root of the tree of ``op`` has, on all cores."""
+    inner = emitter.mesh.inner
+    if op.algo == "segmented":
+        step = emitter.mesh.size(inner)
+        line = rings.line(emitter.mesh, op.axis, True)
+        cast = rings.outwards(emitter, op.axis, step)
+        sent = emitter.send(cast, view, when=line.root)
+        heard = Cond.eq(line.place % step, 0) & line.others
+        emitter.wait(sent, emitter.recv(cast, view, when=heard))
+    broadcast(emitter, inner if op.algo == "segmented" else op.axis, view, op.folded)
 
 
 def reduce(emitter: Emitter, op: mesh.AllReduce | mesh.Reduce, view: View) -> None:
@@ -62,7 +76,7 @@ def _phase(
 
     What the members hold is dead afterwards, so a relay's view need not have the sum.
     """
-    line = rings.line(emitter.mesh, op.axis, op.algo == "folded")
+    line = rings.line(emitter.mesh, op.axis, op.folded)
     ends = rings.chain_ends(line, stride, group)
     channel = rings.chain(emitter, line, stride, group)
     combine = COMBINE[op.reduce]
@@ -87,14 +101,14 @@ def merge(emitter: Emitter, op: mesh.AllReduce, view: View, arrived: View, count
         if group > 1:
             _merging_phase(emitter, op, (view, arrived), count, stride, group)
         stride *= group
-    line = rings.line(emitter.mesh, op.axis, op.algo == "folded")
+    line = rings.line(emitter.mesh, op.axis, op.folded)
     if line.crosses:
         cross = rings.cross(emitter, op.axis)
         sent = emitter.send(cross, view, when=line.before)
         emitter.wait(sent, emitter.recv(cross, arrived, when=line.root))
         with emitter.under(line.root):
             emitter.compute("merge_softmax", view, arrived, count=count)
-    broadcast(emitter, op.axis, view, op.algo == "folded")
+    _back(emitter, op, view)
 
 
 def _merging_phase(
@@ -107,7 +121,7 @@ def _merging_phase(
 ) -> None:
     """One chain per group: all but its last member receive and merge, all but its root send on."""
     view, arrived = views
-    line = rings.line(emitter.mesh, op.axis, op.algo == "folded")
+    line = rings.line(emitter.mesh, op.axis, op.folded)
     ends = rings.chain_ends(line, stride, group)
     channel = rings.chain(emitter, line, stride, group)
     if min(group, ceil_div(line.size, stride)) == 2:

@@ -133,7 +133,7 @@ def _groups_on(module: Module) -> dict[Track, set[tuple[str, int]]]:
     for op in module.walk():
         if isinstance(op, (mesh_ops.AllReduce, mesh_ops.Reduce)):
             for stride, group in phases(op.groups):
-                track = chain_track(mesh, op.axis, stride, op.algo == "folded")
+                track = chain_track(mesh, op.axis, stride, op.folded)
                 found.setdefault(track, set()).add((op.axis, group))
     return found
 
@@ -180,9 +180,10 @@ def cross(emitter: Emitter, axis: str) -> Symbol:
     return emitter.channel(f"cross_{axis}", AffineMap.of(mesh.plane, [(to, along.before)]))
 
 
-def outwards(emitter: Emitter, axis: str) -> Symbol:
+def outwards(emitter: Emitter, axis: str, step: int = 1) -> Symbol:
     """From the core behind the middle of a line, or from that of each segment which is nearest to
-    the middle, to all others of it."""
+    the middle, to all others of it; with a ``step`` to those whose places from there are multiples
+    of it."""
     mesh = emitter.mesh
     along = line(mesh, axis, True)
     whole = mesh.whole(axis)
@@ -191,11 +192,15 @@ def outwards(emitter: Emitter, axis: str) -> Symbol:
     if along.crosses:
         behind, before = along.root, along.root
     reach = size if along.crosses else size - 1
-    pieces = [
-        (_at(mesh, axis, far), behind & Cond.between(here + 1, far, here + size)),
-        (_at(mesh, axis, far), before & Cond.between(here - reach, far, here)),
-    ]
-    return emitter.channel(f"out_{axis}", AffineMap.of(mesh.plane, pieces), multicast=True)
+    behind &= Cond.between(here + 1, far, here + size)
+    before &= Cond.between(here - reach, far, here)
+    name = f"out_{axis}"
+    if step > 1:
+        middle, name = mesh.size(whole) // 2, f"{name}_{step}"
+        behind &= Cond.eq((far - middle) % step, 0)
+        before &= Cond.eq(((middle - 1) - far) % step, 0)
+    pieces = [(_at(mesh, axis, far), side) for side in (behind, before)]
+    return emitter.channel(name, AffineMap.of(mesh.plane, pieces), multicast=True)
 
 
 def multicast(emitter: Emitter, axis: str, way: int = 1) -> Symbol:
