@@ -14,8 +14,9 @@ from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, QUICK, Mode, modes
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.driver.gpu_steps import GpuStep
 from meshc.interp.graph import run_graph
-from meshc.support.diagnostics import Diagnostics
+from meshc.support.diagnostics import Diagnostics, fail
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
@@ -118,6 +119,20 @@ def test_latents_of_odd_lanes_are_attended_slowly_which_is_told(tmp_path: Path):
     result = compiled(tmp_path, {"qk_rope_head_dim": 24})
     (told,) = (d for d in result.remarks if d.code.startswith("step-of-"))
     assert told.message.endswith("attend attends statement by statement, which is slow")
+
+
+def test_a_step_is_several_kernels_where_tasks_do_not_fit(tmp_path: Path, monkeypatch):
+    """Which is told, with what tasks lack."""
+
+    def refused(step):
+        fail("does-not-fit", "vectors leave no room for tiles")
+
+    monkeypatch.setattr(GpuStep, "_of_tasks", refused)
+    result = compiled(tmp_path)
+    (told,) = (d for d in result.remarks if d.code == "step-of-kernels")
+    assert told.message.endswith("several kernels: vectors leave no room for tiles (does-not-fit)")
+    launches = from_json(result.files["manifest.json"]).launches()
+    assert "latent_block" in {launch.kernel for launch, _ in launches}
 
 
 @pytest.mark.slow
