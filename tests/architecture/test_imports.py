@@ -38,6 +38,7 @@ OWNERS = {
     "distributed": "meshc.serving.cluster",
     "starlette": "meshc.serving.endpoint",
     "uvicorn": "meshc.serving.endpoint",
+    "prometheus_client": "meshc.serving.endpoint",
 }
 # Needed by everyone who computes.
 FREE = {"numpy"}
