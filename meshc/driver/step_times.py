@@ -5,6 +5,7 @@ from __future__ import annotations
 from meshc.cost.tasks.steps import StepTime, step_time
 from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
+from meshc.ir.ranks import RANK
 from meshc.support.diagnostics import MeshcError
 
 _LIMITS = {
@@ -26,9 +27,14 @@ def step_with_full_caches(module: Module) -> StepTime | None:
     if POSITION not in module.scalars:
         return None
     try:
-        return step_time(module, {POSITION: _tokens(module)})
+        return step_time(module, {POSITION: _tokens(module), **_first_rank(module)})
     except MeshcError:
         return None
+
+
+def _first_rank(module: Module) -> dict[str, int]:
+    """Ranks do alike, so that one stands for all; nothing for a program of one GPU."""
+    return {} if module.ranks is None else {RANK: 0}
 
 
 def _tokens(module: Module) -> int:
