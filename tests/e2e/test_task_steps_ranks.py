@@ -126,7 +126,7 @@ def test_a_step_of_ranks_is_one_kernel_that_meets_twice_in_a_layer(tmp_path):
     model.write_text(LLAMA.decoder.text())
     for persistent in (False, True):
         made = meshc.compile(
-            str(model), target="cuda", device="h200", dtype="f16", seq=64, gpus=2,
+            str(model), target="cuda", device="h100", dtype="f16", seq=64, gpus=2,
             persistent=persistent,
         )  # fmt: skip
         program = from_json(made.files["manifest.json"])
