@@ -37,6 +37,9 @@ def pipeline_to(level: Level, settings: dict[str, str] | None = None) -> list[Pa
 KEEPING = "keep-quantised"
 """Comes before ``allocate-routes`` where settings have it."""
 
+DEALING = "tensor-parallel"
+"""The pass that makes the graph of one GPU among several, behind those of the graph."""
+
 KERNEL_STAGES = (*STAGES["graph"], "fuse-cluster")
 """The passes from a fresh decode graph to kernels of a GPU."""
 
@@ -47,7 +50,7 @@ def pipeline_to_kernels(settings: dict[str, str] | None = None) -> list[Pass]:
     and norms."""
     chosen = settings or {}
     *ahead, fuse = KERNEL_STAGES
-    dealt = ["tensor-parallel", "fuse-all-reduce"] if "tensor-parallel" in chosen else []
+    dealt = [DEALING, "fuse-all-reduce"] if DEALING in chosen else []
     return own_pipeline(",".join(chosen.get(name, name) for name in (*ahead, *dealt, fuse)))
 
 
@@ -132,9 +135,11 @@ CLUSTERING = "cluster-blocks"
 
 def pipeline_to_tasks(settings: dict[str, str] | None = None, cluster: int = 0) -> list[Pass]:
     """The passes from a fresh graph of a decode step to its program of tasks, perhaps in clusters
-    of so many blocks; ``settings`` as above."""
+    of so many blocks; ``settings`` as above, of which ``tensor-parallel`` deals the model to
+    several GPUs before."""
     chosen = settings or {}
-    names = [*STAGES["graph"], *TASK_STAGES]
+    dealt = [DEALING] if DEALING in chosen else []
+    names = [*STAGES["graph"], *dealt, *TASK_STAGES]
     if cluster:
         names.insert(names.index("place-tasks") + 1, CLUSTERING)
         chosen = {**chosen, CLUSTERING: f"{CLUSTERING}{{cluster={cluster}}}"}

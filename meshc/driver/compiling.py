@@ -12,7 +12,7 @@ from meshc.backends.python import HostFacts, emit
 from meshc.driver.compiled import Compiled
 from meshc.driver.element_types import element_type
 from meshc.driver.given_modules import check_asked, on_its_device, started
-from meshc.driver.gpu_steps import GpuStep
+from meshc.driver.gpu_steps import GpuStep, dealing
 from meshc.driver.halves import splitting_of
 from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
@@ -32,6 +32,7 @@ from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.pipelines import (
+    DEALING,
     choosing_passes,
     chunking_passes,
     pipeline_from,
@@ -222,16 +223,9 @@ def _passes(module: Module, request: CompileRequest, regions: int) -> list[Pass]
         settings["split-regions"] = f"split-regions{{regions={regions}}}"
     if request.target == "cuda":
         if request.gpus > 1:
-            settings["tensor-parallel"] = dealing(module, request.gpus)
+            settings[DEALING] = dealing(module, request.gpus)
         return pipeline_to_kernels(settings)
     return pipeline_from(module, request.level(), settings)
-
-
-def dealing(module: Module, gpus: int) -> str:
-    """The spec of tensor-parallel for kernels, which look up whole tables and read rows by
-    eights."""
-    tables = dict.fromkeys(op.dim for op in module.walk() if isinstance(op, graph.Embed))
-    return f"tensor-parallel{{ranks={gpus},multiple=8,keep=[{','.join(tables)}]}}"
 
 
 def _common_policy(

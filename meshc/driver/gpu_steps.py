@@ -1,8 +1,8 @@
 """The decode step of a GPU: one kernel made of tasks, or kernels that patterns of its graph are.
 
-A program of tasks is there for every dense model, and is the step wherever nothing was asked for
-that it does not obey; kernels of patterns (``fuse-cluster``), where there are any, read its prompts
-many tokens at once. These are the step too on several GPUs.
+A program of tasks is there for every dense model, on one GPU and of each of several, and is the
+step wherever nothing was asked for that it does not obey; kernels of patterns (``fuse-cluster``),
+where there are any, read its prompts many tokens at once.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from meshc.driver.step_times import predicted, step_with_full_caches
 from meshc.ir.clone import clone_module
 from meshc.ir.core import Op
 from meshc.ir.module import Module
+from meshc.ir.ops import graph as whole
 from meshc.ir.ops import task, tile
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
-from meshc.pipelines import TASK_STAGES, pipeline_to_tasks
+from meshc.pipelines import DEALING, TASK_STAGES, pipeline_to_tasks
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
 
 PARTS = (4, 8, 2, 1)
@@ -60,7 +61,7 @@ class GpuStep:
         asked = self.request
         if asked.persistent:
             return self._of_tasks()
-        if asked.gpus > 1 or asked.cluster is not None or asked.dataflow:
+        if asked.cluster is not None or asked.dataflow:
             return self._of_kernels()
         made = self._tried(self._of_tasks)
         if isinstance(made, MeshcError):
@@ -139,7 +140,8 @@ class GpuStep:
             return self._alone(refusal)
 
     def _alone(self, refusal: MeshcError) -> Made:
-        made = self._in_parts(lambda tasks: cuda.emit_tasks(tasks, self.model, self.request.page))
+        how = self.model, self.request.page, self.request.collectives
+        made = self._in_parts(lambda tasks: cuda.emit_tasks(tasks, *how))
         first = refusal.diagnostics[0]
         self.report.remark(
             "prompt-by-steps", f"steps read prompts, token by token: {first.message} ({first.code})"
@@ -149,7 +151,8 @@ class GpuStep:
     def _in_parts(self, written: Callable[[cuda.TaskGraph], dict[str, str]]) -> Made:
         """The first division of products whose columns leave room in a block."""
         graph = clone_module(self.given)
-        before = pipeline_to_tasks()[: -len(TASK_STAGES)]
+        dealt = {DEALING: dealing(graph, self.request.gpus)} if self.request.gpus > 1 else {}
+        before = pipeline_to_tasks(dealt)[: -len(TASK_STAGES)]
         graph = PassManager(before, self.instruments).run(graph, self.report)
         whole = self._placed(graph, 1, False, Diagnostics(), task.COUNTER)
         merge = _records_bytes(whole) > MOST_RECORDS
@@ -219,3 +222,10 @@ def _records_bytes(placed: Module) -> int:
 def _streams(op: Op) -> bool:
     """Whether ``op`` is a loop over tiles of a cache."""
     return isinstance(op, tile.For) and any(isinstance(o, task.Stream) for o in op.regions[0].ops)
+
+
+def dealing(module: Module, gpus: int) -> str:
+    """The spec of tensor-parallel for kernels, which look up whole tables and read rows by
+    eights."""
+    tables = dict.fromkeys(op.dim for op in module.walk() if isinstance(op, whole.Embed))
+    return f"tensor-parallel{{ranks={gpus},multiple=8,keep=[{','.join(tables)}]}}"

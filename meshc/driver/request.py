@@ -233,9 +233,9 @@ class CompileRequest:
         if self.persistent and self.target != "cuda":
             words = f"it is for --target cuda, not {self.target}"
             found.error("bad-argument", f"--persistent is given, but {words}")
-        elif self.persistent and self.gpus != 1:
-            words = f"--gpus is {self.gpus}, and GPUs meet between kernels"
-            found.error("bad-argument", f"--persistent is given, but {words}")
+        elif self.persistent and self.gpus != 1 and self.cluster is not None:
+            words = f"{self.cluster}, and with --gpus {self.gpus} tasks have no clusters"
+            found.error("bad-argument", f"--persistent is given, but --cluster is {words}")
         if self.page not in PAGES:
             known = ", ".join(map(str, PAGES))
             found.error(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from meshc.cost.tasks.steps import StepTime, step_time
+from meshc.cost.tasks.tile_times import Links, TileTimes
+from meshc.driver.halves import node_of
 from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
+from meshc.ir.ranks import RANK
 from meshc.support.diagnostics import MeshcError
 
 _LIMITS = {
@@ -22,11 +25,24 @@ MOST_TOKENS = 1 << 14
 def step_with_full_caches(module: Module) -> StepTime | None:
     """What the step of ``module``, of the task level, takes with full caches, or behind
     :data:`MOST_TOKENS` tokens, as the event model predicts; None for a device that lacks a number
-    for it, or one without a position."""
+    for it, or one without a position. Ranks do alike, so that one stands for all; where no node of
+    such GPUs is known, their links take no time."""
     if POSITION not in module.scalars:
         return None
+    times = TileTimes(module.the_device(), links=_links(module))
+    rank = {} if module.ranks is None else {RANK: 0}
     try:
-        return step_time(module, {POSITION: _tokens(module)})
+        return step_time(module, {POSITION: _tokens(module), **rank}, times)
+    except MeshcError:
+        return None
+
+
+def _links(module: Module) -> Links | None:
+    """The links of the smallest node that has the GPUs of all ranks, if one is known."""
+    if module.ranks is None:
+        return None
+    try:
+        return Links.of(node_of(module.the_device(), module.ranks.count))
     except MeshcError:
         return None
 
@@ -38,7 +54,7 @@ def _tokens(module: Module) -> int:
 def predicted(module: Module) -> str:
     """That time in words; nothing where it is not known."""
     found = step_with_full_caches(module)
-    if found is None:
+    if found is None or (module.ranks is not None and _links(module) is None):
         return ""
     return (
         f"predicted {1e6 * found.seconds:.0f} us with {_tokens(module)} tokens before it, "

@@ -125,9 +125,16 @@ class Machine:
         Raises ``interp-deadlock``, ``interp-unconsumed``, ``interp-partner``, ``interp-shape``,
         ``interp-view``, ``interp-uninitialised``, ``interp-port``, ``interp-limit``.
         """
+        values, rounds = self.begin(scalars or {})
+        with np.errstate(all="ignore"):
+            self._execute(values, rounds)
+        return self.results(values)
+
+    def begin(self, scalars: Scalars) -> tuple[dict[str, int], Rounds]:
+        """Make memory ready for a run; the scalars of all rounds and of each."""
         values: dict[str, int] = {}
         rounds: dict[str, tuple[int, ...]] = {}
-        for name, value in checked_scalars(self.module, scalars or {}).items():
+        for name, value in checked_scalars(self.module, scalars).items():
             several = value if isinstance(value, tuple) else (value,) * self._rounds.get(name, 1)
             if name in self._rounds:
                 rounds[name] = several
@@ -136,7 +143,10 @@ class Machine:
         self._reset()
         with np.errstate(all="ignore"):
             self._spread(values)
-            self._execute(values, rounds)
+        return values, rounds
+
+    def results(self, values: Mapping[str, int]) -> dict[str, Array]:
+        """The logical tensors of the out-ports by name."""
         return {
             name: port.collect(
                 self._memory[self._slots[port.port.buffer]],

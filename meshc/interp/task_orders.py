@@ -117,12 +117,14 @@ class Edges:
 
 
 class Blocks:
-    """Blocks that run the tasks of each phase that are theirs, and meet; ``tagged`` says of a task,
-    by its number, whether what it needs has its tags, ``clusters`` which cluster runs it. Raises
-    ``interp-schedule`` where tasks are not placed, and ``interp-deadlock`` where the tags of a task
-    never come."""
+    """Blocks that run the tasks of each phase that are theirs, and meet, those of all ``ranks`` one
+    behind the other; ``tagged`` says of a task, by its number, whether what it needs has its tags,
+    ``clusters`` which cluster runs it. Raises ``interp-schedule`` where tasks are not placed, and
+    ``interp-deadlock`` where the tags of a task never come."""
 
-    def __init__(self, module: Module, order: Order, tagged: Callable[[int], bool]) -> None:
+    def __init__(
+        self, module: Module, order: Order, tagged: Callable[[int], bool], ranks: int = 1
+    ) -> None:
         self.rng = random.Random(order.seed)
         self.tagged = tagged
         self.awaiting: set[int] = set()
@@ -132,16 +134,31 @@ class Blocks:
         self.cluster = 1
         self.clusters: dict[int, int] = {}
         numbers = count()
-        awaiting = False
+        phases = [op for op in module.walk() if isinstance(op, task.Phase)]
+        self.of_rank = phases[0].blocks if phases else 0
+        for op in phases:
+            if not op.blocks or op.blocks != self.of_rank:
+                fail("interp-schedule", f"tasks of phase '{op.name}' are not placed as others are")
+        for _ in range(ranks):
+            own: list[list[int | task.Meet]] = [[] for _ in range(self.of_rank)]
+            self._fill(module, own, numbers, passed)
+            self.queues += own
+
+    def _fill(
+        self,
+        module: Module,
+        queues: list[list[int | task.Meet]],
+        numbers: Iterator[int],
+        passed: set[task.Meet],
+    ) -> None:
+        """What the blocks of a rank do, in ``queues``."""
+        awaiting, before = False, len(self.queues)
         for op, families in _events(module, module.program.body, {}):
             if isinstance(op, task.Meet):
                 awaiting = op.kind == task.TAGS and op not in passed
-                for queue in self.queues if op.kind != task.TAGS and op not in passed else ():
+                for queue in queues if op.kind != task.TAGS and op not in passed else ():
                     queue.append(op)
                 continue
-            if not op.blocks or (self.queues and len(self.queues) != op.blocks):
-                fail("interp-schedule", f"tasks of phase '{op.name}' are not placed as others are")
-            self.queues = self.queues or [[] for _ in range(op.blocks)]
             self.cluster = op.cluster or 1
             for own in _lots(op, families, numbers):
                 blocks = len(own.blocks)
@@ -150,8 +167,8 @@ class Blocks:
                 for place, block in enumerate(own.blocks):
                     ends = (len(own.tasks) * b // blocks for b in (place, place + 1))
                     mine = own.tasks[slice(*ends)]
-                    self.queues[block] += mine
-                    self.clusters |= dict.fromkeys(mine, block // self.cluster)
+                    queues[block] += mine
+                    self.clusters |= dict.fromkeys(mine, (before + block) // self.cluster)
             awaiting = False
 
     def order(self) -> Iterator[int]:
@@ -159,7 +176,8 @@ class Blocks:
         come to it."""
         self.at = [0] * len(self.queues)
         self.waits = [False] * len(self.queues)
-        self.arrived = [{task.COUNTER: 0, task.CLUSTER: 0} for _ in self.queues]
+        kinds = task.COUNTER, task.CLUSTER, task.RANKS
+        self.arrived = [dict.fromkeys(kinds, 0) for _ in self.queues]
         while ready := self._ready():
             current = self.rng.choice(ready)
             queue = self.queues[current]
@@ -185,9 +203,10 @@ class Blocks:
                     self.waits[block] = changed = True
                     own[meeting.kind] += 1
                 others = self.arrived
-                if meeting.kind == task.CLUSTER:
-                    first = block // self.cluster * self.cluster
-                    others = others[first : first + self.cluster]
+                if meeting.kind != task.RANKS:
+                    size = self.cluster if meeting.kind == task.CLUSTER else self.of_rank
+                    first = block // size * size
+                    others = others[first : first + size]
                 if own[meeting.kind] <= min(one[meeting.kind] for one in others):
                     self.waits[block], changed = False, True
                     self.at[block] += 1

@@ -59,7 +59,7 @@ class TaskMachine(Machine):
         self.order = order or Order()
         families = [op for op in module.walk() if isinstance(op, task.Family)]
         self._slots |= _slots_of_values(families, len(self._slots))
-        self._folds = {
+        self.folds = {
             self._slots[b.value]: Fold(b.kept, b.cluster if self.order.blocks else None)
             for b in module.buffers
         }
@@ -76,60 +76,111 @@ class TaskMachine(Machine):
         known = frozenset(
             {*scalars, *family.dims, *family.each, *_loops_around(self.module, family)}
         )
-        compiler = TaskCompiler(self._slots, self._folds, self._tags)
+        compiler = TaskCompiler(self._slots, self.folds, self._tags)
         return compiler.body(family.regions[0], Names(known, {}))
 
     def _execute(self, scalars: Mapping[str, int], rounds: Rounds) -> None:
-        tasks = [*_tasks(self.module, self.module.program.body, dict(scalars), rounds)]
-        if len(tasks) > MAX_TASKS:
-            fail("interp-limit", f"the program has {len(tasks)} tasks; at most {MAX_TASKS} run")
-        shared = [memory[0] for memory in self._memory]
-        values = [*self._slots][len(shared) :]
-        found = Edges(len(tasks), shared)
-        for number, one in enumerate(tasks):
-            found.gives(number, self._walk(one, shared, task.Give))
-        for memory, owner in zip(shared, found.owner, strict=True):
-            if memory.dtype == np.float32:
-                memory[owner >= 0] = np.nan
+        if self.module.ranks is not None:
+            fail(
+                "interp-ranks",
+                f"the program of one rank of {self.module.ranks.count} is run with those of others",
+                help="meshc.interp.task_ranks runs all of them",
+            )
+        run_together([self], [scalars], rounds)
+
+    def share_with(self, other: TaskMachine) -> None:
+        """Have one memory with ``other`` of what ranks give each other."""
+        for slot, buffer in enumerate(self.module.buffers):
+            if buffer.ranks is not None:
+                self._memory[slot] = other._memory[slot]
+
+    def begun(self) -> list[NDArray[Any]]:
+        """The memory of the GPU when a run begins."""
         for tags in self._tags.values():
             tags.run = self._runs
         self._runs += 1
-        order: Iterable[int] = range(len(tasks))
-        clusters = None
-        if self.order.blocks:
+        return [memory[0] for memory in self._memory]
 
-            def tagged(number: int) -> bool:
-                one = tasks[number]
-                return all(
-                    self._tags[region.slot].there(region.whole.place(core.env))
-                    for core in [self._core(one, shared)]
-                    for region in _regions_of(self._bodies[one.family], core, task.Need)
-                    if region.slot in self._tags
-                )
+    def tagged(self, one: Task, memory: list[NDArray[Any]]) -> bool:
+        """Whether the words that a task needs have their tags."""
+        core = self._core(one, memory)
+        return all(
+            self._tags[region.slot].there(region.whole.place(core.env))
+            for region in _regions_of(self._bodies[one.family], core, task.Need)
+            if region.slot in self._tags
+        )
 
-            blocks = Blocks(self.module, self.order, tagged)
-            order, clusters = blocks.order(), Clusters(blocks.clusters, shared, self._folds)
-        elif self.order.seed is not None:
-            for number, one in enumerate(tasks):
-                found.needs(number, self._walk(one, shared, task.Need))
-            found.leave_out([t.family.name for t in tasks], self.order.without)
-            order = found.order(self.order, [t.family.name for t in tasks])
-        for number in order:
-            one = tasks[number]
-            own = [_unset(value.type) for value in values]
-            seen = shared if clusters is None else clusters.seen_by(number)
-            for _ in self._core(one, [*seen, *own]).run(self._bodies[one.family]):
-                pass
+    def perform(self, one: Task, memory: list[NDArray[Any]]) -> None:
+        """Run a task."""
+        own = [_unset(value.type) for value in [*self._slots][len(memory) :]]
+        for _ in self._core(one, [*memory, *own]).run(self._bodies[one.family]):
+            pass
+
+    def tasks(self, scalars: Mapping[str, int], rounds: Rounds) -> list[Task]:
+        """All tasks of a run, in the order of the text."""
+        return [*_tasks(self.module, self.module.program.body, dict(scalars), rounds)]
 
     def _core(self, one: Task, memory: list[NDArray[Any]]) -> Core:
         nowhere = Fabric({}, "early", lambda posted: None)
         return Core(0, str(one), dict(one.env), one.rounds, memory, nowhere)
 
-    def _walk(
+    def walk(
         self, one: Task, shared: list[NDArray[Any]], kind: type[task.Access]
     ) -> Iterator[tuple[int, tuple[slice | int, ...]]]:
         """The regions of ``kind`` that a task reads or writes."""
         yield from _regions(self._bodies[one.family], self._core(one, shared), kind)
+
+
+def run_together(
+    machines: list[TaskMachine], scalars: list[Mapping[str, int]], rounds: Rounds
+) -> None:
+    """A run of the program of all ranks, each on a machine with scalars of its own: memory that
+    ranks share is one array. Tasks of all ranks run in one order."""
+    module, order = machines[0].module, machines[0].order
+    each = [m.tasks(own, rounds) for m, own in zip(machines, scalars, strict=True)]
+    tasks = [(rank, one) for rank, own in enumerate(each) for one in own]
+    if len(tasks) > MAX_TASKS:
+        fail("interp-limit", f"the program has {len(tasks)} tasks; at most {MAX_TASKS} run")
+    memory = [m.begun() for m in machines]
+    slots = len(memory[0])
+    joint = [b.ranks is not None for b in module.buffers]
+    found = Edges(len(tasks), [array for own in memory for array in own])
+
+    def walked(number: int, kind: type[task.Access]) -> Iterator[tuple[int, Any]]:
+        rank, one = tasks[number]
+        for slot, index in machines[rank].walk(one, memory[rank], kind):
+            yield slot if joint[slot] else rank * slots + slot, index
+
+    for number in range(len(tasks)):
+        found.gives(number, walked(number, task.Give))
+    for array, owner in zip([a for own in memory for a in own], found.owner, strict=True):
+        if array.dtype == np.float32:
+            array[owner >= 0] = np.nan
+    names = [one.family.name for _, one in tasks]
+    own_count = len(each[0])
+    # In the order of the text, a task of one rank and then the same one of the next.
+    numbers: Iterable[int] = (
+        rank * own_count + n for n in range(own_count) for rank in range(len(machines))
+    )
+    clusters: list[Clusters] = []
+    if order.blocks:
+
+        def tagged(number: int) -> bool:
+            rank, one = tasks[number]
+            return machines[rank].tagged(one, memory[rank])
+
+        blocks = Blocks(module, order, tagged, len(machines))
+        numbers = blocks.order()
+        clusters = [Clusters(blocks.clusters, own, machines[0].folds) for own in memory]
+    elif order.seed is not None:
+        for number in range(len(tasks)):
+            found.needs(number, walked(number, task.Need))
+        found.leave_out(names, order.without)
+        numbers = found.order(order, names)
+    for number in numbers:
+        rank, one = tasks[number]
+        seen = clusters[rank].seen_by(number) if clusters else memory[rank]
+        machines[rank].perform(one, seen)
 
 
 class Clusters:
@@ -139,7 +190,7 @@ class Clusters:
     def __init__(
         self, of: Mapping[int, int], shared: list[NDArray[Any]], folds: Mapping[int, Fold]
     ) -> None:
-        self._of, self._shared, self._folds = of, shared, folds
+        self._of, self._shared, self.folds = of, shared, folds
         self._seen: dict[int, list[NDArray[Any]]] = {}
 
     def seen_by(self, number: int) -> list[NDArray[Any]]:
@@ -147,7 +198,7 @@ class Clusters:
         cluster = self._of[number]
         if cluster not in self._seen:
             self._seen[cluster] = [
-                np.full_like(memory, np.nan) if self._folds[slot].cluster else memory
+                np.full_like(memory, np.nan) if self.folds[slot].cluster else memory
                 for slot, memory in enumerate(self._shared)
             ]
         return self._seen[cluster]
@@ -374,12 +425,12 @@ class TaskCompiler(Compiler):
         self, slots: Mapping[Any, int], folds: Mapping[int, Fold], tags: Mapping[int, Tags]
     ) -> None:
         super().__init__(slots, frozenset())
-        self._folds, self._tags = folds, tags
+        self.folds, self._tags = folds, tags
 
     def region(self, op: task.Access, names: Names) -> Region:
         """The region that an access names."""
         slot = self._slots[op.view.buffer]
-        return Region(self.window(op, 0, names), slot, self._folds[slot])
+        return Region(self.window(op, 0, names), slot, self.folds[slot])
 
     def makers(self) -> Makers:
         return _MAKERS

@@ -60,7 +60,9 @@ class Buffer:
     values is there that lie in it one after the other, in this run and in those before: values are
     rounded to the bits that are left, to the nearest finite one. With ``cluster``, a dim and an
     extent, each cluster of blocks has memory of its own, and in it so much of that dim, in the same
-    way as versions (cluster-blocks)."""
+    way as versions (cluster-blocks). With ``ranks``, the number of a dim that counts them, GPUs of
+    all ranks have what any of them gives, each in memory of its own; one gives what has its number
+    in that dim."""
 
     value: Value
     role: Role | Literal[""] = ""
@@ -68,6 +70,7 @@ class Buffer:
     kept: int | None = None
     tags: int | None = None
     cluster: tuple[int, int] | None = None
+    ranks: int | None = None
 
     @property
     def type(self) -> BufferType:
@@ -137,13 +140,13 @@ class Module:
     ``constants`` are vectors known at compile time (such as the frequencies of RoPE); the in-port
     of the same name loads them. ``rows`` is None where nothing has rows of tokens; ``attention``
     has an entry for each kind of attention over cached keys; ``ranks`` is None where one machine
-    runs all of a graph; ``token_parts`` are dims of parts of the tokens of a batch; ``paired``
-    names weights of the model whose lanes of a dim are taken in the order 0, D/2, 1, D/2 + 1, ..,
-    perhaps in runs (canonicalize). ``tasks`` are
-    the ids of the local tasks of a CSL program (assign-csl-tasks), ``scratch`` the elements
-    that its kernels share, by element type or use (plan-csl-memory), ``tables`` its words of 32
-    bits and ``words`` those of 16 that it has besides, by use (plan-csl-words). ``places`` says
-    where sections of the header and declarations stand in the text that it was read from.
+    runs all of a graph or of a program of tasks; ``token_parts`` are dims of parts of the tokens of
+    a batch; ``paired`` names weights of the model whose lanes of a dim are taken in the order 0,
+    D/2, 1, D/2 + 1, .., perhaps in runs (canonicalize). ``tasks`` are the ids of the local tasks of
+    a CSL program (assign-csl-tasks), ``scratch`` the elements that its kernels share, by element
+    type or use (plan-csl-memory), ``tables`` its words of 32 bits and ``words`` those of 16 that it
+    has besides, by use (plan-csl-words). ``places`` says where sections of the header and
+    declarations stand in the text that it was read from.
     """
 
     name: str

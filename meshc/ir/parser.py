@@ -239,16 +239,16 @@ class _Parser(Tokens):
         value = self.declare(name, self.type(), span)
         if not isinstance(value.type, BufferType):
             fail("bad-meshir", "a buffer has whole numbers as extents", span)
-        facts = self.facts("role", "address", "kept", "tags", "cluster")
+        facts = self.facts("role", "address", "kept", "tags", "cluster", "ranks")
         role = facts.get("role", "")
         if role not in ("", *_ROLES):
             fail("bad-meshir", f"no role '{role}'", span)
-        address, kept, tags = (
+        address, kept, tags, ranks = (
             self.as_int(facts[name], span) if name in facts else None
-            for name in ("address", "kept", "tags")
+            for name in ("address", "kept", "tags", "ranks")
         )
         held = as_cluster(facts.get("cluster"), span)
-        return Buffer(value, cast(ParamRole, role), address, kept, tags, held)
+        return Buffer(value, cast(ParamRole, role), address, kept, tags, held, ranks)
 
     def channel(self) -> Channel:
         span = self.span()

@@ -86,6 +86,8 @@ def _buffer(buffer: Buffer) -> str:
             facts[name] = getattr(buffer, name)
     if buffer.cluster is not None:
         facts["cluster"] = [*buffer.cluster]
+    if buffer.ranks is not None:
+        facts["ranks"] = buffer.ranks
     return f"buffer {buffer.value} : {buffer.type}" + _braced(facts)
 
 

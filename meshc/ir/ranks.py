@@ -1,6 +1,7 @@
 """Ranks: a model in tensor parallel, where each rank (a GPU) runs the same graph on its own parts.
 
-The header says how many ranks there are and which dims are dealt to them:
+The header of a graph, and of the program of tasks that it becomes, says how many ranks there are
+and which dims are dealt to them:
 
     ranks count = 4
     part dim = H_rank, whole = H, team = 4, copies = 2
@@ -18,6 +19,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 _MOST_RANKS = 1 << 16
+
+RANK = "rank"
+"""The run-time scalar of a program of tasks that says which of the ranks runs it."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,8 @@ def rank_mistakes(ranks: Ranks | None, dims: Mapping[str, int], level: str) -> I
     each."""
     if ranks is None:
         return
-    if level != "graph":
-        yield "ranks: they are of graphs; layouts of the mesh level say what each core has"
+    if level not in ("graph", "task"):
+        yield "ranks: they are of graphs and tasks; layouts of the mesh level say what cores have"
     if not 1 <= ranks.count <= _MOST_RANKS:
         yield f"ranks: there cannot be {ranks.count}, but 1 to {_MOST_RANKS:,}"
         return

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import zip_longest
 
+from meshc.ir.affine import Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops import task, tile
+from meshc.ir.ranks import RANK
 from meshc.ir.types import DType
 from meshc.ir.values import Value
-from meshc.ir.views import View
+from meshc.ir.views import Point, View
 from meshc.support.spans import Span
 
 Mistake = tuple[str, Span | None, str]
@@ -34,11 +36,13 @@ def program_mistakes(module: Module) -> Iterator[Mistake]:
         for buffer in module.buffers:
             place = module.places.get(str(buffer.value))
             of_tasks = {"keeps versions": buffer.kept, "has tags": buffer.tags}
+            of_tasks |= {"is of all ranks": buffer.ranks}
             for words, fact in (of_tasks | {"is of clusters": buffer.cluster}).items():
                 if fact is not None:
                     yield f"{buffer.value} {words}", place, "that is for the task level"
         return
     yield from _of_clusters(module)
+    yield from _of_ranks(module)
     for buffer in module.buffers:
         if buffer.tags is not None:
             yield from _tags(module, buffer)
@@ -107,6 +111,39 @@ def _of_clusters(module: Module) -> Iterator[Mistake]:
         elif not of_cluster:
             words = f"{buffer.value} is memory of clusters, but there are none"
             yield words, module.places.get(str(buffer.value)), _PROGRAM
+
+
+def _of_ranks(module: Module) -> Iterator[Mistake]:
+    """A program of ranks knows which one runs it; what ranks give each other is scratch, of which
+    each gives what has its number."""
+    count = 0 if module.ranks is None else module.ranks.count
+    if count and module.scalars.get(RANK) != (0, count - 1):
+        words = f"a program of {count} ranks has no scalar '{RANK}' that says which runs it"
+        yield words, module.places.get("ranks"), f"such as: scalars {RANK} = 0..{count - 1}"
+    shared: dict[Value, int] = {}
+    for buffer in module.buffers:
+        if buffer.ranks is None:
+            continue
+        dim, shape = buffer.ranks, buffer.type.shape
+        shared[buffer.value] = dim
+        place = module.places.get(str(buffer.value))
+        if not count:
+            yield f"{buffer.value} is of all ranks, but there are none", place, "such as: ranks .."
+        elif not 0 <= dim < len(shape) or shape[dim] != count:
+            words = f"dim {dim} of {buffer.value} does not count {count} ranks"
+            yield words, place, "one of its dims has an index for each rank"
+        elif buffer.role or buffer.cluster is not None or (buffer.kept is not None and not dim):
+            words = f"{buffer.value} is of all ranks"
+            yield words, place, "that is scratch in the memory of GPUs, whose versions come first"
+    for op in module.walk():
+        if isinstance(op, task.Meet) and op.kind == task.RANKS and not count:
+            yield "all ranks meet, but there are none", op.span, _PROGRAM
+        if isinstance(op, task.Give) and isinstance(op.operands[0], View):
+            dim = shared.get(op.view.buffer, -1)
+            own = op.view.indices[dim] if 0 <= dim < len(op.view.indices) else None
+            if dim >= 0 and own != Point(Expr.var(RANK)):
+                words = f"task.give: what it gives of {op.view.buffer} has not the number of a rank"
+                yield words, op.span, f"each rank gives its own: '{RANK}' is the index in dim {dim}"
 
 
 def _inside(block: Block) -> Iterator[Op]:

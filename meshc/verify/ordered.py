@@ -4,6 +4,9 @@ the task that needs it waits for its words.
 A word has the tag of its version when the task has given it, and no other one before: of the values
 that lie in it one after the other each has the next tag. For that every version is given whole in
 every run.
+
+What ranks give each other comes behind a meeting of all ranks in the same run: by then the run in
+front has ended on each of them.
 """
 
 from __future__ import annotations
@@ -12,7 +15,15 @@ from collections.abc import Sequence
 
 from meshc.analysis.proofs.isl import uncovered_point
 from meshc.analysis.tasks.accesses import OTHER, Access, At, accesses, same_requests
-from meshc.analysis.tasks.order import behind, met, same_block, waiting, whole_meetings
+from meshc.analysis.tasks.order import (
+    Meeting,
+    begun,
+    behind,
+    met,
+    same_block,
+    waiting,
+    whole_meetings,
+)
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops import task
@@ -28,6 +39,9 @@ def check(module: Module) -> None:
     for buffer in module.buffers:
         if buffer.tags is not None:
             _given_whole(module, buffer, every)
+    for give in every:
+        if isinstance(give.op, task.Give):
+            _begun(At(give, module), found)
     for need in every:
         if need.buffer in tagged and need.phase in waits:
             continue
@@ -48,6 +62,22 @@ def check(module: Module) -> None:
                     notes=[f"in {task_text(reader, point)}"],
                     help="let blocks meet in between (task.meet), which the pass meet does",
                 )
+
+
+def _begun(give: At, found: Sequence[Meeting]) -> None:
+    """All ranks have begun the run before one gives to the memory of others."""
+    if not give.of_ranks:
+        return
+    between, hidden = begun(give, found)
+    point = uncovered_point(give.touched, between, hidden)
+    if point is not None:
+        fail(
+            "not-ordered",
+            f"{give.access.words} may reach ranks that are still in the run before",
+            give.access.op.span,
+            notes=[f"in {task_text(give, point)}"],
+            help="let all ranks meet in front of it (task.meet {kind = ranks})",
+        )
 
 
 def _given_whole(module: Module, buffer: Buffer, every: Sequence[Access]) -> None:

@@ -55,13 +55,17 @@ class Step:
 
 def step_of(
     model: str | Path, *, dtype="f16", capacity=64, batch=1, page=16, rows=16, tokens=32, parts=1,
-    merge=False, meet="counter", device="h200", cluster=0,
+    merge=False, meet="counter", device="h200", cluster=0, ranks=1, transport="peers",
 ) -> Step:  # fmt: skip
-    """The step of a model in a file; of clusters of so many blocks, that attend by heads."""
+    """The step of a model in a file; of clusters of so many blocks, that attend by heads; of each
+    of several ``ranks``."""
     graph = meshc.compile(
         str(model), dtype=dtype, compile_to="graph", phase="decode", seq=capacity, device=device,
         mesh="1x1", batch=batch,
     ).modules["decode"]  # fmt: skip
+    if ranks > 1:
+        deal = f"tensor-parallel{{ranks={ranks},multiple=8,keep=[V]}}"
+        graph = meshc.PassManager(meshc.parse_pipeline(deal)).run(graph)
     by_heads, placed = "", "place-tasks"
     if cluster:
         by_heads = f",heads=true,splits={cluster}"
@@ -72,7 +76,7 @@ def step_of(
         f"{placed},meet{{kind={meet}}},fold-scratch"
     )
     module = meshc.PassManager(passes).run(clone_module(graph))
-    program, texts = step_of_tasks(TaskGraph(module, graph), "model", page)
+    program, texts = step_of_tasks(TaskGraph(module, graph), "model", page, transport=transport)
     return Step(program, {**texts, **headers()})
 
 
@@ -160,13 +164,8 @@ class Judge:
         model = folder / "drawn.mesh"
         model.write_text(drawn.decoder.text())
         how = {name: getattr(drawn, name) for name in _HOW}
-        entry = resources.files("meshc.devices") / "data" / "h200.toml"
-        device = folder / "device.toml"
-        known = r"(?m)^(cores(_y)?) = \{value = 132"
-        text, count = re.subn(known, rf"\1 = {{value = {drawn.cores}", entry.read_text())
-        assert count == 2
-        device.write_text(text)
-        return cls(drawn, seed, step_of(model, device=str(device), cluster=cluster, **how))
+        device = device_of(drawn.cores, folder)
+        return cls(drawn, seed, step_of(model, device=device, cluster=cluster, **how))
 
     def check(
         self, step: Step | None = None, mode: Mode = FIRST, toolchain: Toolchain = QUICK
@@ -221,6 +220,17 @@ class Judge:
             row = tuple(place[:, b, at] for place in places)
             self._close(values_of(now[row], self.drawn.dtype), wanted[:, b, at], bound)
             pools[run.buffer(name)][row] = now[row]
+
+
+def device_of(cores: int, folder: Path) -> str:
+    """The file of an H200 of so many cores."""
+    entry = resources.files("meshc.devices") / "data" / "h200.toml"
+    device = folder / "device.toml"
+    known = r"(?m)^(cores(_y)?) = \{value = 132"
+    text, count = re.subn(known, rf"\1 = {{value = {cores}", entry.read_text())
+    assert count == 2
+    device.write_text(text)
+    return str(device)
 
 
 def bits(values: np.ndarray, dtype: str) -> np.ndarray:

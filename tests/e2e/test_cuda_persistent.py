@@ -260,8 +260,9 @@ def test_a_device_that_is_no_gpu_is_refused(persistent, tmp_path):
     assert "device wse2 is no GPU with clusters" in str(caught.value)
 
 
-def test_other_targets_and_several_gpus_are_refused(tmp_path):
-    for options, words in (({"target": "csl"}, "not csl"), ({"gpus": 2}, "GPUs meet between")):
+def test_other_targets_and_clusters_on_several_gpus_are_refused(tmp_path):
+    of_clusters = {"gpus": 2, "cluster": 2}, "with --gpus 2 tasks have no clusters"
+    for options, words in (({"target": "csl"}, "not csl"), of_clusters):
         with pytest.raises(MeshcError, match=rf"\[bad-argument\]: --persistent .*{words}"):
             compiled(tmp_path, (PLAIN,), persistent=True, **options)
 

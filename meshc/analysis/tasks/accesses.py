@@ -3,7 +3,8 @@
 An access is taken at a *point*: a value for each of its names, which are the loops around its
 phase, the dims of its family, the loops in the task, and the run-time scalars. Two accesses are
 held against each other at two points, of which the second has other names; where both speak of the
-same request, its scalars are the same.
+same request, its scalars are the same. Two accesses of what ranks give each other may be those of
+different ranks, all others are of one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
+from meshc.ir.ranks import RANK
 from meshc.ir.values import Value
 from meshc.ir.views import Point, Range
 
@@ -163,6 +165,13 @@ class At:
         return tuple(map(self.name, (*self.access.names, *self.module.scalars, *own)))
 
     @property
+    def of_ranks(self) -> bool:
+        """Whether ranks give each other what is read or written."""
+        return any(
+            b.ranks is not None and b.value is self.access.buffer for b in self.module.buffers
+        )
+
+    @property
     def touched(self) -> Cond:
         """:attr:`Access.touched` at this point."""
         return self.moved(self.access.touched)
@@ -268,9 +277,12 @@ def _of_task(
 
 def same_requests(first: At, second: At) -> Cond:
     """How the scalars of two points stand to each other: those that a run is given once are equal,
-    those of a request are equal where the requests are."""
+    those of a request are equal where the requests are, and which rank runs a task is free where
+    ranks give each other what both use."""
     parts = []
     for name in first.module.scalars:
+        if name == RANK and first.of_ranks and second.of_ranks:
+            continue
         equal = Cond.eq(first.of(name), second.of(name))
         here = first.access.requests.get(name)
         there = second.access.requests.get(name)
@@ -281,10 +293,17 @@ def same_requests(first: At, second: At) -> Cond:
     return Cond.all(parts)
 
 
+def same_rank(first: At, second: At) -> Cond:
+    """Where one rank runs both tasks."""
+    if RANK not in first.module.scalars:
+        return Cond.true()
+    return Cond.eq(first.of(RANK), second.of(RANK))
+
+
 def differ(first: At, second: At) -> Cond:
     """Where two points of one access are not the same."""
     parts = [Cond.false()]
-    for name in first.access.names:
+    for name in (*first.access.names, *([RANK] if first.of_ranks else [])):
         one, other = first.of(name), second.of(name)
         parts.append(Cond.lt(one, other) | Cond.gt(one, other))
     return Cond.any(parts)

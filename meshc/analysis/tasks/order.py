@@ -1,6 +1,7 @@
 """Which task runs before which: by phases, and by the meetings of blocks.
 
-A meeting by a counter keeps all that is in front of it apart from all that is behind it. One by
+A meeting by a counter keeps all that is in front of it apart from all that is behind it, on the GPU
+of one rank; one of ranks does on those of all. One by
 tags makes each task of the phase behind it wait for the words that it needs, and for nothing else.
 It is *whole*, as good as a counter, where each of these tasks so waits for every task of the phase
 in front, and every block has tasks of both (``whole_meetings``).
@@ -19,6 +20,7 @@ from meshc.analysis.tasks.accesses import (
     At,
     Path,
     families_of,
+    same_rank,
     same_requests,
     tasks_of,
 )
@@ -222,14 +224,29 @@ def met(first: At, second: At, every: Sequence[Meeting]) -> tuple[Cond, tuple[st
         here = meeting.known.substitute(names) & later & sooner
         if meeting.op.kind == task.CLUSTER:
             here = here & same_group(first, second)
+        if meeting.op.kind != task.RANKS:
+            here = here & same_rank(first, second)
         parts.append(here)
+    return Cond.any(parts), tuple(sorted(hidden))
+
+
+def begun(give: At, every: Sequence[Meeting]) -> tuple[Cond, tuple[str, ...]]:
+    """Where all ranks have met in this run in front of what one of them gives all; and the names of
+    a meeting, for some values of which they have."""
+    parts, hidden = [], set[str]()
+    for meeting in every:
+        if meeting.op.kind == task.RANKS:
+            names = {name: Expr.var(MEETING + name) for name in meeting.names}
+            hidden |= {MEETING + name for name in meeting.names}
+            sooner = _behind(give.access.path, meeting.path, give.prefix, MEETING)
+            parts.append(meeting.known.substitute(names) & sooner)
     return Cond.any(parts), tuple(sorted(hidden))
 
 
 def same_block(first: At, second: At) -> Cond:
     """Where one block runs both tasks, which it does in the order of their phases; of tasks that
     are dealt to clusters, however many of these there are."""
-    found = _equal(first, second, first.block, second.block)
+    found = _equal(first, second, first.block, second.block) & same_rank(first, second)
     if first.access.phase.groups or second.access.phase.groups:
         return found & same_group(first, second)
     return found

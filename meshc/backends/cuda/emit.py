@@ -32,10 +32,13 @@ def emit(
     return _files(*made, module.the_device())
 
 
-def emit_tasks(tasks: TaskGraph, model: str, page: int) -> dict[str, str]:
+def emit_tasks(
+    tasks: TaskGraph, model: str, page: int, transport: str = "multimem"
+) -> dict[str, str]:
     """The same of a step that is made of ``tasks`` alone, by which prompts are read too. Raises
     what :func:`step_of_tasks` does, and ``does-not-fit`` for more than the GPU's memory."""
-    return _files(*step_of_tasks(tasks, model, page), tasks.placed.the_device())
+    made = step_of_tasks(tasks, model, page, transport=transport)
+    return _files(*made, tasks.placed.the_device())
 
 
 def _files(program: StepProgram, texts: dict[str, str], device: Device) -> dict[str, str]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from meshc.backends.cuda.launches import Launch
 from meshc.backends.cuda.packing import packed
-from meshc.backends.cuda.program import StepProgram, numbered
+from meshc.backends.cuda.program import REACHED, StepProgram, numbered
 from meshc.backends.cuda.queues import Queue
 from meshc.backends.cuda.ranks import RankTensors
 from meshc.support.diagnostics import fail
@@ -47,9 +47,9 @@ class RankedMachine(Machine, Protocol):
     def store_of(self, rank: int, name: str, array: Array) -> None:
         """Memory called ``name`` of the GPU of ``rank``, one of those here."""
 
-    def store_symmetric(self, name: str, array: Array, signals: bool) -> None:
-        """Memory called ``name`` that all ranks reach, zeros of the shape of ``array``; all ranks
-        ask for theirs in the same order."""
+    def store_symmetric(self, name: str, array: Array, role: str) -> None:
+        """Memory called ``name`` that all ranks reach, zeros of the shape of ``array``, for a
+        buffer of one of :data:`REACHED`; all ranks ask for theirs in the same order."""
 
     def run_queue(self, queue: Queue) -> None:
         """The launches of ``queue`` on its two streams, each behind the event that it waits for;
@@ -249,8 +249,8 @@ def _store(program: StepProgram, machine: Machine, tensors: Mapping[str, Array])
             machine.store_of(rank, name, packed(weight, parts))
     for name, zeros in buffers.items():
         role = program.buffers[name].role
-        if role in ("symmetric", "signals"):
-            machine.store_symmetric(name, zeros, role == "signals")
+        if role in REACHED:
+            machine.store_symmetric(name, zeros, role)
         else:
             machine.store(name, zeros)
 

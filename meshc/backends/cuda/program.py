@@ -17,7 +17,7 @@ from meshc.backends.cuda.queues import Overlap, Queued, overlap_of
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-FORMAT = 9
+FORMAT = 10
 
 _MOST_RANKS, _MOST_PADDING = 16, 4096
 _MOST_COUNT = 2**31 - 1  # of what a launch has
@@ -26,6 +26,10 @@ CHUNK_UNIT, MOST_CHUNK = 8, 512
 
 TRANSPORTS = {"multimem": OF_ALL, "peers": OF_EACH}
 """What collectives are told of memory: sums by the switch, or by loads from each peer."""
+
+
+REACHED = ("symmetric", "signals", "counters")
+"""Roles of buffers that GPUs reach of each other."""
 
 
 def numbered(name: str, place: int) -> str:
@@ -38,7 +42,8 @@ class Kernel:
     """A kernel of ``file``; ``shared`` names the parts of its shared memory, [offset, bytes]. One
     that ``meets`` runs on the GPUs of all ranks at the same time. The blocks of one of a
     ``whole_grid`` wait for each other, so all are resident; it has ``blocks`` of them at the most,
-    and any smaller number gives the same, down to ``least_blocks``."""
+    and any smaller number gives the same, down to ``least_blocks``. ``meetings`` is how often GPUs
+    of all ranks meet in the step of one that is made of tasks."""
 
     file: str
     blocks: int
@@ -50,14 +55,15 @@ class Kernel:
     meets: bool = False
     whole_grid: bool = False
     least_blocks: int = 1
+    meetings: int = 0
 
 
 @dataclass(frozen=True)
 class Buffer:
     """Memory of the device. ``role``: input (the host writes it), output (the host reads it),
     state (kept from step to step), scratch, constant, or, of ranks, symmetric (GPUs reach that of
-    each other) or signals (symmetric, zeros between launches). ``dtype``: f32, i32 or a 16-bit
-    type."""
+    each other), signals (symmetric, zeros between launches) or counters (symmetric, which only
+    grow). ``dtype``: f32, i32 or a 16-bit type."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -223,8 +229,10 @@ class StepProgram:
 
     @property
     def meetings(self) -> int:
-        """Launches of a step that run on the GPUs of all ranks together."""
-        return sum(self.kernels[launch.kernel].meets for launch, _ in self.launches())
+        """How often GPUs of all ranks meet in a step: in launches that all run together, and within
+        a step that is made of tasks."""
+        met = (self.kernels[launch.kernel] for launch, _ in self.launches())
+        return sum(kernel.meetings or kernel.meets for kernel in met)
 
     def launches(self) -> list[tuple[Launch, int]]:
         """Every launch of a step, with its layer within its stage."""
@@ -377,7 +385,8 @@ def _launches(found: Sequence[Mapping[str, Any]]) -> tuple[Launch, ...]:
 def _kernel(found: Mapping[str, Any]) -> Kernel:
     shared = {name: (int(at), int(size)) for name, (at, size) in found["shared"].items()}
     made = Kernel(**{**found, "shared": shared})
-    counts = made.blocks, made.threads, made.cluster, made.shared_bytes, made.least_blocks
+    shape = made.blocks, made.threads, made.cluster, made.shared_bytes
+    counts = *shape, made.least_blocks, made.meetings
     if any(type(count) is not int or not 0 <= count <= _MOST_COUNT for count in counts):
         raise ValueError(f"no kernel has {made.blocks!r} blocks of {made.threads!r} threads")
     if any(type(flag) is not bool for flag in (made.meets, made.whole_grid)):

@@ -56,7 +56,7 @@ def step_program(
     launches = _launches(step)
     prefill = _prefill(step, chunk, splitting)
     if tasks is not None:
-        return step_of_tasks(tasks, model, page, step, prefill)
+        return step_of_tasks(tasks, model, page, step, prefill, transport)
     if module.ranks is None:
         launches, prefill = with_prefetches(step, launches, prefill)
     program = StepProgram(

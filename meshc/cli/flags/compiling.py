@@ -144,8 +144,8 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         "--collectives",
         default="multimem",
         metavar="multimem|peers",
-        help="CUDA, several GPUs: the switch adds up what they have, or each loads it from its "
-        "peers; default: %(default)s",
+        help="CUDA, several GPUs: the switch adds up what they have and gives it to all, or each "
+        "loads from its peers and stores to them; default: %(default)s",
     )
     group.add_argument(
         "--overlap",

@@ -82,7 +82,8 @@ class Run:
     and then the next ones, and the seconds until these are ready for its tasks. A block without
     either only takes part in the meeting, which is by a counter or by ``tags`` in words. Where only
     the blocks of each ``cluster`` meet in front of it, they have what they need of each other
-    ``told`` seconds behind the last of them."""
+    ``told`` seconds behind the last of them. A meeting of the GPUs of all ranks, which are alike,
+    takes ``linked`` seconds more over their links."""
 
     tiles: Sequence[Tiles]
     read: Sequence[float]
@@ -91,6 +92,7 @@ class Run:
     cluster: int = 0
     told: float = 0.0
     tags: bool = False
+    linked: float = 0.0
 
 
 @dataclass
@@ -153,7 +155,7 @@ class _Machine:
         """Until all phases have ended."""
         count = len(self.blocks)
         self.events = [(0.0, number) for number in range(count) if self.blocks[number].tiles]
-        self.events.append((0.0, count + 1))
+        self.events.append((self.runs[0].linked, count + 1))
         heapq.heapify(self.events)
         while self.events:
             now, number = self.events[0]
@@ -283,6 +285,8 @@ class _Machine:
         told, waits = memory.signal, memory.signal_waits
         if self.phase < len(self.runs) and self.runs[self.phase].tags:
             told, waits = memory.word, memory.word_waits
+        if self.phase < len(self.runs):
+            told += self.runs[self.phase].linked
         taken = (told + waits * self.waiting(now)) / SIGNAL_WAYS
         heapq.heappush(self.events, (now + taken, count if self.ways else count + 1))
 

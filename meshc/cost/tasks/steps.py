@@ -147,8 +147,8 @@ def time_of_work(
     ring = ring or times.ring(max((f.held for f in families if times.fits(f.held)), default=0))
     placed = {key: place(phase, times, blocks) for key, phase in phases.items()}
     runs = [
-        met(joined([placed[id(phase)] for phase in group]), group, kind, times)
-        for group, _, kind in groups
+        met(joined([placed[id(phase)] for phase in group]), group, meeting, times)
+        for group, _, meeting in groups
     ]
     spent = simulate(runs, times.memory(ring.flying, any(run.tags for run in runs)), ring)
     found: dict[tuple[int, ...], PhaseTime] = {}
@@ -165,24 +165,24 @@ def time_of_work(
     )
 
 
-Group = tuple[tuple[PhaseWork, ...], int, str]
-"""Phases between two meetings, how many rounds they stand for, and of which kind the first is."""
+Group = tuple[tuple[PhaseWork, ...], int, Meeting]
+"""Phases between two meetings, how many rounds they stand for, and the first meeting."""
 
 
 def _groups(stages: Sequence[Stage]) -> list[Group]:
     """The phases that are followed, in order. All rounds are where phases of a loop and others are
     not kept apart by a meeting."""
     for most in (ROUNDS, None):
-        found: list[tuple[list[PhaseWork], set[int], str]] = [([], set(), "")]
+        found: list[tuple[list[PhaseWork], set[int], Meeting]] = [([], set(), Meeting(""))]
         for stage, weight in _followed(stages, most):
             if isinstance(stage, Meeting):
-                found.append(([], set(), stage.kind))
+                found.append(([], set(), stage))
             else:
                 found[-1][0].append(stage)
                 found[-1][1].add(weight)
         if all(len(weights) <= 1 for _, weights, _ in found):
             break
-    return [(tuple(phases), weights.pop(), kind) for phases, weights, kind in found if phases]
+    return [(tuple(phases), weights.pop(), first) for phases, weights, first in found if phases]
 
 
 def _followed(
@@ -248,10 +248,12 @@ def _dealt(phase: PhaseWork, blocks: int) -> list[list[tuple[FamilyWork, TaskWor
     ]
 
 
-def met(run: Run, phases: Sequence[PhaseWork], kind: str, times: TileTimes) -> Run:
-    """``run`` of ``phases`` behind a meeting of this kind."""
-    if kind != task.CLUSTER:
-        return replace(run, tags=kind == task.TAGS)
+def met(run: Run, phases: Sequence[PhaseWork], meeting: Meeting, times: TileTimes) -> Run:
+    """``run`` of ``phases`` behind this meeting."""
+    if meeting.kind == task.RANKS:
+        return replace(run, linked=times.linked(meeting.linked))
+    if meeting.kind != task.CLUSTER:
+        return replace(run, tags=meeting.kind == task.TAGS)
     cluster = phases[0].cluster
     return replace(run, cluster=cluster, told=times.told(cluster, max(run.read)))
 

@@ -31,11 +31,28 @@ ATTENDED_HEADS = 8
 
 
 @dataclass(frozen=True)
+class Links:
+    """What joins the GPUs of all ranks: seconds until one knows of what another one did, and bytes
+    per second into each."""
+
+    latency: float
+    rate: float
+
+    @classmethod
+    def of(cls, node: Device) -> Links:
+        """Those of a node of GPUs: a hop, and its rate between two of them."""
+        hop = node.real("hop_cycles") / node.real("clock_hz")
+        return cls(hop, node.real("link_bytes_per_second"))
+
+
+@dataclass(frozen=True)
 class TileTimes:
-    """Times on ``device``; see the module for the forms."""
+    """Times on ``device``; see the module for the forms. Without ``links`` what ranks tell and give
+    each other takes no longer than on one GPU."""
 
     device: Device
     packed: bool = False
+    links: Links | None = None
 
     @property
     def rate(self) -> float:
@@ -101,6 +118,10 @@ class TileTimes:
         moved = read * (cluster - 1) / cluster
         rate = link_bytes_per_second(self.device, cluster) / self.device.cores
         return _at(self._points("cluster_signal_ns"), cluster) * NS + moved / rate
+
+    def linked(self, size: int) -> float:
+        """Seconds over links until each rank has ``size`` bytes of the others."""
+        return 0.0 if self.links is None else self.links.latency + size / self.links.rate
 
     def tiles(self, work: TaskWork) -> Tiles:
         """The tiles of a task. Its last one has what is computed at its end."""

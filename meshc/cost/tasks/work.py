@@ -129,9 +129,11 @@ class PhaseWork:
 
 @dataclass(frozen=True)
 class Meeting:
-    """Blocks wait for each other; ``kind`` says how (:class:`meshc.ir.ops.task.Meet`)."""
+    """Blocks wait for each other; ``kind`` says how (:class:`meshc.ir.ops.task.Meet`). Behind one
+    of all ranks each reads ``linked`` bytes that others have given it."""
 
     kind: str = task.COUNTER
+    linked: int = 0
 
     @property
     def of_cluster(self) -> bool:
@@ -199,7 +201,7 @@ def _stages(reader: _Reader, block: Block, env: Mapping[str, int]) -> Iterator[S
         if op.when is not None and not op.when.evaluate(env):
             continue
         if isinstance(op, task.Meet):
-            yield Meeting(op.kind)
+            yield Meeting(op.kind, _linked(reader.module, block, op))
         elif isinstance(op, task.Phase):
             if not reader.meets:
                 yield Meeting()
@@ -217,6 +219,23 @@ def _stages(reader: _Reader, block: Block, env: Mapping[str, int]) -> Iterator[S
                 continue
             for value in range(count):
                 yield from _stages(reader, body, {**env, op.var: value})
+
+
+def _linked(module: Module, block: Block, meeting: task.Meet) -> int:
+    """Bytes that the phase behind a meeting of ranks needs of other ranks."""
+    after = block.ops[block.ops.index(meeting) + 1 :]
+    phase = next((op for op in after if isinstance(op, task.Phase)), None)
+    if meeting.kind != task.RANKS or phase is None or module.ranks is None:
+        return 0
+    of_ranks = {buffer.value for buffer in module.buffers if buffer.ranks is not None}
+    size = 0
+    for family in phase.regions[0].ops:
+        for op in family.regions[0].walk():
+            if isinstance(op, task.Need) and op.view.buffer in of_ranks:
+                assert isinstance(family, task.Family)
+                extents = (extent.constant for extent in op.view.shape())
+                size += prod(family.sizes) * prod(extents) * op.view.buffer_type.dtype.bytes
+    return size * (module.ranks.count - 1) // module.ranks.count
 
 
 def _decides(block: Block, name: str) -> bool:

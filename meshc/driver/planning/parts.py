@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from meshc.driver.compiling import dealing, given_module
+from meshc.driver.compiling import given_module
+from meshc.driver.gpu_steps import dealing
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import CompileRequest
 from meshc.ir.core import tensor_type

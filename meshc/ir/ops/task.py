@@ -19,6 +19,9 @@ of its own.
 
 A buffer without a role is scratch in the memory of the GPU. Each of its elements is given once:
 what a loop carries has an element for each round (``%stream[layer + 1]`` of ``%stream[layer]``).
+
+The GPUs of several ranks run one program, each with its own memory and with its number as the
+run-time scalar ``rank``. Of a buffer with ``ranks`` each GPU has what all of them give.
 """
 
 from __future__ import annotations
@@ -33,9 +36,9 @@ from meshc.ir.types import BufferType, Type
 from meshc.ir.values import Value
 from meshc.ir.views import View
 
-MEETINGS = COUNTER, TAGS, CLUSTER = ("counter", "tags", "cluster")
-"""Kinds of meetings: by a counter of all blocks, by tags in the words that are needed, and of the
-blocks of each cluster."""
+MEETINGS = COUNTER, TAGS, CLUSTER, RANKS = ("counter", "tags", "cluster", "ranks")
+"""Kinds of meetings: by a counter of all blocks, by tags in the words that are needed, of the
+blocks of each cluster, and of all blocks of the GPUs of all ranks."""
 
 
 @register("task.phase", "() -> () {body}")
@@ -81,7 +84,8 @@ class Meet(Op):
 
     At a meeting of kind ``tags``, which stands in front of a phase, nobody is counted: a task of
     that phase waits until each word that it needs of buffers with tags has the tag of its version.
-    At one of kind ``cluster`` the blocks of each cluster wait for each other.
+    At one of kind ``cluster`` the blocks of each cluster wait for each other, at one of kind
+    ``ranks`` all blocks of the GPUs of all ranks, each of which runs the same program.
     """
 
     kind: str = attribute(COUNTER, among=MEETINGS)

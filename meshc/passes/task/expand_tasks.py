@@ -28,7 +28,9 @@ class ExpandTasks(Pass):
     records that attention leaves of each run are merged by tasks of a phase, once, and not by each
     task that needs them. With ``heads`` the output projection is divided by key heads instead: a
     task takes those lanes of its width that one has attended. Attention has ``splits`` tasks for
-    each key head of a request where that is not 0. An op without a rule is ``no-tasks``.
+    each key head of a request where that is not 0. In the graph of a rank an ``all_reduce`` is a
+    buffer to which each rank gives what it has, in the memory of all, and a phase of tasks that add
+    it up. An op without a rule is ``no-tasks``.
 
     Before::
 
@@ -77,8 +79,6 @@ class ExpandTasks(Pass):
             if value < least:
                 words = f"expand-tasks: {name} is {value}, but it is at least {least}"
                 fail("bad-pass-option", words)
-        if module.ranks is not None:
-            fail("no-tasks", "there are no tasks for the graph of a rank")
         if module.rows is not None and module.dims[module.rows.dim] != 1:
             fail(
                 "no-tasks",

@@ -30,7 +30,9 @@ class Meet(Pass):
 
     Meetings stand in front of phases; each that the others make superfluous, or that lies between
     tasks of one block alone, is left out. All blocks meet, by a counter; only those of each cluster
-    where nobody needs more (``kind = cluster``). With ``kind = tags`` the others become meetings by
+    where nobody needs more (``kind = cluster``). In a program of ranks those of all of them meet
+    (``kind = ranks``) where one needs what others give, and once before any gives to the others'
+    memory. With ``kind = tags`` the others become meetings by
     tags, where what the tasks behind them need is scratch of f32 that is given whole in every run:
     its words get tags, of :data:`TAGS` bits. A remark says how many are left in each loop.
 
@@ -57,6 +59,7 @@ class Meet(Pass):
             known = ", ".join(_OF_ALL)
             fail("bad-pass-option", f"meet: there is no kind '{self.kind}' (there are {known})")
         blocks = [*_blocks(module.program.body)]
+        widest = task.COUNTER if module.ranks is None else task.RANKS
         for buffer in module.buffers:
             buffer.tags = None
         for block in blocks:
@@ -64,14 +67,16 @@ class Meet(Pass):
             block.ops = [
                 one
                 for op in block.ops
-                for one in ((task.Meet(), op) if isinstance(op, task.Phase) else (op,))
+                for one in ((task.Meet(kind=widest), op) if isinstance(op, task.Phase) else (op,))
             ]
-        for block in blocks:
-            for meeting in [op for op in block.ops if isinstance(op, task.Meet)]:
-                place = block.ops.index(meeting)
-                del block.ops[place]
-                if not _ordered(module):
-                    block.ops.insert(place, meeting)
+        # The one at the start goes last, if it may, so that ranks meet there and not in each layer.
+        meetings = [(b, op) for b in blocks for op in b.ops if isinstance(op, task.Meet)]
+        for block, meeting in meetings[1:] + meetings[:1]:
+            place = block.ops.index(meeting)
+            del block.ops[place]
+            if not _ordered(module):
+                block.ops.insert(place, meeting)
+                _as_narrow(module, meeting)
         self._in_clusters(module, blocks)
         for block in blocks:
             for place, op in enumerate(block.ops):
@@ -83,8 +88,9 @@ class Meet(Pass):
             kinds = [op.kind for op in block.ops if isinstance(op, task.Meet)]
             phases = sum(isinstance(op, task.Phase) for op in block.ops)
             tags = f" ({kinds.count('tags')} by tags)" if "tags" in kinds else ""
-            own = kinds.count(task.CLUSTER)
-            words = f", {own} of them those of a cluster" if own else ""
+            own = {"of a cluster": task.CLUSTER, "of all ranks": task.RANKS}
+            counts = {words: kinds.count(kind) for words, kind in own.items() if kind in kinds}
+            words = "".join(f", {count} of them those {whose}" for whose, count in counts.items())
             report.remark(
                 "meetings", f"blocks meet {len(kinds)} times{tags} around {phases} phases{words}"
             )
@@ -96,9 +102,17 @@ class Meet(Pass):
         if not any(isinstance(op, task.Phase) and op.groups for op in module.walk()):
             return
         for meeting in meetings:
-            meeting.kind = task.CLUSTER
+            kind, meeting.kind = meeting.kind, task.CLUSTER
             if not _ordered(module):
-                meeting.kind = task.COUNTER
+                meeting.kind = kind
+
+
+def _as_narrow(module: Module, meeting: task.Meet) -> None:
+    """Let only the blocks of each rank meet where that is enough."""
+    if meeting.kind == task.RANKS:
+        meeting.kind = task.COUNTER
+        if not _ordered(module):
+            meeting.kind = task.RANKS
 
 
 def _by_tags(module: Module, meeting: task.Meet, phase: Op) -> None:

@@ -33,8 +33,8 @@ from meshc.backends.cuda.executor import (
 from meshc.backends.cuda.kernels.collective.kernel import text
 from meshc.support.native import BuildError, Common
 
-KERNEL, HEADER, EXECUTOR = "collective.cu", "mc_gpus.cuh", "mc_gpus.cc"
-FILES = (KERNEL, HEADER, EXECUTOR)
+KERNEL, HEADER, EXECUTOR = "collective.cu", "mc_gpus.cuh", ("mc_gpus.cc", "mc_known.cc")
+FILES = (KERNEL, HEADER, *EXECUTOR)
 CASES = ((7, 3), (1, 2), (5, 1))  # rows, GPUs
 
 
@@ -49,7 +49,8 @@ def every() -> dict[str, Mutation]:
     """All mutations by name."""
     found = [m for name in PLANS for m in kernel_mutations(KERNEL, kernel(name))]
     found += kernel_mutations(HEADER, headers()[HEADER])
-    found += executor_mutations(EXECUTOR, compiled._texts("*.cc")[EXECUTOR])
+    for file in EXECUTOR:
+        found += executor_mutations(file, compiled._texts("*.cc")[file])
     return {mutation.name: mutation for mutation in reversed(found)}
 
 
@@ -105,7 +106,7 @@ def judge_kernel(mutation: Mutation, name: str, toolchain, modes) -> dict[str, s
 def judge_executor(mutation: Mutation) -> dict[str, str]:
     """How the tests of the executor kill an edit of it."""
     texts = compiled._texts("*.h") | compiled._texts("*.cc")
-    texts[EXECUTOR] = mutation.apply(texts[EXECUTOR]) or ""
+    texts[mutation.file] = mutation.apply(texts[mutation.file]) or ""
     main = texts.pop("mc_executor.cc")
 
     @cache
@@ -140,7 +141,9 @@ def executor_tests():
     yield (tests_of_gpus.test_a_signal_waits_until_the_one_before_is_taken,)
     for known in (0, 2):
         yield tests_of_gpus.test_a_store_must_know_of_every_load_before, known
-    for shown in range(4):
+    yield (tests_of_gpus.test_an_mbarrier_shows_what_its_phase_ends_behind,)
+    yield (tests_of_gpus.test_counters_of_arrivals_join_all_blocks_of_all_gpus,)
+    for shown in (0, 1, 2, 3, 5):
         yield tests_of_gpus.test_a_plain_load_sees_what_is_known, shown
     yield (tests_of_gpus.test_results_of_the_grid_in_front_may_not_be_there_before_the_wait,)
     yield (tests_of_gpus.test_a_grid_of_one_gpu_has_no_symmetric_memory,)
@@ -152,7 +155,7 @@ def executor_tests():
 
 def judge(mutation: Mutation) -> dict[str, str]:
     """By what the mutation is killed and how; empty when it survives."""
-    if mutation.file == EXECUTOR:
+    if mutation.file in EXECUTOR:
         return judge_executor(mutation)
     for toolchain, modes in ((QUICK, FIRST), (WATCHED, [Mode()]), (QUICK, REST)):
         for name in PLANS:

@@ -91,7 +91,7 @@ IN_EXECUTOR = (
     ("signal", r"gpus::(?:release|acquire)\(slot\);", ";"),
     ("signal", r"wake\(slot, .*\);", ";"),
     ("misuse", r"if \(.*\) fail\(.*\);", ";"),
-    ("misuse", r"!one\.signals != !signals", "false"),
+    ("misuse", r"one\.held == held", "true"),
     ("misuse", r"if \(found == words \+ one\.bytes / 4\) continue;", "continue;"),
 )  # fmt: skip
 

@@ -87,7 +87,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
     if (how == 2) mc::load_from_gpu(values);
     if (how == 3) mc::store_to_gpu(signals[0], make_uint4(0, 0, 0, 0));
     if (how == 4) mc::put_signal(parts[0]);
-    if (how == 5) mc::init((mc::Barrier*)mc::arena(), 1);
+    if (how == 5) mc::gpu_arrive(signals[0]);
     if (how == 6) mc::load_sum_of_gpus(values + (1 << 20));
     // Plain accesses, which are watched for.
     mc::u32 seen = 0;
@@ -191,7 +191,7 @@ MC_EXPORT(overwrites)
 
 // A plain load behind a store that a barrier of threads, or a signal from another GPU, shows; or in front of
 // the wait for the grid that stored.
-enum Shown { BY_BLOCK, BY_SIGNAL, BY_GROUP, BY_WARP, TOO_EARLY };
+enum Shown { BY_BLOCK, BY_SIGNAL, BY_GROUP, BY_WARP, TOO_EARLY, BY_OTHER_GROUP };
 
 extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
     loads_plainly(mc::u32* const* parts, mc::u32* const* signals, int rank, int shown) {
@@ -208,6 +208,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
         if (mc::thread() == 3) mc::store_to_gpu(parts[1], sevens);
         if (shown == BY_BLOCK) mc::block_sync();
         if (shown == BY_GROUP) mc::group_sync(1, 64);
+        if (shown == BY_OTHER_GROUP) mc::group_sync(2, 64);
         if (shown == BY_WARP) mc::warp_sync();
     }
     if (rank == 1 && mc::thread() == 0) {
@@ -220,3 +221,49 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
     }
 }
 MC_EXPORT(loads_plainly)
+
+// A plain load behind a store that an mbarrier shows: in the phase in which who stored arrives, not in the one before.
+extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
+    arrives(mc::u32* const* parts, mc::u32* const* signals, int rank, int in_time) {
+    mc::Barrier* const b = (mc::Barrier*)mc::arena();
+    mc::wait_for_previous_grid();
+    if (mc::thread() == 0) mc::init(b, 2);
+    mc::block_sync();
+    if (mc::block() || rank != 1) return;
+    if (mc::thread() == 3) {
+        if (!in_time) mc::wait(b, 0);
+        mc::store_to_gpu((float*)parts[1], 7.0f);
+        mc::arrive(b);
+    }
+    if (mc::thread() == 4 || (mc::thread() == 5 && !in_time)) mc::arrive(b);
+    if (mc::thread() == 0) {
+        mc::wait(b, 0);
+        const mc::u32 seen = parts[1][0];
+        mc::store_to_gpu(parts[1] + 4, make_uint4(seen, seen, seen, seen));
+    }
+}
+MC_EXPORT(arrives)
+
+// All blocks of all GPUs meet by counters, of which GPU 2 is not told with ``told`` 2; then GPU 1 has what GPU 0 gave.
+extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
+    told_by_counters(mc::u32* const* parts, mc::u32* const* counters, mc::u32* met, int rank, int told) {
+    mc::wait_for_previous_grid();
+    for (mc::u32 meeting = 1; meeting <= 2; meeting++) {
+        mc::group_sync(1, 64);
+        if (mc::thread() == 5) {
+            if (mc::grid_arrive_last(met, meeting * mc::blocks())) {
+                for (int gpu = 0; gpu < told; gpu++) mc::gpu_arrive(counters[gpu]);
+            }
+            mc::gpu_wait(counters[rank], 3 * meeting);
+        }
+        mc::group_sync(1, 64);
+        if (meeting == 1 && rank == 0 && mc::block() == 0 && mc::thread() == 9) {
+            mc::store_to_gpu((float*)parts[1], 7.0f);
+        }
+    }
+    if (rank == 1 && mc::block() == 1 && mc::thread() == 40) {
+        const mc::u32 seen = parts[1][0];
+        mc::store_to_gpu(parts[1] + 4, make_uint4(seen, seen, seen, seen));
+    }
+}
+MC_EXPORT(told_by_counters)

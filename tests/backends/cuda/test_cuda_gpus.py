@@ -115,7 +115,7 @@ MISUSE = (
     (2, "load_from_gpu of an address outside of symmetric memory"),
     (3, "store_to_gpu of a word for signals"),
     (4, "put_signal outside of the words for signals"),
-    (5, "an mbarrier in a grid of several GPUs"),
+    (5, "gpu_arrive outside of the counters of arrivals"),
     (6, "load_sum_of_gpus of an address that is no multicast address"),
 )
 
@@ -232,10 +232,44 @@ def test_a_store_must_know_of_every_load_before(known):
             run_of_words("overwrites", known, mode)
 
 
-@pytest.mark.parametrize("shown", range(4), ids=["block", "signal", "group", "warp"])
+@pytest.mark.parametrize(
+    "shown", [0, 1, 2, 3, 5], ids=["block", "signal", "group", "warp", "other_group"]
+)
 def test_a_plain_load_sees_what_is_known(shown):
     for mode in modes():
         assert run_of_words("loads_plainly", shown, mode) == [7] * 8
+
+
+SEVEN = 0x40E00000  # 7.0f
+
+
+def test_an_mbarrier_shows_what_its_phase_ends_behind():
+    for mode in modes():
+        assert run_of_words("arrives", 1, mode)[4:] == [SEVEN] * 4
+    late = {run_of_words("arrives", 0, mode)[4] for mode in modes([1, 2]) if mode.late_copies}
+    assert late == {5, NAN}
+
+
+def counted(told, mode, watched=False):
+    """What GPU 1 has behind two meetings of three GPUs, of which so many are told."""
+    parts = symmetric_memory(0, 3, [8], np.uint32)
+    counters = symmetric_memory(1, 3, [1], np.uint32, counters=True)
+    met = [np.zeros(1, np.uint32) for _ in range(3)]
+    given = [
+        [parts.addresses, counters.addresses, met[rank], np.int32(rank), np.int32(told)]
+        for rank in range(3)
+    ]
+    library(watched).run_on_gpus("told_by_counters", GRID, given, [parts, counters], mode)
+    assert [c.tolist() for c in counters.parts] == [[6]] * 3
+    return parts.parts[1][[0, 4]].tolist()
+
+
+def test_counters_of_arrivals_join_all_blocks_of_all_gpus():
+    for mode in modes([1, 2]):
+        assert counted(3, mode) == [SEVEN] * 2
+    assert counted(3, Mode("random", True, 7), watched=True) == [SEVEN] * 2
+    with pytest.raises(ExecutorError, match="deadlock: 384 threads wait for ever"):
+        counted(2, Mode())
 
 
 def test_results_of_the_grid_in_front_may_not_be_there_before_the_wait():

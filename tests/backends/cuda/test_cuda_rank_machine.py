@@ -54,7 +54,7 @@ class OnePeer:
         kept = [(ct.c_uint64 * 1)(m.parts[0].ctypes.data) for m in self.memories]
         given = (_Symmetric * len(kept))(
             *(
-                _Symmetric(m.multicast, m.parts[0].nbytes, m.signals, ct.addressof(at))
+                _Symmetric(m.multicast, m.parts[0].nbytes, m.held, ct.addressof(at))
                 for m, at in zip(self.memories, kept, strict=True)
             )
         )
@@ -136,7 +136,7 @@ def test_what_processes_and_gpus_cannot_do_is_refused():
             device, here, {}, {}, replace(share, count=1), OnePeer(multicast=False)
         )
         zeros = np.zeros((2, 64), np.float32)
-        words = refusal(lambda: machine.store_symmetric("sums", zeros, signals=False))
+        words = refusal(lambda: machine.store_symmetric("sums", zeros, "symmetric"))
         assert "no multicast addresses" in words
 
 

@@ -87,11 +87,11 @@ class RankMachine(GpuMachine):
         assert rank == self._peers.rank
         self.store(name, array)
 
-    def store_symmetric(self, name: str, array: Array, signals: bool) -> None:
+    def store_symmetric(self, name: str, array: Array, role: str) -> None:
         """Memory called ``name`` that all ranks reach, zeros of the shape of ``array``. Raises
         ``cuda-device`` where the GPUs have no multicast addresses that the kernels need."""
         reached = self._peers.allocate(array.nbytes)
-        if self._multicast and not signals and not reached.multicast:
+        if self._multicast and role == "symmetric" and not reached.multicast:
             fail(
                 "cuda-device",
                 "these GPUs have no multicast addresses, by which the program's kernels add up",

@@ -152,7 +152,7 @@ class _Given(ct.Structure):
 
 
 class _Symmetric(ct.Structure):
-    _fields_ = [(name, ct.c_uint64) for name in ("multicast", "bytes", "signals", "parts")]
+    _fields_ = [(name, ct.c_uint64) for name in ("multicast", "bytes", "held", "parts")]
 
 
 class _Gpus(ct.Structure):
@@ -253,7 +253,7 @@ class Library:
         parts = [(ct.c_uint64 * len(m.parts))(*(p.ctypes.data for p in m.parts)) for m in memories]
         given = (_Symmetric * len(memories))(
             *(
-                _Symmetric(m.multicast, m.parts[0].nbytes, m.signals, ct.addressof(at))
+                _Symmetric(m.multicast, m.parts[0].nbytes, m.held, ct.addressof(at))
                 for m, at in zip(memories, parts, strict=True)
             )
         )

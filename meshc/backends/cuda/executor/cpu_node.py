@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,11 @@ from meshc.support.diagnostics import fail
 from meshc.support.native import Toolchain
 
 Array = NDArray[Any]
+
+
+MOST_BLOCKS = 132
+"""Blocks of all GPUs together, of a kernel that takes any number of them: each block's threads are
+alive at once, and a node of full grids has a hundred thousand."""
 
 
 class CpuNode:
@@ -67,10 +73,11 @@ class CpuNode:
         """Memory called ``name`` of the GPU of ``rank`` alone."""
         self.gpus[rank].store(name, array)
 
-    def store_symmetric(self, name: str, array: Array, signals: bool) -> None:
+    def store_symmetric(self, name: str, array: Array, role: str) -> None:
         """Memory called ``name`` that GPUs reach of each other, zeros like ``array``."""
         number, count = len(self.symmetric), len(self.gpus)
-        made = symmetric_memory(number, count, array.shape, array.dtype, signals)
+        words = role == "signals", role == "counters"
+        made = symmetric_memory(number, count, array.shape, array.dtype, *words)
         self.symmetric[name] = made
         for gpu, part in zip(self.gpus, made.parts, strict=True):
             gpu.arrays[name] = part
@@ -111,6 +118,9 @@ class CpuNode:
 
     def _meet(self, launch: Launch, layer: int) -> None:
         kernel = self.gpus[0].kernels[launch.kernel]
+        if kernel.whole_grid:
+            few = max(MOST_BLOCKS // len(self.gpus), kernel.least_blocks)
+            kernel = replace(kernel, blocks=min(kernel.blocks, few))
         names = [str(a).partition("@")[0] for a in launch.arguments]
         memories = [self.symmetric[n] for n in dict.fromkeys(names) if n in self.symmetric]
         given = [[self._argument(rank, a, layer) for a in launch.arguments] for rank in self.here]

@@ -10,8 +10,9 @@ namespace mc {
 static void meet(Rendezvous& r, u32 expected, const char* what) {
     const u32 generation = r.generation;
     MC_RACE(arrive(r.clocks, generation, !r.count));
-    const bool whole = &r == &here().groups[0];
-    if (gpus::given && !whole) gpus::release(&r.clocks[generation & 1]);
+    const bool whole = &r == &here().groups[0], group = &r == &here().groups[1];
+    if (gpus::given && group) gpus::arrive_at_group();
+    if (gpus::given && !whole && !group) gpus::release(&r.clocks[generation & 1]);
     if (r.count && r.expected != expected) {
         fail("%s met by %u threads and by %u", what, r.expected, expected);
     }
@@ -20,12 +21,13 @@ static void meet(Rendezvous& r, u32 expected, const char* what) {
         r.count = 0;
         r.generation++;
         if (gpus::given && whole) gpus::meet_block(here());
+        if (gpus::given && group) gpus::meet_group();
         wake(&r, here().fibers, threads());
     } else {
         while (r.generation == generation) sleep(&r, what);
     }
     MC_RACE(leave(r.clocks, generation));
-    if (gpus::given && !whole) gpus::acquire(&r.clocks[generation & 1]);
+    if (gpus::given && !whole && !group) gpus::acquire(&r.clocks[generation & 1]);
 }
 
 void block_sync() { meet(here().groups[0], here().alive, "block_sync"); }
@@ -85,6 +87,13 @@ void grid_wait(u32* counter, u32 target) {
     if (gpus::given) gpus::acquire(counter);
 }
 
+bool grid_arrive_last(u32* counter, u32 target) {
+    grid_arrive(counter);
+    if (*counter != target) return false;
+    if (gpus::given) gpus::acquire(counter);
+    return true;
+}
+
 bool grid_leave(u32* counter, u32 total) {
     MC_RACE(watch(counter, sizeof *counter, true));
     if (++*counter != total) return false;
@@ -104,7 +113,7 @@ void grid_sync(u32* counter, u32 target) {
 void warp_sync(Site site) {
     Warp& w = here().warps[warp()];
     [[maybe_unused]] const u32 generation = w.generation;
-    if (gpus::given) gpus::release(&w.clocks[generation & 1]);
+    if (gpus::given) gpus::arrive_in_warp(&w.clocks[generation & 1], !w.arrived);
     gather_warp(
         site, [](Warp& w, u32) { MC_RACE(arrive(w.clocks, w.generation, !w.arrived)); },
         [](Warp&, u32) {});
@@ -128,7 +137,6 @@ static bool phase_ended(const Barrier* b, u32 parity) {
 }
 
 void init(Barrier* b, u32 arrivals) {
-    if (gpus::given) fail("an mbarrier in a grid of several GPUs, which is not modelled");
     if (!in_arena(b, sizeof *b) || (uintptr_t)b % 8) fail("an mbarrier outside of shared memory");
     if (!arrivals || arrivals > 0x7fff) fail("an mbarrier of %u arrivals", arrivals);
     MC_RACE(init(b));
@@ -137,8 +145,12 @@ void init(Barrier* b, u32 arrivals) {
 
 void init_fence() { MC_RACE(init_fence()); }
 
+// Where threads release what they know by an arrival in the phase of this parity.
+static const void* phase_of(const Barrier* b, u32 parity) { return (const unsigned char*)b + (parity & 1); }
+
 void arrive(Barrier* b) {
     MC_RACE(arrive(b));
+    if (gpus::given) gpus::release(phase_of(b, b->phase_and_count >> 15));
     if (!b->missing) fail("more arrivals at an mbarrier than its phase has");
     b->missing--;
     check_phase(b);
@@ -162,6 +174,7 @@ static void await_phase(Barrier* b, u32 parity) {
         }
         sleep(b, "wait on an mbarrier");
     }
+    if (gpus::given) gpus::acquire(phase_of(b, parity));
 }
 
 void wait(Barrier* b, u32 parity) {

@@ -21,6 +21,7 @@ void cluster_sync();
 void grid_sync(u32* counter, u32 target);
 void grid_arrive(u32* counter);
 void grid_wait(u32* counter, u32 target);
+bool grid_arrive_last(u32* counter, u32 target);
 bool grid_leave(u32* counter, u32 total);
 
 // ---- Warps ----------------------------------------------------------------------------------------

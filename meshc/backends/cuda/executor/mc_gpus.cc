@@ -1,5 +1,5 @@
 // mc_gpus.cc: symmetric memory of several GPUs, signals between them, and who knows of what.
-#include "mc_gpus.h"
+#include "mc_known.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -11,22 +11,7 @@
 namespace mc {
 namespace gpus {
 
-constexpr u32 NOBODY = ~0u;
-constexpr u32 FRONTS = 0xffffff00;  // and above: the grid in front of each GPU
 constexpr size_t GRAIN = 2;  // bytes of a cell
-
-// By thread ``who``, behind ``epoch`` barriers of its block and ``count`` releases of its own.
-struct Access {
-    u32 who = NOBODY, epoch = 0, count = 0;
-};
-
-// Accesses that are known: those in front of so many barriers of each block, those of single threads up to a
-// point, results of grids in front.
-struct Known {
-    std::vector<u32> closed;
-    std::vector<Access> open;
-    u32 fronts = 0;  // a bit for each GPU
-};
 
 struct Cell {
     Access write, read;
@@ -36,6 +21,7 @@ struct Cell {
 struct Store {
     unsigned char* to;
     uint4 value;
+    u32 bytes;
     Access by;
 };
 
@@ -53,8 +39,10 @@ struct State {
     std::vector<Part> parts;  // of the first allocation, by GPU; of the second; ..
     std::vector<u32> epochs;  // by block
     std::vector<Known> met;  // what all threads of a block know, by block
+    std::vector<Group> groups;  // by block
     std::vector<Known> own;  // what else threads know
     std::vector<u32> counts;  // releases of each thread
+    std::vector<char> touched;  // whether a thread has used such memory since it last met those around it
     std::vector<std::vector<Access>> readers;
     std::unordered_map<const void*, Known> released;
     // Where memory lies, apart, as plain accesses are looked up while the rest is in use.
@@ -62,50 +50,15 @@ struct State {
 };
 static State state;
 
-static u32 me() { return (u32)(machine.current - machine.fibers.data()); }
-static u32 block_of(u32 thread) { return thread / machine.launch.threads; }
-static u32 gpu_of(u32 block) { return block / machine.launch.blocks; }
-static u32 here_gpu() { return gpu_of(block_of(me())); }
 static bool late() { return machine.launch.late_copies; }
 
 // ---- Knowledge ------------------------------------------------------------------------------------
 
-static bool later(const Access& a, const Access& b) {
-    return a.epoch != b.epoch ? a.epoch > b.epoch : a.count > b.count;
-}
-
-static bool holds(const Known& known, const Access& access) {
-    if (access.who >= FRONTS) return known.fronts >> (access.who - FRONTS) & 1;
-    const u32 block = block_of(access.who);
-    if (block < known.closed.size() && access.epoch < known.closed[block]) return true;
-    for (const Access& point : known.open) {
-        if (point.who == access.who) return !later(access, point);
-    }
-    return false;
-}
-
-static void know_barriers(Known& known, u32 block, u32 epoch) {
-    if (known.closed.empty()) known.closed.assign(state.epochs.size(), 0);
-    known.closed[block] = std::max(known.closed[block], epoch);
-}
-
-static void know_point(Known& known, const Access& point) {
-    for (Access& other : known.open) {
-        if (other.who != point.who) continue;
-        if (later(point, other)) other = point;
-        return;
-    }
-    known.open.push_back(point);
-}
-
-static void join(Known& to, const Known& from) {
-    to.fronts |= from.fronts;
-    for (u32 block = 0; block < from.closed.size(); block++) know_barriers(to, block, from.closed[block]);
-    for (const Access& point : from.open) know_point(to, point);
-    std::erase_if(to.open, [&](const Access& point) {
-        const u32 block = block_of(point.who);
-        return block < to.closed.size() && point.epoch < to.closed[block];
-    });
+// What thread ``who`` does now.
+static Access now(u32 who) {
+    const u32 block = block_of(who);
+    const u32 group = in_group[who] ? state.groups[block].epoch : 0;
+    return {who, state.epochs[block], state.counts[who], group};
 }
 
 // Whether the thread that runs knows of ``access``.
@@ -115,7 +68,8 @@ static bool is_known(const Access& access) {
     if (access.who < FRONTS && block_of(access.who) == block && access.epoch < state.epochs[block]) {
         return true;
     }
-    return holds(state.met[block], access) || holds(state.own[me()], access);
+    if (holds(state.met[block], access) || holds(state.own[me()], access)) return true;
+    return in_group[me()] && holds(state.groups[block].met, access);
 }
 
 // The stores to this GPU that the thread that runs knows of arrive.
@@ -123,7 +77,7 @@ static void settle(Part& part) {
     if (part.under_way.empty()) return;
     std::erase_if(part.under_way, [&](const Store& store) {
         if (!is_known(store.by)) return false;
-        memcpy(store.to, &store.value, sizeof store.value);
+        memcpy(store.to, &store.value, store.bytes);
         return true;
     });
 }
@@ -138,27 +92,65 @@ void release(const void* at) {
     const u32 thread = me(), block = block_of(thread);
     Known mine = state.met[block];
     join(mine, state.own[thread]);
-    know_barriers(mine, block, state.epochs[block]);
-    know_point(mine, {thread, state.epochs[block], state.counts[thread]++});
+    if (in_group[thread]) join(mine, state.groups[block].met);
+    know_barriers(mine.closed, block, state.epochs[block]);
+    if (state.touched[thread]) know_point(mine, now(thread));
+    state.counts[thread]++;
     join(state.released[at], mine);
 }
 
 void acquire(const void* at) {
-    join(state.own[me()], state.released[at]);
+    const auto found = state.released.find(at);
+    const u32 block = block_of(me());
+    if (found == state.released.end() || within(found->second, state.met[block])) return;
+    if (in_group[me()] && within(found->second, state.groups[block].met)) return;
+    join(state.own[me()], found->second);
     settle_here();
+}
+
+void arrive_in_warp(const void* at, bool first) {
+    if (first) state.released.erase(at);
+    if (state.touched[me()] || !knows_nothing(state.own[me()])) release(at);
 }
 
 void meet_block(const Block& block) {
     const u32 first = (u32)(block.fibers - machine.fibers.data()), number = block_of(first);
     for (u32 thread = first; thread < first + threads(); thread++) {
         Known& own = state.own[thread];
-        if (machine.fibers[thread].ended || (own.closed.empty() && own.open.empty() && !own.fronts)) {
-            continue;
-        }
+        state.touched[thread] = false;
+        if (machine.fibers[thread].ended || knows_nothing(own)) continue;
         join(state.met[number], own);
         own = {};
     }
+    join(state.met[number], state.groups[number].met);
     state.epochs[number]++;
+    settle_here();
+}
+
+void arrive_at_group() {
+    Group& group = state.groups[block_of(me())];
+    if (group.epoch && !in_group[me()]) fail("a group barrier of changing threads, which is not modelled");
+    group.arrived.push_back(me());
+}
+
+void meet_group() {
+    const u32 number = block_of(me());
+    Group& group = state.groups[number];
+    if (!group.epoch) {
+        group.members = group.arrived;
+        for (const u32 member : group.members) in_group[member] = true;
+    }
+    if (group.arrived.size() != group.members.size()) fail("a group barrier of changing threads, which is not modelled");
+    group.arrived.clear();
+    know_barriers(group.met.grouped, number, ++group.epoch);
+    for (const u32 member : group.members) {
+        Known& own = state.own[member];
+        state.touched[member] = false;
+        if (knows_nothing(own)) continue;
+        join(group.met, own);
+        own = {};
+    }
+    join(group.met, {});
     settle_here();
 }
 
@@ -209,8 +201,8 @@ static void add_reader(Cell& cell, const Access& reader) {
 }
 
 static void use(Part& part, size_t offset, size_t bytes, bool write) {
-    const u32 thread = me();
-    const Access mine{thread, state.epochs[block_of(thread)], state.counts[thread]};
+    const Access mine = now(me());
+    state.touched[mine.who] = true;
     const char* does = write ? "writes" : "reads";
     if (part.ended) {
         char whose[64];
@@ -235,6 +227,9 @@ static void use(Part& part, size_t offset, size_t bytes, bool write) {
     }
 }
 
+static const char* const A_WORD[] = {"a value", "a word for signals", "a counter of arrivals"};
+static const char* const WORDS[] = {"values", "words for signals", "counters of arrivals"};
+
 void access(const void* p, size_t bytes, bool write) {
     const unsigned char* at = (const unsigned char*)p;
     for (u32 memory = 0; memory < given->memory_count; memory++) {
@@ -245,7 +240,7 @@ void access(const void* p, size_t bytes, bool write) {
         for (u32 gpu = 0; gpu < given->count; gpu++) {
             const u64 offset = at - state.places[memory][gpu];
             if (offset >= size) continue;
-            if (given->memories[memory].signals) fail("a plain access of a word for signals");
+            if (given->memories[memory].held != Held::VALUES) fail("a plain access of %s", A_WORD[(u64)given->memories[memory].held]);
             if (bytes > size - offset) fail("an access past the end of symmetric memory %u", memory);
             return use(state.parts[memory * given->count + gpu], offset, bytes, write);
         }
@@ -258,7 +253,7 @@ struct Place {
     size_t offset;
 };
 
-static Place place(const void* p, size_t bytes, bool multicast, bool signals, const char* what) {
+static Place place(const void* p, size_t bytes, bool multicast, Held held, const char* what) {
     if (!given) fail("%s in a grid of a single GPU", what);
     if ((uintptr_t)p % bytes) fail("%s of an address that is no multiple of %zu", what, bytes);
     const u32 gpus = multicast ? 1 : count();
@@ -268,10 +263,9 @@ static Place place(const void* p, size_t bytes, bool multicast, bool signals, co
             const unsigned char* base = multicast ? one.multicast : one.parts[gpu];
             const size_t offset = (const unsigned char*)p - base;
             if (offset >= one.bytes) continue;
-            if (!one.signals != !signals) {
-                fail(signals ? "%s outside of the words for signals" : "%s of a word for signals", what);
-            }
-            return {memory, gpu, offset};
+            if (one.held == held) return {memory, gpu, offset};
+            if (held == Held::VALUES) fail("%s of %s", what, A_WORD[(u64)one.held]);
+            fail("%s outside of the %s", what, WORDS[(u64)held]);
         }
     }
     fail(multicast ? "%s of an address that is no multicast address"
@@ -292,16 +286,14 @@ static uint4 read(Part& part, size_t offset) {
     return found;
 }
 
-static void write(Part& part, size_t offset, uint4 v) {
-    use(part, offset, sizeof v, true);
+static void write(Part& part, size_t offset, uint4 v, u32 bytes = sizeof(uint4)) {
+    use(part, offset, bytes, true);
     if (!late()) {
-        __builtin_memcpy(part.at + offset, &v, sizeof v);
+        memcpy(part.at + offset, &v, bytes);
         return;
     }
-    const u32 thread = me();
-    __builtin_memset(part.at + offset, 0xff, sizeof v);
-    part.under_way.push_back(
-        {part.at + offset, v, {thread, state.epochs[block_of(thread)], state.counts[thread]}});
+    memset(part.at + offset, 0xff, bytes);
+    part.under_way.push_back({part.at + offset, v, bytes, now(me())});
 }
 
 // ---- Runs -------------------------------------------------------------------------------------------
@@ -310,8 +302,11 @@ void start() {
     const u32 blocks = count() * machine.launch.blocks;
     state.epochs.assign(blocks, 0);
     state.met.assign(blocks, {});
+    state.groups.assign(blocks, {});
+    in_group.assign(machine.fibers.size(), false);
     state.own.assign(machine.fibers.size(), {});
     state.counts.assign(machine.fibers.size(), 0);
+    state.touched.assign(machine.fibers.size(), false);
     state.readers.assign(1, {});
     state.released.clear();
     state.parts.clear();
@@ -321,7 +316,7 @@ void start() {
         for (u32 gpu = 0; gpu < count(); gpu++) {
             state.places[memory][gpu] = one.parts[gpu];
             state.parts.push_back({one.parts[gpu], gpu, memory, {}, {}, {}, false});
-            if (one.signals) continue;
+            if (one.held != Held::VALUES) continue;
             Part& part = state.parts.back();
             part.cells.assign((one.bytes + GRAIN - 1) / GRAIN, {{FRONTS + gpu}, {}, 0});
             if (!late()) continue;
@@ -337,7 +332,8 @@ void end_grid(u32 gpu) {
     const u32 first = gpu * machine.launch.blocks, end = first + machine.launch.blocks;
     for (u32 block = first; block < end; block++) {
         join(all, state.met[block]);
-        know_barriers(all, block, NOBODY);
+        join(all, state.groups[block].met);
+        know_barriers(all.closed, block, NOBODY);
     }
     for (u32 thread = first * threads(); thread < end * threads(); thread++) join(all, state.own[thread]);
     const auto check = [&](const Access& access, const Part& part, size_t cell) {
@@ -356,7 +352,7 @@ void end_grid(u32 gpu) {
             check(cell.read, part, n);
             for (const Access& reader : state.readers[cell.readers]) check(reader, part, n);
         }
-        for (const Store& store : part.under_way) memcpy(store.to, &store.value, sizeof store.value);
+        for (const Store& store : part.under_way) memcpy(store.to, &store.value, store.bytes);
         part.under_way.clear();
         if (!part.hidden.empty()) memcpy(part.at, part.hidden.data(), part.hidden.size());
         part.hidden.clear();
@@ -366,7 +362,7 @@ void end_grid(u32 gpu) {
 void finish() {
     for (u32 memory = 0; memory < given->memory_count && !machine.failed; memory++) {
         const Symmetric& one = given->memories[memory];
-        for (u32 gpu = 0; gpu < count() * one.signals && !machine.failed; gpu++) {
+        for (u32 gpu = 0; gpu < count() * (one.held == Held::SIGNALS) && !machine.failed; gpu++) {
             const u32* words = (const u32*)one.parts[gpu];
             const u32* found = std::find_if(words, words + one.bytes / 4, [](u32 w) { return w; });
             if (found == words + one.bytes / 4) continue;
@@ -402,7 +398,7 @@ static T rounded(float v) {
 
 template <class T>
 static uint4 sum_of_gpus(const T* p) {
-    const gpus::Place at = gpus::place(p, sizeof(uint4), true, false, "load_sum_of_gpus");
+    const gpus::Place at = gpus::place(p, sizeof(uint4), true, Held::VALUES, "load_sum_of_gpus");
     constexpr int LANES = sizeof(uint4) / sizeof(T);
     float sums[LANES] = {};
     for (u32 gpu = 0; gpu < gpus::count(); gpu++) {
@@ -420,25 +416,52 @@ uint4 load_sum_of_gpus(const bf16* p) { return sum_of_gpus(p); }
 uint4 load_sum_of_gpus(const float* p) { return sum_of_gpus(p); }
 
 void store_to_gpus(void* p, uint4 v) {
-    const gpus::Place at = gpus::place(p, sizeof v, true, false, "store_to_gpus");
+    const gpus::Place at = gpus::place(p, sizeof v, true, Held::VALUES, "store_to_gpus");
     for (u32 gpu = 0; gpu < gpus::count(); gpu++) gpus::write(gpus::part_of(at, gpu), at.offset, v);
     gpus::count_bytes(sizeof v, gpus::count() > 1);
 }
 
+void store_to_gpus(float* p, float v) {
+    const gpus::Place at = gpus::place(p, sizeof v, true, Held::VALUES, "store_to_gpus");
+    for (u32 gpu = 0; gpu < gpus::count(); gpu++) {
+        gpus::write(gpus::part_of(at, gpu), at.offset, {bits_of(v)}, sizeof v);
+    }
+    gpus::count_bytes(sizeof v, gpus::count() > 1);
+}
+
 uint4 load_from_gpu(const void* p) {
-    const gpus::Place at = gpus::place(p, sizeof(uint4), false, false, "load_from_gpu");
+    const gpus::Place at = gpus::place(p, sizeof(uint4), false, Held::VALUES, "load_from_gpu");
     gpus::count_bytes(sizeof(uint4), at.gpu != here().gpu);
     return gpus::read(gpus::part_of(at, at.gpu), at.offset);
 }
 
 void store_to_gpu(void* p, uint4 v) {
-    const gpus::Place at = gpus::place(p, sizeof v, false, false, "store_to_gpu");
+    const gpus::Place at = gpus::place(p, sizeof v, false, Held::VALUES, "store_to_gpu");
     gpus::count_bytes(sizeof v, at.gpu != here().gpu);
     gpus::write(gpus::part_of(at, at.gpu), at.offset, v);
 }
 
+void store_to_gpu(float* p, float v) {
+    const gpus::Place at = gpus::place(p, sizeof v, false, Held::VALUES, "store_to_gpu");
+    gpus::count_bytes(sizeof v, at.gpu != here().gpu);
+    gpus::write(gpus::part_of(at, at.gpu), at.offset, {bits_of(v)}, sizeof v);
+}
+
+void gpu_arrive(u32* counter) {
+    gpus::place(counter, sizeof *counter, false, Held::COUNTERS, "gpu_arrive");
+    gpus::release(counter);
+    ++*counter;
+    wake(counter, machine.fibers.data(), (u32)machine.fibers.size());
+}
+
+void gpu_wait(const u32* counter, u32 target) {
+    gpus::place(counter, sizeof *counter, false, Held::COUNTERS, "gpu_wait");
+    while ((int32_t)(*counter - target) < 0) sleep(counter, "gpu_wait");
+    gpus::acquire(counter);
+}
+
 void put_signal(u32* slot) {
-    gpus::place(slot, sizeof *slot, false, true, "put_signal");
+    gpus::place(slot, sizeof *slot, false, Held::SIGNALS, "put_signal");
     while (*slot) sleep(slot, "put_signal");
     gpus::release(slot);
     *slot = 1;
@@ -446,7 +469,7 @@ void put_signal(u32* slot) {
 }
 
 void wait_signal(u32* slot) {
-    gpus::place(slot, sizeof *slot, false, true, "wait_signal");
+    gpus::place(slot, sizeof *slot, false, Held::SIGNALS, "wait_signal");
     while (!*slot) sleep(slot, "wait_signal");
     gpus::acquire(slot);
     *slot = 0;

@@ -19,11 +19,18 @@ _FIRST_MULTICAST, _WINDOW = 0x00A0_0000_0000_0000, 1 << 40
 class SymmetricMemory:
     """An allocation on every GPU: ``parts`` by GPU, arrays of one shape and type, and the
     ``multicast`` address that stands for all of them. One of ``signals`` holds the words of
-    ``put_signal`` and ``wait_signal`` and nothing else."""
+    ``put_signal`` and ``wait_signal`` and nothing else, one of ``counters`` those of ``gpu_arrive``
+    and ``gpu_wait``."""
 
     parts: tuple[NDArray[Any], ...]
     multicast: int
     signals: bool = False
+    counters: bool = False
+
+    @property
+    def held(self) -> int:
+        """What it holds, as the executor is told."""
+        return 1 if self.signals else 2 if self.counters else 0
 
     @property
     def addresses(self) -> NDArray[np.uint64]:
@@ -37,7 +44,8 @@ def symmetric_memory(
     shape: Sequence[int],
     dtype: DTypeLike,
     signals: bool = False,
+    counters: bool = False,
 ) -> SymmetricMemory:
     """Allocation ``number`` of a launch: zeros of ``shape`` on each of ``gpus``."""
     parts = tuple(guarded(np.zeros(shape, dtype)) for _ in range(gpus))
-    return SymmetricMemory(parts, _FIRST_MULTICAST + number * _WINDOW, signals)
+    return SymmetricMemory(parts, _FIRST_MULTICAST + number * _WINDOW, signals, counters)

@@ -1,8 +1,8 @@
 // mc.cuh: the primitives that emitted kernels are written with.
 //
 // Two implementations of one set of functions: for the device (nvcc or NVRTC, sm_90a), where all inline PTX of the
-// project lives, here and in mc_words.cuh, and for the executor on a CPU (mc_executor.h), one fiber per thread. Kernels
-// include this header and name nothing else of CUDA but __global__, __cluster_dims__, __launch_bounds__ and plain C++.
+// project lives, here, in mc_symmetric.cuh and in mc_words.cuh, and for the executor on a CPU (mc_executor.h), one fiber
+// per thread. Kernels include this header and name nothing else of CUDA but __global__, __cluster_dims__, __launch_bounds__ and plain C++.
 //
 // Terms follow the PTX ISA: a *cluster* is a set of blocks that can reach each other's shared memory (DSMEM), *rank* is a
 // block's place in it, an *mbarrier* counts arrivals and bytes of copies in phases, whose parity a waiter names.
@@ -118,6 +118,13 @@ MC_INLINE void grid_wait(u32* counter, u32 target) {
         if (!left--) __trap();  // blocks of the grid are missing
         asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(counter) : "memory");
     } while ((int)(seen - target) < 0);
+}
+
+// Arrive, and whether all have, so that what each knew by then this thread knows too.
+MC_INLINE bool grid_arrive_last(u32* counter, u32 target) {
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before + 1 == target;
 }
 
 // Arrive for the last time, which nobody waits for: the one with which ``total`` have arrived, which is told so, leaves a 0.
@@ -410,83 +417,9 @@ MC_INLINE void multiply_16x8x16(float* c, const u32* a, const u32* b, bf16) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// ---- Memory of several GPUs ------------------------------------------------------------------------
-//
-// *Symmetric memory* has the same offsets on every GPU. A multicast address stands for all of them (NVLS):
-// the switch adds what they have, or stores to each. Accesses are relaxed; what orders them are signals.
-
-#define MC_LOAD_SUM(pair)                                                                \
-    uint4 v;                                                                             \
-    asm volatile("multimem.ld_reduce.relaxed.sys.global.add.acc::f32.v4." pair           \
-                 " {%0, %1, %2, %3}, [%4];"                                              \
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)                            \
-                 : "l"(p)                                                                \
-                 : "memory");                                                            \
-    return v;
-
-// Sum over all GPUs of eight values at a multicast address, in f32 and rounded once.
-MC_INLINE uint4 load_sum_of_gpus(const f16* p) { MC_LOAD_SUM("f16x2") }
-MC_INLINE uint4 load_sum_of_gpus(const bf16* p) { MC_LOAD_SUM("bf16x2") }
-
-#undef MC_LOAD_SUM
-
-// The same of four values of f32.
-MC_INLINE uint4 load_sum_of_gpus(const float* p) {
-    float4 v;
-    asm volatile("multimem.ld_reduce.relaxed.sys.global.add.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "l"(p)
-                 : "memory");
-    return *(const uint4*)&v;
-}
-
-// 16 bytes to a multicast address, so to all GPUs.
-MC_INLINE void store_to_gpus(void* p, uint4 v) {
-    asm volatile("multimem.st.relaxed.sys.global.v4.bf16x2 [%0], {%1, %2, %3, %4};" ::"l"(p),
-                 "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
-}
-
-// 16 bytes of the symmetric memory of one GPU.
-MC_INLINE uint4 load_from_gpu(const void* p) {
-    uint4 v;
-    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p)
-                 : "memory");
-    return v;
-}
-
-MC_INLINE void store_to_gpu(void* p, uint4 v) {
-    asm volatile("st.relaxed.sys.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.x),
-                 "r"(v.y), "r"(v.z), "r"(v.w)
-                 : "memory");
-}
-
-// A signal is a word of symmetric memory that is 0, or 1 from when one thread puts it until another one, which
-// waits for it, takes it. What the first one knows of by then, of this GPU and of others, the second one does
-// behind. A word serves any number of signals in turn, so a launch may be repeated as it is.
-MC_INLINE void put_signal(u32* slot) {
-    u32 seen;
-    do {
-        asm volatile("atom.cas.release.sys.global.b32 %0, [%1], 0, 1;"
-                     : "=r"(seen)
-                     : "l"(slot)
-                     : "memory");
-    } while (seen != 0);
-}
-
-MC_INLINE void wait_signal(u32* slot) {
-    u32 seen;
-    do {
-        asm volatile("atom.cas.acquire.sys.global.b32 %0, [%1], 1, 0;"
-                     : "=r"(seen)
-                     : "l"(slot)
-                     : "memory");
-    } while (seen != 1);
-}
-
 }  // namespace mc
+
+#include "mc_symmetric.cuh"
 
 #endif
 

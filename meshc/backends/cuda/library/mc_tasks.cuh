@@ -1,5 +1,5 @@
 // What the tasks of a step are made of: runs of tasks that a block has, products of a few vectors with row groups
-// that come through a ring, vectors as columns, records of attention that are merged.
+// that come through a ring, vectors as columns, records of attention that are merged, what GPUs give each other.
 #pragma once
 
 namespace mc {
@@ -296,6 +296,29 @@ MC_INLINE void merge_records(float* a, int stride, int rows, int me, Other other
         }
     }
     group_sync(1, WORKERS);
+}
+
+// ---- Several GPUs, each of which runs the same tasks on memory of its own --------------------------------
+
+// All blocks of all GPUs meet, in two halves, by one thread of each behind barriers of its block. The first half:
+// ``met`` counts the blocks of this GPU, and the one with which there are ``target`` tells each of GPUS, whose counters
+// of arrivals are at ``told``. The second half is gpu_wait(): a meeting adds GPUS to each counter.
+template <int GPUS>
+MC_INLINE void gpus_arrive(u32* met, u32 target, u32* const* told) {
+    if (!grid_arrive_last(met, target)) return;
+#pragma unroll
+    for (int gpu = 0; gpu < GPUS; gpu++) gpu_arrive(told[gpu]);
+}
+
+// An element of what all GPUs have is given to each, which may read it once they have met: by the multicast address of
+// their memory, or where it is on each.
+template <int GPUS>
+MC_INLINE void gpus_put(float* all, size_t at, float v) { store_to_gpus(all + at, v); }
+
+template <int GPUS>
+MC_INLINE void gpus_put(float* const* each, size_t at, float v) {
+#pragma unroll
+    for (int gpu = 0; gpu < GPUS; gpu++) store_to_gpu(each[gpu] + at, v);
 }
 
 }  // namespace mc

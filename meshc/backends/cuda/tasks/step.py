@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -15,8 +16,17 @@ from meshc.analysis.cuda.blocks import (
 from meshc.analysis.tasks.tiles import tile_bytes
 from meshc.backends.cuda.gathering import Step
 from meshc.backends.cuda.kernels.arena import Arena
-from meshc.backends.cuda.launches import Launch, Stage
-from meshc.backends.cuda.program import Buffer, Kernel, Prefill, StepProgram, Weight
+from meshc.backends.cuda.launches import OF_ALL, OF_EACH, Launch, Stage
+from meshc.backends.cuda.launches import RANK as RANK_NUMBER
+from meshc.backends.cuda.program import (
+    TRANSPORTS,
+    Buffer,
+    Kernel,
+    Prefill,
+    StepProgram,
+    Weight,
+)
+from meshc.backends.cuda.ranks import share_of
 from meshc.backends.cuda.targets import kind_of, target_of
 from meshc.backends.cuda.tasks.attending import Attention
 from meshc.backends.cuda.tasks.clusters import LEAVE, MEET, clusters_of
@@ -32,15 +42,23 @@ from meshc.backends.cuda.tasks.families import (
 from meshc.backends.cuda.tasks.products import Product
 from meshc.backends.cuda.tasks.shared import Known
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
-from meshc.backends.cuda.tasks.storage import RUNS_BEFORE, Storage
+from meshc.backends.cuda.tasks.storage import OF_GPUS, RUNS_BEFORE, Storage
 from meshc.backends.templates import render
 from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
 from meshc.ir.ops import task
+from meshc.ir.ranks import RANK
 from meshc.support.diagnostics import fail
 
 MOST_STAGES, MOST_REQUESTS = 16, 16
-_ARRIVE, _WAIT = "arrive(met, target, me);", "wait(met, target, me);"
+_HALVES = {
+    task.COUNTER: ("arrive(met, target, me);", "wait(met, target, me);"),
+    task.RANKS: ("arrive_ranks(met, target, told_of, heard, me);", "wait_ranks(told, heard, me);"),
+}
+"""The two halves of a meeting of all blocks, of this GPU or of all."""
+
+_WORDS = ("met", "runs", "told", "told_before")
+"""Buffers of one word that counts."""
 
 _KINDS = {"ASKED": "T", "JOINED": "float", "STATISTICS": "float", "WORK": "unsigned char"}
 """What attention keeps in its parts of shared memory."""
@@ -50,13 +68,15 @@ Form = Product | Attention | Elements
 
 @dataclass
 class StepText:
-    """Writes the kernel of ``module``, whose graph was ``source``."""
+    """Writes the kernel of ``module``, whose graph was ``source``; what ranks give each other goes
+    by ``transport``."""
 
     module: Module
     source: Module
     page: int
     known: Known = field(default_factory=Known)
     frequencies: tuple[tuple[float, ...], ...] = ()
+    transport: str = ""
     locals: Locals = field(default_factory=Locals)
     attending: Locals = field(default_factory=Locals)
 
@@ -67,7 +87,8 @@ class StepText:
             words = f"{self.storage.requests} requests, and a thread has an element of one"
             fail("cuda-shape", f"a step has {words} of {MOST_REQUESTS} at the most")
         self.forms: list[Form] = []
-        self.meetings = 0
+        self.meetings = self.of_ranks = 0
+        self.ranks = 0 if self.module.ranks is None else self.module.ranks.count
         self.device = self.module.the_device()
         self.bring, self.compute = Text(2), Text(1)
         self.compute.add(
@@ -77,28 +98,42 @@ class StepText:
         self.blocks = 1
         self.clusters = clusters_of(self.module)
         body = phases_of(self.module)
-        self._walk(body, {POSITION: (0, self.storage.capacity - 1)})
-        runs = self.storage.runs_apart
-        leave = "mc::grid_leave(met, target + mc::blocks())"
-        if runs:
-            again = f"runs[0] = ({RUNS_BEFORE} + 1) % {runs}"
-            self.compute.add(f"if (me == 0 && {leave}) {again};")
-        elif self.meetings:
-            self.compute.add(f"if (me == 0) {leave};")
+        ranges = {POSITION: (0, self.storage.capacity - 1)}
+        self._walk(body, ranges | ({RANK: (0, self.ranks - 1)} if self.ranks else {}))
+        self._leave()
         if self.clusters.size > 1:
             self.compute.add(*LEAVE)
 
+    def _leave(self) -> None:
+        """The last block keeps what the next run must know of this one."""
+        runs, kept = self.storage.runs_apart, []
+        leave = "mc::grid_leave(met, target + mc::blocks())"
+        if runs:
+            kept.append(f"runs[0] = ({RUNS_BEFORE} + 1) % {runs};")
+        if self.of_ranks:
+            kept.append("told_before[0] = heard;")
+        if len(kept) > 1:
+            with self.compute.within(f"if (me == 0 && {leave}) {{"):
+                self.compute.add(*kept)
+        elif kept:
+            self.compute.add(f"if (me == 0 && {leave}) {kept[0]}")
+        elif self.meetings:
+            self.compute.add(f"if (me == 0) {leave};")
+
     # --- phases
 
-    def _walk(self, body: Sequence[Phase | Loop], ranges: dict[str, tuple[int, int]]) -> None:
+    def _walk(
+        self, body: Sequence[Phase | Loop], ranges: dict[str, tuple[int, int]], rounds: int = 1
+    ) -> None:
         for one in body:
             if isinstance(one, Phase):
+                self.of_ranks += rounds * (one.meets == task.RANKS)
                 self._phase(one, ranges)
                 continue
             inner = {**ranges, one.var: (0, one.count - 1)}
             head = f"for (int {one.var} = 0; {one.var} < {one.count}; {one.var}++) {{"
             with self.bring.within(head), self.compute.within(head):
-                self._walk(one.body, inner)
+                self._walk(one.body, inner, rounds * one.count)
 
     def _phase(self, phase: Phase, ranges: dict[str, tuple[int, int]]) -> None:
         self.locals.restart()
@@ -141,12 +176,13 @@ class StepText:
             if made is not None:
                 made.ahead(text)
             text.add(MEET)
-        elif phase.meets == task.COUNTER:
+        elif phase.meets in _HALVES:
+            arrive, wait = _HALVES[phase.meets]
             self.meetings += 1
-            text.add(_ARRIVE)
+            text.add(arrive)
             if made is not None:
                 made.ahead(text)
-            text.add(_WAIT)
+            text.add(wait)
         else:
             if made is not None and phase.meets:
                 made.ahead(text)
@@ -252,6 +288,7 @@ class StepText:
             has_locals="LOCALS" in names,
             attending=[(kind, name) for name, kind in _KINDS.items() if name in names],
             cluster=self.clusters.size,
+            ranks=self.ranks if self.of_ranks else 0,
             of_cluster=self.clusters.arrays(storage),
         )
         shared = {part.name.lower(): (part.at, part.bytes) for part in arena.parts}
@@ -263,8 +300,10 @@ class StepText:
             max(self.clusters.size, 1),
             arena.bytes,
             shared,
+            meets=self.of_ranks > 0,
             whole_grid=True,
             least_blocks=self.clusters.least_blocks,
+            meetings=self.of_ranks,
         )
         return text, kernel, arguments
 
@@ -278,6 +317,9 @@ class StepText:
         storage.buffers["met"] = Buffer("i32", (1,), "scratch")
         if storage.runs_apart:
             storage.buffers["runs"] = Buffer("i32", (1,), "scratch")
+        if self.of_ranks:
+            storage.buffers["told"] = Buffer("i32", (1,), "counters")
+            storage.buffers["told_before"] = Buffer("i32", (1,), "scratch")
         names, parameters = [], []
         for name in storage.weights:
             names.append(name)
@@ -286,8 +328,16 @@ class StepText:
             names.append(name)
             kind = {"f32": "float", "i32": "int"}.get(buffer.dtype, "step_::T")
             read = "const " if buffer.role in ("input", "constant") else ""
-            word = "mc::u32" if name in ("met", "runs") else kind
+            word = "mc::u32" if name in _WORDS else kind
             parameters.append(f"{read}{word}* {name}")
+        for value in storage.roles:
+            if storage.of_ranks(value):
+                names.append(storage.name(value) + TRANSPORTS[self.transport])
+                star = "*" if TRANSPORTS[self.transport] == OF_ALL else "* const*"
+                parameters.append(f"float{star} {storage.name(value)}{OF_GPUS}")
+        if self.of_ranks:
+            names += ["told" + OF_EACH, RANK_NUMBER]
+            parameters += ["mc::u32* const* told_of", f"int {RANK}"]
         return tuple(names), parameters
 
 
@@ -305,9 +355,11 @@ def step_of_tasks(
     page: int,
     kernels: Step | None = None,
     prefill: Prefill | None = None,
+    transport: str = "multimem",
 ) -> tuple[StepProgram, dict[str, str]]:
     """A decode step of ``tasks`` and the text of its kernel; those of ``kernels`` read prompts as
     ``prefill`` says, over the same weights and caches. Without them prompts are read by steps.
+    Ranks give each other what they have by ``transport``.
 
     Raises ``cuda-dtype`` for element types other than f16 and bf16, ``cuda-graph`` for other
     devices than GPUs and what tasks do that kernels do not, ``cuda-shape`` for rows that are no
@@ -327,7 +379,7 @@ def step_of_tasks(
     if kernels is not None and prefill is not None:
         known = Known(kernels.weights, kernels.buffers, kernels.caches)
         frequencies = tuple(kernels.frequencies)
-    written = StepText(module, tasks.graph, page, known, frequencies)
+    written = StepText(module, tasks.graph, page, known, frequencies, transport)
     text, kernel, arguments = written.text()
     storage, texts = written.storage, {"step.cu": text}
     made = {"step": kernel}, storage.buffers, storage.weights
@@ -347,6 +399,7 @@ def step_of_tasks(
         (Stage(1, ()),),
         (Launch("step", arguments),),
         prefill,
+        share_of(tasks.graph, transport),
     )
     return program, texts
 
@@ -364,7 +417,7 @@ def _with_prompts(
         *(one for s in prefill.stages for one in s.launches),
         *prefill.after,
     ]
-    named = {str(a).partition("[")[0] for launch in launches for a in launch.arguments}
+    named = {re.split(r"[\[@]", str(a))[0] for launch in launches for a in launch.arguments}
     kernels, buffers, weights = step
     caches = {name for name in named & known.buffers.keys() if known.buffers[name].role == "state"}
     if caches != {name for name, buffer in buffers.items() if buffer.role == "state"}:

@@ -30,6 +30,8 @@ from meshc.support.diagnostics import fail
 
 RUNS_BEFORE = "past"
 """What the kernel calls the number of runs before it, as far as tags depend on that."""
+OF_GPUS = "_of_all"
+"""Behind the name of what ranks give each other: its memory on all GPUs, or where it is on each."""
 
 
 @dataclass(frozen=True)
@@ -175,8 +177,7 @@ class Storage:
         """A weight without rows, or whose rows no task multiplies: the name of its memory."""
         shape, stacked, port = _kind(value).shape, self._stacked(value), self.ports[value]
         gathered, layers = self._gathered(port), shape[0] if stacked else 0
-        name = self.known.vector(port.name, gathered, layers)
-        if name is not None:
+        if (name := self.known.vector(port.name, gathered, layers)) is not None:
             self.weights[name] = self.known.weights[name]
             return name
         name = self.name(value)
@@ -339,6 +340,10 @@ class Storage:
         """Whether a buffer lies in the memory of clusters."""
         return self.roles[value].cluster is not None
 
+    def of_ranks(self, value: Value) -> bool:
+        """Whether GPUs of all ranks have what one of them gives."""
+        return self.roles[value].ranks is not None
+
     def store(
         self, value: Value, index: Sequence[Expr], ranges: Ranges, given: str, at: str = ""
     ) -> str:
@@ -347,10 +352,12 @@ class Storage:
         at = at or f"{self.scratch(value)} + {spelled(self.place(value, index), ranges)}"
         if self.of_cluster(value):
             return f"mc::cluster_put<CLUSTER>({at}, {given});"
+        name, _, place = at.partition(" + ")
+        if self.of_ranks(value):
+            return f"mc::gpus_put<RANKS>({name}{OF_GPUS}, {place}, {given});"
         tag = self.tag(value, index, ranges)
         if tag:
             return f"mc::give<{self.roles[value].tags}>({at}, {given}, {tag});"
-        name, _, place = at.partition(" + ")
         return f"{name}[{place}] = {given};"
 
     def scratch(self, value: Value) -> str:
@@ -360,8 +367,8 @@ class Storage:
             return self.name(value)
         role = self.role(value)
         name = "logits" if role == "out" else self.name(value)
-        shape = self.shape(value)
-        made = Buffer("f32", shape, "output" if role == "out" else "scratch")
+        own = "symmetric" if self.of_ranks(value) else "scratch"
+        made = Buffer("f32", self.shape(value), "output" if role == "out" else own)
         self.buffers.setdefault(name, made)
         return name
 

@@ -8,7 +8,7 @@ from meshc.ir.affine import Expr
 from meshc.ir.core import Block, Op, tensor_type
 from meshc.ir.functions import Function
 from meshc.ir.module import Module
-from meshc.ir.ops import graph, tile
+from meshc.ir.ops import graph, ranks, tile
 from meshc.ir.types import TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Point
@@ -22,6 +22,8 @@ _MISSING: dict[type[Op], str] = {
     graph.TopK: "mixtures of experts",
     graph.ArgMax: "tokens that the program chooses",
     graph.Transpose: "a value whose dims change their order",
+    ranks.RankEmbed: "a part of the table of words",
+    ranks.AllReduceResidualRmsNorm: "a sum of ranks that is fused with residual and norm",
 }
 """What an op is for that there is no rule for."""
 
@@ -106,6 +108,8 @@ class GraphExpander:
                 self.env[op.result] = self.attending.step(op, known[0])
             case graph.Rope():
                 self.env[op.result] = self.products.follow(op, known)
+            case ranks.AllReduce():
+                self.env[op.result] = self.products.sum_of_ranks(op, *known)
             case _ if isinstance(op, POINTWISE):
                 if isinstance(op, (graph.Add, graph.Mul)) and known[0].weight is not None:
                     known.reverse()

@@ -9,7 +9,8 @@ from math import prod
 from meshc.ir.affine import Expr
 from meshc.ir.core import Block, Op, tensor_type
 from meshc.ir.functions import Function
-from meshc.ir.ops import graph, task
+from meshc.ir.ops import graph, ranks, task
+from meshc.ir.ranks import RANK
 from meshc.ir.types import BufferType, DType, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Point, View, Whole
@@ -179,10 +180,21 @@ class Products:
         fitting = (n for n in range(1, most) if lanes % n == 0 and size <= n * MOST_RECORDS)
         return next(fitting, most if lanes % most == 0 else 1)
 
+    def sum_of_ranks(self, op: ranks.AllReduce, known: Known) -> Known:
+        """The sum of what all ranks have of a value, each of which gives its own to all; by tasks
+        of a phase, which go on with what follows."""
+        name, lanes = known.name, self.program.lanes(known.kind)
+        opened, count = self._have(known), self.program.ranks
+        shape = (count, self.program.requests, self.program.padded(lanes))
+        given = self.program.scratch(f"{name}_of_ranks", shape, of_ranks=True)
+        lead = (*self.program.at_layer, Point(Expr.var(RANK)))
+        self._give(known, Stored(given, lead, opened.phase))
+        return self._sum(op.result.name, known.kind, lanes, given, count)
+
     def _sum(self, name: str, kind: TensorType, lanes: int, sums: Value, parts: int) -> Known:
         """A phase that adds the ``parts``, ``[parts, requests, lanes]``, of a product."""
-        phase = self.program.phase(f"{name}_sum")
-        opened = self._of_lanes(phase, f"{name}_sum", (), lanes)
+        called = name if name.endswith("_sum") else f"{name}_sum"
+        opened = self._of_lanes(self.program.phase(called), called, (), lanes)
         own = span(opened.own.start, opened.own.count)
         place = region(sums, *self.program.at_layer, Whole(), Whole(), own)
         given = opened.add(task.Need([place]), f"{name}_parts")

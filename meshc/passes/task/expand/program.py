@@ -13,6 +13,7 @@ from meshc.ir.core import Block, Op
 from meshc.ir.kernels import KERNELS
 from meshc.ir.module import Buffer, Module, Port, Program, Role
 from meshc.ir.ops import graph, task, tile
+from meshc.ir.ranks import RANK
 from meshc.ir.rows import Paired
 from meshc.ir.types import BufferType, DType, TensorType
 from meshc.ir.values import Value
@@ -129,14 +130,18 @@ class TaskProgram:
             scalars=dict(source.scalars),
             options=dict(source.options),
             device=source.device,
+            ranks=source.ranks,
             paired={},
             multiples=dict(source.multiples),
         )
+        self.ranks = 1 if source.ranks is None else source.ranks.count
+        if source.ranks is not None:
+            self.module.scalars[RANK] = (0, self.ranks - 1)
         self.module.programs = [Program(source.function.name, Block())]
         self.names = Names()
         self.family_names = Names()
         self.phase_names = Names()
-        self.variables = Names({"part", "b", "h", "g", "s", "n", *source.scalars})
+        self.variables = Names({"part", "b", "h", "g", "s", "n", *self.module.scalars})
         self.blocks = [self.module.program.body]
         self.layer: Expr | None = None
         self.layers = 1
@@ -188,10 +193,16 @@ class TaskProgram:
         self.module.buffers.append(Buffer(value, role))  # type: ignore[arg-type]
         return value
 
-    def scratch(self, name: str, shape: Sequence[int], dtype: DType = DType.F32) -> Value:
-        """A buffer of what tasks give, with an element for each layer where there are layers."""
+    def scratch(
+        self, name: str, shape: Sequence[int], dtype: DType = DType.F32, of_ranks: bool = False
+    ) -> Value:
+        """A buffer of what tasks give, with an element for each layer where there are layers; or of
+        what ranks give to all, which the first dim of ``shape`` counts."""
         lead = () if self.layer is None else (self.layers,)
-        return self.buffer(name, (*lead, *shape), dtype)
+        found = self.buffer(name, (*lead, *shape), dtype)
+        if of_ranks:
+            self.module.buffers[-1].ranks = len(lead)
+        return found
 
     def lanes(self, kind: TensorType) -> int:
         """How many lanes a value has: elements of one row."""
