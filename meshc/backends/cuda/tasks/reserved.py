@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from meshc.ir.builder import Names
+from meshc.ir.module import Module
+from meshc.ir.ops import task, tile
 
 _OF_C = """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t
@@ -32,3 +34,14 @@ def fresh(names: Names, name: str) -> str:
     kernel and for macros, so a name of nothing else is in small letters."""
     plain = name.replace(".", "_")
     return names.fresh(plain.lower() if plain.isupper() else plain)
+
+
+def indices(module: Module) -> set[str]:
+    """The names of scalars, of loops and of dims of families."""
+    found = {*module.scalars}
+    for op in module.walk():
+        if isinstance(op, tile.For):
+            found.add(op.var)
+        if isinstance(op, task.Family):
+            found |= {*op.dims}
+    return found

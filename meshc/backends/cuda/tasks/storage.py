@@ -16,13 +16,13 @@ from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
 from meshc.analysis.tasks.tiles import tile_bytes
 from meshc.backends.cuda.program import Buffer, Gathered, Weight, numbered
 from meshc.backends.cuda.tasks.caches import side_by_side
-from meshc.backends.cuda.tasks.reserved import TAKEN, fresh
+from meshc.backends.cuda.tasks.reserved import TAKEN, fresh, indices
 from meshc.backends.cuda.tasks.shared import Known, Place
 from meshc.backends.cuda.tasks.spelling import Ranges, flattened, spelled, unflattened
 from meshc.ir.affine import Expr
 from meshc.ir.builder import Names
 from meshc.ir.module import Module, Port
-from meshc.ir.ops import graph, task, tile
+from meshc.ir.ops import graph
 from meshc.ir.types import BufferType, DType, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Point, Range, View, Whole
@@ -110,7 +110,7 @@ class Storage:
 
     def __post_init__(self) -> None:
         kept = {*self.known.weights, *self.known.buffers}
-        self.taken = Names(TAKEN | kept | _indices(self.module))
+        self.taken = Names(TAKEN | kept | indices(self.module))
         self.ports = {port.buffer: port for port in self.module.ports}
         self.roles = {buffer.value: buffer for buffer in self.module.buffers}
         self.matrices: dict[object, Matrix] = {}
@@ -475,17 +475,6 @@ def base(view: View, index: Sequence[Expr]) -> tuple[Expr, ...]:
         else:
             found.append(next(left))
     return tuple(found)
-
-
-def _indices(module: Module) -> set[str]:
-    """The names of scalars, of loops and of dims of families."""
-    found = {*module.scalars}
-    for op in module.walk():
-        if isinstance(op, tile.For):
-            found.add(op.var)
-        if isinstance(op, task.Family):
-            found |= {*op.dims}
-    return found
 
 
 def _rows_of(tables: Sequence[Value]) -> str:
