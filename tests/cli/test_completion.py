@@ -41,7 +41,7 @@ def completed(line, folder):
         ("meshc compile --print-ir", {"--print-ir-after-all", "--print-ir-after"}),
         ("meshc compile llama-3-", {"llama-3-8b"}),
         ("meshc compile here.m", {"here.mesh"}),
-        ("meshc passes place", {"place-interleave"}),
+        ("meshc passes place", {"place-interleave", "place-tasks"}),
         ("meshc explain bad-mesh", {"bad-mesh", "bad-meshir"}),
         ("meshc sim ", {"bin", "run", "suite"}),
     ],

@@ -40,6 +40,7 @@ def test_catalogue_is_complete():
     expected = (
         "b200",
         "b200x8",
+        "gh200",
         "h100",
         "h100-pcie",
         "h100x2",
@@ -56,7 +57,7 @@ def test_catalogue_is_complete():
 
 
 @pytest.mark.parametrize(
-    "name", ["h100", "h100x2", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"]
+    "name", ["gh200", "h100", "h100x2", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"]
 )
 def test_catalogue_entries_are_consistent(name):
     found = device(name)
@@ -69,7 +70,7 @@ def test_catalogue_entries_are_consistent(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["h100", "h100x2", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"]
+    "name", ["gh200", "h100", "h100x2", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"]
 )
 def test_every_number_of_the_catalogue_says_where_it_is_from(name):
     found = device(name)
@@ -88,7 +89,7 @@ def test_every_number_of_the_catalogue_says_where_it_is_from(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["h100", "h100x2", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"]
+    "name", ["gh200", "h100", "h100x2", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"]
 )
 def test_the_catalogue_leaves_nothing_to_be_asked_for(name):
     """What passes, estimates and back ends read of any device is there, if only as unlimited."""

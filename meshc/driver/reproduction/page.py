@@ -54,12 +54,24 @@ def _answers(found: Sequence[Answer]) -> Iterator[str]:
 
 
 def section_lines(section: Section) -> Iterator[str]:
-    """A section as Markdown. Values that nothing predicts for the same reason are counted."""
+    """A section as Markdown."""
     yield f"## {section.title} [{section.name}]"
-    yield ""
-    if section.table.note:
-        yield f"{_sentence(section.table.note)}"
     modelled = [row for row in section.rows if row.role != "not modelled"]
+    if said := [*_said(section, modelled)]:
+        yield ""
+        yield from said
+    if modelled:
+        yield ""
+        yield "| | | published | predicted | error | role |"
+        yield "|---|---|---|---|---|---|"
+        yield from (_line(_cells(row)) for row in modelled)
+    yield from _unmodelled(section)
+
+
+def _said(section: Section, modelled: Sequence[Compared]) -> Iterator[str]:
+    """What stands above the rows."""
+    if section.table.note:
+        yield _sentence(section.table.note)
     if modelled:
         yield f"Predicted by {section.by}."
     if errors := [error for row in modelled for error in row.counted]:
@@ -75,12 +87,6 @@ def section_lines(section: Section) -> Iterator[str]:
             for one in section.constants
         )
         yield f"Constants: {'; '.join(found)}."
-    if modelled:
-        yield ""
-        yield "| | | published | predicted | error | role |"
-        yield "|---|---|---|---|---|---|"
-        yield from (_line(_cells(row)) for row in modelled)
-    yield from _unmodelled(section)
 
 
 def _cells(row: Compared) -> list[str]:
@@ -95,16 +101,34 @@ def _cells(row: Compared) -> list[str]:
     return [row.what, unit, published, _figure(row.predicted), error, role]
 
 
+MOST_LISTED = 8
+"""Values that nothing predicts for the same reason and that are written out; more are counted."""
+
+
 def _unmodelled(section: Section) -> Iterator[str]:
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, list[Compared]] = {}
     for row in section.rows:
         if row.role == "not modelled":
-            value = f"{_figure(row.published)} {row.unit}".rstrip()
-            metric = "" if row.metric == "value" else f" {row.metric.replace('_', ' ')}"
-            reasons.setdefault(row.why, []).append(f"{row.what}{metric}: {value}")
-    for why, values in reasons.items():
+            reasons.setdefault(row.why, []).append(row)
+    for why, rows in reasons.items():
         yield ""
-        yield f"*Not modelled*, {why}: {'; '.join(values)}."
+        yield f"*Not modelled*, {why}: {_listed(rows)}."
+
+
+def _listed(rows: Sequence[Compared]) -> str:
+    """Values in words, or how many there are of each metric."""
+    if len(rows) > MOST_LISTED and all(row.metric != "value" for row in rows):
+        counts: dict[str, int] = {}
+        for row in rows:
+            counts[row.metric] = counts.get(row.metric, 0) + 1
+        return ", ".join(
+            f"{count} values of {metric.replace('_', ' ')}" for metric, count in counts.items()
+        )
+    found = []
+    for row in rows:
+        metric = "" if row.metric == "value" else f" {row.metric.replace('_', ' ')}"
+        found.append(f"{row.what}{metric}: {_figure(row.published)} {row.unit}".rstrip())
+    return "; ".join(found)
 
 
 def _line(cells: Sequence[str]) -> str:

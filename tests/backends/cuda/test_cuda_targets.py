@@ -16,7 +16,7 @@ from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 SHORT = 99 * 1024
-GPUS = ("h100", "h200", "h100-pcie", "h20", "b200")
+GPUS = ("h100", "h200", "gh200", "h100-pcie", "h20", "b200")
 WAYS = {"several": {}, "persistent": {"persistent": True}, "chunks": {"chunk": 512}}
 
 
@@ -72,7 +72,14 @@ def test_what_is_emitted_differs_where_the_numbers_of_gpus_do():
         assert program.kernels["step"].blocks == numbers.cores
         texts[gpu] = files["step.cu"]
     flying = {gpu: text.split("int FLYING = ")[1].split(";")[0] for gpu, text in texts.items()}
-    assert flying == {"h100": "3", "h200": "4", "h100-pcie": "3", "h20": "5", "b200": "5"}
+    assert flying == {
+        "h100": "3",
+        "h200": "4",
+        "gh200": "4",
+        "h100-pcie": "3",
+        "h20": "5",
+        "b200": "5",
+    }
     assert len(set(texts.values())) == len(GPUS)
 
 
