@@ -207,6 +207,13 @@ def test_heads_that_share_a_factor_are_rows_of_one_product(way, dtype, tmp_path,
         assert any("|h0|" in text for text in files.values()) == (place == "apart")
 
 
+@pytest.mark.parametrize(("kernel", "arch"), [("row_sum", "wse2"), ("row_max", "wse3")])
+def test_rows_of_f16_are_copied_one_at_a_time(kernel, arch, tmp_path, monkeypatch):
+    body = f"    tile.{kernel} %s[{ROWS}], %a[{ROWS}, {ROWS}]\n"
+    files = check(body, tmp_path, monkeypatch, arch, "mixed")
+    assert "var widened: [6]f32" in files["main.csl"]
+
+
 @pytest.mark.parametrize("choice", ["rebased", "joined"])
 def test_each_way_of_a_product_is_taken_for_its_cycles(choice):
     body = f"    tile.gemm {HEADS} {{accumulate = true, transposed = false}}\n"

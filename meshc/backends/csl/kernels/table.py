@@ -9,9 +9,18 @@ from types import MappingProxyType
 from meshc.analysis.csl import products
 from meshc.analysis.csl.blocks import Stretch
 from meshc.analysis.csl.codes import KERNEL
-from meshc.analysis.csl.costs import LENGTH, LOOP, NUMBER, OFFSET, Costs, rows_of_grids, setup
+from meshc.analysis.csl.costs import (
+    LENGTH,
+    LOOP,
+    NUMBER,
+    OFFSET,
+    START_OF_LOOP,
+    Costs,
+    rows_of_grids,
+    setup,
+)
 from meshc.analysis.csl.factors import Product, call
-from meshc.analysis.csl.operands import CACHES, widened
+from meshc.analysis.csl.operands import CACHES, at_once, widened
 from meshc.analysis.csl.product_choice import cycles_of_all
 from meshc.analysis.csl.products import Plan
 from meshc.analysis.csl.registers import AT_CALL
@@ -96,13 +105,23 @@ class Kernels:
         if op.kernel == KERNEL:
             return self.codes.lines(op)
         given, write = _windows(op), self._writers[op.kernel]
-        return self.code.in_one_type(given, widened(op, given), lambda windows: write(op, windows))
+        part = at_once(op, given)
+        lines = self.code.in_one_type(part, widened(op, part), lambda windows: write(op, windows))
+        return lines if part is given else self.code.over("part", given[0].dims[0], lines)
 
     def cycles(self, op: Compute) -> int:
         """Predicted cycles of one kernel."""
         if op.kernel == KERNEL:
             return self.codes.cycles(op)
-        given = _windows(op)
+        whole = _windows(op)
+        given = at_once(op, whole)
+        if given is whole:
+            return self._cycles_at_once(op, given)
+        parts = whole[0].dims[0].extent
+        return START_OF_LOOP + parts * (LOOP + self._cycles_at_once(op, given))
+
+    def _cycles_at_once(self, op: Compute, given: list[Window]) -> int:
+        """Those of the operands that it takes at once."""
         windows = self.code.widened_windows(given, widened(op, given))
         moved = [(w, g) for w, g in zip(windows, given, strict=True) if w is not g]
         return self._own_cycles(op, windows) + sum(

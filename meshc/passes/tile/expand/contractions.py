@@ -152,6 +152,7 @@ class Contractions(Values):
         return prod(local[d] for d in dims)
 
     def gemm_t(self, op: mesh.GemmT) -> None:
+        """Scores that are only read to be scaled are, and rounded, as each chunk of them ends."""
         left, right = (cast(Value, o) for o in op.operands)
         if right not in self.caches:
             self.check_rows(op)
@@ -161,10 +162,15 @@ class Contractions(Values):
         tiling = self.emitter.tiling
         chunk = tiling.key_lanes // tiling.chunks_y
         shape = (tiling.query_block, tiling.chunks_x, chunk)
-        dtype = self.dtype(op.result)
-        buffer = self.emitter.buffer(op.result.name, (tiling.row_lanes, *shape), dtype)
-        place = self.settle(op.result, Place(buffer, shape, rows=True, chunked=True))
-        Attention(self.emitter, cache, which).scores(self.place_of(left), place, dtype)
+        scaled = self.lives.only_reader(op.result)
+        factor, result = 1.0, op.result
+        if isinstance(scaled, mesh.Scale):
+            self.scaled.add(scaled)
+            factor, result = scaled.factor, scaled.result
+        buffer = self.emitter.buffer(result.name, (tiling.row_lanes, *shape), self.dtype(result))
+        place = self.settle(result, Place(buffer, shape, rows=True, chunked=True))
+        sums = self.dtype(op.result)
+        Attention(self.emitter, cache, which).scores(self.place_of(left), place, sums, factor)
 
     def append(self, op: mesh.Append) -> None:
         if self.emitter.tiling.heads is None:

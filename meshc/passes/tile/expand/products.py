@@ -55,8 +55,8 @@ class Attention:
         self.shared = self.tiling.query_block // self.groups
         self.chunk_lanes = self.tiling.key_lanes // self.tiling.chunks_y
 
-    def scores(self, queries: Place, out: Place, dtype: DType) -> None:
-        """Scores of all keys: keys move along rows, accumulators in segments.
+    def scores(self, queries: Place, out: Place, dtype: DType, factor: float) -> None:
+        """Scores of all keys, times ``factor``: keys move along rows, accumulators in segments.
 
         Step t of core (i, c) works on key chunk (a*i + b*c + t) mod n, so that after n steps each
         accumulator is back where the weighted values want it.
@@ -87,7 +87,11 @@ class Attention:
                 emitter.wait(*tokens)
         with emitter.loop("m", tiling.chunks_x) as m:
             last = sums.view(m + tiling.chunks, rows, Whole(), lanes)
-            emitter.compute("copy", score_slot(emitter, out, m), last)
+            slot = score_slot(emitter, out, m)
+            if factor == 1.0:
+                emitter.compute("copy", slot, last)
+            else:
+                emitter.compute("scale", slot, last, factor=factor)
 
     def values(self, weights: Place, out: Place, dtype: DType) -> None:
         """Weighted values: weights move in segments, values along rows."""

@@ -67,7 +67,7 @@ def prefill(fabric: Fabric) -> Phase:
     rope_frequency_lanes = phase.buffer("rope_frequency_lanes", "f32", 4, role="weight")
     kv_cache = phase.buffer("kv_cache", "f32", 1, 2, 2, 2, 4, 8, role="state", stacked=3)
     kv_state = phase.buffer("kv_state", "i32", 1, 2, 2, role="state", stacked=2)
-    s_2 = phase.buffer("s_2", "f32", 4, 6, 2, 4)
+    s_3 = phase.buffer("s_3", "f32", 4, 6, 2, 4)
     key_chunks = phase.buffer("key_chunks", "f32", 2, 2, 4, 8)
     score_chunks = phase.buffer("score_chunks", "f32", 2, 4, 6, 4)
     s_max = phase.buffer("s.max", "f32", 4, 6)
@@ -169,29 +169,30 @@ def prefill(fabric: Fabric) -> Phase:
                 )
                 wait(got_1, sent_1)
             for m in range(2):
-                copy(s_2[:extent, :, m, :extent], score_chunks[m % 2, :extent, :, :extent])
-            scale(
-                s_2[:extent, :, :, :extent], s_2[:extent, :, :, :extent], factor=0.35355339059327373
-            )
+                scale(
+                    s_3[:extent, :, m, :extent],
+                    score_chunks[m % 2, :extent, :, :extent],
+                    factor=0.35355339059327373,
+                )
             for m_1 in range(2):
                 mask_causal(
-                    s_2[:extent, :, m_1, :extent].ordered(1, 0, 2),
+                    s_3[:extent, :, m_1, :extent].ordered(1, 0, 2),
                     query=core.rank_y,
                     query_step=2,
                     key=(m_1 + core.rank_y) % 2,
                     key_step=2,
                     limit=len_,
                 )
-            row_max(s_max[:extent], s_2[:extent, :, :, :extent])
-            exp_sub(s_2[:extent, :, :, :extent], s_2[:extent, :, :, :extent], s_max[:extent])
-            row_sum(s_sum[:extent], s_2[:extent, :, :, :extent])
+            row_max(s_max[:extent], s_3[:extent, :, :, :extent])
+            exp_sub(s_3[:extent, :, :, :extent], s_3[:extent, :, :, :extent], s_max[:extent])
+            row_sum(s_sum[:extent], s_3[:extent, :, :, :extent])
             for c_2 in range(1):
                 copy(
                     value_chunks[c_2 % 2, :, :extent],
                     kv_cache[layer, request, 1, :, c_2 : c_2 + (len_ + 1) // 2],
                 )
             for m_2 in range(2):
-                copy(weight_of_keys[m_2 % 2, :extent, :, :extent], s_2[:extent, :, m_2, :extent])
+                copy(weight_of_keys[m_2 % 2, :extent, :, :extent], s_3[:extent, :, m_2, :extent])
             fill(x_6[:extent], value=0.0)
             for t_2 in range(1):
                 sent_2 = ring_y.send(value_chunks[t_2 % 2, :, :extent])

@@ -67,7 +67,7 @@ def prefill(fabric: Fabric) -> Phase:
     rope_frequency_lanes = phase.buffer("rope_frequency_lanes", "f32", 2, role="weight")
     kv_cache = phase.buffer("kv_cache", "f32", 2, 2, 2, 8, 4, role="state", stacked=2)
     kv_state = phase.buffer("kv_state", "i32", 2, 2, role="state", stacked=1)
-    s_2 = phase.buffer("s_2", "f32", 8, 6, 1, 8)
+    s_3 = phase.buffer("s_3", "f32", 8, 6, 1, 8)
     key_chunks = phase.buffer("key_chunks", "f32", 2, 2, 8, 4)
     score_chunks = phase.buffer("score_chunks", "f32", 2, 8, 6, 8)
     s_max = phase.buffer("s.max", "f32", 8, 6)
@@ -240,23 +240,24 @@ def prefill(fabric: Fabric) -> Phase:
                 got_7 = ring_x.recv(score_chunks[(t_1 + 1) % 2, :extent, :, :extent])
                 wait(got_6, got_7, sent_6, sent_7)
             for m in range(1):
-                copy(s_2[:extent, :, m, :extent], score_chunks[m % 2, :extent, :, :extent])
-            scale(
-                s_2[:extent, :, :, :extent], s_2[:extent, :, :, :extent], factor=0.35355339059327373
-            )
+                scale(
+                    s_3[:extent, :, m, :extent],
+                    score_chunks[m % 2, :extent, :, :extent],
+                    factor=0.35355339059327373,
+                )
             for m_1 in range(1):
                 mask_causal(
-                    s_2[:extent, :, m_1, :extent].ordered(1, 0, 2),
+                    s_3[:extent, :, m_1, :extent].ordered(1, 0, 2),
                     query=core.rank_y,
                     query_step=2,
                     key=(m_1 + core.rank_xd + core.rank_y) % 2,
                     key_step=2,
                     limit=len_,
                 )
-            row_max(s_max[:extent], s_2[:extent, :, :, :extent])
+            row_max(s_max[:extent], s_3[:extent, :, :, :extent])
             all_reduce_max_x(s_max[:extent])
-            exp_sub(s_2[:extent, :, :, :extent], s_2[:extent, :, :, :extent], s_max[:extent])
-            row_sum(s_sum[:extent], s_2[:extent, :, :, :extent])
+            exp_sub(s_3[:extent, :, :, :extent], s_3[:extent, :, :, :extent], s_max[:extent])
+            row_sum(s_sum[:extent], s_3[:extent, :, :, :extent])
             all_reduce_add_x(s_sum[:extent])
             for c_1 in range(1):
                 copy(
@@ -271,7 +272,7 @@ def prefill(fabric: Fabric) -> Phase:
                 wait(got_12, sent_12)
             rotate(value_chunks[:2, :, :extent], by=core.rank_xd)
             for m_2 in range(1):
-                copy(weight_of_keys[m_2 % 2, :extent, :, :extent], s_2[:extent, :, m_2, :extent])
+                copy(weight_of_keys[m_2 % 2, :extent, :, :extent], s_3[:extent, :, m_2, :extent])
             fill(x_6[:extent], value=0.0)
             for t_2 in range(1):
                 sent_13 = ring_x.send(weight_of_keys[t_2 % 2, :extent, :, :extent])
