@@ -109,7 +109,8 @@ class Contractions(Values):
         if rights[0] in self.caches:
             cache, which = self.caches[rights[0]]
             out = self.result_place(op)
-            Attention(self.emitter, cache, which).values(self.place_of(left), out, self.dtype(left))
+            (moving,) = self.overwritten(op, [left])
+            Attention(self.emitter, cache, which).values(moving, out)
             return
         self.check_rows(op)
         for result in op.results:
@@ -167,7 +168,9 @@ class Contractions(Values):
         if isinstance(scaled, mesh.Scale):
             self.scaled.add(scaled)
             factor, result = scaled.factor, scaled.result
-        buffer = self.emitter.buffer(result.name, (tiling.row_lanes, *shape), self.dtype(result))
+        chunks = tiling.chunks_x + (tiling.segment > 1)  # the weighted values receive one more
+        room = (chunks, tiling.row_lanes, tiling.query_block, chunk)
+        buffer = self.emitter.buffer(result.name, room, self.dtype(result))
         place = self.settle(result, Place(buffer, shape, rows=True, chunked=True))
         sums = self.dtype(op.result)
         Attention(self.emitter, cache, which).scores(self.place_of(left), place, sums, factor)

@@ -93,16 +93,12 @@ class Attention:
             else:
                 emitter.compute("scale", slot, last, factor=factor)
 
-    def values(self, weights: Place, out: Place, dtype: DType) -> None:
-        """Weighted values: weights move in segments, values along rows."""
+    def values(self, weights: Place, out: Place) -> None:
+        """Weighted values: weights, which are gone then, move in segments, values along rows."""
         emitter, tiling = self.emitter, self.tiling
         chunks = self.key_chunks("value_chunks")
         rows, lanes = window(0, emitter.rows), window(0, emitter.chunk_keys)
-        shape = (tiling.row_lanes, tiling.query_block, self.chunk_lanes)
-        moving = Slots(emitter, "weight_of_keys", tiling.chunks_x, shape, dtype, self.across)
-        with emitter.loop("m", tiling.chunks_x) as m:
-            source = score_slot(emitter, weights, m)
-            emitter.compute("copy", moving.view(m, rows, Whole(), lanes), source)
+        moving = Slots.over(emitter, weights.buffer, tiling.chunks_x, self.across)
         target = self.heads_of(out)
         emitter.compute("fill", emitter.view(out), value=0.0)
 
