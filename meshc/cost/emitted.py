@@ -20,7 +20,8 @@ from meshc.analysis.csl.costs import NUMBER, Costs, rows_of_grids, setup, walked
 from meshc.analysis.csl.element_costs import BY_ROWS, by_rows, rows_masked
 from meshc.analysis.csl.factors import Product
 from meshc.analysis.csl.operands import BY_STEPS, one_by_one
-from meshc.analysis.csl.products import MOST_SCRATCH_BYTES, cheapest
+from meshc.analysis.csl.product_choice import Choices, cheapest
+from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
 from meshc.analysis.csl.vector_ways import (
     BY_LANES,
     BY_NEWTON,
@@ -185,7 +186,7 @@ def _product(one: LocalProduct, costs: Costs) -> Work:
         _window(one.dtype, right).moved(at),
     )
     free = MOST_SCRATCH_BYTES if product.constant else MOST_SCRATCH_BYTES // 2
-    each = cheapest(product, costs, free, one.accumulate)
+    each = cheapest(product, costs, free, one.accumulate, Choices())
     around = _OF_A_BATCH if one.batch > 1 else 0
     addresses = 2 * _ADDRESS if one.accumulate else 0
     return Work(one.batch * (each.cycles + around) + addresses, one.batch * each.steps)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.factors import one_product
-from meshc.analysis.csl.products import planned
+from meshc.analysis.csl.products import planned_call
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import fail
@@ -19,7 +18,7 @@ def check(module: Module) -> None:
             continue
         if not op.way:
             wrong = "a product does not say in which way it is written"
-        elif planned(one_product(op), op.way, costs) is None:
+        elif planned_call(op, costs) is None:
             wrong = f"a product cannot be written in the way '{op.way}'"
         else:
             continue

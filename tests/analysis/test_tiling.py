@@ -40,6 +40,12 @@ def test_no_other_number_of_segments_leaves_fewer_lanes(
         assert best.key_block * best.lane_block <= lanes
 
 
+def test_ties_of_long_segments_go_to_few_key_heads() -> None:
+    extents = {"H": 32, "G": 8, "D": 128}
+    for columns, segments in ((480, 8), (360, 8), (128, 4), (64, 2), (32, 1)):
+        assert choose_tiling(extents, HEADS, 4, columns, 100).segments == segments
+
+
 def test_ties_go_to_few_segments_or_to_whole_heads() -> None:
     extents = {"H": 32, "G": 8, "D": 128}
     assert choose_tiling(extents, HEADS, 1, 8, 100).segments == 1

@@ -24,6 +24,7 @@ NUMBER = 1  # an operand that is a number
 CALL = 1 + START + NUMBER  # one call of a mapped function, whose operation is on registers
 CONSTANT = 2  # a register loaded from a constant descriptor
 WRITTEN = 7  # from a register written to an operation that names it
+DRAINED = 13  # from the end of an operation over registers to a new address of any of them
 LENGTH = 4  # a descriptor whose length is set at run time
 JOIN = 4  # a task that joins two ends, once it runs: blocked again, a signal
 FABRIC = START  # set-up of an operation with a fabric operand

@@ -10,8 +10,7 @@ from meshc.analysis.csl.choosing import choosing
 from meshc.analysis.csl.codes import CODES, KERNEL, WORD_BYTES, WORDS, decoding
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import rows_of
-from meshc.analysis.csl.factors import one_product
-from meshc.analysis.csl.products import planned
+from meshc.analysis.csl.products import planned_call
 from meshc.analysis.csl.sharing import homes, wrong_sharing
 from meshc.analysis.csl.vector_ways import copied_words, scratch_words
 from meshc.analysis.csl.ways import HALF, TURNS, parts_of
@@ -53,7 +52,7 @@ def _own_scratch(op: Compute, costs: Costs) -> tuple[DType, int]:
     given = [window(v, op.span) for v in op.operands if isinstance(v, View)]
     to = given[0]
     if op.kernel == "gemm":
-        plan = planned(one_product(op), op.way, costs, bool(op.params["accumulate"]))
+        plan = planned_call(op, costs, bool(op.params["accumulate"]))
         return (to.dtype, 0) if plan is None else (plan.scratch_dtype, plan.scratch)
     if op.kernel == "square_sum":
         return to.dtype, given[1].size

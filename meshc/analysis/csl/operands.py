@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from meshc.analysis.csl.blocks import cut
 from meshc.analysis.csl.ways import ACROSS, KEPT, parts_of
-from meshc.analysis.csl.windows import Window
+from meshc.analysis.csl.windows import Window, own
 from meshc.ir.ops.tile import Compute
 
 CACHES = ("ring_set", "ring_push", "ring_grow", "ring_oldest", "ring_drop", "mask_slots")
@@ -19,6 +20,9 @@ _OF_ANY_TYPE = {"rms_scale": (2,)}
 """Operands of which a kernel reads single values, whatever their type."""
 
 
+_BY_ROWS = ("row_sum", "row_max")
+"""Kernels that make each row of a result of a row of an operand."""
+
 BY_STEPS = ("exp_sub", "silu", "gelu")
 """Functions of elements that vector operations compute where the call says so (``way``), from
 operands of either type."""
@@ -32,6 +36,16 @@ def widened(op: Compute, given: list[Window]) -> list[bool]:
     if own or (op.kernel in BY_STEPS and op.way):
         return [False] * len(given)
     return one_by_one(op, given)
+
+
+def at_once(op: Compute, given: list[Window]) -> list[Window]:
+    """The operands that a kernel takes at once: of one that makes rows and copies operands through
+    which no DSD walks, and which it so copies by parts anyway, those of a row, whose copies take
+    less memory; ``own("part")`` is its number. Of others all."""
+    copied = [one for one, yes in zip(given, widened(op, given), strict=True) if yes]
+    if op.kernel not in _BY_ROWS or all(one.walked for one in copied):
+        return given
+    return [cut(one, 0, own("part"), 1) for one in given]
 
 
 def one_by_one(op: Compute, given: list[Window]) -> list[bool]:

@@ -1,7 +1,9 @@
-"""The kernel ``gemm`` in CSL: four ways to write it, and which is the cheapest.
+"""The kernel ``gemm`` in CSL: four ways to write it, and what they cost.
 
 *mapped*: one multiply-accumulate of a row per element of the left operand, the row's DSD in a
 register that moves on by itself; registers of a sum that is one row are loaded before the start.
+Those of more rows are loaded for each row, or *rebased*: loaded once and given the address of row
+after row.
 *packed*: mapped, for so many columns at a time whose rows are copied to scratch, one behind the
 other; where only the run knows how many columns there are, the last block is filled with zeros.
 *looped*: a multiply-accumulate of a row at a time where rows do not follow each other in memory.
@@ -23,6 +25,7 @@ from meshc.analysis.csl.costs import (
     CALL,
     CONSTANT,
     DESCRIPTOR,
+    DRAINED,
     LENGTH,
     MOVED,
     PASS,
@@ -36,18 +39,20 @@ from meshc.analysis.csl.costs import (
     walked,
     writes,
 )
-from meshc.analysis.csl.factors import Product
+from meshc.analysis.csl.factors import Product, one_product, without_joining
 from meshc.analysis.csl.windows import Dim, Window, has_one_dim, own
 from meshc.ir.affine import Expr
+from meshc.ir.ops.tile import Compute
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
-from meshc.support.diagnostics import fail
 
 MOST_SCRATCH_BYTES = 8192
 _CALLED = 4  # scalar cycles of a call; a function without a loop is written in its place
 _STATEMENTS = 6  # operations of a pass that make it longer to write out and take no cycles
 _FILLED = 6  # the test whether a block of columns has more than there are
 _SUMS_MOVED = 4  # of the DSD of sums whose place is a parameter
+_LENGTHENED = 6  # of factors as many as the run says, beyond the wait for a register's address
+_REBASED = "_rebased"
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,7 @@ class Plan:
     steps: int = 0  # cycles of vector steps among them, when nothing else of the core can issue
     fresh: bool = False  # writes its result over what was there, so no zeros are needed
     flipped: bool = False  # ``product`` is the transpose of what was asked for
+    rebased: bool = False  # registers are loaded once for all rows
 
     @property
     def scratch(self) -> int:
@@ -82,32 +88,17 @@ class Plan:
 
     @property
     def way(self) -> str:
-        """How a module says it: ``mapped``, ``looped``, ``packed_by_BLOCK``, any of them
-        ``_transposed``, ``outer_DEPTH``, ``outer_DEPTH_by_BLOCK``."""
+        """How a module says it: ``mapped``, ``packed_by_BLOCK``, both also ``_rebased``,
+        ``looped``, any of them ``_transposed``, ``outer_DEPTH``, ``outer_DEPTH_by_BLOCK``."""
         depth = f"_{self.depth}" if self.depth else ""
         block = f"_by_{self.block}" if self.block else ""
-        return f"{self.form}{depth}{block}" + ("_transposed" if self.flipped else "")
+        rebased = _REBASED if self.rebased else ""
+        return f"{self.form}{depth}{block}{rebased}" + ("_transposed" if self.flipped else "")
 
 
-def cheapest(
-    product: Product, costs: Costs, free_bytes: int, accumulate: bool = True, blocks: bool = True
-) -> Plan:
-    """The cheapest way, with at most ``free_bytes`` of scratch; zeros that it needs when it is not
-    to ``accumulate`` count as part of it. Extents of the run count as the most that they can be;
-    without ``blocks``, none are tried for them."""
-    ways = ["mapped", "looped", "mapped_transposed", "looped_transposed"]
-    if product.constant or blocks:
-        most = min(free_bytes, MOST_SCRATCH_BYTES)
-        for block in _blocks(product):
-            depth = _deepest(product, block, most)
-            ways += [Plan("outer", product, 0, depth, block).way] if depth else []
-        for flipped in (False, True):
-            block = _most_packed(product.flipped() if flipped else product, most)
-            ways += [Plan("packed", product, 0, 0, block, flipped=flipped).way] if block else []
-    found = [p for way in ways if (p := planned(product, way, costs, accumulate)) is not None]
-    if not found:
-        fail("csl-view", f"the rows of a product into %{product.c.buffer.name} are too far apart")
-    return min(found, key=lambda p: p.cycles)
+def planned_call(op: Compute, costs: Costs, accumulate: bool = True) -> Plan | None:
+    """Each product of a call of ``gemm`` in the way that it says; None where that is none."""
+    return planned(one_product(op), without_joining(op.way), costs, accumulate)
 
 
 def planned(product: Product, way: str, costs: Costs, accumulate: bool = True) -> Plan | None:
@@ -115,6 +106,7 @@ def planned(product: Product, way: str, costs: Costs, accumulate: bool = True) -
     said = way.removesuffix("_transposed")
     flipped = said != way
     one = product.flipped() if flipped else product
+    said, rebased = said.removesuffix(_REBASED), said.endswith(_REBASED)
     form, _, rest = said.partition("_")
     depth, _, block = rest.partition("by_")
     numbers = [int(n) if n.isdecimal() else 0 for n in (depth.rstrip("_"), block)]
@@ -122,9 +114,9 @@ def planned(product: Product, way: str, costs: Costs, accumulate: bool = True) -
     if form == "outer" and not flipped:
         found = _outer(product, costs, *numbers)
     elif form == "packed":
-        found = _packed(one, costs, numbers[1])
+        found = _packed(one, costs, numbers[1], rebased)
     elif form in ("mapped", "looped"):
-        found = _mapped(one, costs) if form == "mapped" else _looped(one, costs)
+        found = _mapped(one, costs, rebased) if form == "mapped" else _looped(one, costs)
     if found is None:
         return None
     found = replace(found, flipped=flipped)
@@ -154,6 +146,8 @@ def _rows_cycles(product: Product, costs: Costs) -> int:
     cycles = m * k * costs.vector(kind, product.c.dtype, n, strides)
     if product.b.dtype == DType.F32 and strides[0] == strides[1]:
         cycles += (n - writes(n)) * _meetings(product, costs)
+    elif product.b.dtype == DType.F32 and all(strides):
+        cycles += m * k * n // BANKS  # in the mean over where rows begin
     return cycles
 
 
@@ -169,11 +163,15 @@ def _meetings(product: Product, costs: Costs) -> int:
     return sum(count * factors[bank] for bank, count in sums.items())
 
 
-def _mapped(product: Product, costs: Costs, kept: bool = True) -> Plan | None:
+def _mapped(
+    product: Product, costs: Costs, rebased: bool = False, kept: bool = True
+) -> Plan | None:
     """Rows of ``b`` must follow each other, so that the register finds the next one. Registers are
     loaded from DSDs of one dim, those of one row of sums for good if they are ``kept``; the first
-    call is made while they are written."""
+    call is made while they are written. They are ``rebased`` where there are several rows."""
     m, k, n = product.extents
+    if rebased and m == 1:
+        return None
     rows, columns = product.b.dims
     if k > 1 and (rows.stride != n * columns.stride or columns.count is not None):
         return None
@@ -182,6 +180,12 @@ def _mapped(product: Product, costs: Costs, kept: bool = True) -> Plan | None:
     steps = _rows_cycles(product, costs)
     body = m * k * CALL + steps
     factors = CONSTANT if product.b.start.is_const else costs.load
+    if rebased:
+        fixed = product.c.start.is_const and product.c.dims[1].count is None
+        loads = factors + 2 * (CONSTANT if fixed else costs.load)
+        row = DRAINED + WRITTEN + (0 if product.a.dims[1].count is None else _LENGTHENED)
+        once = loads + _CALLED + START_OF_LOOP
+        return Plan("mapped", product, body + m * row + once, steps=steps, rebased=True)
     loads = WRITTEN - (CALL - START) + factors
     loads += 0 if kept and product.one_row else 2 * costs.load
     passes = _CALLED + START_OF_LOOP + m * (PASS + 2 * MOVED) if m > 1 else 0
@@ -217,17 +221,19 @@ def packed_columns(product: Product, block: int) -> Stretch:
 
 def packed(product: Product, columns: Stretch, scratch: Value) -> tuple[Window, Product]:
     """The rows of a block of ``columns``, and the product with them once they are copied to
-    ``scratch``, which holds them one behind the other."""
+    ``scratch``, which holds them one behind the other: as many as there is room for, since a DSD
+    of several dims has constant extents, though no factor may meet the last of them."""
     block = columns.length
     (cm, cn), (bk, bn) = product.c.dims, product.b.dims
     source = product.b.moved(columns.start * bn.stride)
     sums = product.c.moved(columns.start * cn.stride).inner([cm, Dim(block, cn.stride)])
-    rows = (Dim(bk.extent, block, bk.count), Dim(block, 1))
+    rows = (Dim(bk.extent, block), Dim(block, 1))
     copied = Window(scratch, product.b.dtype, Expr.const(0), rows)
-    return source.inner([bk, Dim(block, bn.stride)]), Product(sums, product.a, copied)
+    every = source.inner([Dim(bk.extent, bk.stride), Dim(block, bn.stride)])
+    return every, Product(sums, product.a, copied)
 
 
-def _most_packed(product: Product, free_bytes: int) -> int:
+def most_packed(product: Product, free_bytes: int) -> int:
     """The most columns whose rows have room in scratch and that fill the product in equal blocks;
     0 where there are none."""
     _, k, _ = product.extents
@@ -252,7 +258,7 @@ def _whole_columns(side: Window) -> bool:
     return not within and all(factor % every == 0 for _, factor in start.terms)
 
 
-def _packed(product: Product, costs: Costs, block: int) -> Plan | None:
+def _packed(product: Product, costs: Costs, block: int, rebased: bool) -> Plan | None:
     _, k, _ = product.extents
     if block < 1 or _columns(product).extent % block:
         return None
@@ -262,7 +268,7 @@ def _packed(product: Product, costs: Costs, block: int) -> Plan | None:
     size, dtype = k * block, product.b.dtype
     scratch = Value("scratch", BufferType(dtype, (size,)))
     source, inner = packed(product, columns, scratch)
-    mapped, pair = _mapped(inner, costs, kept=False), (inner.b, source)
+    mapped, pair = _mapped(inner, costs, rebased, kept=False), (inner.b, source)
     if mapped is None or not all(one.walked for one in pair):
         return None
     paces = tuple(one.pace for one in pair)
@@ -272,7 +278,7 @@ def _packed(product: Product, costs: Costs, block: int) -> Plan | None:
     once = setup(pair) + lengths + copied + filled + mapped.cycles
     cycles = columns.times * once + _passes(columns)
     steps = columns.times * (copied + mapped.steps)
-    return Plan("packed", product, cycles, 0, block, steps)
+    return Plan("packed", product, cycles, 0, block, steps, rebased=rebased)
 
 
 def _moved(rows: Window) -> int:
@@ -286,7 +292,7 @@ def _element(left: Window) -> int:
     return sum(stride != 1 for stride in strides) + max(len(strides), 1)
 
 
-def _blocks(product: Product) -> list[int]:
+def outer_blocks(product: Product) -> list[int]:
     """The blocks in which outer products may take rows and columns whose number is known only when
     the program runs: powers of two. None (0) where all are known; and no way at all for factors
     of another type than their sums."""
@@ -303,7 +309,7 @@ def _at_once(product: Product, block: int) -> tuple[int, int]:
     return rows, columns
 
 
-def _deepest(product: Product, block: int, free_bytes: int) -> int:
+def deepest(product: Product, block: int, free_bytes: int) -> int:
     """So many columns and rows at once have room for their products; 0 where none has."""
     _, k, _ = product.extents
     m, n = _at_once(product, block)
@@ -343,7 +349,7 @@ def part(product: Product, row: Stretch, column: Stretch, deep: Stretch) -> Prod
 
 
 def _outer(product: Product, costs: Costs, depth: int, block: int) -> Plan | None:
-    if not 1 <= depth <= product.extents[1] or block not in _blocks(product):
+    if not 1 <= depth <= product.extents[1] or block not in outer_blocks(product):
         return None
     rows, columns, depths = outer_parts(product, depth, block)
     loops = any(one.loop is not None for one in (*rows, *columns, *depths))

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.factors import Product, one_product
-from meshc.analysis.csl.products import Plan, planned
+from meshc.analysis.csl.factors import Product
+from meshc.analysis.csl.products import Plan, planned_call
 from meshc.analysis.csl.windows import Window
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
@@ -68,7 +68,7 @@ def _calls(module: Module) -> Iterator[tuple[Compute, Plan | None]]:
     for op in module.walk():
         if isinstance(op, Compute):
             gemm = op.kernel == "gemm"
-            plan = planned(one_product(op), op.way, costs) if gemm else None
+            plan = planned_call(op, costs) if gemm else None
             yield op, plan if plan is not None and plan.form in ("mapped", "packed") else None
 
 

@@ -35,7 +35,7 @@ from meshc.analysis.csl.functions import (
     silu,
     silu_in_half,
 )
-from meshc.analysis.csl.operands import BY_STEPS, one_by_one, widened
+from meshc.analysis.csl.operands import BY_STEPS, at_once, one_by_one, widened
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
 from meshc.analysis.csl.vector_steps import Steps
 from meshc.analysis.csl.ways import (
@@ -165,7 +165,8 @@ def copied_words(op: Compute) -> int:
     if op.kernel in BY_STEPS and block:
         rests = [rest.windows for rest in in_blocks(given, block).rests]
         return max((_size(rest, one_by_one(op, rest)) for rest in rests), default=0)
-    return _size(given, widened(op, given))
+    part = at_once(op, given)
+    return _size(part, widened(op, part))
 
 
 def _size(windows: list[Window], chosen: list[bool]) -> int:

@@ -115,6 +115,10 @@ def _place(module: Module, wanted: Attention) -> Span | None:
     return next(products, module.places.get("attention"))
 
 
+LONG_SEGMENT = 32
+"""Cores of a segment along which a reduction takes longer than its messages."""
+
+
 def choose_tiling(
     extents: Mapping[str, int],
     heads: Attention | None,
@@ -126,7 +130,9 @@ def choose_tiling(
 ) -> Tiling:
     """The tiling whose cores hold the fewest lanes of q, k and v.
 
-    Ties go to fewer segments, whose reductions take fewer channels of a mesh. With ``whole_heads``
+    Ties go to fewer segments, whose reductions take fewer channels of a mesh, unless those of more
+    are long as well: then to fewer key heads on a core, so that its queries share one, and chains
+    along a segment are shorter. With ``whole_heads``
     it is the one with the fewest lanes of q, and ties go to more segments, which leaves the most
     lanes of a head together: where all cores reach each other at once, scores then need no
     messages. Several segments may have the same key heads there.
@@ -145,7 +151,10 @@ def choose_tiling(
     ]
     if whole_heads:
         return min(known, key=lambda t: (t.query_block * t.lane_block, -t.segments))
-    return min(known, key=lambda t: (t.head_lanes, t.segments))
+    fewest = min(t.head_lanes for t in known)
+    tied = [t for t in known if t.head_lanes == fewest]
+    long = [t for t in tied if t.segment >= LONG_SEGMENT]
+    return min(long or tied, key=lambda t: (t.key_block if long else 0, t.segments))
 
 
 def _copies(

@@ -77,6 +77,7 @@ def test_each_choice_saves_cycles_and_leaves_the_result(sums, arch, tmp_path, mo
 
 PROMPT = {
     "products in blocks": ([SelectCslProducts(blocks=False)], {}),
+    "registers rebased": ([SelectCslProducts(rebased=False)], {}),
     "functions in blocks": ([SelectCslFunctions(blocks=False)], {}),
     "angles kept": ([SelectCslFunctions(kept=False)], {}),
     "cases in groups": ([], {"grouped": False}),

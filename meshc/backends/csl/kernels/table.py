@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -10,9 +9,19 @@ from types import MappingProxyType
 from meshc.analysis.csl import products
 from meshc.analysis.csl.blocks import Stretch
 from meshc.analysis.csl.codes import KERNEL
-from meshc.analysis.csl.costs import LENGTH, LOOP, NUMBER, OFFSET, Costs, rows_of_grids, setup
-from meshc.analysis.csl.factors import Product, batches, one_product, operands
-from meshc.analysis.csl.operands import CACHES, widened
+from meshc.analysis.csl.costs import (
+    LENGTH,
+    LOOP,
+    NUMBER,
+    OFFSET,
+    START_OF_LOOP,
+    Costs,
+    rows_of_grids,
+    setup,
+)
+from meshc.analysis.csl.factors import Product, call
+from meshc.analysis.csl.operands import CACHES, at_once, widened
+from meshc.analysis.csl.product_choice import cycles_of_all
 from meshc.analysis.csl.products import Plan
 from meshc.analysis.csl.registers import AT_CALL
 from meshc.analysis.csl.windows import Dim, Window, dense, first_part, own, rounds, window
@@ -22,6 +31,7 @@ from meshc.backends.csl.kernels.codes import Codes
 from meshc.backends.csl.kernels.elements import Elements, alike, operations
 from meshc.backends.csl.kernels.gates import Gates
 from meshc.backends.csl.kernels.masks import Masks
+from meshc.backends.csl.kernels.registers import Sums
 from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.backends.csl.kernels.routing import Routing
 from meshc.backends.csl.kernels.rows import Rows
@@ -36,8 +46,6 @@ from meshc.ir.types import DType
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
-_OF_A_BATCH = 17
-"""Cycles of the loop around a product of a batch, and of where its operands begin."""
 _WITH_A_NUMBER = ("fill", "scale", "at_least")
 _SELECTED = 21
 """Cycles of one lane that is selected, measured on the simulator."""
@@ -97,13 +105,23 @@ class Kernels:
         if op.kernel == KERNEL:
             return self.codes.lines(op)
         given, write = _windows(op), self._writers[op.kernel]
-        return self.code.in_one_type(given, widened(op, given), lambda windows: write(op, windows))
+        part = at_once(op, given)
+        lines = self.code.in_one_type(part, widened(op, part), lambda windows: write(op, windows))
+        return lines if part is given else self.code.over("part", given[0].dims[0], lines)
 
     def cycles(self, op: Compute) -> int:
         """Predicted cycles of one kernel."""
         if op.kernel == KERNEL:
             return self.codes.cycles(op)
-        given = _windows(op)
+        whole = _windows(op)
+        given = at_once(op, whole)
+        if given is whole:
+            return self._cycles_at_once(op, given)
+        parts = whole[0].dims[0].extent
+        return START_OF_LOOP + parts * (LOOP + self._cycles_at_once(op, given))
+
+    def _cycles_at_once(self, op: Compute, given: list[Window]) -> int:
+        """Those of the operands that it takes at once."""
         windows = self.code.widened_windows(given, widened(op, given))
         moved = [(w, g) for w, g in zip(windows, given, strict=True) if w is not g]
         return self._own_cycles(op, windows) + sum(
@@ -134,8 +152,7 @@ class Kernels:
 
     def _own_cycles(self, op: Compute, windows: list[Window]) -> int:
         if op.kernel == "gemm":
-            batch, chosen = self._batch(op, windows)
-            return batch * (chosen.cycles + (_OF_A_BATCH if batch > 1 else 0))
+            return cycles_of_all(call(op), self._plan(op))
         if op.kernel in self.rows.writers:
             return self.rows.cycles(op, windows, self.costs)
         if op.kernel in self.routing.writers:
@@ -169,8 +186,7 @@ class Kernels:
             return self.codes.steps(op)
         windows = _windows(op)
         if op.kernel == "gemm":
-            batch, chosen = self._batch(op, windows)
-            return batch * chosen.steps
+            return call(op).times * self._plan(op).steps
         if op.kernel == "rope" or any(op.kernel in own.writers for own in self._own):
             return self.cycles(op)
         return self._vector(op, windows) * operations(op)
@@ -183,11 +199,6 @@ class Kernels:
         rows = rows_of_grids(windows)
         steps = self.costs.vector(kind, to.dtype, to.size, paces, rows)
         return steps + self.costs.meetings(windows[1:])
-
-    def _batch(self, op: Compute, windows: list[Window]) -> tuple[int, Plan]:
-        """How many products there are in a batch, and the plan of each, zeros included."""
-        batch = math.prod(dim.extent for dim in windows[0].dims[:-2])
-        return batch, self._plan(op, one_product(op))
 
     # --- moves
 
@@ -237,19 +248,19 @@ class Kernels:
                 "csl-dtype", f"a product of {left.dtype} and {right.dtype} into {to.dtype}", op.span
             )
         lines = self._batches(op)
-        if op.params["accumulate"] or self._plan(op, one_product(op)).fresh:
+        if op.params["accumulate"] or self._plan(op).fresh:
             return lines
         return [*self.code.set(to, 0.0), *lines]
 
-    def _plan(self, op: Compute, product: Product) -> Plan:
-        """The way that the call says. Raises ``csl-unassigned`` where it says none that there
-        is."""
-        found = products.planned(product, op.way, self.costs, bool(op.params["accumulate"]))
+    def _plan(self, op: Compute) -> Plan:
+        """The way that the call says, zeros included. Raises ``csl-unassigned`` where it says none
+        that there is."""
+        found = products.planned_call(op, self.costs, bool(op.params["accumulate"]))
         if found is None:
             said = f"the way '{op.way}', which it cannot take" if op.way else "no way"
             fail(
                 "csl-unassigned",
-                f"the call 'gemm' of %{product.c.buffer.name} says {said}",
+                f"the call 'gemm' of %{_windows(op)[0].buffer.name} says {said}",
                 op.span,
                 help="run the pass select-csl-products",
             )
@@ -257,21 +268,16 @@ class Kernels:
 
     def _batches(self, op: Compute) -> list[str]:
         """Loops over leading dims around one product."""
-        given = operands(op)
-        moved = [one.trailing(2) for one in given]
-        loops: list[tuple[str, Dim]] = []
-        for place, batch in batches(given).items():
-            variable = f"h{place}"
-            loops.append((variable, batch.dim))
-            moved = [w.moved(own(variable) * s) for w, s in zip(moved, batch.strides, strict=True)]
-        lines = [self._product(op, Product(*moved))]
-        for variable, dim in reversed(loops):
-            lines = self.code.over(variable, dim, lines)
+        said = call(op)
+        lines = [self._product(op, said.each(lambda place: own(f"h{place}")))]
+        for place, batch in reversed(said.batches.items()):
+            lines = self.code.over(f"h{place}", batch.dim, lines)
         return lines
 
     def _product(self, op: Compute, product: Product) -> str:
         """A call of the function that does one product."""
-        chosen = self._plan(op, product)
+        chosen = self._plan(op)
+        chosen = replace(chosen, product=product.flipped() if chosen.flipped else product)
         starts: dict[str, str] = {}
         windows = []
         for label, one in zip("cab", _sides(chosen.product), strict=True):
@@ -293,13 +299,14 @@ class Kernels:
         if plan.form == "outer":
             return self._outer(plan)
         if plan.form == "packed":
-            return self._packed(plan.product, plan.block)
+            return self._packed(plan)
         if plan.form == "mapped":
-            return self._mapped(plan.product, dsr)
+            return self._mapped(plan.product, dsr, plan.rebased)
         return self._looped(plan.product)
 
-    def _mapped(self, product: Product, dsr: int) -> list[str]:
-        """Sums in the registers ``dsr``, which are loaded here where no others hold the row."""
+    def _mapped(self, product: Product, dsr: int, rebased: bool) -> list[str]:
+        """Sums in the registers ``dsr``, which are loaded here where no others hold the row: for
+        each row, or once and then ``rebased``."""
         m, _, _ = product.extents
         at = _index("i", m)
         row = product.c.moved(at * product.c.dims[0].stride).inner(product.c.dims[1:])
@@ -311,21 +318,35 @@ class Kernels:
             sums = self.code.registers.loaded(memory(row), dsr)
         else:
             sums = self.code.registers.moving()
-            body += [f"const row = {memory(row)};", *(f"@load_to_dsr({r}, row);" for r in sums)]
+            body += self._loaded(sums, product.c.inner(product.c.dims[1:]) if rebased else row)
         rows = self.code.registers.rows()
         dtype = element(product.b.dtype)
         step = self.code.function("accumulate", product.c, [f"factor: {dtype}"], [
             f"{_multiply_add(product)}({sums.to}, {sums.source}, {rows}, factor);"
         ])  # fmt: skip
-        body += [
-            f"@load_to_dsr({rows}, {memory(first)}, .{{ .save_address = true }});",
-            f"@map({step}, {memory(factors)});",
-        ]
-        return self.code.over("i", product.a.dims[0], body)
+        body.append(f"@load_to_dsr({rows}, {memory(first)}, .{{ .save_address = true }});")
+        called = [f"@map({step}, {memory(factors)});"]
+        if not rebased:
+            return self.code.over("i", product.a.dims[0], body + called)
+        places = {sums.to: row, sums.source: row, rows: first}
+        bases = [f"@set_dsr_base_addr({name}, {self._address(at)});" for name, at in places.items()]
+        return [*body, *self.code.over("i", product.a.dims[0], bases + called)]
 
-    def _packed(self, product: Product, block: int) -> list[str]:
+    def _loaded(self, sums: Sums, row: Window) -> list[str]:
+        """Registers of a sum loaded with a row of it."""
+        memory = self.descriptors.memory(row)
+        return [f"const row = {memory};", *(f"@load_to_dsr({name}, row);" for name in sums)]
+
+    def _address(self, window: Window) -> str:
+        """Where ``window`` begins."""
+        name = window.buffer.name
+        array, shift = self.descriptors.place(name)
+        return f"&{array}[{self.descriptors.at(name, window.start + shift)}]"
+
+    def _packed(self, plan: Plan) -> list[str]:
         """The rows of a block of columns copied one behind the other, then mapped. Columns of the
         last block that there are none of are zeros, and their sums stay as they are."""
+        product, block = plan.product, plan.block
         _, k, _ = product.extents
         columns = products.packed_columns(product, block)
         scratch = self.code.scratch_window(product.b.dtype, k * block)
@@ -333,12 +354,23 @@ class Kernels:
         lines = self.code.copied(inner.b, source)
         count = product.b.dims[1].count
         if count is not None:
-            missing = expression(columns.start + (block - count), self.descriptors.spell)
-            last = inner.b.moved(block - 1 - own("missing")).inner(inner.b.dims[:1])
-            zeros = repeat("missing", missing, self.code.set(last, 0.0))
-            lines += [f"if ({missing} > 0) {{", *(PAD + line for line in zeros), "}"]
-        lines += self._mapped(inner, AT_CALL)
+            missing = columns.start + (block - count)
+            spelled = expression(missing, self.descriptors.spell)
+            zeros = self._zeros(inner.b, missing, spelled)
+            lines += [f"if ({spelled} > 0) {{", *(PAD + line for line in zeros), "}"]
+        lines += self._mapped(inner, AT_CALL, plan.rebased)
         return lines if columns.loop is None else self.code.over("column", columns.loop, lines)
+
+    def _zeros(self, packed: Window, missing: Expr, spelled: str) -> list[str]:
+        """The ``missing`` last columns of ``packed`` rows set to zero, row by row or column by
+        column, whichever are fewer."""
+        rows, columns = packed.dims
+        if rows.extent > columns.extent:
+            last = packed.moved(columns.extent - 1 - own("missing")).inner([rows])
+            return repeat("missing", spelled, self.code.set(last, 0.0))
+        behind = packed.moved(own("j") * rows.stride + (columns.extent - missing))
+        tail = behind.inner([Dim(columns.extent, 1, missing)])
+        return repeat("j", rows.extent, self.code.set(tail, 0.0))
 
     def _looped(self, product: Product) -> list[str]:
         m, k, _ = product.extents

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from meshc.analysis.csl.banks import shifts
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.factors import one_product
-from meshc.analysis.csl.products import cheapest
+from meshc.analysis.csl.factors import apart
+from meshc.analysis.csl.product_choice import Choices, best_way
 from meshc.analysis.csl.sharing import planned_bytes
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
@@ -32,7 +32,13 @@ class SelectCslProducts(Pass):
     so for extents that are known only when the program runs: four rows at once, or four columns,
     and those that are left one by one.
 
+    A mapped or packed product that is ``_rebased`` loads its registers once and gives them the
+    address of row after row, where they are loaded anew for each row otherwise. One that is
+    ``_joined`` has the heads that share its right factor among its rows, in place of a loop over
+    products.
+
     ``blocks``: whether outer and packed products are tried for extents of the run.
+    ``rebased``, ``joined``: whether such products are tried.
 
     Before::
 
@@ -50,15 +56,18 @@ class SelectCslProducts(Pass):
     INVALIDATES: ClassVar[frozenset[str]] = frozenset({"csl_memory", "csl_registers", "csl_words"})
 
     blocks: bool = True
+    rebased: bool = True
+    joined: bool = True
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         device = module.the_device()
         room = device.whole("memory_bytes") - device.reserved_bytes - planned_bytes(module)
         costs = Costs(device, shifts(module))
+        tried = Choices(self.blocks, self.rebased, self.joined)
         for op in module.walk():
             if isinstance(op, Compute) and op.kernel == "gemm":
                 accumulate = bool(op.params["accumulate"])
-                product = one_product(op)
-                free = room if product.constant else room // _SHARE
-                op.way = cheapest(product, costs, free, accumulate, self.blocks).way
+                call = apart(op)
+                free = room if call.product.constant else room // _SHARE
+                op.way = best_way(call, costs, free, accumulate, tried)
         return module

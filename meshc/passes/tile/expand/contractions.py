@@ -109,7 +109,8 @@ class Contractions(Values):
         if rights[0] in self.caches:
             cache, which = self.caches[rights[0]]
             out = self.result_place(op)
-            Attention(self.emitter, cache, which).values(self.place_of(left), out, self.dtype(left))
+            (moving,) = self.overwritten(op, [left])
+            Attention(self.emitter, cache, which).values(moving, out)
             return
         self.check_rows(op)
         for result in op.results:
@@ -152,6 +153,7 @@ class Contractions(Values):
         return prod(local[d] for d in dims)
 
     def gemm_t(self, op: mesh.GemmT) -> None:
+        """Scores that are only read to be scaled are, and rounded, as each chunk of them ends."""
         left, right = (cast(Value, o) for o in op.operands)
         if right not in self.caches:
             self.check_rows(op)
@@ -161,10 +163,17 @@ class Contractions(Values):
         tiling = self.emitter.tiling
         chunk = tiling.key_lanes // tiling.chunks_y
         shape = (tiling.query_block, tiling.chunks_x, chunk)
-        dtype = self.dtype(op.result)
-        buffer = self.emitter.buffer(op.result.name, (tiling.row_lanes, *shape), dtype)
-        place = self.settle(op.result, Place(buffer, shape, rows=True, chunked=True))
-        Attention(self.emitter, cache, which).scores(self.place_of(left), place, dtype)
+        scaled = self.lives.only_reader(op.result)
+        factor, result = 1.0, op.result
+        if isinstance(scaled, mesh.Scale):
+            self.scaled.add(scaled)
+            factor, result = scaled.factor, scaled.result
+        chunks = tiling.chunks_x + (tiling.segment > 1)  # the weighted values receive one more
+        room = (chunks, tiling.row_lanes, tiling.query_block, chunk)
+        buffer = self.emitter.buffer(result.name, room, self.dtype(result))
+        place = self.settle(result, Place(buffer, shape, rows=True, chunked=True))
+        sums = self.dtype(op.result)
+        Attention(self.emitter, cache, which).scores(self.place_of(left), place, sums, factor)
 
     def append(self, op: mesh.Append) -> None:
         if self.emitter.tiling.heads is None:

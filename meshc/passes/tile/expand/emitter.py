@@ -44,8 +44,8 @@ class Place:
 
     ``prefix`` indexes leading dims of the buffer; ``rows`` says that rows come next, those of
     tokens or of the requests of a step; ``shape`` are the local extents of the other dims.
-    ``chunked`` scores keep their keys as ``[chunks, keys per chunk]``, of which a run uses the
-    first keys of each chunk.
+    ``chunked`` scores have the shape ``[heads, chunks, keys per chunk]`` and lie chunk by chunk,
+    each ``[rows, heads, keys]``, of whose keys a run uses the first.
     """
 
     buffer: Value
@@ -414,8 +414,9 @@ class Emitter:
         ``rows`` are the first ones of the run if not all."""
         indices, rows = list(place.prefix), self.rows if rows is None else rows
         if place.chunked:
-            keys = (Whole(), Whole(), window(0, self.chunk_keys))
-            return View(place.buffer, (window(0, rows), *keys))
+            _, chunks, _ = place.shape
+            chunk = (window(0, rows), Whole(), window(0, self.chunk_keys))
+            return View(place.buffer, (window(0, chunks), *chunk), (), (1, 2, 0, 3))
         if place.rows:
             indices.append(window(0, rows) if self.many_rows else Whole())
         if place.offset is not None:

@@ -20,6 +20,7 @@ class Lifetimes:
         self._place: dict[Op, tuple[Block, int]] = {}
         self._around: dict[Block, Op] = {}
         self._inside: dict[Op, set[Value]] = {}
+        self._readers: dict[Value, list[Op]] = {}
         self._collect(body)
 
     def _collect(self, block: Block) -> set[Value]:
@@ -29,6 +30,8 @@ class Lifetimes:
         for index, op in enumerate(block.ops):
             self._place[op] = block, index
             self._inside[op] = set()
+            for value in op.tensors():
+                self._readers.setdefault(value, []).append(op)
             for region in op.regions:
                 self._around[region] = op
                 self._inside[op] |= self._collect(region)
@@ -37,6 +40,11 @@ class Lifetimes:
             self._home.update(dict.fromkeys(op.results, block))
             found |= read
         return {value for value in found if self._home.get(value) is not block}
+
+    def only_reader(self, value: Value) -> Op | None:
+        """The op that reads ``value``, where there is one."""
+        readers = self._readers.get(value, [])
+        return readers[0] if len(readers) == 1 else None
 
     def read_after(self, value: Value, op: Op) -> bool:
         """Whether ``value`` is read once ``op`` is done: later, or in a later round of a loop.

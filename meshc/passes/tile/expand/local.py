@@ -11,7 +11,7 @@ from meshc.ir.core import tensor_type
 from meshc.ir.module import Port
 from meshc.ir.ops import mesh
 from meshc.ir.types import DType, TensorType
-from meshc.ir.views import Index, Point, View, Whole
+from meshc.ir.views import Point, View, Whole
 from meshc.passes.tile.expand.emitter import Emitter, Place, expr, window
 from meshc.support.diagnostics import fail
 
@@ -159,14 +159,5 @@ def mask_scores(emitter: Emitter, place: Place, window: int = 0) -> None:
 
 def score_slot(emitter: Emitter, place: Place, slot: Expr, order: tuple[int, ...] = ()) -> View:
     """One chunk of keys of the scores: ``[rows, heads, keys]``."""
-    from_: tuple[Index, ...] = (
-        window(0, emitter.rows),
-        *_whole(1),
-        Point(slot),
-        window(0, emitter.chunk_keys),
-    )
-    return View(place.buffer, from_, (), order)
-
-
-def _whole(count: int) -> tuple[Whole, ...]:
-    return tuple(Whole() for _ in range(count))
+    rows, keys = window(0, emitter.rows), window(0, emitter.chunk_keys)
+    return View(place.buffer, (Point(slot), rows, Whole(), keys), (), order)

@@ -77,7 +77,9 @@ class Pointwise(Values):
         self.unary(op, op.NAME.removeprefix("mesh."), **cast(dict[str, float], op.attributes()))
 
     def scale(self, op: mesh.Scale) -> None:
-        """By one: a copy, which rounds to the type of the result."""
+        """By one: a copy, which rounds to the type of the result. Scores may be scaled already."""
+        if op in self.scaled:
+            return
         if op.factor == 1.0:
             self.unary(op, "copy")
         else:

@@ -55,8 +55,8 @@ class Attention:
         self.shared = self.tiling.query_block // self.groups
         self.chunk_lanes = self.tiling.key_lanes // self.tiling.chunks_y
 
-    def scores(self, queries: Place, out: Place, dtype: DType) -> None:
-        """Scores of all keys: keys move along rows, accumulators in segments.
+    def scores(self, queries: Place, out: Place, dtype: DType, factor: float) -> None:
+        """Scores of all keys, times ``factor``: keys move along rows, accumulators in segments.
 
         Step t of core (i, c) works on key chunk (a*i + b*c + t) mod n, so that after n steps each
         accumulator is back where the weighted values want it.
@@ -87,18 +87,18 @@ class Attention:
                 emitter.wait(*tokens)
         with emitter.loop("m", tiling.chunks_x) as m:
             last = sums.view(m + tiling.chunks, rows, Whole(), lanes)
-            emitter.compute("copy", score_slot(emitter, out, m), last)
+            slot = score_slot(emitter, out, m)
+            if factor == 1.0:
+                emitter.compute("copy", slot, last)
+            else:
+                emitter.compute("scale", slot, last, factor=factor)
 
-    def values(self, weights: Place, out: Place, dtype: DType) -> None:
-        """Weighted values: weights move in segments, values along rows."""
+    def values(self, weights: Place, out: Place) -> None:
+        """Weighted values: weights, which are gone then, move in segments, values along rows."""
         emitter, tiling = self.emitter, self.tiling
         chunks = self.key_chunks("value_chunks")
         rows, lanes = window(0, emitter.rows), window(0, emitter.chunk_keys)
-        shape = (tiling.row_lanes, tiling.query_block, self.chunk_lanes)
-        moving = Slots(emitter, "weight_of_keys", tiling.chunks_x, shape, dtype, self.across)
-        with emitter.loop("m", tiling.chunks_x) as m:
-            source = score_slot(emitter, weights, m)
-            emitter.compute("copy", moving.view(m, rows, Whole(), lanes), source)
+        moving = Slots.over(emitter, weights.buffer, tiling.chunks_x, self.across)
         target = self.heads_of(out)
         emitter.compute("fill", emitter.view(out), value=0.0)
 

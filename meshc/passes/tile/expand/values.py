@@ -10,6 +10,7 @@ from meshc.analysis.layout.tiling import tiling_of
 from meshc.ir.affine import Expr
 from meshc.ir.core import Op, Operand, tensor_type
 from meshc.ir.module import Module, Param
+from meshc.ir.ops import mesh
 from meshc.ir.types import DType, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import View
@@ -32,6 +33,7 @@ class Values:
         self.direct: dict[Value, Param] = {}
         self.tenants: dict[Value, list[Value]] = {}
         self.constants: set[Value] = set()
+        self.scaled: set[mesh.Scale] = set()
         self.lives = Lifetimes(module.function.body)
         self.layers: tuple[int, Expr] | None = None
         self.carried: list[Value] = []

@@ -67,14 +67,13 @@ def prefill(fabric: Fabric) -> Phase:
     rope_frequency_lanes = phase.buffer("rope_frequency_lanes", "f32", 4, role="weight")
     kv_cache = phase.buffer("kv_cache", "f32", 1, 2, 2, 2, 4, 8, role="state", stacked=3)
     kv_state = phase.buffer("kv_state", "i32", 1, 2, 2, role="state", stacked=2)
-    s_2 = phase.buffer("s_2", "f32", 4, 6, 2, 4)
+    s_3 = phase.buffer("s_3", "f32", 2, 4, 6, 4)
     key_chunks = phase.buffer("key_chunks", "f32", 2, 2, 4, 8)
     score_chunks = phase.buffer("score_chunks", "f32", 2, 4, 6, 4)
     s_max = phase.buffer("s.max", "f32", 4, 6)
     s_sum = phase.buffer("s.sum", "f32", 4, 6)
     x_6 = phase.buffer("x_6", "f32", 4, 6, 8)
     value_chunks = phase.buffer("value_chunks", "f32", 2, 2, 4, 8)
-    weight_of_keys = phase.buffer("weight_of_keys", "f32", 2, 4, 6, 4)
     x_7 = phase.buffer("x_7", "f32", 4, 48)
     left_chunks_1 = phase.buffer("left_chunks_1", "f32", 2, 4, 24)
     left_flat = phase.buffer("left_flat", "f32", 4, 48)
@@ -169,36 +168,39 @@ def prefill(fabric: Fabric) -> Phase:
                 )
                 wait(got_1, sent_1)
             for m in range(2):
-                copy(s_2[:extent, :, m, :extent], score_chunks[m % 2, :extent, :, :extent])
-            scale(
-                s_2[:extent, :, :, :extent], s_2[:extent, :, :, :extent], factor=0.35355339059327373
-            )
+                scale(
+                    s_3[m, :extent, :, :extent],
+                    score_chunks[m % 2, :extent, :, :extent],
+                    factor=0.35355339059327373,
+                )
             for m_1 in range(2):
                 mask_causal(
-                    s_2[:extent, :, m_1, :extent].ordered(1, 0, 2),
+                    s_3[m_1, :extent, :, :extent].ordered(1, 0, 2),
                     query=core.rank_y,
                     query_step=2,
                     key=(m_1 + core.rank_y) % 2,
                     key_step=2,
                     limit=len_,
                 )
-            row_max(s_max[:extent], s_2[:extent, :, :, :extent])
-            exp_sub(s_2[:extent, :, :, :extent], s_2[:extent, :, :, :extent], s_max[:extent])
-            row_sum(s_sum[:extent], s_2[:extent, :, :, :extent])
+            row_max(s_max[:extent], s_3[:2, :extent, :, :extent].ordered(1, 2, 0, 3))
+            exp_sub(
+                s_3[:2, :extent, :, :extent].ordered(1, 2, 0, 3),
+                s_3[:2, :extent, :, :extent].ordered(1, 2, 0, 3),
+                s_max[:extent],
+            )
+            row_sum(s_sum[:extent], s_3[:2, :extent, :, :extent].ordered(1, 2, 0, 3))
             for c_2 in range(1):
                 copy(
                     value_chunks[c_2 % 2, :, :extent],
                     kv_cache[layer, request, 1, :, c_2 : c_2 + (len_ + 1) // 2],
                 )
-            for m_2 in range(2):
-                copy(weight_of_keys[m_2 % 2, :extent, :, :extent], s_2[:extent, :, m_2, :extent])
             fill(x_6[:extent], value=0.0)
             for t_2 in range(1):
                 sent_2 = ring_y.send(value_chunks[t_2 % 2, :, :extent])
                 got_2 = ring_y.recv(value_chunks[(t_2 + 1) % 2, :, :extent])
                 gemm(
                     x_6[:extent].shaped(extent, 2, 3, 8).ordered(1, 2, 0, 3),
-                    weight_of_keys[t_2 % 2, :extent, :, :extent]
+                    s_3[t_2 % 2, :extent, :, :extent]
                     .shaped(extent, 2, 3, extent)
                     .ordered(1, 2, 0, 3),
                     value_chunks[t_2 % 2, :, :extent].shaped(2, 1, extent, 8),
@@ -207,9 +209,7 @@ def prefill(fabric: Fabric) -> Phase:
                 wait(got_2, sent_2)
             gemm(
                 x_6[:extent].shaped(extent, 2, 3, 8).ordered(1, 2, 0, 3),
-                weight_of_keys[1, :extent, :, :extent]
-                .shaped(extent, 2, 3, extent)
-                .ordered(1, 2, 0, 3),
+                s_3[1, :extent, :, :extent].shaped(extent, 2, 3, extent).ordered(1, 2, 0, 3),
                 value_chunks[1, :, :extent].shaped(2, 1, extent, 8),
                 accumulate=True,
             )

@@ -67,14 +67,13 @@ def prefill(fabric: Fabric) -> Phase:
     rope_frequency_lanes = phase.buffer("rope_frequency_lanes", "f32", 2, role="weight")
     kv_cache = phase.buffer("kv_cache", "f32", 2, 2, 2, 8, 4, role="state", stacked=2)
     kv_state = phase.buffer("kv_state", "i32", 2, 2, role="state", stacked=1)
-    s_2 = phase.buffer("s_2", "f32", 8, 6, 1, 8)
+    s_3 = phase.buffer("s_3", "f32", 2, 8, 6, 8)
     key_chunks = phase.buffer("key_chunks", "f32", 2, 2, 8, 4)
     score_chunks = phase.buffer("score_chunks", "f32", 2, 8, 6, 8)
     s_max = phase.buffer("s.max", "f32", 8, 6)
     s_sum = phase.buffer("s.sum", "f32", 8, 6)
     x_6 = phase.buffer("x_6", "f32", 8, 6, 4)
     value_chunks = phase.buffer("value_chunks", "f32", 2, 2, 8, 4)
-    weight_of_keys = phase.buffer("weight_of_keys", "f32", 2, 8, 6, 8)
     x_7 = phase.buffer("x_7", "f32", 8, 24)
     left_chunks_1 = phase.buffer("left_chunks_1", "f32", 2, 8, 24)
     wo = phase.buffer("wo", "f32", 2, 1, 24, 24, role="weight", stacked=1)
@@ -240,23 +239,28 @@ def prefill(fabric: Fabric) -> Phase:
                 got_7 = ring_x.recv(score_chunks[(t_1 + 1) % 2, :extent, :, :extent])
                 wait(got_6, got_7, sent_6, sent_7)
             for m in range(1):
-                copy(s_2[:extent, :, m, :extent], score_chunks[m % 2, :extent, :, :extent])
-            scale(
-                s_2[:extent, :, :, :extent], s_2[:extent, :, :, :extent], factor=0.35355339059327373
-            )
+                scale(
+                    s_3[m, :extent, :, :extent],
+                    score_chunks[m % 2, :extent, :, :extent],
+                    factor=0.35355339059327373,
+                )
             for m_1 in range(1):
                 mask_causal(
-                    s_2[:extent, :, m_1, :extent].ordered(1, 0, 2),
+                    s_3[m_1, :extent, :, :extent].ordered(1, 0, 2),
                     query=core.rank_y,
                     query_step=2,
                     key=(m_1 + core.rank_xd + core.rank_y) % 2,
                     key_step=2,
                     limit=len_,
                 )
-            row_max(s_max[:extent], s_2[:extent, :, :, :extent])
+            row_max(s_max[:extent], s_3[:1, :extent, :, :extent].ordered(1, 2, 0, 3))
             all_reduce_max_x(s_max[:extent])
-            exp_sub(s_2[:extent, :, :, :extent], s_2[:extent, :, :, :extent], s_max[:extent])
-            row_sum(s_sum[:extent], s_2[:extent, :, :, :extent])
+            exp_sub(
+                s_3[:1, :extent, :, :extent].ordered(1, 2, 0, 3),
+                s_3[:1, :extent, :, :extent].ordered(1, 2, 0, 3),
+                s_max[:extent],
+            )
+            row_sum(s_sum[:extent], s_3[:1, :extent, :, :extent].ordered(1, 2, 0, 3))
             all_reduce_add_x(s_sum[:extent])
             for c_1 in range(1):
                 copy(
@@ -270,17 +274,15 @@ def prefill(fabric: Fabric) -> Phase:
                 )
                 wait(got_12, sent_12)
             rotate(value_chunks[:2, :, :extent], by=core.rank_xd)
-            for m_2 in range(1):
-                copy(weight_of_keys[m_2 % 2, :extent, :, :extent], s_2[:extent, :, m_2, :extent])
             fill(x_6[:extent], value=0.0)
             for t_2 in range(1):
-                sent_13 = ring_x.send(weight_of_keys[t_2 % 2, :extent, :, :extent])
-                got_13 = ring_x.recv(weight_of_keys[(t_2 + 1) % 2, :extent, :, :extent])
+                sent_13 = ring_x.send(s_3[t_2 % 2, :extent, :, :extent])
+                got_13 = ring_x.recv(s_3[(t_2 + 1) % 2, :extent, :, :extent])
                 sent_14 = ring_y.send(value_chunks[t_2 % 2, :, :extent])
                 got_14 = ring_y.recv(value_chunks[(t_2 + 1) % 2, :, :extent])
                 gemm(
                     x_6[:extent].shaped(extent, 2, 3, 4).ordered(1, 2, 0, 3),
-                    weight_of_keys[t_2 % 2, :extent, :, :extent]
+                    s_3[t_2 % 2, :extent, :, :extent]
                     .shaped(extent, 2, 3, extent)
                     .ordered(1, 2, 0, 3),
                     value_chunks[t_2 % 2, :, :extent].shaped(2, 1, extent, 4),
@@ -289,9 +291,7 @@ def prefill(fabric: Fabric) -> Phase:
                 wait(got_13, got_14, sent_13, sent_14)
             gemm(
                 x_6[:extent].shaped(extent, 2, 3, 4).ordered(1, 2, 0, 3),
-                weight_of_keys[1, :extent, :, :extent]
-                .shaped(extent, 2, 3, extent)
-                .ordered(1, 2, 0, 3),
+                s_3[1, :extent, :, :extent].shaped(extent, 2, 3, extent).ordered(1, 2, 0, 3),
                 value_chunks[1, :, :extent].shaped(2, 1, extent, 4),
                 accumulate=True,
             )

@@ -1,0 +1,73 @@
+"""Which way of writing a product takes the fewest cycles.
+
+What may be tried is said by :class:`Choices`, so that each can be left out and its gain be seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product as crossed
+
+from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.factors import Call, Product, batch_variable, with_joining
+from meshc.analysis.csl.products import (
+    MOST_SCRATCH_BYTES,
+    Plan,
+    deepest,
+    most_packed,
+    outer_blocks,
+    planned,
+)
+from meshc.support.diagnostics import fail
+
+_BATCHED = 17
+"""Cycles of the loop around a product of a batch, and of where its operands begin."""
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What is tried beside the plain ways: ``blocks`` of extents that only the run knows, registers
+    that are ``rebased`` from row to row, loops over products ``joined`` to their rows."""
+
+    blocks: bool = True
+    rebased: bool = True
+    joined: bool = True
+
+
+def best_way(call: Call, costs: Costs, free_bytes: int, accumulate: bool, tried: Choices) -> str:
+    """The way in which a ``call`` without joined loops takes the fewest cycles, with at most
+    ``free_bytes`` of scratch."""
+    joined = call.joined() if tried.joined else call
+    found = []
+    for one in (call,) if joined == call else (call, joined):
+        plan = cheapest(one.each(batch_variable), costs, free_bytes, accumulate, tried)
+        way = plan.way if one is call else with_joining(plan.way)
+        found.append((cycles_of_all(one, plan), way))
+    return min(found)[1]
+
+
+def cycles_of_all(call: Call, plan: Plan) -> int:
+    """Cycles of the products of a ``call``, each of which goes as planned."""
+    return call.times * (plan.cycles + (_BATCHED if call.batches else 0))
+
+
+def cheapest(
+    product: Product, costs: Costs, free_bytes: int, accumulate: bool, tried: Choices
+) -> Plan:
+    """The cheapest way, with at most ``free_bytes`` of scratch; zeros that it needs when it is not
+    to ``accumulate`` count as part of it. Extents of the run count as the most that they can be."""
+    ways = [Plan("looped", product, 0, flipped=flipped).way for flipped in (False, True)]
+    most = min(free_bytes, MOST_SCRATCH_BYTES)
+    packed = product.constant or tried.blocks
+    for block in outer_blocks(product) if packed else ():
+        depth = deepest(product, block, most)
+        ways += [Plan("outer", product, 0, depth, block).way] if depth else []
+    for flipped, rebased in crossed((False, True), (False, True) if tried.rebased else (False,)):
+        how = {"flipped": flipped, "rebased": rebased}
+        ways.append(Plan("mapped", product, 0, **how).way)
+        block = most_packed(product.flipped() if flipped else product, most) if packed else 0
+        ways += [Plan("packed", product, 0, block=block, **how).way] if block else []
+    found = [p for way in ways if (p := planned(product, way, costs, accumulate)) is not None]
+    if not found:
+        fail("csl-view", f"the rows of a product into %{product.c.buffer.name} are too far apart")
+    return min(found, key=lambda p: p.cycles)
