@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ from meshc.analysis.csl.vector_ways import (
 )
 from meshc.analysis.csl.ways import ACROSS, BY, HALF, NEWTON, VECTOR
 from meshc.analysis.csl.windows import Dim, Window, dense, first_part, rounds, window
-from meshc.devices import Device, Number
+from meshc.devices import Device, Number, WatchedDevice
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute, ParamValue
 from meshc.ir.types import BufferType, DType
@@ -121,10 +122,19 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class EmittedKernels:
-    """Those on cores of ``device``; what was asked for before is known."""
+    """Those on cores of ``device``; what was asked for before is known, of devices with the same
+    numbers to all."""
 
     device: Device
     _known: dict[Call | LocalProduct, Work] = field(default_factory=dict, compare=False, repr=False)
+
+    @staticmethod
+    def of(device: Device) -> EmittedKernels:
+        """Those on ``device``. One that remembers what it is asked is asked anew."""
+        if isinstance(device, WatchedDevice):
+            return EmittedKernels(device)
+        numbers = tuple(sorted((name, one.value) for name, one in device.numbers.items()))
+        return EmittedKernels(device, _known_with(numbers))
 
     def cycles(self, what: Call | LocalProduct) -> int:
         """Predicted cycles of a microkernel."""
@@ -151,6 +161,15 @@ class EmittedKernels:
         joined = costs.task + csl.JOIN
         round_ = csl.LOOP_OF_CASES + costs.task + csl.RESUME + _CASES
         return round_ + transfers * (started + joined)
+
+
+@lru_cache(maxsize=4)
+def _known_with(
+    numbers: tuple[tuple[str, int | float | str | None], ...],
+) -> dict[Call | LocalProduct, Work]:
+    """What is known of devices with these ``numbers``: a search and the passes behind it ask for
+    the same kernels."""
+    return {}
 
 
 def as_emitted(device: Device) -> Device:

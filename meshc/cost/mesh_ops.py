@@ -72,7 +72,7 @@ class MeshCosts:
         rows = module.row_dim if prompt else BATCH if batch_of(module) > 1 else ""
         free = (device.free("input_queues"), device.free("colors"))
         sharing = Sharing(mesh, device, algorithms, *free)
-        kernels = EmittedKernels(device) if device.csl_arch is not None else None
+        kernels = EmittedKernels.of(device) if device.csl_arch is not None else None
         keys = frozenset(each.keys for each in module.attention)
         return MeshCosts(mesh, device, module.dims, rows, prompt, sharing, kernels, keys)
 
