@@ -198,7 +198,8 @@ def _product(one: LocalProduct, costs: Costs) -> Work:
     right = [Dim(k[0], one.n, k[1]), Dim(n[0], 1, n[1])]
     if one.transposed:
         right = [Dim(k[0], 1, k[1]), Dim(n[0], one.k, n[1])]
-    at = Expr.var("slot") if one.accumulate else _NONE
+    # Where products of a batch, and chunks that move, begin only the run knows.
+    at = Expr.var("slot") if one.accumulate or one.batch > 1 else _NONE
     product = Product(
         _window(one.sums, [Dim(m[0], one.n * lead, m[1]), Dim(n[0], 1, n[1])]),
         _window(one.dtype, [Dim(m[0], one.k * lead, m[1]), Dim(k[0], 1, k[1])]).moved(at),
