@@ -97,6 +97,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "algo": ("auto", "pipeline", "ring", "tree", "two_phase", "k_tree", "folded"),
         "k": ("0", "1", "2", "3"),
         "fold": ("true", "false"),
+        "segmented": ("true", "false"),
     },
     "split-regions": {"regions": ("0", "1", "2"), "kept": ('["q8_0"]', "[]")},
     "keep-quantised": {"formats": ('["q8_0"]', '["q4_0"]', "[]"), "block-bytes": ("64", "2048")},
@@ -112,9 +113,9 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "place-tasks": {"blocks": ("0", "1", "3", "132")},
     "cluster-blocks": {"cluster": ("1", "2", "4")},
     "meet": {"kind": ("counter", "tags")},
-    "select-csl-products": {"blocks": ("true", "false")},
+    "select-csl-products": dict.fromkeys(("blocks", "rebased", "joined"), ("true", "false")),
     "select-csl-functions": dict.fromkeys(
-        ("functions", "angles", "turns", "kept", "blocks"), ("true", "false")
+        ("functions", "newton", "across", "angles", "turns", "kept", "blocks"), ("true", "false")
     )
     | {"accuracy": ("half", "single")},
     "plan-csl-memory": {"share": ("large", "always", "never")},

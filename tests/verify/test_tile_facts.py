@@ -28,8 +28,8 @@ CHANGES = {
         "guards-uncovered",
         "'layer'",
         (
-            '%got_20 = tile.recv @cast_y, %result_2_h_2.ss[0 +: 7] {when = "y >= 1"}',
-            '%got_20 = tile.recv @cast_y, %result_2_h_2.ss[0 +: 7] {when = "y >= layer"}',
+            '%got_18 = tile.recv @cast_y, %result_2_h_2.ss[0 +: 7] {when = "y >= 1"}',
+            '%got_18 = tile.recv @cast_y, %result_2_h_2.ss[0 +: 7] {when = "y >= layer"}',
         ),
     ),
     "sweep that is too short": (
@@ -99,7 +99,7 @@ CHANGES = {
     "send left out": (
         "channels_matched",
         "channels-unmatched",
-        "5 sends and 6 receives on @cast_y",
+        "4 sends and 5 receives on @cast_y",
         (
             '      %sent_1 = tile.send @cast_y, %h.ss {when = "y = 0"} : token\n'
             '      %got_1 = tile.recv @cast_y, %h.ss {when = "y >= 1"} : token\n'

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from csl_runs import emit, tile_text
-from csl_texts import cast, chain, exchange, tile_program
+from csl_texts import chain, exchange, tile_program
 
 from meshc.devices import device
 from meshc.ir.affine import Cond, parse_expr
@@ -123,9 +123,6 @@ def test_routes():
     diagonal = f'  channel @ring_x "{{ [y, x] -> [y + 1, x - 1] : x >= 1 and y = 0 }}" {colors}\n'
     body = exchange("ring_x", sends="x >= 1 and y = 0", gets="x <= 1 and y = 1")
     assert refused_text(body, diagonal, rows=2).code == "csl-route"
-    single = cast().replace("_x >= 1 and _x <= 2", "_x = 2")
-    body = exchange("cast_x", sends="x = 0", gets="x = 2")
-    assert refused_text(body, single).code == "csl-route"
 
 
 def test_routes_without_colors():

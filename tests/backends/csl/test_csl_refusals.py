@@ -2,7 +2,7 @@
 
 import pytest
 from csl_runs import PRODUCT, emit, tile_text
-from csl_texts import cast, chain, exchange, tile_program
+from csl_texts import chain, exchange, tile_program
 
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics, MeshcError
@@ -44,17 +44,11 @@ def diagonal():
     return exchange("ring_x", sends="x >= 1 and y = 0", gets="x <= 1 and y = 1"), DIAGONAL
 
 
-def one_receiver():
-    header = cast().replace("_x >= 1 and _x <= 2", "_x = 2")
-    return exchange("cast_x", sends="x = 0", gets="x = 2"), header
-
-
 EMITTED = {
     "queues": ("csl-queues", "R", many_at_once(5)),
     "tasks": ("csl-tasks", "R", one_after_the_other(14)),
     "one queue for two": ("csl-overlap", "R", overlapping()),
     "a route around a corner": ("csl-route", "R", diagonal()),
-    "a multicast to one": ("csl-route", "R", one_receiver()),
     "scratch": ("csl-memory-full", "M", ('    tile.rotate %d {by = "x"}\n', SLOTS)),
     "colors": ("too-many-routes", "R", many_in_turn(11)),
     "input queues": ("too-many-routes", "R", many_in_turn(7)),
