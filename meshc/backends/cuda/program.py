@@ -139,6 +139,11 @@ class Prefill:
     after: tuple[Launch, ...]
     overlap: Overlap | None = None
 
+    def every_launch(self) -> list[Launch]:
+        """Those of one piece, of a layer of each kind, and those of two halves."""
+        found = [*self.before, *(one for s in self.stages for one in s.launches), *self.after]
+        return found + ([] if self.overlap is None else self.overlap.every_launch())
+
     def piece(self, left: int) -> tuple[int, int]:
         """How many of the ``left`` tokens of a prompt are read next, and how many of them in the
         first of two halves, 0 for none."""

@@ -72,6 +72,11 @@ class Overlap:
         places = [cut.at for cut in self.cuts if cut.tokens <= tokens]
         return places[-1] if places else 0
 
+    def every_launch(self) -> list[Launch]:
+        """Those of a layer of each kind, and those in front and behind."""
+        stages = (one for stage in self.stages for one in stage.queued)
+        return [one.launch for one in (*self.before, *stages, *self.after)]
+
     def queue(self, logits: bool) -> list[tuple[Queued, int]]:
         """All launches of a chunk; those that give logits where they are wanted."""
         found = [(queued, 0) for queued in self.before]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshc.cost.predictions import Part, Prediction, inputs_of
 from meshc.cost.tasks.steps import PhaseTime, step_time
+from meshc.cost.tasks.tile_times import Links, TileTimes
 from meshc.cost.tasks.work import Scalars
 from meshc.cost.terms import Cost
 from meshc.ir.module import Module
@@ -11,10 +12,10 @@ from meshc.ir.module import Module
 APART = ("compute", "transfer", "stages", "waits")
 
 
-def predicted_step(module: Module, scalars: Scalars) -> Prediction:
+def predicted_step(module: Module, scalars: Scalars, links: Links | None = None) -> Prediction:
     """What :func:`~meshc.cost.tasks.steps.step_time` says of a module of the task level, whose
-    bound is the time of its bytes. Raises what that does."""
-    found = step_time(module, scalars)
+    bound is the time of its bytes; ranks meet over ``links``. Raises what that does."""
+    found = step_time(module, scalars, TileTimes(module.the_device(), links=links))
     asked = {name for names in found.inputs.values() for name in names}
     inputs = inputs_of(module.the_device(), asked)
     parts = tuple(map(_part, found.phases))

@@ -11,10 +11,10 @@ from meshc.cost.nodes.batches import Batch, Chunk, prompts
 from meshc.cost.nodes.overlap import fused_only
 from meshc.cost.nodes.predicting import predicted_schedule
 from meshc.cost.nodes.ranks import Ranks
-from meshc.cost.predictions import Part, Prediction, inputs_of
+from meshc.cost.predictions import Prediction, inputs_of
 from meshc.cost.served_graphs import served_of
 from meshc.cost.tasks.predicting import predicted_step
-from meshc.cost.terms import Cost
+from meshc.cost.tasks.tile_times import Links
 from meshc.devices import Device
 from meshc.driver.compiled import Compiled
 from meshc.driver.compiling import compile_loaded, given_module
@@ -23,9 +23,10 @@ from meshc.driver.models import LoadedModel
 from meshc.driver.planning.answers import PhasePlan, Room
 from meshc.driver.planning.parts import bytes_held, part_of
 from meshc.driver.request import CompileRequest
+from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
-from meshc.ir.ops import graph, ranks
-from meshc.ir.rewriter import Rewriter
+from meshc.ir.ops import graph
+from meshc.ir.ranks import RANK
 from meshc.passes.manager import PassManager
 from meshc.pipelines import pipeline_to, pipeline_to_tasks
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError, fail
@@ -150,50 +151,35 @@ def _step(phases: GpuPhases) -> Prediction:
     """A decode step with full caches but for the token that comes: that of its tasks or, where
     there are none, of the kernels of a node. Raises ``no-tasks``, ``device-number`` and
     ``bad-argument``."""
-    position = {"pos": phases.graph.capacity - 1}
     compiled = phases.compiled
     if isinstance(compiled, Compiled) and compiled.modules["decode"].level == "task":
-        return predicted_step(compiled.modules["decode"], position)
+        return _of_tasks(phases, compiled.modules["decode"])
     if any(isinstance(op, graph.TopK) for op in phases.graph.walk()):
         if phases.request.gpus == 1:
             fail("no-tasks", "nothing predicts steps of mixtures of experts on one GPU")
         last = Chunk(phases.graph.capacity - 1, phases.graph.capacity)
         return _kernels(phases, (last,) * phases.request.requests, phases.request.requests)
-    module, sums = _without_sums(phases.part)
-    tasks = PassManager(pipeline_to_tasks()[len(pipeline_to("graph")) :]).run(module)
-    alone = predicted_step(tasks, position)
-    return _with_sums(alone, phases, sums) if sums else alone
+    tasks = PassManager(pipeline_to_tasks()[len(pipeline_to("graph")) :]).run(phases.part)
+    return _of_tasks(phases, tasks)
 
 
-def _without_sums(own: Module) -> tuple[Module, int]:
-    """A rank's graph without what ranks add up, and how many sums of a step that leaves out."""
-    module = PassManager([]).run(own)
-    sums = 0
-    rewriter = Rewriter(module)
-    for loop in [None, *(op for op in module.walk() if isinstance(op, graph.Repeat))]:
-        body = module.function.body if loop is None else loop.regions[0]
-        times = 1 if loop is None else module.dims[loop.dim]
-        for op in [op for op in body.ops if isinstance(op, ranks.AllReduce)]:
-            rewriter.replace_op(op, op.tensors())
-            sums += times
-    module.ranks = None
-    return module, sums
-
-
-def _with_sums(alone: Prediction, phases: GpuPhases, sums: int) -> Prediction:
-    """A rank's step with the sums of a node of such GPUs; where no device file says what they take
-    they are left out, which the prediction says."""
+def _of_tasks(phases: GpuPhases, tasks: Module) -> Prediction:
+    """A step of ``tasks`` on each GPU, which tell and give each other their sums over the links of
+    a node; where no device file says what these take they are left out, which the prediction says.
+    Ranks do alike, so that one stands for all."""
+    position = {POSITION: phases.graph.capacity - 1}
+    if tasks.ranks is None:
+        return predicted_step(tasks, position)
+    position[RANK] = 0
     count = phases.request.gpus
     try:
         node = node_of(phases.device, count).watched()
-        costs = Ranks(served_of(phases.graph), node, count, phases.request.in_switch)
+        links = Links.of(node)
     except MeshcError as unknown:
-        words = f"{sums} sums over {count} GPUs ({unknown.diagnostics[0].message})"
-        return replace(alone, left_out=(words,))
-    one = costs.all_reduce(phases.request.requests)
-    part = Part(one.name, sums, Cost(transfer=sums * one.seconds))
-    inputs = (*alone.inputs, *inputs_of(node, node.asked))
-    return replace(alone, parts=(*alone.parts, part), inputs=inputs)
+        words = f"what {count} GPUs tell each other ({unknown.diagnostics[0].message})"
+        return replace(predicted_step(tasks, position), left_out=(words,))
+    found = predicted_step(tasks, position, links)
+    return replace(found, inputs=(*found.inputs, *inputs_of(node, node.asked)))
 
 
 def _prompt(phases: GpuPhases) -> Prediction:

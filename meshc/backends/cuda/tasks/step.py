@@ -412,11 +412,7 @@ def _with_prompts(
 ) -> tuple[Parts, dict[str, str]]:
     """Kernels, buffers and weights of a step with those of ``known`` that read prompts, and the
     texts of these kernels. Raises ``cuda-graph`` where they would keep caches of their own."""
-    launches = [
-        *prefill.before,
-        *(one for s in prefill.stages for one in s.launches),
-        *prefill.after,
-    ]
+    launches = prefill.every_launch()
     named = {re.split(r"[\[@]", str(a))[0] for launch in launches for a in launch.arguments}
     kernels, buffers, weights = step
     caches = {name for name in named & known.buffers.keys() if known.buffers[name].role == "state"}
