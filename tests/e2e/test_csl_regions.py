@@ -162,13 +162,13 @@ test_drawn_layers_in_drawn_regions = _drawn(2)
 test_many_drawn_layers_in_drawn_regions = pytest.mark.slow(_drawn(120))
 
 
-@pytest.mark.parametrize(("arch", "mesh"), each([("wse2", "2x3"), ("wse3", "1x2")], 2))
+@pytest.mark.parametrize(("arch", "mesh"), each([("wse2", "2x4"), ("wse3", "2x4")], 2))
 def test_features_of_f16_that_cross_to_the_other_axis_before_a_product(
     arch, mesh, tmp_path, monkeypatch
 ):
     """Sums are f32; what crosses is summed from one core's part and zeros, and stays f16."""
     path = tmp_path / "layers.mesh"
-    path.write_text(Layers(N=1, E=16, H=2, G=2, D=8, F=24, V=33).text("f16", "f32"))
+    path.write_text(Layers(N=1, E=8, H=4, G=2, D=4, F=40, V=33).text("f16", "f32"))
     module, files = decode_program(path, device=arch, mesh=mesh, dtype="f16")
     assert "tile.select_lanes %h_1, %h " in print_module(module)
     steps_agree(module, files, "f16", 5, tmp_path, monkeypatch)
