@@ -47,6 +47,7 @@ def test_measures_count_what_happened():
         text = json.loads(completed(served, max_tokens=20)[1])["choices"][0]["text"]
         stopped = json.loads(completed(served, max_tokens=20, stop=text[3])[1])
         assert stopped["choices"][0]["finish_reason"] == "stop"
+        wait_until(lambda: measured(served)["requests_decoding"] == 0)
         after = measured(served)
         assert after["length"] == 2 and after["stop"] == 1 and after["cancelled"] == 0
         assert after["prompt_tokens_total"] == 3 * len(LONG)
@@ -54,7 +55,7 @@ def test_measures_count_what_happened():
         assert after["time_to_first_token_seconds_count"] == after["request_seconds_count"] == 3
         between = after["generated_tokens_total"] - 3
         assert after["time_between_tokens_seconds_count"] == between
-        assert after["requests_decoding"] == after["requests_waiting"] == 0
+        assert after["requests_waiting"] == 0
         assert after["cache_tokens"] > 0
 
 
