@@ -51,7 +51,8 @@ def test_products_are_counted_by_their_algorithm():
         costs = product_costs(predicted.tiles(product), predicted.device, mesh.down, product.axis)
         name = f"gemm {algo} %q"
         assert by[algo][name] == pytest.approx(30 * costs[algo].cost.total)
-    assert by["cannon"]["gemm cannon %q"] >= by["cyclic_shift"]["gemm cyclic_shift %q"]
+    # On so few cores the longer way of cannon lies behind the products; not on many.
+    assert by["cannon"]["gemm cannon %q"] == by["cyclic_shift"]["gemm cyclic_shift %q"]
     wide = replace(predicted.tiles(product), rows=750, columns=750)
     far = product_costs(wide, predicted.device)
     assert far["cannon"].cycles > far["cyclic_shift"].cycles

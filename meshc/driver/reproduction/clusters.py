@@ -19,6 +19,7 @@ from meshc.driver.reproduction.compared import (
     Constant,
     Role,
     Section,
+    claimed,
     compared,
     not_modelled,
 )
@@ -147,16 +148,8 @@ def claims() -> Section:
     taken = "a number of the device `h100`, copied from here"
     copied = ("dsmem_latency_cluster2", "global_mem_latency", "dsmem_bw_cluster16", "global_bw")
 
-    def rows() -> Iterator[Compared]:
-        for row in own.rows:
-            name, published = row.text("what"), row.values["value"]
-            what = name.replace("_", " ")
-            if name in found:
-                words, holds = found[name]
-                yield Compared(what, "value", "", published, words, "claim", holds=holds)
-            else:
-                why = taken if name in copied else "a fact, or of other engines"
-                yield Compared(what, "value", "", published, None, "not modelled", why)
+    def why(name: str) -> str:
+        return taken if name in copied else "a fact, or of other engines"
 
     by = "predicted times of attention blocks by cluster size (Figure 11)"
-    return Section("clusterfusion-claims", own, by, tuple(rows()))
+    return Section("clusterfusion-claims", own, by, claimed(own, found, why))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import mean
 from typing import Literal
@@ -110,6 +110,23 @@ def not_modelled(
         for metric in metrics or row.values:
             if metric in row.values:
                 yield compared(table, row, metric, None, "not modelled", why)
+
+
+def claimed(
+    table: Table, found: Mapping[str, tuple[str, bool]], why: Callable[[str], str]
+) -> tuple[Compared, ...]:
+    """Statements of a paper's text by their names: those that are ``found`` are predicted in words
+    and hold or not; of others ``why`` they are not modelled."""
+
+    def one(row: Row) -> Compared:
+        name, published = row.text("what"), row.values["value"]
+        words, holds = found.get(name, (None, None))
+        role: Role = "claim" if name in found else "not modelled"
+        reason = "" if name in found else why(name)
+        what = name.replace("_", " ")
+        return Compared(what, "value", "", published, words, role, reason, holds=holds)
+
+    return tuple(map(one, table.rows))
 
 
 def compared(

@@ -14,6 +14,7 @@ from meshc.devices import WatchedDevice, device
 from meshc.driver.reproduction.compared import (
     Compared,
     Section,
+    claimed,
     compared,
     not_modelled,
     role_of,
@@ -167,22 +168,10 @@ def claims() -> Section:
     cut = threshold_tokens(llama)
     found = {
         "latency_speedup_max": (f"{most:.2f}", abs(most / 1.28 - 1) < 0.05),
-        "min_tokens_overlap": (f"{cut} tokens, by less than 5 % below 1024", bool(cut)),
-        "fused_kernel_sms_near_optimal": (f"{llama.blocks}, a number of the device", True),
+        "min_tokens_overlap": (f"{cut} tokens", cut is not None and cut <= 1024),
     }
-
-    def rows() -> Iterator[Compared]:
-        for row in own.rows:
-            name, published = row.text("what"), row.values["value"]
-            what = name.replace("_", " ")
-            if name in found:
-                words, holds = found[name]
-                yield Compared(what, "value", "", published, words, "claim", holds=holds)
-            else:
-                why = "a fact of the hardware, or what other figures say in numbers"
-                yield Compared(what, "value", "", published, None, "not modelled", why)
-
-    return _section(own, [*rows()], _SCHEDULES)
+    why = "a fact of the hardware, a number of the device, or what other figures say in numbers"
+    return _section(own, [*claimed(own, found, lambda name: why)], _SCHEDULES)
 
 
 def _section(own: Table, rows: list[Compared], by: str, notes: tuple[str, ...] = ()) -> Section:

@@ -48,28 +48,20 @@ def _paint_multicast(head: str, up: str, down: str) -> list[str]:
     return [
         f"// A message along a {head} from one place to all others from first to last.",
         f"fn {head}_multicast(c: color, line: i16, from: i16, first: i16, last: i16) void {{",
-        f"{_PAD}const low = if (first < from) first else from;",
-        f"{_PAD}const high = if (last > from) last else from;",
-        f"{_PAD}for (@range(i16, low, high + 1, 1)) |at| {{",
-        f"{2 * _PAD}if (at == from) {{",
-        f"{3 * _PAD}if (low == from) {{ {_config(head, 'RAMP', up)} }}",
-        f"{3 * _PAD}else if (high == from) {{ {_config(head, 'RAMP', down)} }}",
-        f"{3 * _PAD}else {{ {_config(head, 'RAMP', down, up)} }}",
-        f"{2 * _PAD}}} else if (at > from) {{",
-        *either("at == high", down, ("RAMP", up)),
-        f"{2 * _PAD}}} else {{",
-        *either("at == low", up, ("RAMP", down)),
-        f"{2 * _PAD}}}",
-        f"{_PAD}}}",
-        "}",
+        *_both_ways(
+            _from_one(head, up, down),
+            either("at == high", down, ("RAMP", up)),
+            either("at == low", up, ("RAMP", down)),
+        ),
     ]
 
 
 def _paint_multicast_by_steps(head: str, up: str, down: str) -> list[str]:
-    def passed(back: str, away: str, end: str) -> list[str]:
+    def passed(place: str, back: str, away: str, end: str) -> list[str]:
         then, otherwise = _config(head, back, "RAMP", away), _config(head, back, away)
         last = _config(head, back, "RAMP")
         return [
+            f"{3 * _PAD}const place = {place};",
             f"{3 * _PAD}if (at == {end}) {{ {last} }}",
             f"{3 * _PAD}else if (place % step == 0) {{ {then} }}",
             f"{3 * _PAD}else {{ {otherwise} }}",
@@ -81,19 +73,36 @@ def _paint_multicast_by_steps(head: str, up: str, down: str) -> list[str]:
         f"fn {head}_multicast_by_steps(",
         f"{_PAD}c: color, line: i16, from: i16, first: i16, last: i16, step: i16",
         ") void {",
+        *_both_ways(
+            _from_one(head, up, down),
+            passed("at - from", down, up, "high"),
+            passed("from - 1 - at", up, down, "low"),
+        ),
+    ]
+
+
+def _from_one(head: str, up: str, down: str) -> list[str]:
+    """The router of the core that sends, to one side or to both."""
+    return [
+        f"{3 * _PAD}if (low == from) {{ {_config(head, 'RAMP', up)} }}",
+        f"{3 * _PAD}else if (high == from) {{ {_config(head, 'RAMP', down)} }}",
+        f"{3 * _PAD}else {{ {_config(head, 'RAMP', down, up)} }}",
+    ]
+
+
+def _both_ways(at_from: list[str], above: list[str], below: list[str]) -> list[str]:
+    """The rest of a function that sets the routers between ``first`` and ``last``: that of
+    ``from``, those above it and those below."""
+    return [
         f"{_PAD}const low = if (first < from) first else from;",
         f"{_PAD}const high = if (last > from) last else from;",
         f"{_PAD}for (@range(i16, low, high + 1, 1)) |at| {{",
         f"{2 * _PAD}if (at == from) {{",
-        f"{3 * _PAD}if (low == from) {{ {_config(head, 'RAMP', up)} }}",
-        f"{3 * _PAD}else if (high == from) {{ {_config(head, 'RAMP', down)} }}",
-        f"{3 * _PAD}else {{ {_config(head, 'RAMP', down, up)} }}",
+        *at_from,
         f"{2 * _PAD}}} else if (at > from) {{",
-        f"{3 * _PAD}const place = at - from;",
-        *passed(down, up, "high"),
+        *above,
         f"{2 * _PAD}}} else {{",
-        f"{3 * _PAD}const place = from - 1 - at;",
-        *passed(up, down, "low"),
+        *below,
         f"{2 * _PAD}}}",
         f"{_PAD}}}",
         "}",
