@@ -120,7 +120,8 @@ enum Ending {
     FIRST_KNOWN,   // of two GPUs that load the same
     SECOND_KNOWN,
     STORE_LATE,    // behind the signal
-    SAME_BLOCK     // two threads of GPU 1 store at one place
+    SAME_BLOCK,    // two threads of GPU 1 store at one place
+    SECOND_LATE    // a store in front of the signal, and another one behind it
 };
 
 extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
@@ -147,13 +148,15 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
     } else {
         mc::wait_signal(signals[rank]);
     }
-    const bool stores = how == STORE_KNOWN || how == STORE_UNKNOWN || how == STORE_LATE;
-    if (how == STORE_LATE && rank == 0) mc::put_signal(signals[1] + 1);
+    const bool stores = how == STORE_KNOWN || how == STORE_UNKNOWN || how == STORE_LATE ||
+                        how == SECOND_LATE;
+    if (how == SECOND_LATE && rank == 0) mc::store_to_gpu(parts[1] + 4, make_uint4(7, 7, 7, 7));
+    if ((how == STORE_LATE || how == SECOND_LATE) && rank == 0) mc::put_signal(signals[1] + 1);
     if (stores && rank == 0) mc::store_to_gpu(parts[1], make_uint4(7, 7, 7, 7));
     if (!stores && rank != 1) mc::load_from_gpu(parts[1]);
     const bool tells = rank == (how == SECOND_KNOWN ? 2 : 0);
     if (how == STORE_UNKNOWN || how == LOAD_UNKNOWN) return;
-    if (how != STORE_LATE && rank != 1 && tells) mc::put_signal(signals[1] + 1);
+    if (how != STORE_LATE && how != SECOND_LATE && rank != 1 && tells) mc::put_signal(signals[1] + 1);
     if (rank == 1) mc::wait_signal(signals[1] + 1);
 }
 MC_EXPORT(ends)

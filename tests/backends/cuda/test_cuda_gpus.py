@@ -177,7 +177,7 @@ def test_a_store_is_visible_only_behind_release_and_acquire():
 
 ENDS = (
     "own store", "store known", "store unknown", "load unknown", "first known", "second known",
-    "store late", "same block",
+    "store late", "same block", "second late",
 )  # fmt: skip
 
 WANTED = {"own store": 2 * [6, 5, 5, 5], "store known": 4 * [7] + 4 * [5]}
