@@ -136,6 +136,9 @@ def executor_tests():
         yield tests_of_gpus.test_a_fault_is_told_in_every_mode, name
     yield (tests_of_gpus.test_an_order_goes_through_other_gpus_and_blocks,)
     yield (tests_of_gpus.test_a_store_is_visible_only_behind_release_and_acquire,)
+    yield (tests_of_gpus.test_a_block_knows_what_a_group_of_its_threads_does,)
+    for how in (1, 2):
+        yield tests_of_gpus.test_groups_of_changing_threads_are_refused, how
     for ending in tests_of_gpus.ENDS:
         yield tests_of_gpus.test_a_grid_ends_behind_all_uses_of_its_memory, ending
     yield (tests_of_gpus.test_a_signal_waits_until_the_one_before_is_taken,)

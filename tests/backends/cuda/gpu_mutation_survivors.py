@@ -19,5 +19,7 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
     ),
     "Known twice is known: it is joined again at the next barrier.": (
         "mc_gpus.cc: <own = {}; => ;>",
+        "mc_gpus.cc: <own = {}; => ;> #2",
     ),
+    "What barriers cover is dropped later.": ("mc_gpus.cc: <join(group.met, {}); => ;>",),
 }

@@ -161,6 +161,33 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
 }
 MC_EXPORT(ends)
 
+// What a thread waited for is known to the threads of its group, and behind a barrier to those of its block.
+enum Group {
+    SAME_THREADS,
+    OTHER_THREADS,  // meet at the barrier of the group as well
+    FEWER_THREADS   // than met there first
+};
+
+extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
+    grouped(mc::u32* const* parts, mc::u32* const* signals, int rank, int how) {
+    mc::wait_for_previous_grid();
+    mc::meet_gpus(signals, rank, 3);
+    if (rank == 0 && mc::block() == 0 && mc::thread() == 0) {
+        mc::store_to_gpu(parts[1], make_uint4(7, 7, 7, 7));
+        mc::put_signal(signals[1] + 6);
+    }
+    if (rank == 1 && mc::block() == 0) {
+        if (how == FEWER_THREADS) mc::group_sync(1, 64);
+        if (mc::thread() == 0) mc::wait_signal(signals[1] + 6);
+        if (mc::thread() < 32) mc::group_sync(1, 32);
+        if (how == OTHER_THREADS && mc::thread() >= 32) mc::group_sync(1, 32);
+        mc::block_sync();
+        if (mc::thread() == 40) mc::store_to_gpu(parts[1] + 4, mc::load_from_gpu(parts[1]));
+    }
+    mc::meet_gpus(signals, rank, 3);
+}
+MC_EXPORT(grouped)
+
 // One thread puts signals faster than another one takes them.
 extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(64, 1)
     in_turn(mc::u32* const* parts, mc::u32* const* signals, int rank, int count) {

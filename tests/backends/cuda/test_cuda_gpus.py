@@ -212,6 +212,17 @@ def test_a_grid_ends_behind_all_uses_of_its_memory(ending):
                 run_of_words("ends", ENDS.index(ending), mode)
 
 
+def test_a_block_knows_what_a_group_of_its_threads_does():
+    for mode in modes():
+        assert run_of_words("grouped", 0, mode) == [7] * 8
+
+
+@pytest.mark.parametrize("how", [1, 2], ids=["other threads", "fewer threads"])
+def test_groups_of_changing_threads_are_refused(how):
+    with pytest.raises(ExecutorError, match="a group barrier of changing threads"):
+        run_of_words("grouped", how, Mode())
+
+
 def test_a_signal_waits_until_the_one_before_is_taken():
     for mode in modes():
         assert run_of_words("in_turn", 3, mode) == [5] * 8
