@@ -18,6 +18,8 @@ from meshc.ir.views import Point
 BATCH = "B"
 POSITION = "pos"
 REQUEST = "request"
+LENGTH = "len"
+"""How many tokens of a prompt a run reads, the first of them at ``pos``."""
 OWNER = "owner"
 """Of a batch of tokens (``batch-tokens``): the request that each token of B belongs to, beside its
 position. Tokens of one request stand in the order of their positions."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.ir.batch import POSITION
+from meshc.ir.batch import LENGTH, POSITION
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
-
-_LENGTH = "len"
 
 
 @dataclass(frozen=True)
@@ -52,7 +50,7 @@ class ChunkPrompts(Pass):
     def run(self, module: Module, report: Diagnostics) -> Module:
         if self.multiple < 1:
             fail("bad-option", f"chunks cannot begin at multiples of {self.multiple}")
-        if _LENGTH in module.scalars:
+        if LENGTH in module.scalars:
             self._bound(module)
             module.scalars[POSITION] = (0, module.capacity - 1)
             module.multiples.pop(POSITION, None)  # of a run before this one
@@ -72,7 +70,7 @@ class ChunkPrompts(Pass):
 
     def _bound(self, module: Module) -> None:
         """Let a run have at most ``most`` rows of a prompt."""
-        least, longest = module.scalars[_LENGTH]
+        least, longest = module.scalars[LENGTH]
         if not self.most or self.most >= longest:
             return
         if self.most < max(self.multiple, least):
@@ -82,5 +80,5 @@ class ChunkPrompts(Pass):
                 f"{self.multiple} tokens",
                 help="a chunk has at least a token for each row of cores",
             )
-        module.scalars[_LENGTH] = (least, self.most)
+        module.scalars[LENGTH] = (least, self.most)
         module.dims[module.row_dim] = self.most

@@ -1,11 +1,11 @@
-"""expand-tasks: a decode step as families of tasks that stream their weights and caches."""
+"""expand-tasks: a decode step, or a chunk of a prompt, as families of tasks that stream their weights and caches."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.ir.batch import POSITION
+from meshc.ir.batch import BATCH, LENGTH, POSITION
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
 from meshc.passes.task.expand.graphs import Grain, GraphExpander
@@ -14,7 +14,8 @@ from meshc.support.diagnostics import Diagnostics, fail
 
 @dataclass(frozen=True)
 class ExpandTasks(Pass):
-    """Lower the graph of a decode step to the task level: phases of families of tasks.
+    """Lower the graph of a decode step, or of a chunk of a prompt (``chunk-prompts``), to the task
+    level: phases of families of tasks.
 
     A product with a weight becomes a family, of which a task takes ``rows`` rows and all of the
     left side, and what follows lane by lane; products of one op are one phase. What a task has to
@@ -79,10 +80,17 @@ class ExpandTasks(Pass):
             if value < least:
                 words = f"expand-tasks: {name} is {value}, but it is at least {least}"
                 fail("bad-pass-option", words)
-        if module.rows is not None and module.dims[module.rows.dim] != 1:
+        of_prompt = LENGTH in module.scalars
+        if of_prompt and (POSITION not in module.scalars or module.dims.get(BATCH, 1) != 1):
             fail(
                 "no-tasks",
-                "there are no tasks for prompts; a step of a request reads one token",
+                "there are no tasks for whole prompts, nor for several at once",
+                help="chunk-prompts{most=16} makes chunks of one; or compile with --phase decode",
+            )
+        if not of_prompt and module.rows is not None and module.dims[module.rows.dim] != 1:
+            fail(
+                "no-tasks",
+                "a step of a request reads one token",
                 help="compile with --phase decode",
             )
         if module.scalars.get(POSITION, (0, 0))[0] < 0:

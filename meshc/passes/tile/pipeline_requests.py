@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from meshc.ir.affine import Cond, Expr
-from meshc.ir.batch import BATCH, POSITION, REQUEST, requests_of
+from meshc.ir.batch import BATCH, LENGTH, POSITION, REQUEST, requests_of
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Buffer, Module, Port
 from meshc.ir.ops import tile
@@ -16,9 +16,6 @@ from meshc.ir.values import Value
 from meshc.ir.views import Point, View
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
-
-_LENGTH = "len"
-"""The run-time scalar that says how many tokens of a prompt a run reads."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +68,7 @@ class PipelineRequests(Pass):
     )
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        if REQUEST not in module.scalars or _LENGTH in module.scalars:
+        if REQUEST not in module.scalars or LENGTH in module.scalars:
             return module
         _check_scalars(module)
         _check_states(module)

@@ -1,5 +1,5 @@
-"""Attention of a decode step over cached tokens: tasks of a request, a key head and some of the
-tokens, each of which leaves a record of its softmax (WaferLLM's merged softmax, flash decoding)."""
+"""Attention over cached tokens: tasks of a token that is read, a key head and some of the cached
+ones, each of which leaves a record of its softmax (WaferLLM's merged softmax, flash decoding)."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Attending:
     def splits(self, groups: int, capacity: int) -> int:
         """How many tasks share the tokens of a part of the query heads of a key head, of which
         there are ``groups``; none of them without any."""
-        wanted = self.wanted or self.blocks // (self.program.requests * groups)
+        wanted = self.wanted or self.blocks // (self.program.tokens * groups)
         return max(1, min(wanted, -(-capacity // self.tokens)))
 
     def cache(self, known: Known) -> Value:
@@ -145,19 +145,21 @@ class _Family:
         self.heads = next(n for n in range(min(every, MOST_HEADS), 0, -1) if every % n == 0)
         self.shares = every // self.heads
         self.splits = of.splits(self.groups * self.shares, self.capacity)
-        self.request, self.group, self.split = (Expr.var(n) for n in "bgs")
+        self.token, self.group, self.split = (Expr.var(n) for n in "bgs")
         self.key_head = self.group // self.shares
-        self.position = Expr.var(POSITION)
+        self.position, self.first = program.position(self.token), Expr.var(POSITION)
+        self.request = constant(0) if program.of_prompt else self.token
+        self.new = program.tokens if program.of_prompt else 1
 
     def made(self) -> Known:
         """Write it; what it gives are records, which whoever needs attention merges."""
         program, name = self.of.program, self.op.results[0].name
-        domain = {"b": program.requests, "g": self.groups * self.shares, "s": self.splits}
-        own = Part(constant(0), 0, self.request)
+        domain = {"b": program.tokens, "g": self.groups * self.shares, "s": self.splits}
+        own = Part(constant(0), 0, self.token)
         phase = program.phase("attend")
-        self.task = program.family(phase, "attend", domain, own, (POSITION,))
+        self.task = program.family(phase, "attend", domain, own, program.each)
         queries = [
-            self._lanes_of(query, self.group, self.heads * self._lanes(cache))
+            self._lanes_of(query, self.group, self.heads * self._lanes(cache), self.token)
             for query, cache in self.scores.products
         ]
         caches = [*(cache for _, cache in self.scores.products), self.values]
@@ -171,7 +173,7 @@ class _Family:
         self._fresh(total, queries, [fresh[cache.weight] for cache in caches])
         shape = (*domain.values(), self.heads, self.lanes + 2)
         records = program.scratch("records", shape)
-        at = tuple(map(Point, (self.request, self.group, self.split)))
+        at = tuple(map(Point, (self.token, self.group, self.split)))
         self.task.add(task.Give([region(records, *program.at_layer, *at), View(total)]))
         stored = Stored(records, program.at_layer, self.task.phase)
         return Known(name, self.kind, merged=stored)
@@ -187,22 +189,25 @@ class _Family:
         head = (Point(self.key_head),) if len(_per_request(cache)) == 3 else ()
         return (*lead, *request, first, *head)
 
-    def _lanes_of(self, known: Known, run: Expr, count: int) -> Value:
-        """A run of so many lanes, ``[1, lanes]``."""
-        return self.of.demand.of(self.task, known, Part(run * count, count, self.request))
+    def _lanes_of(self, known: Known, run: Expr, count: int, token: Expr | None) -> Value:
+        """A run of so many lanes, ``[1, lanes]`` of one token or ``[tokens, lanes]``."""
+        return self.of.demand.of(self.task, known, Part(run * count, count, token))
 
     def _stored(self, cache: Known) -> Value:
-        """A new key or value as its cache will hold it, which the task gives that has its token."""
+        """New keys or values as their cache will hold them, those of all tokens of a prompt; the
+        task that has its token gives that one's."""
         assert cache.grown is not None
-        new = self._lanes_of(cache.grown, self.key_head, self._lanes(cache))
-        value = self.task.local(f"{cache.name}_new", (1, self._lanes(cache)), cache.kind.dtype)
+        token = self.token if self.new == 1 else None
+        new = self._lanes_of(cache.grown, self.key_head, self._lanes(cache), token)
+        shape = (self.new, self._lanes(cache))
+        value = self.task.local(f"{cache.name}_new", shape, cache.kind.dtype)
         self.task.compute("copy", value, new)
         place = region(self.of.cache(cache), *self._tokens(cache, span(self.position, 1)))
-        self.task.add(task.Give([place, View(value)]))
-        self._guard(self.task.blocks[-1].ops[-1:], self._owner())
-        if self.shares > 1:
-            first = Cond.eq(self.group % self.shares, 0)
-            self._guard(self.task.blocks[-1].ops[-1:], first)
+        given = View(value) if self.new == 1 else View(value, (span(self.token, 1),))
+        self.task.add(task.Give([place, given]))
+        first = Cond.eq(self.group % self.shares, 0) if self.shares > 1 else None
+        for cond in (self._owner(), first, self.of.program.there(self.token)):
+            self._guard(self.task.blocks[-1].ops[-1:], cond)
         return value
 
     def _guard(self, ops: Sequence[Op], cond: Cond | None) -> None:
@@ -212,8 +217,8 @@ class _Family:
                 op.when = cond if op.when is None else cond & op.when
 
     def _owner(self) -> Cond | None:
-        """Where this task has the token of the step; None where each has it."""
-        run = self.position // self.of.tokens
+        """Where this task has the new tokens; None where each has them."""
+        run = self.first // self.of.tokens
         return Cond.eq(run % self.splits, self.split) if self.splits > 1 else None
 
     def _empty(self) -> Value:
@@ -243,15 +248,17 @@ class _Family:
     def _cached(self, total: Value, queries: Sequence[Value], caches: Sequence[Known]) -> None:
         """Fold the cached tokens of this task into ``total``, run by run."""
         tokens, splits = self.of.tokens, self.splits
-        behind = self.position - self.split * tokens + tokens * splits - 1
+        behind = self.first - self.split * tokens + tokens * splits - 1
         body = self.task.loop("n", behind // (tokens * splits))
         first = (Expr.var("n") * splits + self.split) * tokens
         runs: dict[Value | None, Value] = {}
         for cache in caches:
             if cache.weight not in runs:
                 runs[cache.weight] = self._run(cache, first)
-        self._fold(total, queries, [runs[cache.weight] for cache in caches], first, tokens)
-        self._guard(body.ops, self._in_window(first))
+        folded = [runs[cache.weight] for cache in caches]
+        self._fold(total, queries, folded, first, tokens, self.first)
+        for cond in (self._in_window(first), self.of.program.there(self.token)):
+            self._guard(body.ops, cond)
         self.task.leave()
 
     def _run(self, cache: Known, first: Expr) -> Value:
@@ -259,13 +266,13 @@ class _Family:
         at = self._tokens(cache, span(first, self.of.tokens))
         place = region(self.of.cache(cache), *at)
         dim = int(cache.stacked) + int("B" in cache.kind.dims)
-        op = task.Stream([place], dim=dim, below=self.position)
+        op = task.Stream([place], dim=dim, below=self.first)
         return self.task.add(op, f"{cache.name}_run")
 
     def _fresh(self, total: Value, queries: Sequence[Value], fresh: Sequence[Value]) -> None:
-        """Fold the token of this step into the record of the task that has it."""
+        """Fold the new tokens into the record of the task that has them."""
         before = len(self.task.blocks[-1].ops)
-        self._fold(total, queries, fresh, self.position, 1)
+        self._fold(total, queries, fresh, self.first, self.new, self.first + self.new)
         self._guard(self.task.blocks[-1].ops[before:], self._owner())
 
     def _fold(
@@ -275,9 +282,11 @@ class _Family:
         cached: Sequence[Value],
         first: Expr,
         tokens: int,
+        limit: Expr,
     ) -> None:
-        """Softmax of the scores of ``tokens`` keys from ``first`` on, merged into ``total``;
-        ``cached`` has keys of each product, then values."""
+        """Softmax of the scores of ``tokens`` keys from ``first`` on, of which there are those in
+        front of ``limit``, merged into ``total``; ``cached`` has keys of each product, then
+        values."""
         write, heads = self.task, self.heads
         flat = (constant(heads), constant(tokens))
         scores = write.local("scores", (heads, 1, tokens))
@@ -295,7 +304,7 @@ class _Family:
             "query": self.position, "query_step": 0, "key": first, "key_step": 1,
         }  # fmt: skip
         if tokens > 1:
-            write.compute("mask_causal", scores, **at, limit=self.position)
+            write.compute("mask_causal", scores, **at, limit=limit)
             self._window(scores, at)
         record = write.local("record", (heads, self.lanes + 2))
         sums = View(record, (Whole(), span(0, self.lanes)))

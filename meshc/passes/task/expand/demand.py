@@ -7,7 +7,6 @@ from math import prod
 from typing import NoReturn
 
 from meshc.ir.affine import Expr
-from meshc.ir.batch import POSITION
 from meshc.ir.core import Op
 from meshc.ir.functions import Function
 from meshc.ir.ops import graph
@@ -40,11 +39,11 @@ class Demand:
         self.program = program
 
     def whole(self, known: Known) -> Part:
-        """All lanes of a value, of all requests."""
+        """All lanes of a value, of all tokens."""
         return Part(constant(0), self.program.lanes(known.kind))
 
     def of(self, task: OpenTask, known: Known, part: Part) -> Value:
-        """``part`` of a value in ``task``, ``[requests, lanes]``."""
+        """``part`` of a value in ``task``, ``[tokens, lanes]``."""
         key = (known, part)
         if known.task is task and known.here is not None and part == task.own:
             return known.here
@@ -135,7 +134,7 @@ class Demand:
             return self._norm_of_all(task, known, op, part, width)
         if part.count % width:
             return self._slice(task, known, part)
-        rows, heads = part.rows(self.program.requests), part.count // width
+        rows, heads = part.rows(self.program.tokens), part.count // width
         value = self.of(task, source, part)
         squares = task.local(f"{known.name}_squares", (rows, heads))
         result = task.local(known.name, (rows, part.count))
@@ -150,8 +149,8 @@ class Demand:
         self, task: OpenTask, known: Known, op: graph.RmsNorm, part: Part, width: int
     ) -> Value:
         source, gain = known.operands
-        rows = part.rows(self.program.requests)
-        every = Part(constant(0), width, part.request)
+        rows = part.rows(self.program.tokens)
+        every = Part(constant(0), width, part.token)
         value = self.of(task, source, every)
         key = (("squares", source), every)
         if key not in task.known:
@@ -165,15 +164,15 @@ class Demand:
         return result
 
     def _centred(self, task: OpenTask, known: Known, op: graph.Centre, part: Part) -> Value:
-        """A value less the mean of its lanes, by request."""
+        """A value less the mean of its lanes, token by token."""
         width = self.program.lanes(known.kind)
         if self.program.source.dims[op.dim] != width:
             refuse(op, "the mean of some lanes")
         (source,) = known.operands
-        every = Part(constant(0), width, part.request)
+        every = Part(constant(0), width, part.token)
         key = (("mean", source), every)
         if key not in task.known:
-            mean = task.local(f"{known.name}_mean", (part.rows(self.program.requests),))
+            mean = task.local(f"{known.name}_mean", (part.rows(self.program.tokens),))
             task.compute("row_sum", mean, self.of(task, source, every))
             task.compute("scale", mean, mean, factor=-1.0 / width)
             task.known[key] = mean
@@ -198,7 +197,7 @@ class Demand:
     def turned(
         self, task: OpenTask, known: Known, op: graph.Rope, value: Value, part: Part
     ) -> Value:
-        """``value`` with its pairs turned by the position of each request."""
+        """``value`` with its pairs turned by the position of each token."""
         lanes = self.program.source.dims[op.dim]
         heads, own = max(part.count // lanes, 1), min(part.count, lanes)
         lead = self.program.at_layer if op.period else ()
@@ -208,13 +207,14 @@ class Demand:
         angles = task.add(tasks.Stream([pairs]), f"{known.name}_angles")
         result = task.local(known.name, _shape(value))
         shape = (constant(heads), constant(1), constant(own))
-        position = Expr.var(POSITION)
-        if part.request is not None:
+        if part.token is not None:
+            position = self.program.position(part.token)
             made, given = View(result, (), shape), View(value, (), shape)
             task.compute("rope", made, given, angles, position=position, step=1)
             return result
-        row = (Point(Expr.var("b")),)
-        task.loop("b", constant(self.program.requests), (POSITION,))
+        name = "t" if "b" in task.family.dims else "b"
+        row, position = (Point(Expr.var(name)),), self.program.position(Expr.var(name))
+        task.loop(name, constant(self.program.tokens), self.program.each)
         made, given = View(result, row, shape), View(value, row, shape)
         task.compute("rope", made, given, angles, position=position, step=1)
         task.leave()
@@ -231,9 +231,9 @@ class Demand:
         kept: tuple[int, ...] = (groups, heads)
         if part != self.whole(known):
             group, head = _run_of(part, heads * lanes), _run_of(part, lanes)
-            if part.request is None and lanes % part.count == 0 and part.count < lanes:
+            if part.token is None and lanes % part.count == 0 and part.count < lanes:
                 return self._merged_lanes(task, known, part, stored)
-            if part.request is not None or (group is None and head is None):
+            if part.token is not None or (group is None and head is None):
                 return self._slice(task, known, part)
             if group is not None:
                 at, kept = (span(group, 1),), (1, heads)
@@ -295,7 +295,7 @@ class Demand:
         whole = self.whole(known)
         assert part != whole
         value = self.of(task, known, whole)
-        rows, missing = part.rows(self.program.requests), -whole.count % part.count
+        rows, missing = part.rows(self.program.tokens), -whole.count % part.count
         if missing:
             # The last part has lanes that the value lacks.
             padded = task.local(known.name, (rows, whole.count + missing))

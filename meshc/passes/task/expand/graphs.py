@@ -192,7 +192,7 @@ class GraphExpander:
         """A buffer of what a loop carries, of which the first version is given before it."""
         known = self.env[value]
         lanes = self.program.padded(self.program.lanes(known.kind))
-        shape = (layers + 1, self.program.requests, lanes)
+        shape = (layers + 1, self.program.tokens, lanes)
         buffer = self.program.buffer(f"{value.name}_of_layer", shape)
         target = Stored(buffer, (Point(constant(0)),), self.program.phases)
         self.products.deliver(known, target)

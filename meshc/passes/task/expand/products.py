@@ -103,7 +103,7 @@ class Products:
             group = region(weight, *lead, *head, rows, Whole())
             tile = opened.add(task.Stream([group]), right.name)
             name = op.results[number].name
-            result = opened.local(name, (self.program.requests, opened.own.count))
+            result = opened.local(name, (self.program.tokens, opened.own.count))
             opened.compute("gemm", result, columns, tile, accumulate=False, transposed=True)
             found[number] = Known(name, kind, task=opened, here=result)
         return found
@@ -123,7 +123,7 @@ class Products:
             whole = 1
             if left.stored is None:
                 return 1
-            if self.program.requests * width * DType.F32.bytes < self.program.wide:
+            if self.program.tokens * width * DType.F32.bytes < self.program.wide:
                 return 1
         if width % (parts * whole):
             self.program.undivided.append((f"%{op.result.name}, of width {width}", parts))
@@ -146,9 +146,9 @@ class Products:
         lead = self.program.at_layer if right.stacked else ()
         own = span(opened.own.start, opened.own.count)
         tile = opened.add(task.Stream([region(weight, *lead, own, span(part * size, size))]), name)
-        given = opened.local(f"{name}_part", (self.program.requests, opened.own.count))
+        given = opened.local(f"{name}_part", (self.program.tokens, opened.own.count))
         opened.compute("gemm", given, columns, tile, accumulate=False, transposed=True)
-        shape = (parts, self.program.requests, self.program.padded(lanes))
+        shape = (parts, self.program.tokens, self.program.padded(lanes))
         sums = self.program.scratch(f"{name}_parts", shape)
         place = region(sums, *self.program.at_layer, Point(part), Whole(), own)
         opened.add(task.Give([place, View(given)]))
@@ -175,7 +175,7 @@ class Products:
         divided."""
         assert known.merged is not None
         _, _, splits, _, _ = known.merged.extents
-        size = DType.F32.bytes * self.program.requests * splits * lanes
+        size = DType.F32.bytes * self.program.tokens * splits * lanes
         most = max(lanes // self.program.rows, 1)
         fitting = (n for n in range(1, most) if lanes % n == 0 and size <= n * MOST_RECORDS)
         return next(fitting, most if lanes % most == 0 else 1)
@@ -185,20 +185,20 @@ class Products:
         of a phase, which go on with what follows."""
         name, lanes = known.name, self.program.lanes(known.kind)
         opened, count = self._have(known), self.program.ranks
-        shape = (count, self.program.requests, self.program.padded(lanes))
+        shape = (count, self.program.tokens, self.program.padded(lanes))
         given = self.program.scratch(f"{name}_of_ranks", shape, of_ranks=True)
         lead = (*self.program.at_layer, Point(Expr.var(RANK)))
         self._give(known, Stored(given, lead, opened.phase))
         return self._sum(op.result.name, known.kind, lanes, given, count)
 
     def _sum(self, name: str, kind: TensorType, lanes: int, sums: Value, parts: int) -> Known:
-        """A phase that adds the ``parts``, ``[parts, requests, lanes]``, of a product."""
+        """A phase that adds the ``parts``, ``[parts, tokens, lanes]``, of a product."""
         called = name if name.endswith("_sum") else f"{name}_sum"
         opened = self._of_lanes(self.program.phase(called), called, (), lanes)
         own = span(opened.own.start, opened.own.count)
         place = region(sums, *self.program.at_layer, Whole(), Whole(), own)
         given = opened.add(task.Need([place]), f"{name}_parts")
-        total = opened.local(name, (self.program.requests, opened.own.count))
+        total = opened.local(name, (self.program.tokens, opened.own.count))
         opened.compute("copy", total, region(given, Point(constant(0))))
         opened.loop("s", constant(parts - 1))
         opened.compute("add", total, total, region(given, Point(Expr.var("s") + 1)))
@@ -285,7 +285,7 @@ class Products:
         if known.stored is not None or known.here is None or known.task is None:
             return
         lanes = self.program.padded(self.program.lanes(known.kind))
-        buffer = self.program.scratch(known.name, (self.program.requests, lanes))
+        buffer = self.program.scratch(known.name, (self.program.tokens, lanes))
         known.stored = Stored(buffer, self.program.at_layer, known.task.phase)
         self._give(known, known.stored)
 

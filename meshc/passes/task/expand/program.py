@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from math import prod
 
 from meshc.analysis.rotary import rope_frequencies
-from meshc.ir.affine import Expr
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.batch import LENGTH, POSITION
 from meshc.ir.builder import Names
 from meshc.ir.core import Block, Op
 from meshc.ir.kernels import KERNELS
@@ -20,7 +21,8 @@ from meshc.ir.values import Value
 from meshc.ir.views import Index, Point, Range, View, Whole
 
 ROWS = ("B", "L")
-"""Dims of the rows of a step: its requests, of each of which it reads one token."""
+"""Dims of the rows of a program: the requests of a step, of each of which it reads one token, or the
+tokens of a prompt."""
 
 
 def constant(value: int) -> Expr:
@@ -44,19 +46,19 @@ def region(value: Value, *indices: Index) -> View:
 @dataclass(frozen=True)
 class Part:
     """Elements ``start .. start + count`` of a value's lanes, which are its dims but those of rows,
-    flattened; of all requests, or of the one that ``request`` says."""
+    flattened; of the rows of all tokens, or of the one that ``token`` says."""
 
     start: Expr
     count: int
-    request: Expr | None = None
+    token: Expr | None = None
 
-    def rows(self, requests: int) -> int:
-        """How many requests it has."""
-        return requests if self.request is None else 1
+    def rows(self, tokens: int) -> int:
+        """How many rows it has."""
+        return tokens if self.token is None else 1
 
     def of(self, value: Value, lead: tuple[Index, ...] = ()) -> View:
-        """Its place in a buffer ``[.., requests, lanes]``, at ``lead``."""
-        rows = Whole() if self.request is None else Range(self.request, constant(1))
+        """Its place in a buffer ``[.., tokens, lanes]``, at ``lead``."""
+        rows = Whole() if self.token is None else Range(self.token, constant(1))
         return region(value, *lead, rows, self.lanes_of(value))
 
     def lanes_of(self, value: Value) -> Index:
@@ -122,7 +124,8 @@ class TaskProgram:
 
     def __init__(self, source: Module, rows: int, parts: int, wide: int) -> None:
         self.source, self.rows, self.parts, self.wide = source, rows, parts, wide
-        self.requests = source.dims.get("B", 1)
+        self.of_prompt = LENGTH in source.scalars
+        self.tokens = source.dims.get("B", 1) * (source.dims["L"] if self.of_prompt else 1)
         self.module = Module(
             source.name,
             "task",
@@ -141,7 +144,7 @@ class TaskProgram:
         self.names = Names()
         self.family_names = Names()
         self.phase_names = Names()
-        self.variables = Names({"part", "b", "h", "g", "s", "n", *self.module.scalars})
+        self.variables = Names({"part", "b", "t", "h", "g", "s", "n", *self.module.scalars})
         self.blocks = [self.module.program.body]
         self.layer: Expr | None = None
         self.layers = 1
@@ -203,6 +206,25 @@ class TaskProgram:
         if of_ranks:
             self.module.buffers[-1].ranks = len(lead)
         return found
+
+    # --- tokens
+
+    def position(self, token: Expr) -> Expr:
+        """Where a token stands in its request: those of a prompt stand behind the first one."""
+        first = Expr.var(POSITION)
+        return first + token if self.of_prompt else first
+
+    @property
+    def each(self) -> tuple[str, ...]:
+        """The scalars of which each token has its own."""
+        return () if self.of_prompt else (POSITION,)
+
+    def there(self, token: Expr) -> Cond | None:
+        """Where a run has a token; None where it has each."""
+        if not self.of_prompt:
+            return None
+        room = Cond.lt(self.position(token), self.source.capacity)
+        return Cond.lt(token, Expr.var(LENGTH)) & room
 
     def lanes(self, kind: TensorType) -> int:
         """How many lanes a value has: elements of one row."""
@@ -282,17 +304,18 @@ class TaskProgram:
         return found
 
     def rows_in(self, name: str, kind: TensorType) -> Value:
-        """An input ``[requests, lanes]``."""
+        """An input ``[tokens, lanes]``."""
         return self._edge(name, kind, "in")
 
     def rows_out(self, name: str, kind: TensorType) -> Value:
-        """A result ``[requests, lanes]``."""
+        """A result ``[tokens, lanes]``."""
         return self._edge(name, kind, "out")
 
     def _edge(self, name: str, kind: TensorType, role: Role) -> Value:
         dtype = DType.F32 if role == "out" else kind.dtype
-        value = self.buffer(name, (self.requests, self.padded(self.lanes(kind))), dtype, role)
-        rows = {"B": Expr.var("b"), "L": constant(0)}
+        value = self.buffer(name, (self.tokens, self.padded(self.lanes(kind))), dtype, role)
+        request, row = (constant(0), Expr.var("b")) if self.of_prompt else (Expr.var("b"), constant(0))
+        rows = {"B": request, "L": row}
         dims = [d for d in kind.dims if d not in ROWS]
         elements = rows | self._elements(dims, Expr.var("i"), None)
         element = tuple(elements[d] for d in kind.dims)

@@ -14,7 +14,7 @@ from meshc.passes.task.expand.program import OpenTask
 
 @dataclass(frozen=True)
 class Stored:
-    """A buffer ``[.., requests, lanes]`` that has a value; ``lead`` says where in it. It is given
+    """A buffer ``[.., tokens, lanes]`` that has a value; ``lead`` says where in it. It is given
     in the phase of number ``phase``."""
 
     buffer: Value
