@@ -192,11 +192,20 @@ def _gpu_step(
             instrument.written()
         return files
 
+    def prompts(tokens: int) -> Module | None:
+        """A chunk of a prompt of one request, whose pages the host says."""
+        if loaded.module is not None or "prefill" not in loaded.phases():
+            return None
+        module = given_module(loaded, "prefill", request, Diagnostics())
+        module.scalars.pop(REQUEST, None)
+        return PassManager(chunking_passes(1, tokens)).run(module, Diagnostics())
+
     graph = clone_module(given)
     step = GpuStep(
         request,
         loaded.name,
         graph,
+        prompts,
         lambda whole_heads: lowered("decode", whole_heads),
         written,
         report,

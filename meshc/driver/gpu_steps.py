@@ -1,19 +1,21 @@
 """The decode step of a GPU: one kernel made of tasks, or kernels that patterns of its graph are.
 
 A program of tasks is there for every dense model, on one GPU and of each of several, and is the
-step wherever nothing was asked for that it does not obey; kernels of patterns (``fuse-cluster``),
-where there are any, read its prompts many tokens at once.
+step wherever nothing was asked for that it does not obey. Another one reads its prompts; with
+``--chunk`` kernels of patterns (``fuse-cluster``) do, more tokens at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
 
 from meshc.backends import cuda
 from meshc.driver.request import CompileRequest
 from meshc.driver.step_times import predicted, step_with_full_caches
+from meshc.ir.batch import LENGTH
 from meshc.ir.clone import clone_module
 from meshc.ir.core import Op
 from meshc.ir.module import Module
@@ -33,9 +35,10 @@ MOST_RECORDS = 131_072
 """Bytes of what attention leaves in a layer that all blocks read; more is merged by tasks of its
 own first. On an H200 a step of Llama-2-7B with 68 KB takes 1.5 % longer with these, one of
 Llama-3-8B with 270 KB 1.6 % less."""
-_NO_KERNELS = frozenset({"cuda-graph", "cuda-shape"})
 _NO_TASKS = frozenset({"no-tasks", "cuda-graph"})
 _OF_PARTS = frozenset({"does-not-fit", "cuda-shape"})
+CHUNKS = (16, 8, 4)
+"""Tokens of a prompt that tasks read at once, the most for which a block has room."""
 
 
 Made = tuple[Module, dict[str, str]]
@@ -44,13 +47,15 @@ Made = tuple[Module, dict[str, str]]
 
 @dataclass(frozen=True)
 class GpuStep:
-    """What the step of ``request`` is made of. ``given`` is its graph; ``fused`` gives the module
-    of its kernels by patterns, whose caches hold whole heads if it is told so; ``written`` the
-    files of a module and of tasks with it."""
+    """What the step of ``request`` is made of. ``given`` is its graph; ``prompts`` gives that of
+    a chunk of so many tokens of a prompt, None for a model without; ``fused`` the module of its kernels by patterns,
+    whose caches hold whole heads if it is told so; ``written`` the files of a module and of tasks
+    with it."""
 
     request: CompileRequest
     model: str
     given: Module
+    prompts: Callable[[int], Module | None]
     fused: Callable[[bool], Module]
     written: Callable[[Module, cuda.TaskGraph | None], dict[str, str]]
     report: Diagnostics
@@ -113,51 +118,63 @@ class GpuStep:
         )
         return made
 
-    def _may_be_tasks(self, refusal: MeshcError) -> bool:
-        """Whether a step of tasks alone obeys all that was asked for, prompts among it."""
-        asked = self.request
-        of_kernels = asked.chunk is not None or asked.cluster is not None or asked.dataflow
-        refused = {d.code for d in refusal.diagnostics if d.severity == "error"}
-        return not of_kernels and refused <= _NO_KERNELS
-
     def _of_tasks(self) -> Made:
-        """A step of tasks, with kernels that read prompts where there are such."""
-        try:
+        """A step of tasks, with tasks or kernels that read prompts."""
+        asked, graph = self.request, self._dealt(self.given)
+        if asked.chunk is not None or asked.dataflow:
             kernels = self.fused(True)
-        except MeshcError as refusal:
-            if not self._may_be_tasks(refusal):
-                raise
-            return self._alone(refusal)
+            return self._in_parts(graph, lambda tasks: self.written(kernels, tasks))
+        how = self.model, asked.page, asked.collectives
+        placed, files = self._in_parts(graph, lambda tasks: cuda.emit_tasks(tasks, *how))
+        step = cuda.TaskGraph(placed, graph)
 
         def with_prompts(tasks: cuda.TaskGraph) -> dict[str, str]:
-            return self.written(kernels, tasks)
+            return cuda.emit_tasks(step, *how, tasks)
 
-        try:
-            return self._in_parts(with_prompts)
-        except MeshcError as refusal:
-            if not self._may_be_tasks(refusal):
-                raise
-            return self._alone(refusal)
+        for tokens in CHUNKS:
+            prompts = self.prompts(tokens)
+            if prompts is None:
+                break
+            made = self._tried(partial(self._in_parts, self._dealt(prompts), with_prompts, 0))
+            if not isinstance(made, MeshcError):
+                self._keep(made)
+                self._say_prompts(made[0][0], tokens)
+                return placed, made[0][1]
+            first = made.diagnostics[0]
+            if first.code not in _NO_TASKS | _OF_PARTS:
+                raise made
+            if tokens == CHUNKS[-1] or first.code in _NO_TASKS:
+                words = f"steps read prompts, token by token: {first.message} ({first.code})"
+                self.report.remark("prompt-by-steps", words)
+                break
+        return placed, files
 
-    def _alone(self, refusal: MeshcError) -> Made:
-        how = self.model, self.request.page, self.request.collectives
-        made = self._in_parts(lambda tasks: cuda.emit_tasks(tasks, *how))
-        first = refusal.diagnostics[0]
-        self.report.remark(
-            "prompt-by-steps", f"steps read prompts, token by token: {first.message} ({first.code})"
-        )
-        return made
+    def _say_prompts(self, module: Module, tokens: int) -> None:
+        words = f"one kernel made of tasks reads up to {tokens} tokens of a prompt at once"
+        if slow := cuda.attends_by_statements(module, self.given):
+            words += f"; {', '.join(slow)} attends statement by statement, which is slow"
+        self.report.remark("prompt-of-tasks", words)
 
-    def _in_parts(self, written: Callable[[cuda.TaskGraph], dict[str, str]]) -> Made:
-        """The first division of products whose columns leave room in a block."""
-        graph = clone_module(self.given)
-        dealt = {DEALING: dealing(graph, self.request.gpus)} if self.request.gpus > 1 else {}
+    def _dealt(self, given: Module) -> Module:
+        """``given`` behind the passes of the graph, that of a rank of several."""
+        graph, gpus = clone_module(given), self.request.gpus
+        dealt = {DEALING: dealing(graph, gpus)} if gpus > 1 else {}
         before = pipeline_to_tasks(dealt)[: -len(TASK_STAGES)]
-        graph = PassManager(before, self.instruments).run(graph, self.report)
-        whole = self._placed(graph, 1, False, Diagnostics(), task.COUNTER)
+        return PassManager(before, self.instruments).run(graph, self.report)
+
+    def _in_parts(
+        self,
+        graph: Module,
+        written: Callable[[cuda.TaskGraph], dict[str, str]],
+        cluster: int | None = None,
+    ) -> Made:
+        """The first division of products whose columns leave room in a block; in clusters of so
+        many blocks, for None of as many as were asked for."""
+        cluster = self.request.cluster or 0 if cluster is None else cluster
+        whole = self._placed(graph, 1, False, Diagnostics(), task.COUNTER, cluster)
         merge = _records_bytes(whole) > MOST_RECORDS
         for parts in PARTS:
-            made = self._meeting(graph, parts, merge, written)
+            made = self._meeting(graph, parts, merge, cluster, written)
             if not isinstance(made, MeshcError):
                 self._keep(made)
                 return made[0]
@@ -170,21 +187,23 @@ class GpuStep:
         graph: Module,
         parts: int,
         merge: bool,
+        cluster: int,
         written: Callable[[cuda.TaskGraph], dict[str, str]],
     ) -> tuple[Made, list[Diagnostic]] | MeshcError:
         """A step whose tasks meet by a counter or, where that is predicted to be faster, by tags,
-        and by the other where one does not fit; clusters of blocks meet by a counter."""
+        and by the other where one does not fit; clusters of blocks and prompts, most of whose time
+        is not that of meetings, meet by a counter."""
 
         def made(kind: str) -> Made:
-            placed = self._placed(graph, parts, merge, self.report, kind)
+            placed = self._placed(graph, parts, merge, self.report, kind, cluster)
             return placed, written(cuda.TaskGraph(placed, graph))
 
         counted = self._tried(lambda: made(task.COUNTER))
-        if self.request.cluster:
+        if cluster or (LENGTH in graph.scalars and not isinstance(counted, MeshcError)):
             return counted
         if isinstance(counted, MeshcError):
             return self._tried(lambda: made(task.TAGS))
-        tagged = self._placed(graph, parts, merge, Diagnostics(), task.TAGS)
+        tagged = self._placed(graph, parts, merge, Diagnostics(), task.TAGS, cluster)
         one, other = map(step_with_full_caches, (counted[0][0], tagged))
         if one is None or other is None or other.seconds >= one.seconds:
             return counted
@@ -192,11 +211,10 @@ class GpuStep:
         return counted if isinstance(by_tags, MeshcError) else by_tags
 
     def _placed(
-        self, graph: Module, parts: int, merge: bool, report: Diagnostics, kind: str
+        self, graph: Module, parts: int, merge: bool, report: Diagnostics, kind: str, cluster: int
     ) -> Module:
-        """The placed program of tasks of ``graph``, in clusters of blocks if any were asked for,
-        which have attention and its part of the output projection by key heads."""
-        cluster = self.request.cluster or 0
+        """The placed program of tasks of ``graph``, in clusters of so many blocks if any, which
+        have attention and its part of the output projection by key heads."""
         grain = f"heads=true,splits={cluster}" if cluster else f"merge={str(merge).lower()}"
         spec = f"expand-tasks{{parts={parts},{grain},wide={WIDE}}}"
         given = {"expand-tasks": spec, "meet": f"meet{{kind={kind}}}"}

@@ -33,11 +33,16 @@ def emit(
 
 
 def emit_tasks(
-    tasks: TaskGraph, model: str, page: int, transport: str = "multimem"
+    tasks: TaskGraph,
+    model: str,
+    page: int,
+    transport: str = "multimem",
+    prompts: TaskGraph | None = None,
 ) -> dict[str, str]:
-    """The same of a step that is made of ``tasks`` alone, by which prompts are read too. Raises
-    what :func:`step_of_tasks` does, and ``does-not-fit`` for more than the GPU's memory."""
-    made = step_of_tasks(tasks, model, page, transport=transport)
+    """The same of a step that is made of ``tasks`` alone; those of ``prompts`` read prompts, or
+    without them steps do. Raises what :func:`step_of_tasks` does, and ``does-not-fit`` for more
+    than the GPU's memory."""
+    made = step_of_tasks(tasks, model, page, transport=transport, prompts=prompts)
     return _files(*made, tasks.placed.the_device())
 
 

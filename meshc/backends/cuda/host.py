@@ -106,7 +106,8 @@ class LanguageModel:
         ``cached`` tokens each, by default none.
 
         In chunks where the program reads prompts so; a single token by a decode step, in which the
-        other requests leave something behind their last token that their next one replaces.
+        other requests leave something behind their last token that their next one replaces, and
+        also the last token where chunks give no logits.
 
         Raises ``run-refused`` for a prompt that is empty, too long or holds unknown ids, for a
         request that the program does not have, and as :meth:`step` does.
@@ -118,8 +119,10 @@ class LanguageModel:
             _check_requests(self.program, "positions", cached)
             _check_positions(self.program, cached, full=True)
         chunks, logits, first = self.program.prefill, np.zeros(0), 0
+        end = len(prompt) - (chunks is not None and not chunks.gives_logits)
         while first < len(prompt):
-            count, at = (1, 0) if chunks is None else chunks.piece(len(prompt) - first)
+            left = max(end - first, 1)
+            count, at = (1, 0) if chunks is None else chunks.piece(left)
             tokens, last = prompt[first : first + count], first + count == len(prompt)
             if count == 1:
                 logits = self._one(tokens[0], first, request, cached)

@@ -17,7 +17,7 @@ from meshc.backends.cuda.queues import Overlap, Queued, overlap_of
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-FORMAT = 10
+FORMAT = 11
 
 _MOST_RANKS, _MOST_PADDING = 16, 4096
 _MOST_COUNT = 2**31 - 1  # of what a launch has
@@ -125,7 +125,7 @@ class Prefill:
     weights and caches as a decode step.
 
     Launches by token (``[t]``) are for each token in turn, in ``after``, which gives the logits,
-    for the last; where kernels take all tokens at once there are none, so that the launches do not
+    for the last (without ``after`` there are none, and a decode step reads the last token); where kernels take all tokens at once there are none, so that the launches do not
     depend on how many there are. The others take all columns, of which some may hold no token. The
     host writes ``chunk_tokens`` [tokens], -1 for none, ``chunk_cached`` [tokens], those before
     each, and ``chunk_pages`` [1, pages], and ``chunk_count`` [1], the tokens there are, where
@@ -138,6 +138,11 @@ class Prefill:
     stages: tuple[Stage, ...]
     after: tuple[Launch, ...]
     overlap: Overlap | None = None
+
+    @property
+    def gives_logits(self) -> bool:
+        """Whether there are logits behind the last token of a chunk."""
+        return bool(self.after)
 
     def every_launch(self) -> list[Launch]:
         """Those of one piece, of a layer of each kind, and those of two halves."""

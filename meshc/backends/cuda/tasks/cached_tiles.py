@@ -33,8 +33,7 @@ class CachedTiles:
 
     def __post_init__(self) -> None:
         (self.loop,) = [op for op in self.family.ops if isinstance(op, tile.For) and streams_of(op)]
-        ranges = {**self.ranges, **self.family.ranges}
-        ranges[POSITION] = (0, self.storage.capacity - 1)
+        ranges = {**self.ranges, **self.family.ranges, **self.storage.scalars}
         self.values = Values(self.storage, self.family.ops, ranges, self.family.waits)
         most = bounds(self.loop.count, self.values.ranges)[1]
         ranges[self.loop.var] = (0, max(most - 1, 0))
@@ -162,7 +161,7 @@ class CachedTiles:
 
     def position(self, text: Text) -> None:
         """The position of the task's request, which a batch has for each."""
-        if self.storage.requests > 1:
+        if self.storage.has_lengths:
             (request, *_) = self.family.op.dims
             text.add(f"const int {POSITION} = lengths[{request}];")
 
@@ -170,7 +169,7 @@ class CachedTiles:
 
     @property
     def has_token(self) -> str:
-        """Whether the task folds the token of the step, empty where each does."""
+        """Whether the task folds the new tokens, empty where each does."""
         folds = (o for o in self.family.ops if isinstance(o, tile.Compute) and o.kernel == "gemm")
         return self._there(next(folds).when)
 

@@ -18,6 +18,7 @@ from meshc.backends.cuda.tasks.storage import base
 from meshc.backends.cuda.tasks.values import Values, constant, extents
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
+from meshc.ir.ops import task
 from meshc.ir.values import Value
 from meshc.ir.views import View
 
@@ -55,6 +56,7 @@ class GroupAttention:
             ("JOINED", 4 * WARPS * heads * shape.lanes, "attention sums of the warps"),
             ("STATISTICS", 8 * WARPS * heads, "their highest scores and weights"),
             ("ASKED", shape.groups * 2 * FRAGMENT * shape.lanes, "queries as fragments"),
+            *([("FRESH", 4 * shape.new * shape.lanes, "new keys, then values")] if shape.new > 1 else []),
         ]
 
     def compute(self, text: Text) -> None:
@@ -72,22 +74,23 @@ class GroupAttention:
         self._stage(text, statements, factor)
         kind = f"mc::GroupAttention<T, {part}, {lanes}, WARPS>"
         names = [self.storage.taken.fresh("attended") for _ in range(groups)]
+        position = self.values.spelled(shape.position)
         for number in range(groups):
             fragments = f"asked + {number * (lanes // 16) * 256}"
             text.add(f"{kind}::put_queries({fragments}, locals + {number * part * lanes});")
         text.add(SYNC)
-        for number, name in enumerate(names):
-            text.add(f"{kind} {name}(asked + {number * (lanes // 16) * 256});")
-            self._starts(text, name, number, change)
         first = "0"
         if shape.window:
-            seen = f"{POSITION} + 1 - {shape.window}"
+            seen = f"{position} + 1 - {shape.window}"
             first = f"max({seen}, 0)"
             if shape.windowed is not None and not shape.windowed.is_true:
                 there = condition(shape.windowed, self.values.ranges)
                 first = f"({there}) ? max({seen}, 0) : 0"
             text.add(f"const int seen = {first};")
             first = "seen"
+        for number, name in enumerate(names):
+            text.add(f"{kind} {name}(asked + {number * (lanes // 16) * 256});")
+            self._starts(text, name, number, first, change)
         keys = math.prod(extents(View(self.tiles.streams[0].result)))
         with self.tiles.rounds(text, release=True):
             begin = self.values.spelled(self.tiles.first(self.tiles.streams[0]))
@@ -99,7 +102,8 @@ class GroupAttention:
         self._leave(text, names, kind)
 
     def _stage(self, text: Text, statements: Statements, factor: float) -> None:
-        """Queries, times their factor, the new key and value, as floats one behind the other."""
+        """Queries, times their factor, the new key and value, as floats one behind the other; keys
+        and values of several as tiles."""
         shape = self.shape
         heads, lanes = shape.heads, shape.lanes
         kept = self.tiles.kept(shape.key)
@@ -109,6 +113,10 @@ class GroupAttention:
             value = self.values.element(shape.query, at)
             text.add(f"locals[element] = {value} * {constant(factor)};")
 
+        if shape.new > 1:
+            statements.each((heads, lanes), query, meet=False)
+            self._stage_tile(text, statements)
+            return
         gives = [self.tiles.give_of(view) for view in (shape.key, shape.value)]
         own = (ZERO, Expr.var("me"))
         fresh, places = [], []
@@ -143,13 +151,37 @@ class GroupAttention:
         text.add(SYNC)
         self.values.registers.clear()
 
+    def _stage_tile(self, text: Text, statements: Statements) -> None:
+        """Keys and values of the new tokens, as rows of a tile; the task's own go to the caches."""
+        shape, values = self.shape, self.values
+        count = shape.new * shape.lanes
+        for place, view in enumerate((shape.key, shape.value)):
+            give = self.tiles.give_of(view)
+
+            def staged(at: tuple[Expr, ...], place: int = place, view: View = view, give: task.Give = give) -> None:
+                row, lane = (values.spelled(one) for one in at)
+                index = base(give.view, (ZERO, at[1]))
+                cached = self.storage.cached(give.view.buffer, index, values.ranges)
+                own = values.spelled(base(give.source, (ZERO, ZERO))[0])
+                kept = self.tiles.kept(view)
+                there = f"{row} == {own} && {kept}" if kept else f"{row} == {own}"
+                to = f"{place * count} + ({row}) * {shape.lanes}"
+                text.add(
+                    f"const T lane = mc::narrow<T>({values.element(view, at)});",
+                    f"fresh[{to} + mc::Swizzle<{shape.lanes}>::lane({lane}, {row})] = lane;",
+                    f"if ({there}) {cached} = lane;",
+                )
+
+            statements.each((shape.new, shape.lanes), staged, meet=place == 1)
+        values.registers.clear()
+
     def _asked(self, text: Text) -> dict[int, str]:
         """Ask for a thread's words of the new key, of the value and of the queries, all before one
         of them is waited for; what the queries ``me`` elements behind these are then called. None,
         and nothing is asked for, where the task does not wait for these alone."""
         values, shape = self.values, self.shape
         needs = [_copied(values, view.buffer) for view in (shape.key, shape.value, shape.query)]
-        if not all(waited_for(values, value) for value in needs):
+        if shape.new > 1 or not all(waited_for(values, value) for value in needs):
             return {}
         asking, own = Asking(values), (ZERO, Expr.var("me"))
         count, workers = shape.heads * shape.lanes, 32 * WARPS
@@ -166,16 +198,23 @@ class GroupAttention:
         asking.write(text)
         return asked
 
-    def _starts(self, text: Text, name: str, number: int, change: str) -> None:
-        """What a warp knows before any tile: the new token, and in another warp the sink."""
+    def _starts(self, text: Text, name: str, number: int, first: str, change: str) -> None:
+        """What a warp knows before any tile: the new tokens, and in another warp the sink."""
         shape, owner = self.shape, self.tiles.has_token
         heads, lanes = shape.heads, shape.lanes
         part = heads // shape.groups
-        there = f"{owner} && mc::warp() == 0" if owner else "mc::warp() == 0"
-        places = number * part * lanes, heads * lanes, (heads + 1) * lanes
-        given = ", ".join(f"locals + {place}" for place in places)
         extra = f", {change}" if change else ""
-        text.add(f"if ({there}) {name}.start({given}{extra});")
+        if shape.new > 1:
+            # One sixteen of tokens, which is the first warp's.
+            end = self.values.spelled(shape.position + 1)
+            given = f"fresh, fresh + {shape.new * lanes}, 0, {POSITION}, {first}, {end}"
+            there = f"if ({owner}) " if owner else ""
+            text.add(f"{there}{name}.template add<{FRAGMENT}>({given}{extra});")
+        else:
+            there = f"{owner} && mc::warp() == 0" if owner else "mc::warp() == 0"
+            places = number * part * lanes, heads * lanes, (heads + 1) * lanes
+            given = ", ".join(f"locals + {place}" for place in places)
+            text.add(f"if ({there}) {name}.start({given}{extra});")
         if shape.sink is not None:
             splits = self.family.op.sizes[-1]
             first = f"{self.family.op.dims[-1]} == 0 && " if splits > 1 else ""

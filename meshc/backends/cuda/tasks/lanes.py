@@ -18,7 +18,7 @@ from meshc.ir.values import Value
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
-REQUEST, LANE = Expr.var("b"), Expr.var("i")
+TOKEN, LANE = Expr.var("b"), Expr.var("i")
 
 
 @dataclass
@@ -37,8 +37,8 @@ class Lanes:
         """Write ``ops`` in order; values become registers."""
         for op in ops:
             match op:
-                case tile.For() if op.each:
-                    self.add(op.regions[0].ops)  # a thread has the element of one request
+                case tile.For() if Expr.var(op.var) == TOKEN:
+                    self.add(op.regions[0].ops)  # a thread has the element of one token
                 case tile.For():
                     self._loop(op)
                 case tile.Compute():
@@ -49,7 +49,7 @@ class Lanes:
     def element(self, value: Value) -> tuple[Expr, ...]:
         """The element of a value of the task that a thread has."""
         assert isinstance(value.type, BufferType)
-        return (REQUEST, LANE) if len(value.type.shape) == 2 else (LANE,)
+        return (TOKEN, LANE) if len(value.type.shape) == 2 else (LANE,)
 
     def _loop(self, op: tile.For) -> None:
         count = self.values.spelled(op.count)
@@ -82,7 +82,7 @@ class Lanes:
         width = shape[-1].constant
         if not self.shuffles or width & (width - 1) or width > 16 or len(shape) != 3:
             fail("cuda-graph", f"rows of {width} lanes have no threads of their own")
-        own = (REQUEST, LANE // width)
+        own = (TOKEN, LANE // width)
         value = self.values.element(given, (*own, LANE % width))
         name = self.values.storage.taken.fresh("v")
         self.text.add(f"const float {name} = {value};")
@@ -116,7 +116,7 @@ class Lanes:
         """Store the thread's element."""
         storage, values = self.values.storage, self.values
         kept = op.view.shape()
-        at = (REQUEST, LANE) if len(kept) == 2 else (LANE,)
+        at = (TOKEN, LANE) if len(kept) == 2 else (LANE,)
         index = base(op.view, at)
         guard = ""
         if storage.role(op.view.buffer) == "out":

@@ -11,6 +11,7 @@ from meshc.backends.cuda.tasks.cached_tiles import ZERO, CachedTiles
 from meshc.backends.cuda.tasks.columns import aligned, hoisted, rounded
 from meshc.backends.cuda.tasks.library_attention import SCORES, changed_scores
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Statements, Text
+from meshc.backends.cuda.tasks.spelling import unflattened
 from meshc.backends.cuda.tasks.storage import base
 from meshc.backends.cuda.tasks.values import constant, extents
 from meshc.ir.affine import Expr
@@ -27,7 +28,8 @@ _MOST_LANES = 512  # of values of up to sixteen heads, which the registers of a 
 class LibraryLatents:
     """``heads`` query heads over tiles of ``tokens`` rows, the first ``lanes`` of which are the
     values. Of each cache whose rows lie side by side there are ``queries``, of so many lanes, and
-    the ``fresh`` lanes of the new token. Products are multiplied by ``factor``."""
+    the ``fresh`` lanes of the new tokens, of which the one at ``position`` asks. Products are
+    multiplied by ``factor``."""
 
     heads: int
     lanes: int
@@ -35,6 +37,12 @@ class LibraryLatents:
     queries: tuple[tuple[Value, int], ...]
     fresh: tuple[View, ...]
     factor: float
+    position: Expr
+
+    @property
+    def new(self) -> int:
+        """How many new tokens there are."""
+        return extents(self.fresh[0])[0]
 
     @property
     def row(self) -> int:
@@ -65,6 +73,10 @@ def latent_shape(tiles: CachedTiles) -> LibraryLatents | None:
     if any(op.views()[0].indices and op.kernel == "copy" for op in start):
         return None  # a sink
     steps = [op for op in computes if op.kernel == "scale"]
+    (position,) = (op.params["query"] for op in computes if op.kernel == "mask_causal")
+    assert isinstance(position, Expr)
+    if extents(new[0].views()[2])[0] > tiles.tokens:
+        return None
     return LibraryLatents(
         extents(queries[0])[0],
         lanes[0],
@@ -72,6 +84,7 @@ def latent_shape(tiles: CachedTiles) -> LibraryLatents | None:
         tuple((query.buffer, count) for query, count in zip(queries, lanes, strict=True)),
         tuple(View(op.views()[2].buffer) for op in new),
         changed_scores(steps)[0],
+        position,
     )
 
 
@@ -104,7 +117,7 @@ class LatentAttention:
         values, row = tiles.values, shape.row
         values.arrays.clear()
         self.locals.restart()
-        self.locals.place(row // 2)  # the new row comes first
+        self.locals.place(shape.new * row // 2)  # the new rows come first
         sizes = f"{shape.heads}, {row}, {shape.lanes}, {shape.tokens}"
         kind = f"mc::TileAttention<T, {sizes}, WARPS, {row}, true>"
         self._put_queries(text, kind)
@@ -117,7 +130,8 @@ class LatentAttention:
         add, given = f"{attended}.add", f"{constant(shape.factor)}, [](int, int) {{ return true; }}"
         text.add(SYNC, f"{kind} {attended}(asked, work, me, 1);")
         there = f"if ({tiles.has_token}) " if tiles.has_token else ""
-        text.add(f"{there}{add}(fresh, fresh, {POSITION}, 1, {given});")
+        count = values.spelled(shape.position - Expr.var(POSITION) + 1)
+        text.add(f"{there}{add}(fresh, fresh, {POSITION}, {count}, {given});")
         with tiles.rounds(text, release=True):
             begin = values.spelled(tiles.first(tiles.streams[0]))
             count = f"min({shape.tokens}, {POSITION} - begin)"
@@ -140,20 +154,27 @@ class LatentAttention:
             text.add(f"{kind}::put_zeros(asked, me);")
 
     def _put_fresh(self, text: Text, view: View, first: int) -> None:
-        """Lanes of the new token, into the row of tasks that fold it and into the cache."""
-        tiles, values = self.tiles, self.tiles.values
-        (_, lanes), give = extents(view), tiles.give_of(view)
-        head = f"for (int i = me; i < {lanes}; i += WORKERS) {{"
-        with values.within(i=lanes), text.within(head):
-            index = (ZERO, Expr.var("i"))
-            place = values.spelled(Expr.var("i") + first)
-            cached = tiles.storage.cached(give.view.buffer, base(give.view, index), values.ranges)
+        """Lanes of the new tokens, into the rows of tasks that fold them and into the cache."""
+        tiles, values, wide = self.tiles, self.tiles.values, self.shape.row
+        (rows, lanes), give = extents(view), tiles.give_of(view)
+        head = f"for (int i = me; i < {rows * lanes}; i += WORKERS) {{"
+        with values.within(i=rows * lanes), text.within(head):
+            row, lane = unflattened(Expr.var("i"), (rows, lanes))
+            cached = base(give.view, (ZERO, lane))
+            to = tiles.storage.cached(give.view.buffer, cached, values.ranges)
             kept = tiles.kept(view)
-            kept = "" if kept == tiles.has_token else kept
+            there = [] if kept == tiles.has_token or not kept else [kept]
+            if rows > 1:
+                own = values.spelled(base(give.source, (ZERO, ZERO))[0])
+                there.append(f"{values.spelled(row)} == {own}")
+            guard = f"if ({' && '.join(there)}) " if there else ""
+            element = values.element(rounded(values, view), (row, lane))
+            begin = f"{values.spelled(row * wide)} + " if rows > 1 else ""
+            at = values.spelled(lane + first), values.spelled(row + Expr.var(POSITION))
             text.add(
-                f"const T lane = mc::narrow<T>({values.element(rounded(values, view), index)});",
-                f"fresh[mc::Swizzle<{self.shape.row}>::lane({place}, {POSITION})] = lane;",
-                f"{f'if ({kept}) ' if kept else ''}{cached} = lane;",
+                f"const T lane = mc::narrow<T>({element});",
+                f"fresh[{begin}mc::Swizzle<{wide}>::lane({', '.join(at)})] = lane;",
+                f"{guard}{to} = lane;",
             )
 
     def _leave(self, text: Text, attended: str) -> None:

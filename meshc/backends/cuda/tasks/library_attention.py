@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from meshc.backends.cuda.tasks.caches import streams_of
 from meshc.backends.cuda.tasks.families import Placed
 from meshc.backends.cuda.tasks.values import Values, constant, extents
-from meshc.ir.affine import Cond
+from meshc.ir.affine import Cond, Expr
 from meshc.ir.batch import POSITION
 from meshc.ir.functions import FUNCTIONS
 from meshc.ir.ops import tile
@@ -31,7 +31,8 @@ SCORES = frozenset(
 class LibraryAttention:
     """Attention that the library has a routine for: ``heads`` query heads of ``lanes`` lanes over
     a key head, tiles of ``tokens``; scores are changed by ``steps`` and seen within a ``window``,
-    which is there where ``windowed`` holds; ``sink`` is a score of nothing."""
+    which is there where ``windowed`` holds; ``sink`` is a score of nothing. ``key`` and ``value`` are
+    those of the new tokens, of which the one at ``position`` asks."""
 
     heads: int
     lanes: int
@@ -43,6 +44,12 @@ class LibraryAttention:
     window: int
     windowed: Cond | None
     sink: View | None
+    position: Expr
+
+    @property
+    def new(self) -> int:
+        """How many new tokens there are."""
+        return extents(self.key)[0]
 
     @property
     def groups(self) -> int:
@@ -84,11 +91,15 @@ def library_shape(family: Placed, loop: tile.For, values: Values) -> LibraryAtte
     if len(fresh) != 2 or len(windows) > 1:
         return None
     key, value = (op.views()[2] for op in fresh)
+    (mask,) = (op for op in computes if op.kernel == "mask_causal")
+    position = mask.params["query"]
+    assert isinstance(position, Expr)
     found = LibraryAttention(
         heads, lanes, tokens, query, View(key.buffer), View(value.buffer), steps,
         int(str(windows[0].params["window"])) if windows else 0,
         _without_guard(windows[0].when, loop) if windows else None,
         _sink(family, values),
+        position,
     )  # fmt: skip
     return found if found.groups <= _MOST_GROUPS else None
 

@@ -33,7 +33,7 @@ class Product:
     ranges: dict[str, tuple[int, int]]
 
     def __post_init__(self) -> None:
-        requests = self.storage.requests
+        requests = self.storage.tokens
         self.products = streamed_products(self.family)
         self.results = frozenset(op.views()[0].buffer for op in self.products)
         first = self.products[0]
@@ -122,7 +122,7 @@ class Product:
         if own:
             text.add("int made = -1;  // whose columns are there")
         with self.family.each(text):
-            if POSITION in names and self.storage.requests > 1:
+            if POSITION in names and self.storage.has_lengths:
                 text.add(f"const int {POSITION} = lengths[min(b, BATCH - 1)];")
             used = frozenset(self.family.op.dims) & names
             self.family.point(text, used)
@@ -196,7 +196,7 @@ class Product:
     def _by_lane(self, op: tile.Compute) -> bool:
         shape = op.views()[0].buffer.type
         assert isinstance(shape, BufferType)
-        lanes = shape.shape in ((self.storage.requests, self.rows), (self.rows,))
+        lanes = shape.shape in ((self.storage.tokens, self.rows), (self.rows,))
         return lanes and op.kernel not in _OF_NEIGHBOURS
 
     def _names(self, ops: Sequence[Op]) -> frozenset[str]:
@@ -212,7 +212,7 @@ class Product:
 
     def _ahead(self, text: Text, epilogue: Sequence[Op]) -> None:
         """Ask for what the epilogue reads before the sums are known."""
-        requests = self.storage.requests
+        requests = self.storage.tokens
         for op in _computes(epilogue):
             for view in op.views()[1:]:
                 value = view.buffer

@@ -26,11 +26,13 @@ class Place:
 
 @dataclass(frozen=True)
 class Known:
-    """The ``weights`` of kernels, and the names of the buffers of ``caches`` of the model."""
+    """The ``weights`` of kernels, and the names of the buffers of ``caches`` of the model, which are
+    those of so many ``requests``, or of as many as tokens are read for 0."""
 
     weights: Mapping[str, Weight] = field(default_factory=dict)
     buffers: Mapping[str, Buffer] = field(default_factory=dict)
     caches: Mapping[str, str] = field(default_factory=dict)
+    requests: int = 0
 
     def vector(self, source: str, gathered: Gathered, layers: int) -> str | None:
         """The weight that is ``source``, lane by lane."""

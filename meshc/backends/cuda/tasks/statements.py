@@ -15,7 +15,7 @@ from math import prod
 
 from meshc.backends.cuda.tasks.declared import used_alone
 from meshc.backends.cuda.tasks.reserved import fresh
-from meshc.backends.cuda.tasks.spelling import condition, flattened, unflattened
+from meshc.backends.cuda.tasks.spelling import bounds, condition, flattened, unflattened
 from meshc.backends.cuda.tasks.storage import base
 from meshc.backends.cuda.tasks.values import Values, extents
 from meshc.ir.affine import Expr
@@ -109,8 +109,11 @@ class Statements:
                     self._give(op)
 
     def rounds(self, op: tile.For, body: Callable[[], None]) -> None:
-        """A loop of so many rounds."""
+        """A loop of so many rounds, whose values in shared memory are there behind it."""
         count = op.count.constant
+        for one in op.regions[0].ops:
+            if isinstance(one, tile.Compute) and not self._has_formula(one):
+                self.array(one.views()[0].buffer)
         self.values.ranges[op.var] = (0, max(count - 1, 0))
         with self.text.within(f"for (int {op.var} = 0; {op.var} < {count}; {op.var}++) {{"):
             body()
@@ -129,15 +132,19 @@ class Statements:
     # --- kinds of statements
 
     def _compute(self, op: tile.Compute) -> None:
-        out = op.views()[0]
-        if out.buffer in self.values.registers or self.values.formula_of(out.buffer) is op:
+        if self._has_formula(op):
             return
-        self.array(out.buffer)
+        self.array(op.views()[0].buffer)
         if op.when is None or op.when.is_true:
             self._whole(op)
             return
         with self.text.within(f"if ({condition(op.when, self.values.ranges)}) {{"):
             self._whole(op)
+
+    def _has_formula(self, op: tile.Compute) -> bool:
+        """Whether who needs an element of what ``op`` writes computes it, or has it."""
+        written = op.views()[0].buffer
+        return written in self.values.registers or self.values.formula_of(written) is op
 
     def _whole(self, op: tile.Compute) -> None:
         match op.kernel:
@@ -314,7 +321,9 @@ def angle_of(values: Values, op: tile.Compute, angles: View, pair: Expr) -> tupl
     place = index[0] * layer + index[1] if layer else index[0]
     position = op.params["position"]
     assert isinstance(position, Expr)
-    at = values.spelled(position)
+    at, last = values.spelled(position), values.storage.capacity - 1
+    if bounds(position, values.ranges)[1] > last:
+        at = f"min({at}, {last})"  # of what is no token
     at = at if at.isidentifier() else f"({at})"
     row = f"(size_t){at} * {count} + {values.spelled(place)}"
     return f"{cosines}[{row}]", f"{sines}[{row}]"

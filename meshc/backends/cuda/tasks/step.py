@@ -44,13 +44,13 @@ from meshc.backends.cuda.tasks.shared import Known
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
 from meshc.backends.cuda.tasks.storage import OF_GPUS, RUNS_BEFORE, Storage
 from meshc.backends.templates import render
-from meshc.ir.batch import POSITION
+from meshc.ir.batch import LENGTH, POSITION
 from meshc.ir.module import Module
 from meshc.ir.ops import task
 from meshc.ir.ranks import RANK
 from meshc.support.diagnostics import fail
 
-MOST_STAGES, MOST_REQUESTS = 16, 16
+MOST_STAGES, MOST_TOKENS = 16, 16
 _HALVES = {
     task.COUNTER: ("arrive(met, target, me);", "wait(met, target, me);"),
     task.RANKS: ("arrive_ranks(met, target, told_of, heard, me);", "wait_ranks(told, heard, me);"),
@@ -59,8 +59,11 @@ _HALVES = {
 
 _WORDS = ("met", "runs", "told", "told_before")
 """Buffers of one word that counts."""
+_OWN = ("tokens", "cached", "pages", "count", "runs")
+"""Buffers of which a kernel that reads prompts has its own, with :data:`OF_PROMPTS` in front."""
+OF_PROMPTS = "chunk_"
 
-_KINDS = {"ASKED": "T", "JOINED": "float", "STATISTICS": "float", "WORK": "unsigned char"}
+_KINDS = {"ASKED": "T", "FRESH": "T", "JOINED": "float", "STATISTICS": "float", "WORK": "unsigned char"}
 """What attention keeps in its parts of shared memory."""
 
 Form = Product | Attention | Elements
@@ -83,9 +86,10 @@ class StepText:
     def __post_init__(self) -> None:
         self.storage = Storage(self.module, self.source, self.page, self.known)
         self.storage.frequencies += self.frequencies
-        if self.storage.requests > MOST_REQUESTS:
-            words = f"{self.storage.requests} requests, and a thread has an element of one"
-            fail("cuda-shape", f"a step has {words} of {MOST_REQUESTS} at the most")
+        if self.storage.tokens > MOST_TOKENS:
+            what = "tokens" if self.storage.of_prompt else "requests"
+            words = f"{self.storage.tokens} {what}, and a thread has an element of one"
+            fail("cuda-shape", f"a step has {words} of {MOST_TOKENS} at the most")
         self.forms: list[Form] = []
         self.meetings = self.of_ranks = 0
         self.ranks = 0 if self.module.ranks is None else self.module.ranks.count
@@ -98,8 +102,7 @@ class StepText:
         self.blocks = 1
         self.clusters = clusters_of(self.module)
         body = phases_of(self.module)
-        ranges = {POSITION: (0, self.storage.capacity - 1)}
-        self._walk(body, ranges | ({RANK: (0, self.ranks - 1)} if self.ranks else {}))
+        self._walk(body, self.storage.scalars | ({RANK: (0, self.ranks - 1)} if self.ranks else {}))
         self._leave()
         if self.clusters.size > 1:
             self.compute.add(*LEAVE)
@@ -119,6 +122,11 @@ class StepText:
             self.compute.add(f"if (me == 0 && {leave}) {kept[0]}")
         elif self.meetings:
             self.compute.add(f"if (me == 0) {leave};")
+
+    @property
+    def name(self) -> str:
+        """What the kernel is called."""
+        return "prompt" if self.storage.of_prompt else "step"
 
     # --- phases
 
@@ -202,7 +210,7 @@ class StepText:
 
     def arena(self) -> tuple[Arena, int, int, int]:
         """Shared memory, bytes of a tile, tiles of the ring and tiles that are on their way."""
-        requests = self.storage.requests
+        count = self.storage.tokens
         attending = [f.tiles.bytes for f in self.forms if isinstance(f, Attention)]
         tile = max([tile_bytes(self.device), *attending])
         tile = -(-tile // FRAGMENT_BYTES) * FRAGMENT_BYTES
@@ -213,7 +221,7 @@ class StepText:
         if stages <= flying:
             fail(
                 "does-not-fit",
-                f"vectors of {requests} request(s) leave {max(room, 0)} bytes of shared memory for "
+                f"vectors of {count} {'token' if self.storage.of_prompt else 'request'}(s) leave {max(room, 0)} bytes of shared memory for "
                 f"tiles, fewer than {(flying + 1) * tile}",
                 help=self.clusters.advice(self.storage),
             )
@@ -229,18 +237,18 @@ class StepText:
         return arena, tile, stages, flying
 
     def _parts(self) -> list[tuple[str, int, str]]:
-        requests = self.storage.requests
+        count = self.storage.tokens
         products = [form for form in self.forms if isinstance(form, Product)]
         width = max((p.blocks * FRAGMENT for p in products), default=0)
-        columns = 2 * requests * (2 if requests <= 4 else 1) * width
-        sums = max(2 * FRAGMENT * requests, 256)
+        columns = 2 * count * (2 if count <= 4 else 1) * width
+        sums = max(2 * FRAGMENT * count, 256)
         parts = [
             ("BARRIERS", 16 * MOST_STAGES, ""),
             ("PARTS", 4 * WARPS * sums, "sums of the warps"),
         ]
         parts += self.clusters.parts(self.storage)
-        if requests > 1:
-            parts.append(("LENGTHS", 4 * requests, "tokens that requests have cached"))
+        if self.storage.has_lengths:
+            parts.append(("LENGTHS", 4 * count, "tokens that requests have cached"))
         if self.locals.most:
             parts.append(("LOCALS", 4 * self.locals.most, "values of tasks"))
         attending = sum(-(-size // 128) * 128 for _, size, _ in self._attending_parts())
@@ -263,15 +271,19 @@ class StepText:
     def text(self) -> tuple[str, Kernel, tuple[str, ...]]:
         """The kernel, what it takes of a GPU, and the names of its arguments."""
         arena, tile, stages, flying = self.arena()
-        storage, requests = self.storage, self.storage.requests
+        storage, count = self.storage, self.storage.tokens
         names = {part.name for part in arena.parts}
         arguments, parameters = self._arguments()
         text = render(
             "meshc.backends.cuda.tasks",
             "step.cu.jinja",
             dtype=str(storage.dtype),
-            requests=requests,
-            lanes=-(-max(32, 16 * requests) // 32) * 32,
+            kernel=self.name,
+            of_prompt=storage.of_prompt,
+            has_lengths=storage.has_lengths,
+            length=LENGTH,
+            tokens=count,
+            lanes=-(-max(32, 16 * count) // 32) * 32,
             shared_bytes=arena.bytes,
             stages=stages,
             tile_bytes=tile,
@@ -294,7 +306,7 @@ class StepText:
         shared = {part.name.lower(): (part.at, part.bytes) for part in arena.parts}
         blocks = self.clusters.blocks or max(1, min(self.device.cores, self.blocks))
         kernel = Kernel(
-            "step.cu",
+            f"{self.name}.cu",
             blocks,
             THREADS,
             max(self.clusters.size, 1),
@@ -309,11 +321,12 @@ class StepText:
 
     def _arguments(self) -> tuple[tuple[str, ...], list[str]]:
         storage = self.storage
-        storage.buffers["tokens"] = Buffer("i32", (storage.requests,), "input")
-        storage.buffers["cached"] = Buffer("i32", (storage.requests,), "input")
-        storage.buffers["pages"] = Buffer(
-            "i32", (storage.requests, storage.capacity_pages), "input"
-        )
+        inputs = {name: (storage.tokens,) for name in ("tokens", "cached")}
+        inputs["pages"] = storage.requests, storage.capacity_pages
+        if storage.of_prompt:
+            inputs["count"] = (1,)
+        for name, shape in inputs.items():
+            storage.buffers[name] = Buffer("i32", shape, "input")
         storage.buffers["met"] = Buffer("i32", (1,), "scratch")
         if storage.runs_apart:
             storage.buffers["runs"] = Buffer("i32", (1,), "scratch")
@@ -323,10 +336,11 @@ class StepText:
         names, parameters = [], []
         for name in storage.weights:
             names.append(name)
-            parameters.append(f"const step_::T* {name}")
+            parameters.append(f"const {self.name}_::T* {name}")
+        own = OF_PROMPTS if storage.of_prompt else ""
         for name, buffer in storage.buffers.items():
-            names.append(name)
-            kind = {"f32": "float", "i32": "int"}.get(buffer.dtype, "step_::T")
+            names.append(f"{own}{name}" if name in _OWN else name)
+            kind = {"f32": "float", "i32": "int"}.get(buffer.dtype, f"{self.name}_::T")
             read = "const " if buffer.role in ("input", "constant") else ""
             word = "mc::u32" if name in _WORDS else kind
             parameters.append(f"{read}{word}* {name}")
@@ -356,10 +370,11 @@ def step_of_tasks(
     kernels: Step | None = None,
     prefill: Prefill | None = None,
     transport: str = "multimem",
+    prompts: TaskGraph | None = None,
 ) -> tuple[StepProgram, dict[str, str]]:
     """A decode step of ``tasks`` and the text of its kernel; those of ``kernels`` read prompts as
-    ``prefill`` says, over the same weights and caches. Without them prompts are read by steps.
-    Ranks give each other what they have by ``transport``.
+    ``prefill`` says, or a kernel of the tasks of ``prompts``, over the same weights and caches.
+    Without either prompts are read by steps. Ranks give each other what they have by ``transport``.
 
     Raises ``cuda-dtype`` for element types other than f16 and bf16, ``cuda-graph`` for other
     devices than GPUs and what tasks do that kernels do not, ``cuda-shape`` for rows that are no
@@ -386,6 +401,10 @@ def step_of_tasks(
     if kernels is not None and prefill is not None:
         made, more = _with_prompts(written, made, kernels, prefill)
         texts |= more
+    frequencies = tuple(storage.frequencies)
+    if prompts is not None:
+        made, more, prefill, frequencies = _with_tasks(written, made, prompts, transport)
+        texts |= more
     program = StepProgram(
         model,
         target_of(module.the_device()),
@@ -393,7 +412,7 @@ def step_of_tasks(
         storage.capacity,
         storage.buffers["logits"].shape[-1],
         page,
-        tuple(storage.frequencies),
+        frequencies,
         *made,
         (),
         (Stage(1, ()),),
@@ -405,6 +424,32 @@ def step_of_tasks(
 
 
 Parts = tuple[dict[str, Kernel], dict[str, Buffer], dict[str, Weight]]
+
+
+def _with_tasks(
+    step: StepText, made: Parts, prompts: TaskGraph, transport: str
+) -> tuple[Parts, dict[str, str], Prefill, tuple[tuple[float, ...], ...]]:
+    """Kernels, buffers and weights of a ``step`` with those of a kernel of tasks that reads
+    prompts, its text, how it is launched, and the angles of both. Raises as
+    :func:`step_of_tasks`."""
+    storage, (kernels, buffers, weights) = step.storage, made
+    caches = {
+        buffer.value.name: storage.cache(buffer.value).name
+        for buffer in step.module.buffers
+        if buffer.role == "state"
+    }
+    known = Known(weights, buffers, caches, storage.requests)
+    angles = tuple(storage.frequencies)
+    written = StepText(prompts.placed, prompts.graph, step.page, known, angles, transport)
+    text, kernel, arguments = written.text()
+    own = written.storage
+    named = {
+        f"{OF_PROMPTS}{name}" if name in _OWN else name: buffer
+        for name, buffer in own.buffers.items()
+    }
+    parts = {**kernels, "prompt": kernel}, {**named, **buffers}, {**own.weights, **weights}
+    prefill = Prefill(own.tokens, (Launch("prompt", arguments),), (), ())
+    return parts, {"prompt.cu": text}, prefill, tuple(own.frequencies)
 
 
 def _with_prompts(

@@ -20,6 +20,7 @@ from meshc.backends.cuda.tasks.reserved import TAKEN, fresh, indices
 from meshc.backends.cuda.tasks.shared import Known, Place
 from meshc.backends.cuda.tasks.spelling import Ranges, flattened, spelled, unflattened
 from meshc.ir.affine import Expr
+from meshc.ir.batch import LENGTH, POSITION
 from meshc.ir.builder import Names
 from meshc.ir.module import Module, Port
 from meshc.ir.ops import graph
@@ -96,7 +97,8 @@ class Table:
 @dataclass
 class Storage:
     """The memory of ``module``, whose graph was ``source``; caches have pages of ``page`` tokens.
-    What is ``known`` lies already as other kernels read it."""
+    What is ``known`` lies already as other kernels read it. Rows of scratch are of ``tokens``: those
+    of a prompt, or one of each request."""
 
     module: Module
     source: Module
@@ -150,8 +152,7 @@ class Storage:
             if place is not None and every:
                 self.weights[place.name] = self.known.weights[place.name]
             else:
-                place, every = Place(self.name(values[0])), groups
-                self.weights[place.name] = Weight(
+                weight = Weight(
                     str(self.dtype),
                     "tasks",
                     sources,
@@ -162,6 +163,7 @@ class Storage:
                     gathered=gathered,
                     rows=rows,
                 )
+                place, every = Place(self._packed(weight, values[0].name)), groups
             self.matrices[key] = Matrix(place, tuple(lead), groups, blocks, every)
         return self.matrices[key]
 
@@ -180,17 +182,25 @@ class Storage:
         if (name := self.known.vector(port.name, gathered, layers)) is not None:
             self.weights[name] = self.known.weights[name]
             return name
-        name = self.name(value)
-        if name not in self.weights:
-            self.weights[name] = Weight(
-                str(self.dtype),
-                "tasks",
-                (port.name,),
-                (self._extents(port),),
-                shape[1:] if stacked else shape,
-                layers,
-                gathered=(gathered,),
-            )
+        weight = Weight(
+            str(self.dtype),
+            "tasks",
+            (port.name,),
+            (self._extents(port),),
+            shape[1:] if stacked else shape,
+            layers,
+            gathered=(gathered,),
+        )
+        return self._packed(weight, value.name)
+
+    def _packed(self, weight: Weight, called: str) -> str:
+        """The name of a weight, of an equal one that there is already if there is one."""
+        for one, other in (*self.weights.items(), *self.known.weights.items()):
+            if other == weight:
+                self.weights[one] = other
+                return one
+        name = fresh(self.taken, called)
+        self.weights[name] = weight
         return name
 
     def table(self, value: Value) -> tuple[str, str, int, int]:
@@ -217,7 +227,7 @@ class Storage:
         of_row = self.side_by_side.get(value, (value,))
         widths = [-(-_kind(one).shape[-1] // 8) * 8 for one in of_row]
         lanes, first = sum(widths), sum(widths[: of_row.index(value)])
-        pages = self.requests * self.capacity_pages
+        pages = (self.known.requests or self.tokens) * self.capacity_pages
         shape = (pages, heads, self.page, lanes)
         full = (layers, *shape) if stacked else shape
         name = self.known.cache(value.name, full) or self.name(of_row[0])
@@ -242,9 +252,30 @@ class Storage:
         return tile_bytes(self.module.the_device()) // FRAGMENT_BYTES
 
     @property
+    def of_prompt(self) -> bool:
+        """Whether the tokens are those of a prompt, one behind the other."""
+        return LENGTH in self.module.scalars
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that are read: one of each request of a step, or those of a prompt."""
+        return self.module.dims["L"] if self.of_prompt else self.module.dims.get("B", 1)
+
+    @property
     def requests(self) -> int:
-        """Requests of a step."""
-        return self.module.dims.get("B", 1)
+        """Requests whose pages are known."""
+        return 1 if self.of_prompt else self.tokens
+
+    @property
+    def scalars(self) -> dict[str, tuple[int, int]]:
+        """What a run is told, and what it may be."""
+        found = {POSITION: (0, self.capacity - 1)}
+        return found | ({LENGTH: (1, self.tokens)} if self.of_prompt else {})
+
+    @property
+    def has_lengths(self) -> bool:
+        """Whether each token has a position of its own."""
+        return self.tokens > 1 and not self.of_prompt
 
     @property
     def capacity(self) -> int:
@@ -308,11 +339,11 @@ class Storage:
             if place is not None and self._every(place, groups, blocks):
                 self.weights[place.name] = self.known.weights[place.name]
             else:
-                place = Place(fresh(self.taken, table.name))
-                self.weights[place.name] = Weight(
+                weight = Weight(
                     str(self.dtype), "tasks", (table.name,), (tuple(kind.shape(dims)),),
                     (groups, blocks, 32, 8), 0, fragments=True, gathered=(gathered,), rows=FRAGMENT,
                 )  # fmt: skip
+                place = Place(self._packed(weight, table.name))
             self.matrices[key] = Matrix(place, (), groups, blocks, groups)
         return Table(self.matrices[key].place.name, dims[words], width, asked)
 
@@ -366,7 +397,7 @@ class Storage:
         if self.of_cluster(value):
             return self.name(value)
         role = self.role(value)
-        name = "logits" if role == "out" else self.name(value)
+        name = "logits" if role == "out" and not self.of_prompt else self.name(value)
         own = "symmetric" if self.of_ranks(value) else "scratch"
         made = Buffer("f32", self.shape(value), "output" if role == "out" else own)
         self.buffers.setdefault(name, made)
