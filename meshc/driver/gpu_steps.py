@@ -48,9 +48,9 @@ Made = tuple[Module, dict[str, str]]
 @dataclass(frozen=True)
 class GpuStep:
     """What the step of ``request`` is made of. ``given`` is its graph; ``prompts`` gives that of
-    a chunk of so many tokens of a prompt, None for a model without; ``fused`` the module of its kernels by patterns,
-    whose caches hold whole heads if it is told so; ``written`` the files of a module and of tasks
-    with it."""
+    a chunk of so many tokens of a prompt, None for a model without; ``fused`` the module of its
+    kernels by patterns, whose caches hold whole heads if it is told so; ``written`` the files of a
+    module and of tasks with it."""
 
     request: CompileRequest
     model: str

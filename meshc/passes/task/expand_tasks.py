@@ -1,4 +1,5 @@
-"""expand-tasks: a decode step, or a chunk of a prompt, as families of tasks that stream their weights and caches."""
+"""expand-tasks: a decode step, or a chunk of a prompt, as families of tasks that stream their
+weights and caches."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from meshc.analysis.cuda.blocks import FRAGMENT, WARPS
 from meshc.backends.cuda.tasks.asking import Asking, waited_for
@@ -18,7 +19,6 @@ from meshc.backends.cuda.tasks.storage import base
 from meshc.backends.cuda.tasks.values import Values, constant, extents
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
-from meshc.ir.ops import task
 from meshc.ir.values import Value
 from meshc.ir.views import View
 
@@ -52,11 +52,12 @@ class GroupAttention:
         """What it works in: name, bytes and note."""
         shape = self.shape
         heads = shape.heads // shape.groups
+        fresh = ("FRESH", 4 * shape.new * shape.lanes, "new keys, then values")
         return [
             ("JOINED", 4 * WARPS * heads * shape.lanes, "attention sums of the warps"),
             ("STATISTICS", 8 * WARPS * heads, "their highest scores and weights"),
             ("ASKED", shape.groups * 2 * FRAGMENT * shape.lanes, "queries as fragments"),
-            *([("FRESH", 4 * shape.new * shape.lanes, "new keys, then values")] if shape.new > 1 else []),
+            *([fresh] if shape.new > 1 else []),
         ]
 
     def compute(self, text: Text) -> None:
@@ -155,24 +156,24 @@ class GroupAttention:
         """Keys and values of the new tokens, as rows of a tile; the task's own go to the caches."""
         shape, values = self.shape, self.values
         count = shape.new * shape.lanes
-        for place, view in enumerate((shape.key, shape.value)):
-            give = self.tiles.give_of(view)
 
-            def staged(at: tuple[Expr, ...], place: int = place, view: View = view, give: task.Give = give) -> None:
-                row, lane = (values.spelled(one) for one in at)
-                index = base(give.view, (ZERO, at[1]))
-                cached = self.storage.cached(give.view.buffer, index, values.ranges)
-                own = values.spelled(base(give.source, (ZERO, ZERO))[0])
-                kept = self.tiles.kept(view)
-                there = f"{row} == {own} && {kept}" if kept else f"{row} == {own}"
-                to = f"{place * count} + ({row}) * {shape.lanes}"
-                text.add(
-                    f"const T lane = mc::narrow<T>({values.element(view, at)});",
-                    f"fresh[{to} + mc::Swizzle<{shape.lanes}>::lane({lane}, {row})] = lane;",
-                    f"if ({there}) {cached} = lane;",
-                )
+        def staged(view: View, first: str, at: tuple[Expr, ...]) -> None:
+            give, kept = self.tiles.give_of(view), self.tiles.kept(view)
+            row, lane = (values.spelled(one) for one in at)
+            index = base(give.view, (ZERO, at[1]))
+            cached = self.storage.cached(give.view.buffer, index, values.ranges)
+            own = values.spelled(base(give.source, (ZERO, ZERO))[0])
+            there = f"{row} == {own} && {kept}" if kept else f"{row} == {own}"
+            place = f"{first}({row}) * {shape.lanes}"
+            text.add(
+                f"const T lane = mc::narrow<T>({values.element(view, at)});",
+                f"fresh[{place} + mc::Swizzle<{shape.lanes}>::lane({lane}, {row})] = lane;",
+                f"if ({there}) {cached} = lane;",
+            )
 
-            statements.each((shape.new, shape.lanes), staged, meet=place == 1)
+        tile = shape.new, shape.lanes
+        statements.each(tile, partial(staged, shape.key, ""), meet=False)
+        statements.each(tile, partial(staged, shape.value, f"{count} + "))
         values.registers.clear()
 
     def _asked(self, text: Text) -> dict[int, str]:

@@ -31,8 +31,8 @@ SCORES = frozenset(
 class LibraryAttention:
     """Attention that the library has a routine for: ``heads`` query heads of ``lanes`` lanes over
     a key head, tiles of ``tokens``; scores are changed by ``steps`` and seen within a ``window``,
-    which is there where ``windowed`` holds; ``sink`` is a score of nothing. ``key`` and ``value`` are
-    those of the new tokens, of which the one at ``position`` asks."""
+    which is there where ``windowed`` holds; ``sink`` is a score of nothing. ``key`` and ``value``
+    are those of the new tokens, of which the one at ``position`` asks."""
 
     heads: int
     lanes: int

@@ -26,8 +26,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Known:
-    """The ``weights`` of kernels, and the names of the buffers of ``caches`` of the model, which are
-    those of so many ``requests``, or of as many as tokens are read for 0."""
+    """The ``weights`` of kernels, and the names of the buffers of ``caches`` of the model, which
+    are those of so many ``requests``, or of as many as tokens are read for 0."""
 
     weights: Mapping[str, Weight] = field(default_factory=dict)
     buffers: Mapping[str, Buffer] = field(default_factory=dict)

@@ -63,7 +63,13 @@ _OWN = ("tokens", "cached", "pages", "count", "runs")
 """Buffers of which a kernel that reads prompts has its own, with :data:`OF_PROMPTS` in front."""
 OF_PROMPTS = "chunk_"
 
-_KINDS = {"ASKED": "T", "FRESH": "T", "JOINED": "float", "STATISTICS": "float", "WORK": "unsigned char"}
+_KINDS = {
+    "ASKED": "T",
+    "FRESH": "T",
+    "JOINED": "float",
+    "STATISTICS": "float",
+    "WORK": "unsigned char",
+}
 """What attention keeps in its parts of shared memory."""
 
 Form = Product | Attention | Elements
@@ -221,8 +227,9 @@ class StepText:
         if stages <= flying:
             fail(
                 "does-not-fit",
-                f"vectors of {count} {'token' if self.storage.of_prompt else 'request'}(s) leave {max(room, 0)} bytes of shared memory for "
-                f"tiles, fewer than {(flying + 1) * tile}",
+                f"vectors of {count} {'token' if self.storage.of_prompt else 'request'}(s) leave "
+                f"{max(room, 0)} bytes of shared memory for tiles, fewer than "
+                f"{(flying + 1) * tile}",
                 help=self.clusters.advice(self.storage),
             )
         arena = Arena()
@@ -321,12 +328,12 @@ class StepText:
 
     def _arguments(self) -> tuple[tuple[str, ...], list[str]]:
         storage = self.storage
-        inputs = {name: (storage.tokens,) for name in ("tokens", "cached")}
-        inputs["pages"] = storage.requests, storage.capacity_pages
+        storage.buffers["tokens"] = Buffer("i32", (storage.tokens,), "input")
+        storage.buffers["cached"] = Buffer("i32", (storage.tokens,), "input")
+        pages = storage.requests, storage.capacity_pages
+        storage.buffers["pages"] = Buffer("i32", pages, "input")
         if storage.of_prompt:
-            inputs["count"] = (1,)
-        for name, shape in inputs.items():
-            storage.buffers[name] = Buffer("i32", shape, "input")
+            storage.buffers["count"] = Buffer("i32", (1,), "input")
         storage.buffers["met"] = Buffer("i32", (1,), "scratch")
         if storage.runs_apart:
             storage.buffers["runs"] = Buffer("i32", (1,), "scratch")

@@ -97,8 +97,8 @@ class Table:
 @dataclass
 class Storage:
     """The memory of ``module``, whose graph was ``source``; caches have pages of ``page`` tokens.
-    What is ``known`` lies already as other kernels read it. Rows of scratch are of ``tokens``: those
-    of a prompt, or one of each request."""
+    What is ``known`` lies already as other kernels read it. Rows of scratch are of ``tokens``:
+    those of a prompt, or one of each request."""
 
     module: Module
     source: Module

@@ -21,8 +21,8 @@ from meshc.ir.values import Value
 from meshc.ir.views import Index, Point, Range, View, Whole
 
 ROWS = ("B", "L")
-"""Dims of the rows of a program: the requests of a step, of each of which it reads one token, or the
-tokens of a prompt."""
+"""Dims of the rows of a program: the requests of a step, of each of which it reads one token, or
+the tokens of a prompt."""
 
 
 def constant(value: int) -> Expr:
@@ -314,8 +314,7 @@ class TaskProgram:
     def _edge(self, name: str, kind: TensorType, role: Role) -> Value:
         dtype = DType.F32 if role == "out" else kind.dtype
         value = self.buffer(name, (self.tokens, self.padded(self.lanes(kind))), dtype, role)
-        request, row = (constant(0), Expr.var("b")) if self.of_prompt else (Expr.var("b"), constant(0))
-        rows = {"B": request, "L": row}
+        rows = dict.fromkeys(ROWS, constant(0)) | {"L" if self.of_prompt else "B": Expr.var("b")}
         dims = [d for d in kind.dims if d not in ROWS]
         elements = rows | self._elements(dims, Expr.var("i"), None)
         element = tuple(elements[d] for d in kind.dims)
