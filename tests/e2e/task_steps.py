@@ -27,7 +27,7 @@ from meshc.support.native import Toolchain
 # bound is about twice what the worst of the drawn decoders has.
 BOUNDS = {("f16", False): 5e-5, ("bf16", False): 1.5e-3, ("f16", True): 2e-3, ("bf16", True): 1e-2}
 _HOW = ("dtype", "capacity", "batch", "page", "rows", "tokens", "parts", "merge", "meet")
-_NAN = {"f16": 0x7E5A, "bf16": 0x7FDA}
+NAN = {"f16": 0x7E5A, "bf16": 0x7FDA}
 
 
 @dataclass(frozen=True)
@@ -127,12 +127,12 @@ class Run:
     def give(self, caches: Mapping[str, np.ndarray], positions: Sequence[int]) -> None:
         """Fill the caches: as many tokens as a request has, and NaN behind them."""
         for cache in {self.buffer(cache) for cache in caches}:
-            self.machine.write(cache, np.full_like(self.machine.arrays[cache], _NAN[self.dtype]))
+            self.machine.write(cache, np.full_like(self.machine.arrays[cache], NAN[self.dtype]))
         for cache, values in caches.items():
             pool = self.machine.arrays[self.buffer(cache)].copy()
             held = bits(values, self.dtype)
             for b, count in enumerate(positions):
-                held[:, b, count:] = _NAN[self.dtype]
+                held[:, b, count:] = NAN[self.dtype]
             pool[self.places(cache, values.shape)] = held
             self.machine.write(self.buffer(cache), pool)
 

@@ -83,6 +83,50 @@ def test_random_attention(seed):
     check_orders(graph, module, seed)
 
 
+def prompt_of(name, most, dtype="f32"):
+    """The graph of a chunk of a prompt of at most so many tokens."""
+    given = {"phase": "prefill", "seq": 24, "device": "h200", "mesh": "1x1"}
+    graph = meshc.compile(str(DATA / name), dtype=dtype, compile_to="graph", **given)
+    passes = meshc.parse_pipeline(f"chunk-prompts{{most={most}}}")
+    return meshc.PassManager(passes).run(graph.modules["prefill"])
+
+
+@pytest.mark.parametrize(("name", "number"), each(zip(NAMES, range(99), strict=False), 5))
+def test_prompts(name, number):
+    """Two chunks one behind the other, in orders of tasks and block by block."""
+    most, rows, tokens = (5, 16, 8)[number % 3], (16, 4, 8)[number % 3], (32, 4, 5, 1)[number % 4]
+    more = {"parts": (1, 2, 4)[number % 3], "merge": ("false", "true")[number % 2]}
+    graph = prompt_of(name, most)
+    module = tasks_of(prompt_of(name, most), rows=rows, tokens=tokens, **more)
+    check_orders(graph, module, number)
+    module = placed(module, (5, 3, 16, 2)[number % 4])
+    trace = random_trace(graph, number)
+    wanted = run_trace(graph, trace)
+    check_outcomes(graph, module, wanted, run_in(module, trace, Order(number, blocks=True)))
+
+
+def test_every_edge_of_a_prompt_that_is_left_out_shows(monkeypatch):
+    """In some order: one may have what was forgotten there by chance."""
+    graph = prompt_of("tiny/llama-3h1", 8)
+    module = tasks_of(prompt_of("tiny/llama-3h1", 8), rows=8, tokens=4)
+    trace = random_trace(graph, 5, 2)
+    names, givers = edges_of(module, trace, monkeypatch)
+    pairs = {(names[n], names[g]) for n, needs in enumerate(givers) for g in needs}
+    needed = [pair for pair in sorted(pairs) if not implied(names, givers, pair)]
+    assert len(needed) >= 12
+    for pair in needed:
+        assert any(noticed(module, trace, pair, seed) for seed in range(3)), pair
+
+
+def noticed(module, trace, pair, seed):
+    try:
+        run_in(module, trace, Order(seed, pair[0], frozenset({pair})))
+    except MeshcError as error:
+        assert "unset memory" in str(error)
+        return True
+    return False
+
+
 def edges_of(module, trace, monkeypatch):
     """The family of each task, and the tasks whose gifts it needs."""
     found = []

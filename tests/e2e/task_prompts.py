@@ -1,0 +1,109 @@
+"""Prompts that a kernel of tasks reads, and how tests judge them: a step behind a prompt and all
+that is cached of it, beside NumPy in float64, which reads the prompt token by token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from drawn_decoders import Drawn
+from task_steps import BOUNDS, NAN, Run, Step, device_of, values_of
+
+import meshc
+from meshc.backends.cuda.executor import FIRST, QUICK, Mode, headers
+from meshc.backends.cuda.tasks.step import TaskGraph, step_of_tasks
+from meshc.ir.clone import clone_module
+from meshc.support.native import Toolchain
+
+TOKENS = 16
+_ULP = {"f16": 2.0**-10, "bf16": 2.0**-7}
+
+
+@dataclass
+class PromptJudge:
+    """Compares prompts of a drawn decoder with float64. They are those of one request, among whose
+    pages there is nothing but NaN where no token is."""
+
+    drawn: Drawn
+    seed: int
+    step: Step
+
+    @classmethod
+    def of(cls, drawn: Drawn, seed: int, folder: Path) -> PromptJudge:
+        """The judge of a decoder, which is compiled."""
+        model, device = folder / "drawn.mesh", device_of(drawn.cores, folder)
+        model.write_text(drawn.decoder.text())
+
+        def tasks(phase: str, before: str) -> TaskGraph:
+            graph = meshc.compile(
+                str(model), dtype=drawn.dtype, compile_to="graph", phase=phase, seq=drawn.capacity,
+                device=device, mesh="1x1", batch=drawn.batch if phase == "decode" else 1,
+            ).modules[phase]  # fmt: skip
+            graph = meshc.PassManager(meshc.parse_pipeline(before)).run(graph)
+            grain = f"rows={drawn.rows},tokens={drawn.tokens},parts={drawn.parts}"
+            passes = meshc.parse_pipeline(
+                f"expand-tasks{{{grain},merge={str(drawn.merge).lower()}}},"
+                f"place-tasks,meet{{kind={drawn.meet}}},fold-scratch"
+            )
+            return TaskGraph(meshc.PassManager(passes).run(clone_module(graph)), graph)
+
+        decode = tasks("decode", "canonicalize")
+        prompts = tasks("prefill", f"chunk-prompts{{most={TOKENS}}}")
+        program, texts = step_of_tasks(decode, "model", drawn.page, prompts=prompts)
+        return cls(drawn, seed, Step(program, {**texts, **headers()}))
+
+    def check(
+        self,
+        length: int,
+        step: Step | None = None,
+        mode: Mode = FIRST,
+        toolchain: Toolchain = QUICK,
+    ) -> None:
+        """Read a prompt of so many tokens. AssertionError for other logits than those of float64,
+        other rows in the caches, or more of them."""
+        drawn, decoder, dtype = self.drawn, self.drawn.decoder, self.drawn.dtype
+        weights = decoder.weights(self.seed, dtype)
+        run = Run(step or self.step, decoder.named(weights), mode, toolchain, self.seed)
+        rng = np.random.default_rng(self.seed)
+        request = self.seed % drawn.batch
+        prompt = [int(token) for token in rng.integers(0, decoder.words, length)]
+        shapes = decoder.cached(drawn.batch, drawn.capacity)
+        for pool in {run.buffer(name) for name in shapes}:
+            run.machine.write(pool, np.full_like(run.machine.arrays[pool], NAN[dtype]))
+        run.machine.write("chunk_pages", run.pages[[request]])
+        found = run.model.prefill(prompt, request)
+        caches = {name: np.zeros(shape) for name, shape in shapes.items()}
+        tokens, positions = np.zeros((2, drawn.batch), int)
+        for at, token in enumerate(prompt):
+            tokens[request], positions[request] = token, at
+            wanted = decoder.step(weights, caches, tokens, positions, dtype)[request]
+        self._close(found, wanted, BOUNDS[dtype, True])
+        for name, cache in caches.items():
+            self._cached(run, name, cache[..., decoder.stored(name)], request, length)
+        assert run.machine.read("met").tolist() == [0]
+
+    def _cached(self, run: Run, name: str, wanted: np.ndarray, request: int, length: int) -> None:
+        """The rows of the prompt, and of nothing behind it; the other requests have the row of
+        their token of the step behind the prompt, if a step was made."""
+        dtype, words = self.drawn.dtype, run.machine.read(run.buffer(name))
+        places = np.broadcast_arrays(*run.places(name, wanted.shape))
+        own = [words[tuple(place[:, request, at] for place in places)] for at in range(length)]
+        bound = BOUNDS[dtype, True] + _ULP[dtype]
+        for at, row in enumerate(own):
+            self._close(values_of(row, dtype), wanted[:, request, at], bound)
+        for at in range(length, self.drawn.capacity):
+            behind = words[tuple(place[:, request, at] for place in places)]
+            assert (behind == NAN[dtype]).all(), f"position {at} was written"
+
+    def _close(self, found: np.ndarray, wanted: np.ndarray, bound: float) -> None:
+        error = np.abs(found - wanted).max() / np.abs(wanted).max()
+        assert error <= bound, f"{error:.1e} from float64"
+
+
+def lengths(capacity: int, seed: int) -> Sequence[int]:
+    """Two lengths of prompts: one or more chunks, whole ones or not, or no chunk at all."""
+    drawn = np.random.default_rng([seed, 5]).permutation([1, 2, 3, 5, 15, 16, 17, 18, 33, 34, 47])
+    found = [int(n) for n in drawn if n <= capacity]
+    return [found[0], capacity] if capacity <= 64 and seed % 3 == 0 else found[:2]
