@@ -1,4 +1,4 @@
-"""The modules of the benchmarks, and the driver of tests of the CUDA back end, by their names."""
+"""The modules of the benchmarks, and helpers of the tests of back ends, by their names."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FOLDERS = ("benchmarks", "benchmarks/gpu", "tests/backends/cuda")
+FOLDERS = ("benchmarks", "benchmarks/gpu", "tests/backends/cuda", "tests/backends/csl")
 sys.path[:0] = [str(ROOT / folder) for folder in FOLDERS]
 
 

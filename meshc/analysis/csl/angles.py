@@ -2,10 +2,11 @@
 
 Angles reach 5,000 turns, and as products of two f32 they would be off by as much as 0.002. So each
 frequency is split into two of half as many bits (Dekker, 1971), and the position into a multiple of
-128 and a rest; the products of the halves are exact, and whole turns are taken off in three parts
-of 2 pi of which two have exact multiples (Cody and Waite, Software Manual for the Elementary
-Functions, 1980). Sine and cosine of half the angle are polynomials, those of the whole follow from
-them. What is found is right to 1e-6.
+128 and a rest; the products of the halves are exact. Whole turns, as many as the product of two f32
+tells, are taken off in three parts of 2 pi of which two have exact multiples (Cody and Waite,
+Software Manual for the Elementary Functions, 1980): the first part leaves the product of the upper
+halves exact, as both are multiples of what the smaller of the two resolves. Sine and cosine of half
+the angle are polynomials, those of the whole follow from them. What is found is right to 1e-6.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ LOW = 128
 """The lower half of a position counts so many."""
 TURN = (6.28125, 0.001934051513671875, 1.2556659146e-6)
 """2 pi. The first two parts have so few bits that their products with whole numbers are exact."""
+TURNED = 1 / tau
+"""Turns in an angle of 1."""
 _SPLIT = 4097.0
 """2^12 + 1: a number less this number's multiple keeps the upper half of its bits."""
-_SINE = (0.99999999530, -0.16666657285, 0.00833303403, -1.98077985e-4, 2.60229555e-6)
-"""Of x^2, times x: the sine of x up to a quarter turn, 5e-9 off at most."""
-_COSINE = (0.99999994868, -0.49999897652, 0.04166339920, -1.385231369e-3, 2.312202316e-5)
-"""Of x^2: the cosine of x up to a quarter turn, 5.2e-8 off at most."""
+_SINE = (0.7071067779, -0.02946276596, 3.682715544e-4, -2.188473225e-6, 7.187893867e-9)
+"""Of x^2, times x: the sine of x / 2 times the root of 2, up to half a turn, 7e-9 off at most."""
+_COSINE = (1.41421349, -0.1767763334, 0.003682559013, -3.060957795e-5, 1.277323388e-7)
+"""Of x^2: the cosine of x / 2 times the root of 2, up to half a turn, 7.4e-8 off at most."""
 
 
 class Places(NamedTuple):
@@ -39,20 +42,20 @@ class Places(NamedTuple):
 
 def sines_and_cosines(costs: Costs, frequencies: Window, sines: Window, cosines: Window) -> Steps:
     """Those of ``place`` times the frequencies, all of them not negative; ``whole`` is the scalar
-    with the place, of which ``high`` and ``low`` are the parts."""
+    with the place, of which ``high`` and ``low`` are the parts, and ``turned`` is the place over
+    2 pi."""
     steps = Steps(costs)
-    count = frequencies.size
-    head, tail = steps.room(count), steps.room(count)
-    angles, turns = steps.room(2 * count), steps.room(2 * count)
-    upper, lower = _halves(angles, count)
+    head, tail, angle, turns = (steps.room(frequencies.size) for _ in range(4))
     _split(steps, frequencies, head, tail)
-    steps.do("@fmuls", upper, head, "high")
-    steps.do("@fmuls", lower, head, "low")
-    _reduce(steps, angles, turns)
-    turn, _ = _halves(turns, count)
-    steps.do("@fadds", upper, upper, lower)
-    steps.do("@fmacs", upper, upper, tail, "whole")
-    _sines(steps, upper, turn, head, sines, cosines)
+    steps.do("@fmuls", turns, frequencies, "turned")
+    steps.round(turns)
+    steps.do("@fmuls", angle, head, "high")
+    steps.do("@fmacs", angle, angle, turns, -TURN[0])
+    steps.do("@fmacs", angle, angle, head, "low")
+    steps.do("@fmacs", angle, angle, turns, -TURN[1])
+    steps.do("@fmacs", angle, angle, tail, "whole")
+    steps.do("@fmacs", angle, angle, turns, -TURN[2])
+    _sines(steps, angle, turns, head, sines, cosines)
     return steps
 
 
@@ -66,9 +69,7 @@ def of_rows(
     count = rows * each
     head, tail = steps.room(each), steps.room(each)
     places = Places(*(steps.room(rows) for _ in range(3)))
-    angles, turns = steps.room(2 * count), steps.room(2 * count)
-    upper, lower = _halves(angles, count)
-    turn, _ = _halves(turns, count)
+    angle, turns, part = (steps.room(count) for _ in range(3))
 
     def in_row(window: Window) -> Window:
         return window.inner((Dim(rows, 0), Dim(each, 1)))
@@ -76,14 +77,21 @@ def of_rows(
     def of_row(window: Window) -> Window:
         return window.inner((Dim(rows, 1), Dim(each, 0)))
 
+    def add(part_of_frequency: Window, place: Window) -> None:
+        steps.do("@fmuls", part, in_row(part_of_frequency), of_row(place))
+        steps.do("@fadds", angle, angle, part)
+
     _split(steps, frequencies, head, tail)
-    steps.do("@fmuls", upper, in_row(head), of_row(places.high))
-    steps.do("@fmuls", lower, in_row(head), of_row(places.low))
-    _reduce(steps, angles, turns)
-    steps.do("@fadds", upper, upper, lower)
-    steps.do("@fmuls", lower, in_row(tail), of_row(places.whole))
-    steps.do("@fadds", upper, upper, lower)
-    _sines(steps, upper, turn, lower, sines, cosines)
+    steps.do("@fmuls", turns, in_row(frequencies), of_row(places.whole))
+    steps.do("@fmuls", turns, turns, TURNED)
+    steps.round(turns)
+    steps.do("@fmuls", angle, in_row(head), of_row(places.high))
+    steps.do("@fmacs", angle, angle, turns, -TURN[0])
+    add(head, places.low)
+    steps.do("@fmacs", angle, angle, turns, -TURN[1])
+    add(tail, places.whole)
+    steps.do("@fmacs", angle, angle, turns, -TURN[2])
+    _sines(steps, angle, turns, part, sines, cosines)
     return steps, places
 
 
@@ -95,34 +103,32 @@ def _split(steps: Steps, frequencies: Window, head: Window, tail: Window) -> Non
     steps.do("@fsubs", tail, frequencies, head)
 
 
-def _reduce(steps: Steps, angles: Window, turns: Window) -> None:
-    """Whole turns taken off angles that are exact."""
-    steps.whole(turns, angles, 1 / tau)
-    for part in TURN:
-        steps.do("@fmacs", angles, angles, turns, -part)
-
-
 def _sines(
-    steps: Steps, angle: Window, turn: Window, half: Window, sines: Window, cosines: Window
+    steps: Steps, angle: Window, odd: Window, even: Window, sines: Window, cosines: Window
 ) -> None:
-    """Sines and cosines of a few turns; what ``turn`` and ``half`` hold is lost."""
-    steps.whole(turn, angle, 1 / tau)
-    steps.do("@fmacs", angle, angle, turn, -TURN[0])
-    steps.do("@fmacs", angle, angle, turn, -sum(TURN[1:]))
-    square = turn
-    steps.do("@fmuls", half, angle, 0.5)
-    steps.do("@fmuls", square, half, half)
-    steps.polynomial(sines, square, _SINE)
-    steps.do("@fmuls", sines, sines, half)
-    steps.polynomial(cosines, square, _COSINE)
-    steps.do("@fmuls", square, sines, sines)
+    """Sines and cosines of at most half a turn, by way of the odd and the even powers of its
+    square."""
+    steps.do("@fmuls", odd, angle, angle)
+    _terms(steps, "@fmuls", (sines, cosines), odd, 1)
+    steps.do("@fmuls", even, odd, odd)
+    _terms(steps, "@fmacs", (sines, cosines), even, 2)
+    steps.do("@fmuls", odd, even, odd)
+    _terms(steps, "@fmacs", (sines, cosines), odd, 3)
+    steps.do("@fmuls", even, even, even)
+    _terms(steps, "@fmacs", (sines, cosines), even, 4)
+    steps.do("@fadds", sines, sines, _SINE[0])
+    steps.do("@fmuls", sines, sines, angle)
+    steps.do("@fadds", cosines, cosines, _COSINE[0])
+    # Twice the product of sine and cosine of the half, and 1 less twice the square of its sine.
+    steps.do("@fmuls", odd, sines, sines)
     steps.do("@fmuls", sines, sines, cosines)
-    steps.do("@fmuls", sines, sines, 2.0)
-    steps.do("@fmuls", cosines, square, -2.0)
-    steps.do("@fadds", cosines, cosines, 1.0)
+    steps.do("@fsubs", cosines, 1.0, odd)
 
 
-def _halves(window: Window, count: int) -> tuple[Window, Window]:
-    """The first ``count`` elements of an array, and the others."""
-    part = window.inner((Dim(count, 1),))
-    return part, part.moved(count)
+def _terms(
+    steps: Steps, builtin: str, found: tuple[Window, Window], power: Window, number: int
+) -> None:
+    """One term of both polynomials: the first one, or what is added to those before."""
+    for window, polynomial in zip(found, (_SINE, _COSINE), strict=True):
+        before = () if builtin == "@fmuls" else (window,)
+        steps.do(builtin, window, *before, power, polynomial[number])

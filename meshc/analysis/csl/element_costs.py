@@ -6,9 +6,9 @@ functions are predictions.
 
 from __future__ import annotations
 
-from meshc.analysis.csl.costs import OFFSET, Costs, around_pass, walked
+from meshc.analysis.csl.costs import LENGTH, OFFSET, Costs, around_pass, walked
 from meshc.analysis.csl.ways import NEWTON
-from meshc.analysis.csl.windows import Window
+from meshc.analysis.csl.windows import Window, first_part, rounds
 from meshc.ir.functions import FUNCTIONS
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -70,6 +70,11 @@ _LOOPED = 17
 """The loop around a row, and moving its descriptors."""
 _MOVED_ALONE = 8
 """Moving its descriptors where the loop is written out."""
+_BY_PARTS = ("row_sum", "row_max", "exp_sub", "div")
+"""Those that take a row in parts where no DSD walks through it."""
+_OF_A_PART = 18
+"""The loop around a part of a row through which no DSD walks at once, its descriptor, and where the
+sum of the row is, twice."""
 _STATEMENTS = 10
 """Operations of a row that make the loop longer to write out and take no cycles."""
 _PAIR = {False: 7, True: 52}
@@ -92,13 +97,15 @@ def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
     multiplied, added = (costs.vector(name, kind, lanes, ()) for name in ("mul", "add"))
     if op.kernel == "row_max":
         added = -(-lanes // costs.lanes_of_codes("convert"))
+    small = min(windows, key=lambda w: len(w.dims))
+    in_parts = _in_parts(whole, len(small.dims)) if op.kernel in _BY_PARTS else 0
     each = {
-        "div": multiplied,
+        "div": multiplied + in_parts,
         "rms_scale": 3 * multiplied,
         "inverse_rms": 0,
-        "exp_sub": _OF_AN_ELEMENT["exp_sub"] * lanes,
+        "exp_sub": _OF_AN_ELEMENT["exp_sub"] * lanes + in_parts,
         "merge_softmax": 3 * multiplied,
-    }.get(op.kernel, walked(2, 1) + added)
+    }.get(op.kernel, walked(2, 1) + added + in_parts)
     if op.way == NEWTON:
         scalar, moved = _BY_NEWTON[op.kernel]
         return rows * (scalar + each) + (rows * moved + _AROUND_NEWTON if rows > 1 else 0)
@@ -109,6 +116,17 @@ def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
         met = 1 if kind.half else 2  # both factors are read from one bank group
         found += walked(3) + met * costs.vector("mul", kind, whole.size, ())
     return found
+
+
+def _in_parts(source: Window, rows: int) -> int:
+    """What an operation on a row of ``source``, whose first ``rows`` dims count rows, takes longer
+    where lengths are known only when the program runs: one for each part that a DSD walks."""
+    loops, (part,) = first_part([source.trailing(max(len(source.dims) - rows, 1))])
+    if part.constant and not loops:
+        return 0
+    parts = rounds(loops)
+    length = 0 if part.constant else LENGTH
+    return parts * length + (parts * _OF_A_PART + (parts - 1) * walked(2, 1) if loops else 0)
 
 
 def rows_masked(kernel: str, scores: Window, masked: tuple[int, int], costs: Costs) -> int:

@@ -52,6 +52,7 @@ _STATEMENTS = 6  # operations of a pass that make it longer to write out and tak
 _FILLED = 6  # the test whether a block of columns has more than there are
 _SUMS_MOVED = 4  # of the DSD of sums whose place is a parameter
 _LENGTHENED = 6  # of factors as many as the run says, beyond the wait for a register's address
+_FACTOR = 4  # of a number that the run says, in a length
 _REBASED = "_rebased"
 
 
@@ -199,7 +200,7 @@ def _looped(product: Product, costs: Costs) -> Plan | None:
     once = walked(3, 1) + _element(product.a)
     once += _moved(product.b) if k > 1 else 0
     once += _moved(product.c) if m > 1 else 0
-    once += sum(LENGTH for row in (product.c, product.b) if not row.trailing(1).constant)
+    once += sum(_length(row.dims[1]) for row in (product.c, product.b))
     counted = once + _STATEMENTS
     passes = looped(m, k * counted, 0) if m > 1 else 0
     passes += m * looped(k, counted, 0) if k > 1 else 0
@@ -284,6 +285,13 @@ def _packed(product: Product, costs: Costs, block: int, rebased: bool) -> Plan |
 def _moved(rows: Window) -> int:
     """Scalar cycles of a DSD moved to the row that a loop's variable numbers."""
     return MOVED if rows.dims[0].stride != 1 else MOVED - 1
+
+
+def _length(dim: Dim) -> int:
+    """Scalar cycles of the length of a DSD over ``dim``, where the run says it."""
+    if dim.count is None:
+        return 0
+    return LENGTH + _FACTOR * sum(factor != 1 for _, factor in dim.count.terms)
 
 
 def _element(left: Window) -> int:

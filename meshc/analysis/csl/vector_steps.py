@@ -98,9 +98,8 @@ class Steps:
             self.do(f"@fmul{kind}", to, to, of)
         self.do(f"@fadd{kind}", to, to, lower[0])
 
-    def whole(self, to: Window, of: Window, factor: float) -> None:
-        """The whole numbers nearest to products with ``factor``, which are below 2^22."""
-        self.do("@fmuls", to, of, factor)
+    def round(self, to: Window) -> None:
+        """The whole numbers nearest to what is there, which is below 2^22."""
         self.do("@fadds", to, to, _ROUND)
         self.do("@fsubs", to, to, _ROUND)
 

@@ -25,7 +25,7 @@ from math import prod
 from meshc.analysis.csl.across import across_cycles, goes_across, maxima_scratch, slots_of_rows
 from meshc.analysis.csl.angles import of_rows, sines_and_cosines
 from meshc.analysis.csl.blocks import blocks_of, in_blocks, lengths, pieces
-from meshc.analysis.csl.costs import Costs, rows_of_grids, setup
+from meshc.analysis.csl.costs import LENGTH, LOOP, OFFSET, Costs, rows_of_grids, setup
 from meshc.analysis.csl.element_costs import ANGLE, by_rows, pair_by_pair, rows_of
 from meshc.analysis.csl.functions import (
     exponentials,
@@ -50,7 +50,7 @@ from meshc.analysis.csl.ways import (
     block_of,
     parts_of,
 )
-from meshc.analysis.csl.windows import Dim, Window, dense, window
+from meshc.analysis.csl.windows import Dim, Window, dense, first_part, rounds, window
 from meshc.analysis.csl.words import needed_by_angles
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
@@ -325,12 +325,17 @@ def _in_blocks_cycles(
 
 def _one_by_one_cycles(op: Compute, given: list[Window], costs: Costs) -> int:
     """Cycles without a way, and of the copies that this takes of operands of another type."""
-    copied = [one for one, yes in zip(given, one_by_one(op, given), strict=True) if yes]
-    copies = (
-        setup([one, one]) + costs.vector("convert", DType.F32, one.size, (), rows_of_grids([one]))
-        for one in copied
-    )
-    return by_rows(op, given, costs) + sum(copies)
+    copied = (one for one, yes in zip(given, one_by_one(op, given), strict=True) if yes)
+    return by_rows(op, given, costs) + sum(_copied_cycles(one, costs) for one in copied)
+
+
+def _copied_cycles(source: Window, costs: Costs) -> int:
+    """Cycles of a copy to f32, or back, by the parts through which a DSD walks."""
+    loops, (part,) = first_part([source])
+    rows = rows_of_grids([part])
+    once = setup([part, part]) + costs.vector("convert", DType.F32, part.size, (), rows)
+    moved = OFFSET if part.constant else OFFSET + LENGTH
+    return rounds(loops) * (once + LOOP + 2 * moved) if loops else once
 
 
 def function_steps(op: Compute, given: list[Window], costs: Costs, kind: str = "") -> Steps | None:

@@ -33,6 +33,8 @@ from meshc.support.diagnostics import Diagnostics, MeshcError
 
 CAPACITY = 9  # the prompt fills the caches
 PROMPT = tuple(range(5, 14))
+FAR = 30_077
+"""A position so far behind that angles are many turns; the prompt goes over a multiple of 128."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +69,9 @@ class Setup:
 
 
 SETUPS = {
-    "cyclic": Setup("llama-3h1", "wse2", "2x3", "f32", "cyclic", 2e-5, 30_000),
+    "cyclic": Setup("llama-3h1", "wse2", "2x3", "f32", "cyclic", 2e-5, FAR),
     "shift": Setup("qwen2-7h1", "wse3", "1x3", "f32", "shift", 2e-5),
-    "halves": Setup("llama-9h3-tied", "wse3", "2x2", "f16", "cyclic", 1e-2, 30_000),
+    "halves": Setup("llama-9h3-tied", "wse3", "2x2", "f16", "cyclic", 1e-2, FAR),
     "requests": Setup("llama-5h-mha", "wse3", "r=2,y=2,x=2", "f32", "shift", 2e-5, batch=2),
     "moved": Setup("llama-3h1", "wse3", "3x3", "f32", "cyclic", 2e-5, phases="moved", chunk=6),
 }
@@ -78,6 +80,8 @@ READ = (PROMPT, PROMPT[:1], PROMPT[:4])
 steps take, as a prompt."""
 LATER = 2
 """Steps by which a request begins behind the one before."""
+PROMPTS = (PROMPT, PROMPT[::-1])
+"""What requests beside each other are given: no token of both is at one position but the middle."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +103,11 @@ def program(name: str) -> Program:
     python = compile_loaded(loaded, CompileRequest(mesh="1x1", seq=CAPACITY), (), report)
     with opened("python") as backend:
         wanted = [
-            np.ravel(run_compiled(python, RunRequest((one,), 1), backend, report)[0].logits)
-            for one in (PROMPT[:length] for length in range(1, len(PROMPT) + 1))
+            np.ravel(
+                run_compiled(python, RunRequest((prompt[:length],), 1), backend, report)[0].logits
+            )
+            for prompt in PROMPTS[: setup.batch]
+            for length in range(1, len(PROMPT) + 1)
         ]
     return Program(files, open_weights(place, loaded.config, None, report), np.array(wanted))
 
@@ -159,13 +166,14 @@ def _loaded(files: Mapping[str, str], tensors: Mapping[str, Any], folder: Path) 
 
 
 def _places(setup: Setup) -> Iterator[int]:
-    """Behind how many tokens of the prompt, less one, each of the logits is that are found."""
+    """Where in what is wanted, behind each token of each prompt, the logits are that are found."""
     if setup.phases:
         for ids in READ:
             yield from range(max(len(ids) - 2, 0), len(ids))
     elif setup.batch > 1:
         for step in range(len(PROMPT) + LATER * (setup.batch - 1)):
-            yield from _positions(setup, step).values()
+            found = _positions(setup, step).items()
+            yield from (number * len(PROMPT) + place for number, place in found)
     else:
         yield from range(len(PROMPT))
 
@@ -185,7 +193,7 @@ def _logits(model: Any, setup: Setup) -> Iterator[np.ndarray]:
                 yield model.step(ids[place], place)
     elif setup.batch > 1:
         for step in range(len(PROMPT) + LATER * (setup.batch - 1)):
-            given = {n: (PROMPT[at], at) for n, at in _positions(setup, step).items()}
+            given = {n: (PROMPTS[n][at], at) for n, at in _positions(setup, step).items()}
             logits = model.step(given)
             yield from (logits[number] for number in given)
     else:

@@ -113,6 +113,25 @@ def test_rope_turns_by_exact_angles(arch, dtype, position, tmp_path, monkeypatch
 
 
 @ARCHS
+@pytest.mark.parametrize("position", each([32766, 5119, 259], 3))
+def test_sines_and_cosines_of_any_frequency(arch, position, tmp_path, monkeypatch):
+    """Of frequencies from 1 down to 2^-30, those by which trained models turn among them."""
+    rng = np.random.default_rng(position)
+    any_ = np.concatenate([[1.0], 2.0 ** -rng.uniform(0, 30, 31), 5e5 ** -(np.arange(32) / 32)])
+    f = any_.astype(np.float32)
+    buffers = [("a", (1, 1, 128), "f32"), ("f", (64,), "f32"), ("b", (1, 1, 128), "f32")]
+    body = '    tile.rope %b, %a, %f {position = "pos", step = 1}\n'
+    text = program(buffers, {"a": "in", "f": "in", "b": "out"}, body)
+    files = emit({"main": tile_text(text, arch)})
+    assert "turned" in files["main.csl"]  # by vector operations
+    tensors = {"a": np.tile(np.float32([1, 0]), 64).reshape(1, 1, 128), "f": f}
+    found, _ = run_files(files, tensors, tmp_path, monkeypatch, options=("--pos", str(position)))
+    turned = np.exp(1j * position * f.astype(np.float64))
+    off = np.abs(found["b"].reshape(-1, 2) - np.stack([turned.real, turned.imag], -1)).max()
+    assert off <= 1e-6
+
+
+@ARCHS
 def test_rope_row_by_row_in_a_loop(arch, tmp_path, monkeypatch):
     """Positions that depend on a loop and on the row."""
     buffers = [("a", (2, 3, 4), "f32"), ("f", (2,), "f32"), ("b", (2, 3, 4), "f32")]

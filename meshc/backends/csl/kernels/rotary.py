@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from meshc.analysis.csl.angles import LOW, TURN, of_rows, sines_and_cosines
+from meshc.analysis.csl.angles import LOW, TURN, TURNED, of_rows, sines_and_cosines
 from meshc.analysis.csl.blocks import cut, stretches
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import ANGLE, pair_by_pair, rows_of
@@ -216,7 +216,8 @@ class Rotary:
             f"const high = @as(f32, place - place % {LOW});",
         ]
         if steps is not None:
-            body = [*parts, "const whole = high + low;", *self.code.steps(steps)]
+            parts += ["const whole = high + low;", f"const turned = whole * {TURNED};"]
+            body = [*parts, *self.code.steps(steps)]
             return self.code.function("turn", frequencies, ["place: i16"], body)
         self.code.uses_math = True
         self.code.helper(_WITHIN_A_TURN)

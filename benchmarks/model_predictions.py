@@ -1,10 +1,11 @@
-"""Cycles per token that the compiler predicts for whole decode models, beside the simulator's.
+"""Cycles that the compiler predicts for whole models, beside the simulator's.
 
-    python benchmarks/decode_predictions.py [--count 40] [--seed 1] [--json]
+    python benchmarks/model_predictions.py [--phase prefill] [--count 40] [--seed 1] [--json]
 
-Models are drawn at random: llama or qwen2, 1 to 3 layers, heads and groups, odd dims, element type,
-KV policy, mesh, architecture, capacity and position. Weights are random numbers. No constant of the
-model is fitted to any of them.
+Models are drawn at random: llama or qwen2, layers, heads and groups, odd dims, element type, KV
+policy, mesh, architecture, capacity, and the position of the token whose step is run. Prompts are
+as long as there is room for, which is what is predicted. Weights are random numbers. No constant of
+the model is fitted to any of them. The timing model is the environment's (``MESHC_SIM_TIMING``).
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import json
 import random
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from compare_csl import OUR_CYCLES, cycles_printed, stand_ins
 from measuring import table
 
@@ -49,6 +52,14 @@ class Model:
     device: str
     capacity: int
     position: int
+    phase: str = "decode"
+
+    @property
+    def scalar(self) -> tuple[str, str]:
+        """The option of the program's host that says where the token or the prompt ends."""
+        if self.phase == "decode":
+            return "--pos", str(self.position)
+        return "--len", str(self.capacity)
 
     def config(self) -> dict[str, object]:
         """As a published checkpoint says it."""
@@ -72,7 +83,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Point:
-    """Predicted and simulated cycles of one token."""
+    """Predicted and simulated cycles of one token, or of a prompt."""
 
     model: Model
     predicted: float
@@ -101,54 +112,84 @@ def drawn(dice: random.Random) -> Model:
     )  # fmt: skip
 
 
-def measured(model: Model, commands: str) -> Point:
-    """Compile, give random weights, run one step. Raises MeshcError for a model that is refused."""
+def drawn_prompt(dice: random.Random) -> Model:
+    """One random model that reads prompts."""
+    return replace(drawn(dice), capacity=dice.choice((5, 8, 12, 24, 33)), phase="prefill")
+
+
+DRAWN = {"decode": drawn, "prefill": drawn_prompt}
+
+
+def compiled(model: Model, folder: Path) -> Mapping[str, str]:
+    """The files of its program, by way of its configuration in ``folder``. Raises MeshcError for a
+    model that is refused."""
+    (folder / "config.json").write_text(json.dumps(model.config()))
+    report = Diagnostics()
+    asked = CompileRequest(
+        target="csl", device=model.device, mesh=model.mesh, dtype=model.dtype, kv=model.kv,
+        seq=model.capacity, phase=model.phase,
+    )  # fmt: skip
+    return compile_loaded(load_any(str(folder), report), asked, (), report).files
+
+
+def tensors(files: Mapping[str, str]) -> dict[str, npt.NDArray[np.float32]]:
+    """Random weights and inputs for a program."""
+    generator = np.random.default_rng(0)
+    return {
+        name: (generator.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float32)
+        for name, shape in json.loads(files["report.json"])["inputs"].items()
+    }
+
+
+def taken(model: Model, folder: Path) -> Mapping[str, str]:
+    """The files of :func:`compiled`, or none where the model is refused for memory or regions."""
+    try:
+        return compiled(model, folder)
+    except MeshcError as refusal:
+        if not {d.code for d in refusal.diagnostics} <= REFUSED:
+            raise
+        return {}
+
+
+def measured(model: Model, commands: str) -> Point | None:
+    """Compile, give random weights, run one step or prompt; none where the model is refused."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "config.json").write_text(json.dumps(model.config()))
-        report = Diagnostics()
-        loaded = load_any(str(folder), report)
-        asked = CompileRequest(
-            target="csl", device=model.device, mesh=model.mesh, dtype=model.dtype, kv=model.kv,
-            seq=model.capacity, phase="decode",
-        )  # fmt: skip
-        compiled = compile_loaded(loaded, asked, (), report)
-        for path, content in compiled.files.items():
+        files = taken(model, folder)
+        if not files:
+            return None
+        for path, content in files.items():
             (folder / path).write_text(content)
-        facts = json.loads(compiled.files["report.json"])
         (folder / "data").mkdir()
-        generator = np.random.default_rng(0)
-        for tensor, shape in facts["inputs"].items():
-            numbers = generator.standard_normal(shape) / np.sqrt(shape[-1])
-            np.save(folder / "data" / f"{tensor}.npy", numbers.astype(np.float32))
-        script = ["bash", f"commands_{model.device}.sh", "--pos", str(model.position)]
+        for tensor, numbers in tensors(files).items():
+            np.save(folder / "data" / f"{tensor}.npy", numbers)
+        script = ["bash", f"commands_{model.device}.sh", *model.scalar]
         cycles = cycles_printed(script, folder, OUR_CYCLES, commands)
-    return Point(model, facts["predicted_cycles"], cycles)
+    return Point(model, json.loads(files["report.json"])["predicted_cycles"], cycles)
 
 
-def points(seed: int, count: int, commands: str) -> list[Point]:
+def points(phase: str, seed: int, count: int, commands: str) -> list[Point]:
     """``count`` random models that a mesh takes."""
     dice, found = random.Random(seed), list[Point]()
     while len(found) < count:
-        model = drawn(dice)
-        try:
-            found.append(measured(model, commands))
-        except MeshcError as refusal:
-            if not {d.code for d in refusal.diagnostics} <= REFUSED:
-                raise
-            print(f"{refusal.diagnostics[0].code} {model}", file=sys.stderr, flush=True)
-            continue
-        print(f"{found[-1].ratio:.3f} {model}", file=sys.stderr, flush=True)
+        model = DRAWN[phase](dice)
+        point = measured(model, commands)
+        said = "refused" if point is None else f"{point.ratio:.3f}"
+        print(f"{said} {model}", file=sys.stderr, flush=True)
+        if point is not None:
+            found.append(point)
     return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--phase", choices=tuple(DRAWN), default="decode")
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found = sorted(points(options.seed, options.count, stand_ins()), key=lambda p: p.ratio)
+    found = points(options.phase, options.seed, options.count, stand_ins())
+    found.sort(key=lambda point: point.ratio)
     if options.json:
         print(json.dumps([asdict(point) for point in found]))
         return
