@@ -21,6 +21,7 @@ import truth_reductions as reductions
 import truth_tasks as tasks
 from measuring import table
 from truth_programs import interval, on_the_machine, one, per_element, product, vectors
+from truth_rounds import rounds
 
 from meshc.sim.host.runtime import OPTIONS
 from meshc.sim.machine.options import Options
@@ -138,6 +139,10 @@ SCALARS = [
         lambda: tasks.taken("wse3")),
     Row("from a sender's task to its neighbour's, wse3", 28, 30, "predicted",
         lambda: tasks.to_the_neighbour("wse3")),
+    Row("round of a stencil of a number per PE, 10x10, wse2", 16, 16, "predicted",
+        lambda: rounds(10, "wse2")),
+    Row("round of a stencil of a number per PE, 10x10, wse3", 23, 23, "predicted",
+        lambda: rounds(10, "wse3")),
 ]  # fmt: skip
 PUBLISHED_STENCILS = {  # cycles of the corner and of an inner PE
     ("wse2", 8): (1420, 1797), ("wse2", 16): (3495, 4140), ("wse2", 22): (7936, 8782),

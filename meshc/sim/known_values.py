@@ -13,7 +13,7 @@ from typing import NamedTuple
 from meshc.sim import ir
 from meshc.sim.control_flow import expressions, inside, sets
 from meshc.sim.scalar_costs import ScalarCosts
-from meshc.sim.unrolling import unrolled
+from meshc.sim.unrolling import Functions, size_in_place, unrolled
 
 Place = int | None
 """A variable by its address; None is memory that only the run knows."""
@@ -41,10 +41,14 @@ class KnownValues:
         self._unrolled: dict[int, str] = {}
         self._counters: set[str] = set()
 
-    def begin(self, function: ir.Function) -> None:
-        """At the beginning of a function nothing is known."""
-        self._unrolled = unrolled(function, self.costs, self._parts)
+    def begin(self, function: ir.Function, functions: Functions) -> None:
+        """At the beginning of a function, one of ``functions``, nothing is known."""
+        self._unrolled = unrolled(function, functions, self.costs, self._parts)
         self.forget()
+
+    def size_in_place(self, function: ir.Function, functions: Functions) -> int | None:
+        """Operations of a function that is written in the place of its calls; None of another."""
+        return size_in_place(function, functions, self.costs, self._parts)
 
     def enter(self, loop: ir.Loop) -> bool:
         """At the beginning of a pass of ``loop``; whether its passes are written out."""

@@ -1,58 +1,104 @@
 """Loops that the vendor's compiler writes out: those of few passes, whose number is known.
 
-The counter of such a loop is a number in each pass, so that what depends on nothing else costs
-nothing, and there is no way back to its beginning. Both back ends run it as a loop all the same.
+Calls in such a loop may be of functions that are written in their place. Its counter is a number in
+each pass, so that what depends on nothing else costs nothing, and there is no way back to its
+beginning. Both back ends run it as a loop all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from meshc.sim import ir
 from meshc.sim.control_flow import sets, statements
 from meshc.sim.scalar_costs import ScalarCosts
 
-_LOOPS_AND_CALLS = (ir.Loop, ir.MapOp, ir.CallFn, ir.CallPtr)
 _JUMPS = (ir.Break, ir.Continue, ir.Return)
 
+Functions = Mapping[str, ir.Function]
 Parts = Callable[[ir.Stmt], Iterable[ir.Expr]]
 """The parts of the expressions of a statement, equal ones once."""
 
 
-def unrolled(function: ir.Function, costs: ScalarCosts, parts: Parts) -> dict[int, str]:
+def unrolled(
+    function: ir.Function, functions: Functions, costs: ScalarCosts, parts: Parts
+) -> dict[int, str]:
     """The counters of the loops of ``function`` that are written out, by the labels of the loops.
     Inner loops come first; all passes of a loop are at most ``costs.unrolled`` operations, and no
-    ``@map`` or call is in it."""
+    ``@map`` is in it, nor a call but of one of ``functions`` that is written in its place."""
     found: dict[int, str] = {}
-    _size(function.body, costs, parts, found)
+    _Sizes(functions, costs, parts, found).of(function.body)
     return found
 
 
-def _size(body: list[ir.Stmt], costs: ScalarCosts, parts: Parts, found: dict[int, str]) -> int:
-    """Operations of ``body``, as far as they are scalar code, its loops as they are written."""
-    size = 0
-    starts: dict[str, int] = {}
-    for stmt in body:
-        size += 1 + sum(costs.part(part) for part in parts(stmt))
-        if isinstance(stmt, ir.VectorOp):
-            size += sum(costs.operand(operand) for operand in stmt.operands)
-        elif isinstance(stmt, ir.If):
-            size += _size(stmt.then, costs, parts, found) + _size(stmt.other, costs, parts, found)
-        elif isinstance(stmt, ir.Loop):
-            inner = [one for one in statements(stmt.body) if isinstance(one, _LOOPS_AND_CALLS)]
-            once = _size(stmt.head, costs, parts, found) + _size(stmt.body, costs, parts, found)
-            counter, passes = _counted(stmt, starts)
-            written = once * passes <= costs.unrolled and all(
-                isinstance(one, ir.Loop) and one.label in found for one in inner
-            )
-            if counter and written:
-                found[stmt.label] = counter
-            size += once * passes if counter and written else once
-        for name in _set_by(stmt):
-            starts.pop(name, None)
-        if isinstance(stmt, ir.SetLocal) and isinstance(stmt.value, ir.Const):
-            starts[stmt.var.name] = stmt.value.value
-    return size
+def size_in_place(
+    function: ir.Function, functions: Functions, costs: ScalarCosts, parts: Parts
+) -> int | None:
+    """Operations of a function that is written in the place of its calls; None of another one."""
+    return _Sizes(functions, costs, parts, {}).of_call(function.name)
+
+
+class _Sizes:
+    """Operations of code, as far as they are scalar; ``found`` gathers the loops that are written
+    out."""
+
+    def __init__(
+        self, functions: Functions, costs: ScalarCosts, parts: Parts, found: dict[int, str]
+    ) -> None:
+        self.functions, self.costs, self.parts, self.found = functions, costs, parts, found
+        self._within: list[str] = []
+
+    def of(self, body: list[ir.Stmt]) -> int:
+        """Operations of ``body``, its loops and calls as they are written."""
+        size = 0
+        starts: dict[str, int] = {}
+        for stmt in body:
+            size += 1 + sum(self.costs.part(part) for part in self.parts(stmt))
+            if isinstance(stmt, ir.VectorOp):
+                size += sum(self.costs.operand(operand) for operand in stmt.operands)
+            elif isinstance(stmt, ir.If):
+                size += self.of(stmt.then) + self.of(stmt.other)
+            elif isinstance(stmt, ir.CallFn):
+                size += self.of_call(stmt.name) or 0
+            elif isinstance(stmt, ir.Loop):
+                size += self._of_loop(stmt, starts)
+            for name in _set_by(stmt):
+                starts.pop(name, None)
+            if isinstance(stmt, ir.SetLocal) and isinstance(stmt.value, ir.Const):
+                starts[stmt.var.name] = stmt.value.value
+        return size
+
+    def of_call(self, name: str) -> int | None:
+        """Operations that stand in the place of a call of ``name``; None where the call stays, or
+        the function leads to a call that stays."""
+        callee = self.functions.get(name)
+        if callee is None or name in self._within or self.costs.of_call(callee):
+            return None
+        self._within.append(name)
+        size = self.of(callee.body) if self._stays_together(callee.body) else None
+        self._within.pop()
+        return size
+
+    def _of_loop(self, loop: ir.Loop, starts: dict[str, int]) -> int:
+        once = self.of(loop.head) + self.of(loop.body)
+        counter, passes = _counted(loop, starts)
+        if not counter or once * passes > self.costs.unrolled:
+            return once
+        if not self._stays_together(loop.body):
+            return once
+        self.found[loop.label] = counter
+        return once * passes
+
+    def _stays_together(self, body: list[ir.Stmt]) -> bool:
+        """Whether nothing in ``body`` is a call that stays or a loop that is not written out."""
+        for stmt in statements(body):
+            if isinstance(stmt, ir.MapOp | ir.CallPtr):
+                return False
+            if isinstance(stmt, ir.Loop) and stmt.label not in self.found:
+                return False
+            if isinstance(stmt, ir.CallFn) and self.of_call(stmt.name) is None:
+                return False
+        return True
 
 
 def _counted(loop: ir.Loop, starts: dict[str, int]) -> tuple[str, int]:

@@ -145,6 +145,24 @@ def test_a_loop_of_few_passes_is_written_out(tmp_path: Path) -> None:
     assert unknown > 8 * (one + SCALAR.back)
 
 
+def test_a_loop_of_short_calls_is_written_out(tmp_path: Path) -> None:
+    """A function that is written in the place of its calls is no call in a loop."""
+    passes = "for (@range(i16, {})) |_| {{ other(); }}"
+    one = code(tmp_path, "other();")
+    assert code(tmp_path, passes.format(8)) == 8 * one
+    assert code(tmp_path, passes.format(100)) > 100 * (one + SCALAR.back)
+    long = "fn long() void {{ {} }}\nfn leads() void {{ long(); }}\n".format("a += 1;" * 13)
+    head = VARIABLES + long + "fn inner() void { other(); }\n"
+    empty = interval(tmp_path, "", head)
+    few = {
+        name: interval(tmp_path, f"for (@range(i16, 2)) |_| {{ {name}(); }}", head) - empty
+        for name in ("long", "leads", "inner")
+    }
+    once = {name: interval(tmp_path, f"{name}();", head) - empty for name in few}
+    assert few["inner"] == 2 * once["inner"]
+    assert all(few[name] > 2 * (once[name] + SCALAR.back) for name in ("long", "leads"))
+
+
 MADE = VARIABLES + "const d0 = @get_dsd(mem1d_dsd, .{ .base_address = &v, .extent = 2 });"
 
 

@@ -59,7 +59,10 @@ class CFunctionWriter(VectorWriter):
         program, facts = self.program, self.facts
         return (
             program.name,
-            tuple((f.name, f.result, self.scalar.of_call(f)) for f in program.functions),
+            tuple(
+                (f.name, f.result, self.scalar.of_call(f), self.held.size_in_place(f, self.by_name))
+                for f in program.functions
+            ),
             *(frozenset(found) for found in (self.framed, facts.blocking, facts.cyclic)),
             frozenset(facts.fabric_registers),
         )
@@ -87,7 +90,7 @@ class CFunctionWriter(VectorWriter):
 
     def _function(self, function: ir.Function) -> None:
         self.current, self.place = function, function.source
-        self.held.begin(function)
+        self.held.begin(function, self.by_name)
         self.states = self.maps = 0
         self.line("")
         if function.source:

@@ -47,7 +47,7 @@ class FunctionWriter(ExpressionWriter):
 
     def _function(self, function: ir.Function) -> None:
         self.current = function
-        self.held.begin(function)
+        self.held.begin(function, self.by_name)
         self.place = function.source
         params = ", ".join(p.name for p in function.params)
         self.line(f"def _{function.name}({params}):")
