@@ -117,6 +117,8 @@ def _products(
     while ahead:
         one = ahead.pop()
         maker = makers.get(one)
+        if maker in inside:
+            continue
         if isinstance(maker, graph.Matmul):
             if gates.dim in tensor_type(maker.operands[0]).dims:
                 return []

@@ -334,6 +334,8 @@ def _check_extents(found: program.Program) -> None:
             addr >= 0 and size >= 0 and addr + size <= _MAX_BYTES for addr, size in stretches
         ):
             raise Damaged(f"memory of '{pe.name}' outside of a PE")
+        if not 0 <= pe.fifos <= _MAX_BYTES:
+            raise Damaged(f"{pe.fifos} FIFOs of '{pe.name}'")
         missing = sorted(named_functions(pe, named) - {f.name for f in pe.functions})
         if missing:
             raise Damaged(f"a function '{missing[0][:40]}' that '{pe.name}' lacks")

@@ -239,9 +239,11 @@ def _cuda_cases(draw: Drawing, common: Common) -> Attempts:
 
 
 def asked_of_cuda(case: Case) -> Case:
-    """A case of Python for the target cuda, which makes kernels of decode steps alone."""
+    """A case of Python for the target cuda, which makes kernels of decode steps alone. Tokens of a
+    model are those of a request, not those that it would choose itself."""
     kept = {n: v for n, v in case.options.items() if n in ("seq", "dtype", "phase")}
-    return replace(case, target="cuda", options=kept, order=False)
+    form = "requests" if case.form in ("generate", "batch") else case.form
+    return replace(case, target="cuda", form=form, options=kept, order=False, softmax="")
 
 
 def on_gpus(case: Case, gpus: int) -> Case:

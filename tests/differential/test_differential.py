@@ -136,6 +136,9 @@ def test_what_is_drawn_for_python_is_right_or_refused() -> None:
     """Models are decode steps made of tasks; programs without such steps have no kernels."""
     cases = [asked_of_cuda(draw_case(SEED, index, {"python": 1.0})) for index in range(10)]
     assert {judge(case).kind for case in cases} == {"match", "refused"}
+    several = draw_case(3, 22, {"python": 1.0})
+    assert several.form == "batch" and several.steps == 4
+    assert judge(asked_of_cuda(several)).kind == "match"
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from csl_runner import function, single
+from csl_runner import PE_HEAD, SINGLE, Run, function, single
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -375,3 +375,45 @@ const given = P{ .a = 3, .b = 4 };
 const inner = @import_module("inner.csl", given);
 """
     assert function(tmp_path, "out[0] = inner.sum();", "u16", head=head)[0] == 7
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("comptime { return; }", "runs on a PE cannot return"),
+        ("switch (out[0]) { 0 => { comptime { return; } }, else => {} }", "cannot return"),
+        ("out[0] = early();", "cannot return"),
+        ("while (out[0] < 3) { comptime { break; } }", "no loop to leave"),
+        ("a: while (out[0] < 3) { comptime { continue :a; } }", "no loop to leave"),
+        ("comptime { a: { break :b; } }", "no loop to leave"),
+        ("a: { continue :a; }", "no loop to leave"),
+        ("comptime { a: { continue :a; } }", "no loop to leave"),
+        ("inline for (@range(u16, 3)) |k| { comptime { if (k == 1) break; } }", "no loop to leave"),
+        ("out[0] = value;", "no function to return from"),
+    ],
+)
+def test_nothing_leaves_what_runs_at_compile_time(tmp_path: Path, body: str, words: str) -> None:
+    head = "fn early() u16 { comptime { return 3; } } const value: u16 = a: { return 3; };"
+    with pytest.raises(MeshcError, match=words) as caught:
+        function(tmp_path, body, "u16", head=head)
+    assert all(d.span is not None for d in caught.value.diagnostics)
+
+
+@pytest.mark.parametrize("word", ["return", "break", "continue"])
+def test_nothing_leaves_a_layout_or_a_file(tmp_path: Path, word: str) -> None:
+    for layout, pe in ((f"layout {{ {word}; }}", ""), (SINGLE, f"comptime {{ {word}; }}")):
+        files = {"layout.csl": layout.replace("EXPORTS", ""), "pe.csl": PE_HEAD + pe}
+        with pytest.raises(MeshcError, match=r"there is no (loop|function)"):
+            Run(tmp_path, files, "wse3")
+
+
+def test_blocks_and_loops_of_compile_time_are_left(tmp_path: Path) -> None:
+    body = """
+  comptime { a: { break :a; } }
+  out[0] = comptime a: { break :a 3; };
+  comptime var sum: u16 = 0;
+  comptime { a: for (@range(u16, 9)) |k| { for (@range(u16, 9)) |j| {
+    if (j == 2) continue :a; if (k == 4) break :a; sum += k; } } }
+  out[1] = sum;
+"""
+    assert function(tmp_path, body, "u16", count=2).tolist() == [3, 12]

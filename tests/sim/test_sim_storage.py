@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +222,8 @@ def test_what_is_wrong_is_said(change: dict[str, Any], words: str) -> None:
         ({"tiles": {(1, 0): 0}}, "PE [(]1, 0[)]"),
         ({"tiles": {(0, 0): 7}}, "the program 7"),
         ({"classes": [pe_program([], bytes(70_000), [])]}, "memory of 'pe.csl'"),
+        ({"classes": [replace(pe_program([], b"", []), fifos=1 << 62)]}, "FIFOs of 'pe.csl'"),
+        ({"classes": [replace(pe_program([], b"", []), fifos=-1)]}, "-1 FIFOs"),
     ],
 )
 def test_numbers_that_no_compiler_writes(changes: dict[str, Any], words: str) -> None:

@@ -142,8 +142,9 @@ class Calls(Places):
             fail("csl-unsupported", f"function '{fn.name}' has no body", span)
         self.tick(span)
         inner = Frame(
-            fn.module, True, in_layout=frame.in_layout, function=fn.name, branches=frame.branches
-        )
+            fn.module, True, in_layout=frame.in_layout, function=fn.name,
+            branches=frame.branches, called=True,
+        )  # fmt: skip
         for param, value in zip(fn.decl.params, args, strict=True):
             inner.names[0][param.name] = value
         inner.result = self.type_from(fn.decl.result, inner)

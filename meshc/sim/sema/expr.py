@@ -14,7 +14,7 @@ from meshc.sim.sema.images import bytes_of, value_of
 from meshc.sim.sema.keeping import Keeping, branch
 from meshc.sim.sema.packing import field_place
 from meshc.sim.sema.types import Array, Enum, Float, Fn, Int, Pointer, Struct, Type
-from meshc.sim.sema.values import CellRef, FnVal, Frame, LoopFrame, LoopSignal, Module, Val
+from meshc.sim.sema.values import CellRef, FnVal, Frame, LoopFrame, Module, Val
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
 
@@ -204,13 +204,7 @@ class Expressions(Keeping):
     def eval_BlockExpr(self, node: t.BlockExpr, frame: Frame, want: Type | None) -> Val:
         block = node.body
         if frame.known:
-            try:
-                self.exec_block(block, frame)
-            except LoopSignal as signal:
-                if signal.label != block.label or signal.again:
-                    raise
-                return signal.value or Val(ty.VOID, None)
-            return Val(ty.VOID, None)
+            return self.run_block(block, frame) or Val(ty.VOID, None)
         result = self.unit.temp(ty.VOID)
         self.unit.temps += 1
         loop = LoopFrame(block.label, self.unit.temps, True, result, [])
@@ -368,6 +362,10 @@ class Expressions(Keeping):
         return value.v if isinstance(value.v, FnVal) else None
 
     def exec_block(self, block: t.Block, frame: Frame) -> None:
+        """Provided by the statement part."""
+        raise NotImplementedError
+
+    def run_block(self, block: t.Block, frame: Frame) -> Val | None:
         """Provided by the statement part."""
         raise NotImplementedError
 

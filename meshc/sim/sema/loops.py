@@ -58,12 +58,15 @@ class Loops(Statements):
         if frame.loops and frame.loops[-1].unrolled is stmt:
             self._lower_iteration(stmt, frame, frame.loops[-1])
             return self.mistakes > before
+        frame.loops.append(LoopFrame(stmt.label, 0))
         try:
             self._scoped(stmt.body, frame)
         except LoopSignal as signal:
             if signal.label not in (None, stmt.label):
                 raise
             return not signal.again
+        finally:
+            frame.loops.pop()
         return self.mistakes > before
 
     def _lower_iteration(self, stmt: t.While | t.For, frame: Frame, loop: LoopFrame) -> None:

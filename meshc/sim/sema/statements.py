@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
@@ -75,17 +75,26 @@ class Statements(Calls):
 
     def exec_Block(self, stmt: t.Block, frame: Frame) -> None:
         if stmt.comptime:
-            self.exec_block(stmt, frame.at_comptime())
-        elif stmt.label is None:
+            frame = frame.at_comptime()
+        if stmt.label is None:
             self.exec_block(stmt, frame)
         elif frame.known:
-            try:
-                self.exec_block(stmt, frame)
-            except LoopSignal as signal:
-                if signal.label != stmt.label or signal.again:
-                    raise
+            self.run_block(stmt, frame)
         else:
             self._lower_once(stmt, frame)
+
+    def run_block(self, block: t.Block, frame: Frame) -> Val | None:
+        """Run a block with a label at compile time; the value that it was left with."""
+        frame.loops.append(LoopFrame(block.label, 0, is_block=True))
+        try:
+            self.exec_block(block, frame)
+        except LoopSignal as signal:
+            if signal.label != block.label:
+                raise
+            return signal.value
+        finally:
+            frame.loops.pop()
+        return None
 
     def _lower_once(self, stmt: t.Block, frame: Frame) -> None:
         loop = self.new_loop(stmt.label, is_block=True)
@@ -250,6 +259,8 @@ class Statements(Calls):
         if value is not None and want is not None and want != ty.VOID:
             value = coerce(value, want, stmt.span)
         if frame.known:
+            if not frame.called:
+                self._no_return(stmt, frame)
             raise ReturnSignal(value)
         if value is None or want == ty.VOID:
             if want not in (ty.VOID, None) and value is None:
@@ -268,6 +279,12 @@ class Statements(Calls):
         self.leave(frame, stmt)
         self.emit(frame, ir.Return(self.place_of(stmt), code))
 
+    def _no_return(self, stmt: t.Return, frame: Frame) -> NoReturn:
+        if not frame.function:
+            fail("csl-syntax", "there is no function to return from here", stmt.span)
+        words = "a function that runs on a PE cannot return while it is compiled"
+        fail("csl-comptime", words, stmt.span)
+
     def leave(self, frame: Frame, node: t.Node) -> None:
         """Give the stack frame of a recursive function back."""
         if frame.stack is not None:
@@ -276,9 +293,9 @@ class Statements(Calls):
 
     def exec_Break(self, stmt: t.Break, frame: Frame) -> None:
         value = None if stmt.value is None else self.eval(stmt.value, frame)
+        loop = self._target(stmt, frame)
         if frame.known:
             raise LoopSignal(stmt.label, False, value)
-        loop = self._target(stmt.label, frame, stmt)
         if value is not None and loop.breaks is not None:
             placeholder = ir.SetLocal(self.place_of(stmt), loop.result, ir.Const(ty.VOID, None))
             loop.breaks.append((placeholder, value, stmt))
@@ -286,17 +303,19 @@ class Statements(Calls):
         self.emit(frame, ir.Break(self.place_of(stmt), loop.number))
 
     def exec_Continue(self, stmt: t.Continue, frame: Frame) -> None:
+        loop = self._target(stmt, frame)
         if frame.known:
             raise LoopSignal(stmt.label, True)
-        loop = self._target(stmt.label, frame, stmt)
         if loop.iteration:
             self.emit(frame, ir.Break(self.place_of(stmt), loop.iteration))
         else:
             self.emit(frame, ir.Continue(self.place_of(stmt), loop.number))
 
-    def _target(self, label: str | None, frame: Frame, stmt: t.Stmt) -> LoopFrame:
+    def _target(self, stmt: t.Break | t.Continue, frame: Frame) -> LoopFrame:
         for loop in reversed(frame.loops):
-            if (label is None and not loop.is_block) or (label and loop.label == label):
+            if loop.is_block and (stmt.label is None or isinstance(stmt, t.Continue)):
+                continue
+            if stmt.label in (None, loop.label):
                 return loop
         fail("csl-syntax", "there is no loop to leave here", stmt.span)
 

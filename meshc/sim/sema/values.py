@@ -198,7 +198,7 @@ class LoopSignal(Exception):
 
 @dataclass(slots=True)
 class LoopFrame:
-    """A loop or block being lowered.
+    """A loop or block being lowered, or run at compile time, where only its label counts.
 
     ``breaks`` gathers the values that leave a block. For an ``unrolled`` loop ``iteration`` numbers
     the present body, which ``continue`` leaves.
@@ -215,7 +215,10 @@ class LoopFrame:
 
 @dataclass(slots=True, eq=False)
 class Frame:
-    """Where code is being analysed: scopes, and for lowered code the statement list."""
+    """Where code is being analysed: scopes, and for lowered code the statement list.
+
+    ``called`` says that a function runs at compile time, which can return.
+    """
 
     module: Module
     known: bool
@@ -228,6 +231,7 @@ class Frame:
     in_layout: bool = False
     stack: StackFrame | None = None
     branches: int = 0
+    called: bool = False
 
     def find(self, name: str) -> Any:
         """What a local name stands for, or None."""
