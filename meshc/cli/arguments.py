@@ -18,6 +18,7 @@ from meshc.cli.flags import (
     serve,
     serve_trace,
     sim,
+    tune,
 )
 from meshc.cli.parsing import Parser
 from meshc.version import VERSION
@@ -27,6 +28,7 @@ _COMMANDS = (
     run,
     opt,
     estimate,
+    tune,
     schedule,
     reproduce,
     serve_trace,

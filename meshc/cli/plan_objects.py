@@ -121,13 +121,15 @@ def _memory(room: Room) -> dict[str, object]:
     }
 
 
-def unexplained(value: object, keys: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The places of numbers in ``value`` none of whose keys is in :data:`PROVENANCE`."""
+def unexplained(
+    value: object, keys: tuple[str, ...] = (), known: Mapping[str, str] = PROVENANCE
+) -> Iterator[tuple[str, ...]]:
+    """The places of numbers in ``value`` none of whose keys is ``known``."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            yield from unexplained(inner, (*keys, key))
+            yield from unexplained(inner, (*keys, key), known)
     elif isinstance(value, list):
         for inner in value:
-            yield from unexplained(inner, keys)
-    elif type(value) in (int, float) and not PROVENANCE.keys() & {*keys}:
+            yield from unexplained(inner, keys, known)
+    elif type(value) in (int, float) and not known.keys() & {*keys}:
         yield keys

@@ -25,8 +25,8 @@ from meshc.serving.lengths import WORKLOADS, Trace
 from meshc.serving.metrics import Objective
 from meshc.serving.policies import for_model, policy, with_long_prompts
 from meshc.serving.traces import read_trace
-from meshc.serving.workers import IN_TURN, Watch, Workers, unwatched
 from meshc.support.diagnostics import fail
+from meshc.support.workers import IN_TURN, Watch, Workers, unwatched
 
 TTFT_S = {"arxiv": 10.0}
 """Objectives of first tokens by workload, for others 5 s; with 125 ms between tokens these are the

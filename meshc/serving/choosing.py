@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from meshc.serving.comparing import Band, Setting, compared
 from meshc.serving.groups import ByLength
 from meshc.serving.policies import Policy, policy
-from meshc.serving.workers import IN_TURN, Watch, Workers, unwatched
+from meshc.support.workers import IN_TURN, Watch, Workers, unwatched
 
 CHUNKS = (256, 512, 1024, 2048)
 """Sizes of chunks that are tried."""

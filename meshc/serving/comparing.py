@@ -17,8 +17,8 @@ from meshc.serving.metrics import METRICS, Objective, measured
 from meshc.serving.policies import Policy
 from meshc.serving.scheduler import Pool, Scheduler
 from meshc.serving.simulator import Run, Simulator
-from meshc.serving.workers import IN_TURN, Watch, Workers, unwatched
 from meshc.support.diagnostics import fail
+from meshc.support.workers import IN_TURN, Watch, Workers, unwatched
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from sources import FILES, ROOT, nodes
 
 # Each part may import the parts below it, never its own row: parts of a row are siblings.
 ROWS = (
-    ("support", "version"),
+    ("version",),
+    ("support",),
     ("devices", "published"),
     ("ir",),
     ("analysis",),
@@ -34,8 +35,12 @@ OWNERS = {
     "gguf": "meshc.frontend.checkpoints",
     "safetensors": "meshc.frontend.checkpoints",
     "tokenizers": "meshc.frontend.checkpoints",
-    "matplotlib": ("meshc.serving.plots", "meshc.driver.planning.pictures"),
-    "distributed": "meshc.serving.cluster",
+    "matplotlib": (
+        "meshc.serving.plots",
+        "meshc.driver.planning.pictures",
+        "meshc.driver.tuning.pictures",
+    ),
+    "distributed": "meshc.support.cluster",
     "starlette": "meshc.serving.endpoint",
     "uvicorn": "meshc.serving.endpoint",
     "prometheus_client": "meshc.serving.endpoint",

@@ -16,8 +16,8 @@ from meshc.serving.policies import policy
 from meshc.serving.requests import Request
 from meshc.serving.scheduler import Scheduler
 from meshc.serving.simulator import Arrival, Simulator
-from meshc.serving.workers import Processes
 from meshc.support.diagnostics import MeshcError
+from meshc.support.workers import Processes
 
 QWEN = served_model("qwen3-30b-a3b")
 H100X2 = device("h100x2")

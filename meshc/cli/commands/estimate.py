@@ -12,6 +12,7 @@ from meshc.cli.capacities import capacity_object, capacity_tables
 from meshc.cli.extras import module_of_extra
 from meshc.cli.output import print_json, table
 from meshc.cli.phase_tables import phases_object, phases_tables
+from meshc.cli.pictures import check_picture, write_picture
 from meshc.cli.plan_objects import plans_object
 from meshc.cli.plan_tables import plan_tables
 from meshc.cli.progress import Progress
@@ -27,7 +28,6 @@ from meshc.driver.planning.plans import PlanRequest, plan
 from meshc.driver.questions import Question
 from meshc.driver.request import USUAL_DEVICE, USUAL_MESH
 from meshc.support.diagnostics import Diagnostics, fail
-from meshc.support.files import replace_file
 
 _HEAD = ("algorithm", "paths", "queues", "reach", "step", "path", "bytes", "cycles", "violates")
 _LAWS = ("algorithm", "paths", "step", "path", "bytes")
@@ -56,8 +56,7 @@ def _plans(options: argparse.Namespace) -> int:
     _check_weights(options)
     places, picture = _places(options), None
     if options.plot is not None:
-        if Path(options.plot).suffix != ".png":
-            fail("bad-argument", f"--plot is '{options.plot}', whose name does not end in .png")
+        check_picture(options.plot)
         picture = module_of_extra("meshc.driver.planning.pictures", "plots", "drawing")
     plans = []
     with Progress() as progress:
@@ -73,11 +72,13 @@ def _plans(options: argparse.Namespace) -> int:
                     seq=options.seq,
                     batch=options.batch,
                     algo=tuple(options.algo),
+                    cluster=options.cluster,
+                    persistent=options.cluster is not None,
                 )
                 asked = PlanRequest(keeping(request, options, loaded), gpus, options.clock)
                 plans.append(plan(loaded, asked, progress.say))
     if picture is not None:
-        _draw(picture.plans_picture(plans), Path(options.plot))
+        write_picture(Path(options.plot), picture.plans_picture(plans))
     if options.json:
         print_json(plans_object(plans))
     else:
@@ -85,15 +86,8 @@ def _plans(options: argparse.Namespace) -> int:
     return 0
 
 
-def _draw(picture: bytes, file: Path) -> None:
-    try:
-        replace_file(file, picture)
-    except OSError as error:
-        fail("unwritable", f"'{file}' cannot be written: {error.strerror}")
-
-
 _AUTO = "auto"
-_OF_PLANS = ("phase", "batch", "gpus", "clock", "plot")
+_OF_PLANS = ("phase", "batch", "gpus", "cluster", "clock", "plot")
 """Flags of questions about MODEL alone."""
 
 

@@ -10,9 +10,9 @@ from meshc.cli.progress import Progress
 from meshc.driver.reproduction.page import page, sections_object
 from meshc.driver.reproduction.sections import chosen, made
 from meshc.driver.reproduction.servers import Servers
-from meshc.serving.workers import Processes
 from meshc.support.diagnostics import fail
 from meshc.support.files import error_words, replace_file
+from meshc.support.workers import Processes
 
 
 def run(options: argparse.Namespace) -> int:

@@ -13,11 +13,12 @@ from meshc.cli import node_schedules
 from meshc.cli.extras import module_of_extra
 from meshc.cli.output import print_json
 from meshc.cli.progress import Progress
+from meshc.cli.working import workers_of
 from meshc.driver.scheduling import ScheduleRequest, choice, setting_of, simulated_bands
 from meshc.serving.comparing import Band, Setting, simulated
-from meshc.serving.workers import Processes, Workers
 from meshc.support.diagnostics import fail
 from meshc.support.files import write_text
+from meshc.support.workers import Workers
 
 _GROUPED = ("layered", "combined")
 _CHUNKED = ("chunked", "combined", "disaggregated")
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     if options.tokens is not None:
         return node_schedules.run(options)
     node_schedules.check_apart(options)
-    workers = _workers(options)
+    workers = workers_of(options)
     rates = list(dict.fromkeys(options.rate or [None]))
     if options.auto:
         return _choose(options, rates, workers)
@@ -64,19 +65,6 @@ def run(options: argparse.Namespace) -> int:
     else:
         print("\n".join([*_title(options, plan[0], first), *_aligned(_by_metric(found))]))
     return 0
-
-
-def _workers(options: argparse.Namespace) -> Workers:
-    """Who carries the runs out."""
-    if not 1 <= options.processes <= 256:
-        fail("bad-argument", f"--processes is {options.processes}, not 1 to 256")
-    if options.scheduler is None:
-        return Processes(options.processes)
-    if options.processes > 1:
-        fail("bad-argument", "--processes are of this machine, --scheduler has workers of its own")
-    cluster = module_of_extra("meshc.serving.cluster", "cluster", "a Dask cluster")
-    found: Workers = cluster.Cluster(options.scheduler)
-    return found
 
 
 def _request(

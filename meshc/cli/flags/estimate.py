@@ -80,6 +80,12 @@ def add_to(commands: Any) -> None:
         help="GPUs that the model is dealt to; default: one, or all of a node",
     )
     own.add_argument(
+        "--cluster",
+        type=int,
+        metavar="N",
+        help="of one GPU: thread blocks of a cluster in a decode step; default: none",
+    )
+    own.add_argument(
         "--clock",
         action="store_true",
         help="of wafers: cycles of the clock of the emitted program; default: what the search "

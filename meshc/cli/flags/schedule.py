@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshc.cli.flags.serving import add_long_prompts
+from meshc.cli.flags.working import add_workers
 
 _DESCRIPTION = """\
 Simulate a server of MODEL on a node of GPUs: requests come, prompts are read beside decoding by a
@@ -30,14 +31,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--seeds", type=int, metavar="N", help="runs, of drawn requests; default: 10"
     )
-    parser.add_argument(
-        "--processes", type=int, default=1, metavar="N", help="runs at once; default: %(default)s"
-    )
-    parser.add_argument(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="carry the runs out on a Dask cluster that is trusted: tcp://127.0.0.1:8786",
-    )
+    add_workers(parser, "runs")
     parser.add_argument(
         "--plots",
         metavar="DIR",

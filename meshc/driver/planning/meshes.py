@@ -1,31 +1,40 @@
 """The best mesh of a wafer for a phase: the one whose program fits and has the fewest cycles.
 
-The lanes of a core drop where a mesh becomes as wide as ``ceil(extent / k)``, so those are the
-sides that are tried: squares first, then rectangles around the best of them. All are compared by
-the search's costs, which need no tile program; what fits is compiled, from the fastest on.
+The lanes of a core drop where a mesh becomes as wide as ``ceil(extent / k)``, and whole key heads
+need columns that they divide, so the sides that are tried are the next such columns: squares first,
+then rectangles around the best of them. All are compared by the search's costs, which need no tile
+program; what fits is compiled, from the fastest on. ``meshc tune`` tries the same meshes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from meshc.analysis.layout.tiling import ceil_div, heads_of
 from meshc.cost.mesh_modules import searched
 from meshc.driver.models import LoadedModel
 from meshc.driver.planning.cures import weight_bytes
 from meshc.driver.planning.wafers import MeshPhase
 from meshc.driver.request import CompileRequest
 from meshc.ir.core import tensor_type
+from meshc.ir.module import Module
+from meshc.ir.ops.graph import Repeat
 from meshc.support.diagnostics import MeshcError
 
-_SIDES = 40
+_SIDES = 96
 """Sides that are tried at most."""
+_GRAIN = 8
+"""Sides are multiples of the largest divisor of the key heads up to so many."""
 _BEST = 2
 """Squares around which rectangles are tried."""
 _AROUND = 2
 """Sides up and down from a side of a square that those of a rectangle are."""
 _FITTED = 24
 """Meshes whose program is compiled at most."""
+_SURELY = 0.75
+"""The share of what the fastest program takes beside weights, code above all, that others take too;
+those that have room for it are compiled first."""
 
 
 def best_mesh(
@@ -35,25 +44,63 @@ def best_mesh(
     none of those that were tried does, the one with the fewest cycles. Raises what compiling raises
     where there is no program on any mesh."""
     search = _Search(loaded, phase, request, watch)
-    sides = search.sides()
+    sides = sides_of(loaded, phase, request)
     for side in sides:
         search.tried(side, side)
-    for columns, rows in sorted(search.cycles, key=search.cycles.__getitem__)[:_BEST]:
-        for wide in _near(sides, columns):
-            for high in _near(sides, rows):
-                search.tried(wide, high)
+    best = sorted(search.cycles, key=search.cycles.__getitem__)[:_BEST]
+    for columns, rows in rectangles_around(best, sides):
+        search.tried(columns, rows)
     ranked = sorted(search.cycles, key=lambda mesh: (search.cycles[mesh], mesh))
     if not ranked:
         raise MeshcError(search.refused.diagnostics if search.refused else [])
     hopeful = [mesh for mesh in ranked if search.may_fit(mesh)]
-    for columns, rows in hopeful[:_FITTED]:
+    beside = search.beside_weights(*hopeful[0]) if hopeful else 0
+    likely = [mesh for mesh in hopeful if search.may_fit(mesh, _SURELY * beside)]
+    for columns, rows in [*likely, *(mesh for mesh in hopeful if mesh not in likely)][:_FITTED]:
         if search.fits(columns, rows):
             return f"{columns}x{rows}"
     columns, rows = (hopeful or ranked)[0]
     return f"{columns}x{rows}"
 
 
-def _near(sides: list[int], side: int) -> list[int]:
+def sides_of(loaded: LoadedModel, phase: str, request: CompileRequest) -> list[int]:
+    """The sides that are tried, from small to large: those at which a core has a lane less of the
+    widest two dims of the weights of a layer, whole key heads of columns. Raises what reading the
+    model raises."""
+    device = request.the_device()
+    most = min(device.cores_x, device.cores_y)
+    graph = MeshPhase(loaded, phase, replace(request, mesh="1x1")).graph
+    heads = heads_of(graph)
+    parts = 1 if heads is None or heads.headless else graph.dims[heads.key]
+    grain = max(n for n in range(1, _GRAIN + 1) if parts % n == 0)
+    extents = set(_extents(graph))
+    while True:
+        lanes = {ceil_div(extent, k) for extent in extents for k in range(1, extent + 1)}
+        found = sorted({grain * ceil_div(side, grain) for side in lanes})
+        found = [side for side in found if side <= most]
+        if len(found) <= _SIDES:
+            return found or [most]
+        grain *= 2
+
+
+def _extents(graph: Module) -> Iterator[int]:
+    """Extents of the widest two dims of the weights that loops over layers read, or of all."""
+    loops = [op for op in graph.function.body.ops if isinstance(op, Repeat)]
+    within = {value for loop in loops for value in loop.tensors()}
+    weights = [p.value for p in graph.function.params if p.role == "weight"]
+    for value in [one for one in weights if one in within] or weights:
+        yield from (graph.dims[dim] for dim in tensor_type(value).dims[-2:])
+
+
+def rectangles_around(
+    meshes: Sequence[tuple[int, int]], sides: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Columns and rows near those of ``meshes``, as far as they are ``sides``, each once."""
+    found = [(w, h) for x, y in meshes for w in _near(sides, x) for h in _near(sides, y)]
+    return list(dict.fromkeys(found))
+
+
+def _near(sides: Sequence[int], side: int) -> Sequence[int]:
     at = sides.index(side)
     return sides[max(0, at - _AROUND) : at + _AROUND + 1]
 
@@ -73,19 +120,6 @@ class _Search:
         request = replace(self.request, mesh=f"{columns}x{rows}")
         return MeshPhase(self.loaded, self.phase, request)
 
-    def sides(self) -> list[int]:
-        """The sides that are tried, from small to large: those at which a core has a lane less of
-        the widest two dims of the weights."""
-        device = self.request.the_device()
-        most = min(device.cores_x, device.cores_y)
-        graph = self.at(1, 1).graph
-        weights = [tensor_type(p.value) for p in graph.function.params if p.role == "weight"]
-        extents = {graph.dims[dim] for kind in weights for dim in kind.dims[-2:]}
-        found = {-(-extent // k) for extent in extents for k in range(1, extent + 1)}
-        fitting = sorted(side for side in found if side <= most)
-        step = -(-len(fitting) // _SIDES)
-        return sorted({*fitting[::-step]})
-
     def tried(self, columns: int, rows: int) -> None:
         """Have the cycles of a mesh, if there is a program on it."""
         if (columns, rows) in self.cycles:
@@ -98,12 +132,26 @@ class _Search:
         except MeshcError as refusal:
             self.refused = self.refused or refusal
 
-    def may_fit(self, mesh: tuple[int, int]) -> bool:
-        """Whether the regions that there is room for have the bytes of the weights."""
+    def may_fit(self, mesh: tuple[int, int], beside: float = 0) -> bool:
+        """Whether the regions that there is room for have the bytes of the weights, with so many on
+        each core ``beside`` them."""
         device, (columns, rows) = self.request.the_device(), mesh
         places = (device.cores_x // columns) * (device.cores_y // rows)
-        room = device.data_bytes
-        return room is None or self._bytes <= places * columns * rows * room
+        room, size = device.data_bytes, device.memory_bytes
+        if room is None or size is None:
+            return True
+        share = self._bytes / (places * columns * rows)
+        return share <= room and share + beside <= size
+
+    def beside_weights(self, columns: int, rows: int) -> int:
+        """Bytes of a core that a program takes beside its weights, whether it fits or not; 0 where
+        nobody knows."""
+        try:
+            fit = self.at(columns, rows).program.fit
+        except MeshcError:
+            return 0
+        uses = {} if fit is None else fit.uses
+        return sum(taken for name, taken in uses.items() if name not in ("weights", "left"))
 
     def fits(self, columns: int, rows: int) -> bool:
         """Whether cores hold the program."""

@@ -48,18 +48,24 @@ def plan(loaded: LoadedModel, request: PlanRequest, watch: Watch = _unwatched) -
     """
     device = request.compile.the_device()
     kinds = {"mesh": _on_meshes, "cluster": _on_gpus, "node": _on_node}
+    phases = phases_of(loaded, request.compile)
+    if request.clock and device.kind != "mesh":
+        fail("bad-argument", f"--clock is of emitted CSL, and {device.name} is no wafer")
+    return kinds[device.kind](loaded, request, device, phases, watch)
+
+
+def phases_of(loaded: LoadedModel, request: CompileRequest) -> tuple[str, ...]:
+    """The phases of ``loaded`` that are planned. Raises ``bad-argument`` and ``bad-phase``."""
     if loaded.model is None:
         fail("bad-argument", f"'{loaded.name}' is compiled already; plans are of models")
-    phases = _asked(loaded, request.compile.phase)
-    if request.compile.keep_quantised and phases != ("decode",):
+    phases = _asked(loaded, request.phase)
+    if request.keep_quantised and phases != ("decode",):
         fail(
             "bad-argument",
             "--keep-quantised is given, and products of prompts move weights from core to core",
             help="--phase decode: decode steps read prompts then",
         )
-    if request.clock and device.kind != "mesh":
-        fail("bad-argument", f"--clock is of emitted CSL, and {device.name} is no wafer")
-    return kinds[device.kind](loaded, request, device, phases, watch)
+    return phases
 
 
 def _asked(loaded: LoadedModel, phase: str) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from meshc.published import Row, Scalar, Table, table
 from meshc.serving.comparing import Band
 from meshc.serving.comparing import compared as bands_over
 from meshc.serving.lengths import Trace
-from meshc.serving.workers import IN_TURN, Watch, Workers, unwatched
+from meshc.support.workers import IN_TURN, Watch, Workers, unwatched
 
 DEVICE, QWEN, QWEN_LARGE = "h100x2", "qwen3-30b-a3b", "qwen3-235b-a22b"
 LONG_PROMPT = (30_000, 438)

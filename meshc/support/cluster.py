@@ -1,4 +1,4 @@
-"""Simulations on a Dask cluster. The only module that imports distributed (extra ``cluster``).
+"""Jobs on a Dask cluster. The only module that imports distributed (extra ``cluster``).
 
 The calling process is a client: it sends jobs to a scheduler that runs already, which deals them to
 its workers. Jobs are pickled, so whoever controls the scheduler or a worker controls this process
@@ -10,25 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import platform
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from hashlib import sha256
-from pathlib import Path
 from typing import Any, Generic, NoReturn
 
-import numpy as np
 from distributed import Client
 
-from meshc.serving.workers import Job, Result, Watch
+from meshc.support.code import code_here
 from meshc.support.diagnostics import MeshcError, fail
-from meshc.version import VERSION
+from meshc.support.workers import Job, Keep, Result, Watch, unkept
 
 _LOGGERS = ("distributed", "distributed.client", "distributed.comm", "tornado")
-_SIMULATING = ("serving", "cost", "devices")
 _SAME = "scheduler and workers need the meshc, Python and NumPy of this process"
 
 
@@ -44,19 +38,27 @@ class Cluster:
     limit_s: float = 10.0
 
     def results(
-        self, work: Callable[[Job], Result], jobs: Sequence[Job], watch: Watch
+        self,
+        work: Callable[[Job], Result],
+        jobs: Sequence[Job],
+        watch: Watch,
+        keep: Keep[Result] = unkept,
     ) -> list[Result]:
-        """As :meth:`meshc.serving.workers.Workers.results`.
+        """As :meth:`meshc.support.workers.Workers.results`.
 
         Errors: ``cluster-unreachable`` when there is no scheduler, it has no worker, or it does not
         answer any more; ``cluster-failed`` when a job was not carried out; ``cluster-differs`` when
         a worker computes with other code than this process.
         """
         with _quiet():
-            return asyncio.run(self._results(work, jobs, watch))
+            return asyncio.run(self._results(work, jobs, watch, keep))
 
     async def _results(
-        self, work: Callable[[Job], Result], jobs: Sequence[Job], watch: Watch
+        self,
+        work: Callable[[Job], Result],
+        jobs: Sequence[Job],
+        watch: Watch,
+        keep: Keep[Result],
     ) -> list[Result]:
         client = Client(self.address, timeout=self.limit_s, asynchronous=True, set_as_default=False)
         try:
@@ -73,6 +75,7 @@ class Cluster:
                         help=_SAME,
                     )
                 found.append(result)
+                keep(result)
                 watch(len(found), len(jobs))
             return found
         finally:
@@ -146,17 +149,6 @@ class _Task(Generic[Job, Result]):
 def _signed(task: _Task[Job, Result]) -> tuple[str, Result]:
     """What a worker does: the result, with what it was computed by."""
     return code_here(), task.work(task.job)
-
-
-@cache
-def code_here() -> str:
-    """What results of this process depend on beside their jobs, in words: the versions of meshc,
-    Python and NumPy, and a digest of the files that simulate."""
-    root = Path(__file__).parents[1]
-    digest, python = sha256(), ".".join(platform.python_version_tuple()[:2])
-    for path in sorted(path for part in _SIMULATING for path in (root / part).glob("*.py")):
-        digest.update(path.read_bytes())
-    return f"meshc {VERSION} ({digest.hexdigest()[:12]}), Python {python}, NumPy {np.__version__}"
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from meshc.cli import main
-from meshc.serving.workers import Processes, unwatched
 from meshc.support.diagnostics import MeshcError, fail
+from meshc.support.workers import Processes, unwatched
 
 pytestmark = pytest.mark.cluster
 
@@ -34,7 +34,7 @@ def cluster(workers=2):
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(HERE)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])},
     ) as process:
         guard = threading.Timer(LIMIT_S, process.kill)
         guard.start()
@@ -52,7 +52,7 @@ def address():
 
 
 def on(address, limit_s=10.0):
-    from meshc.serving.cluster import Cluster
+    from meshc.support.cluster import Cluster
 
     return Cluster(address, limit_s)
 
@@ -121,12 +121,24 @@ def test_another_error_of_a_job_is_said_in_words(address):
 
 
 def test_results_of_other_code_are_refused(address, monkeypatch):
-    from meshc.serving import cluster as module
+    from meshc.support import cluster as module
 
     monkeypatch.setattr(module, "code_here", lambda: "meshc 9.9")
     with pytest.raises(MeshcError, match=r"this process with meshc 9\.9") as caught:
         on(address).results(squared, [1, 2], unwatched)
     assert codes(caught) == ["cluster-differs"]
+
+
+def test_a_cluster_tunes_as_processes_do(capsys):
+    tiny = str(HERE.parent / "data" / "tiny" / "llama-9h3-tied")
+    words = ["tune", tiny, "--device", "wse2", "--phase", "decode", "--mesh", "3x3", "--seq", "64"]
+    words += ["--algo", "all_reduce=k_tree:1", "--json"]
+    assert main(words) == 0
+    alone = capsys.readouterr().out
+    with cluster() as (_, address):
+        assert main([*words, "--scheduler", address]) == 0
+    assert capsys.readouterr() == (alone, "")
+    assert json.loads(alone)["phases"][0]["fits"]
 
 
 # --- how it ends when there is no cluster, or none any more
