@@ -27,7 +27,8 @@ def test_prompt_and_steps_agree_with_float64(kinds, options, tmp_path):
 
 
 def test_gains_are_packed_in_the_order_of_the_lanes(tmp_path):
-    program = from_json(compiled(tmp_path, (SHARED,)).files["manifest.json"])
+    result = compiled(tmp_path, (SHARED,), dataflow="split_token")
+    program = from_json(result.files["manifest.json"])
     for name, source in (("norm_of_queries", "nq_0"), ("norm_of_keys", "nk_0")):
         weight = program.weights[name]
         assert (weight.sources, weight.paired, weight.layers) == ((source,), (source,), 2)

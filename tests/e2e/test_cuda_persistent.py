@@ -39,6 +39,11 @@ class KeptKeys(Kind):
         return x + inner / (1 + np.exp(-inner)) @ w["w2"]
 
 
+def caches_of(program):
+    """The names of the caches: of keys, then of values."""
+    return [name for name, buffer in program.buffers.items() if buffer.role == "state"]
+
+
 def logits(result, kind, ids, mode=FIRST):
     """Logits behind each of ``ids``."""
     program, weights = from_json(result.files["manifest.json"]), weights_of((kind,))
@@ -88,17 +93,20 @@ def test_drawn_models_agree_with_several_kernels(seed, tmp_path, monkeypatch):
     cached = int(rng.choice([0, 1, 31, 64, 300, 777])) if seed else 777
     for name, value in (("HIDDEN", hidden), ("HEAD", head), ("WORDS", words)):
         monkeypatch.setattr(layer_kinds, name, value)
-    weights, found, pools = weights_of((kind,)), [], {}
+    weights, found, pools = weights_of((kind,)), [], []
     for options in ({"persistent": True}, {"dataflow": "split_token"}):
         result = compiled(tmp_path, (kind,), page=page, seq=800, **options)
         program = from_json(result.files["manifest.json"])
         machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)
         model = LanguageModel(program, machine, weights)
-        for name in ("keys", "values"):
-            noise = rng.standard_normal(machine.arrays[name].shape).astype(np.float16)
-            machine.write(name, pools.setdefault(name, noise.view(np.uint16)))
+        names = caches_of(program)
+        if not pools:
+            shapes = [machine.arrays[name].shape for name in names]
+            pools = [rng.standard_normal(shape).astype(np.float16) for shape in shapes]
+        for name, pool in zip(names, pools, strict=True):
+            machine.write(name, pool.view(np.uint16))
         (row,) = model.step([int(words) - 1], [cached])
-        stored = [machine.read(name).view(np.float16).astype(np.float32) for name in pools]
+        stored = [machine.read(name).view(np.float16).astype(np.float32) for name in names]
         found.append([row, *stored])
     for one, other in zip(*found, strict=True):
         assert np.abs(one - other).max() <= 2e-3 * np.abs(other).max()
@@ -114,7 +122,7 @@ def test_any_number_of_blocks_gives_the_same_bits(tmp_path):
         machine = CpuMachine(kernels, result.files, toolchain=QUICK)
         noise = np.random.default_rng(0)
         model = LanguageModel(program, machine, weights_of((kind,)))
-        for name in ("keys", "values"):
+        for name in caches_of(program):
             pool = noise.standard_normal(machine.arrays[name].shape).astype(np.float16)
             machine.write(name, pool.view(np.uint16))
         found.append(model.step([3], [program.capacity - 1]))
@@ -125,7 +133,7 @@ def test_any_number_of_blocks_gives_the_same_bits(tmp_path):
 def test_parts_of_the_output_that_are_no_divisor_of_a_tile(tmp_path):
     """Three query heads of 64 lanes in one part: two parts fill three quarters of a tile."""
     kind = Kind(1, 192, 64, 32, 10000.0)
-    result = compiled(tmp_path, (kind,), persistent=True)
+    result = compiled(tmp_path, (kind,), persistent=True, chunk=8)
     assert "mc::bring_pieces(ring, item, out" in result.files["step.cu"]
     ids = [3, 17]
     wanted = expected((kind,), weights_of((kind,)), ids)
@@ -179,7 +187,7 @@ def test_parts_of_an_output_that_lies_in_pieces(tmp_path, monkeypatch):
     for name, value in (("WIDE", 0), ("MOST_RECORDS", 0), ("PARTS", (2, 1))):
         monkeypatch.setattr(gpu_steps, name, value)
     kinds = (Kind(2, 4, 2, 96, 10000.0),)
-    result = compiled(tmp_path, kinds, persistent=True)
+    result = compiled(tmp_path, kinds, persistent=True, chunk=8)
     assert "* part) * 256" in result.files["step.cu"]
     assert "mc::bring_pieces(ring, item, out" in result.files["step.cu"]
     check(result, kinds)
@@ -239,18 +247,36 @@ def test_what_only_other_kernels_obey_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_prompts_of_a_model_without_kernels_of_its_own_are_read_by_steps(
-    persistent, tmp_path, monkeypatch
-):
-    """Heads of 40 lanes; which is told, with what kernels lack."""
+def test_prompts_of_a_model_without_kernels_of_its_own(persistent, tmp_path, monkeypatch):
+    """Heads of 40 lanes: tasks read them too."""
     monkeypatch.setattr(layer_kinds, "HEAD", 40)
     kinds = (Kind(1, 2, 2, 88, 100.0, gated=False, normed=True),)
     result = compiled(tmp_path, kinds, persistent=persistent)
     program = from_json(result.files["manifest.json"])
+    assert program.kernels.keys() == {"step", "prompt"} and program.prefill.tokens == 16
+    (told,) = (d for d in result.remarks if d.code == "prompt-of-tasks")
+    assert told.message.endswith("attend attends statement by statement, which is slow")
+    check(result, kinds)
+
+
+def test_prompts_are_read_by_as_many_tokens_as_a_block_has_room_for(tmp_path):
+    kinds, small = (
+        (Kind(2, 2, 2, 1600, 10000.0),),
+        device("h200").with_numbers(memory_bytes=105_000),
+    )
+    result = compiled(tmp_path, kinds, device=small)
+    assert from_json(result.files["manifest.json"]).prefill.tokens == 8
+    check(result, kinds)
+
+
+def test_steps_read_prompts_where_a_block_has_no_room_for_four_tokens(tmp_path, monkeypatch):
+    monkeypatch.setattr(layer_kinds, "HIDDEN", 4096)
+    small = device("h200").with_numbers(memory_bytes=150_000)
+    result = compiled(tmp_path, (PLAIN,), device=small)
+    program = from_json(result.files["manifest.json"])
     assert program.kernels.keys() == {"step"} and program.prefill is None
     (told,) = (d for d in result.remarks if d.code == "prompt-by-steps")
-    assert told.message.endswith("(cuda-graph)")
-    check(result, kinds)
+    assert "vectors of 4 token(s) leave" in told.message
 
 
 @pytest.mark.parametrize("persistent", [False, True])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
 from meshc.ir.values import Value
@@ -16,21 +18,32 @@ def streams_of(op: tile.For) -> list[task.Stream]:
 
 def side_by_side(module: Module) -> dict[Value, tuple[Value, ...]]:
     """For each cache of several that one loop folds and that have no heads, all of them in the
-    order of their lanes: first that of the values (latent attention, whose keys are those of all
-    caches): one copy brings all that a task folds of a token."""
+    order of their lanes: first that of the values. One copy then brings all that a task folds of a
+    token. That is for latent attention, whose keys are those of all caches; keys and values of one
+    head lie apart."""
     found: dict[Value, tuple[Value, ...]] = {}
     for op in module.walk():
         if isinstance(op, tile.For) and (streams := streams_of(op)):
             caches = {one.result: one.view.buffer for one in streams}
             if any(len(one.view.indices) != one.dim + 1 for one in streams):
                 continue  # heads
-            folds = (
-                o.views()[2].buffer
-                for o in op.regions[0].ops
-                if isinstance(o, tile.Compute) and o.kernel == "gemm" and not o.params["transposed"]
-            )
-            values = [caches[value] for value in folds if value in caches]
+            keys, values = _folded(op, caches, True), _folded(op, caches, False)
+            if {*keys} != {*caches.values()}:
+                continue
             order = tuple(dict.fromkeys([*values, *caches.values()]))
             if len(order) > 1:
                 found |= dict.fromkeys(order, order)
     return found
+
+
+def _folded(op: tile.For, caches: Mapping[Value, Value], transposed: bool) -> list[Value]:
+    """The caches that a loop multiplies by: those of keys, which are ``transposed``, or of
+    values."""
+    views = (
+        one.views()[2].buffer
+        for one in op.regions[0].ops
+        if isinstance(one, tile.Compute)
+        and one.kernel == "gemm"
+        and one.params["transposed"] is transposed
+    )
+    return [caches[value] for value in views if value in caches]

@@ -9,9 +9,10 @@ from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.backends.cuda.tasks.columns import Columns, columns_of
 from meshc.backends.cuda.tasks.families import Placed, rows_of, streamed_products
 from meshc.backends.cuda.tasks.lanes import Lanes
+from meshc.backends.cuda.tasks.places import Matrix
 from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.statements import Locals, Statements, Text, angle_of
-from meshc.backends.cuda.tasks.storage import Matrix, Storage
+from meshc.backends.cuda.tasks.storage import Storage
 from meshc.backends.cuda.tasks.values import Values, extents
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION

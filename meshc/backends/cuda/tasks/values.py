@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from meshc.backends.cuda.kernels.tiles import literal
 from meshc.backends.cuda.tasks.spelling import flattened, simplified, spelled, unflattened
@@ -20,6 +21,9 @@ from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
 Index = tuple[Expr, ...]
+
+MOST_TERMS = 64
+"""Ops that a formula spells at the most: one that reads a value twice spells what that is twice."""
 
 _FORMULAS = "fill copy add mul div scale exp_sub larger at_least rms_scale inverse_rms"
 POINTWISE = frozenset([*_FORMULAS.split(), *FUNCTIONS])
@@ -66,6 +70,8 @@ class Values:
     registers: dict[Value, tuple[str, Index]] = field(default_factory=dict)
     tiles: dict[Value, Tile] = field(default_factory=dict)
     angles: dict[tile.Compute, tuple[str, str]] = field(default_factory=dict)
+    terms: dict[Value, int] = field(default_factory=dict)
+    digests: dict[Value, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.reads: dict[Value, task.Need | task.Stream] = {}
@@ -146,14 +152,24 @@ class Values:
 
     def formula_of(self, value: Value) -> tile.Compute | None:
         """The op by whose formula each element of ``value`` is known: it alone writes the value,
-        and all of it."""
+        and all of it, and not too much is computed anew by each who reads it."""
         writers = self.writers.get(value, [])
         if len(writers) != 1 or writers[0].kernel not in POINTWISE or writers[0].when is not None:
             return None
         (op,) = writers
         out = op.views()[0]
         inside = any(view.buffer == value for view in op.views()[1:])
-        return None if out.indices or inside else op
+        if out.indices or inside or self._terms_of(value, op) > MOST_TERMS:
+            return None
+        return op
+
+    def _terms_of(self, value: Value, op: tile.Compute) -> int:
+        """How many ops the formula of ``value`` spells, each as often as it is read."""
+        if value not in self.terms:
+            given = [view.buffer for view in op.views()[1:]]
+            formulas = [one for one in given if self.formula_of(one) is not None]
+            self.terms[value] = 1 + sum(self.terms[one] for one in formulas)
+        return self.terms[value]
 
     def formula(self, op: tile.Compute, index: Sequence[Expr]) -> str:
         """The element ``index`` of what ``op`` writes, whose first view may be reshaped."""
@@ -251,14 +267,22 @@ class Values:
         window = str(text).removeprefix(str(value))
         if value in self.reads:
             return f"({self.reads[value].view}){window}"
-        parts = []
-        for op in self.writers.get(value, ()):
-            first, *rest = op.views()
-            out = str(View(value, first.indices, first.reshape, first.order))
-            keys = [self.key(v) for v in rest if v.buffer != value]
-            params = ",".join(f"{k}={v}" for k, v in op.params.items())
-            parts.append(f"{op.kernel}{{{params}}}{out.removeprefix(str(value))}:{';'.join(keys)}")
-        return f"<{'|'.join(parts)}>{window}"
+        return f"<{self._digest(value)}>{window}"
+
+    def _digest(self, value: Value) -> str:
+        """A digest of how ``value`` is computed: as a text it may be long, since it has what is
+        read twice twice."""
+        if value not in self.digests:
+            parts = []
+            for op in self.writers.get(value, ()):
+                first, *rest = op.views()
+                out = str(View(value, first.indices, first.reshape, first.order))
+                keys = [self.key(v) for v in rest if v.buffer != value]
+                given = ",".join(f"{k}={v}" for k, v in op.params.items())
+                place = out.removeprefix(str(value))
+                parts.append(f"{op.kernel}{{{given}}}{place}:{';'.join(keys)}")
+            self.digests[value] = sha256("|".join(parts).encode()).hexdigest()
+        return self.digests[value]
 
 
 def _walk(op: Op) -> list[Op]:

@@ -1,0 +1,69 @@
+"""Where matrices, caches and tables lie in the memory of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from meshc.backends.cuda.tasks.shared import Place
+from meshc.backends.cuda.tasks.spelling import flattened
+from meshc.ir.affine import Expr
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Weights as tasks stream them: ``groups`` of rows of ``blocks`` in each of ``lead``, at their
+    ``place`` in memory, whose groups are ``every`` in all."""
+
+    place: Place
+    lead: tuple[int, ...]
+    groups: int
+    blocks: int
+    every: int
+
+    @property
+    def piece(self) -> int:
+        """Blocks of a row group that lie one behind the other."""
+        return self.blocks // self.place.pieces
+
+    def block(self, lead: Sequence[Expr], group: Expr, first: Expr) -> Expr:
+        """Where the block ``first`` of a row group is; of one in pieces it begins a piece."""
+        own = self.place.own
+        if own:
+            group = group // own * self.place.every + group % own + self.place.first
+        found = flattened(lead, self.lead)
+        if self.place.pieces == 1:
+            return (found * self.every + group) * self.blocks + first
+        piece = found * self.place.pieces + first // self.piece
+        return (piece * self.every + group) * self.piece
+
+
+@dataclass(frozen=True)
+class Cache:
+    """A cache with rows of ``lanes``, whole eights, for each token of ``heads`` heads: ``name`` of
+    the memory, of which a layer has ``layer`` values, 0 where it is not of layers. Its own lanes
+    are those from ``first`` on."""
+
+    name: str
+    heads: int
+    lanes: int
+    layer: int
+    first: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of ``width`` of ``words`` words, or positions, that the input ``asked`` for names."""
+
+    name: str
+    words: int
+    width: int
+    asked: str
+
+    def row(self, request: str, lane: str, there: str) -> str:
+        """An element of the row of a request, 0 where it has none."""
+        word = f"{self.asked}[{request}]"
+        at = f"mc::in_fragments<{self.width}>({word}, {lane})"
+        return (
+            f"({word} >= 0 && {word} < {self.words}{there} ? mc::widen({self.name}[{at}]) : 0.0f)"
+        )
