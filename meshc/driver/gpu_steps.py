@@ -107,6 +107,8 @@ class GpuStep:
         try:
             made = self._of_kernels()
         except MeshcError as refusal:
+            if _of_memory(tasks) and _of_memory(refusal):
+                raise tasks from refusal  # which take the least
             other = refusal.diagnostics[0].message
             if first.code not in _NO_TASKS or other == first.message:
                 raise
@@ -145,7 +147,7 @@ class GpuStep:
                 raise made
             if tokens == CHUNKS[-1] or first.code in _NO_TASKS:
                 words = f"steps read prompts, token by token: {first.message} ({first.code})"
-                self.report.remark("prompt-by-steps", words)
+                self.report.warning("prompt-by-steps", words)
                 break
         return placed, files
 
@@ -173,14 +175,16 @@ class GpuStep:
         cluster = self.request.cluster or 0 if cluster is None else cluster
         whole = self._placed(graph, 1, False, Diagnostics(), task.COUNTER, cluster)
         merge = _records_bytes(whole) > MOST_RECORDS
+        refusals = []
         for parts in PARTS:
             made = self._meeting(graph, parts, merge, cluster, written)
             if not isinstance(made, MeshcError):
                 self._keep(made)
                 return made[0]
-            if parts == PARTS[-1] or made.diagnostics[0].code not in _OF_PARTS:
+            if made.diagnostics[0].code not in _OF_PARTS:
                 raise made
-        raise AssertionError("the last division is one that says what is wrong")
+            refusals.append(made)
+        raise next(filter(_of_memory, reversed(refusals)), refusals[-1])
 
     def _meeting(
         self,
@@ -202,7 +206,8 @@ class GpuStep:
         if cluster or (LENGTH in graph.scalars and not isinstance(counted, MeshcError)):
             return counted
         if isinstance(counted, MeshcError):
-            return self._tried(lambda: made(task.TAGS))
+            by_tags = self._tried(lambda: made(task.TAGS))
+            return counted if isinstance(by_tags, MeshcError) else by_tags
         tagged = self._placed(graph, parts, merge, Diagnostics(), task.TAGS, cluster)
         one, other = map(step_with_full_caches, (counted[0][0], tagged))
         if one is None or other is None or other.seconds >= one.seconds:
@@ -221,6 +226,13 @@ class GpuStep:
         before = len(pipeline_to_tasks()) - len(TASK_STAGES)
         passes = pipeline_to_tasks(given, cluster)[before:]
         return PassManager(passes, self.instruments).run(clone_module(graph), report)
+
+
+def _of_memory(refusal: MeshcError) -> bool:
+    """Whether the GPU's memory has no room for a program, whose parts notes then tell; it may be
+    that of a block instead."""
+    first = refusal.diagnostics[0]
+    return first.code == "does-not-fit" and bool(first.notes)
 
 
 def _records_bytes(placed: Module) -> int:

@@ -185,4 +185,5 @@ def test_heads_that_no_kernel_by_pattern_takes_are_made_of_tasks(
     checkpoint(tmp_path)
     asked = ["--target", "cuda", "--dtype", "f16", "--seq", "16", "--remarks", "-o"]
     assert main(["compile", str(tmp_path), *asked, str(tmp_path / "out")]) == 0
-    assert "rms_norm is part of no kernel" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "remark[step-of-tasks]" in said and "remark[prompt-of-tasks]" in said

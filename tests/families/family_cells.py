@@ -16,6 +16,7 @@ from meshc.backends.python import load_program
 from meshc.driver import Compiled
 from meshc.frontend.checkpoints import open_checkpoint, read_config
 from meshc.frontend.families import family_named, family_names
+from meshc.interp.graph import run_graph
 from meshc.support.diagnostics import Diagnostic, MeshcError
 from meshc.support.output import write_directory
 
@@ -63,11 +64,11 @@ class Reference(Protocol):
 class Recorded:
     """What transformers answered when the checkpoint in ``folder`` was made."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rounds: bool = False) -> None:
         self.wanted: dict[str, Any] = json.loads((folder / "expected.json").read_text())
         self.prompt = [int(token) for token in self.wanted["prompt_ids"]]
         self.count = len(self.wanted["tokens"])
-        self.moved = 0.0
+        self.moved = moved(folder, self.prompt, self.wanted["tokens"]) if rounds else 0.0
 
     def error(self, found: Answer) -> float:
         """Infinite where tokens differ; of the logits of the prompt, and the best ones of steps."""
@@ -77,6 +78,30 @@ class Recorded:
         best = found.logits.max(-1) - self.wanted["best_logits"]
         off = max(np.abs(found.logits[0] - first).max(), np.abs(best).max())
         return float(off / np.abs(first).max())
+
+
+def moved(folder: Path, prompt: list[int], tokens: list[int]) -> float:
+    """How far the best logits of steps move, as a part of the largest one behind the prompt, if
+    every weight is off by up to half a unit of f16; by the graph, step by step."""
+    graph = meshc.compile(str(folder), compile_to="graph", seq=64, dtype="f32", phase="decode")
+    module = graph.modules["decode"]
+    stored = open_checkpoint(folder, read_config(folder))
+    roles = {p.value.name: p.role for p in module.function.params}
+    states = [name for name, role in roles.items() if role == "state"]
+    kept = {name: stored.read(name) for name, role in roles.items() if role == "weight"}
+    rng = np.random.default_rng(1)
+    off = {n: w * (1 + rng.uniform(-1, 1, w.shape) * 2.0**-11) for n, w in kept.items()}
+    found = []
+    for weights in (kept, off):
+        rows, caches = [], dict[str, np.ndarray]()
+        for position, token in enumerate([*prompt, *tokens[:-1]]):
+            given = {"tokens": np.array([[token]]), **weights, **caches}
+            logits, *more = run_graph(module, given, {"pos": position})
+            caches = dict(zip(states, more, strict=True))
+            rows.append(logits.reshape(-1))
+        found.append(np.array(rows[len(prompt) - 1 :]))
+    one, other = found
+    return float(np.abs(one.max(-1) - other.max(-1)).max() / np.abs(one[0]).max())
 
 
 def run(folder: Path, column: str, reference: Reference, **options: Any) -> Answer:

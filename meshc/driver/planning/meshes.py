@@ -65,8 +65,8 @@ def best_mesh(
 
 def sides_of(loaded: LoadedModel, phase: str, request: CompileRequest) -> list[int]:
     """The sides that are tried, from small to large: those at which a core has a lane less of the
-    widest two dims of the weights of a layer, whole key heads of columns. Raises what reading the
-    model raises."""
+    widest two dims of the weights of a layer; where these are many, those of whole key heads.
+    Raises what reading the model raises."""
     device = request.the_device()
     most = min(device.cores_x, device.cores_y)
     graph = MeshPhase(loaded, phase, replace(request, mesh="1x1")).graph
@@ -74,13 +74,13 @@ def sides_of(loaded: LoadedModel, phase: str, request: CompileRequest) -> list[i
     parts = 1 if heads is None or heads.headless else graph.dims[heads.key]
     grain = max(n for n in range(1, _GRAIN + 1) if parts % n == 0)
     extents = set(_extents(graph))
-    while True:
-        lanes = {ceil_div(extent, k) for extent in extents for k in range(1, extent + 1)}
-        found = sorted({grain * ceil_div(side, grain) for side in lanes})
-        found = [side for side in found if side <= most]
-        if len(found) <= _SIDES:
-            return found or [most]
+    lanes = {ceil_div(extent, k) for extent in extents for k in range(1, extent + 1)}
+    found = [side for side in sorted(lanes) if side <= most]
+    while len(found) > _SIDES:
+        whole = sorted({grain * ceil_div(side, grain) for side in lanes})
+        found = [side for side in whole if side <= most]
         grain *= 2
+    return found or [most]
 
 
 def _extents(graph: Module) -> Iterator[int]:

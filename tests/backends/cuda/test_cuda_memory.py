@@ -8,7 +8,7 @@ import pytest
 
 from meshc.backends.cuda import from_json
 from meshc.backends.cuda.memory import memory_of
-from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.driver import CompileRequest, compile_loaded, gpu_steps, load_any
 from meshc.driver.estimating import estimate
 from meshc.driver.questions import Question
 from meshc.support.diagnostics import Diagnostics, MeshcError
@@ -82,8 +82,9 @@ def test_the_capacity_that_a_refusal_names_is_the_most_that_fits(options):
         compiled("llama-3-8b", seq=fitting + 1, **options)
 
 
-def test_where_a_step_by_tags_does_not_fit_its_tasks_meet_by_a_counter(tmp_path):
+def test_where_a_step_by_tags_does_not_fit_its_tasks_meet_by_a_counter(tmp_path, monkeypatch):
     """Tags need another version of what tasks give, and a count of the runs."""
+    monkeypatch.setattr(gpu_steps, "CHUNKS", ())
     tiny = str(DATA / "tiny" / "llama-3h1")
 
     def step(device):

@@ -86,8 +86,9 @@ def test_what_is_emitted_differs_where_the_numbers_of_gpus_do():
 
 @pytest.mark.cuda_compiler
 def test_the_library_is_compiled_for_blackwell_too():
-    text = compiled("smollm2-135m", "b200")["attention_block.cu"]
-    assert compile_cubin(text, device("b200").cuda_arch).kernels["attention_block"].spill_bytes == 0
+    for name in ("step", "prompt"):
+        text = compiled("smollm2-135m", "b200")[f"{name}.cu"]
+        assert compile_cubin(text, device("b200").cuda_arch).kernels[name].spill_bytes == 0
 
 
 def test_a_device_file_without_an_architecture_gives_no_kernels(tmp_path):
