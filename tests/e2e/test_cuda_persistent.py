@@ -161,9 +161,10 @@ def test_its_machine_code_keeps_everything_in_registers(name):
     request = CompileRequest(target="cuda", dtype="f16", seq=4096, persistent=True)
     report = Diagnostics()
     files = compile_loaded(load_any(name, report), request, (), report).files
-    needs = compile_cubin(files["step.cu"]).kernels["step"]
-    assert (needs.spill_bytes, needs.stack_bytes) == (0, 0)
-    assert needs.registers <= MOST_REGISTERS
+    for kernel in ("step", "prompt"):
+        needs = compile_cubin(files[f"{kernel}.cu"]).kernels[kernel]
+        assert (needs.spill_bytes, needs.stack_bytes) == (0, 0)
+        assert needs.registers <= MOST_REGISTERS
 
 
 @pytest.mark.parametrize(
