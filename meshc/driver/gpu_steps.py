@@ -145,7 +145,7 @@ class GpuStep:
             first = made.diagnostics[0]
             if first.code not in _NO_TASKS | _OF_PARTS:
                 raise made
-            if tokens == CHUNKS[-1] or first.code in _NO_TASKS:
+            if tokens == CHUNKS[-1] or first.code in _NO_TASKS or _of_memory(made):
                 words = f"steps read prompts, token by token: {first.message} ({first.code})"
                 self.report.warning("prompt-by-steps", words)
                 break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +113,28 @@ def test_logits_of_a_step_of_tasks_are_those_of_the_graph(name, tmp_path: Path):
     result = compiled(tmp_path, OF_TASKS[name], cluster=None)
     graph = compiled(tmp_path, OF_TASKS[name], cluster=None, compile_to="graph")
     judge(result, graph.modules["decode"])
+
+
+def test_columns_of_no_token_are_finite(tmp_path: Path):
+    """Three tokens in a chunk of sixteen, of a model whose norm of zeros is no number."""
+    text = SHARED.replace("D=64", "D=40").replace("(x, n1)", "(x, n1, eps = 0.0)")
+    result = compiled(tmp_path, text, cluster=None)
+    program = from_json(result.files["manifest.json"])
+    assert program.prefill is not None and program.prefill.tokens == 16
+    module = compiled(tmp_path, text, cluster=None, compile_to="graph").modules["decode"]
+    rng = np.random.default_rng(2)
+    tensors = {
+        p.value.name: (rng.standard_normal(p.value.type.shape(module.dims)) * 0.2)
+        for p in module.function.params
+        if p.role == "weight"
+    }
+    found = [
+        LanguageModel(
+            one, CpuMachine(program.kernels, result.files, toolchain=QUICK), tensors
+        ).prefill([3, 17, 0, 39])
+        for one in (program, replace(program, prefill=None))
+    ]
+    assert np.abs(found[0] - found[1]).max() <= 2.0**-8 * np.abs(found[1]).max()
 
 
 def judge(result, module):

@@ -145,9 +145,13 @@ class LanguageModel:
         return self.machine.read("chunk_logits")[0] if last else np.zeros(0)
 
     def _give(self, part: str, tokens: Sequence[int], cached: int) -> None:
-        """Write ``tokens``, behind ``cached`` ones, where the launches of ``part`` read them."""
+        """Write ``tokens``, behind ``cached`` ones, where the launches of ``part`` read them. What
+        is computed in columns of no token has weight 0 in kernels that give no logits, so it must
+        be finite: that of the last token."""
         (size,) = self.program.buffers[f"{part}_tokens"].shape
-        columns = np.full(size, -1, np.int32)
+        prefill = self.program.prefill
+        assert prefill is not None
+        columns = np.full(size, -1 if prefill.gives_logits else tokens[-1], np.int32)
         columns[: len(tokens)] = tokens
         self.machine.write(f"{part}_tokens", columns)
         if f"{part}_count" in self.program.buffers:

@@ -128,10 +128,11 @@ class Prefill:
     for the last; where kernels take all tokens at once there are none, so that the launches do not
     depend on how many there are. The others take all columns, of which some may hold no token.
     Without ``after`` there are no logits, and a decode step reads the last token of a prompt. The
-    host writes ``chunk_tokens`` [tokens], -1 for none, ``chunk_cached`` [tokens], those before
-    each, and ``chunk_pages`` [1, pages], and ``chunk_count`` [1], the tokens there are, where
-    kernels take them all at once; it reads ``chunk_logits`` [1, vocabulary]. With an ``overlap``
-    some chunks, also of more tokens, are read in two halves on two streams.
+    host writes ``chunk_tokens`` [tokens], -1 for none or, without logits, the last one again,
+    ``chunk_cached`` [tokens], those before each, and ``chunk_pages`` [1, pages], and
+    ``chunk_count`` [1], the tokens there are, where kernels take them all at once; it reads
+    ``chunk_logits`` [1, vocabulary]. With an ``overlap`` some chunks, also of more tokens, are read
+    in two halves on two streams.
     """
 
     tokens: int

@@ -1,8 +1,8 @@
 """The best mesh of a wafer for a phase: the one whose program fits and has the fewest cycles.
 
-The lanes of a core drop where a mesh becomes as wide as ``ceil(extent / k)``, and whole key heads
-need columns that they divide, so the sides that are tried are the next such columns: squares first,
-then rectangles around the best of them. All are compared by the search's costs, which need no tile
+The lanes of a core drop where a mesh becomes as wide as ``ceil(extent / k)``, so those are the
+sides that are tried, or where they are many the next columns that whole key heads divide: squares
+first, then rectangles around the best of them. All are compared by the search's costs, which need no tile
 program; what fits is compiled, from the fastest on. ``meshc tune`` tries the same meshes.
 """
 
@@ -26,7 +26,7 @@ _SIDES = 96
 """Sides that are tried at most."""
 _GRAIN = 8
 """Sides are multiples of the largest divisor of the key heads up to so many."""
-_BEST = 2
+BEST = 2
 """Squares around which rectangles are tried."""
 _AROUND = 2
 """Sides up and down from a side of a square that those of a rectangle are."""
@@ -47,7 +47,7 @@ def best_mesh(
     sides = sides_of(loaded, phase, request)
     for side in sides:
         search.tried(side, side)
-    best = sorted(search.cycles, key=search.cycles.__getitem__)[:_BEST]
+    best = sorted(search.cycles, key=search.cycles.__getitem__)[:BEST]
     for columns, rows in rectangles_around(best, sides):
         search.tried(columns, rows)
     ranked = sorted(search.cycles, key=lambda mesh: (search.cycles[mesh], mesh))

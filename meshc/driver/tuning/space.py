@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
 from meshc.driver.models import LoadedModel
-from meshc.driver.planning.meshes import rectangles_around, sides_of
+from meshc.driver.planning.meshes import BEST, rectangles_around, sides_of
 from meshc.driver.planning.wafers import MeshPhase
 from meshc.driver.request import ALGORITHMS_OF, MOST_REQUESTS, CompileRequest
 from meshc.driver.tuning.configurations import Configuration, Outcome
@@ -18,8 +18,6 @@ from meshc.support.diagnostics import MeshcError
 Try = Callable[[Sequence[Configuration]], list[Outcome]]
 """Gives the outcomes of configurations, in their order."""
 
-_BEST = 2
-"""Squares around which rectangles are tried."""
 _SET = 3
 """Meshes on which algorithms and regions are tried."""
 _GENERIC = ("auto", "k_tree")
@@ -97,7 +95,7 @@ class Space:
         else:
             sides = sides_of(self.loaded, phase, self.request)
             found = outcomes([replace(plain, mesh=f"{side}x{side}") for side in sides])
-            best = [self._size(one) for one in _ranked(found)[:_BEST]]
+            best = [self._size(one) for one in _ranked(found)[:BEST]]
             near = [f"{columns}x{rows}" for columns, rows in rectangles_around(best, sides)]
             found += outcomes([replace(plain, mesh=mesh) for mesh in near])
         known = [one.configuration for one in _front(found)[:_SET]]

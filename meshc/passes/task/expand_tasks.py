@@ -10,6 +10,7 @@ from meshc.ir.batch import BATCH, LENGTH, POSITION
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
 from meshc.passes.task.expand.graphs import Grain, GraphExpander
+from meshc.passes.task.expand.program import ROWS
 from meshc.support.diagnostics import Diagnostics, fail
 
 
@@ -21,8 +22,8 @@ class ExpandTasks(Pass):
     A product with a weight becomes a family, of which a task takes ``rows`` rows and all of the
     left side, and what follows lane by lane; products of one op are one phase. What a task has to
     have whole (a norm, the attention of all heads) each computes for itself from what earlier
-    phases gave. Attention is a family over requests, key heads and runs of ``tokens`` cached
-    tokens (0: as many as a block of a GPU asks for at once), which are dealt to so many tasks that
+    phases gave. Attention is a family over requests, or the tokens of a prompt, key heads and runs
+    of ``tokens`` cached tokens (0: as many as a block of a GPU asks for at once), which are dealt to so many tasks that
     all cores have one. With ``parts`` a task of a
     product takes that part of its width, where the left side lies in a buffer as it is and has at
     least ``wide`` bytes, and tasks of a further phase add the sums: less to read for each task of a
@@ -87,6 +88,12 @@ class ExpandTasks(Pass):
                 "no-tasks",
                 "there are no tasks for whole prompts, nor for several at once",
                 help="chunk-prompts{most=16} makes chunks of one; or compile with --phase decode",
+            )
+        if of_prompt and module.row_dim not in ROWS:
+            fail(
+                "no-tasks",
+                f"there are no tasks for prompts whose tokens {module.row_dim} counts",
+                help="call that dim L",
             )
         if not of_prompt and module.rows is not None and module.dims[module.rows.dim] != 1:
             fail(
