@@ -2,8 +2,8 @@
 
 The lanes of a core drop where a mesh becomes as wide as ``ceil(extent / k)``, so those are the
 sides that are tried, or where they are many the next columns that whole key heads divide: squares
-first, then rectangles around the best of them. All are compared by the search's costs, which need no tile
-program; what fits is compiled, from the fastest on. ``meshc tune`` tries the same meshes.
+first, then rectangles around the best of them. All are compared by the search's costs, which need
+no tile program; what fits is compiled, from the fastest on. ``meshc tune`` tries the same meshes.
 """
 
 from __future__ import annotations

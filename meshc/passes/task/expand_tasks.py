@@ -23,8 +23,8 @@ class ExpandTasks(Pass):
     left side, and what follows lane by lane; products of one op are one phase. What a task has to
     have whole (a norm, the attention of all heads) each computes for itself from what earlier
     phases gave. Attention is a family over requests, or the tokens of a prompt, key heads and runs
-    of ``tokens`` cached tokens (0: as many as a block of a GPU asks for at once), which are dealt to so many tasks that
-    all cores have one. With ``parts`` a task of a
+    of ``tokens`` cached tokens (0: as many as a block of a GPU asks for at once), which are dealt
+    to so many tasks that all cores have one. With ``parts`` a task of a
     product takes that part of its width, where the left side lies in a buffer as it is and has at
     least ``wide`` bytes, and tasks of a further phase add the sums: less to read for each task of a
     batch. With ``merge`` the

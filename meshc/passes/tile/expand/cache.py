@@ -91,6 +91,19 @@ class Cache:
         count = (total + (size - 1) - self.emitter.index_of(self.emitter.mesh.down)) // size
         emitter.compute("ring_set", self.state, count=count)
 
+    def check_lanes(self, op: mesh.Append, new: Sequence[Place]) -> None:
+        """Fail with ``unsupported-layout`` where rows have other lanes than their caches: a core
+        keeps whole pairs of lanes of a head, up to which ``partition`` fills products up."""
+        groups = self.emitter.tiling.key_block
+        for place, lanes in zip(new, self.lanes, strict=True):
+            if place.width != groups * lanes:
+                fail(
+                    "unsupported-layout",
+                    f"a core has {place.width} lanes of a row and keeps {groups * lanes}",
+                    op.span,
+                    help="partition fills heads up to whole pairs of lanes",
+                )
+
     def check_whole_rows(self) -> None:
         """Fail with ``unsupported-layout`` unless the tokens of a chunk lie on the cores on which
         the cache has them: those of a prompt are dealt to rows of cores from its first token on."""

@@ -191,6 +191,7 @@ class Contractions(Values):
         new = [self.place_of(v) for v in tensors[1::2]]
         for which, value in enumerate(op.results):
             self.caches[value] = (cache, which)
+        cache.check_lanes(op, new)
         if self.emitter.many_rows:
             cache.fill(new)
         else:
