@@ -61,7 +61,7 @@ def test_measures_count_what_happened():
 
 def test_who_hangs_up_and_who_fails_is_counted():
     with Served(Letters()) as served:
-        served.pause = 0.05
+        served.pause = 0.25  # ten seconds of an answer, in which a busy machine looks once
         connection = served.begun({"model": "books", "prompt": LONG, "max_tokens": 40})
         wait_until(lambda: served.server.scheduler.decoding)
         connection.close()
