@@ -203,7 +203,7 @@ class GpuStep:
             return placed, written(cuda.TaskGraph(placed, graph))
 
         counted = self._tried(lambda: made(task.COUNTER))
-        if cluster or (LENGTH in graph.scalars and not isinstance(counted, MeshcError)):
+        if cluster or LENGTH in graph.scalars:
             return counted
         if isinstance(counted, MeshcError):
             by_tags = self._tried(lambda: made(task.TAGS))
