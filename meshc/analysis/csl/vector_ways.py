@@ -27,14 +27,7 @@ from meshc.analysis.csl.angles import of_rows, sines_and_cosines
 from meshc.analysis.csl.blocks import blocks_of, in_blocks, lengths, pieces
 from meshc.analysis.csl.costs import LENGTH, LOOP, OFFSET, Costs, rows_of_grids, setup
 from meshc.analysis.csl.element_costs import ANGLE, by_rows, pair_by_pair, rows_of
-from meshc.analysis.csl.functions import (
-    exponentials,
-    exponentials_in_half,
-    gelu_by_erf,
-    gelu_by_tanh,
-    silu,
-    silu_in_half,
-)
+from meshc.analysis.csl.function_steps import Taken, steps_taken
 from meshc.analysis.csl.operands import BY_STEPS, at_once, one_by_one, widened
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
 from meshc.analysis.csl.vector_steps import Steps
@@ -115,8 +108,8 @@ def chosen_way(
         if ways:
             return min(ways, key=lambda way: ways[way])
     found = []
-    for part, steps, otherwise in _parts(op, costs):
-        if part in allowed and steps.fits and steps.words <= room and steps.cycles < otherwise:
+    for part, taken, otherwise in _parts(op, costs):
+        if part in allowed and taken.fits and taken.words <= room and taken.cycles < otherwise:
             found.append(part)
     return "_".join(found)
 
@@ -135,7 +128,7 @@ def wrong_way(op: Compute, costs: Costs, known: Collection[str]) -> bool:
         return op.way not in _kept_ways(op, given, costs, known)
     parts = _parts(op, costs) if op.kernel in KERNELS else []
     said = op.way.split("_")
-    possible = {part for part, steps, _ in parts if steps.fits}
+    possible = {part for part, taken, _ in parts if taken.fits}
     return not set(said) <= possible or said != sorted(set(said))
 
 
@@ -151,11 +144,11 @@ def scratch_words(op: Compute, costs: Costs) -> int:
         given = _given(op)
         known = not blocks_of(given[0].dims)
         first = pieces(given, block)[0].windows if known else in_blocks(given, block).whole
-        steps = function_steps(op, first, costs)
-        return 0 if steps is None else steps.words
+        taken = steps_taken(op, first, costs)
+        return 0 if taken is None else taken.words
     said = op.way.split("_")
     parts = _parts(op, costs) if op.way else []
-    return max((steps.words for part, steps, _ in parts if part in said), default=0)
+    return max((taken.words for part, taken, _ in parts if part in said), default=0)
 
 
 def copied_words(op: Compute) -> int:
@@ -181,8 +174,8 @@ def vector_cycles(op: Compute, windows: list[Window], costs: Costs) -> int:
     if op.way == ACROSS:
         return across_cycles(op, windows, costs)
     if not block:
-        steps = function_steps(op, windows, costs) if op.way else None
-        return by_rows(op, windows, costs) if steps is None else steps.cycles
+        taken = steps_taken(op, windows, costs) if op.way else None
+        return by_rows(op, windows, costs) if taken is None else taken.cycles
     if not blocks_of(windows[0].dims):
         return _in_pieces_cycles(op, windows, costs, block)
     return round(_in_blocks_cycles(op, windows, costs, block, 1.0))
@@ -201,15 +194,15 @@ def _piece_ways(
     found: dict[str, float] = {"": _one_by_one_cycles(op, windows, costs)}
     for kind, length in product(kinds, (0, *(lengths(windows) if cut else ()))):
         first = pieces(windows, length)[0].windows if length else windows
-        steps = function_steps(op, first, costs, kind)
+        taken = steps_taken(op, first, costs, kind)
         if (
-            steps is None
-            or not steps.fits
-            or (room is not None and steps.bytes > room * DType.F32.bytes)
+            taken is None
+            or not taken.fits
+            or (room is not None and taken.bytes > room * DType.F32.bytes)
         ):
             continue
         way = f"{kind}{BY}{length}" if length else kind
-        each = steps.cycles
+        each = taken.cycles
         found[way] = _in_pieces_cycles(op, windows, costs, length, kind) if length else each
     return found
 
@@ -220,9 +213,9 @@ def _in_pieces_cycles(
     """Cycles in pieces of ``length``."""
     cycles = 0
     for piece in pieces(windows, length):
-        steps = function_steps(op, piece.windows, costs, kind)
-        assert steps is not None
-        cycles += piece.times * (steps.cycles + (_PASS if piece.loop else 0))
+        taken = steps_taken(op, piece.windows, costs, kind)
+        assert taken is not None
+        cycles += piece.times * (taken.cycles + (_PASS if piece.loop else 0))
     return cycles
 
 
@@ -238,11 +231,11 @@ def _block_ways(
     most = _one_by_one_cycles(op, windows, costs)
     found = {"": sum(most * share ** _dims(windows) for share in _SHARES)}
     for kind, block in product(kinds, blocks_of(windows[0].dims)):
-        steps = function_steps(op, in_blocks(windows, block).whole, costs, kind)
+        taken = steps_taken(op, in_blocks(windows, block).whole, costs, kind)
         if (
-            steps is not None
-            and steps.fits
-            and (room is None or steps.bytes <= room * DType.F32.bytes)
+            taken is not None
+            and taken.fits
+            and (room is None or taken.bytes <= room * DType.F32.bytes)
         ):
             each = (_in_blocks_cycles(op, windows, costs, block, s, kind) for s in _SHARES)
             found[f"{kind}{BY}{block}"] = sum(each)
@@ -314,13 +307,13 @@ def _in_blocks_cycles(
     """Cycles in blocks, and one by one of what none holds, when extents of the run are ``share`` of
     the most that they can be."""
     cut = in_blocks(windows, block)
-    steps = function_steps(op, cut.whole, costs, kind)
-    assert steps is not None
+    each_block = steps_taken(op, cut.whole, costs, kind)
+    assert each_block is not None
     extents = [dim.extent * share for dim in windows[0].dims if dim.count is not None]
     taken = prod(e // loop.length for e, loop in zip(extents, cut.loops, strict=True))
     left = windows[0].size * share ** len(extents) - taken * cut.whole[0].size
     each = _one_by_one_cycles(op, windows, costs) / windows[0].size
-    return taken * (steps.cycles + _PASS) + max(left, 0.0) * each
+    return taken * (each_block.cycles + _PASS) + max(left, 0.0) * each
 
 
 def _one_by_one_cycles(op: Compute, given: list[Window], costs: Costs) -> int:
@@ -336,29 +329,6 @@ def _copied_cycles(source: Window, costs: Costs) -> int:
     once = setup([part, part]) + costs.vector("convert", DType.F32, part.size, (), rows)
     moved = OFFSET if part.constant else OFFSET + LENGTH
     return rounds(loops) * (once + LOOP + 2 * moved) if loops else once
-
-
-def function_steps(op: Compute, given: list[Window], costs: Costs, kind: str = "") -> Steps | None:
-    """The operations of one of ``BY_STEPS`` whose result has 16 bits, of the ``kind`` of way that
-    is asked for or that the call says; None for others."""
-    if op.kernel not in BY_STEPS or not given[0].dtype.half:
-        return None
-    if (kind or next(iter(parts_of(op)), "")) == HALF:
-        return _in_half(op, given, costs)
-    if op.kernel == "exp_sub":
-        return exponentials(costs, *given)
-    if op.kernel == "silu":
-        return silu(costs, *given)
-    return (gelu_by_tanh if op.params["form"] == "tanh" else gelu_by_erf)(costs, *given)
-
-
-def _in_half(op: Compute, given: list[Window], costs: Costs) -> Steps | None:
-    """The operations in f16 alone; None for functions and types that have none."""
-    if given[0].dtype != DType.F16 or op.kernel not in ("exp_sub", "silu"):
-        return None
-    if op.kernel == "silu":
-        return silu_in_half(costs, *given)
-    return exponentials_in_half(costs, *given) if given[1].dtype == DType.F16 else None
 
 
 def _by_newton(given: list[Window]) -> bool:
@@ -412,7 +382,7 @@ def _given(op: Compute) -> list[Window]:
     return [window(view, op.span) for view in op.operands if isinstance(view, View)]
 
 
-def _parts(op: Compute, costs: Costs) -> list[tuple[str, Steps, int]]:
+def _parts(op: Compute, costs: Costs) -> list[tuple[str, Taken, int]]:
     """Parts of the ways that ``op`` has: the operations, and the cycles of what they replace."""
     given = _given(op)
     if op.kernel == "rope":
@@ -424,12 +394,12 @@ def _parts(op: Compute, costs: Costs) -> list[tuple[str, Steps, int]]:
         angles = sines_and_cosines(costs, frequencies, *tables)
         turns = turning_steps(costs, *pairs_of(one_row(to), one_row(source), tables))
         return [
-            (ANGLES, angles, ANGLE * frequencies.size),
-            (TURNS, turns, pair_by_pair(to, frequencies, costs)),
+            (ANGLES, Taken.of(angles), ANGLE * frequencies.size),
+            (TURNS, Taken.of(turns), pair_by_pair(to, frequencies, costs)),
         ]
-    whole = ((kind, function_steps(op, given, costs, kind)) for kind in (VECTOR, HALF))
+    whole = ((kind, steps_taken(op, given, costs, kind)) for kind in (VECTOR, HALF))
     each = _one_by_one_cycles(op, given, costs)
-    return [(kind, steps, each) for kind, steps in whole if steps is not None]
+    return [(kind, taken, each) for kind, taken in whole if taken is not None]
 
 
 def one_row(window: Window, row: Expr | None = None) -> Window:
