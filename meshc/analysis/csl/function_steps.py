@@ -54,19 +54,21 @@ def function_steps(
 def steps_taken(op: Compute, given: Sequence[Window], costs: Costs, kind: str = "") -> Taken | None:
     """What :func:`function_steps` take; what was asked before is known, wherever operands like
     these lay."""
-    if isinstance(costs.device, WatchedDevice):  # which is to remember what it is asked
-        return _priced(_steps(_function(op), _kind(op, kind), given, costs))
     alike = tuple(_alike(one, costs) for one in given)
-    return _known(_function(op), _kind(op, kind), alike, costs.device)
+    found, asked = _known(_function(op), _kind(op, kind), alike, costs.device.unwatched)
+    if isinstance(costs.device, WatchedDevice):
+        costs.device.asked.update(asked)
+    return found
 
 
 @lru_cache(maxsize=8192)
-def _known(function: str, kind: str, given: tuple[Window, ...], device: Device) -> Taken | None:
-    return _priced(_steps(function, kind, given, Costs(device)))
-
-
-def _priced(steps: Steps | None) -> Taken | None:
-    return None if steps is None else Taken.of(steps)
+def _known(
+    function: str, kind: str, given: tuple[Window, ...], device: Device
+) -> tuple[Taken | None, frozenset[str]]:
+    """What they take, and the numbers of ``device`` that this rests on."""
+    watched = device.watched()
+    steps = _steps(function, kind, given, Costs(watched))
+    return None if steps is None else Taken.of(steps), frozenset(watched.asked)
 
 
 def _alike(one: Window, costs: Costs) -> Window:
