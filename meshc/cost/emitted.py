@@ -19,9 +19,10 @@ from meshc.analysis.csl import costs as csl
 from meshc.analysis.csl.across import OF_A_RING, slots_of_rows
 from meshc.analysis.csl.costs import NUMBER, Costs, rows_of_grids, setup, walked
 from meshc.analysis.csl.element_costs import BY_ROWS, by_rows, rows_masked
-from meshc.analysis.csl.factors import Product
+from meshc.analysis.csl.factors import Batch, Product
+from meshc.analysis.csl.factors import Call as Products
 from meshc.analysis.csl.operands import BY_STEPS, one_by_one
-from meshc.analysis.csl.product_choice import Choices, cheapest
+from meshc.analysis.csl.product_choice import Choices, best
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
 from meshc.analysis.csl.vector_ways import (
     BY_LANES,
@@ -50,11 +51,11 @@ _ADDRESS = 8
 """Where a slot that is moved lies, worked out as the program runs."""
 _CASES = 10
 """Going on with one of the first cases of a program."""
+_CASE = 30
+"""Going on with a case in the mean over the 39 of a prompt's program with layers of one kind."""
 _SOURCE = "set-ups of emitted statements (docs/csl.md, Predicted cycles)"
 _LANE = 21
 """One lane that is selected."""
-_OF_A_BATCH = 17
-"""The loop around a product of a batch, and where its operands begin."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class LocalProduct:
     are rows of its transpose where ``transposed``; products of slots that move go onto what the
     sums were where they ``accumulate``. Only the run knows how much there is of the letters
     ``of_run``. Rows of sums and of left factors are those of all products together where these are
-    ``interleaved``."""
+    ``interleaved``. So many products in a row are ``sharing`` a right factor."""
 
     m: int
     k: int
@@ -110,6 +111,7 @@ class LocalProduct:
     accumulate: bool = False
     of_run: str = ""
     interleaved: bool = False
+    sharing: int = 1
 
 
 class Work(NamedTuple):
@@ -163,14 +165,20 @@ class EmittedKernels:
             self.device.asked.update(found.asked)
         return found.work
 
-    def moving(self, transfers: int) -> int:
-        """Cycles of a round of a loop whose core starts so many transfers and awaits them, apart
-        from what moves."""
-        costs = Costs(self.device)
-        started = walked(1) - csl.START + csl.FABRIC + _ADDRESS
-        joined = costs.task + csl.JOIN
-        round_ = csl.LOOP_OF_CASES + costs.task + csl.RESUME + _CASES
-        return round_ + transfers * (started + joined)
+    def start(self, chunk: Operand) -> int:
+        """Cycles of starting a transfer of a ``chunk`` in one of several slots."""
+        return 2 * csl.DESCRIPTOR + _ADDRESS + (csl.LENGTH if chunk.of_run else 0)
+
+    @property
+    def round_(self) -> int:
+        """Cycles of a round of a loop whose core returns from its task and goes on when transfers
+        have ended, apart from these: to the case behind them, and to that of the next round."""
+        return csl.LOOP_OF_CASES + Costs(self.device).task + csl.RESUME + 2 * _CASE
+
+    @property
+    def join(self) -> int:
+        """Cycles of the task that joins the ends of two transfers."""
+        return Costs(self.device).task + csl.JOIN
 
 
 @lru_cache(maxsize=4)
@@ -208,18 +216,27 @@ def _product(one: LocalProduct, costs: Costs) -> Work:
     right = [Dim(k[0], one.n, k[1]), Dim(n[0], 1, n[1])]
     if one.transposed:
         right = [Dim(k[0], 1, k[1]), Dim(n[0], one.k, n[1])]
-    # Where products of a batch, and chunks that move, begin only the run knows.
-    at = Expr.var("slot") if one.accumulate or one.batch > 1 else _NONE
+    groups = one.batch // one.sharing
+    # Chunks that move are in a slot that only the run knows.
+    at = Expr.var("slot") if one.accumulate else _NONE
     product = Product(
         _window(one.sums, [Dim(m[0], one.n * lead, m[1]), Dim(n[0], 1, n[1])]),
-        _window(one.dtype, [Dim(m[0], one.k * lead, m[1]), Dim(k[0], 1, k[1])]).moved(at),
-        _window(one.dtype, right).moved(at),
+        _window(one.dtype, [Dim(m[0], one.k * lead, m[1]), Dim(k[0], 1, k[1])]).moved(
+            at * (one.batch * one.m * one.k)
+        ),
+        _window(one.dtype, right).moved(at * (groups * one.k * one.n)),
     )
+    group = one.sharing if one.interleaved else one.sharing * one.m  # rows of a right factor
+    head = 1 if one.interleaved else one.m
+    loops = (
+        Batch(Dim(groups, 1), (group * one.n, group * one.k, one.k * one.n)),
+        Batch(Dim(one.sharing, 1), (head * one.n, head * one.k, 0)),
+    )
+    batches = {place: loop for place, loop in enumerate(loops) if loop.dim.extent > 1}
     free = MOST_SCRATCH_BYTES if product.constant else MOST_SCRATCH_BYTES // 2
-    each = cheapest(product, costs, free, one.accumulate, Choices())
-    around = _OF_A_BATCH if one.batch > 1 else 0
+    found = best(Products(product, batches), costs, free, one.accumulate, Choices())
     addresses = 2 * _ADDRESS if one.accumulate else 0
-    return Work(one.batch * (each.cycles + around) + addresses, one.batch * each.steps)
+    return Work(found.cycles + addresses, found.steps)
 
 
 def _call(call: Call, costs: Costs) -> int:

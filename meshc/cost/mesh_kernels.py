@@ -141,8 +141,8 @@ def local_product(
         return replace(found, of_run="m")
     # Queries of a prompt lie row by row, each head a product of its own.
     rows = left[shapes.rows]
-    run = "mn" if transposed else "mk"
-    return replace(found, m=rows, batch=batch * m // rows, of_run=run, interleaved=True)
+    heads, run = m // rows, "mn" if transposed else "mk"
+    return replace(found, m=rows, batch=batch * heads, of_run=run, interleaved=True, sharing=heads)
 
 
 def moved_parts(

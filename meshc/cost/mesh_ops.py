@@ -267,9 +267,9 @@ class MeshCosts:
         words = (ours.words * (tiles.columns > 1), theirs.words * (tiles.rows > 1))
         turned, turns = 0, 0
         if cached:
-            turned, turns = words[1], tiles.steps - tiles.steps // tiles.columns
+            turned, turns = 1, tiles.steps - tiles.steps // tiles.columns
         elif tiles.turn_left:
-            turned, turns = words[0], tiles.steps - tiles.steps // tiles.rows
+            turns = tiles.steps - tiles.steps // tiles.rows
         sums = Elements((whole.m, whole.batch * whole.n), whole.sums, ours.of_run[:1])
         copies = [Call("copy", (part, part)) for part in (ours, theirs, sums)]
         work = self.kernels.work(each)
@@ -277,11 +277,13 @@ class MeshCosts:
             work.cycles,
             work.steps,
             words,
+            (self.kernels.start(ours), self.kernels.start(theirs)),
+            isinstance(op, ops.GemmT),
             turned,
-            turns,
+            turns if words[turned] else 0,
             sum(map(self.kernels.cycles, copies)),
-            self.kernels.moving(2 * sum(map(bool, words))),
-            self.kernels.moving(2),
+            self.kernels.round_,
+            self.kernels.join,
         )
 
     def elementwise(self, operand: Operand, type_of: TypeOf) -> Cost:

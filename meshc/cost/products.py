@@ -28,26 +28,39 @@ ALGORITHMS = ("cyclic_shift", "cannon", "summa", "allgather")
 @dataclass(frozen=True)
 class EmittedStep:
     """A step of a product as emitted CSL does it: ``cycles`` of the kernel, in ``steps`` of which
-    transfers stand still; ``words`` that a core sends of either operand, as many as it receives.
-    Before the first one an operand of ``turned`` words moves ``turns`` times, and ``once`` are the
-    copies around all steps. A round takes ``round_`` besides, one of turning ``turn``."""
+    transfers stand still; ``words`` that a core sends of either operand, as many as it receives,
+    each of which takes ``starts`` to begin. Those of the left one are ``sums`` that move behind the
+    kernel, or move beside it. Before the first step the operand ``turned`` moves ``turns`` times.
+    ``once`` are the copies around all steps. A round of either takes ``round_`` besides, and a
+    ``join`` more where both operands move."""
 
     cycles: int
     steps: int
     words: tuple[int, int]
+    starts: tuple[int, int]
+    sums: bool
     turned: int
     turns: int
     once: int
     round_: int
-    turn: int
+    join: int
 
     def cost(self, rounds: int, arrives: float) -> Cost:
         """All ``rounds``, of which the last moves nothing; a word is there after ``arrives``."""
-        moved = 2 * sum(self.words)
-        busy = max(float(self.cycles), self.steps + moved, max(self.words) + arrives)
-        exposed = busy - self.cycles if any(self.words) else 0.0
-        turning = Cost(transfer=max(2 * self.turned, self.turned + arrives), overhead=self.turn)
-        around = Cost(waits=exposed, overhead=self.round_) * (rounds - 1)
+        moving = [n for n in (0, 1) if self.words[n]]
+        waits, overhead = 0.0, 0
+        if moving:
+            started = 2 * sum(self.starts[n] for n in moving)
+            first = self.starts[moving[-1] if self.sums else moving[0]]
+            moved = first + self.steps + 2 * sum(self.words)
+            late = self.words[0] + arrives if self.sums and self.words[0] else 0.0
+            ends = (started + self.cycles + late, moved, first + max(self.words) + arrives)
+            waits = max(ends) - started - self.cycles
+            overhead = started + self.round_ + (self.join if len(moving) > 1 else 0)
+        around = Cost(waits=waits, overhead=overhead) * (rounds - 1)
+        start, words = self.starts[self.turned], self.words[self.turned]
+        transfer = max(2 * words, start, words + arrives)
+        turning = Cost(transfer=transfer, overhead=start + self.round_)
         return Cost(self.cycles * rounds + self.once) + around + turning * self.turns
 
 

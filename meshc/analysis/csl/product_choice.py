@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product as crossed
+from typing import NamedTuple
 
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.factors import Call, Product, batch_variable, with_joining
@@ -34,7 +35,16 @@ class Choices:
     joined: bool = True
 
 
-def best_way(call: Call, costs: Costs, free_bytes: int, accumulate: bool, tried: Choices) -> str:
+class Best(NamedTuple):
+    """The ``cycles`` of all products of a call in a ``way``, of which so many are vector
+    ``steps``."""
+
+    cycles: int
+    way: str
+    steps: int
+
+
+def best(call: Call, costs: Costs, free_bytes: int, accumulate: bool, tried: Choices) -> Best:
     """The way in which a ``call`` without joined loops takes the fewest cycles, with at most
     ``free_bytes`` of scratch."""
     joined = call.joined() if tried.joined else call
@@ -42,8 +52,8 @@ def best_way(call: Call, costs: Costs, free_bytes: int, accumulate: bool, tried:
     for one in (call,) if joined == call else (call, joined):
         plan = cheapest(one.each(batch_variable), costs, free_bytes, accumulate, tried)
         way = plan.way if one is call else with_joining(plan.way)
-        found.append((cycles_of_all(one, plan), way))
-    return min(found)[1]
+        found.append(Best(cycles_of_all(one, plan), way, one.times * plan.steps))
+    return min(found)
 
 
 def cycles_of_all(call: Call, plan: Plan) -> int:

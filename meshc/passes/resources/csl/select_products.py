@@ -8,7 +8,7 @@ from typing import ClassVar
 from meshc.analysis.csl.banks import shifts
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.factors import apart
-from meshc.analysis.csl.product_choice import Choices, best_way
+from meshc.analysis.csl.product_choice import Choices, best
 from meshc.analysis.csl.sharing import planned_bytes
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
@@ -69,5 +69,5 @@ class SelectCslProducts(Pass):
                 accumulate = bool(op.params["accumulate"])
                 call = apart(op)
                 free = room if call.product.constant else room // _SHARE
-                op.way = best_way(call, costs, free, accumulate, tried)
+                op.way = best(call, costs, free, accumulate, tried).way
         return module
