@@ -20,6 +20,7 @@ from meshc.analysis.csl.across import OF_A_RING, slots_of_rows
 from meshc.analysis.csl.costs import NUMBER, Costs, rows_of_grids, setup, walked
 from meshc.analysis.csl.element_costs import BY_ROWS, by_rows, rows_masked
 from meshc.analysis.csl.factors import Product
+from meshc.analysis.csl.held import FUNCTIONS
 from meshc.analysis.csl.operands import BY_STEPS, one_by_one
 from meshc.analysis.csl.product_choice import Choices, cheapest
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
@@ -27,6 +28,7 @@ from meshc.analysis.csl.vector_ways import (
     BY_LANES,
     BY_NEWTON,
     chosen_way,
+    takes_registers,
     turned_rows,
     vector_cycles,
 )
@@ -228,6 +230,7 @@ def _call(call: Call, costs: Costs) -> int:
     if call.kernel in (*BY_STEPS, *BY_NEWTON, *BY_LANES):
         op.way = chosen_way(op, costs, _AMPLE, (VECTOR, HALF, BY, NEWTON, ACROSS), ())
         if op.way:
+            op.dsr = FUNCTIONS if takes_registers(op) else 0
             return vector_cycles(op, windows, costs)
     if call.kernel == "mask_slots":
         return slots_of_rows([to], costs)

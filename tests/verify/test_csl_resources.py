@@ -210,6 +210,30 @@ def test_the_emitter_writes_the_registers_that_a_call_says():
         assert text.count("@get_dsr(") == 3
 
 
+FUNCTION = ROWS.replace("%w : f16[8, 192] {{role = weight}}", "%d : f16[1, 8] {{role = out}}")
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("way = half, dsr = 8", None),
+        ("way = half", None),
+        ("way = half, dsr = 2", "a call of 'silu' takes no registers and says dsr 2"),
+        ("dsr = 8", "a call of 'silu' takes no registers and says dsr 8"),
+    ],
+)
+def test_registers_of_functions(said, why):
+    """Those of their own, and only where a function goes by vector operations."""
+    text = FUNCTION.format(header=HEADER, count=1, calls=f"    tile.silu %d, %x {{{said}}}")
+    module = parse_module(Source("function.meshir", text))
+    if why is None:
+        check_fact(module, "csl_registers")
+        return
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_registers")
+    assert why in caught.value.diagnostics[0].message
+
+
 def test_registers_are_printed_and_read_again():
     module = parse_module(Source("chosen.meshir", CHOSEN))
     check_claims(module)

@@ -139,6 +139,13 @@ def wrong_way(op: Compute, costs: Costs, known: Collection[str]) -> bool:
     return not set(said) <= possible or said != sorted(set(said))
 
 
+def takes_registers(op: Compute) -> bool:
+    """Whether ``op`` is written by operations whose operands registers may hold."""
+    return bool(op.way) and (
+        op.kernel in BY_STEPS or (op.kernel == "rope" and ANGLES in parts_of(op))
+    )
+
+
 def scratch_words(op: Compute, costs: Costs) -> int:
     """f32 elements of scratch that the way of ``op`` takes."""
     if op.kernel in BY_NEWTON:
@@ -344,12 +351,14 @@ def function_steps(op: Compute, given: list[Window], costs: Costs, kind: str = "
     if op.kernel not in BY_STEPS or not given[0].dtype.half:
         return None
     if (kind or next(iter(parts_of(op)), "")) == HALF:
-        return _in_half(op, given, costs)
-    if op.kernel == "exp_sub":
-        return exponentials(costs, *given)
-    if op.kernel == "silu":
-        return silu(costs, *given)
-    return (gelu_by_tanh if op.params["form"] == "tanh" else gelu_by_erf)(costs, *given)
+        found = _in_half(op, given, costs)
+    elif op.kernel == "exp_sub":
+        found = exponentials(costs, *given)
+    elif op.kernel == "silu":
+        found = silu(costs, *given)
+    else:
+        found = (gelu_by_tanh if op.params["form"] == "tanh" else gelu_by_erf)(costs, *given)
+    return found.hold() if found is not None and op.dsr else found
 
 
 def _in_half(op: Compute, given: list[Window], costs: Costs) -> Steps | None:

@@ -170,6 +170,8 @@ class Rotary:
         cosines, sines = tables
         rows = rows_of(to)
         steps, places = of_rows(self.costs, frequencies, sines, cosines, rows)
+        if op.dsr:
+            steps.hold()
 
         def put(window: Window, value: str) -> str:
             at = self.code.descriptors.at(window.buffer.name, window.start + own("row"))
@@ -246,6 +248,8 @@ class Rotary:
             return None, ANGLE * frequencies.size
         cosines, sines = tables
         steps = sines_and_cosines(self.costs, frequencies, sines, cosines)
+        if op.dsr:
+            steps.hold()
         return steps, steps.cycles
 
     # --- turning

@@ -88,7 +88,7 @@ class SelectCslFunctions(Pass):
         known = known_at_start(module)
         functions = [op for op in module.walk() if isinstance(op, Compute) and op.kernel in KERNELS]
         for op in functions:
-            op.way = ""
+            op.way, op.dsr = "", 0
         room = room_for_scratch(free, _shared(module))
         ample = MOST_SCRATCH_BYTES // DType.F32.bytes
         lost: dict[str, None] = {}
