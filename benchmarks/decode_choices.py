@@ -34,6 +34,7 @@ CHOICES: dict[str, Pass] = {
     "in f32": SelectCslFunctions(accuracy="single"),
     "without angles": SelectCslFunctions(angles=False),
     "without turns": SelectCslFunctions(turns=False),
+    "without narrow": SelectCslFunctions(narrow=False),
     "without functions": SelectCslFunctions(functions=False),
     "without registers": AssignCslRegisters(functions=False),
     "none": SelectCslFunctions(functions=False, angles=False, turns=False),

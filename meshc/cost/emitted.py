@@ -24,12 +24,12 @@ from meshc.analysis.csl.held import FUNCTIONS
 from meshc.analysis.csl.operands import BY_STEPS, one_by_one
 from meshc.analysis.csl.product_choice import Choices, cheapest
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
+from meshc.analysis.csl.turning import turned_rows
 from meshc.analysis.csl.vector_ways import (
     BY_LANES,
     BY_NEWTON,
     chosen_way,
     takes_registers,
-    turned_rows,
     vector_cycles,
 )
 from meshc.analysis.csl.ways import ACROSS, BY, HALF, NEWTON, VECTOR
@@ -224,7 +224,8 @@ def _call(call: Call, costs: Costs) -> int:
         case "mask_causal":
             return rows_masked(call.kernel, to, (to.shape[-2], to.shape[-1] // 2), costs)
         case "rope":
-            return turned_rows(costs, to, windows[1], to.shape[-2]).cycles
+            kind = to.dtype if to.dtype == DType.F16 else DType.F32
+            return turned_rows(costs, to, windows[1], to.shape[-2], kind).cycles
         case "select_lanes":
             return to.shape[0] * _LANE
     if call.kernel in (*BY_STEPS, *BY_NEWTON, *BY_LANES):

@@ -115,7 +115,8 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "meet": {"kind": ("counter", "tags")},
     "select-csl-products": dict.fromkeys(("blocks", "rebased", "joined"), ("true", "false")),
     "select-csl-functions": dict.fromkeys(
-        ("functions", "newton", "across", "angles", "turns", "kept", "blocks"), ("true", "false")
+        ("functions", "newton", "across", "angles", "turns", "narrow", "kept", "blocks"),
+        ("true", "false"),
     )
     | {"accuracy": ("half", "single")},
     "plan-csl-memory": {"share": ("large", "always", "never")},

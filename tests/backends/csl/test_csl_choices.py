@@ -88,10 +88,19 @@ def test_operands_in_registers_save_cycles_and_change_no_bit(arch, accuracy, tmp
     assert "@get_dsr(dsr_src0, 8)" in text and "@get_dsr(dsr_src0, 8)" not in before
 
 
+def test_lanes_turned_in_half_save_cycles_and_leave_the_result(tmp_path, monkeypatch):
+    result, cycles, text = layer(tmp_path / "half", monkeypatch, [USUAL], "wse2", "f16")
+    choices = [SelectCslFunctions(narrow=False)]
+    wide, most, before = layer(tmp_path / "wide", monkeypatch, choices, "wse2", "f16")
+    np.testing.assert_allclose(result, wide, 0, 8e-3)
+    assert cycles < most and text != before
+
+
 PROMPT = {
     "products in blocks": ([SelectCslProducts(blocks=False)], {}),
     "registers rebased": ([SelectCslProducts(rebased=False)], {}),
     "registers of functions": ([AssignCslRegisters(functions=False)], {}),
+    "turns in half": ([SelectCslFunctions(narrow=False)], {}),
     "functions in blocks": ([SelectCslFunctions(blocks=False)], {}),
     "angles kept": ([SelectCslFunctions(kept=False)], {}),
     "cases in groups": ([], {"grouped": False}),

@@ -104,10 +104,10 @@ class SharedCode:
             self.variables.append(found)
             self.functions += ["", found.line]
 
-    def table(self, name: str, size: int) -> str:
-        """The name of an array of f32 that functions fill and read, called like ``name``."""
+    def table(self, name: str, size: int, dtype: DType) -> str:
+        """The name of an array that functions fill and read, called like ``name``."""
         chosen = self.names.fresh(name)
-        found = array("table", self.names.of("buffer", chosen), DType.F32, size)
+        found = array("table", self.names.of("buffer", chosen), dtype, size)
         self.tables.append(replace(found, use="angles"))
         return chosen
 
