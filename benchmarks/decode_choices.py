@@ -24,6 +24,7 @@ from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.passes.base import Pass
 from meshc.passes.resources.csl.assign_registers import AssignCslRegisters
 from meshc.passes.resources.csl.select_functions import SelectCslFunctions
+from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.pipelines import resource_passes
 from meshc.support.diagnostics import Diagnostics
 
@@ -36,6 +37,7 @@ CHOICES: dict[str, Pass] = {
     "without turns": SelectCslFunctions(turns=False),
     "without narrow": SelectCslFunctions(narrow=False),
     "without functions": SelectCslFunctions(functions=False),
+    "without fresh": SelectCslProducts(fresh=False),
     "without registers": AssignCslRegisters(functions=False),
     "none": SelectCslFunctions(functions=False, angles=False, turns=False),
 }

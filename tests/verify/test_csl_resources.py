@@ -124,6 +124,7 @@ CHOSEN = PRODUCTS.read_text().partition("# ---\n")[2]
         ("way = outer", "cannot be written in the way 'outer'"),
         ("way = mapped_turned", "cannot be written in the way 'mapped_turned'"),
         ("way = mapped", "cannot be written in the way 'mapped'"),
+        ("way = mapped_fresh_transposed", "the way 'mapped_fresh_transposed'"),
         ("", "does not say in which way it is written"),
     ],
 )
@@ -232,6 +233,29 @@ def test_registers_of_functions(said, why):
     with pytest.raises(MeshcError) as caught:
         check_fact(module, "csl_registers")
     assert why in caught.value.diagnostics[0].message
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "rows", "sums", "right"),
+    [
+        ("false", 1, "f16", True),
+        ("true", 1, "f16", False),
+        ("false", 2, "f16", False),
+        ("false", 1, "f32", False),
+    ],
+)
+def test_only_one_row_that_is_not_added_to_is_fresh(accumulate, rows, sums, right):
+    """And none of products of two types."""
+    call = "tile.gemm %h, %x, %w {{accumulate = {}, transposed = false, way = mapped_fresh}}"
+    text = ROWS.format(header=HEADER, count=rows, calls=call.format(accumulate))
+    text = text.replace("%x : f16[1,", f"%x : f16[{rows},").replace("%h : f16", f"%h : {sums}")
+    module = parse_module(Source("fresh.meshir", text))
+    if right:
+        check_fact(module, "csl_products")
+        return
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_products")
+    assert "the way 'mapped_fresh'" in caught.value.diagnostics[0].message
 
 
 def test_registers_are_printed_and_read_again():

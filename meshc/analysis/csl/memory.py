@@ -54,7 +54,7 @@ def _own_scratch(op: Compute, costs: Costs) -> tuple[DType, int]:
     given = [window(v, op.span) for v in op.operands if isinstance(v, View)]
     to = given[0]
     if op.kernel == "gemm":
-        plan = planned_call(op, costs, bool(op.params["accumulate"]))
+        plan = planned_call(op, costs)
         return (to.dtype, 0) if plan is None else (plan.scratch_dtype, plan.scratch)
     if op.kernel == "square_sum":
         return to.dtype, given[1].size

@@ -96,6 +96,15 @@ def test_lanes_turned_in_half_save_cycles_and_leave_the_result(tmp_path, monkeyp
     assert cycles < most and text != before
 
 
+@pytest.mark.parametrize("arch", ["wse2", pytest.param("wse3", marks=pytest.mark.slow)])
+def test_rows_without_zeros_before_them_save_cycles_and_change_no_bit(arch, tmp_path, monkeypatch):
+    fresh, cycles, text = layer(tmp_path / "fresh", monkeypatch, [], arch, "f16")
+    choices = [SelectCslProducts(fresh=False)]
+    zeroed, most, before = layer(tmp_path / "zeroed", monkeypatch, choices, arch, "f16")
+    np.testing.assert_array_equal(fresh, zeroed)
+    assert cycles < most and text != before
+
+
 PROMPT = {
     "products in blocks": ([SelectCslProducts(blocks=False)], {}),
     "registers rebased": ([SelectCslProducts(rebased=False)], {}),
