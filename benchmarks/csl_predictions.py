@@ -143,7 +143,8 @@ def predicted(kind: str, algo: str, question: Question, commands: str) -> float:
     if kind == "shift":
         return measure(kind, algo, question, commands).predicted
     module = PassManager(resource_passes()).run(tile_module(question, kind, algo))
-    return float(csl.needs(module, question.device).cycles or 0)
+    found = csl.needs(module).predicted
+    return 0.0 if found is None else float(found.cycles)
 
 
 def drawn(seed: int, count: int) -> list[tuple[str, str, Question]]:

@@ -1,17 +1,18 @@
 """Cycles that the search expects of drawn programs, beside the clock of what is emitted of them.
 
-    python benchmarks/search_and_clock.py [--count N] [--seed S] [--most P]
+    python benchmarks/search_and_clock.py [--count N] [--seed S] [--most P] [--models NAME,..]
 
-Models, layers, meshes, tokens and phases are drawn; of those whose program fits a WSE-2 in f16 the
-cycles by which passes choose layouts (``meshc estimate``) stand beside those of the emitted program
-(``--clock``). Nothing runs. Behind each ratio stands what both spend computing and on all else.
+Models, mixtures of experts among them, layers, meshes, tokens, phases, wafers and types are drawn.
+Of f32 functions of elements have no vector form. Of those whose program fits the cycles by which
+passes choose layouts (``meshc estimate``) stand beside those of the emitted program (``--clock``).
+Nothing runs. Behind each ratio stands what both spend computing and on all else.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import mean
 
 from meshc.cost.predictions import Prediction
@@ -21,31 +22,35 @@ from meshc.support.diagnostics import Diagnostics, MeshcError
 
 MODELS = (
     "smollm2-135m", "llama-3-8b", "llama-2-7b", "llama-2-13b", "codellama-34b", "qwen2.5-72b",
-    "llama-3.3-70b",
+    "llama-3.3-70b", "qwen3-30b-a3b", "gpt-oss-20b", "mixtral-8x7b", "deepseek-v2-lite",
 )  # fmt: skip
+DEVICES = ("wse2", "wse3")
+TYPES = ("f16", "f16", "f32")
 LAYERS = (1, 2, 3)
 TOKENS = (64, 256, 1024, 4096)
-HEAD = ("model", "phase", "mesh", "layers", "tokens", "search", "clock", "ratio")
+HEAD = (
+    "model", "phase", "device", "dtype", "mesh", "layers", "tokens", "search", "clock", "ratio",
+)  # fmt: skip
 LEAST = 8
 """The shortest side of a mesh."""
 
 
-def drawn(count: int, seed: int, most: int) -> Iterator[MeshPhase]:
-    """So many phases whose programs fit, on meshes with sides of up to ``most``."""
+def drawn(count: int, seed: int, most: int, models: Sequence[str]) -> Iterator[MeshPhase]:
+    """So many phases of ``models`` whose programs fit, on meshes with sides of up to ``most``."""
     chance, found = random.Random(seed), 0
-    loaded = {name: load_any(name, Diagnostics()) for name in MODELS}
+    loaded = {name: load_any(name, Diagnostics()) for name in models}
     while found < count:
-        name, phase = chance.choice(MODELS), chance.choice(("decode", "decode", "prefill"))
+        name, phase = chance.choice(models), chance.choice(("decode", "decode", "prefill"))
         sides = [round(LEAST * (most / LEAST) ** chance.random()) for _ in range(2)]
         columns, rows = (sides[0], sides[0]) if chance.random() < 0.5 else sides
         request = CompileRequest(
-            device="wse2",
+            device=chance.choice(DEVICES),
             mesh=f"{min(columns, 750)}x{rows}",
             layers=chance.choice(LAYERS),
             seq=chance.choice(TOKENS),
-            dtype="f16",
+            dtype=chance.choice(TYPES),
         )
-        one = MeshPhase(loaded[name], phase, request)
+        one = MeshPhase(loaded[name], phase, request, trial=True)
         try:
             one.fit()
         except MeshcError:
@@ -63,6 +68,8 @@ def row(phase: MeshPhase) -> tuple[float, list[object]]:
     return ratio, [
         phase.loaded.name,
         phase.phase,
+        asked.device_name,
+        asked.dtype,
         asked.mesh,
         asked.layers,
         asked.seq,
@@ -84,10 +91,11 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most", type=int, default=990)
+    parser.add_argument("--models", default=",".join(MODELS), help="default: all of MODELS")
     options = parser.parse_args()
     print(" | ".join([*HEAD, "computing: search, clock", "else: search, clock"]))
     ratios = []
-    for phase in drawn(options.count, options.seed, options.most):
+    for phase in drawn(options.count, options.seed, options.most, options.models.split(",")):
         ratio, cells = row(phase)
         ratios.append(ratio)
         print(" | ".join(map(str, cells)), flush=True)

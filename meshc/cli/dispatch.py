@@ -72,17 +72,28 @@ def _outcome(arguments: Sequence[str] | None, signals: Signals) -> int:
         return stop.code
     except MeshcError as error:
         return _diagnosed(error.diagnostics, options)
-    except MemoryError as error:
-        words = "the command needs more memory than this machine, or a limit of it, leaves"
-        notes = tuple(str(error).splitlines()[:1])
-        return _diagnosed([Diagnostic("error", "out-of-memory", words, notes=notes)], options)
     except InternalError as error:
         return _internal(error)
     except Exception as error:
         if _is_of_output(error):
             raise
+        if (used_up := _used_up(error)) is not None:
+            return _diagnosed([used_up], options)
         given = sys.argv[1:] if arguments is None else arguments
         return _unexpected(error, shlex.join(["meshc", *given]))
+
+
+def _used_up(error: Exception) -> Diagnostic | None:
+    """What this machine has no more of, if ``error`` says so."""
+    number = error.errno if isinstance(error, OSError) else None
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        code, what = "out-of-memory", "memory"
+    elif number in (errno.EMFILE, errno.ENFILE):
+        code, what = "out-of-files", "open files"
+    else:
+        return None
+    words = f"the command needs more {what} than this machine, or a limit of it, leaves"
+    return Diagnostic("error", code, words, notes=tuple(error_words(error).splitlines()[:1]))
 
 
 def _diagnosed(diagnostics: Sequence[Diagnostic], options: argparse.Namespace) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import sys
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -24,9 +26,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signals.install()
     if arguments is None:
         gc.set_threshold(*_SELDOM)
+        _stand_in()
     try:
         code: int = import_module("meshc.cli.dispatch").dispatch(arguments, signals)
         return code
     finally:
         if arguments is not None:
             signals.restore()
+
+
+def _stand_in() -> None:
+    """Something for each standard stream that is closed, in order: a file that is opened later
+    would have its number, and what is said would be written there."""
+    for name, mode in zip(("stdin", "stdout", "stderr"), "rww", strict=True):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,12 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **settings)
         for name in (None, "store"):
             self.register("action", name, _Counted)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print a help or what is wrong with the words. Raises OSError where that is not possible,
+        which argparse passes over."""
+        if message:
+            (file or sys.stderr).write(message)
 
 
 class _Counted(argparse.Action):

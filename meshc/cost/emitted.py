@@ -122,19 +122,26 @@ class Work(NamedTuple):
     steps: int
 
 
+class _Known(NamedTuple):
+    """The ``work`` of a microkernel, and the numbers of the device that were ``asked`` for it."""
+
+    work: Work
+    asked: frozenset[str]
+
+
 @dataclass(frozen=True)
 class EmittedKernels:
     """Those on cores of ``device``; what was asked for before is known, of devices with the same
     numbers to all."""
 
     device: Device
-    _known: dict[Call | LocalProduct, Work] = field(default_factory=dict, compare=False, repr=False)
+    _known: dict[Call | LocalProduct, _Known] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     @staticmethod
     def of(device: Device) -> EmittedKernels:
-        """Those on ``device``. One that remembers what it is asked is asked anew."""
-        if isinstance(device, WatchedDevice):
-            return EmittedKernels(device)
+        """Those on ``device``."""
         numbers = tuple(sorted((name, one.value) for name, one in device.numbers.items()))
         return EmittedKernels(device, _known_with(numbers))
 
@@ -147,13 +154,16 @@ class EmittedKernels:
         out."""
         found = self._known.get(what)
         if found is None:
-            costs = Costs(self.device)
+            watched = self.device.watched()
+            costs = Costs(watched)
             if isinstance(what, LocalProduct):
-                found = _product(what, costs)
+                work = _product(what, costs)
             else:
-                found = Work(_call(what, costs), 0)
-            self._known[what] = found
-        return found
+                work = Work(_call(what, costs), 0)
+            found = self._known[what] = _Known(work, frozenset(watched.asked))
+        if isinstance(self.device, WatchedDevice):
+            self.device.asked.update(found.asked)
+        return found.work
 
     def moving(self, transfers: int) -> int:
         """Cycles of a round of a loop whose core starts so many transfers and awaits them, apart
@@ -168,7 +178,7 @@ class EmittedKernels:
 @lru_cache(maxsize=4)
 def _known_with(
     numbers: tuple[tuple[str, int | float | str | None], ...],
-) -> dict[Call | LocalProduct, Work]:
+) -> dict[Call | LocalProduct, _Known]:
     """What is known of devices with these ``numbers``: a search and the passes behind it ask for
     the same kernels."""
     return {}

@@ -72,8 +72,9 @@ class Sharing:
 
     @cached_property
     def sets(self) -> tuple[Tracks, ...]:
-        """The largest sets of tracks that fit."""
-        return largest_sets(self.mesh, self.algorithms, self.inputs, self.colors)
+        """The largest sets of tracks that fit, which are those of an axis in any order."""
+        natural = self.mesh.with_interleaved(())
+        return largest_sets(natural, self.algorithms, self.inputs, self.colors)
 
     def totals(self, demand: Demand) -> Totals:
         """Cycles of all reductions on each set; infinite where a set does not do."""

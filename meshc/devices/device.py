@@ -148,6 +148,11 @@ class Device(Numbers):
         """This device, remembering which of its numbers are asked for."""
         return WatchedDevice(self.facts, self.numbers, self.sources, self.level_links)
 
+    @property
+    def unwatched(self) -> Device:
+        """This device, remembering nothing."""
+        return self
+
     def unlimited(self) -> Device:
         """This device where exceeding M or R is no error."""
         return replace(self, facts={**self.facts, "enforced": False})
@@ -423,6 +428,10 @@ class WatchedDevice(Device):
     seen_from: str = ""
 
     __hash__ = Device.__hash__
+
+    @cached_property
+    def unwatched(self) -> Device:
+        return Device(self.facts, self.numbers, self.sources, self.level_links)
 
     def along(self, axis: str) -> WatchedDevice:
         """This device as messages along ``axis`` see it; what is asked of it is remembered here."""

@@ -6,7 +6,7 @@ of the compiler; where the first core overflows is read off the guards of the pr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from meshc.analysis.layout.occupancy import Overflow, first_overflow
@@ -64,16 +64,22 @@ def capacities(
     return list(found.values())
 
 
-def capacity(loaded: LoadedModel, request: CompileRequest, on_try: OnTry | None = None) -> Capacity:
-    """The capacity by the policy that ``request`` says, which is not ``auto``. Raises
-    ``no-kv-cache``, ``unlimited-memory`` and ``bad-argument``."""
+def capacity(
+    loaded: LoadedModel,
+    request: CompileRequest,
+    on_try: OnTry | None = None,
+    known: Sequence[Fit] = (),
+) -> Capacity:
+    """The capacity by the policy that ``request`` says, which is not ``auto``; programs of some
+    lengths that fit may be ``known``. Raises ``no-kv-cache``, ``unlimited-memory`` and
+    ``bad-argument``."""
     _check(loaded, request)
     search = _Search(loaded, request, on_try)
     policies = (request.kv,)
     first = search.attempt(1)
     if isinstance(first, Diagnostic):
         return Capacity(policies, 0 if first.code in NO_ROOM else None, first)
-    best, alike, refused = search.longest(first)
+    best, alike, refused = search.longest([first, *known])
     overflow = _overflow(best)
     slots = overflow.slots - _overflow(alike).slots
     slot = {use: (best.uses[use] - alike.uses[use]) / slots for use in best.uses} if slots else {}
@@ -133,17 +139,17 @@ class _Search:
         except MeshcError as error:
             return error.diagnostics[0]
 
-    def longest(self, first: Fit) -> tuple[Fit, Fit, Diagnostic]:
+    def longest(self, known: Sequence[Fit]) -> tuple[Fit, Fit, Diagnostic]:
         """The program for the most tokens, the one for the fewest in as many regions, and why one
-        for one token more is refused; ``first`` is the one for a single token.
+        for one token more is refused; the first that is ``known`` is the one for a single token.
 
         Memory is taken slot by slot, so it is tried with all slots taken: with multiples of what
-        the caches of ``first`` hold. The next number is where the bytes of the programs so far
+        the caches of the first hold. The next number is where the bytes of the programs so far
         lead, or halfway between what fits and what does not.
         """
-        grain = _held(first)
-        fits = {grain: first}
-        low, high, refused = grain, MOST_TOKENS + 1, None
+        grain = _held(known[0])
+        fits = {_held(fit): fit for fit in known}
+        low, high, refused = max(fits), MOST_TOKENS + 1, None
         while high > low + 1 or refused is None:
             at = _promising(fits, grain)
             if at >= high:

@@ -25,7 +25,8 @@ class Compiled:
     """What a compile gives: a module for each phase and the text of each file.
 
     ``report`` holds warnings and remarks; ``facts`` what the manifest of an output directory says;
-    ``loaded`` is the model.
+    ``loaded`` is the model. ``chunk`` has the tasks that read a chunk of a prompt, of a program for
+    GPUs that has such a kernel.
     """
 
     request: CompileRequest
@@ -34,6 +35,7 @@ class Compiled:
     report: Diagnostics
     facts: dict[str, object]
     loaded: LoadedModel
+    chunk: Module | None = None
 
     @property
     def remarks(self) -> tuple[Diagnostic, ...]:

@@ -151,10 +151,7 @@ def _compiled(
         return PassManager(left).run(module, report)
 
     if request.target == "cuda" and not request.compile_to:
-        modules, files = _gpu_step(loaded, request, given["decode"], lowered, report, instruments)
-        return Compiled(
-            request, modules, files, report, facts_of(loaded, request, modules, host), loaded
-        )
+        return _gpu_step(loaded, request, given["decode"], lowered, host, report, instruments)
     modules = in_each(phases, lowered)
     try:
         check_shared_state(modules)
@@ -174,10 +171,11 @@ def _gpu_step(
     request: CompileRequest,
     given: Module,
     lowered: Callable[[str, bool], Module],
+    host: HostFacts,
     report: Diagnostics,
     instruments: Sequence[Instrument],
-) -> tuple[dict[str, Module], dict[str, str]]:
-    """The module that a decode step for GPUs is written from, and its files."""
+) -> Compiled:
+    """A decode step for GPUs, and what reads its prompts."""
 
     def written(module: Module, tasks: cuda.TaskGraph | None) -> dict[str, str]:
         for instrument in instruments:
@@ -212,16 +210,19 @@ def _gpu_step(
         instruments,
     )
     module, files = step.files()
-    return {"decode": module}, files
+    modules = {"decode": module}
+    facts = facts_of(loaded, request, modules, host)
+    return Compiled(request, modules, files, report, facts, loaded, step.chunk)
 
 
 def tile_program(
     loaded: LoadedModel, phase: str, request: CompileRequest, report: Diagnostics
 ) -> Module:
-    """One phase alone behind the passes that the target and the level to stop at ask for. Raises
-    MeshcError and InternalError."""
+    """One phase alone behind the passes that the target and the level to stop at ask for, of which
+    no more is asked than whether it fits: what they leave is not verified. Raises MeshcError and
+    InternalError."""
     module = given_module(loaded, phase, request, report)
-    return PassManager(_passes(module, request, 0)).run(module, report)
+    return PassManager(_passes(module, request, 0), verified=False).run(module, report)
 
 
 def _passes(module: Module, request: CompileRequest, regions: int) -> list[Pass]:

@@ -38,19 +38,22 @@ class Fit:
 
 def planned(loaded: LoadedModel, phase: str, request: CompileRequest) -> Fit:
     """The program of ``phase`` for the device of ``request``, whose memory is limited: emitted CSL
-    where the device has that, else by the plan of the tile level.
+    where the device has that, else by the plan of the tile level. It is not verified.
 
     Raises what the passes and the back end do, of ``NO_ROOM`` where it does not fit.
     """
     target = "python" if request.the_device().csl_arch is None else "csl"
     module = tile_program(loaded, phase, replace(request, target=target), Diagnostics())
-    return fit_of(module, request.portable)
+    return fit_of(module, request.portable, verified=False)
 
 
-def fit_of(module: Module, portable: bool = False, short: bool = False) -> Fit:
+def fit_of(
+    module: Module, portable: bool = False, short: bool = False, verified: bool = True
+) -> Fit:
     """The same of a tile-level ``module`` whose memory is planned, on its device, whose memory may
-    have no limit; ``short`` lets code and scratch of CSL take more than is left. Raises what passes
-    do that assign resources, and ``csl-memory-full``."""
+    have no limit; ``short`` lets code and scratch of CSL take more than is left, ``verified`` is
+    that of the pass manager. Raises what passes do that assign resources, and
+    ``csl-memory-full``."""
     numbers = module.the_device()
     room, size = numbers.data_bytes, numbers.memory_bytes
     top = max((b.address or 0) + b.type.bytes for b in module.buffers)
@@ -62,7 +65,7 @@ def fit_of(module: Module, portable: bool = False, short: bool = False) -> Fit:
             return Fit(module, uses, buffers, sys.maxsize)
         uses |= {numbers.reserved_for: size - room, "left": room - top}
         return Fit(module, uses, buffers, room - top)
-    module = PassManager(resource_passes(portable)).run(module)
+    module = PassManager(resource_passes(portable), verified=verified).run(module)
     memory = csl.core_memory(module, portable)
     if not short:
         memory.check()

@@ -8,7 +8,7 @@ step wherever nothing was asked for that it does not obey. Another one reads its
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 
@@ -45,12 +45,13 @@ Made = tuple[Module, dict[str, str]]
 """The module that a step was written from, and its files."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class GpuStep:
     """What the step of ``request`` is made of. ``given`` is its graph; ``prompts`` gives that of
     a chunk of so many tokens of a prompt, None for a model without; ``fused`` the module of its
     kernels by patterns, whose caches hold whole heads if it is told so; ``written`` the files of a
-    module and of tasks with it."""
+    module and of tasks with it. ``chunk`` has the tasks that read a chunk of a prompt, once there
+    are files and if these have any."""
 
     request: CompileRequest
     model: str
@@ -60,6 +61,7 @@ class GpuStep:
     written: Callable[[Module, cuda.TaskGraph | None], dict[str, str]]
     report: Diagnostics
     instruments: Sequence[Instrument] = ()
+    chunk: Module | None = field(default=None, init=False)
 
     def files(self) -> Made:
         """The step that is fastest of those that obey the request. Raises MeshcError."""
@@ -140,8 +142,9 @@ class GpuStep:
             made = self._tried(partial(self._in_parts, self._dealt(prompts), with_prompts, 0))
             if not isinstance(made, MeshcError):
                 self._keep(made)
-                self._say_prompts(made[0][0], tokens)
-                return placed, made[0][1]
+                (self.chunk, files), _ = made
+                self._say_prompts(self.chunk, tokens)
+                break
             first = made.diagnostics[0]
             if first.code not in _NO_TASKS | _OF_PARTS:
                 raise made

@@ -15,6 +15,9 @@ from meshc.support.diagnostics import fail
 from meshc.support.spans import Source
 
 GEMMS = ("cyclic_shift", "cannon", "summa", "allgather", "transposed")
+WHOLE = "whole"
+"""B is whole on each core, and nothing is sent: what products are where all cores reach each other
+at once, by whichever algorithm of a mesh."""
 GEMVS = ("pipeline", "ring", "tree", "two_phase", "k_tree:2", "k_tree:3", "k_tree:4")
 _MOST = 1 << 24
 
@@ -37,9 +40,26 @@ class Question:
         columns, rows = device(self.device).axes.size_of(self.mesh)
         return f"{columns}x{rows}"
 
+    @property
+    def gemms(self) -> tuple[str, ...]:
+        """The algorithms of GEMM that differ on the device."""
+        numbers = device(self.device)
+        links = (numbers.along(axis).link for axis in numbers.axes.plane)
+        if all(link.topology == "all_to_all" for link in links):
+            return (WHOLE, "transposed")
+        return GEMMS
+
     def check(self) -> None:
         """Raise ``bad-argument`` or ``bad-mesh``."""
-        device(self.device).axes.size_of(self.mesh)
+        numbers = device(self.device)
+        columns, rows = numbers.axes.size_of(self.mesh)
+        if numbers.enforced and (columns > numbers.cores_x or rows > numbers.cores_y):
+            most = f"{numbers.cores_x}x{numbers.cores_y}"
+            fail(
+                "bad-argument",
+                f"--mesh is {self.mesh}, and {numbers.name} has {most} cores",
+                help=f"use at most --mesh {most}",
+            )
         for name, extent in (("M", self.m), ("K", self.k), ("N", self.n)):
             if not 1 <= extent <= _MOST:
                 fail("bad-argument", f"{name} is {extent}, not 1 to {_MOST}")
@@ -65,7 +85,8 @@ def tile_module(question: Question, kind: str, algo: str) -> Module:
     }}"""
     module = parse_module(Source("<estimate>", text))
     module.device = numbers.unlimited()
-    settings = algorithm_settings(**{"gemm" if kind == "gemm" else "all_reduce": algo})
-    product = algo if kind == "gemm" else ""
+    named = {} if algo == WHOLE else {"gemm" if kind == "gemm" else "all_reduce": algo}
+    settings = algorithm_settings(**named)
+    product = algo if kind == "gemm" and algo != WHOLE else ""
     settings["partition"] = spec("partition", {"grid": question.grid, "gemm": product})
     return PassManager(pipeline_to("tile", settings)).run(module)

@@ -18,8 +18,10 @@ from functools import cached_property
 from math import prod
 
 from meshc.devices.axes import MAX_CORES, factors_of
+from meshc.support.shared import hashed_once
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Axis:
     """``size`` parts called ``name``; the sizes of its ``factors``, outermost first, make up its
@@ -36,6 +38,7 @@ class Axis:
         return f"{self.name} = {self.size}{order}{factors}"
 
 
+@hashed_once
 @dataclass(frozen=True)
 class Mesh:
     """``axes``, outermost first, the last two of which are the plane.
@@ -120,7 +123,11 @@ class Mesh:
 
     def whole(self, axis: str) -> str:
         """The axis that ``axis`` is, or is a factor of."""
-        return next(a.name for a in self.axes if axis in (a.name, *(f.name for f in a.factors)))
+        return self._wholes[axis]
+
+    @cached_property
+    def _wholes(self) -> dict[str, str]:
+        return {part.name: axis.name for axis in self.axes for part in (axis, *axis.factors)}
 
     def other(self, axis: str) -> str:
         """The axis of the plane that crosses ``axis``."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from meshc.analysis.layout.liveness import align, assign_addresses, largest_buffers
 from meshc.ir.clone import clone_module
@@ -38,17 +39,15 @@ def footprint(
     """Expand a copy of a mesh-level module for one and for three layers per region and compare;
     with several ``regions`` a core also holds what passes between them. ``kept`` are the formats of
     weights that will stay quantised."""
-    one, three = (_expanded(module, layer_dim, n, regions, kept) for n in (1, 3))
-    used = [assign_addresses(one), assign_addresses(three)]
-    per_layer = -(-(used[1] - used[0]) // 2)
-    return Footprint(used[0] - per_layer, per_layer, _largest(one))
+    one, three = (_held(module, layer_dim, n, regions, kept) for n in (1, 3))
+    per_layer = -(-(three.bytes - one.bytes) // 2)
+    return Footprint(one.bytes - per_layer, per_layer, one.largest)
 
 
 def whole_footprint(module: Module, kept: tuple[str, ...] = ()) -> Footprint:
     """What one core holds of all layers of a mesh-level module; none of it is counted by layer."""
-    trial = _program(_copy(module), kept)
-    used = assign_addresses(trial)
-    return Footprint(used, 0, _largest(trial))
+    found = _measured(clone_module(_read(print_module(module))), kept)
+    return Footprint(found.bytes, 0, found.largest)
 
 
 def fitting_layers(
@@ -62,21 +61,34 @@ def fitting_layers(
     """Layers that a region really holds, at most those there are: the estimate from ``need``,
     less what the alignment of buffers takes."""
     share = min(need.layers_within(room_bytes), module.dims[layer_dim])
-    while share:
-        trial = _expanded(module, layer_dim, share, regions, kept)
-        if assign_addresses(trial) <= room_bytes:
-            break
+    while share and _held(module, layer_dim, share, regions, kept).bytes > room_bytes:
         share -= 1
     return share
 
 
-def _largest(module: Module) -> tuple[tuple[str, int], ...]:
-    """Names and bytes of the buffers that take most."""
-    return tuple((b.value.name, align(b.type.bytes)) for b in largest_buffers(module))
+class _Held(NamedTuple):
+    """``bytes`` of a core, and the ``largest`` buffers among them."""
+
+    bytes: int
+    largest: tuple[tuple[str, int], ...]
 
 
-def _copy(module: Module) -> Module:
-    return clone_module(_read(print_module(module)))
+def _held(
+    module: Module, layer_dim: str, layers: int, regions: int, kept: tuple[str, ...]
+) -> _Held:
+    """What a core holds with ``layers`` layers in each of ``regions`` regions, however many
+    ``module`` has."""
+    text = print_module(replace(module, dims={**module.dims, layer_dim: 1}))
+    return _held_of(text, layer_dim, layers, regions, kept)
+
+
+@lru_cache(64)
+def _held_of(text: str, layer_dim: str, layers: int, regions: int, kept: tuple[str, ...]) -> _Held:
+    trial = clone_module(_read(text))
+    trial.dims[layer_dim] = layers * regions
+    if regions > 1:
+        trial.mesh = trial.the_mesh().in_regions(trial.axes.outer, (), regions)
+    return _measured(trial, kept)
 
 
 @lru_cache(1)
@@ -85,17 +97,8 @@ def _read(text: str) -> Module:
     return parse_module(Source("<footprint>", text))
 
 
-def _program(module: Module, kept: tuple[str, ...]) -> Module:
-    """The tile program of ``module``."""
-    return KeepQuantised(kept).run(ExpandPrograms().run(module, Diagnostics()), Diagnostics())
-
-
-def _expanded(
-    module: Module, layer_dim: str, layers: int, regions: int, kept: tuple[str, ...]
-) -> Module:
-    """The tile program of a copy with ``layers`` layers in each of ``regions`` regions."""
-    trial = _copy(module)
-    trial.dims[layer_dim] = layers * regions
-    if regions > 1:
-        trial.mesh = trial.the_mesh().in_regions(module.axes.outer, (), regions)
-    return _program(trial, kept)
+def _measured(module: Module, kept: tuple[str, ...]) -> _Held:
+    """What a core holds of the tile program of ``module``, which is used up."""
+    trial = KeepQuantised(kept).run(ExpandPrograms().run(module, Diagnostics()), Diagnostics())
+    used = assign_addresses(trial)
+    return _Held(used, tuple((b.value.name, align(b.type.bytes)) for b in largest_buffers(trial)))

@@ -6,6 +6,7 @@ of neither the user nor meshc, so messages name the package.
 
 from __future__ import annotations
 
+import inspect
 import re
 import traceback
 from dataclasses import dataclass, fields
@@ -74,14 +75,24 @@ def origin_of(step: Pass) -> str | None:
 
 def failed(step: Pass, origin: str, problem: BaseException) -> NoReturn:
     """Raise ``bad-plugin`` for a pass of another package that did not do its work."""
-    frames = traceback.extract_tb(problem.__traceback__)
-    notes = [f"at {frames[-1].filename}:{frames[-1].lineno}"] if frames else []
     fail(
         "bad-plugin",
         f"pass '{step.NAME}' of {origin} failed: {_words(problem)}",
-        notes=notes,
+        notes=_places(type(step), problem),
         help="this is a fault of that package, or the module is not what it expects",
     )
+
+
+def _places(step: type[Pass], problem: BaseException) -> list[str]:
+    """The innermost line of the package itself that was running, or else where its pass begins."""
+    package = step.__module__.partition(".")[0]
+    for frame, line in reversed([*traceback.walk_tb(problem.__traceback__)]):
+        if str(frame.f_globals.get("__name__")).partition(".")[0] == package:
+            return [f"at {frame.f_code.co_filename}:{line}"]
+    try:
+        return [f"at {inspect.getsourcefile(step)}:{inspect.getsourcelines(step)[1]}"]
+    except (OSError, TypeError):  # a package without its source
+        return []
 
 
 def _fault(name: str, found: Any) -> str:

@@ -19,7 +19,7 @@ from typing import Any, Generic, NoReturn
 from distributed import Client
 
 from meshc.support.code import code_here
-from meshc.support.diagnostics import MeshcError, fail
+from meshc.support.diagnostics import InternalError, MeshcError, fail
 from meshc.support.workers import Job, Keep, Result, Watch, unkept
 
 _LOGGERS = ("distributed", "distributed.client", "distributed.comm", "tornado")
@@ -104,7 +104,7 @@ class Cluster:
         while True:
             try:
                 return await asyncio.wait_for(future.result(), self.limit_s)
-            except MeshcError:
+            except (MeshcError, InternalError):
                 raise
             except CancelledError as error:
                 self._unreachable(

@@ -72,8 +72,12 @@ class InternalError(Exception):
         super().__init__(message)
         self.pipeline = pipeline
         self._checked = checked
+        self._given = (message, pipeline, module_text, checked)
         comments = [*message.splitlines(), self.command("THIS_FILE")]
         self.reproducer = "".join(f"# {line}\n" for line in comments) + module_text
+
+    def __reduce__(self) -> tuple[type[InternalError], tuple[str, str, str, bool]]:
+        return InternalError, self._given  # so that it can leave a process
 
     def command(self, file: str) -> str:
         """What shows it again, of ``file`` with the reproducer."""

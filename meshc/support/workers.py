@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import get_context
 from typing import Protocol, TypeVar
+
+from meshc.support.diagnostics import fail
 
 Job = TypeVar("Job")
 Result = TypeVar("Result")
@@ -44,7 +50,10 @@ class Workers(Protocol):
 
 @dataclass(frozen=True)
 class Processes:
-    """``count`` processes of this machine; with 1 the calling one works itself."""
+    """``count`` processes of this machine; with 1 the calling one works itself.
+
+    Errors: what a job raises, and ``process-lost`` where a process is no more.
+    """
 
     count: int = 1
 
@@ -59,7 +68,28 @@ class Processes:
         if self.count == 1 or len(jobs) < 2:
             return _collected(map(work, jobs), len(jobs), watch, keep)
         with ProcessPoolExecutor(self.count, get_context("spawn")) as pool:
-            return _collected(pool.map(work, jobs), len(jobs), watch, keep)
+            try:
+                return _collected(pool.map(partial(_carried, work), jobs), len(jobs), watch, keep)
+            except BrokenProcessPool:
+                fail(
+                    "process-lost",
+                    f"one of the {self.count} processes of --processes was ended from outside",
+                    help="fewer of them need less memory at once",
+                )
+
+
+def _carried(work: Callable[[Job], Result], job: Job) -> Result:
+    """What a process does: the result, or an error that the caller can be given. What cannot leave
+    a process as it is, as errors of other packages may not, leaves it in words."""
+    try:
+        return work(job)
+    except Exception as error:
+        try:
+            pickle.loads(pickle.dumps(error))
+        except Exception:
+            words = "".join(traceback.format_exception(error))
+            raise RuntimeError(f"{type(error).__name__}: {error}\n{words}") from None
+        raise
 
 
 IN_TURN = Processes(1)

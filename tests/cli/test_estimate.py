@@ -18,12 +18,31 @@ def test_the_table(capsys):
     assert "GEMM on P x P cores" in out and "O(a P + b P^(1/2))" in out
     row = next(line for line in out.splitlines() if line.startswith("cannon "))
     assert "3a + 1b" in row and row.endswith("L")
-    assert "GEMM: cycles of the tile program by what they are spent on" in out
+    assert "GEMM: cycles of emitted CSL by what they are spent on" in out
     heads = [line.split() for line in out.splitlines() if line.startswith("algorithm  ")]
-    assert ["algorithm", *MECHANISMS, "total"] in heads
+    assert ["algorithm", "compute", "waits", "total"] in heads
     assert "numbers of wse2 in it" in out
     (fitted, *_) = [line for line in out.splitlines() if line.startswith("  calibrated: ")]
-    assert fitted.endswith("route_cycles, op_cycles, vector_cycles, scalar_cycles, step_cycles")
+    assert "task_cycles" in fitted and "step_cycles" not in fitted
+
+
+@pytest.mark.parametrize("device_name", ["wse2", "ideal"])
+def test_both_tables_have_the_same_cycles(capsys, device_name):
+    assert main(["estimate", "--plmr", "--mesh", "4x4", "--device", device_name, *("24",) * 3]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for algo in ("cyclic_shift", "ring"):
+        counted, spent, _ = [row for row in rows if row[:1] == [algo]]
+        assert counted[-2] == spent[-1] and float(spent[-1]) > 0
+
+
+def test_where_all_cores_reach_each_other_products_send_nothing(capsys):
+    words = ["estimate", "--plmr", "--mesh", "8x1", "--device", "b200x8", "--json", *("64",) * 3]
+    assert main(words) == 0
+    found = json.loads(capsys.readouterr().out)["algorithms"]
+    gemms = {e["algo"]: e["routing_paths"] for e in found if e["kind"] == "gemm"}
+    assert list(gemms) == ["whole", "transposed"] and gemms["whole"] == 0
+    assert main([*words[:3], "8x8", *words[4:]]) == 1
+    assert "--mesh is 8x8, and b200x8 has 8x1 cores" in capsys.readouterr().err
 
 
 def test_json(capsys):

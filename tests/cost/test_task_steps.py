@@ -70,6 +70,30 @@ def test_rounds_that_are_not_followed_are_like_the_last_one(small, monkeypatch):
     assert [(p.times, p.bytes) for p in some.phases] == [(p.times, p.bytes) for p in every.phases]
 
 
+@pytest.mark.parametrize(("step", "bound"), [(2, 0.002), (4, 0.002), (8, 0.004)])
+def test_some_blocks_stand_for_all(small, step, bound, monkeypatch):
+    """Of very many tiles: the parts of the time stay what they were, and bytes are those of all."""
+    every = step_time(small, {"pos": 1024})
+    count = sum(len(tiles) for run in _runs(small, monkeypatch) for tiles in run.tiles)
+    monkeypatch.setattr(steps, "MOST_FOLLOWED", count // step)
+    monkeypatch.setattr(steps, "MOST_SKIPPED", step)
+    some = step_time(small, {"pos": 1024})
+    assert some.bytes == every.bytes and some.blocks == every.blocks
+    assert some.seconds == pytest.approx(every.seconds, rel=bound)
+    assert some.seconds != every.seconds
+
+
+def _runs(module, monkeypatch):
+    """What blocks do in each phase that is followed."""
+    found = []
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            steps, "simulate", lambda runs, *_: found.extend(runs) or [Spent()] * len(runs)
+        )
+        step_time(module, {"pos": 1024})
+    return found
+
+
 def test_all_rounds_are_followed_where_blocks_do_not_meet(small):
     """A loop without meetings is one phase with what stands around it."""
 

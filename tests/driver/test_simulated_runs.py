@@ -57,12 +57,15 @@ def test_the_command_takes_steps_unless_it_is_told(capsys, monkeypatch):
     facts = json.loads((TINY / "expected.json").read_text())
     words = ["run", str(TINY), "--target", "csl", "--mesh", "3x3", "--dtype", "f32", "--seq", "12"]
     words += ["--prompt-ids", ",".join(map(str, facts["prompt_ids"][:3])), "--max-tokens", "1"]
-    words.append("--remarks")
+    words += ["--remarks", "--json"]
     answers = []
     for more in ([], ["--phase", "both"]):
         assert main([*words, *more]) == 0
         said = capsys.readouterr()
-        answers.append(said.out)
+        answers.append(json.loads(said.out))
         assert ("remark[reading]" in said.err) == (not more)
         assert "remark[run-time]: about 1 s on the simulator: " in said.err
     assert answers[0] == answers[1]
+    # How long the simulator takes is no time of a wafer.
+    of_all = {key: answers[0][key] for key in ("seconds_per_token", "mesh", "backend")}
+    assert of_all == {"seconds_per_token": None, "mesh": "3x3", "backend": "csl-sim"}

@@ -80,6 +80,7 @@ def test_a_row_of_cores_without_rotations(mesh, tmp_path):
         {"mesh": "3x3", "device": "wse3", "algo": ("gemm=cannon",)},
         {"mesh": "3x3", "device": "wse3", "algo": ("gemm=allgather",)},
         {"mesh": "r=2,y=2,x=2", "device": "wse3"},
+        {"mesh": "r=2,y=2,x=1", "device": "wse3"},
     ],
     ids=lambda options: " ".join(map(str, options.values())),
 )

@@ -110,6 +110,14 @@ def test_blocks_that_are_cut_differently_do_not_move(tmp_path):
     assert weights[("wo",)] is None and weights[("w_down",)] is None
 
 
+def test_a_chain_goes_on_the_ring_of_its_line_not_from_region_to_region(tmp_path):
+    """In a column of two cores, where as many messages go between the regions as on the ring."""
+    sizes = {"E": 4, "H": 2, "D": 2, "F": 4, "layers": 2}
+    module = joined(*phases(tmp_path, "r=2,y=2,x=1", sizes)).module
+    check_fact(module, "channels_matched")
+    assert {channel.name for channel in module.channels} == {"edge_x", "ring_y", "cast_y"}
+
+
 @pytest.mark.slow
 def test_another_placement_of_one_lane_is_seen(tmp_path):
     """Moves are not taken for a port that has two lanes of a weight the other way round."""

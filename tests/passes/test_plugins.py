@@ -151,12 +151,17 @@ def test_what_is_no_pass_is_refused(package, old, new, words):
         ("module.function.body.ops.reverse()\n        return module", "does not verify"),
     ],
 )
-def test_a_pass_that_fails_is_a_diagnostic(package, body, words):
+def test_a_pass_that_fails_is_a_diagnostic(package, tmp_path, body, words):
     package(MODULE.replace("return module", body))
     passes = meshc.parse_pipeline("given")
     problem = refused(lambda: meshc.PassManager(passes).run(meshc.parse(TEXT)))
     assert problem.code == "bad-plugin" and words in problem.message
-    assert "package-0 1.0" in problem.message and ".py:" in problem.notes[0]
+    assert "package-0 1.0" in problem.message
+    (note,) = problem.notes
+    # What fails in it is named by its line, and what it leaves by where the pass begins.
+    raises = body.startswith(("return 1", "raise"))
+    line = MODULE[: MODULE.index("return module" if raises else "@dataclass")].count("\n") + 1
+    assert note == f"at {tmp_path / 'brought.py'}:{line}"
 
 
 def test_a_pass_that_changes_the_meaning_is_a_diagnostic_of_its_package(
@@ -172,6 +177,7 @@ def test_a_pass_that_changes_the_meaning_is_a_diagnostic_of_its_package(
     assert main(["opt", "m.meshir", "--passes", "given", "--check"]) == 1
     said = capsys.readouterr().err
     assert "error[bad-plugin]: pass 'given' of package-0 1.0 (brought:Given) failed" in said
+    assert f"note: at {tmp_path / 'brought.py'}:" in said and "meshc/" not in said
     assert "fault of meshc" not in said and not Path("meshc-reproducer.meshir").exists()
 
 

@@ -3,6 +3,7 @@ many at once, and a signal that lets finish what runs. Nothing here waits withou
 
 import http.client
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,8 @@ from books import CAPACITY, VOCAB
 from served import LIMIT_S, LONG, Letters, Served, wait_until, wanted
 
 from meshc.cli import main
+from meshc.serving.endpoint.asked import asked
+from meshc.serving.sampling import Sampling
 
 pytestmark = pytest.mark.serve
 
@@ -290,6 +293,16 @@ def test_a_signal_lets_finish_what_runs():
     finally:
         process.kill()
         process.communicate()
+
+
+def test_the_help_says_how_tokens_are_chosen(capsys):
+    with pytest.raises(SystemExit):
+        main(["serve", "--help"])
+    words = " ".join(capsys.readouterr().out.split())
+    said = re.search(r"drawn .* at temperature (\S+) and top_p (\S+) where it is silent", words)
+    silent = asked(b'{"model": "books", "prompt": [1]}', "books", None, CAPACITY, 9).sampling
+    assert silent == Sampling(temperature=float(said[1]), top_p=float(said[2]))
+    assert silent != Sampling() and "greedy" not in words
 
 
 @pytest.mark.models

@@ -1,12 +1,19 @@
 """How ``meshc serve`` ends: signals while clients are there, exit codes, its port afterwards."""
 
+import asyncio
 import json
 import signal
 import socket
 
 import pytest
-from served import LIMIT_S, wait_until
+from books import CAPACITY
+from served import EOS, LIMIT_S, LONG, Served, wait_until
 from serving_process import ServingProcess, endless
+
+from meshc.serving.endpoint.answers import Answers
+from meshc.serving.endpoint.asked import asked as asked_of
+from meshc.serving.endpoint.refusals import Refused
+from meshc.serving.endpoint.threads import Worker
 
 pytestmark = [pytest.mark.serve, pytest.mark.models]
 
@@ -69,6 +76,25 @@ def test_requests_that_are_cut_are_told_so_and_so_is_the_shell(signals, tmp_path
             answer = rest(connection)
             assert answer.startswith("HTTP/1.1 503") and '"the server is stopping"' in answer
         assert server.stopped() == (1, "requests that were cut: 3\n")
+
+
+def test_what_is_cut_is_told_so_before_tokens_that_wait():
+    """A loop may be many tokens ahead of who writes them, and there is little time at the end."""
+    body = json.dumps({"model": "books", "prompt": LONG, "max_tokens": 40, "temperature": 0})
+    with Served(None) as served:
+        wanted = asked_of(body.encode(), "books", None, CAPACITY, 99)
+        answers = Answers(served.loop, None, Worker(), EOS, wanted)
+
+        async def cut_behind():
+            pieces = answers.pieces()
+            await anext(pieces)
+            while answers.news.qsize() < 39:
+                await asyncio.sleep(0.01)
+            answers.cut()
+            with pytest.raises(Refused, match="the server is stopping"):
+                await anext(pieces)
+
+        asyncio.run(asyncio.wait_for(cut_behind(), LIMIT_S))
 
 
 def refused(port):

@@ -23,18 +23,10 @@ from meshc.analysis.csl.across import across_cycles, goes_across, maxima_scratch
 from meshc.analysis.csl.blocks import blocks_of, in_blocks, lengths, pieces
 from meshc.analysis.csl.costs import LENGTH, LOOP, OFFSET, Costs, rows_of_grids, setup
 from meshc.analysis.csl.element_costs import by_rows
-from meshc.analysis.csl.functions import (
-    exponentials,
-    exponentials_in_half,
-    gelu_by_erf,
-    gelu_by_tanh,
-    silu,
-    silu_in_half,
-)
+from meshc.analysis.csl.function_steps import steps_taken
 from meshc.analysis.csl.operands import BY_STEPS, at_once, one_by_one, widened
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
 from meshc.analysis.csl.turning import PASS, SHARES, way_of_turns, wrong_turns
-from meshc.analysis.csl.vector_steps import Steps
 from meshc.analysis.csl.ways import (
     ACROSS,
     ANGLES,
@@ -113,7 +105,7 @@ def wrong_way(op: Compute, costs: Costs, known: Collection[str]) -> bool:
         return op.way not in ways(op, given, costs, (VECTOR, HALF))
     if op.kernel == "rope" and op.way:
         return wrong_turns(op, costs, known)
-    steps = function_steps(op, given, costs, op.way) if op.way in (VECTOR, HALF) else None
+    steps = steps_taken(op, given, costs, op.way) if op.way in (VECTOR, HALF) else None
     return steps is None or not steps.fits
 
 
@@ -134,7 +126,7 @@ def scratch_words(op: Compute, costs: Costs) -> int:
     if block := block_of(op):
         known = not blocks_of(given[0].dims)
         given = pieces(given, block)[0].windows if known else in_blocks(given, block).whole
-    steps = function_steps(op, given, costs) if op.way else None
+    steps = steps_taken(op, given, costs) if op.way else None
     return 0 if steps is None else steps.words
 
 
@@ -161,7 +153,7 @@ def vector_cycles(op: Compute, windows: list[Window], costs: Costs) -> int:
     if op.way == ACROSS:
         return across_cycles(op, windows, costs)
     if not block:
-        steps = function_steps(op, windows, costs) if op.way else None
+        steps = steps_taken(op, windows, costs) if op.way else None
         return by_rows(op, windows, costs) if steps is None else steps.cycles
     if not blocks_of(windows[0].dims):
         return _in_pieces_cycles(op, windows, costs, block)
@@ -181,7 +173,7 @@ def _piece_ways(
     found: dict[str, float] = {"": _one_by_one_cycles(op, windows, costs)}
     for kind, length in product(kinds, (0, *(lengths(windows) if cut else ()))):
         first = pieces(windows, length)[0].windows if length else windows
-        steps = function_steps(op, first, costs, kind)
+        steps = steps_taken(op, first, costs, kind)
         if (
             steps is None
             or not steps.fits
@@ -200,7 +192,7 @@ def _in_pieces_cycles(
     """Cycles in pieces of ``length``."""
     cycles = 0
     for piece in pieces(windows, length):
-        steps = function_steps(op, piece.windows, costs, kind)
+        steps = steps_taken(op, piece.windows, costs, kind)
         assert steps is not None
         cycles += piece.times * (steps.cycles + (PASS if piece.loop else 0))
     return cycles
@@ -218,7 +210,7 @@ def _block_ways(
     most = _one_by_one_cycles(op, windows, costs)
     found = {"": sum(most * share ** _dims(windows) for share in SHARES)}
     for kind, block in product(kinds, blocks_of(windows[0].dims)):
-        steps = function_steps(op, in_blocks(windows, block).whole, costs, kind)
+        steps = steps_taken(op, in_blocks(windows, block).whole, costs, kind)
         if (
             steps is not None
             and steps.fits
@@ -240,7 +232,7 @@ def _in_blocks_cycles(
     """Cycles in blocks, and one by one of what none holds, when extents of the run are ``share`` of
     the most that they can be."""
     cut = in_blocks(windows, block)
-    steps = function_steps(op, cut.whole, costs, kind)
+    steps = steps_taken(op, cut.whole, costs, kind)
     assert steps is not None
     extents = [dim.extent * share for dim in windows[0].dims if dim.count is not None]
     taken = prod(e // loop.length for e, loop in zip(extents, cut.loops, strict=True))
@@ -262,31 +254,6 @@ def _copied_cycles(source: Window, costs: Costs) -> int:
     once = setup([part, part]) + costs.vector("convert", DType.F32, part.size, (), rows)
     moved = OFFSET if part.constant else OFFSET + LENGTH
     return rounds(loops) * (once + LOOP + 2 * moved) if loops else once
-
-
-def function_steps(op: Compute, given: list[Window], costs: Costs, kind: str = "") -> Steps | None:
-    """The operations of one of ``BY_STEPS`` whose result has 16 bits, of the ``kind`` of way that
-    is asked for or that the call says; None for others."""
-    if op.kernel not in BY_STEPS or not given[0].dtype.half:
-        return None
-    if (kind or next(iter(parts_of(op)), "")) == HALF:
-        found = _in_half(op, given, costs)
-    elif op.kernel == "exp_sub":
-        found = exponentials(costs, *given)
-    elif op.kernel == "silu":
-        found = silu(costs, *given)
-    else:
-        found = (gelu_by_tanh if op.params["form"] == "tanh" else gelu_by_erf)(costs, *given)
-    return found.hold() if found is not None and op.dsr else found
-
-
-def _in_half(op: Compute, given: list[Window], costs: Costs) -> Steps | None:
-    """The operations in f16 alone; None for functions and types that have none."""
-    if given[0].dtype != DType.F16 or op.kernel not in ("exp_sub", "silu"):
-        return None
-    if op.kernel == "silu":
-        return silu_in_half(costs, *given)
-    return exponentials_in_half(costs, *given) if given[1].dtype == DType.F16 else None
 
 
 def _by_newton(given: list[Window]) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from operator import mul
@@ -63,7 +64,7 @@ class Window:
     @property
     def count(self) -> Expr:
         """Elements of what a DSD walks through, as an expression."""
-        dims = self.merged().dims
+        dims = _merged(self.dims)
         return dims[0].steps if len(dims) == 1 else Expr.const(self.size)
 
     @property
@@ -80,7 +81,7 @@ class Window:
     def walked(self) -> bool:
         """Whether a DSD can walk through it: its extents are constant, or it is a single dim whose
         stride is one of :data:`STRIDES`."""
-        dims = self.merged().dims
+        dims = _merged(self.dims)
         return self.constant or (len(dims) == 1 and dims[0].stride in STRIDES)
 
     def moved(self, by: Expr | int) -> Window:
@@ -93,13 +94,13 @@ class Window:
 
     def merged(self) -> Window:
         """The same elements in the same order with as few dims as possible."""
-        return self.inner(_joined(self.dims) or [Dim(1, 1)])
+        return self.inner(_merged(self.dims))
 
     @property
     def pace(self) -> int:
         """The stride that counts for lanes: that of a window with one dim. For others no rule is
         documented, and the simulator has none; they count as dense."""
-        dims = self.merged().dims
+        dims = _merged(self.dims)
         return dims[0].stride if len(dims) == 1 else 1
 
     def trailing(self, count: int) -> Window:
@@ -114,8 +115,13 @@ def own(name: str) -> Expr:
 
 def has_one_dim(window: Window) -> bool:
     """Whether a DSD of one dim walks through ``window``; the DSD of four has wide strides."""
-    dims = window.merged().dims
+    dims = _merged(window.dims)
     return len(dims) == 1 and dims[0].stride in STRIDES
+
+
+@lru_cache(maxsize=8192)
+def _merged(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    return tuple(_joined(dims)) or (Dim(1, 1),)
 
 
 def window(view: View, span: Span | None = None) -> Window:

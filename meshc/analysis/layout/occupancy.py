@@ -118,9 +118,12 @@ def _steps(
 ) -> tuple[NDArray[np.bool_], _Numbers]:
     """Which entries find no slot, at ``[steps, cores]``, and what the cores hold behind the last
     step; before the first one they have ``held``."""
-    changes = [
-        change * np.broadcast_to(guard.evaluate(env), shape) for change, guard in ring.changes
-    ]
+    when = [(change, np.broadcast_to(g.evaluate(env), shape)) for change, g in ring.changes]
+    counts = [(change, np.count_nonzero(steps, axis=0)) for change, steps in when]
+    grown = sum(count for change, count in counts if change > 0)
+    if (held + grown).max() <= ring.slots:  # whatever is dropped in between
+        return np.zeros(shape, bool), held + sum(change * count for change, count in counts)
+    changes = [change * steps for change, steps in when]
     behind = held + np.cumsum(np.sum(changes, axis=0), axis=0)
     now = np.vstack([held[None], behind[:-1]])
     full = np.zeros(shape, bool)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from meshc.analysis.traffic.runs import among
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.mesh import Mesh
 from meshc.support.diagnostics import fail
@@ -26,12 +27,12 @@ class Handover:
     regions: tuple[int, ...]
 
     def leaves(self, mesh: Mesh) -> Cond:
-        """The cores of the regions that hand over."""
-        return _among(mesh, self.regions)
+        """The cores of the regions that hand over. Raises ``too-many-turns``."""
+        return among(Expr.var(mesh.outer), self.regions, mesh.regions)
 
     def arrives(self, mesh: Mesh) -> Cond:
-        """The cores of the regions that take over."""
-        return _among(mesh, [region + 1 for region in self.regions])
+        """The cores of the regions that take over. Raises ``too-many-turns``."""
+        return among(Expr.var(mesh.outer), [r + 1 for r in self.regions], mesh.regions)
 
     def place(self, mesh: Mesh) -> Expr:
         """How far a core is along the way, counted from 0 in each region."""
@@ -69,23 +70,3 @@ def _direction(
         f"{there}: they have no edge in common",
         help="activations cross from a region to the next at an edge that both have whole",
     )
-
-
-def _among(mesh: Mesh, numbers: Sequence[int]) -> Cond:
-    """The cores of the regions ``numbers``, which ascend: a condition for each run of them."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][1] == number - 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return Cond.any(_run(mesh, low, high) for low, high in runs)
-
-
-def _run(mesh: Mesh, low: int, high: int) -> Cond:
-    """Regions ``low`` to ``high``, with no bound that every region keeps."""
-    region = Expr.var(mesh.outer)
-    if low == high:
-        return Cond.eq(region, low)
-    bounds = [Cond.ge(region, low)] if low > 0 else []
-    return Cond.all([*bounds, *([Cond.le(region, high)] if high < mesh.regions - 1 else [])])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
 from meshc.analysis.traffic.channels import Ends, shares_core
@@ -24,7 +25,7 @@ def assign_queues(ends: Sequence[Ends]) -> list[int]:
     return fewest_numbers(meets)
 
 
-def fewest_numbers(meets: Sequence[set[int]]) -> list[int]:
+def fewest_numbers(meets: Sequence[AbstractSet[int]]) -> list[int]:
     """A number for each node of a conflict graph, different for those that meet, the largest as
     small as possible."""
     for numbers in range(_clique(meets), len(meets) + 1):
@@ -34,7 +35,7 @@ def fewest_numbers(meets: Sequence[set[int]]) -> list[int]:
     return []
 
 
-def _clique(meets: Sequence[set[int]]) -> int:
+def _clique(meets: Sequence[AbstractSet[int]]) -> int:
     """The size of some set of nodes that all meet, found greedily: at least so many numbers."""
     inside: set[int] = set()
     for node in sorted(range(len(meets)), key=lambda i: -len(meets[i])):
@@ -43,7 +44,7 @@ def _clique(meets: Sequence[set[int]]) -> int:
     return len(inside)
 
 
-def _colored(meets: Sequence[set[int]], numbers: int) -> list[int] | None:
+def _colored(meets: Sequence[AbstractSet[int]], numbers: int) -> list[int] | None:
     """A proper coloring of the conflict graph with ``numbers`` colors; a number that no node has
     yet is as good as any other such number, so one of them is tried."""
     order = sorted(range(len(meets)), key=lambda i: -len(meets[i]))

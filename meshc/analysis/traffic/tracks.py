@@ -134,6 +134,7 @@ def receivers(mesh: Mesh, track: Track) -> int:
     return inwards | outwards << half
 
 
+@lru_cache(maxsize=4096)
 def colors_of(mesh: Mesh, track: Track) -> int:
     """Colors that ``track`` takes: one where there is one message to a line, two for chains by
     parity, three for a ring."""
@@ -146,10 +147,16 @@ def colors_of(mesh: Mesh, track: Track) -> int:
 def queues_of(mesh: Mesh, tracks: Iterable[Track]) -> int:
     """Input queues that ``tracks`` of one line take: those that meet at a core need two."""
     masks = [mask for track in sorted(tracks) if (mask := receivers(mesh, track))]
-    meets = [
-        {j for j, other in enumerate(masks) if j != i and mask & other}
+    meets = (
+        frozenset(j for j, other in enumerate(masks) if j != i and mask & other)
         for i, mask in enumerate(masks)
-    ]
+    )
+    return _numbers_of(tuple(meets))
+
+
+@lru_cache(maxsize=4096)
+def _numbers_of(meets: tuple[frozenset[int], ...]) -> int:
+    """How many numbers the nodes of a conflict graph take."""
     return max(fewest_numbers(meets), default=-1) + 1
 
 

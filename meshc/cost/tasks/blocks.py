@@ -226,7 +226,8 @@ class _Machine:
         """What follows from the tiles that have come, up to the end of the phase."""
         spent, now, at = self.spent[block.phase], block.now, len(block.done)
         end = block.ends[block.phase]
-        for came, tile in zip(block.came[at:end], block.tiles[at:end], strict=False):
+        come = min(end, len(block.came))
+        for came, tile in zip(block.came[at:come], block.tiles[at:come], strict=True):
             if came > now:
                 spent.memory += came - now
                 now = came

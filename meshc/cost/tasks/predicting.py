@@ -1,15 +1,23 @@
-"""A step of a program of tasks as a prediction: its phases, by what blocks spend their time on."""
+"""A step of a program of tasks, or a prompt that others read, as a prediction: its phases, by what
+blocks spend their time on."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
 
 from meshc.cost.predictions import Part, Prediction, inputs_of
 from meshc.cost.tasks.steps import PhaseTime, step_time
 from meshc.cost.tasks.tile_times import Links, TileTimes
 from meshc.cost.tasks.work import Scalars
-from meshc.cost.terms import Cost
+from meshc.cost.terms import NOTHING, Cost
+from meshc.ir.batch import LENGTH, POSITION
 from meshc.ir.module import Module
 
 APART = ("compute", "transfer", "stages", "waits")
+FOLLOWED = 5
+"""Runs of a prompt that are predicted, at the most."""
 
 
 def predicted_step(module: Module, scalars: Scalars, links: Links | None = None) -> Prediction:
@@ -20,6 +28,43 @@ def predicted_step(module: Module, scalars: Scalars, links: Links | None = None)
     inputs = inputs_of(module.the_device(), asked)
     parts = tuple(map(_part, found.phases))
     return Prediction("events", "seconds", None, parts, inputs, found.ceiling, APART)
+
+
+def predicted_prompt(chunk: Module, step: Module, tokens: int) -> Prediction:
+    """A prompt of so many tokens: the last one is read by ``step``, those before it by runs of
+    ``chunk``, of as many tokens as it reads at once, or by steps if it is one. Of the runs at most
+    :data:`FOLLOWED` are predicted, the first one, behind which nothing is cached yet, and others at
+    equal distances, the last one as if it were full; what those in between take is interpolated.
+    Raises what :func:`predicted_step` does."""
+    last = predicted_step(step, {POSITION: tokens - 1})
+    most = chunk.scalars[LENGTH][1] if LENGTH in chunk.scalars else 1
+    count = -(-(tokens - 1) // most)
+    if not count:
+        return last
+    others = np.linspace(min(1, count - 1), count - 1, FOLLOWED - 1).round().astype(int)
+    followed = np.unique([0, *others])
+    weights = [
+        float(np.interp(np.arange(count), followed, one).sum()) for one in np.eye(len(followed))
+    ]
+    runs = [predicted_step(chunk, _scalars(chunk, int(n) * most, most)) for n in followed]
+    parts = [
+        Part(
+            same[0].name,
+            same[0].times * count,
+            sum((part.cost * w for part, w in zip(same, weights, strict=True)), NOTHING),
+        )
+        for same in zip(*(run.parts for run in runs), strict=True)
+    ]
+    bound = sum(w * (run.bound or 0.0) for w, run in zip(weights, runs, strict=True))
+    asked = tuple(dict.fromkeys((*runs[0].inputs, *last.inputs)))
+    whole = Part("step of the last token", 1, last.cost)
+    return replace(last, parts=(*parts, whole), inputs=asked, bound=bound + (last.bound or 0.0))
+
+
+def _scalars(chunk: Module, position: int, tokens: int) -> dict[str, int]:
+    """Those of a run behind so many tokens, at the latest of the last one that the caches hold."""
+    found = {POSITION: min(position, chunk.scalars[POSITION][1])}
+    return found | ({LENGTH: tokens} if LENGTH in chunk.scalars else {})
 
 
 def _part(phase: PhaseTime) -> Part:

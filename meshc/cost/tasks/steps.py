@@ -5,7 +5,8 @@ Each block runs an even, contiguous share of the tasks of each phase, or of thos
 its cluster has. Phases between which blocks do
 not meet are taken as one. Loops over layers whose rounds do the same are followed for
 :data:`ROUNDS` rounds; every further one takes as long as the last of these, by which time rounds
-take equally long.
+take equally long. Of very many tiles those of some of the blocks are followed, with their part of
+memory.
 
 What is given to scratch and stored in caches is not counted: some thousandths of what is read.
 """
@@ -18,7 +19,7 @@ from math import inf
 from typing import Literal
 
 from meshc.analysis.tasks.shares import share
-from meshc.cost.tasks.blocks import Ring, Run, Spent, Tile, Tiles, simulate
+from meshc.cost.tasks.blocks import Memory, Ring, Run, Spent, Tile, Tiles, simulate
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import (
     FamilyWork,
@@ -37,6 +38,12 @@ from meshc.ir.ops import task
 
 ROUNDS = 3
 """Rounds of a loop that are followed event by event."""
+
+MOST_FOLLOWED = 200_000
+"""Tiles that are followed event by event. Of more every second, fourth or eighth block is followed:
+of steps with 150,000 to 290,000 tiles on an H200 the time moves by at most 0.02 %, 0.07 % and
+0.15 %."""
+MOST_SKIPPED = 8
 
 Limit = Literal["memory", "computing", "meeting", "idle"]
 
@@ -150,7 +157,8 @@ def time_of_work(
         met(joined([placed[id(phase)] for phase in group]), group, meeting, times)
         for group, _, meeting in groups
     ]
-    spent = simulate(runs, times.memory(ring.flying, any(run.tags for run in runs)), ring)
+    memory = times.memory(ring.flying, any(run.tags for run in runs))
+    spent = simulate(*_thinned(runs, memory), ring)
     found: dict[tuple[int, ...], PhaseTime] = {}
     for (group, weight, _), one in zip(groups, spent, strict=True):
         key = tuple(map(id, group))
@@ -198,6 +206,20 @@ def _followed(
         for number in range(count):
             rest = stage.count - count if number == count - 1 else 0
             yield from _followed(stage.body, most, weight * (1 + rest))
+
+
+def _thinned(runs: Sequence[Run], memory: Memory) -> tuple[Sequence[Run], Memory]:
+    """Blocks and memory that take as long, with fewer tiles to follow where there are very many.
+    Blocks of clusters wait for each other, so all are followed."""
+    count = sum(len(tiles) for run in runs for tiles in run.tiles)
+    step = 1
+    while count > step * MOST_FOLLOWED and step < MOST_SKIPPED:
+        step *= 2
+    if step == 1 or any(run.cluster for run in runs):
+        return runs, memory
+    kept = [replace(run, tiles=run.tiles[::step], read=run.read[::step]) for run in runs]
+    part = len(kept[0].read) / len(runs[0].read)
+    return kept, replace(memory, rate=memory.rate * part)
 
 
 def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:

@@ -15,6 +15,7 @@ from meshc.driver.planning.wafers import MeshPhase
 from meshc.driver.request import CompileRequest
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import mesh as ops
+from meshc.ir.printer import print_module
 from meshc.support.diagnostics import MeshcError
 
 _FORMATS = ("q8_0", "q4_0")
@@ -78,13 +79,18 @@ def _larger_meshes(phase: MeshPhase) -> Iterator[str]:
 
 def _fits(phase: MeshPhase, **changes: Any) -> bool:
     """Whether the program of the request with other fields fits."""
-    request = replace(phase.request, **changes)
-    return _fitted(MeshPhase(phase.loaded, phase.phase, request))
+    return _fitted(_changed(phase, **changes))
+
+
+def _changed(phase: MeshPhase, **changes: Any) -> MeshPhase:
+    """The phase of the request with other fields, of which no more is asked than whether it
+    fits."""
+    return MeshPhase(phase.loaded, phase.phase, replace(phase.request, **changes), trial=True)
 
 
 def _fitted(phase: MeshPhase, **changes: Any) -> bool:
     try:
-        phase.fit(**changes)
+        phase.fit(**changes, trial=True)
     except MeshcError:
         return False
     return True
@@ -98,14 +104,25 @@ def _layers_that_fit(phase: MeshPhase, made: PhasePlan) -> int:
     dim = loops[0].dim
     low, high = 0, phase.chosen.dims[dim]
     expected = _layers_expected(made, high)
-    likely = [1, expected, expected + 1]
+    likely = [expected, expected + 1]
     while high - low > 1:
         middle = next((n for n in likely if low < n < high), (low + high) // 2)
         if _fitted(phase, layers={dim: middle}):
             low = middle
         else:
             high = middle
-    return low if low and _fits(phase, layers=low) else 0
+    return low if low and _alone(phase, dim, low) else 0
+
+
+def _alone(phase: MeshPhase, dim: str, layers: int) -> bool:
+    """Whether a model of so many layers fits, the first of ``phase`` of which do: it may have
+    layouts of its own."""
+    other = _changed(phase, layers=layers)
+    try:
+        same = print_module(other.chosen) == print_module(phase.with_layers({dim: layers}))
+    except MeshcError:
+        return False
+    return same or _fitted(other)
 
 
 def _layers_expected(made: PhasePlan, layers: int) -> int:

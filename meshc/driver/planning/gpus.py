@@ -13,7 +13,7 @@ from meshc.cost.nodes.predicting import predicted_schedule
 from meshc.cost.nodes.ranks import Ranks
 from meshc.cost.predictions import Prediction, inputs_of
 from meshc.cost.served_graphs import served_of
-from meshc.cost.tasks.predicting import predicted_step
+from meshc.cost.tasks.predicting import predicted_prompt, predicted_step
 from meshc.cost.tasks.tile_times import Links
 from meshc.devices import Device
 from meshc.driver.compiled import Compiled
@@ -183,10 +183,15 @@ def _of_tasks(phases: GpuPhases, tasks: Module) -> Prediction:
 
 
 def _prompt(phases: GpuPhases) -> Prediction:
-    """A prompt as long as the caches, on a node of such GPUs. Raises ``bad-argument`` where nothing
-    says what one takes."""
+    """A prompt as long as the caches: on one GPU by the tasks that read chunks of it, or by steps;
+    on several by the kernels of a node. Raises ``no-tasks`` where there are none, and
+    ``device-number`` and ``bad-argument``."""
     if phases.request.gpus == 1:
-        fail("bad-argument", "nothing predicts prompts on one GPU, only on nodes of several")
+        compiled = phases.compiled
+        if not isinstance(compiled, Compiled) or compiled.modules["decode"].level != "task":
+            fail("no-tasks", "nothing predicts prompts on one GPU that no tasks read")
+        step = compiled.modules["decode"]
+        return predicted_prompt(compiled.chunk or step, step, phases.graph.capacity)
     return _kernels(phases, prompts([phases.graph.capacity]), 0)
 
 

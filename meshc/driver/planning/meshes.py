@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from meshc.analysis.layout.tiling import ceil_div, heads_of
 from meshc.cost.mesh_modules import searched
 from meshc.driver.models import LoadedModel
-from meshc.driver.planning.cures import weight_bytes
 from meshc.driver.planning.wafers import MeshPhase
 from meshc.driver.request import CompileRequest
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
+from meshc.ir.ops import mesh as ops
 from meshc.ir.ops.graph import Repeat
 from meshc.support.diagnostics import MeshcError
 
@@ -105,6 +106,16 @@ def _near(sides: Sequence[int], side: int) -> Sequence[int]:
     return sides[max(0, at - _AROUND) : at + _AROUND + 1]
 
 
+def weights_of_core(module: Module, places: int) -> int:
+    """Bytes of the weights of a core of a mesh-level module whose layers, if one loop has all, are
+    dealt to ``places`` regions."""
+    loops = [op for op in module.function.body.ops if isinstance(op, ops.Repeat)]
+    dealt = loops[0].dim if len(loops) == 1 else ""
+    shares = {**module.dims, dealt: ceil_div(module.dims.get(dealt, 1), max(1, places))}
+    kinds = [tensor_type(p.value) for p in module.function.params if p.role == "weight"]
+    return sum(kind.dtype.bytes * prod(kind.local_shape(shares)) for kind in kinds)
+
+
 @dataclass
 class _Search:
     loaded: LoadedModel
@@ -113,34 +124,33 @@ class _Search:
     watch: Callable[[str], None]
     cycles: dict[tuple[int, int], float] = field(default_factory=dict)
     refused: MeshcError | None = None
-    _bytes: int = 0
+    _weights: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def at(self, columns: int, rows: int) -> MeshPhase:
-        """The phase on a mesh."""
+        """The phase on a mesh, of which no more is asked than what it costs and whether it fits."""
         request = replace(self.request, mesh=f"{columns}x{rows}")
-        return MeshPhase(self.loaded, self.phase, request)
+        return MeshPhase(self.loaded, self.phase, request, trial=True)
 
     def tried(self, columns: int, rows: int) -> None:
         """Have the cycles of a mesh, if there is a program on it."""
         if (columns, rows) in self.cycles:
             return
         self.watch(f"{self.loaded.name}, {self.phase} on {columns}x{rows}")
-        one = self.at(columns, rows)
+        one, device = self.at(columns, rows), self.request.the_device()
+        places = (device.cores_x // columns) * (device.cores_y // rows)
         try:
             self.cycles[columns, rows] = searched(one.chosen).total
-            self._bytes = weight_bytes(one)
+            self._weights[columns, rows] = weights_of_core(one.chosen, places)
         except MeshcError as refusal:
             self.refused = self.refused or refusal
 
     def may_fit(self, mesh: tuple[int, int], beside: float = 0) -> bool:
-        """Whether the regions that there is room for have the bytes of the weights, with so many on
-        each core ``beside`` them."""
-        device, (columns, rows) = self.request.the_device(), mesh
-        places = (device.cores_x // columns) * (device.cores_y // rows)
+        """Whether cores of as many regions as there is room for have the bytes of their weights,
+        and of so much ``beside`` them."""
+        device, share = self.request.the_device(), self._weights[mesh]
         room, size = device.data_bytes, device.memory_bytes
         if room is None or size is None:
             return True
-        share = self._bytes / (places * columns * rows)
         return share <= room and share + beside <= size
 
     def beside_weights(self, columns: int, rows: int) -> int:

@@ -157,7 +157,9 @@ def _cached(phase: MeshPhase) -> int | None:
     policy = next(appends, None)
     if policy is None or phase.chosen.the_device().room_bytes is None:
         return None
-    return capacity(phase.loaded, replace(phase.asked, kv=policy)).tokens
+    fit = phase.program.fit
+    known = () if fit is None else (fit,)
+    return capacity(phase.loaded, replace(phase.asked, kv=policy), known=known).tokens
 
 
 def _between(phases: dict[str, MeshPhase]) -> Transition | None:

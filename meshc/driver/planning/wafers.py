@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -46,11 +46,13 @@ class Program:
 @dataclass(frozen=True)
 class MeshPhase:
     """A ``phase`` of a model on the mesh that ``request`` names; passes run once for all that is
-    asked of it."""
+    asked of it. What the passes of a ``trial`` leave is not verified: it answers only whether
+    there is a program, and what is expected of it."""
 
     loaded: LoadedModel
     phase: str
     request: CompileRequest
+    trial: bool = False
 
     @property
     def emitted(self) -> bool:
@@ -82,23 +84,36 @@ class MeshPhase:
         """The module whose layouts and algorithms are chosen, before layers are dealt to regions.
         Raises what passes do."""
         choosing, _ = self.passes(self.asked.keep_quantised)
-        return PassManager(choosing).run(clone_module(self.graph))
+        return self.run(choosing, self.graph)
 
     @cached_property
     def dealt(self) -> Module:
         """The module whose layers are dealt to regions, which may reduce by other algorithms than
         one that has none. Raises what the pass does."""
         _, (dealing, *_) = self.passes(self.asked.keep_quantised)
-        return PassManager([dealing]).run(clone_module(self.chosen))
+        return self.run([dealing], self.chosen)
 
-    def fit(self, layers: Mapping[str, int] | None = None, kept: tuple[str, ...] = ()) -> Fit:
+    def run(self, passes: Sequence[Pass], module: Module, trial: bool = False) -> Module:
+        """What ``passes`` make of a copy of ``module``. Raises what they do."""
+        verified = not (trial or self.trial)
+        return PassManager(passes, verified=verified).run(clone_module(module))
+
+    def with_layers(self, layers: Mapping[str, int]) -> Module:
+        """The module whose layouts are chosen, with other extents of the dims of its loops."""
+        return replace(self.chosen, dims={**self.chosen.dims, **layers})
+
+    def fit(
+        self,
+        layers: Mapping[str, int] | None = None,
+        kept: tuple[str, ...] = (),
+        trial: bool = False,
+    ) -> Fit:
         """The program as it is emitted. ``layers`` are other extents of the dims of its loops,
         ``kept`` the weights that stay quantised where others than those that were asked for.
         Raises what passes and the back end do, of ``NO_ROOM`` where it does not fit."""
-        module = clone_module(self.chosen)
-        module.dims.update(layers or {})
         _, rest = self.passes(kept or self.asked.keep_quantised)
-        fit = fit_of(PassManager(rest).run(module))
+        tiles = self.run(rest, self.with_layers(layers or {}), trial)
+        fit = fit_of(tiles, verified=not (trial or self.trial))
         if self.emitted:
             csl.check(fit.module)
         return fit
@@ -122,21 +137,20 @@ class MeshPhase:
 
     def _ample(self, dealt: bool) -> Fit:
         """The program on cores that have room for its buffers, its layers dealt to as many regions
-        as there is room for, or not."""
-        module = clone_module(self.chosen)
+        as there is room for, or not. Nobody runs it."""
+        device = self.chosen.the_device()
+        module = replace(self.chosen, device=device.with_numbers(memory_bytes=_AMPLE))
         places = region_places(module, module.the_mesh())
         _, (dealing, *rest) = self.passes(self.asked.keep_quantised)
         assert isinstance(dealing, SplitRegions)
         loops = [op for op in module.function.body.ops if isinstance(op, ops.Repeat)]
         if dealt and places is not None and len(loops) == 1 and not dealing.regions:
             dealing = replace(dealing, regions=min(places.count, module.dims[loops[0].dim]))
-        device = module.the_device()
-        module.device = device.with_numbers(memory_bytes=_AMPLE)
-        tiles = PassManager([dealing, *rest]).run(module)
+        tiles = self.run([dealing, *rest], module, trial=True)
         held = max((b.address or 0) + b.type.bytes for b in tiles.buffers)
         size = max(device.memory_bytes or 0, held + device.reserved_bytes)
         tiles.device = device.with_numbers(memory_bytes=size)
-        fit = fit_of(tiles, short=True)
+        fit = fit_of(tiles, short=True, verified=False)
         return replace(fit, uses={name: fit.uses[name] for name in fit.uses if name != "left"})
 
 

@@ -31,9 +31,10 @@ class ExpandTasks(Pass):
     records that attention leaves of each run are merged by tasks of a phase, once, and not by each
     task that needs them. With ``heads`` the output projection is divided by key heads instead: a
     task takes those lanes of its width that one has attended. Attention has ``splits`` tasks for
-    each key head of a request where that is not 0. In the graph of a rank an ``all_reduce`` is a
-    buffer to which each rank gives what it has, in the memory of all, and a phase of tasks that add
-    it up. An op without a rule is ``no-tasks``.
+    each key head of a request where that is not 0, and each attends for ``together`` tokens of a
+    prompt, or with 0 for as many as a block has room for. In the graph of a rank an
+    ``all_reduce`` is a buffer to which each rank gives what it has, in the memory of all, and a
+    phase of tasks that add it up. An op without a rule is ``no-tasks``.
 
     Before::
 
@@ -73,11 +74,12 @@ class ExpandTasks(Pass):
     wide: int = 0
     heads: bool = False
     splits: int = 0
+    together: int = 0
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         for name, value, least in (
             ("rows", self.rows, 1), ("tokens", self.tokens, 0), ("parts", self.parts, 1),
-            ("wide", self.wide, 0), ("splits", self.splits, 0),
+            ("wide", self.wide, 0), ("splits", self.splits, 0), ("together", self.together, 0),
         ):  # fmt: skip
             if value < least:
                 words = f"expand-tasks: {name} is {value}, but it is at least {least}"
@@ -121,6 +123,7 @@ class ExpandTasks(Pass):
             self.wide,
             self.heads,
             self.splits,
+            self.together,
         )
         expander = GraphExpander(module, grain)
         found = expander.expand()

@@ -17,7 +17,8 @@ from meshc.serving.scoring import Chooser, Score
 from meshc.serving.texts import Flow, Tokenizer
 from meshc.support.diagnostics import MeshcError
 
-_CUT = News(None, "error", STOPPING)
+_WAKES = News(None)
+"""Told to whoever waits for news, so that it looks whether the answers are cut."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Answers:
     names: dict[int, int] = field(default_factory=dict)
     count: int = 0
     news: asyncio.Queue[tuple[int, News]] = field(default_factory=asyncio.Queue)
+    is_cut: bool = False
 
     async def pieces(self) -> AsyncGenerator[Piece, None]:
         """Pieces of all answers as they come. Whoever stops listening cancels what is left.
@@ -76,7 +78,7 @@ class Answers:
                     yield await self._made(index, one, "", (), "length")
             while self.names:
                 index, news = await self.news.get()
-                if news is _CUT:
+                if self.is_cut:
                     raise Refused(503, STOPPING)
                 if index in self.names:
                     piece = await self._piece(index, news, found[index])
@@ -87,8 +89,9 @@ class Answers:
                 self.loop.cancel(name)
 
     def cut(self) -> None:
-        """Have the answers end where they are."""
-        self.news.put_nowait((0, _CUT))
+        """Have the answers end where they are, whatever tokens wait to be told."""
+        self.is_cut = True
+        self.news.put_nowait((0, _WAKES))
 
     async def _begun(self, index: int) -> _Answer:
         wanted, number = self.wanted, index // self.wanted.each

@@ -174,10 +174,11 @@ class Written(SelectCslProducts):
 
 
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
-@pytest.mark.parametrize("block", [1, 2, 3, 6])
-def test_products_of_packed_columns(block, arch, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("block", "depth"), [(1, 4), (2, 4), (3, 4), (6, 4), (3, 1), (6, 1)])
+def test_products_of_packed_columns(block, depth, arch, tmp_path, monkeypatch):
     """Of six columns in blocks, the last of which may have more than there are."""
-    body = f"    tile.gemm %c[0 +: 4, {ROWS}], %a[0 +: 4, 0 +: 4], %b[0 +: 4, {ROWS}] "
+    inner = f"0 +: {depth}"
+    body = f"    tile.gemm %c[0 +: 4, {ROWS}], %a[0 +: 4, {inner}], %b[{inner}, {ROWS}] "
     body += "{accumulate = true, transposed = false}\n"
     way = Written(way=f"packed_by_{block}")
     check(body, tmp_path, monkeypatch, arch, "mixed", choices=(way,))

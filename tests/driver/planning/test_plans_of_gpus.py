@@ -37,6 +37,36 @@ def test_a_step_has_the_memory_and_the_time_of_its_program(model, batch):
     assert {one.kind for one in found.prediction.inputs} >= {"calibrated", "datasheet"}
 
 
+@pytest.mark.parametrize(
+    ("model", "seq", "rel"), [(TINY / "llama-9h3-tied", 64, 1e-9), ("smollm2-135m", 1024, 0.005)]
+)
+def test_a_prompt_takes_what_its_chunks_and_its_last_token_take(model, seq, rel):
+    """Each run is followed, of which the prediction follows five at the most."""
+    (found,) = planned(model, "h200", "prefill", seq=seq, layers=2).phases
+    request = CompileRequest(target="cuda", device="h200", phase="decode", seq=seq, layers=2)
+    program = compile_loaded(load_any(str(model), Diagnostics()), request)
+    step = step_time(program.modules["decode"], {"pos": seq - 1})
+    runs = [step_time(program.chunk, {"pos": first, "len": 16}) for first in range(0, seq - 1, 16)]
+    assert found.prediction.seconds == pytest.approx(
+        step.seconds + sum(one.seconds for one in runs), rel=rel
+    )
+    assert found.prediction.bound == pytest.approx(
+        step.ceiling + sum(one.ceiling for one in runs), rel=rel
+    )
+    assert found.tokens == seq and found.prediction.parts[-1].cost.total == step.seconds
+
+
+def test_prompts_that_steps_read_take_a_step_a_token():
+    """A device whose blocks have no room for a chunk."""
+    small = device("h200").with_numbers(memory_bytes=110 * 1024)
+    (found,) = planned("smollm2-135m", small, "prefill", seq=5, layers=2).phases
+    request = CompileRequest(target="cuda", device=small, phase="decode", seq=5, layers=2)
+    program = compile_loaded(load_any("smollm2-135m", Diagnostics()), request)
+    assert program.chunk is None
+    steps = [step_time(program.modules["decode"], {"pos": pos}).seconds for pos in range(5)]
+    assert found.prediction.seconds == pytest.approx(sum(steps))
+
+
 def test_more_gpus_would_fit_and_a_shorter_cache_does():
     small = device("h200").with_numbers(global_memory_bytes=300_000_000)
     (found,) = planned("smollm2-135m", small, seq=2048).phases
@@ -49,7 +79,7 @@ def test_more_gpus_would_fit_and_a_shorter_cache_does():
     # A step that meets by a counter, whose prompts are read by steps, keeps less scratch, by which
     # nine pages more fit.
     with pytest.raises(MeshcError, match="does-not-fit"):
-        compile_loaded(model, CompileRequest(**vars(request) | {"seq": seq + 160}))
+        compile_loaded(model, CompileRequest(**vars(request) | {"seq": seq + 208}))
     (dealt,) = planned("smollm2-135m", small, gpus=int(flags["gpus"]), seq=2048).phases
     assert dealt.fits
 

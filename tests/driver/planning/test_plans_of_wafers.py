@@ -10,7 +10,7 @@ from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.capacity import capacity
 from meshc.driver.planning.cures import cures_on_mesh
-from meshc.driver.planning.meshes import best_mesh
+from meshc.driver.planning.meshes import best_mesh, weights_of_core
 from meshc.driver.planning.plans import PlanRequest, plan
 from meshc.driver.planning.wafers import MeshPhase, phase_on_mesh
 from meshc.support.diagnostics import Diagnostics, MeshcError
@@ -145,6 +145,14 @@ def test_letters_have_reasons():
     idle = made("60x4", wafer=device("ideal"))
     assert idle.fits and idle.room.size is None and idle.room.left is None
     assert "F = 50 on the 60 parts" in idle.violates["P"]
+
+
+@pytest.mark.parametrize(("mesh", "places"), [("4x4", 1), ("3x5", 1), ("2x2", 2)])
+def test_weights_of_a_core_are_known_without_a_program(mesh, places):
+    fields = {} if places == 1 else {"wafer": NARROW.with_numbers(cores_x=4, cores_y=2)}
+    found = MeshPhase(loaded(), "decode", asked(mesh, "decode", fields.get("wafer", WAFER), {}))
+    weights = weights_of_core(found.chosen, places)
+    assert weights <= found.fit().uses["weights"] <= weights + 64
 
 
 def test_the_best_mesh_holds_the_program_and_none_that_was_tried_is_faster():

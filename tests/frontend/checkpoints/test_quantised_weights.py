@@ -151,7 +151,10 @@ def test_scales_of_caches_are_passed_over(scheme: object, tmp_path: Path) -> Non
     stored, _ = _tensors("fp8 tensor")
     scales = {
         f"model.layers.0.self_attn.{name}": np.full(1, 0.5, np.float32)
-        for name in ("k_scale", "v_scale", "attn.k_scale", "k_proj.k_scale", "v_proj.output_scale")
+        for name in (
+            *("k_scale", "v_scale", "attn.k_scale", "k_proj.k_scale", "v_proj.output_scale"),
+            *("k_zero_point", "v_zero_point"),
+        )
     }
     report = Diagnostics()
     form = {**FP8, "kv_cache_scheme": scheme}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import resource
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,22 @@ def test_a_text_without_room_is_read_no_further_than_it_must_be(tmp_path: Path) 
     (found,) = diagnosed("prompt-too-long", lambda: tokenizer.encode("a" * 4_000_000, room=8))
     assert "8 tokens" in found.message
     assert tokenizer.encode("b", room=8) == [1]
+
+
+def test_limits_of_the_shell_are_no_fault_of_the_tokenizer(tmp_path: Path) -> None:
+    """``ulimit`` gives less memory and time than a tokenizer may take elsewhere."""
+    written(tmp_path)
+    program = f"""
+from meshc.frontend.checkpoints.tokenizing.process import Opening, TokenizerProcess
+with open({str(tmp_path / "tokenizer.json")!r}) as file:
+    found = TokenizerProcess(Opening(file.read()), "x")
+print(found.encode("ab", True))
+found.encode("a" * 4_000_000, True)
+"""
+    shell = 'ulimit -v 300000; ulimit -t 15; exec "$0" -c "$1"'
+    command = ["sh", "-c", shell, sys.executable, program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "[0, 1]\n" and "takes more than 292 MiB" in done.stderr, done
 
 
 def test_the_process_ends_with_its_tokenizer(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from meshc.analysis.csl.ends import colors_on, ends_of
 from meshc.analysis.csl.queues import queue_of, wrong_queue
 from meshc.analysis.csl.windows import Window
 from meshc.analysis.traffic.channels import line_of
+from meshc.analysis.traffic.runs import FEW, among, runs_of
 from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.messages import in_pairs
 from meshc.backends.csl.fabric.turns import check_colors, handover
@@ -172,10 +173,11 @@ class Ends:
 
 
 def _within(axis: str, places: frozenset[int], size: int) -> Cond:
-    """The cores whose position on ``axis`` is among ``places``."""
-    here = Expr.var(axis)
-    edges = [n for n in range(size + 1) if (n in places) != (n - 1 in places)]
-    runs = list(zip(edges[::2], edges[1::2], strict=True))
-    if runs == [(0, size)]:
+    """The cores whose position on ``axis`` is among ``places``. Raises ``too-many-turns``."""
+    here, numbers = Expr.var(axis), sorted(places)
+    runs = runs_of(numbers)
+    if runs == [(0, size - 1)]:
         return Cond.true()
-    return Cond.any(Cond.between(low, here, end) for low, end in runs)
+    if len(runs) > FEW:
+        return among(here, numbers, size)
+    return Cond.any(Cond.between(low, here, high + 1) for low, high in runs)

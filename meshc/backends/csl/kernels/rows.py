@@ -14,8 +14,9 @@ from meshc.analysis.csl.across import lane_of
 from meshc.analysis.csl.blocks import Blocks, Piece, blocks_of, in_blocks, pieces
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import softmaxes
+from meshc.analysis.csl.function_steps import function_steps
 from meshc.analysis.csl.operands import one_by_one
-from meshc.analysis.csl.vector_ways import function_steps, vector_cycles
+from meshc.analysis.csl.vector_ways import vector_cycles
 from meshc.analysis.csl.ways import ACROSS, NEWTON, block_of
 from meshc.analysis.csl.windows import Dim, Window, dense, own
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal

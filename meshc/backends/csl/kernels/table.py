@@ -375,7 +375,8 @@ class Kernels:
         if rows.extent > columns.extent:
             last = packed.moved(columns.extent - 1 - own("missing")).inner([rows])
             return repeat("missing", spelled, self.code.set(last, 0.0))
-        behind = packed.moved(own("j") * rows.stride + (columns.extent - missing))
+        row = _index("j", rows.extent)
+        behind = packed.moved(row * rows.stride + (columns.extent - missing))
         tail = behind.inner([Dim(columns.extent, 1, missing)])
         return repeat("j", rows.extent, self.code.set(tail, 0.0))
 

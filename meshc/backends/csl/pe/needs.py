@@ -9,9 +9,8 @@ from meshc.analysis.csl.transfers import Transfers
 from meshc.backends.csl.pe.core_memory import CoreMemory
 from meshc.backends.csl.pe.pe_file import check_kernels, kernels_of, pe_file
 from meshc.backends.csl.spelling.storage import bytes_of, padding
+from meshc.backends.csl.timing.breakdown import Prediction, prediction
 from meshc.backends.csl.timing.cases import Cases
-from meshc.backends.csl.timing.clocks import Timing
-from meshc.backends.csl.timing.prices import Prices
 from meshc.devices.csl import targets
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
@@ -20,11 +19,11 @@ from meshc.support.diagnostics import Diagnostic, MeshcError
 
 @dataclass(frozen=True)
 class Needs:
-    """``bytes`` of buffers and scratch and predicted ``cycles`` on the busiest core, None where
-    there are several runs; ``refused`` says why the program is not emitted."""
+    """``bytes`` of buffers and scratch and what is ``predicted`` of the run, None where there are
+    several; ``refused`` says why the program is not emitted."""
 
     bytes: int
-    cycles: float | None
+    predicted: Prediction | None
     refused: Diagnostic | None = None
 
 
@@ -44,7 +43,7 @@ def needs(module: Module, refused: Diagnostic | None = None) -> Needs:
             pe = pe_file(module, "main", targets(module.the_device()))
             pe.memory.check()
             runs = [*pe.predicted.values()]
-            return Needs(pe.memory.arrays, runs[0].cycles if len(runs) == 1 else None)
+            return Needs(pe.memory.arrays, runs[0] if len(runs) == 1 else None)
         except MeshcError as problem:
             refused = problem.diagnostics[0]
     kernels = kernels_of(module)
@@ -52,6 +51,6 @@ def needs(module: Module, refused: Diagnostic | None = None) -> Needs:
         if isinstance(op, Compute):
             kernels.lines(op)
     cases = Cases(module, Transfers(module))
-    cycles = Timing(module, Prices(kernels, cases), cases).cycles
+    found = prediction(module, kernels, cases)
     scratch = kernels.code.shared_variables(kernels.code.needed())
-    return Needs(buffer_bytes(module) + bytes_of(scratch) + padding(scratch), cycles, refused)
+    return Needs(buffer_bytes(module) + bytes_of(scratch) + padding(scratch), found, refused)

@@ -1,7 +1,9 @@
-// Attention of a few query heads that share a key head over tiles of cached tokens, on tensor cores.
+// Attention of queries that share a key head over tiles of cached tokens, on tensor cores: those of a few heads, of one
+// token or of several.
 //
-// Each warp has tokens of its own, sixteen at a time, with a running maximum (FlashAttention-2, Algorithm 1), so no
-// warp waits for another one before the end, where their sums are joined. Queries and weights are two values
+// A warp has eight of the queries at the most, and tokens of its own, sixteen at a time, with a running maximum
+// (FlashAttention-2, Algorithm 1), so no warp waits for another one before the end, where their sums are joined: of as
+// many warps as have the same queries. Queries and weights are two values
 // each, the rounded one and what rounding left, as vectors of products are (mc_fragments.cuh): sums are as good as
 // f32 times 16-bit keys and values. Rows of tokens are swizzled by position (mc_attention.cuh).
 #pragma once
@@ -13,12 +15,15 @@ struct Same {
     MC_INLINE float operator()(float v) const { return v; }
 };
 
-// GROUP query heads (at most 8) of HEAD lanes, by WARPS warps. Of the sixteen rows of scores the first eight are of
-// rounded queries, the others of what rounding left; up to four heads have two rows of either, so that the
+// ROWS queries of HEAD lanes, by WARPS warps, in sets of GROUP. Of the sixteen rows of scores the first eight are of
+// rounded queries, the others of what rounding left; up to four queries have two rows of either, so that the
 // eight columns of the sums are of rounded weights and of what rounding left.
-template <class T, int GROUP, int HEAD, int WARPS>
+template <class T, int ROWS, int HEAD, int WARPS>
 struct GroupAttention {
-    static_assert(GROUP <= 8 && HEAD % 16 == 0, "whole fragments");
+    static constexpr int GROUP = ROWS < 8 ? ROWS : 8;
+    static constexpr int SETS = (ROWS + GROUP - 1) / GROUP;
+    static constexpr int SHARE = WARPS / SETS;  // warps that have a set; what does not divide has none
+    static_assert(SETS <= WARPS && HEAD % 16 == 0, "a set for each warp, and whole fragments");
 
     static constexpr int STEPS = HEAD / 16;
     static constexpr bool TWICE = GROUP <= 4;
@@ -26,15 +31,23 @@ struct GroupAttention {
     static constexpr int WORKERS = 32 * WARPS;
 
     // Shared memory, each on a 16-byte address.
-    static constexpr int QUERY_BYTES = STEPS * 256 * (int)sizeof(T);
+    static constexpr int QUERY_BYTES = SETS * STEPS * 256 * (int)sizeof(T);
     static constexpr int JOINED_BYTES = WARPS * GROUP * HEAD * (int)sizeof(float);
     static constexpr int STATISTICS_BYTES = 2 * WARPS * GROUP * (int)sizeof(float);
 
-    const T* queries;  // [STEPS, 32, 8]: fragments as lanes hold them
+    const T* queries;  // [STEPS, 32, 8]: fragments of this warp's set as lanes hold them
     float sums[STEPS][4];  // of 16 lanes of values and all columns
-    float most, weight;  // of head lane / 4 % HEADS; each lane has a part of the weight
+    float most, weight;  // of query lane / 4 % HEADS of the set; each lane has a part of the weight
 
-    MC_INLINE explicit GroupAttention(const T* queries) : queries(queries), most(-1e30f), weight(0.0f) {
+    // Which set this warp has, SETS or more for none, and its number among those that have it.
+    static MC_INLINE int set() { return SETS == 1 ? 0 : (int)warp() / SHARE; }
+    static MC_INLINE int number() { return SETS == 1 ? (int)warp() : (int)warp() % SHARE; }
+
+    // The query of which this lane has scores, one of ROWS.
+    static MC_INLINE int row() { return min(set() * GROUP + (int)lane() / 4 % HEADS, ROWS - 1); }
+
+    // Of ``all`` queries as fragments, as put_queries makes them.
+    MC_INLINE explicit GroupAttention(const T* all) : queries(all + set() * (STEPS * 256)), most(-1e30f), weight(0.0f) {
 #pragma unroll
         for (int e = 0; e < STEPS; e++) {
 #pragma unroll
@@ -42,17 +55,18 @@ struct GroupAttention {
         }
     }
 
-    // Queries, f32 [GROUP, HEAD], times the scale and log2(e), as fragments; the callers meet before they are used.
+    // Queries, f32 [ROWS, HEAD], times the scale and log2(e), as fragments; the callers meet before they are used.
     static MC_INLINE void put_queries(T* to, const float* from) {
-        const int head = lane() / 4 % HEADS;
 #pragma unroll 1
-        for (int s = warp(); s < STEPS; s += WARPS) {
+        for (int s = warp(); s < SETS * STEPS; s += WARPS) {
+            const int own = lane() / 4 % HEADS, query = s / STEPS * GROUP + own;
             float v[8];
 #pragma unroll
             for (int half = 0; half < 2; half++) {
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-                    const float value = head < GROUP ? from[head * HEAD + 16 * s + 8 * half + lane() % 4 * 2 + i] : 0.0f;
+                    const int at = query * HEAD + 16 * (s % STEPS) + 8 * half + lane() % 4 * 2 + i;
+                    const float value = own < GROUP && query < ROWS ? from[at] : 0.0f;
                     v[4 * half + i] = value;
                     v[4 * half + 2 + i] = rounding_left<T>(value);
                 }
@@ -61,12 +75,13 @@ struct GroupAttention {
         }
     }
 
-    // By one warp, before any tile: a token that is in no cache yet, f32 ``key`` and ``value``; ``from`` are the queries.
+    // By a warp of each set, before any tile: a token that is in no cache yet, f32 ``key`` and ``value``; ``from`` are
+    // the queries.
     // ``change`` makes scores, times log2(e), of products.
     template <class Change = Same>
     MC_INLINE void start(const float* from, const float* key, const float* value, Change change = Change()) {
-        const int q = lane() % 4, head = lane() / 4 % HEADS;
-        const float* own = from + (head < GROUP ? head : 0) * HEAD + q * (HEAD / 4);
+        const int q = lane() % 4;
+        const float* own = from + row() * HEAD + q * (HEAD / 4);
         float score = 0.0f;
 #pragma unroll 2
         for (int k = 0; k < HEAD / 4; k += 4) {
@@ -86,24 +101,24 @@ struct GroupAttention {
         }
     }
 
-    // By another warp, before any tile: a score of each head, times log2(e), that has no value.
+    // By another warp of each set, before any tile: a score of each query, times log2(e), that has no value.
     template <class Score>
     MC_INLINE void start_with_sink(Score score) {
-        const int head = lane() / 4 % HEADS;
-        most = score(head < GROUP ? head : 0);
+        most = score(row());
         weight = lane() % 4 == 0 ? 1.0f : 0.0f;
     }
 
-    // Adds tokens ``first`` .. ``end`` of a tile of TOKENS (a multiple of 16) from position ``begin`` on, a multiple of
-    // eight. Warps take turns in the sixteens; ``turn`` counts tiles, so that the next ones go to other warps. What
-    // lies in front of ``first`` is finite, behind ``end`` nothing is read.
+    // Adds of a tile of TOKENS (a multiple of 16) from position ``begin`` on, a multiple of eight, those tokens in front
+    // of ``limit`` that the lane's query sees: ``first`` .. ``end``. Warps take turns in the sixteens; ``turn`` counts
+    // tiles, so that the next ones go to other warps. All in front of ``limit`` is finite, behind it nothing is read.
     template <int TOKENS, class Change = Same>
-    MC_INLINE void add(const T* keys, const T* values, int turn, int begin, int first, int end,
+    MC_INLINE void add(const T* keys, const T* values, int turn, int begin, int limit, int first, int end,
                        Change change = Change()) {
         constexpr int UNITS = TOKENS / 16;
-        const int q = lane() % 4, count = min(TOKENS, end - begin);
+        if (SETS > 1 && set() >= SETS) return;
+        const int q = lane() % 4, count = min(TOKENS, limit - begin);
 #pragma unroll 1
-        for (int unit = ((int)warp() + WARPS - turn * UNITS % WARPS) % WARPS; unit < UNITS; unit += WARPS) {
+        for (int unit = (number() + SHARE - turn * UNITS % SHARE) % SHARE; unit < UNITS; unit += SHARE) {
             const int at = 16 * unit;
             if (at >= count) break;
             // Scores [queries, 16 tokens]: lanes name rows of tokens 0 .. 7 twice, then 8 .. 15.
@@ -156,16 +171,18 @@ struct GroupAttention {
         }
     }
 
-    // Behind a meeting: take(i, sum, highest score, weight) for each of GROUP x HEAD sums over all warps.
+    // Behind a meeting: take(i, sum, highest score, weight) for each of ROWS x HEAD sums over all warps.
     template <class Take>
     static MC_INLINE void join(const float* joined, const float* statistics, int me, Take take) {
-        for (int i = me; i < GROUP * HEAD; i += WORKERS) {
-            const float* of = statistics + i / HEAD;
+        for (int i = me; i < ROWS * HEAD; i += WORKERS) {
+            const int own = i / HEAD / GROUP, first = own * SHARE * GROUP;  // of the set, and its first warp's
+            const float* of = statistics + first + i / HEAD - own * GROUP;
+            const float* sums = joined + first * HEAD + i - own * (GROUP * HEAD);
             float top = -1e30f, sum = 0.0f, total = 0.0f;
-            for (int w = 0; w < WARPS; w++) top = larger(top, of[w * GROUP]);
-            for (int w = 0; w < WARPS; w++) {
+            for (int w = 0; w < SHARE; w++) top = larger(top, of[w * GROUP]);
+            for (int w = 0; w < SHARE; w++) {
                 const float keep = power_of_two(of[w * GROUP] - top);
-                sum = fused(joined[w * (GROUP * HEAD) + i], keep, sum);
+                sum = fused(sums[w * (GROUP * HEAD)], keep, sum);
                 total = fused(of[(WARPS + w) * GROUP], keep, total);
             }
             take(i, sum, top, total);

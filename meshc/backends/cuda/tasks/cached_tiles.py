@@ -175,11 +175,32 @@ class CachedTiles:
 
     def give_of(self, view: View) -> task.Give:
         """The op that gives what ``view`` is to its cache."""
-        return next(
-            op
-            for op in self.family.ops
-            if isinstance(op, task.Give) and op.source.buffer == view.buffer
-        )
+        return self._given(view)[0]
+
+    def _given(self, view: View) -> tuple[task.Give, tile.For | None]:
+        """The same, and the loop over tokens in which it stands, if it stands in one."""
+        for op in self.family.ops:
+            loop = op if isinstance(op, tile.For) else None
+            for one in loop.regions[0].ops if loop else [op]:
+                if isinstance(one, task.Give) and one.source.buffer == view.buffer:
+                    return one, loop
+        raise AssertionError(f"nothing gives %{view.buffer.name}")
+
+    def kept_row(self, view: View, at: Sequence[Expr]) -> tuple[Value, tuple[Expr, ...], str]:
+        """The cache to which the task gives what ``view`` is, where its element ``at``, of the
+        tokens that are read, goes there, and if it does; empty where all do."""
+        give, loop = self._given(view)
+        row, lane = at
+        first, count = base(give.source, (ZERO, ZERO))[0], 1
+        own: dict[str, Expr | int] = {}
+        if loop is not None:
+            first, count = first.substitute({loop.var: 0}), loop.count.constant
+            own = {loop.var: row - first}
+        parts = [] if give.when is None else [give.when.substitute(own)]
+        if count < extents(view)[0]:
+            parts.append(Cond.between(first, row, first + count))
+        index = (one.substitute(own) for one in base(give.view, (ZERO, lane)))
+        return give.view.buffer, tuple(index), self._there(Cond.all(parts))
 
     def kept(self, view: View) -> str:
         """Whether the task gives what ``view`` is to its cache, empty where each does."""

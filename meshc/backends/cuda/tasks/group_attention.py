@@ -1,10 +1,9 @@
-"""Attention of a few query heads that share a key head, as the library has it
-(mc_group_attention.cuh)."""
+"""Attention of queries that share a key head, as the library has it (mc_group_attention.cuh): those
+of a few heads, of one token or of several."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,6 +20,9 @@ from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
 from meshc.ir.values import Value
 from meshc.ir.views import View
+
+_SET = 8
+"""Queries of which a warp has the sums."""
 
 
 def _copied(values: Values, value: Value) -> Value:
@@ -51,35 +53,39 @@ class GroupAttention:
     def parts(self) -> list[tuple[str, int, str]]:
         """What it works in: name, bytes and note."""
         shape = self.shape
-        heads = shape.heads // shape.groups
+        set_, sets = min(shape.queries, _SET), -(-shape.queries // _SET)
         fresh = ("FRESH", 4 * shape.new * shape.lanes, "new keys, then values")
         return [
-            ("JOINED", 4 * WARPS * heads * shape.lanes, "attention sums of the warps"),
-            ("STATISTICS", 8 * WARPS * heads, "their highest scores and weights"),
-            ("ASKED", shape.groups * 2 * FRAGMENT * shape.lanes, "queries as fragments"),
+            ("JOINED", 4 * WARPS * set_ * shape.lanes, "attention sums of the warps"),
+            ("STATISTICS", 8 * WARPS * set_, "their highest scores and weights"),
+            ("ASKED", sets * 2 * FRAGMENT * shape.lanes, "queries as fragments"),
             *([fresh] if shape.new > 1 else []),
         ]
+
+    @property
+    def kind(self) -> str:
+        """The routine of the library."""
+        return f"mc::GroupAttention<T, {self.shape.queries}, {self.shape.lanes}, WARPS>"
 
     def compute(self, text: Text) -> None:
         """By the workers: a task."""
         shape = self.shape
-        heads, lanes, groups = shape.heads, shape.lanes, shape.groups
-        part = heads // groups
         statements = Statements(self.values, text, self.locals)
         self.values.arrays.clear()
         self.locals.restart()
-        self.locals.place((heads + 2) * lanes)  # what the library works on comes first
+        self.locals.place(
+            (shape.queries + 2) * shape.lanes
+        )  # what the library works on comes first
         for view in (shape.query, shape.key, shape.value):
             statements.add(hoisted(self.values, view))
         factor, change = changed_scores(shape.steps)
         self._stage(text, statements, factor)
-        kind = f"mc::GroupAttention<T, {part}, {lanes}, WARPS>"
-        names = [self.storage.taken.fresh("attended") for _ in range(groups)]
+        name = self.storage.taken.fresh("attended")
         position = self.values.spelled(shape.position)
-        for number in range(groups):
-            fragments = f"asked + {number * (lanes // 16) * 256}"
-            text.add(f"{kind}::put_queries({fragments}, locals + {number * part * lanes});")
-        text.add(SYNC)
+        if shape.asking > 1:
+            text.add(f"const int asks = {position} + {_over(f'{self.kind}::row()', shape.heads)};")
+            position = "asks"  # of this lane's query
+        text.add(f"{self.kind}::put_queries(asked, locals);", SYNC)
         first = "0"
         if shape.window:
             seen = f"{position} + 1 - {shape.window}"
@@ -89,25 +95,22 @@ class GroupAttention:
                 first = f"({there}) ? max({seen}, 0) : 0"
             text.add(f"const int seen = {first};")
             first = "seen"
-        for number, name in enumerate(names):
-            text.add(f"{kind} {name}(asked + {number * (lanes // 16) * 256});")
-            self._starts(text, name, number, first, change)
+        text.add(f"{self.kind} {name}(asked);")
+        self._starts(text, name, first, f"{position} + 1", change)
         keys = math.prod(extents(View(self.tiles.streams[0].result)))
         with self.tiles.rounds(text, release=True):
             begin = self.values.spelled(self.tiles.first(self.tiles.streams[0]))
             text.add("const T* const keys = (const T*)ring.ready(item);")
-            given = f"keys, keys + {keys}, {self.tiles.loop.var}, {begin}, {first}, {POSITION}"
+            given = f"keys, keys + {keys}, {self.tiles.loop.var}, {begin}, {POSITION}"
             extra = f", {change}" if change else ""
-            for name in names:
-                text.add(f"{name}.template add<{shape.tokens}>({given}{extra});")
-        self._leave(text, names, kind)
+            text.add(f"{name}.template add<{shape.tokens}>({given}, {first}, {POSITION}{extra});")
+        self._leave(text, name)
 
     def _stage(self, text: Text, statements: Statements, factor: float) -> None:
         """Queries, times their factor, the new key and value, as floats one behind the other; keys
         and values of several as tiles."""
         shape = self.shape
-        heads, lanes = shape.heads, shape.lanes
-        kept = self.tiles.kept(shape.key)
+        queries, lanes = shape.queries, shape.lanes
         asked = self._asked(text)
 
         def query(at: tuple[Expr, ...]) -> None:
@@ -115,9 +118,10 @@ class GroupAttention:
             text.add(f"locals[element] = {value} * {constant(factor)};")
 
         if shape.new > 1:
-            statements.each((heads, lanes), query, meet=False)
+            statements.each((queries, lanes), query, meet=False)
             self._stage_tile(text, statements)
             return
+        kept = self.tiles.kept(shape.key)
         gives = [self.tiles.give_of(view) for view in (shape.key, shape.value)]
         own = (ZERO, Expr.var("me"))
         fresh, places = [], []
@@ -131,17 +135,17 @@ class GroupAttention:
                 places.append(place)
         text.add(f"const float {', '.join(fresh)};")
         for first, value in asked.items():
-            there = heads * lanes - first
+            there = queries * lanes - first
             guard = f"if (me < {there}) " if there < 32 * WARPS else ""
             element = f"me + {first}" if first else "me"
             text.add(f"{guard}locals[{element}] = {value} * {constant(factor)};")
         if not asked:
-            statements.each((heads, lanes), query, meet=False)
+            statements.each((queries, lanes), query, meet=False)
         with text.within(f"if (me < {lanes}) {{"):
             text.add(
                 "const T new_key = mc::narrow<T>(key), new_value = mc::narrow<T>(value);",
-                f"locals[{heads * lanes} + me] = mc::widen(new_key);",
-                f"locals[{(heads + 1) * lanes} + me] = mc::widen(new_value);",
+                f"locals[{queries * lanes} + me] = mc::widen(new_key);",
+                f"locals[{(queries + 1) * lanes} + me] = mc::widen(new_value);",
             )
             stores = [f"{p} = new_{n};" for p, n in zip(places, ("key", "value"), strict=True)]
             if kept:
@@ -158,18 +162,15 @@ class GroupAttention:
         count = shape.new * shape.lanes
 
         def staged(view: View, first: str, at: tuple[Expr, ...]) -> None:
-            give, kept = self.tiles.give_of(view), self.tiles.kept(view)
             row, lane = (values.spelled(one) for one in at)
-            index = base(give.view, (ZERO, at[1]))
-            cached = self.storage.cached(give.view.buffer, index, values.ranges)
-            own = values.spelled(base(give.source, (ZERO, ZERO))[0])
-            there = f"{row} == {own} && {kept}" if kept else f"{row} == {own}"
             place = f"{first}({row}) * {shape.lanes}"
             text.add(
                 f"const T lane = mc::narrow<T>({values.element(view, at)});",
                 f"fresh[{place} + mc::Swizzle<{shape.lanes}>::lane({lane}, {row})] = lane;",
-                f"if ({there}) {cached} = lane;",
             )
+            cache, index, there = self.tiles.kept_row(view, at)
+            cached = self.storage.cached(cache, index, values.ranges)
+            text.add(f"if ({there}) {cached} = lane;" if there else f"{cached} = lane;")
 
         tile = shape.new, shape.lanes
         statements.each(tile, partial(staged, shape.key, ""), meet=False)
@@ -185,7 +186,7 @@ class GroupAttention:
         if shape.new > 1 or not all(waited_for(values, value) for value in needs):
             return {}
         asking, own = Asking(values), (ZERO, Expr.var("me"))
-        count, workers = shape.heads * shape.lanes, 32 * WARPS
+        count, workers = shape.queries * shape.lanes, 32 * WARPS
         asked = {}
         with values.within(me=workers):
             for value in needs[:2]:
@@ -193,60 +194,68 @@ class GroupAttention:
                 values.registers[value] = (asking.add(value, own, there), own)
             query = View(needs[2], shape.query.indices, shape.query.reshape)
             for first in range(0, count, workers):
-                at = unflattened(Expr.var("me") + first, (shape.heads, shape.lanes))
+                at = unflattened(Expr.var("me") + first, (shape.queries, shape.lanes))
                 there = f"me < {count - first}" if count - first < workers else ""
                 asked[first] = asking.add(needs[2], base(query, at), there)
         asking.write(text)
         return asked
 
-    def _starts(self, text: Text, name: str, number: int, first: str, change: str) -> None:
-        """What a warp knows before any tile: the new tokens, and in another warp the sink."""
+    def _starts(self, text: Text, name: str, first: str, end: str, change: str) -> None:
+        """What a warp of each set knows before any tile: the new tokens; and in another one, or
+        before these, the sink."""
         shape, owner = self.shape, self.tiles.has_token
-        heads, lanes = shape.heads, shape.lanes
-        part = heads // shape.groups
-        extra = f", {change}" if change else ""
+        queries, lanes, extra = shape.queries, shape.lanes, f", {change}" if change else ""
+        number = "mc::warp()" if queries <= _SET else f"{self.kind}::number()"
+        if shape.sink is not None:
+            splits = self.family.op.sizes[-1]
+            whose = f"{self.family.op.dims[-1]} == 0 && " if splits > 1 else ""
+            with self.values.within(row=queries):
+                of_head = Expr.var("row") % shape.heads
+                score = self.values.element(shape.sink, (of_head,))
+            last = "WARPS - 1" if queries <= _SET else f"{self.kind}::SHARE - 1"
+            of_row = f"[&](int row) {{ return {score} * mc::LOG2E; }}"
+            text.add(f"if ({whose}{number} == {last}) {name}.start_with_sink({of_row});")
         if shape.new > 1:
             # One sixteen of tokens, which is the first warp's.
-            end = self.values.spelled(shape.position + 1)
-            given = f"fresh, fresh + {shape.new * lanes}, 0, {POSITION}, {first}, {end}"
+            limit = self.values.spelled(Expr.var(POSITION) + shape.new)
+            given = f"fresh, fresh + {shape.new * lanes}, 0, {POSITION}, {limit}, {first}, {end}"
             there = f"if ({owner}) " if owner else ""
             text.add(f"{there}{name}.template add<{FRAGMENT}>({given}{extra});")
         else:
-            there = f"{owner} && mc::warp() == 0" if owner else "mc::warp() == 0"
-            places = number * part * lanes, heads * lanes, (heads + 1) * lanes
-            given = ", ".join(f"locals + {place}" for place in places)
+            there = f"{owner} && {number} == 0" if owner else f"{number} == 0"
+            given = f"locals, locals + {queries * lanes}, locals + {(queries + 1) * lanes}"
             text.add(f"if ({there}) {name}.start({given}{extra});")
-        if shape.sink is not None:
-            splits = self.family.op.sizes[-1]
-            first = f"{self.family.op.dims[-1]} == 0 && " if splits > 1 else ""
-            head = Expr.var("h")
-            self.values.ranges["h"] = (0, part - 1)
-            score = self.values.element(shape.sink, (head + number * part,))
-            of_head = f"[&](int h) {{ return {score} * mc::LOG2E; }}"
-            text.add(f"if ({first}mc::warp() == WARPS - 1) {name}.start_with_sink({of_head});")
 
-    def _leave(self, text: Text, names: Sequence[str], kind: str) -> None:
-        shape, give = self.shape, self.tiles.record
-        part = shape.heads // shape.groups
-        value, at = give.view.buffer, base(give.view, (ZERO, ZERO))
-        stride = self.storage.shape(value)[-1]
-        place = self.values.spelled(self.storage.place(value, at))
-        text.add(f"float* const record = {self.storage.scratch(value)} + {place};")
+    def _leave(self, text: Text, name: str) -> None:
+        shape, give, lanes = self.shape, self.tiles.record, self.shape.lanes
+        value, at = give.view.buffer, base(give.view, (ZERO, ZERO, ZERO))
+        after = base(give.view, (Expr.const(1), ZERO, ZERO))
+        place, next_token = self.storage.place(value, at), self.storage.place(value, after)
+        stride, of_token = self.storage.shape(value)[-1], (next_token - place).constant
+        text.add(
+            f"float* const record = {self.storage.scratch(value)} + {self.values.spelled(place)};"
+        )
 
         def store(place: str, element: str) -> str:
             return self.storage.store(value, at, self.values.ranges, element, f"own + {place}")
 
-        for number, name in enumerate(names):
-            text.add(f"{name}.put(joined, statistics);", SYNC)
-            taken = "[=](int i, float sum, float most, float weight) {"
-            with text.within(f"{kind}::join(joined, statistics, me, {taken}", "});"):
-                shift = f" + {number * part}" if number else ""
-                row = f"(i / {shape.lanes}{shift})" if shift else f"i / {shape.lanes}"
-                text.add(
-                    f"float* const own = record + {row} * {stride};",
-                    store(f"i % {shape.lanes}", "sum"),
-                    f"if (i % {shape.lanes} != 0) return;",
-                    store(str(shape.lanes), "weight"),
-                    store(str(shape.lanes + 1), "most"),
-                )
-            text.add(SYNC)
+        text.add(f"{name}.put(joined, statistics);", SYNC)
+        taken = "[=](int i, float sum, float most, float weight) {"
+        row = f"i / {lanes} * {stride}"
+        if shape.asking > 1:
+            of_head = f" + i / {lanes} % {shape.heads} * {stride}" if shape.heads > 1 else ""
+            row = f"i / {shape.heads * lanes} * {of_token}{of_head}"
+        with text.within(f"{self.kind}::join(joined, statistics, me, {taken}", "});"):
+            text.add(
+                f"float* const own = record + {row};",
+                store(f"i % {lanes}", "sum"),
+                f"if (i % {lanes} != 0) return;",
+                store(str(lanes), "weight"),
+                store(str(lanes + 1), "most"),
+            )
+        text.add(SYNC)
+
+
+def _over(row: str, heads: int) -> str:
+    """The token of a query, of several that have so many each."""
+    return f"{row} / {heads}" if heads > 1 else row

@@ -180,7 +180,7 @@ class LatentAttention:
     def _leave(self, text: Text, attended: str) -> None:
         storage, values, shape = self.tiles.storage, self.tiles.values, self.shape
         heads, lanes, give = shape.heads, shape.lanes, self.tiles.record
-        value, at = give.view.buffer, base(give.view, (ZERO, ZERO))
+        value, at = give.view.buffer, base(give.view, (ZERO, ZERO, ZERO))
         stride = storage.shape(value)[-1]
         place = values.spelled(storage.place(value, at))
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshc.analysis.cuda.blocks import WARPS
 from meshc.backends.cuda.tasks.caches import streams_of
 from meshc.backends.cuda.tasks.families import Placed
 from meshc.backends.cuda.tasks.values import Values, constant, extents
@@ -17,8 +18,7 @@ from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
 LOG2E = math.log2(math.e)
-_MOST_HEADS = 8  # of a GroupAttention
-_MOST_GROUPS = 2
+_MOST_QUERIES = 8 * WARPS  # of a GroupAttention
 
 
 SCORES = frozenset(
@@ -29,12 +29,14 @@ SCORES = frozenset(
 
 @dataclass(frozen=True)
 class LibraryAttention:
-    """Attention that the library has a routine for: ``heads`` query heads of ``lanes`` lanes over
-    a key head, tiles of ``tokens``; scores are changed by ``steps`` and seen within a ``window``,
+    """Attention that the library has a routine for: ``queries`` of ``lanes`` lanes over a key head,
+    of ``asking`` tokens one behind the other, tiles of ``tokens``; scores are changed by ``steps``
+    and seen within a ``window``,
     which is there where ``windowed`` holds; ``sink`` is a score of nothing. ``key`` and ``value``
-    are those of the new tokens, of which the one at ``position`` asks."""
+    are those of the new tokens, of which the one at ``position`` asks first."""
 
-    heads: int
+    queries: int
+    asking: int
     lanes: int
     tokens: int
     query: View
@@ -52,13 +54,9 @@ class LibraryAttention:
         return extents(self.key)[0]
 
     @property
-    def groups(self) -> int:
-        """Into how many parts the query heads are divided, each with sums of its own."""
-        return next(
-            n
-            for n in range(1, self.heads + 1)
-            if not self.heads % n and self.heads // n <= _MOST_HEADS
-        )
+    def heads(self) -> int:
+        """How many query heads a token has."""
+        return self.queries // self.asking
 
 
 def library_shape(family: Placed, loop: tile.For, values: Values) -> LibraryAttention | None:
@@ -74,7 +72,7 @@ def library_shape(family: Placed, loop: tile.For, values: Values) -> LibraryAtte
     if score.views()[2].buffer != keys or fold.views()[2].buffer != rows:
         return None
     query, scores = score.views()[1], score.views()[0].buffer
-    heads, lanes = extents(query)
+    queries, lanes = extents(query)
     tokens = extents(View(keys))[0]
     steps = tuple(
         op
@@ -92,22 +90,25 @@ def library_shape(family: Placed, loop: tile.For, values: Values) -> LibraryAtte
         return None
     key, value = (op.views()[2] for op in fresh)
     (mask,) = (op for op in computes if op.kernel == "mask_causal")
+    asking = extents(mask.views()[0])[1]
     position = mask.params["query"]
     assert isinstance(position, Expr)
-    found = LibraryAttention(
-        heads, lanes, tokens, query, View(key.buffer), View(value.buffer), steps,
+    if queries > _MOST_QUERIES:
+        return None
+    return LibraryAttention(
+        queries, asking, lanes, tokens, query, View(key.buffer), View(value.buffer), steps,
         int(str(windows[0].params["window"])) if windows else 0,
         _without_guard(windows[0].when, loop) if windows else None,
         _sink(family, values),
         position,
     )  # fmt: skip
-    return found if found.groups <= _MOST_GROUPS else None
 
 
 def _sink(family: Placed, values: Values) -> View | None:
+    before = (op for one in family.ops for op in (one, *(o for r in one.regions for o in r.ops)))
     copies = [
         op
-        for op in family.ops
+        for op in before
         if isinstance(op, tile.Compute)
         and op.kernel == "copy"
         and op.views()[1].buffer in values.reads

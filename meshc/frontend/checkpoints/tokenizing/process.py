@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -32,7 +33,7 @@ _PATIENCE_MS = 120_000  # for a machine on which seconds of a processor take lon
 _MOMENT_S = 10
 _OVER = {
     "time": lambda: f"takes more than {PROCESSOR_SECONDS} seconds of a processor",
-    "memory": lambda: f"takes more than {MEMORY_BYTES >> 20} MiB",
+    "memory": lambda: f"takes more than {_memory() >> 20} MiB",
     "tokens": lambda: f"makes more than {MOST_TOKENS} tokens",
     "characters": lambda: f"makes more than {MOST_CHARACTERS} characters",
 }
@@ -143,7 +144,7 @@ class TokenizerProcess:
                 "named": list(opening.named),
                 "further": list(opening.further),
                 "own_first": opening.own_first,
-                "bytes": MEMORY_BYTES,
+                "bytes": _memory(),
             }
         )
         if "fault" in answer:
@@ -193,6 +194,12 @@ class TokenizerProcess:
         if code == "tokenizer-invalid":
             fail(code, f"{name} is not valid: {words}", help="get the file again")
         fail(code, f"{name} fails{what}: {words}", help="get the file again, or give other texts")
+
+
+def _memory() -> int:
+    """Bytes that a process may take: those of the limit that meshc itself has, where it is less."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return MEMORY_BYTES if limit == resource.RLIM_INFINITY else min(MEMORY_BYTES, limit)
 
 
 def _end(running: subprocess.Popen[bytes]) -> int:

@@ -89,7 +89,9 @@ def answer(held: Held, asked: Mapping[str, Any]) -> dict[str, object]:
 def _limit_time(seconds: int) -> None:
     used = resource.getrusage(resource.RUSAGE_SELF)
     most = math.ceil(used.ru_utime + used.ru_stime) + seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (most, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(resource.RLIMIT_CPU, (most, hard))
 
 
 def main() -> None:

@@ -1,9 +1,12 @@
-"""Attention over cached tokens: tasks of a token that is read, a key head and some of the cached
-ones, each of which leaves a record of its softmax (WaferLLM's merged softmax, flash decoding)."""
+"""Attention over cached tokens: tasks of a token that is read, or of some of a prompt, a key head
+and some of the cached tokens, each of which leaves records of its softmaxes (WaferLLM's merged
+softmax, flash decoding)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
 
 from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.analysis.tasks.tiles import tile_bytes
@@ -22,11 +25,16 @@ from meshc.passes.task.expand.values import Known, Scores, Stored
 
 MOST_HEADS = 16
 """Query heads of a task at the most: what a block holds of their values while it folds tokens."""
+MOST_QUERIES = 64
+"""Queries of a task at the most, of heads times tokens, and of 128 lanes at the most: of wider
+heads there are fewer."""
+MOST_QUERY_LANES = 128 * MOST_QUERIES
 
 
 class Attending:
     """Writes the family that attends; a task takes every run of ``tokens`` of so many, with 0 of
-    as many as a block of a GPU asks for at once. There are ``splits`` tasks for a key head, with 0
+    as many as a block of a GPU asks for at once, for ``together`` tokens that are read, with 0 for
+    as many as a block has room for. There are ``splits`` tasks for a key head, with 0
     enough for all ``blocks``; so many for each part of its query heads, where these are more than
     :data:`MOST_HEADS`."""
 
@@ -38,8 +46,10 @@ class Attending:
         tokens: int,
         blocks: int,
         splits: int,
+        together: int,
     ) -> None:
         self.program, self.demand, self.products = program, demand, products
+        self.together = together
         self.asked, self.tokens, self.blocks, self.wanted = tokens, tokens, blocks, splits
         self.caches: dict[Value, Value] = {}
 
@@ -108,10 +118,19 @@ class Attending:
         most = tile // sum(rows.values()) // FRAGMENT * FRAGMENT
         return min(max(most, FRAGMENT), 4 * FRAGMENT)
 
+    def asking(self, heads: int, lanes: int) -> int:
+        """For how many tokens a task attends, each of which has so many ``heads`` in it; in a step
+        for one, as each is of a request of its own."""
+        tokens = self.program.tokens
+        if not self.program.of_prompt:
+            return 1
+        most = self.together or min(MOST_QUERIES, MOST_QUERY_LANES // lanes) // heads
+        return next(n for n in range(max(min(most, tokens), 1), 0, -1) if tokens % n == 0)
+
     def splits(self, groups: int, capacity: int) -> int:
-        """How many tasks share the tokens of a part of the query heads of a key head, of which
-        there are ``groups``; none of them without any."""
-        wanted = self.wanted or self.blocks // (self.program.tokens * groups)
+        """How many tasks share the cached tokens for each of so many ``groups`` of queries; none of
+        them without any."""
+        wanted = self.wanted or self.blocks // groups
         return max(1, min(wanted, -(-capacity // self.tokens)))
 
     def cache(self, known: Known) -> Value:
@@ -144,8 +163,14 @@ class _Family:
         every = of_queries // self.groups
         self.heads = next(n for n in range(min(every, MOST_HEADS), 0, -1) if every % n == 0)
         self.shares = every // self.heads
-        self.splits = of.splits(self.groups * self.shares, self.capacity)
-        self.token, self.group, self.split = (Expr.var(n) for n in "bgs")
+        latent = any(cache.weight is values.weight for _, cache in scores.products)
+        self.asking = 1 if latent else of.asking(self.heads, self.lanes)
+        self.rows = self.asking * self.heads
+        tokens = program.tokens // self.asking
+        self.sizes = (tokens, self.groups * self.shares)
+        self.splits = of.splits(prod(self.sizes), self.capacity)
+        run, self.group, self.split = (Expr.var(n) for n in "bgs")
+        self.token = run * self.asking
         self.key_head = self.group // self.shares
         self.position, self.first = program.position(self.token), Expr.var(POSITION)
         self.request = constant(0) if program.of_prompt else self.token
@@ -154,12 +179,12 @@ class _Family:
     def made(self) -> Known:
         """Write it; what it gives are records, which whoever needs attention merges."""
         program, name = self.of.program, self.op.results[0].name
-        domain = {"b": program.tokens, "g": self.groups * self.shares, "s": self.splits}
-        own = Part(constant(0), 0, self.token)
+        domain = dict(zip("bgs", (*self.sizes, self.splits), strict=True))
+        own = Part(constant(0), 0, self.token, self.asking)
         phase = program.phase("attend")
         self.task = program.family(phase, "attend", domain, own, program.each)
         queries = [
-            self._lanes_of(query, self.group, self.heads * self._lanes(cache), self.token)
+            self._lanes_of(query, self.group, self.heads * self._lanes(cache), own)
             for query, cache in self.scores.products
         ]
         caches = [*(cache for _, cache in self.scores.products), self.values]
@@ -171,12 +196,17 @@ class _Family:
         self._sink(total)
         self._cached(total, queries, caches)
         self._fresh(total, queries, [fresh[cache.weight] for cache in caches])
-        shape = (*domain.values(), self.heads, self.lanes + 2)
+        shape = (program.tokens, self.sizes[1], self.splits, self.heads, self.lanes + 2)
         records = program.scratch("records", shape)
-        at = tuple(map(Point, (self.token, self.group, self.split)))
-        self.task.add(task.Give([region(records, *program.at_layer, *at), View(total)]))
+        at = (span(self.token, self.asking), Point(self.group), Point(self.split))
+        given = View(total, (), self._by_token(self.lanes + 2))
+        self.task.add(task.Give([region(records, *program.at_layer, *at), given]))
         stored = Stored(records, program.at_layer, self.task.phase)
         return Known(name, self.kind, merged=stored)
+
+    def _by_token(self, lanes: int) -> tuple[Expr, ...]:
+        """The shape of so many ``lanes`` of each query, those of a token together."""
+        return tuple(map(constant, (self.asking, self.heads, lanes)))
 
     def _lanes(self, cache: Known) -> int:
         """Lanes of a head of a cache."""
@@ -189,25 +219,32 @@ class _Family:
         head = (Point(self.key_head),) if len(_per_request(cache)) == 3 else ()
         return (*lead, *request, first, *head)
 
-    def _lanes_of(self, known: Known, run: Expr, count: int, token: Expr | None) -> Value:
-        """A run of so many lanes, ``[1, lanes]`` of one token or ``[tokens, lanes]``."""
-        return self.of.demand.of(self.task, known, Part(run * count, count, token))
+    def _lanes_of(self, known: Known, run: Expr, count: int, of: Part) -> Value:
+        """A run of so many lanes of the tokens ``of``, ``[tokens, lanes]``."""
+        return self.of.demand.of(self.task, known, replace(of, start=run * count, count=count))
 
     def _stored(self, cache: Known) -> Value:
-        """New keys or values as their cache will hold them, those of all tokens of a prompt; the
-        task that has its token gives that one's."""
+        """New keys or values as their cache will hold them, those of all tokens of a prompt; a task
+        gives those of its own tokens."""
         assert cache.grown is not None
-        token = self.token if self.new == 1 else None
-        new = self._lanes_of(cache.grown, self.key_head, self._lanes(cache), token)
+        of = Part(constant(0), 0, self.token if self.new == 1 else None)
+        new = self._lanes_of(cache.grown, self.key_head, self._lanes(cache), of)
         shape = (self.new, self._lanes(cache))
         value = self.task.local(f"{cache.name}_new", shape, cache.kind.dtype)
         self.task.compute("copy", value, new)
-        place = region(self.of.cache(cache), *self._tokens(cache, span(self.position, 1)))
-        given = View(value) if self.new == 1 else View(value, (span(self.token, 1),))
+        token = self.token
+        if self.asking > 1:
+            self.task.loop("t", constant(self.asking))
+            token = token + Expr.var("t")
+        position = span(self.of.program.position(token), 1)
+        place = region(self.of.cache(cache), *self._tokens(cache, position))
+        given = View(value) if self.new == 1 else View(value, (span(token, 1),))
         self.task.add(task.Give([place, given]))
         first = Cond.eq(self.group % self.shares, 0) if self.shares > 1 else None
-        for cond in (self._owner(), first, self.of.program.there(self.token)):
+        for cond in (self._owner(), first, self.of.program.there(token)):
             self._guard(self.task.blocks[-1].ops[-1:], cond)
+        if self.asking > 1:
+            self.task.leave()
         return value
 
     def _guard(self, ops: Sequence[Op], cond: Cond | None) -> None:
@@ -222,8 +259,8 @@ class _Family:
         return Cond.eq(run % self.splits, self.split) if self.splits > 1 else None
 
     def _empty(self) -> Value:
-        """The record of no token: values, weight, largest score."""
-        total = self.task.local("total", (self.heads, self.lanes + 2))
+        """The record of no token for each query: values, weight, largest score."""
+        total = self.task.local("total", (self.rows, self.lanes + 2))
         self.task.compute("fill", View(total, (Whole(), span(0, self.lanes + 1))), value=0.0)
         most = (Whole(), Point(constant(self.lanes + 1)))
         self.task.compute("fill", View(total, most), value=DType.F32.lowest)
@@ -236,14 +273,20 @@ class _Family:
             return
         part = Part(self.group * self.heads, self.heads)
         score = self.of.demand.vector(self.task, sink, part, sink.kind.dims)
+        rows: Index = Whole()
+        if self.asking > 1:
+            self.task.loop("t", constant(self.asking))
+            rows = span(Expr.var("t") * self.heads, self.heads)
         first = Cond.eq(self.split, 0) if self.splits > 1 else None
         for lane, kernel, operands, given in (
             (self.lanes, "fill", (), {"value": 1.0}),
             (self.lanes + 1, "copy", (score,), {}),
         ):
-            view = View(total, (Whole(), Point(constant(lane))))
+            view = View(total, (rows, Point(constant(lane))))
             self.task.compute(kernel, view, *operands, **given)
             self._guard(self.task.blocks[-1].ops[-1:], first)
+        if self.asking > 1:
+            self.task.leave()
 
     def _cached(self, total: Value, queries: Sequence[Value], caches: Sequence[Known]) -> None:
         """Fold the cached tokens of this task into ``total``, run by run."""
@@ -287,34 +330,30 @@ class _Family:
         """Softmax of the scores of ``tokens`` keys from ``first`` on, of which there are those in
         front of ``limit``, merged into ``total``; ``cached`` has keys of each product, then
         values."""
-        write, heads = self.task, self.heads
-        flat = (constant(heads), constant(tokens))
-        scores = write.local("scores", (heads, 1, tokens))
+        write = self.task
+        scores = write.local("scores", (self.rows, tokens))
         *keys, values = cached
         for number, (query, key) in enumerate(zip(queries, keys, strict=True)):
             lanes = self._lanes(self.scores.products[number][1])
-            rows = View(query, (), (constant(heads), constant(lanes)))
-            more = bool(number)
-            write.compute(
-                "gemm", View(scores, (), flat), rows, key, accumulate=more, transposed=True
-            )
+            rows, more = View(query, (), (constant(self.rows), constant(lanes))), bool(number)
+            write.compute("gemm", scores, rows, key, accumulate=more, transposed=True)
         for step in self.scores.steps:
             step(write, scores)
         at: dict[str, object] = {
-            "query": self.position, "query_step": 0, "key": first, "key_step": 1,
+            "query": self.position, "query_step": int(self.asking > 1), "key": first, "key_step": 1,
         }  # fmt: skip
         if tokens > 1:
-            write.compute("mask_causal", scores, **at, limit=limit)
-            self._window(scores, at)
-        record = write.local("record", (heads, self.lanes + 2))
+            masked = View(scores, (), self._by_token(tokens), (1, 0, 2))
+            write.compute("mask_causal", masked, **at, limit=limit)
+            self._window(masked, at)
+        record = write.local("record", (self.rows, self.lanes + 2))
         sums = View(record, (Whole(), span(0, self.lanes)))
         weight, most = (View(record, (Whole(), Point(constant(self.lanes + n)))) for n in (0, 1))
-        shares = View(scores, (), flat)
-        write.compute("row_max", most, shares)
+        write.compute("row_max", most, scores)
         write.compute("at_least", most, most, value=DType.F32.lowest)
-        write.compute("exp_sub", shares, shares, most)
-        write.compute("row_sum", weight, shares)
-        write.compute("gemm", sums, shares, values, accumulate=False, transposed=False)
+        write.compute("exp_sub", scores, scores, most)
+        write.compute("row_sum", weight, scores)
+        write.compute("gemm", sums, scores, values, accumulate=False, transposed=False)
         write.compute("merge_softmax", total, record, count=1)
 
     def _layers_with_window(self) -> Cond | None:
@@ -331,12 +370,11 @@ class _Family:
             return Cond.ge(layer, op.after)
         return Cond.eq(layer % op.every, 0) if op.every > 1 else Cond.true()
 
-    def _window(self, scores: Value, at: dict[str, object]) -> None:
+    def _window(self, scores: View, at: dict[str, object]) -> None:
         layers, op = self._layers_with_window(), self.scores.softmax
         if layers is not None and isinstance(op, graph.Softmax):
-            self.task.compute(
-                "mask_window", scores, window=op.window, **at, limit=self.position + 1
-            )
+            limit = self.position + self.asking
+            self.task.compute("mask_window", scores, window=op.window, **at, limit=limit)
             everywhere = None if layers.is_true else layers
             self._guard(self.task.blocks[-1].ops[-1:], everywhere)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from typing import NoReturn
 
@@ -150,7 +151,7 @@ class Demand:
     ) -> Value:
         source, gain = known.operands
         rows = part.rows(self.program.tokens)
-        every = Part(constant(0), width, part.token)
+        every = replace(part, start=constant(0), count=width)
         value = self.of(task, source, every)
         key = (("squares", source), every)
         if key not in task.known:
@@ -169,7 +170,7 @@ class Demand:
         if self.program.source.dims[op.dim] != width:
             refuse(op, "the mean of some lanes")
         (source,) = known.operands
-        every = Part(constant(0), width, part.token)
+        every = replace(part, start=constant(0), count=width)
         key = (("mean", source), every)
         if key not in task.known:
             mean = task.local(f"{known.name}_mean", (part.rows(self.program.tokens),))
@@ -207,14 +208,16 @@ class Demand:
         angles = task.add(tasks.Stream([pairs]), f"{known.name}_angles")
         result = task.local(known.name, _shape(value))
         shape = (constant(heads), constant(1), constant(own))
-        if part.token is not None:
+        if part.token is not None and part.many == 1:
             position = self.program.position(part.token)
             made, given = View(result, (), shape), View(value, (), shape)
             task.compute("rope", made, given, angles, position=position, step=1)
             return result
         name = "t" if "b" in task.family.dims else "b"
-        row, position = (Point(Expr.var(name)),), self.program.position(Expr.var(name))
-        task.loop(name, constant(self.program.tokens), self.program.each)
+        at = Expr.var(name)
+        row, token = (Point(at),), at if part.token is None else part.token + at
+        position = self.program.position(token)
+        task.loop(name, constant(part.rows(self.program.tokens)), self.program.each)
         made, given = View(result, row, shape), View(value, row, shape)
         task.compute("rope", made, given, angles, position=position, step=1)
         task.leave()
@@ -235,10 +238,10 @@ class Demand:
                 return self._merged_lanes(task, known, part, stored)
             if part.token is not None or (group is None and head is None):
                 return self._slice(task, known, part)
-            if group is not None:
-                at, kept = (span(group, 1),), (1, heads)
-            elif head is not None:
+            if head is not None:
                 at, kept = (Point(head // heads), Whole(), Point(head % heads)), ()
+            elif group is not None:
+                at, kept = (span(group, 1),), (1, heads)
         records = task.add(
             tasks.Need([region(stored.buffer, *stored.lead, Whole(), *at)]), f"{known.name}_records"
         )

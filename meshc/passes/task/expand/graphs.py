@@ -32,9 +32,9 @@ _MISSING: dict[type[Op], str] = {
 class Grain:
     """How much a task has: ``rows`` lanes of products, ``tokens`` of a cache to a run that
     attention folds, its tokens shared by as many tasks as ``blocks`` have something to do, or by
-    ``splits``; ``parts`` of the width of products whose left side has ``wide`` bytes, and of those
-    of what was attended a part for each key head with ``heads``. With ``merge`` tasks of their own
-    merge what attention leaves."""
+    ``splits``, for ``together`` tokens of a prompt; ``parts`` of the width of products whose left
+    side has ``wide`` bytes, and of those of what was attended a part for each key head with
+    ``heads``. With ``merge`` tasks of their own merge what attention leaves."""
 
     rows: int
     tokens: int
@@ -44,6 +44,7 @@ class Grain:
     wide: int
     heads: bool
     splits: int
+    together: int
 
 
 class GraphExpander:
@@ -54,7 +55,7 @@ class GraphExpander:
         self.program = TaskProgram(source, grain.rows, grain.parts, grain.wide)
         self.demand = Demand(self.program)
         self.products = Products(self.program, self.demand, grain.heads)
-        asked = grain.tokens, grain.blocks, grain.splits
+        asked = grain.tokens, grain.blocks, grain.splits, grain.together
         self.attending = Attending(self.program, self.demand, self.products, *asked)
         self.env: dict[Value, Known] = {}
         self.users: dict[Value, list[Op]] = {}

@@ -46,19 +46,20 @@ def region(value: Value, *indices: Index) -> View:
 @dataclass(frozen=True)
 class Part:
     """Elements ``start .. start + count`` of a value's lanes, which are its dims but those of rows,
-    flattened; of the rows of all tokens, or of the one that ``token`` says."""
+    flattened; of the rows of all tokens, or of so ``many`` from the one on that ``token`` says."""
 
     start: Expr
     count: int
     token: Expr | None = None
+    many: int = 1
 
     def rows(self, tokens: int) -> int:
         """How many rows it has."""
-        return tokens if self.token is None else 1
+        return tokens if self.token is None else self.many
 
     def of(self, value: Value, lead: tuple[Index, ...] = ()) -> View:
         """Its place in a buffer ``[.., tokens, lanes]``, at ``lead``."""
-        rows = Whole() if self.token is None else Range(self.token, constant(1))
+        rows = Whole() if self.token is None else span(self.token, self.many)
         return region(value, *lead, rows, self.lanes_of(value))
 
     def lanes_of(self, value: Value) -> Index:

@@ -199,9 +199,10 @@ def _use_longer_ways(module: Module, programs: Sequence[Module]) -> None:
     """Let messages go on a channel whose route has all theirs, and more: those of a chain on the
     ring of a line in natural order. A channel less is a queue of a core less."""
     ways = {c.name: _ends(c, module.the_mesh()) for c in module.channels if _is_plain(c)}
+    axes = {c.name: c.route.inputs for c in module.channels}
     instead: dict[str, str] = {}
     for name, ends in ways.items():
-        longer = [n for n, more in ways.items() if len(more) > len(ends)]
+        longer = [n for n, more in ways.items() if axes[n] == axes[name] and len(more) > len(ends)]
         found = [n for n in longer if np.isin(ends, ways[n]).all()]
         if found:  # the longest way is in no other one
             instead[name] = max(found, key=lambda n: len(ways[n]))
@@ -216,7 +217,8 @@ def _is_plain(channel: Channel) -> bool:
 
 
 def _ends(channel: Channel, mesh: Mesh) -> NDArray[np.int64]:
-    """A number for sender and receiver of each message within the mesh."""
+    """A number for sender and receiver of each message within the mesh, along the axes of the
+    route."""
     shape = tuple(mesh.size(name) for name in channel.route.inputs)
     senders, receivers = channel.route.pairs(shape)
     inside = ((receivers >= 0) & (receivers < np.array(shape))).all(axis=1)

@@ -234,7 +234,7 @@ extern "C" __global__ void __cluster_dims__(attention_block_::CLUSTER, 1, 1)
                 const T* key = (const T*)ring.ready(item);
                 const T* value = key + TILE_BYTES / 2 / (int)sizeof(T);
                 const int begin = (mine.tile + n) * TILE_TOKENS;
-                attention.template add<TILE_TOKENS>(key, value, n, begin, mine.first, mine.end);
+                attention.template add<TILE_TOKENS>(key, value, n, begin, mine.end, mine.first, mine.end);
                 ring.release(item);
             }
             attention.put(joined, statistics);

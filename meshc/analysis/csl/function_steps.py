@@ -1,0 +1,117 @@
+"""Functions of elements as vector operations: which these are, and what they take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from meshc.analysis.csl.costs import BANKS, Costs
+from meshc.analysis.csl.functions import (
+    exponentials,
+    exponentials_in_half,
+    gelu_by_erf,
+    gelu_by_tanh,
+    silu,
+    silu_in_half,
+)
+from meshc.analysis.csl.operands import BY_STEPS
+from meshc.analysis.csl.vector_steps import Steps
+from meshc.analysis.csl.ways import HALF, parts_of
+from meshc.analysis.csl.windows import Window
+from meshc.devices import Device, WatchedDevice
+from meshc.ir.ops.tile import Compute
+from meshc.ir.types import BufferType, DType
+from meshc.ir.values import Value
+
+_ANYWHERE = Value("operand", BufferType(DType.F32, (1,)))
+"""Stands for every buffer where only costs are asked for."""
+
+
+class Taken(NamedTuple):
+    """Predicted ``cycles`` of :class:`Steps`, elements (``words``) and ``bytes`` of their scratch,
+    and whether descriptors have enough dims for their operands (``fits``)."""
+
+    cycles: int
+    words: int
+    bytes: int
+    fits: bool
+
+    @staticmethod
+    def of(steps: Steps) -> Taken:
+        """What ``steps`` take."""
+        return Taken(steps.cycles, steps.words, steps.bytes, steps.fits)
+
+
+def function_steps(
+    op: Compute, given: Sequence[Window], costs: Costs, kind: str = ""
+) -> Steps | None:
+    """The operations of one of ``BY_STEPS`` whose result has 16 bits, of the ``kind`` of way that
+    is asked for or that the call says, with registers if it says these; None for others."""
+    found = _steps(_function(op), _kind(op, kind), given, costs)
+    return found.hold() if found is not None and op.dsr else found
+
+
+def steps_taken(op: Compute, given: Sequence[Window], costs: Costs, kind: str = "") -> Taken | None:
+    """What :func:`function_steps` take; what was asked before is known, wherever operands like
+    these lay."""
+    alike = tuple(_alike(one, costs) for one in given)
+    of = _function(op), _kind(op, kind)
+    found, asked = _known(*of, bool(op.dsr), alike, costs.device.unwatched)
+    if isinstance(costs.device, WatchedDevice):
+        costs.device.asked.update(asked)
+    return found
+
+
+@lru_cache(maxsize=8192)
+def _known(
+    function: str, kind: str, held: bool, given: tuple[Window, ...], device: Device
+) -> tuple[Taken | None, frozenset[str]]:
+    """What they take, their operands ``held`` in registers or not, and the numbers of ``device``
+    that this rests on."""
+    watched = device.watched()
+    steps = _steps(function, kind, given, Costs(watched))
+    if steps is None:
+        return None, frozenset(watched.asked)
+    return Taken.of(steps.hold() if held else steps), frozenset(watched.asked)
+
+
+def _alike(one: Window, costs: Costs) -> Window:
+    """A window that costs as much: of its place only the bank group counts."""
+    at = one.start.constant + costs.late.get(one.buffer.name, 0)
+    start = one.start + (at % BANKS - one.start.constant)
+    return Window(_ANYWHERE, one.dtype, start, one.dims)
+
+
+def _function(op: Compute) -> str:
+    """The function by its kernel and form; nothing for kernels that have no such operations."""
+    if op.kernel not in BY_STEPS:
+        return ""
+    return f"{op.kernel}_{op.params['form']}" if op.kernel == "gelu" else op.kernel
+
+
+def _kind(op: Compute, kind: str) -> str:
+    return kind or next(iter(parts_of(op)), "")
+
+
+def _steps(function: str, kind: str, given: Sequence[Window], costs: Costs) -> Steps | None:
+    if not function or not given[0].dtype.half:
+        return None
+    if kind == HALF:
+        return _in_half(function, given, costs)
+    of: dict[str, Callable[..., Steps]] = {
+        "exp_sub": exponentials,
+        "silu": silu,
+        "gelu_tanh": gelu_by_tanh,
+        "gelu_erf": gelu_by_erf,
+    }
+    return of[function](costs, *given)
+
+
+def _in_half(function: str, given: Sequence[Window], costs: Costs) -> Steps | None:
+    """The operations in f16 alone; None for functions and types that have none."""
+    if given[0].dtype != DType.F16 or function not in ("exp_sub", "silu"):
+        return None
+    if function == "silu":
+        return silu_in_half(costs, *given)
+    return exponentials_in_half(costs, *given) if given[1].dtype == DType.F16 else None
