@@ -1,4 +1,4 @@
-"""Cycles of a decode layer with all choices of the pass select-csl-functions, and without each.
+"""Cycles of a decode layer with all choices of how functions are written, and without each.
 
     python benchmarks/decode_choices.py [--sums f32] [--json]
 
@@ -21,24 +21,30 @@ from measuring import table
 
 from meshc.backends import csl
 from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.passes.base import Pass
+from meshc.passes.resources.csl.assign_registers import AssignCslRegisters
 from meshc.passes.resources.csl.select_functions import SelectCslFunctions
+from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.pipelines import resource_passes
 from meshc.support.diagnostics import Diagnostics
 
 SIDE = 8
 DEVICES = ("wse2", "wse3")
-CHOICES = {
+CHOICES: dict[str, Pass] = {
     "all": SelectCslFunctions(),
     "in f32": SelectCslFunctions(accuracy="single"),
     "without angles": SelectCslFunctions(angles=False),
     "without turns": SelectCslFunctions(turns=False),
+    "without narrow": SelectCslFunctions(narrow=False),
     "without functions": SelectCslFunctions(functions=False),
+    "without fresh": SelectCslProducts(fresh=False),
+    "without registers": AssignCslRegisters(functions=False),
     "none": SelectCslFunctions(functions=False, angles=False, turns=False),
 }
 
 
-def cycles(layer: Layer, device: str, sums: str, choices: SelectCslFunctions) -> float:
-    """Cycles of one step of ``layer`` whose functions are written by ``choices``."""
+def cycles(layer: Layer, device: str, sums: str, choice: Pass) -> float:
+    """Cycles of one step of ``layer`` in which ``choice`` stands for the usual pass."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = folder / "layer.mesh"
@@ -51,7 +57,7 @@ def cycles(layer: Layer, device: str, sums: str, choices: SelectCslFunctions) ->
         modules = compile_loaded(load_any(str(source), report), asked, (), report).modules
         for module in modules.values():
             for one in resource_passes():
-                (choices if one.NAME == choices.NAME else one).run(module, report)
+                (choice if one.NAME == choice.NAME else one).run(module, report)
         files = csl.emit(modules)
         for path, content in files.items():
             (folder / path).write_text(content)
@@ -71,8 +77,8 @@ def main() -> None:
     options = parser.parse_args()
     points = [(layer, device) for layer in LAYERS if layer.side == SIDE for device in DEVICES]
     found = {
-        name: [cycles(layer, device, options.sums, choices) for layer, device in points]
-        for name, choices in CHOICES.items()
+        name: [cycles(layer, device, options.sums, choice) for layer, device in points]
+        for name, choice in CHOICES.items()
     }
     if options.json:
         print(json.dumps(found))

@@ -21,14 +21,16 @@ from meshc.analysis.csl.costs import NUMBER, Costs, rows_of_grids, setup, walked
 from meshc.analysis.csl.element_costs import BY_ROWS, by_rows, rows_masked
 from meshc.analysis.csl.factors import Batch, Product
 from meshc.analysis.csl.factors import Call as Products
+from meshc.analysis.csl.held import FUNCTIONS
 from meshc.analysis.csl.operands import BY_STEPS, one_by_one
 from meshc.analysis.csl.product_choice import Choices, best
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
+from meshc.analysis.csl.turning import turned_rows
 from meshc.analysis.csl.vector_ways import (
     BY_LANES,
     BY_NEWTON,
     chosen_way,
-    turned_rows,
+    takes_registers,
     vector_cycles,
 )
 from meshc.analysis.csl.ways import ACROSS, BY, HALF, NEWTON, VECTOR
@@ -249,12 +251,14 @@ def _call(call: Call, costs: Costs) -> int:
         case "mask_causal":
             return rows_masked(call.kernel, to, (to.shape[-2], to.shape[-1] // 2), costs)
         case "rope":
-            return turned_rows(costs, to, windows[1], to.shape[-2]).cycles
+            kind = to.dtype if to.dtype == DType.F16 else DType.F32
+            return turned_rows(costs, to, windows[1], to.shape[-2], kind).cycles
         case "select_lanes":
             return to.shape[0] * _LANE
     if call.kernel in (*BY_STEPS, *BY_NEWTON, *BY_LANES):
         op.way = chosen_way(op, costs, _AMPLE, (VECTOR, HALF, BY, NEWTON, ACROSS), ())
         if op.way:
+            op.dsr = FUNCTIONS if takes_registers(op) else 0
             return vector_cycles(op, windows, costs)
     if call.kernel == "mask_slots":
         return slots_of_rows([to], costs)

@@ -42,7 +42,15 @@ def test_no_other_number_of_segments_leaves_fewer_lanes(
 
 def test_ties_of_long_segments_go_to_few_key_heads() -> None:
     extents = {"H": 32, "G": 8, "D": 128}
-    for columns, segments in ((480, 8), (360, 8), (128, 4), (64, 2), (32, 1)):
+    for columns, segments in ((480, 8), (240, 8), (128, 8), (72, 8), (64, 8), (32, 8)):
+        assert choose_tiling(extents, HEADS, 4, columns, 100).segments == segments
+
+
+def test_short_segments_with_fewer_key_heads_are_taken_in_place_of_long_ones() -> None:
+    """Segments of 75 columns with 5 key heads on a core have as many lanes as those of 15 with one,
+    as do those of 36 and 27 columns with 3 and 2."""
+    extents = {"H": 40, "G": 40, "D": 128}
+    for columns, segments in ((480, 40), (540, 20), (600, 40), (720, 40)):
         assert choose_tiling(extents, HEADS, 4, columns, 100).segments == segments
 
 

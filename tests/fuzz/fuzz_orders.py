@@ -113,9 +113,12 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "place-tasks": {"blocks": ("0", "1", "3", "132")},
     "cluster-blocks": {"cluster": ("1", "2", "4")},
     "meet": {"kind": ("counter", "tags")},
-    "select-csl-products": dict.fromkeys(("blocks", "rebased", "joined"), ("true", "false")),
+    "select-csl-products": dict.fromkeys(
+        ("blocks", "rebased", "joined", "fresh"), ("true", "false")
+    ),
     "select-csl-functions": dict.fromkeys(
-        ("functions", "newton", "across", "angles", "turns", "kept", "blocks"), ("true", "false")
+        ("functions", "newton", "across", "angles", "turns", "narrow", "kept", "blocks"),
+        ("true", "false"),
     )
     | {"accuracy": ("half", "single")},
     "plan-csl-memory": {"share": ("large", "always", "never")},

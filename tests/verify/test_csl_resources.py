@@ -124,6 +124,7 @@ CHOSEN = PRODUCTS.read_text().partition("# ---\n")[2]
         ("way = outer", "cannot be written in the way 'outer'"),
         ("way = mapped_turned", "cannot be written in the way 'mapped_turned'"),
         ("way = mapped", "cannot be written in the way 'mapped'"),
+        ("way = mapped_fresh_transposed", "the way 'mapped_fresh_transposed'"),
         ("", "does not say in which way it is written"),
     ],
 )
@@ -208,6 +209,53 @@ def test_the_emitter_writes_the_registers_that_a_call_says():
         text = csl.emit({"main": module})["main.csl"]
         assert f"@get_dsr(dsr_dest, {number})" in text and f"@get_dsr(dsr_src0, {number})" in text
         assert text.count("@get_dsr(") == 3
+
+
+FUNCTION = ROWS.replace("%w : f16[8, 192] {{role = weight}}", "%d : f16[1, 8] {{role = out}}")
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("way = half, dsr = 8", None),
+        ("way = half", None),
+        ("way = half, dsr = 2", "a call of 'silu' takes no registers and says dsr 2"),
+        ("dsr = 8", "a call of 'silu' takes no registers and says dsr 8"),
+    ],
+)
+def test_registers_of_functions(said, why):
+    """Those of their own, and only where a function goes by vector operations."""
+    text = FUNCTION.format(header=HEADER, count=1, calls=f"    tile.silu %d, %x {{{said}}}")
+    module = parse_module(Source("function.meshir", text))
+    if why is None:
+        check_fact(module, "csl_registers")
+        return
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_registers")
+    assert why in caught.value.diagnostics[0].message
+
+
+@pytest.mark.parametrize(
+    ("accumulate", "rows", "sums", "right"),
+    [
+        ("false", 1, "f16", True),
+        ("true", 1, "f16", False),
+        ("false", 2, "f16", False),
+        ("false", 1, "f32", False),
+    ],
+)
+def test_only_one_row_that_is_not_added_to_is_fresh(accumulate, rows, sums, right):
+    """And none of products of two types."""
+    call = "tile.gemm %h, %x, %w {{accumulate = {}, transposed = false, way = mapped_fresh}}"
+    text = ROWS.format(header=HEADER, count=rows, calls=call.format(accumulate))
+    text = text.replace("%x : f16[1,", f"%x : f16[{rows},").replace("%h : f16", f"%h : {sums}")
+    module = parse_module(Source("fresh.meshir", text))
+    if right:
+        check_fact(module, "csl_products")
+        return
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_products")
+    assert "the way 'mapped_fresh'" in caught.value.diagnostics[0].message
 
 
 def test_registers_are_printed_and_read_again():

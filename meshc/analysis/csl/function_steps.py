@@ -24,8 +24,8 @@ from meshc.ir.ops.tile import Compute
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
 
-_ANYWHERE = Value("operand", BufferType(DType.F32, (1,)))
-"""Stands for every buffer where only costs are asked for."""
+_OPERANDS = tuple(Value(f"operand_{n}", BufferType(DType.F32, (1,))) for n in range(8))
+"""Stand for the buffers of operands where only costs are asked for."""
 
 
 class Taken(NamedTuple):
@@ -47,15 +47,17 @@ def function_steps(
     op: Compute, given: Sequence[Window], costs: Costs, kind: str = ""
 ) -> Steps | None:
     """The operations of one of ``BY_STEPS`` whose result has 16 bits, of the ``kind`` of way that
-    is asked for or that the call says; None for others."""
-    return _steps(_function(op), _kind(op, kind), given, costs)
+    is asked for or that the call says, with registers if it says these; None for others."""
+    found = _steps(_function(op), _kind(op, kind), given, costs)
+    return found.hold() if found is not None and op.dsr else found
 
 
 def steps_taken(op: Compute, given: Sequence[Window], costs: Costs, kind: str = "") -> Taken | None:
     """What :func:`function_steps` take; what was asked before is known, wherever operands like
     these lay."""
-    alike = tuple(_alike(one, costs) for one in given)
-    found, asked = _known(_function(op), _kind(op, kind), alike, costs.device.unwatched)
+    alike = _alike(given, costs)
+    of = _function(op), _kind(op, kind)
+    found, asked = _known(*of, bool(op.dsr), alike, costs.device.unwatched)
     if isinstance(costs.device, WatchedDevice):
         costs.device.asked.update(asked)
     return found
@@ -63,19 +65,30 @@ def steps_taken(op: Compute, given: Sequence[Window], costs: Costs, kind: str = 
 
 @lru_cache(maxsize=8192)
 def _known(
-    function: str, kind: str, given: tuple[Window, ...], device: Device
+    function: str, kind: str, held: bool, given: tuple[Window, ...], device: Device
 ) -> tuple[Taken | None, frozenset[str]]:
-    """What they take, and the numbers of ``device`` that this rests on."""
+    """What they take, their operands ``held`` in registers or not, and the numbers of ``device``
+    that this rests on."""
     watched = device.watched()
     steps = _steps(function, kind, given, Costs(watched))
-    return None if steps is None else Taken.of(steps), frozenset(watched.asked)
+    if steps is None:
+        return None, frozenset(watched.asked)
+    return Taken.of(steps.hold() if held else steps), frozenset(watched.asked)
 
 
-def _alike(one: Window, costs: Costs) -> Window:
-    """A window that costs as much: of its place only the bank group counts."""
-    at = one.start.constant + costs.late.get(one.buffer.name, 0)
-    start = one.start + (at % BANKS - one.start.constant)
-    return Window(_ANYWHERE, one.dtype, start, one.dims)
+def _alike(given: Sequence[Window], costs: Costs) -> tuple[Window, ...]:
+    """Windows that cost as much: of the place of a buffer only the bank group counts, and how the
+    operands that lie in it stand to each other, which are held in one register where they are the
+    same elements."""
+    stands: dict[Value, tuple[Value, int]] = {}
+    for one in given:
+        at = one.start.constant
+        moved = (at + costs.late.get(one.buffer.name, 0)) % BANKS - at
+        stands.setdefault(one.buffer, (_OPERANDS[len(stands)], moved))
+    return tuple(
+        Window(stands[one.buffer][0], one.dtype, one.start + stands[one.buffer][1], one.dims)
+        for one in given
+    )
 
 
 def _function(op: Compute) -> str:

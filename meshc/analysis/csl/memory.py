@@ -9,11 +9,11 @@ from __future__ import annotations
 from meshc.analysis.csl.choosing import choosing
 from meshc.analysis.csl.codes import CODES, KERNEL, WORD_BYTES, WORDS, decoding
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.element_costs import rows_of
 from meshc.analysis.csl.products import planned_call
 from meshc.analysis.csl.sharing import homes, wrong_sharing
+from meshc.analysis.csl.turning import scratch_of_turns
 from meshc.analysis.csl.vector_ways import copied_words, scratch_words
-from meshc.analysis.csl.ways import HALF, TURNS, parts_of
+from meshc.analysis.csl.ways import HALF, parts_of
 from meshc.analysis.csl.windows import window
 from meshc.analysis.layout.liveness import ALIGNMENT_BYTES
 from meshc.ir.module import Buffer, Module
@@ -43,6 +43,8 @@ def _scratch_of(op: Compute, costs: Costs) -> dict[str, int]:
     """Elements of what one kernel needs besides its operands, by name."""
     if op.kernel == KERNEL:
         return decoding(op).scratch
+    if op.kernel == "rope":
+        return {str(dtype): elements for dtype, elements in scratch_of_turns(op, costs).items()}
     dtype, elements = _own_scratch(op, costs)
     return {str(dtype): elements} if elements else {}
 
@@ -52,7 +54,7 @@ def _own_scratch(op: Compute, costs: Costs) -> tuple[DType, int]:
     given = [window(v, op.span) for v in op.operands if isinstance(v, View)]
     to = given[0]
     if op.kernel == "gemm":
-        plan = planned_call(op, costs, bool(op.params["accumulate"]))
+        plan = planned_call(op, costs)
         return (to.dtype, 0) if plan is None else (plan.scratch_dtype, plan.scratch)
     if op.kernel == "square_sum":
         return to.dtype, given[1].size
@@ -60,10 +62,6 @@ def _own_scratch(op: Compute, costs: Costs) -> tuple[DType, int]:
         return DType.F32, choosing(op, to.dims[-1].extent).scratch
     if op.kernel == "rotate":
         return to.dtype, to.size // to.dims[0].extent
-    if op.kernel == "rope":  # one by one, two products of each head's lanes of one row
-        heads = to.size // to.dims[-1].extent // rows_of(to)
-        one_by_one = 0 if TURNS in parts_of(op) else 2 * heads
-        return DType.F32, max(one_by_one, scratch_words(op, costs))
     if op.kernel == "row_max":
         return given[1].dtype, scratch_words(op, costs)
     if op.way:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshc.analysis.csl.blocks import cut
-from meshc.analysis.csl.ways import ACROSS, KEPT, parts_of
+from meshc.analysis.csl.ways import ACROSS, HALF, KEPT, parts_of
 from meshc.analysis.csl.windows import Window, own
 from meshc.ir.ops.tile import Compute
 
@@ -30,9 +30,9 @@ operands of either type."""
 
 def widened(op: Compute, given: list[Window]) -> list[bool]:
     """Of each operand, whether it is copied to f32 memory and the copy taken. Functions by vector
-    operations and a ``rope`` by angles that are kept make their own f32 of what they take, and
-    maxima across rows are taken in the type of these."""
-    own = KEPT in parts_of(op) or op.way == ACROSS
+    operations and a ``rope`` by angles that are kept make their own f32 of what they take, a
+    ``rope`` in f16 takes none, and maxima across rows are taken in the type of these."""
+    own = op.way == ACROSS or (op.kernel == "rope" and {KEPT, HALF} & {*parts_of(op)})
     if own or (op.kernel in BY_STEPS and op.way):
         return [False] * len(given)
     return one_by_one(op, given)

@@ -28,11 +28,13 @@ _BATCHED = 17
 @dataclass(frozen=True)
 class Choices:
     """What is tried beside the plain ways: ``blocks`` of extents that only the run knows, registers
-    that are ``rebased`` from row to row, loops over products ``joined`` to their rows."""
+    that are ``rebased`` from row to row, loops over products ``joined`` to their rows, rows of sums
+    that are ``fresh``, without zeros before them."""
 
     blocks: bool = True
     rebased: bool = True
     joined: bool = True
+    fresh: bool = True
 
 
 class Best(NamedTuple):
@@ -75,6 +77,8 @@ def cheapest(
     for flipped, rebased in crossed((False, True), (False, True) if tried.rebased else (False,)):
         how = {"flipped": flipped, "rebased": rebased}
         ways.append(Plan("mapped", product, 0, **how).way)
+        if tried.fresh and not accumulate:
+            ways.append(Plan("mapped", product, 0, fresh=True, **how).way)
         block = most_packed(product.flipped() if flipped else product, most) if packed else 0
         ways += [Plan("packed", product, 0, block=block, **how).way] if block else []
     found = [p for way in ways if (p := planned(product, way, costs, accumulate)) is not None]

@@ -3,7 +3,8 @@
 *mapped*: one multiply-accumulate of a row per element of the left operand, the row's DSD in a
 register that moves on by itself; registers of a sum that is one row are loaded before the start.
 Those of more rows are loaded for each row, or *rebased*: loaded once and given the address of row
-after row.
+after row. A single row of sums that is not added to is *fresh*: what the first factor gives is
+written over it, where zeros are written first otherwise.
 *packed*: mapped, for so many columns at a time whose rows are copied to scratch, one behind the
 other; where only the run knows how many columns there are, the last block is filled with zeros.
 *looped*: a multiply-accumulate of a row at a time where rows do not follow each other in memory.
@@ -54,6 +55,7 @@ _SUMS_MOVED = 4  # of the DSD of sums whose place is a parameter
 _LENGTHENED = 6  # of factors as many as the run says, beyond the wait for a register's address
 _FACTOR = 4  # of a number that the run says, in a length
 _REBASED = "_rebased"
+_FRESH = "_fresh"
 
 
 @dataclass(frozen=True)
@@ -89,17 +91,21 @@ class Plan:
 
     @property
     def way(self) -> str:
-        """How a module says it: ``mapped``, ``packed_by_BLOCK``, both also ``_rebased``,
-        ``looped``, any of them ``_transposed``, ``outer_DEPTH``, ``outer_DEPTH_by_BLOCK``."""
+        """How a module says it: ``mapped``, ``packed_by_BLOCK``, both also ``_rebased``, the first
+        also ``_fresh``, ``looped``, any of them ``_transposed``, ``outer_DEPTH``,
+        ``outer_DEPTH_by_BLOCK``."""
         depth = f"_{self.depth}" if self.depth else ""
         block = f"_by_{self.block}" if self.block else ""
         rebased = _REBASED if self.rebased else ""
-        return f"{self.form}{depth}{block}{rebased}" + ("_transposed" if self.flipped else "")
+        fresh = _FRESH if self.fresh and self.form == "mapped" else ""
+        turned = "_transposed" if self.flipped else ""
+        return f"{self.form}{depth}{block}{rebased}{fresh}{turned}"
 
 
-def planned_call(op: Compute, costs: Costs, accumulate: bool = True) -> Plan | None:
-    """Each product of a call of ``gemm`` in the way that it says; None where that is none."""
-    return planned(one_product(op), without_joining(op.way), costs, accumulate)
+def planned_call(op: Compute, costs: Costs) -> Plan | None:
+    """Each product of a call of ``gemm`` in the way that it says, with zeros where it needs them;
+    None where that is none."""
+    return planned(one_product(op), without_joining(op.way), costs, bool(op.params["accumulate"]))
 
 
 def planned(product: Product, way: str, costs: Costs, accumulate: bool = True) -> Plan | None:
@@ -107,6 +113,7 @@ def planned(product: Product, way: str, costs: Costs, accumulate: bool = True) -
     said = way.removesuffix("_transposed")
     flipped = said != way
     one = product.flipped() if flipped else product
+    said, fresh = said.removesuffix(_FRESH), said.endswith(_FRESH)
     said, rebased = said.removesuffix(_REBASED), said.endswith(_REBASED)
     form, _, rest = said.partition("_")
     depth, _, block = rest.partition("by_")
@@ -120,10 +127,34 @@ def planned(product: Product, way: str, costs: Costs, accumulate: bool = True) -
         found = _mapped(one, costs, rebased) if form == "mapped" else _looped(one, costs)
     if found is None:
         return None
-    found = replace(found, flipped=flipped)
+    if fresh and (accumulate or form != "mapped" or not _may_be_fresh(found.product)):
+        return None
+    found = replace(_fresh(found, costs) if fresh else found, flipped=flipped)
     if found.way != way:
         return None
-    return found if accumulate else _from_nothing(found, costs)
+    return found if accumulate or fresh else _from_nothing(found, costs)
+
+
+def _may_be_fresh(product: Product) -> bool:
+    """Whether the first factor's multiple may be written over the sums: those of one row, and of
+    the factors' type, as no product of two types is one operation."""
+    m, k, _ = product.extents
+    return m == 1 and k > 1 and product.constant and product.c.dtype == product.b.dtype
+
+
+def _fresh(plan: Plan, costs: Costs) -> Plan:
+    """``plan`` with a first operation that multiplies alone and so reads no sums."""
+    c, a, b = plan.product.c, plan.product.a, plan.product.b
+    (_, k, n), (deep, across), row = plan.product.extents, b.dims, a.dims[1].stride
+    others = Product(
+        c,
+        a.moved(row).inner([a.dims[0], Dim(k - 1, row)]),
+        b.moved(deep.stride).inner([Dim(k - 1, deep.stride), across]),
+    )
+    paces = (c.dims[1].stride, across.stride)
+    steps = costs.vector("mul", c.dtype, n, paces) + _rows_cycles(others, costs)
+    cycles = plan.cycles - plan.steps + steps
+    return replace(plan, cycles=cycles, steps=steps, fresh=True)
 
 
 def _from_nothing(plan: Plan, costs: Costs) -> Plan:

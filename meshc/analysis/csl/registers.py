@@ -1,4 +1,5 @@
-"""Registers of descriptors (DSRs) in which mapped products keep their sums and the rows they add.
+"""Registers of descriptors (DSRs) in which mapped products keep their sums and the rows they add,
+and functions of vector operations what they change and read (``held.py``).
 
 A destination and the first source of one operation carry the same number; number 0 belongs to the
 host's transfers (vendor's documentation, DSRs and release notes 0.9 and 2.10). The second source,
@@ -11,7 +12,9 @@ from collections.abc import Iterator
 
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.factors import Product
+from meshc.analysis.csl.held import FUNCTIONS
 from meshc.analysis.csl.products import Plan, planned_call
+from meshc.analysis.csl.vector_ways import takes_registers
 from meshc.analysis.csl.windows import Window
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
@@ -22,13 +25,14 @@ LAST = 7
 """The last number that products take. Registers between hold one row from the start on."""
 
 
-def assigned(module: Module) -> Iterator[tuple[Compute, int]]:
+def assigned(module: Module, functions: bool = True) -> Iterator[tuple[Compute, int]]:
     """The registers of each call's sums: for rows that lie at one place registers of their own as
-    long as there are any, in the order of first use; 0 for calls that take none."""
+    long as there are any, in the order of first use; 0 for calls that take none. Of ``functions``
+    the first of those that all of them share."""
     taken: dict[str, int] = {}
     for op, plan in _calls(module):
         if plan is None:
-            yield op, 0
+            yield op, FUNCTIONS if functions and takes_registers(op) else 0
         elif not _one_row(plan):
             yield op, AT_CALL
         else:
@@ -44,7 +48,7 @@ def wrong_register(module: Module) -> str | None:
     kept: dict[int, str] = {}
     for op, plan in _calls(module):
         if plan is None:
-            if op.dsr:
+            if op.dsr and not (op.dsr == FUNCTIONS and takes_registers(op)):
                 return f"a call of '{op.kernel}' takes no registers and says dsr {op.dsr}"
             continue
         name = f"a product into %{plan.product.c.buffer.name}"

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshc.analysis.csl.costs import BANKS, Costs, rows_of_grids, setup
+from meshc.analysis.csl.costs import (
+    BANKS,
+    CONSTANT,
+    DESCRIPTOR,
+    WRITTEN,
+    Costs,
+    rows_of_grids,
+    setup,
+)
+from meshc.analysis.csl.held import Operand, Operation, Place, held, places
 from meshc.analysis.csl.windows import MOST_DIMS, Dim, Window
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
-
-Operand = Window | float | str
-"""Elements, a number, or the name of a scalar."""
 
 _KINDS = {
     "@fmuls": ("mul", DType.F32),
@@ -42,15 +48,34 @@ _ROUND = 12582912.0
 
 
 class Steps:
-    """Operations on scratch of ``words`` elements of f32, or of another ``dtype``, and their
-    predicted ``cycles``."""
+    """Operations on scratch of ``words`` elements of f32, or of another ``dtype``; operands that
+    are ``held`` lie in registers, by where they are."""
 
     def __init__(self, costs: Costs, dtype: DType = DType.F32) -> None:
         self.costs = costs
         self.dtype = dtype
-        self.cycles = 0
         self.words = 0
-        self.operations: list[tuple[str, tuple[Operand, ...]]] = []
+        self.operations: list[Operation] = []
+        self.held: dict[Place, tuple[int, Window]] = {}
+        self._steps: list[int] = []
+
+    def hold(self) -> Steps:
+        """Let registers hold what the operations name often."""
+        self.held = held(self.operations)
+        return self
+
+    @property
+    def cycles(self) -> int:
+        """Predicted cycles of all operations, and of loading the registers."""
+        now, ready = 0, dict[Place, int]()
+        for place in self.held:
+            now += CONSTANT
+            ready[place] = now + WRITTEN
+        for operation, steps in zip(self.operations, self._steps, strict=True):
+            here = [ready[one] for one in places(operation) if one in ready]
+            now += setup(operation[1]) - DESCRIPTOR * len(here)
+            now = max(now, *here) + steps if here else now + steps
+        return now
 
     @property
     def bytes(self) -> int:
@@ -77,8 +102,8 @@ class Steps:
         kind, dtype = _KINDS[builtin]
         sources = [one for one in operands if isinstance(one, Window)]
         rows = rows_of_grids((to, *operands))
-        self.cycles += setup((to, *operands)) + self.costs.vector(kind, dtype, to.size, (), rows)
-        self.cycles += self.costs.meetings(sources)
+        steps = self.costs.vector(kind, dtype, to.size, (), rows)
+        self._steps.append(steps + self.costs.meetings(sources))
 
     def wide(self, of: Window, room: Window) -> Window:
         """The elements of ``of`` in the type of scratch: those of another are converted to

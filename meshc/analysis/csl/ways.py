@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshc.ir.ops.tile import Compute
+from meshc.ir.types import DType
 
 VECTOR, HALF, ANGLES, KEPT, TURNS = "vector", "half", "angles", "kept", "turns"
 NEWTON, ACROSS = "newton", "across"
@@ -12,6 +13,11 @@ BY = "_by_"
 def parts_of(op: Compute) -> list[str]:
     """What of a kernel is written by vector operations."""
     return [part for part in op.way.partition(BY)[0].split("_") if part]
+
+
+def type_of_angles(op: Compute) -> DType:
+    """The element type of the sines and cosines by which a ``rope`` turns lanes."""
+    return DType.F16 if HALF in parts_of(op) else DType.F32
 
 
 def block_of(op: Compute) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from meshc.analysis.csl.element_costs import rows_of
 from meshc.analysis.csl.transfers import Group, Transfers
-from meshc.analysis.csl.ways import KEPT, block_of, parts_of
+from meshc.analysis.csl.ways import KEPT, block_of, parts_of, type_of_angles
 from meshc.analysis.csl.windows import Window, window
 from meshc.analysis.traffic.turns import turns_of
 from meshc.ir.affine import Atom, Cond, Expr, Var
@@ -41,7 +41,7 @@ def tables_of(module: Module) -> dict[str, int]:
             turns["", 0] = _UP  # the same for all lines
         elif found is not None:
             turns[found.axis, found.size] = _DOWN
-    return _positive({"angles": 2 * sum(angles.values()), "turns": sum(turns.values())})
+    return _positive({"angles": sum(angles.values()), "turns": sum(turns.values())})
 
 
 def words_of(module: Module) -> dict[str, int]:
@@ -147,23 +147,25 @@ def needed_by_angles(position: Expr, frequencies: Window) -> frozenset[str]:
 
 
 def angles_of(op: Compute, to: Window, frequencies: Window, fixed: bool) -> tuple[str, ...]:
-    """What the angles of a ``rope`` are of, so that those of the same share a table: frequencies
-    and, where they are ``fixed`` when the program starts, positions."""
+    """What the angles of a ``rope`` are of, so that those of the same share a table: their type,
+    frequencies and, where they are ``fixed`` when the program starts, positions."""
+    of = (str(type_of_angles(op)), str(frequencies))
     if not fixed:
-        return (str(frequencies),)
+        return of
     steps = (str(op.params["step"]), str(rows_of(to))) if rows_of(to) > 1 else ()
-    return (str(frequencies), str(op.params["position"]), *steps)
+    return (*of, str(op.params["position"]), *steps)
 
 
 def _angles(module: Module) -> Iterator[tuple[tuple[str, ...], int]]:
-    """The angles of each ``rope``, and how many a table of them holds."""
+    """The angles of each ``rope``, and the words of the tables of their sines and cosines."""
     known = known_at_start(module)
     for op in module.walk():
         if isinstance(op, Compute) and op.kernel == "rope":
             to, _, frequencies = (window(v, op.span) for v in op.operands if isinstance(v, View))
             fixed = fixed_angles(op, to, frequencies, known)
             rows = rows_of(to) if fixed else 1
-            yield angles_of(op, to, frequencies, fixed), rows * frequencies.size
+            table_bytes = 2 * rows * frequencies.size * type_of_angles(op).bytes
+            yield angles_of(op, to, frequencies, fixed), table_bytes // TABLE_BYTES
 
 
 def _sent_in_turn(module: Module) -> list[str]:

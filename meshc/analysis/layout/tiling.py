@@ -130,12 +130,11 @@ def choose_tiling(
 ) -> Tiling:
     """The tiling whose cores hold the fewest lanes of q, k and v.
 
-    Ties go to fewer segments, whose reductions take fewer channels of a mesh, unless those of more
-    are long as well: then to fewer key heads on a core, so that its queries share one, and chains
-    along a segment are shorter. With ``whole_heads``
-    it is the one with the fewest lanes of q, and ties go to more segments, which leaves the most
-    lanes of a head together: where all cores reach each other at once, scores then need no
-    messages. Several segments may have the same key heads there.
+    Ties go to fewer segments, whose reductions take fewer channels of a mesh, unless any of these
+    are long: then to fewer key heads on a core, whose products have longer rows, and chains along a
+    segment are shorter. With ``whole_heads`` it is the one with the fewest lanes of q, and ties go
+    to more segments, which leaves the most lanes of a head together: where all cores reach each
+    other at once, scores then need no messages. Several segments may have the same key heads there.
     Where keys have no heads, every column is a segment: query heads are dealt to columns, each of
     which has all lanes of the cache.
     """
@@ -153,8 +152,8 @@ def choose_tiling(
         return min(known, key=lambda t: (t.query_block * t.lane_block, -t.segments))
     fewest = min(t.head_lanes for t in known)
     tied = [t for t in known if t.head_lanes == fewest]
-    long = [t for t in tied if t.segment >= LONG_SEGMENT]
-    return min(long or tied, key=lambda t: (t.key_block if long else 0, t.segments))
+    long = any(t.segment >= LONG_SEGMENT for t in tied)
+    return min(tied, key=lambda t: (t.key_block if long else 0, t.segments))
 
 
 def _copies(

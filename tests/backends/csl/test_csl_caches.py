@@ -93,8 +93,8 @@ def held(start, rounds):
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 @pytest.mark.parametrize("position", each([127, 0, 1, 32767, 128, 4095], 3))
 def test_rope_turns_by_exact_angles(arch, dtype, position, tmp_path, monkeypatch):
-    """Angles of up to 5,000 turns: sines and cosines are off by 1e-6 at most, and by the rounding
-    of the type."""
+    """Angles of up to 5,000 turns: sines and cosines in f32 are off by 1e-6 at most, and results by
+    the rounding of the type."""
     buffers = [("a", (3, 1, 8), dtype), ("f", (4,), "f32"), ("b", (3, 1, 8), dtype)]
     body = '    tile.rope %b, %a, %f {position = "pos", step = 1}\n'
     text = program(buffers, {"a": "in", "f": "in", "b": "out"}, body)
@@ -102,14 +102,44 @@ def test_rope_turns_by_exact_angles(arch, dtype, position, tmp_path, monkeypatch
     a = rng.uniform(-1, 1, (3, 1, 8)).astype({"f32": np.float32, "f16": np.float16}[dtype])
     f = (10000.0 ** (-np.arange(4) / 4)).astype(np.float32)
     tensors = {"a": a, "f": f}
-    found, _ = run_files(
-        emit({"main": tile_text(text, arch)}), tensors, tmp_path, monkeypatch,
-        options=("--pos", str(position)),
-    )  # fmt: skip
-    turned = np.exp(1j * position * f.astype(np.float64)) * (a[..., ::2] + 1j * a[..., 1::2])
-    wanted = np.stack([turned.real, turned.imag], -1).reshape(a.shape)
-    off = np.abs(found["b"] - wanted).max()
+    files = emitted({"main": tile_text(text, arch)}, SelectCslFunctions(accuracy="single"))
+    found, _ = run_files(files, tensors, tmp_path, monkeypatch, options=("--pos", str(position)))
+    off = np.abs(found["b"] - turned_exactly(a, position, f)).max()
     assert off <= {"f32": 2e-6, "f16": 1e-3}[dtype]
+
+
+def turned_exactly(a, position, f):
+    """Pairs of lanes turned in f64."""
+    pairs = a.astype(np.float64).reshape(*a.shape[:-1], -1, 2)
+    turned = np.exp(1j * position * f.astype(np.float64)) * (pairs[..., 0] + 1j * pairs[..., 1])
+    return np.stack([turned.real, turned.imag], -1).reshape(a.shape)
+
+
+@ARCHS
+@pytest.mark.parametrize("source", ["f16", "f32"])
+@pytest.mark.parametrize("position", each([127, 32767, 4095], 2))
+def test_lanes_turned_in_half_miss_less_than_two_units(
+    arch, source, position, tmp_path, monkeypatch
+):
+    """Of what f16 resolves at the length of the pair, and 0.5 in the mean."""
+    shape, kind = (3, 1, 128), {"f16": np.float16, "f32": np.float32}[source]
+    buffers = [("a", shape, source), ("f", (64,), "f32"), ("b", shape, "f16")]
+    body = '    tile.rope %b, %a, %f {position = "pos", step = 1}\n'
+    text = program(buffers, {"a": "in", "f": "in", "b": "out"}, body)
+    rng = np.random.default_rng(position)
+    a = (rng.standard_normal(shape) * 10.0 ** rng.uniform(-2, 3, shape)).astype(kind)
+    f = (500000.0 ** (-np.arange(64) / 64)).astype(np.float32)
+    module = tile_text(text, arch)
+    files = emitted({"main": module})
+    (op,) = (op for op in module.walk() if getattr(op, "kernel", "") == "rope")
+    assert op.way == "angles_half_turns"
+    options = ("--pos", str(position))
+    found, _ = run_files(files, {"a": a, "f": f}, tmp_path, monkeypatch, options=options)
+    given = a.astype(np.float16)
+    lengths = np.hypot(*np.moveaxis(given.astype(np.float64).reshape(-1, 2), -1, 0)).repeat(2)
+    unit = np.spacing(lengths.astype(np.float16)).astype(np.float64)
+    off = np.abs(found["b"] - turned_exactly(given, position, f)).reshape(-1) / unit
+    assert off.max() <= 2 and off.mean() <= 0.5
 
 
 @ARCHS

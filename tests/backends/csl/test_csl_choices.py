@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from csl_runs import compiled, emitted, run_files, tile_text
 
+from meshc.passes.resources.csl.assign_registers import AssignCslRegisters
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.passes.resources.csl.select_products import SelectCslProducts
@@ -75,9 +76,40 @@ def test_each_choice_saves_cycles_and_leaves_the_result(sums, arch, tmp_path, mo
     assert abs(most - cycles - gained) <= 0.05 * most
 
 
+@pytest.mark.parametrize("arch", ["wse2", pytest.param("wse3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("accuracy", ["half", "single"])
+def test_operands_in_registers_save_cycles_and_change_no_bit(arch, accuracy, tmp_path, monkeypatch):
+    functions = SelectCslFunctions(accuracy=accuracy)
+    held, cycles, text = layer(tmp_path / "held", monkeypatch, [functions], arch, "f16")
+    choices = [functions, AssignCslRegisters(functions=False)]
+    named, most, before = layer(tmp_path / "named", monkeypatch, choices, arch, "f16")
+    np.testing.assert_array_equal(held, named)
+    assert cycles < most
+    assert "@get_dsr(dsr_src0, 8)" in text and "@get_dsr(dsr_src0, 8)" not in before
+
+
+def test_lanes_turned_in_half_save_cycles_and_leave_the_result(tmp_path, monkeypatch):
+    result, cycles, text = layer(tmp_path / "half", monkeypatch, [USUAL], "wse2", "f16")
+    choices = [SelectCslFunctions(narrow=False)]
+    wide, most, before = layer(tmp_path / "wide", monkeypatch, choices, "wse2", "f16")
+    np.testing.assert_allclose(result, wide, 0, 8e-3)
+    assert cycles < most and text != before
+
+
+@pytest.mark.parametrize("arch", ["wse2", pytest.param("wse3", marks=pytest.mark.slow)])
+def test_rows_without_zeros_before_them_save_cycles_and_change_no_bit(arch, tmp_path, monkeypatch):
+    fresh, cycles, text = layer(tmp_path / "fresh", monkeypatch, [], arch, "f16")
+    choices = [SelectCslProducts(fresh=False)]
+    zeroed, most, before = layer(tmp_path / "zeroed", monkeypatch, choices, arch, "f16")
+    np.testing.assert_array_equal(fresh, zeroed)
+    assert cycles < most and text != before
+
+
 PROMPT = {
     "products in blocks": ([SelectCslProducts(blocks=False)], {}),
     "registers rebased": ([SelectCslProducts(rebased=False)], {}),
+    "registers of functions": ([AssignCslRegisters(functions=False)], {}),
+    "turns in half": ([SelectCslFunctions(narrow=False)], {}),
     "functions in blocks": ([SelectCslFunctions(blocks=False)], {}),
     "angles kept": ([SelectCslFunctions(kept=False)], {}),
     "cases in groups": ([], {"grouped": False}),

@@ -1,9 +1,10 @@
-"""Descriptor registers (DSRs) of products as CSL, with the numbers that calls say."""
+"""Descriptor registers (DSRs) of products and functions as CSL."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from meshc.analysis.csl.held import CHANGED
 from meshc.analysis.csl.registers import AT_CALL
 from meshc.backends.csl.spelling.names import Names
 
@@ -25,6 +26,7 @@ class Registers:
         self._rows: str | None = None
         self._moving: Sums | None = None
         self._loaded: dict[str, Sums] = {}
+        self._held: dict[tuple[str, int], str] = {}
 
     def rows(self) -> str:
         """The register that moves over rows, loaded where it is used."""
@@ -44,6 +46,13 @@ class Registers:
             self._loaded[descriptor] = sums = self._sums(descriptor, number)
             self.loads += [f"@load_to_dsr({register}, {descriptor});" for register in sums]
         return self._loaded[descriptor]
+
+    def held(self, file: str, number: int) -> str:
+        """The register of a file with this number, which functions load where they begin."""
+        if (file, number) not in self._held:
+            hint = f"{'changed' if file == CHANGED else 'read'}_{number}"
+            self._held[file, number] = self._declare(hint, file, number)
+        return self._held[file, number]
 
     def _sums(self, hint: str, number: int) -> Sums:
         to = self._declare(f"{hint}_to", "dsr_dest", number)

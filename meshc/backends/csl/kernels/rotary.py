@@ -19,9 +19,16 @@ from meshc.analysis.csl.angles import LOW, TURN, TURNED, of_rows, sines_and_cosi
 from meshc.analysis.csl.blocks import cut, stretches
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import ANGLE, pair_by_pair, rows_of
+from meshc.analysis.csl.turning import (
+    PASS,
+    one_row,
+    pairs_of,
+    table,
+    turned_rows,
+    turning_steps,
+)
 from meshc.analysis.csl.vector_steps import Steps
-from meshc.analysis.csl.vector_ways import one_row, pairs_of, turned_rows, turning_steps
-from meshc.analysis.csl.ways import ANGLES, KEPT, TURNS, block_of, parts_of
+from meshc.analysis.csl.ways import ANGLES, KEPT, TURNS, block_of, parts_of, type_of_angles
 from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.analysis.csl.words import angles_of, fixed_angles
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, repeat
@@ -29,7 +36,7 @@ from meshc.backends.csl.spelling.expressions import expression
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Op
 from meshc.ir.ops.tile import Compute
-from meshc.ir.types import BufferType, DType
+from meshc.ir.types import DType
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
@@ -41,8 +48,6 @@ _WITHIN_A_TURN = [
     f"{PAD}return angle - {' - '.join(f'turns * {part}' for part in TURN)};",
     "}",
 ]
-_PASS = 20
-"""Cycles of the loop around a block of rows, and of its descriptors, which it moves."""
 _PLACE = 40
 """Cycles of the position of a row and of its parts."""
 
@@ -83,7 +88,7 @@ class Rotary:
         self._tables: dict[tuple[str, ...], tuple[Window, Window]] = {}
 
     def lines(self, op: Compute, windows: list[Window]) -> list[str]:
-        """The statements of one ``rope`` of f32 [.., rows, lanes] and frequencies [lanes / 2]."""
+        """The statements of one ``rope`` of [.., rows, lanes] and frequencies f32 [lanes / 2]."""
         to, source, frequencies = windows
         position, step = _angle(op)
         if frequencies.dtype != DType.F32:
@@ -110,15 +115,16 @@ class Rotary:
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
         """Predicted cycles of one ``rope``, without what is done at the start."""
         to, source, frequencies = windows
-        tables = (frequencies.inner((Dim(frequencies.size, 1),)),) * 2
+        size, dtype = frequencies.size, type_of_angles(op)
+        tables = table("cosines", size, dtype), table("sines", size, dtype)
         if KEPT in parts_of(op):
             rows, block = rows_of(to), block_of(op)
             whole, singles = divmod(rows, block) if block else (1, 0)
-            loop = _PASS if block else 0
-            found = whole * (turned_rows(costs, to, source, block or rows).cycles + loop)
-            return found + singles * (turned_rows(costs, to, source, 1).cycles + loop)
+            loop = PASS if block else 0
+            found = whole * (turned_rows(costs, to, source, block or rows, dtype).cycles + loop)
+            return found + singles * (turned_rows(costs, to, source, 1, dtype).cycles + loop)
         if TURNS in parts_of(op):
-            turned = turned_rows(costs, one_row(to), one_row(source), 1).cycles
+            turned = turned_rows(costs, one_row(to), one_row(source), 1, dtype).cycles
         else:
             turned = pair_by_pair(to, frequencies, costs)
         angles = 0 if self._fixed(op, windows) else self._angles(op, frequencies, tables)[1]
@@ -137,8 +143,8 @@ class Rotary:
         """Cosines and sines of positions that are ``fixed`` at the start, or of each in turn."""
         key = angles_of(op, to, frequencies, fixed)
         if key not in self._tables:
-            size = frequencies.size * (rows_of(to) if fixed else 1)
-            tables = (self._array("cosines", size), self._array("sines", size))
+            size, dtype = frequencies.size * (rows_of(to) if fixed else 1), type_of_angles(op)
+            tables = self._array("cosines", size, dtype), self._array("sines", size, dtype)
             self._tables[key] = tables
             if fixed and KEPT in parts_of(op):
                 setter, cycles = self._setter_of_rows(op, to, frequencies, tables)
@@ -170,6 +176,8 @@ class Rotary:
         cosines, sines = tables
         rows = rows_of(to)
         steps, places = of_rows(self.costs, frequencies, sines, cosines, rows)
+        if op.dsr:
+            steps.hold()
 
         def put(window: Window, value: str) -> str:
             at = self.code.descriptors.at(window.buffer.name, window.start + own("row"))
@@ -201,9 +209,8 @@ class Rotary:
             lines += turned if loop is None else self.code.over(rows.variable, loop, turned)
         return lines
 
-    def _array(self, name: str, size: int) -> Window:
-        buffer = Value(self.code.table(name, size), BufferType(DType.F32, (size,)))
-        return Window(buffer, DType.F32, Expr.const(0), (Dim(size, 1),))
+    def _array(self, name: str, size: int, dtype: DType) -> Window:
+        return table(self.code.table(name, size, dtype), size, dtype)
 
     def _name(self, buffer: Value) -> str:
         return self.code.names.of("buffer", buffer.name)
@@ -246,6 +253,8 @@ class Rotary:
             return None, ANGLE * frequencies.size
         cosines, sines = tables
         steps = sines_and_cosines(self.costs, frequencies, sines, cosines)
+        if op.dsr:
+            steps.hold()
         return steps, steps.cycles
 
     # --- turning

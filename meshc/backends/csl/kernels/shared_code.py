@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from meshc.analysis.csl.codes import CODES
+from meshc.analysis.csl.held import Operand, Place, places
 from meshc.analysis.csl.memory import WIDENED, scratch_type, stored_bytes
-from meshc.analysis.csl.vector_steps import Operand, Steps
+from meshc.analysis.csl.vector_steps import Steps
 from meshc.analysis.csl.windows import Dim, Window, dense, first_part
 from meshc.backends.csl.kernels.registers import Registers
 from meshc.backends.csl.spelling.descriptors import Descriptors, builtin, stored
@@ -103,10 +104,10 @@ class SharedCode:
             self.variables.append(found)
             self.functions += ["", found.line]
 
-    def table(self, name: str, size: int) -> str:
-        """The name of an array of f32 that functions fill and read, called like ``name``."""
+    def table(self, name: str, size: int, dtype: DType) -> str:
+        """The name of an array that functions fill and read, called like ``name``."""
         chosen = self.names.fresh(name)
-        found = array("table", self.names.of("buffer", chosen), DType.F32, size)
+        found = array("table", self.names.of("buffer", chosen), dtype, size)
         self.tables.append(replace(found, use="angles"))
         return chosen
 
@@ -158,15 +159,28 @@ class SharedCode:
             self.scratch_window(DType.F32, scratch[str(DType.F32)])
 
     def steps(self, steps: Steps) -> list[str]:
-        """The statements of vector operations on scratch."""
+        """The statements of vector operations on scratch, and before them of the registers that
+        hold their operands."""
         self.scratch_window(steps.dtype, steps.words)
+        names = {
+            place: self.registers.held(place.file, number)
+            for place, (number, _) in steps.held.items()
+        }
 
-        def spelled(operand: Operand) -> str:
+        def spelled(operand: Operand, place: Place | None) -> str:
+            if place in names:
+                return names[place]
             if isinstance(operand, Window):
                 return self.descriptors.memory(operand)
             return operand if isinstance(operand, str) else repr(operand)
 
-        return [f"{name}({', '.join(map(spelled, all_))});" for name, all_ in steps.operations]
+        loads = [
+            f"@load_to_dsr({names[place]}, {self.descriptors.memory(window)});"
+            for place, (_, window) in steps.held.items()
+        ]
+        return loads + [
+            f"{one[0]}({', '.join(map(spelled, one[1], places(one)))});" for one in steps.operations
+        ]
 
     def needed(self) -> dict[str, int]:
         """Elements of scratch that the kernels written so far take, by name."""

@@ -255,7 +255,7 @@ class Kernels:
     def _plan(self, op: Compute) -> Plan:
         """The way that the call says, zeros included. Raises ``csl-unassigned`` where it says none
         that there is."""
-        found = products.planned_call(op, self.costs, bool(op.params["accumulate"]))
+        found = products.planned_call(op, self.costs)
         if found is None:
             said = f"the way '{op.way}', which it cannot take" if op.way else "no way"
             fail(
@@ -301,12 +301,12 @@ class Kernels:
         if plan.form == "packed":
             return self._packed(plan)
         if plan.form == "mapped":
-            return self._mapped(plan.product, dsr, plan.rebased)
+            return self._mapped(plan.product, dsr, plan.rebased, plan.fresh)
         return self._looped(plan.product)
 
-    def _mapped(self, product: Product, dsr: int, rebased: bool) -> list[str]:
+    def _mapped(self, product: Product, dsr: int, rebased: bool, fresh: bool = False) -> list[str]:
         """Sums in the registers ``dsr``, which are loaded here where no others hold the row: for
-        each row, or once and then ``rebased``."""
+        each row, or once and then ``rebased``. A ``fresh`` row is written by the first factor."""
         m, _, _ = product.extents
         at = _index("i", m)
         row = product.c.moved(at * product.c.dims[0].stride).inner(product.c.dims[1:])
@@ -325,11 +325,18 @@ class Kernels:
             f"{_multiply_add(product)}({sums.to}, {sums.source}, {rows}, factor);"
         ])  # fmt: skip
         body.append(f"@load_to_dsr({rows}, {memory(first)}, .{{ .save_address = true }});")
+        if fresh:
+            (count,) = factors.merged().dims
+            multiply, factor = builtin("fmul", product.c.dtype), self._element(factors)
+            body.append(f"{multiply}({sums.to}, {factor}, {rows});")
+            factors = factors.moved(count.stride).inner([Dim(count.extent - 1, count.stride)])
         called = [f"@map({step}, {memory(factors)});"]
         if not rebased:
             return self.code.over("i", product.a.dims[0], body + called)
         places = {sums.to: row, sums.source: row, rows: first}
-        bases = [f"@set_dsr_base_addr({name}, {self._address(at)});" for name, at in places.items()]
+        bases = [
+            f"@set_dsr_base_addr({name}, &{self._element(at)});" for name, at in places.items()
+        ]
         return [*body, *self.code.over("i", product.a.dims[0], bases + called)]
 
     def _loaded(self, sums: Sums, row: Window) -> list[str]:
@@ -337,11 +344,11 @@ class Kernels:
         memory = self.descriptors.memory(row)
         return [f"const row = {memory};", *(f"@load_to_dsr({name}, row);" for name in sums)]
 
-    def _address(self, window: Window) -> str:
-        """Where ``window`` begins."""
+    def _element(self, window: Window) -> str:
+        """The element at which ``window`` begins."""
         name = window.buffer.name
         array, shift = self.descriptors.place(name)
-        return f"&{array}[{self.descriptors.at(name, window.start + shift)}]"
+        return f"{array}[{self.descriptors.at(name, window.start + shift)}]"
 
     def _packed(self, plan: Plan) -> list[str]:
         """The rows of a block of columns copied one behind the other, then mapped. Columns of the

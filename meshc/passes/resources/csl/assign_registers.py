@@ -1,4 +1,4 @@
-"""assign-csl-registers: descriptor registers of the sums of products."""
+"""assign-csl-registers: descriptor registers of the sums of products, and of functions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from meshc.support.diagnostics import Diagnostics
 
 @dataclass(frozen=True)
 class AssignCslRegisters(Pass):
-    """Say at each mapped product which descriptor registers (DSRs) hold its sums.
+    """Say which descriptor registers (DSRs) hold sums of products and operands of functions.
 
     ``dsr = 1`` are those that a product loads when it is called. Sums that are one row at one place
     have registers of their own, 2 to 7, which are loaded before the start; calls with the same row
-    share them. Where there are more rows the others take the first.
+    share them. Where there are more rows the others take the first. ``dsr = 8`` are those in which
+    the vector operations of functions of elements, and of sines and cosines of a RoPE, find what
+    several of them change or read, so that each is loaded once; ``functions=false`` lets each
+    operation load its own.
 
     Before::
 
@@ -34,7 +37,9 @@ class AssignCslRegisters(Pass):
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"csl_registers"})
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
 
+    functions: bool = True
+
     def run(self, module: Module, report: Diagnostics) -> Module:
-        for op, number in assigned(module):
+        for op, number in assigned(module, self.functions):
             op.dsr = number
         return module

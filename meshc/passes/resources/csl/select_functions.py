@@ -30,15 +30,17 @@ class SelectCslFunctions(Pass):
     f16 alone (``way = half``), where they are off by a few units of what it resolves; ``single``
     says that all go in f32.
     ``angles`` are sines and cosines of all frequencies of a RoPE at once, by polynomials;
-    ``turns`` turns all pairs of lanes of all heads by the same operations. A setting that is false
-    leaves its kind one by one. With ``kept`` sines and cosines of all rows of a prompt are worked
-    out when the program starts, for all layers (``way = angles_kept_turns``). ``blocks`` does all
-    this for rows and columns whose number is known only when the program runs: so many at once,
-    and those that are left one by one (``way = vector_by_4``). It also takes so many elements at a
-    time where there is no scratch for all of them. ``newton`` takes the reciprocals and roots of
-    quotients and norms with f16 results by two of Newton's steps (``way = newton``), right to
-    6.7e-6, in place of the library's. ``across`` takes maxima of rows, and masks empty slots, lane
-    by lane for all rows at once (``way = across``) where that is less than row by row.
+    ``turns`` turns all pairs of lanes of all heads by the same operations, ``narrow`` those with
+    f16 results in f16 alone, by sines and cosines rounded to it (``way = angles_half_turns``), as
+    far as accuracy is half. A setting that is false leaves its kind one by one, or in f32. With
+    ``kept`` sines and cosines of all rows of a prompt are worked out when the program starts, for
+    all layers (``way = angles_half_kept_turns``). ``blocks`` does all this for rows and columns
+    whose number is known only when the program runs: so many at once, and those that are left one
+    by one (``way = vector_by_4``). It also takes so many elements at a time where there is no
+    scratch for all of them. ``newton`` takes the reciprocals and roots of quotients and norms with
+    f16 results by two of Newton's steps (``way = newton``), right to 6.7e-6, in place of the
+    library's. ``across`` takes maxima of rows, and masks empty slots, lane by lane for all rows at
+    once (``way = across``) where that is less than row by row.
 
     All share f32 scratch, at most a quarter of what buffers and the device's reserve leave, and
     8 KiB; what other kernels take, and functions one by one would, is there in any case, and so are
@@ -66,6 +68,7 @@ class SelectCslFunctions(Pass):
     blocks: bool = True
     newton: bool = True
     across: bool = True
+    narrow: bool = True
     accuracy: str = "half"
 
     def run(self, module: Module, report: Diagnostics) -> Module:
@@ -85,16 +88,18 @@ class SelectCslFunctions(Pass):
             ACROSS: self.across,
         }
         allowed = [part for part, yes in settings.items() if yes]
+        of_turns = [part for part in allowed if self.narrow or part != HALF]
         known = known_at_start(module)
         functions = [op for op in module.walk() if isinstance(op, Compute) and op.kernel in KERNELS]
         for op in functions:
-            op.way = ""
+            op.way, op.dsr = "", 0
         room = room_for_scratch(free, _shared(module))
         ample = MOST_SCRATCH_BYTES // DType.F32.bytes
         lost: dict[str, None] = {}
         for op in functions:
-            op.way = chosen_way(op, costs, room, allowed, known)
-            if op.way != chosen_way(op, costs, ample, allowed, known):
+            parts = of_turns if op.kernel == "rope" else allowed
+            op.way = chosen_way(op, costs, room, parts, known)
+            if op.way != chosen_way(op, costs, ample, parts, known):
                 lost[f"{op.kernel} %{op.views()[0].buffer.name}: {op.way or 'one by one'}"] = None
         if lost:
             report.remark(

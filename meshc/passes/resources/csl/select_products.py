@@ -33,12 +33,14 @@ class SelectCslProducts(Pass):
     and those that are left one by one.
 
     A mapped or packed product that is ``_rebased`` loads its registers once and gives them the
-    address of row after row, where they are loaded anew for each row otherwise. One that is
+    address of row after row, where they are loaded anew for each row otherwise. A mapped product of
+    one row that is ``_fresh`` writes what its first factor gives over the row, where zeros are
+    written before the first product otherwise. One that is
     ``_joined`` has the heads that share its right factor among its rows, in place of a loop over
     products.
 
     ``blocks``: whether outer and packed products are tried for extents of the run.
-    ``rebased``, ``joined``: whether such products are tried.
+    ``rebased``, ``joined``, ``fresh``: whether such products are tried.
 
     Before::
 
@@ -46,7 +48,7 @@ class SelectCslProducts(Pass):
 
     After::
 
-        tile.gemm %h, %x, %w {accumulate = false, transposed = false, way = mapped}
+        tile.gemm %h, %x, %w {accumulate = false, transposed = false, way = mapped_fresh}
     """
 
     NAME: ClassVar[str] = "select-csl-products"
@@ -58,12 +60,13 @@ class SelectCslProducts(Pass):
     blocks: bool = True
     rebased: bool = True
     joined: bool = True
+    fresh: bool = True
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         device = module.the_device()
         room = device.whole("memory_bytes") - device.reserved_bytes - planned_bytes(module)
         costs = Costs(device, shifts(module))
-        tried = Choices(self.blocks, self.rebased, self.joined)
+        tried = Choices(self.blocks, self.rebased, self.joined, self.fresh)
         for op in module.walk():
             if isinstance(op, Compute) and op.kernel == "gemm":
                 accumulate = bool(op.params["accumulate"])
