@@ -37,9 +37,12 @@ _proved: dict[Path, _Stamp] = {}  # files whose content this process has proved,
 
 
 def cache_folder() -> Path:
-    """The folder of all that is kept: ``$XDG_CACHE_HOME/meshc`` or ``~/.cache/meshc``."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "meshc"
+    """The folder of all that is kept: ``$XDG_CACHE_HOME/meshc`` or ``~/.cache/meshc``. A relative
+    path there is passed over, as the XDG specification has it."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(os.path.abspath(base)) / "meshc"
 
 
 class _Private:

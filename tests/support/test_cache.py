@@ -17,6 +17,16 @@ def own_cache(tmp_path, monkeypatch):
     return tmp_path / "meshc"
 
 
+@pytest.mark.parametrize("name", ["XDG_CACHE_HOME", "HOME"])
+def test_the_folder_is_absolute(name, tmp_path, monkeypatch):
+    """Compilers run in other folders than meshc."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(name, ".")
+    assert cache.cache_folder() == tmp_path / ".cache" / "meshc"
+
+
 def test_nothing_is_kept_at_first():
     assert cache.recall("key") is None
 
