@@ -95,8 +95,9 @@ class Run:
         self.machine = CpuMachine(program.kernels, self.step.texts, self.mode, self.toolchain)
         own = {name: self.step.texts[name] for name in headers()}
         if own != headers():
-            made = Library(self.step.text, own, self.toolchain)
-            self.machine._libraries["step"] = made
+            for name, kernel in program.kernels.items():
+                made = Library(self.step.texts[kernel.file], own, self.toolchain)
+                self.machine._libraries[name] = made
         self.model = LanguageModel(program, self.machine, self.tensors)
         count = program.batch * program.capacity_pages
         self.pages = np.random.default_rng(self.seed).permutation(count).astype(np.int32)

@@ -109,6 +109,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "wide": ("0", "128"),
         "heads": ("true", "false"),
         "splits": ("0", "1", "2"),
+        "together": ("0", "1", "2", "16"),
     },
     "place-tasks": {"blocks": ("0", "1", "3", "132")},
     "cluster-blocks": {"cluster": ("1", "2", "4")},
@@ -121,6 +122,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         ("true", "false"),
     )
     | {"accuracy": ("half", "single")},
+    "assign-csl-registers": {"functions": ("true", "false")},
     "plan-csl-memory": {"share": ("large", "always", "never")},
     "assign-csl-queues": {"portable": ("true", "false")},
     "assign-csl-tasks": {"portable": ("true", "false")},

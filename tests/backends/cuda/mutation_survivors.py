@@ -80,12 +80,13 @@ EQUIVALENT: dict[str, tuple[str, ...]] = {
         "attention_split_head.cu: if (<active => true>) {",
     ),
     "A tile has no sixteen behind its last token, so a token is one of the tile's either way.": (
-        "mc_group_attention.cuh: const int q = lane() % 4, count = <min(TOKENS, end - begin) => "
-        "(end - begin)>;",
+        "mc_group_attention.cuh: const int q = lane() % 4, count = <min(TOKENS, limit - begin) => "
+        "(limit - begin)>;",
     ),
-    "No tile of an emitted kernel has more sixteens than there are warps.": (
-        "mc_group_attention.cuh: for (int unit = ((int)warp() + WARPS - turn * UNITS % WARPS) % "
-        "WARPS; unit < UNITS; unit< +=  =>  = >WARPS) {",
+    "No tile of a kernel that is judged here has more sixteens than there are warps; prompts have "
+    "edits of their own (tests/e2e/test_task_prompt_edits.py).": (
+        "mc_group_attention.cuh: for (int unit = (number() + SHARE - turn * UNITS % SHARE) % "
+        "SHARE; unit < UNITS; unit< +=  =>  = >SHARE) {",
     ),
     "By tiles the new key and value are rounded again when they become a tile, which gives what "
     "rounding once does.": (

@@ -52,15 +52,22 @@ class GroupAttention:
     @property
     def parts(self) -> list[tuple[str, int, str]]:
         """What it works in: name, bytes and note."""
-        shape = self.shape
-        set_, sets = min(shape.queries, _SET), -(-shape.queries // _SET)
+        shape, sums = self.shape, WARPS * min(self.shape.queries, _SET)
+        sets = -(-shape.queries // _SET)
+        joined = ("JOINED", 4 * sums * shape.lanes, "attention sums of the warps")
         fresh = ("FRESH", 4 * shape.new * shape.lanes, "new keys, then values")
         return [
-            ("JOINED", 4 * WARPS * set_ * shape.lanes, "attention sums of the warps"),
-            ("STATISTICS", 8 * WARPS * set_, "their highest scores and weights"),
+            *([] if self._joins_in_locals else [joined]),
+            ("STATISTICS", 8 * sums, "their highest scores and weights"),
             ("ASKED", sets * 2 * FRAGMENT * shape.lanes, "queries as fragments"),
             *([fresh] if shape.new > 1 else []),
         ]
+
+    @property
+    def _joins_in_locals(self) -> bool:
+        """Whether sums are joined where the queries were, which nobody reads behind the meeting
+        that fragments wait for: but for a step, whose new token is no tile."""
+        return self.shape.asking > 1
 
     @property
     def kind(self) -> str:
@@ -73,9 +80,10 @@ class GroupAttention:
         statements = Statements(self.values, text, self.locals)
         self.values.arrays.clear()
         self.locals.restart()
-        self.locals.place(
-            (shape.queries + 2) * shape.lanes
-        )  # what the library works on comes first
+        rows = shape.queries + 2  # what the library works on comes first
+        if self._joins_in_locals:
+            rows = max(rows, WARPS * min(shape.queries, _SET))
+        self.locals.place(rows * shape.lanes)
         for view in (shape.query, shape.key, shape.value):
             statements.add(hoisted(self.values, view))
         factor, change = changed_scores(shape.steps)
@@ -239,6 +247,8 @@ class GroupAttention:
         def store(place: str, element: str) -> str:
             return self.storage.store(value, at, self.values.ranges, element, f"own + {place}")
 
+        if self._joins_in_locals:
+            text.add("float* const joined = locals;")
         text.add(f"{name}.put(joined, statistics);", SYNC)
         taken = "[=](int i, float sum, float most, float weight) {"
         row = f"i / {lanes} * {stride}"
