@@ -145,26 +145,45 @@ class _Search:
 
         Memory is taken slot by slot, so it is tried with all slots taken: with multiples of what
         the caches of the first hold. The next number is where the bytes of the programs so far
-        lead, or halfway between what fits and what does not.
+        lead, or halfway between what fits and what does not. An odd number of slots may take more
+        code than the next even one, so two slots more are tried before the search ends.
         """
         grain = _held(known[0])
         fits = {_held(fit): fit for fit in known}
-        low, high, refused = max(fits), MOST_TOKENS + 1, None
-        while high > low + 1 or refused is None:
+        refused: dict[int, Diagnostic] = {}
+        while True:
+            low = self._bisect(fits, refused, grain)
+            if not self._fits(low + 2 * grain, fits, refused):
+                break
+        best = fits[low]
+        regions = best.module.the_mesh().regions
+        alike = min(n for n, fit in fits.items() if fit.module.the_mesh().regions == regions)
+        return best, fits[alike], refused[low + 1]
+
+    def _bisect(self, fits: dict[int, Fit], refused: dict[int, Diagnostic], grain: int) -> int:
+        """The most tokens that fit, where one more does not."""
+        low, high = max(fits), MOST_TOKENS + 1
+        while low + 1 not in refused:
             at = _promising(fits, grain)
             if at >= high:
                 apart = (high - low) // grain
                 at = low + max(1, apart // 2) * grain if high - low > grain else low + 1
-            found = self.attempt(at)
-            if isinstance(found, Fit):
-                low = _held(found)
-                fits[low] = found
+            if self._fits(at, fits, refused):
+                low = max(fits)
             else:
-                high, refused = at, found
-        best = fits[low]
-        regions = best.module.the_mesh().regions
-        alike = min(n for n, fit in fits.items() if fit.module.the_mesh().regions == regions)
-        return best, fits[alike], refused
+                high = at
+        return low
+
+    def _fits(self, tokens: int, fits: dict[int, Fit], refused: dict[int, Diagnostic]) -> bool:
+        """Whether there is a program for so many tokens, which is kept, or why there is none."""
+        if tokens in refused:
+            return False
+        found = self.attempt(tokens)
+        if isinstance(found, Fit):
+            fits[_held(found)] = found
+            return True
+        refused[tokens] = found
+        return False
 
 
 def _overflow(fit: Fit) -> Overflow:
