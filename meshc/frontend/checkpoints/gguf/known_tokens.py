@@ -13,7 +13,7 @@ from dataclasses import dataclass
 TYPE_NORMAL, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_UNUSED, TYPE_BYTE = range(1, 7)
 
 PREFIX = "tokenizer.ggml."
-_USUAL = {"llama": {"bos": 1, "eos": 2}, "gpt2": {"bos": 11, "eos": 11}}
+_USUAL = {"llama": {"bos": 1, "eos": 2}, "gpt2": {"eos": 11}}
 """Tokens that a file of this kind means where it names none, as llama.cpp has it (those of Falcon
 for all vocabularies of pairs)."""
 _ENDING_KEYS = ("eos", "eot", "eom")
