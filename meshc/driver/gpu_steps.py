@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from math import prod
 
 from meshc.backends import cuda
@@ -39,6 +40,9 @@ _NO_TASKS = frozenset({"no-tasks", "cuda-graph"})
 _OF_PARTS = frozenset({"does-not-fit", "cuda-shape"})
 CHUNKS = (16, 8, 4)
 """Tokens of a prompt that tasks read at once, the most for which a block has room."""
+TOGETHER = (0, 4, 1)
+"""Tokens for which a task of a prompt attends (0: as many as its queries may be), in the order in
+which they are tried: norms and rotations of many queries may leave no room."""
 
 
 Made = tuple[Module, dict[str, str]]
@@ -135,11 +139,12 @@ class GpuStep:
         def with_prompts(tasks: cuda.TaskGraph) -> dict[str, str]:
             return cuda.emit_tasks(step, *how, tasks)
 
-        for tokens in CHUNKS:
+        for tokens, together in product(CHUNKS, TOGETHER):
             prompts = self.prompts(tokens)
             if prompts is None:
                 break
-            made = self._tried(partial(self._in_parts, self._dealt(prompts), with_prompts, 0))
+            graph = self._dealt(prompts)
+            made = self._tried(partial(self._in_parts, graph, with_prompts, 0, together))
             if not isinstance(made, MeshcError):
                 self._keep(made)
                 (self.chunk, files), _ = made
@@ -148,7 +153,8 @@ class GpuStep:
             first = made.diagnostics[0]
             if first.code not in _NO_TASKS | _OF_PARTS:
                 raise made
-            if tokens == CHUNKS[-1] or first.code in _NO_TASKS or _of_memory(made):
+            last = (tokens, together) == (CHUNKS[-1], TOGETHER[-1])
+            if last or first.code in _NO_TASKS or _of_memory(made):
                 words = f"steps read prompts, token by token: {first.message} ({first.code})"
                 self.report.warning("prompt-by-steps", words)
                 break
@@ -172,15 +178,16 @@ class GpuStep:
         graph: Module,
         written: Callable[[cuda.TaskGraph], dict[str, str]],
         cluster: int | None = None,
+        together: int = 0,
     ) -> Made:
         """The first division of products whose columns leave room in a block; in clusters of so
         many blocks, for None of as many as were asked for."""
         cluster = self.request.cluster or 0 if cluster is None else cluster
-        whole = self._placed(graph, 1, False, Diagnostics(), task.COUNTER, cluster)
+        whole = self._placed(graph, 1, False, Diagnostics(), task.COUNTER, cluster, together)
         merge = _records_bytes(whole) > MOST_RECORDS
         refusals = []
         for parts in PARTS:
-            made = self._meeting(graph, parts, merge, cluster, written)
+            made = self._meeting(graph, parts, merge, cluster, together, written)
             if not isinstance(made, MeshcError):
                 self._keep(made)
                 return made[0]
@@ -195,6 +202,7 @@ class GpuStep:
         parts: int,
         merge: bool,
         cluster: int,
+        together: int,
         written: Callable[[cuda.TaskGraph], dict[str, str]],
     ) -> tuple[Made, list[Diagnostic]] | MeshcError:
         """A step whose tasks meet by a counter or, where that is predicted to be faster, by tags,
@@ -202,7 +210,7 @@ class GpuStep:
         is not that of meetings, meet by a counter."""
 
         def made(kind: str) -> Made:
-            placed = self._placed(graph, parts, merge, self.report, kind, cluster)
+            placed = self._placed(graph, parts, merge, self.report, kind, cluster, together)
             return placed, written(cuda.TaskGraph(placed, graph))
 
         counted = self._tried(lambda: made(task.COUNTER))
@@ -219,12 +227,19 @@ class GpuStep:
         return counted if isinstance(by_tags, MeshcError) else by_tags
 
     def _placed(
-        self, graph: Module, parts: int, merge: bool, report: Diagnostics, kind: str, cluster: int
+        self,
+        graph: Module,
+        parts: int,
+        merge: bool,
+        report: Diagnostics,
+        kind: str,
+        cluster: int,
+        together: int = 0,
     ) -> Module:
         """The placed program of tasks of ``graph``, in clusters of so many blocks if any, which
         have attention and its part of the output projection by key heads."""
         grain = f"heads=true,splits={cluster}" if cluster else f"merge={str(merge).lower()}"
-        spec = f"expand-tasks{{parts={parts},{grain},wide={WIDE}}}"
+        spec = f"expand-tasks{{parts={parts},{grain},wide={WIDE},together={together}}}"
         given = {"expand-tasks": spec, "meet": f"meet{{kind={kind}}}"}
         before = len(pipeline_to_tasks()) - len(TASK_STAGES)
         passes = pipeline_to_tasks(given, cluster)[before:]

@@ -263,7 +263,7 @@ def test_prompts_of_a_model_without_kernels_of_its_own(persistent, tmp_path, mon
 def test_prompts_are_read_by_as_many_tokens_as_a_block_has_room_for(tmp_path):
     kinds, small = (
         (Kind(2, 2, 2, 1600, 10000.0),),
-        device("h200").with_numbers(memory_bytes=115_000),
+        device("h200").with_numbers(memory_bytes=105_000),
     )
     result = compiled(tmp_path, kinds, device=small)
     assert from_json(result.files["manifest.json"]).prefill.tokens == 8
