@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import product
 from math import prod
 
 from meshc.backends import cuda
@@ -40,9 +38,9 @@ _NO_TASKS = frozenset({"no-tasks", "cuda-graph"})
 _OF_PARTS = frozenset({"does-not-fit", "cuda-shape"})
 CHUNKS = (16, 8, 4)
 """Tokens of a prompt that tasks read at once, the most for which a block has room."""
-TOGETHER = (0, 4, 1)
-"""Tokens for which a task of a prompt attends (0: as many as its queries may be), in the order in
-which they are tried: norms and rotations of many queries may leave no room."""
+SOME = 4
+"""Tokens for which a task of a prompt attends where those of as many as its queries may be leave no
+room, which norms and rotations of many take, and those of one leave some."""
 
 
 Made = tuple[Module, dict[str, str]]
@@ -139,12 +137,11 @@ class GpuStep:
         def with_prompts(tasks: cuda.TaskGraph) -> dict[str, str]:
             return cuda.emit_tasks(step, *how, tasks)
 
-        for tokens, together in product(CHUNKS, TOGETHER):
+        for tokens in CHUNKS:
             prompts = self.prompts(tokens)
             if prompts is None:
                 break
-            graph = self._dealt(prompts)
-            made = self._tried(partial(self._in_parts, graph, with_prompts, 0, together))
+            made = self._chunk(self._dealt(prompts), with_prompts)
             if not isinstance(made, MeshcError):
                 self._keep(made)
                 (self.chunk, files), _ = made
@@ -153,12 +150,29 @@ class GpuStep:
             first = made.diagnostics[0]
             if first.code not in _NO_TASKS | _OF_PARTS:
                 raise made
-            last = (tokens, together) == (CHUNKS[-1], TOGETHER[-1])
-            if last or first.code in _NO_TASKS or _of_memory(made):
+            if tokens == CHUNKS[-1] or first.code in _NO_TASKS or _of_memory(made):
                 words = f"steps read prompts, token by token: {first.message} ({first.code})"
                 self.report.warning("prompt-by-steps", words)
                 break
         return placed, files
+
+    def _chunk(
+        self, graph: Module, written: Callable[[cuda.TaskGraph], dict[str, str]]
+    ) -> tuple[Made, list[Diagnostic]] | MeshcError:
+        """A chunk of a prompt whose tasks attend for as many tokens as a block has room for; or its
+        refusal, that of tasks that attend for one where it is for want of room."""
+
+        def made(together: int) -> tuple[Made, list[Diagnostic]] | MeshcError:
+            return self._tried(lambda: self._in_parts(graph, written, 0, together))
+
+        most = made(0)
+        if not isinstance(most, MeshcError) or not _of_block(most):
+            return most
+        one = made(1)
+        if isinstance(one, MeshcError):
+            return one
+        some = made(SOME)
+        return one if isinstance(some, MeshcError) else some
 
     def _say_prompts(self, module: Module, tokens: int) -> None:
         words = f"one kernel made of tasks reads up to {tokens} tokens of a prompt at once"
@@ -191,9 +205,12 @@ class GpuStep:
             if not isinstance(made, MeshcError):
                 self._keep(made)
                 return made[0]
-            if made.diagnostics[0].code not in _OF_PARTS:
+            first = made.diagnostics[0]
+            if first.code not in _OF_PARTS:
                 raise made
             refusals.append(made)
+            if _of_block(made) and first in (r.diagnostics[0] for r in refusals[:-1]):
+                break  # it is no product that leaves no room
         raise next(filter(_of_memory, reversed(refusals)), refusals[-1])
 
     def _meeting(
@@ -251,6 +268,11 @@ def _of_memory(refusal: MeshcError) -> bool:
     that of a block instead."""
     first = refusal.diagnostics[0]
     return first.code == "does-not-fit" and bool(first.notes)
+
+
+def _of_block(refusal: MeshcError) -> bool:
+    """Whether a block has no room for what a program keeps in it."""
+    return refusal.diagnostics[0].code in _OF_PARTS and not _of_memory(refusal)
 
 
 def _records_bytes(placed: Module) -> int:

@@ -1,5 +1,6 @@
 """Decode steps that are one persistent kernel, in the CPU executor, beside NumPy in float64."""
 
+import re
 from dataclasses import replace
 
 import layer_kinds
@@ -268,6 +269,20 @@ def test_prompts_are_read_by_as_many_tokens_as_a_block_has_room_for(tmp_path):
     result = compiled(tmp_path, kinds, device=small)
     assert from_json(result.files["manifest.json"]).prefill.tokens == 8
     check(result, kinds)
+
+
+def test_tasks_attend_for_fewer_tokens_before_a_chunk_has_fewer(tmp_path):
+    """Tasks that attend for 16 tokens of two heads, which 32 queries are, would leave room for a
+    chunk of 8 alone; those of fewer leave it for 16."""
+    kinds = (Kind(2, 2, 2, 1600, 10000.0),)
+    queries = {}
+    for memory in (112_000, 200_000):
+        small = device("h200").with_numbers(memory_bytes=memory)
+        result = compiled(tmp_path, kinds, device=small)
+        assert from_json(result.files["manifest.json"]).prefill.tokens == 16
+        queries[memory] = set(re.findall(r"GroupAttention<T, (\d+),", result.files["prompt.cu"]))
+        check(result, kinds)
+    assert max(map(int, queries[112_000])) < max(map(int, queries[200_000]))
 
 
 def test_steps_read_prompts_where_a_block_has_no_room_for_four_tokens(tmp_path, monkeypatch):

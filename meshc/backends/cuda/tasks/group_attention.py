@@ -11,7 +11,7 @@ from meshc.analysis.cuda.blocks import FRAGMENT, WARPS
 from meshc.backends.cuda.tasks.asking import Asking, waited_for
 from meshc.backends.cuda.tasks.cached_tiles import ZERO, CachedTiles
 from meshc.backends.cuda.tasks.columns import hoisted
-from meshc.backends.cuda.tasks.library_attention import LibraryAttention, changed_scores
+from meshc.backends.cuda.tasks.library_attention import SET, LibraryAttention, changed_scores
 from meshc.backends.cuda.tasks.spelling import condition, unflattened
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Statements, Text
 from meshc.backends.cuda.tasks.storage import base
@@ -20,9 +20,6 @@ from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
 from meshc.ir.values import Value
 from meshc.ir.views import View
-
-_SET = 8
-"""Queries of which a warp has the sums."""
 
 
 def _copied(values: Values, value: Value) -> Value:
@@ -52,8 +49,8 @@ class GroupAttention:
     @property
     def parts(self) -> list[tuple[str, int, str]]:
         """What it works in: name, bytes and note."""
-        shape, sums = self.shape, WARPS * min(self.shape.queries, _SET)
-        sets = -(-shape.queries // _SET)
+        shape, sums = self.shape, WARPS * min(self.shape.queries, SET)
+        sets = -(-shape.queries // SET)
         joined = ("JOINED", 4 * sums * shape.lanes, "attention sums of the warps")
         fresh = ("FRESH", 4 * shape.new * shape.lanes, "new keys, then values")
         return [
@@ -82,7 +79,7 @@ class GroupAttention:
         self.locals.restart()
         rows = shape.queries + 2  # what the library works on comes first
         if self._joins_in_locals:
-            rows = max(rows, WARPS * min(shape.queries, _SET))
+            rows = max(rows, WARPS * min(shape.queries, SET))
         self.locals.place(rows * shape.lanes)
         for view in (shape.query, shape.key, shape.value):
             statements.add(hoisted(self.values, view))
@@ -213,14 +210,14 @@ class GroupAttention:
         before these, the sink."""
         shape, owner = self.shape, self.tiles.has_token
         queries, lanes, extra = shape.queries, shape.lanes, f", {change}" if change else ""
-        number = "mc::warp()" if queries <= _SET else f"{self.kind}::number()"
+        number = "mc::warp()" if queries <= SET else f"{self.kind}::number()"
         if shape.sink is not None:
             splits = self.family.op.sizes[-1]
             whose = f"{self.family.op.dims[-1]} == 0 && " if splits > 1 else ""
             with self.values.within(row=queries):
                 of_head = Expr.var("row") % shape.heads
                 score = self.values.element(shape.sink, (of_head,))
-            last = "WARPS - 1" if queries <= _SET else f"{self.kind}::SHARE - 1"
+            last = "WARPS - 1" if queries <= SET else f"{self.kind}::SHARE - 1"
             of_row = f"[&](int row) {{ return {score} * mc::LOG2E; }}"
             text.add(f"if ({whose}{number} == {last}) {name}.start_with_sink({of_row});")
         if shape.new > 1:

@@ -18,9 +18,8 @@ from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
 LOG2E = math.log2(math.e)
-_MOST_QUERIES = 8 * WARPS  # of a GroupAttention
-
-
+SET = 8
+"""Queries of a GroupAttention of which a warp has the sums; each warp has one set."""
 SCORES = frozenset(
     ("gemm", "scale", "mask_causal", "row_max", "at_least", "exp_sub", "row_sum", "merge_softmax")
 )
@@ -31,9 +30,9 @@ SCORES = frozenset(
 class LibraryAttention:
     """Attention that the library has a routine for: ``queries`` of ``lanes`` lanes over a key head,
     of ``asking`` tokens one behind the other, tiles of ``tokens``; scores are changed by ``steps``
-    and seen within a ``window``,
-    which is there where ``windowed`` holds; ``sink`` is a score of nothing. ``key`` and ``value``
-    are those of the new tokens, of which the one at ``position`` asks first."""
+    and seen within a ``window``, which is there where ``windowed`` holds; ``sink`` is a score of
+    nothing. ``key`` and ``value`` are those of the new tokens, of which the one at ``position``
+    asks first."""
 
     queries: int
     asking: int
@@ -93,7 +92,7 @@ def library_shape(family: Placed, loop: tile.For, values: Values) -> LibraryAtte
     asking = extents(mask.views()[0])[1]
     position = mask.params["query"]
     assert isinstance(position, Expr)
-    if queries > _MOST_QUERIES:
+    if queries > SET * WARPS:
         return None
     return LibraryAttention(
         queries, asking, lanes, tokens, query, View(key.buffer), View(value.buffer), steps,
