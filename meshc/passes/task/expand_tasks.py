@@ -32,9 +32,9 @@ class ExpandTasks(Pass):
     task that needs them. With ``heads`` the output projection is divided by key heads instead: a
     task takes those lanes of its width that one has attended. Attention has ``splits`` tasks for
     each key head of a request where that is not 0, and each attends for ``together`` tokens of a
-    prompt, or with 0 for as many as a block has room for. In the graph of a rank an
-    ``all_reduce`` is a buffer to which each rank gives what it has, in the memory of all, and a
-    phase of tasks that add it up. An op without a rule is ``no-tasks``.
+    prompt at the most, as many as divide a chunk, or with 0 for as many as a block has room for. In
+    the graph of a rank an ``all_reduce`` is a buffer to which each rank gives what it has, in the
+    memory of all, and a phase of tasks that add it up. An op without a rule is ``no-tasks``.
 
     Before::
 

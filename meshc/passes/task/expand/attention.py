@@ -33,10 +33,10 @@ MOST_QUERY_LANES = 128 * MOST_QUERIES
 
 class Attending:
     """Writes the family that attends; a task takes every run of ``tokens`` of so many, with 0 of
-    as many as a block of a GPU asks for at once, for ``together`` tokens that are read, with 0 for
-    as many as a block has room for. There are ``splits`` tasks for a key head, with 0
-    enough for all ``blocks``; so many for each part of its query heads, where these are more than
-    :data:`MOST_HEADS`."""
+    as many as a block of a GPU asks for at once, for ``together`` tokens that are read at the
+    most, with 0 for as many as a block has room for. There are ``splits`` tasks for a key head,
+    with 0 enough for all ``blocks``; so many for each part of its query heads, where these are more
+    than :data:`MOST_HEADS`."""
 
     def __init__(
         self,
