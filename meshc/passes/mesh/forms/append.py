@@ -11,6 +11,7 @@ from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.support.diagnostics import fail
 
+_READERS = (graph.Matmul, graph.Append, graph.Repeat, graph.Yield, graph.Return)
 _BY_COST = ("shift", "cyclic")
 """``concat`` is for comparison: it leaves everything new to one row."""
 
@@ -28,6 +29,7 @@ def append(way: Lowering, op: Op) -> list[Form]:
             op.span,
             help="a cache takes one append a step",
         )
+    _check_readers(way, op)
     wanted = way.problem.kv
     single = not way.problem.many_rows and way.mesh.rows > 1
     policies = _BY_COST if wanted == AUTO and single else (_BY_COST[0],)
@@ -38,6 +40,20 @@ def append(way: Lowering, op: Op) -> list[Form]:
     elif wanted != AUTO:
         policies = (wanted,)
     return [Form(policy, lambda way, p=policy: _wait(way, op, p)) for policy in policies]  # type: ignore[misc]
+
+
+def _check_readers(way: Lowering, op: Op) -> None:
+    """Raise ``unsupported-op`` for a cache that another op than a product reads: its rows lie in
+    slots of their own."""
+    for user in way.problem.source.walk():
+        if op.results[0] in user.operands and not isinstance(user, _READERS):
+            fail(
+                "unsupported-op",
+                f"{user.NAME} reads {op.results[0]}, a cache, which products alone do",
+                user.span,
+                help="apply it to the new rows before they are appended, or to what the product "
+                "gives",
+            )
 
 
 def _wait(way: Lowering, op: Op, policy: str) -> None:

@@ -54,6 +54,11 @@ class Values:
         if value not in self.places and value in self.weights.stacks:
             self.places[value] = self.weights.lanes(value)
             self.constants.add(self.places[value].buffer)
+        if value in self.caches:
+            words = (
+                f"%{value.name} is a cache, and this module reads it by another op than a product"
+            )
+            fail("unsupported-op", words)
         return self.places[value]
 
     def check_side_by_side(self, op: Op, places: Sequence[Place]) -> None:
