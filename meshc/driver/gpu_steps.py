@@ -160,13 +160,13 @@ class GpuStep:
         self, graph: Module, written: Callable[[cuda.TaskGraph], dict[str, str]]
     ) -> tuple[Made, list[Diagnostic]] | MeshcError:
         """A chunk of a prompt whose tasks attend for as many tokens as a block has room for; or its
-        refusal, that of tasks that attend for one where it is for want of room."""
+        refusal, that of tasks that attend for one where queries leave no room."""
 
         def made(together: int) -> tuple[Made, list[Diagnostic]] | MeshcError:
             return self._tried(lambda: self._in_parts(graph, written, 0, together))
 
         most = made(0)
-        if not isinstance(most, MeshcError) or not _of_block(most):
+        if not isinstance(most, cuda.QueriesDoNotFit):
             return most
         one = made(1)
         if isinstance(one, MeshcError):
@@ -205,11 +205,10 @@ class GpuStep:
             if not isinstance(made, MeshcError):
                 self._keep(made)
                 return made[0]
-            first = made.diagnostics[0]
-            if first.code not in _OF_PARTS:
+            if made.diagnostics[0].code not in _OF_PARTS:
                 raise made
             refusals.append(made)
-            if _of_block(made) and first in (r.diagnostics[0] for r in refusals[:-1]):
+            if isinstance(made, cuda.QueriesDoNotFit):
                 break  # it is no product that leaves no room
         raise next(filter(_of_memory, reversed(refusals)), refusals[-1])
 
@@ -268,11 +267,6 @@ def _of_memory(refusal: MeshcError) -> bool:
     that of a block instead."""
     first = refusal.diagnostics[0]
     return first.code == "does-not-fit" and bool(first.notes)
-
-
-def _of_block(refusal: MeshcError) -> bool:
-    """Whether a block has no room for what a program keeps in it."""
-    return refusal.diagnostics[0].code in _OF_PARTS and not _of_memory(refusal)
 
 
 def _records_bytes(placed: Module) -> int:

@@ -11,6 +11,7 @@ from meshc.backends.cuda.host import LanguageModel, Machine
 from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.program import StepProgram, from_json
 from meshc.backends.cuda.tasks.attending import attends_by_statements
+from meshc.backends.cuda.tasks.room import QueriesDoNotFit
 from meshc.backends.cuda.tasks.step import TaskGraph
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "GpuMachine",
     "LanguageModel",
     "Machine",
+    "QueriesDoNotFit",
     "RankMachine",
     "StepProgram",
     "TaskGraph",

@@ -7,15 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from meshc.analysis.cuda.blocks import (
-    FRAGMENT,
-    FRAGMENT_BYTES,
     THREADS,
-    WARPS,
-    block_memory,
 )
-from meshc.analysis.tasks.tiles import tile_bytes
 from meshc.backends.cuda.gathering import Step
-from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.launches import OF_ALL, OF_EACH, Launch, Stage
 from meshc.backends.cuda.launches import RANK as RANK_NUMBER
 from meshc.backends.cuda.program import (
@@ -40,6 +34,7 @@ from meshc.backends.cuda.tasks.families import (
     streamed_products,
 )
 from meshc.backends.cuda.tasks.products import Product
+from meshc.backends.cuda.tasks.room import Form, Room
 from meshc.backends.cuda.tasks.shared import Known
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
 from meshc.backends.cuda.tasks.storage import OF_GPUS, RUNS_BEFORE, Storage
@@ -50,7 +45,7 @@ from meshc.ir.ops import task
 from meshc.ir.ranks import RANK
 from meshc.support.diagnostics import fail
 
-MOST_STAGES, MOST_TOKENS = 16, 16
+MOST_TOKENS = 16
 _HALVES = {
     task.COUNTER: ("arrive(met, target, me);", "wait(met, target, me);"),
     task.RANKS: ("arrive_ranks(met, target, told_of, heard, me);", "wait_ranks(told, heard, me);"),
@@ -71,8 +66,6 @@ _KINDS = {
     "WORK": "unsigned char",
 }
 """What attention keeps in its parts of shared memory."""
-
-Form = Product | Attention | Elements
 
 
 @dataclass
@@ -214,70 +207,10 @@ class StepText:
 
     # --- the whole
 
-    def arena(self) -> tuple[Arena, int, int, int]:
-        """Shared memory, bytes of a tile, tiles of the ring and tiles that are on their way."""
-        count = self.storage.tokens
-        attending = [f.tiles.bytes for f in self.forms if isinstance(f, Attention)]
-        tile = max([tile_bytes(self.device), *attending])
-        tile = -(-tile // FRAGMENT_BYTES) * FRAGMENT_BYTES
-        parts = self._parts()
-        room = block_memory(self.device) - sum(-(-size // 128) * 128 for _, size, _ in parts)
-        stages = min(room // tile, MOST_STAGES)
-        flying = 1 + -(-self.device.bytes_in_flight // tile)
-        if stages <= flying:
-            fail(
-                "does-not-fit",
-                f"vectors of {count} {'token' if self.storage.of_prompt else 'request'}(s) leave "
-                f"{max(room, 0)} bytes of shared memory for tiles, fewer than "
-                f"{(flying + 1) * tile}",
-                help=self.clusters.advice(self.storage),
-            )
-        arena = Arena()
-        arena.add("RING", stages * tile)
-        made = None
-        for name, size, note in parts:
-            made = arena.add(name, size, note)
-        if made is not None and made.name == "COLUMNS":
-            at = made.at
-            for name, size, note in self._attending_parts():
-                at = arena.add(name, size, note, at).end
-        return arena, tile, stages, flying
-
-    def _parts(self) -> list[tuple[str, int, str]]:
-        count = self.storage.tokens
-        products = [form for form in self.forms if isinstance(form, Product)]
-        width = max((p.blocks * FRAGMENT for p in products), default=0)
-        columns = 2 * count * (2 if count <= 4 else 1) * width
-        sums = max(2 * FRAGMENT * count, 256)
-        parts = [
-            ("BARRIERS", 16 * MOST_STAGES, ""),
-            ("PARTS", 4 * WARPS * sums, "sums of the warps"),
-        ]
-        parts += self.clusters.parts(self.storage)
-        if self.storage.has_lengths:
-            parts.append(("LENGTHS", 4 * count, "tokens that requests have cached"))
-        if self.locals.most:
-            parts.append(("LOCALS", 4 * self.locals.most, "values of tasks"))
-        attending = sum(-(-size // 128) * 128 for _, size, _ in self._attending_parts())
-        if columns or attending:
-            parts.append(("COLUMNS", max(columns, attending), "left sides of products"))
-        return parts
-
-    def _attending_parts(self) -> list[tuple[str, int, str]]:
-        """What attention works in, where the left sides of products are not."""
-        found: dict[str, tuple[str, int, str]] = {}
-        if self.attending.most:
-            size = 4 * self.attending.most
-            found["ATTENDING"] = "ATTENDING", size, "values of tasks that attend"
-        for form in self.forms:
-            for name, size, note in form.parts if isinstance(form, Attention) else ():
-                if name not in found or found[name][1] < size:
-                    found[name] = name, size, note
-        return list(found.values())
-
     def text(self) -> tuple[str, Kernel, tuple[str, ...]]:
         """The kernel, what it takes of a GPU, and the names of its arguments."""
-        arena, tile, stages, flying = self.arena()
+        room = Room(self.storage, self.clusters, self.forms, self.locals, self.attending)
+        arena, tile, stages, flying = room.arena()
         storage, count = self.storage, self.storage.tokens
         names = {part.name for part in arena.parts}
         arguments, parameters = self._arguments()
