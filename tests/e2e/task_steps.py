@@ -55,10 +55,11 @@ class Step:
 
 def step_of(
     model: str | Path, *, dtype="f16", capacity=64, batch=1, page=16, rows=16, tokens=32, parts=1,
-    merge=False, meet="counter", device="h200", cluster=0, ranks=1, transport="peers",
+    merge=False, meet="counter", device="h200", cluster=0, split="splits", ranks=1,
+    transport="peers",
 ) -> Step:  # fmt: skip
-    """The step of a model in a file; of clusters of so many blocks, that attend by heads; of each
-    of several ``ranks``."""
+    """The step of a model in a file; of clusters of so many blocks, that attend by heads and
+    ``split`` tokens of these (splits) or lanes (lanes); of each of several ``ranks``."""
     graph = meshc.compile(
         str(model), dtype=dtype, compile_to="graph", phase="decode", seq=capacity, device=device,
         mesh="1x1", batch=batch,
@@ -68,7 +69,7 @@ def step_of(
         graph = meshc.PassManager(meshc.parse_pipeline(deal)).run(graph)
     by_heads, placed = "", "place-tasks"
     if cluster:
-        by_heads = f",heads=true,splits={cluster}"
+        by_heads = f",heads=true,{split}={cluster}"
         placed = f"place-tasks,cluster-blocks{{cluster={cluster}}}"
     merges = str(merge and not cluster).lower()
     passes = meshc.parse_pipeline(
@@ -113,10 +114,13 @@ class Run:
         return next(n for n, b in buffers if b.role == "state" and called.fullmatch(n))
 
     def places(self, cache: str, shape: Sequence[int]) -> tuple[np.ndarray, ...]:
-        """Where elements of a cache [layers, requests, tokens, heads, lanes] lie in its pool."""
+        """Where elements of a cache [layers, requests, tokens, heads, lanes] lie in its pool, which
+        may have parts of the lanes of a head as heads."""
         pool = self.machine.arrays[self.buffer(cache)]
         page, lanes = pool.shape[-2:]
         layers, requests, tokens, heads, own = np.indices(shape, sparse=True)
+        parts = pool.shape[-3] // shape[3]
+        heads, own = heads * parts + own // (shape[4] // parts), own % (shape[4] // parts)
         chunks = lanes // 8
         apart = next(n for n in (8, 4, 2, 1) if chunks % n == 0)
         if cache.endswith("rope"):
@@ -160,13 +164,15 @@ class Judge:
     worst: float = 0.0
 
     @classmethod
-    def of(cls, drawn: Drawn, seed: int, folder: Path, cluster: int = 0) -> Judge:
+    def of(
+        cls, drawn: Drawn, seed: int, folder: Path, cluster: int = 0, split: str = "splits"
+    ) -> Judge:
         """The judge of a decoder, which is compiled, perhaps for clusters of so many blocks."""
         model = folder / "drawn.mesh"
         model.write_text(drawn.decoder.text())
         how = {name: getattr(drawn, name) for name in _HOW}
         device = device_of(drawn.cores, folder)
-        return cls(drawn, seed, step_of(model, device=device, cluster=cluster, **how))
+        return cls(drawn, seed, step_of(model, device=device, cluster=cluster, split=split, **how))
 
     def check(
         self, step: Step | None = None, mode: Mode = FIRST, toolchain: Toolchain = QUICK

@@ -32,7 +32,9 @@ class ExpandTasks(Pass):
     task that needs them. With ``heads`` the output projection is divided by key heads instead: a
     task takes those lanes of its width that one has attended. Attention has ``splits`` tasks for
     each key head of a request where that is not 0, and each attends for ``together`` tokens of a
-    prompt at the most, as many as divide a chunk, or with 0 for as many as a block has room for. In
+    prompt at the most, as many as divide a chunk, or with 0 for as many as a block has room for.
+    With ``lanes`` so many tasks share the lanes of a key head, and not its tokens: some multiply
+    those of queries and keys that they have, others add these products up and weigh values. In
     the graph of a rank an ``all_reduce`` is a buffer to which each rank gives what it has, in the
     memory of all, and a phase of tasks that add it up. An op without a rule is ``no-tasks``.
 
@@ -75,11 +77,13 @@ class ExpandTasks(Pass):
     heads: bool = False
     splits: int = 0
     together: int = 0
+    lanes: int = 1
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         for name, value, least in (
             ("rows", self.rows, 1), ("tokens", self.tokens, 0), ("parts", self.parts, 1),
             ("wide", self.wide, 0), ("splits", self.splits, 0), ("together", self.together, 0),
+            ("lanes", self.lanes, 1),
         ):  # fmt: skip
             if value < least:
                 words = f"expand-tasks: {name} is {value}, but it is at least {least}"
@@ -114,6 +118,12 @@ class ExpandTasks(Pass):
                 "bad-pass-option",
                 "expand-tasks: with merge no task has what a head attended for itself (heads)",
             )
+        if self.lanes > 1 and (self.merge or self.splits):
+            fail(
+                "bad-pass-option",
+                "expand-tasks: tasks that share lanes of a head (lanes) leave no records to merge "
+                "(merge) of tokens that they share (splits)",
+            )
         grain = Grain(
             self.rows,
             self.tokens,
@@ -124,6 +134,7 @@ class ExpandTasks(Pass):
             self.heads,
             self.splits,
             self.together,
+            self.lanes,
         )
         expander = GraphExpander(module, grain)
         found = expander.expand()

@@ -16,6 +16,7 @@ from meshc.passes.task.expand.attention import Attending
 from meshc.passes.task.expand.demand import Demand, refuse
 from meshc.passes.task.expand.products import POINTWISE, Products, joined_results
 from meshc.passes.task.expand.program import TaskProgram, constant
+from meshc.passes.task.expand.runs import Runs
 from meshc.passes.task.expand.values import Known, Stored
 
 _MISSING: dict[type[Op], str] = {
@@ -32,9 +33,10 @@ _MISSING: dict[type[Op], str] = {
 class Grain:
     """How much a task has: ``rows`` lanes of products, ``tokens`` of a cache to a run that
     attention folds, its tokens shared by as many tasks as ``blocks`` have something to do, or by
-    ``splits``, for ``together`` tokens of a prompt; ``parts`` of the width of products whose left
-    side has ``wide`` bytes, and of those of what was attended a part for each key head with
-    ``heads``. With ``merge`` tasks of their own merge what attention leaves."""
+    ``splits``, for ``together`` tokens of a prompt, or not its tokens but its lanes by ``lanes``;
+    ``parts`` of the width of products whose left side has ``wide`` bytes, and of those of what was
+    attended a part for each key head with ``heads``. With ``merge`` tasks of their own merge what
+    attention leaves."""
 
     rows: int
     tokens: int
@@ -45,6 +47,7 @@ class Grain:
     heads: bool
     splits: int
     together: int
+    lanes: int
 
 
 class GraphExpander:
@@ -55,8 +58,10 @@ class GraphExpander:
         self.program = TaskProgram(source, grain.rows, grain.parts, grain.wide)
         self.demand = Demand(self.program)
         self.products = Products(self.program, self.demand, grain.heads)
-        asked = grain.tokens, grain.blocks, grain.splits, grain.together
-        self.attending = Attending(self.program, self.demand, self.products, *asked)
+        runs = Runs(
+            self.program, grain.tokens, grain.blocks, grain.splits, grain.together, grain.lanes
+        )
+        self.attending = Attending(self.demand, self.products, runs)
         self.env: dict[Value, Known] = {}
         self.users: dict[Value, list[Op]] = {}
         for op in source.walk():

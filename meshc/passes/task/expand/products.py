@@ -116,8 +116,8 @@ class Products:
         parts, width = self.program.parts, self._extent(taken)
         if set(taken) != {*op.contract}:
             return 1
-        if self.heads and left.merged is not None:
-            _, parts, _, _, _ = left.merged.extents  # key heads
+        if self.heads and left.key_heads:
+            parts = left.key_heads
             whole = self.program.rows
         else:
             whole = 1

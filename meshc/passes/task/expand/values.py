@@ -37,7 +37,8 @@ class Known:
     *stored* in a buffer, is *here*, in a family that is still being written, as the lanes that each
     of its tasks owns, or is computed *later*, by each task that needs it, from ``operands``. It
     may be several of these. A *cached* value is a cache with what a run appends to it, ``grown``;
-    *scores* are those of attention, on their way to a softmax.
+    *scores* are those of attention, on their way to a softmax. What was attended is *merged* from
+    records by who needs it, or stored; it has lanes of so many ``key_heads``.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Known:
     grown: Known | None = None
     scores: Scores | None = None
     merged: Stored | None = None
+    key_heads: int = 0
 
     @property
     def phase(self) -> int:
