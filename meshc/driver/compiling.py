@@ -71,7 +71,7 @@ def compile_loaded(
     except MeshcError as refusal:
 
         def again(other: CompileRequest) -> Compiled:
-            return _in_phases(loaded, other, (), Diagnostics())
+            return _in_phases(loaded, other, (), Diagnostics(), trial=True)
 
         raise with_help(refusal, request, again) from refusal
 
@@ -81,14 +81,16 @@ def _in_phases(
     request: CompileRequest,
     instruments: Sequence[Instrument],
     report: Diagnostics,
+    trial: bool = False,
 ) -> Compiled:
+    """The same without help; of a ``trial`` no more is asked than whether it compiles."""
     phases = _phases(loaded, request)
     if request.keep_quantised and phases != ("decode",):
         phases = _by_steps(loaded, phases, report)
     if request.target == "csl" and request.phase == "both" and {*phases} == {"prefill", "decode"}:
         said = len(report.messages)
         try:
-            return _compiled(loaded, request, phases, instruments, report)
+            return _compiled(loaded, request, phases, instruments, report, trial)
         except MeshcError as refusal:
             first = refusal.diagnostics[0]
             if first.code == "one-program":
@@ -96,7 +98,7 @@ def _in_phases(
             del report.messages[said:]
             report.warning("prompt-by-steps", f"{_BY_STEPS}: {first.message} ({first.code})")
         phases = ("decode",)
-    return _compiled(loaded, request, phases, instruments, report)
+    return _compiled(loaded, request, phases, instruments, report, trial)
 
 
 def _by_steps(loaded: LoadedModel, phases: Sequence[str], report: Diagnostics) -> tuple[str, ...]:
@@ -115,6 +117,7 @@ def _compiled(
     phases: Sequence[str],
     instruments: Sequence[Instrument],
     report: Diagnostics,
+    trial: bool,
 ) -> Compiled:
     if request.choose == "cores" and "decode" not in phases:
         fail("bad-argument", "--choose is cores, but there is no decode step, which gives logits")
@@ -151,7 +154,8 @@ def _compiled(
         return PassManager(left).run(module, report)
 
     if request.target == "cuda" and not request.compile_to:
-        return _gpu_step(loaded, request, given["decode"], lowered, host, report, instruments)
+        how = lowered, host, report, instruments, trial
+        return _gpu_step(loaded, request, given["decode"], *how)
     modules = in_each(phases, lowered)
     try:
         check_shared_state(modules)
@@ -174,8 +178,10 @@ def _gpu_step(
     host: HostFacts,
     report: Diagnostics,
     instruments: Sequence[Instrument],
+    trial: bool,
 ) -> Compiled:
-    """A decode step for GPUs, and what reads its prompts."""
+    """A decode step for GPUs, and what reads its prompts, which no ``trial`` needs: where there is
+    no room for it, steps do."""
 
     def written(module: Module, tasks: cuda.TaskGraph | None) -> dict[str, str]:
         for instrument in instruments:
@@ -192,7 +198,7 @@ def _gpu_step(
 
     def prompts(tokens: int) -> Module | None:
         """A chunk of a prompt of one request, whose pages the host says."""
-        if loaded.module is not None or "prefill" not in loaded.phases():
+        if trial or loaded.module is not None or "prefill" not in loaded.phases():
             return None
         module = given_module(loaded, "prefill", request, Diagnostics())
         module.scalars.pop(REQUEST, None)

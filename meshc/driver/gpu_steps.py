@@ -197,7 +197,7 @@ class GpuStep:
         """The first division of products whose columns leave room in a block; in clusters of so
         many blocks, for None of as many as were asked for."""
         cluster = self.request.cluster or 0 if cluster is None else cluster
-        whole = self._placed(graph, 1, False, Diagnostics(), task.COUNTER, cluster, together)
+        whole = self._placed(graph, 1, False, None, task.COUNTER, cluster, together)
         merge = _records_bytes(whole) > MOST_RECORDS
         refusals = []
         for parts in PARTS:
@@ -208,7 +208,7 @@ class GpuStep:
             if made.diagnostics[0].code not in _OF_PARTS:
                 raise made
             refusals.append(made)
-            if isinstance(made, cuda.QueriesDoNotFit):
+            if isinstance(made, cuda.QueriesDoNotFit | cuda.GpuIsTooSmall):
                 break  # it is no product that leaves no room
         raise next(filter(_of_memory, reversed(refusals)), refusals[-1])
 
@@ -230,12 +230,12 @@ class GpuStep:
             return placed, written(cuda.TaskGraph(placed, graph))
 
         counted = self._tried(lambda: made(task.COUNTER))
-        if cluster or LENGTH in graph.scalars:
+        if cluster or LENGTH in graph.scalars or isinstance(counted, cuda.GpuIsTooSmall):
             return counted
         if isinstance(counted, MeshcError):
             by_tags = self._tried(lambda: made(task.TAGS))
             return counted if isinstance(by_tags, MeshcError) else by_tags
-        tagged = self._placed(graph, parts, merge, Diagnostics(), task.TAGS, cluster)
+        tagged = self._placed(graph, parts, merge, None, task.TAGS, cluster)
         one, other = map(step_with_full_caches, (counted[0][0], tagged))
         if one is None or other is None or other.seconds >= one.seconds:
             return counted
@@ -247,19 +247,21 @@ class GpuStep:
         graph: Module,
         parts: int,
         merge: bool,
-        report: Diagnostics,
+        report: Diagnostics | None,
         kind: str,
         cluster: int,
         together: int = 0,
     ) -> Module:
         """The placed program of tasks of ``graph``, in clusters of so many blocks if any, which
-        have attention and its part of the output projection by key heads."""
+        have attention and its part of the output projection by key heads. Without a ``report`` it
+        is only looked at, and not verified."""
         grain = f"heads=true,splits={cluster}" if cluster else f"merge={str(merge).lower()}"
         spec = f"expand-tasks{{parts={parts},{grain},wide={WIDE},together={together}}}"
         given = {"expand-tasks": spec, "meet": f"meet{{kind={kind}}}"}
         before = len(pipeline_to_tasks()) - len(TASK_STAGES)
         passes = pipeline_to_tasks(given, cluster)[before:]
-        return PassManager(passes, self.instruments).run(clone_module(graph), report)
+        manager = PassManager(passes, self.instruments, verified=report is not None)
+        return manager.run(clone_module(graph), report)
 
 
 def _of_memory(refusal: MeshcError) -> bool:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import meshc.devices
+from meshc.backends import cuda
+from meshc.backends.cuda import emit_tasks
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.remedies import with_help
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
@@ -49,12 +51,21 @@ def test_gpus_that_have_room_are_named():
     assert one.help.startswith("--gpus 8 fits") and [other.gpus for other in tried] == [4, 8]
 
 
-def test_seventy_billion_weights_want_two_gpus():
+def test_seventy_billion_weights_want_two_gpus(monkeypatch):
+    """Which is found out without prompts and, as no division helps, without a second try."""
+    tried = []
+
+    def emitted(step, *how):
+        tried.append((step.placed.ranks is not None, len(how) > 3))
+        return emit_tasks(step, *how)
+
+    monkeypatch.setattr(cuda, "emit_tasks", emitted)
     loaded = load_any("llama-3.3-70b", Diagnostics())
     with pytest.raises(MeshcError) as caught:
         compile_loaded(loaded, CompileRequest(target="cuda", device="h200"))
     (one,) = caught.value.diagnostics
     assert one.code == "does-not-fit" and one.help.startswith("--gpus 2 fits")
+    assert tried[0] == (False, False) and {*tried[1:]} == {(True, False)}
 
 
 def small(folder, **numbers):

@@ -9,6 +9,7 @@ from meshc.backends.cuda.executor.cpu_machine import CpuMachine, toolchain_for
 from meshc.backends.cuda.executor.cpu_node import CpuNode
 from meshc.backends.cuda.host import LanguageModel, Machine
 from meshc.backends.cuda.library import headers
+from meshc.backends.cuda.memory import GpuIsTooSmall
 from meshc.backends.cuda.program import StepProgram, from_json
 from meshc.backends.cuda.tasks.attending import attends_by_statements
 from meshc.backends.cuda.tasks.room import QueriesDoNotFit
@@ -19,6 +20,7 @@ __all__ = [
     "CpuMachine",
     "CpuNode",
     "Device",
+    "GpuIsTooSmall",
     "GpuMachine",
     "LanguageModel",
     "Machine",

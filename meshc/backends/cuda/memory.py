@@ -6,9 +6,14 @@ from dataclasses import dataclass
 
 from meshc.backends.cuda.program import StepProgram
 from meshc.devices import Device
-from meshc.support.diagnostics import fail
+from meshc.support.diagnostics import Diagnostic, MeshcError
 
 _BY_POSITION = ("cosines", "sines")
+
+
+class GpuIsTooSmall(MeshcError):
+    """Weights and caches alone take more than the memory of the GPU, whatever the step is made
+    of."""
 
 
 @dataclass(frozen=True)
@@ -52,22 +57,25 @@ def capacity_that_fits(program: StepProgram, room: int) -> int:
 
 
 def check_memory(program: StepProgram, device: Device) -> None:
-    """Raise ``does-not-fit`` where ``program`` takes more than the GPU ``device`` has."""
+    """Raise ``does-not-fit`` where ``program`` takes more than the GPU ``device`` has, a
+    ``GpuIsTooSmall`` where no other program of the model takes less."""
     room, found = device.global_memory_bytes, memory_of(program)
     if found.total <= room or not device.enforced:
         return
     fitting = capacity_that_fits(program, room)
     requests = "1 request" if program.batch == 1 else f"each of {program.batch} requests"
-    fail(
+    problem = Diagnostic(
+        "error",
         "does-not-fit",
         f"the model needs {found.total} bytes of the memory of {device.name}, which has {room}: "
         f"{found.total - room} bytes short",
-        notes=[
+        notes=(
             f"weights take {found.weights} bytes",
             f"caches of {program.capacity} tokens of {requests} take {found.caches} bytes",
             f"all other buffers take {found.buffers} bytes",
-        ],
+        ),
         help=f"caches of {fitting} tokens fit (--seq {fitting})"
         if fitting
         else "no caches fit beside the weights: use fewer layers (--layers) or a smaller model",
     )
+    raise (GpuIsTooSmall if found.weights + found.caches > room else MeshcError)([problem])
