@@ -17,7 +17,7 @@ Qwen3-30B-A3B; other models are assumed to be skewed alike over the ranks of the
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from math import pow
 
 EXPONENT = 6.0
@@ -69,6 +69,12 @@ class Coverage:
             found.append(1 - sum(misses) / self.experts)
             misses = [m * (1 - q) for m, q in zip(misses, self.inclusion, strict=True)]
         return tuple(found)
+
+
+@cache
+def coverage_of(experts: int, top_k: int) -> Coverage:
+    """One table of coverage for all layers alike."""
+    return Coverage(experts, top_k)
 
 
 def independent_tokens(chunk: int, scale: float = CHUNK_SCALE, power: float = CHUNK_POWER) -> float:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import hypot
 
-from meshc.cost.expert_coverage import Coverage, independent_tokens
+from meshc.cost.expert_coverage import coverage_of, independent_tokens
 from meshc.cost.served_models import LayerShape, ServedModel
 from meshc.cost.serving_costs import Chunk, Part, ServingCosts
 from meshc.devices import Device
@@ -81,7 +81,7 @@ class IterationCost(ServingCosts):
         loaded = 0.0
         if layer.experts:
             own = model.expert_parameters(layer)
-            coverage = self._coverage(layer).of(independent)
+            coverage = coverage_of(layer.experts, layer.top_k).of(independent)
             loaded = coverage * layer.experts * own * model.element_bytes
             routed = 2.0 * layer.top_k * own * tokens
             seconds += hypot(loaded / rates.expert_read, routed / rates.experts)
@@ -108,9 +108,6 @@ class IterationCost(ServingCosts):
             part.bytes + size,
             part.flops + 4.0 * self.model.heads * self.model.head_dim * seen,
         )
-
-    def _coverage(self, layer: LayerShape) -> Coverage:
-        return _coverage_of(layer.experts, layer.top_k)
 
 
 @dataclass(frozen=True)
@@ -150,14 +147,6 @@ class _Rates:
             link=link,
             message_seconds=device.seconds(device.link.hop_cycles),
         )
-
-
-_COVERAGES: dict[tuple[int, int], Coverage] = {}
-
-
-def _coverage_of(experts: int, top_k: int) -> Coverage:
-    """One table of coverage for all layers alike."""
-    return _COVERAGES.setdefault((experts, top_k), Coverage(experts, top_k))
 
 
 def pairs_seen(start: int, stop: int, window: int | None) -> float:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshc.cost.expert_coverage import Coverage, independent_tokens
 from meshc.cost.nodes.batches import Chunk
 from meshc.cost.nodes.iterations import NodeIterations
 from meshc.cost.nodes.overlap import baseline, fused_only
@@ -77,8 +78,9 @@ def test_layers_that_a_prompt_does_not_pass_only_decode():
 
 
 def test_bytes_and_arithmetic_are_those_of_the_model():
-    """A prompt reads each weight once and multiplies each row with each weight; a token that
-    decodes takes two flops for each parameter that it passes."""
+    """A prompt reads each weight once, of experts those that the law of routing says, and
+    multiplies each row with each weight; a token that decodes takes two flops for each parameter
+    that it passes."""
     model = shape("llama-3.3-70b")
     load = costs(model.name, "fuse-only").iteration(1, 1, [], range(0))
     weights = model.parameters - model.vocabulary * model.hidden  # the table is looked up in
@@ -87,10 +89,16 @@ def test_bytes_and_arithmetic_are_those_of_the_model():
     joules = load.seconds * 8 * 294 + load.bytes * 3.14e-11
     assert load.joules == pytest.approx(joules)
     moe = costs("qwen3-235b-a22b", "tokenweave")
-    whole = shape("qwen3-235b-a22b").expert_bytes
-    assert moe.iteration(0, 0, [(0, 2048)], range(94)).expert_bytes == pytest.approx(whole, 0.01)
+
+    def loaded(tokens):
+        return shape("qwen3-235b-a22b").expert_bytes * Coverage(128, 8).of(tokens)
+
+    whole = moe.iteration(0, 0, [(0, 2048)], range(94)).expert_bytes
+    assert whole == pytest.approx(loaded(independent_tokens(2048)), 0.01)
     halves = moe.iteration(0, 0, [(0, 16384)], range(94)).expert_bytes
-    assert halves == pytest.approx(2 * whole, 0.01)
+    assert halves == pytest.approx(2 * loaded(independent_tokens(8192)), 0.01)
+    beside = moe.iteration(12, 12_000, [(0, 400)], range(94)).expert_bytes
+    assert beside == pytest.approx(loaded(12 + independent_tokens(400)), 0.01)
 
 
 def test_refusals():

@@ -13,6 +13,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from meshc.cost.nodes.batches import Batch, Chunk, tokens_of
+from meshc.cost.nodes.batches import cut as halves
 from meshc.cost.nodes.overlap import POLICIES, overlapped
 from meshc.cost.nodes.ranks import Kernel, Kernels, Ranks
 from meshc.cost.nodes.splitting import boundaries_tried
@@ -72,7 +73,7 @@ class NodeIterations(ServingCosts):
     ) -> Part:
         ranks, batch = self._ranks, _batch(decodes, context, chunks)
         tokens = tokens_of(batch)
-        loaded = ranks.expert_bytes(layer, tokens) * self.gpus
+        loaded = ranks.expert_bytes(layer, batch) * self.gpus
         whole = ranks.layer(layer, batch, ranks.multiprocessors)
         behind: Kernels = (ranks.fused(tokens, ranks.alone),)
         if self._collectives == "baseline":
@@ -83,7 +84,7 @@ class NodeIterations(ServingCosts):
         cut = self._cut(layer, decodes, tokens - decodes)
         if cut is None:
             return part
-        again = ranks.expert_bytes(layer, cut.at) + ranks.expert_bytes(layer, tokens - cut.at)
+        again = sum(ranks.expert_bytes(layer, half) for half in halves(batch, cut.at))
         return part._replace(
             seconds=_period(ranks, layer, batch, cut),
             expert_bytes=again * self.gpus,

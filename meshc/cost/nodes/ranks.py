@@ -15,6 +15,7 @@ from math import ceil, hypot
 from typing import NamedTuple
 
 from meshc.analysis.cuda.overlap import blocks_alone
+from meshc.cost.expert_coverage import coverage_of, independent_tokens
 from meshc.cost.nodes.batches import Batch, tokens_of
 from meshc.cost.nodes.products import Product, ProductRates
 from meshc.cost.served_models import LayerShape, ServedModel
@@ -94,7 +95,7 @@ class Ranks:
         """The kernels of a layer for ``batch`` on so many multiprocessors, without norms."""
         return Half(
             self._attention(shape, batch, multiprocessors),
-            self._feed_forward(shape, tokens_of(batch), multiprocessors),
+            self._feed_forward(shape, batch, multiprocessors),
         )
 
     def widest(self, shape: LayerShape, tokens: int) -> Product:
@@ -132,12 +133,13 @@ class Ranks:
             "head", Product(rows, columns, self.model.hidden), self.multiprocessors
         )
 
-    def expert_bytes(self, shape: LayerShape, tokens: int) -> float:
-        """Bytes of a GPU's part of the experts that ``tokens`` reach, where each takes any of them
-        alike."""
+    def expert_bytes(self, shape: LayerShape, batch: Batch) -> float:
+        """Bytes of a GPU's part of the experts that ``batch`` reaches, by the law of skewed routing
+        of :mod:`meshc.cost.expert_coverage`."""
         if not shape.experts:
             return 0.0
-        taken = shape.experts * (1 - (1 - shape.top_k / shape.experts) ** tokens)
+        independent = sum(independent_tokens(chunk.tokens) for chunk in batch)
+        taken = shape.experts * coverage_of(shape.experts, shape.top_k).of(independent)
         return taken * self._expert_parameters(shape) * self.model.element_bytes
 
     # --- parts
@@ -183,8 +185,8 @@ class Ranks:
             self._product("out", Product(tokens, hidden, self._queries), multiprocessors),
         )
 
-    def _feed_forward(self, shape: LayerShape, tokens: int, multiprocessors: int) -> Kernels:
-        hidden, found = self.model.hidden, []
+    def _feed_forward(self, shape: LayerShape, batch: Batch, multiprocessors: int) -> Kernels:
+        tokens, hidden, found = tokens_of(batch), self.model.hidden, []
         if shape.dense_width:
             width = ceil(shape.dense_width / self.gpus)
             found += [
@@ -193,14 +195,14 @@ class Ranks:
                 self._product("down", Product(tokens, hidden, width), multiprocessors),
             ]
         if shape.experts:
-            found.append(self._experts(shape, tokens, multiprocessors))
+            found.append(self._experts(shape, batch, multiprocessors))
         return tuple(found)
 
-    def _experts(self, shape: LayerShape, tokens: int, multiprocessors: int) -> Kernel:
+    def _experts(self, shape: LayerShape, batch: Batch, multiprocessors: int) -> Kernel:
         """Routing, both products of all experts in one kernel each, and the sum of a token's rows:
         the 2-norm of reading and arithmetic, as in ``serving_iterations``."""
-        parameters = self._expert_parameters(shape)
-        loaded = self.expert_bytes(shape, tokens)
+        tokens, parameters = tokens_of(batch), self._expert_parameters(shape)
+        loaded = self.expert_bytes(shape, batch)
         reading = loaded / self.rates.bytes
         rows = ceil(tokens * shape.top_k / shape.experts / _EXPERT_ROWS) * _EXPERT_ROWS
         rate = self.device.real("expert_flops_per_second") * multiprocessors / self.multiprocessors

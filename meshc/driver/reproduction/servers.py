@@ -48,6 +48,13 @@ _SPREAD = (
     "the published value lies inside the band of seeds says anything.",
 )
 
+_LARGER = (
+    "Requests of sharegpt are those of ten minutes, as in the released code's benchmark: 100 at "
+    "3.5/s come within 29 s, and an answer takes 22 s, so that batches never fill. No number is "
+    "fitted to these rows, but that choice, and the law of experts where costs are of kernels, "
+    "were settled on with their errors in sight.",
+)
+
 
 @dataclass
 class Servers:
@@ -111,10 +118,10 @@ class Servers:
         self._simulated([self._simulation(row) for row in own.rows])
         return _section(own, [*rows()], f"{_SIMULATED}: {self.seeds}", _SPREAD)
 
-    def band(self, row: Row, metric: str) -> Band:
-        """The band of a metric of a row, in the row's unit."""
+    def band(self, row: Row, metric: str, long: bool = False) -> Band:
+        """The band of a metric of a row, in the row's unit; loads of experts by a ``long`` run."""
         known, scale = METRICS.get(metric, (metric, 1.0))
-        simulation = self._simulation(row, long=metric in METRICS)
+        simulation = self._simulation(row, long or metric in METRICS)
         found = self._simulated([simulation])[0][known]
         return Band(*(scale * x for x in (found.mean, found.low, found.high)))
 
@@ -230,12 +237,13 @@ class Servers:
                 if row.text("model") != QWEN_LARGE:
                     yield from not_modelled(own, "no built-in model, of weights in fp4", [row])
                     continue
+                long = row.text("trace") == "sharegpt"
                 for metric in row.values:
-                    ours = self.band(row, metric).mean
+                    ours = self.band(row, metric, long).mean
                     yield compared(own, row, metric, ours, "held out")
 
         by = f"{_SIMULATED}, by kernels of h100x8 (docs/nodes.md)"
-        return _section(own, [*rows()], by, _SPREAD)
+        return _section(own, [*rows()], by, (*_SPREAD, *_LARGER))
 
     def released(self) -> Section:
         """What the released code's page prints."""
