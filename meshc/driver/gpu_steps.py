@@ -23,7 +23,7 @@ from meshc.ir.ops import task, tile
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.pipelines import DEALING, TASK_STAGES, pipeline_to_tasks
-from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
+from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError, fail
 
 PARTS = (4, 8, 2, 1)
 """Into how many parts of their width products may be divided whose left side has ``WIDE`` bytes, in
@@ -128,6 +128,7 @@ class GpuStep:
         """A step of tasks, with tasks or kernels that read prompts."""
         asked, graph = self.request, self._dealt(self.given)
         if asked.chunk is not None or asked.dataflow:
+            check_chunk(self.given)
             kernels = self.fused(True)
             return self._in_parts(graph, lambda tasks: self.written(kernels, tasks))
         how = self.model, asked.page, asked.collectives
@@ -288,6 +289,17 @@ def _records_bytes(placed: Module) -> int:
 def _streams(op: Op) -> bool:
     """Whether ``op`` is a loop over tiles of a cache."""
     return isinstance(op, tile.For) and any(isinstance(o, task.Stream) for o in op.regions[0].ops)
+
+
+def check_chunk(module: Module) -> None:
+    """Raise ``cuda-graph`` where kernels of many tokens at once do not compute what ``module``
+    does, in words of models."""
+    if any(isinstance(op, whole.TopK) for op in module.walk()):
+        fail(
+            "cuda-graph",
+            "the kernels that --chunk asks for compute no mixtures of experts",
+            help="without --chunk a kernel of tasks reads prompts",
+        )
 
 
 def dealing(module: Module, gpus: int) -> str:

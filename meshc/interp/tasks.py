@@ -258,6 +258,8 @@ def _regions_of(body: Body, core: Core, kind: type[task.Access]) -> Iterator[Reg
         if isinstance(step, LoopStep):
             for _ in step.rounds(core):
                 yield from _regions_of(step.body, core, kind)
+        elif isinstance(step, RoutedStep):
+            yield from _regions_of(step.body, core, kind)
         elif isinstance(step.op, kind):
             assert isinstance(step, (ReadStep, GiveStep))
             yield step.region
@@ -389,6 +391,18 @@ class ReadStep(Step):
 
 
 @dataclass(eq=False)
+class RoutedStep(Step):
+    """A body that runs where any of the gates is not 0."""
+
+    gates: Window
+    body: Body
+
+    def run(self, core: Core) -> Iterator[None]:
+        if np.any(self.gates.place(core.env).read(core.memory)):
+            yield from core.run(self.body)
+
+
+@dataclass(eq=False)
 class LocalStep(Step):
     """Memory that holds nothing."""
 
@@ -441,6 +455,10 @@ class TaskCompiler(Compiler):
         limit = None if below is None else names.expr(below, op.span)
         return ReadStep(op, guard, self.region(op, names), self._slots[op.result], limit)
 
+    def routed(self, op: task.Routed, guard: Memo[bool] | None, names: Names) -> Step:
+        """What is done for experts that rows are sent to."""
+        return RoutedStep(op, guard, self.window(op, 0, names), self.body(op.regions[0], names))
+
     def local(self, op: task.Local, guard: Memo[bool] | None, names: Names) -> Step:
         """A value that holds nothing."""
         return LocalStep(op, guard, self._slots[op.result])
@@ -459,5 +477,6 @@ _MAKERS: dict[type[Op], _Make] = {
     task.Need: TaskCompiler.read,
     task.Stream: TaskCompiler.read,
     task.Local: TaskCompiler.local,
+    task.Routed: TaskCompiler.routed,
     task.Give: TaskCompiler.give,
 }

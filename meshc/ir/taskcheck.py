@@ -21,7 +21,7 @@ LEAST_TAGS, MOST_TAGS = 2, 16
 
 _PROGRAM = "a program has phases, meetings, and loops over these"
 _PHASE = "a phase has families, whose bodies are tasks"
-_TASK = "a task has needs, streams, locals, kernels, loops over these, and gives"
+_TASK = "a task has needs, streams, locals, kernels, loops over these and what is routed, and gives"
 
 
 def of_tasks(module: Module, op: Op) -> bool:
@@ -43,6 +43,7 @@ def program_mistakes(module: Module) -> Iterator[Mistake]:
         return
     yield from _of_clusters(module)
     yield from _of_ranks(module)
+    yield from _of_experts(module)
     for buffer in module.buffers:
         if buffer.tags is not None:
             yield from _tags(module, buffer)
@@ -146,6 +147,33 @@ def _of_ranks(module: Module) -> Iterator[Mistake]:
                 yield words, op.span, f"each rank gives its own: '{RANK}' is the index in dim {dim}"
 
 
+def _of_experts(module: Module) -> Iterator[Mistake]:
+    """What stands behind gates that a task needs is needed behind gates alone."""
+    routed: set[Value] = set()
+    plain: list[task.Need] = []
+    for family in module.walk():
+        if not isinstance(family, task.Family):
+            continue
+        needed = {op.result for op in family.regions[0].walk() if isinstance(op, task.Need)}
+        inside: set[int] = set()
+        for op in family.regions[0].walk():
+            if isinstance(op, task.Routed) and op.regions:
+                inside |= {id(one) for one in op.regions[0].walk()}
+                if isinstance(op.operands[0], View) and op.gates.buffer not in needed:
+                    words = f"task.routed: {op.gates.buffer} is nothing that the task needs"
+                    yield words, op.span, "need the gates first"
+            if isinstance(op, task.Routed) and id(op) in inside:
+                yield "task.routed stands in another one", op.span, _TASK
+            if isinstance(op, task.Give) and id(op) in inside:
+                routed.add(op.view.buffer)
+            if isinstance(op, task.Need) and id(op) not in inside:
+                plain.append(op)
+    for op in plain:
+        if op.view.buffer in routed:
+            words = f"task.need: of {op.view.buffer} only experts give that some row is sent to"
+            yield words, op.span, "need it behind their gates (task.routed)"
+
+
 def _inside(block: Block) -> Iterator[Op]:
     """The ops of a program that stand in no phase."""
     for op in block.ops:
@@ -189,6 +217,8 @@ def _in_family(module: Module, family: task.Family) -> Iterator[Mistake]:
             sources = op.operands
         elif isinstance(op, (task.Local, tile.For)):
             sources = []
+        elif isinstance(op, task.Routed):
+            sources = op.operands
         else:
             yield f"{op.NAME} stands in a task", op.span, _TASK
             sources = []

@@ -93,10 +93,12 @@ def _kinds(module: Module, op: Op) -> list[str]:
     """Transfers name a channel and a view, kernels take views, waits take tokens."""
     if isinstance(op, (tile.Send, tile.Recv, tile.Relay)):
         return _transfer(module, op)
-    wanted = View if isinstance(op, (tile.Compute, task.Need, task.Stream, task.Give)) else Value
+    wanted = View if isinstance(op, _OF_VIEWS) else Value
     wrong = [str(o) for o in op.operands if not isinstance(o, wanted)]
     return [f"cannot take {wrong[0]}"] if wrong else []
 
+
+_OF_VIEWS = (tile.Compute, task.Need, task.Stream, task.Give, task.Routed)
 
 _ENDS: dict[type[Op], tuple[int, str]] = {
     tile.Send: (1, "a channel"),

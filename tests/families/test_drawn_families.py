@@ -77,10 +77,12 @@ class OfRoundedValues(Transformers):
     """The same in float64, of what a program of f16 keeps: keys and values are rounded, and gains
     of norms that are stored less one are rounded whole. So what is left is what it computes."""
 
-    def __init__(self, network: object, prompt: list[int], count: int, less_one: bool) -> None:
+    def __init__(
+        self, network: object, prompt: list[int], count: int, less_one: bool, moved: float
+    ) -> None:
         import torch
 
-        super().__init__(network.double(), prompt, count)  # type: ignore[attr-defined]
+        super().__init__(network.double(), prompt, count, moved)  # type: ignore[attr-defined]
         with torch.no_grad():
             for name, param in network.named_parameters():  # type: ignore[attr-defined]
                 if less_one and "norm" in name:
@@ -136,11 +138,14 @@ def written(
     vocab = network.config.vocab_size
     ids = np.random.default_rng(seed).integers(0, vocab, length)
     prompt = [int(token) for token in ids]
-    rounds = wide and family in MULTIPLIED
-    change = moved(network, prompt, kind.startswith(LESS_ONE)) if rounds else 0.0
+    less_one, routed = kind.startswith(LESS_ONE), any("experts" in name for name in settings)
+    change = moved(network, prompt, less_one) if wide and (routed or family in MULTIPLIED) else 0.0
     found = dict.fromkeys(COLUMNS, Transformers(network, prompt, count, change))
     if wide:
-        found["cuda"] = OfRoundedValues(other, prompt, count, kind.startswith(LESS_ONE))
+        # Gates go by small differences of scores, so vectors of prompts, which are rounded, move
+        # mixtures of experts more than others: at most as much as rounding their weights does.
+        own = change if routed else 0.0
+        found["cuda"] = OfRoundedValues(other, prompt, count, less_one, own)
     return found
 
 

@@ -211,19 +211,6 @@ def test_tasks_without_a_place():
         run_in(module, trace, Order(0, blocks=True))
 
 
-REFUSED = {
-    "tiny_experts/mixtral-5x2": "mixtures of experts",
-    "tiny_gpt_oss/gpt-oss-5x2-yarn": "mixtures of experts",
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_refused(name):
-    with pytest.raises(MeshcError, match=REFUSED[name]) as caught:
-        tasks_of(graph_of(DATA / name))
-    assert [d.code for d in caught.value.diagnostics] == ["no-tasks"]
-
-
 def test_products_in_parts_and_merged_attention():
     """The output projection can be divided too where attention lies merged in a buffer."""
     name = DATA / "tiny" / "llama-3h1"

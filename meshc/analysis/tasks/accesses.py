@@ -270,6 +270,8 @@ def _of_task(
     for op in block.ops:
         if isinstance(op, tile.For):
             yield from _of_task(phase, family, op.regions[0], around.loop(op))
+        elif isinstance(op, task.Routed):
+            yield from _of_task(phase, family, op.regions[0], around.behind(op))
         elif isinstance(op, (task.Need, task.Stream, task.Give)):
             here = around.behind(op)
             yield Access(op, family, phase, here.names, here.path, here.known, here.requests)

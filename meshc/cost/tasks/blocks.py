@@ -15,6 +15,7 @@ what a block computes follows from when its tiles come and needs none.
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
@@ -83,7 +84,8 @@ class Run:
     either only takes part in the meeting, which is by a counter or by ``tags`` in words. Where only
     the blocks of each ``cluster`` meet in front of it, they have what they need of each other
     ``told`` seconds behind the last of them. A meeting of the GPUs of all ranks, which are alike,
-    takes ``linked`` seconds more over their links."""
+    takes ``linked`` seconds more over their links. Tiles of experts that are ``chosen`` behind the
+    meeting are asked for once the block has what it needs, others as early as there is room."""
 
     tiles: Sequence[Tiles]
     read: Sequence[float]
@@ -93,6 +95,7 @@ class Run:
     told: float = 0.0
     tags: bool = False
     linked: float = 0.0
+    chosen: bool = False
 
 
 @dataclass
@@ -123,8 +126,9 @@ class _Block:
     stored: list[float] = field(default_factory=list)  # when what was asked for ahead is in L2
     phase: int = 0
     now: float = 0.0  # when it has computed what has come
+    since: float = 0.0  # when it last had what a phase's tasks need
     may: bool = False  # whether it has what the phase's tasks need
-    parked: bool = False  # whether its next tile waits for a place in the ring
+    parked: bool = False  # whether its next tile waits for a place in the ring, or for a choice
 
 
 def simulate(runs: Sequence[Run], memory: Memory, ring: Ring) -> list[Spent]:
@@ -144,6 +148,7 @@ class _Machine:
                 block.tiles += tiles
                 block.ends.append(len(block.tiles))
         self.spent = [Spent() for _ in runs]
+        self.chosen = [phase for phase, run in enumerate(runs) if run.chosen]
         self.phase, self.ended, self.last, self.begun = 0, 0, 0.0, 0.0
         self.free = 0.0  # when memory has answered all that it was asked for
         self.ways = 0  # that the last block's word has to go until all others know
@@ -212,6 +217,12 @@ class _Machine:
         at, now = len(block.came), block.asked
         if at == len(block.tiles):
             return None
+        if self.chosen:
+            known = self.chosen_before(block)
+            if at >= known:
+                block.parked = True
+                return None
+            now = max(now, block.since if at >= block.ends[block.phase - 1] else 0.0)
         if at >= self.ring.flying:
             now = max(now, block.came[at - self.ring.flying])
         behind = at - self.ring.tiles
@@ -221,6 +232,14 @@ class _Machine:
                 return None
             now = max(now, block.done[behind])
         return now
+
+    def chosen_before(self, block: _Block) -> int:
+        """How many tiles of ``block`` are known: those in front of the next choice."""
+        at = bisect_left(self.chosen, block.phase + (1 if block.may else 0))
+        if at == len(self.chosen):
+            return len(block.tiles)
+        phase = self.chosen[at]
+        return block.ends[phase - 1] if phase else 0
 
     def compute(self, block: _Block) -> None:
         """What follows from the tiles that have come, up to the end of the phase."""
@@ -237,11 +256,11 @@ class _Machine:
         block.now = now
         if len(block.done) == end:
             self.end_phase(block)
-        if block.parked and len(block.came) - self.ring.tiles < len(block.done):
+        if block.parked:
             block.parked = False
             after = self.next(block)
-            assert after is not None
-            heapq.heappush(self.events, (after, block.number))
+            if after is not None:
+                heapq.heappush(self.events, (after, block.number))
 
     def end_phase(self, block: _Block) -> None:
         """The block has ended the phase; the last one of all, or of its cluster, calls a
@@ -271,7 +290,7 @@ class _Machine:
             ready = run.ready if one.ends[one.phase] > len(one.done) else 0.0
             self.spent[one.phase].meeting += run.told + ready
             one.now = last + run.told + ready
-            one.may = True
+            one.may, one.since = True, one.now
         for one in self.together.pop(key):
             self.compute(one)
 
@@ -330,7 +349,7 @@ class _Machine:
             block = self.blocks[number]
             ready = run.ready if size or block.ends[self.phase] > len(block.done) else 0.0
             block.now = (behind + size / shared.rate if size else now) + ready
-            block.may = True
+            block.may, block.since = True, block.now
             self.spent[self.phase].meeting += block.now - self.begun
             self.compute(block)
         if self.left:

@@ -247,7 +247,8 @@ def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
         tiles.append(own)
         read.append(size + sum(alike.values()))
     at_once = min((family.at_once for family in phase.families), default=1)
-    return Run(tiles, read, times.ready(max(read), any(tiles)), at_once)
+    ready = times.ready(max(read), any(tiles))
+    return Run(tiles, read, ready, at_once, chosen=phase.chosen)
 
 
 def _dealt(phase: PhaseWork, blocks: int) -> list[list[tuple[FamilyWork, TaskWork]]]:
@@ -291,7 +292,8 @@ def joined(runs: Sequence[Run]) -> Run:
     ]
     read = [sum(each) for each in zip(*(r.read for r in runs), strict=True)]
     at_once = min(run.at_once for run in runs)
-    return Run(tiles, read, sum(run.ready for run in runs), at_once)
+    chosen = any(run.chosen for run in runs)
+    return Run(tiles, read, sum(run.ready for run in runs), at_once, chosen=chosen)
 
 
 def _add(into: Spent, other: Spent, times: int) -> None:

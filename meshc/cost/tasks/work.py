@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from meshc.analysis.tasks.routing import experts_of
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
@@ -111,13 +112,15 @@ class FamilyWork:
 @dataclass(frozen=True)
 class PhaseWork:
     """Families whose tasks run at the same time, shared by ``blocks``: 0 if they are not placed.
-    Blocks are clusters of ``cluster``, which share tasks in so many ``groups`` if there are any."""
+    Blocks are clusters of ``cluster``, which share tasks in so many ``groups`` if there are any.
+    Experts are ``chosen`` in front of it."""
 
     name: str
     families: tuple[FamilyWork, ...]
     blocks: int = 0
     cluster: int = 0
     groups: int = 0
+    chosen: bool = False
 
     @property
     def bytes(self) -> int:
@@ -197,6 +200,7 @@ class _Reader:
 
 
 def _stages(reader: _Reader, block: Block, env: Mapping[str, int]) -> Iterator[Stage]:
+    choices: set[Value] = set()
     for op in block.ops:
         if op.when is not None and not op.when.evaluate(env):
             continue
@@ -211,7 +215,9 @@ def _stages(reader: _Reader, block: Block, env: Mapping[str, int]) -> Iterator[S
                 if isinstance(f, task.Family) and (f.when is None or f.when.evaluate(env))
                 for work in _Family(reader.module, f, env, reader.each, op.groups).work()
             )
-            yield PhaseWork(op.name, families, op.blocks, op.cluster, op.groups)
+            made = _choices(op) - choices
+            choices |= made
+            yield PhaseWork(op.name, families, op.blocks, op.cluster, op.groups, bool(made))
         elif isinstance(op, tile.For):
             count, (body,) = int(op.count.evaluate(env)), op.regions
             if not _decides(body, op.var):
@@ -219,6 +225,16 @@ def _stages(reader: _Reader, block: Block, env: Mapping[str, int]) -> Iterator[S
                 continue
             for value in range(count):
                 yield from _stages(reader, body, {**env, op.var: value})
+
+
+def _choices(phase: task.Phase) -> set[Value]:
+    """The gates behind which something of a phase stands."""
+    asked = {op.gates.buffer for op in phase.regions[0].walk() if isinstance(op, task.Routed)}
+    return {
+        op.view.buffer
+        for op in phase.regions[0].walk()
+        if isinstance(op, task.Need) and asked & {*op.results}
+    }
 
 
 def _linked(module: Module, block: Block, meeting: task.Meet) -> int:
@@ -277,6 +293,12 @@ class _At:
         """Which points do ``op``."""
         return self.there if op.when is None else self.there & op.when.evaluate(self.env)
 
+    def chosen(self, op: task.Routed, experts: int, count: int) -> _At:
+        """Points of experts that are chosen, ``count`` of so many, as far apart as may be."""
+        at = self.value(Expr.var(op.expert))
+        there = (at + 1) * count // experts > at * count // experts
+        return _At(self.env, self.behind(op) & there)
+
     def loop(self, op: tile.For, each: Mapping[str, NDArray[np.int64]]) -> _At:
         """Points of all rounds of a loop, in order."""
         here = self.behind(op)
@@ -304,7 +326,7 @@ class _Family:
         each: Mapping[str, NDArray[np.int64]],
         groups: int = 0,
     ) -> None:
-        self.family, self.each = family, each
+        self.module, self.family, self.each = module, family, each
         self.groups: tuple[int, ...] = ()
         self.roles = {buffer.value: buffer.role for buffer in module.buffers}
         points = np.indices(family.sizes or (1,)).reshape(max(len(family.sizes), 1), 1, -1)
@@ -381,10 +403,14 @@ class _Family:
         if first is not None:
             self.brought.append((self.piece(first), together))
         for op in block.ops:
-            if isinstance(op, tile.For) and any(
-                isinstance(o, _READS) for o in op.regions[0].walk()
-            ):
+            if not any(isinstance(o, _READS) for region in op.regions for o in region.walk()):
+                continue
+            if isinstance(op, tile.For):
                 self.block(op.regions[0], at.loop(op, self.each), {*names, op.var})
+            elif isinstance(op, task.Routed):
+                self.block(
+                    op.regions[0], at.chosen(op, *experts_of(self.module, self.family, op)), names
+                )
 
     def of_first(self, op: task.Need | task.Stream) -> bool:
         """Whether which elements are read depends on the first of several dims alone."""

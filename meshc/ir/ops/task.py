@@ -17,6 +17,8 @@ of its own.
       }
     }
 
+What only some experts of a mixture do stands in ``task.routed``, behind a need of their gates.
+
 A buffer without a role is scratch in the memory of the GPU. Each of its elements is given once:
 what a loop carries has an element for each round (``%stream[layer + 1]`` of ``%stream[layer]``).
 
@@ -200,6 +202,21 @@ class Give(Op):
         if have != want:
             given, taken = (", ".join(map(str, shape)) for shape in (have, want))
             self.reject(f"gives [{given}] to a region of [{taken}]")
+
+
+@register("task.routed", "gates -> () {body}")
+@dataclass(eq=False)
+class Routed(Op):
+    """What a task does where any of ``gates`` is not 0: for an expert to which some row is sent,
+    whose number the dim or loop ``expert`` is. Nothing of it is brought before that is known. What
+    it gives is needed in the same way alone, where the gates are those of the same expert."""
+
+    expert: str = ""
+
+    @property
+    def gates(self) -> View:
+        """What decides."""
+        return self.views()[0]
 
 
 Access = Need | Stream | Give

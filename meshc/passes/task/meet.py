@@ -10,6 +10,7 @@ from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
 from meshc.ir.types import DType
+from meshc.ir.values import Value
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 from meshc.verify import check_fact
@@ -117,10 +118,16 @@ def _as_narrow(module: Module, meeting: task.Meet) -> None:
 
 def _by_tags(module: Module, meeting: task.Meet, phase: Op) -> None:
     """Make a meeting one by tags, and give the words tags that tasks behind it need, if it orders
-    all that it did before."""
+    all that it did before. What is done for experts alone waits for no words, as some are not
+    given, and gates have no tags, as they are 0 or not."""
+    if any(isinstance(op, task.Routed) for op in phase.regions[0].walk()):
+        return
     needed = {op.view.buffer for op in phase.regions[0].walk() if isinstance(op, task.Need)}
     fresh = [b for b in module.buffers if b.value in needed and b.tags is None]
-    if any(b.type.dtype is not DType.F32 or b.cluster is not None for b in fresh):
+    gates = _gates(module)
+    if any(
+        b.type.dtype is not DType.F32 or b.cluster is not None or b.value in gates for b in fresh
+    ):
         return
     meeting.kind = "tags"
     for buffer in fresh:
@@ -129,6 +136,16 @@ def _by_tags(module: Module, meeting: task.Meet, phase: Op) -> None:
         meeting.kind = "counter"
         for buffer in fresh:
             buffer.tags = None
+
+
+def _gates(module: Module) -> set[Value]:
+    """Buffers of gates behind which something is done for experts."""
+    asked = {op.gates.buffer for op in module.walk() if isinstance(op, task.Routed)}
+    return {
+        op.view.buffer
+        for op in module.walk()
+        if isinstance(op, task.Need) and asked & {*op.results}
+    }
 
 
 def _blocks(block: Block) -> Iterator[Block]:

@@ -141,8 +141,9 @@ class Elements:
             asking.write(text)
 
     def _by_lane(self, op: Op) -> bool:
-        if isinstance(op, tile.For):
-            return not op.each and all(self._by_lane(one) for one in op.regions[0].ops)
+        if isinstance(op, (tile.For, task.Routed)):
+            each = isinstance(op, tile.For) and op.each
+            return not each and all(self._by_lane(one) for one in op.regions[0].ops)
         if not isinstance(op, tile.Compute):
             return True
         kind = op.views()[0].buffer.type

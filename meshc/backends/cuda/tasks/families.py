@@ -29,9 +29,17 @@ class Placed:
     waits: bool = False
 
     @property
+    def routed(self) -> task.Routed | None:
+        """What of a task stands behind the gates of an expert, if it does something for one."""
+        return next((op for op in self.op.regions[0].ops if isinstance(op, task.Routed)), None)
+
+    @property
     def ops(self) -> Sequence[Op]:
-        """The statements of a task."""
-        return self.op.regions[0].ops
+        """The statements of a task, those behind gates among them."""
+        own, routed = self.op.regions[0].ops, self.routed
+        if routed is None:
+            return own
+        return [*(op for op in own if op is not routed), *routed.regions[0].ops]
 
     @property
     def end(self) -> int:
@@ -62,13 +70,31 @@ class Placed:
 
     @contextmanager
     def each(self, text: Text) -> Iterator[None]:
-        """A loop over the block's tasks of this family."""
+        """A loop over the block's tasks of this family, of experts that are chosen."""
+        if self.routed is not None:
+            with self._each_of_experts(text, self.routed.expert):
+                yield
+            return
         head = f"for (int task = mine.first({self.first}); task < mine.last({self.end}); task++) {{"
         with self.each_group(text), text.within(head):
             yield
 
+    @contextmanager
+    def _each_of_experts(self, text: Text, expert: str) -> Iterator[None]:
+        """The same, expert by expert; the last dim counts experts."""
+        *_, last = self.sizes
+        if last != expert or self.groups:
+            fail("cuda-graph", f"tasks of @{self.op.name} are not numbered expert by expert")
+        count, end = self.sizes[expert], f"mine.last({self.end})"
+        begin = f"mc::first_of_expert(mine.first({self.first}), {self.first}, {expert}, {count})"
+        with text.within("for (int place = 0; place < choice.count(); place++) {"):
+            text.add(f"const int {expert} = choice.expert(place);")
+            head = f"for (int task = {begin}; task < {end}; task += {count}) {{"
+            with text.within(head):
+                yield
+
     def point(self, text: Text, names: Container[str]) -> None:
-        """The dims of the task that are among ``names``."""
+        """The dims of the task that are among ``names``; which expert it is of is known."""
         step, parts = prod(self.sizes.values()), []
         for number, (name, size) in enumerate(self.sizes.items()):
             step //= size
@@ -78,6 +104,8 @@ class Placed:
             if number:
                 wrapped = f"({own})" if " - " in own and step == 1 else own
                 own = f"{wrapped} % {size}"
+            if self.routed is not None and name == self.routed.expert:
+                continue
             if name in names and self.groups and name == self.op.grouped:
                 within = f"group * {size} + " if size > 1 else "group"
                 parts.append(f"{name} = {within}{own if size > 1 else ''}")

@@ -39,8 +39,12 @@ class Lanes:
             match op:
                 case tile.For() if Expr.var(op.var) == TOKEN:
                     self.add(op.regions[0].ops)  # a thread has the element of one token
+                case tile.For() if (routed := routed_in(op)) is not None:
+                    self._of_experts(op, routed)
                 case tile.For():
                     self._loop(op)
+                case task.Routed():
+                    fail("cuda-graph", "what is done for experts stands in no loop over these")
                 case tile.Compute():
                     self._compute(op)
                 case task.Give():
@@ -56,6 +60,13 @@ class Lanes:
         self.values.ranges[op.var] = (0, max(op.count.constant - 1, 0))
         with self.text.within(f"for (int {op.var} = 0; {op.var} < {count}; {op.var}++) {{"):
             self.add(op.regions[0].ops)
+
+    def _of_experts(self, op: tile.For, routed: task.Routed) -> None:
+        """The rounds of experts that are chosen."""
+        self.values.ranges[op.var] = (0, max(op.count.constant - 1, 0))
+        with self.text.within("for (int place = 0; place < choice.count(); place++) {"):
+            self.text.add(f"const int {op.var} = choice.expert(place);")
+            self.add(routed.regions[0].ops)
 
     def _compute(self, op: tile.Compute) -> None:
         out = op.views()[0]
@@ -127,3 +138,9 @@ class Lanes:
             guard += f"if ({condition(op.when, values.ranges)}) "
         given = values.element(op.source, at)
         self.text.add(f"{guard}{storage.store(op.view.buffer, index, values.ranges, given)}")
+
+
+def routed_in(op: tile.For) -> task.Routed | None:
+    """What a loop over experts does for those that are chosen, if it is such a loop."""
+    found = [one for one in op.regions[0].ops if isinstance(one, task.Routed)]
+    return found[0] if found and found[0].expert == op.var else None

@@ -223,6 +223,9 @@ class Product:
                     self._angles(text, op, view)
                     continue
                 shape = extents(View(value))
+                if shape == (requests, 1):
+                    self._load(text, value, (Expr.var("b"), Expr.const(0)))
+                    continue
                 if (
                     shape not in ((requests, self.rows), (self.rows,))
                     or view.indices
@@ -230,13 +233,11 @@ class Product:
                 ):
                     continue
                 at = (Expr.var("b"), Expr.var("i")) if len(shape) == 2 else (Expr.var("i"),)
-                self._load(text, value, self.values.element(View(value), at))
+                self._load(text, value, at)
 
-    def _load(self, text: Text, value: Value, element: str) -> None:
-        name = fresh(self.storage.taken, value.name)
+    def _load(self, text: Text, value: Value, own: tuple[Expr, ...]) -> None:
+        name, element = fresh(self.storage.taken, value.name), self.values.element(View(value), own)
         text.add(f"const float {name} = {self.active} ? {element} : 0.0f;")
-        shape = extents(View(value))
-        own = (Expr.var("b"), Expr.var("i")) if len(shape) == 2 else (Expr.var("i"),)
         self.values.registers[value] = (name, own)
 
     def _angles(self, text: Text, op: tile.Compute, view: View) -> None:

@@ -10,6 +10,7 @@ from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES, WARPS, block_me
 from meshc.analysis.tasks.tiles import tile_bytes
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.tasks.attending import Attention
+from meshc.backends.cuda.tasks.choosing import Choosing
 from meshc.backends.cuda.tasks.clusters import Clusters
 from meshc.backends.cuda.tasks.elements import Elements
 from meshc.backends.cuda.tasks.products import Product
@@ -32,13 +33,14 @@ class QueriesDoNotFit(MeshcError):
 @dataclass(frozen=True)
 class Room:
     """What the ``forms`` of all families take of a block, their ``locals`` and those of what is
-    ``attending`` among it."""
+    ``attending`` among it; and choices of experts."""
 
     storage: Storage
     clusters: Clusters
     forms: Sequence[Form]
     locals: Locals
     attending: Locals
+    choosing: Choosing
 
     def arena(self) -> tuple[Arena, int, int, int]:
         """Shared memory, bytes of a tile, tiles of the ring and tiles that are on their way."""
@@ -95,6 +97,7 @@ class Room:
             ("PARTS", 4 * WARPS * sums, "sums of the warps"),
         ]
         parts += self.clusters.parts(self.storage)
+        parts += self.choosing.parts()
         if self.storage.has_lengths:
             parts.append(("LENGTHS", 4 * count, "tokens that requests have cached"))
         if self.locals.most:

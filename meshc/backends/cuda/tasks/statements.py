@@ -107,6 +107,8 @@ class Statements:
                     self.stream(op)
                 case task.Give():
                     self._give(op)
+                case task.Routed():
+                    fail("cuda-graph", "workers that compute together do nothing for experts alone")
 
     def rounds(self, op: tile.For, body: Callable[[], None]) -> None:
         """A loop of so many rounds, whose values in shared memory are there behind it."""
@@ -158,6 +160,8 @@ class Statements:
                 self._mask(op)
             case "rope":
                 self._rope(op)
+            case "top_k":
+                self._gates(op)
             case _:
                 out = op.views()[0]
                 self.each(
@@ -291,6 +295,25 @@ class Statements:
             )
 
         self.each(extents(out), one)
+
+    def _gates(self, op: tile.Compute) -> None:
+        out, scores, *bias = op.views()
+        *rows, count = extents(out)
+        if prod(rows) != 1:
+            fail("cuda-graph", "there is no CUDA for gates of several tokens in a task")
+        given, at = op.params, Expr.var("candidate")
+        with self.values.within(candidate=count):
+            score = self.values.element(scores, (*[Expr.const(0)] * len(rows), at))
+            choice = score + "".join(f" + {self.values.element(one, (at,))}" for one in bias)
+        sizes = f"{count}, {given['count']}, {given['groups']}, {given['kept_groups']}"
+        normalised = "true" if given["normalise"] else "false"
+        kind = f"{sizes}, {given['group_top']}, {normalised}, WORKERS"
+        work = f"locals + {self.locals.place(count + int(str(given['groups'])))}"
+        self.text.add(
+            f"mc::put_gates<{kind}>({self.array(out.buffer)}, {work}, me, 1,",
+            f"    [&](int candidate) {{ return {score}; }},",
+            f"    [&](int candidate) {{ return {choice}; }});",
+        )
 
     def _give(self, op: task.Give) -> None:
         storage, values = self.values.storage, self.values

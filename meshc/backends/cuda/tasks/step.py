@@ -23,6 +23,7 @@ from meshc.backends.cuda.program import (
 from meshc.backends.cuda.ranks import share_of
 from meshc.backends.cuda.targets import kind_of, target_of
 from meshc.backends.cuda.tasks.attending import Attention
+from meshc.backends.cuda.tasks.choosing import HEAR, Choosing
 from meshc.backends.cuda.tasks.clusters import LEAVE, MEET, clusters_of
 from meshc.backends.cuda.tasks.elements import Elements
 from meshc.backends.cuda.tasks.families import (
@@ -99,6 +100,7 @@ class StepText:
             "const int i = me % 16;  // its lane",
         )
         self.blocks = 1
+        self.choosing = Choosing(self.storage)
         self.clusters = clusters_of(self.module)
         body = phases_of(self.module)
         self._walk(body, self.storage.scalars | ({RANK: (0, self.ranks - 1)} if self.ranks else {}))
@@ -140,7 +142,9 @@ class StepText:
             inner = {**ranges, one.var: (0, one.count - 1)}
             head = f"for (int {one.var} = 0; {one.var} < {one.count}; {one.var}++) {{"
             with self.bring.within(head), self.compute.within(head):
+                self.choosing.gates = None
                 self._walk(one.body, inner, rounds * one.count)
+                self.choosing.gates = None
 
     def _phase(self, phase: Phase, ranges: dict[str, tuple[int, int]]) -> None:
         self.locals.restart()
@@ -149,13 +153,16 @@ class StepText:
         self.blocks = max(self.blocks, phase.tasks) if not self.clusters.size else 1
         names = ", ".join(family.op.name for family in phase.families)
         brought = [form for form in forms if not isinstance(form, Elements)]
+        choice = self.choosing.made_for(phase, ranges)
+        if choice is not None:
+            self.bring.add(HEAR)
         if brought:
             with self.bring.within("{" + f"  // {phase.name}"):
                 self._bring(phase, brought)
         title = phase.name if names == phase.name else f"{phase.name}: {names}"
         self.compute.add("", f"// ---- {title}")
         with self.compute.within("{"):
-            self._columns(phase, forms)
+            self._columns(phase, forms, choice)
             self.compute.add(phase.run())
             for form in forms:
                 form.compute(self.compute)
@@ -171,8 +178,9 @@ class StepText:
                 form.bring(text)
             text.add("item = mc::shuffle(item, 0);")
 
-    def _columns(self, phase: Phase, forms: Sequence[Form]) -> None:
-        """What all tasks of a phase have, asked for before blocks have met."""
+    def _columns(self, phase: Phase, forms: Sequence[Form], choice: str | None) -> None:
+        """What all tasks of a phase have, asked for before blocks have met; and the choice of
+        experts, which the warp that brings waits for."""
         text = self.compute
         products = [form for form in forms if isinstance(form, Product)]
         shared = [p for p in products if not p.of_tasks]
@@ -196,6 +204,8 @@ class StepText:
             text.add(SYNC)
             if made is not None and not phase.meets:
                 made.ahead(text)
+        if choice is not None:
+            text.add(choice)
         if made is not None:
             made.then(text)
 
@@ -209,7 +219,9 @@ class StepText:
 
     def text(self) -> tuple[str, Kernel, tuple[str, ...]]:
         """The kernel, what it takes of a GPU, and the names of its arguments."""
-        room = Room(self.storage, self.clusters, self.forms, self.locals, self.attending)
+        room = Room(
+            self.storage, self.clusters, self.forms, self.locals, self.attending, self.choosing
+        )
         arena, tile, stages, flying = room.arena()
         storage, count = self.storage, self.storage.tokens
         names = {part.name for part in arena.parts}
@@ -242,6 +254,7 @@ class StepText:
             cluster=self.clusters.size,
             ranks=self.ranks if self.of_ranks else 0,
             of_cluster=self.clusters.arrays(storage),
+            experts=self.choosing.most,
         )
         shared = {part.name.lower(): (part.at, part.bytes) for part in arena.parts}
         blocks = self.clusters.blocks or max(1, min(self.device.cores, self.blocks))

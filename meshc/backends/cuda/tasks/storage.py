@@ -80,8 +80,6 @@ class Storage:
         named = ", ".join(str(value) for value in values)
         if len({k.shape for k in kinds}) > 1:
             fail("cuda-shape", f"weights {named} have no common shape")
-        if width % FRAGMENT and len(lead) > 1:
-            fail("cuda-shape", f"{named}: rows of {width} values are no whole number of sixteens")
         gathered = tuple(self._gathered(self.ports[value]) for value in values)
         sources = tuple(self.ports[value].name for value in values)
         key = (sources, tuple(g.element for g in gathered), rows)

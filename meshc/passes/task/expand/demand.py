@@ -81,6 +81,8 @@ class Demand:
     # --- how
 
     def _made(self, task: OpenTask, known: Known, part: Part) -> Value:
+        if known.routed is not None and task.routed is None:
+            fail("no-tasks", f"there are no tasks for %{known.name} of experts without rows")
         if known.stored is not None:
             lanes = part.of(known.stored.buffer, known.stored.lead)
             return task.add(tasks.Need([lanes]), known.name)
@@ -95,6 +97,8 @@ class Demand:
             return self._norm(task, known, op, part)
         if isinstance(op, graph.Centre):
             return self._centred(task, known, op, part)
+        if isinstance(op, graph.Softmax):
+            return self._softmax(task, known, op, part)
         if isinstance(op, graph.Rope):
             return self._rope(task, known, op, part)
         first = self.of(task, known.operands[0], part)
@@ -117,7 +121,9 @@ class Demand:
             elif dims == [d for d in other.kind.dims if d not in ROWS]:
                 second = self.of(task, other, part)
             else:
-                refuse(op, f"%{other.name}, repeated over dims that it lacks")
+                values = first, other
+                self._with_repeated(task, op, kernel, result, values, dims, part)
+                return result
             task.compute(kernel, result, first, second)
         else:
             refuse(op, "an op of this kind in a decode step")
@@ -162,6 +168,39 @@ class Demand:
         result = task.local(known.name, (rows, part.count))
         gains = self.vector(task, gain, part, [d for d in known.kind.dims if d not in ROWS])
         task.compute("rms_scale", result, lanes, task.known[key], gains, count=width, eps=op.eps)
+        return result
+
+    def _with_repeated(
+        self, task: OpenTask, op: Op, kernel: str, result: Value, values: tuple[Value, Known],
+        dims: Sequence[str], part: Part,
+    ) -> None:  # fmt: skip
+        """``kernel`` of a value that is there and of one over the first of its ``dims``, of which
+        one lane is for all lanes that the task has."""
+        first, other = values
+        own = [d for d in other.kind.dims if d not in ROWS]
+        inner = prod(self.program.source.dims[d] for d in dims[len(own) :])
+        if own != list(dims[: len(own)]) or (own and inner % part.count):
+            refuse(op, f"%{other.name}, repeated over dims that it lacks")
+        lane = part.start // inner if own else constant(0)
+        if own and task.routed is not None:
+            lane = task.routed
+        second = self.of(task, other, replace(part, start=lane, count=1))
+        by_lane = [View(v, (), (), (1, 0)) for v in (result, first)]
+        rows = constant(part.rows(self.program.tokens))
+        task.compute(kernel, *by_lane, View(second, (), (rows,)))
+
+    def _softmax(self, task: OpenTask, known: Known, op: graph.Softmax, part: Part) -> Value:
+        """The softmax of all lanes of each token."""
+        rows, width = part.rows(self.program.tokens), self.program.source.dims[op.dim]
+        if part.start != constant(0) or part.count != width or len(known.operands) > 1:
+            refuse(op, "a softmax of some lanes")
+        value = self.of(task, known.operands[0], part)
+        most, total = (task.local(f"{known.name}_{of}", (rows,)) for of in ("most", "total"))
+        result = task.local(known.name, (rows, width))
+        task.compute("row_max", most, value)
+        task.compute("exp_sub", result, value, most)
+        task.compute("row_sum", total, result)
+        task.compute("div", result, result, total)
         return result
 
     def _centred(self, task: OpenTask, known: Known, op: graph.Centre, part: Part) -> Value:

@@ -14,13 +14,13 @@ from meshc.ir.values import Value
 from meshc.ir.views import Point
 from meshc.passes.task.expand.attention import Attending
 from meshc.passes.task.expand.demand import Demand, refuse
+from meshc.passes.task.expand.experts import Experts
 from meshc.passes.task.expand.products import POINTWISE, Products, joined_results
 from meshc.passes.task.expand.program import TaskProgram, constant
 from meshc.passes.task.expand.runs import Runs
 from meshc.passes.task.expand.values import Known, Stored
 
 _MISSING: dict[type[Op], str] = {
-    graph.TopK: "mixtures of experts",
     graph.ArgMax: "tokens that the program chooses",
     graph.Transpose: "a value whose dims change their order",
     ranks.RankEmbed: "a part of the table of words",
@@ -62,6 +62,7 @@ class GraphExpander:
             self.program, grain.tokens, grain.blocks, grain.splits, grain.together, grain.lanes
         )
         self.attending = Attending(self.demand, self.products, runs)
+        self.experts = Experts(self.program, self.demand, self.products)
         self.env: dict[Value, Known] = {}
         self.users: dict[Value, list[Op]] = {}
         for op in source.walk():
@@ -105,6 +106,10 @@ class GraphExpander:
                 self.env[op.result] = self._grown(op, *known)
             case graph.Matmul():
                 self._product(op, known)
+            case graph.TopK():
+                self.env[op.result] = self.experts.choose(op, known)
+            case graph.Softmax() if known[0].scores is None and op.mask != "causal":
+                self.env[op.result] = self.products.wait(op, known)
             case graph.Softmax():
                 sink = known[1] if len(known) > 1 else None
                 self.env[op.result] = self.attending.softmax(op, known[0], sink)
@@ -140,11 +145,19 @@ class GraphExpander:
             self.env[op.result] = merged
         elif rights[0].grown is not None:
             self.env[op.result] = self.attending.scores(op, left, rights[0])
+        elif left.routed is not None:
+            self.env[op.result] = self.experts.join(op, left, rights[0])
         elif all(r.weight is not None for r in rights):
             self.products.store(left)
+            found: dict[int, Known] = {}
             joined = joined_results(op, self.users)
-            made = self.products.multiply(op, left, rights, joined)
-            self.env |= dict(zip(op.results, made, strict=True))
+            routed = [one for one in joined if self.experts.are_in(op.results[one[0]])]
+            if len(routed) < len(joined):
+                dense = [one for one in joined if one not in routed]
+                found |= self.products.multiply(op, left, rights, dense)
+            for together in routed:
+                found |= self.experts.multiply(op, left, rights, together)
+            self.env |= {op.results[n]: one for n, one in found.items()}
         else:
             refuse(op, "a product of two values that are computed")
 

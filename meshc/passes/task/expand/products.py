@@ -13,7 +13,7 @@ from meshc.ir.ops import graph, ranks, task
 from meshc.ir.ranks import RANK
 from meshc.ir.types import BufferType, DType, TensorType
 from meshc.ir.values import Value
-from meshc.ir.views import Point, View, Whole
+from meshc.ir.views import Index, Point, View, Whole
 from meshc.passes.task.expand.demand import Demand, refuse
 from meshc.passes.task.expand.program import (
     ROWS,
@@ -25,6 +25,7 @@ from meshc.passes.task.expand.program import (
     span,
 )
 from meshc.passes.task.expand.values import Known, Stored
+from meshc.support.diagnostics import fail
 
 PART, HEAD, GROUP = "part", "h", "g"
 """The dims that count parts of the width of a product, heads, and groups of rows, of those of a
@@ -53,23 +54,24 @@ class Products:
         left: Known,
         rights: Sequence[Known],
         joined: Sequence[Sequence[int]],
-    ) -> list[Known]:
-        """The results of products with weights, in one phase, which is that of products before
-        with the same left side. Of ``joined`` results, which later ops compute with each other lane
-        by lane, a task gives the same lanes."""
+    ) -> dict[int, Known]:
+        """The results, by their numbers, of products with weights, in one phase, which is that of
+        products before with the same left side. Of ``joined`` results, which later ops compute with
+        each other lane by lane, a task gives the same lanes."""
         if op.group:
             refuse(op, "a product of groups of heads with a weight")
         parts = self._parts(op, left) if len(rights) == 1 else 1
         if parts > 1:
-            return [self._in_parts(op, left, rights[0], parts)]
-        phase = self.multiplied.get(left)
-        if phase is None:
-            phase = self.program.phase("_".join(result.name for result in op.results))
-            self.multiplied[left] = phase
+            return {0: self._in_parts(op, left, rights[0], parts)}
         found: dict[int, Known] = {}
         for together in joined:
+            phase = self.multiplied.get(left)
+            if phase is None:
+                numbers = sorted(n for one in joined for n in one)
+                name = "_".join(op.results[n].name for n in numbers)
+                phase = self.multiplied[left] = self.program.phase(name)
             found |= self._family(op, left, rights, together, phase)
-        return [found[n] for n in range(len(rights))]
+        return found
 
     def _family(
         self,
@@ -86,21 +88,40 @@ class Products:
         if heads != taken[: len(heads)] or heads != given[: len(heads)] or len(heads) > 1:
             refuse(op, f"a product that keeps {', '.join(heads)} of its left side, other than rows")
         name = op.results[together[0]].name
-        opened = self._of_lanes(phase, name, heads, self._extent(down), len(together))
-        width = self._extent(across)
-        columns_of = Part(Expr.var(HEAD) * width if heads else constant(0), width)
+        opened = self.of_lanes(phase, name, heads, self.extent(down), len(together))
+        width = self.extent(across)
+        columns = Part(Expr.var(HEAD) * width if heads else constant(0), width)
+        return self.rows_times(opened, op, left, columns, rights, together, heads, HEAD)
+
+    def rows_times(
+        self,
+        opened: OpenTask,
+        op: graph.Matmul,
+        left: Known,
+        columns_of: Part,
+        rights: Sequence[Known],
+        together: Sequence[int],
+        heads: Sequence[str],
+        head: str,
+        within: Index | None = None,
+    ) -> dict[int, Known]:
+        """The rows that tasks of ``opened`` have of weights, of those of the number ``head`` of
+        ``heads`` if these are some, ``within`` some of their width, times columns of ``left``."""
         found = {}
-        for number, kind in zip(together, kinds, strict=True):
-            right = rights[number]
+        for number in together:
+            kind, right = tensor_type(op.results[number]), rights[number]
+            down = [d for d in kind.dims if d not in (*ROWS, *heads)]
+            across = [d for d in left.kind.dims if d not in (*ROWS, *heads)]
             assert right.weight is not None
             if {*right.kind.dims} != {*heads, *down, *across}:
                 refuse(op, f"a product with dims {', '.join(right.kind.dims)} of both sides")
             columns = self.demand.columns(opened, left, columns_of, right.kind.dtype)
-            weight = self.program.matrix(right.weight, right.stacked, heads, down, across)
+            packed = heads, down, across, not {*heads} & {*kind.dims}
+            weight = self.program.matrix(right.weight, right.stacked, *packed)
             lead = self.program.at_layer if right.stacked else ()
-            head = [Point(Expr.var(HEAD))] if heads else []
+            of_head = [Point(Expr.var(head))] if heads else []
             rows = span(Expr.var(GROUP) * opened.own.count, opened.own.count)
-            group = region(weight, *lead, *head, rows, Whole())
+            group = region(weight, *lead, *of_head, rows, within or Whole())
             tile = opened.add(task.Stream([group]), right.name)
             name = op.results[number].name
             result = opened.local(name, (self.program.tokens, opened.own.count))
@@ -113,7 +134,7 @@ class Products:
         what lies in a buffer as it is, so that a part is less to read, or of what was attended,
         where key heads have as many lanes as whole groups of rows."""
         taken = [d for d in left.kind.dims if d not in ROWS]
-        parts, width = self.program.parts, self._extent(taken)
+        parts, width = self.program.parts, self.extent(taken)
         if set(taken) != {*op.contract}:
             return 1
         if self.heads and left.key_heads:
@@ -138,8 +159,8 @@ class Products:
         assert right.weight is not None
         if {*right.kind.dims} != {*down, *across}:
             refuse(op, f"a product with dims {', '.join(right.kind.dims)} of both sides")
-        lanes, size = self._extent(down), self._extent(across) // parts
-        opened = self._of_lanes(self.program.phase(name), name, (), lanes, first={PART: parts})
+        lanes, size = self.extent(down), self.extent(across) // parts
+        opened = self.of_lanes(self.program.phase(name), name, (), lanes, first={PART: parts})
         part = Expr.var(PART)
         columns = self.demand.columns(opened, left, Part(part * size, size), right.kind.dtype)
         weight = self.program.matrix(right.weight, right.stacked, (), down, across)
@@ -194,7 +215,7 @@ class Products:
     def _sum(self, name: str, kind: TensorType, lanes: int, sums: Value, parts: int) -> Known:
         """A phase that adds the ``parts``, ``[parts, tokens, lanes]``, of a product."""
         called = name if name.endswith("_sum") else f"{name}_sum"
-        opened = self._of_lanes(self.program.phase(called), called, (), lanes)
+        opened = self.of_lanes(self.program.phase(called), called, (), lanes)
         own = span(opened.own.start, opened.own.count)
         place = region(sums, *self.program.at_layer, Whole(), Whole(), own)
         given = opened.add(task.Need([place]), f"{name}_parts")
@@ -205,19 +226,20 @@ class Products:
         opened.leave()
         return Known(name, kind, task=opened, here=total)
 
-    def _extent(self, dims: Sequence[str]) -> int:
+    def extent(self, dims: Sequence[str]) -> int:
+        """How many elements a value has along ``dims``."""
         return prod(self.program.source.dims[d] for d in dims)
 
     def look_up(self, value: Value) -> Known:
         """A family that has the rows of an input, group by group."""
         name, known = value.name, Known(value.name, tensor_type(value))
         buffer = self.program.rows_in(name, known.kind)
-        opened = self._of_lanes(self.program.phase(name), name, (), self.program.lanes(known.kind))
+        opened = self.of_lanes(self.program.phase(name), name, (), self.program.lanes(known.kind))
         known.task = opened
         known.here = opened.add(task.Stream([opened.own.of(buffer)]), name)
         return known
 
-    def _of_lanes(
+    def of_lanes(
         self,
         phase: Block,
         name: str,
@@ -230,8 +252,8 @@ class Products:
         where there are no heads lanes are padded. Dims in ``first`` stand in front."""
         most = max(self.program.rows // values, 1)
         whole = lanes if heads else self.program.rows
-        count = next(r for r in range(min(most, whole), 0, -1) if whole % r == 0)
-        domain = dict(first or {}) | ({HEAD: self._extent(heads)} if heads else {})
+        count = most_that_divide(whole, most)
+        domain = dict(first or {}) | ({HEAD: self.extent(heads)} if heads else {})
         domain[GROUP] = (lanes if heads else self.program.padded(lanes)) // count
         start = Expr.var(GROUP) * count
         own = Part(Expr.var(HEAD) * lanes + start if heads else start, count)
@@ -244,6 +266,7 @@ class Products:
         that it takes is there before them, or later, by who needs it."""
         name, kind = op.results[0].name, tensor_type(op.results[0])
         made = Known(name, kind, later=op, operands=tuple(operands))
+        made.routed, made.sent = routes(op, operands)
         opened = [o.task for o in operands if o.task is not None and o.here is not None]
         if not opened:
             return made
@@ -284,6 +307,8 @@ class Products:
         """Give a value that a family still has to a buffer, so that later phases can need it."""
         if known.stored is not None or known.here is None or known.task is None:
             return
+        if known.routed is not None and not known.sent:
+            fail("no-tasks", f"there are no tasks for %{known.name} of experts without rows")
         lanes = self.program.padded(self.program.lanes(known.kind))
         buffer = self.program.scratch(known.name, (self.program.tokens, lanes))
         known.stored = Stored(buffer, self.program.at_layer, known.task.phase)
@@ -304,7 +329,7 @@ class Products:
         """The family that has a value; one is opened if there is none."""
         if known.here is None or known.task is None:
             phase = self.program.phase(known.name)
-            opened = self._of_lanes(phase, known.name, (), self.program.lanes(known.kind))
+            opened = self.of_lanes(phase, known.name, (), self.program.lanes(known.kind))
             known.here = self.demand.of(opened, known, opened.own)
             known.task = opened
         return known.task
@@ -313,6 +338,19 @@ class Products:
         opened, value = known.task, known.here
         assert opened is not None and value is not None
         opened.add(task.Give([opened.own.of(target.buffer, target.lead), View(value)]))
+
+
+def most_that_divide(count: int, most: int) -> int:
+    """The largest number up to ``most`` that divides ``count``."""
+    return next(n for n in range(min(most, count), 0, -1) if count % n == 0)
+
+
+def routes(op: Op, operands: Sequence[Known]) -> tuple[Known | None, str]:
+    """By which gates what an op gives is routed, and of which experts it is 0 for rows that are not
+    sent to them (:class:`Known`)."""
+    routed = next((one.routed for one in operands if one.routed is not None), None)
+    keeps = isinstance(op, (graph.Scale, graph.Mul))
+    return routed, next((one.sent for one in operands if one.sent), "") if keeps else ""
 
 
 def joined_results(op: graph.Matmul, users: dict[Value, list[Op]]) -> list[list[int]]:

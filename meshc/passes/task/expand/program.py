@@ -72,12 +72,14 @@ class Part:
 @dataclass(eq=False)
 class OpenTask:
     """A family whose body is being written. ``own`` are the lanes that each of its tasks gives,
-    ``phase`` the number of its phase; ``known`` has what was computed in it already."""
+    ``phase`` the number of its phase; ``known`` has what was computed in it already. One that is
+    ``routed`` is of the expert of this number, and does nothing if no row is sent to it."""
 
     family: task.Family
     phase: int
     names: Names
     own: Part
+    routed: Expr | None = None
     known: dict[tuple[object, object], Value] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
 
@@ -244,13 +246,15 @@ class TaskProgram:
         heads: Sequence[str],
         down: Sequence[str],
         across: Sequence[str],
+        padded: bool = True,
     ) -> Value:
         """A weight as ``[(layers,) (heads,) lanes given, lanes taken]``: a row for each lane of the
-        dims ``down``, and in it the lanes of ``across``."""
+        dims ``down``, ``padded`` unless lanes of one head stand behind those of another, and in it
+        the lanes of ``across``."""
         key = (param, *heads, tuple(down), tuple(across))
         if key not in self.packed:
             counts = [prod(self.source.dims[d] for d in dims) for dims in (heads, down, across)]
-            parts = [(down, counts[1] if heads else self.padded(counts[1])), (across, counts[2])]
+            parts = [(down, self.padded(counts[1]) if padded else counts[1]), (across, counts[2])]
             first = [(heads, counts[0])] if heads else []
             self.packed[key] = self._weight(param, _tensor(param), stacked, [*first, *parts])
         return self.packed[key]

@@ -38,7 +38,9 @@ class Known:
     of its tasks owns, or is computed *later*, by each task that needs it, from ``operands``. It
     may be several of these. A *cached* value is a cache with what a run appends to it, ``grown``;
     *scores* are those of attention, on their way to a softmax. What was attended is *merged* from
-    records by who needs it, or stored; it has lanes of so many ``key_heads``.
+    records by who needs it, or stored; it has lanes of so many ``key_heads``. Of a *routed* value
+    only lanes of experts that some row is sent to are there, by these gates; of one that is 0 for
+    experts that a row is not sent to, ``sent`` is the dim of the experts.
     """
 
     name: str
@@ -54,6 +56,8 @@ class Known:
     scores: Scores | None = None
     merged: Stored | None = None
     key_heads: int = 0
+    routed: Known | None = None
+    sent: str = ""
 
     @property
     def phase(self) -> int:

@@ -1,0 +1,111 @@
+// Mixtures of experts: the gates of a token, and which experts a block brings weights of.
+#pragma once
+
+#include "mc_functions.cuh"
+
+namespace mc {
+
+// By all workers: the gates of a token, which are scores of the COUNT experts whose choices are largest, of equal ones
+// of the first, and 0 for the others. Only the KEPT of GROUPS runs of experts count whose best BEST have the largest
+// sums. ``work`` has room for N choices and GROUPS sums.
+template <int N, int COUNT, int GROUPS, int KEPT, int BEST, bool NORMALISED, int WORKERS, class Score, class Choice>
+MC_INLINE void put_gates(float* gates, float* work, int me, u32 id, Score score, Choice choice) {
+    constexpr int GROUP = N / GROUPS;
+    float* const sums = work + N;
+    for (int x = me; x < N; x += WORKERS) work[x] = choice(x);
+    group_sync(id, WORKERS);
+    if (GROUPS > 1) {
+        for (int group = me; group < GROUPS; group += WORKERS) {
+            float sum = 0.0f;
+            for (int x = group * GROUP; x < (group + 1) * GROUP; x++) {
+                int before = 0;
+                for (int y = group * GROUP; y < (group + 1) * GROUP; y++)
+                    before += work[y] > work[x] || (work[y] == work[x] && y < x);
+                if (before < BEST) sum += work[x];
+            }
+            sums[group] = sum;
+        }
+        group_sync(id, WORKERS);
+        for (int x = me; x < N; x += WORKERS) {
+            const int group = x / GROUP;
+            int before = 0;
+            for (int y = 0; y < GROUPS; y++) before += sums[y] > sums[group] || (sums[y] == sums[group] && y < group);
+            if (before >= KEPT) work[x] = -infinity();
+        }
+        group_sync(id, WORKERS);
+    }
+    for (int x = me; x < N; x += WORKERS) {
+        int before = 0;
+        for (int y = 0; y < N; y++) before += work[y] > work[x] || (work[y] == work[x] && y < x);
+        gates[x] = before < COUNT ? score(x) : 0.0f;
+    }
+    group_sync(id, WORKERS);
+    if (NORMALISED) {
+        float sum = 1e-20f;
+        for (int x = 0; x < N; x++) sum += gates[x];
+        group_sync(id, WORKERS);
+        for (int x = me; x < N; x += WORKERS) gates[x] = gates[x] / sum;
+        group_sync(id, WORKERS);
+    }
+}
+
+// The first task behind ``begin`` of a family whose tasks are numbers ``from``, ``from`` + 1 .. of a phase, each of the
+// next one of so many ``experts``, that is of expert ``x``.
+MC_INLINE int first_of_expert(int begin, int from, int x, int experts) {
+    const int behind = begin - from - x;
+    return from + x + (behind > 0 ? (behind + experts - 1) / experts * experts : 0);
+}
+
+// The experts that some token is sent to, EXPERTS at the most. Workers find them and tell the warp that brings, which
+// brings nothing of experts before. Two choices take turns; none is written over before that warp is done with it.
+template <int EXPERTS>
+struct Choice {
+    static constexpr int WORDS = 1 + 2 * EXPERTS;  // how many there are, which, and of each expert whether it is one
+    int* words;
+    Barrier* told;
+    int made;
+
+    MC_INLINE Choice(unsigned char* words, unsigned char* told) : words((int*)words), told((Barrier*)told), made(0) {}
+
+    // By one thread, before anything else.
+    MC_INLINE void set_up() const {
+        for (int i = 0; i < 2; i++) init(told + i, 2);
+    }
+
+    // By all workers: that of the gates [BATCH, experts], rows ``stride`` apart.
+    template <int BATCH, int WORKERS>
+    MC_INLINE void make(const float* gates, int stride, int experts, int me, u32 id) {
+        if (made > 1 && me == 0) wait(told + (made - 1) % 2, (made - 1) / 2 & 1);
+        group_sync(id, WORKERS);
+        int* const chosen = words + made % 2 * WORDS;
+        int* const sent = chosen + 1 + EXPERTS;
+        for (int x = me; x < experts; x += WORKERS) {
+            bool any = false;
+            for (int b = 0; b < BATCH; b++) any = any || gates[b * stride + x] != 0.0f;
+            sent[x] = any;
+        }
+        group_sync(id, WORKERS);
+        for (int x = me; x < experts; x += WORKERS) {
+            int before = 0;
+            for (int y = 0; y < x; y++) before += sent[y];
+            if (sent[x]) chosen[1 + before] = x;
+            if (x == experts - 1) chosen[0] = before + sent[x];
+        }
+        group_sync(id, WORKERS);
+        if (me == 0) arrive(told + made % 2);
+        made++;
+    }
+
+    // By the warp that brings.
+    MC_INLINE void hear() {
+        warp_sync();
+        if (lane() == 0) arrive(told + made % 2);
+        wait(told + made % 2, made / 2 & 1);
+        made++;
+    }
+
+    MC_INLINE int count() const { return words[(made - 1) % 2 * WORDS]; }
+    MC_INLINE int expert(int n) const { return words[(made - 1) % 2 * WORDS + 1 + n]; }
+};
+
+}  // namespace mc

@@ -1,0 +1,184 @@
+"""Steps and prompts of mixtures of experts as CUDA: the graph's logits, in every order, without a
+race, by blocks that bring nothing of experts before they are chosen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reduced import each, only
+from task_steps import device_of
+
+import meshc
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Library, Mode, headers, modes
+from meshc.frontend.checkpoints import open_checkpoint, read_config
+from meshc.interp.graph import run_graph
+from meshc.support.diagnostics import MeshcError
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+
+DATA = Path(__file__).parents[1] / "data"
+FOLDERS = ("tiny_experts", "tiny_gpt_oss", "tiny_latent_experts")
+MODELS = sorted(path for folder in FOLDERS for path in (DATA / folder).iterdir())
+MIXTRAL = DATA / "tiny_experts" / "mixtral-5x2"
+GROUPS = DATA / "tiny_latent_experts" / "deepseek-v3-8x3"
+STEPS = 6
+# As a part of the largest logit: of steps the noise of sums, and elements of caches that are
+# rounded the other way; vectors of prompts are rounded once.
+BOUND, PROMPT_BOUND = 2.0**-8, 3 * 2.0**-8
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Logits behind each of ``tokens``, by the graph with weights and caches of f16."""
+
+    tokens: tuple[int, ...]
+    logits: np.ndarray
+    tensors: dict[str, np.ndarray]
+
+
+@cache
+def wanted(model: Path) -> Wanted:
+    module = meshc.compile(
+        str(model), compile_to="graph", seq=24, dtype="f32", phase="decode"
+    ).modules["decode"]
+    stored = open_checkpoint(model, read_config(model))
+    roles = {p.value.name: p.role for p in module.function.params}
+    states = [name for name, role in roles.items() if role == "state"]
+    weights = {n: half(stored.read(n)) for n, role in roles.items() if role == "weight"}
+    ids = np.random.default_rng(5).integers(0, module.dims["V"], STEPS)
+    rows, caches = [], dict[str, np.ndarray]()
+    for position, token in enumerate(ids):
+        given = {"tokens": np.array([[token]]), **weights, **caches}
+        logits, *more = run_graph(module, given, {"pos": position})
+        caches = {name: half(value) for name, value in zip(states, more, strict=True)}
+        rows.append(logits.reshape(-1))
+    tensors = {name: stored.read(name) for name in stored.names()}
+    return Wanted(tuple(map(int, ids)), np.array(rows), tensors)
+
+
+def half(values: np.ndarray) -> np.ndarray:
+    return values.astype(np.float16).astype(np.float32)
+
+
+@cache
+def compiled(model: Path, device: str, batch: int = 1) -> meshc.Compiled:
+    return meshc.compile(str(model), target="cuda", dtype="f16", seq=24, device=device, batch=batch)
+
+
+def error(
+    model: Path, device: str, mode: Mode = FIRST, toolchain=QUICK, batch: int = 1, edit=None
+) -> float:
+    """How far logits of all steps are off; other requests of a batch have the same tokens, one
+    behind the other."""
+    want, made = wanted(model), compiled(model, device, batch)
+    texts = dict(made.files)
+    if edit is not None:
+        file, old, new = edit
+        assert texts[file].count(old) == 1
+        texts[file] = texts[file].replace(old, new)
+    program = replace(from_json(texts["manifest.json"]), prefill=None)
+    machine = CpuMachine(program.kernels, texts, mode, toolchain)
+    if edit is not None and file in headers():
+        own = headers() | {file: texts[file]}
+        machine._libraries["step"] = Library(texts["step.cu"], own, toolchain)
+    running = LanguageModel(program, machine, want.tensors)
+    most = 0.0
+    for at in range(len(want.tokens) + batch - 1):
+        behind = [min(max(at - b, 0), len(want.tokens) - 1) for b in range(batch)]
+        found = running.step([want.tokens[n] for n in behind], behind)
+        off = np.abs(found - want.logits[behind]).max() / np.abs(want.logits).max()
+        assert np.isfinite(found).all()
+        most = max(most, float(off))
+    return most
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return device_of(5, tmp_path_factory.mktemp("device"))
+
+
+@pytest.mark.parametrize(("model", "number"), each(zip(MODELS, range(99), strict=False), 5))
+def test_steps_give_the_logits_of_the_graph(model, number, device):
+    """One request, and several, of which each is sent to experts of its own."""
+    assert error(model, device, batch=1 + number % 3) <= BOUND
+
+
+def test_prompts_give_them_too(device):
+    want, made = wanted(MIXTRAL), compiled(MIXTRAL, device)
+    program = from_json(made.files["manifest.json"])
+    assert program.prefill is not None
+    running = LanguageModel(program, CpuMachine(program.kernels, made.files), want.tensors)
+    found = running.prefill(want.tokens)
+    off = np.abs(found - want.logits[-1]).max() / np.abs(want.logits).max()
+    assert off <= PROMPT_BOUND
+
+
+@pytest.mark.parametrize("model", only([MIXTRAL, GROUPS], MIXTRAL))
+def test_every_order_of_threads_and_copies(model, device):
+    assert {error(model, device, mode) <= BOUND for mode in modes()} == {True}
+
+
+@pytest.mark.parametrize("late", only([0, 1], 1))
+def test_no_two_threads_race(late, tmp_path):
+    """The workers and the warp that brings what they have chosen."""
+    few = device_of(3, tmp_path)
+    assert error(MIXTRAL, few, Mode("random", bool(late), 5), WATCHED) <= BOUND
+
+
+EDITS = {
+    "an expert more is chosen": ("mc_experts.cuh", "before < COUNT ?", "before <= COUNT ?"),
+    "of equal groups the last": (
+        "mc_experts.cuh", "if (before >= KEPT)", "if (before > KEPT)",
+    ),
+    "groups by their best expert": ("mc_experts.cuh", "if (before < BEST)", "if (before < 1)"),
+    "gates as they are": ("mc_experts.cuh", "if (NORMALISED) {", "if (false) {"),
+    "the last expert left out": (
+        "mc_experts.cuh", "chosen[0] = before + sent[x];", "chosen[0] = before;",
+    ),
+    "experts in the place of others": (
+        "mc_experts.cuh", "chosen[1 + before] = x;", "chosen[1 + before] = x / 2 * 2;",
+    ),
+    "one choice for all layers": (
+        "mc_experts.cuh", "return words[(made - 1) % 2 * WORDS + 1 + n];", "return words[1 + n];",
+    ),
+    "brought before it is chosen": (
+        "mc_experts.cuh",
+        "        wait(told + made % 2, made / 2 & 1);\n        made++;\n    }\n\n    MC_INLINE int",
+        "        made++;\n    }\n\n    MC_INLINE int",
+    ),
+    "told before it is written": (
+        "mc_experts.cuh",
+        "        group_sync(id, WORKERS);\n        if (me == 0) arrive(told + made % 2);",
+        "        if (me == 0) arrive(told + made % 2);",
+    ),
+    "tasks of the expert before": (
+        "mc_experts.cuh", "return from + x + (behind", "return from + max(x - 1, 0) + (behind",
+    ),
+    "written over while it is read": (
+        "mc_experts.cuh",
+        "        if (made > 1 && me == 0) wait(told + (made - 1) % 2, (made - 1) / 2 & 1);\n", "",
+    ),
+}  # fmt: skip
+EQUIVALENT = {
+    "written over while it is read": "each block has tiles of each layer here, so that workers are "
+    "never two choices ahead of what is brought to them",
+}
+
+
+@pytest.mark.parametrize("name", only(EDITS, *list(EDITS)[::6]))
+def test_edits_are_noticed(name, tmp_path):
+    """By logits, by a race, or by a deadlock."""
+    model = MIXTRAL if "choice" in name or "written" in name else GROUPS
+    few = device_of(3, tmp_path)
+    try:
+        for mode in (Mode("forward", False), Mode("random", True, 3)):
+            assert error(model, few, mode, WATCHED, edit=EDITS[name]) <= BOUND
+    except (AssertionError, MeshcError):
+        assert name not in EQUIVALENT
+    else:
+        assert name in EQUIVALENT
