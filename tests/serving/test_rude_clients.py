@@ -136,7 +136,7 @@ def test_a_body_that_is_no_http_ends_in_words(served, path, kind, complaints):
         assert received(at_once).startswith("400")
     later = served.connect()
     later.sendall(f"{head}1\r\n{{\r\n".encode())
-    answered = path == "/v1/completions" and kind == "application/json" or later.recv(1 << 16)
+    answered = (path == "/v1/completions" and kind == "application/json") or later.recv(1 << 16)
     later.sendall(b"zz\r\nabc")
     assert answered and ends(later)
     wait_until(lambda: not served.uvicorn.server_state.connections)
