@@ -11,8 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from meshc.analysis.layout.occupancy import Overflow, first_overflow
 from meshc.backends import csl
-from meshc.driver.fitting import NO_ROOM, Fit, planned
+from meshc.driver.fitting import Fit, planned
 from meshc.driver.models import LoadedModel
+from meshc.driver.remedies import NO_ROOM
 from meshc.driver.request import MOST_TOKENS, CompileRequest
 from meshc.ir.ops.mesh import CACHE_POLICIES
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail

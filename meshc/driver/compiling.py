@@ -16,7 +16,7 @@ from meshc.driver.gpu_steps import GpuStep, dealing
 from meshc.driver.halves import splitting_of
 from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
-from meshc.driver.one_program import Choice, choose
+from meshc.driver.one_program import Choice, choose, refuse
 from meshc.driver.remedies import with_help
 from meshc.driver.request import DEFAULT_SEQ, CompileRequest
 from meshc.driver.trials import Trials
@@ -95,8 +95,11 @@ def _in_phases(
             first = refusal.diagnostics[0]
             if first.code == "one-program":
                 raise
+            why = f"{first.message} ({first.code})"
+            if request.joined:
+                refuse([why], [first.code])
             del report.messages[said:]
-            report.warning("prompt-by-steps", f"{_BY_STEPS}: {first.message} ({first.code})")
+            report.warning("prompt-by-steps", f"{_BY_STEPS}: {why}")
         phases = ("decode",)
     return _compiled(loaded, request, phases, instruments, report, trial)
 

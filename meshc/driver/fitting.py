@@ -16,8 +16,6 @@ from meshc.passes.manager import PassManager
 from meshc.pipelines import resource_passes
 from meshc.support.diagnostics import Diagnostics
 
-NO_ROOM = frozenset({"does-not-fit", "csl-memory-full"})
-"""Codes of refusals for want of memory."""
 _GROUPS = {"weight": "weights", "state": "caches"}
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from meshc.backends import csl
+from meshc.driver.remedies import NO_ROOM
 from meshc.driver.request import CompileRequest
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import scalars_of_rounds
@@ -68,7 +69,7 @@ def choose(
     if request.phases == TWO:
         return Choice(TWO, {})
     if vocabulary is None or not csl.reads_prompts(modules):
-        if request.phases != AUTO:
+        if request.joined:
             fail(
                 "one-program",
                 "there are no two phases, a prompt's and a step's, that one program could hold",
@@ -76,9 +77,10 @@ def choose(
             )
         return Choice(TWO, {})
     tried: dict[str, dict[str, Any]] = {}
+    codes: set[str] = set()
     if scalars_of_rounds(modules["decode"]):
         several = "steps take several requests, and one program takes one"
-        return _two(request, {ONE: {"refused": several}}, report)
+        return _two(request, {ONE: {"refused": several}}, codes, report)
     wanted = (request.phases,) if request.phases in (COPIED, MOVED) else (COPIED, MOVED)
     weights = weights_of_both(modules["prefill"], modules["decode"])
     for form in wanted:
@@ -86,6 +88,7 @@ def choose(
             files, told = form_of(form, request, modules, weights, vocabulary, tried)
         except MeshcError as refusal:
             first = refusal.diagnostics[0]
+            codes.add(first.code)
             why = f"{first.message} ({first.code}{_remedy(first.code, request)})"
             tried[form] = {**tried.get(form, {}), "refused": why}
             continue
@@ -93,18 +96,26 @@ def choose(
         choice = Choice(form, tried, files)
         report.remark("one-program", choice.words)
         return _with_reasons(choice)
-    return _two(request, tried, report)
+    return _two(request, tried, codes, report)
+
+
+def refuse(reasons: Sequence[str], codes: Collection[str]) -> NoReturn:
+    """Fail with ``one-program`` for these ``reasons``, refusals of these ``codes``."""
+    more = ", or say more cores (--mesh)" if NO_ROOM & {*codes} else ""
+    fail("one-program", "no program holds both phases", None, reasons, f"leave out --phases{more}")
 
 
 def _two(
-    request: CompileRequest, tried: Mapping[str, Mapping[str, Any]], report: Diagnostics
+    request: CompileRequest,
+    tried: Mapping[str, Mapping[str, Any]],
+    codes: Collection[str],
+    report: Diagnostics,
 ) -> Choice:
-    """A program for each phase, since what was ``tried`` is refused. Raises ``one-program`` where
-    one program was asked for."""
+    """A program for each phase, since what was ``tried`` is refused for reasons of these ``codes``.
+    Raises ``one-program`` where one program was asked for."""
     choice = Choice(TWO, tried)
-    if request.phases != AUTO:
-        said = choice.refusals
-        fail("one-program", "no program holds both phases", notes=said, help="leave out --phases")
+    if request.joined:
+        refuse(choice.refusals, codes)
     report.remark("one-program", choice.words)
     return choice
 

@@ -16,7 +16,9 @@ from meshc.passes.mesh.forms.problem import AUTO
 from meshc.support.diagnostics import Diagnostic, MeshcError
 
 _ROUTES = ("too-many-routes", "too-many-queues")
-_NO_ROOM, _NUMBER = "does-not-fit", "device-number"
+NO_ROOM = frozenset({"does-not-fit", "csl-memory-full"})
+"""Codes of refusals for want of memory."""
+_NUMBER = "device-number"
 _MISSING = re.compile(r"does not give '(\w+)'")
 
 Compiles = Callable[[CompileRequest], object]
@@ -41,11 +43,11 @@ def _helped(one: Diagnostic, request: CompileRequest, compiles: Compiles) -> Dia
             return replace(one, help=f"{' or '.join(cures)} takes fewer, and fits")
         named = ", ".join(words for words, _ in settings)
         return replace(one, help=f"tried, and of no help: {named}" if named else None)
-    if one.code == _NO_ROOM and request.target == "cuda":
+    if one.code in NO_ROOM and request.target == "cuda":
         for count in (2, 4, 8, 16):
             if request.gpus < count <= MOST_GPUS and _does(compiles, replace(request, gpus=count)):
                 return replace(one, help=f"--gpus {count} fits; {one.help}")
-    if one.code == _NO_ROOM and request.target == "python" and not request.compile_to:
+    if one.code in NO_ROOM and request.target == "python" and not request.compile_to:
         return replace(one, notes=(*one.notes, _whose(request)))
     return one
 

@@ -35,6 +35,7 @@ from meshc.support.files import error_words
 from meshc.support.scratch import scratch_folder
 
 OnProfile = Callable[[Profile], None]
+_DRAWS = ("temperature", "top_k", "top_p")
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ class RunRequest:
 
     Tokens are drawn if ``sample`` or one of ``temperature``, ``top_k`` and ``top_p`` is given; with
     ``sample`` those that are not given are as the checkpoint's ``generation_config.json`` says,
-    else 1, 0 and 1. ``stops`` and ``seed`` are those of :class:`Continuation`.
+    else 1, 0 and 1. ``stops`` and ``seed`` (0), which is for draws alone, are those of
+    :class:`Continuation`.
     ``trace`` is a file for what happens on a simulated wafer, from which a profile is made.
     """
 
@@ -58,7 +60,7 @@ class RunRequest:
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
-    seed: int = 0
+    seed: int | None = None
 
     def continuation(
         self, config: ModelConfig | None = None, usual: Generation | None = None
@@ -67,15 +69,14 @@ class RunRequest:
         ``usual``, which is for ``sample``."""
         ends = () if self.ignore_eos or config is None else config.eos_ids
         sampling = self._sampling(usual or Generation())
-        return Continuation(self.max_tokens, ends, self.stops, sampling, self.seed)
+        return Continuation(self.max_tokens, ends, self.stops, sampling, self.seed or 0)
 
     def _sampling(self, usual: Generation) -> Sampling:
-        named = ("temperature", "top_k", "top_p")
-        given = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
+        given = {name: value for name in _DRAWS if (value := getattr(self, name)) is not None}
         if not self.sample and not given:
             return GREEDY
         base = usual if self.sample else Sampling(temperature=1.0)
-        return Sampling(**{name: getattr(base, name) for name in named} | given)
+        return Sampling(**{name: getattr(base, name) for name in _DRAWS} | given)
 
     def with_chats_read(
         self, config: ModelConfig | None, weights: Path | None, name: str, report: Diagnostics
@@ -96,6 +97,12 @@ class RunRequest:
         if not self.prompts:
             fail("bad-argument", "give one of --prompt and --prompt-ids")
         self.continuation().check()
+        if self.seed is not None and self.continuation().sampling is GREEDY:
+            fail(
+                "bad-argument",
+                f"--seed is {self.seed}, but the most likely tokens are taken, and none is drawn",
+                help="leave it out, or draw tokens: --sample, --temperature, --top-k or --top-p",
+            )
         if self.backend and self.backend not in known_backends():
             known = " or ".join(known_backends())
             fail("bad-argument", f"there is no backend '{self.backend}'", help=f"it is {known}")

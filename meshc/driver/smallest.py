@@ -17,8 +17,9 @@ from meshc.backends import csl
 from meshc.devices import Device, device, device_names
 from meshc.driver.compiling import graph_module
 from meshc.driver.executable import no_tokens
-from meshc.driver.fitting import NO_ROOM, planned
+from meshc.driver.fitting import planned
 from meshc.driver.models import LoadedModel
+from meshc.driver.remedies import NO_ROOM
 from meshc.driver.request import USUAL_DEVICE, CompileRequest
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph

@@ -16,17 +16,28 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePosixPath
 
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.files import reported
-from meshc.support.replacing import Known, Stamp, asides, replace_directory, stamp
+from meshc.support.replacing import (
+    Known,
+    Stamp,
+    asides,
+    finish_in,
+    is_same,
+    replace_directory,
+    stamp,
+)
 from meshc.support.scratch import scratch_folder
 
 MANIFEST = "meshc.json"
 _GENERATOR = "meshc"
 _MANIFEST_LIMIT_BYTES = 4 << 20
 _SHOWN = 3
+_ASIDES = 4
+"""Names beside that of a file among which it is looked for."""
 
 Content = str | bytes | Callable[[Path], None]
 
@@ -63,6 +74,7 @@ def write_directory(
     with reported(folder):
         target.parent.mkdir(parents=True, exist_ok=True)
         with scratch_folder(target.parent) as scratch:
+            finish_in(target.parent, _what_is_left)
             made = scratch / "new"
             made.mkdir()
             _fill(made, files, {**facts, "files": names})
@@ -120,7 +132,20 @@ def _what_is_known(target: Path, folder: Path, files: Collection[str], force: bo
         if head is not None
     }
     stays = {p: p if head is None else aside[head] + p[len(head) :] for p, head in heads.items()}
-    return Known(found.as_written, stays)
+    return Known(found.as_written, stays, MANIFEST)
+
+
+def _what_is_left(old: Path, target: Path) -> Known:
+    """What goes of an ``old`` directory whose place ``target`` has taken, and what stays as it is
+    there too; all else is to be brought over."""
+    found = _look(old)
+    stays = {}
+    for path in (*found.edited, *found.others):
+        names = (path, *islice(asides(path), _ASIDES))
+        here = next((name for name in names if is_same(old / path, target / name)), None)
+        if here is not None:
+            stays[path] = here
+    return Known(found.as_written, stays, MANIFEST)
 
 
 def _refuse(folder: Path, found: _Found, clashes: list[str]) -> None:

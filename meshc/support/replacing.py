@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 from meshc.support.diagnostics import fail
 from meshc.support.files import error_words
-from meshc.support.scratch import hold, release, uninterrupted
+from meshc.support.scratch import held, hold, release, uninterrupted
 
 Stamp = tuple[int, int, int]
 _EXCHANGE, _HERE = 2, -100
@@ -27,10 +27,12 @@ _EXCHANGE, _HERE = 2, -100
 @dataclass(frozen=True)
 class Known:
     """What is known of an old directory, by relative path: files that are ``to_go``, as they were
-    when they were looked at, and what ``stays``, with its path in the new one, where it is too."""
+    when they were looked at, and what ``stays``, with its path in the new one, where it is too. The
+    file ``last``, by which the others are known, goes behind them."""
 
     to_go: Mapping[str, Stamp]
     stays: Mapping[str, str]
+    last: str = ""
 
     def has_below(self, path: str) -> bool:
         """Whether the folder ``path`` or something in it is known."""
@@ -75,6 +77,32 @@ def replace_directory(made: Path, target: Path, known: Known) -> dict[str, str]:
         return leaving.brought
 
 
+def finish_in(parent: Path, known: Callable[[Path, Path], Known]) -> None:
+    """Empty what processes left in the folder ``parent`` that were killed while a directory there
+    took the place of an old one; as far as that can be done. ``known`` is told what is left, and
+    the directory that is there."""
+    with uninterrupted():
+        for folder, name in held(parent):
+            target, left = parent / name, [folder / "old", folder / "new"]
+            if name in ("", "..") or Path(name).name != name:
+                continue
+            with suppress(OSError):
+                for old in filter(_is_folder, left):
+                    if not os.path.lexists(target):
+                        old.rename(target)
+                    elif _is_folder(target):
+                        _Leaving(old, target, known(old, target)).empty(old)
+                if not any(map(_is_folder, left)):
+                    release(folder)
+
+
+def is_same(one: Path, other: Path) -> bool:
+    """Whether two paths are one file, or one is the copy that was made of the other."""
+    if not os.path.lexists(other):
+        return False
+    return os.path.samestat(one.lstat(), other.lstat()) or stamp(one)[1:] == stamp(other)[1:]
+
+
 def exchange(one: Path, other: Path) -> bool:
     """Let two paths change places at once; whether the system can."""
     return _exchange is not None and _exchange(os.fsencode(one), os.fsencode(other)) == 0
@@ -100,7 +128,7 @@ _exchange = _call_of_exchange()
 
 def _swapped(made: Path, target: Path) -> Path:
     """Where the old directory is after ``made`` has taken its place; the scratch folder is held."""
-    hold(made.parent)
+    hold(made.parent, target.name)
     if exchange(made, target):
         return made
     old = made.parent / "old"
@@ -129,7 +157,8 @@ class _Leaving:
     def empty(self, folder: Path) -> None:
         """Remove ``folder`` of the old directory, again and again until nothing comes into it."""
         while True:
-            for entry in sorted(folder.iterdir()):
+            last = self.old / self.known.last
+            for entry in sorted(folder.iterdir(), key=lambda one: (one == last, one)):
                 with suppress(FileNotFoundError):  # somebody else moves things, too
                     self._settle(entry, entry.relative_to(self.old).as_posix())
             try:
@@ -150,7 +179,7 @@ class _Leaving:
             else:
                 self._bring(entry, path)
         elif self.known.to_go.get(path) == stamp(entry) or (
-            path in self.known.stays and _is_same(entry, place)
+            path in self.known.stays and is_same(entry, place)
         ):
             entry.unlink()
         elif path in self.known.stays and _is_newer(entry, place):
@@ -174,13 +203,6 @@ class _Leaving:
 
 def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    """Whether two paths are one file, or one is the copy that was made of the other."""
-    if not os.path.lexists(other):
-        return False
-    return os.path.samestat(one.lstat(), other.lstat()) or stamp(one)[1:] == stamp(other)[1:]
 
 
 def _is_newer(one: Path, other: Path) -> bool:

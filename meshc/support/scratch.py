@@ -54,15 +54,24 @@ def scratch_folder(beside: Path | None = None) -> Iterator[Path]:
             os.close(lock)
 
 
-def hold(folder: Path) -> None:
-    """Note that the scratch folder ``folder`` has what meshc did not write: until :func:`release`
-    nothing removes it, be it the end of this process or the next one."""
-    (folder / _OF_OTHERS).touch()
+def hold(folder: Path, whose: str = "") -> None:
+    """Note that the scratch folder ``folder`` has what meshc did not write, and ``whose`` it is:
+    until :func:`release` nothing removes it, be it the end of this process or the next one."""
+    (folder / _OF_OTHERS).write_text(whose, encoding="utf-8", errors="surrogateescape")
 
 
 def release(folder: Path) -> None:
     """Note that all in the scratch folder ``folder`` may go."""
     (folder / _OF_OTHERS).unlink()
+
+
+def held(parent: Path) -> Iterator[tuple[Path, str]]:
+    """Folders in ``parent`` that processes held which are gone, and whose they are. Each is locked
+    while it is looked at, and removed then if it was released."""
+    for folder in _left(parent):
+        if os.path.lexists(folder / _OF_OTHERS):
+            yield folder, (folder / _OF_OTHERS).read_text("utf-8", "surrogateescape")
+            _remove(folder)
 
 
 def remove_scratch() -> None:
@@ -114,14 +123,23 @@ def _clear(parent: Path) -> None:
     if flock is None or parent in _cleared:
         return
     _cleared.add(parent)
+    for folder in _left(parent):
+        _remove(folder)
+
+
+def _left(parent: Path) -> Iterator[Path]:
+    """The user's folders in ``parent`` whose processes are gone, each locked in the meantime."""
+    found: list[Path] = []
     with suppress(OSError), os.scandir(parent) as entries:
         found = [Path(entry) for entry in entries if _NAME.fullmatch(entry.name)]
-        for folder in found:
-            with suppress(OSError):
-                lock = _locked(folder)
-                if lock is not None:
+    for folder in found:
+        with suppress(OSError):
+            lock = _locked(folder)
+            if lock is not None:
+                try:
                     if os.fstat(lock).st_uid == os.getuid():
-                        _remove(folder)
+                        yield folder
+                finally:
                     os.close(lock)
 
 

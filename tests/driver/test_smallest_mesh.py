@@ -11,7 +11,7 @@ from reduced import each
 import meshc.devices
 from meshc.cli import main
 from meshc.driver import CompileRequest, compile_loaded, load_any, smallest_place
-from meshc.driver.fitting import NO_ROOM
+from meshc.driver.remedies import NO_ROOM
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 ROOT = Path(__file__).parents[2]

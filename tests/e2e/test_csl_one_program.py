@@ -17,6 +17,7 @@ from meshc.support.diagnostics import Diagnostics, MeshcError
 SIZES = {"E": 12, "H": 4, "G": 2, "D": 4, "F": 10, "layers": 2}
 FORMS = ("copied", "moved")
 EXAMPLES = Path(__file__).parents[2] / "examples"
+TINY = Path(__file__).parents[1] / "data" / "tiny" / "llama-3h1"
 
 
 def written(folder, **sizes):
@@ -198,6 +199,14 @@ def test_auto_takes_what_fits(tmp_path):
         assert len(reports) == (2 if form == "two" else 1)
         (remark,) = (m.message for m in compiled.remarks if m.code == "one-program")
         assert ("one program" in remark) == (form != "two")
+
+
+def test_prompts_without_room_are_why_no_program_holds_both_phases(capfd):
+    words = ["compile", str(TINY), "--target", "csl", "--mesh", "1x1", "--seq", "64"]
+    assert main([*words, "--phases", "one"]) == 1
+    said = capfd.readouterr().err
+    assert "error[one-program]: no program holds both phases" in said
+    assert "regions (does-not-fit)" in said and "or say more cores (--mesh)" in said
 
 
 def test_what_has_no_phases_is_refused(capfd):

@@ -223,6 +223,7 @@ BAD = [
     ({"model": "books", "prompt": [1], "min_tokens": 2}, 400),
     ({"model": "books", "prompt": [1], "stream": "yes"}, 400),
     ({"model": "books", "prompt": [1], "stream_options": {}}, 400),
+    ({"model": "books", "prompt": [1], "stream": True, "stream_options": {"usage": True}}, 400),
     ({"model": "books", "prompt": [1], "stop": ["", "a"]}, 400),
     ({"model": "books", "prompt": [1], "stop": list("abcde")}, 400),
     ({"model": "books", "prompt": [1], "colour": "red"}, 400),

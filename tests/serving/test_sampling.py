@@ -81,6 +81,7 @@ def test_greedy_takes_the_first_of_the_largest():
         (["--top-k", "-2"], "top-k is -2, not 0 or more"),
         (["--top-p", "1.5"], "top-p is 1.5, not 0 to 1"),
         (["--seed", "-1"], "--seed is -1, not 0 or more"),
+        (["--seed", "3"], "--seed is 3, but the most likely tokens are taken, and none is drawn"),
         (["--stop", ""], "a text to stop at is empty"),
     ],
 )

@@ -299,6 +299,56 @@ def test_what_cannot_be_brought_over_is_left_and_named(tmp_path, monkeypatch, sw
     assert (left / "late").read_text() == "late"
 
 
+def killed(out, files, steps):
+    """A process that writes ``out`` and is killed at the swap, or so many ``steps`` behind it."""
+    settle, swapped, left = replacing._Leaving._settle, replacing._swapped, iter(range(steps))
+
+    def counted(*arguments):
+        if next(left, None) is None:
+            os._exit(9)
+        settle(*arguments)
+
+    def at_the_swap(made, target):
+        return os._exit(9) if made.name == "new" and not target.exists() else rename(made, target)
+
+    rename = Path.rename
+    child = os.fork()
+    if child == 0:
+        try:
+            if steps < 0:
+                replacing._swapped = lambda *paths: (swapped(*paths), os._exit(9))
+                Path.rename = at_the_swap
+            replacing._Leaving._settle = counted
+            write_directory(out, files, FACTS)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+@pytest.mark.skipif(scratch.flock is None, reason="nobody can tell which processes are gone")
+@pytest.mark.parametrize("steps", range(-1, 5))
+def test_what_was_left_in_the_middle_is_finished_by_the_next(tmp_path, swaps, steps):
+    out = tmp_path / "out"
+    write_directory(out, {"a": "1", "sub/c": "1", "z": "1"}, FACTS)
+    (out / "note").write_text("mine")
+    killed(out, {"a": "2"}, steps)
+    (left,) = (tmp_path / name for name in os.listdir(tmp_path) if name != "out")
+    old = next(place for place in (left / "old", left / "new") if place.exists())
+    (old / "late").write_text("of one who had it open")
+    (old / "a").unlink(missing_ok=True)
+    (old / "a").write_text("edited")
+    scratch._cleared.discard(tmp_path)
+    write_directory(tmp_path / "other", {"b": "3"}, FACTS)
+    assert sorted(os.listdir(tmp_path)) == ["other", "out"]
+    assert {"late", "note"} <= {*os.listdir(out)} and (out / "note").read_text() == "mine"
+    edited = out / "a.orig" if (out / "a").read_text() == "2" else out / "a"
+    assert edited.read_text() == "edited"
+    assert listed(out) in (
+        ["a", "a.orig", "late", "meshc.json", "note"],
+        ["a", "late", "meshc.json", "note", "sub/c", "z"],  # the old one, put back
+    )
+
+
 def test_a_file_is_never_replaced_by_a_directory(tmp_path):
     out = tmp_path / "out"
     out.write_text("x")

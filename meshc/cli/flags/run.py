@@ -111,11 +111,7 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
         help="draw among the most likely tokens that have the probability P together",
     )
     parser.add_argument(
-        "--seed",
-        type=int,
-        default=0,
-        metavar="N",
-        help="draws of the same seed are the same; default: %(default)s",
+        "--seed", type=int, metavar="N", help="draws of the same seed are the same; default: 0"
     )
     parser.add_argument(
         "--stop",

@@ -12,10 +12,11 @@ from meshc.cost.mesh_modules import searched
 from meshc.cost.predictions import Prediction
 from meshc.cost.programs import inbound_channels, routing_paths
 from meshc.driver.compiling import given_module
-from meshc.driver.fitting import NO_ROOM, Fit, fit_of
+from meshc.driver.fitting import Fit, fit_of
 from meshc.driver.models import LoadedModel
 from meshc.driver.planning.answers import PhasePlan, Room, Routes
 from meshc.driver.planning.clocks import clocked
+from meshc.driver.remedies import NO_ROOM
 from meshc.driver.request import CompileRequest
 from meshc.ir.clone import clone_module
 from meshc.ir.core import tensor_type

@@ -27,7 +27,6 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-_MARK = "the text of a part"
 _FILE = "<template>"  # what Jinja calls a template that has no name
 
 
@@ -119,12 +118,52 @@ def rendered(template: Template, variables: Mapping[str, Any], most: int) -> str
     return "".join(pieces)
 
 
-def with_contents(messages: list[Any], change: Callable[[list[Any]], Any]) -> list[Any]:
-    """``messages`` with ``change`` of the contents that are lists of parts."""
-    return [
-        {**one, "content": change(one["content"])} if isinstance(one.get("content"), list) else one
-        for one in messages
-    ]
+class Parts(list[Any]):
+    """A content that is a list of parts, and what a template does with it: whether it has ``read``
+    the text of a part, and whether it has ``written`` parts as Python does."""
+
+    read = written = False
+
+    def __repr__(self) -> str:
+        self.written = True
+        return super().__repr__()
+
+
+class Part(dict[str, Any]):
+    """A part ``of`` a content, which is told what a template does with it."""
+
+    def __init__(self, given: Mapping[str, Any], of: Parts) -> None:
+        super().__init__(given)
+        self._of = of
+
+    def __repr__(self) -> str:
+        self._of.written = True
+        return super().__repr__()
+
+    def __getitem__(self, key: str) -> Any:
+        self._of.read |= key == "text"
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._of.read |= key == "text"
+        return super().get(key, default)
+
+    def items(self) -> Any:
+        self._of.read = True
+        return super().items()
+
+    def values(self) -> Any:
+        self._of.read = True
+        return super().values()
+
+
+def watched(content: Any) -> Parts | None:
+    """A content that is a list of parts, whose use can be looked at afterwards."""
+    if not isinstance(content, list):
+        return None
+    found = Parts()
+    found.extend(Part(part, found) for part in content)
+    return found
 
 
 def joined(parts: list[Any]) -> str:
@@ -133,23 +172,27 @@ def joined(parts: list[Any]) -> str:
     return "\n".join(part["text"] for part in parts)
 
 
-def takes_parts(template: Template, variables: Mapping[str, Any], most: int) -> bool:
-    """Whether ``template`` writes the texts of contents that are lists of parts, and no more of
-    these: one that only knows texts fails, writes nothing, or writes the list as Python does."""
-
-    def marked(parts: list[Any]) -> list[Any]:
-        return [{**part, "text": _MARK} for part in parts]
-
-    messages = with_contents(variables["messages"], marked)
-    if messages == variables["messages"]:
-        return True  # there are no parts
+def as_taken(template: Template, variables: Mapping[str, Any], most: int) -> list[Any]:
+    """The messages of ``variables`` with contents as ``template`` takes them: lists of parts, where
+    it reads their texts and does not write them as Python does, and otherwise texts. One that only
+    knows texts may fail over lists: all are texts then."""
+    messages = list(variables["messages"])
+    lists = {i: found for i, one in enumerate(messages) if (found := watched(one.get("content")))}
+    if not lists:
+        return messages
+    shown = [*messages]
+    for i, content in lists.items():
+        shown[i] = {**messages[i], "content": content}
     try:
-        text = rendered(template, {**variables, "messages": messages}, most)
+        rendered(template, {**variables, "messages": shown}, most)
+        as_texts = [i for i, one in lists.items() if one.written or not one.read]
     except (MemoryError, TooLongError):
         raise
     except Exception:
-        return False
-    return _MARK in text and repr({"text": _MARK})[1:-1] not in text
+        as_texts = list(lists)
+    for i in as_texts:
+        messages[i] = {**messages[i], "content": joined(messages[i]["content"])}
+    return messages
 
 
 def answer(asked: Mapping[str, Any]) -> dict[str, object]:
@@ -168,8 +211,7 @@ def answer(asked: Mapping[str, Any]) -> dict[str, object]:
         if unknown:
             return {"fault": "unknown", "words": unknown[0]}
         template, variables = jinja.from_string(asked["template"]), asked["variables"]
-        if not takes_parts(template, variables, asked["most"]):
-            variables = {**variables, "messages": with_contents(variables["messages"], joined)}
+        variables = {**variables, "messages": as_taken(template, variables, asked["most"])}
         return {"text": rendered(template, variables, asked["most"]), "dated": bool(formats)}
     except TooLongError:
         return {"fault": "length"}

@@ -82,6 +82,10 @@ _NEUTRAL_OF_A_CHAT: dict[str, tuple[Any, ...]] = _NEUTRAL | {
     "add_special_tokens": (False,),
     "continue_final_message": (False,),
 }
+_NEUTRAL_OF_A_STREAM = {
+    "include_obfuscation": (True, False),  # a key beside the others, of which no client needs any
+    "continuous_usage_stats": (False,),
+}
 _INERT = {
     *("user", "safety_identifier", "prompt_cache_key", "store", "metadata", "service_tier"),
     *("parallel_tool_calls", "request_id", "priority"),
@@ -171,6 +175,14 @@ def given_of(
     if given.get("model", None if named else model) != model:
         words = f"there is no model {_shown(given.get('model'))} here"
         raise Refused(404, words, "model", "model_not_found")
+    _check_settings(given, known, neutral)
+    return given
+
+
+def _check_settings(
+    given: Mapping[str, Any], known: Collection[str], neutral: Mapping[str, tuple[Any, ...]]
+) -> None:
+    """Refuse settings that are not ``known`` and have none of their ``neutral`` values."""
     for name, value in given.items():
         if name in neutral:
             if value is not None and value not in neutral[name]:
@@ -179,7 +191,6 @@ def given_of(
         elif name not in known:
             words = f"there is no setting '{name[:40]}'"
             raise Refused(400, words, name[:40], "unknown_parameter")
-    return given
 
 
 def _asked(
@@ -314,6 +325,7 @@ def _options(given: dict[str, object]) -> dict[str, object]:
         return {}
     if not isinstance(found, dict) or not given.get("stream"):
         raise Refused(400, "stream_options are an object, for streams", "stream_options")
+    _check_settings(found, {"include_usage"}, _NEUTRAL_OF_A_STREAM)
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, h11
 
 from meshc.serving.endpoint.limits import Limits
 
@@ -48,6 +48,17 @@ class _Connection(H11Protocol):  # type: ignore[misc]
     def on_response_complete(self) -> None:
         self._await_head()
         super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Say that what came is no HTTP, if an answer may begin, and end the connection. Whoever
+        answers the request whose body it is need not know: the client is gone for it."""
+        if self.cycle is not None:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -45,8 +45,9 @@ def text_of(
         raise Refused(400, "tokens are no token ids", "tokens")
     if speller is None:
         raise Refused(400, "the model has no tokenizer", "tokens")
-    if any(not 0 <= token < 1 << 31 for token in ids):
-        raise Refused(400, "a token is none", "tokens")
+    for token in ids:
+        if not 0 <= token < 1 << 31:
+            raise Refused(400, f"{token} is no token id", "tokens")
     try:
         return speller.continuation((), ids)
     except MeshcError as error:

@@ -274,6 +274,12 @@ CHOSEN = (
         (EITHER, "s;[a][b];"),
         ("{% if m.role == 'user' %}" + CHOSEN + "{% endif %}", ";a+b;"),
         ("{% if m.role == 'user' %}{{ m.content[0]['text'] }}{% endif %}", ";a;"),
+        (EITHER.replace("part.text", "part.text | upper"), "s;[A][B];"),
+        (
+            "{% if m.content is not string %}{{ m.content[1:] }}{% endif %}{{ m.content }}",
+            "s;a\nb;",
+        ),
+        ("{% for p in m.content if p is mapping %}{{ p.get('text')[:1] }},{% endfor %}", ";a,b,;"),
         ("{{ m.content | tojson }}", '"s";' + json.dumps(PARTS[1]["content"]) + ";"),
     ],
 )
@@ -281,6 +287,22 @@ def test_parts_reach_templates_that_know_them(one, wanted):
     template = "{% for m in messages %}" + one + ";{% endfor %}"
     source = Source("t", template)
     assert render_conversation(ChatTemplate(source), conversation_of(PARTS), NOW).text == wanted
+
+
+def test_what_a_template_takes_is_found_for_each_message():
+    """It reads the parts of one, writes the list of another, and passes over that of a third."""
+    said = [("user", "ab"), ("assistant", "cd"), ("tool", "ef")]
+    messages = [
+        {"role": role, "content": [{"type": "text", "text": text} for text in texts]}
+        for role, texts in said
+    ]
+    one = (
+        "{% if m.role == 'assistant' %}{{ m.content }}{% elif m.content is string %}{{ m.content }}"
+    )
+    one += "{% elif m.role == 'user' %}{{ m.content | map(attribute='text') | join }}{% endif %}"
+    source = Source("t", "{% for m in messages %}" + one + ";{% endfor %}")
+    found = render_conversation(ChatTemplate(source), conversation_of(messages), NOW)
+    assert found.text == "ab;c\nd;e\nf;"
 
 
 def test_a_template_that_refuses_parts_is_asked_with_texts():
