@@ -130,6 +130,10 @@ STRANGERS = [
     ["--plmr", "8", "8", "8", "--batch", "2"],
     [TINY, "--plan"],
     [TINY, "--device", "h200", "--plot", "plans.svg"],
+    [TINY, "--device", "h200", "--plot", "/no/such/folder/plans.png"],
+    [TINY, "--kv", "--device", "h200"],
+    [TINY, "--phases", "--device", "h100x8"],
+    ["", "--device", "h200"],
     ["--plmr", "8", "8", "8", "--plot", "plans.png"],
 ]
 
