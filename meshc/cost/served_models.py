@@ -15,7 +15,8 @@ class LayerShape:
 
     ``experts`` of ``expert_width`` values, of which a token passes ``top_k``; ``dense_width``
     values that every token passes (a dense feed-forward part or shared experts). ``window``: the
-    latest tokens that attention sees; None for all of them.
+    latest tokens that attention sees; None for all of them. ``gated``: feed-forward parts have
+    three matrices, else two.
     """
 
     experts: int
@@ -23,11 +24,17 @@ class LayerShape:
     expert_width: int
     dense_width: int
     window: int | None
+    gated: bool = True
+
+    @property
+    def inward(self) -> int:
+        """Matrices into the features of a feed-forward part."""
+        return 2 if self.gated else 1
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A decoder of gated feed-forward parts (three matrices each) and grouped-query attention.
+    """A decoder of feed-forward parts and grouped-query attention.
 
     ``element_bytes`` is the width of weights, activations, keys and values. ``tied``: the matrix of
     the vocabulary is kept once.
@@ -55,12 +62,13 @@ class ServedModel:
 
     def expert_parameters(self, layer: LayerShape) -> int:
         """Parameters of one expert."""
-        return 3 * self.hidden * layer.expert_width
+        return (layer.inward + 1) * self.hidden * layer.expert_width
 
     def shared_parameters(self, layer: LayerShape) -> int:
         """Parameters of a layer that every token passes."""
         router = self.hidden * layer.experts
-        return self.attention_parameters + 3 * self.hidden * layer.dense_width + router
+        dense = (layer.inward + 1) * self.hidden * layer.dense_width
+        return self.attention_parameters + dense + router
 
     @property
     def parameters(self) -> int:

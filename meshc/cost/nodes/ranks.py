@@ -102,7 +102,8 @@ class Ranks:
         """The product of a layer that has most blocks: into the features behind the norm, or that
         of queries, keys and values where all features are experts'."""
         if shape.dense_width:
-            return Product(tokens, 2 * ceil(shape.dense_width / self.gpus), self.model.hidden)
+            columns = shape.inward * ceil(shape.dense_width / self.gpus)
+            return Product(tokens, columns, self.model.hidden)
         return Product(tokens, self._projected, self.model.hidden)
 
     def norm(self, tokens: int) -> Kernel:
@@ -190,8 +191,8 @@ class Ranks:
         if shape.dense_width:
             width = ceil(shape.dense_width / self.gpus)
             found += [
-                self._product("up", Product(tokens, 2 * width, hidden), multiprocessors),
-                self._moved("gate", 3 * tokens * width),
+                self._product("up", Product(tokens, shape.inward * width, hidden), multiprocessors),
+                self._moved("gate", (shape.inward + 1) * tokens * width),
                 self._product("down", Product(tokens, hidden, width), multiprocessors),
             ]
         if shape.experts:
@@ -214,7 +215,8 @@ class Ranks:
 
     def _expert_parameters(self, shape: LayerShape) -> int:
         """Parameters of an expert on a GPU."""
-        return 3 * self.model.hidden * ceil(shape.expert_width / self.gpus)
+        columns = (shape.inward + 1) * ceil(shape.expert_width / self.gpus)
+        return columns * self.model.hidden
 
     def _link_seconds(self, tokens: int) -> float:
         """Seconds that a GPU's link is busy in its busier direction, for the sum of ``tokens``
