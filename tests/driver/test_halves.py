@@ -109,8 +109,8 @@ def test_a_compiled_program_has_the_queue():
         ({"chunk": 1024}, "not a multiple of 8 up to 512; with --overlap up to 1024"),
         ({"chunk": 1032, "overlap": "auto"}, "not a multiple of 8 up to 1024"),
         (
-            {"chunk": 64, "overlap": "auto", "device": "h200"},
-            "the cost of 8 GPUs h200",
+            {"chunk": 64, "overlap": "auto", "device": "gh200"},
+            "the cost of 8 GPUs gh200",
         ),
         ({"chunk": 64, "overlap": "auto", "gpus": 16}, "the cost of 16 GPUs h100 is not known"),
     ],
