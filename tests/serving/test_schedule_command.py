@@ -1,5 +1,6 @@
 """``meshc schedule`` from the command line, and the models that it reads."""
 
+import csv
 import json
 import sys
 from pathlib import Path
@@ -108,6 +109,39 @@ def test_pictures_of_a_trace_have_its_mean_rate(capsys, tmp_path):
     assert ">0.5/s<" in (tmp_path / "out" / "frontier.svg").read_text()
     path.write_text("arrival_s,prompt_tokens,output_tokens\n5,100,5\n5,200,6\n")
     assert "come all at once" in schedule(capsys, *words, code=1).err
+
+
+def test_each_request_has_a_row(capsys, tmp_path):
+    """Their means are those that are printed of one seed."""
+    path = tmp_path / "requests.csv"
+    words = ["qwen3-30b-a3b", "--requests", "12", "--seeds", "1", "--rate", "1", "--rate", "2"]
+    words += ["--policy", "chunked", "--policy", "layered", "--json"]
+    found = json.loads(schedule(capsys, *words, "--per-request", str(path)).out)["results"]
+    rows = [*csv.DictReader(path.read_text().splitlines())]
+    assert len(rows) == 48
+    for told in found:
+        own = [r for r in rows if (r["policy"], float(r["rate"])) == (told["policy"], told["rate"])]
+        assert [int(row["request"]) for row in own] == [*range(12)]
+        for name, metric in (("ttft_s", "ttft_mean_s"), ("latency_s", "latency_mean_s")):
+            mean = sum(float(row[name]) for row in own) / 12
+            assert mean == pytest.approx(told[metric]["mean"], abs=1e-5)
+        for row in own:
+            gaps = (int(row["output_tokens"]) - 1) * float(row["tbt_mean_ms"]) / 1e3
+            assert gaps == pytest.approx(float(row["latency_s"]) - float(row["ttft_s"]), 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--rate", "1", "--per-request", "/no/such/folder/x.csv"], "unwritable"),
+        (["--rate", "1", "--auto", "--per-request", "x.csv"], "bad-argument"),
+        (["--tokens", "64", "--per-request", "x.csv"], "bad-argument"),
+    ],
+)
+def test_rows_that_cannot_be_written_are_refused(capsys, words, code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert f"error[{code}]" in schedule(capsys, "qwen3-30b-a3b", *words, code=1).err
+    assert not list(tmp_path.iterdir())
 
 
 def with_heads(folder, heads, keys):

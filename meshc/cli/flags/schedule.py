@@ -37,6 +37,11 @@ def add_to(commands: Any) -> None:
         metavar="DIR",
         help="write attainment, frontier and timeline as SVG into DIR, with --tokens timeline.png",
     )
+    parser.add_argument(
+        "--per-request",
+        metavar="FILE.csv",
+        help="write a row for each request of the first seed, with its arrival, lengths and times",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
