@@ -53,7 +53,7 @@ def served_of(module: Module) -> ServedModel:
         dims[lookup.dim],
         tuple(layers),
         _is_tied(module, table),
-        module.dtype().bytes,
+        *[module.dtype().bytes] * 3,
     )
 
 

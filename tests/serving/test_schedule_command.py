@@ -133,12 +133,14 @@ def test_each_request_has_a_row(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "code"),
     [
+        (["--rate", "1", "--weights", "fp7"], "bad-argument"),
+        (["--tokens", "64", "--weights", "fp8"], "bad-argument"),
         (["--rate", "1", "--per-request", "/no/such/folder/x.csv"], "unwritable"),
         (["--rate", "1", "--auto", "--per-request", "x.csv"], "bad-argument"),
         (["--tokens", "64", "--per-request", "x.csv"], "bad-argument"),
     ],
 )
-def test_rows_that_cannot_be_written_are_refused(capsys, words, code, tmp_path, monkeypatch):
+def test_rows_and_weights_that_cannot_be_are_refused(capsys, words, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert f"error[{code}]" in schedule(capsys, "qwen3-30b-a3b", *words, code=1).err
     assert not list(tmp_path.iterdir())

@@ -97,6 +97,8 @@ def _request(
         force=options.force,
         collectives=options.collectives or "",
         in_switch=not options.without_switch,
+        weights=options.weights,
+        expert_weights=options.expert_weights,
     )
 
 
@@ -211,6 +213,8 @@ def _head(
         "long_prompts": (options.long_prompts or 1) if options.long_chunk else None,
         "seeds": None if first.load.rate is None else len(request.runs),
         "collectives": first.collectives.policy if first.collectives else None,
+        "weights": options.weights or None,
+        "expert_weights": options.expert_weights or options.weights or None,
         "slo": asdict(first.objective),
     }
 
@@ -245,6 +249,8 @@ def _title(options: argparse.Namespace, request: ScheduleRequest, first: Setting
     runs = f"{len(request.runs)} seeds" if rates else "one run, since nothing is drawn"
     goal, gpus = first.objective, f"{first.gpus} GPU{'s' if first.gpus > 1 else ''}"
     sums = f", collectives {first.collectives.policy}" if first.collectives else ""
+    sums += f", weights in {options.weights}" if options.weights else ""
+    sums += f", experts in {options.expert_weights}" if options.expert_weights else ""
     return [
         f"{first.model.name} on {gpus} of {first.device.name}{sums}, {options.trace}, {when}, "
         f"{first.load.requests} requests, {runs}",

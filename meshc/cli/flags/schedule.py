@@ -120,6 +120,18 @@ def _add_iteration(group: Any) -> None:
         "fitted to published servers where the device has them, else baseline",
     )
     group.add_argument(
+        "--weights",
+        default="",
+        metavar="FORMAT",
+        help="matrices of layers are kept in bf16 (default), fp8, int4, mxfp4 or nvfp4",
+    )
+    group.add_argument(
+        "--expert-weights",
+        default="",
+        metavar="FORMAT",
+        help="those of experts; default: as --weights",
+    )
+    group.add_argument(
         "--tokens",
         type=int,
         metavar="N",
