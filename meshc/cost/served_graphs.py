@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from meshc.cost.served_models import LayerShape, ServedModel
 from meshc.ir.core import Block, Op, tensor_type
@@ -11,15 +13,12 @@ from meshc.ir.ops import graph
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
-_GATED = 2
-"""Products into the features of a gated feed-forward part."""
-
 
 def served_of(module: Module) -> ServedModel:
     """What the layers of a decode ``module`` of the graph level load and compute for a token.
 
     Raises ``unsupported-architecture`` for what costs of serving do not know: attention but that of
-    grouped queries, and feed-forward parts without gates.
+    grouped queries, and layers with gates in some of their feed-forward parts alone.
     """
     lookups = [op for op in module.walk() if isinstance(op, graph.Embed)]
     heads = [found for found in module.attention if not found.headless]
@@ -44,7 +43,7 @@ def served_of(module: Module) -> ServedModel:
         windows = [op for op in body.walk() if isinstance(op, graph.Softmax) and op.window]
         for index in range(dims[loop.dim]):
             window = next((op.window for op in windows if _windowed(op, index)), None)
-            layers.append(LayerShape(*shape, window))
+            layers.append(replace(shape, window=window))
     return ServedModel(
         module.name,
         dims[hidden],
@@ -54,34 +53,34 @@ def served_of(module: Module) -> ServedModel:
         dims[lookup.dim],
         tuple(layers),
         _is_tied(module, table),
-        module.dtype().bytes,
+        *[module.dtype().bytes] * 3,
     )
 
 
 def _shape(
     module: Module, body: Block, hidden: str, own: set[str], weights: Collection[Value]
-) -> tuple[int, int, int, int]:
-    """Experts, how many of them a token passes, their width, and the width of what all pass."""
+) -> LayerShape:
+    """A layer without its window."""
     routed = [op for op in body.walk() if isinstance(op, graph.TopK)]
     expert_dims = {op.dim for op in routed}
     count = sum(module.dims[op.dim] for op in routed)
     top = sum(op.count for op in routed)
     width = dense = 0
-    into: dict[str, int] = {}
-    for features in _into(body, hidden, own | expert_dims, weights):
-        into[features] = into.get(features, 0) + 1
+    into = Counter(_into(body, hidden, own | expert_dims, weights))
+    inward = set()
     for dims, features in _out_of(body, hidden, own | expert_dims, weights):
-        if into.get(features, 0) < _GATED:
-            fail(
-                "unsupported-architecture",
-                f"the feed-forward part of '{module.name}' has no gate, and costs of serving know "
-                "gated ones",
-            )
+        inward.add(into[features])
         if expert_dims & dims:
             width += module.dims[features]
         else:
             dense += module.dims[features]
-    return count, top, width, dense
+    if len(inward) > 1 or not inward <= {1, 2}:
+        fail(
+            "unsupported-architecture",
+            f"feed-forward parts of '{module.name}' differ in their gates, and costs of serving "
+            "know layers that are alike",
+        )
+    return LayerShape(count, top, width, dense, None, 1 not in inward)
 
 
 def _into(body: Block, hidden: str, beside: set[str], weights: Collection[Value]) -> Iterator[str]:

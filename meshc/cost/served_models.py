@@ -15,7 +15,8 @@ class LayerShape:
 
     ``experts`` of ``expert_width`` values, of which a token passes ``top_k``; ``dense_width``
     values that every token passes (a dense feed-forward part or shared experts). ``window``: the
-    latest tokens that attention sees; None for all of them.
+    latest tokens that attention sees; None for all of them. ``gated``: feed-forward parts have
+    three matrices, else two.
     """
 
     experts: int
@@ -23,14 +24,21 @@ class LayerShape:
     expert_width: int
     dense_width: int
     window: int | None
+    gated: bool = True
+
+    @property
+    def inward(self) -> int:
+        """Matrices into the features of a feed-forward part."""
+        return 2 if self.gated else 1
 
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A decoder of gated feed-forward parts (three matrices each) and grouped-query attention.
+    """A decoder of feed-forward parts and grouped-query attention.
 
-    ``element_bytes`` is the width of weights, activations, keys and values. ``tied``: the matrix of
-    the vocabulary is kept once.
+    ``element_bytes`` is the width of activations, keys, values and tables of the vocabulary, of
+    which there is one where they are ``tied``; ``weight_bytes`` that of weights of layers and
+    ``expert_weight_bytes`` that of their experts, scales included.
     """
 
     name: str
@@ -42,6 +50,8 @@ class ServedModel:
     layers: tuple[LayerShape, ...]
     tied: bool = False
     element_bytes: int = 2
+    weight_bytes: float = 2.0
+    expert_weight_bytes: float = 2.0
 
     @property
     def experts(self) -> int:
@@ -55,12 +65,13 @@ class ServedModel:
 
     def expert_parameters(self, layer: LayerShape) -> int:
         """Parameters of one expert."""
-        return 3 * self.hidden * layer.expert_width
+        return (layer.inward + 1) * self.hidden * layer.expert_width
 
     def shared_parameters(self, layer: LayerShape) -> int:
         """Parameters of a layer that every token passes."""
         router = self.hidden * layer.experts
-        return self.attention_parameters + 3 * self.hidden * layer.dense_width + router
+        dense = (layer.inward + 1) * self.hidden * layer.dense_width
+        return self.attention_parameters + dense + router
 
     @property
     def parameters(self) -> int:
@@ -75,14 +86,24 @@ class ServedModel:
 
     @property
     def _beside_experts(self) -> int:
-        words = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return words + sum(map(self.shared_parameters, self.layers))
+        return self._words + sum(map(self.shared_parameters, self.layers))
 
     @property
-    def expert_bytes(self) -> int:
+    def _words(self) -> int:
+        """Parameters of the tables of the vocabulary."""
+        return self.vocabulary * self.hidden * (1 if self.tied else 2)
+
+    @property
+    def expert_bytes(self) -> float:
         """Bytes of all experts of all layers: what one pass loads at most."""
         parameters = sum(x.experts * self.expert_parameters(x) for x in self.layers)
-        return parameters * self.element_bytes
+        return parameters * self.expert_weight_bytes
+
+    @property
+    def bytes(self) -> float:
+        """Bytes of all matrices."""
+        shared = sum(map(self.shared_parameters, self.layers)) * self.weight_bytes
+        return self._words * self.element_bytes + shared + self.expert_bytes
 
     @property
     def kv_bytes(self) -> int:
@@ -98,7 +119,7 @@ class ServedModel:
     def kv_tokens(self, memory_bytes: float) -> int:
         """Tokens whose keys and values have room in ``memory_bytes`` beside the weights; layers
         with a window keep as many as the others (nothing is reused)."""
-        left = memory_bytes - self.parameters * self.element_bytes
+        left = memory_bytes - self.bytes
         return max(0, int(left // (self.kv_bytes * len(self.layers))))
 
 

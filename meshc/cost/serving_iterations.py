@@ -76,13 +76,13 @@ class IterationCost(ServingCosts):
         them are of prompts."""
         model, rates = self.model, self._rates
         shared = model.shared_parameters(layer)
-        size, flops = shared * model.element_bytes, 2.0 * shared * tokens
+        size, flops = shared * model.weight_bytes, 2.0 * shared * tokens
         seconds = hypot(size / rates.read, flops / rates.products)
         loaded = 0.0
         if layer.experts:
             own = model.expert_parameters(layer)
             coverage = coverage_of(layer.experts, layer.top_k).of(independent)
-            loaded = coverage * layer.experts * own * model.element_bytes
+            loaded = coverage * layer.experts * own * model.expert_weight_bytes
             routed = 2.0 * layer.top_k * own * tokens
             seconds += hypot(loaded / rates.expert_read, routed / rates.experts)
             flops += routed

@@ -191,7 +191,7 @@ def _gpu_step(
             instrument.behind(
                 f"writing {request.target} for {request.mesh} and counting its cycles"
             )
-        splitting = splitting_of(request, loaded, report)
+        splitting = splitting_of(request, given, report)
         how = request.page, request.collectives, request.chunk or 0, splitting
         with _quoting_missed(report):
             files = cuda.emit(module, loaded.name, *how, tasks)

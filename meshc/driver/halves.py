@@ -12,24 +12,23 @@ from meshc.cost.nodes.batches import prompts
 from meshc.cost.nodes.overlap import fused_only, overlapped
 from meshc.cost.nodes.ranks import Ranks
 from meshc.cost.nodes.splitting import best_schedule, boundaries_tried, threshold_tokens
-from meshc.cost.served_models import LayerShape, ServedModel
+from meshc.cost.served_graphs import served_of
 from meshc.devices import Device, device, device_names
-from meshc.driver.models import LoadedModel
 from meshc.driver.request import AUTO_OVERLAP, NO_OVERLAP, CompileRequest
+from meshc.ir.module import Module
 from meshc.support.diagnostics import Diagnostics, fail
 
 _STEP = 64
 """Tokens from one length of a chunk whose cut is looked for to the next."""
 
 
-def splitting_of(
-    request: CompileRequest, loaded: LoadedModel, report: Diagnostics
-) -> Splitting | None:
-    """How chunks are cut, None where all are read in one piece, which a remark says.
+def splitting_of(request: CompileRequest, step: Module, report: Diagnostics) -> Splitting | None:
+    """How chunks of the model are cut whose decode step is the graph ``step``, None where all are
+    read in one piece, which a remark says.
 
-    Raises ``bad-argument`` where nothing is known of the node or of the model, ``device-number``
-    where the GPU gives collectives no multiprocessors, and what
-    :class:`Ranks` does.
+    Raises ``bad-argument`` where nothing is known of the node, ``unsupported-architecture`` where
+    nothing is of the model, ``device-number`` where the GPU gives collectives no multiprocessors,
+    and what :class:`Ranks` does.
     """
     if request.overlap == NO_OVERLAP or request.chunk is None:
         return None
@@ -38,7 +37,7 @@ def splitting_of(
         at = int(request.overlap)
         return Splitting(chunk, gpu.whole("collective_blocks"), (Cut(at + 1, at),))
     node = node_of(gpu, request.gpus)
-    ranks = Ranks(_served(loaded, request.layers), node, request.gpus, request.in_switch)
+    ranks = Ranks(served_of(step), node, request.gpus, request.in_switch)
     blocks = _blocks(ranks, chunk)
     cuts = tuple(_cuts(ranks, chunk, blocks)) if blocks else ()
     if any(cut.at for cut in cuts):
@@ -103,18 +102,3 @@ def node_of(gpu: Device, gpus: int) -> Device:
         )
     chosen = min(fitting, key=lambda node: node.cores)
     return chosen.with_numbers(collective_blocks=gpu.whole("collective_blocks"))
-
-
-def _served(loaded: LoadedModel, layers: int | None) -> ServedModel:
-    config = loaded.config
-    if config is None:
-        fail(
-            "bad-argument",
-            "--overlap is auto, but a model without a configuration has no cost on a node",
-            help="--overlap N cuts chunks behind N tokens",
-        )
-    layer = LayerShape(0, 0, 0, config.ffn, None)
-    return ServedModel(
-        config.name, config.hidden, config.heads, config.kv_heads, config.head_dim, config.vocab,
-        (layer,) * (layers or config.layers), config.tied_embeddings,
-    )  # fmt: skip

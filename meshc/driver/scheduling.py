@@ -24,6 +24,7 @@ from meshc.serving.latency import LongestIteration
 from meshc.serving.lengths import WORKLOADS, Trace
 from meshc.serving.metrics import Objective
 from meshc.serving.policies import for_model, policy, with_long_prompts
+from meshc.serving.stored_weights import stored
 from meshc.serving.traces import read_trace
 from meshc.support.diagnostics import fail
 from meshc.support.workers import IN_TURN, Watch, Workers, unwatched
@@ -46,7 +47,8 @@ class ScheduleRequest:
     drawn, None for 10 and 1; without a ``rate`` nothing is, and there is one run. Objectives that
     are None are those of the workload. ``long_chunk`` and ``long_prompts`` are those of
     :func:`with_long_prompts`. ``collectives`` is empty for those that the device is costed with
-    unless told."""
+    unless told. ``weights`` and ``expert_weights`` are formats of :mod:`stored_weights
+    <meshc.serving.stored_weights>`, empty for 16 bits."""
 
     model: str
     device: str
@@ -66,6 +68,8 @@ class ScheduleRequest:
     force: bool = False
     collectives: str = ""
     in_switch: bool = True
+    weights: str = ""
+    expert_weights: str = ""
 
     @property
     def runs(self) -> range:
@@ -80,7 +84,8 @@ def setting_of(request: ScheduleRequest) -> Setting:
     Errors: ``bad-argument``, ``dense-layered``, and those of the model, the device and the trace.
     """
     _check(request)
-    model, where = served_model(request.model), device(request.device)
+    model = stored(served_model(request.model), request.weights, request.expert_weights)
+    where = device(request.device)
     gpus = request.gpus or where.cores
     workload = _workload(request.trace)
     collectives = _collectives(request, where)

@@ -107,7 +107,7 @@ def costs_of(setting: Setting) -> dict[Pool, ServingCosts]:
         found = {"all": iteration_costs(model, device, gpus, setting.collectives)}
     for cost in found.values():
         if cost.kv_tokens < 1:
-            weights = model.parameters * model.element_bytes / 1e9
+            weights = model.bytes / 1e9
             fail(
                 "does-not-serve",
                 f"'{model.name}' has {weights:.1f} GB of weights, which leave no memory of "

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,14 +18,20 @@ MAX_ROWS = 1_000_000
 MAX_BYTES = 64 << 20
 MAX_TOKENS = 10_000_000
 
-_PROMPT = ("prompt_tokens", "num_prefill_tokens", "input_tokens")
-_OUTPUT = ("output_tokens", "num_decode_tokens")
-_ARRIVAL = ("arrival_s",)
+_PROMPT = ("prompt_tokens", "num_prefill_tokens", "input_tokens", "ContextTokens")
+_OUTPUT = ("output_tokens", "num_decode_tokens", "GeneratedTokens")
+_DATED = "TIMESTAMP"
+_ARRIVAL = ("arrival_s", _DATED)
+"""The last of each are those of Azure's traces of LLM inference."""
+_INSTANT = re.compile(
+    r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)?", re.ASCII
+)
+"""A date and a time of day, of the world's where no zone is given."""
 
 
 def read_trace(path: Path) -> Trace:
     """The trace in the CSV file ``path``: columns of prompt tokens, output tokens and, if there is
-    one, of arrivals in seconds, by the names in ``meshc explain trace-invalid``.
+    one, of arrivals, in seconds or as dates, by the names in ``meshc explain trace-invalid``.
 
     Errors: ``unreadable`` (missing, too large, not UTF-8), ``trace-invalid``.
     """
@@ -31,7 +39,7 @@ def read_trace(path: Path) -> Trace:
     rows = _rows(source.text, source.name)
     header = [name.strip() for name in next(rows, (0, []))[1]]
     prompt, output = (_column(header, names, source.name) for names in (_PROMPT, _OUTPUT))
-    arrival = next((header.index(name) for name in _ARRIVAL if name in header), None)
+    arrival = _column(header, _ARRIVAL, source.name) if {*_ARRIVAL} & {*header} else None
     pairs: list[tuple[int, int]] = []
     seconds: list[float] = []
     for line, row in rows:
@@ -46,10 +54,13 @@ def read_trace(path: Path) -> Trace:
             )
         )
         if arrival is not None:
-            seconds.append(_seconds(row[arrival], seconds, source.name, line))
+            seconds.append(_seconds(row[arrival], header[arrival], seconds, source.name, line))
     if not pairs:
         fail("trace-invalid", f"'{source.name}' has no requests")
-    return Trace(tuple(pairs), tuple(seconds) if arrival is not None else None)
+    if arrival is None:
+        return Trace(tuple(pairs))
+    start = seconds[0] if header[arrival] == _DATED else 0.0
+    return Trace(tuple(pairs), tuple(second - start for second in seconds))
 
 
 def _rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
@@ -86,16 +97,35 @@ def _tokens(text: str, column: str, name: str, line: int) -> int:
     return int(word)
 
 
-def _seconds(text: str, before: Sequence[float], name: str, line: int) -> float:
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
+def _seconds(text: str, column: str, before: Sequence[float], name: str, line: int) -> float:
+    dated = column == _DATED
+    found = _instant(text.strip()) if dated else _number(text)
     if not math.isfinite(found) or abs(found) > 1e12:
-        _wrong(name, line, f"arrival_s is '{text.strip()[:40]}', not a number of seconds")
+        what = "date and time of day" if dated else "number of seconds"
+        _wrong(name, line, f"{column} is '{text.strip()[:40]}', not a {what}")
     if before and found < before[-1]:
-        _wrong(name, line, "arrival_s is earlier than in the row before")
+        _wrong(name, line, f"{column} is earlier than in the row before")
     return found
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def _instant(text: str) -> float:
+    """Seconds since 1970, not a number for what is no date."""
+    found = _INSTANT.fullmatch(text)
+    if found is None:
+        return math.nan
+    day, clock, part, zone = found.groups()
+    try:
+        whole = datetime.fromisoformat(f"{day}T{clock}{(zone or 'Z').replace('Z', '+00:00')}")
+    except ValueError:
+        return math.nan
+    return whole.timestamp() + float(f"0.{part or 0}")
 
 
 def _wrong(name: str, line: int, words: str) -> NoReturn:

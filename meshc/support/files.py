@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,6 +59,14 @@ def put_file(target: Path, data: bytes, mode: int = 0o666, beside: Path | None =
         with os.fdopen(os.open(made, os.O_WRONLY | os.O_CREAT, mode), "wb") as stream:
             stream.write(data)
         os.replace(made, target)
+
+
+def check_place(path: Path) -> None:
+    """Fail with ``unwritable`` where no file can be put at ``path``, before long work for one."""
+    with reported(path):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        os.stat(path.parent)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from strangers import ends_in_words
 
 from meshc.cli import main
 from meshc.cli.plan_objects import PROVENANCE, unexplained
-from meshc.devices import KINDS, device_names
+from meshc.devices import KINDS, device, device_names
 from meshc.frontend.checkpoints import catalogue_names
 
 TINY = str(Path(__file__).parents[1] / "data" / "tiny" / "llama-9h3-tied")
@@ -89,7 +89,7 @@ STRANGERS = [
     ["8", "8", "8"],
     [TINY, "nonsense"],
     [TINY, "--device", "wse9"],
-    [TINY, "--device", "h200x8"],
+    [TINY, "--device", "h200x9"],
     [TINY, "--device", "/no/such/device.toml"],
     [TINY, "--device", "wse2", "--mesh", "0x4"],
     [TINY, "--device", "wse2", "--mesh", "best"],
@@ -130,6 +130,10 @@ STRANGERS = [
     ["--plmr", "8", "8", "8", "--batch", "2"],
     [TINY, "--plan"],
     [TINY, "--device", "h200", "--plot", "plans.svg"],
+    [TINY, "--device", "h200", "--plot", "/no/such/folder/plans.png"],
+    [TINY, "--kv", "--device", "h200"],
+    [TINY, "--phases", "--device", "h100x8"],
+    ["", "--device", "h200"],
     ["--plmr", "8", "8", "8", "--plot", "plans.png"],
 ]
 
@@ -143,7 +147,7 @@ def test_what_strangers_type_ends_in_words(capsys, arguments):
 @pytest.mark.parametrize("where", device_names())
 @pytest.mark.parametrize("model", catalogue_names())
 def test_every_model_has_an_answer_on_every_device(capsys, model, where):
-    mesh = [] if where.startswith(("h", "b")) else ["--mesh", "360x360"]
+    mesh = ["--mesh", "360x360"] if device(where).kind == "mesh" else []
     code = main(["estimate", model, "--device", where, *mesh, "--seq", "4096", "--json"])
     out = capsys.readouterr().out
     assert code in (0, 1)

@@ -70,6 +70,23 @@ def test_rounds_that_are_not_followed_are_like_the_last_one(small, monkeypatch):
     assert [(p.times, p.bytes) for p in some.phases] == [(p.times, p.bytes) for p in every.phases]
 
 
+def test_the_round_in_the_middle_stands_for_others_where_the_last_meets_nothing(small, monkeypatch):
+    """As in a chunk of a prompt, whose last layer is behind its last meeting."""
+    work = work_of(small, {"pos": 1024})
+    loop = next(n for n, stage in enumerate(work) if isinstance(stage, LoopWork))
+    work = [*work[: loop + 1], *(s for s in work[loop + 1 :] if not isinstance(s, Meeting))]
+    followed, simulate = [], steps.simulate
+    monkeypatch.setattr(
+        steps, "simulate", lambda runs, *how: followed.append(len(runs)) or simulate(runs, *how)
+    )
+    some = time_of_work(work, TileTimes(H200))
+    monkeypatch.setattr(steps, "ROUNDS", 1000)
+    every = time_of_work(work, TileTimes(H200))
+    assert some.seconds == pytest.approx(every.seconds, rel=1e-3)
+    assert [(p.times, p.bytes) for p in some.phases] == [(p.times, p.bytes) for p in every.phases]
+    assert followed[0] < followed[1] / 5
+
+
 @pytest.mark.parametrize(("step", "bound"), [(2, 0.002), (4, 0.002), (8, 0.004)])
 def test_some_blocks_stand_for_all(small, step, bound, monkeypatch):
     """Of very many tiles: the parts of the time stay what they were, and bytes are those of all."""

@@ -38,6 +38,7 @@ def errors(tmp_path, text):
 
 def test_catalogue_is_complete():
     expected = (
+        "a100x2",
         "b200",
         "b200x8",
         "gh200",
@@ -48,6 +49,7 @@ def test_catalogue_is_complete():
         "h100x8",
         "h20",
         "h200",
+        "h200x8",
         "ideal",
         "toy",
         "wse2",
@@ -56,9 +58,7 @@ def test_catalogue_is_complete():
     assert device_names() == expected
 
 
-@pytest.mark.parametrize(
-    "name", ["gh200", "h100", "h100x2", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"]
-)
+@pytest.mark.parametrize("name", device_names())
 def test_catalogue_entries_are_consistent(name):
     found = device(name)
     assert found.name == name
@@ -69,9 +69,7 @@ def test_catalogue_entries_are_consistent(name):
     hash(found)
 
 
-@pytest.mark.parametrize(
-    "name", ["gh200", "h100", "h100x2", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"]
-)
+@pytest.mark.parametrize("name", device_names())
 def test_every_number_of_the_catalogue_says_where_it_is_from(name):
     found = device(name)
     text = describe(found)
@@ -88,9 +86,7 @@ def test_every_number_of_the_catalogue_says_where_it_is_from(name):
     assert shorts <= found.sources.keys()
 
 
-@pytest.mark.parametrize(
-    "name", ["gh200", "h100", "h100x2", "h100x8", "h200", "ideal", "toy", "wse2", "wse3"]
-)
+@pytest.mark.parametrize("name", device_names())
 def test_the_catalogue_leaves_nothing_to_be_asked_for(name):
     """What passes, estimates and back ends read of any device is there, if only as unlimited."""
     found = device(name)

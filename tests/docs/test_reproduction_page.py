@@ -72,6 +72,8 @@ def test_the_command_prints_and_writes(tmp_path, capsys):
         ["waferllm-7", "--processes", "999"],
         ["waferllm-7", "--json", "--write", "x"],
         ["waferllm-7", "--write", "nowhere/at/all.md"],
+        ["--write", "nowhere/at/all.md"],  # before servers are simulated
+        ["--write", "."],
     ],
 )
 def test_what_is_wrong_is_said(words, tmp_path, monkeypatch, capsys):

@@ -12,6 +12,7 @@ from meshc.cost.nodes.ranks import Ranks
 from meshc.cost.nodes.splitting import boundaries, boundaries_tried, threshold_tokens
 from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, halves, load_any
+from meshc.driver.compiling import given_module
 from meshc.driver.halves import splitting_of
 from meshc.driver.served_models import served_model
 from meshc.support.diagnostics import Diagnostics, MeshcError
@@ -24,13 +25,18 @@ def loaded(name=MODEL):
     return load_any(name, Diagnostics())
 
 
+@cache
+def step(name=MODEL):
+    return given_module(loaded(name), "decode", asked(), Diagnostics())
+
+
 def asked(**options):
     return CompileRequest(**{"target": "cuda", "device": "h100", "gpus": 8, "seq": 1024} | options)
 
 
 def splitting(name=MODEL, **options):
     report = Diagnostics()
-    found = splitting_of(asked(**options), loaded(name), report)
+    found = splitting_of(asked(**options), step(name), report)
     return found, [m for m in report.messages if m.code == "overlap"]
 
 
@@ -109,8 +115,8 @@ def test_a_compiled_program_has_the_queue():
         ({"chunk": 1024}, "not a multiple of 8 up to 512; with --overlap up to 1024"),
         ({"chunk": 1032, "overlap": "auto"}, "not a multiple of 8 up to 1024"),
         (
-            {"chunk": 64, "overlap": "auto", "device": "h200"},
-            "the cost of 8 GPUs h200",
+            {"chunk": 64, "overlap": "auto", "device": "gh200"},
+            "the cost of 8 GPUs gh200",
         ),
         ({"chunk": 64, "overlap": "auto", "gpus": 16}, "the cost of 16 GPUs h100 is not known"),
     ],
@@ -119,11 +125,11 @@ def test_what_cannot_be_cut_is_refused(options, words):
     with pytest.raises(MeshcError, match=re.escape(words)) as error:
         request = asked(**options)
         request.check()
-        splitting_of(request, loaded(), Diagnostics())
+        splitting_of(request, step(), Diagnostics())
     assert error.value.diagnostics[0].code == "bad-argument"
 
 
-def test_a_model_without_a_configuration_has_no_cost():
-    model = type(loaded())("own", None, None)
-    with pytest.raises(MeshcError, match="has no cost on a node"):
-        splitting_of(asked(chunk=64, overlap="auto"), model, Diagnostics())
+def test_a_model_of_latent_attention_has_no_cost():
+    latent = step("deepseek-v2-lite")
+    with pytest.raises(MeshcError, match="no decoder of grouped queries"):
+        splitting_of(asked(chunk=64, overlap="auto"), latent, Diagnostics())

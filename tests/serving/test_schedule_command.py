@@ -1,5 +1,6 @@
 """``meshc schedule`` from the command line, and the models that it reads."""
 
+import csv
 import json
 import sys
 from pathlib import Path
@@ -108,6 +109,41 @@ def test_pictures_of_a_trace_have_its_mean_rate(capsys, tmp_path):
     assert ">0.5/s<" in (tmp_path / "out" / "frontier.svg").read_text()
     path.write_text("arrival_s,prompt_tokens,output_tokens\n5,100,5\n5,200,6\n")
     assert "come all at once" in schedule(capsys, *words, code=1).err
+
+
+def test_each_request_has_a_row(capsys, tmp_path):
+    """Their means are those that are printed of one seed."""
+    path = tmp_path / "requests.csv"
+    words = ["qwen3-30b-a3b", "--requests", "12", "--seeds", "1", "--rate", "1", "--rate", "2"]
+    words += ["--policy", "chunked", "--policy", "layered", "--json"]
+    found = json.loads(schedule(capsys, *words, "--per-request", str(path)).out)["results"]
+    rows = [*csv.DictReader(path.read_text().splitlines())]
+    assert len(rows) == 48
+    for told in found:
+        own = [r for r in rows if (r["policy"], float(r["rate"])) == (told["policy"], told["rate"])]
+        assert [int(row["request"]) for row in own] == [*range(12)]
+        for name, metric in (("ttft_s", "ttft_mean_s"), ("latency_s", "latency_mean_s")):
+            mean = sum(float(row[name]) for row in own) / 12
+            assert mean == pytest.approx(told[metric]["mean"], abs=1e-5)
+        for row in own:
+            gaps = (int(row["output_tokens"]) - 1) * float(row["tbt_mean_ms"]) / 1e3
+            assert gaps == pytest.approx(float(row["latency_s"]) - float(row["ttft_s"]), 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--rate", "1", "--weights", "fp7"], "bad-argument"),
+        (["--tokens", "64", "--weights", "fp8"], "bad-argument"),
+        (["--rate", "1", "--per-request", "/no/such/folder/x.csv"], "unwritable"),
+        (["--rate", "1", "--auto", "--per-request", "x.csv"], "bad-argument"),
+        (["--tokens", "64", "--per-request", "x.csv"], "bad-argument"),
+    ],
+)
+def test_rows_and_weights_that_cannot_be_are_refused(capsys, words, code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert f"error[{code}]" in schedule(capsys, "qwen3-30b-a3b", *words, code=1).err
+    assert not list(tmp_path.iterdir())
 
 
 def with_heads(folder, heads, keys):
@@ -272,12 +308,12 @@ def config(tmp_path, **values):
 
 
 def test_shapes_of_families(tmp_path):
-    mixed = config(tmp_path, mlp_only_layers=[0], decoder_sparse_step=1)
-    assert [layer.experts for layer in mixed.layers] == [0, 8, 8, 8]
-    assert (mixed.layers[0].dense_width, mixed.layers[1].expert_width) == (96, 24)
-    every_other = config(tmp_path, decoder_sparse_step=2)
-    assert [layer.experts for layer in every_other.layers] == [0, 8, 0, 8]
-    mixtral = config(tmp_path, model_type="mixtral", num_experts=None, num_local_experts=8)
+    """What is compiled is served, and no more: experts in some layers alone are refused."""
+    for values in ({"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}):
+        with pytest.raises(MeshcError, match="experts in every layer"):
+            config(tmp_path, **values)
+    own = {"num_experts": None, "num_local_experts": 8, "moe_intermediate_size": None}
+    mixtral = config(tmp_path, model_type="mixtral", **own)
     assert mixtral.layers[0].expert_width == 96
     shared = config(tmp_path, model_type="qwen2_moe", shared_expert_intermediate_size=48)
     assert shared.layers[0].dense_width == 48
@@ -317,12 +353,12 @@ def test_any_configuration_is_a_shape_or_refused(tmp_path, values):
 @pytest.mark.parametrize(
     ("values", "code"),
     [
-        ({"model_type": "deepseek_v3"}, "unsupported-architecture"),
+        ({"model_type": "mamba"}, "unsupported-architecture"),
         ({"hidden_size": None}, "config-missing-key"),
         ({"hidden_size": 10**9}, "config-bad-value"),
         ({"num_experts_per_tok": 9}, "config-bad-value"),
         ({"num_hidden_layers": 10**6}, "config-bad-value"),
-        ({"layer_types": ["some"] * 4, "sliding_window": 4}, "config-bad-value"),
+        ({"layer_types": ["some"] * 4, "sliding_window": 4}, "config-unsupported"),
         ({"vocab_size": -3}, "config-bad-value"),
         ({"num_key_value_heads": 5}, "config-bad-value"),
     ],

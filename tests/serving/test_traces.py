@@ -26,6 +26,19 @@ def test_names_of_columns(tmp_path):
     assert read(tmp_path, timed).seconds == (1.5, 1.5)
 
 
+def test_columns_of_azure(tmp_path):
+    """Times behind the first row, whatever day it is; with zones as without."""
+    head = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+    code = head + "2023-11-16 18:15:46.6805900,4808,10\n2023-11-16 18:16:50.9951690,3180,8\n"
+    found = read(tmp_path, code)
+    assert found.pairs == ((4808, 10), (3180, 8))
+    assert found.seconds == pytest.approx((0, 64.314579), abs=1e-5)
+    zones = (
+        "2024-05-10 23:59:59.5+00:00,1,1\n2024-05-11T02:00:00Z,1,1\n2024-05-11 04:00:00+02:00,1,1"
+    )
+    assert read(tmp_path, head + zones).seconds == (0, 7200.5, 7200.5)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -46,6 +59,13 @@ def test_names_of_columns(tmp_path):
         ("arrival_s," + HEAD + "nan,1,1\n", "arrival_s is 'nan'"),
         ("arrival_s," + HEAD + "2,1,1\n1,1,1\n", "earlier than in the row before"),
         ("arrival_s," + HEAD + "1e300,1,1\n", "not a number of seconds"),
+        (
+            "arrival_s,TIMESTAMP," + HEAD + "1,2023-11-16 18:15:46,1,1\n",
+            "several columns of arrival_s",
+        ),
+        ("TIMESTAMP," + HEAD + "12.5,1,1\n", "TIMESTAMP is '12.5', not a date and time of day"),
+        ("TIMESTAMP," + HEAD + "2023-02-30 18:15:46,1,1\n", "not a date and time of day"),
+        ("TIMESTAMP," + HEAD + "2023-11-16 18:15:46,1,1\n2023-11-16 18:15:45,1,1\n", "earlier"),
         (HEAD + '"' + "x" * 200_000 + '",1\n', "field larger than field limit"),
     ],
 )

@@ -134,6 +134,12 @@ def _one_place(options: argparse.Namespace) -> tuple[str, str]:
     return where, options.mesh[0] if options.mesh else USUAL_MESH
 
 
+def _check_mesh(where: str, flag: str, help: str) -> None:
+    """Raise ``bad-argument`` where a question about programs of meshes is asked of GPUs."""
+    if device(where).kind != "mesh":
+        fail("bad-argument", f"{flag} is of meshes of cores, and {where} is none", help=help)
+
+
 def _products(options: argparse.Namespace) -> int:
     """Each algorithm of a product."""
     where, mesh = _one_place(options)
@@ -161,6 +167,7 @@ def _caches(options: argparse.Namespace) -> int:
     _check_weights(options)
     loaded = _model(options, "--kv")
     where, mesh = _one_place(options)
+    _check_mesh(where, "--kv", "without --kv it says how many tokens caches hold")
     request = CompileRequest(
         device=where,
         mesh=mesh,
@@ -188,6 +195,7 @@ def _phases(options: argparse.Namespace) -> int:
     _refuse(options, others)
     loaded = _model(options, "--phases")
     where, mesh = _one_place(options)
+    _check_mesh(where, "--phases", "on GPUs both phases are one program")
     request = CompileRequest(
         target="csl",
         device=where,

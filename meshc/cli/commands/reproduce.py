@@ -11,7 +11,7 @@ from meshc.driver.reproduction.page import page, sections_object
 from meshc.driver.reproduction.sections import chosen, made
 from meshc.driver.reproduction.servers import Servers
 from meshc.support.diagnostics import fail
-from meshc.support.files import error_words, replace_file
+from meshc.support.files import check_place, write_text
 from meshc.support.workers import Processes
 
 
@@ -26,6 +26,8 @@ def run(options: argparse.Namespace) -> int:
     if options.json and options.write is not None:
         fail("bad-argument", "--json is of stdout, and --write has the page", help="give one")
     names = chosen(options.tables)
+    if options.write is not None:
+        check_place(Path(options.write))
     with Progress() as progress:
         servers = Servers(options.seeds, workers=Processes(options.processes), watch=progress.runs)
         sections = made(names, servers, progress.say)
@@ -34,12 +36,5 @@ def run(options: argparse.Namespace) -> int:
     elif options.write is None:
         print(page(sections), end="")
     else:
-        _write(Path(options.write), page(sections))
+        write_text(Path(options.write), page(sections))
     return 0
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        replace_file(file, text.encode())
-    except OSError as error:
-        fail("unwritable", f"'{file}' cannot be written: {error_words(error)}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import product
@@ -16,8 +18,9 @@ from meshc.cli.progress import Progress
 from meshc.cli.working import workers_of
 from meshc.driver.scheduling import ScheduleRequest, choice, setting_of, simulated_bands
 from meshc.serving.comparing import Band, Setting, simulated
+from meshc.serving.trip_rows import COLUMNS, trip_rows
 from meshc.support.diagnostics import fail
-from meshc.support.files import write_text
+from meshc.support.files import check_place, write_text
 from meshc.support.workers import Workers
 
 _GROUPED = ("layered", "combined")
@@ -49,6 +52,8 @@ def run(options: argparse.Namespace) -> int:
     plots = None
     if options.plots:
         plots = module_of_extra("meshc.serving.plots", "plots", "drawing")
+    if options.per_request is not None:
+        check_place(Path(options.per_request))
     plan = [
         _request(options, name, rate, alone=len(names) == 1) for rate, name in product(rates, names)
     ]
@@ -58,6 +63,8 @@ def run(options: argparse.Namespace) -> int:
     found = list(zip(plan, bands, strict=True))
     if plots is not None:
         _draw(plots, Path(options.plots), names, found)
+    if options.per_request is not None:
+        write_text(Path(options.per_request), _requests(plan))
     if options.json:
         print_json(_object(options, first, found))
     elif len(rates) > 1:
@@ -90,12 +97,14 @@ def _request(
         force=options.force,
         collectives=options.collectives or "",
         in_switch=not options.without_switch,
+        weights=options.weights,
+        expert_weights=options.expert_weights,
     )
 
 
 def _choose(options: argparse.Namespace, rates: Sequence[float | None], workers: Workers) -> int:
     """Print the policies that were tried, the best first, and what the best gains."""
-    given = (options.policy, options.chunk, options.groups, options.plots)
+    given = (options.policy, options.chunk, options.groups, options.plots, options.per_request)
     if any((*given, options.long_chunk, options.long_prompts)) or len(rates) > 1:
         fail("bad-argument", "--auto chooses policy, chunks and groups itself, for one rate")
     request = _request(options, "chunked", rates[0], alone=True)
@@ -122,6 +131,19 @@ def _choose(options: argparse.Namespace, rates: Sequence[float | None], workers:
     print(f"chosen: {best.words} ({why})")
     print(f"over {_USUAL}: {', '.join(changes)}")
     return 0
+
+
+def _requests(plan: Sequence[ScheduleRequest]) -> str:
+    """The requests of the first seed as CSV, those of each policy and rate behind one another."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(("policy", "rate", *COLUMNS))
+    for own in plan:
+        rate = "" if own.rate is None else own.rate
+        writer.writerows(
+            (own.policy, rate, *row) for row in trip_rows(simulated(setting_of(own), 0))
+        )
+    return stream.getvalue()
 
 
 # --- pictures
@@ -191,6 +213,8 @@ def _head(
         "long_prompts": (options.long_prompts or 1) if options.long_chunk else None,
         "seeds": None if first.load.rate is None else len(request.runs),
         "collectives": first.collectives.policy if first.collectives else None,
+        "weights": options.weights or None,
+        "expert_weights": options.expert_weights or options.weights or None,
         "slo": asdict(first.objective),
     }
 
@@ -225,6 +249,8 @@ def _title(options: argparse.Namespace, request: ScheduleRequest, first: Setting
     runs = f"{len(request.runs)} seeds" if rates else "one run, since nothing is drawn"
     goal, gpus = first.objective, f"{first.gpus} GPU{'s' if first.gpus > 1 else ''}"
     sums = f", collectives {first.collectives.policy}" if first.collectives else ""
+    sums += f", weights in {options.weights}" if options.weights else ""
+    sums += f", experts in {options.expert_weights}" if options.expert_weights else ""
     return [
         f"{first.model.name} on {gpus} of {first.device.name}{sums}, {options.trace}, {when}, "
         f"{first.load.requests} requests, {runs}",

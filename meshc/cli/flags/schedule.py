@@ -37,6 +37,11 @@ def add_to(commands: Any) -> None:
         metavar="DIR",
         help="write attainment, frontier and timeline as SVG into DIR, with --tokens timeline.png",
     )
+    parser.add_argument(
+        "--per-request",
+        metavar="FILE.csv",
+        help="write a row for each request of the first seed, with its arrival, lengths and times",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 
@@ -113,6 +118,18 @@ def _add_iteration(group: Any) -> None:
         choices=("baseline", "fuse-only", "tokenweave"),
         help="cost the iterations of a server kernel by kernel, with these sums; default: costs "
         "fitted to published servers where the device has them, else baseline",
+    )
+    group.add_argument(
+        "--weights",
+        default="",
+        metavar="FORMAT",
+        help="matrices of layers are kept in bf16 (default), fp8, int4, mxfp4 or nvfp4",
+    )
+    group.add_argument(
+        "--expert-weights",
+        default="",
+        metavar="FORMAT",
+        help="those of experts; default: as --weights",
     )
     group.add_argument(
         "--tokens",

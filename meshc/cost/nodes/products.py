@@ -33,11 +33,6 @@ class Product(NamedTuple):
     columns: int
     inner: int
 
-    @property
-    def values(self) -> int:
-        """Values of both operands and of the result."""
-        return self.rows * self.inner + self.inner * self.columns + self.rows * self.columns
-
 
 def tiles_of(shape: Product, tile: Tile) -> int:
     """How many tiles the result has, those at its edges included."""
@@ -85,9 +80,9 @@ class ProductRates:
             key=lambda t: waves(shape, t, multiprocessors) * self.tile_seconds(t, shape.inner),
         )
 
-    def seconds(self, shape: Product, multiprocessors: int, element_bytes: int) -> float:
+    def seconds(self, shape: Product, multiprocessors: int, size: float) -> float:
         """Seconds of ``shape`` on so many multiprocessors: whole waves, or reading of operands and
-        writing of the result where that takes longer."""
+        writing of the result, ``size`` bytes in all, where that takes longer."""
         tile = self.best_tile(shape, multiprocessors)
         computing = waves(shape, tile, multiprocessors) * self.tile_seconds(tile, shape.inner)
-        return self.start + max(computing, element_bytes * shape.values / self.bytes)
+        return self.start + max(computing, size / self.bytes)

@@ -102,7 +102,8 @@ class Ranks:
         """The product of a layer that has most blocks: into the features behind the norm, or that
         of queries, keys and values where all features are experts'."""
         if shape.dense_width:
-            return Product(tokens, 2 * ceil(shape.dense_width / self.gpus), self.model.hidden)
+            columns = shape.inward * ceil(shape.dense_width / self.gpus)
+            return Product(tokens, columns, self.model.hidden)
         return Product(tokens, self._projected, self.model.hidden)
 
     def norm(self, tokens: int) -> Kernel:
@@ -129,9 +130,8 @@ class Ranks:
     def head(self, rows: int) -> Kernel:
         """The product with a GPU's part of the matrix of the vocabulary."""
         columns = ceil(self.model.vocabulary / self.gpus)
-        return self._product(
-            "head", Product(rows, columns, self.model.hidden), self.multiprocessors
-        )
+        shape = Product(rows, columns, self.model.hidden)
+        return self._product("head", shape, self.multiprocessors, self.model.element_bytes)
 
     def expert_bytes(self, shape: LayerShape, batch: Batch) -> float:
         """Bytes of a GPU's part of the experts that ``batch`` reaches, by the law of skewed routing
@@ -140,7 +140,7 @@ class Ranks:
             return 0.0
         independent = sum(independent_tokens(chunk.tokens) for chunk in batch)
         taken = shape.experts * coverage_of(shape.experts, shape.top_k).of(independent)
-        return taken * self._expert_parameters(shape) * self.model.element_bytes
+        return taken * self._expert_parameters(shape) * self.model.expert_weight_bytes
 
     # --- parts
 
@@ -159,11 +159,15 @@ class Ranks:
         keys = self.model.key_heads // self.gpus * self.model.head_dim
         return self._queries + 2 * keys
 
-    def _product(self, name: str, shape: Product, multiprocessors: int) -> Kernel:
-        width = self.model.element_bytes
-        seconds = self.rates.seconds(shape, multiprocessors, width)
-        flops = 2.0 * shape.rows * shape.columns * shape.inner
-        return Kernel(name, seconds, width * shape.values, flops)
+    def _product(
+        self, name: str, shape: Product, multiprocessors: int, weight_bytes: float | None = None
+    ) -> Kernel:
+        """A product with weights of a layer, or of values of ``weight_bytes``."""
+        weight = self.model.weight_bytes if weight_bytes is None else weight_bytes
+        others = (shape.rows * (shape.inner + shape.columns)) * self.model.element_bytes
+        size = others + weight * shape.inner * shape.columns
+        seconds = self.rates.seconds(shape, multiprocessors, size)
+        return Kernel(name, seconds, size, 2.0 * shape.rows * shape.columns * shape.inner)
 
     def _moved(self, name: str, values: float) -> Kernel:
         size = values * self.model.element_bytes
@@ -190,8 +194,8 @@ class Ranks:
         if shape.dense_width:
             width = ceil(shape.dense_width / self.gpus)
             found += [
-                self._product("up", Product(tokens, 2 * width, hidden), multiprocessors),
-                self._moved("gate", 3 * tokens * width),
+                self._product("up", Product(tokens, shape.inward * width, hidden), multiprocessors),
+                self._moved("gate", (shape.inward + 1) * tokens * width),
                 self._product("down", Product(tokens, hidden, width), multiprocessors),
             ]
         if shape.experts:
@@ -214,7 +218,8 @@ class Ranks:
 
     def _expert_parameters(self, shape: LayerShape) -> int:
         """Parameters of an expert on a GPU."""
-        return 3 * self.model.hidden * ceil(shape.expert_width / self.gpus)
+        columns = (shape.inward + 1) * ceil(shape.expert_width / self.gpus)
+        return columns * self.model.hidden
 
     def _link_seconds(self, tokens: int) -> float:
         """Seconds that a GPU's link is busy in its busier direction, for the sum of ``tokens``

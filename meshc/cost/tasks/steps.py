@@ -179,11 +179,12 @@ Group = tuple[tuple[PhaseWork, ...], int, Meeting]
 
 
 def _groups(stages: Sequence[Stage]) -> list[Group]:
-    """The phases that are followed, in order. All rounds are where phases of a loop and others are
-    not kept apart by a meeting."""
-    for most in (ROUNDS, None):
+    """The phases that are followed, in order. The last round that is stands for those that are not
+    or, where no meeting keeps its phases from those behind the loop, the one in the middle; where
+    none keeps rounds apart all of them are followed."""
+    for most, many in ((ROUNDS, ROUNDS - 1), (ROUNDS, ROUNDS // 2), (None, 0)):
         found: list[tuple[list[PhaseWork], set[int], Meeting]] = [([], set(), Meeting(""))]
-        for stage, weight in _followed(stages, most):
+        for stage, weight in _followed(stages, most, many):
             if isinstance(stage, Meeting):
                 found.append(([], set(), stage))
             else:
@@ -195,18 +196,18 @@ def _groups(stages: Sequence[Stage]) -> list[Group]:
 
 
 def _followed(
-    stages: Sequence[Stage], most: int | None, weight: int = 1
+    stages: Sequence[Stage], most: int | None, many: int, weight: int = 1
 ) -> Iterator[tuple[PhaseWork | Meeting, int]]:
     """What is followed in order, at most so many rounds of a loop, and how many rounds each phase
-    stands for."""
+    stands for; the round ``many`` stands for those that are not followed."""
     for stage in stages:
         if not isinstance(stage, LoopWork):
             yield stage, weight
             continue
         count = stage.count if most is None else min(stage.count, most)
         for number in range(count):
-            rest = stage.count - count if number == count - 1 else 0
-            yield from _followed(stage.body, most, weight * (1 + rest))
+            rest = stage.count - count if number == many else 0
+            yield from _followed(stage.body, most, many, weight * (1 + rest))
 
 
 def _thinned(runs: Sequence[Run], memory: Memory) -> tuple[Sequence[Run], Memory]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from meshc.devices import Device
 from meshc.driver.capacity import capacity
@@ -198,9 +199,8 @@ def _on_gpus(
     asked.check()
     watch(f"{loaded.name} on {asked.gpus} {device.name}")
     one = GpuPhases(loaded, asked)
-    made = tuple(
-        _with_cures(phase_on_gpus(one, phase), lambda: cures_on_gpus(one)) for phase in phases
-    )
+    cures = cache(lambda: cures_on_gpus(one))
+    made = tuple(_with_cures(phase_on_gpus(one, phase), cures) for phase in phases)
     return _plan(loaded, request, one.graph, made, asked.gpus, _nothing_between(phases))
 
 

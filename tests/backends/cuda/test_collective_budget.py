@@ -21,6 +21,7 @@ from meshc.cost.nodes.ranks import Ranks
 from meshc.cost.nodes.splitting import best_schedule
 from meshc.devices import Device, device, device_names
 from meshc.driver import CompileRequest, load_any
+from meshc.driver.compiling import given_module
 from meshc.driver.halves import splitting_of
 from meshc.driver.served_models import served_model
 from meshc.ir.clone import clone_module
@@ -75,7 +76,8 @@ def test_one_number_changes_cost_op_and_grids(budget: int, tmp_path: Path) -> No
         device=str(path), target="cuda", gpus=2, chunk=TOKENS, overlap="40", seq=128
     )
     tiny = load_any(str(ROOT / "tests" / "data" / "tiny_cuda" / "llama-4h2"), Diagnostics())
-    asked = splitting_of(request, tiny, Diagnostics())
+    step = given_module(tiny, "decode", request, Diagnostics())
+    asked = splitting_of(request, step, Diagnostics())
     assert asked == Splitting(TOKENS, budget, (Cut(41, 40),))
     program, _ = step_program(module, "tiny", 16, "multimem", TOKENS, asked)
     found = grids(program)
@@ -108,7 +110,8 @@ def test_cuts_are_those_of_the_same_number(tmp_path: Path) -> None:
             device=str(gpu_file(tmp_path, budget)), target="cuda", gpus=8, chunk=1024,
             overlap="auto", seq=4096, dtype="bf16",
         )  # fmt: skip
-        asked = splitting_of(request, model, Diagnostics())
+        step = given_module(model, "decode", request, Diagnostics())
+        asked = splitting_of(request, step, Diagnostics())
         assert asked is not None and asked.multiprocessors <= budget
         found.append(asked.multiprocessors)
     assert found == [2, 4]

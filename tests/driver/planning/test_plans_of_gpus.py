@@ -91,7 +91,7 @@ def test_a_part_of_a_model_takes_less_and_its_sums_are_told():
     assert part.room.needed < whole.room.needed
     assert names["o_sum"].times == names["y_sum"].times == 2 and not part.prediction.left_out
     assert {"hop_cycles", "link_bytes_per_second"} <= {one.name for one in part.prediction.inputs}
-    (unknown,) = planned("smollm2-135m", "h200", gpus=2, layers=2).phases
+    (unknown,) = planned("smollm2-135m", "gh200", gpus=2, layers=2).phases
     assert "what 2 GPUs tell each other" in unknown.prediction.left_out[0]
     assert unknown.prediction.parts and not any(
         "hop" in one.name for one in unknown.prediction.inputs
