@@ -284,6 +284,7 @@ class MeshCosts:
             sum(map(self.kernels.cycles, copies)),
             self.kernels.round_,
             self.kernels.join,
+            self.kernels.cycles(replace(each, chunks=tiles.steps)),
         )
 
     def elementwise(self, operand: Operand, type_of: TypeOf) -> Cost:

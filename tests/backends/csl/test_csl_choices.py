@@ -31,11 +31,20 @@ NONE = SelectCslFunctions(functions=False, angles=False, turns=False)
 
 
 def layer(
-    folder, monkeypatch, choices, arch, sums, phase="decode", scalar=("--pos", "5"), **options
+    folder,
+    monkeypatch,
+    choices,
+    arch,
+    sums,
+    phase="decode",
+    scalar=("--pos", "5"),
+    algo=(),
+    **options,
 ):
     """Result and cycles of a decode step behind five tokens, or of a prompt, and its text."""
     folder.mkdir()
     request = {"device": arch, "mesh": "2x2", "dtype": "f16", "seq": 24, "phase": phase}
+    request["algo"] = algo
     modules = compiled(LAYER.format(sums=sums), folder, **request)
     files = emitted(modules, *choices, **options)
     facts = json.loads(files["report.json"])
@@ -103,6 +112,16 @@ def test_rows_without_zeros_before_them_save_cycles_and_change_no_bit(arch, tmp_
     zeroed, most, before = layer(tmp_path / "zeroed", monkeypatch, choices, arch, "f16")
     np.testing.assert_array_equal(fresh, zeroed)
     assert cycles < most and text != before
+
+
+def test_chunks_in_one_contraction_save_cycles_and_change_no_bit(tmp_path, monkeypatch):
+    """What was gathered is multiplied row by row, through all chunks before the next row."""
+    prompt = ("wse2", "f16", "prefill", ("--len", "15"), ("gemm=allgather",))
+    joined, cycles, text = layer(tmp_path / "joined", monkeypatch, [], *prompt)
+    choices = [SelectCslProducts(joined=False)]
+    apart, most, before = layer(tmp_path / "apart", monkeypatch, choices, *prompt)
+    np.testing.assert_array_equal(joined, apart)
+    assert "right_chunks" in text and cycles < most and text != before
 
 
 PROMPT = {
