@@ -70,8 +70,9 @@ def _cyclic_shift(emitter: Emitter, weights: Weights, product: Product, target: 
     given = isinstance(product.left, Param)
     if not product.op.left_aligned and emitter.mesh.rows > 1:
         ahead, stride = chunks.ahead_left, chunks.per_row
+        both = given or product.op.both_ways
         turns += _turn(
-            emitter, moving, emitter.mesh.across, ahead, stride, chunks.count, given, rows
+            emitter, moving, emitter.mesh.across, ahead, stride, chunks.count, both, rows
         )
     if not aligned and isinstance(stationary, Slots):
         ahead, stride = chunks.ahead_right, chunks.per_column
@@ -104,7 +105,7 @@ def _turn(
     rest: tuple[Index, ...] = (),
 ) -> list[Turn]:
     """The alignment of one operand; a ring of one core turns where it is. A second ring is for
-    products of inputs: programs of many products need the routes for other channels."""
+    products of inputs, and for those of which ``select-collective`` says that routes are free."""
     if slots.channel is None:
         slots.offset = ahead
         return []
