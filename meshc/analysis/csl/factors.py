@@ -190,7 +190,8 @@ def _joined_chunks(product: Product, batch: Batch) -> Product | None:
 
 
 def _constant(product: Product, batch: Batch) -> bool:
-    """Whether only the run knows nothing of the contraction of ``product`` and of ``batch``."""
+    """Whether the contraction of ``product`` and the passes of ``batch`` are known when the program
+    is compiled."""
     return all(dim.count is None for dim in (batch.dim, product.a.dims[1], product.b.dims[0]))
 
 
