@@ -101,7 +101,8 @@ class LocalProduct:
     are rows of its transpose where ``transposed``; products of slots that move go onto what the
     sums were where they ``accumulate``. Only the run knows how much there is of the letters
     ``of_run``. Rows of sums and of left factors are those of all products together where these are
-    ``interleaved``. So many products in a row are ``sharing`` a right factor."""
+    ``interleaved``. So many products in a row are ``sharing`` a right factor. With ``chunks`` the
+    factors have so many chunks of ``k`` lanes each, one behind the other, which are added up."""
 
     m: int
     k: int
@@ -114,6 +115,7 @@ class LocalProduct:
     of_run: str = ""
     interleaved: bool = False
     sharing: int = 1
+    chunks: int = 1
 
 
 class Work(NamedTuple):
@@ -220,7 +222,7 @@ def _product(one: LocalProduct, costs: Costs) -> Work:
         right = [Dim(k[0], 1, k[1]), Dim(n[0], one.k, n[1])]
     groups = one.batch // one.sharing
     # Chunks that move are in a slot that only the run knows.
-    at = Expr.var("slot") if one.accumulate else _NONE
+    at = Expr.var("slot") if one.accumulate and one.chunks == 1 else _NONE
     product = Product(
         _window(one.sums, [Dim(m[0], one.n * lead, m[1]), Dim(n[0], 1, n[1])]),
         _window(one.dtype, [Dim(m[0], one.k * lead, m[1]), Dim(k[0], 1, k[1])]).moved(
@@ -233,11 +235,12 @@ def _product(one: LocalProduct, costs: Costs) -> Work:
     loops = (
         Batch(Dim(groups, 1), (group * one.n, group * one.k, one.k * one.n)),
         Batch(Dim(one.sharing, 1), (head * one.n, head * one.k, 0)),
+        Batch(Dim(one.chunks, 1), (0, one.batch * one.m * one.k, groups * one.k * one.n)),
     )
     batches = {place: loop for place, loop in enumerate(loops) if loop.dim.extent > 1}
     free = MOST_SCRATCH_BYTES if product.constant else MOST_SCRATCH_BYTES // 2
     found = best(Products(product, batches), costs, free, one.accumulate, Choices())
-    addresses = 2 * _ADDRESS if one.accumulate else 0
+    addresses = 0 if at == _NONE else 2 * _ADDRESS
     return Work(found.cycles + addresses, found.steps)
 
 

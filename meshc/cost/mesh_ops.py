@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, prod
 
+from meshc.analysis.layout.placement import most_turns
 from meshc.analysis.layout.tiling import has_many_rows
 from meshc.analysis.traffic.tracks import Track, cast_track, own_axis, ring_track
 from meshc.cost.demand import NO_DEMAND, Demand, Reduced
@@ -265,11 +266,10 @@ class MeshCosts:
         groups = prod(self.local_extents(op.operands[1], type_of).get(d, 1) for d in cached)
         ours, theirs = moved_parts(op, each, groups)
         words = (ours.words * (tiles.columns > 1), theirs.words * (tiles.rows > 1))
-        turned, turns = 0, 0
-        if cached:
-            turned, turns = 1, tiles.steps - tiles.steps // tiles.columns
-        elif tiles.turn_left:
-            turns = tiles.steps - tiles.steps // tiles.rows
+        turned, turns = int(self.turns_cache(op)), 0
+        if turned or tiles.turn_left:
+            cores = tiles.columns if turned else tiles.rows
+            turns = most_turns(tiles.steps, tiles.steps // cores, op.both_ways)
         sums = Elements((whole.m, whole.batch * whole.n), whole.sums, ours.of_run[:1])
         copies = [Call("copy", (part, part)) for part in (ours, theirs, sums)]
         work = self.kernels.work(each)
@@ -284,7 +284,12 @@ class MeshCosts:
             sum(map(self.kernels.cycles, copies)),
             self.kernels.round_,
             self.kernels.join,
+            self.kernels.cycles(replace(each, chunks=tiles.steps)),
         )
+
+    def turns_cache(self, op: ops.Gemm | ops.GemmT) -> bool:
+        """Whether ``op`` is a product of attention, ahead of which cached rows turn."""
+        return bool(op.group) or op.axis != self.mesh.across
 
     def elementwise(self, operand: Operand, type_of: TypeOf) -> Cost:
         """Each core's own lanes of ``operand`` once."""

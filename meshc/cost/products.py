@@ -32,7 +32,8 @@ class EmittedStep:
     each of which takes ``starts`` to begin. Those of the left one are ``sums`` that move behind the
     kernel, or move beside it. Before the first step the operand ``turned`` moves ``turns`` times.
     ``once`` are the copies around all steps. A round of either takes ``round_`` besides, and a
-    ``join`` more where both operands move."""
+    ``join`` more where both operands move. The product of chunks that are all there takes
+    ``whole``."""
 
     cycles: int
     steps: int
@@ -44,6 +45,7 @@ class EmittedStep:
     once: int
     round_: int
     join: int
+    whole: int
 
     def cost(self, rounds: int, arrives: float) -> Cost:
         """All ``rounds``, of which the last moves nothing; a word is there after ``arrives``."""
@@ -62,6 +64,15 @@ class EmittedStep:
         transfer = max(2 * words, start, words + arrives)
         turning = Cost(transfer=transfer, overhead=start + self.round_)
         return Cost(self.cycles * rounds + self.once) + around + turning * self.turns
+
+    def gathered(self, rounds: int, arrives: float) -> Cost:
+        """All chunks come in ``rounds``, then they are multiplied."""
+        starts = 2 * sum(
+            start for start, words in zip(self.starts, self.words, strict=True) if words
+        )
+        overhead = starts + self.round_ + (self.join if all(self.words) else 0)
+        waits = max(2 * sum(self.words), max(self.words) + arrives)
+        return Cost(self.whole + self.once) + Cost(waits=waits, overhead=overhead) * rounds
 
 
 @dataclass(frozen=True)
@@ -146,12 +157,17 @@ def _costs(tiles: Tiles, device: Device) -> dict[str, ProductCost]:
         each = overlapped(work, moved, tiles.steps, tiles.steps, device)
         return each + shifts(turns, words, hops, device)
 
+    def gathering() -> Cost:
+        if emitted is not None:
+            return emitted.gathered(far, message(0, small, device).total)
+        return shifts(far, words, small, device) + work * tiles.steps
+
     hand = message(2 * words, far, device)
     costs = {
         "cyclic_shift": shifting(small),
         "cannon": shifting(far),
         "summa": hand + overlapped(work, hand, tiles.steps, tiles.steps, device),
-        "allgather": shifts(far, words, small, device) + work * tiles.steps,
+        "allgather": gathering(),
     }
     ways = {
         "cyclic_shift": (small, 1),

@@ -240,7 +240,7 @@ class _Walk:
         if op.kernel == "gemm":
             m, n = (self.number(e) for e in views[0].shape()[-2:])
             k = self.number(views[1].shape()[-1])
-            batch = prod(self.number(e) for e in views[0].shape()[:-2])
+            batch = prod(self.number(e) for e in views[1].shape()[:-2])
             return product(Tile(m, k, n, dtype), self.device) * batch
         elements = prod(self.number(e) for e in views[0].shape())
         if op.kernel == "merge_softmax":

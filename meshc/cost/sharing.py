@@ -13,8 +13,8 @@ set and is exact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from meshc.analysis.traffic.tracks import (
     Track,
     Tracks,
+    colors_of,
     ring_track,
     room_of,
     tree_size,
@@ -69,6 +70,18 @@ class Sharing:
     inputs: int | None
     colors: int | None
     _rows: dict[Reduced | Track, Totals] = field(default_factory=dict, compare=False, repr=False)
+
+    def beside(self, tracks: Iterable[Track]) -> Sharing:
+        """These choices where ``tracks`` along lines of their own, which every core receives on,
+        take a part of the queues and colors."""
+        more = list(tracks)
+        colors = sum(colors_of(self.mesh, track) for track in more)
+        return replace(
+            self,
+            inputs=None if self.inputs is None else self.inputs - len(more),
+            colors=None if self.colors is None else self.colors - colors,
+            _rows={},
+        )
 
     @cached_property
     def sets(self) -> tuple[Tracks, ...]:

@@ -85,6 +85,8 @@ MICROKERNELS.update({name: _function(f) for name, f in formulas.FUNCTIONS.items(
 def _gemm(out: Array, operands: Sequence[Array], params: Params) -> Array:
     a, b = operands
     product = np.matmul(a, b.swapaxes(-1, -2) if params["transposed"] else b)
+    added = tuple(i for i in range(out.ndim - 2) if out.shape[i] < product.shape[i])
+    product = np.sum(product, added, keepdims=True) if added else product
     return np.asarray(out + product) if params["accumulate"] else product
 
 

@@ -120,11 +120,11 @@ _CATALOGUE = (
     *map(_of_function, FUNCTIONS),
     _kernel(
         "gemm",
-        "out c[*batch, m, n], a[*batch, m, k], b[*batch|1, k, n]",
+        "out c[*batch|1, m, n], a[*batch, m, k], b[*batch|1, k, n]",
         "out[.., m, n] = a[.., m, k] b[.., k, n], added to out if `accumulate`; "
-        "b is [.., n, k] if `transposed`",
+        "b is [.., n, k] if `transposed`; products of a leading dim that out has once are added up",
         "accumulate: bool, transposed: bool",
-        ("transposed", "out c[*batch, m, n], a[*batch, m, k], b[*batch|1, n, k]"),
+        ("transposed", "out c[*batch|1, m, n], a[*batch, m, k], b[*batch|1, n, k]"),
     ),
     _kernel(
         "dequantise",

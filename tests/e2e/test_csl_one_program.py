@@ -42,9 +42,10 @@ def check(folder, form, lengths, sizes, **options):
 
 def test_weights_move_between_the_phases(tmp_path):
     """Behind a prompt, behind a single token, and back for the next prompt; cycles of the
-    transition are predicted."""
-    lengths = ((5, 2), (1, 2), (3, 1))
-    talk, report = check(tmp_path, "moved", lengths, {"layers": 1}, mesh="2x2", device="wse3")
+    transition, in which all weights move, are predicted."""
+    lengths, shifted = ((5, 2), (1, 2), (3, 1)), ("gemm=cyclic_shift",)
+    sizes = {"layers": 1}
+    talk, report = check(tmp_path, "moved", lengths, sizes, mesh="2x2", device="wse3", algo=shifted)
     predicted = report["predicted_cycles"]
     assert [*predicted] == ["prefill", "decode", "transition"]
     assert abs(predicted["transition"] / talk.model.moving - 1) < 0.1

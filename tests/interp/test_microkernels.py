@@ -95,6 +95,14 @@ def test_gemm(accumulate, transposed):
     close(got, a @ (b.T if transposed else b) + (out if accumulate else 0))
 
 
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_products_of_dims_that_the_result_has_once_are_added_up(accumulate):
+    out, a, b = noise(3, 5), noise(2, 3, 4), noise(2, 4, 5)
+    flags = f"accumulate = {str(accumulate).lower()}, transposed = false"
+    got = run(f"tile.gemm %out as [1, 3, 5], %a, %b {{{flags}}}", out, a=a, b=b)
+    close(got, (a @ b).sum(0) + (out if accumulate else 0))
+
+
 def test_reductions_over_trailing_dims():
     a = noise(2, 3, 4)
     close(run("tile.square_sum %out, %a", noise(2, 3), a=a), (a * a).sum(-1))

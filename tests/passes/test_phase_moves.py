@@ -99,8 +99,16 @@ def check_moves(folder, mesh, sizes, algo=()):
 def test_all_weights_move_on_a_square_mesh(tmp_path):
     """Sizes that do not divide, so that blocks are padded."""
     sizes = {"E": 5, "H": 3, "D": 2, "F": 7, "layers": 2}
-    moved = check_moves(tmp_path, "3x3", sizes)
+    moved = check_moves(tmp_path, "3x3", sizes, ("gemm=cyclic_shift",))
     assert {"wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down", "attn_norm"} <= {*moved}
+
+
+def test_weights_of_gathered_products_lie_as_steps_want_them(tmp_path):
+    """Those that a step multiplies along the same axes are in one place for both phases."""
+    sizes = {"E": 5, "H": 3, "D": 2, "F": 7, "layers": 2}
+    weights = weights_of_both(*phases(tmp_path, "3x3", sizes, ("gemm=allgather",)))
+    alike = {name for one in weights if one.moves == () for name in one.tensors}
+    assert {"wq", "wk", "wv", "w_gate", "w_up"} <= alike
 
 
 def test_blocks_that_are_cut_differently_do_not_move(tmp_path):

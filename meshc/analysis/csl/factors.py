@@ -1,7 +1,9 @@
 """The operands of the kernel ``gemm`` in CSL: one product, and the loops of a call around it.
 
 Heads that share keys are rows of one product with these: a loop over products with the same right
-factor is *joined* to their rows where those of result and left factor follow each other evenly.
+factor is *joined* to their rows where those of result and left factor follow each other evenly. A
+loop over products that are added up is joined to their contraction where the rows of its right
+factors do.
 """
 
 from __future__ import annotations
@@ -29,7 +31,13 @@ class Product:
     @property
     def extents(self) -> tuple[int, int, int]:
         """m, k, n."""
-        return self.a.dims[0].extent, self.a.dims[1].extent, self.b.dims[1].extent
+        return self.a.dims[0].extent, self.b.dims[0].extent, self.b.dims[1].extent
+
+    @property
+    def in_chunks(self) -> bool:
+        """Whether the left factor has the contraction in chunks, as ``[m, chunks, k]``, which do
+        not follow each other evenly as those of the right factor do."""
+        return len(self.a.dims) > 2
 
     @property
     def mixed(self) -> bool:
@@ -81,6 +89,11 @@ class Call(NamedTuple):
         """How many products there are."""
         return prod(batch.dim.extent for batch in self.batches.values())
 
+    @property
+    def adds(self) -> bool:
+        """Whether there are loops over products that are added up."""
+        return any(not batch.strides[0] for batch in self.batches.values())
+
     def each(self, variable: Callable[[int], Expr]) -> Product:
         """The product of one pass of the loops, whose variables ``variable`` gives by number."""
         found = [self.product.c, self.product.a, self.product.b]
@@ -93,9 +106,10 @@ class Call(NamedTuple):
         """The same products with as few loops as can be."""
         product, left = self.product, dict(self.batches)
         for place in sorted(self.batches, reverse=True):
-            rows = _joined_rows(product, left[place])
-            if rows is not None:
-                product = rows
+            join = _joined_rows if left[place].strides[0] else _joined_chunks
+            more = join(product, left[place])
+            if more is not None:
+                product = more
                 del left[place]
         return Call(product, left)
 
@@ -119,14 +133,14 @@ def call(op: Compute) -> Call:
 def apart(op: Compute) -> Call:
     """A call of ``gemm`` with a loop for each leading dim."""
     given = operands(op)
-    to = given[0]
-    count = len(to.dims) - 2
+    left = given[1]
+    count = len(left.dims) - 2
     heads = [one.dims[: len(one.dims) - 2] for one in given]
     found = {}
     for place in range(count):
-        if to.dims[place].extent > 1:
+        if left.dims[place].extent > 1:
             c, a, b = (_stride(head, place, count) for head in heads)
-            found[place] = Batch(to.dims[place], (c, a, b))
+            found[place] = Batch(left.dims[place], (c, a, b))
     return Call(Product(*(one.trailing(2) for one in given)), found)
 
 
@@ -157,6 +171,28 @@ def _joined_rows(product: Product, batch: Batch) -> Product | None:
     return Product(
         product.c.inner([c, product.c.dims[1]]), product.a.inner([a, product.a.dims[1]]), product.b
     )
+
+
+def _joined_chunks(product: Product, batch: Batch) -> Product | None:
+    """``product`` with the contractions of all passes of ``batch`` as one; None where the rows of
+    the right factors do not follow each other evenly."""
+    _, left, right = batch.strides
+    deep = product.b.dims[0]
+    if product.in_chunks or deep.extent * deep.stride != right or not _constant(product, batch):
+        return None
+    rows, lanes = product.a.dims
+    chunks = [Dim(batch.dim.extent, left), lanes]
+    if left == lanes.extent * lanes.stride:
+        chunks = [Dim(batch.dim.extent * lanes.extent, lanes.stride)]
+    every = Dim(batch.dim.extent * deep.extent, deep.stride)
+    a, b = product.a.inner([rows, *chunks]), product.b.inner([every, product.b.dims[1]])
+    return Product(product.c, a, b)
+
+
+def _constant(product: Product, batch: Batch) -> bool:
+    """Whether the contraction of ``product`` and the passes of ``batch`` are known when the program
+    is compiled."""
+    return all(dim.count is None for dim in (batch.dim, product.a.dims[1], product.b.dims[0]))
 
 
 def _woven(rows: Dim, loop: Dim) -> Dim | None:

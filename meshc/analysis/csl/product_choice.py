@@ -18,6 +18,7 @@ from meshc.analysis.csl.products import (
     most_packed,
     outer_blocks,
     planned,
+    zeros,
 )
 from meshc.support.diagnostics import fail
 
@@ -28,8 +29,8 @@ _BATCHED = 17
 @dataclass(frozen=True)
 class Choices:
     """What is tried beside the plain ways: ``blocks`` of extents that only the run knows, registers
-    that are ``rebased`` from row to row, loops over products ``joined`` to their rows, rows of sums
-    that are ``fresh``, without zeros before them."""
+    that are ``rebased`` from row to row, loops over products ``joined`` to their rows or to their
+    contraction, rows of sums that are ``fresh``, without zeros before them."""
 
     blocks: bool = True
     rebased: bool = True
@@ -48,40 +49,49 @@ class Best(NamedTuple):
 
 def best(call: Call, costs: Costs, free_bytes: int, accumulate: bool, tried: Choices) -> Best:
     """The way in which a ``call`` without joined loops takes the fewest cycles, with at most
-    ``free_bytes`` of scratch."""
+    ``free_bytes`` of scratch. Fails with ``csl-view`` where there is none."""
     joined = call.joined() if tried.joined else call
     found = []
     for one in (call,) if joined == call else (call, joined):
-        plan = cheapest(one.each(batch_variable), costs, free_bytes, accumulate, tried)
+        adds = accumulate or one.adds
+        plan = cheapest(one.each(batch_variable), costs, free_bytes, adds, tried)
+        if plan is None:
+            continue
         way = plan.way if one is call else with_joining(plan.way)
-        found.append(Best(cycles_of_all(one, plan), way, one.times * plan.steps))
+        cycles = cycles_of_all(one, plan, costs, accumulate)
+        found.append(Best(cycles, way, one.times * plan.steps))
+    if not found:
+        name = call.product.c.buffer.name
+        fail("csl-view", f"the rows of a product into %{name} are too far apart")
     return min(found)
 
 
-def cycles_of_all(call: Call, plan: Plan) -> int:
-    """Cycles of the products of a ``call``, each of which goes as planned."""
-    return call.times * (plan.cycles + (_BATCHED if call.batches else 0))
+def cycles_of_all(call: Call, plan: Plan, costs: Costs, accumulate: bool) -> int:
+    """Cycles of the products of a ``call``, each of which goes as planned; products that are added
+    up need zeros before the first of them, if the call does not ``accumulate`` itself."""
+    once = 0 if accumulate or not call.adds else zeros(plan.product, costs)
+    return once + call.times * (plan.cycles + (_BATCHED if call.batches else 0))
 
 
 def cheapest(
     product: Product, costs: Costs, free_bytes: int, accumulate: bool, tried: Choices
-) -> Plan:
-    """The cheapest way, with at most ``free_bytes`` of scratch; zeros that it needs when it is not
-    to ``accumulate`` count as part of it. Extents of the run count as the most that they can be."""
+) -> Plan | None:
+    """The cheapest way, with at most ``free_bytes`` of scratch; None where there is none. What it
+    needs in zeros when it is not to ``accumulate`` counts as part of it. Extents of the run count
+    as the most that they can be."""
     ways = [Plan("looped", product, 0, flipped=flipped).way for flipped in (False, True)]
     most = min(free_bytes, MOST_SCRATCH_BYTES)
-    packed = product.constant or tried.blocks
+    packed = (product.constant or tried.blocks) and not product.in_chunks
     for block in outer_blocks(product) if packed else ():
         depth = deepest(product, block, most)
         ways += [Plan("outer", product, 0, depth, block).way] if depth else []
-    for flipped, rebased in crossed((False, True), (False, True) if tried.rebased else (False,)):
+    turned = (False,) if product.in_chunks else (False, True)
+    for flipped, rebased in crossed(turned, (False, True) if tried.rebased else (False,)):
         how = {"flipped": flipped, "rebased": rebased}
         ways.append(Plan("mapped", product, 0, **how).way)
-        if tried.fresh and not accumulate:
+        if tried.fresh and not accumulate and not product.in_chunks:
             ways.append(Plan("mapped", product, 0, fresh=True, **how).way)
         block = most_packed(product.flipped() if flipped else product, most) if packed else 0
         ways += [Plan("packed", product, 0, block=block, **how).way] if block else []
     found = [p for way in ways if (p := planned(product, way, costs, accumulate)) is not None]
-    if not found:
-        fail("csl-view", f"the rows of a product into %{product.c.buffer.name} are too far apart")
-    return min(found, key=lambda p: p.cycles)
+    return min(found, key=lambda p: p.cycles, default=None)

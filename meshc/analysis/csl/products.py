@@ -40,7 +40,7 @@ from meshc.analysis.csl.costs import (
     walked,
     writes,
 )
-from meshc.analysis.csl.factors import Product, one_product, without_joining
+from meshc.analysis.csl.factors import Product, call, one_product, without_joining
 from meshc.analysis.csl.windows import Dim, Window, has_one_dim, own
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
@@ -105,13 +105,16 @@ class Plan:
 def planned_call(op: Compute, costs: Costs) -> Plan | None:
     """Each product of a call of ``gemm`` in the way that it says, with zeros where it needs them;
     None where that is none."""
-    return planned(one_product(op), without_joining(op.way), costs, bool(op.params["accumulate"]))
+    accumulate = bool(op.params["accumulate"]) or call(op).adds
+    return planned(one_product(op), without_joining(op.way), costs, accumulate)
 
 
 def planned(product: Product, way: str, costs: Costs, accumulate: bool = True) -> Plan | None:
     """``product`` written in a ``way``; None where it cannot be, or there is no such way."""
     said = way.removesuffix("_transposed")
     flipped = said != way
+    if product.in_chunks and way not in ("mapped", f"mapped{_REBASED}"):
+        return None
     one = product.flipped() if flipped else product
     said, fresh = said.removesuffix(_FRESH), said.endswith(_FRESH)
     said, rebased = said.removesuffix(_REBASED), said.endswith(_REBASED)
@@ -159,15 +162,20 @@ def _fresh(plan: Plan, costs: Costs) -> Plan:
 
 def _from_nothing(plan: Plan, costs: Costs) -> Plan:
     """``plan`` with zeros before it, or without the sum onto them."""
-    m, k, n = plan.product.extents
+    _, k, _ = plan.product.extents
     dtype = plan.product.c.dtype
-    sums = plan.product.c
-    dense = costs.vector("add", dtype, m * n, (), rows_of_grids([sums]))
-    once = setup([sums, 0]) + dense
+    dense = zeros(plan.product, costs)
+    once = setup([plan.product.c, 0]) + dense
     whole = plan.depth == k and plan.product.a.dims[1].count is None
     if plan.form == "outer" and whole and dtype.half:
         return replace(plan, cycles=plan.cycles - once, steps=plan.steps - dense, fresh=True)
     return replace(plan, cycles=plan.cycles + once, steps=plan.steps + dense)
+
+
+def zeros(product: Product, costs: Costs) -> int:
+    """Cycles of writing zeros over the sums, set-up apart."""
+    m, _, n = product.extents
+    return costs.vector("add", product.c.dtype, m * n, (), rows_of_grids([product.c]))
 
 
 def _rows_cycles(product: Product, costs: Costs) -> int:
@@ -207,7 +215,10 @@ def _mapped(
     rows, columns = product.b.dims
     if k > 1 and (rows.stride != n * columns.stride or columns.count is not None):
         return None
-    if not all(has_one_dim(side.trailing(1)) for side in (product.c, product.a, product.b)):
+    mapped = product.a.inner(product.a.dims[1:])
+    if not all(has_one_dim(side.trailing(1)) for side in (product.c, product.b)):
+        return None
+    if not (mapped.constant if product.in_chunks else has_one_dim(mapped)):
         return None
     steps = _rows_cycles(product, costs)
     body = m * k * CALL + steps

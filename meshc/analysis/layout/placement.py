@@ -23,6 +23,7 @@ _EVEN, _ODD = Cond.eq(_P % 2, 0), Cond.eq(_P % 2, 1)
 __all__ = [
     "Coloring",
     "chain_coloring",
+    "most_turns",
     "multicast_coloring",
     "ring_coloring",
     "ring_core",
@@ -40,6 +41,14 @@ class Coloring:
     count: int
     send: Piecewise
     recv: Piecewise
+
+
+def most_turns(chunks: int, stride: int, both_ways: bool) -> int:
+    """The most steps by which a core turns a ring of ``chunks`` of which it wants a multiple of
+    ``stride`` ahead: all but one ``stride`` of them, or by the shorter way half of them."""
+    if not both_ways:
+        return chunks - stride
+    return chunks // 2 // stride * stride
 
 
 def ring_step(n: int, step: int = -1) -> Piecewise:

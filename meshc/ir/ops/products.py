@@ -83,12 +83,14 @@ class Gemm(Product):
 
     The left operand moves along ``axis`` and the right ones along the axis that crosses it.
     ``algo`` is ``cyclic_shift``; the placement of the axes makes its hops constant.
-    ``left_aligned`` says that the left operand already lies skewed.
+    ``left_aligned`` says that the left operand already lies skewed; of what else has to turn ahead
+    of the first step a core may get its part by the shorter way around the ring (``both_ways``).
     """
 
     axis: str = ""
     algo: str = attribute("cyclic_shift", among=PRODUCTS)
     left_aligned: bool = False
+    both_ways: bool = False
 
     def verify(self, extents: Mapping[str, int]) -> None:
         super().verify(extents)
@@ -110,13 +112,15 @@ class GemmT(Product):
     """``left @ right^T`` without a transpose (dist-GEMM-T, WaferLLM section 5.4).
 
     The right operand moves along the axis that crosses ``axis``, the accumulators along ``axis``,
-    so that the result lies skewed as a following ``gemm`` wants its left operand.
+    so that the result lies skewed as a following ``gemm`` wants its left operand. Cached rows turn
+    ``both_ways`` ahead of the first step, or one.
     """
 
     IN_PLACE: ClassVar[bool] = False
 
     axis: str = ""
     algo: str = attribute("cyclic_shift", among=PRODUCTS)
+    both_ways: bool = False
 
     def verify(self, extents: Mapping[str, int]) -> None:
         super().verify(extents)

@@ -15,6 +15,7 @@ from meshc.cost.track_sets import Algorithms
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass
+from meshc.passes.mesh.turning import turn_one_way, turned_both_ways
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.plmr import violates
 from meshc.verify.collectives_selected import check_ahead
@@ -34,6 +35,9 @@ class SelectCollective(Pass):
     Those over segments may be ``segmented``: what comes back goes to the first core of each segment
     and from there to the others, so that no queue is taken by a multicast over the whole line
     beside the one inside segments; ``segmented=false`` turns that off.
+    Operands that turn ahead of a product's first step do so by the shorter way around their ring
+    where a second ring saves more than reductions lose that then have fewer routes;
+    ``both_ways=false`` turns that off.
     ``algo`` forces ``pipeline`` (one chain), ``two_phase`` (chains of about the square
     root of the cores, then one of their roots), ``tree`` (groups of two), ``folded``, ``k_tree`` or
     ``ring``;
@@ -59,6 +63,7 @@ class SelectCollective(Pass):
     k: int = 0
     fold: bool = True
     segmented: bool = True
+    both_ways: bool = True
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         if self.algo not in ("auto", "k_tree", "folded", "ring", *TREES) or not 0 <= self.k <= 4:
@@ -74,6 +79,10 @@ class SelectCollective(Pass):
         choice = costs.sharing.cheapest(demand)
         if choice is None:
             self.refuse(costs.sharing, demand)
+        explain_lack(costs.sharing, demand, choice, report)
+        turn_one_way(module)
+        if self.both_ways:
+            choice = turned_both_ways(module, costs, demand, choice, report)
         taken = {
             op: costs.reduced(op)
             for op in module.walk()
@@ -128,6 +137,10 @@ def explain(
             f"({_others(sharing, counts, choice)}); at most {choice.inputs} inbound channels per "
             f"core and {choice.colors} colors in all",
         )
+
+
+def explain_lack(sharing: Sharing, demand: Demand, choice: Choice, report: Diagnostics) -> None:
+    """Say so where routing resources cost many of the cycles of ``choice``."""
     least = sum(
         min(option.way.cycles for option in sharing.options(r)) * times
         for r, times in demand.reductions.items()

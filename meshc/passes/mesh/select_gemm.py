@@ -27,7 +27,8 @@ class SelectGemm(Pass):
     """Choose how products of many rows move their operands (WaferLLM section 5.1).
 
     ``cyclic_shift`` is MeshGEMM and ``cannon`` the same program on axes in natural order; ``summa``
-    hands panels along rows and columns; ``allgather`` lets each core gather all it needs. All
+    hands panels along rows and columns; ``allgather`` lets each core gather all it needs, and so
+    multiply at once. All
     products of a model share the algorithm, since they share channels and placement. ``algo``
     forces one. Products of attention stay as they are.
 
@@ -76,9 +77,9 @@ class SelectGemm(Pass):
     ) -> str:
         """The algorithm that is asked for, or the one with the fewest predicted cycles among those
         on interleaved axes; says why. ``allgather`` counts only where a core surely has the memory
-        for it, which is not known of whole layers with heads. The natural order of the others
-        stretches the rings of all phases, so it is never the choice of one phase; ``summa`` also
-        rests on switch tables, which have run on no hardware."""
+        for it. The natural order of the others stretches the rings of all phases, so it is never
+        the choice of one phase; ``summa`` also rests on switch tables, which have run on no
+        hardware."""
         plane, predicted = module.the_mesh().plane, MeshCosts.of_module(module, module.the_mesh())
         costs = [product_costs(tiles_of(o, predicted), predicted.device, *plane) for o in products]
         total = {
@@ -90,8 +91,7 @@ class SelectGemm(Pass):
             for algo in ALGORITHMS
         }
         gathers = gathers_fit(module, total["allgather"].bytes)
-        layer = any(len(o.contract) > 1 for o in products)
-        usual = INTERLEAVED if gathers and not layer else INTERLEAVED[:1]
+        usual = INTERLEAVED if gathers else INTERLEAVED[:1]
         chosen = wanted if wanted in ALGORITHMS else min(usual, key=lambda a: total[a].cycles)
         asked = " as asked for" if wanted in ALGORITHMS else ""
         if wanted == "transposed":
@@ -113,15 +113,23 @@ class SelectGemm(Pass):
 def gathers_fit(module: Module, gathered: int) -> bool:
     """Whether operands gathered on every core surely fit beside parameters and results.
 
-    Half of what parameters leave is enough; the rest is for results and activations, which are not
-    known yet. Never on a device without a limit of memory, whose programs are to suit any mesh.
+    What parameters leave is enough for them twice, and for them beside all results of ops, though
+    most of these share memory. Never on a device without a limit of memory, whose programs are to
+    suit any mesh.
     """
     room = module.the_device().room_bytes
     if room is None:
         return False
-    kinds = [tensor_type(p.value) for p in module.function.params]
-    held = sum(prod(k.local_shape(module.dims)) * k.dtype.bytes for k in kinds)
-    return 2 * gathered <= room - held
+    ops = [op for op in module.walk() if not op.regions]
+    held = sum(_local_bytes(p.value, module) for p in module.function.params)
+    results = sum(_local_bytes(value, module) for op in ops for value in op.results)
+    return gathered + max(gathered, results) <= room - held
+
+
+def _local_bytes(value: Value, module: Module) -> int:
+    """What a core has of ``value``."""
+    kind = tensor_type(value)
+    return prod(kind.local_shape(module.dims)) * kind.dtype.bytes
 
 
 def tiles_of(op: ops.Gemm, costs: MeshCosts) -> Tiles:

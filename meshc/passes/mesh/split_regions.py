@@ -15,6 +15,7 @@ from meshc.passes.base import Pass
 from meshc.passes.footprint import Footprint, fitting_layers, footprint, whole_footprint
 from meshc.passes.mesh.carrying import carry_through
 from meshc.passes.mesh.select_collective import SelectCollective
+from meshc.passes.mesh.turning import Turning
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.plmr import violates
 
@@ -87,16 +88,17 @@ class SplitRegions(Pass):
             module.mesh = mesh.in_regions(module.axes.outer, origins, count)
             carry_through(module)
             split_layers(module)
-            self.unfold(module, report)
+            self.leave_room(module, report)
             self.explain(module, report)
         return module
 
-    def unfold(self, module: Module, report: Diagnostics) -> None:
-        """Let reductions go to first cores again: channels over the edges of regions leave no
-        queues for others, and sums of these channels end there."""
-        sums = (op for op in module.walk() if isinstance(op, ops.AllReduce))
-        if any(op.folded for op in sums):
-            SelectCollective(fold=False).run(module, report)
+    def leave_room(self, module: Module, report: Diagnostics) -> None:
+        """Let reductions go to first cores again, and operands turn one way: channels over the
+        edges of regions leave no queues for others, and sums of these channels end there."""
+        folded = any(op.folded for op in module.walk() if isinstance(op, ops.AllReduce))
+        if folded or any(op.both_ways for op in module.walk() if isinstance(op, Turning)):
+            SelectCollective(fold=False, both_ways=False).run(module, report)
+        if folded:
             report.remark("collective", "reductions in several regions are not folded")
 
     def needed(self, module: Module, places: Places | None, report: Diagnostics) -> int:

@@ -128,12 +128,13 @@ def run_script(strict=True, options=()):
 
 
 def compiled(text, folder, name="program.mesh", **request):
-    """The modules of the text of a file called ``name``, at the tile level."""
+    """The modules of the text of a file called ``name``, at the tile level if at no other."""
     path = folder / name
     path.write_text(text)
     report = Diagnostics()
     loaded = load_any(str(path), report)
-    return compile_loaded(loaded, CompileRequest(compile_to="tile", **request), (), report).modules
+    asked = CompileRequest(**{"compile_to": "tile"} | request)
+    return compile_loaded(loaded, asked, (), report).modules
 
 
 def product_error(folder, monkeypatch, sizes, dtype, accumulate, arch, mesh):

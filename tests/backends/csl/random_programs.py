@@ -246,11 +246,17 @@ class Generator:
             n, k = self.number(1, min(slots, lanes)), self.number(1, lanes)
         accumulate = self.chance(2)
         right = (n, k) if transposed else (k, n)
-        views = [self.view(scope, to, m, n), self.view(scope, a, m, k), self.view(scope, b, *right)]
+        chunks = self.number(1, slots // max(m, right[0]))
+        views = [self.view(scope, to, m, n), self.view(scope, a, chunks * m, k)]
+        views += [self.view(scope, b, chunks * right[0], right[1])]
+        if chunks > 1:
+            shapes = (1, m, n), (chunks, m, k), (chunks, *right)
+            views = [f"{view} as {list(one)}" for view, one in zip(views, shapes, strict=True)]
         flags = f"accumulate = {str(accumulate).lower()}, transposed = {str(transposed).lower()}"
 
         def effect(bounds):
-            bounds[to] = (bounds[to] if accumulate else 0) + k * bounds[a] * bounds[b] + bounds[to]
+            product = chunks * k * bounds[a] * bounds[b]
+            bounds[to] = (bounds[to] if accumulate else 0) + product + bounds[to]
 
         return Step([f"tile.gemm {', '.join(views)} {{{flags}{tail}}}"], effect)
 

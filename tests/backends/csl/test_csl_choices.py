@@ -6,10 +6,13 @@ import numpy as np
 import pytest
 from csl_runs import compiled, emitted, run_files, tile_text
 
+from meshc.ir.printer import print_module
+from meshc.passes.mesh.select_collective import SelectCollective
 from meshc.passes.resources.csl.assign_registers import AssignCslRegisters
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.passes.resources.csl.select_products import SelectCslProducts
+from meshc.support.diagnostics import Diagnostics
 
 LAYER = """\
 use blocks
@@ -31,11 +34,20 @@ NONE = SelectCslFunctions(functions=False, angles=False, turns=False)
 
 
 def layer(
-    folder, monkeypatch, choices, arch, sums, phase="decode", scalar=("--pos", "5"), **options
+    folder,
+    monkeypatch,
+    choices,
+    arch,
+    sums,
+    phase="decode",
+    scalar=("--pos", "5"),
+    algo=(),
+    **options,
 ):
     """Result and cycles of a decode step behind five tokens, or of a prompt, and its text."""
     folder.mkdir()
     request = {"device": arch, "mesh": "2x2", "dtype": "f16", "seq": 24, "phase": phase}
+    request["algo"] = algo
     modules = compiled(LAYER.format(sums=sums), folder, **request)
     files = emitted(modules, *choices, **options)
     facts = json.loads(files["report.json"])
@@ -103,6 +115,45 @@ def test_rows_without_zeros_before_them_save_cycles_and_change_no_bit(arch, tmp_
     zeroed, most, before = layer(tmp_path / "zeroed", monkeypatch, choices, arch, "f16")
     np.testing.assert_array_equal(fresh, zeroed)
     assert cycles < most and text != before
+
+
+def test_chunks_in_one_contraction_save_cycles_and_change_no_bit(tmp_path, monkeypatch):
+    """What was gathered is multiplied row by row, through all chunks before the next row."""
+    prompt = ("wse2", "f16", "prefill", ("--len", "15"), ("gemm=allgather",))
+    joined, cycles, text = layer(tmp_path / "joined", monkeypatch, [], *prompt)
+    choices = [SelectCslProducts(joined=False)]
+    apart, most, before = layer(tmp_path / "apart", monkeypatch, choices, *prompt)
+    np.testing.assert_array_equal(joined, apart)
+    assert "right_chunks" in text and cycles < most and text != before
+
+
+def test_turning_both_ways_saves_cycles_and_changes_no_bit(tmp_path, monkeypatch):
+    """Left operands and cached rows turn by the shorter way around their rings."""
+    request = {"device": "wse2", "dtype": "f16", "phase": "prefill"}
+    source = LAYER.format(sums="f16")
+    shifted = {"mesh": "4x4", "seq": 24, "compile_to": "mesh", "algo": ("gemm=cyclic_shift",)}
+    (module,) = compiled(source, tmp_path, **request, **shifted).values()
+    found = {}
+    for both_ways in (True, False):
+        SelectCollective(both_ways=both_ways).run(module, Diagnostics())
+        turned = [o.axis for o in module.walk() if getattr(o, "both_ways", False)]
+        assert len(turned) == (6 if both_ways else 0)
+        files = emitted(compiled(print_module(module), tmp_path, "turned.meshir", device="wse2"))
+        report = json.loads(files["report.json"])
+        rng = np.random.default_rng(3)
+        given = {
+            name: (rng.standard_normal(shape) / np.sqrt(shape[-1])).astype(np.float16)
+            for name, shape in report["inputs"].items()
+        }
+        given["x"] = given["x"][:, :21]
+        folder = tmp_path / str(both_ways)
+        folder.mkdir()
+        options = ("--len", "21")
+        results, cycles = run_files(files, given, folder, monkeypatch, options=options)
+        (result,) = report["outputs"]
+        found[both_ways] = results[result], cycles, report["predicted_cycles"]
+    np.testing.assert_array_equal(found[True][0], found[False][0])
+    assert found[True][1] < found[False][1] and found[True][2] < found[False][2]
 
 
 PROMPT = {

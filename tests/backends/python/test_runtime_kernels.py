@@ -53,6 +53,12 @@ CASES = [
     ),
     ("gemm", [(F, 3, 1, 4), (F, 3, 1, 5), (F, 5, 4)], {"accumulate": False, "transposed": False}),
     (
+        "gemm",
+        [(F, 1, 2, 4), (F, 3, 2, 5), (F, 3, 5, 4)],
+        {"accumulate": False, "transposed": False},
+    ),
+    ("gemm", [(F, 1, 2, 4), (F, 3, 2, 5), (F, 3, 4, 5)], {"accumulate": True, "transposed": True}),
+    (
         "dequantise",
         [(F, 4, 3), ("u4", 4, 3), (F, 2, 3)],
         {"group": 2, "zero": 8, "lifted": False},

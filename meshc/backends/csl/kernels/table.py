@@ -152,7 +152,8 @@ class Kernels:
 
     def _own_cycles(self, op: Compute, windows: list[Window]) -> int:
         if op.kernel == "gemm":
-            return cycles_of_all(call(op), self._plan(op))
+            adds = bool(op.params["accumulate"])
+            return cycles_of_all(call(op), self._plan(op), self.costs, adds)
         if op.kernel in self.rows.writers:
             return self.rows.cycles(op, windows, self.costs)
         if op.kernel in self.routing.writers:

@@ -47,7 +47,7 @@ class Bounds(Prices):
         kind = views[-1].dtype.value
         if op.kernel == "gemm":
             most = max(self._device.macs(kind), self._device.macs(kind, "f32"))
-            return int(views[0].size * views[1].dims[-1].extent // most)
+            return int(views[1].size * views[0].dims[-1].extent // most)
         if op.kernel not in _ARITHMETIC:
             return 0
         return int(max(view.size for view in views) // self._device.lanes(kind))

@@ -182,10 +182,15 @@ def exp_sub(out: Array, a: Array, m: Array) -> None:
 def gemm(
     out: Array, a: Array, b: Array, accumulate: bool = False, transposed: bool = False
 ) -> None:
-    """out[.., m, n] = a[.., m, k] b[.., k, n] (b[.., n, k] if transposed), or += if accumulate"""
+    """out[.., m, n] = a[.., m, k] b[.., k, n] (b[.., n, k] if transposed), or += if accumulate;
+    products of a leading dim that out has once are added up"""
     right = b.swapaxes(-1, -2) if transposed else b
     right, left = _trailing(right, a), _trailing(a, right)
-    if accumulate:
+    once = tuple(i for i in range(1, out.ndim - 2) if out.shape[i] < left.shape[i])
+    if once:
+        total = np.matmul(left, right).sum(once, keepdims=True)
+        np.add(out, total, out=out) if accumulate else np.copyto(out, total)
+    elif accumulate:
         out += np.matmul(left, right)
     elif right.size * 4 >= _THREADED_BYTES and _workers():
         _matmul_in_threads(left, right, out)

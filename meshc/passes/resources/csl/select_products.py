@@ -36,8 +36,8 @@ class SelectCslProducts(Pass):
     address of row after row, where they are loaded anew for each row otherwise. A mapped product of
     one row that is ``_fresh`` writes what its first factor gives over the row, where zeros are
     written before the first product otherwise. One that is
-    ``_joined`` has the heads that share its right factor among its rows, in place of a loop over
-    products.
+    ``_joined`` has the heads that share its right factor among its rows, and chunks that are added
+    up in one contraction, in place of a loop over products.
 
     ``blocks``: whether outer and packed products are tried for extents of the run.
     ``rebased``, ``joined``, ``fresh``: whether such products are tried.

@@ -110,7 +110,7 @@ class Contractions(Values):
             cache, which = self.caches[rights[0]]
             out = self.result_place(op)
             (moving,) = self.overwritten(op, [left])
-            Attention(self.emitter, cache, which).values(moving, out)
+            Attention(self.emitter, cache, which, op.both_ways).values(moving, out)
             return
         self.check_rows(op)
         for result in op.results:
@@ -173,7 +173,8 @@ class Contractions(Values):
         buffer = self.emitter.buffer(result.name, room, self.dtype(result))
         place = self.settle(result, Place(buffer, shape, rows=True, chunked=True))
         sums = self.dtype(op.result)
-        Attention(self.emitter, cache, which).scores(self.place_of(left), place, sums, factor)
+        attention = Attention(self.emitter, cache, which, op.both_ways)
+        attention.scores(self.place_of(left), place, sums, factor)
 
     def append(self, op: mesh.Append) -> None:
         if self.emitter.tiling.heads is None:

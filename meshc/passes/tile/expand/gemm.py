@@ -16,7 +16,7 @@ from meshc.ir.module import Param, Port
 from meshc.ir.ops import mesh
 from meshc.ir.types import DType, Split, TensorType
 from meshc.ir.values import Value
-from meshc.ir.views import Index, Symbol, View
+from meshc.ir.views import Index, Symbol, View, Whole
 from meshc.passes.tile.expand import rings
 from meshc.passes.tile.expand.chunks import Chunks
 from meshc.passes.tile.expand.emitter import Emitter, Place, expr, point, window
@@ -70,8 +70,9 @@ def _cyclic_shift(emitter: Emitter, weights: Weights, product: Product, target: 
     given = isinstance(product.left, Param)
     if not product.op.left_aligned and emitter.mesh.rows > 1:
         ahead, stride = chunks.ahead_left, chunks.per_row
+        both = given or product.op.both_ways
         turns += _turn(
-            emitter, moving, emitter.mesh.across, ahead, stride, chunks.count, given, rows
+            emitter, moving, emitter.mesh.across, ahead, stride, chunks.count, both, rows
         )
     if not aligned and isinstance(stationary, Slots):
         ahead, stride = chunks.ahead_right, chunks.per_column
@@ -104,7 +105,7 @@ def _turn(
     rest: tuple[Index, ...] = (),
 ) -> list[Turn]:
     """The alignment of one operand; a ring of one core turns where it is. A second ring is for
-    products of inputs: programs of many products need the routes for other channels."""
+    products of inputs, and for those of which ``select-collective`` says that routes are free."""
     if slots.channel is None:
         slots.offset = ahead
         return []
@@ -251,10 +252,9 @@ def _allgather(emitter: Emitter, weights: Weights, product: Product, target: Vie
     a = _gathered_left(emitter, product, left)
     b = _gathered_right(emitter, weights, product, right)
     left.run(a, rows, right, b)
-    emitter.compute("fill", target, value=0.0)
-    with emitter.loop("t", chunks.count) as t:
-        views = View(a, (point(t), *rows)), View(b, (point(t),))
-        emitter.compute("gemm", target, *views, accumulate=True, transposed=False)
+    total = View(target.buffer, target.indices, (expr(1), *target.shape()), ())
+    views = View(a, (Whole(), *rows) if rows else ()), View(b)
+    emitter.compute("gemm", total, *views, accumulate=False, transposed=False)
 
 
 @dataclass(frozen=True)
@@ -328,16 +328,16 @@ def _gathered_left(emitter: Emitter, product: Product, gathered: _Gathered) -> V
 def _gathered_right(
     emitter: Emitter, weights: Weights, product: Product, gathered: _Gathered
 ) -> Value:
-    """The buffer of all chunks of the right operands, a core's own in their places."""
+    """The buffer of all chunks of the right operands, a core's own in their places: that of the
+    operands themselves, but of weights of several layers a copy, as each layer has its own."""
     chunks = product.chunks
     given = (product.rights, product.op.contract, product.splits, chunks)
-    matrix = weights.gemm(*given, False, everything=gathered.is_own())
-    if not matrix.indices:
-        return matrix.buffer
+    if weights.stacks[product.rights[0]].layers is None:
+        return weights.gemm(*given, False, everything=gathered.is_own()).buffer
+    matrix = weights.gemm(*given, False)
     kind = matrix.buffer_type
-    copy = emitter.buffer("right_chunks", kind.shape[-3:], kind.dtype)
-    own = window(gathered.first, gathered.own)
-    emitter.compute("copy", View(copy, (own,)), View(matrix.buffer, (*matrix.indices, own)))
+    copy = emitter.buffer("right_chunks", (chunks.count, *kind.shape[-2:]), kind.dtype)
+    emitter.compute("copy", View(copy, (window(gathered.first, gathered.own),)), matrix)
     return copy
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.ir.affine import Cond, Expr
+from meshc.ir.affine import Expr
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import mesh
 from meshc.ir.types import DType
@@ -12,7 +12,7 @@ from meshc.passes.tile.expand import rings
 from meshc.passes.tile.expand.cache import Cache
 from meshc.passes.tile.expand.emitter import Emitter, Place, expr, window
 from meshc.passes.tile.expand.local import score_slot
-from meshc.passes.tile.expand.slots import Slots
+from meshc.passes.tile.expand.slots import Slots, Turn, align
 from meshc.passes.tile.expand.weights import Weights
 
 
@@ -40,9 +40,9 @@ def by_head(
 
 class Attention:
     """dist-GEMM-T for the scores and MeshGEMM for the weighted values of one layer, with the cache
-    that is ``which`` of those that share a buffer."""
+    that is ``which`` of those that share a buffer. Cached rows turn ``both_ways``, or one."""
 
-    def __init__(self, emitter: Emitter, cache: Cache, which: int) -> None:
+    def __init__(self, emitter: Emitter, cache: Cache, which: int, both_ways: bool) -> None:
         self.emitter = emitter
         self.cache = cache
         self.which = which
@@ -54,6 +54,7 @@ class Attention:
         self.groups = self.tiling.key_block
         self.shared = self.tiling.query_block // self.groups
         self.chunk_lanes = self.tiling.key_lanes // self.tiling.chunks_y
+        self.both_ways = both_ways
 
     def scores(self, queries: Place, out: Place, dtype: DType, factor: float) -> None:
         """Scores of all keys, times ``factor``: keys move along rows, accumulators in segments.
@@ -132,12 +133,15 @@ class Attention:
             emitter.compute("copy", slots.view(c, Whole(), lanes), cached)
         if tiling.segment == 1:
             return slots
-        ahead = self.emitter.index_of(self.emitter.mesh.inner) * tiling.chunks_x
-        if self.along is not None:
-            with emitter.loop("a", tiling.chunks_x * (tiling.segment - 1)) as step:
-                moved = slots.shift(step, Whole(), lanes, when=Cond.gt(ahead, step))
-                emitter.wait(*moved)
-        slots.rotate(ahead, Whole(), lanes)
+        ahead, stride = emitter.index_of(emitter.mesh.inner) * tiling.chunks_x, tiling.chunks_x
+        if self.along is None:
+            slots.offset = ahead
+        else:
+            several = self.both_ways and tiling.chunks > 2 * stride
+            back = rings.ring(emitter, emitter.mesh.down, 1) if several else None
+            turn = Turn(slots, ahead, stride, tiling.segment * stride, back, (Whole(), lanes))
+            align(emitter, [turn])
+        slots.settle(Whole(), lanes)
         return slots
 
     def heads_of(self, place: Place) -> View:

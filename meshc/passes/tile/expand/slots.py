@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshc.analysis.layout.placement import most_turns
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
@@ -74,11 +75,6 @@ class Slots:
             self.emitter.compute("rotate", every, by=self.offset)
             self.offset = 0
 
-    def rotate(self, by: Expr, *rest: Index) -> None:
-        """Chunk ``i + by`` becomes chunk ``i``, locally."""
-        every = View(self.buffer, (window(0, self.size), *rest))
-        self.emitter.compute("rotate", every, by=by)
-
 
 @dataclass(frozen=True)
 class Turn:
@@ -96,9 +92,7 @@ class Turn:
     @property
     def near(self) -> int:
         """Most steps of a core that turns the usual way."""
-        if self.back is None:
-            return self.chunks - self.stride
-        return self.chunks // 2 // self.stride * self.stride
+        return most_turns(self.chunks, self.stride, self.back is not None)
 
     @property
     def far(self) -> int:

@@ -9,7 +9,7 @@ Kernels, the result first:
     copy  out = a
     fill  every element becomes `value`
     gemm  out[.., m, n] = a[.., m, k] b[.., k, n], added to out if `accumulate`; b is [.., n, k] if
-          `transposed`
+          `transposed`; products of a leading dim that out has once are added up
 """
 
 from mesh_runtime import Fabric, Hop, Phase, element, memo, wait

@@ -10,7 +10,7 @@ Kernels, the result first:
     div           out = a / b, b repeated over trailing dims
     exp_sub       out = exp(a - m), m repeated over trailing dims
     gemm          out[.., m, n] = a[.., m, k] b[.., k, n], added to out if `accumulate`; b is [..,
-                  n, k] if `transposed`
+                  n, k] if `transposed`; products of a leading dim that out has once are added up
     mask_slots    s[.., j] = -inf where slot j of a ring buffer with state (head, count) holds
                   nothing
     mul           out = a * b

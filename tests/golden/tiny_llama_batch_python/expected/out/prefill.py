@@ -12,7 +12,7 @@ Kernels, the result first:
     exp_sub      out = exp(a - m), m repeated over trailing dims
     fill         every element becomes `value`
     gemm         out[.., m, n] = a[.., m, k] b[.., k, n], added to out if `accumulate`; b is [.., n,
-                 k] if `transposed`
+                 k] if `transposed`; products of a leading dim that out has once are added up
     mask_causal  s[.., r, j] = -inf where the key's position key + key_step*j is beyond the query's
                  query + query_step*r, or is not below limit
     mul          out = a * b

@@ -12,7 +12,7 @@ Kernels, the result first:
     exp_sub      out = exp(a - m), m repeated over trailing dims
     fill         every element becomes `value`
     gemm         out[.., m, n] = a[.., m, k] b[.., k, n], added to out if `accumulate`; b is [.., n,
-                 k] if `transposed`
+                 k] if `transposed`; products of a leading dim that out has once are added up
     mask_causal  s[.., r, j] = -inf where the key's position key + key_step*j is beyond the query's
                  query + query_step*r, or is not below limit
     mul          out = a * b
@@ -221,7 +221,7 @@ def prefill(fabric: Fabric) -> Phase:
                 sent_5 = ring_y.send(key_chunks[a_1 % 2, :, :extent], on=ring_y_senders(a_1))
                 got_5 = ring_y.recv(key_chunks[(a_1 + 1) % 2, :, :extent], on=ring_y_senders(a_1))
                 wait(got_5, sent_5)
-            rotate(key_chunks[:2, :, :extent], by=core.rank_xd)
+            rotate(key_chunks[:2, :, :extent], by=core.rank_xd % 2)
             fill(score_chunks, value=0.0)
             for t_1 in range(2):
                 sent_6 = ring_y.send(key_chunks[t_1 % 2, :, :extent])
@@ -273,7 +273,7 @@ def prefill(fabric: Fabric) -> Phase:
                     value_chunks[(a_2 + 1) % 2, :, :extent], on=ring_y_senders_2(a_2)
                 )
                 wait(got_12, sent_12)
-            rotate(value_chunks[:2, :, :extent], by=core.rank_xd)
+            rotate(value_chunks[:2, :, :extent], by=core.rank_xd % 2)
             fill(x_6[:extent], value=0.0)
             for t_2 in range(1):
                 sent_13 = ring_x.send(s_3[t_2 % 2, :extent, :, :extent])
