@@ -130,6 +130,17 @@ def test_no_two_threads_race(late, tmp_path):
     assert error(MIXTRAL, few, Mode("random", bool(late), 5), WATCHED) <= BOUND
 
 
+def test_experts_over_two_gpus():
+    """The tokens of one."""
+    prompt, given = wanted(MIXTRAL).tokens, {"target": "cuda", "dtype": "f16", "seq": 24}
+    found = []
+    for gpus in (1, 2):
+        made = meshc.compile(str(MIXTRAL), device="h200", gpus=gpus, **given)
+        with made.load(backend="cuda-cpu") as program:
+            found.append(program.generate(prompt, 4, ignore_eos=True).tokens)
+    assert found[0] == found[1]
+
+
 EDITS = {
     "an expert more is chosen": ("mc_experts.cuh", "before < COUNT ?", "before <= COUNT ?"),
     "of equal groups the last": (

@@ -30,22 +30,22 @@ STEPS, BOUND = 3, 2e-3
 BY_BLOCKS = [Order(seed, blocks=True) for seed in range(3)]
 
 
-def graph() -> Module:
+def graph(model: Path = MODEL) -> Module:
     given = {"phase": "decode", "seq": 8, "device": "h200", "mesh": "1x1", "batch": 2}
-    return meshc.compile(str(MODEL), dtype="f32", compile_to="graph", **given).modules["decode"]
+    return meshc.compile(str(model), dtype="f32", compile_to="graph", **given).modules["decode"]
 
 
-def program(ranks: int = 2, kind: str = "counter") -> Module:
+def program(ranks: int = 2, kind: str = "counter", model: Path = MODEL) -> Module:
     deal = f"tensor-parallel{{ranks={ranks},multiple=8,keep=[V]}}"
     passes = (
         f"{deal},expand-tasks{{tokens=4}},place-tasks{{blocks=3}},meet{{kind={kind}}},fold-scratch"
     )
-    return meshc.PassManager(meshc.parse_pipeline(passes)).run(graph())
+    return meshc.PassManager(meshc.parse_pipeline(passes)).run(graph(model))
 
 
-def drawn() -> dict[str, np.ndarray]:
+def drawn(model: Path = MODEL) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(1)
-    module = graph()
+    module = graph(model)
     return {
         p.value.name: rng.standard_normal(p.value.type.shape(module.dims)) / 4
         for p in module.function.params
@@ -60,21 +60,26 @@ def rows(step: int) -> dict[str, np.ndarray]:
     return {"tokens": np.array([[3 + step], [7 * step + 1]])}
 
 
-def wanted() -> list[np.ndarray]:
-    whole = Session(graph(), WEIGHTS)
+def wanted(model: Path, weights: dict[str, np.ndarray]) -> list[np.ndarray]:
+    whole = Session(graph(model), weights)
     return [whole.step(rows(n), {"pos": [n, n]})[0] for n in range(STEPS)]
 
 
-WANTED = wanted()
+WANTED = wanted(MODEL, WEIGHTS)
 
 
-def close(module: Module, order: Order | None) -> bool:
+def close(
+    module: Module,
+    order: Order | None,
+    weights: dict[str, np.ndarray] = WEIGHTS,
+    wanted: list[np.ndarray] = WANTED,
+) -> bool:
     """Whether steps give the logits of the graph, of which left sides of products are rounded."""
-    table = next(name for name in WEIGHTS if name.startswith("embed"))
-    node = TaskNode(module, WEIGHTS, order)
+    table = next(name for name in weights if name.startswith("embed"))
+    node = TaskNode(module, weights, order)
     (given,) = [p.name for p in module.ports if p.buffer in _roles(module, "in")]
-    for n, logits in enumerate(WANTED):
-        node.load({given: WEIGHTS[table][rows(n)["tokens"]]})
+    for n, logits in enumerate(wanted):
+        node.load({given: weights[table][rows(n)["tokens"]]})
         (found,) = node.run({"pos": (n, n)}).values()
         if not np.abs(found - logits).max() <= BOUND * np.abs(logits).max():
             return False
@@ -102,6 +107,21 @@ def test_ranks_compute_what_the_whole_graph_does(ranks, kind):
     early = [Order(1, first=name) for name in ("y_sum", "gate")] if kind == "counter" else []
     orders = [None, Order(2), *early, *BY_BLOCKS]
     assert [close(module, order) for order in orders] == [True] * len(orders)
+
+
+EXPERTS = {"tiny_experts/mixtral-5x2": 2, "tiny_latent_experts/deepseek-v3-8x3": 3}
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_ranks_have_experts_of_their_own(name):
+    """Five of them dealt to two ranks, of which one has a place that is empty."""
+    model = MODEL.parents[1] / name
+    weights = drawn(model)
+    module = program(EXPERTS[name], "tags", model)
+    check_claims(module)
+    given = weights, wanted(model, weights)
+    orders = [None, Order(2), BY_BLOCKS[0]]
+    assert [close(module, order, *given) for order in orders] == [True] * len(orders)
 
 
 def test_text_reads_back():

@@ -9,7 +9,8 @@ from meshc.ir.ops import task, tile
 
 def experts_of(module: Module, family: task.Family, routed: task.Routed) -> tuple[int, int]:
     """How many experts there are that ``routed``, in a task of ``family``, counts, and how many of
-    them are chosen at the most: all different ones of all tokens."""
+    them are chosen at the most: all different ones of all tokens, of which ranks have even shares.
+    """
     every = list(family.regions[0].walk())
     needs = (op for op in every if isinstance(op, task.Need))
     gates = next(op.view for op in needs if routed.gates.buffer in op.results)
@@ -22,5 +23,7 @@ def experts_of(module: Module, family: task.Family, routed: task.Routed) -> tupl
             if any(isinstance(op, task.Give) and op.view.buffer is gates.buffer for op in ops):
                 chosen = (op for op in ops if isinstance(op, tile.Compute) and op.kernel == "top_k")
                 counts = [int(str(op.params["count"])) for op in chosen]
-                return experts, min(experts, tokens * max(counts, default=experts))
+                ranks = 1 if module.ranks is None else module.ranks.count
+                most = -(-tokens * max(counts, default=experts) // ranks)
+                return experts, min(experts, most)
     return experts, experts

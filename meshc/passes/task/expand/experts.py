@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshc.ir.affine import Expr
-from meshc.ir.core import Block, tensor_type
+from meshc.ir.core import Block, Op, tensor_type
 from meshc.ir.ops import graph, task
+from meshc.ir.ranks import RANK
 from meshc.ir.types import DType, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Point, View, Whole
@@ -22,7 +23,7 @@ from meshc.passes.task.expand.program import (
     region,
     span,
 )
-from meshc.passes.task.expand.values import Known
+from meshc.passes.task.expand.values import Known, Stored
 
 EXPERT = "expert"
 """The dim that counts experts. It is the last one of a family, so that each block has rows of all
@@ -67,7 +68,33 @@ class Experts:
         )
         found = self.gates[op.dim] = Known(name, kind, task=opened, here=made, sent=op.dim)
         self.products.store(found)
+        ranks = self.program.source.ranks
+        for part in () if ranks is None else ranks.parts:
+            if part.whole == op.dim:
+                own_kind = TensorType(kind.dtype, (*kind.dims[:-1], part.dim))
+                self.gates[part.dim] = self.part(op, found, own_kind)
         return found
+
+    def part(self, op: Op, gates: Known, kind: TensorType) -> Known:
+        """The gates of a rank's own experts, by the tasks that have those of all; there are none of
+        experts that no model has."""
+        opened, dim = gates.task, kind.dims[-1]
+        own, known = self.products.extent([dim]), self.gates.get(dim)
+        if known is not None and known.operands == (gates,):
+            return known
+        if opened is None or gates.here is None or not gates.sent:
+            refuse(op, "a rank's part of what are no gates")
+        every = opened.local(f"{gates.name}_of_ranks", (1, own * self.program.ranks))
+        opened.compute("fill", every, value=0.0)
+        experts = self.program.lanes(gates.kind)
+        opened.compute("copy", region(every, Whole(), span(0, experts)), gates.here)
+        name = f"{gates.name}_part"
+        buffer = self.program.scratch(name, (self.program.tokens, self.program.padded(own)))
+        place = region(buffer, *self.program.at_layer, span(Expr.var("b"), 1), span(0, own))
+        mine = region(every, Whole(), span(Expr.var(RANK) * own, own))
+        opened.add(task.Give([place, mine]))
+        stored = Stored(buffer, self.program.at_layer, opened.phase)
+        return Known(name, kind, stored=stored, operands=(gates,), sent=dim)
 
     def are_in(self, value: Value) -> bool:
         """Whether what a product gives has lanes of all experts."""

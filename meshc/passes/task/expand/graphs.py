@@ -108,6 +108,8 @@ class GraphExpander:
                 self._product(op, known)
             case graph.TopK():
                 self.env[op.result] = self.experts.choose(op, known)
+            case ranks.RankPartOf():
+                self.env[op.result] = self.experts.part(op, known[0], tensor_type(op.result))
             case graph.Softmax() if known[0].scores is None and op.mask != "causal":
                 self.env[op.result] = self.products.wait(op, known)
             case graph.Softmax():
