@@ -18,7 +18,8 @@ MODELS: Mapping[Model, str] = {
     "clock": "clocks of all cores moved through the emitted program (docs/csl.md)",
     "events": "events of the blocks of a program of tasks (docs/step-times.md)",
     "kernels": "kernels of an iteration on a node, one by one (docs/nodes.md)",
-    "servers": "costs of an iteration that are fitted to published servers (docs/serving.md)",
+    "servers": "costs of an iteration by numbers that are fitted to published servers, or inferred "
+    "from those (docs/serving.md)",
 }
 """What predicts, in words."""
 
