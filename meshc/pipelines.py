@@ -40,18 +40,24 @@ KEEPING = "keep-quantised"
 DEALING = "tensor-parallel"
 """The pass that makes the graph of one GPU among several, behind those of the graph."""
 
-KERNEL_STAGES = (*STAGES["graph"], "fuse-cluster")
-"""The passes from a fresh decode graph to kernels of a GPU."""
+
+def graph_passes(settings: dict[str, str] | None = None, *behind: str) -> list[Pass]:
+    """The passes of a fresh decode graph of GPUs, and those ``behind`` them; ``settings`` as above,
+    of which ``tensor-parallel`` deals the model to several GPUs."""
+    chosen = settings or {}
+    names = [*STAGES["graph"], *([DEALING] if DEALING in chosen else []), *behind]
+    return own_pipeline(",".join(chosen.get(name, name) for name in names))
+
+
+FUSING = "fuse-cluster"
+"""The pass that fuses a decode graph into kernels that read many tokens of a prompt."""
 
 
 def pipeline_to_kernels(settings: dict[str, str] | None = None) -> list[Pass]:
-    """The passes that fuse a fresh decode graph into kernels; ``settings`` as above, of which
-    ``tensor-parallel`` deals the model to several GPUs before, whose sums are fused with residuals
-    and norms."""
-    chosen = settings or {}
-    *ahead, fuse = KERNEL_STAGES
-    dealt = [DEALING, "fuse-all-reduce"] if DEALING in chosen else []
-    return own_pipeline(",".join(chosen.get(name, name) for name in (*ahead, *dealt, fuse)))
+    """The passes that fuse a fresh decode graph into kernels; of several GPUs, to which settings
+    deal the model, sums are fused with residuals and norms before."""
+    dealt = ["fuse-all-reduce"] if DEALING in (settings or {}) else []
+    return graph_passes(settings, *dealt, FUSING)
 
 
 SERVING_STAGES = ("chunk-prompts", "group-layers")
@@ -137,13 +143,11 @@ def pipeline_to_tasks(settings: dict[str, str] | None = None, cluster: int = 0) 
     """The passes from a fresh graph of a decode step to its program of tasks, perhaps in clusters
     of so many blocks; ``settings`` as above, of which ``tensor-parallel`` deals the model to
     several GPUs before."""
-    chosen = settings or {}
-    dealt = [DEALING] if DEALING in chosen else []
-    names = [*STAGES["graph"], *dealt, *TASK_STAGES]
+    names = [*TASK_STAGES]
     if cluster:
         names.insert(names.index("place-tasks") + 1, CLUSTERING)
-        chosen = {**chosen, CLUSTERING: f"{CLUSTERING}{{cluster={cluster}}}"}
-    return own_pipeline(",".join(chosen.get(name, name) for name in names))
+        settings = {**(settings or {}), CLUSTERING: f"{CLUSTERING}{{cluster={cluster}}}"}
+    return graph_passes(settings, *names)
 
 
 GIVEN: dict[Level, tuple[str, ...]] = {

@@ -2,9 +2,9 @@
 
     python benchmarks/gpu/decode.py --out DIR [--program DIR] [--parts checks,ceiling,decode,torch]
 
-Checks every emitted kernel beside float64 and beside the executor on the CPU; measures what the
-device does at best; times the attention block and the whole step beside the time that the device
-needs to read their bytes, and beside PyTorch where it is installed. Layers have weights of their
+Checks kernels beside float64 and beside the executor on the CPU; measures what the device does at
+best; times the whole step beside the time that the device needs to read its bytes, and beside
+PyTorch where it is installed. Layers have weights of their
 own, so that each is read from memory. Each unit is a process with a time limit, the simplest first.
 What it finds is written as it comes, to DIR/results.jsonl; DIR/tables.md has the tables of all of
 it. docs/gpu-first-run.md gives the commands in order.
@@ -18,7 +18,6 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import baselines
 import isolated
 import parts
 from prepared import Prepared, add_options, at_least_one, compile_into, opened
@@ -27,7 +26,7 @@ from tables import as_markdown, clocks
 
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.driver_api import LIBRARY
-from meshc.support.diagnostics import MeshcError
+from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.native import BuildError
 
 _PROGRAM, _TABLES = "program", "tables.md"
@@ -44,7 +43,7 @@ def main(given: Sequence[str] | None = None) -> int:
         if options.unit is not None:
             return _do(options, found)
         return _all(options, arguments, found)
-    except (MeshcError, baselines.Refused, BuildError, OSError) as problem:
+    except (MeshcError, BuildError, OSError) as problem:
         print(problem, file=sys.stderr)
         return 1
 
@@ -55,12 +54,12 @@ def _program(options: argparse.Namespace) -> Prepared:
     if options.program is None and options.unit is None:
         capacity = max(options.contexts) + 1
         compiled = options.model, options.dtype, options.batch, capacity, options.page
-        return compile_into(folder, *compiled, options.persistent)
+        return compile_into(folder, *compiled)
     found = opened(folder)
     options.contexts = tuple(n for n in options.contexts if n < found.program.capacity)
     if not options.contexts:
         capacity = found.program.capacity
-        raise baselines.Refused(f"the program keeps {capacity} tokens, fewer than any context has")
+        fail("no-program", f"the program keeps {capacity} tokens, fewer than any context has")
     return found
 
 
@@ -113,7 +112,6 @@ def _asked(options: argparse.Namespace) -> dict[str, object]:
         "program": str(options.program),
         "contexts": list(options.contexts),
         "executor": options.executor,
-        "entry": options.entry,
     }
 
 
@@ -126,11 +124,7 @@ def _say(words: str) -> None:
 
 
 def _options(given: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__.split("\n")[0],
-        epilog=baselines.HOOK,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the results")
     parser.add_argument(
         "--program", type=Path, metavar="DIR", help="made by prepared.py; default: it is compiled"
@@ -152,14 +146,9 @@ def _options(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--budget", type=at_least_one, default=540, help="seconds of this command")
     parser.add_argument("--resume", action="store_true", help="leave out units that are done")
     parser.add_argument("--anyway", action="store_true", help="go on behind what failed")
-    parser.add_argument("--theirs", type=Path, metavar="LIB.so", help="see below")
-    parser.add_argument("--entry", metavar="NAME", help="see below")
     parser.add_argument("--driver", default=LIBRARY, metavar="LIB.so", help="of CUDA")
     parser.add_argument("--unit", metavar="NAME", help="do this one alone, in this process")
-    options = parser.parse_args(given)
-    if (options.theirs is None) != (options.entry is None):
-        parser.error("--theirs and --entry go together")
-    return options
+    return parser.parse_args(given)
 
 
 def _parts(text: str) -> tuple[str, ...]:

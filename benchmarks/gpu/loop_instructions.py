@@ -2,10 +2,10 @@
 
     python benchmarks/gpu/loop_instructions.py
 
-Compiles the persistent step of models with one and with four query heads for a key head, and an
-inner product of 16 requests; disassembles them and counts the instructions of each loop over tiles
-that a warp goes through, and of the loop over tasks around it less one tile. Needs a CUDA compiler
-and nvdisasm, no GPU. ``benchmarks/step_fit.py`` has what it printed.
+Compiles the step of models with one and with four query heads for a key head; disassembles it and
+counts the instructions of each loop over tiles that a warp goes through, and of the loop over tasks
+around it less one tile. Needs a CUDA compiler and nvdisasm, no GPU. ``benchmarks/step_fit.py`` has
+what it printed.
 """
 
 from __future__ import annotations
@@ -91,17 +91,12 @@ def main() -> None:
     """Print the counts."""
     for model in MODELS:
         options = {"phase": "decode", "seq": 4097, "dtype": "f16", "device": "h200"}
-        made = meshc.compile(model, target="cuda", persistent=True, **options)
+        made = meshc.compile(model, target="cuda", **options)
         every = loops(disassemble(compile_cubin(made.files["step.cu"])))
         tile, task = products(every)
         print(f"{model}: product, 8 columns: a tile {tile}, a task {task}")
         tokens, tile, task = attention(every)
         print(f"{model}: attention: 16 tokens {tokens}, a tile beside them {tile}, a task {task}")
-    for batch in (8, 16):
-        made = meshc.compile("llama-2-7b", target="cuda", batch=batch, **options)
-        every = loops(disassemble(compile_cubin(made.files["ffn_inner.cu"])))
-        tile, task = products(every)
-        print(f"inner product of {batch} requests, {batch} columns: a tile {tile}, a task {task}")
 
 
 if __name__ == "__main__":

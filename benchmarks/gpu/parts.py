@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
-import baselines
 import numpy as np
 import pytorch
 from ceiling import active_clusters, latencies, reads, spreads
 from checks import check
 from kernels import load, probes
+from plain_layers import Layers
 from prepared import Prepared, opened
-from programs import Step, block_bytes, sizes, step_bytes
+from programs import Step, sizes, step_bytes
 from records import Records
 from tables import machine
 from timing import Task, Timed, in_turn
@@ -34,25 +34,22 @@ def unit_names(found: Prepared, options: argparse.Namespace) -> Iterator[str]:
     yield "machine"
     contexts = options.contexts
     if "checks" in options.parts:
-        yield from (f"check:{n}" for n, _ in enumerate(found.cases(contexts)))
+        yield from (f"check:{n}" for n, _ in enumerate(found.cases()))
     if "ceiling" in options.parts:
         yield from ("reads", "clusters", "latencies")
     if "decode" in options.parts:
-        # The attention of a persistent step is no launch of its own.
-        persistent = any(kernel.whole_grid for kernel in found.program.kernels.values())
-        kinds = ("same", "step") if persistent else ("same", "step", "block")
+        kinds: tuple[str, ...] = ("same", "step")
         if options.beside is not None:
             kinds = ("beside", *kinds)
         yield from (f"{kind}:{cached}" for cached in sorted(contexts) for kind in kinds)
     if "torch" in options.parts:
-        kinds = ("torch-block", "torch-step")
-        yield from (f"{kind}:{cached}" for cached in sorted(contexts) for kind in kinds)
+        yield from (f"torch-step:{cached}" for cached in sorted(contexts))
 
 
 def do(
     unit: str, device: Device, found: Prepared, records: Records, options: argparse.Namespace
 ) -> bool:
-    """Do a unit and write what it finds; whether all was right. Raises MeshcError and Refused."""
+    """Do a unit and write what it finds; whether all was right. Raises MeshcError."""
     name, _, number = unit.partition(":")
     if number:
         return _NUMBERED[name](device, found, records, options, int(number))
@@ -84,7 +81,7 @@ def _machine(
 def _check(
     device: Device, found: Prepared, records: Records, options: argparse.Namespace, number: int
 ) -> bool:
-    case = next(case for n, case in enumerate(found.cases(options.contexts)) if n == number)
+    case = next(case for n, case in enumerate(found.cases()) if n == number)
     passed = False
     for one in check(device, case, found.cubins, options.executor):
         passed = one.passed
@@ -128,8 +125,7 @@ def _step(device: Device, found: Prepared, cached: int) -> Step:
 def _same(
     device: Device, found: Prepared, records: Records, options: argparse.Namespace, cached: int
 ) -> bool:
-    """Logits of the captured step, whose kernels overlap, beside those of a step whose kernels run
-    alone."""
+    """Logits of the captured step, launched again and again, beside those of a first one."""
     step = _step(device, found, cached)
     launches = found.program.launches()
     step.alone(launches)
@@ -177,108 +173,37 @@ def _beside(
 def _time_step(
     device: Device, found: Prepared, records: Records, options: argparse.Namespace, cached: int
 ) -> bool:
-    """The whole step, and what its attention blocks take of it: the step less one without them."""
+    """The whole step."""
     step, program = _step(device, found, cached), found.program
     step.alone(program.launches())
     whole, count = step.capture(program.launches()), step_bytes(program, cached)
-    tasks = [Task("meshc", whole.launch, count)]
-    if not step.blocks():
-        (timed,) = in_turn(device, tasks, options.repeats)
-        _timed(records, "step", cached, replace(timed, name="meshc, one kernel"))
-        step.free()
-        return True
-    tasks.append(Task("without attention", step.capture(step.rest()).launch))
-    timed, without = in_turn(device, tasks, options.repeats)
+    (timed,) = in_turn(device, [Task("meshc", whole.launch, count)], options.repeats)
     _timed(records, "step", cached, timed)
-    layers = program.layers
-    pairs = zip(timed.seconds, without.seconds, strict=True)
-    seconds = tuple((with_it - rest_of) / layers for with_it, rest_of in pairs)
-    read = block_bytes(sizes(program), cached)
-    _timed(records, "block", cached, Timed("meshc, within the step", seconds, read))
     step.free()
     return True
-
-
-def _time_block(
-    device: Device, found: Prepared, records: Records, options: argparse.Namespace, cached: int
-) -> bool:
-    """The attention blocks of all layers, ours and another library's in turn."""
-    step, program = _step(device, found, cached), found.program
-    _note_small(device, found, records)
-    step.alone(program.launches())
-    read = block_bytes(sizes(program), cached)
-    tasks = [Task("meshc", step.capture(step.blocks()).launch, read, program.layers)]
-    errors: dict[str, float] = {}
-    if options.theirs is not None:
-        layers = baselines.Layers(device, sizes(program), program.layers, cached, found.cubins)
-        theirs = baselines.Theirs(options.theirs, options.entry)
-        graph, errors[theirs.name] = theirs.checked(layers)
-        tasks.append(Task(theirs.name, graph.launch, read, program.layers))
-    for timed in in_turn(device, tasks, options.repeats):
-        _timed(records, "block", cached, timed, errors.get(timed.name))
-    return True
-
-
-def _note_small(device: Device, found: Prepared, records: Records) -> None:
-    rotated = found.program.layers * block_bytes(sizes(found.program), 0)
-    if found.program.layers < 8 or rotated < 4 * device.facts.l2_bytes:
-        words = (
-            f"{found.program.layers} layers have {rotated / MIB:.0f} MiB of weights of attention, "
-            "which L2 may hold in part: their times are no measure of memory"
-        )
-        records.add("note", words=words)
-
-
-def _torch_block(
-    device: Device, found: Prepared, records: Records, options: argparse.Namespace, cached: int
-) -> bool:
-    return _torch(device, found, records, options, cached, "block")
 
 
 def _torch_step(
     device: Device, found: Prepared, records: Records, options: argparse.Namespace, cached: int
 ) -> bool:
-    return _torch(device, found, records, options, cached, "step")
-
-
-def _torch(
-    device: Device,
-    found: Prepared,
-    records: Records,
-    options: argparse.Namespace,
-    cached: int,
-    of: str,
-) -> bool:
-    """PyTorch's blocks or steps, in the one context that it shares with the memory it is given."""
+    """PyTorch's steps, in the one context that it shares with the memory it is given."""
     torch = pytorch.torch_with_cuda()
     if torch is None:
         records.add("note", words="PyTorch was not timed: it is not here, or sees no GPU")
         return True
-    program = found.program
-    layers = baselines.Layers(device, sizes(program), program.layers, cached, found.cubins)
-    errors: dict[str, float] = {}
-    if of == "block":
-        made, left_out = pytorch.blocks(torch, layers)
-        errors = {one.name: one.error for one in made}
-        graphs = [(one.name, one.graph) for one in made]
-        read, parts = block_bytes(layers.sizes, cached), layers.layers
-    else:
-        graphs, left_out = pytorch.steps(torch, layers)
-        read, parts = step_bytes(program, cached), 1
+    layers = Layers(device, sizes(found.program), cached, found.cubins)
+    graphs, left_out = pytorch.steps(torch, layers)
     for words in left_out:
         records.add("note", words=words)
-    tasks = [
-        Task(name, pytorch.on_stream(torch, device, graph), read, parts) for name, graph in graphs
-    ]
+    read = step_bytes(found.program, cached)
+    tasks = [Task(name, pytorch.on_stream(torch, device, graph), read) for name, graph in graphs]
     for timed in in_turn(device, tasks, options.repeats) if tasks else ():
-        _timed(records, of, cached, timed, errors.get(timed.name))
+        _timed(records, "step", cached, timed)
     return True
 
 
-def _timed(
-    records: Records, of: str, cached: int, timed: Timed, error: float | None = None
-) -> None:
-    records.add("timed", of=of, cached=cached, **asdict(timed), error=error)
+def _timed(records: Records, of: str, cached: int, timed: Timed) -> None:
+    records.add("timed", of=of, cached=cached, **asdict(timed))
 
 
 _PLAIN: dict[str, Callable[..., bool]] = {
@@ -292,7 +217,5 @@ _NUMBERED: dict[str, Callable[..., bool]] = {
     "beside": _beside,
     "same": _same,
     "step": _time_step,
-    "block": _time_block,
-    "torch-block": _torch_block,
     "torch-step": _torch_step,
 }

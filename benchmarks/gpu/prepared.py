@@ -16,12 +16,12 @@ from pathlib import Path
 
 from checks import Case, cases
 from kernels import Cubins, probes
-from programs import choice, sizes
+from programs import sizes
 
 from meshc.backends.cuda.emit import MANIFEST
 from meshc.backends.cuda.program import StepProgram, from_json
 from meshc.devices import device
-from meshc.support.diagnostics import MeshcError, fail
+from meshc.support.diagnostics import MeshcError
 from meshc.support.files import read_text
 from meshc.support.native import BuildError
 
@@ -37,52 +37,39 @@ class Prepared:
     texts: dict[str, str]
     cubins: Cubins
 
-    def cases(self, contexts: Sequence[int]) -> Iterator[Case]:
+    def cases(self) -> Iterator[Case]:
         """All checks at the sizes of the program's model."""
         found = sizes(self.program)
         gpu = device(self.program.device.name)
-        return cases(
-            found.attention(found.batch), choice(self.program, self.texts), found.features,
-            found.vocabulary, contexts, gpu,
-        )  # fmt: skip
+        return cases(found.hidden, found.vocabulary, found.dtype, gpu)
 
 
 def opened(folder: Path) -> Prepared:
     """The program in ``folder``. Raises MeshcError."""
     program = from_json(read_text(folder / MANIFEST, _LIMIT_BYTES).text)
-    if "attention_block" not in program.kernels:
-        fail("no-program", f"'{folder}' has no attention block that this measures")
-    if len(program.stages) > 1:
-        fail("no-program", f"'{folder}' has layers of several kinds, of which this measures one")
+    sizes(program)  # what is measured is a model of these
     files = {kernel.file for kernel in program.kernels.values()}
     texts = {name: read_text(folder / Path(name).name, _LIMIT_BYTES).text for name in sorted(files)}
     return Prepared(program, texts, Cubins(folder))
 
 
 def compile_into(
-    folder: Path,
-    model: str,
-    dtype: str,
-    batch: int,
-    capacity: int,
-    page: int,
-    persistent: bool = False,
+    folder: Path, model: str, dtype: str, batch: int, capacity: int, page: int
 ) -> Prepared:
-    """Compile a model's decode step into ``folder``: one kernel, or several. Raises MeshcError."""
+    """Compile a model's decode step into ``folder``. Raises MeshcError."""
     # Only here: the frontend and the passes need what a machine with a GPU may lack.
     import meshc
 
     options = {"dtype": dtype, "seq": capacity, "batch": batch, "page": page}
-    options |= {"persistent": True} if persistent else {"dataflow": "split_token"}
     meshc.compile(model, target="cuda", output=folder, **options)
     return opened(folder)
 
 
-def add_machine_code(found: Prepared, contexts: Sequence[int]) -> int:
-    """Compile and keep every text that a run with these contexts loads; how many there are.
+def add_machine_code(found: Prepared) -> int:
+    """Compile and keep every text that a run loads; how many there are.
 
     Raises MeshcError and BuildError."""
-    texts = [*found.texts.values(), *(case.text for case in found.cases(contexts)), probes()]
+    texts = [*found.texts.values(), *(case.text for case in found.cases()), probes()]
     texts = [text for text in dict.fromkeys(texts) if found.cubins.find(text) is None]
     found.cubins.make(texts)
     return len(texts)
@@ -96,9 +83,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=("f16", "bf16"), default="f16")
     parser.add_argument(
         "--page", type=at_least_one, default=16, help="tokens of a page of the cache"
-    )
-    parser.add_argument(
-        "--persistent", action="store_true", help="a step is one kernel, not several"
     )
 
 
@@ -131,10 +115,9 @@ def main(given: Sequence[str] | None = None) -> int:
     capacity = max(options.contexts) + 1
     try:
         found = compile_into(
-            options.out, options.model, options.dtype, options.batch, capacity, options.page,
-            options.persistent,
+            options.out, options.model, options.dtype, options.batch, capacity, options.page
         )  # fmt: skip
-        count = add_machine_code(found, options.contexts)
+        count = add_machine_code(found)
     except (MeshcError, BuildError) as problem:
         print(problem, file=sys.stderr)
         return 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
@@ -18,12 +17,11 @@ from meshc.backends.cuda.driver.device_memory import Buffer
 from meshc.backends.cuda.driver.launch import Kernel
 from meshc.backends.cuda.driver.streams import Graph
 from meshc.backends.cuda.executor import Grid
-from meshc.backends.cuda.kernels.attention_block.kernel import Attention
 from meshc.backends.cuda.launches import Launch, part_of
 from meshc.backends.cuda.program import StepProgram, Weight
+from meshc.support.diagnostics import fail
 
 _NOISE_THREADS = 256
-_BOUNDS = re.compile(r"__launch_bounds__\([^,)]*, (\d+)\)")
 
 
 @dataclass(frozen=True)
@@ -41,52 +39,32 @@ class Sizes:
     dtype: str
     page: int
 
-    def attention(self, batch: int = 1) -> Attention:
-        """An attention block of these sizes."""
-        return Attention(
-            batch, self.hidden, self.heads, self.kv_heads, self.head, self.dtype, self.page,
-            1e-5, self.head**-0.5,
-        )  # fmt: skip
-
 
 def sizes(program: StepProgram) -> Sizes:
-    """The sizes of a program's model."""
-    keys = program.buffers["keys"].shape
-    clusters, parts, _, blocks = program.weights["out"].shape[:4]
-    hidden = program.buffers["residual"].shape[-1]
-    _, _, kv_heads, page, head = keys
-    heads = clusters * parts * FRAGMENT * blocks // head
-    features = program.buffers["features"].shape[-1]
-    dtype = program.buffers["keys"].dtype
+    """The sizes of a program's model. Raises MeshcError for a model that caches something else
+    than keys and values of heads, in one loop of layers."""
+    caches = [buffer for buffer in program.buffers.values() if buffer.role == "state"]
+    if len(caches) != 2 or any(len(cache.shape) != 5 for cache in caches):
+        fail("no-program", f"{program.model} caches no keys and values of one loop of layers")
+    layers, _, kv_heads, page, head = caches[0].shape
+    shapes = [s for weight in program.weights.values() for s in weight.source_shapes]
+    hidden = next(s[0] if s[0] != program.vocabulary else s[1] for s in shapes if len(s) == 2
+                  and program.vocabulary in s)  # fmt: skip
+    heads = max(s[2] for s in shapes if len(s) == 4 and s[1] == hidden and s[3] == head)
+    features = max(s[2] for s in shapes if len(s) == 3 and s[1] == hidden)
     return Sizes(
-        program.batch, hidden, heads, kv_heads, head, features, program.vocabulary,
-        program.layers, dtype, page,
+        program.batch, hidden, heads, kv_heads, head, features, program.vocabulary, layers,
+        caches[0].dtype, page,
     )  # fmt: skip
-
-
-def choice(program: StepProgram, texts: dict[str, str]) -> tuple[int, str, int, int]:
-    """The cluster size of a program's attention block, its dataflow, its blocks on a core, and the
-    query heads of a cluster."""
-    kernel = program.kernels["attention_block"]
-    # Both dataflows are one where a cluster is a block.
-    dataflow = "split_head" if program.weights["qkv"].parts > 1 else "split_token"
-    bounds = _BOUNDS.search(texts[kernel.file])
-    heads = sizes(program).heads // program.weights["out"].shape[0]
-    return kernel.cluster, dataflow, int(bounds[1]) if bounds else 1, heads
 
 
 def spread_of(weight: Weight) -> float:
     """The largest of uniform values of a weight that keep sums of products of the order of one:
-    the root of 3 over the values that a sum has, and one for vectors.
-
-    A matrix in fragments has its width in blocks; the width of an output projection is divided
-    over clusters and parts.
-    """
+    the root of 3 over the values that a sum has, and one for vectors. A matrix in fragments has its
+    width in blocks."""
     if not weight.fragments:
         return (3.0 / weight.shape[-1]) ** 0.5 if len(weight.shape) > 1 else 1.0
-    *lead, _, blocks, _, _ = weight.shape
-    shares = math.prod(lead) if weight.pack == "output" else 1
-    return (3.0 / (shares * blocks * FRAGMENT)) ** 0.5
+    return (3.0 / (weight.shape[-3] * FRAGMENT)) ** 0.5
 
 
 class Step:
@@ -124,14 +102,6 @@ class Step:
                 self._launch(launch, layer, early=n > 0)
         return graph
 
-    def blocks(self) -> list[tuple[Launch, int]]:
-        """The attention blocks of all layers."""
-        return [one for one in self.program.launches() if one[0].kernel == "attention_block"]
-
-    def rest(self) -> list[tuple[Launch, int]]:
-        """The step without its attention blocks."""
-        return [one for one in self.program.launches() if one[0].kernel != "attention_block"]
-
     def set_cached(self, count: int) -> None:
         """Let every request have ``count`` tokens. Raises MeshcError."""
         self._memory["cached"][0].write(np.full(self.program.batch, count, np.int32))
@@ -155,8 +125,6 @@ class Step:
     def _argument(self, argument: str | int, layer: int) -> np.generic:
         if isinstance(argument, int):
             return np.int32(argument)
-        if not argument:
-            return np.uint64(0)
         name, part = part_of(argument, layer)
         buffer, of_layer = self._memory[name]
         return buffer.address((part or 0) * of_layer)
@@ -198,24 +166,16 @@ def fill_noise(
     kernel.launch(Grid(blocks, _NOISE_THREADS, 1, 0), arguments, device.stream)
 
 
-def block_bytes(found: Sizes, cached: int) -> int:
-    """Bytes that the attention block of a layer reads: weights, and cached keys and values."""
-    weights = (2 * found.heads + 2 * found.kv_heads) * found.head * found.hidden
-    return 2 * (weights + 2 * found.batch * cached * found.kv_heads * found.head)
-
-
 def step_bytes(program: StepProgram, cached: int) -> int:
-    """Bytes that a decode step reads: the weights its launches name, once (of the table of the
-    look-up one row for each request), and cached keys and values."""
+    """Bytes that a decode step reads: the weights its launch names, once (of a table of the look-up
+    that no logits share one row for each request), and cached keys and values."""
     found = sizes(program)
-    total = 2 * found.batch * found.hidden
-    total += program.layers * 4 * found.batch * cached * found.kv_heads * found.head
-    names = {
-        str(a).removesuffix("[]")
-        for launch, _ in program.launches()
-        if launch.kernel != "embed"
-        for a in launch.arguments
-    }
-    for name in sorted(names & program.weights.keys()):
-        total += program.weights[name].bytes
-    return total
+    total = 4 * found.layers * found.batch * cached * found.kv_heads * found.head
+    names = {str(a) for launch, _ in program.launches() for a in launch.arguments}
+    read = {name: program.weights[name].bytes for name in sorted(names & program.weights.keys())}
+    tables = [name for name in read if not program.weights[name].layers
+              and any(program.vocabulary in s for s in program.weights[name].source_shapes)
+              ]  # fmt: skip
+    if len(tables) > 1:
+        read[tables[0]] = 2 * found.batch * found.hidden
+    return total + sum(read.values())

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from baselines import EPSILON, POINTERS, Layers
+from plain_layers import EPSILON, POINTERS, Layers
 from programs import Sizes
 
 from meshc.backends.cuda.driver.device import Device
 
-_BACKENDS = ("FLASH_ATTENTION", "CUDNN_ATTENTION", "EFFICIENT_ATTENTION", "MATH")
-
 
 @dataclass(frozen=True)
 class Attended:
-    """An attention block in PyTorch: a function of a layer's tensors by the names of ``HOOK``."""
+    """An attention block in PyTorch: a function of a layer's tensors by the names of
+    ``POINTERS``."""
 
     sizes: Sizes
     cached: int
@@ -113,15 +111,6 @@ def logits(torch: Any, x: Any, head: dict[str, Any]) -> Any:
     return f.linear(f.rms_norm(x, x.shape[-1:], head["norm"], EPSILON), head["matrix"])
 
 
-@dataclass(frozen=True)
-class Made:
-    """A graph of PyTorch's; ``error`` of its attention block beside float64."""
-
-    name: str
-    graph: Any
-    error: float
-
-
 def weights_of_step(torch: Any, layers: Layers, place: str = "cuda") -> Any:
     """The tensors of layers by name, feed-forward weights too, and those of the logits."""
     s = layers.sizes
@@ -158,16 +147,6 @@ def captured(torch: Any, once: Callable[[], object]) -> Any:
     return graph
 
 
-def variants(torch: Any, layers: Layers) -> Iterator[tuple[str, Any, Any]]:
-    """Ways to run the attention block: its name, the function, a context to capture it in."""
-    block = Attended(layers.sizes, layers.cached, torch)
-    attention = importlib.import_module("torch.nn.attention")
-    for name in _BACKENDS:
-        context = attention.sdpa_kernel(getattr(attention.SDPBackend, name))
-        yield f"PyTorch graph, {name.lower()}", block, context
-    yield "torch.compile in a graph", compiled(torch, block), nullcontext()
-
-
 def compiled(torch: Any, block: Callable[..., Any]) -> Callable[..., Any]:
     """``block`` by torch.compile, for its shapes alone."""
     found: Callable[..., Any] = torch.compile(
@@ -176,37 +155,14 @@ def compiled(torch: Any, block: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-def blocks(torch: Any, layers: Layers) -> tuple[list[Made], list[str]]:
-    """Graphs of all layers' attention blocks by every variant that runs here, and why others do
-    not."""
-    every = [tensors(torch, layers, n) for n in range(layers.layers)]
-    torch.compiler.reset()  # what was compiled for other numbers of tokens
-    made, left_out = [], []
-    for name, block, context in variants(torch, layers):
-
-        def once(block: Any = block) -> None:
-            x = every[0]["input"]
-            for layer in every:
-                x = block(x, layer)
-
-        try:
-            with context:
-                with torch.inference_mode():
-                    every[0]["output"].copy_(block(every[0]["input"], every[0]))
-                torch.cuda.synchronize()
-                made.append(Made(name, captured(torch, once), layers.error()))
-        except RuntimeError as problem:  # such as shapes that a backend does not take
-            left_out.append(f"{name}: {_reason(problem)}")
-    return made, left_out
-
-
 def _reason(problem: RuntimeError) -> str:
     """The first two lines of what was said, the first of which may name a back end alone."""
     return " ".join(str(problem).split("\n")[:2])
 
 
 def steps(torch: Any, layers: Layers) -> tuple[list[tuple[str, Any]], list[str]]:
-    """Graphs of whole steps, as ``blocks``; the backend of attention is PyTorch's own choice."""
+    """Graphs of whole steps, and why others do not run here; the backend of attention is PyTorch's
+    own choice."""
     try:
         every, head = weights_of_step(torch, layers)
     except torch.OutOfMemoryError as problem:

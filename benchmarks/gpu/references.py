@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.backends.cuda.kernels.attention_block.kernel import AttentionPlan
-from meshc.backends.cuda.kernels.rows_product.kernel import RowsProduct
+from meshc.backends.cuda.kernels.head.kernel import Head
 
 Array = NDArray[Any]
 
@@ -25,64 +23,6 @@ def normed(x: Array, gain: Array, epsilon: float) -> Array:
     """RMSNorm of rows."""
     found: Array = x / np.sqrt((x**2).mean(-1, keepdims=True) + epsilon) * gain
     return found
-
-
-def rotated(x: Array, cosines: Array, sines: Array) -> Array:
-    """Rotary embedding of interleaved pairs; x [heads, head]."""
-    pairs = (x[:, 0::2] + 1j * x[:, 1::2]) * (cosines + 1j * sines)
-    return np.stack([pairs.real, pairs.imag], axis=-1).reshape(x.shape)
-
-
-def attention_block(plan: AttentionPlan, given: dict[str, Array]) -> Array:
-    """What ``sums`` [batch, hidden] holds behind the block, from zeros: residual plus output.
-
-    ``given`` has the kernel's arguments by name.
-    """
-    shape = plan.shape
-    parts = plan.cluster if plan.dataflow == "split_head" else 1
-    kv, group, head = shape.kv_heads, shape.heads // shape.kv_heads, shape.head
-    lanes = head // parts
-    # [kv, parts, query heads and key and value, lanes of a part, hidden]
-    qkv = values(given["qkv"], shape.dtype).reshape(kv, parts, group + 2, lanes, -1)
-    qkv = qkv.swapaxes(1, 2).reshape(kv, group + 2, head, -1)
-    out = values(given["out"], shape.dtype).reshape(kv, parts, shape.hidden, group, lanes)
-    out = np.moveaxis(out, 1, 3).reshape(kv, shape.hidden, group, head)
-    # [pages, kv, place, head]
-    pools = [_pool(given[name], shape.dtype, kv, parts, shape.page) for name in ("keys", "values")]
-    x = given["residual"].astype(np.float64)
-    inputs = normed(x, values(given["norm"], shape.dtype), shape.epsilon)
-    found = x.copy()
-    for b, length in enumerate(given["cached"]):
-        angles = given["cosines"][length], given["sines"][length]
-        pages = given["pages"][b]
-        for h in range(kv):
-            rows = qkv[h] @ inputs[b]
-            queries, key = rotated(rows[:group], *angles), rotated(rows[group : group + 1], *angles)
-            tokens = np.arange(length)
-            old = [pool[pages[tokens // shape.page], h, tokens % shape.page] for pool in pools]
-            if plan.swizzled:
-                old = [_in_order(rows, tokens) for rows in old]
-            keys = np.concatenate([old[0], _rounded(key, shape.dtype)])
-            weights = _softmax(queries @ keys.T * shape.scale)
-            attended = weights @ np.concatenate([old[1], _rounded(rows[-1:], shape.dtype)])
-            found[b] += np.einsum("cgd,gd->c", out[h], attended)
-    return found
-
-
-def _pool(words: Array, dtype: str, kv: int, parts: int, page: int) -> Array:
-    pool = values(words, dtype).reshape(
-        -1, kv, parts, page, words.size // len(words) // kv // parts // page
-    )
-    return np.moveaxis(pool, 2, 3).reshape(len(words), kv, page, -1)
-
-
-def _in_order(rows: Array, positions: Array) -> Array:
-    """Rows [tokens, lanes] whose chunks of eight lanes were swizzled by position."""
-    chunks = rows.shape[1] // 8
-    apart = int(np.gcd(chunks, 8))
-    chunk = np.arange(chunks) ^ (positions[:, None] // (8 // apart) % apart)
-    split = rows.reshape(len(rows), chunks, 8)
-    return split[np.arange(len(rows))[:, None], chunk].reshape(rows.shape)
 
 
 def _rounded(x: Array, dtype: str) -> Array:
@@ -104,21 +44,13 @@ def _softmax(scores: Array) -> Array:
     return found
 
 
-def rows_product(shape: RowsProduct, given: dict[str, Array]) -> Array:
-    """The output of a product by rows."""
-    x = given["input"].astype(np.float64)
-    if shape.input == "normed":
+def logits(shape: Head, given: dict[str, Array]) -> Array:
+    """The logits of the last row of the input."""
+    x = given["input"][-1:].astype(np.float64)
+    if shape.normed:
         x = normed(x, values(given["gain"], shape.dtype), shape.epsilon)
-    y = x @ values(given["matrix"], shape.dtype).T
-    if shape.output == "residual":
-        y = y + given["sums"]
-    if shape.output != "gated":
-        return np.asarray(y)
-    gate, value = y[:, 0::2], y[:, 1::2]
-    if shape.activation == "silu":
-        return np.asarray(gate / (1 + np.exp(-gate)) * value)
-    inner = math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)
-    return np.asarray(gate * (1 + np.tanh(inner)) / 2 * value)
+    found: Array = x @ values(given["matrix"], shape.dtype).T
+    return found
 
 
 def embedded(tokens: Array, table: Array, dtype: str) -> Array:

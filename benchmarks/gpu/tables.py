@@ -208,12 +208,10 @@ def _compared(records: Sequence[Record]) -> str:
                 f"{timed.bandwidth / 1e9:.0f}",
                 *((f"{1e6 * roofline:.1f}", f"{timed.median / roofline:.2f}") if roofline
                   else ("", "")),
-                "" if r["error"] is None else _share(r["error"]),
             )
         )  # fmt: skip
     header = (
         "of", "cached", "by", "us", "quartiles", "MB", "GB/s", "us at the ceiling", "ratio",
-        "error",
     )  # fmt: skip
     said = f"Read ceiling {ceiling / 1e9:.0f} GB/s.\n\n" if ceiling else ""
     return said + table(header, rows) if rows else ""

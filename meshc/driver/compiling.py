@@ -35,6 +35,7 @@ from meshc.pipelines import (
     DEALING,
     choosing_passes,
     chunking_passes,
+    graph_passes,
     pipeline_from,
     pipeline_to_kernels,
     resource_passes,
@@ -146,11 +147,8 @@ def _compiled(
     asked = {phase: agreed if phase == "prefill" else request for phase in phases}
     regions = _common_regions(given, asked, trials)
 
-    def lowered(phase: str, whole_heads: bool = False) -> Module:
-        own = asked[phase]
-        if whole_heads and not own.dataflow:
-            own = replace(own, dataflow="split_token")
-        passes = _passes(given[phase], own, regions[phase])
+    def lowered(phase: str) -> Module:
+        passes = _passes(given[phase], asked[phase], regions[phase])
         if instruments:
             return PassManager(passes, instruments).run(given[phase], report)
         module, left = trials.continued(phase, passes, report)
@@ -177,7 +175,7 @@ def _gpu_step(
     loaded: LoadedModel,
     request: CompileRequest,
     given: Module,
-    lowered: Callable[[str, bool], Module],
+    lowered: Callable[[str], Module],
     host: HostFacts,
     report: Diagnostics,
     instruments: Sequence[Instrument],
@@ -186,18 +184,9 @@ def _gpu_step(
     """A decode step for GPUs, and what reads its prompts, which no ``trial`` needs: where there is
     no room for it, steps do."""
 
-    def written(module: Module, tasks: cuda.TaskGraph | None) -> dict[str, str]:
-        for instrument in instruments:
-            instrument.behind(
-                f"writing {request.target} for {request.mesh} and counting its cycles"
-            )
-        splitting = splitting_of(request, given, report)
-        how = request.page, request.collectives, request.chunk or 0, splitting
-        with _quoting_missed(report):
-            files = cuda.emit(module, loaded.name, *how, tasks)
-        for instrument in instruments:
-            instrument.written()
-        return files
+    def kernels() -> cuda.ChunkGraph:
+        fused, splitting = lowered("decode"), splitting_of(request, given, report)
+        return cuda.ChunkGraph(fused, request.chunk or 0, splitting)
 
     def prompts(tokens: int) -> Module | None:
         """A chunk of a prompt of one request, whose pages the host says."""
@@ -213,12 +202,12 @@ def _gpu_step(
         loaded.name,
         graph,
         prompts,
-        lambda whole_heads: lowered("decode", whole_heads),
-        written,
+        kernels,
         report,
         instruments,
     )
-    module, files = step.files()
+    with _quoting_missed(report):
+        module, files = step.files()
     modules = {"decode": module}
     facts = facts_of(loaded, request, modules, host)
     return Compiled(request, modules, files, report, facts, loaded, step.chunk)
@@ -243,7 +232,7 @@ def _passes(module: Module, request: CompileRequest, regions: int) -> list[Pass]
     if request.target == "cuda":
         if request.gpus > 1:
             settings[DEALING] = dealing(module, request.gpus)
-        return pipeline_to_kernels(settings)
+        return graph_passes(settings) if request.chunk is None else pipeline_to_kernels(settings)
     return pipeline_from(module, request.level(), settings)
 
 
@@ -436,7 +425,7 @@ def _quoting_missed(report: Diagnostics) -> Iterator[None]:
         missed = [m for m in report.messages if (m.severity, m.code) == ("missed", "fuse-cluster")]
         notes = tuple(f"{m.message} ({m.span})" if m.span else m.message for m in missed)
         raise MeshcError(
-            replace(d, notes=d.notes + notes, help=None) if d.code == "cuda-graph" and notes else d
+            replace(d, notes=d.notes + notes) if d.code == "cuda-graph" else d
             for d in error.diagnostics
         ) from error
 

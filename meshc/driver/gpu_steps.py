@@ -1,14 +1,13 @@
-"""The decode step of a GPU: one kernel made of tasks, or kernels that patterns of its graph are.
+"""The decode step of a GPU: one kernel made of tasks, on one GPU and of each of several.
 
-A program of tasks is there for every dense model, on one GPU and of each of several, and is the
-step wherever nothing was asked for that it does not obey. Another one reads its prompts; with
-``--chunk`` kernels of patterns (``fuse-cluster``) do, more tokens at once.
+Another kernel of tasks reads its prompts; with ``--chunk`` kernels of a fused graph do, more tokens
+at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 
 from meshc.backends import cuda
@@ -22,7 +21,7 @@ from meshc.ir.ops import graph as whole
 from meshc.ir.ops import task, tile
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
-from meshc.pipelines import DEALING, TASK_STAGES, pipeline_to_tasks
+from meshc.pipelines import DEALING, graph_passes, pipeline_to_tasks
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError, fail
 
 PARTS = (4, 8, 2, 1)
@@ -50,39 +49,44 @@ Made = tuple[Module, dict[str, str]]
 @dataclass
 class GpuStep:
     """What the step of ``request`` is made of. ``given`` is its graph; ``prompts`` gives that of
-    a chunk of so many tokens of a prompt, None for a model without; ``fused`` the module of its
-    kernels by patterns, whose caches hold whole heads if it is told so; ``written`` the files of a
-    module and of tasks with it. ``chunk`` has the tasks that read a chunk of a prompt, once there
-    are files and if these have any."""
+    a chunk of so many tokens of a prompt, None for a model without, ``kernels`` the graph fused
+    into the kernels of ``--chunk``. ``chunk`` has the tasks that read a chunk of a prompt, once
+    there are files and if these have any."""
 
     request: CompileRequest
     model: str
     given: Module
     prompts: Callable[[int], Module | None]
-    fused: Callable[[bool], Module]
-    written: Callable[[Module, cuda.TaskGraph | None], dict[str, str]]
+    kernels: Callable[[], cuda.ChunkGraph]
     report: Diagnostics
     instruments: Sequence[Instrument] = ()
     chunk: Module | None = field(default=None, init=False)
 
     def files(self) -> Made:
         """The step that is fastest of those that obey the request. Raises MeshcError."""
-        asked = self.request
-        if asked.persistent:
-            return self._of_tasks()
-        if asked.cluster is not None or asked.dataflow:
-            return self._of_kernels()
-        made = self._tried(self._of_tasks)
-        if isinstance(made, MeshcError):
-            return self._of_kernels_without(made)
-        module, _ = made[0]
-        self._keep(made)
+        graph = self._dealt(self.given)
+        if self.request.chunk is not None:
+            check_chunk(self.given)
+            kernels = self.kernels()
+            module, files = self._step(graph, lambda tasks: self._emitted(tasks, kernels))
+        else:
+            module, files = self._step(graph, self._emitted)
+            files = self._with_prompts(cuda.TaskGraph(module, graph), files)
         time = predicted(module)
         words = "the decode step is one kernel made of tasks" + (f": {time}" if time else "")
-        if slow := cuda.attends_by_statements(module, self.given):
-            words += f"; {', '.join(slow)} attends statement by statement, which is slow"
-        self.report.remark("step-of-tasks", words)
-        return made[0]
+        self.report.remark("step-of-tasks", words + self._slow(module))
+        return module, files
+
+    def _emitted(
+        self, tasks: cuda.TaskGraph, prompts: cuda.TaskGraph | cuda.ChunkGraph | None = None
+    ) -> dict[str, str]:
+        asked = self.request
+        return cuda.emit(tasks, self.model, asked.page, asked.collectives, prompts)
+
+    def _slow(self, module: Module) -> str:
+        """Words on what attends slowly, if anything does."""
+        slow = cuda.attends_by_statements(module, self.given)
+        return f"; {', '.join(slow)} attends statement by statement, which is slow" if slow else ""
 
     def _tried(self, make: Callable[[], Made]) -> tuple[Made, list[Diagnostic]] | MeshcError:
         """What ``make`` gives and reports, which the report does not keep; or its refusal."""
@@ -99,54 +103,47 @@ class GpuStep:
         for message in tried[1]:
             self.report.add(message)
 
-    def _of_kernels(self) -> Made:
-        """A step of kernels that patterns of the graph are."""
-        module = self.fused(False)
-        return module, self.written(module, None)
+    def _step(self, graph: Module, written: Callable[[cuda.TaskGraph], dict[str, str]]) -> Made:
+        """The step in clusters of as many blocks as are asked for or, where only a dataflow is, of
+        as many as are predicted to be fastest; in none where neither is."""
+        asked = self.request
+        if asked.cluster is not None or not asked.dataflow:
+            return self._in_parts(graph, written, asked.cluster or 0)
+        clusters = graph.the_device().clusters
+        sizes = clusters.sizes if clusters else (1,)
 
-    def _of_kernels_without(self, tasks: MeshcError) -> Made:
-        """The same where there are no ``tasks``; where there are no kernels either, both
-        refusals."""
-        first = tasks.diagnostics[0]
-        try:
-            made = self._of_kernels()
-        except MeshcError as refusal:
-            if _of_memory(tasks) and _of_memory(refusal):
-                raise tasks from refusal  # which take the least
-            other = refusal.diagnostics[0].message
-            if first.code not in _NO_TASKS or other == first.message:
-                raise
-            note = f"nor are there kernels: {other}"
-            raise MeshcError([replace(first, code="cuda-graph", notes=(note,))]) from refusal
-        self.report.remark(
-            "step-of-kernels",
-            f"the decode step is several kernels: {first.message} ({first.code})",
-        )
-        return made
+        def of(size: int) -> Callable[[], Made]:
+            return lambda: self._in_parts(graph, written, size)
 
-    def _of_tasks(self) -> Made:
-        """A step of tasks, with tasks or kernels that read prompts."""
-        asked, graph = self.request, self._dealt(self.given)
-        if asked.chunk is not None or asked.dataflow:
-            check_chunk(self.given)
-            kernels = self.fused(True)
-            return self._in_parts(graph, lambda tasks: self.written(kernels, tasks))
-        how = self.model, asked.page, asked.collectives
-        placed, files = self._in_parts(graph, lambda tasks: cuda.emit_tasks(tasks, *how))
-        step = cuda.TaskGraph(placed, graph)
+        tried = [self._tried(of(size)) for size in sizes]
+        made = [one for one in tried if not isinstance(one, MeshcError)]
+        if not made:
+            return of(sizes[0])()  # which is refused
+        times = [step_with_full_caches(module) for (module, _), _ in made]
+        known = [time.seconds for time in times if time is not None]
+        if len(known) < len(times):
+            fail(
+                "bad-argument",
+                f"--dataflow is {asked.dataflow}, but which clusters are fastest is not known of "
+                f"{graph.the_device().name}",
+                help="--cluster N says of how many blocks they are",
+            )
+        best = made[known.index(min(known))]
+        self._keep(best)
+        return best[0]
 
-        def with_prompts(tasks: cuda.TaskGraph) -> dict[str, str]:
-            return cuda.emit_tasks(step, *how, tasks)
-
+    def _with_prompts(self, step: cuda.TaskGraph, files: dict[str, str]) -> dict[str, str]:
+        """``files`` of a ``step`` with a kernel of tasks that reads prompts, if there is one."""
         for tokens in CHUNKS:
             prompts = self.prompts(tokens)
             if prompts is None:
                 break
-            made = self._chunk(self._dealt(prompts), with_prompts)
+            made = self._chunk(self._dealt(prompts), lambda tasks: self._emitted(step, tasks))
             if not isinstance(made, MeshcError):
                 self._keep(made)
                 (self.chunk, files), _ = made
-                self._say_prompts(self.chunk, tokens)
+                words = f"one kernel made of tasks reads up to {tokens} tokens of a prompt at once"
+                self.report.remark("prompt-of-tasks", words + self._slow(self.chunk))
                 break
             first = made.diagnostics[0]
             if first.code not in _NO_TASKS | _OF_PARTS:
@@ -155,7 +152,7 @@ class GpuStep:
                 words = f"steps read prompts, token by token: {first.message} ({first.code})"
                 self.report.warning("prompt-by-steps", words)
                 break
-        return placed, files
+        return files
 
     def _chunk(
         self, graph: Module, written: Callable[[cuda.TaskGraph], dict[str, str]]
@@ -175,29 +172,21 @@ class GpuStep:
         some = made(SOME)
         return one if isinstance(some, MeshcError) else some
 
-    def _say_prompts(self, module: Module, tokens: int) -> None:
-        words = f"one kernel made of tasks reads up to {tokens} tokens of a prompt at once"
-        if slow := cuda.attends_by_statements(module, self.given):
-            words += f"; {', '.join(slow)} attends statement by statement, which is slow"
-        self.report.remark("prompt-of-tasks", words)
-
     def _dealt(self, given: Module) -> Module:
         """``given`` behind the passes of the graph, that of a rank of several."""
         graph, gpus = clone_module(given), self.request.gpus
         dealt = {DEALING: dealing(graph, gpus)} if gpus > 1 else {}
-        before = pipeline_to_tasks(dealt)[: -len(TASK_STAGES)]
-        return PassManager(before, self.instruments).run(graph, self.report)
+        return PassManager(graph_passes(dealt), self.instruments).run(graph, self.report)
 
     def _in_parts(
         self,
         graph: Module,
         written: Callable[[cuda.TaskGraph], dict[str, str]],
-        cluster: int | None = None,
+        cluster: int,
         together: int = 0,
     ) -> Made:
         """The first division of products whose columns leave room in a block; in clusters of so
-        many blocks, for None of as many as were asked for."""
-        cluster = self.request.cluster or 0 if cluster is None else cluster
+        many blocks."""
         whole = self._placed(graph, 1, False, None, task.COUNTER, cluster, together)
         merge = _records_bytes(whole) > MOST_RECORDS
         refusals = []
@@ -254,13 +243,14 @@ class GpuStep:
         together: int = 0,
     ) -> Module:
         """The placed program of tasks of ``graph``, in clusters of so many blocks if any, which
-        have attention and its part of the output projection by key heads. Without a ``report`` it
-        is only looked at, and not verified."""
-        grain = f"heads=true,splits={cluster}" if cluster else f"merge={str(merge).lower()}"
+        have attention and its part of the output projection by key heads, and whose blocks share
+        tokens or, by ``split_head``, lanes. Without a ``report`` it is only looked at, and not
+        verified."""
+        share = "lanes" if self.request.dataflow == "split_head" else "splits"
+        grain = f"heads=true,{share}={cluster}" if cluster else f"merge={str(merge).lower()}"
         spec = f"expand-tasks{{parts={parts},{grain},wide={WIDE},together={together}}}"
         given = {"expand-tasks": spec, "meet": f"meet{{kind={kind}}}"}
-        before = len(pipeline_to_tasks()) - len(TASK_STAGES)
-        passes = pipeline_to_tasks(given, cluster)[before:]
+        passes = pipeline_to_tasks(given, cluster)[len(graph_passes()) :]
         manager = PassManager(passes, self.instruments, verified=report is not None)
         return manager.run(clone_module(graph), report)
 

@@ -12,7 +12,6 @@ from meshc.cost.products import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.cost.reductions import TREES
 from meshc.devices import Device, device
 from meshc.ir.module import Level
-from meshc.ir.ops.graph import DATAFLOWS
 from meshc.ir.ops.mesh import ALIGNMENTS, CACHE_POLICIES, RESULTS
 from meshc.ir.types import DType
 from meshc.passes.mesh.forms.problem import AUTO
@@ -40,6 +39,7 @@ USUAL_MESH = "8x8"
 PHASES = ("prefill", "decode", "both")
 HOLDING = ("auto", "one", "copied", "moved", "two")
 CHOOSING = ("host", "cores")
+DATAFLOWS = ("split_token", "split_head")
 SERVING = ("chunks", "layers", "layers!")
 DEFAULT_SEQ = 1024
 MOST_TOKENS = 1 << 24
@@ -54,7 +54,7 @@ _TARGETS_OF = {
     "portable": _WAFERS,
 }
 """The targets whose programs obey a field that not all do; other fields say it in their checks."""
-_OF_PROGRAMS = ("portable", "phases", "page", "collectives", "overlap")
+_OF_PROGRAMS = ("portable", "phases", "page", "collectives", "overlap", "cluster", "dataflow")
 """Fields that no pass obeys, only what writes the files of a program."""
 
 
@@ -78,14 +78,15 @@ class CompileRequest:
     for one that reads prompts whole. ``chunk`` is, for CSL and for a program that serves, the most
     tokens of a prompt that one run reads behind those that are cached; None for as many as the
     caches hold. For CUDA it is the tokens that kernels of many read at once, each weight once; None
-    for those of decode steps. ``phases`` says whether both phases of CSL are one program
+    for tasks, of few tokens. ``phases`` says whether both phases of CSL are one program
     (:mod:`meshc.driver.one_program`). For CUDA ``cluster`` is the blocks of a cluster, ``dataflow``
-    how they share attention, both by the cost model when empty, ``page`` the tokens of a page of
+    how they share attention, by as many as are predicted to be fastest if ``cluster`` is empty, in
+    no clusters if both are; ``page`` is the tokens of a page of
     the cache; ``gpus`` are those that a model is dealt to, whose ``collectives`` add up in the
     switch (``multimem``) or by loads from each peer (``peers``); ``overlap`` says which chunks they
     read in two halves beside each other: ``none``, those that the cost of a node is lower for
-    (``auto``), or all with that many tokens in the first half; a decode step that has to be
-    ``persistent`` is refused if it cannot be one kernel, which by default it is where it can.
+    (``auto``), or all with that many tokens in the first half; ``persistent`` asks for a decode
+    step of one kernel, which it always is.
     ``keep_quantised`` are weights that stay quantised in the memory of cores, each with its format,
     as the pass keep-quantised takes them.
     """
@@ -188,7 +189,6 @@ class CompileRequest:
             "kept": f"[{kept}]" if kept else "",
         }
         keeping = {"keep-quantised": f"keep-quantised{{formats=[{kept}]}}"} if kept else {}
-        fused = {"cluster": self.cluster, "dataflow": self.dataflow}
         return (
             specs
             | keeping
@@ -196,7 +196,6 @@ class CompileRequest:
                 "partition": spec("partition", partition),
                 "split-regions": spec("split-regions", regions),
                 "shift-kv-cache": spec("shift-kv-cache", {"policy": policy}),
-                "fuse-cluster": spec("fuse-cluster", fused),
             }
         )
 
@@ -233,9 +232,10 @@ class CompileRequest:
         if self.persistent and self.target != "cuda":
             words = f"it is for --target cuda, not {self.target}"
             found.error("bad-argument", f"--persistent is given, but {words}")
-        elif self.persistent and self.gpus != 1 and self.cluster is not None:
-            words = f"{self.cluster}, and with --gpus {self.gpus} tasks have no clusters"
-            found.error("bad-argument", f"--persistent is given, but --cluster is {words}")
+        for flag, value in (("--cluster", self.cluster), ("--dataflow", self.dataflow)):
+            if value and self.gpus != 1 and self.target == "cuda":
+                words = f"with --gpus {self.gpus} the blocks of a step are no clusters"
+                found.error("bad-argument", f"{flag} is {value}, but {words}")
         if self.page not in PAGES:
             known = ", ".join(map(str, PAGES))
             found.error(

@@ -73,7 +73,7 @@ def cluster_options(draw: Drawing, common: Drawing, program: Program) -> dict[st
     if batch > 1:
         options["batch"] = batch
     if draw.chance(45):
-        by_lanes = 5 if "R" in program.extents else 50
+        by_lanes = 0 if "R" in program.extents else 50
         options["dataflow"] = "split_head" if draw.chance(by_lanes) else "split_token"
     if draw.chance(70):
         sizes = {1: 20, 2: 25, 4: 25, 8: 20, 16: 8, 3: 1, 5: 1}

@@ -8,7 +8,7 @@ import pytest
 
 import meshc.devices
 from meshc.backends import cuda
-from meshc.backends.cuda import emit_tasks
+from meshc.backends.cuda import emit
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.remedies import with_help
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
@@ -56,10 +56,10 @@ def test_seventy_billion_weights_want_two_gpus(monkeypatch):
     tried = []
 
     def emitted(step, *how):
-        tried.append((step.placed.ranks is not None, len(how) > 3))
-        return emit_tasks(step, *how)
+        tried.append((step.placed.ranks is not None, how[-1] is not None))
+        return emit(step, *how)
 
-    monkeypatch.setattr(cuda, "emit_tasks", emitted)
+    monkeypatch.setattr(cuda, "emit", emitted)
     loaded = load_any("llama-3.3-70b", Diagnostics())
     with pytest.raises(MeshcError) as caught:
         compile_loaded(loaded, CompileRequest(target="cuda", device="h200"))

@@ -11,12 +11,11 @@ import pytest
 from reduced import each
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
-from meshc.backends.cuda.executor import CXX, QUICK, Mode, modes
-from meshc.backends.cuda.steps import step_program
+from meshc.backends.cuda.executor import CXX, QUICK, Mode
+from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.executable import Executable
 from meshc.interp.graph import run_graph
-from meshc.ir.ops.graph import Fuse
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -44,9 +43,12 @@ SCALED = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+GROUPED, OWN = "llama, grouped, tied", "llama, own head, scaled angles"
+FEW = device("h200").with_numbers(cores=8)
+"""A GPU of few blocks, which the executor runs one after the other."""
 MODELS = {
-    "llama, grouped, tied": (BASE, {"cluster": 2, "page": 1}),
-    "llama, own head, scaled angles": (
+    GROUPED: (BASE, {"cluster": 2, "page": 1}),
+    OWN: (
         {**BASE, "tie_word_embeddings": False, "num_key_value_heads": 4, "rope_scaling": SCALED},
         {"cluster": 4, "page": 1},
     ),
@@ -58,26 +60,33 @@ MODELS = {
         {**BASE, "num_attention_heads": 16, "num_key_value_heads": 1},
         {"cluster": 2},
     ),
-    "split by lanes": (BASE, {"cluster": 4, "dataflow": "split_head"}),
     "gelu by tanh": ({**BASE, "hidden_act": "gelu_pytorch_tanh"}, {"cluster": 1}),
     "llama, biases, exact gelu": (
         {**BASE, "attention_bias": True, "mlp_bias": True, "hidden_act": "gelu"},
         {"cluster": 2},
     ),
-    "split by lanes, biases": (
-        {**BASE, "attention_bias": True},
-        {"cluster": 2, "dataflow": "split_head"},
-    ),
 }
 
 
 def compiled(name, folder, **more):
-    """The compiled program of a model, and what its modules are."""
+    """The compiled program of a model."""
     config, options = MODELS[name]
     (folder / "config.json").write_text(json.dumps(config))
     report = Diagnostics()
-    request = CompileRequest(**{"target": "cuda", "dtype": "f16", "seq": 100} | options | more)
+    few = {"target": "cuda", "dtype": "f16", "seq": 100, "device": FEW}
+    request = CompileRequest(**few | options | more)
     return compile_loaded(load_any(str(folder), report), request, (), report)
+
+
+def graph_of(name, folder):
+    """The graph that the program of a model is made of."""
+    options = {o: v for o, v in MODELS[name][1].items() if o == "dtype"}
+    (folder / "config.json").write_text(json.dumps(MODELS[name][0]))
+    request = CompileRequest(
+        **{"target": "cuda", "dtype": "f16", "seq": 100, "compile_to": "graph"} | options
+    )
+    report = Diagnostics()
+    return compile_loaded(load_any(str(folder), report), request, (), report).modules["decode"]
 
 
 def rounded(values, dtype):
@@ -99,8 +108,7 @@ def weights_of(module, dtype):
 
 @pytest.mark.parametrize("name", each(MODELS, 3))
 def test_logits_are_those_of_the_graph(name, tmp_path: Path):
-    result = compiled(name, tmp_path)
-    module = result.modules["decode"]
+    result, module = compiled(name, tmp_path), graph_of(name, tmp_path)
     tensors = weights_of(module, str(module.dtype()))
     program = from_json(result.files["manifest.json"])
     model = LanguageModel(
@@ -116,80 +124,8 @@ def test_logits_are_those_of_the_graph(name, tmp_path: Path):
         states = dict(zip(names, caches, strict=True))
         (found,) = model.step([token], [position])
         # Keys and values are rounded to 16 bits; everything else is f32.
-        unit = 2.0**-11 if program.weights["qkv"].dtype == "f16" else 2.0**-8
+        unit = 2.0**-11 if str(module.dtype()) == "f16" else 2.0**-8
         assert np.abs(found - logits.reshape(-1)).max() <= 4 * unit * np.abs(logits).max()
-
-
-CHUNKED = {
-    "llama, grouped, tied": {},
-    "llama, biases, exact gelu": {"page": 16},
-    "qwen2, biases, one key head": {"page": 64},
-    "split by lanes": {"batch": 3},
-}
-IN_CI = (
-    ("llama, grouped, tied", 19),
-    ("split by lanes", 5),
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "length"),
-    [
-        pytest.param(
-            name,
-            options,
-            length,
-            marks=() if (name, length) in IN_CI else pytest.mark.slow,
-        )
-        for name, options in CHUNKED.items()
-        for length in (5, 19, 39)
-    ],
-)
-def test_a_prompt_in_chunks_gives_what_single_tokens_give(name, options, length, tmp_path: Path):
-    """Less than a chunk of 16, one or two and a part of one; the step behind them too."""
-    result = compiled(name, tmp_path, **options)
-    program = from_json(result.files["manifest.json"])
-    assert program.prefill is not None and program.prefill.tokens == 16
-    tensors = weights_of(result.modules["decode"], program.weights["qkv"].dtype)
-    prompt = [(7 * n * n + 3) % 200 for n in range(length)]
-    found = []
-    for one in (program, replace(program, prefill=None)):
-        machine = CpuMachine(program.kernels, result.files, Mode("shuffled", True), toolchain=QUICK)
-        model = LanguageModel(one, machine, tensors)
-        tokens, logits = [], []
-        for token in model.generate(prompt, 3, lambda _, row, to=logits: to.append(row)):
-            tokens.append(token)
-        found.append((tokens, np.array(logits)))
-    (chunked, first), (single, other) = found
-    assert chunked == single
-    # Products of several columns add in another order; a key may round to its neighbour.
-    unit = 2.0**-11 if program.weights["qkv"].dtype == "f16" else 2.0**-8
-    assert np.abs(first - other).max() <= unit * np.abs(other).max()
-
-
-@pytest.mark.parametrize(
-    ("name", "batch"),
-    [
-        ("llama, grouped, tied", 3),
-        pytest.param("qwen2, biases, one key head", 1, marks=pytest.mark.slow),
-        pytest.param("split by lanes, biases", 1, marks=pytest.mark.slow),
-        pytest.param("sixteen heads of one key head", 1, marks=pytest.mark.slow),
-    ],
-)
-def test_all_modes_agree_to_the_bit(name, batch, tmp_path: Path):
-    """A chunk of a prompt and a step behind it, in every schedule with early and late copies."""
-    result = compiled(name, tmp_path, batch=batch)
-    program = from_json(result.files["manifest.json"])
-    tensors = weights_of(result.modules["decode"], program.weights["qkv"].dtype)
-    found = set()
-    for mode in modes((3,)):
-        model = LanguageModel(
-            program, CpuMachine(program.kernels, result.files, mode, toolchain=QUICK), tensors
-        )
-        chunk = model.prefill([3, 17, 199, 0, 42])
-        step = model.step([8] * batch, [5] + [0] * (batch - 1))
-        found.add(chunk.tobytes() + step.tobytes())
-    assert len(found) == 1
 
 
 def test_requests_of_a_batch_do_not_touch_each_other(tmp_path: Path):
@@ -197,9 +133,9 @@ def test_requests_of_a_batch_do_not_touch_each_other(tmp_path: Path):
     texts = [[3, 17, 199, 0, 42], [8, 8, 1], [150]]
     alone, together = [], []
     for batch, logits in ((1, alone), (3, together)):
-        result = compiled("llama, grouped, tied", tmp_path, batch=batch)
+        result = compiled(GROUPED, tmp_path, batch=batch)
         program = from_json(result.files["manifest.json"])
-        tensors = weights_of(result.modules["decode"], "f16")
+        tensors = weights_of(graph_of(GROUPED, tmp_path), "f16")
         machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)
         if batch == 1:
             for text in texts:
@@ -226,11 +162,11 @@ def test_requests_that_fill_their_caches_are_as_with_room_to_spare(tmp_path: Pat
     texts = [[3, 17, 199, 0, 42, 7, 9, 11], [8, 8, 1], [150, 2, 3]]
     answers = []
     for seq in (8, 40):
-        result = compiled("llama, grouped, tied", tmp_path, batch=3, seq=seq)
+        result = compiled(GROUPED, tmp_path, batch=3, seq=seq)
         program = from_json(result.files["manifest.json"])
         mode = Mode("shuffled", True)
         machine = CpuMachine(program.kernels, result.files, mode, toolchain=QUICK)
-        model = LanguageModel(program, machine, weights_of(result.modules["decode"], "f16"))
+        model = LanguageModel(program, machine, weights_of(graph_of(GROUPED, tmp_path), "f16"))
         rows = [[], [], []]
 
         def told(request, token, logits, rows=rows):
@@ -254,17 +190,16 @@ def test_requests_that_fill_their_caches_are_as_with_room_to_spare(tmp_path: Pat
 @pytest.mark.parametrize(
     ("model", "options"),
     [
-        ("llama, own head, scaled angles", {"page": 16}),
-        ("llama, own head, scaled angles", {"page": 16, "cluster": 2, "chunk": 16}),
-        ("llama, own head, scaled angles", {"page": 16, "dataflow": "split_head"}),
+        (OWN, {"page": 16}),
+        (OWN, {"page": 16, "cluster": 2, "chunk": 16}),
     ],
-    ids=["steps", "chunks", "split by lanes"],
+    ids=["steps", "chunks"],
 )
 def test_a_sequence_of_no_numbers_leaves_nothing(model, options, tmp_path: Path):
     """The next one, in the same place or beside it, has the logits that it has alone."""
     result = compiled(model, tmp_path, batch=2, **options)
     program = from_json(result.files["manifest.json"])
-    tensors = weights_of(result.modules["decode"], "f16")
+    tensors = weights_of(graph_of(OWN, tmp_path), "f16")
     tensors["embedding"][0] = np.nan
     machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)
     model = LanguageModel(program, machine, tensors)
@@ -286,7 +221,7 @@ def test_a_sequence_of_no_numbers_leaves_nothing(model, options, tmp_path: Path)
 
 
 def test_every_byte_of_a_directory_depends_on_the_arguments_only(tmp_path: Path):
-    first, second = (compiled("llama, grouped, tied", tmp_path) for _ in range(2))
+    first, second = (compiled(GROUPED, tmp_path) for _ in range(2))
     assert first.files == second.files
 
 
@@ -298,8 +233,8 @@ def test_an_unknown_manifest_is_refused():
 
 def test_headers_that_kernels_are_not_compiled_with_are_refused(tmp_path: Path):
     """Those of a directory travel with it; kernels are compiled with those of the library."""
-    result = compiled("llama, grouped, tied", tmp_path)
-    weights = weights_of(result.modules["decode"], "f16")
+    result = compiled(GROUPED, tmp_path)
+    weights = weights_of(graph_of(GROUPED, tmp_path), "f16")
     program = result.written(tmp_path / "program", weights)
     assert Executable(program, weights, "cuda-cpu", Diagnostics())
     header = tmp_path / "program" / "mc_functions.cuh"
@@ -308,23 +243,14 @@ def test_headers_that_kernels_are_not_compiled_with_are_refused(tmp_path: Path):
         Executable(program, weights, "cuda-cpu", Diagnostics())
 
 
-def test_a_kernel_that_does_not_fit_its_block_is_refused(tmp_path: Path):
-    module = compiled("llama, grouped, tied", tmp_path).modules["decode"]
-    for op in module.walk():
-        if isinstance(op, Fuse):
-            op.cluster = 17
-    with pytest.raises(MeshcError, match=r"cuda-shape.*a cluster of 17 blocks is larger than 16"):
-        step_program(module, "llama", 16)
-
-
 def test_the_executor_says_why_it_cannot_run(tmp_path: Path, monkeypatch):
-    result = compiled("llama, grouped, tied", tmp_path)
+    result = compiled(GROUPED, tmp_path)
     program = from_json(result.files["manifest.json"])
     short = {
         name: replace(kernel, shared_bytes=kernel.shared_bytes // 2)
         for name, kernel in program.kernels.items()
     }
-    tensors = weights_of(result.modules["decode"], "f16")
+    tensors = weights_of(graph_of(GROUPED, tmp_path), "f16")
     model = LanguageModel(program, CpuMachine(short, result.files, toolchain=QUICK), tensors)
     with pytest.raises(MeshcError, match="cuda-executor") as problem:
         model.step([3], [0])
@@ -332,14 +258,14 @@ def test_the_executor_says_why_it_cannot_run(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(MeshcError, match=r"cuda-executor.*no C\+\+ compiler"):
-        CpuMachine(program.kernels, {**result.files, "embed.cu": "// changed"})
+        CpuMachine(program.kernels, {**result.files, "step.cu": "// changed"})
 
 
 @pytest.mark.parametrize(
     ("config", "options", "code"),
     [
         (BASE, {"dtype": "f32"}, "cuda-dtype"),
-        ({**BASE, "head_dim": 40}, {"cluster": 2}, "cuda-graph"),
+        ({**BASE, "head_dim": 40}, {"chunk": 16}, "cuda-shape"),
         (BASE, {"cluster": 17}, "bad-argument"),
         (BASE, {"page": 5}, "bad-argument"),
         (BASE, {"dataflow": "split"}, "bad-argument"),

@@ -9,17 +9,16 @@ import numpy as np
 import pytest
 from reduced import each
 
-from meshc.analysis.cuda.blocks import MOST_REGISTERS
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, QUICK, Mode, modes
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.driver import CompileRequest, compile_loaded, load_any
-from meshc.driver.gpu_steps import GpuStep
 from meshc.interp.graph import run_graph
-from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.diagnostics import Diagnostics
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
+MOST_REGISTERS = 168  # at which blocks of nine warps still launch
 CONFIG = {
     "model_type": "deepseek_v2",
     "hidden_size": 128,
@@ -76,11 +75,11 @@ def weights_of(module):
     "options",
     each(
         [
-            {"changes": LOW_RANK, "cluster": 4},
+            {"changes": LOW_RANK},
             {"changes": YARN},
             {},
-            {"cluster": 1, "page": 1},
-            {"cluster": 4, "page": 64},
+            {"page": 1},
+            {"page": 64},
         ],
         5,
     ),
@@ -121,20 +120,6 @@ def test_latents_of_odd_lanes_are_attended_slowly_which_is_told(tmp_path: Path):
     assert told.message.endswith("attend attends statement by statement, which is slow")
 
 
-def test_a_step_is_several_kernels_where_tasks_do_not_fit(tmp_path: Path, monkeypatch):
-    """Which is told, with what tasks lack."""
-
-    def refused(step):
-        fail("does-not-fit", "vectors leave no room for tiles")
-
-    monkeypatch.setattr(GpuStep, "_of_tasks", refused)
-    result = compiled(tmp_path)
-    (told,) = (d for d in result.remarks if d.code == "step-of-kernels")
-    assert told.message.endswith("several kernels: vectors leave no room for tiles (does-not-fit)")
-    launches = from_json(result.files["manifest.json"]).launches()
-    assert "latent_block" in {launch.kernel for launch, _ in launches}
-
-
 @pytest.mark.slow
 @pytest.mark.cuda_compiler
 @pytest.mark.parametrize("changes", [{}, {"num_attention_heads": 128, "q_lora_rank": 1536}])
@@ -153,40 +138,18 @@ def test_steps_of_published_sizes_have_the_registers(changes, tmp_path: Path):
     assert needs.registers <= MOST_REGISTERS
 
 
-@pytest.mark.parametrize("batch", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_prompt_in_chunks_is_read_as_token_by_token(batch, tmp_path: Path):
-    result = compiled(tmp_path, YARN, batch=batch, cluster=4)
-    program = from_json(result.files["manifest.json"])
-    assert program.prefill is not None
-    machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)
-    tensors = weights_of(result.modules["decode"])
-    prompt = [3, 17, 199, 0, 42, 42] * 3  # more than a chunk
-    chunks = LanguageModel(program, machine, tensors).prefill(prompt)
-    one = LanguageModel(program, machine, tensors)
-    others = [0] * (batch - 1)
-    # One request's first tokens, which a chunk holds, are read as the other model reads them.
-    begun = 13 if batch == 1 else 0
-    if begun:
-        one.prefill(prompt[:begun])
-    for position, token in [*enumerate(prompt)][begun:]:
-        single = one.step([token, *others], [position, *others])[0]
-    # What products with several columns take is rounded to 16 bits.
-    assert np.abs(chunks - single).max() <= 2.0**-7 * np.abs(single).max()
-    assert chunks.argmax() == single.argmax()
-
-
 @pytest.mark.slow
 def test_all_modes_agree_to_the_bit(tmp_path: Path):
-    """A chunk of a prompt and a step behind it, in every schedule with early and late copies."""
-    result = compiled(tmp_path, batch=2, cluster=4, page=1)
+    """A prompt and a step behind it, in every schedule with early and late copies."""
+    result = compiled(tmp_path, batch=2, page=1)
     program = from_json(result.files["manifest.json"])
-    tensors = weights_of(result.modules["decode"])
+    tensors = weights_of(compiled(tmp_path, compile_to="graph").modules["decode"])
     found = set()
     for mode in modes((3,)):
         model = LanguageModel(
             program, CpuMachine(program.kernels, result.files, mode, toolchain=QUICK), tensors
         )
-        chunk = model.prefill([3, 17, 199])
+        prompt = model.prefill([3, 17, 199])
         step = model.step([8, 5], [3, 0])
-        found.add(chunk.tobytes() + step.tobytes())
+        found.add(prompt.tobytes() + step.tobytes())
     assert len(found) == 1

@@ -5,7 +5,6 @@ from layer_kinds import Kind, check, compiled
 
 from meshc.backends.cuda import from_json
 from meshc.backends.cuda.executor import CXX
-from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
@@ -16,24 +15,19 @@ MANY = Kind(1, 12, 1, 96, 10000.0, normed=True)
 @pytest.mark.parametrize(
     ("kinds", "options"),
     [
-        ((SHARED,), {"cluster": 2}),
-        pytest.param((MANY,), {"cluster": 4}, marks=pytest.mark.slow),
-        ((SHARED, Kind(1, 2, 2, 96, 500.0)), {"cluster": 1}),
+        ((SHARED,), {"chunk": 8}),
+        pytest.param((MANY,), {"chunk": 16}, marks=pytest.mark.slow),
+        ((SHARED, Kind(1, 2, 2, 96, 500.0)), {"chunk": 8}),
     ],
-    ids=["shared keys", "attended by tiles", "a stage with and one without"],
+    ids=["shared keys", "twelve heads of a key head", "a stage with and one without"],
 )
 def test_prompt_and_steps_agree_with_float64(kinds, options, tmp_path):
     check(compiled(tmp_path, kinds, **options), kinds)
 
 
 def test_gains_are_packed_in_the_order_of_the_lanes(tmp_path):
-    result = compiled(tmp_path, (SHARED,), dataflow="split_token")
+    result = compiled(tmp_path, (SHARED,), chunk=8)
     program = from_json(result.files["manifest.json"])
     for name, source in (("norm_of_queries", "nq_0"), ("norm_of_keys", "nk_0")):
         weight = program.weights[name]
         assert (weight.sources, weight.paired, weight.layers) == ((source,), (source,), 2)
-
-
-def test_blocks_that_share_the_lanes_of_a_head_are_refused(tmp_path):
-    with pytest.raises(MeshcError, match=r"heads are normed, whose lanes blocks of split_head"):
-        compiled(tmp_path, (SHARED,), dataflow="split_head")

@@ -85,10 +85,10 @@ TEXTS = {
 
 
 def compiled(folder: Path, text: str, **options: object):
-    """With kernels of clusters, which are asked for, unless ``options`` say otherwise."""
+    """With kernels that read chunks of prompts, unless ``options`` say otherwise."""
     (folder / "own.mesh").write_text(text)
     report = Diagnostics()
-    asked = {"target": "cuda", "dtype": "f16", "seq": 64, "cluster": 2} | options
+    asked = {"target": "cuda", "dtype": "f16", "seq": 64, "chunk": 16} | options
     request = CompileRequest(**asked)
     return compile_loaded(load_any(str(folder / "own.mesh"), report), request, (), report)
 
@@ -96,7 +96,7 @@ def compiled(folder: Path, text: str, **options: object):
 @pytest.mark.parametrize("name", each(TEXTS, 4))
 def test_logits_are_those_of_the_graph(name, tmp_path: Path):
     result = compiled(tmp_path, TEXTS[name])
-    judge(result, result.modules["decode"])
+    judge(result, compiled(tmp_path, TEXTS[name], chunk=None, compile_to="graph").modules["decode"])
 
 
 TWICE = "      h = h * silu(h)\n"
@@ -110,18 +110,18 @@ OF_TASKS = {
 
 @pytest.mark.parametrize("name", OF_TASKS)
 def test_logits_of_a_step_of_tasks_are_those_of_the_graph(name, tmp_path: Path):
-    result = compiled(tmp_path, OF_TASKS[name], cluster=None)
-    graph = compiled(tmp_path, OF_TASKS[name], cluster=None, compile_to="graph")
+    result = compiled(tmp_path, OF_TASKS[name], chunk=None)
+    graph = compiled(tmp_path, OF_TASKS[name], chunk=None, compile_to="graph")
     judge(result, graph.modules["decode"])
 
 
 def test_columns_of_no_token_are_finite(tmp_path: Path):
     """Three tokens in a chunk of sixteen, of a model whose norm of zeros is no number."""
     text = SHARED.replace("D=64", "D=40").replace("(x, n1)", "(x, n1, eps = 0.0)")
-    result = compiled(tmp_path, text, cluster=None)
+    result = compiled(tmp_path, text, chunk=None)
     program = from_json(result.files["manifest.json"])
     assert program.prefill is not None and program.prefill.tokens == 16
-    module = compiled(tmp_path, text, cluster=None, compile_to="graph").modules["decode"]
+    module = compiled(tmp_path, text, chunk=None, compile_to="graph").modules["decode"]
     rng = np.random.default_rng(2)
     tensors = {
         p.value.name: (rng.standard_normal(p.value.type.shape(module.dims)) * 0.2)
@@ -152,21 +152,24 @@ def judge(result, module):
         program, CpuMachine(program.kernels, result.files, toolchain=QUICK), tensors
     )
     names = [p.value.name for p in module.function.params if p.role == "state"]
-    states = {}
-    for position, token in enumerate([3, 17, 0, 39, 39]):
+    states, tokens = {}, [3, 17, 0, 39, 39]
+    for position, token in enumerate(tokens):
         inputs = {"tokens": np.array([[token]]), **tensors, **states}
         logits, *caches = run_graph(module, inputs, {"pos": position})
         states = dict(zip(names, caches, strict=True))
         (found,) = model.step([token], [position])
         assert np.abs(found - logits.reshape(-1)).max() <= 2.0**-9 * np.abs(logits).max()
+    if program.prefill is not None and program.prefill.gives_logits:
+        found = model.prefill(tokens)  # inputs of products are rounded to 16 bits
+        assert np.abs(found - logits.reshape(-1)).max() <= 2.0**-8 * np.abs(logits).max()
 
 
 def test_weights_of_another_shape_are_refused(tmp_path: Path):
     """A matrix that is turned around has as many values and would fill the same memory."""
     result = compiled(tmp_path, MODEL)
     program = from_json(result.files["manifest.json"])
-    params = result.modules["decode"].function.params
-    dims = result.modules["decode"].dims
+    module = compiled(tmp_path, MODEL, chunk=None, compile_to="graph").modules["decode"]
+    params, dims = module.function.params, module.dims
     tensors = {p.value.name: np.zeros(p.value.type.shape(dims)) for p in params}
     tensors["wd"] = tensors["wd"].swapaxes(1, 2)
     with pytest.raises(MeshcError, match=r"'wd' has shape \[2, 64, 96\]; .* needs \[2, 96, 64\]"):
@@ -247,7 +250,7 @@ CHAINS = {
         MODEL.replace("V] {", "V], [B, L, E] {")
         .replace("x when", "x, x when")
         .replace(LAST, LAST + ", x"),
-        "gives the logits and its caches, nothing else",
+        "a step gives the logits and its caches, not",
     ),
 }
 
@@ -271,11 +274,11 @@ MADE_OF_TASKS = {
 
 
 @pytest.mark.parametrize("name", each(MADE_OF_TASKS, 5))
-def test_what_kernels_of_clusters_refuse_is_made_of_tasks(name, tmp_path: Path):
-    result = compiled(tmp_path, MADE_OF_TASKS[name], cluster=None)
+def test_what_kernels_of_chunks_refuse_is_made_of_tasks(name, tmp_path: Path):
+    result = compiled(tmp_path, MADE_OF_TASKS[name], chunk=None)
     assert "step-of-tasks" in {d.code for d in result.remarks}
     graph = compiled(
-        tmp_path, MADE_OF_TASKS[name], target="python", cluster=None, phase="decode",
+        tmp_path, MADE_OF_TASKS[name], target="python", chunk=None, phase="decode",
         compile_to="graph",
     )  # fmt: skip
     judge(result, graph.modules["decode"])
@@ -283,6 +286,4 @@ def test_what_kernels_of_clusters_refuse_is_made_of_tasks(name, tmp_path: Path):
 
 def test_steps_of_tasks_give_logits_alone(tmp_path: Path):
     with pytest.raises(MeshcError, match=r"\[cuda-graph\]: a step gives the logits and its caches"):
-        compiled(tmp_path, CHAINS["another result"][0], cluster=None)
-    with pytest.raises(MeshcError, match=r"\[cuda-graph\]: a step gives the logits and its caches"):
-        compiled(tmp_path, CHAINS["another result"][0], cluster=None, persistent=True)
+        compiled(tmp_path, CHAINS["another result"][0], chunk=None)

@@ -1,4 +1,4 @@
-"""Decode steps that are one persistent kernel, in the CPU executor, beside NumPy in float64."""
+"""Decode steps in the CPU executor beside NumPy in float64: one kernel made of tasks."""
 
 import re
 from dataclasses import replace
@@ -9,19 +9,18 @@ import pytest
 from layer_kinds import BOUND, Kind, check, compiled, expected, weights_of
 from reduced import only
 
-import meshc
-from meshc.analysis.cuda.blocks import MOST_REGISTERS
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, Mode
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, gpu_steps, load_any
-from meshc.driver.step_times import predicted
+from meshc.driver.step_times import predicted, step_with_full_caches
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
 PLAIN = Kind(2, 2, 2, 96, 10000.0)
+MOST_REGISTERS = 168  # at which blocks of nine warps still launch
 
 
 class KeptKeys(Kind):
@@ -59,63 +58,20 @@ def logits(result, kind, ids, mode=FIRST):
     ids=["a key for each head", "shared keys, no gate", "one key for all heads"],
 )
 def test_a_prompt_and_steps_agree_with_float64(kind, tmp_path):
-    check(compiled(tmp_path, (kind,), persistent=True), (kind,))
-
-
-def test_bf16_gives_what_several_kernels_give(tmp_path):
-    """Keys and values are the same to the bit, or round the other way."""
-    one, other = (
-        logits(compiled(tmp_path, (PLAIN,), dtype="bf16", **options), PLAIN, [3, 17, 8])
-        for options in ({"persistent": True}, {"dataflow": "split_token"})
-    )
-    assert np.abs(one - other).max() <= 2.0**-8 * np.abs(other).max()
+    check(compiled(tmp_path, (kind,)), (kind,))
 
 
 def test_every_order_of_threads_and_copies_gives_the_same_bits(tmp_path):
     """No block reads what another one has not computed yet, whoever runs first."""
-    result = compiled(tmp_path, (PLAIN,), persistent=True)
+    result = compiled(tmp_path, (PLAIN,))
     modes = [Mode(s, late, 3) for s in SCHEDULES for late in (False, True)]
     first, *others = (logits(result, PLAIN, [3, 17], mode) for mode in modes)
     assert all((first == other).all() for other in others)
 
 
-@pytest.mark.parametrize("seed", only(range(24), 0, 5))
-def test_drawn_models_agree_with_several_kernels(seed, tmp_path, monkeypatch):
-    """Caches of any number of tokens, blocks that share a key/value head and blocks that have
-    several, widths that are no whole number of tiles: a step gives the logits and the new keys and
-    values of the kernels of layers, which test_a_prompt_and_steps_agree_with_float64 judges."""
-    rng = np.random.default_rng(seed)
-    head, kv_heads = int(rng.choice([64, 128, 256])), int(rng.integers(1, 4))
-    group = int(rng.integers(1, 1 + min(4, 512 // head)))
-    hidden, features = (16 * int(rng.integers(1, most)) for most in (24, 40))
-    gated, theta = bool(rng.integers(2)), float(rng.choice([100.0, 10000.0]))
-    kind = Kind(int(rng.integers(1, 4)), group * kv_heads, kv_heads, features, theta, gated)
-    words, page = int(rng.integers(20, 3000)), int(rng.choice([16, 64]))
-    cached = int(rng.choice([0, 1, 31, 64, 300, 777])) if seed else 777
-    for name, value in (("HIDDEN", hidden), ("HEAD", head), ("WORDS", words)):
-        monkeypatch.setattr(layer_kinds, name, value)
-    weights, found, pools = weights_of((kind,)), [], []
-    for options in ({"persistent": True}, {"dataflow": "split_token"}):
-        result = compiled(tmp_path, (kind,), page=page, seq=800, **options)
-        program = from_json(result.files["manifest.json"])
-        machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)
-        model = LanguageModel(program, machine, weights)
-        names = caches_of(program)
-        if not pools:
-            shapes = [machine.arrays[name].shape for name in names]
-            pools = [rng.standard_normal(shape).astype(np.float16) for shape in shapes]
-        for name, pool in zip(names, pools, strict=True):
-            machine.write(name, pool.view(np.uint16))
-        (row,) = model.step([int(words) - 1], [cached])
-        stored = [machine.read(name).view(np.float16).astype(np.float32) for name in names]
-        found.append([row, *stored])
-    for one, other in zip(*found, strict=True):
-        assert np.abs(one - other).max() <= 2e-3 * np.abs(other).max()
-
-
 def test_any_number_of_blocks_gives_the_same_bits(tmp_path):
     kind = Kind(2, 4, 2, 96, 10000.0)
-    result = compiled(tmp_path, (kind,), persistent=True)
+    result = compiled(tmp_path, (kind,))
     program, found = from_json(result.files["manifest.json"]), []
     most = program.kernels["step"].blocks
     for blocks in (most, 7, 3, 1, most + 40):
@@ -134,7 +90,7 @@ def test_any_number_of_blocks_gives_the_same_bits(tmp_path):
 def test_parts_of_the_output_that_are_no_divisor_of_a_tile(tmp_path):
     """Three query heads of 64 lanes in one part: two parts fill three quarters of a tile."""
     kind = Kind(1, 192, 64, 32, 10000.0)
-    result = compiled(tmp_path, (kind,), persistent=True, chunk=8)
+    result = compiled(tmp_path, (kind,), chunk=8)
     assert "mc::bring_pieces(ring, item, out" in result.files["step.cu"]
     ids = [3, 17]
     wanted = expected((kind,), weights_of((kind,)), ids)
@@ -143,12 +99,11 @@ def test_parts_of_the_output_that_are_no_divisor_of_a_tile(tmp_path):
 
 
 def test_its_kernel_stands_alone_and_the_counter_of_meetings_is_left_at_zero(tmp_path):
-    result = compiled(tmp_path, (PLAIN,), persistent=True)
+    result = compiled(tmp_path, (PLAIN,))
     program = from_json(result.files["manifest.json"])
     kernel = program.kernels["step"]
     assert [launch.kernel for launch, _ in program.launches()] == ["step"]
-    assert kernel.whole_grid and not {"ffn_inner", "ffn_outer"} & program.kernels.keys()
-    assert "ffn_inner.cu" not in result.files
+    assert kernel.whole_grid and program.kernels.keys() == {"step", "prompt"}
     machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)
     model = LanguageModel(program, machine, weights_of((PLAIN,)))
     for _ in range(2):
@@ -159,7 +114,7 @@ def test_its_kernel_stands_alone_and_the_counter_of_meetings_is_left_at_zero(tmp
 @pytest.mark.cuda_compiler
 @pytest.mark.parametrize("name", only(["llama-2-7b", "llama-3-8b", "smollm2-135m"], "llama-3-8b"))
 def test_its_machine_code_keeps_everything_in_registers(name):
-    request = CompileRequest(target="cuda", dtype="f16", seq=4096, persistent=True)
+    request = CompileRequest(target="cuda", dtype="f16", seq=4096)
     report = Diagnostics()
     files = compile_loaded(load_any(name, report), request, (), report).files
     for kernel in ("step", "prompt"):
@@ -181,7 +136,7 @@ def test_its_machine_code_keeps_everything_in_registers(name):
     ids=["norms of heads", "groups of 8", "groups of 16", "88 features", "two kinds", "page"],
 )
 def test_what_is_special_to_no_model(kinds, options, tmp_path):
-    check(compiled(tmp_path, kinds, persistent=True, **options), kinds)
+    check(compiled(tmp_path, kinds, **options), kinds)
 
 
 def test_parts_of_an_output_that_lies_in_pieces(tmp_path, monkeypatch):
@@ -189,7 +144,7 @@ def test_parts_of_an_output_that_lies_in_pieces(tmp_path, monkeypatch):
     for name, value in (("WIDE", 0), ("MOST_RECORDS", 0), ("PARTS", (2, 1))):
         monkeypatch.setattr(gpu_steps, name, value)
     kinds = (Kind(2, 4, 2, 96, 10000.0),)
-    result = compiled(tmp_path, kinds, persistent=True, chunk=8)
+    result = compiled(tmp_path, kinds, chunk=8)
     assert "* part) * 256" in result.files["step.cu"]
     assert "mc::bring_pieces(ring, item, out" in result.files["step.cu"]
     check(result, kinds)
@@ -198,33 +153,42 @@ def test_parts_of_an_output_that_lies_in_pieces(tmp_path, monkeypatch):
 def test_tiles_are_those_of_the_device(tmp_path):
     """Half a tile of weights and tokens, and none that is no whole number of blocks."""
     h200, kinds = device("h200"), (Kind(1, 4, 2, 352, 10000.0),)
-    result = compiled(tmp_path, kinds, persistent=True, device=h200.with_numbers(tile_bytes=8192))
+    result = compiled(tmp_path, kinds, device=h200.with_numbers(tile_bytes=8192))
     assert "TILE_BYTES = 8192;" in result.files["step.cu"]
     check(result, kinds)
     with pytest.raises(MeshcError, match=r"\[device-number\].* is 1000, no multiple of 512"):
-        compiled(tmp_path, kinds, persistent=True, device=h200.with_numbers(tile_bytes=1000))
+        compiled(tmp_path, kinds, device=h200.with_numbers(tile_bytes=1000))
 
 
 def test_a_step_in_which_nothing_attends(tmp_path):
     kinds = (KeptKeys(2, 1, 1, 96, 0.0),)
-    check(compiled(tmp_path, kinds, persistent=True), kinds)
+    check(compiled(tmp_path, kinds), kinds)
 
 
-def test_the_step_is_one_kernel_where_nothing_else_is_asked_for(tmp_path):
-    """Its predicted time is told; clusters asked for by hand are several kernels."""
-    kinds = (PLAIN,)
-    result = compiled(tmp_path, kinds)
+@pytest.mark.parametrize(
+    "options", [{}, {"persistent": True}, {"cluster": 2}, {"dataflow": "split_token"}]
+)
+def test_the_step_is_one_kernel_and_its_predicted_time_is_told(options, tmp_path):
+    result = compiled(tmp_path, (PLAIN,), **options)
     (told,) = (d for d in result.remarks if d.code == "step-of-tasks")
     program = from_json(result.files["manifest.json"])
     assert [launch.kernel for launch, _ in program.launches()] == ["step"]
     time = predicted(result.modules["decode"])
     assert time.startswith("predicted ") and " with 63 tokens before it" in time
     assert told.message.endswith(time) and result.summary()[-1].endswith(time)
-    for options in ({"cluster": 2}, {"dataflow": "split_head"}):
-        other = compiled(tmp_path, kinds, **options)
-        program = from_json(other.files["manifest.json"])
-        assert "attention_block" in {launch.kernel for launch, _ in program.launches()}
-        assert "predicted" not in "\n".join(other.summary())
+
+
+def test_a_dataflow_has_the_clusters_that_are_predicted_to_be_fastest(tmp_path):
+    result = compiled(tmp_path, (PLAIN,), dataflow="split_token")
+    times = {}
+    for size in device("h200").clusters.sizes:
+        module = compiled(tmp_path, (PLAIN,), cluster=size).modules["decode"]
+        times[size] = step_with_full_caches(module).seconds
+    best = min(times, key=times.__getitem__)
+    assert f"clusters of {best} blocks" in "\n".join(d.message for d in result.remarks)
+    assert from_json(result.files["manifest.json"]).kernels["step"].cluster == best
+    with pytest.raises(MeshcError, match=r"\[bad-argument\]: --dataflow .* not known of h20"):
+        compiled(tmp_path, (PLAIN,), dataflow="split_token", device="h20")
 
 
 def test_a_device_without_the_numbers_of_the_model_of_time_has_no_prediction(tmp_path):
@@ -234,26 +198,28 @@ def test_a_device_without_the_numbers_of_the_model_of_time_has_no_prediction(tmp
     assert told.message == "the decode step is one kernel made of tasks"
 
 
-def test_experts_are_refused_for_what_they_are():
-    with pytest.raises(MeshcError) as refusal:
-        meshc.compile("mixtral-8x7b", target="cuda", seq=64, layers=1)
-    (found,) = refusal.value.diagnostics
-    assert found.message.startswith("there are no tasks for mixtures of experts")
-    assert found.notes[0].startswith("nor are there kernels: ")
-
-
-def test_what_only_other_kernels_obey_is_refused(tmp_path):
-    """Caches that are divided over the lanes of heads are those of clusters."""
+def test_blocks_may_share_the_lanes_of_heads(tmp_path):
+    """In the caches as well, so steps read prompts and kernels of chunks do not."""
+    kinds = (Kind(2, 4, 2, 96, 10000.0),)
+    few = device("h200").with_numbers(cores=8)
+    result = compiled(tmp_path, kinds, dataflow="split_head", cluster=2, device=few)
+    program = from_json(result.files["manifest.json"])
+    assert program.prefill is None and program.kernels["step"].cluster == 2
+    assert {buffer.shape[2:] for buffer in program.buffers.values() if buffer.role == "state"} == {
+        (4, 16, 32)
+    }
+    (told,) = (d for d in result.remarks if d.code == "prompt-by-steps")
+    assert "keep caches in another order" in told.message
+    check(result, kinds)
     with pytest.raises(MeshcError, match=r"\[cuda-graph\]: kernels that read prompts keep caches"):
-        compiled(tmp_path, (PLAIN,), persistent=True, dataflow="split_head", cluster=2)
+        compiled(tmp_path, kinds, dataflow="split_head", cluster=2, device=few, chunk=8)
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_prompts_of_a_model_without_kernels_of_its_own(persistent, tmp_path, monkeypatch):
+def test_prompts_of_a_model_without_kernels_of_its_own(tmp_path, monkeypatch):
     """Heads of 40 lanes: tasks read them too."""
     monkeypatch.setattr(layer_kinds, "HEAD", 40)
     kinds = (Kind(1, 2, 2, 88, 100.0, gated=False, normed=True),)
-    result = compiled(tmp_path, kinds, persistent=persistent)
+    result = compiled(tmp_path, kinds)
     program = from_json(result.files["manifest.json"])
     assert program.kernels.keys() == {"step", "prompt"} and program.prefill.tokens == 16
     (told,) = (d for d in result.remarks if d.code == "prompt-of-tasks")
@@ -295,24 +261,29 @@ def test_steps_read_prompts_where_a_block_has_no_room_for_four_tokens(tmp_path, 
     assert "vectors of 4 token(s) leave" in told.message
 
 
-@pytest.mark.parametrize("persistent", [False, True])
-def test_a_device_that_is_no_gpu_is_refused(persistent, tmp_path):
+def test_a_device_that_is_no_gpu_is_refused(tmp_path):
     with pytest.raises(MeshcError, match=r"\[cuda-graph\]") as caught:
-        compiled(tmp_path, (PLAIN,), persistent=persistent, device="wse2")
+        compiled(tmp_path, (PLAIN,), device="wse2")
     assert "device wse2 is no GPU with clusters" in str(caught.value)
 
 
-def test_other_targets_and_clusters_on_several_gpus_are_refused(tmp_path):
-    of_clusters = {"gpus": 2, "cluster": 2}, "with --gpus 2 tasks have no clusters"
-    for options, words in (({"target": "csl"}, "not csl"), of_clusters):
-        with pytest.raises(MeshcError, match=rf"\[bad-argument\]: --persistent .*{words}"):
-            compiled(tmp_path, (PLAIN,), persistent=True, **options)
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"target": "csl", "persistent": True}, "--persistent .* not csl"),
+        ({"gpus": 2, "cluster": 2}, "--cluster is 2, but with --gpus 2 .* no clusters"),
+        ({"gpus": 2, "dataflow": "split_token"}, "--dataflow is split_token, but with --gpus 2"),
+    ],
+)
+def test_other_targets_and_clusters_on_several_gpus_are_refused(options, words, tmp_path):
+    with pytest.raises(MeshcError, match=rf"\[bad-argument\]: {words}"):
+        compiled(tmp_path, (PLAIN,), **options)
 
 
 @pytest.mark.parametrize("cluster", only([2, 8], 2))
 def test_clusters_that_are_asked_for_have_key_heads(cluster, tmp_path):
     """A prompt by kernels, which share their caches, and steps of as many clusters as there are."""
-    result = compiled(tmp_path, (PLAIN,), persistent=True, cluster=cluster)
+    result = compiled(tmp_path, (PLAIN,), cluster=cluster)
     kernel = from_json(result.files["manifest.json"]).kernels["step"]
     assert kernel.cluster == cluster
     assert kernel.blocks == {2: 132, 8: 120}[cluster]
@@ -322,4 +293,4 @@ def test_clusters_that_are_asked_for_have_key_heads(cluster, tmp_path):
 
 def test_clusters_that_a_device_lacks_are_refused(tmp_path):
     with pytest.raises(MeshcError, match="clusters of 3 blocks"):
-        compiled(tmp_path, (PLAIN,), persistent=True, cluster=3)
+        compiled(tmp_path, (PLAIN,), cluster=3)

@@ -23,7 +23,7 @@ scores. Were each as large in the logits, they would add up as the root of their
 signs are random; the bound is twice that."""
 ROUNDINGS_OF_RANKS = 4
 """More of a layer on several GPUs: the parts of two sums, and both sums."""
-OF_RANKS = ("gpus", "collectives", "overlap", "chunk")
+OF_PROGRAMS = ("gpus", "collectives", "overlap", "chunk", "page")
 
 
 def compiled(folder, config, **options):
@@ -51,8 +51,8 @@ def check(folder, config, length, steps=2, **options):
     result = compiled(folder, config, **options)
     program = from_json(result.files["manifest.json"])
     assert program.prefill is not None and program.prefill.tokens == options["chunk"]
-    one = {name: options[name] for name in options if name not in OF_RANKS}
-    module = compiled(folder, config, **one, dataflow="split_token").modules["decode"]
+    one = {name: options[name] for name in options if name not in OF_PROGRAMS}
+    module = compiled(folder, config, **one, compile_to="graph").modules["decode"]
     tensors = weights_of(module, str(module.dtype()))
     ranks, mode = options.get("gpus", 1), Mode("shuffled", True)
     machine = CpuMachine(program.kernels, result.files, mode, toolchain=QUICK)
@@ -153,7 +153,6 @@ def shipped():
         ({"chunk": 12}, "bad-argument", "not a multiple of 8 up to 512"),
         ({"chunk": 0}, "bad-argument", "--chunk is 0"),
         ({"chunk": 1024}, "bad-argument", "not a multiple of 8 up to 512"),
-        ({"chunk": 64, "dataflow": "split_head"}, "cuda-shape", "split_head share the lanes"),
     ],
 )
 def test_what_no_kernels_read_at_once_is_refused(options, code, words):

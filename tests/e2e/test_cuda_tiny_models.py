@@ -27,9 +27,9 @@ TINY = Path(__file__).parents[1] / "data" / "tiny_cuda"
 FIXTURES = {
     "llama-4h2": {"cluster": 4, "page": 64},
     "qwen2-2h1-bf16": {"batch": 3, "dataflow": "split_head", "cluster": 2},
-    "deepseek-4h": {"cluster": 4, "page": 1},
-    "deepseek-2h-yarn-bf16": {"cluster": 1, "batch": 2},
-    "deepseek-4h-low-rank": {"cluster": 2, "page": 16},
+    "deepseek-4h": {"page": 1},
+    "deepseek-2h-yarn-bf16": {"batch": 2},
+    "deepseek-4h-low-rank": {"page": 16},
 }
 # Eight roundings to the model's type, which keys, values and the inputs of chunks are rounded to.
 BOUND = {"f16": 2.0**-8, "bf16": 2.0**-5}
@@ -75,28 +75,31 @@ def test_the_command_continues_several_prompts_at_once(capsys) -> None:
 
 @pytest.mark.parametrize("name", each(FIXTURES, 2))
 def test_tokens_and_logits_equal_those_of_transformers(name: str) -> None:
-    """With the prompt in chunks and token by token."""
+    """With the prompt in chunks, if tasks read it so, and token by token."""
     config = read_config(TINY / name)
     report = Diagnostics()
     request = CompileRequest(target="cuda", seq=40, dtype=config.dtype, **FIXTURES[name])
     result = compile_loaded(load_any(str(TINY / name), report), request, (), report)
     program = from_json(result.files["manifest.json"])
-    assert program.prefill is not None
+    assert (program.prefill is None) == ("dataflow" in FIXTURES[name])  # lanes lie apart
     checkpoint = open_checkpoint(TINY / name, config)
     tensors = {tensor: checkpoint.read(tensor) for tensor in checkpoint.names()}
-    for one in (program, replace(program, prefill=None)):
+    alone = replace(program, prefill=None)
+    for one in (alone,) if program.prefill is None else (program, alone):
         model = LanguageModel(
             one, CpuMachine(program.kernels, result.files, toolchain=QUICK), tensors
         )
-        check(model, recorded(name), BOUND[config.dtype])
+        check(model, recorded(name), BOUND[config.dtype], one is alone)
 
 
-def check(model: LanguageModel, want: dict, bound: float) -> None:
-    """Tokens, logits behind the prompt, and the best logit of each step."""
+def check(model: LanguageModel, want: dict, bound: float, alone: bool) -> None:
+    """Tokens, logits behind the prompt and, where each token was read ``alone``, the best logit of
+    each step: of more at once inputs of products are rounded too."""
     logits: list[np.ndarray] = []
     count = len(want["tokens"])
     tokens = list(model.generate(want["prompt_ids"], count, lambda _, row: logits.append(row)))
     assert tokens == want["tokens"]
     close = bound * np.abs(want["prompt_logits"]).max()
     assert np.abs(logits[0] - want["prompt_logits"]).max() <= close
-    assert np.abs(np.max(logits, 1) - want["best_logits"]).max() <= close
+    if alone:
+        assert np.abs(np.max(logits, 1) - want["best_logits"]).max() <= close

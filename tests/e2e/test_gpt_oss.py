@@ -89,12 +89,6 @@ def test_every_pass_keeps_what_both_phases_compute() -> None:
     assert check.compared >= 18
 
 
-def test_cuda_refuses_the_family() -> None:
-    with pytest.raises(MeshcError) as caught:
-        meshc.compile(str(NARROW), target="cuda", phase="decode", seq=8)
-    assert {found.code for found in caught.value.diagnostics} == {"cuda-graph"}
-
-
 KERNEL_SIZES = """
 use blocks
 model sized(E=64, H=2, G=1, D=64, F=64, V=96, layers=2) {{
@@ -127,13 +121,13 @@ WINDOWS_AND_SINKS = {
 
 
 @pytest.mark.parametrize(("more", "words"), WINDOWS_AND_SINKS.items(), ids=["window", "sink"])
-def test_kernels_of_clusters_refuse_dense_models_for_some_windows_and_sinks_alone(
+def test_kernels_of_chunks_refuse_dense_models_for_some_windows_and_sinks_alone(
     more: str, words: str, tmp_path: Path
 ) -> None:
     """Of sizes that all of them take."""
     (tmp_path / "sized.mesh").write_text(KERNEL_SIZES.format(more=more), encoding="utf-8")
     with pytest.raises(MeshcError, match=words):
-        meshc.compile(tmp_path / "sized.mesh", target="cuda", phase="decode", seq=16, cluster=2)
+        meshc.compile(tmp_path / "sized.mesh", target="cuda", phase="decode", seq=16, chunk=16)
 
 
 @pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")

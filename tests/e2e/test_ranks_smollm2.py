@@ -12,11 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshc.backends.cuda import CpuNode, LanguageModel
+from meshc.backends.cuda import CpuNode, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX
-from meshc.backends.cuda.library import headers
-from meshc.backends.cuda.steps import step_program
-from meshc.driver import CompileRequest, graph_module, load_any, open_weights
+from meshc.driver import CompileRequest, compile_loaded, graph_module, load_any, open_weights
 from meshc.frontend.checkpoints import find_packaged_weights
 from meshc.interp.inputs import wanted_inputs
 from meshc.interp.together import rank_inputs, run_parts
@@ -95,13 +93,12 @@ def test_first_tokens_of_two_prompts(ranks: int, split: str) -> None:
 def test_first_tokens_by_cuda_kernels_of_ranks(ranks: int) -> None:
     """Emulated GPUs in the executor that meet in collectives: a prompt of five tokens in a chunk,
     then token by token."""
-    request = CompileRequest(device="h100", seq=16, dtype="bf16", target="cuda")
-    module = graph_module(load_any(MODEL, Diagnostics()), "decode", request)
-    deal = f"tensor-parallel{{ranks={ranks},multiple=8,keep=[V]}}"
-    steps = parse_pipeline(f"{PASSES},{deal},fuse-all-reduce,fuse-cluster")
-    module = PassManager(steps).run(module)
-    program, texts = step_program(module, MODEL, 16)
-    node = CpuNode(program.kernels, {**texts, **headers()}, ranks)
+    request = CompileRequest(
+        device="h100", seq=16, dtype="bf16", target="cuda", gpus=ranks, chunk=8
+    )
+    files = compile_loaded(load_any(MODEL, Diagnostics()), request, (), Diagnostics()).files
+    program = from_json(files["manifest.json"])
+    node = CpuNode(program.kernels, files, ranks)
     model, chosen = LanguageModel(program, node, tensors()), PROMPTS[0]
     found = list(model.generate(chosen["prompt_ids"], 3, lambda _, row: None))
     assert found == chosen["tokens"][:3]

@@ -11,6 +11,7 @@ from tensor_programs import assert_close, graph_of, random_tensors, results
 
 import meshc
 from meshc.backends import cuda
+from meshc.backends.cuda.chunk_launches import chunk_of
 from meshc.ir.module import Module
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
@@ -69,12 +70,12 @@ def fused(function: str) -> Module:
     return PassManager(parse_pipeline("fuse-cluster")).run(module)
 
 
-def test_refused_by_cuda() -> None:
-    """No block of CUDA computes it, so a step that needs it is refused."""
+def test_refused_by_kernels_of_chunks() -> None:
+    """No kernel of a chunk computes it, so a prompt that needs it is not read by these."""
     assert "ffn_block" in print_module(fused("gelu"))
     module = fused("relu2")
     assert "ffn_block" not in print_module(module)
     with pytest.raises(MeshcError) as refusal:
-        cuda.emit(module, "m", 16)
+        chunk_of(cuda.ChunkGraph(module, 8), 16, "multimem")
     assert [d.code for d in refusal.value.diagnostics] == ["cuda-graph"]
     assert "is part of no kernel" in str(refusal.value)

@@ -29,7 +29,7 @@ COLUMNS = {
     "csl chunks": "prompts in chunks (`--chunk`), then steps",
     "csl steps": "prompts token by token (`--phase decode`)",
     "cuda": "prompts by decode steps, then steps, in the executor",
-    "cuda chunks": "prompts many tokens at once (`--chunk`, `--dataflow split_token`), then steps",
+    "cuda chunks": "prompts many tokens at once (`--chunk`), then steps",
 }
 """What is asked of a target. Sequences are longer than windows, so that steps go beyond them."""
 
@@ -119,7 +119,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ),
     ("deepseek_v2", ""): _row(
         "",
-        cuda_chunks=Refused("cuda-shape", "latent_block has no kernel for the tokens of a chunk"),
+        cuda_chunks=Refused("cuda-graph", "comes from graph.add, not graph.matmul"),
     ),
     ("deepseek_v2", "experts"): _row(
         "tiny_latent_experts/deepseek-v2-8x3",

@@ -88,7 +88,6 @@ _OPTIONS = {
     "shift-kv-cache": ("policy",),
     "split-regions": ("regions",),
     "place-interleave": ("axes",),
-    "fuse-cluster": ("cluster", "dataflow"),
 }
 _VALUES = (
     "1x1", "2x2", "3x2", "1x5", "0x0", "4x4", "auto", "cannon", "summa", "cyclic_shift", "ring",

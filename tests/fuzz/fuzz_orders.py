@@ -63,12 +63,6 @@ _USUAL = {
 _LEVELS_BEHIND = {"partition": "mesh", "expand-programs": "tile", "expand-tasks": "task"}
 
 OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
-    "fuse-cluster": {
-        "cluster": ("1", "2", "4", "auto"),
-        "dataflow": ("split_token", "split_head"),
-        "resident": ("1", "2"),
-        "heads": ("1", "2"),
-    },
     "chunk-prompts": {"multiple": ("1", "2", "3"), "most": ("0", "2", "6")},
     "group-layers": {"groups": ("0", "1", "2"), "force": ("true", "false")},
     "tensor-parallel": {
@@ -109,6 +103,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "merge": ("true", "false"),
         "wide": ("0", "128"),
         "heads": ("true", "false"),
+        "lanes": ("1", "2"),
         "splits": ("0", "1", "2"),
         "together": ("0", "1", "2", "16"),
     },

@@ -15,7 +15,7 @@ MODULE = """module @m level(graph) {
   dims L = 2, E = 4
   rows dim = L, capacity = L
   func @main(in %x: f32[L, E], weight %w: f32[E]) -> (f32[L, E]) {
-    %z = graph.fuse %x, %w {kernel = head, cluster = 2, takes = [x, gain]} : f32[L, E] (%a: f32[L, E], %b: f32[E]) {
+    %z = graph.fuse %x, %w {kernel = head, partial = true, takes = [x, gain]} : f32[L, E] (%a: f32[L, E], %b: f32[E]) {
       %c = graph.mul %a, %b : f32[L, E]
       %d = graph.silu %c : f32[L, E]
       graph.yield %d
@@ -32,7 +32,7 @@ def test_text_and_copies():
     copy = clone_module(module)
     assert meshc.print_module(copy) == MODULE
     (fuse, *_) = copy.function.body.ops
-    assert (fuse.kernel, fuse.dataflow, fuse.cluster, fuse.resident) == ("head", "", 2, 1)
+    assert (fuse.kernel, fuse.partial, fuse.takes) == ("head", True, ("x", "gain"))
     assert fuse.regions[0].args[0] is not module.function.body.ops[0].regions[0].args[0]
 
 
@@ -58,13 +58,6 @@ def test_parameters_are_known_inside():
         (", takes = [x, gain]", "", "2 operands have 0 names (takes)"),
         ("takes = [x, gain]", "takes = [x]", "2 operands have 1 names (takes)"),
         ("takes = [x, gain]", "takes = [x, x]", "two operands have one name among x, x"),
-        (
-            "kernel = head",
-            "kernel = head, dataflow = split_batch",
-            "'dataflow' is 'split_batch', but",
-        ),
-        ("cluster = 2", "cluster = 0", "'cluster' is 0, but it is at least 1"),
-        ("cluster = 2", "resident = 0", "'resident' is 0, but it is at least 1"),
         ("%b: f32[E]", "%b: f32[L]", "the block does not take f32[L, E], f32[E]"),
         ("graph.yield %d", "graph.yield %b", "the results are not what yield gives"),
         ("graph.yield %d", "%e = graph.silu %d : f32[L, E]", "the body does not end in a yield"),

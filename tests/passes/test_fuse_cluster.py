@@ -123,25 +123,15 @@ def test_heads_may_be_normed():
     before, after, _messages = fused(block(biases=True, normed="qk"))
     assert kernels(after) == ALL
     assert check_same(before, after).max_error == 0
-    (op,) = (o for o in after.walk() if isinstance(o, graph.Fuse) and o.dataflow)
-    assert op.dataflow == "split_token" and {"query_norm", "key_norm"} <= set(op.takes)
+    (op,) = (o for o in after.walk() if isinstance(o, graph.Fuse) and o.kernel == ALL[1])
+    assert {"query_norm", "key_norm"} <= set(op.takes)
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "words"),
-    [
-        (block(normed="q"), "", "one of query and key is normed, the other not"),
-        (block(normed="k"), "", "one of query and key is normed, the other not"),
-        (
-            block(normed="qk"),
-            "{dataflow=split_head,cluster=2}",
-            "heads are normed, whose lanes blocks of split_head share",
-        ),
-    ],
-)
-def test_norms_of_heads_that_are_not_the_kernels(text, options, words):
-    before, after, messages = fused(text, f"fuse-cluster{options}")
+@pytest.mark.parametrize("normed", ["q", "k"])
+def test_norms_of_heads_that_are_not_the_kernels(normed):
+    before, after, messages = fused(block(normed=normed))
     assert "attention_block" not in kernels(after)
+    words = "one of query and key is normed, the other not"
     assert any(words in m.message for m in messages), [m.message for m in messages]
     assert check_same(before, after).max_error == 0
 
@@ -175,34 +165,12 @@ def latent_step(**changes):
     return before, after, report.messages
 
 
-@pytest.mark.parametrize("changes", [{}, {"Q": 24}, {"scaling": "yarn"}])
-def test_latent_attention_is_one_kernel(changes):
-    before, after, messages = latent_step(**changes)
-    assert kernels(after) == ["embed", "latent_block", "ffn_block", "head"]
-    assert not [m for m in messages if m.severity == "missed"]
-    (told,) = (m.message for m in messages if "latent_block" in m.message)
-    assert "bytes of DSMEM per step" in told
-    assert check_same(before, after).agrees
-    again = meshc.parse(meshc.print_module(after))
-    assert meshc.print_module(again) == meshc.print_module(after)
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"N": 12}, "12 lanes of a query are no whole number of eights"),
-        ({"R": 576}, "latents of 576 values, more than 512"),
-        (
-            {"Q": 20},
-            "20 values of a query's latent are no whole number of eights",
-        ),
-    ],
-)
-def test_latent_attention_that_does_not_fit_stays(changes, words):
-    before, after, messages = latent_step(**changes)
+def test_latent_attention_stays():
+    """Its scores are sums of two products."""
+    before, after, messages = latent_step()
     assert kernels(after) == ["embed", "ffn_block", "head"]
     (missed,) = (m for m in messages if m.severity == "missed")
-    assert words in missed.message
+    assert "an attention block stays: the scores" in missed.message
     assert check_same(before, after).agrees
 
 
@@ -218,59 +186,14 @@ def test_prefill_is_left_alone():
 
 
 def test_what_is_fused_is_told():
-    text = block(hidden=4096, heads=32, kv_heads=32, head=128, capacity=4096)
-    *_, messages = fused(text)
-    (told,) = (m.message for m in messages if "attention_block" in m.message)
-    assert told == (
-        "attention_block: split_token, clusters of 4, 347136 bytes of DSMEM per step, 100992 bytes "
-        "of shared memory (5 tiles), 128 blocks, 2 on a core, 1 wave, predicted 49.6 us"
-    )
+    *_, messages = fused(block())
+    assert [m.message for m in messages if m.code == "fused"] == ALL
+    assert all(m.span for m in messages)
 
 
-@pytest.mark.parametrize(
-    ("options", "found"),
-    [
-        ("{cluster=2,heads=2}", ("split_head", 2)),  # few scores: see test_cluster_choice
-        ("{cluster=2,dataflow=split_token}", ("split_token", 2)),
-        ("{cluster=4,dataflow=split_head}", ("split_head", 4)),
-        ("{dataflow=split_head,resident=1}", ("split_head", 4)),
-    ],
-)
-def test_a_choice_can_be_forced(options, found):
-    _, after, _ = fused(block(), f"fuse-cluster{options}")
-    (op,) = (o for o in after.walk() if isinstance(o, graph.Fuse) and o.dataflow)
-    assert (op.dataflow, op.cluster) == found
-
-
-def test_clusters_may_share_a_key_head():
-    before, after, messages = fused(block(), "fuse-cluster{heads=1,cluster=4}")
-    (op,) = (o for o in after.walk() if isinstance(o, graph.Fuse) and o.dataflow)
-    assert (op.heads, op.cluster, op.dataflow) == (1, 4, "split_token")
-    assert any("clusters of 4 for 1 of 2 query heads each, " in m.message for m in messages)
-    assert check_same(before, after).max_error == 0
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("{heads=3}", "3 of 2 query heads are no share by split_token"),
-        ("{heads=1,dataflow=split_head}", "1 of 2 query heads are no share by split_head"),
-        ("{heads=65}", "registers: 65 query heads share a key head"),
-    ],
-)
-def test_shares_that_do_not_fit(options, words):
-    sizes = {"heads": 65, "kv_heads": 1} if "65" in options else {}
-    _, after, messages = fused(block(**sizes), f"fuse-cluster{options}")
-    assert "attention_block" not in kernels(after)
-    assert any(words in m.message for m in messages), [m.message for m in messages]
-
-
-@pytest.mark.parametrize(
-    "options", ["{cluster=0}", "{dataflow=split_batch}", "{resident=two}", "{heads=all}"]
-)
-def test_bad_options(options):
+def test_there_are_no_options():
     with pytest.raises(meshc.MeshcError) as caught:
-        fused(block(), f"fuse-cluster{options}")
+        parse_pipeline("fuse-cluster{cluster=2}")
     assert {d.code for d in caught.value.diagnostics} == {"bad-pass-option"}
 
 
@@ -332,35 +255,6 @@ def test_other_kernels_that_do_not_match(old, new, words):
     assert len(kernels(after)) == 3
     assert any(words in m.message for m in messages), [m.message for m in messages]
     assert check_same(before, after).max_error == 0
-
-
-LIMITS = [
-    ({"head": 80}, "a head of 80 values is none of 64, 96, 128, 256"),
-    ({"hidden": 68}, "a hidden size of 68 is no whole number of eights"),
-    ({"batch": 16, "hidden": 8192}, "(COLUMNS takes 262144)"),
-    ({"batch": 17}, "a batch of 17 requests is more than 16"),
-]
-
-
-@pytest.mark.parametrize(("sizes", "words"), LIMITS, ids=[w for _, w in LIMITS])
-def test_limits_are_named(sizes, words):
-    _, after, messages = fused(block(**sizes))
-    assert "attention_block" not in kernels(after)
-    assert any(words in m.message for m in messages), [m.message for m in messages]
-
-
-def test_other_devices_and_dtypes():
-    module = meshc.parse(block())
-    for other, dtype, words in (
-        (device("wse2"), "f16", "device wse2 is no GPU with clusters"),
-        (None, "f16", "the module names no device"),
-        (H200, "f32", "kernels compute with f16 or bf16, not f32"),
-    ):
-        trial = clone_module(module)
-        trial.device, trial.options["dtype"] = other, dtype
-        report = meshc.Diagnostics()
-        meshc.PassManager(parse_pipeline("fuse-cluster")).run(trial, report)
-        assert [m.message for m in report.messages] == [f"nothing is fused: {words}"]
 
 
 def test_a_value_that_is_needed_before_the_kernel_is_over():

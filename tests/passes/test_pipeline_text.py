@@ -14,8 +14,8 @@ from meshc.passes.spec import make_pass, parse_specs
 from meshc.pipelines import (
     CHOOSING,
     CLUSTERING,
+    FUSING,
     KEEPING,
-    KERNEL_STAGES,
     NODE_STAGES,
     RANK_PASSES,
     REQUESTS_BEHIND,
@@ -96,7 +96,7 @@ def test_pipelines_survive():
 def test_stages_are_complete_and_in_order():
     every = [name for stage in STAGES.values() for name in stage]
     others = (
-        *KERNEL_STAGES,
+        FUSING,
         *SERVING_STAGES,
         *NODE_STAGES,
         *REQUESTS_BEHIND.values(),
@@ -110,7 +110,7 @@ def test_stages_are_complete_and_in_order():
     assert {*every, *others} == {cls.NAME for cls in meshc.PASSES}
     assert [p.NAME for p in serving_passes(2, grouped=True)] == list(SERVING_STAGES)
     assert len(every) == len(set(every))
-    assert [p.NAME for p in pipeline_to_kernels()] == list(KERNEL_STAGES)
+    assert [p.NAME for p in pipeline_to_kernels()] == [*STAGES["graph"], FUSING]
     assert [p.NAME for p in pipeline_to("tile")] == every
     chosen = pipeline_to("mesh", {"shift-kv-cache": "shift-kv-cache{policy=cyclic}"})
     assert meshc.ShiftKvCache(policy="cyclic") in chosen

@@ -1,10 +1,11 @@
-"""CUDA for thread-block clusters: a decode step as kernels over one library of primitives."""
+"""CUDA: a decode step as one kernel made of tasks, and what reads prompts, over one library."""
 
+from meshc.backends.cuda.chunk_launches import ChunkGraph
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine, other_than
 from meshc.backends.cuda.driver.rank_machine import RankMachine
 from meshc.backends.cuda.driver.torch_peers import TorchPeers, own_gpu
-from meshc.backends.cuda.emit import MANIFEST, emit, emit_tasks, summary
+from meshc.backends.cuda.emit import MANIFEST, emit, summary
 from meshc.backends.cuda.executor.cpu_machine import CpuMachine, toolchain_for
 from meshc.backends.cuda.executor.cpu_node import CpuNode
 from meshc.backends.cuda.host import LanguageModel, Machine
@@ -17,6 +18,7 @@ from meshc.backends.cuda.tasks.step import TaskGraph
 
 __all__ = [
     "MANIFEST",
+    "ChunkGraph",
     "CpuMachine",
     "CpuNode",
     "Device",
@@ -31,7 +33,6 @@ __all__ = [
     "TorchPeers",
     "attends_by_statements",
     "emit",
-    "emit_tasks",
     "from_json",
     "headers",
     "other_than",

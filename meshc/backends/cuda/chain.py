@@ -1,4 +1,4 @@
-"""The chain of kernels that a decode step can be.
+"""The chain of kernels that a chunk of a prompt can be read by.
 
 Launches hand values on in buffers of fixed names, and weights are packed under the names of their
 kernels. So a graph whose kernels are others, or are joined in another way, must not become one.
@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import zip_longest
 
-from meshc.backends.cuda.kernels.fused import ATTENTION, FEED_FORWARD, LOGITS, LOOK_UP
-from meshc.backends.cuda.kernels.registry import names_in
+from meshc.backends.cuda.kernels.chunk_attention.launch import AttentionBlock
+from meshc.backends.cuda.kernels.embed.launch import Embed
+from meshc.backends.cuda.kernels.ffn_block.launch import FeedForward
+from meshc.backends.cuda.kernels.head.launch import Head
 from meshc.ir.core import Op, Operand
 from meshc.ir.module import Module
 from meshc.ir.ops import graph, ranks
@@ -19,8 +21,8 @@ from meshc.support.diagnostics import fail
 
 _LOOP = "a loop of layers"
 _SUM, _ZEROS = ranks.AllReduceResidualRmsNorm.NAME, ranks.ZerosLike.NAME
-_LAYER = names_in(ATTENTION), names_in(FEED_FORWARD)
-_RANK_LAYER = (_SUM,), names_in(ATTENTION), (_SUM,), names_in(FEED_FORWARD)
+_LAYER = AttentionBlock.NAME, FeedForward.NAME
+_RANK_LAYER = _SUM, AttentionBlock.NAME, _SUM, FeedForward.NAME
 _PARTS = (graph.Fuse, graph.Repeat, ranks.AllReduceResidualRmsNorm, ranks.ZerosLike)
 
 _RESIDUAL, _PART, _NORMED = "the residual", "the part of the sum", "what is normed"
@@ -44,16 +46,16 @@ def check_chain(module: Module) -> None:
         return
     ranked = module.ranks is not None
     layer, carries = (_RANK_LAYER, (_RESIDUAL, _PART)) if ranked else (_LAYER, (_RESIDUAL,))
-    ahead, behind = (((_ZEROS,),), ((_SUM,),)) if ranked else ((), ())
-    chain = names_in(LOOK_UP), *ahead, *[(_LOOP,)] * max(1, len(loops)), *behind, names_in(LOGITS)
-    between = *ahead, ("one or more loops of layers",), *behind
-    shown = _shown_chain((names_in(LOOK_UP), *between, names_in(LOGITS)))
+    ahead, behind = ((_ZEROS,), (_SUM,)) if ranked else ((), ())
+    chain = Embed.NAME, *ahead, *[_LOOP] * max(1, len(loops)), *behind, Head.NAME
+    between = *ahead, "one or more loops of layers", *behind
+    shown = ", ".join((Embed.NAME, *between, Head.NAME))
     logits = _end_of("a step", ops, chain, shown, {})[_RESIDUAL]
     for loop, (*inner, end) in zip(loops, layers, strict=True):
         if loop.carried != len(carries):
             _carries_more(loop)
         start: _Stream = dict(zip(carries, loop.regions[0].args, strict=False))
-        given = _end_of("a layer", inner, layer, _shown_chain(layer), start)
+        given = _end_of("a layer", inner, layer, ", ".join(layer), start)
         if any(end.operands[place] is not given.get(what) for place, what in enumerate(carries)):
             _carries_more(loop)
     for param in module.function.params:
@@ -70,12 +72,12 @@ def _carries_more(loop: graph.Repeat) -> None:
 
 
 def _end_of(
-    whole: str, ops: Sequence[Op], wanted: Sequence[tuple[str, ...]], shown: str, stream: _Stream
+    whole: str, ops: Sequence[Op], wanted: Sequence[str], shown: str, stream: _Stream
 ) -> _Stream:
     """What the last of ``ops`` gives, which are the kernels ``wanted`` in their order, called
     ``shown`` in messages, of which the first reads what is in ``stream``."""
-    for op, kinds in zip_longest(ops, wanted, fillvalue=None):
-        if op is None or _name(op) not in (kinds or ()):
+    for op, kind in zip_longest(ops, wanted, fillvalue=None):
+        if op is None or _name(op) != kind:
             found = ", ".join(map(_shown, ops)) or "none"
             fail(
                 "cuda-graph",
@@ -117,10 +119,6 @@ def _given(op: Op, stream: _Stream) -> _Stream:
     if isinstance(op, ranks.ZerosLike) or (isinstance(op, graph.Fuse) and op.partial):
         return {**residual, _PART: results[0]}
     return {_RESIDUAL: results[0]}
-
-
-def _shown_chain(wanted: Sequence[tuple[str, ...]]) -> str:
-    return ", ".join(" or ".join(kinds) for kinds in wanted)
 
 
 def _name(op: Op) -> str:

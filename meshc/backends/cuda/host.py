@@ -141,7 +141,7 @@ class LanguageModel:
             self.machine.run_queue(self.program.overlapped_launches(last))
         else:
             self._give("chunk", tokens, cached)
-            self.machine.run(self.program.prefill_launches(len(tokens), last))
+            self.machine.run(self.program.prefill_launches(last))
         return self.machine.read("chunk_logits")[0] if last else np.zeros(0)
 
     def _give(self, part: str, tokens: Sequence[int], cached: int) -> None:
@@ -154,8 +154,7 @@ class LanguageModel:
         columns = np.full(size, -1 if prefill.gives_logits else tokens[-1], np.int32)
         columns[: len(tokens)] = tokens
         self.machine.write(f"{part}_tokens", columns)
-        if f"{part}_count" in self.program.buffers:
-            self.machine.write(f"{part}_count", np.array([len(tokens)], np.int32))
+        self.machine.write(f"{part}_count", np.array([len(tokens)], np.int32))
         self.machine.write(f"{part}_cached", np.arange(cached, cached + size, dtype=np.int32))
 
     def generate(

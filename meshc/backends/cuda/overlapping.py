@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from meshc.analysis.cuda.overlap import COMMUNICATION, TURNS, Turn
-from meshc.backends.cuda.gathering import Launches, Step
+from meshc.backends.cuda.chunk import Chunk, Launches
 from meshc.backends.cuda.launches import Launch
 from meshc.backends.cuda.queues import Cut, Overlap, Queued, QueuedStage
 
@@ -26,29 +26,29 @@ class Splitting:
     cuts: tuple[Cut, ...]
 
 
-def overlapped(step: Step, launches: Launches, asked: Splitting) -> Overlap:
-    """The chunks of ``step``, whose ``launches`` are those for one piece, in two halves; buffers of
-    the second half are added."""
+def overlapped(chunk: Chunk, launches: Launches, asked: Splitting) -> Overlap:
+    """The ``chunk``, whose ``launches`` are those for one piece, in two halves; buffers of the
+    second half are added."""
     second = {
         name: _SECOND + name.removeprefix(_FIRST)
-        for name, buffer in step.buffers.items()
+        for name, buffer in chunk.buffers.items()
         if name.startswith(_FIRST)
         and (buffer.role in _OWN or name.removeprefix(_FIRST) in _OWN_INPUTS)
     }
-    step.buffers |= {other: step.buffers[name] for name, other in second.items()}
+    chunk.buffers |= {other: chunk.buffers[name] for name, other in second.items()}
 
     def of_half(launch: Launch, half: int) -> Launch:
-        kernel = step.within_budget.get(launch.kernel, launch.kernel)
+        kernel = chunk.within_budget.get(launch.kernel, launch.kernel)
         names = second if half else {}
         return Launch(kernel, tuple(_renamed(argument, names) for argument in launch.arguments))
 
     def queued(part: Sequence[Launch], halves: Iterable[int] = (0, 1)) -> tuple[Queued, ...]:
         return tuple(
             one
-            for block in _blocks(step, part)
+            for block in _blocks(chunk, part)
             for turn in TURNS
             if turn.half in halves
-            for one in _of_turn(step, block, turn, of_half)
+            for one in _of_turn(chunk, block, turn, of_half)
         )
 
     return Overlap(
@@ -62,11 +62,11 @@ def overlapped(step: Step, launches: Launches, asked: Splitting) -> Overlap:
 
 
 def _of_turn(
-    step: Step, block: Sequence[Launch], turn: Turn, of_half: Callable[[Launch, int], Launch]
+    chunk: Chunk, block: Sequence[Launch], turn: Turn, of_half: Callable[[Launch, int], Launch]
 ) -> list[Queued]:
     """What is queued in ``turn`` of ``block``: the first launch waits, the last one records."""
     met = turn.stream == COMMUNICATION
-    taken = [one for one in block if step.kernels[one.kernel].meets == met]
+    taken = [one for one in block if chunk.kernels[one.kernel].meets == met]
     found = [Queued(of_half(one, turn.half), turn.stream) for one in taken]
     if found:
         waits = turn.waits if len(taken) < len(block) or met else ""
@@ -75,11 +75,11 @@ def _of_turn(
     return found
 
 
-def _blocks(step: Step, part: Sequence[Launch]) -> Iterator[list[Launch]]:
+def _blocks(chunk: Chunk, part: Sequence[Launch]) -> Iterator[list[Launch]]:
     """``part`` cut in front of each collective; the look-up has none in front of it."""
     block: list[Launch] = []
     for launch in part:
-        if block and step.kernels[launch.kernel].meets:
+        if block and chunk.kernels[launch.kernel].meets:
             yield block
             block = []
         block.append(launch)

@@ -74,39 +74,24 @@ def copied(source: Array, target: Array) -> None:
             target[here] = source[here]
 
 
-def projections(queries: Array, keys: Array, values: Array, parts: int = 1) -> Array:
+def projections(queries: Array, keys: Array, values: Array) -> Array:
     """``[hidden, heads, head]`` and twice ``[hidden, kv_heads, head]`` as ``[kv_heads, rows,
     hidden]``: for each key/value head its query heads, its keys, its values; where there
-    is one for all, its dim may be missing. Biases lack hidden and become ``[kv_heads, rows]``. Of
-    several ``parts`` of the lanes each has its rows together."""
+    is one for all, its dim may be missing. Biases lack hidden and become ``[kv_heads, rows]``."""
     lead, head = queries.shape[:-2], queries.shape[-1]
     kv = keys.shape[-2] if keys.ndim == queries.ndim else 1
     joined = np.concatenate(
         [t.reshape(*lead, kv, -1, head) for t in (queries, keys, values)], axis=-2
     )
-    split = joined.reshape(*joined.shape[:-1], parts, head // parts)
-    rows = np.swapaxes(split, -3, -2).reshape(*lead, kv, -1)
+    rows = joined.reshape(*lead, kv, -1)
     return np.moveaxis(rows, 0, -1) if lead else rows
 
 
-def output(weights: Array, kv_heads: int, parts: int = 1) -> Array:
-    """``[heads, head, hidden]`` as ``[kv_heads, hidden, attended]``; of several ``parts`` of the
-    lanes as ``[kv_heads, parts, hidden, attended / parts]``."""
+def output(weights: Array, kv_heads: int) -> Array:
+    """``[heads, head, hidden]`` as ``[kv_heads, hidden, attended]``."""
     heads, head, hidden = weights.shape
-    split = weights.reshape(kv_heads, heads // kv_heads, parts, head // parts, hidden)
-    return split.transpose(0, 2, 4, 1, 3).reshape(kv_heads, parts, hidden, -1)
-
-
-def latent_queries(plain: Array, rotary: Array, clusters: int) -> Array:
-    """``[hidden, heads, query]`` and ``[hidden, heads, rope]`` as ``[clusters, rows, hidden]``:
-    head by head its lanes, the rotary ones last."""
-    joined = np.moveaxis(np.concatenate([plain, rotary], axis=-1), 0, -1)
-    return joined.reshape(clusters, -1, joined.shape[-1])
-
-
-def latent_keys(latent: Array, rotary: Array) -> Array:
-    """``[hidden, latent]`` and ``[hidden, rope]`` as ``[latent + rope, hidden]``."""
-    return np.concatenate([latent, rotary], axis=-1).T
+    split = weights.reshape(kv_heads, heads // kv_heads * head, hidden)
+    return split.transpose(0, 2, 1)
 
 
 def gated(gates: Array, values: Array) -> Array:
@@ -200,10 +185,7 @@ _PACKS: dict[str, Callable[..., Array]] = {
     "plain": lambda t: t,
     "transposed": lambda t: t.T,
     "gated": gated,
-    "latent_keys": latent_keys,
-    # [query, heads, latent] and [latent, heads, value] are turned so that heads come first and the
-    # dim that products contract comes last.
-    "by_heads": lambda t: t.transpose(1, 2, 0),
+    "projections": projections,
 }
 
 
@@ -238,13 +220,7 @@ def _one(weight: Weight, sources: Sequence[Array]) -> NDArray[np.uint16]:
     if weight.pack == "tasks":
         made = for_tasks(weight, ordered)
     elif weight.pack == "output":
-        made = output(ordered[0], weight.shape[0], weight.parts)
-    elif weight.pack == "projections":
-        queries, keys, values = ordered
-        made = projections(queries, keys, values, weight.parts)
-    elif weight.pack == "latent_queries":
-        plain, rotary = ordered
-        made = latent_queries(plain, rotary, weight.shape[0])
+        made = output(ordered[0], weight.shape[0])
     else:
         made = _PACKS[weight.pack](*ordered)
     if weight.fragments:

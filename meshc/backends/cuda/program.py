@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
 from meshc.backends.cuda.launches import OF_ALL, OF_EACH, Launch, Stage
@@ -17,7 +17,7 @@ from meshc.backends.cuda.queues import Overlap, Queued, overlap_of
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-FORMAT = 11
+FORMAT = 12
 
 _MOST_RANKS, _MOST_PADDING = 16, 4096
 _MOST_COUNT = 2**31 - 1  # of what a launch has
@@ -51,7 +51,6 @@ class Kernel:
     cluster: int
     shared_bytes: int
     shared: dict[str, tuple[int, int]]
-    dsmem_bytes: int = 0
     meets: bool = False
     whole_grid: bool = False
     least_blocks: int = 1
@@ -92,9 +91,8 @@ class Weight:
 
     ``layers`` is the number of stacked layers, 0 for a tensor that all share; ``paired`` names
     the sources whose lanes are to be put in the order of interleaved rotary pairs, in runs of
-    ``run`` lanes, or all of them; ``parts`` is into how many parts lanes are split, each block of a
-    cluster having one. ``fragments``: a matrix in the order of tensor cores (packing.in_fragments),
-    whose groups, blocks, lanes and values end ``shape``.
+    ``run`` lanes, or all of them. ``fragments``: a matrix in the order of tensor cores
+    (packing.in_fragments), whose groups, blocks, lanes and values end ``shape``.
 
     Packed for ``tasks`` each source is ``gathered``; of a matrix in fragments each group has
     ``rows`` rows of every source, those of the same number side by side.
@@ -107,7 +105,6 @@ class Weight:
     shape: tuple[int, ...]
     layers: int = 0
     paired: tuple[str, ...] = ()
-    parts: int = 1
     fragments: bool = False
     run: int = 0
     gathered: tuple[Gathered, ...] = ()
@@ -124,15 +121,12 @@ class Prefill:
     """How a prompt is read: the launches for up to ``tokens`` tokens of one request, over the same
     weights and caches as a decode step.
 
-    Launches by token (``[t]``) are for each token in turn, in ``after``, which gives the logits,
-    for the last; where kernels take all tokens at once there are none, so that the launches do not
-    depend on how many there are. The others take all columns, of which some may hold no token.
-    Without ``after`` there are no logits, and a decode step reads the last token of a prompt. The
-    host writes ``chunk_tokens`` [tokens], -1 for none or, without logits, the last one again,
-    ``chunk_cached`` [tokens], those before each, and ``chunk_pages`` [1, pages], and
-    ``chunk_count`` [1], the tokens there are, where kernels take them all at once; it reads
-    ``chunk_logits`` [1, vocabulary]. With an ``overlap`` some chunks, also of more tokens, are read
-    in two halves on two streams.
+    They take all columns, of which some may hold no token, so that they do not depend on how many
+    there are. Without ``after`` there are no logits, and a decode step reads the last token of a
+    prompt. The host writes ``chunk_tokens`` [tokens], -1 for none or, without logits, the last one
+    again, ``chunk_cached`` [tokens], those before each, ``chunk_pages`` [1, pages] and
+    ``chunk_count`` [1], the tokens there are; it reads ``chunk_logits`` [1, vocabulary]. With an
+    ``overlap`` some chunks, also of more tokens, are read in two halves on two streams.
     """
 
     tokens: int
@@ -250,31 +244,17 @@ class StepProgram:
         """Every launch of a step, with its layer within its stage."""
         return _in_order(self.before, self.stages, self.after)
 
-    def prefill_launches(self, count: int, logits: bool) -> list[tuple[Launch, int]]:
-        """Every launch for ``count`` tokens of a prompt, with its layer within its stage; those
-        that give logits where they are wanted."""
+    def prefill_launches(self, logits: bool) -> list[tuple[Launch, int]]:
+        """Every launch for a chunk of a prompt, with its layer within its stage; those that give
+        logits where they are wanted."""
         assert self.prefill is not None
-        each, last = range(count), range(count - 1, count)
-        stages = [
-            replace(stage, launches=_by_token(stage.launches, each))
-            for stage in self.prefill.stages
-        ]
-        after = _by_token(self.prefill.after, last) if logits else ()
-        return _in_order(_by_token(self.prefill.before, each), stages, after)
+        read = self.prefill
+        return _in_order(read.before, read.stages, read.after if logits else ())
 
     def overlapped_launches(self, logits: bool) -> list[tuple[Queued, int]]:
         """Every launch for a chunk in two halves."""
         assert self.prefill is not None and self.prefill.overlap is not None
         return self.prefill.overlap.queue(logits)
-
-
-def _by_token(launches: Sequence[Launch], tokens: range) -> tuple[Launch, ...]:
-    """``launches``, those by token for each of ``tokens``."""
-    return tuple(
-        one
-        for launch in launches
-        for one in ([launch.of_token(t) for t in tokens] if launch.by_token else [launch])
-    )
 
 
 def _in_order(
@@ -283,7 +263,7 @@ def _in_order(
     found = [(launch, 0) for launch in before]
     for stage in stages:
         for n in range(stage.layers):
-            found += [(launch.of_layer(n, stage), n) for launch in stage.launches]
+            found += [(launch, n) for launch in stage.launches]
     return found + [(launch, 0) for launch in after]
 
 
@@ -379,10 +359,7 @@ def _dealt(found: Mapping[str, Any]) -> DealtAxis:
 
 
 def _parts(found: Mapping[str, Any]) -> dict[str, Any]:
-    stages = (
-        Stage(int(one["layers"]), _launches(one["launches"]), one["ahead"])
-        for one in found["stages"]
-    )
+    stages = (Stage(int(one["layers"]), _launches(one["launches"])) for one in found["stages"])
     return {
         "before": _launches(found["before"]),
         "stages": tuple(stages),

@@ -9,11 +9,11 @@ the executor runs and judges it, and its order is the one that the cost model pr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
-from meshc.backends.cuda.launches import Launch, Stage
+from meshc.backends.cuda.launches import Launch
 
 STREAMS = (COMPUTE, COMMUNICATION)
 
@@ -81,11 +81,7 @@ class Overlap:
         """All launches of a chunk; those that give logits where they are wanted."""
         found = [(queued, 0) for queued in self.before]
         for stage in self.stages:
-            known = Stage(stage.layers, ())
-            for layer in range(stage.layers):
-                for one in stage.queued:
-                    launch = one.launch.of_layer(layer, known)
-                    found.append((replace(one, launch=launch), layer))
+            found += [(one, layer) for layer in range(stage.layers) for one in stage.queued]
         return found + [(queued, 0) for queued in self.after if logits]
 
 

@@ -116,14 +116,14 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         "--cluster",
         type=int,
         metavar="N",
-        help="CUDA: thread blocks of a cluster, for attention: of several kernels, or of one with "
-        "--persistent; default: none in a step of one kernel, else by the cost model",
+        help="CUDA, one GPU: thread blocks of a cluster, which share attention; default: none, or "
+        "with --dataflow as many as are predicted to be fastest",
     )
     group.add_argument(
         "--dataflow",
         default="",
         metavar="split_token|split_head",
-        help="CUDA: how a cluster shares attention; default: by the cost model",
+        help="CUDA, one GPU: how the blocks of a cluster share attention",
     )
     group.add_argument(
         "--page",
@@ -158,8 +158,7 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--persistent",
         action="store_true",
-        help="CUDA, one GPU: refuse what cannot have a decode step of one kernel, which is the "
-        "default where there is one",
+        help="CUDA: a decode step of one kernel, which it always is",
     )
     group.add_argument(
         "--batch",

@@ -398,9 +398,6 @@ class Repeat(Op):
         return self.tensors()[body.args.index(value)]
 
 
-DATAFLOWS = ("", "split_token", "split_head")
-
-
 @register("graph.fuse", "value+ -> result* {body}")
 @dataclass(eq=False)
 class Fuse(Op):
@@ -411,19 +408,11 @@ class Fuse(Op):
     ``query_bias`` and not for the sixth one: the patterns of ``fuse-cluster`` and the kernels of a
     back end agree on these names.
 
-    Clusters of
-    ``cluster`` thread blocks share the work of an attention block by ``dataflow``: ``split_token``
-    or ``split_head`` (ClusterFusion section 3.2 and appendix B.2), empty for the other kernels.
-    ``resident`` blocks share a core; a cluster has ``heads`` query heads, of an ``attention_block``
-    those of a key/value head or some of them. A ``partial`` one gives a rank's part of a sum over
-    ranks, to which residual and bias are added behind the sum (``tensor-parallel``).
+    A ``partial`` one gives a rank's part of a sum over ranks, to which residual and bias are added
+    behind the sum (``tensor-parallel``).
     """
 
     kernel: str = ""
-    dataflow: str = attribute("", among=DATAFLOWS)
-    cluster: int = attribute(1, least=1)
-    resident: int = attribute(1, least=1)
-    heads: int = attribute(1, least=1)
     partial: bool = False
     takes: tuple[str, ...] = ()
 

@@ -1,13 +1,11 @@
-"""fuse-cluster: ops of a decode step become the kernels that clusters of thread blocks compute."""
+"""fuse-cluster: ops of a decode step become the kernels that read many tokens of a prompt."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, NoReturn
+from typing import ClassVar
 
-from meshc.cost import clusters
 from meshc.ir.builder import Builder
 from meshc.ir.core import Block, Op, tensor_type
 from meshc.ir.module import Module
@@ -15,27 +13,20 @@ from meshc.ir.ops import graph
 from meshc.ir.values import Value
 from meshc.passes.base import Pass
 from meshc.passes.graph.flow import Flow, Mismatch, block_with
-from meshc.passes.graph.fusing.pattern import DoesNotFit, Match, Pattern
+from meshc.passes.graph.fusing.pattern import Match, Pattern
 from meshc.passes.graph.fusing.registry import PATTERNS
-from meshc.support.diagnostics import Diagnostics, fail
-
-_DTYPES = ("f16", "bf16")
+from meshc.support.diagnostics import Diagnostics
 
 
 @dataclass(frozen=True)
 class FuseCluster(Pass):
-    """Fuse a decode step into kernels for thread-block clusters (ClusterFusion section 3.2).
+    """Fuse a decode step into the kernels by which many tokens of a prompt are read at once.
 
     RMSNorm, the q, k and v projections, norms of heads if there are any, RoPE, the caches,
     attention, the output projection (with biases or without) and the residual sum become an
-    ``attention_block``, latent attention with absorbed weights and all these a ``latent_block``; a
-    feed-forward layer, gated or not, with its norm and residual an ``ffn_block``; the last norm and
-    the logits a
-    ``head``; the look-up of token ids an ``embed``. Blocks of a cluster share an attention head by
-    the dataflow and in the number that the cost model predicts to be fastest at a full cache;
-    ``cluster`` (a number), ``dataflow`` (split_token, split_head), ``resident`` (blocks
-    that share a core) and ``heads`` (query heads of a cluster) force it. What is fused is told as
-    ``fused``, what stays and why as ``missed[fuse-cluster]``.
+    ``attention_block``; a feed-forward layer, gated or not, with its norm and residual an
+    ``ffn_block``; the last norm and the logits a ``head``; the look-up of token ids an ``embed``.
+    What is fused is told as ``fused``, what stays and why as ``missed[fuse-cluster]``.
 
     Before::
 
@@ -46,7 +37,7 @@ class FuseCluster(Pass):
 
     After::
 
-        %z, %keys, %values = graph.fuse %x, ... {kernel = attention_block, dataflow = ...
+        %z, %keys, %values = graph.fuse %x, ... {kernel = attention_block, ...
           graph.yield
     """
 
@@ -56,69 +47,29 @@ class FuseCluster(Pass):
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
 
-    cluster: str = "auto"
-    dataflow: str = "auto"
-    resident: str = "auto"
-    heads: str = "auto"
-
     def run(self, module: Module, report: Diagnostics) -> Module:
-        forced = self._forced()
         unfit = _unfit(module)
         if unfit:
             report.missed("fuse-cluster", f"nothing is fused: {unfit}")
             return module
-        device = module.the_device()
         for pattern, match in _matches(module, report):
-            try:
-                choice = pattern.choose(device, match, forced)
-            except DoesNotFit as why:
-                words = f"{pattern.NAME} does not fit: {why}"
-                report.missed("fuse-cluster", words, match.at.span)
-                continue
-            _replace(module, match, choice.fuse)
-            report.remark("fused", choice.remark, match.at.span)
+            _replace(module, match, graph.Fuse(kernel=pattern.NAME, partial=match.partial))
+            report.remark("fused", pattern.NAME, match.at.span)
         return module
-
-    def _forced(self) -> dict[str, Any]:
-        """Arguments of the choice that the options fix."""
-        found: dict[str, Any] = {}
-        for name in ("cluster", "resident", "heads"):
-            text = getattr(self, name)
-            if text != "auto":
-                if not re.fullmatch(r"[1-9]\d{0,3}", text):
-                    what = "heads" if name == "heads" else "blocks"
-                    _bad_option(name, text, f"auto or a number of {what}")
-                found[name] = int(text)
-        if self.dataflow != "auto":
-            if self.dataflow not in clusters.DATAFLOWS:
-                _bad_option("dataflow", self.dataflow, f"auto, {', '.join(clusters.DATAFLOWS)}")
-            found["dataflow"] = self.dataflow
-        return found
-
-
-def _bad_option(name: str, text: str, wanted: str) -> NoReturn:
-    fail("bad-pass-option", f"option '{name}' of fuse-cluster is '{text}'", help=f"it is {wanted}")
 
 
 def _unfit(module: Module) -> str:
     """Why no kernel fits the whole module, or an empty text."""
     if any(isinstance(op, graph.Fuse) for op in module.walk()):
         return "its ops are in kernels already"
-    if module.device is None:
-        return "the module names no device"
-    if module.device.kind != "cluster":
-        return f"device {module.device.name} is no GPU with clusters"
-    dtype = str(module.option("dtype", str(module.dtype())))
-    if dtype not in _DTYPES:
-        return f"kernels compute with {' or '.join(_DTYPES)}, not {dtype}"
     for op in module.walk():
         if isinstance(op, graph.Softmax) and module.dims.get(op.rows, 1) > 1:
             rows = f"{op.rows} = {module.dims[op.rows]} rows at once"
-            return f"{rows} (prefill); clusters compute decode steps"
+            return f"{rows} (prefill); kernels are made of decode steps"
     return ""
 
 
-def _matches(module: Module, report: Diagnostics) -> Iterator[tuple[Pattern[Any], Match[Any]]]:
+def _matches(module: Module, report: Diagnostics) -> Iterator[tuple[Pattern, Match]]:
     """Matches in the order of their places; what does not match is reported.
 
     Uses are found anew after each match, since what is fused has moved.
@@ -138,7 +89,7 @@ def _matches(module: Module, report: Diagnostics) -> Iterator[tuple[Pattern[Any]
         yield pattern, match
 
 
-def _closed(flow: Flow, match: Match[Any]) -> None:
+def _closed(flow: Flow, match: Match) -> None:
     """All ops in one block, and nobody outside reads what the kernel keeps to itself."""
     if len(set(match.takes.values())) < len(match.takes):
         raise Mismatch("it takes one value in two places", match.at)
@@ -153,7 +104,7 @@ def _closed(flow: Flow, match: Match[Any]) -> None:
             _kept(flow, match, value, places, last)
 
 
-def _kept(flow: Flow, match: Match[Any], value: Value, places: dict[int, int], last: int) -> None:
+def _kept(flow: Flow, match: Match, value: Value, places: dict[int, int], last: int) -> None:
     for reader in flow.readers.get(value, []):
         if any(reader is op for op in match.ops):
             continue
@@ -163,7 +114,7 @@ def _kept(flow: Flow, match: Match[Any], value: Value, places: dict[int, int], l
             raise Mismatch(f"{reader.NAME} reads {value} before the kernel is over", reader)
 
 
-def _replace(module: Module, match: Match[Any], fuse: graph.Fuse) -> None:
+def _replace(module: Module, match: Match, fuse: graph.Fuse) -> None:
     """Put ``fuse`` with the ops of ``match`` as its body in the place of the last of them."""
     block = block_with(module, match.ops[-1])
     chosen = [op for op in block.ops if any(op is known for known in match.ops)]

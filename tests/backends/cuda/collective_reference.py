@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from unittest.mock import patch
 
 import numpy as np
-from decode_reference import from_kind, to_kind
+from kernel_reference import from_kind, to_kind
 
 from meshc.backends.cuda.executor import Grid, Mode, symmetric_memory
 from meshc.backends.cuda.kernels.collective import kernel as collective

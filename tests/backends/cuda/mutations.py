@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 CALLS = (
     "group_sync|block_sync|cluster_arrive_relaxed|cluster_wait|cluster_sync|warp_sync|arrive_at"
-    "|arrive|wait_for_peers|wait|cluster_publish|expect|push|copy_fence|init|init_fence|copy_in|add4"
+    "|arrive|wait_for_peers|wait|cluster_publish|expect|push|copy_fence|init|init_fence|copy_in"
     "|wait_for_previous_grid|let_next_grid_start|rms_norm|rotate|"
-    r"prefetch_groups|prefetch|ring\.set_up|ring\.acquire|ring\.fill|ring\.release"
+    r"ring\.set_up|ring\.acquire|ring\.fill|ring\.release"
 )
 ARRIVALS = r"(?<=init\(published, )CLUSTER|(?<=set_up\()WARPS|(?<=i, )consumers"
 CHOICE = (  # what stands in front of a question mark

@@ -11,7 +11,7 @@ from test_cuda_chunks import PRODUCTS, attend, planned, run_product
 
 from meshc.backends.cuda.executor import CXX, QUICK, WATCHED, ExecutorError, Library, Mode
 from meshc.backends.cuda.kernels.chunk_attention import kernel as attention
-from meshc.backends.cuda.kernels.rows_product import chunk
+from meshc.backends.cuda.kernels.chunk_product import kernel as chunk
 from meshc.devices import device
 from meshc.support.native import BuildError
 

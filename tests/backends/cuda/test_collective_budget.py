@@ -8,13 +8,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from rank_programs import of_ranks
 from test_cuda_ranks import graph_of
 
 from meshc.analysis.cuda.overlap import COMMUNICATION, blocks_alone
+from meshc.backends.cuda.chunk import Chunk
+from meshc.backends.cuda.chunk_launches import ChunkGraph, chunk_of
 from meshc.backends.cuda.overlapping import Splitting
-from meshc.backends.cuda.program import StepProgram
 from meshc.backends.cuda.queues import Cut
-from meshc.backends.cuda.steps import step_program
 from meshc.cost.nodes.batches import prompts
 from meshc.cost.nodes.overlap import fused_only
 from meshc.cost.nodes.ranks import Ranks
@@ -27,8 +28,6 @@ from meshc.driver.served_models import served_model
 from meshc.ir.clone import clone_module
 from meshc.ir.module import Module
 from meshc.ir.ops import ranks
-from meshc.passes.manager import PassManager
-from meshc.passes.registry import parse_pipeline
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 ROOT = Path(__file__).parents[3]
@@ -42,11 +41,14 @@ def graph_of_model() -> Module:
     return graph_of("llama-4h2")
 
 
-def of_ranks(gpu: Device, more: str = "") -> Module:
+def on(gpu: Device, more: str = "") -> Module:
     module = clone_module(graph_of_model())
     module.device = gpu
-    dealt = "tensor-parallel{ranks=2,multiple=8,keep=[V]}"
-    return PassManager(parse_pipeline(f"{dealt},fuse-all-reduce{more},fuse-cluster")).run(module)
+    return of_ranks(module, 2, more)
+
+
+def chunk(module: Module, splitting: Splitting | None = None) -> Chunk:
+    return chunk_of(ChunkGraph(module, TOKENS, splitting), 16, "multimem")[0]
 
 
 def gpu_file(folder: Path, budget: int) -> Path:
@@ -59,16 +61,16 @@ def gpu_file(folder: Path, budget: int) -> Path:
     return path
 
 
-def grids(program: StepProgram) -> dict[str, int]:
+def grids(chunk: Chunk) -> dict[str, int]:
     """Blocks of the kernels in which GPUs meet."""
-    return {name: kernel.blocks for name, kernel in program.kernels.items() if kernel.meets}
+    return {name: kernel.blocks for name, kernel in chunk.kernels.items() if kernel.meets}
 
 
 @pytest.mark.parametrize("budget", [1, 2, 8, 12])
 def test_one_number_changes_cost_op_and_grids(budget: int, tmp_path: Path) -> None:
     path = gpu_file(tmp_path, budget)
     gpu, alone = device(str(path)), blocks_alone(budget)
-    module = of_ranks(gpu)
+    module = on(gpu)
     sums = [op for op in module.walk() if isinstance(op, ranks.AllReduceResidualRmsNorm)]
     assert [op.multiprocessors for op in sums] == [alone] * 3
 
@@ -79,15 +81,11 @@ def test_one_number_changes_cost_op_and_grids(budget: int, tmp_path: Path) -> No
     step = given_module(tiny, "decode", request, Diagnostics())
     asked = splitting_of(request, step, Diagnostics())
     assert asked == Splitting(TOKENS, budget, (Cut(41, 40),))
-    program, _ = step_program(module, "tiny", 16, "multimem", TOKENS, asked)
-    found = grids(program)
-    assert program.prefill is not None
-    least = min(alone, program.prefill.tokens)
-    wanted = {"all_reduce_norm": 1, "chunk_all_reduce_norm": least}
-    wanted |= {"chunk_last_all_reduce_norm": 1, "beside_chunk_all_reduce_norm": budget}
-    assert found == {name: n for name, n in wanted.items() if name in found}
-    assert {"chunk_all_reduce_norm", "beside_chunk_all_reduce_norm"} <= {*found}
-    words = program.buffers["chunk_signals"].shape[0]
+    made = chunk(module, asked)
+    found, least = grids(made), min(alone, made.tokens)
+    wanted = {"chunk_all_reduce_norm": least, "beside_chunk_all_reduce_norm": budget}
+    assert found == {**wanted, "chunk_last_all_reduce_norm": 1}
+    words = made.buffers["chunk_signals"].shape[0]
     assert words == 2 * max(found.values())  # a word of each block for each sender
 
     costs = Ranks(served_model("llama-3.3-70b"), device("h100x8"), 8)
@@ -118,20 +116,19 @@ def test_cuts_are_those_of_the_same_number(tmp_path: Path) -> None:
 
 
 def test_more_beside_other_kernels_than_the_op_may_take_is_refused() -> None:
-    module = of_ranks(device("h100"), "{multiprocessors=3}")
+    module = on(device("h100"), "{multiprocessors=3}")
     asked = Splitting(TOKENS, 4, (Cut(41, 40),))
     with pytest.raises(MeshcError, match=r"would have 4 multiprocessors, of 3 that"):
-        step_program(module, "tiny", 16, "multimem", TOKENS, asked)
-    program, _ = step_program(module, "tiny", 16, "multimem", TOKENS)
-    assert grids(program)["chunk_all_reduce_norm"] == 3
+        chunk(module, asked)
+    assert grids(chunk(module))["chunk_all_reduce_norm"] == 3
 
 
 def test_a_device_without_the_number_is_refused() -> None:
     none = device("h100").with_numbers(collective_blocks=None)
     with pytest.raises(MeshcError, match=r"device-number.*collective_blocks"):
-        of_ranks(none)
+        on(none)
     with pytest.raises(MeshcError, match="bad-pass-option"):
-        of_ranks(none, "{multiprocessors=-1}")
+        on(none, "{multiprocessors=-1}")
 
 
 def test_the_page_and_nodes_have_the_number_of_their_gpu() -> None:

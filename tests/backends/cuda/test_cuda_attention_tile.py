@@ -6,20 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from decode_reference import from_kind, swizzled, to_kind
-from reduced import each
+from kernel_reference import from_kind, swizzled, to_kind
 
-from meshc.analysis.cuda.blocks import MOST_REGISTERS, THREADS
+from meshc.analysis.cuda.blocks import THREADS
 from meshc.backends.cuda.executor import CXX, QUICK, WATCHED, Grid, Library, Mode, modes
-from meshc.backends.cuda.kernels.attention_block.kernel import Attention, plan, text
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
-from meshc.devices import device
-
-H200 = device("h200")
-
 
 needs_cxx = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 KERNEL = "attention_tile"
+MOST_REGISTERS = 168  # at which blocks of nine warps still launch
 # Of the highest output: queries and weights are rounded to 11 and 8 bits, or are two such values.
 BOUNDS = {"f16": 2e-3, "bf16": 1.5e-2}
 TWICE_BOUNDS = {"f16": 4e-6, "bf16": 2e-5}
@@ -236,15 +231,6 @@ def test_there_are_no_races(shape):
     _, inputs = make_inputs(shape, case)
     for mode in (Mode(), Mode("random", True, 3)):
         run(shape, case, inputs, mode, toolchain=WATCHED)
-
-
-@pytest.mark.cuda_compiler
-@pytest.mark.parametrize(("heads", "head"), each([(16, 128), (64, 64)], 2))
-def test_an_attention_block_of_many_heads_has_the_registers(heads, head):
-    one = Attention(1, 4096, heads, 1, head, "bf16", 16, 1e-5, head**-0.5)
-    needs = compile_cubin(text(plan(one, H200, 4), "attention")).kernels["attention"]
-    assert (needs.spill_bytes, needs.stack_bytes) == (0, 0)
-    assert needs.registers <= MOST_REGISTERS
 
 
 @pytest.mark.cuda_compiler

@@ -5,16 +5,16 @@ from functools import cache
 
 import numpy as np
 import pytest
-from decode_reference import from_kind, rotated, swizzled_pool, to_kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kernel_reference import from_kind, rotated, swizzled_pool, to_kind
 
 from meshc.analysis.cuda.blocks import THREADS
 from meshc.backends.cuda.executor import CXX, QUICK, Grid, Library, Mode, modes
-from meshc.backends.cuda.kernels.attention_block.kernel import Attention
 from meshc.backends.cuda.kernels.chunk_attention import kernel as attention
-from meshc.backends.cuda.kernels.rows_product import chunk
-from meshc.backends.cuda.kernels.rows_product.chunk import ChunkProduct
+from meshc.backends.cuda.kernels.chunk_attention.kernel import Attention
+from meshc.backends.cuda.kernels.chunk_product import kernel as chunk
+from meshc.backends.cuda.kernels.chunk_product.kernel import ChunkProduct
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.packing import in_fragments
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
@@ -103,8 +103,8 @@ def attend(plan, library, count, before, mode, seed=0):
     pages = -(-(before + count) // shape.page)
     pool = [to_kind(rng.standard_normal((pages + 1, g, shape.page, d)), kind) for _ in range(2)]
     table = rng.permutation(pages + 1)[:pages].astype(np.int32)
-    queries = to_kind(rng.standard_normal((plan.tokens, g, shape.sizes.group, d)) * 2, kind)
-    output = np.zeros((g * shape.sizes.group * d // 16, plan.tokens, 16), np.uint16)
+    queries = to_kind(rng.standard_normal((plan.tokens, g, shape.group, d)) * 2, kind)
+    output = np.zeros((g * shape.group * d // 16, plan.tokens, 16), np.uint16)
     held = [swizzled_pool(p, [table]) for p in pool]
     cached = np.arange(before, before + plan.tokens, dtype=np.int32)
     grid = Grid(plan.blocks, THREADS, 1, plan.arena.bytes)
@@ -129,13 +129,13 @@ def attend(plan, library, count, before, mode, seed=0):
 
 
 SHAPES = {
-    "three heads of a key head": (Attention(1, 64, 6, 2, 64, "f16", 16, 1e-5, 0.125), 40),
-    "heads in turns": (Attention(1, 64, 16, 1, 64, "bf16", 64, 1e-5, 0.1), 24),
-    "one head, pages of one": (Attention(1, 64, 2, 2, 128, "f16", 1, 1e-5, 0.1), 136),
-    "long heads": (Attention(1, 64, 2, 1, 256, "f16", 16, 1e-5, 0.06), 40),
-    "window": (Attention(1, 64, 6, 2, 64, "f16", 16, 1e-5, 0.125, window=37), 40),
-    "window of one": (Attention(1, 64, 4, 2, 96, "bf16", 1, 1e-5, 0.1, window=1), 72),
-    "long heads, window": (Attention(1, 64, 16, 1, 256, "f16", 16, 1e-5, 0.06, window=90), 40),
+    "three heads of a key head": (Attention(64, 6, 2, 64, "f16", 16, 1e-5, 0.125), 40),
+    "heads in turns": (Attention(64, 16, 1, 64, "bf16", 64, 1e-5, 0.1), 24),
+    "one head, pages of one": (Attention(64, 2, 2, 128, "f16", 1, 1e-5, 0.1), 136),
+    "long heads": (Attention(64, 2, 1, 256, "f16", 16, 1e-5, 0.06), 40),
+    "window": (Attention(64, 6, 2, 64, "f16", 16, 1e-5, 0.125, window=37), 40),
+    "window of one": (Attention(64, 4, 2, 96, "bf16", 1, 1e-5, 0.1, window=1), 72),
+    "long heads, window": (Attention(64, 16, 1, 256, "f16", 16, 1e-5, 0.06, window=90), 40),
 }
 IN_CI = {"three heads of a key head", "window"}
 
@@ -210,7 +210,7 @@ def test_an_edit_of_the_window_is_noticed(name):
 @pytest.mark.parametrize("head_norms", [False, True])
 def test_heads_are_normed_rotated_and_cached(head_norms):
     epsilons = (1e-5, 1e-6) if head_norms else None
-    shape = Attention(1, 64, 6, 2, 96, "f16", 16, 1e-5, 0.125, head_epsilons=epsilons)
+    shape = Attention(64, 6, 2, 96, "f16", 16, 1e-5, 0.125, head_epsilons=epsilons)
     plan = attention.plan(shape, H200, 24)
     rng, count, before = np.random.default_rng(3), 21, 7
     given_rows = rng.standard_normal((24, 2, 5, 96)).astype(np.float32)
@@ -250,12 +250,12 @@ def test_heads_are_normed_rotated_and_cached(head_norms):
     [({"page": 3}, "page"), ({"head": 32}, "32 lanes")],
 )
 def test_what_has_no_kernel_is_said_in_words(change, words):
-    shape = replace(Attention(1, 64, 6, 2, 64, "f16", 16, 1e-5, 0.125), **change)
+    shape = replace(Attention(64, 6, 2, 64, "f16", 16, 1e-5, 0.125), **change)
     with pytest.raises(DoesNotFit, match=words):
         attention.plan(shape, H200, 64)
 
 
-LLAMA = Attention(1, 4096, 32, 32, 128, "f16", 16, 1e-5, 128**-0.5)
+LLAMA = Attention(4096, 32, 32, 128, "f16", 16, 1e-5, 128**-0.5)
 PROJECTIONS = {
     "projections": ChunkProduct(512, 4096, 12288, "f16"),
     "output": ChunkProduct(512, 4096, 4096, "f16", "added", 32),

@@ -1,23 +1,19 @@
 """Collectives of several GPUs with residual sum and norm, in the executor and as machine code."""
 
 import itertools
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
-from collective_reference import Case, held, mistakes, numbers, plan, reach, run
+from collective_reference import Case, mistakes, plan, run
 
 from meshc.backends.cuda.executor import (
     CXX,
-    FIRST,
     QUICK,
     WATCHED,
-    Grid,
     Library,
     Mode,
     modes,
-    symmetric_memory,
 )
 from meshc.backends.cuda.kernels.collective.kernel import (
     DTYPES,
@@ -136,82 +132,6 @@ def test_rows_of_a_large_model_on_eight_gpus(transport, blocks):
     assert found[0].link_bytes == link_bytes(shape, 20, 8)
 
 
-STEP = Collective("all_reduce_norm", 36, "f32", epsilon=EPSILON, in_step=True, gain="bf16")
-STEP_PLANS = {
-    "step": plan(STEP, 2, 32),
-    "step_peers": plan(replace(STEP, transport="peers", gain="f16"), 2, 32),
-}
-
-
-@cache
-def step_library(toolchain=QUICK):
-    return Library("".join(text(p, name) for name, p in STEP_PLANS.items()), toolchain=toolchain)
-
-
-def stepped(name, rows, gpus, mode=FIRST, toolchain=QUICK):
-    """The bits that a collective of a step gives on each GPU, held to the same in float64: rows,
-    its rows of the residual and no others, zeros where its partial sums were."""
-    shape = STEP_PLANS[name].shape
-    draw = np.random.default_rng([rows, gpus]).standard_normal
-    sums, normed = (symmetric_memory(n, gpus, [rows, 36], np.float32) for n in range(2))
-    signals = symmetric_memory(2, gpus, [2 * gpus], np.uint32, signals=True)
-    partial, residual = draw((gpus, rows, 36)), draw((rows, 36)).astype(np.float32)
-    gain = held(draw(36), shape.gain)
-    arguments, streams = [], []
-    for rank in range(gpus):
-        sums.parts[rank][...] = partial[rank]
-        normed.parts[rank][...] = np.nan
-        own = np.arange(rows)[:, None] % gpus == rank
-        streams.append(np.where(own, residual, np.float32("nan")))
-        given = [reach(sums, shape), streams[rank], gain, reach(normed, shape), sums.parts[rank]]
-        arguments.append([*given, signals.addresses, *map(np.int32, (rows, rank, gpus))])
-    grid = Grid(2, STEP_PLANS[name].threads, 1, STEP_PLANS[name].arena.bytes)
-    memories = [sums, normed, signals]
-    step_library(toolchain).run_on_gpus(name, grid, arguments, memories, mode)
-    exact = partial.astype(np.float32).astype(np.float64).sum(0) + residual
-    root = np.sqrt(np.square(exact).mean(-1, keepdims=True) + EPSILON)
-    wanted = exact / root * numbers(gain, shape.gain)
-    for rank, stream in enumerate(streams):
-        np.testing.assert_allclose(normed.parts[rank], wanted, 2e-5, 2e-6)
-        np.testing.assert_allclose(stream[rank::gpus], exact[rank::gpus], 2e-5, 2e-6)
-        assert np.isnan(stream[np.arange(rows) % gpus != rank]).all()
-        assert not sums.parts[rank].any()
-    return [part.tobytes() for part in (*normed.parts, *streams)]
-
-
-@executor
-@pytest.mark.parametrize("name", STEP_PLANS)
-def test_a_step_normalises_sums_of_f32_and_leaves_zeros(name):
-    for gpus, rows in ((1, 1), (2, 1), (3, 7), (16, 5)):
-        first = stepped(name, rows, gpus)
-        assert stepped(name, rows, gpus, Mode("random", True, 3)) == first
-
-
-@executor
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STEP_PLANS)
-def test_a_step_gives_the_same_bits_in_all_modes(name):
-    for gpus in GPUS:
-        for rows in (1, gpus, 2 * gpus + 1):
-            first = stepped(name, rows, gpus)
-            assert all(stepped(name, rows, gpus, mode) == first for mode in modes())
-    for mode in (FIRST, Mode("random", True, 3)):
-        stepped(name, 7, 3, mode, WATCHED)
-
-
-@pytest.mark.slow
-@pytest.mark.cuda_compiler
-@pytest.mark.parametrize("transport", TRANSPORTS)
-def test_a_step_sums_in_the_switch_without_spilling(transport):
-    for hidden in (64, 576, 4096, 8192, 16384):
-        shape = Collective("all_reduce_norm", hidden, "f32", transport, EPSILON, True, "bf16")
-        needs, code = machine_code(shape)
-        assert (needs.spill_bytes, needs.stack_bytes, needs.shared_bytes) == (0, 0, 0)
-        assert needs.registers <= 128
-        summed = [name for name in code if name.startswith("LDGMC") and "F32" in name]
-        assert bool(summed) == (transport == "multimem"), list(code)
-
-
 def test_every_row_has_one_gpu():
     for gpus, rows in itertools.product(range(1, 17), range(40)):
         assert sum(own_rows(rows, rank, gpus) for rank in range(gpus)) == rows
@@ -237,12 +157,6 @@ def test_threads_have_words_and_no_more_than_registers_hold(hidden):
         (Collective("all_reduce", 64, "bf16", "mail"), 8, "no transport 'mail'"),
         (Collective("all_gather", 64, "f64"), 8, "no type 'f64'"),
         (Collective("reduce_scatter", 64, "f32"), 8, "sums of f32"),
-        (
-            Collective("all_reduce", 64, "f32", in_step=True, gain="f16"),
-            8,
-            "a collective of a step",
-        ),
-        (Collective("all_reduce_norm", 64, "f32", in_step=True), 8, "a collective of a step"),
         (Collective("all_reduce_norm", 32769, "f16"), 8, "of 32768 that registers hold"),
         (Collective("all_gather", 16385, "f32"), 8, "of 16384 that registers hold"),
         (Collective("all_reduce", 0, "f16"), 8, "rows of 0 values"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from decode_reference import from_kind, to_kind
+from kernel_reference import from_kind, to_kind
 
 from meshc.backends.cuda.executor import CXX, QUICK, ExecutorError, Grid, Library, modes
 from meshc.backends.cuda.packing import in_fragments

@@ -34,15 +34,14 @@ pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ comp
 
 @pytest.fixture(scope="module")
 def step(tmp_path_factory):
-    """A compiled decode step: its program, texts and weights."""
-    return compiled(tmp_path_factory.mktemp("model"))
+    """A compiled decode step, with kernels that read prompts: its program, texts and weights."""
+    return compiled(tmp_path_factory.mktemp("model"), chunk=16)
 
 
 def compiled(folder, **options):
     (folder / "config.json").write_text(json.dumps(CONFIG))
     report = Diagnostics()
-    several = {} if "persistent" in options else {"dataflow": "split_token"}
-    request = CompileRequest(**{"target": "cuda", "dtype": "f16", "seq": 64} | several | options)
+    request = CompileRequest(**{"target": "cuda", "dtype": "f16", "seq": 64} | options)
     result = compile_loaded(load_any(str(folder), report), request, (), report)
     program, rng = from_json(result.files["manifest.json"]), np.random.default_rng(1)
     shapes = {
@@ -90,7 +89,7 @@ def test_a_step_is_captured_once_and_computes_what_the_cpu_does(step, expected, 
     assert len(fake.calls("cuGraphLaunch")) == len(TOKENS)
     launches = fake.calls("cuLaunchKernelEx")
     assert len(launches) == len(program.launches())
-    # Two blocks of each find room on a multiprocessor (Kernel.may_start_early).
+    # A grid whose blocks wait for each other starts behind all of the one in front.
     assert not any("programmatic" in line for line in launches)
     assert fake.live == 0
 
@@ -111,9 +110,9 @@ def test_a_prompt_in_chunks_computes_what_the_cpu_does(length, step, fake):
             list(model.generate(prompt, 3, lambda _, row, to=rows: to.append(row)))
             answers.append(np.array(rows))
     assert (answers[0] == answers[1]).all()
-    lists = [program.prefill_launches(3, True)]
+    lists = [program.prefill_launches(True)]
     if length > 16:
-        lists.insert(0, program.prefill_launches(16, False))
+        lists.insert(0, program.prefill_launches(False))
     assert len(fake.calls("cuStreamBeginCapture_v2")) == len(lists) + 1
     assert len(fake.calls("cuGraphLaunch")) == len(lists) + 2
     assert fake.live == 0
@@ -121,9 +120,9 @@ def test_a_prompt_in_chunks_computes_what_the_cpu_does(length, step, fake):
 
 @pytest.mark.slow
 @pytest.mark.cuda_compiler
-def test_a_persistent_step_has_the_blocks_that_a_gpu_holds_at_once(tmp_path):
+def test_a_step_has_the_blocks_that_a_gpu_holds_at_once(tmp_path):
     """A part of a GPU, or one of fewer multiprocessors: all blocks start together, or none."""
-    step = compiled(tmp_path, persistent=True)
+    step = compiled(tmp_path)
     program, texts, _ = step
     most = program.kernels["step"].blocks
     wanted = logits(step, CpuMachine(program.kernels, texts, toolchain=QUICK))
@@ -140,7 +139,7 @@ def test_a_persistent_step_has_the_blocks_that_a_gpu_holds_at_once(tmp_path):
 
 @pytest.mark.cuda_compiler
 def test_a_grid_that_meets_and_finds_no_room_is_refused(tmp_path):
-    step = compiled(tmp_path, persistent=True)
+    step = compiled(tmp_path)
     program, texts, _ = step
     fake = driver_of(step)
     fake.set("blocks", 0)
@@ -149,12 +148,6 @@ def test_a_grid_that_meets_and_finds_no_room_is_refused(tmp_path):
         pytest.raises(MeshcError, match=r"\[cuda-cluster\].*holds 0 of them at once"),
     ):
         GpuMachine(device, program.device, program.kernels, texts)
-
-
-def test_launches_of_many_tokens_do_not_depend_on_how_many(tmp_path):
-    program, _, _ = compiled(tmp_path, chunk=64)
-    for last in (True, False):
-        assert program.prefill_launches(2, last) == program.prefill_launches(64, last)
 
 
 @pytest.mark.slow
@@ -202,10 +195,10 @@ def test_another_step_or_memory_is_captured_anew(step, fake):
         machine = GpuMachine(device, program.device, program.kernels, texts)
         model = LanguageModel(program, machine, weights)
         model.step([1], [0])
-        machine.run(program.launches()[:1])
+        machine.run(program.prefill_launches(True)[:1])
         machine.store("tokens", np.array([5], np.int32))
         assert machine.read("tokens").tolist() == [5]
-        machine.run(program.launches()[:1])
+        machine.run(program.prefill_launches(True)[:1])
         assert len(fake.calls("cuGraphExecDestroy")) == 2
     assert len(fake.calls("cuStreamBeginCapture_v2")) == 3
     assert fake.live == 0
@@ -236,7 +229,7 @@ def test_a_model_that_does_not_fit_is_refused(step, fake):
 @pytest.mark.cuda_compiler
 def test_kernels_that_do_not_compile_are_refused(step, fake):
     program, texts, _ = step
-    file = program.kernels["embed"].file
+    file = program.kernels["step"].file
     broken = texts | {file: texts[file].replace("__global__", "__global", 1)}
     refused = pytest.raises(MeshcError, match=r"\[cuda-toolkit\]: a kernel cannot be compiled")
     with refused, Device(library=fake.path) as device:
@@ -247,10 +240,12 @@ def test_kernels_that_do_not_compile_are_refused(step, fake):
 def test_parts_of_layers_are_given_by_address(step, monkeypatch):
     """Without a compiler: what a launch names becomes an address."""
     program, texts, _ = step
-    launches = program.launches() + program.prefill_launches(3, True)
+    launches = program.prefill_launches(True)
     by_file = {}
     for name, kernel in program.kernels.items():
-        by_file.setdefault(kernel.file, {})[name] = kernel
+        if name != "step":
+            by_file.setdefault(kernel.file, {})[name] = kernel
+    chunk = {name: kernel for name, kernel in program.kernels.items() if name != "step"}
     sizes = {
         launch.kernel: tuple(4 if isinstance(a, int) else 8 for a in launch.arguments)
         for launch, _ in launches
@@ -267,11 +262,11 @@ def test_parts_of_layers_are_given_by_address(step, monkeypatch):
     monkeypatch.setattr(gpu_machine, "compile_cubin", cubin)
     fake = FakeDriver(built_driver())
     with Device(library=fake.path) as device:
-        machine = GpuMachine(device, program.device, program.kernels, texts)
+        machine = GpuMachine(device, program.device, chunk, texts)
         for file in by_file:
             fake.know(cubin(texts[file]))
         for name in (*program.weights, *program.buffers):
-            machine.store(name, np.zeros((program.layers, 8), np.float32))
+            machine.store(name, np.zeros((2, 8), np.float32))
         machine.run(launches)
         starts = {name: int(machine._memory[name][0].address()) for name in machine._memory}
         for line, (launch, layer) in zip(fake.calls("cuLaunchKernelEx"), launches, strict=True):
@@ -290,8 +285,8 @@ def test_parts_of_layers_are_given_by_address(step, monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.cuda_compiler
-def test_a_persistent_step_on_a_gpu_agrees_with_the_cpu(tmp_path):
-    step = compiled(tmp_path, persistent=True)
+def test_steps_in_turn_on_a_gpu_agrees_with_the_cpu(tmp_path):
+    step = compiled(tmp_path)
     program, texts, _ = step
     wanted = logits(step, CpuMachine(program.kernels, texts, toolchain=QUICK))
     with gpu() as device:

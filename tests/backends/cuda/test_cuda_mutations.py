@@ -27,15 +27,10 @@ FILES = sorted({*mutation_judge.LIBRARY, *mutation_judge.emitted_files()})
 # Edits of different classes, which different judges notice, each with a rig that shows it; CI takes
 # these alone.
 IN_CI = {
-    "mc_collectives.cuh: <copy_fence(); => ;>": "gather of four",
-    "mc_collectives.cuh: wait(full + item % STAGES, (item / STAGES) <& 1 => & 1 ^ 1>);": (
-        "four share a narrow width"
-    ),
-    "mc_collectives.cuh: <wait_for_peers( => wait(>arrived, parity);": "gather of four",
-    "attention_block.cu: <mc::cluster_arrive_relaxed(); => ;> #3": "grouped, ring of two",
-    "mc_tokens.cuh: if (lane() == 0) <ring.acquire(item, count * token_bytes); => ;>": (
-        "grouped, ring of two"
-    ),
+    "mc_attention.cuh: const bool counts = <visible >> (2 * i + k) & 1 => true>;": "tiles of 16",
+    "head.cu: <ring.set_up(WARPS); => ;>": "logits",
+    "head.cu: ring.set_up(<WARPS => WARPS - 1>);": "logits",
+    "head.cu: if (<row >= ROWS => true>) continue;": "logits",
     "embed.cu: <mc::wait_for_previous_grid(); => ;>": "embed",
 }
 
@@ -146,7 +141,7 @@ def test_rules_leave_no_barrier_out():
 
 
 def test_a_mutation_is_one_edit_of_one_line():
-    rig = mutation_judge.rig("grouped, ring of two")
+    rig = mutation_judge.rig("logits")
     before = rig.text.split("\n")
     for mutation in mutations(rig.file, rig.text):
         after = mutation.apply(rig.text).split("\n")

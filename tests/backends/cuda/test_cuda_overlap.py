@@ -11,9 +11,10 @@ import pytest
 from fake_driver import FakeDriver, built_driver
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rank_programs import rank_program
 from test_cuda_rank_chunks import PROMPT
 from test_cuda_rank_machine import OnePeer, cubin_of
-from test_cuda_ranks import TINY, decoded, graph_of, interpreted, of_ranks, tensors_of
+from test_cuda_ranks import TINY, decoded, graph_of, interpreted, tensors_of
 
 from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE, TURNS
 from meshc.backends.cuda import CpuNode, LanguageModel
@@ -34,7 +35,6 @@ from meshc.backends.cuda.overlapping import Splitting
 from meshc.backends.cuda.program import RankShare, from_json
 from meshc.backends.cuda.queues import Cut, Queued
 from meshc.backends.cuda.ranks import RankTensors
-from meshc.backends.cuda.steps import step_program
 from meshc.cost.nodes.batches import prompts
 from meshc.cost.nodes.overlap import overlapped
 from meshc.cost.nodes.ranks import Ranks
@@ -61,8 +61,7 @@ def whole_graph():
 def program(count, transport="multimem", at=0, budget=2):
     """With kernels of eight tokens; chunks of more than ``at``, up to 16, in two halves."""
     asked = Splitting(16, budget, (Cut(at + 1, at),)) if at else None
-    rank = of_ranks(whole_graph(), count)
-    return step_program(rank, MODEL, 16, transport, CAPACITY, asked)
+    return rank_program(whole_graph(), count, transport, CAPACITY, asked)
 
 
 def logits(count, transport="multimem", at=0, mode=FIRST, prompt=PROMPT):
@@ -419,7 +418,7 @@ def of_one_rank():
 def cubins_of(found):
     """What the driver is told of each kernel, by the launches of steps, chunks and halves."""
     queue = [(one.launch, layer) for one, layer in found.overlapped_launches(True)]
-    all_launches = [*found.launches(), *found.prefill_launches(1, True), *queue]
+    all_launches = [*found.launches(), *found.prefill_launches(True), *queue]
     told = replace(found, before=tuple(launch for launch, _ in all_launches), stages=(), after=())
     return {name: cubin_of(told, name) for name in found.kernels}
 

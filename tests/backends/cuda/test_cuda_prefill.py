@@ -26,18 +26,15 @@ def program(page=16, chunks=True):
         "chunk_tokens": Buffer("i32", (CHUNK,), "input"),
         "chunk_cached": Buffer("i32", (CHUNK,), "input"),
         "chunk_pages": Buffer("i32", (1, pages), "input"),
+        "chunk_count": Buffer("i32", (1,), "input"),
         "chunk_logits": Buffer("f32", (1, WORDS), "output"),
     }
+    given = "chunk_tokens", "chunk_cached", "chunk_count", "chunk_pages"
     prefill = Prefill(
         CHUNK,
         (Launch("clear", ("chunk_logits",)), Launch("columns", ("chunk_tokens",))),
-        (
-            Stage(
-                LAYERS,
-                (Launch("token", ("chunk_tokens[t]", "chunk_cached[t]", "chunk_pages", "keys[]")),),
-            ),
-        ),
-        (Launch("head", ("chunk_cached[t]", "chunk_pages", "keys", "chunk_logits")),),
+        (Stage(LAYERS, (Launch("chunk", (*given, "keys[]")),)),),
+        (Launch("last", ("chunk_cached", "chunk_count", "chunk_pages", "keys", "chunk_logits")),),
     )
     return StepProgram(
         "sums", H200, 1, CAPACITY, WORDS, page, ((1.0,),), {}, buffers, {},
@@ -89,8 +86,12 @@ class NumPyMachine:
         count = int((tokens >= 0).sum())
         assert (tokens[:count] >= 0).all()
 
-    def token(self, tokens, cached, pages, keys):
-        store(keys, pages, cached[0], tokens[0])
+    def chunk(self, tokens, cached, count, pages, keys):
+        for n in range(count[0]):
+            store(keys, pages, cached[n], tokens[n])
+
+    def last(self, cached, count, pages, keys, logits):
+        self.head(cached[count[0] - 1 :], pages, keys, logits)
 
     def head(self, cached, pages, keys, logits):
         length = cached[0] + 1
@@ -123,18 +124,16 @@ def test_chunks_are_as_few_as_can_be_and_only_the_last_gives_logits():
     for length, chunks, singles in ((1, 0, 1), (4, 1, 0), (9, 2, 1), (10, 3, 0), (12, 3, 0)):
         *_, machine = answer(True, 16, [3] * length)
         assert machine.ran.count("columns") == chunks
-        assert machine.ran.count("token") == (length - singles) * LAYERS
+        assert machine.ran.count("chunk") == chunks * LAYERS
         assert machine.ran.count("one") == (singles + 4) * LAYERS
-        assert machine.ran.count("head") == 1 + 4, "one for the prompt, one for each token but one"
+        assert machine.ran.count("last") == (singles == 0)
+        assert machine.ran.count("head") == singles + 4, "one for each token but one"
 
 
-def test_logits_are_those_of_the_last_token():
-    launches = [x for x, _ in program().prefill_launches(3, True)]
-    assert [x.arguments[1] for x in launches if x.kernel == "token"] == 2 * [
-        f"chunk_cached[{t}]" for t in range(3)
-    ]
-    assert launches[-1].arguments[0] == "chunk_cached[2]"
-    assert [x for x, _ in program().prefill_launches(3, False)] == launches[:-1]
+def test_only_the_last_chunk_has_launches_that_give_logits():
+    launches = program().prefill_launches(True)
+    assert launches[-1][0].kernel == "last"
+    assert program().prefill_launches(False) == launches[:-1]
 
 
 def test_a_manifest_holds_both_lists():

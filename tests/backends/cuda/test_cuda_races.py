@@ -87,7 +87,7 @@ def test_a_ring_has_no_races():
     assert np.allclose(y[:96], x.reshape(9, 96).sum(0), atol=1e-5)
 
 
-IN_CI = ("lanes, ring of two", "gated")  # each in one mode
+IN_CI = ("tiles of 16", "logits")  # each in one mode
 
 
 @pytest.mark.parametrize(

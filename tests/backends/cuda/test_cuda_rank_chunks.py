@@ -5,8 +5,9 @@ from functools import cache
 
 import numpy as np
 import pytest
-from decode_reference import from_kind, to_kind
-from test_cuda_ranks import decoded, graph_of, interpreted, of_ranks, tensors_of
+from kernel_reference import from_kind, to_kind
+from rank_programs import rank_program
+from test_cuda_ranks import decoded, graph_of, interpreted, tensors_of
 
 from meshc.backends.cuda import CpuNode, LanguageModel
 from meshc.backends.cuda.executor import (
@@ -23,7 +24,6 @@ from meshc.backends.cuda.executor import (
 from meshc.backends.cuda.kernels.collective.kernel import Collective, link_bytes, plan, text
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.library import headers
-from meshc.backends.cuda.steps import step_program
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
@@ -141,7 +141,7 @@ PROMPT = [5, 17, 3, 40, 11, 7, 9, 22, 31, 2, 6, 44, 15]
 def check(model, count, transport, chunk, mode=FIRST, tools=QUICK):
     """The prompt in chunks of up to ``chunk`` tokens, then tokens behind it, on ``count`` ranks."""
     whole = graph_of(model)
-    program, texts = step_program(of_ranks(whole, count), model, 16, transport, chunk)
+    program, texts = rank_program(whole, count, transport, chunk)
     node = CpuNode(program.kernels, {**texts, **headers()}, count, mode, tools)
     tensors = tensors_of(model)
     tokens, logits = decoded(LanguageModel(program, node, tensors), PROMPT)

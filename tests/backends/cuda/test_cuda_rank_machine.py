@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from fake_driver import INT, POINTER, FakeDriver, built_driver, needs
-from test_cuda_ranks import graph_of, of_ranks, tensors_of
+from rank_programs import rank_program
+from test_cuda_ranks import graph_of, tensors_of
 
 from meshc.backends.cuda import CpuNode, LanguageModel
 from meshc.backends.cuda.driver import gpu_machine, torch_peers
@@ -26,7 +27,6 @@ from meshc.backends.cuda.launches import RANK, RANKS
 from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.program import RankShare, Target
 from meshc.backends.cuda.ranks import RankTensors
-from meshc.backends.cuda.steps import step_program
 from meshc.backends.cuda.toolchain.toolkit import Cubin
 from meshc.support.diagnostics import MeshcError
 
@@ -65,24 +65,22 @@ class OnePeer:
 
 def of_one_rank(transport="multimem"):
     """The program of the first of two ranks, as if it were alone, and its tensors."""
-    module = of_ranks(graph_of("llama-4h2"), 2)
-    program, texts = step_program(module, "llama", 16, transport)
+    program, texts = rank_program(graph_of("llama-4h2"), 2, transport, 8)
     tensors = dict(RankTensors(program.ranks, tensors_of("llama-4h2"), 0))
-    alone = replace(program, prefill=None, ranks=RankShare(1, transport, {}))
-    used = {launch.kernel for launch, _ in alone.launches()}
-    kernels = {name: kernel for name, kernel in alone.kernels.items() if name in used}
-    buffers = {n: b for n, b in alone.buffers.items() if not n.startswith("chunk_")}
-    return replace(alone, kernels=kernels, buffers=buffers), {**texts, **headers()}, tensors
+    kernels = {name: kernel for name, kernel in program.kernels.items() if name != "step"}
+    alone = replace(program, kernels=kernels, ranks=RankShare(1, transport, {}))
+    return alone, {**texts, **headers()}, tensors
 
 
 def logits(program, machine, tensors):
     model = LanguageModel(program, machine, tensors)
-    return lambda: np.stack([model.step([token], [n])[0] for n, token in enumerate(PROMPT)])
+    return lambda: np.stack([model.prefill(PROMPT[:n]) for n in (3, 2)])
 
 
 def cubin_of(program, name):
     """What the driver is told of a kernel, as an assembler would say."""
-    launch = next(launch for launch, _ in program.launches() if launch.kernel == name)
+    launches = program.launches() + program.prefill_launches(True)
+    launch = next(launch for launch, _ in launches if launch.kernel == name)
     whole = [isinstance(a, int) or a in (RANK, RANKS) for a in launch.arguments]
     kernel = program.kernels[name]
     sizes = [INT if number else POINTER for number in whole]
@@ -92,7 +90,7 @@ def cubin_of(program, name):
 
 @pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 @pytest.mark.parametrize("transport", ["multimem", pytest.param("peers", marks=pytest.mark.slow)])
-def test_a_rank_captures_a_step_and_computes_what_the_cpu_does(transport, monkeypatch):
+def test_a_rank_captures_a_chunk_and_computes_what_the_cpu_does(transport, monkeypatch):
     program, texts, tensors = of_one_rank(transport)
     expected = logits(program, CpuNode(program.kernels, texts, 1, toolchain=QUICK), tensors)()
     fake, peer, libraries = FakeDriver(built_driver()), OnePeer(), {}
@@ -110,10 +108,7 @@ def test_a_rank_captures_a_step_and_computes_what_the_cpu_does(transport, monkey
         assert (run() == expected).all()
         del kept
     assert len(fake.calls("cuStreamBeginCapture_v2")) == 1
-    assert len(fake.calls("cuGraphLaunch")) == len(PROMPT)
-    launches = fake.calls("cuLaunchKernelEx")
-    # Two blocks of each find room on a multiprocessor (Kernel.may_start_early).
-    assert not any("programmatic" in line for line in launches)
+    assert len(fake.calls("cuGraphLaunch")) == 2
     assert fake.live == 0
 
 

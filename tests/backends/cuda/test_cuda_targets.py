@@ -17,7 +17,7 @@ from meshc.support.diagnostics import Diagnostics, MeshcError
 
 SHORT = 99 * 1024
 GPUS = ("h100", "h200", "gh200", "h100-pcie", "h20", "b200")
-WAYS = {"several": {}, "persistent": {"persistent": True}, "chunks": {"chunk": 512}}
+WAYS = {"tasks": {}, "chunks": {"chunk": 512}}
 
 
 def short_blocks(folder):
@@ -44,10 +44,10 @@ def compiled(model, gpu, **options):
 
 @pytest.mark.parametrize(
     ("model", "refused"),
-    [("smollm2-135m", set()), ("llama-2-7b", {"persistent", "chunks"})],
+    [("smollm2-135m", set()), ("llama-2-7b", {"tasks", "chunks"})],
 )
 def test_kernels_keep_within_the_blocks_of_a_device_file(model, refused, tmp_path):
-    """Decode steps, persistent ones and chunks; what has no room is refused with the numbers."""
+    """Steps with prompts by tasks and by kernels; what has no room is refused with the numbers."""
     gpu, found = short_blocks(tmp_path), set()
     for way, options in WAYS.items():
         try:
@@ -65,7 +65,7 @@ def test_what_is_emitted_differs_where_the_numbers_of_gpus_do():
     """By their names alone the manifests would differ; kernels do as well."""
     texts = {}
     for gpu in GPUS:
-        files = compiled("llama-3-8b", gpu, persistent=True)
+        files = compiled("llama-3-8b", gpu)
         program = from_json(files["manifest.json"])
         numbers = device(gpu)
         assert program.device == Target(gpu, numbers.cuda_arch, numbers.cores, 232448)

@@ -32,9 +32,8 @@ def test_every_folder_with_launches_of_a_fused_op_is_registered():
     registered = {type(kernel).__module__.split(".")[-2] for kernel in KERNELS}
     # What fused ops are made of.
     assert {path.parent.name for path in folder.glob("*/launch.py")} - registered == {
-        "chunk_attention",
+        "chunk_product",
         "collective",
-        "rows_product",
     }
 
 

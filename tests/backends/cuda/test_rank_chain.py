@@ -6,10 +6,11 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-from test_cuda_ranks import graph_of, of_ranks
+from rank_programs import of_ranks
+from test_cuda_ranks import graph_of
 
 import meshc
-from meshc.backends.cuda.steps import step_program
+from meshc.backends.cuda.chunk_launches import ChunkGraph, chunk_of
 from meshc.ir.clone import clone_module
 from meshc.ir.module import Module
 from meshc.support.diagnostics import MeshcError
@@ -29,7 +30,7 @@ def text() -> str:
 
 def refusal(module: Module) -> str:
     with pytest.raises(MeshcError) as caught:
-        step_program(module, "tiny", 16)
+        chunk_of(ChunkGraph(module, 16), 16, "multimem")
     (found,) = caught.value.diagnostics
     assert found.code == "cuda-graph"
     return found.message

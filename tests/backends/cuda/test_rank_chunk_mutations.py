@@ -1,22 +1,30 @@
-"""Edits of what a collective has for chunks of prompts alone are noticed, one place at a time, as
-in :mod:`test_step_mutations`."""
+"""Edits of what a collective has for chunks of prompts alone are noticed, one place at a time.
 
+Each is judged in a process that is forked for it, as an edit may crash or never end: by the
+numbers, which are held to float64, by reports of the executor, and by races where accesses are
+watched.
+"""
+
+import faulthandler
+import os
+import signal
 import sys
 from collections import Counter
 
 import gpu_mutation_judge
 import pytest
 import test_cuda_rank_chunks
-import test_step_mutations
 from gpu_mutations import kernel_mutations
 from test_cuda_rank_chunks import PLANS, TOKENS, collected
-from test_step_mutations import COMPILER, NOTHING, NUMBERS, REPORT, verdict
 
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Library, Mode
 from meshc.backends.cuda.executor.compiled import ExecutorError
 from meshc.backends.cuda.kernels.collective.kernel import text
 from meshc.support.native import BuildError
 
+NOTHING, NUMBERS, REPORT, COMPILER = range(4)
+WORDS = ("nothing", "other numbers", "report", "compiler")
+SECONDS = 60
 EQUIVALENT: tuple[str, ...] = ()
 ROWS = ((3, 0, TOKENS, 9), (2, 4, 3, TOKENS), (4, 10, 1, TOKENS), (1, 2, 9, 7))
 
@@ -27,7 +35,7 @@ pytestmark = pytest.mark.skipif(
 
 def edits():
     """By name, each with the kernel it is of: those of lines that other collectives lack."""
-    others = gpu_mutation_judge.every().keys() | test_step_mutations.edits().keys()
+    others = gpu_mutation_judge.every()
     return {
         mutation.name: (name, mutation)
         for name, plan in PLANS.items()
@@ -56,9 +64,23 @@ def judge(name, mutation):
     return NOTHING
 
 
-@pytest.fixture(autouse=True)
-def judged_here(monkeypatch):
-    monkeypatch.setattr(test_step_mutations, "judge", judge)
+def verdict(name, mutation):
+    """The same in a process of its own, which may end in another way."""
+    child = os.fork()
+    if child == 0:
+        faulthandler.disable()
+        signal.alarm(SECONDS)
+        os._exit(judge(name, mutation))
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return "hang" if os.WTERMSIG(status) == signal.SIGALRM else "crash"
+    return WORDS[os.WEXITSTATUS(status)]
+
+
+def test_an_edit_is_noticed():
+    """Rows of a chunk that are dealt to GPUs from another one on."""
+    (found,) = (edit for name, edit in edits().items() if "<first < 0 => true>" in name)
+    assert verdict(*found) != "nothing"
 
 
 @pytest.mark.slow

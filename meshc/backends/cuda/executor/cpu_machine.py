@@ -98,8 +98,6 @@ class CpuMachine:
         """What a kernel is given for an argument of a launch in ``layer``."""
         if isinstance(argument, int):
             return np.int32(argument)
-        if not argument:
-            return np.uint64(0)
         name, part = part_of(argument, layer)
         return self.arrays[name] if part is None else self.arrays[name][part, ...]
 

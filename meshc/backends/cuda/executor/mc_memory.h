@@ -39,12 +39,6 @@ inline float load_peer(const float* p, u32 rank) {
     return *at_peer(p, rank);
 }
 
-inline float4 load_peer4(const float* p, u32 rank) {
-    if ((uintptr_t)p % 16) fail("load_peer4 of an address that is no multiple of 16");
-    count_peer(rank, 16);
-    return *at_peer((const float4*)p, rank);
-}
-
 inline void store_peer(float* p, u32 rank, float v) {
     count_peer(rank, 4);
     *at_peer(p, rank) = v;
@@ -62,13 +56,5 @@ void load_words(const u32* p, u32 (&v)[4]);
 void wait_for_words(u32& left);
 
 inline void add(float* p, float v) { *p += v; }
-
-inline void add4(float* p, float4 v) {
-    if ((uintptr_t)p % 16) fail("add4 to an address that is no multiple of 16");
-    p[0] += v.x;
-    p[1] += v.y;
-    p[2] += v.z;
-    p[3] += v.w;
-}
 
 }  // namespace mc

@@ -6,8 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar, TypeVar
 
-from meshc.backends.cuda.gathering import Step
-from meshc.backends.cuda.kernels.tiles import DoesNotFit
+from meshc.backends.cuda.chunk import Chunk
 from meshc.backends.cuda.launches import Launch
 from meshc.ir.core import Op, Operand, tensor_type
 from meshc.ir.ops import graph
@@ -15,10 +14,6 @@ from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
 OpType = TypeVar("OpType", bound=Op)
-
-LOOK_UP, ATTENTION, FEED_FORWARD, LOGITS = "look-up", "attention", "feed-forward", "logits"
-"""The places of a step in which kernels stand."""
-
 
 _NORMED_HERE = ("residual", "norm")
 
@@ -97,7 +92,7 @@ class Fused:
 
 
 class FusedKernel(ABC):
-    """What a fused op ``NAME`` is launched as, in its ``PLACE`` of a step.
+    """What a fused op ``NAME`` is launched as.
 
     ``TAKES`` are the names of the operands that it has, ``MAY_TAKE`` of those that it may have:
     what the pattern of fuse-cluster calls them. ``PARTIAL`` is whether it may leave a
@@ -106,27 +101,19 @@ class FusedKernel(ABC):
     """
 
     NAME: ClassVar[str]
-    PLACE: ClassVar[str]
     TAKES: ClassVar[tuple[str, ...]]
     MAY_TAKE: ClassVar[tuple[str, ...]] = ()
     PARTIAL: ClassVar[bool] = False
     GAIN: ClassVar[str] = ""
 
     @abstractmethod
-    def launches(self, step: Step, fused: Fused) -> list[Launch]:
-        """Its launches; kernels, weights and buffers are added to ``step``.
+    def launches(self, chunk: Chunk, fused: Fused) -> list[Launch]:
+        """Its launches for all tokens of a chunk of a prompt, each weight read once; kernels,
+        weights and buffers are added to ``chunk``.
 
-        Raises ``cuda-shape`` for weights in another order, :class:`DoesNotFit` for too large
-        blocks.
+        Raises ``cuda-shape`` for weights in another order, ``DoesNotFit`` where there is no
+        such kernel.
         """
-
-    def chunk_launches(self, step: Step, fused: Fused) -> list[Launch]:
-        """Its launches for all tokens of a chunk of a prompt, each weight read once.
-
-        Raises :class:`DoesNotFit` where there is no such kernel: prompts are then read by
-        :meth:`launches` of fewer columns.
-        """
-        raise DoesNotFit(f"{self.NAME} has no kernel for the tokens of a chunk")
 
     def check_operands(self, op: graph.Fuse) -> None:
         """Raise ``cuda-graph`` for operands of other names, and for a part of a sum over ranks

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from meshc.backends.cuda.kernels.attention_block.launch import AttentionBlock
+from meshc.backends.cuda.kernels.chunk_attention.launch import AttentionBlock
 from meshc.backends.cuda.kernels.embed.launch import Embed
 from meshc.backends.cuda.kernels.ffn_block.launch import FeedForward
 from meshc.backends.cuda.kernels.fused import FusedKernel
 from meshc.backends.cuda.kernels.head.launch import Head
-from meshc.backends.cuda.kernels.latent_block.launch import LatentBlock
 from meshc.ir.ops import graph
 from meshc.support.diagnostics import fail
 
-KERNELS: tuple[FusedKernel, ...] = (
-    AttentionBlock(),
-    LatentBlock(),
-    FeedForward(),
-    Head(),
-    Embed(),
-)
+KERNELS: tuple[FusedKernel, ...] = (AttentionBlock(), FeedForward(), Head(), Embed())
 
 _BY_NAME = {kernel.NAME: kernel for kernel in KERNELS}
 
@@ -31,8 +24,3 @@ def kernel_of(op: graph.Fuse) -> FusedKernel:
         fail("cuda-graph", f"there is no kernel '{op.kernel}', but {known}", op.span)
     found.check_operands(op)
     return found
-
-
-def names_in(place: str) -> tuple[str, ...]:
-    """The kernels that may stand in a place of a step."""
-    return tuple(kernel.NAME for kernel in KERNELS if place == kernel.PLACE)

@@ -261,15 +261,6 @@ MC_INLINE float load_peer(const float* p, u32 rank) {
     return v;
 }
 
-MC_INLINE float4 load_peer4(const float* p, u32 rank) {
-    float4 v;
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(shared_address(p, rank))
-                 : "memory");
-    return v;
-}
-
 MC_INLINE void store_peer(float* p, u32 rank, float v) {
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(shared_address(p, rank)), "f"(v)
                  : "memory");
@@ -279,12 +270,6 @@ MC_INLINE void store_peer(float* p, u32 rank, float v) {
 
 MC_INLINE void add(float* p, float v) {
     asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(p), "f"(v) : "memory");
-}
-
-MC_INLINE void add4(float* p, float4 v) {
-    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v.x),
-                 "f"(v.y), "f"(v.z), "f"(v.w)
-                 : "memory");
 }
 
 // ---- Arithmetic ---------------------------------------------------------------------------------

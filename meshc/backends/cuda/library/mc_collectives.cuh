@@ -35,11 +35,6 @@ MC_INLINE void cluster_put(float* place, float v) {
     for (u32 rank = 0; N > 1 && rank < N; rank++) store_peer(place, rank, v);
 }
 
-// Four floats that block ``owner`` has at ``from``.
-MC_INLINE float4 load_block4(const float* from, u32 owner, u32 rank) {
-    return owner == rank ? *(const float4*)from : load_peer4(from, owner);
-}
-
 // The part of a ClusterReduce that one block wants: each block has published floats at ``mine`` and
 // this one gets the combination of ``count`` of them, from ``first`` on, in ``part``. Peers are read
 // in the order of their ranks, so blocks that want the same get the same bits. ``count`` floats of DSMEM
@@ -67,43 +62,6 @@ template <class Operator, int N>
 MC_INLINE void cluster_reduce(float* all, const float* mine, int count, Barrier* published,
                               u32 parity, u32 me, u32 members, u32 group) {
     cluster_reduce_part<Operator, N>(all, mine, 0, count, published, parity, me, members, group);
-}
-
-// One softmax over tokens that N blocks share, behind cluster_publish(): a block has the highest score
-// of a query among its tokens, the sum of its weights relative to that, and sums of values with them.
-// By a warp: ``shares`` [N] of the blocks in the sums over all tokens, from one query's numbers.
-template <int N>
-MC_INLINE void cluster_shares(float* shares, const float* highest, const float* weights) {
-    const u32 rank = cluster_rank(), peer = lane();
-    float most = Max::start(), weight = 0.0f;
-    if (peer < N) {
-        most = peer == rank ? *highest : load_peer(highest, peer);
-        weight = peer == rank ? *weights : load_peer(weights, peer);
-    }
-    const float part = power_of_two(most - warp_max(most));
-    const float all = warp_sum(part * weight);
-    if (peer < N) shares[peer] = part / all;
-}
-
-// By a thread: eight of the query's sums, of all blocks in the order of their ranks.
-template <int N>
-MC_INLINE void cluster_combine(float (&v)[8], const float* sums, const float* shares) {
-    const u32 rank = cluster_rank();
-#pragma unroll
-    for (int i = 0; i < 8; i++) v[i] = 0.0f;
-#pragma unroll 4
-    for (int peer = 0; peer < N; peer++) {
-        const float part = shares[peer];
-        const float4 low = load_block4(sums, peer, rank), high = load_block4(sums + 4, peer, rank);
-        v[0] = fused(low.x, part, v[0]);
-        v[1] = fused(low.y, part, v[1]);
-        v[2] = fused(low.z, part, v[2]);
-        v[3] = fused(low.w, part, v[3]);
-        v[4] = fused(high.x, part, v[4]);
-        v[5] = fused(high.y, part, v[5]);
-        v[6] = fused(high.z, part, v[6]);
-        v[7] = fused(high.w, part, v[7]);
-    }
 }
 
 // ClusterGather (Algorithm 2): every block gets all of ``all``, which is ``rows`` rows of ``stride``

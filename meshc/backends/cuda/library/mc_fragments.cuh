@@ -143,17 +143,6 @@ MC_INLINE void bring_blocks(const Ring<STAGES>& ring, int& item, const T* from, 
     }
 }
 
-// By one thread: what UNITS blocks of the next grid, or clusters of them, read first of a matrix, towards
-// L2. They share its GROUPS row groups in runs; ``BYTES`` from the first of each on. Null is no matrix.
-template <int UNITS, int GROUPS, int GROUP_BYTES, int BYTES>
-MC_INLINE void prefetch_groups(const void* matrix) {
-    if (!matrix) return;
-    for (int n = block(); n < UNITS; n += blocks()) {
-        const int group = (int)((long long)GROUPS * n / UNITS);
-        prefetch((const unsigned char*)matrix + (size_t)group * GROUP_BYTES, BYTES);
-    }
-}
-
 // Consumers: one row group of ``count`` blocks that come so, WARPS warps having parts of its sums
 // (JoinedSums).
 template <int WARPS, class T, int BATCH, int STAGES>

@@ -70,12 +70,12 @@ def _place(
     if weight.pack == "gated":
         both = tuple(sources) == weight.sources and rows == FRAGMENT // 2
         return Place(name) if both and elements == {_COLUMNS} else None
-    if rows != FRAGMENT or len(sources) > 1 or weight.parts > 1:
+    if rows != FRAGMENT or len(sources) > 1:
         return None
     if weight.pack == "projections":
         return _projection(name, weight, sources[0], gathered[0].extents[0])
     if weight.pack == "output":
-        return Place(name, pieces=weight.shape[0] * weight.shape[1])
+        return Place(name, pieces=weight.shape[0])
     return None
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from meshc.analysis.cuda.blocks import (
-    THREADS,
-)
-from meshc.backends.cuda.gathering import Step
+from meshc.analysis.cuda.blocks import THREADS
+from meshc.backends.cuda.chunk import Chunk
+from meshc.backends.cuda.chunk_launches import ChunkGraph, chunk_of
 from meshc.backends.cuda.launches import OF_ALL, OF_EACH, Launch, Stage
 from meshc.backends.cuda.launches import RANK as RANK_NUMBER
 from meshc.backends.cuda.program import (
@@ -320,18 +318,17 @@ def step_of_tasks(
     tasks: TaskGraph,
     model: str,
     page: int,
-    kernels: Step | None = None,
-    prefill: Prefill | None = None,
     transport: str = "multimem",
-    prompts: TaskGraph | None = None,
+    prompts: TaskGraph | ChunkGraph | None = None,
 ) -> tuple[StepProgram, dict[str, str]]:
-    """A decode step of ``tasks`` and the text of its kernel; those of ``kernels`` read prompts as
-    ``prefill`` says, or a kernel of the tasks of ``prompts``, over the same weights and caches.
-    Without either prompts are read by steps. Ranks give each other what they have by ``transport``.
+    """A decode step of ``tasks`` and the text of its kernel; a kernel of the tasks of ``prompts``
+    reads prompts, or those of a fused graph do, over the same weights and caches. Without either
+    prompts are read by steps. Ranks give each other what they have by ``transport``.
 
     Raises ``cuda-dtype`` for element types other than f16 and bf16, ``cuda-graph`` for other
     devices than GPUs and what tasks do that kernels do not, ``cuda-shape`` for rows that are no
-    whole fragments and too many requests, ``does-not-fit`` for more than a block has.
+    whole fragments and too many requests, ``does-not-fit`` for more than a block has, and what
+    :func:`~meshc.backends.cuda.chunk_launches.chunk_of` does.
     """
     module = tasks.placed
     kind_of(module)
@@ -343,19 +340,22 @@ def step_of_tasks(
             "cuda-graph",
             f"a step gives the logits and its caches, not {', '.join(map(str, results))}",
         )
-    known, frequencies = Known(), tuple[tuple[float, ...], ...]()
-    if kernels is not None and prefill is not None:
-        known = Known(kernels.weights, kernels.buffers, kernels.caches)
-        frequencies = tuple(kernels.frequencies)
-    written = StepText(module, tasks.graph, page, known, frequencies, transport)
+    known, angles = Known(), tuple[tuple[float, ...], ...]()
+    chunk: Chunk | None = None
+    prefill: Prefill | None = None
+    if isinstance(prompts, ChunkGraph):
+        chunk, prefill = chunk_of(prompts, page, transport)
+        known = Known(chunk.weights, chunk.buffers, chunk.caches)
+        angles = tuple(chunk.frequencies)
+    written = StepText(module, tasks.graph, page, known, angles, transport)
     text, kernel, arguments = written.text()
     storage, texts = written.storage, {"step.cu": text}
     made = {"step": kernel}, storage.buffers, storage.weights
-    if kernels is not None and prefill is not None:
-        made, more = _with_prompts(written, made, kernels, prefill)
-        texts |= more
     frequencies = tuple(storage.frequencies)
-    if prompts is not None:
+    if chunk is not None:
+        made = _with_kernels(made, chunk)
+        texts |= chunk.texts
+    elif isinstance(prompts, TaskGraph):
         made, more, prefill, frequencies = _with_tasks(written, made, prompts, transport)
         texts |= more
     program = StepProgram(
@@ -400,33 +400,28 @@ def _with_tasks(
         f"{OF_PROMPTS}{name}" if name in _OWN else name: buffer
         for name, buffer in own.buffers.items()
     }
+    _check_caches(buffers, named, "tasks", "split_token keeps whole heads")
     parts = {**kernels, "prompt": kernel}, {**named, **buffers}, {**own.weights, **weights}
     prefill = Prefill(own.tokens, (Launch("prompt", arguments),), (), ())
     return parts, {"prompt.cu": text}, prefill, tuple(own.frequencies)
 
 
-def _with_prompts(
-    written: StepText, step: Parts, known: Step, prefill: Prefill
-) -> tuple[Parts, dict[str, str]]:
-    """Kernels, buffers and weights of a step with those of ``known`` that read prompts, and the
-    texts of these kernels. Raises ``cuda-graph`` where they would keep caches of their own."""
-    launches = prefill.every_launch()
-    named = {re.split(r"[\[@]", str(a))[0] for launch in launches for a in launch.arguments}
+def _with_kernels(step: Parts, chunk: Chunk) -> Parts:
+    """Kernels, buffers and weights of a step with those of ``chunk``, which read prompts. Raises
+    ``cuda-graph`` where they would keep caches of their own."""
     kernels, buffers, weights = step
-    caches = {name for name in named & known.buffers.keys() if known.buffers[name].role == "state"}
-    if caches != {name for name, buffer in buffers.items() if buffer.role == "state"}:
-        fail(
-            "cuda-graph",
-            "kernels that read prompts keep caches in another order than tasks",
-            help="without --chunk and --dataflow prompts are read by steps where that is so",
-        )
-    used = {launch.kernel for launch in launches}
-    chosen = {name: kernel for name, kernel in known.kernels.items() if name in used}
-    kept = {
-        name: buffer
-        for name, buffer in known.buffers.items()
-        if name in named or name.startswith("chunk_")
-    }
-    matrices = {name: weight for name, weight in known.weights.items() if name in named}
-    texts = {kernel.file: known.texts[kernel.file] for kernel in chosen.values()}
-    return ({**kernels, **chosen}, {**kept, **buffers}, {**matrices, **weights}), texts
+    _check_caches(buffers, chunk.buffers, "kernels", "without --chunk prompts are read by tasks")
+    return {**kernels, **chunk.kernels}, {**chunk.buffers, **buffers}, {**chunk.weights, **weights}
+
+
+def _check_caches(
+    step: Mapping[str, Buffer], prompts: Mapping[str, Buffer], who: str, help: str
+) -> None:
+    """Raise ``cuda-graph`` where what reads prompts would keep caches of its own."""
+    own, others = (
+        {name for name, buffer in buffers.items() if buffer.role == "state"}
+        for buffers in (step, prompts)
+    )
+    if own != others:
+        words = f"{who} that read prompts keep caches in another order than those of a step"
+        fail("cuda-graph", words, help=help)

@@ -6,13 +6,9 @@ Dims come from the products: ``E`` is what the first one contracts, ``D`` what t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from meshc.cost import clusters
-from meshc.cost.clusters import Attention
-from meshc.devices import Device
 from meshc.ir.core import Op, Operand
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
@@ -36,24 +32,12 @@ from meshc.passes.graph.fusing.parts import (
     same_rope,
     scores_of,
 )
-from meshc.passes.graph.fusing.pattern import Choice, DoesNotFit, Match, Pattern
+from meshc.passes.graph.fusing.pattern import Match, Pattern
 
 _NAMES = ("query", "key", "value")
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """Extents of the block, the most tokens that a query sees (of a window, if there is one),
-    whether queries and keys are normed head by head, and whether the block gives a part of a sum
-    over ranks."""
-
-    shape: Attention
-    seen: int
-    head_norms: bool = False
-    partial: bool = False
-
-
-class AttentionBlock(Pattern[Sizes]):
+class AttentionBlock(Pattern):
     """An attention block with keys and values in caches. Queries and keys may each be normed, head
     by head, before RoPE."""
 
@@ -61,7 +45,7 @@ class AttentionBlock(Pattern[Sizes]):
     TITLE: ClassVar[str] = "an attention block"
     MARKS: ClassVar[tuple[type[Op], ...]] = (graph.Softmax,)
 
-    def match(self, flow: Flow, softmax: graph.Softmax) -> Match[Sizes]:
+    def match(self, flow: Flow, softmax: graph.Softmax) -> Match:
         check_causal(softmax)
         check_window(softmax)
         scaled, scale = scores_of(flow, softmax)
@@ -86,7 +70,7 @@ class AttentionBlock(Pattern[Sizes]):
         outcome, bias = unbiased(flow, output.results[0])
         outcome, factor = multiplied(flow, outcome)
         total = residual(flow, outcome, entry, output)
-        shape = _shape(flow, entry, products, scores, weighted, output, lane)
+        _check_dims(flow, entry, products, scores, weighted, output, lane)
         ops: tuple[Op, ...] = (*entry.ops, *products.ops, *head_norms, q_rope, k_rope, keys, values)
         ops += (scores, *scale, softmax, weighted, output, *bias, *factor)
         ops += () if total is None else (total,)
@@ -99,54 +83,7 @@ class AttentionBlock(Pattern[Sizes]):
         if bias:
             operands["output_bias"] = bias[0].operands[1]
         outputs = (outcome if total is None else total.result, keys.result, values.result)
-        capacity = flow.extent([softmax.dim])
-        seen = min(capacity, softmax.window or capacity)
-        sizes = Sizes(shape, seen, bool(head_norms), total is None)
-        return Match(softmax, ops, operands, outputs, sizes)
-
-    def choose(self, device: Device, match: Match[Sizes], asked: Mapping[str, Any]) -> Choice:
-        shape, seen = match.sizes.shape, match.sizes.seen
-        if match.sizes.head_norms:
-            if asked.get("dataflow") == "split_head":
-                raise DoesNotFit("heads are normed, whose lanes blocks of split_head share")
-            asked = {**asked, "dataflow": "split_token"}
-        choice = clusters.choose(device, shape, seen, **asked)
-        if choice is None:
-            raise DoesNotFit(_misfits(device, match.sizes, asked))
-        fuse = graph.Fuse(
-            kernel=self.NAME,
-            dataflow=choice.dataflow,
-            cluster=choice.cluster,
-            resident=choice.resident,
-            heads=choice.heads,
-            partial=match.sizes.partial,
-        )
-        return Choice(fuse, _remark(choice, shape))
-
-
-def _misfits(device: Device, sizes: Sizes, asked: Mapping[str, Any]) -> str:
-    """Why no choice fits: what holds for all cluster sizes, or the reasons of each."""
-    wanted = {name: value for name, value in asked.items() if name != "resident"}
-    divisions = clusters.divisions(device, sizes.shape, **wanted)
-    if not divisions:
-        flow = asked.get("dataflow", "split_token")
-        return f"{asked['heads']} of {sizes.shape.group} query heads are no share by {flow}"
-    found = [clusters.misfits(device, *division, sizes.seen) for division in divisions]
-    if not any(found):
-        return f"{asked.get('resident')} blocks do not share a core: memory or registers"
-    return "; ".join(clusters.together(found))
-
-
-def _remark(choice: clusters.Choice, shape: Attention) -> str:
-    of_head = f" for {choice.heads} of {shape.group} query heads each"
-    return (
-        f"attention_block: {choice.dataflow}, clusters of {choice.cluster}"
-        f"{of_head if choice.heads < shape.group else ''}, "
-        f"{choice.dsmem_bytes} bytes of DSMEM per step, {choice.memory.bytes} bytes of shared "
-        f"memory ({choice.memory.stages} tiles), {choice.blocks} blocks, {choice.resident} on a "
-        f"core, {choice.waves} {'wave' if choice.waves == 1 else 'waves'}, predicted "
-        f"{1e6 * choice.seconds:.1f} us"
-    )
+        return Match(softmax, ops, operands, outputs, partial=total is None)
 
 
 def _head_norms(
@@ -208,7 +145,7 @@ def _whole_bias(op: graph.Add, weight: Value) -> None:
         raise Mismatch(words, op)
 
 
-def _shape(
+def _check_dims(
     flow: Flow,
     entry: Entry,
     products: _Projections,
@@ -216,8 +153,8 @@ def _shape(
     weighted: graph.Matmul,
     output: graph.Matmul,
     lane: str,
-) -> Attention:
-    """Extents of the block from the dims of its products."""
+) -> None:
+    """The dims of the products are those of attention."""
     vectors = [d for d in dims_of(entry.x) if d != products.hidden]
     query, key, value = ([d for d in dims_of(v) if d not in vectors] for v in products.made)
     if lane not in query or key != value or lane not in key:
@@ -232,13 +169,6 @@ def _shape(
     if set(output.contract) != {*heads, lane}:
         contracted = ", ".join(output.contract)
         raise Mismatch(f"the output projection contracts {contracted}", output)
-    return Attention(
-        flow.extent([products.hidden]),
-        flow.extent(heads),
-        flow.extent(kv_heads),
-        flow.extent([lane]),
-        flow.extent(vectors),
-    )
 
 
 def _cache_dims(flow: Flow, cache: Operand, new: set[str], at: Op) -> None:

@@ -18,14 +18,13 @@ from meshc.passes.graph.flow import (
     unbiased,
 )
 from meshc.passes.graph.fusing.parts import products_of
-from meshc.passes.graph.fusing.pattern import Match
-from meshc.passes.graph.fusing.rows import Rows, RowsPattern
+from meshc.passes.graph.fusing.pattern import Match, Pattern
 
 ACTIVATIONS: tuple[type[Op], ...] = (graph.Silu, graph.Gelu)
 """The functions of elements that an ``ffn_block`` computes."""
 
 
-class FeedForward(RowsPattern):
+class FeedForward(Pattern):
     """Norm, inner products, activation, outer product and residual sum. Its mark is the product
     of gate and values or, where nothing is gated, the activation."""
 
@@ -38,7 +37,7 @@ class FeedForward(RowsPattern):
             return any(isinstance(flow.makers.get(v), ACTIVATIONS) for v in op.tensors())
         return not any(isinstance(r, graph.Mul) for r in flow.readers.get(op.results[0], ()))
 
-    def match(self, flow: Flow, op: Any) -> Match[Rows]:
+    def match(self, flow: Flow, op: Any) -> Match:
         if not isinstance(op, graph.Mul):
             return _ffn_block(flow, [biased(flow, op.operands[0])], [op])
         act = _activation(flow, op)
@@ -48,7 +47,7 @@ class FeedForward(RowsPattern):
 
 def _ffn_block(
     flow: Flow, sides: list[tuple[Operand, tuple[graph.Add, ...]]], pointwise: list[Op]
-) -> Match[Rows]:
+) -> Match:
     """A feed-forward layer whose inner products ``sides`` give what ``pointwise`` makes of them."""
     gated = pointwise[-1]
     names = ("the gate", "the gate") if len(sides) > 1 else ("the inner product",)
@@ -69,8 +68,6 @@ def _ffn_block(
     vectors = [d for d in dims_of(entry.x) if d != hidden]
     if set(dims_of(gated.results[0])) != {*vectors, inner}:
         raise Mismatch(f"{gated.results[0]} has other dims than rows of {inner}", gated)
-    batch = flow.extent(vectors)
-    width, features = flow.extent([hidden]), flow.extent([inner])
     ops = (*entry.ops, *products, *biases, *pointwise, down, *bias, *factor)
     ops += () if total is None else (total,)
     inner_names = ("gate", "up") if len(sides) > 1 else ("up",)
@@ -79,9 +76,8 @@ def _ffn_block(
     operands |= {"down": down.operands[1]}
     if bias:
         operands["down_bias"] = bias[0].operands[1]
-    matrices = (width, len(sides) * features), (features, width)
-    sizes = Rows(batch, matrices, total is None)
-    return Match(gated, ops, operands, (outcome if total is None else total.result,), sizes)
+    outputs = (outcome if total is None else total.result,)
+    return Match(gated, ops, operands, outputs, partial=total is None)
 
 
 def _activation(flow: Flow, gated: graph.Mul) -> Op:

@@ -6,12 +6,11 @@ from typing import ClassVar
 
 from meshc.ir.core import Op
 from meshc.ir.ops import graph, ranks
-from meshc.passes.graph.flow import Flow, Mismatch, dims_of, entry_of, multiplied, only_dim
-from meshc.passes.graph.fusing.pattern import Match
-from meshc.passes.graph.fusing.rows import Rows, RowsPattern
+from meshc.passes.graph.flow import Flow, Mismatch, entry_of, multiplied, only_dim
+from meshc.passes.graph.fusing.pattern import Match, Pattern
 
 
-class Head(RowsPattern):
+class Head(Pattern):
     """A norm and a product whose result the function returns, of several ranks gathered."""
 
     NAME: ClassVar[str] = "head"
@@ -25,15 +24,12 @@ class Head(RowsPattern):
         made = (multiplied(flow, result)[0] for result in op.results)
         return any(logits in (*last.tensors(), *gathered) for logits in made)
 
-    def match(self, flow: Flow, product: graph.Matmul) -> Match[Rows]:
+    def match(self, flow: Flow, product: graph.Matmul) -> Match:
         if len(product.operands) != 2:
             raise Mismatch("one product gives the logits", product)
         hidden = only_dim(product)
         entry = entry_of(flow, product.operands[0], hidden, product)
         weight = flow.weight(product.operands[1], product)
-        batch = flow.extent(d for d in dims_of(entry.x) if d != hidden)
-        rows = flow.extent(d for d in dims_of(weight) if d != hidden)
         operands = {**entry.operands, "table": weight}
-        sizes = Rows(batch, ((flow.extent([hidden]), rows),))
         logits, factor = multiplied(flow, product.result)
-        return Match(product, (*entry.ops, product, *factor), operands, (logits,), sizes)
+        return Match(product, (*entry.ops, product, *factor), operands, (logits,))

@@ -1,1 +1,1 @@
-"""Attention of a chunk of a prompt: norms of heads, rotation and caches, then tiles of queries."""
+"""The attention layer of a chunk of a prompt: caches, causal tiles of queries."""

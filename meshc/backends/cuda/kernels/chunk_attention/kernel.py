@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import block_memory
 from meshc.backends.cuda.kernels.arena import Arena
-from meshc.backends.cuda.kernels.attention_block.kernel import Attention
 from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal, page_misfits
 from meshc.backends.templates import render
 from meshc.cost.prompts import attention_bytes
@@ -24,6 +23,39 @@ _HEADS = (64, 96, 128, 256)
 _MOST_QUERIES, _LEAST_POSITIONS = 64, 16
 _MOST_STAGES, _LEAST_STAGES = 4, 2
 _LOG2E = math.log2(math.e)
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What an attention layer computes. ``window`` 0 means all tokens; ``scale`` is of scores;
+    ``bias`` is that of queries, keys and values, ``head_epsilons`` of the norms of each head's
+    queries and keys, where they are normed. A ``partial`` one does not add the residual. What is
+    added is times ``factor``, a bias included."""
+
+    hidden: int
+    heads: int
+    kv_heads: int
+    head: int
+    dtype: str
+    page: int
+    epsilon: float
+    scale: float
+    bias: bool = False
+    window: int = 0
+    out_bias: bool = False
+    head_epsilons: tuple[float, float] | None = None
+    partial: bool = False
+    factor: float = 1.0
+
+    @property
+    def group(self) -> int:
+        """Query heads of a key/value head."""
+        return self.heads // self.kv_heads
+
+    @property
+    def rows(self) -> int:
+        """Rows of the projections to the queries, key and value of a key/value head."""
+        return (self.group + 2) * self.head
 
 
 @dataclass(frozen=True)
@@ -60,11 +92,13 @@ class ChunkAttentionPlan:
 def plan(shape: Attention, device: Device, tokens: int) -> ChunkAttentionPlan:
     """The tiles of chunks of up to ``tokens`` on ``device``. Raises DoesNotFit."""
     misfits = page_misfits(shape.page)
+    if shape.heads % shape.kv_heads:
+        misfits.append(f"{shape.heads} query heads do not divide over {shape.kv_heads}")
     if shape.head not in _HEADS:
         misfits.append(f"heads of {shape.head} lanes are none of {', '.join(map(str, _HEADS))}")
     if misfits:
         raise DoesNotFit("; ".join(misfits))
-    group, head = shape.sizes.group, shape.head
+    group, head = shape.group, shape.head
     own = max(n for n in range(1, _MOST_QUERIES // _LEAST_POSITIONS + 1) if group % n == 0)
     positions = _MOST_QUERIES // own // _LEAST_POSITIONS * _LEAST_POSITIONS
     queries, tile_tokens = positions * own, 64 if head <= 128 else 32
@@ -98,7 +132,7 @@ def text(chosen: ChunkAttentionPlan, name: str) -> str:
         dtype=shape.dtype,
         tokens=chosen.tokens,
         kv_heads=shape.kv_heads,
-        group=shape.sizes.group,
+        group=shape.group,
         own=chosen.own,
         head=shape.head,
         page=shape.page,
@@ -122,7 +156,7 @@ def heads_text(chosen: ChunkAttentionPlan, name: str) -> str:
         kernel=name,
         dtype=shape.dtype,
         kv_heads=shape.kv_heads,
-        group=shape.sizes.group,
+        group=shape.group,
         head=shape.head,
         page=shape.page,
         head_epsilons=[literal(epsilon) for epsilon in shape.head_epsilons or ()],

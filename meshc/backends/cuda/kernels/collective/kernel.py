@@ -9,10 +9,7 @@ and not for arithmetic.
 
 Operands, in order: what is read, ``residual`` and ``gain`` of a norm, what is written,
 ``signals``, number of rows, rank, number of GPUs. Rows are ``pitch`` values apart; those behind
-``hidden`` are not looked at. In a step of a program (``in_step``) sums are of f32, as blocks add up
-their parts in f32; the residual has room for all rows, and the GPU's own partial sums, an operand
-in front of ``signals``, are zeroed behind, for whoever adds to them next. Of a ``chunk`` of a
-prompt sums are of 16 bits, as one product writes all of them; the residual has room for all rows,
+``hidden`` are not looked at. Of a ``chunk`` of a prompt the residual has room for all rows,
 and rows are those from ``first`` on (-1: the last), ``most`` at most, of as many as ``count`` says:
 operands in place of the number of rows.
 """
@@ -36,7 +33,7 @@ FORMS = {
 TRANSPORTS = ("multimem", "peers")
 DTYPES = {"f16": 2, "bf16": 2, "f32": 4}
 LAYOUTS = ("columns", "f32")
-_GAINS = ("f16", "bf16")
+_SUMMED = ("f16", "bf16")
 MOST_GPUS = 16
 BLOCKS = range(1, 33)
 _WORD_BYTES, _EIGHT = 16, 8
@@ -46,18 +43,15 @@ _MOST_WORDS = 8  # of a thread: more would not stay in registers
 
 @dataclass(frozen=True)
 class Collective:
-    """Rows of ``hidden`` values; ``epsilon`` is that of a norm. Sums are of 16-bit types, or of
-    f32 ``in_step``, where a norm has a ``gain`` of a 16-bit type. Of rows of a ``chunk`` of so many
-    tokens what is given to all has a ``layout`` of its own: columns as products of a chunk read
-    them, or rows of f32."""
+    """Rows of ``hidden`` values; ``epsilon`` is that of a norm. Sums are of 16-bit types. Of rows
+    of a ``chunk`` of so many tokens what is given to all has a ``layout`` of its own: columns as
+    products of a chunk read them, or rows of f32."""
 
     form: str
     hidden: int
     dtype: str
     transport: str = "multimem"
     epsilon: float = 0.0
-    in_step: bool = False
-    gain: str = ""
     chunk: int = 0
     layout: str = ""
 
@@ -135,11 +129,8 @@ def _check(shape: Collective, blocks: int) -> None:
     ):
         if value not in known:
             raise DoesNotFit(f"no {name} '{value}' of a collective, but {', '.join(known)}")
-    if shape.in_step:
-        if shape.form != "all_reduce_norm" or shape.dtype != "f32" or shape.gain not in _GAINS:
-            raise DoesNotFit("a collective of a step adds up rows of f32 and normalises them")
-    elif shape.chunk or shape.layout:
-        if shape.form != "all_reduce_norm" or shape.dtype not in _GAINS:
+    if shape.chunk or shape.layout:
+        if shape.form != "all_reduce_norm" or shape.dtype not in _SUMMED:
             raise DoesNotFit("a collective of a chunk adds up rows of 16 bits and normalises them")
         if shape.layout not in LAYOUTS or shape.chunk < 1 or shape.hidden % _EIGHT:
             raise DoesNotFit(
@@ -163,11 +154,7 @@ def text(chosen: CollectivePlan, name: str) -> str:
         kernel=name,
         title=FORMS[shape.form],
         dtype={"f32": "float"}.get(shape.dtype, f"mc::{shape.dtype}"),
-        wide=shape.dtype == "f32",
-        in_step=shape.in_step,
-        gain_type=f"mc::{shape.gain}" if shape.in_step else f"{name}_::T",
-        whole_stream=shape.in_step or shape.chunk > 0,
-        stream_row="row" if shape.in_step or shape.chunk else "own_row",
+        stream_row="row" if shape.chunk else "own_row",
         uses_own_row=not shape.chunk,
         chunk=shape.chunk,
         layout=shape.layout,

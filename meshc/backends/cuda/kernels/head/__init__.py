@@ -1,1 +1,1 @@
-"""The last norm and the logits: a product by rows."""
+"""The logits behind the last token of a chunk."""

@@ -1,1 +1,0 @@
-"""The attention block: keys and values in caches."""

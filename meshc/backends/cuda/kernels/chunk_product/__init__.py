@@ -1,0 +1,1 @@
+"""Norms and products of all tokens of a chunk, which several fused ops are made of."""

@@ -1,1 +1,0 @@
-"""The latent attention block: latents and rotary keys in caches."""

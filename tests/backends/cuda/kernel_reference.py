@@ -1,0 +1,46 @@
+"""Words of 16 bits, caches and rotations as kernels have them, in NumPy."""
+
+import numpy as np
+
+
+def to_kind(values, dtype):
+    """Values as 16-bit words of ``f16`` or ``bf16``, rounded to nearest even."""
+    if dtype == "f16":
+        return values.astype(np.float16).view(np.uint16)
+    words = values.astype(np.float32).view(np.uint32)
+    return ((words + 0x7FFF + (words >> 16 & 1)) >> 16).astype(np.uint16)
+
+
+def from_kind(words, dtype):
+    """The values of 16-bit words, in float64."""
+    if dtype == "f16":
+        return words.view(np.float16).astype(np.float64)
+    return (words.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def swizzled(rows, positions):
+    """Rows [.., tokens, lanes] with 16-byte chunks exchanged by position; twice puts them back."""
+    chunks = rows.shape[-1] // 8
+    apart = int(np.gcd(chunks, 8))
+    from_chunk = np.arange(chunks) ^ (positions[:, None] // (8 // apart) % apart)
+    split = rows.reshape(*rows.shape[:-1], chunks, 8)
+    index = np.broadcast_to(from_chunk[..., None], split.shape)
+    return np.take_along_axis(split, index, -2).reshape(rows.shape)
+
+
+def swizzled_pool(pool, pages):
+    """A pool [pages, kv_heads, page, head], each page swizzled by its place in a request."""
+    page, found = pool.shape[2], pool.copy()
+    for own in pages:
+        for n, at in enumerate(own):
+            found[at] = swizzled(pool[at], n * page + np.arange(page))
+    return found
+
+
+def rotated(x, cosines, sines):
+    """Rotary embedding of interleaved pairs; x is [heads, head]."""
+    even, odd = x[:, 0::2], x[:, 1::2]
+    found = np.empty_like(x)
+    found[:, 0::2] = even * cosines - odd * sines
+    found[:, 1::2] = odd * cosines + even * sines
+    return found
