@@ -93,13 +93,13 @@ def test_tokens_and_logits_equal_those_of_transformers(name: str) -> None:
 
 
 def check(model: LanguageModel, want: dict, bound: float, alone: bool) -> None:
-    """Tokens, logits behind the prompt and, where each token was read ``alone``, the best logit of
-    each step: of more at once inputs of products are rounded too."""
+    """Tokens, logits behind the prompt, and the best logit of each step; where tokens were not read
+    ``alone`` inputs of products are rounded as well, which keys and values of steps then have."""
     logits: list[np.ndarray] = []
     count = len(want["tokens"])
     tokens = list(model.generate(want["prompt_ids"], count, lambda _, row: logits.append(row)))
     assert tokens == want["tokens"]
     close = bound * np.abs(want["prompt_logits"]).max()
     assert np.abs(logits[0] - want["prompt_logits"]).max() <= close
-    if alone:
-        assert np.abs(np.max(logits, 1) - want["best_logits"]).max() <= close
+    off = np.abs(np.max(logits, 1) - want["best_logits"]).max()
+    assert off <= (close if alone else 2 * close)

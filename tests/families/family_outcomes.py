@@ -59,7 +59,7 @@ def _row(
 
 
 _CHUNKS_OF_WINDOWS = Refused("cuda-graph", "has a window that differs from layer to layer")
-_CHUNKS_OF_EXPERTS = Refused("cuda-graph", "experts")
+CHUNKS_OF_EXPERTS = Refused("cuda-graph", "experts")
 _CHUNKS_OF_ROPE = Refused("cuda-graph", "differs from layer to layer")
 _CHUNKS_SIDE_BY_SIDE = Refused("cuda-graph", "also gives")
 _CHUNKS_OF_SUMS = Refused("cuda-graph", "comes from graph.add, not graph.rms_norm")
@@ -93,7 +93,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("glm4", ""): _row("tiny_families/glm4-6h2", cuda_chunks=_CHUNKS_NORMED_BEHIND),
     ("exaone4", ""): _row("tiny_families/exaone4-4h2-full-bf16", cuda_chunks=_CHUNKS_OF_SUMS),
     ("exaone4", "window"): _row("tiny_families/exaone4-6h2-window", cuda_chunks=_CHUNKS_OF_WINDOWS),
-    ("granitemoe", ""): _row("tiny_experts/granitemoe-6h2-5x2", cuda_chunks=_CHUNKS_OF_EXPERTS),
+    ("granitemoe", ""): _row("tiny_experts/granitemoe-6h2-5x2", cuda_chunks=CHUNKS_OF_EXPERTS),
     ("phi3", ""): _row(""),
     ("phi3", "window"): _row("tiny_families/phi3-5h1-window"),
     ("phi3", "long context"): _row(
@@ -107,15 +107,15 @@ TABLE: dict[tuple[str, str], Row] = {
         "tiny_families/starcoder2-5h1-window", cuda_chunks=_CHUNKS_OF_SUMS
     ),
     ("internlm2", ""): _row("tiny_families/internlm2-6h2"),
-    ("mixtral", ""): _row("tiny_experts/mixtral-5x2", cuda_chunks=_CHUNKS_OF_EXPERTS),
-    ("mixtral", "window"): _row("", cuda_chunks=_CHUNKS_OF_EXPERTS),
-    ("qwen2_moe", ""): _row("tiny_experts/qwen2-moe-6x2", cuda_chunks=_CHUNKS_OF_EXPERTS),
-    ("qwen2_moe", "window"): _row("", cuda_chunks=_CHUNKS_OF_EXPERTS),
-    ("qwen3_moe", "window"): _row("", cuda_chunks=_CHUNKS_OF_EXPERTS),
-    ("qwen3_moe", ""): _row("tiny_experts/qwen3-moe-7x3", cuda_chunks=_CHUNKS_OF_EXPERTS),
+    ("mixtral", ""): _row("tiny_experts/mixtral-5x2", cuda_chunks=CHUNKS_OF_EXPERTS),
+    ("mixtral", "window"): _row("", cuda_chunks=CHUNKS_OF_EXPERTS),
+    ("qwen2_moe", ""): _row("tiny_experts/qwen2-moe-6x2", cuda_chunks=CHUNKS_OF_EXPERTS),
+    ("qwen2_moe", "window"): _row("", cuda_chunks=CHUNKS_OF_EXPERTS),
+    ("qwen3_moe", "window"): _row("", cuda_chunks=CHUNKS_OF_EXPERTS),
+    ("qwen3_moe", ""): _row("tiny_experts/qwen3-moe-7x3", cuda_chunks=CHUNKS_OF_EXPERTS),
     ("gpt_oss", "window"): _row(
         "tiny_gpt_oss/gpt-oss-5x2-yarn",
-        cuda_chunks=_CHUNKS_OF_EXPERTS,
+        cuda_chunks=CHUNKS_OF_EXPERTS,
     ),
     ("deepseek_v2", ""): _row(
         "",
@@ -123,11 +123,11 @@ TABLE: dict[tuple[str, str], Row] = {
     ),
     ("deepseek_v2", "experts"): _row(
         "tiny_latent_experts/deepseek-v2-8x3",
-        cuda_chunks=_CHUNKS_OF_EXPERTS,
+        cuda_chunks=CHUNKS_OF_EXPERTS,
     ),
     ("deepseek_v3", "experts"): _row(
         "tiny_latent_experts/deepseek-v3-8x3",
-        cuda_chunks=_CHUNKS_OF_EXPERTS,
+        cuda_chunks=CHUNKS_OF_EXPERTS,
     ),
 }
 
