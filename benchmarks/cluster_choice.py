@@ -90,7 +90,7 @@ def graph_of(target: Device, shape: Attention, context: int) -> Module:
 def layer(graph: Module, context: int, cluster: int) -> Layer:
     """The predicted time of a layer in clusters of so many blocks, with 0 in none."""
     grain = f"heads=true,splits={cluster}" if cluster else "tokens=0"
-    placed = f"place-tasks,cluster-blocks{{cluster={cluster}}}" if cluster else "place-tasks"
+    placed = f"place-tasks,fuse-cluster{{cluster={cluster}}}" if cluster else "place-tasks"
     passes = meshc.parse_pipeline(f"{BEFORE},expand-tasks{{{grain}}},{placed},{BEHIND}")
     module = meshc.PassManager(passes).run(clone_module(graph))
     return Layer.of(step_time(module, {"pos": context}))

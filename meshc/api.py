@@ -25,7 +25,7 @@ from meshc.passes.graph.choose_token import ChooseToken
 from meshc.passes.graph.chunk_prompts import ChunkPrompts
 from meshc.passes.graph.eliminate_transpose import EliminateTranspose
 from meshc.passes.graph.fuse_all_reduce import FuseAllReduce
-from meshc.passes.graph.fuse_cluster import FuseCluster
+from meshc.passes.graph.fuse_chunk import FuseChunk
 from meshc.passes.graph.group_layers import GroupLayers
 from meshc.passes.graph.split_tokens import SplitTokens
 from meshc.passes.graph.tensor_parallel import TensorParallel
@@ -48,9 +48,9 @@ from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.passes.resources.csl.plan_words import PlanCslWords
 from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.passes.resources.csl.select_products import SelectCslProducts
-from meshc.passes.task.cluster_blocks import ClusterBlocks
 from meshc.passes.task.expand_tasks import ExpandTasks
 from meshc.passes.task.fold_scratch import FoldScratch
+from meshc.passes.task.fuse_cluster import FuseCluster
 from meshc.passes.task.meet import Meet
 from meshc.passes.task.place_tasks import PlaceTasks
 from meshc.passes.tile.allocate_routes import AllocateRoutes
@@ -169,7 +169,6 @@ __all__ = [
     "Canonicalize",
     "ChooseToken",
     "ChunkPrompts",
-    "ClusterBlocks",
     "Compiled",
     "Diagnostic",
     "Diagnostics",
@@ -179,6 +178,7 @@ __all__ = [
     "ExpandTasks",
     "FoldScratch",
     "FuseAllReduce",
+    "FuseChunk",
     "FuseCluster",
     "FuseCollective",
     "GroupLayers",

@@ -49,7 +49,7 @@ def graph_passes(settings: dict[str, str] | None = None, *behind: str) -> list[P
     return own_pipeline(",".join(chosen.get(name, name) for name in names))
 
 
-FUSING = "fuse-cluster"
+FUSING = "fuse-chunk"
 """The pass that fuses a decode graph into kernels that read many tokens of a prompt."""
 
 
@@ -135,7 +135,7 @@ TASK_STAGES = ("expand-tasks", "place-tasks", "meet", "fold-scratch")
 """The passes from the graph of a decode step to a program of tasks, behind those of the graph."""
 
 
-CLUSTERING = "cluster-blocks"
+CLUSTERING = "fuse-cluster"
 """The pass that makes clusters of the blocks of such a program, behind ``place-tasks``."""
 
 

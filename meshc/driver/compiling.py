@@ -418,11 +418,11 @@ def _embedding(module: Module) -> tuple[str, int] | None:
 
 @contextmanager
 def _quoting_missed(report: Diagnostics) -> Iterator[None]:
-    """Let the refusal of an op that no kernel holds say why ``fuse-cluster`` left it."""
+    """Let the refusal of an op that no kernel holds say why ``fuse-chunk`` left it."""
     try:
         yield
     except MeshcError as error:
-        missed = [m for m in report.messages if (m.severity, m.code) == ("missed", "fuse-cluster")]
+        missed = [m for m in report.messages if (m.severity, m.code) == ("missed", "fuse-chunk")]
         notes = tuple(f"{m.message} ({m.span})" if m.span else m.message for m in missed)
         raise MeshcError(
             replace(d, notes=d.notes + notes) if d.code == "cuda-graph" else d

@@ -60,7 +60,7 @@ class Buffer:
     values is there that lie in it one after the other, in this run and in those before: values are
     rounded to the bits that are left, to the nearest finite one. With ``cluster``, a dim and an
     extent, each cluster of blocks has memory of its own, and in it so much of that dim, in the same
-    way as versions (cluster-blocks). With ``ranks``, the number of a dim that counts them, GPUs of
+    way as versions (fuse-cluster). With ``ranks``, the number of a dim that counts them, GPUs of
     all ranks have what any of them gives, each in memory of its own; one gives what has its number
     in that dim."""
 

@@ -13,7 +13,7 @@ from meshc.passes.graph.choose_token import ChooseToken
 from meshc.passes.graph.chunk_prompts import ChunkPrompts
 from meshc.passes.graph.eliminate_transpose import EliminateTranspose
 from meshc.passes.graph.fuse_all_reduce import FuseAllReduce
-from meshc.passes.graph.fuse_cluster import FuseCluster
+from meshc.passes.graph.fuse_chunk import FuseChunk
 from meshc.passes.graph.group_layers import GroupLayers
 from meshc.passes.graph.split_tokens import SplitTokens
 from meshc.passes.graph.tensor_parallel import TensorParallel
@@ -34,9 +34,9 @@ from meshc.passes.resources.csl.plan_words import PlanCslWords
 from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.spec import make_pass, parse_specs
-from meshc.passes.task.cluster_blocks import ClusterBlocks
 from meshc.passes.task.expand_tasks import ExpandTasks
 from meshc.passes.task.fold_scratch import FoldScratch
+from meshc.passes.task.fuse_cluster import FuseCluster
 from meshc.passes.task.meet import Meet
 from meshc.passes.task.place_tasks import PlaceTasks
 from meshc.passes.tile.allocate_routes import AllocateRoutes
@@ -52,7 +52,7 @@ from meshc.version import VERSION
 PASSES: tuple[type[Pass], ...] = (
     Canonicalize,
     EliminateTranspose,
-    FuseCluster,
+    FuseChunk,
     ChooseToken,
     ChunkPrompts,
     GroupLayers,
@@ -84,7 +84,7 @@ PASSES: tuple[type[Pass], ...] = (
     PlanCslWords,
     ExpandTasks,
     PlaceTasks,
-    ClusterBlocks,
+    FuseCluster,
     Meet,
     FoldScratch,
 )

@@ -39,7 +39,7 @@ def _within(module: Module, need: Access, give: Access) -> None:
             f"{task_text(writer, point)} gives it",
             need.op.span,
             notes=[f"in {task_text(reader, point)}"],
-            help="leave it in the memory of the GPU, which the pass cluster-blocks does",
+            help="leave it in the memory of the GPU, which the pass fuse-cluster does",
         )
 
 

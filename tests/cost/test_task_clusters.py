@@ -18,7 +18,7 @@ from meshc.support.diagnostics import MeshcError
 
 H200 = device("h200")
 ONE_TILE = TaskWork((Piece(1024),))
-PLACED = "place-tasks,cluster-blocks{{cluster={}}},meet,fold-scratch"
+PLACED = "place-tasks,fuse-cluster{{cluster={}}},meet,fold-scratch"
 
 
 def clustered(cluster, model="smollm2-135m", batch=1):

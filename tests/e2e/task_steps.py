@@ -70,7 +70,7 @@ def step_of(
     by_heads, placed = "", "place-tasks"
     if cluster:
         by_heads = f",heads=true,{split}={cluster}"
-        placed = f"place-tasks,cluster-blocks{{cluster={cluster}}}"
+        placed = f"place-tasks,fuse-cluster{{cluster={cluster}}}"
     merges = str(merge and not cluster).lower()
     passes = meshc.parse_pipeline(
         f"expand-tasks{{rows={rows},tokens={tokens},parts={parts},merge={merges}{by_heads}}},"

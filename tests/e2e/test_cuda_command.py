@@ -145,10 +145,10 @@ def test_the_device_is_opened_before_anything_is_compiled_or_read(program, no_dr
         missing = meshc("run", place, *words, **no_driver)
         assert (missing.returncode, missing.stdout) == (1, "")
         assert "error[cuda-driver]: NVIDIA's driver is not installed" in missing.stderr
-        assert "fuse-cluster" not in missing.stderr
+        assert "fuse-chunk" not in missing.stderr
     old = meshc("run", model, *words, LD_LIBRARY_PATH=fake, FAKE_DRIVER_SET="major=8")
     assert "error[cuda-device]: no device runs these kernels" in old.stderr
-    assert "fuse-cluster" not in old.stderr
+    assert "fuse-chunk" not in old.stderr
 
 
 def test_without_a_gpu_the_usual_backend_is_the_cpu_and_said_to_be(program, no_driver):

@@ -64,10 +64,10 @@ def test_on_csl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str) -> 
 
 def fused(function: str) -> Module:
     """A decode step whose feed-forward layer has ``function`` at its gate, in kernels of a GPU."""
-    path = Path(__file__).parents[1] / "passes/fuse_cluster/feed_forward_by_gelu.meshir"
+    path = Path(__file__).parents[1] / "passes/fuse_chunk/feed_forward_by_gelu.meshir"
     text, _, _ = path.read_text(encoding="utf-8").partition("# ---")
     module = parse_module(Source(path.name, text.replace("graph.gelu", f"graph.{function}")))
-    return PassManager(parse_pipeline("fuse-cluster")).run(module)
+    return PassManager(parse_pipeline("fuse-chunk")).run(module)
 
 
 def test_refused_by_kernels_of_chunks() -> None:

@@ -77,7 +77,7 @@ class _Body:
 
 
 _PASSES = (
-    "canonicalize", "eliminate-transpose", "fuse-cluster", "partition", "select-gemm",
+    "canonicalize", "eliminate-transpose", "fuse-chunk", "partition", "select-gemm",
     "place-interleave", "shift-kv-cache", "select-collective", "split-regions", "expand-programs",
     "allocate-routes", "schedule-tasks", "plan-memory",
 )  # fmt: skip

@@ -108,7 +108,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "together": ("0", "1", "2", "16"),
     },
     "place-tasks": {"blocks": ("0", "1", "3", "132")},
-    "cluster-blocks": {"cluster": ("1", "2", "4")},
+    "fuse-cluster": {"cluster": ("1", "2", "4")},
     "meet": {"kind": ("counter", "tags")},
     "select-csl-products": dict.fromkeys(
         ("blocks", "rebased", "joined", "fresh"), ("true", "false")

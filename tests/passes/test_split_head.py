@@ -35,7 +35,7 @@ def tasks_of(graph, lanes, clusters=0, **grain):
     options = {"rows": 4, "tokens": 4, "heads": "true", "lanes": lanes, **grain}
     text = ",".join(f"{name}={value}" for name, value in options.items())
     placed = f"place-tasks{{blocks={max(clusters * lanes, 5)}}}"
-    placed += f",cluster-blocks{{cluster={lanes}}}" if clusters else ""
+    placed += f",fuse-cluster{{cluster={lanes}}}" if clusters else ""
     passes = meshc.parse_pipeline(
         f"canonicalize,eliminate-transpose,expand-tasks{{{text}}},{placed},meet,fold-scratch"
     )

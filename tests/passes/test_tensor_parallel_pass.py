@@ -181,7 +181,7 @@ def test_kernels_of_a_rank_leave_sums_to_the_ranks() -> None:
     request = CompileRequest(device="h200", seq=16, dtype="f16", target="cuda")
     whole = graph_module(loaded, "decode", request)
     whole = PassManager(pipeline_to("graph")).run(whole)
-    steps = parse_pipeline("tensor-parallel{ranks=2,multiple=8,keep=[V]},fuse-cluster")
+    steps = parse_pipeline("tensor-parallel{ranks=2,multiple=8,keep=[V]},fuse-chunk")
     rank = PassManager(steps).run(clone_module(whole))
     kernels = [(op.kernel, op.partial) for op in rank.walk() if isinstance(op, graph.Fuse)]
     assert kernels == [

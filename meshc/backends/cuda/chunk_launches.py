@@ -145,7 +145,7 @@ def _fused(chunk: Chunk, op: graph.Fuse, outer: Mapping[Value, str]) -> list[Lau
             f"the {op.kernel} of a rank begins with a norm of its own, behind a sum over ranks "
             "that is not fused with it",
             op.span,
-            help="fuse-all-reduce comes in front of fuse-cluster; a bias behind the sum is no part "
+            help="fuse-all-reduce comes in front of fuse-chunk; a bias behind the sum is no part "
             "of a kernel",
         )
     if chunk.module.ranks is not None and kernel.PARTIAL and not op.partial:

@@ -405,7 +405,7 @@ class Fuse(Op):
 
     The block takes the operands and ``yield`` gives the results; the body reads nothing else.
     ``takes`` names the operands, each once, in their order, so that who emits ``kernel`` asks for
-    ``query_bias`` and not for the sixth one: the patterns of ``fuse-cluster`` and the kernels of a
+    ``query_bias`` and not for the sixth one: the patterns of ``fuse-chunk`` and the kernels of a
     back end agree on these names.
 
     A ``partial`` one gives a rank's part of a sum over ranks, to which residual and bias are added

@@ -52,7 +52,7 @@ class Phase(Op):
     family and in each the last dim fastest, and block b of B runs those of n from n*b/B to
     n*(b + 1)/B, rounded down, in this order.
 
-    With ``cluster`` so many neighbouring blocks are a cluster (``cluster-blocks``). With
+    With ``cluster`` so many neighbouring blocks are a cluster (``fuse-cluster``). With
     ``groups`` tasks are dealt to clusters: those of each family are so many groups, runs of its
     dim ``grouped``; of G groups cluster c of C has those from G*c/C to G*(c + 1)/C, and its blocks
     share the tasks of each group as blocks share those of a phase.

@@ -1,4 +1,4 @@
-"""Definitions and uses of one module, asked for by the matchers of fuse-cluster."""
+"""Definitions and uses of one module, asked for by the matchers of fuse-chunk."""
 
 from __future__ import annotations
 

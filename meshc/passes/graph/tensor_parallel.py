@@ -90,7 +90,7 @@ class TensorParallel(Pass):
                     "unsupported-op",
                     f"'{module.name}' has fused ops, whose bodies are not dealt to ranks",
                     op.span,
-                    help="put tensor-parallel before fuse-cluster",
+                    help="put tensor-parallel before fuse-chunk",
                 )
 
 

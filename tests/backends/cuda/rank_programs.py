@@ -19,7 +19,7 @@ def dealt(count: int) -> str:
 
 def of_ranks(module: Module, count: int, more: str = "") -> Module:
     """The graph of a rank, fused into the kernels of a chunk; ``more`` are options of the sums."""
-    steps = parse_pipeline(f"{dealt(count)},fuse-all-reduce{more},fuse-cluster")
+    steps = parse_pipeline(f"{dealt(count)},fuse-all-reduce{more},fuse-chunk")
     return PassManager(steps).run(clone_module(module))
 
 

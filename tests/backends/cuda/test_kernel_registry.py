@@ -1,4 +1,4 @@
-"""Kernels of the CUDA back end and patterns of fuse-cluster: one of each, the same names."""
+"""Kernels of the CUDA back end and patterns of fuse-chunk: one of each, the same names."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def fused(model="smollm2-135m"):
     """The fused ops of a decode step by the names of their kernels."""
     request = CompileRequest(device="h200", phase="decode", layers=1, dtype="bf16")
     module = graph_module(load_any(model, meshc.Diagnostics()), "decode", request)
-    passes = parse_pipeline("canonicalize,eliminate-transpose,fuse-cluster")
+    passes = parse_pipeline("canonicalize,eliminate-transpose,fuse-chunk")
     after = meshc.PassManager(passes).run(module, meshc.Diagnostics())
     return {op.kernel: op for op in after.walk() if isinstance(op, graph.Fuse)}
 

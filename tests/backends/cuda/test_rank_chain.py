@@ -100,7 +100,7 @@ def test_a_chain_without_the_first_sum_is_refused() -> None:
 
 
 def test_sums_that_no_pass_has_fused_are_refused() -> None:
-    passes = "tensor-parallel{ranks=2,multiple=8,keep=[V]},fuse-cluster"
+    passes = "tensor-parallel{ranks=2,multiple=8,keep=[V]},fuse-chunk"
     module = meshc.PassManager(meshc.parse_pipeline(passes)).run(clone_module(whole()))
     words = "the attention_block of a rank begins with a norm of its own"
     assert refusal(module).startswith(words)

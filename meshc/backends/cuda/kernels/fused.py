@@ -95,7 +95,7 @@ class FusedKernel(ABC):
     """What a fused op ``NAME`` is launched as.
 
     ``TAKES`` are the names of the operands that it has, ``MAY_TAKE`` of those that it may have:
-    what the pattern of fuse-cluster calls them. ``PARTIAL`` is whether it may leave a
+    what the pattern of fuse-chunk calls them. ``PARTIAL`` is whether it may leave a
     rank's part of a sum. ``GAIN`` is what the gain of the norm that it begins with is called when
     it is packed; of ranks, that norm stands in front of it, and it takes what is ``normed``.
     """

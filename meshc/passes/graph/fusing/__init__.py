@@ -1,1 +1,1 @@
-"""What fuse-cluster looks for: one pattern per kernel, listed in :mod:`registry`."""
+"""What fuse-chunk looks for: one pattern per kernel, listed in :mod:`registry`."""

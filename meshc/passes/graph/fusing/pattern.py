@@ -1,4 +1,4 @@
-"""What a pattern of fuse-cluster is: how the ops of a kernel are found."""
+"""What a pattern of fuse-chunk is: how the ops of a kernel are found."""
 
 from __future__ import annotations
 

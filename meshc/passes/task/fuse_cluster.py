@@ -1,4 +1,4 @@
-"""cluster-blocks: which blocks are a cluster, and which heads and scratch are theirs."""
+"""fuse-cluster: which blocks are a cluster, and which heads and scratch are theirs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from meshc.verify import check_fact
 
 
 @dataclass(frozen=True)
-class ClusterBlocks(Pass):
+class FuseCluster(Pass):
     """Make clusters of blocks, and give each whole key heads: their queries, keys and values, their
     attention, their part of the output projection (ClusterFusion, section 3.2).
 
@@ -33,7 +33,7 @@ class ClusterBlocks(Pass):
     columns (SplitToken). What the blocks of a cluster give each other lies in their shared memory,
     of which each has all that its cluster gives (ClusterGather, and what a ClusterReduce reduces).
     It has to fit a block beside left sides of products and a tile more than are on their way; what
-    does not stays in the memory of the GPU (``missed[cluster-blocks]``).
+    does not stays in the memory of the GPU (``missed[fuse-cluster]``).
 
     Before::
 
@@ -46,7 +46,7 @@ class ClusterBlocks(Pass):
           task.family {name = attend, ...each = [pos], grouped = g} {
     """
 
-    NAME: ClassVar[str] = "cluster-blocks"
+    NAME: ClassVar[str] = "fuse-cluster"
     LEVELS: ClassVar[tuple[str, ...]] = ("task",)
     REQUIRES: ClassVar[frozenset[str]] = frozenset({"given_before"})
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset({"in_cluster"})
@@ -83,14 +83,13 @@ class ClusterBlocks(Pass):
             known = f"has {', '.join(map(str, sizes))}" if sizes else "is no GPU with clusters"
             fail(
                 "bad-pass-option",
-                f"cluster-blocks: clusters of {self.cluster} blocks: {device.name} {known}",
+                f"fuse-cluster: clusters of {self.cluster} blocks: {device.name} {known}",
             )
         found = min(blocks // self.cluster, coresident(device, self.cluster, 1))
         if not found:
             fail(
                 "bad-pass-option",
-                f"cluster-blocks: {blocks} blocks of {device.name} are no cluster of "
-                f"{self.cluster}",
+                f"fuse-cluster: {blocks} blocks of {device.name} are no cluster of {self.cluster}",
             )
         return found
 
@@ -115,7 +114,7 @@ class ClusterBlocks(Pass):
                 beside.append(other.name)
             else:
                 report.missed(
-                    "cluster-blocks",
+                    "fuse-cluster",
                     f"tasks of the phase {other.name} need, or give, what several clusters have",
                     other.span,
                 )
@@ -203,7 +202,7 @@ class _Memory:
             if size > left:
                 buffer.cluster = None
                 self.report.missed(
-                    "cluster-blocks",
+                    "fuse-cluster",
                     f"{buffer.value} stays in the memory of the GPU: it takes {size} bytes of a "
                     f"block, which has {max(left, 0)} beside the shortest ring",
                 )

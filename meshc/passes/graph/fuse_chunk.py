@@ -1,4 +1,4 @@
-"""fuse-cluster: ops of a decode step become the kernels that read many tokens of a prompt."""
+"""fuse-chunk: ops of a decode step become the kernels that read many tokens of a prompt."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from meshc.support.diagnostics import Diagnostics
 
 
 @dataclass(frozen=True)
-class FuseCluster(Pass):
+class FuseChunk(Pass):
     """Fuse a decode step into the kernels by which many tokens of a prompt are read at once.
 
     RMSNorm, the q, k and v projections, norms of heads if there are any, RoPE, the caches,
     attention, the output projection (with biases or without) and the residual sum become an
     ``attention_block``; a feed-forward layer, gated or not, with its norm and residual an
     ``ffn_block``; the last norm and the logits a ``head``; the look-up of token ids an ``embed``.
-    What is fused is told as ``fused``, what stays and why as ``missed[fuse-cluster]``.
+    What is fused is told as ``fused``, what stays and why as ``missed[fuse-chunk]``.
 
     Before::
 
@@ -41,7 +41,7 @@ class FuseCluster(Pass):
           graph.yield
     """
 
-    NAME: ClassVar[str] = "fuse-cluster"
+    NAME: ClassVar[str] = "fuse-chunk"
     LEVELS: ClassVar[tuple[str, ...]] = ("graph",)
     REQUIRES: ClassVar[frozenset[str]] = frozenset({"transpose_free"})
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
@@ -50,7 +50,7 @@ class FuseCluster(Pass):
     def run(self, module: Module, report: Diagnostics) -> Module:
         unfit = _unfit(module)
         if unfit:
-            report.missed("fuse-cluster", f"nothing is fused: {unfit}")
+            report.missed("fuse-chunk", f"nothing is fused: {unfit}")
             return module
         for pattern, match in _matches(module, report):
             _replace(module, match, graph.Fuse(kernel=pattern.NAME, partial=match.partial))
@@ -84,7 +84,7 @@ def _matches(module: Module, report: Diagnostics) -> Iterator[tuple[Pattern, Mat
             match = pattern.match(flow, op)
             _closed(flow, match)
         except Mismatch as why:
-            report.missed("fuse-cluster", f"{pattern.TITLE} stays: {why}", why.op.span)
+            report.missed("fuse-chunk", f"{pattern.TITLE} stays: {why}", why.op.span)
             continue
         yield pattern, match
 
