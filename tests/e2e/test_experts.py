@@ -114,9 +114,12 @@ model sized(E=64, H=2, G=1, D=64, X=4, K=2, F=64, V=96, layers=2) {
 """
 
 
-def test_cuda_has_no_kernels_of_experts(tmp_path: Path) -> None:
-    """Of sizes that all other kernels take."""
+def test_many_tokens_at_once_have_no_kernels_of_experts(tmp_path: Path) -> None:
+    """Of sizes that all other kernels of ``--chunk`` take; tasks read prompts."""
     (tmp_path / "sized.mesh").write_text(KERNEL_SIZES, encoding="utf-8")
-    with pytest.raises(MeshcError) as caught:
-        meshc.compile(tmp_path / "sized.mesh", target="cuda", phase="decode", seq=16)
-    assert "cuda-graph" in {found.code for found in caught.value.diagnostics}
+    given = {"target": "cuda", "phase": "decode", "seq": 16}
+    with pytest.raises(MeshcError, match="compute no mixtures of experts") as caught:
+        meshc.compile(tmp_path / "sized.mesh", chunk=8, **given)
+    assert {found.code for found in caught.value.diagnostics} == {"cuda-graph"}
+    made = meshc.compile(tmp_path / "sized.mesh", **given)
+    assert {"step.cu", "prompt.cu"} <= made.files.keys()

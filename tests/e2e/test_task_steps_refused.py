@@ -8,6 +8,7 @@ from float64_decoders import Decoder
 from latent_decoders import LatentDecoder
 from task_steps import Judge
 
+from meshc.backends.cuda.executor import CXX
 from meshc.support.diagnostics import MeshcError
 
 SMALL = Decoder(hidden=32, heads=2, groups=1, lanes=16, features=32, words=20, layers=1)
@@ -21,10 +22,14 @@ LATENT = LatentDecoder(32, 2, 32, 24, 8, 16, 32, 20, 1, 0)
         ({"batch": 17}, r"\[cuda-shape\]: a step has 17 requests"),
         ({"tokens": 24}, r"\[cuda-shape\]: runs of 24 tokens do not begin where pages of 16 do"),
         ({"parts": 4}, r"\[cuda-shape\]: parts of 8 values are no whole number of sixteens"),
-        ({"decoder": LATENT}, r"\[cuda-shape\]: %w_uk: rows of 24 values are no whole number"),
         ({"decoder": replace(SMALL, rotated=12)}, r"\[no-tasks\]: .*a rotation of lanes"),
     ],
 )
 def test_other_shapes_are_refused(changes, words, tmp_path):
     with pytest.raises(MeshcError, match=words):
         Judge.of(replace(DRAWN, **changes), 1, tmp_path)
+
+
+@pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+def test_rows_of_heads_that_are_no_sixteens_are_filled_up(tmp_path):
+    Judge.of(replace(DRAWN, decoder=LATENT, positions=((21,),), cores=4), 1, tmp_path).check()

@@ -92,7 +92,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "k": ("0", "1", "2", "3"),
         "fold": ("true", "false"),
         "segmented": ("true", "false"),
-        "both_ways": ("true", "false"),
+        "both-ways": ("true", "false"),
     },
     "split-regions": {"regions": ("0", "1", "2"), "kept": ('["q8_0"]', "[]")},
     "keep-quantised": {"formats": ('["q8_0"]', '["q4_0"]', "[]"), "block-bytes": ("64", "2048")},

@@ -15,6 +15,7 @@ from meshc.cost.track_sets import Algorithms
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass
+from meshc.passes.mesh.room import surely_fits
 from meshc.passes.mesh.turning import turn_one_way, turned_both_ways
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.plmr import violates
@@ -36,8 +37,8 @@ class SelectCollective(Pass):
     and from there to the others, so that no queue is taken by a multicast over the whole line
     beside the one inside segments; ``segmented=false`` turns that off.
     Operands that turn ahead of a product's first step do so by the shorter way around their ring
-    where a second ring saves more than reductions lose that then have fewer routes;
-    ``both_ways=false`` turns that off.
+    where a second ring saves more than reductions lose that then have fewer routes, and a core
+    surely has memory for its code; ``both-ways=false`` turns that off.
     ``algo`` forces ``pipeline`` (one chain), ``two_phase`` (chains of about the square
     root of the cores, then one of their roots), ``tree`` (groups of two), ``folded``, ``k_tree`` or
     ``ring``;
@@ -81,7 +82,7 @@ class SelectCollective(Pass):
             self.refuse(costs.sharing, demand)
         explain_lack(costs.sharing, demand, choice, report)
         turn_one_way(module)
-        if self.both_ways:
+        if self.both_ways and surely_fits(module):
             choice = turned_both_ways(module, costs, demand, choice, report)
         taken = {
             op: costs.reduced(op)

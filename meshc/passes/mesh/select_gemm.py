@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 from typing import ClassVar
 
 from meshc.cost.mesh_ops import MeshCosts
@@ -15,6 +14,7 @@ from meshc.ir.ops import mesh as ops
 from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
 from meshc.passes.base import Pass
+from meshc.passes.mesh.room import surely_fits
 from meshc.support.diagnostics import Diagnostics, fail
 
 SKEWED = ("cyclic_shift", "cannon")
@@ -90,7 +90,7 @@ class SelectGemm(Pass):
             )
             for algo in ALGORITHMS
         }
-        gathers = gathers_fit(module, total["allgather"].bytes)
+        gathers = surely_fits(module, total["allgather"].bytes)
         usual = INTERLEAVED if gathers else INTERLEAVED[:1]
         chosen = wanted if wanted in ALGORITHMS else min(usual, key=lambda a: total[a].cycles)
         asked = " as asked for" if wanted in ALGORITHMS else ""
@@ -108,28 +108,6 @@ class SelectGemm(Pass):
         )
         report.remark("gemm", f"{len(products)} products{asked}: {total[chosen]} ({others})")
         return chosen
-
-
-def gathers_fit(module: Module, gathered: int) -> bool:
-    """Whether operands gathered on every core surely fit beside parameters and results.
-
-    What parameters leave is enough for them twice, and for them beside all results of ops, though
-    most of these share memory. Never on a device without a limit of memory, whose programs are to
-    suit any mesh.
-    """
-    room = module.the_device().room_bytes
-    if room is None:
-        return False
-    ops = [op for op in module.walk() if not op.regions]
-    held = sum(_local_bytes(p.value, module) for p in module.function.params)
-    results = sum(_local_bytes(value, module) for op in ops for value in op.results)
-    return gathered + max(gathered, results) <= room - held
-
-
-def _local_bytes(value: Value, module: Module) -> int:
-    """What a core has of ``value``."""
-    kind = tensor_type(value)
-    return prod(kind.local_shape(module.dims)) * kind.dtype.bytes
 
 
 def tiles_of(op: ops.Gemm, costs: MeshCosts) -> Tiles:

@@ -99,11 +99,15 @@ def test_a_part_of_a_model_takes_less_and_its_sums_are_told():
 
 
 def test_what_nothing_predicts_says_so():
-    prefill, decode = planned("mixtral-8x7b", "h200", "both").phases
-    assert prefill.fits and prefill.prediction is None and "one GPU" in prefill.silent
-    assert decode.prediction is None and "experts" in decode.silent
-    (decode,) = planned("mixtral-8x7b", "h100", gpus=8).phases
-    assert decode.prediction.model == "kernels"
+    for phase in planned("smollm2-135m", "b200", "both").phases:
+        assert phase.fits and phase.prediction is None and "'tile_bytes'" in phase.silent
+
+
+def test_mixtures_of_experts_are_steps_of_tasks():
+    alone = planned("mixtral-8x7b", "h200", "both", layers=2)
+    dealt = planned("mixtral-8x7b", "h200", gpus=8, layers=2)
+    for phase in (*alone.phases, *dealt.phases):
+        assert phase.fits and phase.prediction.model == "events"
 
 
 def test_a_node_takes_what_its_schedule_takes():
