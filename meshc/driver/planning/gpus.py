@@ -7,7 +7,7 @@ from functools import cached_property
 
 from meshc.backends import cuda
 from meshc.backends.cuda.memory import Memory, capacity_that_fits, memory_of
-from meshc.cost.nodes.batches import Batch, Chunk, prompts
+from meshc.cost.nodes.batches import Batch, prompts
 from meshc.cost.nodes.overlap import fused_only
 from meshc.cost.nodes.predicting import predicted_schedule
 from meshc.cost.nodes.ranks import Ranks
@@ -25,7 +25,6 @@ from meshc.driver.planning.parts import bytes_held, part_of
 from meshc.driver.request import CompileRequest
 from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
-from meshc.ir.ops import graph
 from meshc.ir.ranks import RANK
 from meshc.passes.manager import PassManager
 from meshc.pipelines import pipeline_to, pipeline_to_tasks
@@ -148,17 +147,11 @@ def _buffers(phases: GpuPhases) -> dict[str, int]:
 
 
 def _step(phases: GpuPhases) -> Prediction:
-    """A decode step with full caches but for the token that comes: that of its tasks or, where
-    there are none, of the kernels of a node. Raises ``no-tasks``, ``device-number`` and
-    ``bad-argument``."""
+    """A decode step with full caches but for the token that comes: that of its tasks. Raises
+    ``no-tasks``, ``device-number`` and ``bad-argument``."""
     compiled = phases.compiled
     if isinstance(compiled, Compiled) and compiled.modules["decode"].level == "task":
         return _of_tasks(phases, compiled.modules["decode"])
-    if any(isinstance(op, graph.TopK) for op in phases.graph.walk()):
-        if phases.request.gpus == 1:
-            fail("no-tasks", "nothing predicts steps of mixtures of experts on one GPU")
-        last = Chunk(phases.graph.capacity - 1, phases.graph.capacity)
-        return _kernels(phases, (last,) * phases.request.requests, phases.request.requests)
     tasks = PassManager(pipeline_to_tasks()[len(pipeline_to("graph")) :]).run(phases.part)
     return _of_tasks(phases, tasks)
 
