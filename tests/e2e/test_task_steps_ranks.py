@@ -133,5 +133,5 @@ def test_a_step_of_ranks_is_one_kernel_that_meets_twice_in_a_layer(tmp_path):
         assert [launch.kernel for launch, _ in program.launches()] == ["step"]
         assert program.meetings == 2 * LLAMA.decoder.layers + 1
         remarks = [m.message for m in made.report.messages if m.code == "step-of-tasks"]
-        assert len(remarks) == (not persistent)
+        assert len(remarks) == 1
         assert all("is one kernel made of tasks: predicted" in words for words in remarks)
