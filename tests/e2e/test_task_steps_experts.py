@@ -167,8 +167,8 @@ EDITS = {
         "        group_sync(id, WORKERS);\n        if (me == 0) arrive(told + made % 2);",
         "        if (me == 0) arrive(told + made % 2);",
     ),
-    "tasks of the expert before": (
-        "mc_experts.cuh", "return from + x + (behind", "return from + max(x - 1, 0) + (behind",
+    "the first group of rows left out": (
+        "mc_experts.cuh", "/ experts * experts : 0);", "/ experts * experts : experts);",
     ),
     "written over while it is read": (
         "mc_experts.cuh",
