@@ -88,8 +88,8 @@ EDITS = {
     "each split has the new token": ("llama", STEP, "if (s == pos / 16 % 3 && mc::warp() == 0)", "if (mc::warp() == 0)", 0),
     "no split has the new token": ("llama", STEP, "if (s == pos / 16 % 3 && mc::warp() == 0)", "if (false)", 0),
     "each warp has the new token": ("llama", STEP, " && mc::warp() == 0) attended", ") attended", 0),
-    "each split has the sink": ("parts", STEP, "if (s == 0 && mc::warp() == WARPS - 1) attended.", "if (mc::warp() == WARPS - 1) attended.", 0),
-    "sinks of another head": ("parts", STEP, "sinks[h + 16 * layer + 5]", "sinks[h + 16 * layer]", 0),
+    "each split has the sink": ("parts", STEP, "if (s == 0 && mc::GroupAttention", "if (mc::GroupAttention", 0),
+    "sinks of another head": ("parts", STEP, "sinks[16 * layer + row]", "sinks[16 * layer]", 0),
     "a window of one more": ("parts", STEP, "max(pos + 1 - 40, 0)", "max(pos - 40, 0)", 0),
     "a window of one less": ("parts", STEP, "max(pos + 1 - 40, 0)", "max(pos + 2 - 40, 0)", 0),
     "a window in other layers": ("parts", STEP, "const int seen = (layer % 2 == 0", "const int seen = (layer % 2 == 1", 0),
@@ -98,7 +98,7 @@ EDITS = {
     "tokens behind the end": ("llama", STEP, ", 0, pos);", ", 0, pos + 1);", 0),
     "no barrier before records": ("llama", STEP, f"attended.put(joined, statistics);\n                {SYNC}\n", "attended.put(joined, statistics);\n", 0),
     "no barrier behind queries": ("llama", STEP, f"                {SYNC}\n                mc::GroupAttention<T, 2, 32, WARPS> attended", "                mc::GroupAttention<T, 2, 32, WARPS> attended", 0),
-    "no barrier behind records": ("llama", STEP, f"                }});\n                {SYNC}", "                });", 0),
+    "no barrier behind records": ("tags", STEP, f"                }});\n                {SYNC}", "                });", 0),
     # the library
     "runs that leave tasks out": ("llama", TASKS, "(block() + 1) / blocks()", "(block() + 1) / (blocks() + 1)", 0),
     "runs that overlap": ("llama", TASKS, "return max(begin, from);", "return max(begin - 1, from);", 0),
@@ -114,7 +114,7 @@ EDITS = {
     "a tile in front of the window": ("parts", GROUP, "position >= first && position < end ? power", "position < end ? power", 0),
     "the last row of a tile again": ("llama", GROUP, "lane() % 8, count - 1)", "lane() % 8, count)", 0),
     "weights that are not rescaled in a tile": ("llama", GROUP, "weight = fused(weight, keep,", "weight = fused(weight, 1.0f,", 0),
-    "warps that all take the first tokens": ("llama", GROUP, "- turn * UNITS % WARPS) % WARPS", ") % WARPS", 0),
+    "warps that all take the first tokens": ("llama", GROUP, "- turn * UNITS % SHARE) % SHARE", ") % SHARE", 0),
     "scores of one half of a query": ("llama", GROUP, "c[i / 2][i % 2] + c[i / 2][i % 2 + 2]", "c[i / 2][i % 2]", 0),
     # latents
     "queries of the other heads": ("latents", STEP, "absorbed_1 + 640 * g", "absorbed_1", 0),
@@ -133,7 +133,7 @@ EDITS = {
     "rows behind the end": ("latents", STEP, "min(16, pos - begin)", "min(16, pos + 1 - begin)", 1),
     "positions of another tile": ("latents", STEP, "add(rows, rows, begin,", "add(rows, rows, begin + 4,", 0),
     "another factor of scores": ("latents", STEP, "attended.add(rows, rows, begin, min(16, pos - begin), 0.22953", "attended.add(rows, rows, begin, min(16, pos - begin), 0.22853", 0),
-    "latents that are not released": ("latents", STEP, "min(16, pos - begin), 0.22953137548427763f, [](int, int) { return true; });\n                    ring.release(item++);", "min(16, pos - begin), 0.22953137548427763f, [](int, int) { return true; });\n                    item++;", 0),
+    "latents that are not released": ("latent requests", STEP, "min(16, pos - begin), 0.22953137548427763f, [](int, int) { return true; });\n                    ring.release(item++);", "min(16, pos - begin), 0.22953137548427763f, [](int, int) { return true; });\n                    item++;", 0),
     "too few bytes of rows": ("latents", STEP, "ring.acquire(item, count * 160)", "ring.acquire(item, count * 128)", 0),
     "rows of lanes that values have": ("latents", STEP, "mc::CacheRows<1, 16, 80>::bring", "mc::CacheRows<1, 16, 64>::bring", 0),
     "weights and scores exchanged": ("latents", STEP, "finish(sums, statistics, statistics + 10)", "finish(sums, statistics + 10, statistics)", 0),
@@ -163,6 +163,8 @@ EDITS = {
 # Edits that change nothing that a run can tell, and why.
 EQUIVALENT = {
     "warps that all take the first tokens": "one warp does the work of all, slowly",
+    "no barrier behind records": "workers meet once more before the next task's queries are written",
+    "runs that overlap": "two blocks give the same words, of what both have whole",
     "splits behind the last one": "their weights are 0 and their highest scores the least",
     "both parts cache the latent": "of two tasks each stores the same row",
     "a tile in front of the window": "its scores are the least there are, so their powers are 0",

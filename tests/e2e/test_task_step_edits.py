@@ -23,6 +23,7 @@ RUNS = (
     (Mode("random", False, 3), QUICK),
     (Mode("starve_block", False, 4), QUICK),
     (Mode("random", True, 5), WATCHED),
+    (Mode("random", False, 6), WATCHED),
 )
 
 
