@@ -229,6 +229,7 @@ def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
     even share of the tasks."""
     dealt = _dealt(phase, phase.blocks or blocks)
     known: dict[TaskWork, Tiles] = {}
+    waited = {family.name: (times.fits(family.held), family.waited) for family in phase.families}
     tiles: list[Tiles] = []
     read: list[float] = []
     for block in range(blocks):
@@ -241,10 +242,11 @@ def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
             own += known[work]
             if not work.multiplies:
                 size += work.own
-            if times.fits(family.held):
-                alike |= family.waited
+            fits, read_alike = waited[family.name]
+            if fits:
+                alike |= read_alike
             else:
-                size += sum(family.waited.values())
+                size += sum(read_alike.values())
         tiles.append(own)
         read.append(size + sum(alike.values()))
     at_once = min((family.at_once for family in phase.families), default=1)
