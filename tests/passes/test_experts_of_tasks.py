@@ -175,6 +175,28 @@ def test_what_is_refused(edit, words):
         verify_module(parse_module(Source("edited", text)))
 
 
+EARLY = """model early(E=4, N=4, X=2, F=2) {
+  weights f16  accumulate f32
+  param wide[E, N], back[N, E], router[E, X], up[E, X, F], down[X, F, E]
+  main(x[B, L, E]) {
+    y = (x @ wide) @ back
+    u = x @ up
+    return y + (u * top_k(x @ router, 2, normalise = true)) @ down
+  }
+}
+"""
+
+
+def test_experts_in_front_of_their_gates_are_refused(tmp_path):
+    """Products of one left side are one op, which may stand in front of the router's."""
+    (tmp_path / "early.mesh").write_text(EARLY)
+    given = {"compile_to": "graph", "device": "h200", "mesh": "1x1", "seq": 1}
+    (graph,) = meshc.compile(str(tmp_path / "early.mesh"), **given).modules.values()
+    with pytest.raises(MeshcError) as caught:
+        tasks_of(graph)
+    assert [d.code for d in caught.value.diagnostics] == ["no-tasks"]
+
+
 def test_gates_and_what_stands_behind_them_have_no_tags():
     model = DATA / "tiny_gpt_oss" / "gpt-oss-5x2-yarn"
     module = tasks_of(graph_of(model), meet="tags")

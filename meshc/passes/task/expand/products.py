@@ -267,7 +267,8 @@ class Products:
         name, kind = op.results[0].name, tensor_type(op.results[0])
         made = Known(name, kind, later=op, operands=tuple(operands))
         made.routed, made.sent = routes(op, operands)
-        opened = [o.task for o in operands if o.task is not None and o.here is not None]
+        lanes = [o for o in operands if o.kind.dims == kind.dims]  # not what is repeated over them
+        opened = [o.task for o in lanes if o.task is not None and o.here is not None]
         if not opened:
             return made
         last = max(opened, key=lambda one: one.phase)
