@@ -17,12 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.analysis.tasks.routing import experts_of
-from meshc.ir.affine import Cond, Expr
+from meshc.cost.tasks.rounds import along, decided, repeated
+from meshc.ir.affine import Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
 from meshc.ir.values import Value
-from meshc.ir.views import Point, Range, View
 
 Scalars = Mapping[str, int | Sequence[int]]
 """Run-time scalars, and those of which every request has its own."""
@@ -220,11 +220,14 @@ def _stages(reader: _Reader, block: Block, env: Mapping[str, int]) -> Iterator[S
             yield PhaseWork(op.name, families, op.blocks, op.cluster, op.groups, bool(made))
         elif isinstance(op, tile.For):
             count, (body,) = int(op.count.evaluate(env)), op.regions
-            if not _decides(body, op.var):
-                yield LoopWork(count, tuple(_stages(reader, body, {**env, op.var: 0})))
-                continue
-            for value in range(count):
-                yield from _stages(reader, body, {**env, op.var: value})
+            decisions = [decided(body, op.var, value) for value in range(count)]
+            each = {
+                one: tuple(_stages(reader, body, {**env, op.var: decisions.index(one)}))
+                for one in dict.fromkeys(decisions)
+            }
+            for times, kinds in repeated(decisions):
+                rounds = tuple(stage for kind in kinds for stage in each[kind])
+                yield from rounds if times == 1 else (LoopWork(times, rounds),)
 
 
 def _choices(phase: task.Phase) -> set[Value]:
@@ -252,29 +255,6 @@ def _linked(module: Module, block: Block, meeting: task.Meet) -> int:
                 extents = (extent.constant for extent in op.view.shape())
                 size += prod(family.sizes) * prod(extents) * op.view.buffer_type.dtype.bytes
     return size * (module.ranks.count - 1) // module.ranks.count
-
-
-def _decides(block: Block, name: str) -> bool:
-    """Whether ``name`` decides what is done in ``block``, not only where."""
-    for op in block.walk():
-        values: list[Cond | Expr | None] = [op.when]
-        if isinstance(op, tile.For):
-            values.append(op.count)
-        if isinstance(op, task.Stream) and op.below is not None:
-            values += [op.below, _along(op.view, op.dim)[0]]
-        if any(value is not None and name in value.free_vars for value in values):
-            return True
-    return False
-
-
-def _along(view: View, dim: int) -> tuple[Expr, int]:
-    """Where a view begins in a dim of its buffer, and how far it reaches. A range has no steps."""
-    index = view.indices[dim] if dim < len(view.indices) else None
-    if isinstance(index, Range):
-        return index.start, index.extent.constant
-    if isinstance(index, Point):
-        return index.at, 1
-    return Expr.const(0), view.buffer_type.shape[dim]
 
 
 @dataclass(frozen=True)
@@ -423,7 +403,7 @@ class _Family:
         extents = [extent.constant for extent in view.shape()]
         size = np.full(at.there.shape, prod(extents) * view.buffer_type.dtype.bytes, np.int64)
         if isinstance(op, task.Stream) and op.below is not None:
-            start, extent = _along(view, op.dim)
+            start, extent = along(view, op.dim)
             below = np.clip(at.value(op.below) - at.value(start), 0, extent)
             size = size // extent * below
         return np.where(here, size, 0)
