@@ -27,8 +27,9 @@ Compiles = Callable[[CompileRequest], object]
 
 def with_help(refusal: MeshcError, request: CompileRequest, compiles: Compiles) -> MeshcError:
     """``refusal`` of ``request`` with help that was tried: where routes or queues are short,
-    settings that take fewer; where the memory of a GPU is, more GPUs. Where cores have too little
-    memory and nobody named a target, a note says whose program it is."""
+    settings that take fewer; where the memory of a GPU or of its blocks is, more GPUs or smaller
+    clusters. Where cores have too little memory and nobody named a target, a note says whose
+    program it is."""
     lacking = [one for one in refusal.diagnostics if one.code == _NUMBER]
     if lacking:  # in each phase; what all of them miss is asked for at once
         return MeshcError([_with_all_missing(lacking[0], request, compiles)])
@@ -44,9 +45,9 @@ def _helped(one: Diagnostic, request: CompileRequest, compiles: Compiles) -> Dia
         named = ", ".join(words for words, _ in settings)
         return replace(one, help=f"tried, and of no help: {named}" if named else None)
     if one.code in NO_ROOM and request.target == "cuda":
-        for count in (2, 4, 8, 16):
-            if request.gpus < count <= MOST_GPUS and _does(compiles, replace(request, gpus=count)):
-                return replace(one, help=f"--gpus {count} fits; {one.help}")
+        for words, other in _with_more_room(request):
+            if _does(compiles, other):
+                return replace(one, help=f"{words} fits; {one.help}")
     if one.code in NO_ROOM and request.target == "python" and not request.compile_to:
         return replace(one, notes=(*one.notes, _whose(request)))
     return one
@@ -80,6 +81,21 @@ def _with_fewer_channels(request: CompileRequest) -> Iterator[tuple[str, Compile
         yield " ".join(flags), together
 
 
+def _with_more_room(request: CompileRequest) -> Iterator[tuple[str, CompileRequest]]:
+    """Smaller clusters of blocks where these were asked for, else more GPUs."""
+    if request.cluster is not None or request.dataflow:
+        for blocks in (8, 4, 2):
+            if blocks < (request.cluster or 0):
+                yield f"--cluster {blocks}", replace(request, cluster=blocks)
+        given = {"--cluster": request.cluster, "--dataflow": request.dataflow}
+        flags = " and ".join(flag for flag, value in given.items() if value)
+        yield f"leaving out {flags}", replace(request, cluster=None, dataflow="")
+        return
+    for count in (2, 4, 8, 16):
+        if request.gpus < count <= MOST_GPUS:
+            yield f"--gpus {count}", replace(request, gpus=count)
+
+
 def _with_all_missing(one: Diagnostic, request: CompileRequest, compiles: Compiles) -> Diagnostic:
     """``one``, which names the first number that the device lacks, with all others that are asked
     for when it has that."""
@@ -106,8 +122,9 @@ def _with_all_missing(one: Diagnostic, request: CompileRequest, compiles: Compil
 
 
 def _refusal(compiles: Compiles, request: CompileRequest) -> Diagnostic | None:
-    """Why ``request`` does not compile, if it does not."""
+    """Why ``request`` is none, or does not compile, if it does not."""
     try:
+        request.check()
         compiles(request)
     except MeshcError as refusal:
         return refusal.diagnostics[0]

@@ -51,6 +51,17 @@ def test_gpus_that_have_room_are_named():
     assert one.help.startswith("--gpus 8 fits") and [other.gpus for other in tried] == [4, 8]
 
 
+def test_clusters_that_have_room_are_named():
+    """For which a step is one of one GPU."""
+    request = CompileRequest(target="cuda", cluster=8, dataflow="split_head")
+    one, tried = refused("does-not-fit", request, lambda other: other.cluster == 2)
+    assert one.help.startswith("--cluster 2 fits") and {other.gpus for other in tried} == {1}
+    one, tried = refused("does-not-fit", request, lambda other: not other.dataflow)
+    assert one.help.startswith("leaving out --cluster and --dataflow fits") and len(tried) == 3
+    one, _ = refused("does-not-fit", request, lambda other: other.gpus > 1)
+    assert one.help is None
+
+
 def test_seventy_billion_weights_want_two_gpus(monkeypatch):
     """Which is found out without prompts and, as no division helps, without a second try."""
     tried = []
