@@ -22,11 +22,12 @@ class Ended:
     seconds: float
 
 
-def run(arguments: Sequence[str], limit: float) -> Ended:
-    """Run this benchmark with ``arguments`` for at most ``limit`` seconds, then end it and all that
-    it started. Its words go where this process's go."""
+def run(arguments: Sequence[str], limit: float, script: Path | None = None) -> Ended:
+    """Run a benchmark, by default that of decode steps, with ``arguments`` for at most ``limit``
+    seconds, then end it and all that it started. Its words go where this process's go."""
     start = time.monotonic()
-    process = subprocess.Popen([*COMMAND, *arguments], start_new_session=True)
+    command = COMMAND if script is None else (sys.executable, str(script))
+    process = subprocess.Popen([*command, *arguments], start_new_session=True)
     try:
         code: int | None = process.wait(timeout=limit)
     except subprocess.TimeoutExpired:

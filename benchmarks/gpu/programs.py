@@ -9,7 +9,7 @@ from zlib import crc32
 
 import numpy as np
 from kernels import Cubins, load, probes
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.backends.cuda.driver.device import Device
@@ -18,7 +18,7 @@ from meshc.backends.cuda.driver.launch import Kernel
 from meshc.backends.cuda.driver.streams import Graph
 from meshc.backends.cuda.executor import Grid
 from meshc.backends.cuda.launches import Launch, part_of
-from meshc.backends.cuda.program import StepProgram, Weight
+from meshc.backends.cuda.program import StepProgram, Weight, numbered
 from meshc.support.diagnostics import fail
 
 _NOISE_THREADS = 256
@@ -77,8 +77,11 @@ class Step:
         """Raises MeshcError, ``cuda-memory`` when it does not fit."""
         self.device = device
         self.program = program
+        self.texts = texts
         self._kernels: dict[str, tuple[Kernel, Grid]] = {}
         used = {launch.kernel for launch, _ in program.launches()}
+        if program.prefill is not None:
+            used |= {launch.kernel for launch in program.prefill.every_launch()}
         for name in sorted(used):
             kernel = program.kernels[name]
             loaded = load(device, texts[kernel.file], cubins)[name]
@@ -105,6 +108,20 @@ class Step:
     def set_cached(self, count: int) -> None:
         """Let every request have ``count`` tokens. Raises MeshcError."""
         self._memory["cached"][0].write(np.full(self.program.batch, count, np.int32))
+
+    def set_chunk(self, cached: int) -> None:
+        """Let a chunk of a prompt be full, behind ``cached`` tokens. Raises MeshcError."""
+        (size,) = self.program.buffers["chunk_tokens"].shape
+        tokens = np.random.default_rng(1).integers(0, self.program.vocabulary, size)
+        self._memory["chunk_tokens"][0].write(tokens.astype(np.int32))
+        self._memory["chunk_count"][0].write(np.array([size], np.int32))
+        behind = np.arange(cached, cached + size, dtype=np.int32)
+        self._memory["chunk_cached"][0].write(behind)
+
+    def read(self, name: str, dtype: DTypeLike) -> NDArray[np.generic]:
+        """The buffer ``name`` as values of ``dtype``. Raises MeshcError."""
+        held = self._memory[name][0]
+        return held.read(dtype, (held.nbytes // np.dtype(dtype).itemsize,))
 
     def logits(self) -> NDArray[np.float32]:
         """What the last step gave, [batch, vocabulary]. Raises MeshcError."""
@@ -137,12 +154,15 @@ class Step:
             # Pools are stacked by layer; nothing else of a buffer is.
             layers = held.shape[0] if held.role == "state" else 1
             self._make(name, held.dtype, held.bytes, layers, 1.0)
-        (frequencies,) = program.frequencies
-        angles = np.arange(program.capacity)[:, None] * np.array(frequencies)
-        self._memory["cosines"][0].write(np.cos(angles).astype(np.float32))
-        self._memory["sines"][0].write(np.sin(angles).astype(np.float32))
+        for place, frequencies in enumerate(program.frequencies):
+            angles = np.arange(program.capacity)[:, None] * np.array(frequencies)
+            for name, values in (("cosines", np.cos(angles)), ("sines", np.sin(angles))):
+                self._memory[numbered(name, place)][0].write(values.astype(np.float32))
         pages = np.arange(math.prod(program.buffers["pages"].shape), dtype=np.int32)
         self._memory["pages"][0].write(pages)
+        if "chunk_pages" in self._memory:
+            shape = program.buffers["chunk_pages"].shape
+            self._memory["chunk_pages"][0].write(pages[: math.prod(shape)])
         tokens = np.random.default_rng(0).integers(0, program.vocabulary, program.batch)
         self._memory["tokens"][0].write(tokens.astype(np.int32))
 
