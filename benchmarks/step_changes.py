@@ -131,7 +131,7 @@ def columns(now: Setting) -> Setting:
 
 def flying(tiles: int) -> Change:
     """So many tiles are on their way at once."""
-    return lambda now: now.numbers(bytes_in_flight=(tiles - 1) * now.times.tile)
+    return lambda now: now.numbers(bytes_in_flight=tiles * now.times.tile)
 
 
 def tile_of(kib: int) -> Change:

@@ -191,10 +191,10 @@ def test_a_device_without_such_numbers_is_refused(small):
 
 def test_the_ring_is_what_columns_leave():
     times = TileTimes(H200)
-    assert times.ring(44032 + 8192) == Ring(10, 4)  # as the step of Llama-2-7B has
-    assert times.ring(0) == Ring(14, 4)
-    assert times.fits(140_000) and not times.fits(165_000)
-    assert times.ring(180_000) == Ring(5, 4)
+    assert times.ring(44032 + 8192) == Ring(10, 3)  # as the step of Llama-2-7B has
+    assert times.ring(0) == Ring(14, 3)
+    assert times.fits(140_000) and not times.fits(183_000)
+    assert times.ring(190_000) == Ring(4, 3)
 
 
 def test_memory_gives_what_was_measured_of_it():

@@ -94,9 +94,10 @@ class Access:
 
     @property
     def block(self) -> Expr | None:
-        """The block that runs the task, None where tasks are not placed."""
+        """The block that runs the task, None where tasks are not placed, and where that depends
+        on which experts are chosen."""
         phase = self.phase
-        if not phase.blocks:
+        if not phase.blocks or any(map(routed_of, families_of(phase))):
             return None
         number, count = _numbered(phase, self.family)
         if not phase.groups:
@@ -314,6 +315,11 @@ def differ(first: At, second: At) -> Cond:
 def families_of(phase: task.Phase) -> list[task.Family]:
     """The families of a phase, in text order."""
     return [op for op in phase.regions[0].ops if isinstance(op, task.Family)]
+
+
+def routed_of(family: task.Family) -> task.Routed | None:
+    """What its tasks do for one expert each, None where they do not."""
+    return next((op for op in family.regions[0].ops if isinstance(op, task.Routed)), None)
 
 
 def tasks_of(phase: task.Phase) -> int:

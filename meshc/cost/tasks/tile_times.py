@@ -97,8 +97,8 @@ class TileTimes:
 
     @property
     def flying(self) -> int:
-        """Tiles that are on their way to a block at once: one more than keep memory busy."""
-        return 1 + -(-self.device.bytes_in_flight // self.tile)
+        """Tiles that are on their way to a block at once: as many as keep memory busy."""
+        return -(-self.device.bytes_in_flight // self.tile)
 
     def _room(self, held: int) -> int:
         return (self.device.whole("memory_bytes") - held - BESIDE_RING) // self.tile

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from meshc.analysis.tasks.accesses import routed_of
 from meshc.analysis.tasks.routing import experts_of
 from meshc.cost.tasks.rounds import along, decided, repeated
 from meshc.ir.affine import Expr
@@ -309,21 +310,26 @@ class _Family:
         self.module, self.family, self.each = module, family, each
         self.groups: tuple[int, ...] = ()
         self.roles = {buffer.value: buffer.role for buffer in module.buffers}
-        points = np.indices(family.sizes or (1,)).reshape(max(len(family.sizes), 1), 1, -1)
+        domain = family.domain
+        self.routed = routed_of(family)
+        if self.routed is not None:  # tasks of chosen experts are dealt, expert by expert
+            domain = {self.routed.expert: domain.pop(self.routed.expert), **domain}
+        self.dims, self.sizes = tuple(domain), tuple(domain.values())
+        points = np.indices(self.sizes or (1,)).reshape(max(len(self.sizes), 1), 1, -1)
         names: dict[str, NDArray[np.int64] | int] = {
             **env,
-            **dict(zip(family.dims, points[: len(family.dims)], strict=True)),
+            **dict(zip(self.dims, points[: len(self.dims)], strict=True)),
         }
         names |= {name: each[name][points[0]] for name in family.each}
         if groups:
-            place = family.dims.index(family.grouped)
-            of_tasks = points[place, 0] // (family.sizes[place] // groups)
+            place = self.dims.index(family.grouped)
+            of_tasks = points[place, 0] // (self.sizes[place] // groups)
             self.groups = tuple(map(int, of_tasks))
         self.start = _At(names, np.ones(points.shape[1:], bool))
         self.own = np.zeros(points.shape[-1], np.int64)
         self.read: dict[str, tuple[int, bool]] = {}
         self.parts: dict[str, int] = {}
-        self.names = {*family.dims, *family.each}
+        self.names = {*self.dims, *family.each}
         self.uses = _uses(family)
         self.brought: list[tuple[Piece, NDArray[np.int64]]] = []
 
@@ -350,14 +356,19 @@ class _Family:
         vectors, width = self.left()
         if not self.parts:
             shape = vectors, width, self.groups
-            yield FamilyWork(self.family.name, tasks, self.read, self.held(), *shape)
+            yield FamilyWork(self.family.name, self.run(tasks), self.read, self.held(), *shape)
             return
-        count = len(tasks) // self.family.sizes[0]
-        for part in range(self.family.sizes[0]):
+        count = len(tasks) // self.sizes[0]
+        for part in range(self.sizes[0]):
             own = {f"{text} of {part}": (size, False) for text, size in self.parts.items()}
             these, name = slice(part * count, (part + 1) * count), f"{self.family.name}.{part}"
             shape = vectors, width, self.groups[these]
-            yield FamilyWork(name, tasks[these], self.read | own, self.held(), *shape)
+            if some := self.run(tasks[these]):
+                yield FamilyWork(name, some, self.read | own, self.held(), *shape)
+
+    def run(self, tasks: tuple[TaskWork, ...]) -> tuple[TaskWork, ...]:
+        """Those of ``tasks`` that are dealt: of experts those of chosen ones."""
+        return tasks if self.routed is None else tuple(one for one in tasks if one.pieces)
 
     def block(self, block: Block, at: _At, names: set[str]) -> None:
         """A body: its own streams together, then those of its loops."""
@@ -394,8 +405,8 @@ class _Family:
 
     def of_first(self, op: task.Need | task.Stream) -> bool:
         """Whether which elements are read depends on the first of several dims alone."""
-        first = {*self.family.dims[:1]}
-        return len(self.family.dims) > 1 and op.view.free_vars & self.names == first
+        first = {*self.dims[:1]}
+        return len(self.dims) > 1 and op.view.free_vars & self.names == first
 
     def size(self, op: task.Need | task.Stream, at: _At) -> NDArray[np.int64]:
         """Bytes that each point reads."""

@@ -4,9 +4,11 @@ Those that constants are fitted to are of the persistent step as it was then. It
 over the blocks as tasks are. Its attention is not: as many blocks as have at least four tiles of
 tokens share those of a key head in contiguous runs, where a task program has a fixed number of
 splits that take runs of 32 tokens in turn. That is changed here in the work of a task program
-before it is timed. Others are of task programs as they stand, as they were emitted at first: the
+before it is timed. Others are of task programs as they were emitted at first: the
 warp that brings tiles looked up each tile's pages once it had found a place for it, which made
-attention slower. The last are of the steps that the command made later that day.
+attention slower; and of the steps that the command made later that day. All these are predicted by
+the numbers that were fitted to the first ones. The last are of the steps that the command makes
+since, three of which the numbers of the device's file are fitted to.
 """
 
 from __future__ import annotations
@@ -38,14 +40,39 @@ half lies in both. What comes is taken to replace any of it alike."""
 FLYING = 4
 LEAST_TILES = 4
 CAPACITY, CAPACITY_OF_BATCHES = 16385, 4112
+MOST_CAPACITY = {
+    "codellama-34b": 4097,
+    "smollm2-135m": 1025,
+    "qwen3-30b-a3b": 4112,
+    "gpt-oss-20b": 4112,
+    "deepseek-v2-lite": 4112,
+    "mixtral-8x7b": 4112,
+}
+"""Tokens that the caches of these models had room for."""
 EMITTED_ASKING_NS = 703
 """From one tile of cached tokens to the next in the task programs as first emitted: what 12288 more
 tokens took Llama-2-7B, by the tiles of a block."""
-OWN_OPTIONS = {
-    "llama-2-7b": "parts=4,merge=false,wide=32768",
-    "llama-3-8b": "parts=4,merge=true,wide=32768",
+THEN: Mapping[str, float | str] = {
+    "ready_ns": 2650,
+    "attention_asking_ns": 475,
+    "bytes_in_flight": 65_536,
 }
-"""Options of expand-tasks that the command chose."""
+"""Numbers of the device of which the earlier programs are predicted: two that were fitted to the
+persistent step, and the four tiles that were on their way to a block."""
+OWN_OPTIONS = {
+    model: f"parts=4,merge={merge},wide=32768"
+    for model, merge in {
+        "llama-2-7b": "false",
+        "llama-3-8b": "true",
+        "codellama-34b": "true",
+        "smollm2-135m": "false",
+        "qwen3-30b-a3b": "true",
+        "gpt-oss-20b": "true",
+        "deepseek-v2-lite": "true",
+        "mixtral-8x7b": "true",
+    }.items()
+}
+"""Options of expand-tasks that the command chooses."""
 _EVENTS = "events of blocks (docs/step-times.md)"
 
 
@@ -162,7 +189,7 @@ def predicted(
     step: Recorded, device: Device | None = None, flying: int = FLYING, ahead: int = 0
 ) -> StepTime:
     """What the model expects of a step of the persistent kernel."""
-    times = TileTimes(device or _module(step.model).the_device())
+    times = TileTimes(device or with_numbers(_module(step.model).the_device(), THEN))
     ring = kernel_ring(step.model, step.cached, flying, ahead)
     return time_of_work(work_of_kernel(step.model, step.cached), times, ring)
 
@@ -171,7 +198,8 @@ def predicted_of_tasks(step: Recorded) -> StepTime:
     """What it expects of a step of a task program, as these were timed."""
     capacity = CAPACITY if step.batch == 1 else CAPACITY_OF_BATCHES
     module = tasks_of(step.model, capacity, step.batch, more=step.options)
-    device = with_numbers(module.the_device(), {"attention_asking_ns": EMITTED_ASKING_NS})
+    numbers = {**THEN, "attention_asking_ns": EMITTED_ASKING_NS}
+    device = with_numbers(module.the_device(), numbers)
     return time_of_work(work_of(module, {"pos": step.cached}), TileTimes(device))
 
 
@@ -179,19 +207,39 @@ def predicted_of_own(step: Recorded) -> StepTime:
     """What it expects of a step as the command made it, whose blocks met by a counter."""
     capacity = CAPACITY if step.batch == 1 else CAPACITY_OF_BATCHES
     module = tasks_of(step.model, capacity, step.batch, more=OWN_OPTIONS[step.model])
-    return time_of_work(work_of(module, {"pos": step.cached}), TileTimes(module.the_device()))
+    device = with_numbers(module.the_device(), THEN)
+    return time_of_work(work_of(module, {"pos": step.cached}), TileTimes(device))
+
+
+def predicted_of_made(step: Recorded, device: Device | None = None) -> StepTime:
+    """What it expects of a step as the command makes it, whose blocks meet by tags or, where its
+    row says so, by a counter."""
+    capacity = CAPACITY if step.batch == 1 else CAPACITY_OF_BATCHES
+    meet = step.options or "tags"
+    module = _made(
+        step.model, min(capacity, MOST_CAPACITY.get(step.model, capacity)), step.batch, meet
+    )
+    return time_of_work(
+        work_of(module, {"pos": step.cached}), TileTimes(device or module.the_device())
+    )
+
+
+@cache
+def _made(model: str, capacity: int, batch: int, meet: str) -> Module:
+    return tasks_of(model, capacity, batch, more=OWN_OPTIONS[model], meet=meet)
 
 
 _PREDICTED: Mapping[str, Callable[[Recorded], StepTime]] = {
     "persistent": predicted,
     "tasks": predicted_of_tasks,
     "own": predicted_of_own,
+    "made": predicted_of_made,
 }
 _NOT_FOLLOWED = {
     "persistent-graph": "the same step, launched in a graph",
     "several-graph": "steps of several kernels have no event model",
 }
-TABLES = ("persistent", "tasks", "own", *_NOT_FOLLOWED)
+TABLES = ("persistent", "tasks", "own", "made", *_NOT_FOLLOWED)
 
 
 def steps(program: str) -> Section:

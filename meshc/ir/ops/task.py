@@ -50,7 +50,8 @@ class Phase(Op):
 
     With ``blocks`` so many blocks share them (``place-tasks``): tasks are numbered, family behind
     family and in each the last dim fastest, and block b of B runs those of n from n*b/B to
-    n*(b + 1)/B, rounded down, in this order.
+    n*(b + 1)/B, rounded down, in this order. Of families that do something for experts the tasks of
+    chosen ones are numbered, expert by expert, and who runs one is known once they are chosen.
 
     With ``cluster`` so many neighbouring blocks are a cluster (``fuse-cluster``). With
     ``groups`` tasks are dealt to clusters: those of each family are so many groups, runs of its

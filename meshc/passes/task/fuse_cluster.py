@@ -186,7 +186,7 @@ class _Memory:
     def place(self) -> None:
         """All scratch that only tasks of clusters give and need, as far as there is room."""
         device = self.module.the_device()
-        ring = (2 + -(-device.bytes_in_flight // tile_bytes(device))) * tile_bytes(device)
+        ring = (1 + -(-device.bytes_in_flight // tile_bytes(device))) * tile_bytes(device)
         left = block_memory(device) - ring - _columns_bytes(self.module)
         for buffer in self.module.buffers:
             found = next(self._places(buffer), None) if not buffer.role else None

@@ -119,15 +119,12 @@ def _as_narrow(module: Module, meeting: task.Meet) -> None:
 def _by_tags(module: Module, meeting: task.Meet, phase: Op) -> None:
     """Make a meeting one by tags, and give the words tags that tasks behind it need, if it orders
     all that it did before. What is done for experts alone waits for no words, as some are not
-    given, and gates have no tags, as they are 0 or not."""
-    if any(isinstance(op, task.Routed) for op in phase.regions[0].walk()):
-        return
+    given."""
     needed = {op.view.buffer for op in phase.regions[0].walk() if isinstance(op, task.Need)}
+    if needed & _of_experts(module):
+        return
     fresh = [b for b in module.buffers if b.value in needed and b.tags is None]
-    gates = _gates(module)
-    if any(
-        b.type.dtype is not DType.F32 or b.cluster is not None or b.value in gates for b in fresh
-    ):
+    if any(b.type.dtype is not DType.F32 or b.cluster is not None for b in fresh):
         return
     meeting.kind = "tags"
     for buffer in fresh:
@@ -138,14 +135,11 @@ def _by_tags(module: Module, meeting: task.Meet, phase: Op) -> None:
             buffer.tags = None
 
 
-def _gates(module: Module) -> set[Value]:
-    """Buffers of gates behind which something is done for experts."""
-    asked = {op.gates.buffer for op in module.walk() if isinstance(op, task.Routed)}
-    return {
-        op.view.buffer
-        for op in module.walk()
-        if isinstance(op, task.Need) and asked & {*op.results}
-    }
+def _of_experts(module: Module) -> set[Value]:
+    """Buffers that tasks give something of where an expert is chosen."""
+    routed = (op for op in module.walk() if isinstance(op, task.Routed))
+    gives = (op for one in routed for op in one.regions[0].walk() if isinstance(op, task.Give))
+    return {op.view.buffer for op in gives}
 
 
 def _blocks(block: Block) -> Iterator[Block]:

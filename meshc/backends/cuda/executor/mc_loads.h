@@ -54,6 +54,7 @@ inline void load_constant(const T* p, u32 (&words)[4]) {
 }
 
 inline float load_constant(const float* p) { return *p; }
+inline void prefetch(const void*, int, int) {}
 
 // Every lane deposits its row; then each picks two values of each matrix.
 void load_rows(u32 (&words)[4], const void* row, bool transposed, Site site);

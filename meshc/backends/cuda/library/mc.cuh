@@ -351,6 +351,11 @@ MC_INLINE void load_constant(const T* p, u32 (&words)[4]) {
                  : "memory");
 }
 
+// A hint that ``bytes`` from ``p`` on, which nobody writes while the kernel runs, will soon be read.
+MC_INLINE void prefetch(const void* p, int bytes, int me) {
+    if (me * 128 < bytes) asm volatile("prefetch.global.L1 [%0];" ::"l"((const char*)p + me * 128));
+}
+
 MC_INLINE float load_constant(const float* p) {
     float v;
     asm volatile("ld.global.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");

@@ -12,6 +12,7 @@ template <int N, int COUNT, int GROUPS, int KEPT, int BEST, bool NORMALISED, int
 MC_INLINE void put_gates(float* gates, float* work, int me, u32 id, Score score, Choice choice) {
     constexpr int GROUP = N / GROUPS;
     float* const sums = work + N;
+#pragma unroll 1
     for (int x = me; x < N; x += WORKERS) work[x] = choice(x);
     group_sync(id, WORKERS);
     if (GROUPS > 1) {
@@ -26,6 +27,7 @@ MC_INLINE void put_gates(float* gates, float* work, int me, u32 id, Score score,
             sums[group] = sum;
         }
         group_sync(id, WORKERS);
+#pragma unroll 1
         for (int x = me; x < N; x += WORKERS) {
             const int group = x / GROUP;
             int before = 0;
@@ -34,33 +36,32 @@ MC_INLINE void put_gates(float* gates, float* work, int me, u32 id, Score score,
         }
         group_sync(id, WORKERS);
     }
+#pragma unroll 1
     for (int x = me; x < N; x += WORKERS) {
+        const float mine = work[x];
         int before = 0;
-        for (int y = 0; y < N; y++) before += work[y] > work[x] || (work[y] == work[x] && y < x);
+#pragma unroll 4
+        for (int y = 0; y < N; y++) before += (int)(work[y] > mine) | ((int)(work[y] == mine) & (int)(y < x));
         gates[x] = before < COUNT ? score(x) : 0.0f;
     }
     group_sync(id, WORKERS);
     if (NORMALISED) {
-        float sum = 1e-20f;
-        for (int x = 0; x < N; x++) sum += gates[x];
+        float sum = 0.0f;
+        for (int x = (int)lane(); x < N; x += 32) sum += gates[x];
+        sum = warp_sum(sum) + 1e-20f;
         group_sync(id, WORKERS);
+#pragma unroll 1
         for (int x = me; x < N; x += WORKERS) gates[x] = gates[x] / sum;
         group_sync(id, WORKERS);
     }
-}
-
-// The first task behind ``begin`` of a family whose tasks are numbers ``from``, ``from`` + 1 .. of a phase, each of the
-// next one of so many ``experts``, that is of expert ``x``.
-MC_INLINE int first_of_expert(int begin, int from, int x, int experts) {
-    const int behind = begin - from - x;
-    return from + x + (behind > 0 ? (behind + experts - 1) / experts * experts : 0);
 }
 
 // The experts that some token is sent to, EXPERTS at the most. Workers find them and tell the warp that brings, which
 // brings nothing of experts before. Two choices take turns; none is written over before that warp is done with it.
 template <int EXPERTS>
 struct Choice {
-    static constexpr int WORDS = 1 + 2 * EXPERTS;  // how many there are, which, and of each expert whether it is one
+    static constexpr int WARPS = 8;
+    static constexpr int WORDS = 1 + EXPERTS + WARPS;  // how many there are, which, and how many each warp finds
     int* words;
     Barrier* told;
     int made;
@@ -72,25 +73,40 @@ struct Choice {
         for (int i = 0; i < 2; i++) init(told + i, 2);
     }
 
-    // By all workers: that of the gates [BATCH, experts], rows ``stride`` apart.
-    template <int BATCH, int WORKERS>
-    MC_INLINE void make(const float* gates, int stride, int experts, int me, u32 id) {
+    // By all workers: that of the gates [BATCH, experts], rows ``stride`` apart, once their words have the tag.
+    template <int BITS, int BATCH, int WORKERS>
+    MC_INLINE void make(const float* gates, int stride, int experts, u32 tag, int me, u32 id) {
         if (made > 1 && me == 0) wait(told + (made - 1) % 2, (made - 1) / 2 & 1);
         group_sync(id, WORKERS);
         int* const chosen = words + made % 2 * WORDS;
-        int* const sent = chosen + 1 + EXPERTS;
-        for (int x = me; x < experts; x += WORKERS) {
-            bool any = false;
-            for (int b = 0; b < BATCH; b++) any = any || gates[b * stride + x] != 0.0f;
-            sent[x] = any;
+        int* const of_warps = chosen + 1 + EXPERTS;
+        static_assert(WORKERS == 32 * WARPS, "there is a count for each warp");
+        int count = 0;
+        for (int first = 0; first < experts; first += WORKERS) {
+            const int x = first + me;
+            const float* from[BATCH];
+            u32 tags[BATCH];
+            float came[BATCH];
+#pragma unroll
+            for (int b = 0; b < BATCH; b++) from[b] = gates + b * stride + x, tags[b] = tag;
+            need<BITS>(from, tags, x < experts ? (1u << BATCH) - 1 : 0, came);
+            int sent = 0;
+#pragma unroll
+            for (int b = 0; b < BATCH; b++) sent |= (int)(x < experts && came[b] != 0.0f);
+            int place = sent;  // how many the warp finds up to this thread's
+#pragma unroll
+            for (int apart = 1; apart < 32; apart *= 2) {
+                const int other = shuffle(place, max((int)lane() - apart, 0));
+                if ((int)lane() >= apart) place += other;
+            }
+            if (lane() == 31) of_warps[warp()] = place;
+            group_sync(id, WORKERS);
+            for (int w = 0; w < (int)warp(); w++) place += of_warps[w];
+            if (sent) chosen[count + place] = x;
+            for (int w = 0; w < WARPS; w++) count += of_warps[w];
+            group_sync(id, WORKERS);
         }
-        group_sync(id, WORKERS);
-        for (int x = me; x < experts; x += WORKERS) {
-            int before = 0;
-            for (int y = 0; y < x; y++) before += sent[y];
-            if (sent[x]) chosen[1 + before] = x;
-            if (x == experts - 1) chosen[0] = before + sent[x];
-        }
+        if (me == 0) chosen[0] = count;
         group_sync(id, WORKERS);
         if (me == 0) arrive(told + made % 2);
         made++;

@@ -36,12 +36,14 @@ struct ClusterRun {
 };
 
 // ---- The warp that brings ---------------------------------------------------------------------------
+// Its loops are not unrolled: what a layer takes of all warps should find room in the cache of instructions.
 
 // By one thread: ``count`` blocks of a row group, ``tile_blocks`` to an item, of which ``flying`` are on their way at
 // once: more would delay meetings.
 template <class T, int STAGES>
 MC_INLINE void bring_row_group(const Ring<STAGES>& ring, int& item, const T* from, int count, int tile_blocks,
                                int flying) {
+#pragma unroll 1
     for (int at = 0; at < count; at += tile_blocks, item++) {
         const u32 bytes = min(tile_blocks, count - at) * 256 * (u32)sizeof(T);
         ring.limit(item, flying);
@@ -56,6 +58,7 @@ MC_INLINE void bring_pieces(const Ring<STAGES>& ring, int& item, const T* from, 
                             int tile_blocks, int flying) {
     const u32 bytes = blocks * 256 * (u32)sizeof(T);
     const int taken = tile_blocks / blocks;
+#pragma unroll 1
     for (int piece = 0; piece < pieces; piece += taken, item++) {
         const int count = min(taken, pieces - piece);
         ring.limit(item, flying);
@@ -258,13 +261,36 @@ MC_INLINE void put_merged_columns(T* columns, const float* records, int apart, i
 
 // ---- Values of a task in shared memory, by WORKERS threads --------------------------------------------
 
+// COUNT words of scratch, of which at(place) says where they are and tag(place) with which tag; all that a thread has
+// are asked for before one is waited for. Nothing of them is read before the workers have met.
+template <int BITS, int COUNT, int WORKERS, class At, class Tag>
+MC_INLINE void fetch(float* to, int me, At at, Tag tag) {
+    constexpr int OWN = (COUNT + WORKERS - 1) / WORKERS;
+    const float* from[OWN];
+    u32 tags[OWN], wanted = 0;
+    float came[OWN];
+#pragma unroll
+    for (int n = 0; n < OWN; n++) {
+        const int place = me + n * WORKERS, own = min(place, COUNT - 1);
+        from[n] = at(own), tags[n] = tag(own);
+        wanted |= (u32)(place < COUNT) << n;
+    }
+    need<BITS>(from, tags, wanted, came);
+#pragma unroll
+    for (int n = 0; n < OWN; n++) {
+        if (wanted >> n & 1) to[me + n * WORKERS] = came[n];
+    }
+}
+
 // to[row] = the combination of value(row, place) over ``count`` places, of ``rows`` rows. ``parts`` holds rows x WORKERS
 // / 32 floats.
 template <class Operator, int WORKERS, class Value>
 MC_INLINE void combine_rows(float* to, float* parts, int rows, int count, int me, Value value) {
     constexpr int WARPS = WORKERS / 32;
+#pragma unroll 1
     for (int row = 0; row < rows; row++) {
         float v = Operator::start();
+#pragma unroll 1
         for (int i = me; i < count; i += WORKERS) v = Operator::combine(v, value(row, i));
 #pragma unroll
         for (int mask = 16; mask; mask >>= 1) v = Operator::combine(v, shuffle_xor(v, mask));

@@ -108,10 +108,11 @@ struct Plain {
 };
 
 // Words with tags; with 0 as the tag whatever lies there, which was waited for before. All are asked for at once; while
-// some are not there, one of these is asked for alone.
+// some are not there, all are asked for again, or, of many, first one of these alone.
 template <int BITS>
 struct Tagged {
     static constexpr int MOST = 4;
+    static constexpr int AT_ONCE = 2;  // eights that are asked for again and again
     u32 tag;
 
     MC_INLINE explicit Tagged(u32 tag) : tag(tag) {}
@@ -142,7 +143,8 @@ struct Tagged {
                 if (wanted >> n & 1 && !all(v[n])) missing = from[n];
             }
             if (!missing) break;
-            wait_for(missing, left);
+            if (N > AT_ONCE) wait_for(missing, left);
+            else wait_for_words(left);
         }
 #pragma unroll
         for (int n = 0; n < N; n++) {
@@ -165,7 +167,7 @@ struct Tagged {
                 if (!all(v[n]) || !there(bits_of(two[n].x)) || !there(bits_of(two[n].y))) missing = from[n] + lane;
             }
             if (!missing) break;
-            wait_for(missing, left);
+            wait_for_words(left);
         }
 #pragma unroll
         for (int n = 0; n < N; n++) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshc.analysis.cuda.blocks import WARPS
 from meshc.analysis.tasks.routing import experts_of
 from meshc.backends.cuda.tasks.families import Phase
 from meshc.backends.cuda.tasks.spelling import Ranges, spelled
@@ -33,6 +34,7 @@ class Choosing:
         if found is None:
             return None
         family, need, routed = found
+        waits = phase.meets == task.TAGS
         value, expert = need.view.buffer, routed.expert
         if value is self.gates:
             return None
@@ -44,13 +46,16 @@ class Choosing:
         at, stride = self.storage.place(value, index), self.storage.shape(value)[-1]
         name, begin = self.storage.scratch(value), spelled(at, ranges)
         first = name if begin == "0" else f"{name} + {begin}"
-        return f"choice.make<BATCH, WORKERS>({first}, {stride}, {experts}, me, 1);"
+        bits = self.storage.roles[value].tags if waits else None
+        tag = self.storage.tag(value, index, ranges) if bits else "0"
+        kind = f"{bits or 0}, BATCH, WORKERS"
+        return f"choice.make<{kind}>({first}, {stride}, {experts}, {tag}, me, 1);"
 
     def parts(self) -> list[tuple[str, int, str]]:
         """What two choices, which take turns, take of shared memory: name, bytes and note."""
         if not self.most:
             return []
-        size = 2 * 4 * (1 + 2 * self.most)
+        size = 2 * 4 * (1 + self.most + WARPS)
         return [("CHOSEN", size, "experts that some token is sent to"), ("TOLD", BARRIERS, "")]
 
 

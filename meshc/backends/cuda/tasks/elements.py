@@ -21,7 +21,8 @@ from meshc.ir.types import BufferType
 from meshc.ir.views import View
 
 MOST_SPLITS_OF_A_THREAD = 16
-"""Of whose records a thread merges eight lanes; a warp does those of more."""
+"""Of whose records a thread merges eight lanes; a warp does those of more. On an H200 steps of
+Llama-3-8B, with 16 splits, take 5 % longer by warps, those of Qwen3-30B-A3B, with 33, 4 % less."""
 
 
 @dataclass
@@ -51,7 +52,10 @@ class Elements:
                 self.family.point(text, self.family.op.dims)
                 self.values.arrays.clear()
                 self.locals.restart()
-                Statements(self.values, text, self.locals).add(self.family.ops)
+                statements = Statements(self.values, text, self.locals)
+                if any(map(statements.written, self.family.ops)):
+                    statements.stage(v for op in self.family.ops for v in op.views()[1:])
+                statements.add(self.family.ops)
 
     def _heads(self) -> Merged | None:
         """The records of the head whose attention a task merges and gives as it is."""

@@ -16,12 +16,16 @@ from meshc.ir.ops import task, tile
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
+NOT_UNROLLED = "#pragma unroll 1"
+"""In front of loops over tasks, so that a layer has room in the cache of instructions."""
+
 
 @dataclass(frozen=True, eq=False)
 class Placed:
     """A family, whose tasks are numbers ``first`` .. ``end`` of its phase, or of each of the
     ``groups`` that are dealt to clusters, and wait for the words that they need if they stand
-    behind a meeting by tags."""
+    behind a meeting by tags. Of one that does something for experts those of the chosen ones are
+    numbered, expert by expert, so that blocks have even shares whichever are chosen."""
 
     op: task.Family
     first: int
@@ -55,6 +59,12 @@ class Placed:
         return found
 
     @property
+    def of_expert(self) -> int:
+        """The tasks of each expert."""
+        assert self.routed is not None
+        return prod(size for name, size in self.sizes.items() if name != self.routed.expert)
+
+    @property
     def ranges(self) -> dict[str, tuple[int, int]]:
         """What the dims of a task can be."""
         return {name: (0, size - 1) for name, size in self.op.domain.items()}
@@ -76,36 +86,35 @@ class Placed:
                 yield
             return
         head = f"for (int task = mine.first({self.first}); task < mine.last({self.end}); task++) {{"
-        with self.each_group(text), text.within(head):
-            yield
-
-    @contextmanager
-    def _each_of_experts(self, text: Text, expert: str) -> Iterator[None]:
-        """The same, expert by expert; the last dim counts experts."""
-        *_, last = self.sizes
-        if last != expert or self.groups:
-            fail("cuda-graph", f"tasks of @{self.op.name} are not numbered expert by expert")
-        count, end = self.sizes[expert], f"mine.last({self.end})"
-        begin = f"mc::first_of_expert(mine.first({self.first}), {self.first}, {expert}, {count})"
-        with text.within("for (int place = 0; place < choice.count(); place++) {"):
-            text.add(f"const int {expert} = choice.expert(place);")
-            head = f"for (int task = {begin}; task < {end}; task += {count}) {{"
+        with self.each_group(text):
+            text.add(NOT_UNROLLED)
             with text.within(head):
                 yield
 
+    @contextmanager
+    def _each_of_experts(self, text: Text, expert: str) -> Iterator[None]:
+        """The same, expert by expert."""
+        if self.first or self.groups or expert not in self.sizes:
+            fail("cuda-graph", f"tasks of @{self.op.name} are not those of experts alone")
+        text.add(NOT_UNROLLED)
+        with text.within("for (int task = mine.begin; task < mine.end; task++) {"):
+            text.add(f"const int {expert} = choice.expert(task / {self.of_expert});")
+            yield
+
     def point(self, text: Text, names: Container[str]) -> None:
         """The dims of the task that are among ``names``; which expert it is of is known."""
-        step, parts = prod(self.sizes.values()), []
-        for number, (name, size) in enumerate(self.sizes.items()):
+        sizes, parts = self.sizes, []
+        if self.routed is not None:
+            del sizes[self.routed.expert]
+        step = prod(sizes.values())
+        for number, (name, size) in enumerate(sizes.items()):
             step //= size
             own = "task" if not self.first else f"task - {self.first}"
             if step > 1:
                 own = f"{own} / {step}" if not self.first else f"({own}) / {step}"
-            if number:
+            if number or self.routed is not None:
                 wrapped = f"({own})" if " - " in own and step == 1 else own
                 own = f"{wrapped} % {size}"
-            if self.routed is not None and name == self.routed.expert:
-                continue
             if name in names and self.groups and name == self.op.grouped:
                 within = f"group * {size} + " if size > 1 else "group"
                 parts.append(f"{name} = {within}{own if size > 1 else ''}")
@@ -134,6 +143,10 @@ class Phase:
         """The declaration of the tasks that are a block's."""
         if self.groups:
             return f"const mc::ClusterRun<CLUSTER> mine({self.groups}, {self.tasks});"
+        if any(family.routed is not None for family in self.families):
+            if len(self.families) > 1:
+                fail("cuda-graph", f"the phase {self.name} does something for experts and more")
+            return f"const mc::Run mine({self.families[0].of_expert} * choice.count());"
         return f"const mc::Run mine({self.tasks});"
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 from meshc.analysis.cuda.blocks import FRAGMENT, WARPS
 from meshc.backends.cuda.tasks.asking import Asking, waited_for
@@ -81,8 +82,12 @@ class GroupAttention:
         if self._joins_in_locals:
             rows = max(rows, WARPS * min(shape.queries, SET))
         self.locals.place(rows * shape.lanes)
-        for view in (shape.query, shape.key, shape.value):
-            statements.add(hoisted(self.values, view))
+        views = shape.query, shape.key, shape.value
+        before = [hoisted(self.values, view) for view in views]
+        if any(map(statements.written, chain.from_iterable(before))):
+            statements.stage(views)
+        for ops in before:
+            statements.add(ops)
         factor, change = changed_scores(shape.steps)
         self._stage(text, statements, factor)
         name = self.storage.taken.fresh("attended")

@@ -64,6 +64,7 @@ class Lanes:
     def _of_experts(self, op: tile.For, routed: task.Routed) -> None:
         """The rounds of experts that are chosen."""
         self.values.ranges[op.var] = (0, max(op.count.constant - 1, 0))
+        self.text.add("#pragma unroll 4")
         with self.text.within("for (int place = 0; place < choice.count(); place++) {"):
             self.text.add(f"const int {op.var} = choice.expert(place);")
             self.add(routed.regions[0].ops)

@@ -51,7 +51,7 @@ class Room:
         parts = self._parts()
         room = block_memory(device) - sum(-(-size // 128) * 128 for _, size, _ in parts)
         stages = min(room // tile, MOST_STAGES)
-        flying = 1 + -(-device.bytes_in_flight // tile)
+        flying = -(-device.bytes_in_flight // tile)
         if stages <= flying:
             self._refuse(room, (flying + 1) * tile)
         arena = Arena()

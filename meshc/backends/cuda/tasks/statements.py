@@ -7,12 +7,13 @@ memory, and workers meet behind each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 
+from meshc.analysis.cuda.blocks import WARPS
 from meshc.backends.cuda.tasks.declared import used_alone
 from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.spelling import bounds, condition, flattened, unflattened
@@ -27,6 +28,9 @@ from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
 SYNC = "mc::group_sync(1, WORKERS);"
+MOST_STAGED = 2048
+"""Elements of a vector that is brought to shared memory before statements read it: eight of each
+thread."""
 
 
 @dataclass
@@ -110,6 +114,80 @@ class Statements:
                 case task.Routed():
                     fail("cuda-graph", "workers that compute together do nothing for experts alone")
 
+    def stage(self, views: Iterable[View]) -> None:
+        """Bring the vectors of scratch that ``views`` are computed from to shared memory, each
+        thread asking for all of its words before it waits for one: a statement behind another may
+        read them again, one by one."""
+        needed = set().union(*map(self.values.behind, views))
+        self._ahead(needed)
+        wanted: dict[int, list[Value]] = {}
+        for value, read in self.values.reads.items():
+            buffer = read.view.buffer
+            small = prod(extents(View(value))) <= MOST_STAGED
+            if value in needed and small and self.values.storage.role(buffer) == "":
+                bits = self.values.storage.roles[buffer].tags or 0
+                wanted.setdefault(bits, []).append(value)
+        for bits, some in wanted.items():
+            # Vectors of whole fours lie one behind the other and are asked for together.
+            whole = all(prod(extents(View(value))) % 4 == 0 for value in some)
+            for together in [some] if whole else [[value] for value in some]:
+                self._fetch(bits, together)
+        if wanted:
+            self.text.add(SYNC)
+
+    def _ahead(self, needed: Container[Value]) -> None:
+        """Bring gains and angles that ``needed`` values are computed with near, before anything is
+        waited for."""
+        values, storage = self.values, self.values.storage
+        for value, writers in values.writers.items():
+            for op in writers if value in needed else ():
+                position = op.params.get("position")
+                if isinstance(position, Expr) and position.free_vars <= values.ranges.keys():
+                    _, given, angles = op.views()
+                    count = 4 * extents(given)[-1] // 2
+                    for table in angle_of(values, op, angles, Expr.const(0)):
+                        self.text.add(f"mc::prefetch(&{table}, {count}, me);")
+        for value, read in values.reads.items():
+            buffer, shape = read.view.buffer, extents(View(value))
+            if value not in needed or len(shape) > 1 or storage.role(buffer) != "weight":
+                continue
+            if storage.ports[buffer].name in storage.module.constants:
+                continue
+            assert isinstance(buffer.type, BufferType)
+            at = values.spelled(
+                flattened(values.source(value, (Expr.const(0),))[1], buffer.type.shape)
+            )
+            self.text.add(f"mc::prefetch({storage.vector(buffer)} + {at}, {2 * shape[0]}, me);")
+
+    def _fetch(self, bits: int, wanted: Sequence[Value]) -> None:
+        """Those that lie one behind the other, whose words have tags of so many bits."""
+        storage, (first, *_) = self.values.storage, [self.array(value) for value in wanted]
+        counts, places, tags = [], [], []
+        for value in wanted:
+            shape = extents(View(value))
+            with self.values.within(element=prod(shape)):
+                own = unflattened(Expr.var("element"), shape)
+                buffer, at = self.values.source(value, own)
+                place = self.values.spelled(storage.place(buffer, at))
+                waits = self.values.waits and bits
+                tags.append(storage.tag(buffer, at, self.values.ranges) if waits else "0u")
+            counts.append(prod(shape))
+            places.append(f"{storage.scratch(buffer)} + {place}")
+        with self.text.within(f"mc::fetch<{bits}, {sum(counts)}, WORKERS>({first}, me,", ""):
+            self._of_parts(counts, places, ",")
+            self._of_parts(counts, tags, ");")
+        self.text.lines.pop()
+
+    def _of_parts(self, counts: Sequence[int], given: Sequence[str], end: str) -> None:
+        """A function of an element of vectors of so many: what is ``given`` of each."""
+        if len(set(given)) == 1:
+            self.text.add(f"[&](int element) {{ return {given[0]}; }}{end}")
+            return
+        with self.text.within("[&](int element) {", f"}}{end}"):
+            for count, one in zip(counts[:-1], given, strict=False):
+                self.text.add(f"if (element < {count}) return {one};", f"element -= {count};")
+            self.text.add(f"return {given[-1]};")
+
     def rounds(self, op: tile.For, body: Callable[[], None]) -> None:
         """A loop of so many rounds, whose values in shared memory are there behind it."""
         count = op.count.constant
@@ -143,6 +221,12 @@ class Statements:
         with self.text.within(f"if ({condition(op.when, self.values.ranges)}) {{"):
             self._whole(op)
 
+    def written(self, op: Op) -> bool:
+        """Whether ``op`` is a statement, a loop perhaps, with something that has no formula."""
+        if isinstance(op, tile.Compute):
+            return not self._has_formula(op)
+        return any(map(self.written, (one for region in op.regions for one in region.ops)))
+
     def _has_formula(self, op: tile.Compute) -> bool:
         """Whether who needs an element of what ``op`` writes computes it, or has it."""
         written = op.views()[0].buffer
@@ -174,6 +258,8 @@ class Statements:
         """A loop of the workers over the elements of ``shape``."""
         count = prod(shape)
         head = f"for (int element = me; element < {count}; element += WORKERS) {{"
+        if count <= 32 * WARPS:
+            head = f"if (const int element = me; element < {count}) {{"
         with self.values.within(element=count), self.text.within(head):
             body(unflattened(Expr.var("element"), shape))
         if meet:

@@ -26,8 +26,7 @@ from meshc.passes.task.expand.program import (
 from meshc.passes.task.expand.values import Known, Stored
 
 EXPERT = "expert"
-"""The dim that counts experts. It is the last one of a family, so that each block has rows of all
-experts, and as much to do as the others whichever are chosen."""
+"""The dim that counts experts."""
 
 
 class Experts:

@@ -31,9 +31,6 @@ PART, HEAD, GROUP = "part", "h", "g"
 """The dims that count parts of the width of a product, heads, and groups of rows, of those of a
 head where there are heads."""
 
-MOST_RECORDS = 65_536
-"""Bytes of records of attention that a task merges at the most, where it can have fewer lanes."""
-
 POINTWISE = (graph.Scale, graph.Add, graph.Mul, Function)
 
 
@@ -176,10 +173,11 @@ class Products:
         return self._sum(name, kind, lanes, sums, parts)
 
     def merged(self, known: Known, lanes: int) -> Known:
-        """Attention merged by tasks of a phase of its own, a head of ``lanes`` lanes each, or a
-        part of one where its records are many, so that others need no records."""
+        """Attention merged by tasks of a phase of its own, so that others need no records. A task
+        has as many of a head's ``lanes`` as one of products gives, or the whole head where that is
+        no part of it: each waits for the records of all splits."""
         name, heads = f"{known.name}_merged", self.program.lanes(known.kind) // lanes
-        parts = self._parts_of_records(known, lanes)
+        parts = lanes // self.program.rows if lanes % self.program.rows == 0 else 1
         own = Part(Expr.var(HEAD) * lanes, lanes)
         domain = {HEAD: heads}
         if parts > 1:
@@ -190,16 +188,6 @@ class Products:
         found = Known(known.name, known.kind, task=opened, here=here)
         self.store(found)
         return found
-
-    def _parts_of_records(self, known: Known, lanes: int) -> int:
-        """Into how many parts, each as much as a task of products gives, the lanes of a head are
-        divided."""
-        assert known.merged is not None
-        _, _, splits, _, _ = known.merged.extents
-        size = DType.F32.bytes * self.program.tokens * splits * lanes
-        most = max(lanes // self.program.rows, 1)
-        fitting = (n for n in range(1, most) if lanes % n == 0 and size <= n * MOST_RECORDS)
-        return next(fitting, most if lanes % most == 0 else 1)
 
     def sum_of_ranks(self, op: ranks.AllReduce, known: Known) -> Known:
         """The sum of what all ranks have of a value, each of which gives its own to all; by tasks
