@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import chain
 from math import inf
 from statistics import fmean
 from typing import Literal
 
 from meshc.analysis.tasks.shares import share
-from meshc.cost.tasks.blocks import Memory, Ring, Run, Spent, Tile, Tiles, simulate
+from meshc.cost.tasks.blocks import Memory, Ring, Run, Spent, Tiles, simulate
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import (
     FamilyWork,
@@ -245,37 +246,53 @@ def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
     """What each of ``blocks`` does in a phase of which those that it is placed on, or all, have an
     even share of the tasks."""
     dealt = _dealt(phase, phase.blocks or blocks)
-    known: dict[TaskWork, Tiles] = {}
+    tiles_of = _TilesOf(times)
     waited = {family.name: (times.fits(family.held), family.waited) for family in phase.families}
     tiles: list[Tiles] = []
     read: list[float] = []
     for block in range(blocks):
-        own: list[Tile] = []
-        alike: dict[str, int] = {}
+        mine = dealt[block] if block < len(dealt) else []
+        same: dict[str, int] = {}
         size = 0
-        for family, work in dealt[block] if block < len(dealt) else ():
-            if work not in known:
-                known[work] = times.tiles(work)
-            own += known[work]
+        for family, work in mine:
             if not work.multiplies:
                 size += work.own
             fits, read_alike = waited[family.name]
             if fits:
-                alike |= read_alike
+                same |= read_alike
             else:
                 size += sum(read_alike.values())
-        tiles.append(own)
-        read.append(size + sum(alike.values()))
+        tiles.append(tiles_of([work for _, work in mine]))
+        read.append(size + sum(same.values()))
     at_once = min((family.at_once for family in phase.families), default=1)
     ready = times.ready(max(read), any(tiles))
     return Run(tiles, read, ready, at_once, chosen=phase.chosen)
+
+
+class _TilesOf:
+    """The tiles of tasks one behind the other: the same list for the same tasks."""
+
+    def __init__(self, times: TileTimes) -> None:
+        self.times = times
+        self.of_task: dict[int, Tiles] = {}
+        self.of_tasks: dict[tuple[int, ...], Tiles] = {}
+
+    def __call__(self, works: Sequence[TaskWork]) -> Tiles:
+        key = tuple(map(id, works))
+        if key not in self.of_tasks:
+            self.of_task |= {
+                id(work): self.times.tiles(work) for work in works if id(work) not in self.of_task
+            }
+            self.of_tasks[key] = [*chain.from_iterable(self.of_task[one] for one in key)]
+        return self.of_tasks[key]
 
 
 def _dealt(phase: PhaseWork, blocks: int) -> list[list[tuple[FamilyWork, TaskWork]]]:
     """The tasks of each of ``blocks``, in order."""
     if not phase.groups:
         tasks = [(family, work) for family in phase.families for work in family.tasks]
-        return [[tasks[n] for n in share(len(tasks), block, blocks)] for block in range(blocks)]
+        shares = (share(len(tasks), block, blocks) for block in range(blocks))
+        return [tasks[part.start : part.stop] for part in shares]
     groups: list[list[tuple[FamilyWork, TaskWork]]] = [[] for _ in range(phase.groups)]
     for family in phase.families:
         for work, group in zip(family.tasks, family.groups, strict=True):
