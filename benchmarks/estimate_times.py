@@ -1,6 +1,6 @@
 """Processor time of ``meshc estimate MODEL`` for the models of the catalogue, each in a process.
 
-python benchmarks/estimate_times.py [--device wse2] [--mesh 360x360] [--mesh 750x990] MODEL ..
+python benchmarks/estimate_times.py [--on wse2,360x360] [--on h200] .. MODEL ..
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ import resource
 import subprocess
 import sys
 
-MESHES = ("360x360", "600x600", "750x990")
+PLACES = ("wse2,360x360", "wse2,600x600", "wse2,750x990", "wse3,24x24", "h100", "h200")
 
 
-def seconds(model: str, device: str, mesh: str) -> float:
-    """Processor seconds of the whole command; not a number where it fails."""
+def seconds(model: str, place: str) -> float:
+    """Processor seconds of the whole command on a device and, behind a comma, a mesh of it; not a
+    number where it fails."""
     before = _spent()
-    command = ["-m", "meshc", "estimate", model, "--device", device, "--mesh", mesh, "--json"]
+    device, *mesh = place.split(",")
+    where = ["--device", device, *(word for one in mesh for word in ("--mesh", one))]
+    command = ["-m", "meshc", "estimate", model, *where, "--json"]
     done = subprocess.run([sys.executable, *command], capture_output=True)
     return _spent() - before if done.returncode == 0 else float("nan")
 
@@ -30,13 +33,12 @@ def main() -> None:
     """Print a row for each model."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("models", nargs="+")
-    parser.add_argument("--device", default="wse2")
-    parser.add_argument("--mesh", action="append")
+    parser.add_argument("--on", action="append", metavar="DEVICE[,MESH]")
     options = parser.parse_args()
-    meshes = options.mesh or MESHES
-    print("| model |", " | ".join(meshes), "|")
+    places = options.on or PLACES
+    print("| model |", " | ".join(places), "|")
     for model in options.models:
-        times = [f"{seconds(model, options.device, mesh):.1f} s" for mesh in meshes]
+        times = [f"{seconds(model, place):.1f} s" for place in places]
         print(f"| {model} |", " | ".join(times), "|", flush=True)
 
 

@@ -21,6 +21,7 @@ from meshc.ir.ops import graph as whole
 from meshc.ir.ops import task, tile
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
+from meshc.passes.task.meet import Meet
 from meshc.pipelines import DEALING, graph_passes, pipeline_to_tasks
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError, fail
 
@@ -187,15 +188,15 @@ class GpuStep:
     ) -> Made:
         """The first division of products whose columns leave room in a block; in clusters of so
         many blocks."""
-        whole = self._placed(graph, 1, False, None, task.COUNTER, cluster, together)
+        whole = self._tasks(graph, _Division(1, False, cluster, together), None)
         merge = _records_bytes(whole) > MOST_RECORDS
         refusals = []
         for parts in PARTS:
-            made = self._meeting(graph, parts, merge, cluster, together, written)
+            made = self._meeting(graph, _Division(parts, merge, cluster, together), written)
             if not isinstance(made, MeshcError):
                 self._keep(made)
                 return made[0]
-            if made.diagnostics[0].code not in _OF_PARTS:
+            if not _of_parts(made):
                 raise made
             refusals.append(made)
             if isinstance(made, cuda.QueriesDoNotFit | cuda.GpuIsTooSmall):
@@ -205,54 +206,76 @@ class GpuStep:
     def _meeting(
         self,
         graph: Module,
-        parts: int,
-        merge: bool,
-        cluster: int,
-        together: int,
+        division: _Division,
         written: Callable[[cuda.TaskGraph], dict[str, str]],
     ) -> tuple[Made, list[Diagnostic]] | MeshcError:
         """A step whose tasks meet by a counter or, where that is predicted to be faster, by tags,
         and by the other where one does not fit; clusters of blocks and prompts, most of whose time
-        is not that of meetings, meet by a counter."""
+        is not that of meetings, meet by a counter. Whether a block has room for tasks of a prompt
+        is asked before it is found where they meet."""
 
         def made(kind: str) -> Made:
-            placed = self._placed(graph, parts, merge, self.report, kind, cluster, together)
+            placed = self._met(self._tasks(graph, division, self.report), division, kind)
             return placed, written(cuda.TaskGraph(placed, graph))
 
+        def apart() -> Made:
+            tasks = self._tasks(graph, division, None)
+            return tasks, written(cuda.TaskGraph(tasks, graph))
+
+        if LENGTH in graph.scalars:
+            tried = self._tried(apart)
+            if isinstance(tried, MeshcError) and _of_parts(tried) and not _of_memory(tried):
+                return tried
+            return self._tried(lambda: made(task.COUNTER))
         counted = self._tried(lambda: made(task.COUNTER))
-        if cluster or LENGTH in graph.scalars or isinstance(counted, cuda.GpuIsTooSmall):
-            return counted
-        if isinstance(counted, MeshcError):
-            by_tags = self._tried(lambda: made(task.TAGS))
-            return counted if isinstance(by_tags, MeshcError) else by_tags
-        tagged = self._placed(graph, parts, merge, None, task.TAGS, cluster)
-        one, other = map(step_with_full_caches, (counted[0][0], tagged))
-        if one is None or other is None or other.seconds >= one.seconds:
+        if division.cluster or isinstance(counted, cuda.GpuIsTooSmall):
             return counted
         by_tags = self._tried(lambda: made(task.TAGS))
-        return counted if isinstance(by_tags, MeshcError) else by_tags
+        if isinstance(by_tags, MeshcError):
+            return counted
+        if isinstance(counted, MeshcError):
+            return by_tags
+        one, other = (step_with_full_caches(module) for (module, _), _ in (counted, by_tags))
+        return by_tags if one and other and other.seconds < one.seconds else counted
 
-    def _placed(
-        self,
-        graph: Module,
-        parts: int,
-        merge: bool,
-        report: Diagnostics | None,
-        kind: str,
-        cluster: int,
-        together: int = 0,
-    ) -> Module:
-        """The placed program of tasks of ``graph``, in clusters of so many blocks if any, which
-        have attention and its part of the output projection by key heads, and whose blocks share
-        tokens or, by ``split_head``, lanes. Without a ``report`` it is only looked at, and not
-        verified."""
+    def _tasks(self, graph: Module, division: _Division, report: Diagnostics | None) -> Module:
+        """The tasks of ``graph``, placed on blocks that do not meet yet. Without a ``report`` they
+        are only looked at, and not verified."""
         share = "lanes" if self.request.dataflow == "split_head" else "splits"
-        grain = f"heads=true,{share}={cluster}" if cluster else f"merge={str(merge).lower()}"
-        spec = f"expand-tasks{{parts={parts},{grain},wide={WIDE},together={together}}}"
-        given = {"expand-tasks": spec, "meet": f"meet{{kind={kind}}}"}
-        passes = pipeline_to_tasks(given, cluster)[len(graph_passes()) :]
-        manager = PassManager(passes, self.instruments, verified=report is not None)
+        passes = pipeline_to_tasks({"expand-tasks": division.spec(share)}, division.cluster)
+        first, last = len(graph_passes()), [step.NAME for step in passes].index(Meet.NAME)
+        manager = PassManager(passes[first:last], self.instruments, verified=report is not None)
         return manager.run(clone_module(graph), report)
+
+    def _met(self, tasks: Module, division: _Division, kind: str) -> Module:
+        """``tasks``, whose blocks meet by ``kind``."""
+        passes = pipeline_to_tasks({"meet": f"meet{{kind={kind}}}"}, division.cluster)
+        first = [step.NAME for step in passes].index(Meet.NAME)
+        return PassManager(passes[first:], self.instruments).run(tasks, self.report)
+
+
+@dataclass(frozen=True)
+class _Division:
+    """How work is divided: wide left sides of products in so many ``parts``; records of attention
+    perhaps merged by tasks of their own; blocks in clusters of so many, if any; and tokens of a
+    prompt that a task attends for, 0 for the most."""
+
+    parts: int
+    merge: bool
+    cluster: int
+    together: int
+
+    def spec(self, share: str) -> str:
+        """How tasks are expanded: blocks of clusters have attention and its part of the output
+        projection by key heads, and ``share`` lanes or the splits of tokens."""
+        own = f"heads=true,{share}={self.cluster}"
+        grain = own if self.cluster else f"merge={str(self.merge).lower()}"
+        return f"expand-tasks{{parts={self.parts},{grain},wide={WIDE},together={self.together}}}"
+
+
+def _of_parts(refusal: MeshcError) -> bool:
+    """Whether other parts may be possible where some are refused."""
+    return refusal.diagnostics[0].code in _OF_PARTS
 
 
 def _of_memory(refusal: MeshcError) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-from meshc.cost.tasks.steps import StepTime, step_time
-from meshc.cost.tasks.tile_times import Links, TileTimes
+from meshc.cost.tasks.predicting import timed
+from meshc.cost.tasks.steps import StepTime
+from meshc.cost.tasks.tile_times import Links
 from meshc.driver.halves import node_of
 from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
-from meshc.ir.printer import print_module
 from meshc.ir.ranks import RANK
 from meshc.support.diagnostics import MeshcError
 
@@ -32,30 +30,9 @@ def step_with_full_caches(module: Module) -> StepTime | None:
     such GPUs is known, their links take no time."""
     if POSITION not in module.scalars:
         return None
-    return _with_full_caches(_Printed(module))
-
-
-class _Printed:
-    """A module that is the same as another one that is printed so. What a step takes is asked for
-    where it is chosen, in remarks and in the summary, and followed block by block each time."""
-
-    def __init__(self, module: Module) -> None:
-        self.module, self._text = module, print_module(module)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Printed) and self._text == other._text
-
-    def __hash__(self) -> int:
-        return hash(self._text)
-
-
-@lru_cache(maxsize=4)
-def _with_full_caches(printed: _Printed) -> StepTime | None:
-    module = printed.module
-    times = TileTimes(module.the_device(), links=_links(module))
     rank = {} if module.ranks is None else {RANK: 0}
     try:
-        return step_time(module, {POSITION: _tokens(module), **rank}, times)
+        return timed(module, {POSITION: _tokens(module), **rank}, _links(module))
     except MeshcError:
         return None
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from meshc.analysis.proofs.isl import Point, uncovered_point
 from meshc.analysis.tasks.accesses import OTHER, Access, At, accesses, same_requests
 from meshc.analysis.tasks.order import Meeting, behind, met, same_block, whole_meetings
 from meshc.ir.affine import Cond
-from meshc.ir.module import Module
+from meshc.ir.module import Buffer, Module
 from meshc.ir.ops import task
 from meshc.support.diagnostics import fail
 from meshc.verify.tasks import element_text, task_text
@@ -20,15 +21,28 @@ GIVER = "giver."
 def check(module: Module) -> None:
     """Of each folded buffer, nobody writes another version over an element between the task that
     gives it and those that need it. Raises ``overwritten``."""
-    folded = {b.value: b.kept for b in module.buffers if b.kept is not None}
-    every = [*accesses(module)]
-    found = whole_meetings(module, every)
-    for need in every:
-        if not isinstance(need.op, task.Need) or need.buffer not in folded:
-            continue
-        gives = [a for a in every if isinstance(a.op, task.Give) and a.buffer is need.buffer]
-        for over in gives:
-            point = next(_faults(module, need, over, gives, folded[need.buffer] or 1, found), None)
+    versions = Versions(module)
+    for buffer in module.buffers:
+        if buffer.kept is not None:
+            versions.check(buffer)
+
+
+class Versions:
+    """What tasks of ``module`` need and give, whatever its buffers keep."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.every = [*accesses(module)]
+        self.meetings = whole_meetings(module, self.every)
+
+    def check(self, buffer: Buffer) -> None:
+        """The same of one buffer, with as many versions as it keeps."""
+        module = self.module
+        mine = [access for access in self.every if access.buffer is buffer.value]
+        gives = [access for access in mine if isinstance(access.op, task.Give)]
+        for need, over in product((a for a in mine if isinstance(a.op, task.Need)), gives):
+            faults = _faults(module, need, over, gives, buffer.kept or 1, self.meetings)
+            point = next(faults, None)
             if point is not None:
                 reader, writer = At(need, module), At(over, module, OTHER, shared=1)
                 fail(
@@ -37,7 +51,7 @@ def check(module: Module) -> None:
                     f"{task_text(writer, point)}, in place of {element_text(reader, point)}",
                     need.op.span,
                     notes=[f"in {task_text(reader, point)}"],
-                    help=f"{need.buffer} keeps too few versions, or a meeting is missing",
+                    help=f"{buffer.value} keeps too few versions, or a meeting is missing",
                 )
 
 

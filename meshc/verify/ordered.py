@@ -12,6 +12,8 @@ front has ended on each of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from meshc.analysis.proofs.isl import uncovered_point
 from meshc.analysis.tasks.accesses import OTHER, Access, At, accesses, same_requests
@@ -19,6 +21,7 @@ from meshc.analysis.tasks.order import (
     Meeting,
     begun,
     behind,
+    lies_between,
     met,
     same_block,
     waiting,
@@ -27,47 +30,115 @@ from meshc.analysis.tasks.order import (
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops import task
-from meshc.support.diagnostics import fail
+from meshc.support.diagnostics import MeshcError, fail
 from meshc.verify.tasks import element_text, task_text
 
 
 def check(module: Module) -> None:
     """Each edge lies over a meeting or within a block. Raises ``not-ordered``."""
-    every = [*accesses(module)]
-    found, waits = whole_meetings(module, every), waiting(module)
-    tagged = {buffer.value for buffer in module.buffers if buffer.tags is not None}
+    edges = Edges(module)
     for buffer in module.buffers:
         if buffer.tags is not None:
-            _given_whole(module, buffer, every)
-    for give in every:
-        if isinstance(give.op, task.Give):
-            _begun(At(give, module), found)
-    for need in every:
-        if need.buffer in tagged and need.phase in waits:
-            continue
-        for give in every if isinstance(need.op, task.Need) else ():
-            if not isinstance(give.op, task.Give) or give.buffer is not need.buffer:
-                continue
-            reader, writer = At(need, module), At(give, module, OTHER)
-            between, hidden = met(writer, reader, found)
-            edge = reader.touched & writer.touched & same_requests(reader, writer)
-            edge = edge & behind(reader, writer)
-            point = uncovered_point(edge, between | same_block(reader, writer), hidden)
-            if point is not None:
-                fail(
-                    "not-ordered",
-                    f"{need.words} may run before {task_text(writer, point)} has given "
-                    f"{element_text(reader, point)}",
-                    need.op.span,
-                    notes=[f"in {task_text(reader, point)}"],
-                    help="let blocks meet in between (task.meet), which the pass meet does",
-                )
+            _given_whole(module, buffer, edges.every)
+    for give in edges.to_ranks:
+        _begun(give, edges.meetings)
+    waits = waiting(module)
+    tagged = {buffer.value for buffer in module.buffers if buffer.tags is not None}
+    for edge in edges.edges:
+        need = edge.reader.access
+        if not (need.buffer in tagged and need.phase in waits):
+            edge.check(edges.meetings)
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """A need, and a give of the same buffer in front of it."""
+
+    reader: At
+    writer: At
+
+    @cached_property
+    def known(self) -> Cond:
+        """Where one task needs what another one gives."""
+        one, other = self.reader, self.writer
+        return one.touched & other.touched & same_requests(one, other) & behind(one, other)
+
+    @cached_property
+    def within(self) -> Cond:
+        """Where one block runs both tasks."""
+        return same_block(self.writer, self.reader)
+
+    def over(self, meeting: Meeting) -> bool:
+        """Whether it may lie over a meeting, of whatever kind."""
+        return not lies_between(self.writer, self.reader, meeting).is_false
+
+    def check(self, found: Sequence[Meeting]) -> None:
+        """It lies over one of these meetings or within a block. Raises ``not-ordered``."""
+        between, hidden = met(self.writer, self.reader, found)
+        point = uncovered_point(self.known, between | self.within, hidden)
+        if point is not None:
+            need = self.reader.access
+            fail(
+                "not-ordered",
+                f"{need.words} may run before {task_text(self.writer, point)} has given "
+                f"{element_text(self.reader, point)}",
+                need.op.span,
+                notes=[f"in {task_text(self.reader, point)}"],
+                help="let blocks meet in between (task.meet), which the pass meet does",
+            )
+
+
+class Edges:
+    """What tasks of ``module`` give and others need, and the ``meetings`` that keep them apart,
+    some of which may be left out."""
+
+    def __init__(self, module: Module) -> None:
+        self.every = [*accesses(module)]
+        self.meetings = whole_meetings(module, self.every)
+        gives = [access for access in self.every if isinstance(access.op, task.Give)]
+        self.to_ranks = [at for give in gives if (at := At(give, module)).of_ranks]
+        self.edges = [
+            Edge(At(need, module), At(give, module, OTHER))
+            for need in self.every
+            if isinstance(need.op, task.Need)
+            for give in gives
+            if give.buffer is need.buffer
+        ]
+        self.edges = [edge for edge in self.edges if not edge.known.is_false]
+
+    def without(self, op: task.Meet) -> bool:
+        """Leave out a meeting if the others order all that it does; whether that is so."""
+        (meeting,) = (one for one in self.meetings if one.op is op)
+        others = [one for one in self.meetings if one is not meeting]
+        if not self._ordered(meeting, others):
+            return False
+        self.meetings = others
+        return True
+
+    def with_kind(self, op: task.Meet, kind: str) -> bool:
+        """Make a meeting one of another kind if it then orders all that it did; whether it does."""
+        (meeting,) = (one for one in self.meetings if one.op is op)
+        before, op.kind = op.kind, kind
+        if self._ordered(meeting, self.meetings):
+            return True
+        op.kind = before
+        return False
+
+    def _ordered(self, changed: Meeting, found: Sequence[Meeting]) -> bool:
+        """Whether meetings order what does or may lie over the one that is ``changed``."""
+        try:
+            for give in self.to_ranks:
+                _begun(give, found)
+            for edge in self.edges:
+                if edge.over(changed):
+                    edge.check(found)
+        except MeshcError:
+            return False
+        return True
 
 
 def _begun(give: At, found: Sequence[Meeting]) -> None:
     """All ranks have begun the run before one gives to the memory of others."""
-    if not give.of_ranks:
-        return
     between, hidden = begun(give, found)
     point = uncovered_point(give.touched, between, hidden)
     if point is not None:

@@ -26,7 +26,7 @@ HEIGHT = {part: height for height, row in enumerate(ROWS) for part in row}
 # The one module (or folder) that may import a third-party package; what templates of models and
 # those of emitted texts need of jinja2 has nothing in common.
 OWNERS = {
-    "islpy": "meshc.analysis.proofs.isl",
+    "islpy": ("meshc.analysis.proofs.isl", "meshc.analysis.proofs.islsets"),
     "networkx": "meshc.analysis.proofs.graphs",
     "lark": "meshc.support.grammar",
     "jinja2": ("meshc.backends.templates", "meshc.frontend.chat.sandbox"),

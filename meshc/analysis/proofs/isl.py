@@ -1,8 +1,9 @@
 """Proofs about affine objects with the integer set library: names in, witness points out.
 
-The only user of islpy. Every question is asked about conditions and maps of ``meshc.ir.affine``
-under a :class:`Scope`; the answer is ``None`` (nothing wrong) or a named point that shows the
-fault. isl proves and never constructs what is printed: no isl object leaves this module.
+Only this module and :mod:`meshc.analysis.proofs.islsets` use islpy. Every question is asked about
+conditions and maps of ``meshc.ir.affine`` under a :class:`Scope`; the answer is ``None`` (nothing
+wrong) or a named point that shows the fault. isl proves and never constructs what is printed: no
+isl object leaves this module.
 
 Each question may use at most ``MAX_OPERATIONS`` elementary steps of isl (a few seconds); beyond
 that it ends with ``proof-too-hard`` rather than hanging.
@@ -17,6 +18,7 @@ from typing import Any, Literal, TypeVar
 
 import islpy
 
+from meshc.analysis.proofs.islsets import SETS, set_of
 from meshc.analysis.proofs.isltext import Writer, lexicographically_less, set_text
 from meshc.analysis.proofs.remembered import remembered
 from meshc.ir.affine import AffineMap, Cond, Piecewise
@@ -25,9 +27,6 @@ from meshc.support.diagnostics import fail
 MAX_OPERATIONS = 8_000_000
 
 Point = dict[str, int]
-
-_SETS = 512
-"""How many sets are kept, those asked for last."""
 
 _BUDGET_SPENT = "maximal number of operations"
 
@@ -299,7 +298,7 @@ def solve(dims: Sequence[str], formula: str, without: str = "1 = 0") -> Point | 
     return _ask(search)
 
 
-@lru_cache(_SETS)
+@lru_cache(SETS)
 def _parsed(text: str) -> Any:
     """The set that ``text`` spells. isl never changes a set, so questions about the same guards and
     routes share it."""
@@ -307,6 +306,8 @@ def _parsed(text: str) -> Any:
 
 
 def _set(dims: Sequence[str], cond: Cond, scope: Scope) -> Any:
+    if not cond.functions:
+        return set_of(tuple(dims), cond)
     return _parsed(set_text(dims, Writer(scope.functions, dims).cond(cond)))
 
 

@@ -59,7 +59,7 @@ class Front:
     rounds: Mapping[str, Expr]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Meeting:
     """A ``task.meet`` at its place in the program; ``known`` are the rounds of loops around it.
     ``behind`` is the phase that follows it, if one does, ``fronts`` those that end in front of it:
@@ -214,20 +214,37 @@ def met(first: At, second: At, every: Sequence[Meeting]) -> tuple[Cond, tuple[st
     """Where one of ``every`` meeting lies behind the phase of the first access and in front of that
     of the second, in both of whose blocks it is met; and the names of the meeting, for some values
     of which it does."""
-    parts = []
-    hidden: set[str] = set()
-    for meeting in every:
-        names = {name: Expr.var(MEETING + name) for name in meeting.names}
-        hidden |= {MEETING + name for name in meeting.names}
-        later = _behind(meeting.path, first.access.path, MEETING, first.prefix)
-        sooner = _behind(second.access.path, meeting.path, second.prefix, MEETING)
-        here = meeting.known.substitute(names) & later & sooner
-        if meeting.op.kind == task.CLUSTER:
-            here = here & same_group(first, second)
-        if meeting.op.kind != task.RANKS:
-            here = here & same_rank(first, second)
-        parts.append(here)
-    return Cond.any(parts), tuple(sorted(hidden))
+    parts = {meeting: _met(first, second, meeting) for meeting in every}
+    hidden = {
+        MEETING + name
+        for meeting, here in parts.items()
+        if not here.is_false
+        for name in meeting.names
+    }
+    return Cond.any(parts.values()), tuple(sorted(hidden))
+
+
+def _met(first: At, second: At, meeting: Meeting) -> Cond:
+    """The same of one meeting."""
+    here = lies_between(first, second, meeting)
+    if here.is_false or meeting.op.kind == task.RANKS:
+        return here
+    if meeting.op.kind == task.CLUSTER:
+        here = here & same_group(first, second)
+    return here & same_rank(first, second)
+
+
+def lies_between(first: At, second: At, meeting: Meeting) -> Cond:
+    """Where a meeting, of whatever kind, lies behind the phase of the first access and in front of
+    that of the second, for some values of its names."""
+    later = _behind(meeting.path, first.access.path, MEETING, first.prefix)
+    if later.is_false:
+        return later
+    sooner = _behind(second.access.path, meeting.path, second.prefix, MEETING)
+    if sooner.is_false:
+        return sooner
+    names = {name: Expr.var(MEETING + name) for name in meeting.names}
+    return meeting.known.substitute(names) & later & sooner
 
 
 def begun(give: At, every: Sequence[Meeting]) -> tuple[Cond, tuple[str, ...]]:

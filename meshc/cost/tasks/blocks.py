@@ -9,7 +9,8 @@ take no time of memory, but wait where many tiles are on their way. Meanwhile ri
 other phases only the blocks of each cluster meet, in their shared memory.
 
 An event is a tile that is asked for, a meeting or what is read behind it, in the order of time;
-what a block computes follows from when its tiles come and needs none.
+what a block computes follows from when its tiles come and needs none. Where memory has been busy
+for a while many tiles are followed at once (:mod:`meshc.cost.tasks.streaming`).
 """
 
 from __future__ import annotations
@@ -18,12 +19,20 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import inf
+from itertools import accumulate, chain
+from math import ceil, inf
 from typing import NamedTuple
+
+import numpy as np
+
+from meshc.cost.tasks.streaming import Numbers, Streaming, streamed
 
 SIGNAL_WAYS = 6
 """Ways to L2 and back, one after another, until all blocks know of the last one: what it gave is
 written, it is counted, the count is read."""
+FOR_NOTHING = 4
+"""Where hardly any tiles could be followed at once, so many times as many as there are blocks are
+followed one by one before it is tried again."""
 
 
 class Tile(NamedTuple):
@@ -118,8 +127,9 @@ class _Block:
     """One block: its tiles of all phases, when they came and were computed."""
 
     number: int
-    tiles: list[Tile] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)  # of the tiles of each phase
+    tiles: list[Tile]
+    numbers: Numbers  # seconds of memory, of asking and of computing of each tile
+    ends: list[int]  # of the tiles of each phase
     came: list[float] = field(default_factory=list)
     done: list[float] = field(default_factory=list)
     asked: float = 0.0  # when the warp that asks is free
@@ -142,17 +152,21 @@ class _Machine:
 
     def __init__(self, runs: Sequence[Run], memory: Memory, ring: Ring) -> None:
         self.runs, self.memory, self.ring = runs, memory, ring
-        self.blocks = [_Block(b) for b in range(len(runs[0].tiles))]
-        for run in runs:
-            for block, tiles in zip(self.blocks, run.tiles, strict=True):
-                block.tiles += tiles
-                block.ends.append(len(block.tiles))
+        different = {id(tiles): tiles for run in runs for tiles in run.tiles}
+        alike = {key: self.numbers(tiles) for key, tiles in different.items()}
+        self.blocks = []
+        for number, parts in enumerate(zip(*(run.tiles for run in runs), strict=True)):
+            tiles = [*chain.from_iterable(parts)]
+            numbers = np.concatenate([alike[id(part)] for part in parts])
+            self.blocks.append(_Block(number, tiles, numbers, [*accumulate(map(len, parts))]))
         self.spent = [Spent() for _ in runs]
         self.chosen = [phase for phase, run in enumerate(runs) if run.chosen]
         self.phase, self.ended, self.last, self.begun = 0, 0, 0.0, 0.0
         self.free = 0.0  # when memory has answered all that it was asked for
+        self.apart = ring.ahead > 0 or ring.tiles <= ring.flying or any(run.cluster for run in runs)
+        self.steady = 0  # tiles in a row for which memory was busy
         self.ways = 0  # that the last block's word has to go until all others know
-        self.left: dict[int, float] = {}  # bytes that blocks still read before they have all
+        self.left: list[list[tuple[int, float]]] = []  # what blocks still read: see _in_turns
         self.together: dict[tuple[int, int], list[_Block]] = {}  # by phase and cluster
         self.events: list[tuple[float, int]] = []
 
@@ -163,6 +177,9 @@ class _Machine:
         self.events.append((self.runs[0].linked, count + 1))
         heapq.heapify(self.events)
         while self.events:
+            if self.steady >= count:
+                self.stream()
+                continue
             now, number = self.events[0]
             if number < count:
                 self.ask(self.blocks[number], now)
@@ -190,6 +207,8 @@ class _Machine:
         else:
             answer = self.answered(now, tile.bytes / memory.rate)
         soonest = now + memory.latency
+        steady = answer >= soonest and block.may and not self.apart
+        self.steady = self.steady + 1 if steady else min(self.steady, 0)
         block.came.append(answer if answer > soonest else soonest)
         block.asked = now + tile.asking
         if block.may:
@@ -199,6 +218,57 @@ class _Machine:
             heapq.heappop(self.events)
         else:
             heapq.heapreplace(self.events, (after, block.number))
+
+    def numbers(self, tiles: Tiles) -> Numbers:
+        """Seconds of memory, of asking and of computing, a row for each of ``tiles``."""
+        return np.array(tiles, np.float64).reshape(-1, 3) / (self.memory.rate, 1, 1)
+
+    def stream(self) -> None:
+        """Follow many tiles at once, those of all blocks that ask for some: up to the next event of
+        another kind, and before the last block ends the phase."""
+        count, flying = len(self.blocks), self.ring.flying
+        asking = [e for e in self.events if e[1] < count and len(self.blocks[e[1]].came) >= flying]
+        others = [event for event in self.events if event not in asking]
+        until = min(others, default=(inf, count))[0]
+        blocks = [self.blocks[number] for _, number in asking]
+        given = [self.streaming(self.blocks[number], now) for now, number in asking]
+        most = count - self.ended - 1
+        found, self.free = streamed(given, self.free, self.memory.latency, until, most)
+        for block, one in zip(blocks, found, strict=True):
+            block.came += one.came
+            block.asked = max(block.asked, one.asked)
+            if one.done:
+                begun = len(block.done)
+                block.done += one.done
+                block.now = one.done[-1]
+                spent = self.spent[block.phase]
+                spent.memory += one.waited
+                spent.computing += float(block.numbers[begun : len(block.done), 2].sum())
+                if len(block.done) == block.ends[block.phase]:
+                    self.end_phase(block)
+            after = self.next(block)
+            if after is not None:
+                others.append((after, block.number))
+        self.events = others
+        heapq.heapify(self.events)
+        few = sum(len(one.came) for one in found) < count
+        self.steady = -FOR_NOTHING * count if few else 0
+
+    def streaming(self, block: _Block, now: float) -> Streaming:
+        """What is known of the next tiles of ``block``, the first one of which it asks for now: up
+        to the last one for which its ring has room when all of the phase is computed."""
+        at, ring = len(block.came), self.ring.tiles
+        end = block.ends[block.phase] if block.may else len(block.done)
+        known = [-inf] * max(ring - at, 0) + block.done[max(at - ring, 0) :]
+        return Streaming(
+            block.number,
+            block.numbers[at : min(end + ring, self.chosen_before(block))],
+            now,
+            max(end - at, 0),
+            block.now,
+            block.came[-self.ring.flying :],
+            known + [inf] * (ring - len(known)),
+        )
 
     def ask_ahead(self, block: _Block, now: float, size: float) -> float:
         """The same where tiles are asked for into L2 before: when the queue has answered. What is
@@ -337,15 +407,9 @@ class _Machine:
             return
         run, shared = self.runs[self.phase], self.memory.shared
         if not self.left:
-            self.left = {
-                block.number: size for block, size in zip(self.blocks, run.read, strict=True)
-            }
+            self.left = _in_turns(run.read, run.at_once)
         behind = now + shared.latency + shared.waits * self.waiting(now)
-        for number, size in [*self.left.items()]:
-            if size > run.at_once:
-                self.left[number] = size - run.at_once
-                continue
-            del self.left[number]
+        for number, size in self.left.pop():
             block = self.blocks[number]
             ready = run.ready if size or block.ends[self.phase] > len(block.done) else 0.0
             block.now = (behind + size / shared.rate if size else now) + ready
@@ -354,3 +418,13 @@ class _Machine:
             self.compute(block)
         if self.left:
             heapq.heappush(self.events, (behind + run.at_once / shared.rate, len(self.blocks) + 1))
+
+
+def _in_turns(sizes: Sequence[float], at_once: float) -> list[list[tuple[int, float]]]:
+    """Which blocks, of which each reads so many bytes, read the rest of them in a turn in which
+    all read ``at_once`` or what is left, and how much that is; the last turn first."""
+    turns = [max(ceil(size / at_once) - 1, 0) for size in sizes]
+    found: list[list[tuple[int, float]]] = [[] for _ in range(max(turns) + 1)]
+    for number, (size, turn) in enumerate(zip(sizes, turns, strict=True)):
+        found[-1 - turn].append((number, size - turn * at_once if turn else size))
+    return found

@@ -4,26 +4,59 @@ blocks spend their time on."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
 from meshc.cost.predictions import Part, Prediction, inputs_of
-from meshc.cost.tasks.steps import PhaseTime, step_time
+from meshc.cost.tasks.steps import PhaseTime, StepTime, step_time
 from meshc.cost.tasks.tile_times import Links, TileTimes
 from meshc.cost.tasks.work import Scalars
 from meshc.cost.terms import NOTHING, Cost
 from meshc.ir.batch import LENGTH, POSITION
 from meshc.ir.module import Module
+from meshc.ir.printer import print_module
 
 APART = ("compute", "transfer", "stages", "waits")
 FOLLOWED = 5
 """Runs of a prompt that are predicted, at the most."""
 
 
+def timed(module: Module, scalars: Scalars, links: Links | None = None) -> StepTime:
+    """:func:`~meshc.cost.tasks.steps.step_time` of a module on its device, whose ranks meet over
+    ``links``. What a step takes is asked for where it is chosen, in remarks, in summaries and in
+    plans, and found once."""
+    known = tuple(
+        (name, value if isinstance(value, int) else tuple(value)) for name, value in scalars.items()
+    )
+    return _timed(_Printed(module), known, links)
+
+
+class _Printed:
+    """A module that is the same as another one that is printed so."""
+
+    def __init__(self, module: Module) -> None:
+        self.module, self._text = module, print_module(module)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Printed) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+@lru_cache(maxsize=8)
+def _timed(
+    printed: _Printed, scalars: tuple[tuple[str, int | tuple[int, ...]], ...], links: Links | None
+) -> StepTime:
+    module = printed.module
+    return step_time(module, dict(scalars), TileTimes(module.the_device(), links=links))
+
+
 def predicted_step(module: Module, scalars: Scalars, links: Links | None = None) -> Prediction:
     """What :func:`~meshc.cost.tasks.steps.step_time` says of a module of the task level, whose
     bound is the time of its bytes; ranks meet over ``links``. Raises what that does."""
-    found = step_time(module, scalars, TileTimes(module.the_device(), links=links))
+    found = timed(module, scalars, links)
     asked = {name for names in found.inputs.values() for name in names}
     inputs = inputs_of(module.the_device(), asked)
     parts = tuple(map(_part, found.phases))

@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import chain, groupby
 from math import inf
+from operator import itemgetter
 from statistics import fmean
 from typing import Literal
 
 from meshc.analysis.tasks.shares import share
-from meshc.cost.tasks.blocks import Memory, Ring, Run, Spent, Tile, Tiles, simulate
+from meshc.cost.tasks.blocks import Memory, Ring, Run, Spent, Tiles, simulate
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import (
     FamilyWork,
@@ -245,51 +247,81 @@ def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
     """What each of ``blocks`` does in a phase of which those that it is placed on, or all, have an
     even share of the tasks."""
     dealt = _dealt(phase, phase.blocks or blocks)
-    known: dict[TaskWork, Tiles] = {}
-    waited = {family.name: (times.fits(family.held), family.waited) for family in phase.families}
+    tiles_of = _TilesOf(times)
+    waited = {id(f): (times.fits(f.held), f.waited) for f in phase.families}
     tiles: list[Tiles] = []
     read: list[float] = []
     for block in range(blocks):
-        own: list[Tile] = []
+        mine = dealt[block] if block < len(dealt) else []
         alike: dict[str, int] = {}
         size = 0
-        for family, work in dealt[block] if block < len(dealt) else ():
-            if work not in known:
-                known[work] = times.tiles(work)
-            own += known[work]
-            if not work.multiplies:
-                size += work.own
-            fits, read_alike = waited[family.name]
+        for family, works in mine:
+            size += sum(work.own for work in works if not work.multiplies)
+            fits, read_alike = waited[id(family)]
             if fits:
                 alike |= read_alike
             else:
-                size += sum(read_alike.values())
-        tiles.append(own)
+                size += len(works) * sum(read_alike.values())
+        tiles.append(tiles_of([work for _, works in mine for work in works]))
         read.append(size + sum(alike.values()))
     at_once = min((family.at_once for family in phase.families), default=1)
     ready = times.ready(max(read), any(tiles))
     return Run(tiles, read, ready, at_once, chosen=phase.chosen)
 
 
-def _dealt(phase: PhaseWork, blocks: int) -> list[list[tuple[FamilyWork, TaskWork]]]:
-    """The tasks of each of ``blocks``, in order."""
+class _TilesOf:
+    """The tiles of tasks one behind the other: the same list for the same tasks."""
+
+    def __init__(self, times: TileTimes) -> None:
+        self.times = times
+        self.of_task: dict[int, Tiles] = {}
+        self.of_tasks: dict[tuple[int, ...], Tiles] = {}
+
+    def __call__(self, works: Sequence[TaskWork]) -> Tiles:
+        key = tuple(map(id, works))
+        if key not in self.of_tasks:
+            self.of_task |= {
+                id(work): self.times.tiles(work) for work in works if id(work) not in self.of_task
+            }
+            self.of_tasks[key] = [*chain.from_iterable(self.of_task[one] for one in key)]
+        return self.of_tasks[key]
+
+
+Share = Sequence[tuple[FamilyWork, Sequence[TaskWork]]]
+"""Tasks in order, those of each family together."""
+
+
+def _dealt(phase: PhaseWork, blocks: int) -> list[Share]:
+    """The tasks of each of ``blocks``."""
     if not phase.groups:
-        tasks = [(family, work) for family in phase.families for work in family.tasks]
-        return [[tasks[n] for n in share(len(tasks), block, blocks)] for block in range(blocks)]
-    groups: list[list[tuple[FamilyWork, TaskWork]]] = [[] for _ in range(phase.groups)]
+        tasks = [(family, family.tasks) for family in phase.families]
+        return [_share(tasks, block, blocks) for block in range(blocks)]
+    groups: list[list[tuple[FamilyWork, list[TaskWork]]]] = [[] for _ in range(phase.groups)]
     for family in phase.families:
-        for work, group in zip(family.tasks, family.groups, strict=True):
-            groups[group].append((family, work))
+        for group, pairs in groupby(zip(family.tasks, family.groups, strict=True), itemgetter(1)):
+            groups[group].append((family, [work for work, _ in pairs]))
     size = phase.cluster
     return [
         [
-            tasks[n]
+            part
             for group in share(phase.groups, block // size, blocks // size)
-            for tasks in [groups[group]]
-            for n in share(len(tasks), block % size, size)
+            for part in _share(groups[group], block % size, size)
         ]
         for block in range(blocks)
     ]
+
+
+def _share(tasks: Share, block: int, blocks: int) -> Share:
+    """Those of ``tasks`` that one of ``blocks`` has an even share of."""
+    mine = share(sum(len(works) for _, works in tasks), block, blocks)
+    found = []
+    first = 0
+    for family, works in tasks:
+        some = works[max(mine.start - first, 0) : max(mine.stop - first, 0)]
+        if some:
+            found.append((family, some))
+        first += len(works)
+    return found
 
 
 def met(run: Run, phases: Sequence[PhaseWork], meeting: Meeting, times: TileTimes) -> Run:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Literal
 
@@ -58,12 +59,12 @@ class TaskWork:
     pieces: tuple[Piece, ...]
     own: int = 0
 
-    @property
+    @cached_property
     def multiplies(self) -> bool:
         """Whether products hide what it reads for itself."""
         return any(piece.kind == "product" for piece in self.pieces)
 
-    @property
+    @cached_property
     def brought(self) -> int:
         """Bytes by way of the ring."""
         return sum(piece.bytes for piece in self.pieces)
@@ -123,7 +124,7 @@ class PhaseWork:
     groups: int = 0
     chosen: bool = False
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """What comes from memory: what all tasks of a family read alike once, what is brought for
         each task."""

@@ -11,6 +11,7 @@ from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
 from meshc.driver.planning.answers import PhasePlan
 from meshc.driver.planning.gpus import GpuPhases
 from meshc.driver.planning.nodes import NodePhases
+from meshc.driver.planning.parts import bytes_held
 from meshc.driver.planning.wafers import MeshPhase
 from meshc.driver.request import CompileRequest
 from meshc.ir.core import tensor_type
@@ -153,8 +154,12 @@ def _of_gpus(phases: GpuPhases) -> Iterator[str]:
 
 
 def _undealt(request: CompileRequest, phases: GpuPhases) -> bool:
+    """Whether the program of ``request`` fits. A program has all that its part of the model reads
+    and keeps, so that none is compiled where that alone does not fit."""
+    other = GpuPhases(phases.loaded, request)
     try:
-        return GpuPhases(phases.loaded, request).refusal() is None
+        held = sum(sum(sizes.values()) for sizes in bytes_held(other.part).values())
+        return held <= other.device.global_memory_bytes and other.refusal() is None
     except MeshcError:
         return False
 

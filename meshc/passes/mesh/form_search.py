@@ -81,16 +81,16 @@ class Search:
         return found
 
     def op(self, ways: Sequence[Lowering], op: Op) -> list[Lowering]:
-        """Every way with each form of ``op``, as far as they differ in what comes later."""
+        """Every way with each form of ``op``, as far as they differ in what comes later; the ways
+        themselves go on."""
         name = op.results[0].name if op.results else ""
         ready, errors = [], []
         for way in ways:
-            base = way.fork()
-            base.span = op.span
+            way.span = op.span
             try:
                 if not isinstance(op, graph.Append):
-                    flush(base, op)
-                ready.append((base, self.forms(base, name, _forms_of(base, op))))
+                    flush(way, op)
+                ready.append((way, self.forms(way, name, _forms_of(way, op))))
             except MeshcError as error:
                 errors.append(error)
         if not ready:
@@ -179,6 +179,8 @@ class Search:
         cheapest in the end is among the cheapest of its set now. One way beats another on a set
         where it costs no more and needs no more memory; of ways that are alike the first does.
         """
+        if len(ways) <= _KEPT:
+            return ways
         each = np.array([way.cost.each for way in ways])
         held = np.array([0 if self.room is None else way.bytes for way in ways])
         found, places = [], np.arange(len(ways))

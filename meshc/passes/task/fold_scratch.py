@@ -9,7 +9,7 @@ from meshc.ir.module import Buffer, Module
 from meshc.ir.ops import task
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, MeshcError
-from meshc.verify import check_fact
+from meshc.verify.not_overwritten import Versions
 
 _MOST = 3
 """More versions are not tried: a buffer that needs them keeps all."""
@@ -42,16 +42,17 @@ class FoldScratch(Pass):
         for buffer in module.buffers:
             buffer.kept = None
         needed = {op.view.buffer for op in module.walk() if isinstance(op, task.Need)}
+        versions = Versions(module)
         for buffer in module.buffers:
             if buffer.value in needed and len(buffer.type.shape) > 2 and buffer.type.shape[0] > 1:
-                self._fold(module, buffer)
+                self._fold(versions, buffer)
         return module
 
-    def _fold(self, module: Module, buffer: Buffer) -> None:
+    def _fold(self, versions: Versions, buffer: Buffer) -> None:
         for kept in range(1, min(_MOST, buffer.type.shape[0] - 1) + 1):
             buffer.kept = kept
             try:
-                check_fact(module, "not_overwritten")
+                versions.check(buffer)
             except MeshcError:
                 continue
             return

@@ -14,6 +14,7 @@ from meshc.ir.values import Value
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 from meshc.verify import check_fact
+from meshc.verify.ordered import Edges
 
 TAGS = 2
 """Bits of a tag. The three that there are, 1, 2 and 3, tell a value from the one before it in its
@@ -71,14 +72,17 @@ class Meet(Pass):
                 for one in ((task.Meet(kind=widest), op) if isinstance(op, task.Phase) else (op,))
             ]
         # The one at the start goes last, if it may, so that ranks meet there and not in each layer.
+        edges = Edges(module)
         meetings = [(b, op) for b in blocks for op in b.ops if isinstance(op, task.Meet)]
         for block, meeting in meetings[1:] + meetings[:1]:
-            place = block.ops.index(meeting)
-            del block.ops[place]
-            if not _ordered(module):
-                block.ops.insert(place, meeting)
-                _as_narrow(module, meeting)
-        self._in_clusters(module, blocks)
+            if edges.without(meeting):
+                del block.ops[block.ops.index(meeting)]
+            elif meeting.kind == task.RANKS:
+                edges.with_kind(meeting, task.COUNTER)
+        if any(isinstance(op, task.Phase) and op.groups for op in module.walk()):
+            for block, meeting in meetings:
+                if meeting in block.ops:
+                    edges.with_kind(meeting, task.CLUSTER)
         for block in blocks:
             for place, op in enumerate(block.ops):
                 if self.kind != "tags" or not isinstance(op, task.Meet):
@@ -96,24 +100,6 @@ class Meet(Pass):
                 "meetings", f"blocks meet {len(kinds)} times{tags} around {phases} phases{words}"
             )
         return module
-
-    def _in_clusters(self, module: Module, blocks: list[Block]) -> None:
-        """Let only the blocks of a cluster meet where that is enough."""
-        meetings = [op for block in blocks for op in block.ops if isinstance(op, task.Meet)]
-        if not any(isinstance(op, task.Phase) and op.groups for op in module.walk()):
-            return
-        for meeting in meetings:
-            kind, meeting.kind = meeting.kind, task.CLUSTER
-            if not _ordered(module):
-                meeting.kind = kind
-
-
-def _as_narrow(module: Module, meeting: task.Meet) -> None:
-    """Let only the blocks of each rank meet where that is enough."""
-    if meeting.kind == task.RANKS:
-        meeting.kind = task.COUNTER
-        if not _ordered(module):
-            meeting.kind = task.RANKS
 
 
 def _by_tags(module: Module, meeting: task.Meet, phase: Op) -> None:
