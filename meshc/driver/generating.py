@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshc.driver.chatting import Chat, open_chat
-from meshc.driver.hosts import SIMULATING, Host
+from meshc.driver.hosts import SIMULATING, ChoosingHost, Host
 from meshc.frontend.chat import Conversation
 from meshc.frontend.checkpoints import (
     ModelConfig,
@@ -24,6 +25,9 @@ from meshc.serving.texts import Flow
 from meshc.support.diagnostics import Diagnostics, fail
 
 _MAX_NEW_TOKENS = 1 << 20
+USUAL_STEPS = {"cuda": 16, "cuda-cpu": 1}
+"""Steps of a launch of what runs a program: on a GPU the host's work for a token is divided by
+them, in its stand-in on the CPU each step behind the end of a text takes long."""
 
 OnToken = Callable[[int, str], None]
 OnTokenOf = Callable[[int, int, str], None]
@@ -34,13 +38,18 @@ that is final: whole characters, and nothing that may turn out to be a text to s
 @dataclass(frozen=True)
 class Continuation:
     """How prompts are continued: by at most ``count`` tokens, chosen by ``sampling`` and ``seed``,
-    up to one in ``ends`` or one of the texts ``stops``. Neither is part of the text."""
+    up to one in ``ends`` or one of the texts ``stops``. Neither is part of the text.
+
+    Where nobody wants ``logits``, a program that can chooses the most likely tokens itself, in
+    launches of so many ``steps``; by default those that :data:`USUAL_STEPS` says."""
 
     count: int
     ends: Collection[int] = ()
     stops: tuple[str, ...] = ()
     sampling: Sampling = GREEDY
     seed: int = 0
+    logits: bool = True
+    steps: int | None = None
 
     def check(self) -> None:
         """Raise ``bad-argument`` for what nobody can ask for."""
@@ -50,6 +59,8 @@ class Continuation:
             fail("bad-argument", "a text to stop at is empty")
         if self.seed < 0:
             fail("bad-argument", f"--seed is {self.seed}, not 0 or more")
+        if self.steps is not None and self.steps < 1:
+            fail("bad-argument", f"--steps is {self.steps}, not 1 or more")
         self.sampling.check()
 
 
@@ -153,7 +164,11 @@ def generated(
     def choose(request: int, logits: NDArray[np.float32]) -> int:
         return texts[request].sampler(logits)
 
-    found = host.generate_all([p.ids for p in prompts], how.count, tell, how.ends, choose)
+    ids, steps = [p.ids for p in prompts], _steps_of_a_launch(host, how, backend)
+    if isinstance(host, ChoosingHost) and steps:
+        found = host.generate_chosen(ids, how.count, partial(tell, logits=None), how.ends, steps)
+    else:
+        found = host.generate_all(ids, how.count, tell, how.ends, choose)
     return [
         Answer(
             text.prompt.ids,
@@ -167,6 +182,24 @@ def generated(
         )
         for tokens, text in zip(found, texts, strict=True)
     ]
+
+
+def _steps_of_a_launch(host: Host, how: Continuation, backend: str) -> int:
+    """Steps of each launch of a program that chooses tokens itself; 0 where the host does. Raises
+    ``bad-argument`` where steps are asked for of a host that does."""
+    most = host.most_steps if isinstance(host, ChoosingHost) else 0
+    if most and not how.logits and how.sampling == GREEDY:
+        steps = USUAL_STEPS.get(backend, 1) if how.steps is None else how.steps
+        if steps <= most:
+            return steps
+        words = f"a launch of this program has {most} at the most"
+    elif not most:
+        words = "this program leaves the choice of tokens to the host"
+    else:
+        words = "the host is given logits, of which it chooses each token"
+    if how.steps is not None:
+        fail("bad-argument", f"--steps is {how.steps}, but {words}")
+    return 0
 
 
 class _Steps:

@@ -413,6 +413,7 @@ MC_INLINE void multiply_16x8x16(float* c, const u32* a, const u32* b, bf16) {
 #include "mc_experts.cuh"
 #include "mc_fragments.cuh"
 #include "mc_functions.cuh"
+#include "mc_choice.cuh"
 #include "mc_gpus.cuh"
 #include "mc_group_attention.cuh"
 #include "mc_tasks.cuh"

@@ -150,7 +150,7 @@ class Statements:
 
     def _whole(self, op: tile.Compute) -> None:
         match op.kernel:
-            case "square_sum" | "row_sum" | "row_max":
+            case "square_sum" | "row_sum" | "row_max" | "first_at":
                 self._combine(op)
             case "gemm":
                 self._gemm(op)
@@ -183,7 +183,7 @@ class Statements:
         self.text.add(f"{self.values.element(view, at)} = {text};")
 
     def _combine(self, op: tile.Compute) -> None:
-        out, given = op.views()
+        out, given, *_ = op.views()
         rows, every = extents(out), extents(given)
         count, inner = prod(rows), prod(every[len(rows) :])
         with self.values.within(row=count, lane=inner):
@@ -196,10 +196,14 @@ class Statements:
             target = f"locals + {at}"
         else:
             target = self.array(out.buffer)
-        operator = "mc::Max" if op.kernel == "row_max" else "mc::Sum"
-        body = [f"const float v = {value};", "return v * v;"]
-        if op.kernel != "square_sum":
-            body = [f"return {value};"]
+        operator = "mc::Largest" if op.kernel in ("row_max", "first_at") else "mc::Sum"
+        match op.kernel:
+            case "square_sum":
+                body = [f"const float v = {value};", "return v * v;"]
+            case "first_at":
+                body = self._first(op, value, of_row)
+            case _:
+                body = [f"return {value};"]
         with self.text.within(
             f"mc::combine_rows<{operator}, WORKERS>({target}, parts, {count}, {inner}, me, "
             "[&](int row, int lane) {",
@@ -213,6 +217,18 @@ class Statements:
                 self._assign(out, at, f"({target})[{place}]")
 
             self.each(rows, taken)
+
+    def _first(self, op: tile.Compute, value: str, row: tuple[Expr, ...]) -> list[str]:
+        """What each lane gives to the least index of those that equal the largest."""
+        params, top = op.params, op.views()[2]
+        rank, lane = params["rank"], Expr.var("lane")
+        assert isinstance(rank, Expr)
+        count = extents(op.views()[1])[-1]
+        with self.values.within(row=prod(extents(top)), lane=count):
+            largest = self.values.element(top, row)
+            at = self.values.spelled(rank * int(str(params["block"])) + lane)
+        found = f"index < {params['limit']} && {value} == {largest}"
+        return [f"const int index = {at};", f"return {found} ? -(float)index : -mc::infinity();"]
 
     def _gemm(self, op: tile.Compute) -> None:
         out, left, right = op.views()

@@ -36,7 +36,7 @@ from meshc.backends.cuda.tasks.products import Product
 from meshc.backends.cuda.tasks.room import Form, Room
 from meshc.backends.cuda.tasks.shared import Known
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
-from meshc.backends.cuda.tasks.storage import OF_GPUS, RUNS_BEFORE, Storage
+from meshc.backends.cuda.tasks.storage import CHOSEN, LOGITS, OF_GPUS, RUNS_BEFORE, Storage
 from meshc.backends.templates import render
 from meshc.ir.batch import LENGTH, POSITION
 from meshc.ir.module import Module
@@ -50,6 +50,17 @@ _HALVES = {
     task.RANKS: ("arrive_ranks(met, target, told_of, heard, me);", "wait_ranks(told, heard, me);"),
 }
 """The two halves of a meeting of all blocks, of this GPU or of all."""
+
+MOST_STEPS, MOST_ENDS = 64, 16
+"""Steps of a launch, and tokens that end a text, of which a program takes notice itself."""
+_GOING_ON = ("tokens", "cached", "left", "chosen")
+"""Buffers that a choice writes, with which the next step goes on."""
+_GO_ON = (
+    "if (mine.first(0) < mine.last(1) && me < BATCH)  // the thread that has given the token",
+    f"    mc::go_on<{MOST_ENDS}>({CHOSEN}[me], {LOGITS} + me * {{words}}, tokens + me, cached + me,",
+    "        left + me, ends, chosen + row * BATCH + me);",
+)
+"""What the block that has chosen tokens, of so many words, leaves for the next step."""
 
 _WORDS = ("met", "runs", "told", "told_before")
 """Buffers of one word that counts."""
@@ -125,6 +136,8 @@ class StepText:
     @property
     def name(self) -> str:
         """What the kernel is called."""
+        if self.storage.of_choice:
+            return "choose"
         return "prompt" if self.storage.of_prompt else "step"
 
     # --- phases
@@ -164,6 +177,9 @@ class StepText:
             self.compute.add(phase.run())
             for form in forms:
                 form.compute(self.compute)
+            if self.storage.of_choice and _gives_out(phase, self.storage):
+                words = self.storage.buffers[LOGITS].shape[-1]
+                self.compute.add(*(line.format(words=words) for line in _GO_ON))
 
     def _bring(self, phase: Phase, forms: Sequence[Product | Attention]) -> None:
         text = self.bring
@@ -230,6 +246,8 @@ class StepText:
             dtype=str(storage.dtype),
             kernel=self.name,
             of_prompt=storage.of_prompt,
+            of_choice=storage.of_choice,
+            most_ends=MOST_ENDS,
             has_lengths=storage.has_lengths,
             length=LENGTH,
             tokens=count,
@@ -274,8 +292,13 @@ class StepText:
         storage = self.storage
         storage.buffers["tokens"] = Buffer("i32", (storage.tokens,), "input")
         storage.buffers["cached"] = Buffer("i32", (storage.tokens,), "input")
-        pages = storage.requests, storage.capacity_pages
-        storage.buffers["pages"] = Buffer("i32", pages, "input")
+        if storage.of_choice:
+            storage.buffers["left"] = Buffer("i32", (storage.tokens,), "input")
+            storage.buffers["ends"] = Buffer("i32", (MOST_ENDS,), "input")
+            storage.buffers["chosen"] = Buffer("i32", (MOST_STEPS, storage.tokens), "output")
+        else:
+            pages = storage.requests, storage.capacity_pages
+            storage.buffers["pages"] = Buffer("i32", pages, "input")
         if storage.of_prompt:
             storage.buffers["count"] = Buffer("i32", (1,), "input")
         storage.buffers["met"] = Buffer("i32", (1,), "scratch")
@@ -292,7 +315,8 @@ class StepText:
         for name, buffer in storage.buffers.items():
             names.append(f"{own}{name}" if name in _OWN else name)
             kind = {"f32": "float", "i32": "int"}.get(buffer.dtype, f"{self.name}_::T")
-            read = "const " if buffer.role in ("input", "constant") else ""
+            writes = storage.of_choice and name in _GOING_ON
+            read = "const " if buffer.role in ("input", "constant") and not writes else ""
             word = "mc::u32" if name in _WORDS else kind
             parameters.append(f"{read}{word}* {name}")
         for value in storage.roles:
@@ -300,6 +324,8 @@ class StepText:
                 names.append(storage.name(value) + TRANSPORTS[self.transport])
                 star = "*" if TRANSPORTS[self.transport] == OF_ALL else "* const*"
                 parameters.append(f"float{star} {storage.name(value)}{OF_GPUS}")
+        if storage.of_choice:
+            parameters.append("int row")  # of ``chosen``; which, a launch says
         if self.of_ranks:
             names += ["told" + OF_EACH, RANK_NUMBER]
             parameters += ["mc::u32* const* told_of", f"int {RANK}"]
@@ -320,10 +346,12 @@ def step_of_tasks(
     page: int,
     transport: str = "multimem",
     prompts: TaskGraph | ChunkGraph | None = None,
+    choice: TaskGraph | None = None,
 ) -> tuple[StepProgram, dict[str, str]]:
     """A decode step of ``tasks`` and the text of its kernel; a kernel of the tasks of ``prompts``
     reads prompts, or those of a fused graph do, over the same weights and caches. Without either
-    prompts are read by steps. Ranks give each other what they have by ``transport``.
+    prompts are read by steps. With a ``choice`` among the logits of the step the program chooses
+    tokens itself. Ranks give each other what they have by ``transport``.
 
     Raises ``cuda-dtype`` for element types other than f16 and bf16, ``cuda-graph`` for other
     devices than GPUs and what tasks do that kernels do not, ``cuda-shape`` for rows that are no
@@ -358,12 +386,16 @@ def step_of_tasks(
     elif isinstance(prompts, TaskGraph):
         made, more, prefill, frequencies = _with_tasks(written, made, prompts, transport)
         texts |= more
+    chooses: Launch | None = None
+    if choice is not None:
+        made, more, chooses = _with_choice(made, choice, storage.requests, page)
+        texts |= more
     program = StepProgram(
         model,
         target_of(module.the_device()),
         storage.requests,
         storage.capacity,
-        storage.buffers["logits"].shape[-1],
+        storage.buffers[LOGITS].shape[-1],
         page,
         frequencies,
         *made,
@@ -372,6 +404,7 @@ def step_of_tasks(
         (Launch("step", arguments),),
         prefill,
         share_of(tasks.graph, transport),
+        chooses,
     )
     return program, texts
 
@@ -404,6 +437,24 @@ def _with_tasks(
     parts = {**kernels, "prompt": kernel}, {**named, **buffers}, {**own.weights, **weights}
     prefill = Prefill(own.tokens, (Launch("prompt", arguments),), (), ())
     return parts, {"prompt.cu": text}, prefill, tuple(own.frequencies)
+
+
+def _with_choice(
+    made: Parts, choice: TaskGraph, requests: int, page: int
+) -> tuple[Parts, dict[str, str], Launch]:
+    """Kernels, buffers and weights of a step with the kernel of a ``choice``, its text, and how it
+    is launched, but for the row of ``chosen`` that it fills. Raises as :func:`step_of_tasks`."""
+    kernels, buffers, weights = made
+    written = StepText(choice.placed, choice.graph, page, Known(weights, buffers, {}, requests))
+    text, kernel, arguments = written.text()
+    parts = {**kernels, "choose": kernel}, {**written.storage.buffers, **buffers}, weights
+    return parts, {"choose.cu": text}, Launch("choose", arguments)
+
+
+def _gives_out(phase: Phase, storage: Storage) -> bool:
+    """Whether tasks of a phase give a result of the program."""
+    gives = (op for family in phase.families for op in family.ops if isinstance(op, task.Give))
+    return any(storage.role(op.view.buffer) == "out" for op in gives)
 
 
 def _with_kernels(step: Parts, chunk: Chunk) -> Parts:

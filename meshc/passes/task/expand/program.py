@@ -318,7 +318,9 @@ class TaskProgram:
 
     def _edge(self, name: str, kind: TensorType, role: Role) -> Value:
         dtype = DType.F32 if role == "out" else kind.dtype
-        value = self.buffer(name, (self.tokens, self.padded(self.lanes(kind))), dtype, role)
+        lanes = self.lanes(kind)
+        width = self.padded(lanes) if lanes > 1 else lanes
+        value = self.buffer(name, (self.tokens, width), dtype, role)
         rows = dict.fromkeys(ROWS, constant(0)) | {"L" if self.of_prompt else "B": Expr.var("b")}
         dims = [d for d in kind.dims if d not in ROWS]
         elements = rows | self._elements(dims, Expr.var("i"), None)

@@ -1,0 +1,125 @@
+"""The kernel that chooses tokens, in the executor: NumPy's choice in every schedule, and what the
+next step reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import meshc
+from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Grid, Library, Mode, modes
+from meshc.backends.cuda.tasks.step import MOST_ENDS, MOST_STEPS, StepText
+from meshc.devices import device
+from meshc.ir.clone import clone_module
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+
+ENDED, NO_LARGEST = -1, -2
+GRAPH = """module @choice level(graph) {{
+  dims B = {batch}, L = 1, V = {words}
+  options dtype = f16
+  func @decode(in %logits: f32[B, L, V]) -> (f32[B, L]) {{
+    %token = graph.arg_max %logits {{dim = V}} : f32[B, L]
+    graph.return %token
+  }}
+}}
+"""
+PASSES = "canonicalize,eliminate-transpose,expand-tasks,place-tasks,meet,fold-scratch"
+
+
+class Choice:
+    """The kernel for so many requests and words, and memory of its own for each launch."""
+
+    def __init__(self, batch: int, words: int) -> None:
+        graph = meshc.parse(GRAPH.format(batch=batch, words=words))
+        graph.device = device("h200")
+        module = meshc.PassManager(meshc.parse_pipeline(PASSES)).run(clone_module(graph))
+        written = StepText(module, graph, 16)
+        self.batch, self.words = batch, words
+        self.text, self.kernel, self.arguments = written.text()
+        self.buffers = written.storage.buffers
+
+    def memory(self, logits: np.ndarray, **given: object) -> dict[str, np.ndarray]:
+        """What a launch is given; scratch holds nothing."""
+        kinds = {"f32": np.float32, "i32": np.int32}
+        found = {n: np.zeros(b.shape, kinds[b.dtype]) for n, b in self.buffers.items()}
+        for name, array in found.items():
+            array[...] = np.nan if array.dtype == np.float32 else 0
+            if name in given:
+                array[...] = given[name]
+        found["logits"][...] = logits
+        return found
+
+    def run(self, memory, row=0, mode=FIRST, toolchain=QUICK, blocks=None) -> dict[str, np.ndarray]:
+        library = Library(self.text, toolchain=toolchain)
+        kernel = replace(self.kernel, blocks=blocks or self.kernel.blocks)
+        arguments = [*(memory[name] for name in self.arguments), np.int32(row)]
+        library.run("choose", Grid.of(kernel), arguments, mode)
+        assert memory["met"].tolist() == [0]
+        return memory
+
+
+def drawn(seed: int, batch: int, words: int) -> np.ndarray:
+    """Logits among which the largest of a request stands at several places."""
+    rng = np.random.default_rng(seed)
+    logits = np.float32(rng.standard_normal((batch, words)))
+    for row in logits:
+        row[rng.integers(0, words, 2)] = row.max() + rng.integers(0, 2)
+    return logits
+
+
+@pytest.mark.parametrize(("batch", "words"), [(1, 97), (3, 1048), (16, 264)])
+def test_the_token_is_that_of_numpy_whoever_runs_first(batch, words):
+    choice, number = Choice(batch, words), batch
+    everyone = [*modes()][::3]
+    for n, mode in enumerate(everyone):
+        logits = drawn(number + n, batch, words)
+        found = choice.run(choice.memory(logits, left=5), mode=mode, blocks=(None, 3, 1)[n % 3])
+        assert (found["token"][:, 0] == logits.argmax(-1)).all()
+        assert (found["chosen"][0] == logits.argmax(-1)).all()
+
+
+def test_no_two_threads_race():
+    choice, logits = Choice(3, 264), drawn(3, 3, 264)
+    for late in (False, True):
+        memory = choice.memory(logits, left=5)
+        found = choice.run(memory, mode=Mode("random", late, 5), toolchain=WATCHED, blocks=5)
+        assert (found["token"][:, 0] == logits.argmax(-1)).all()
+
+
+def test_the_next_step_reads_what_was_chosen_until_a_text_ends():
+    """Of a request that goes on, one with its last token, one that a token ends, and one that has
+    ended before; other rows of what was chosen stay as they are."""
+    choice, logits = Choice(4, 97), drawn(7, 4, 97)
+    best = logits.argmax(-1)
+    ends = np.full(MOST_ENDS, -1)
+    ends[[0, -1]] = 3 if 3 not in best else 4, best[2]
+    memory = choice.memory(
+        logits, tokens=[5, 6, 7, 8], cached=[1, 20, 3, 4], left=[9, 1, 9, 0], ends=ends, chosen=77
+    )
+    found = choice.run(memory, row=MOST_STEPS - 1)
+    assert found["chosen"][-1].tolist() == [best[0], best[1], best[2], ENDED]
+    assert (found["chosen"][:-1] == 77).all()
+    assert found["tokens"].tolist() == [best[0], 6, 7, 8]
+    assert found["cached"].tolist() == [2, 20, 3, 4]
+    assert found["left"].tolist() == [8, 0, 0, 0]
+
+
+@pytest.mark.parametrize("worst", [np.nan, np.inf, -np.inf])
+def test_logits_without_a_largest_number_choose_no_token(worst):
+    """One NaN, in any place; one that is infinite; and nothing else."""
+    choice, logits = Choice(3, 264), drawn(1, 3, 264)
+    logits[1, 100 if worst != -np.inf else slice(None)] = worst
+    logits[2, 263 if worst != -np.inf else slice(None)] = worst
+    found = choice.run(choice.memory(logits, left=5, tokens=9))
+    assert found["chosen"][0].tolist() == [logits[0].argmax(), NO_LARGEST, NO_LARGEST]
+    assert found["tokens"].tolist() == [logits[0].argmax(), 9, 9]
+    assert found["left"].tolist() == [4, 0, 0]
+
+
+def test_logits_below_all_others_are_compared_too():
+    choice, logits = Choice(1, 97), np.full((1, 97), np.float32(-3e38))
+    logits[0, 41] = -2e38
+    assert choice.run(choice.memory(logits, left=5))["chosen"][0].tolist() == [41]
