@@ -447,7 +447,8 @@ def _with_choice(
     kernels, buffers, weights = made
     written = StepText(choice.placed, choice.graph, page, Known(weights, buffers, {}, requests))
     text, kernel, arguments = written.text()
-    parts = {**kernels, "choose": kernel}, {**written.storage.buffers, **buffers}, weights
+    own = written.storage.buffers
+    parts = {**kernels, "choose": kernel}, {**buffers, **own, **buffers}, weights
     return parts, {"choose.cu": text}, Launch("choose", arguments)
 
 
