@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshc.backends import cuda
 from meshc.driver.chatting import Chat, open_chat
 from meshc.driver.hosts import SIMULATING, ChoosingHost, Host
 from meshc.frontend.chat import Conversation
@@ -20,7 +20,7 @@ from meshc.frontend.checkpoints import (
     has_vocabulary,
     load_tokenizer,
 )
-from meshc.serving.sampling import GREEDY, Sampler, Sampling
+from meshc.serving.sampling import GREEDY, SEEDS, Sampler, Sampling
 from meshc.serving.texts import Flow
 from meshc.support.diagnostics import Diagnostics, fail
 
@@ -40,8 +40,8 @@ class Continuation:
     """How prompts are continued: by at most ``count`` tokens, chosen by ``sampling`` and ``seed``,
     up to one in ``ends`` or one of the texts ``stops``. Neither is part of the text.
 
-    Where nobody wants ``logits``, a program that can chooses the most likely tokens itself, in
-    launches of so many ``steps``; by default those that :data:`USUAL_STEPS` says."""
+    Where nobody wants ``logits``, a program that can chooses tokens itself, in launches of so many
+    ``steps``; by default those that :data:`USUAL_STEPS` says."""
 
     count: int
     ends: Collection[int] = ()
@@ -57,8 +57,9 @@ class Continuation:
             fail("bad-argument", f"--max-tokens is {self.count}, not 1 to {_MAX_NEW_TOKENS}")
         if not all(self.stops):
             fail("bad-argument", "a text to stop at is empty")
-        if self.seed < 0:
-            fail("bad-argument", f"--seed is {self.seed}, not 0 or more")
+        if not 0 <= self.seed < SEEDS:
+            words = "0 or more" if self.seed < 0 else "a number of 64 bits"
+            fail("bad-argument", f"--seed is {self.seed}, not {words}")
         if self.steps is not None and self.steps < 1:
             fail("bad-argument", f"--steps is {self.steps}, not 1 or more")
         self.sampling.check()
@@ -161,12 +162,19 @@ def generated(
     def tell(request: int, token: int, logits: NDArray[np.float32] | None) -> bool:
         return texts[request].take(token, logits)
 
+    def tell_chosen(request: int, token: int) -> bool:
+        return texts[request].take(token, None, drawn=True)
+
     def choose(request: int, logits: NDArray[np.float32]) -> int:
         return texts[request].sampler(logits)
 
     ids, steps = [p.ids for p in prompts], _steps_of_a_launch(host, how, backend)
     if isinstance(host, ChoosingHost) and steps:
-        found = host.generate_chosen(ids, how.count, partial(tell, logits=None), how.ends, steps)
+        draw = None
+        if how.sampling != GREEDY:
+            keys = [text.sampler.key for text in texts]
+            draw = cuda.Draw(how.sampling.numbers().tolist(), keys, choose)
+        found = host.generate_chosen(ids, how.count, tell_chosen, how.ends, steps, draw)
     else:
         found = host.generate_all(ids, how.count, tell, how.ends, choose)
     return [
@@ -188,7 +196,7 @@ def _steps_of_a_launch(host: Host, how: Continuation, backend: str) -> int:
     """Steps of each launch of a program that chooses tokens itself; 0 where the host does. Raises
     ``bad-argument`` where steps are asked for of a host that does."""
     most = host.most_steps if isinstance(host, ChoosingHost) else 0
-    if most and not how.logits and how.sampling == GREEDY:
+    if most and not how.logits:
         steps = USUAL_STEPS.get(backend, 1) if how.steps is None else how.steps
         if steps <= most:
             return steps
@@ -212,13 +220,14 @@ class _Steps:
         self.logits: list[NDArray[np.float32]] = []
         self.times: list[float] = []
 
-    def take(self, token: int, logits: NDArray[np.float32] | None) -> bool:
+    def take(self, token: int, logits: NDArray[np.float32] | None, drawn: bool = False) -> bool:
         """Take the next token; whether it is the last because the text has come to a stop. Without
-        ``logits`` the cores chose it. Raises ``bad-argument`` where it was to be drawn."""
+        ``logits`` the program chose it. Raises ``bad-argument`` where it was to be ``drawn`` and is
+        not."""
         self.times.append(time.perf_counter())
         if logits is not None:
             self.logits.append(np.array(logits, np.float32))
-        elif self.how.sampling != GREEDY:
+        elif self.how.sampling != GREEDY and not drawn:
             fail("bad-argument", "the cores choose the likeliest token, so that none is drawn")
         ends = token in self.how.ends
         self.flow.push(token, ends or len(self.times) == self.how.count, shown=not ends)

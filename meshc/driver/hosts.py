@@ -70,9 +70,10 @@ class ChoosingHost(Host, Protocol):
         on_token: Callable[[int, int], bool],
         stop: Collection[int],
         steps: int,
+        draw: cuda.Draw | None,
     ) -> list[list[int]]:
-        """The most likely tokens, as those of :meth:`Host.generate_all`, in launches of so many
-        ``steps``; ``on_token`` is given no logits."""
+        """As :meth:`Host.generate_all`, in launches of so many ``steps``: the most likely tokens,
+        or those that ``draw`` says; ``on_token`` is given no logits."""
 
 
 def known_backends() -> tuple[str, ...]:

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from reduced import each
 
-from meshc.backends.cuda import CpuMachine, CpuNode, LanguageModel, from_json
+from meshc.backends.cuda import CpuMachine, CpuNode, Draw, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, QUICK
 from meshc.cli import main
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.frontend.checkpoints import open_checkpoint, read_config
+from meshc.serving.sampling import Sampler, Sampling
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = [
@@ -61,6 +62,29 @@ def check(model: LanguageModel, prompts: list[list[int]]) -> None:
     assert model.machine.read("left").tolist()[0] == 0
 
 
+def check_draws(model: LanguageModel, prompts: list[list[int]], sampling: Sampling) -> None:
+    """Any number of steps in a launch draws the host's tokens, from the same seed."""
+
+    def samplers() -> list[Sampler]:
+        return [Sampler(sampling, 0xFEDCBA9876543210, number) for number in range(len(prompts))]
+
+    ends, own = {5}, samplers()
+    wanted = model.generate_all(
+        prompts, COUNT, lambda *_: False, ends, lambda number, row: own[number](row)
+    )
+    for steps in STEPS:
+        own = samplers()
+        keys = [one.key for one in own]
+        draw = Draw(sampling.numbers().tolist(), keys, lambda number, row, of=own: of[number](row))
+        found = model.generate_chosen(prompts, COUNT, lambda *_: False, ends, steps, draw)
+        assert found == wanted
+
+
+SAMPLINGS = [
+    Sampling(1.0), Sampling(2.0, top_k=9), Sampling(1.5, top_p=0.8), Sampling(3.0, 20, 0.9, 0.1),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(("name", "number"), each(zip(NAMES, range(99), strict=False), 6))
 def test_every_tiny_model_chooses_what_the_host_does(name: str, number: int) -> None:
     batch = 1 + number % 3
@@ -68,7 +92,9 @@ def test_every_tiny_model_chooses_what_the_host_does(name: str, number: int) -> 
         model = loaded(DATA / name, batch=batch)
     except MeshcError as refusal:
         pytest.skip(refusal.diagnostics[0].message)
-    check(model, [[7, 3, 9, 11, 2], [4], [8, 8, 1]][:batch])
+    prompts = [[7, 3, 9, 11, 2], [4], [8, 8, 1]][:batch]
+    check(model, prompts)
+    check_draws(model, prompts, SAMPLINGS[number % 4])
 
 
 @pytest.mark.parametrize(
@@ -82,7 +108,9 @@ def test_every_tiny_model_chooses_what_the_host_does(name: str, number: int) -> 
 def test_whatever_reads_the_prompt(options: dict) -> None:
     """Kernels of many tokens, which give logits; steps alone; two GPUs."""
     prompts = [[7, 3, 9, 11, 2, 5, 6, 1, 12, 14], [4]][: options.get("batch", 1)]
-    check(loaded(DATA / "tiny_cuda" / "llama-4h2", **options), prompts)
+    model = loaded(DATA / "tiny_cuda" / "llama-4h2", **options)
+    check(model, prompts)
+    check_draws(model, prompts, SAMPLINGS[3])
 
 
 def test_a_stop_of_the_host_ends_a_request_amid_a_launch() -> None:
@@ -126,16 +154,23 @@ def test_logits_that_are_no_numbers_end_a_run() -> None:
 COMMAND = ["run", str(DATA / "tiny_cuda" / "llama-4h2"), "--target", "cuda", "--seq", "40"]
 
 
-@pytest.mark.parametrize("more", each([["--steps", "4"], []], 2))
-def test_the_command_lets_the_program_choose(more: list[str], tmp_path, capsys) -> None:
+@pytest.mark.parametrize(
+    ("how", "steps"),
+    [([], ["--steps", "4"]), (["--temperature", "2", "--top-p", "0.9", "--seed", "5"], [])],
+)
+def test_the_command_lets_the_program_choose(how, steps, tmp_path, capsys) -> None:
     """With logits, which the host is given, the same tokens come."""
-    words = [*COMMAND, "--backend", "cuda-cpu", "--prompt-ids", "7,3,9", "--ignore-eos"]
-    assert main([*words, "--max-tokens", "6", *more]) == 0
+    words = [*COMMAND, "--backend", "cuda-cpu", "--ignore-eos", "--max-tokens", "6", *how]
+    words += ["--prompt-ids", "7,3,9", "--prompt-ids", "7,3,9"]
+    assert main([*words, *steps]) == 0
     chosen = capsys.readouterr().out
-    assert main([*words, "--max-tokens", "6", "--logits", str(tmp_path / "logits.npy")]) == 0
+    assert main([*words, "--logits", str(tmp_path / "logits.npy")]) == 0
     assert capsys.readouterr().out == chosen
     logits = np.load(tmp_path / "logits.npy")
-    assert ",".join(map(str, logits.argmax(-1))) + "\n" == chosen
+    likeliest = "".join(
+        f"[{n}] {','.join(map(str, rows.argmax(-1)))}\n" for n, rows in enumerate(logits, 1)
+    )
+    assert (likeliest == chosen) == (not how)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +179,6 @@ def test_the_command_lets_the_program_choose(more: list[str], tmp_path, capsys) 
         (["--steps", "0"], "--steps is 0, not 1 or more"),
         (["--steps", "65"], "--steps is 65, but a launch of this program has 64 at the most"),
         (["--steps", "4", "--logits", "x.npy"], "--steps is 4, but the host is given logits"),
-        (["--steps", "4", "--top-k", "3"], "--steps is 4, but the host is given logits"),
     ],
 )
 def test_steps_that_no_launch_has_are_refused(more, words, capsys) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from reduced import each
 from test_expand_tasks import DATA, edges_of, graph_of, implied, run_in
 
 import meshc
@@ -11,6 +12,7 @@ from meshc.devices import device
 from meshc.interp.check import Trace, check_outcomes, random_trace, run_trace
 from meshc.interp.task_orders import Order
 from meshc.ir.clone import clone_module
+from meshc.serving.sampling import Sampler, Sampling
 from meshc.support.diagnostics import MeshcError
 
 PLACED = "place-tasks{blocks=7},meet,fold-scratch"
@@ -22,6 +24,19 @@ def choice(words, batch=1):
         f"module @choice level(graph) {{\n  dims B = {batch}, L = 1, V = {words}\n"
         "  func @decode(in %logits: f32[B, L, V]) -> (f32[B, L]) {\n"
         "    %token = graph.arg_max %logits {dim = V} : f32[B, L]\n"
+        "    graph.return %token\n  }\n}\n"
+    )
+    graph.device = device("h200")
+    return graph
+
+
+def draws(words, batch=1):
+    """The graph of a draw of one of so many words."""
+    graph = meshc.parse(
+        f"module @draws level(graph) {{\n  dims B = {batch}, L = 1, V = {words}, C = 4\n"
+        "  func @decode(in %logits: f32[B, L, V], in %settings: f32[B, L, C], "
+        "in %stream: i32[B, L, C]) -> (f32[B, L]) {\n"
+        "    %token = graph.draw %logits, %settings, %stream {dim = V} : f32[B, L]\n"
         "    graph.return %token\n  }\n}\n"
     )
     graph.device = device("h200")
@@ -45,6 +60,36 @@ def drawn(seed, batch, words):
 def chosen(module, logits, order=None):
     (token,) = run_in(module, Trace({}, (({"logits": logits}, {}),)), order)
     return token[:, 0]
+
+
+SETTINGS = [
+    Sampling(0.0), Sampling(1.0), Sampling(0.3), Sampling(5.0), Sampling(1.0, top_k=1),
+    Sampling(1.0, top_k=5), Sampling(2.0, top_p=0.0), Sampling(2.0, top_p=0.5),
+    Sampling(2.0, 7, 0.9), Sampling(3.0, min_p=0.2), Sampling(3.0, 9, 0.95, 0.1), Sampling(1e-30),
+    Sampling(1e30, top_p=0.3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", each(range(len(SETTINGS)), 4))
+def test_a_draw_is_that_of_the_host_in_any_order(number):
+    """Requests with settings of their own, seeds of all 64 bits, numbers in any place."""
+    graph, rng = draws(132, batch=3), np.random.default_rng(number)
+    module, placed = tasks_of(graph), tasks_of(graph, f",{PLACED}")
+    for place in (0, 1, 6):
+        logits = drawn(number + place, 3, 132)
+        samplings = [SETTINGS[(number + b) % len(SETTINGS)] for b in range(3)]
+        seeds = [int(rng.integers(0, 1 << 64, dtype=np.uint64)) for _ in range(3)]
+        wanted, stream = [], np.zeros((3, 1, 4), np.uint32)
+        for b, (sampling, seed) in enumerate(zip(samplings, seeds, strict=True)):
+            sampler = Sampler(sampling, seed, b + 7)
+            wanted.append([sampler(logits[b, 0]) for _ in range(place + 1)][-1])
+            stream[b, 0] = seed % (1 << 32), seed >> 32, b + 7, place
+        settings = np.array([[one.numbers()] for one in samplings])
+        inputs = {"logits": logits, "settings": settings, "stream": stream.view(np.int32)}
+        trace = Trace({}, ((inputs, {}),))
+        assert run_trace(graph, trace)[0][:, 0].tolist() == wanted
+        for made, order in ((module, Order(number)), (placed, Order(number, blocks=True))):
+            assert run_in(made, trace, order)[0][:, 0].tolist() == wanted
 
 
 @pytest.mark.parametrize("words", [1, 2, 97, 132, 512, 1000, 1048])

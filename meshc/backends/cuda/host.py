@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -57,6 +58,22 @@ class RankedMachine(Machine, Protocol):
     def run_queue(self, queue: Queue) -> None:
         """The launches of ``queue`` on its two streams, each behind the event that it waits for;
         what runs next is behind all of them."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How a program draws tokens: the ``settings`` of :class:`meshc.ir.ops.graph.Draw`, and for
+    each text the two ``keys`` of its numbers, a seed of 64 bits and one of 32. ``choose`` gives the
+    token of a text where the host has its logits, for its number and these."""
+
+    settings: Sequence[float]
+    keys: Sequence[tuple[int, int]]
+    choose: Callable[[int, Array], int]
+
+
+def _likeliest(request: int, logits: Array) -> int:
+    token = int(logits.argmax())
+    return token if np.isfinite(logits[token]) else NO_LARGEST
 
 
 class LanguageModel:
@@ -242,10 +259,12 @@ class LanguageModel:
         on_token: Callable[[int, int], object],
         stop: Collection[int] = (),
         steps: int = 1,
+        draw: Draw | None = None,
     ) -> list[list[int]]:
-        """The most likely tokens, as :meth:`generate_all` gives them, chosen by the program: a
-        launch has so many ``steps``, each of which reads the tokens of the one before, and no
-        logits leave the machine. ``on_token`` is called with the number of a prompt and a token.
+        """The tokens that :meth:`generate_all` gives, chosen by the program: a launch has so many
+        ``steps``, each of which reads the tokens of the one before, and no logits leave the
+        machine. They are the most likely ones, or those that ``draw`` says. ``on_token`` is called
+        with the number of a prompt and a token.
 
         Raises ``run-refused`` as that does, for logits that have no largest number that is finite,
         and for other than 1 to :attr:`most_steps` steps.
@@ -265,7 +284,7 @@ class LanguageModel:
             if ended or token in stop or len(found[request]) == count:
                 running.remove(request)
 
-        self._begin(prompts, count, stop, take)
+        self._begin(prompts, count, stop, take, draw or Draw((0.0, 0.0, 1.0, 0.0), (), _likeliest))
         while running:
             least = min(len(found[request]) for request in running)
             number = min(steps, count - least) if least else 1  # nobody waits for more at first
@@ -283,11 +302,15 @@ class LanguageModel:
         count: int,
         stop: Collection[int],
         take: Callable[[int, int], None],
+        draw: Draw,
     ) -> None:
         """Read ``prompts``, and write what the first step that chooses reads: their last tokens, or
         those that are chosen here, by logits that chunks give, and which ``take`` is called with.
         """
         batch, chunks = self.program.batch, self.program.prefill
+        stream = np.zeros(self.program.buffers["stream"].shape, np.uint32)
+        for words, (seed, number) in zip(stream, draw.keys, strict=False):
+            words[:3] = seed % (1 << 32), seed >> 32, number
         tokens, cached, left = [0] * batch, [0] * batch, [0] * batch
         for request, prompt in enumerate(prompts):
             self._let_prompts_be_of(request)
@@ -296,15 +319,19 @@ class LanguageModel:
                 tokens[request], cached[request], left[request] = prompt[-1], len(prompt) - 1, count
                 continue
             logits = self.prefill(prompt, request, cached)
-            token = int(logits.argmax())
+            token = draw.choose(request, logits)
             tokens[request], cached[request], left[request] = token, len(prompt), count - 1
-            take(request, token if np.isfinite(logits[token]) else NO_LARGEST)
+            stream[request, -1] = 1
+            take(request, token)
             if token in stop:
                 left[request] = 0
         self._let_prompts_be_of(0)
         most = self.program.capacity - 1  # of one that has ended with its prompt
         self._give_all(tokens, [min(position, most) for position in cached])
         self.machine.write("left", np.array(left, np.int32))
+        self.machine.write("stream", stream.view(np.int32))
+        settings, shape = np.array(draw.settings), self.program.buffers["settings"].shape
+        self.machine.write("settings", np.broadcast_to(settings, shape))
         ends = np.full(self.program.buffers["ends"].shape, ENDED, np.int32)
         known = [token for token in stop if _is_below(token, self.program.vocabulary)]
         ends[: len(known)] = known[: len(ends)]  # of others take() is told

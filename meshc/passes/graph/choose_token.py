@@ -34,8 +34,8 @@ class ChooseToken(Pass):
         %token = graph.arg_max %logits {dim = V} : f32[B, L]
         graph.return %token, %keys, %values
 
-    With ``alone`` nothing is left but the choice: a program of its own, whose input are the logits
-    that another one gives.
+    With ``alone`` nothing is left but the choice, a program of its own: its inputs are the logits
+    that another one gives, and for each request how a token is drawn by them (``graph.draw``).
 
     A module that is no decode step of a language model is an error, ``unsupported-op``.
     """
@@ -72,16 +72,20 @@ class ChooseToken(Pass):
 
 def _alone(step: Module, logits: TensorType) -> Module:
     """The choice among ``logits``, which the decode step ``step`` gives."""
+    *rows, words = logits.dims
+    count = next(d for d in ("C", "settings") if d not in step.dims)
     given = Value("logits", TensorType(DType.F32, logits.dims))
-    chosen = graph.ArgMax([given], dim=logits.dims[-1])
-    chosen.results = [Value("token", TensorType(DType.F32, logits.dims[:-1]))]
+    settings = Value("settings", TensorType(DType.F32, (*rows, count)))
+    stream = Value("stream", TensorType(DType.I32, (*rows, count)))
+    chosen = graph.Draw([given, settings, stream], dim=words)
+    chosen.results = [Value("token", TensorType(DType.F32, tuple(rows)))]
+    params = [Param(value, "in") for value in (given, settings, stream)]
     body = Block(ops=[chosen, graph.Return([chosen.result])])
-    function = Function("decode", [Param(given, "in")], [chosen.result.type], body)
     return Module(
         f"{step.name}_choice",
         "graph",
-        dims={dim: step.dims[dim] for dim in logits.dims},
+        dims={dim: step.dims[dim] for dim in logits.dims} | {count: graph.DRAW_WORDS},
         options=dict(step.options),
         device=step.device,
-        functions=[function],
+        functions=[Function("decode", params, [chosen.result.type], body)],
     )

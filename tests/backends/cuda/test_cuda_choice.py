@@ -13,15 +13,17 @@ from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Grid, Libra
 from meshc.backends.cuda.tasks.step import MOST_ENDS, MOST_STEPS, StepText
 from meshc.devices import device
 from meshc.ir.clone import clone_module
+from meshc.serving.sampling import Sampler, Sampling, weights
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
 ENDED, NO_LARGEST = -1, -2
 GRAPH = """module @choice level(graph) {{
-  dims B = {batch}, L = 1, V = {words}
+  dims B = {batch}, L = 1, V = {words}, C = 4
   options dtype = f16
-  func @decode(in %logits: f32[B, L, V]) -> (f32[B, L]) {{
-    %token = graph.arg_max %logits {{dim = V}} : f32[B, L]
+  func @decode(in %logits: f32[B, L, V], in %settings: f32[B, L, C], in %stream: i32[B, L, C])
+    -> (f32[B, L]) {{
+    %token = graph.draw %logits, %settings, %stream {{dim = V}} : f32[B, L]
     graph.return %token
   }}
 }}
@@ -42,13 +44,12 @@ class Choice:
         self.buffers = written.storage.buffers
 
     def memory(self, logits: np.ndarray, **given: object) -> dict[str, np.ndarray]:
-        """What a launch is given; scratch holds nothing."""
+        """What a launch is given; scratch holds nothing, and no token ends a text."""
         kinds = {"f32": np.float32, "i32": np.int32}
         found = {n: np.zeros(b.shape, kinds[b.dtype]) for n, b in self.buffers.items()}
         for name, array in found.items():
-            array[...] = np.nan if array.dtype == np.float32 else 0
-            if name in given:
-                array[...] = given[name]
+            array[...] = np.nan if array.dtype == np.float32 and name != "settings" else 0
+            array[...] = ({"ends": ENDED} | given).get(name, array)
         found["logits"][...] = logits
         return found
 
@@ -123,3 +124,59 @@ def test_logits_below_all_others_are_compared_too():
     choice, logits = Choice(1, 97), np.full((1, 97), np.float32(-3e38))
     logits[0, 41] = -2e38
     assert choice.run(choice.memory(logits, left=5))["chosen"][0].tolist() == [41]
+
+
+EACH = [
+    Sampling(1.0), Sampling(0.3), Sampling(5.0), Sampling(1.0, top_k=1), Sampling(1.0, top_k=5),
+    Sampling(2.0, top_p=0.0), Sampling(2.0, top_p=0.5), Sampling(2.0, 7, 0.9), Sampling(0.0),
+    Sampling(3.0, min_p=0.2), Sampling(3.0, 9, 0.95, 0.1), Sampling(1e-30), Sampling(1e30, 0, 0.3),
+    Sampling(4.0, top_p=0.999), Sampling(1e3, top_k=990), Sampling(0.7, 40, 0.9, 0.05),
+]  # fmt: skip
+
+
+def given(samplers: list[Sampler], place: int) -> dict[str, np.ndarray]:
+    """Settings, and the words of the number that each text takes at ``place``."""
+    words = [(s.key[0] % (1 << 32), s.key[0] >> 32, s.key[1], place) for s in samplers]
+    stream = np.array(words, np.uint32).view(np.int32)
+    return {"settings": [s.sampling.numbers() for s in samplers], "stream": stream}
+
+
+@pytest.mark.parametrize(("words", "mode"), [(1000, FIRST), (1048, Mode("random", True, 3))])
+def test_draws_are_those_of_the_host(words: int, mode: Mode) -> None:
+    """Of all settings at once, token by token, with logits of which many are equal."""
+    choice, rng = Choice(16, words), np.random.default_rng(words)
+    samplers = [Sampler(one, int(rng.integers(1 << 63)) * 2 + n, n) for n, one in enumerate(EACH)]
+    memory = choice.memory(np.zeros((16, words)), left=99, **given(samplers, 0))
+    for place in range(6):
+        logits = drawn(place, 16, words)
+        if place % 2:
+            logits = np.round(logits * 2) / 2
+        memory["logits"][...] = logits
+        found = choice.run(memory, row=place, mode=mode)
+        wanted = [draw(row) for draw, row in zip(samplers, logits, strict=True)]
+        assert found["chosen"][place].tolist() == wanted
+        assert found["stream"][:, -1].tolist() == [place + 1] * 16
+
+
+def test_weights_of_a_text_add_up_as_on_the_host() -> None:
+    """To the last bit: scores in all distances from the largest, of all temperatures."""
+    choice, rng = Choice(4, 4096), np.random.default_rng(4)
+    samplings = [Sampling(t) for t in (1.0, 0.37, 2.9, 1e4)]
+    logits = np.float32(rng.standard_normal((4, 4096)) * 30)
+    memory = choice.memory(logits, left=1, **given([Sampler(s, 1) for s in samplings], 0))
+    choice.run(memory)
+    for row, sampling, found in zip(logits, samplings, memory["weight_of_parts"], strict=True):
+        wanted = weights(row, sampling.numbers()[0])
+        assert (found.view(np.uint32) == wanted.view(np.uint32)).all()
+        exact = np.exp((row.astype(float) - row.max()) / np.float32(sampling.temperature))
+        assert np.abs(found - exact).max() <= 2.0**-22 and found.max() == 1
+
+
+def test_no_two_threads_race_that_draw() -> None:
+    samplers = [Sampler(EACH[number], 5) for number in (7, 10, 15)]
+    logits, choice = drawn(3, 3, 264), Choice(3, 264)
+    memory = choice.memory(logits, left=5, **given(samplers, 0))
+    choice.run(memory, mode=Mode("random", True, 5), toolchain=WATCHED, blocks=5)
+    assert memory["chosen"][0].tolist() == [
+        draw(row) for draw, row in zip(samplers, logits, strict=True)
+    ]

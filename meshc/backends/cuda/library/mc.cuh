@@ -274,6 +274,9 @@ MC_INLINE void add(float* p, float v) {
 
 // ---- Arithmetic ---------------------------------------------------------------------------------
 
+// The upper half of a product.
+MC_INLINE u64 mul_high(u64 a, u64 b) { return __umul64hi(a, b); }
+
 MC_INLINE float power_of_two(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

@@ -26,12 +26,14 @@ MOST_SPLITS_OF_A_THREAD = 16
 
 @dataclass
 class Elements:
-    """A family; ``ranges`` are those of names around it."""
+    """A family; ``ranges`` are those of names around it, ``behind`` are lines that follow what the
+    workers of a block compute of a task together."""
 
     family: Placed
     storage: Storage
     locals: Locals
     ranges: dict[str, tuple[int, int]]
+    behind: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         ranges = {**self.ranges, **self.family.ranges}
@@ -52,6 +54,7 @@ class Elements:
                 self.values.arrays.clear()
                 self.locals.restart()
                 Statements(self.values, text, self.locals).add(self.family.ops)
+                text.add(*self.behind)
 
     def _heads(self) -> Merged | None:
         """The records of the head whose attention a task merges and gives as it is."""

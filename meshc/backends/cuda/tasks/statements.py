@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import prod
 
+from meshc.analysis.cuda.blocks import WARPS
 from meshc.backends.cuda.tasks.declared import used_alone
 from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.spelling import bounds, condition, flattened, unflattened
@@ -27,6 +28,8 @@ from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
 SYNC = "mc::group_sync(1, WORKERS);"
+DRAW_WORK = 3 * 32 * WARPS
+"""Numbers of 64 bits that workers add up to draw."""
 
 
 @dataclass
@@ -162,6 +165,8 @@ class Statements:
                 self._rope(op)
             case "top_k":
                 self._gates(op)
+            case "draw":
+                self._draw(op)
             case _:
                 out = op.views()[0]
                 self.each(
@@ -329,6 +334,24 @@ class Statements:
             f"mc::put_gates<{kind}>({self.array(out.buffer)}, {work}, me, 1,",
             f"    [&](int candidate) {{ return {score}; }},",
             f"    [&](int candidate) {{ return {choice}; }});",
+        )
+
+    def _draw(self, op: tile.Compute) -> None:
+        out, first, scores, weights, settings, stream = op.views()
+        *rows, count = extents(scores)
+        if prod(rows) != 1:
+            fail("cuda-graph", "there is no CUDA for draws of several tokens in a task")
+        row, at = [Expr.const(0)] * len(rows), Expr.var("lane")
+        with self.values.within(lane=count):
+            score, weight = (self.values.element(one, (*row, at)) for one in (scores, weights))
+        given = [self.values.element(first, row)]
+        for one in (settings, stream):
+            given += [self.values.element(one, (*row, Expr.const(n))) for n in range(4)]
+        work = f"(mc::u64*)(locals + {self.locals.place(2 * DRAW_WORK)})"
+        self.text.add(
+            f"mc::draw<{count}, WORKERS>({self.array(out.buffer)}, {work}, me, 1,",
+            f"    {', '.join(given)},",
+            f"    [&](int lane) {{ return {score}; }}, [&](int lane) {{ return {weight}; }});",
         )
 
     def _give(self, op: task.Give) -> None:

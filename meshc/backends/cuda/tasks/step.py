@@ -40,7 +40,7 @@ from meshc.backends.cuda.tasks.storage import CHOSEN, LOGITS, OF_GPUS, RUNS_BEFO
 from meshc.backends.templates import render
 from meshc.ir.batch import LENGTH, POSITION
 from meshc.ir.module import Module
-from meshc.ir.ops import task
+from meshc.ir.ops import graph, task
 from meshc.ir.ranks import RANK
 from meshc.support.diagnostics import fail
 
@@ -53,14 +53,14 @@ _HALVES = {
 
 MOST_STEPS, MOST_ENDS = 64, 16
 """Steps of a launch, and tokens that end a text, of which a program takes notice itself."""
-_GOING_ON = ("tokens", "cached", "left", "chosen")
+_GOING_ON = ("tokens", "cached", "left", "stream", "chosen")
 """Buffers that a choice writes, with which the next step goes on."""
 _GO_ON = (
-    "if (mine.first(0) < mine.last(1) && me < BATCH)  // the thread that has given the token",
-    f"    mc::go_on<{MOST_ENDS}>({CHOSEN}[me], {LOGITS} + me * {{words}}, tokens + me, cached + me,",
-    "        left + me, ends, chosen + row * BATCH + me);",
+    "if (me == 0)  // the thread that has given the token",
+    f"    mc::go_on<{MOST_ENDS}>({CHOSEN}[b], {LOGITS} + b * {{words}}, tokens + b, cached + b,",
+    "        left + b, stream + b * 4, ends, chosen + row * BATCH + b);",
 )
-"""What the block that has chosen tokens, of so many words, leaves for the next step."""
+"""What follows the choice of a token, one of so many words, in the task of its request."""
 
 _WORDS = ("met", "runs", "told", "told_before")
 """Buffers of one word that counts."""
@@ -136,7 +136,7 @@ class StepText:
     @property
     def name(self) -> str:
         """What the kernel is called."""
-        if self.storage.of_choice:
+        if self.storage.choices:
             return "choose"
         return "prompt" if self.storage.of_prompt else "step"
 
@@ -177,9 +177,6 @@ class StepText:
             self.compute.add(phase.run())
             for form in forms:
                 form.compute(self.compute)
-            if self.storage.of_choice and _gives_out(phase, self.storage):
-                words = self.storage.buffers[LOGITS].shape[-1]
-                self.compute.add(*(line.format(words=words) for line in _GO_ON))
 
     def _bring(self, phase: Phase, forms: Sequence[Product | Attention]) -> None:
         text = self.bring
@@ -226,8 +223,13 @@ class StepText:
     def _form(self, family: Placed, ranges: dict[str, tuple[int, int]]) -> Form:
         if folds(family):
             return Attention(family, self.storage, self.attending, ranges)
-        kind = Product if streamed_products(family) else Elements
-        return kind(family, self.storage, self.locals, ranges)
+        if streamed_products(family):
+            return Product(family, self.storage, self.locals, ranges)
+        gives = (op.view.buffer for op in family.ops if isinstance(op, task.Give))
+        behind: tuple[str, ...] = ()
+        if self.storage.choices and any(self.storage.role(one) == "out" for one in gives):
+            behind = tuple(line.format(words=self.storage.choices) for line in _GO_ON)
+        return Elements(family, self.storage, self.locals, ranges, behind)
 
     # --- the whole
 
@@ -246,7 +248,7 @@ class StepText:
             dtype=str(storage.dtype),
             kernel=self.name,
             of_prompt=storage.of_prompt,
-            of_choice=storage.of_choice,
+            of_choice=storage.choices > 0,
             most_ends=MOST_ENDS,
             has_lengths=storage.has_lengths,
             length=LENGTH,
@@ -292,7 +294,7 @@ class StepText:
         storage = self.storage
         storage.buffers["tokens"] = Buffer("i32", (storage.tokens,), "input")
         storage.buffers["cached"] = Buffer("i32", (storage.tokens,), "input")
-        if storage.of_choice:
+        if storage.choices:
             storage.buffers["left"] = Buffer("i32", (storage.tokens,), "input")
             storage.buffers["ends"] = Buffer("i32", (MOST_ENDS,), "input")
             storage.buffers["chosen"] = Buffer("i32", (MOST_STEPS, storage.tokens), "output")
@@ -315,7 +317,7 @@ class StepText:
         for name, buffer in storage.buffers.items():
             names.append(f"{own}{name}" if name in _OWN else name)
             kind = {"f32": "float", "i32": "int"}.get(buffer.dtype, f"{self.name}_::T")
-            writes = storage.of_choice and name in _GOING_ON
+            writes = storage.choices and name in _GOING_ON
             read = "const " if buffer.role in ("input", "constant") and not writes else ""
             word = "mc::u32" if name in _WORDS else kind
             parameters.append(f"{read}{word}* {name}")
@@ -324,7 +326,7 @@ class StepText:
                 names.append(storage.name(value) + TRANSPORTS[self.transport])
                 star = "*" if TRANSPORTS[self.transport] == OF_ALL else "* const*"
                 parameters.append(f"float{star} {storage.name(value)}{OF_GPUS}")
-        if storage.of_choice:
+        if storage.choices:
             parameters.append("int row")  # of ``chosen``; which, a launch says
         if self.of_ranks:
             names += ["told" + OF_EACH, RANK_NUMBER]
@@ -362,6 +364,9 @@ def step_of_tasks(
     kind_of(module)
     if module.the_device().clusters is None:
         fail("cuda-graph", f"device {module.the_device().name} is no GPU with clusters")
+    if any(isinstance(op, graph.ArgMax | graph.Draw) for op in tasks.graph.walk()):
+        words = "a step gives logits, by which a program of its own chooses tokens"
+        fail("cuda-graph", words, help="leave choose-token out")
     results = [buffer.value for buffer in module.buffers if buffer.role == "out"]
     if len(results) > 1:
         fail(
@@ -450,12 +455,6 @@ def _with_choice(
     own = written.storage.buffers
     parts = {**kernels, "choose": kernel}, {**buffers, **own, **buffers}, weights
     return parts, {"choose.cu": text}, Launch("choose", arguments)
-
-
-def _gives_out(phase: Phase, storage: Storage) -> bool:
-    """Whether tasks of a phase give a result of the program."""
-    gives = (op for family in phase.families for op in family.ops if isinstance(op, task.Give))
-    return any(storage.role(op.view.buffer) == "out" for op in gives)
 
 
 def _with_kernels(step: Parts, chunk: Chunk) -> Parts:

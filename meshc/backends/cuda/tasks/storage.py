@@ -199,9 +199,10 @@ class Storage:
         return LENGTH in self.module.scalars
 
     @property
-    def of_choice(self) -> bool:
-        """Whether tokens are chosen, by logits that are there, and none is read."""
-        return any(isinstance(op, graph.ArgMax) for op in self.source.walk())
+    def choices(self) -> int:
+        """Among how many tokens one is chosen, by logits that are there; 0 where these are read."""
+        draws = (op for op in self.source.walk() if isinstance(op, graph.Draw))
+        return next((self.source.dims[op.dim] for op in draws), 0)
 
     @property
     def tokens(self) -> int:
@@ -216,7 +217,7 @@ class Storage:
     @property
     def scalars(self) -> dict[str, tuple[int, int]]:
         """What a run is told, and what it may be."""
-        if self.of_choice:
+        if self.choices:
             return {}
         found = {POSITION: (0, self.capacity - 1)}
         return found | ({LENGTH: (1, self.tokens)} if self.of_prompt else {})
@@ -224,7 +225,7 @@ class Storage:
     @property
     def has_lengths(self) -> bool:
         """Whether each token has a position of its own."""
-        return self.tokens > 1 and not self.of_prompt and not self.of_choice
+        return self.tokens > 1 and not self.of_prompt and not self.choices
 
     @property
     def capacity(self) -> int:
@@ -348,7 +349,7 @@ class Storage:
         role = self.role(value)
         name = self.name(value)
         if role == "out" and not self.of_prompt:
-            name = CHOSEN if self.of_choice else LOGITS
+            name = CHOSEN if self.choices else LOGITS
         own = "symmetric" if self.of_ranks(value) else "scratch"
         made = Buffer("f32", self.shape(value), "output" if role == "out" else own)
         self.buffers.setdefault(name, made)
@@ -384,10 +385,10 @@ class Storage:
                 lane_there = "" if _kind(value).shape[-1] == width else f" && {lane} < {width}"
                 rows = [table.row(row, lane, lane_there) for table in tables]
                 return rows[0] if len(rows) == 1 else f"({' + '.join(rows)})"
-            if self.of_choice:
-                shape = self.shape(value)
-                self.buffers.setdefault(LOGITS, Buffer("f32", shape, "input"))
-                return f"{LOGITS}[{spelled(flattened(index, shape), ranges)}]"
+            if self.choices:
+                name, shape = self.ports[value].name, self.shape(value)
+                self.buffers.setdefault(name, Buffer(str(_kind(value).dtype), shape, "input"))
+                return f"{name}[{spelled(flattened(index, shape), ranges)}]"
         fail("cuda-graph", f"tasks read elements of %{value.name}, which no kernel does")
 
     # --- words with tags

@@ -79,7 +79,7 @@ class GraphExpander:
         for param in function.params:
             value = param.value
             users = {type(user) for user in self.users.get(value, ())}
-            if param.role == "in" and users == {graph.ArgMax}:
+            if param.role == "in" and users and users <= {graph.ArgMax, graph.Draw}:
                 self.env[value] = self.products.given(value)
             elif param.role == "in" and not users <= {graph.Embed}:
                 self.env[value] = self.products.look_up(value)
@@ -109,8 +109,8 @@ class GraphExpander:
                 self.env[op.result] = self._grown(op, *known)
             case graph.Matmul():
                 self._product(op, known)
-            case graph.ArgMax():
-                self.env[op.result] = self.choices.largest(op, known[0])
+            case graph.ArgMax() | graph.Draw():
+                self.env[op.result] = self.choices.choose(op, known)
             case graph.TopK():
                 self.env[op.result] = self.experts.choose(op, known)
             case ranks.RankPartOf():

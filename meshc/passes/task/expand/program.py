@@ -318,11 +318,10 @@ class TaskProgram:
 
     def _edge(self, name: str, kind: TensorType, role: Role) -> Value:
         dtype = DType.F32 if role == "out" else kind.dtype
-        lanes = self.lanes(kind)
-        width = self.padded(lanes) if lanes > 1 else lanes
-        value = self.buffer(name, (self.tokens, width), dtype, role)
-        rows = dict.fromkeys(ROWS, constant(0)) | {"L" if self.of_prompt else "B": Expr.var("b")}
         dims = [d for d in kind.dims if d not in ROWS]
+        lanes = self.padded(self.lanes(kind)) if dims else 1
+        value = self.buffer(name, (self.tokens, lanes), dtype, role)
+        rows = dict.fromkeys(ROWS, constant(0)) | {"L" if self.of_prompt else "B": Expr.var("b")}
         elements = rows | self._elements(dims, Expr.var("i"), None)
         element = tuple(elements[d] for d in kind.dims)
         direction = "in" if role == "in" else "out"

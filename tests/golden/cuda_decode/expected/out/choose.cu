@@ -15,7 +15,7 @@ constexpr int WORKERS = 32 * WARPS;
 constexpr int THREADS = WORKERS + 32;
 constexpr int LANES = 32;  // threads that have an element of 16 lanes of all requests, in whole warps
 
-// ---- Shared memory, 221568 bytes ---------------------------------------------------------------
+// ---- Shared memory, 227712 bytes ---------------------------------------------------------------
 constexpr int STAGES = 13;
 constexpr int TILE_BYTES = 16384;
 constexpr int TILE_BLOCKS = 32;  // of 16 x 16 weights
@@ -45,7 +45,7 @@ MC_INLINE void wait(mc::u32* met, mc::u32 target, int me) {
 // a text, -1 for none. met: 0, and left so.
 
 extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(choose_::THREADS, 1)
-    choose(const float* logits, float* largest_of_parts, float* first_of_parts, float* token, int* tokens, int* cached, int* left, const int* ends, int* chosen, mc::u32* met, int row) {
+    choose(const float* logits, float* largest_of_parts, float* first_of_parts, const float* settings, float* weight_of_parts, int* stream, float* token, int* tokens, int* cached, int* left, const int* ends, int* chosen, mc::u32* met, int row) {
     using namespace choose_;
     unsigned char* arena = mc::arena();
     Ring ring(arena + BARRIERS, arena + RING, TILE_BYTES);
@@ -106,6 +106,10 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(choose_::
                 first_of_parts[part] = first_1[0];
             }
             mc::group_sync(1, WORKERS);
+            for (int element = me; element < 2; element += WORKERS) {
+                weight_of_parts[element + 2 * part] = mc::likelihood(logits[element + 2 * part], top[0], settings[0]);
+            }
+            mc::group_sync(1, WORKERS);
         }
     }
 
@@ -115,18 +119,23 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(choose_::
         wait(met, target, me);
         const mc::Run mine(1);
         for (int task = mine.first(0); task < mine.last(1); task++) {
+            const int b = 0;
             float* const first_1_1 = locals + 0;
             mc::combine_rows<mc::Largest, WORKERS>(first_1_1, parts, 1, 100, me, [&](int row, int lane) {
                 return first_of_parts[lane];
             });
+            float* const drawn = locals + 4;
+            mc::draw<200, WORKERS>(drawn, (mc::u64*)(locals + 8), me, 1,
+                (first_1_1[0] * -1.0f), settings[0], settings[1], settings[2], settings[3], stream[0], stream[1], stream[2], stream[3],
+                [&](int lane) { return logits[lane]; }, [&](int lane) { return weight_of_parts[lane]; });
             for (int element = me; element < 1; element += WORKERS) {
-                token[0] = (first_1_1[0] * -1.0f);
+                token[0] = drawn[0];
             }
             mc::group_sync(1, WORKERS);
+            if (me == 0)  // the thread that has given the token
+                mc::go_on<16>(token[b], logits + b * 200, tokens + b, cached + b,
+                    left + b, stream + b * 4, ends, chosen + row * BATCH + b);
         }
-        if (mine.first(0) < mine.last(1) && me < BATCH)  // the thread that has given the token
-            mc::go_on<16>(token[me], logits + me * 200, tokens + me, cached + me,
-                left + me, ends, chosen + row * BATCH + me);
     }
     if (me == 0) mc::grid_leave(met, target + mc::blocks());
 }
