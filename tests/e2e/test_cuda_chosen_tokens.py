@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from reduced import each
 
+import meshc
 from meshc.backends.cuda import CpuMachine, CpuNode, Draw, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, QUICK
 from meshc.cli import main
@@ -185,6 +186,15 @@ def test_steps_that_no_launch_has_are_refused(more, words, capsys) -> None:
     given = [*COMMAND, "--backend", "cuda-cpu", "--prompt-ids", "7,3,9", "--max-tokens", "2"]
     assert main([*given, *more]) == 1
     assert words in capsys.readouterr().err
+
+
+def test_the_library_lets_the_program_choose() -> None:
+    compiled = meshc.compile(str(DATA / "tiny_cuda" / "llama-4h2"), target="cuda", seq=40)
+    with compiled.load(backend="cuda-cpu") as model:
+        wanted = model.generate([7, 3, 9], 5, ignore_eos=True)
+        found = model.generate([7, 3, 9], 5, ignore_eos=True, logits=False, steps=4)
+        assert found.tokens == wanted.tokens
+        assert len(wanted.logits) == 5 and not len(found.logits)
 
 
 def test_programs_that_leave_the_choice_to_the_host_take_no_steps(capsys) -> None:

@@ -85,8 +85,8 @@ def add_to(commands: Any) -> None:
         "--steps",
         type=int,
         metavar="N",
-        help="of cuda, whose programs choose the most likely tokens themselves: steps of decoding "
-        "that a launch has; default: 16 on a GPU, 1 on this CPU",
+        help="of cuda, whose programs choose tokens themselves: steps of decoding that a launch "
+        "has; default: 16 on a GPU, 1 on this CPU",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     add_chunk(parser)
