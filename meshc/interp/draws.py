@@ -44,6 +44,8 @@ def drawn(first: Array, scores: Array, weights: Array, settings: Array, stream: 
 def _of_row(scores: Array, weights: Array, settings: Array, stream: Array) -> float:
     _, most, share, least = map(float, settings)
     own = {i: int(float(w) * UNIT) for i, w in enumerate(weights)}
+    if not any(own.values()):
+        return float("inf")  # beside an infinite score none weighs anything
     falling = sorted(own, key=lambda i: (-scores[i], i))
     if 0 < most < len(falling):
         last = scores[falling[int(most) - 1]]

@@ -114,6 +114,17 @@ def test_the_index_is_infinite_where_a_logit_is_no_number():
     assert token.tolist() == [logits[0, 0].argmax(), np.inf]
 
 
+@pytest.mark.parametrize("worst", [np.nan, np.inf, -np.inf])
+def test_nothing_is_drawn_where_no_largest_score_is_finite(worst):
+    graph, logits = draws(132), drawn(1, 1, 132)
+    logits[0, 0, 77 if worst != -np.inf else slice(None)] = worst
+    settings = np.array([[Sampling(1.0, 5, 0.5).numbers()]])
+    inputs = {"logits": logits, "settings": settings, "stream": np.zeros((1, 1, 4), np.int32)}
+    trace = Trace({}, ((inputs, {}),))
+    for found in (run_trace(graph, trace)[0], run_in(tasks_of(graph), trace, Order(1))[0]):
+        assert found.tolist() == [[np.inf]]
+
+
 def test_a_step_may_choose_its_token_itself():
     """Of a whole model, by tags as well: what is compared and counted has none."""
     graph = graph_of(DATA / "tiny_cuda" / "llama-4h2", batch=2, dtype="f16")

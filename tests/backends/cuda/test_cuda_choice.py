@@ -3,13 +3,26 @@ next step reads."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
 
 import meshc
-from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Grid, Library, Mode, modes
+from meshc.backends.cuda.executor import (
+    CXX,
+    FIRST,
+    QUICK,
+    WATCHED,
+    ExecutorError,
+    Grid,
+    Library,
+    Mode,
+    headers,
+    modes,
+)
 from meshc.backends.cuda.tasks.step import MOST_ENDS, MOST_STEPS, StepText
 from meshc.devices import device
 from meshc.ir.clone import clone_module
@@ -39,7 +52,7 @@ class Choice:
         graph.device = device("h200")
         module = meshc.PassManager(meshc.parse_pipeline(PASSES)).run(clone_module(graph))
         written = StepText(module, graph, 16)
-        self.batch, self.words = batch, words
+        self.batch, self.words, self.library = batch, words, headers()
         self.text, self.kernel, self.arguments = written.text()
         self.buffers = written.storage.buffers
 
@@ -54,7 +67,7 @@ class Choice:
         return found
 
     def run(self, memory, row=0, mode=FIRST, toolchain=QUICK, blocks=None) -> dict[str, np.ndarray]:
-        library = Library(self.text, toolchain=toolchain)
+        library = Library(self.text, self.library, toolchain)
         kernel = replace(self.kernel, blocks=blocks or self.kernel.blocks)
         arguments = [*(memory[name] for name in self.arguments), np.int32(row)]
         library.run("choose", Grid.of(kernel), arguments, mode)
@@ -109,12 +122,14 @@ def test_the_next_step_reads_what_was_chosen_until_a_text_ends():
 
 
 @pytest.mark.parametrize("worst", [np.nan, np.inf, -np.inf])
-def test_logits_without_a_largest_number_choose_no_token(worst):
+@pytest.mark.parametrize("draws", [False, True])
+def test_logits_without_a_largest_number_choose_no_token(worst, draws):
     """One NaN, in any place; one that is infinite; and nothing else."""
+    how = Sampling(1.0, 5, 1e-9) if draws else Sampling()  # of which the first is drawn alone
     choice, logits = Choice(3, 264), drawn(1, 3, 264)
     logits[1, 100 if worst != -np.inf else slice(None)] = worst
     logits[2, 263 if worst != -np.inf else slice(None)] = worst
-    found = choice.run(choice.memory(logits, left=5, tokens=9))
+    found = choice.run(choice.memory(logits, left=5, tokens=9, settings=how.numbers()))
     assert found["chosen"][0].tolist() == [logits[0].argmax(), NO_LARGEST, NO_LARGEST]
     assert found["tokens"].tolist() == [logits[0].argmax(), 9, 9]
     assert found["left"].tolist() == [4, 0, 0]
@@ -180,3 +195,89 @@ def test_no_two_threads_race_that_draw() -> None:
     assert memory["chosen"][0].tolist() == [
         draw(row) for draw, row in zip(samplers, logits, strict=True)
     ]
+
+
+SYNC = "    group_sync(id, WORKERS);\n"
+EDITS = [
+    (f"{SYNC}    for (int n = 0; n < N && me % RUN", "    for (int n = 0; n < N && me % RUN"),
+    (f"run[0] += run[i];\n    }}\n{SYNC}", "run[0] += run[i];\n    }\n"),
+    (f"work[n * WORKERS + i];\n    }}\n{SYNC}", "work[n * WORKERS + i];\n    }\n"),
+    ("sum += work[i];\n    group_sync(id, WORKERS);", "sum += work[i];"),
+    ("of[0] += own > bound", "of[0] += own >= bound"),
+    ("rank++ >= ties", "rank++ > ties"),
+    ("weight(i) < least ?", "weight(i) > least ?"),
+    ("wanted - of[0] + each - 1", "wanted - of[0]"),
+    ("own >= (found |", "own > (found |"),
+    ("most < (float)COUNT", "most < 0.0f"),
+    ("if (share < 1.0f)", "if (share < 0.0f)"),
+    ("bits >> 31 ? ~bits", "bits >> 31 ? bits"),
+    ("place / 4 + 1ull", "place / 4 + 0ull"),
+    ("round < 10", "round < 9"),
+    ("c[2] = high ^ c[3] ^ other", "c[2] = high ^ c[3] ^ key"),
+    ("0.0001984126984126984,", "0.000198,"),
+    ("if ((double)n > exponent) n -= 1;", ""),
+    ("left[0] == 1", "left[0] == 0"),
+    ("ends[i] == found", "false"),
+    ("stream[3] += 1;", ""),
+    ("cached[0] += 1;", ""),
+    ("logit > -infinity()", "true"),
+]  # fmt: skip
+
+
+def all_is_well(library: dict[str, str]) -> bool:
+    """Whether a library draws what the host does, and leaves what the next step reads."""
+    choice, watched = Choice(16, 1000), Choice(3, 264)
+    choice.library = watched.library = library
+    samplers = [Sampler(one, 77 + n, n) for n, one in enumerate(EACH)]
+    ends = np.full(MOST_ENDS, ENDED)
+    memory = choice.memory(np.zeros((16, 1000)), left=[3] * 15 + [9], **given(samplers, 0))
+    going, cached = np.ones(16, bool), np.zeros(16)
+    for place in range(4):
+        logits = drawn(place, 16, 1000)
+        logits = np.round(logits * 2) / 2 if place % 2 else logits
+        wanted = np.array([draw(row) for draw, row in zip(samplers, logits, strict=True)])
+        ends[0] = wanted[4] if place == 1 else ENDED
+        memory["logits"][...], memory["ends"][...] = logits, ends
+        found = choice.run(memory, row=place)
+        if (found["chosen"][place] != np.where(going, wanted, ENDED)).any():
+            return False
+        going &= (wanted != ends[0]) & (np.arange(16) > (14 if place == 2 else -1))
+        cached += going
+        for row, sampler, weight in zip(logits, samplers, found["weight_of_parts"], strict=True):
+            scale = sampler.sampling.numbers()[0]
+            if scale and (weight.view(np.uint32) != weights(row, scale).view(np.uint32)).any():
+                return False
+        if ((found["left"] > 0) != going).any() or (found["cached"] != cached).any():
+            return False
+    logits = np.full((3, 264), -np.inf, np.float32)
+    found = watched.run(watched.memory(logits, left=2, settings=[0, 0, 1, 0]))
+    if found["chosen"][0].tolist() != [NO_LARGEST] * 3:
+        return False
+    samplers = [Sampler(EACH[number], 5) for number in (7, 10, 15)]
+    memory = watched.memory(drawn(3, 3, 264), left=5, **given(samplers, 0))
+    watched.run(memory, mode=Mode("random", True, 5), toolchain=WATCHED, blocks=5)
+    return True
+
+
+def left_well(library: dict[str, str]) -> None:
+    """End this process, with 0 where all is well; an edit may divide by 0."""
+    try:
+        os._exit(not all_is_well(library))
+    except ExecutorError:
+        os._exit(1)
+
+
+@pytest.mark.slow
+def test_edits_of_the_library_are_noticed() -> None:
+    """By tokens, by what the next step reads, or as races."""
+    assert all_is_well(headers())
+    text, missed = headers()["mc_choice.cuh"], []
+    for old, new in EDITS:
+        assert text.count(old) == 1, old
+        edited = headers() | {"mc_choice.cuh": text.replace(old, new)}
+        judge = get_context("fork").Process(target=left_well, args=(edited,))
+        judge.start()
+        judge.join()
+        if judge.exitcode == 0:
+            missed.append(old)
+    assert missed == []

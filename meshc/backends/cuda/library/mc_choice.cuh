@@ -112,7 +112,6 @@ MC_INLINE void draw(float* to, u64* work, int me, u32 id, float first, float sca
                     float least, int low, int high, int other, int place, Score score, Weight weight) {
     const bool drawn = scale != 0.0f && first < infinity();
     if (me == 0) to[0] = drawn ? infinity() : first;
-    group_sync(id, WORKERS);
     if (!drawn) return;
     auto order = [&](int i) { return order_of(score(i)); };
     u32 bound = 0;
@@ -126,6 +125,7 @@ MC_INLINE void draw(float* to, u64* work, int me, u32 id, float first, float sca
         u64 all[1] = {0}, of[3] = {0, 0, 0};
         for (int i = me; i < COUNT; i += WORKERS) all[0] += mass(i);
         add_up<1, WORKERS>(all, work, me, id);
+        if (all[0] == 0) return;  // beside an infinite score none weighs anything
         const u64 gone = (u64)((1.0 - (double)share) * (double)all[0]), wanted = all[0] > gone ? all[0] - gone : 1;
         bound = least_order<COUNT, WORKERS>(wanted, work, me, id, order, mass);
         for (int i = me; i < COUNT; i += WORKERS) {
