@@ -80,12 +80,13 @@ def chunking_passes(multiple: int, most: int) -> list[Pass]:
 
 
 CHOOSING = "choose-token"
-"""The pass that lets the cores of a fresh graph of a decode step choose its token."""
+"""The pass that lets the program of a fresh graph of a decode step choose its token."""
 
 
-def choosing_passes() -> list[Pass]:
-    """The passes that let cores choose tokens, in front of all others."""
-    return own_pipeline(CHOOSING)
+def choosing_passes(alone: bool = False) -> list[Pass]:
+    """The passes that let cores choose tokens, in front of all others; or of which nothing but the
+    choice is left."""
+    return own_pipeline(f"{CHOOSING}{{alone={'true' if alone else 'false'}}}")
 
 
 NODE_STAGES = ("fuse-collective",)

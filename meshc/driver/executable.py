@@ -105,18 +105,23 @@ class Executable:
         seed: int = 0,
         stop: Sequence[str] = (),
         on_token: OnToken | None = None,
+        logits: bool = True,
+        steps: int | None = None,
     ) -> Answer:
         """Continue ``prompt``, a text, token ids or a conversation, by at most ``max_tokens``
         tokens, each the one with the largest logit or drawn by ``sampling`` with ``seed``.
 
         A token that ends a text is the last unless ``ignore_eos``, and the text ends before one of
-        the texts ``stop``. ``on_token`` is called with each token and the text so far.
+        the texts ``stop``. ``on_token`` is called with each token and the text so far. Where no
+        ``logits`` are wanted, a program for CUDA chooses tokens itself, in launches of so many
+        ``steps`` (16 on a GPU, 1 on the CPU in its place), and the answer has none.
 
         Raises ``no-tokens`` for a program that maps arrays to arrays,
         ``bad-argument``, ``no-tokenizer`` and ``run-refused``.
         """
         tell = None if on_token is None else partial(_told, on_token)
-        how = Continuation(max_tokens, self._ends(ignore_eos), tuple(stop), sampling, seed)
+        ends, given = self._ends(ignore_eos), (sampling, seed, logits, steps)
+        how = Continuation(max_tokens, ends, tuple(stop), *given)
         return self._generated([prompt], how, tell)[0]
 
     def generate_all(
@@ -129,11 +134,14 @@ class Executable:
         seed: int = 0,
         stop: Sequence[str] = (),
         on_token: OnTokenOf | None = None,
+        logits: bool = True,
+        steps: int | None = None,
     ) -> list[Answer]:
         """Continue several prompts at once, at most as many as the program was compiled for
         (``batch``). Arguments and errors are those of :meth:`generate`, but that ``on_token`` is
         given the number of the prompt as well, before the token."""
-        how = Continuation(max_tokens, self._ends(ignore_eos), tuple(stop), sampling, seed)
+        ends, given = self._ends(ignore_eos), (sampling, seed, logits, steps)
+        how = Continuation(max_tokens, ends, tuple(stop), *given)
         return self._generated(prompts, how, on_token)
 
     def _ends(self, ignore_eos: bool) -> tuple[int, ...]:

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from meshc.backends import cuda
 from meshc.driver.chatting import Chat, open_chat
-from meshc.driver.hosts import SIMULATING, Host
+from meshc.driver.hosts import SIMULATING, ChoosingHost, Host
 from meshc.frontend.chat import Conversation
 from meshc.frontend.checkpoints import (
     ModelConfig,
@@ -19,11 +20,14 @@ from meshc.frontend.checkpoints import (
     has_vocabulary,
     load_tokenizer,
 )
-from meshc.serving.sampling import GREEDY, Sampler, Sampling
+from meshc.serving.sampling import GREEDY, SEEDS, Sampler, Sampling
 from meshc.serving.texts import Flow
 from meshc.support.diagnostics import Diagnostics, fail
 
 _MAX_NEW_TOKENS = 1 << 20
+USUAL_STEPS = {"cuda": 16, "cuda-cpu": 1}
+"""Steps of a launch of what runs a program: on a GPU the host's work for a token is divided by
+them, in its stand-in on the CPU each step behind the end of a text takes long."""
 
 OnToken = Callable[[int, str], None]
 OnTokenOf = Callable[[int, int, str], None]
@@ -34,13 +38,18 @@ that is final: whole characters, and nothing that may turn out to be a text to s
 @dataclass(frozen=True)
 class Continuation:
     """How prompts are continued: by at most ``count`` tokens, chosen by ``sampling`` and ``seed``,
-    up to one in ``ends`` or one of the texts ``stops``. Neither is part of the text."""
+    up to one in ``ends`` or one of the texts ``stops``. Neither is part of the text.
+
+    Where nobody wants ``logits``, a program that can chooses tokens itself, in launches of so many
+    ``steps``; by default those that :data:`USUAL_STEPS` says."""
 
     count: int
     ends: Collection[int] = ()
     stops: tuple[str, ...] = ()
     sampling: Sampling = GREEDY
     seed: int = 0
+    logits: bool = True
+    steps: int | None = None
 
     def check(self) -> None:
         """Raise ``bad-argument`` for what nobody can ask for."""
@@ -48,8 +57,11 @@ class Continuation:
             fail("bad-argument", f"--max-tokens is {self.count}, not 1 to {_MAX_NEW_TOKENS}")
         if not all(self.stops):
             fail("bad-argument", "a text to stop at is empty")
-        if self.seed < 0:
-            fail("bad-argument", f"--seed is {self.seed}, not 0 or more")
+        if not 0 <= self.seed < SEEDS:
+            words = "0 or more" if self.seed < 0 else "a number of 64 bits"
+            fail("bad-argument", f"--seed is {self.seed}, not {words}")
+        if self.steps is not None and self.steps < 1:
+            fail("bad-argument", f"--steps is {self.steps}, not 1 or more")
         self.sampling.check()
 
 
@@ -150,10 +162,21 @@ def generated(
     def tell(request: int, token: int, logits: NDArray[np.float32] | None) -> bool:
         return texts[request].take(token, logits)
 
+    def tell_chosen(request: int, token: int) -> bool:
+        return texts[request].take(token, None, drawn=True)
+
     def choose(request: int, logits: NDArray[np.float32]) -> int:
         return texts[request].sampler(logits)
 
-    found = host.generate_all([p.ids for p in prompts], how.count, tell, how.ends, choose)
+    ids, steps = [p.ids for p in prompts], _steps_of_a_launch(host, how, backend)
+    if isinstance(host, ChoosingHost) and steps:
+        draw = None
+        if how.sampling != GREEDY:
+            keys = [text.sampler.key for text in texts]
+            draw = cuda.Draw(how.sampling.numbers().tolist(), keys, choose)
+        found = host.generate_chosen(ids, how.count, tell_chosen, how.ends, steps, draw)
+    else:
+        found = host.generate_all(ids, how.count, tell, how.ends, choose)
     return [
         Answer(
             text.prompt.ids,
@@ -169,6 +192,24 @@ def generated(
     ]
 
 
+def _steps_of_a_launch(host: Host, how: Continuation, backend: str) -> int:
+    """Steps of each launch of a program that chooses tokens itself; 0 where the host does. Raises
+    ``bad-argument`` where steps are asked for of a host that does."""
+    most = host.most_steps if isinstance(host, ChoosingHost) else 0
+    if most and not how.logits:
+        steps = USUAL_STEPS.get(backend, 1) if how.steps is None else how.steps
+        if steps <= most:
+            return steps
+        words = f"a launch of this program has {most} at the most"
+    elif not most:
+        words = "this program leaves the choice of tokens to the host"
+    else:
+        words = "the host is given logits, of which it chooses each token"
+    if how.steps is not None:
+        fail("bad-argument", f"--steps is {how.steps}, but {words}")
+    return 0
+
+
 class _Steps:
     """What comes behind one prompt: collects logits and times, and hands new text on."""
 
@@ -179,13 +220,14 @@ class _Steps:
         self.logits: list[NDArray[np.float32]] = []
         self.times: list[float] = []
 
-    def take(self, token: int, logits: NDArray[np.float32] | None) -> bool:
+    def take(self, token: int, logits: NDArray[np.float32] | None, drawn: bool = False) -> bool:
         """Take the next token; whether it is the last because the text has come to a stop. Without
-        ``logits`` the cores chose it. Raises ``bad-argument`` where it was to be drawn."""
+        ``logits`` the program chose it. Raises ``bad-argument`` where it was to be ``drawn`` and is
+        not."""
         self.times.append(time.perf_counter())
         if logits is not None:
             self.logits.append(np.array(logits, np.float32))
-        elif self.how.sampling != GREEDY:
+        elif self.how.sampling != GREEDY and not drawn:
             fail("bad-argument", "the cores choose the likeliest token, so that none is drawn")
         ends = token in self.how.ends
         self.flow.push(token, ends or len(self.times) == self.how.count, shown=not ends)

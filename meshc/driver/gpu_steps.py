@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 
 from meshc.backends import cuda
@@ -22,7 +23,7 @@ from meshc.ir.ops import task, tile
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.passes.task.meet import Meet
-from meshc.pipelines import DEALING, graph_passes, pipeline_to_tasks
+from meshc.pipelines import DEALING, choosing_passes, graph_passes, pipeline_to_tasks
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError, fail
 
 PARTS = (4, 8, 2, 1)
@@ -82,7 +83,20 @@ class GpuStep:
         self, tasks: cuda.TaskGraph, prompts: cuda.TaskGraph | cuda.ChunkGraph | None = None
     ) -> dict[str, str]:
         asked = self.request
-        return cuda.emit(tasks, self.model, asked.page, asked.collectives, prompts)
+        how = asked.page, asked.collectives, prompts, self._choice
+        return cuda.emit(tasks, self.model, *how)
+
+    @cached_property
+    def _choice(self) -> cuda.TaskGraph | None:
+        """The choice of a token by the logits of a step; None for a step of no language model."""
+        try:
+            graph = PassManager(choosing_passes(alone=True)).run(clone_module(self.given))
+        except MeshcError as refusal:
+            if refusal.diagnostics[0].code != "unsupported-op":
+                raise
+            return None
+        placed = PassManager(pipeline_to_tasks()).run(clone_module(graph))
+        return cuda.TaskGraph(placed, graph)
 
     def _slow(self, module: Module) -> str:
         """Words on what attends slowly, if anything does."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
@@ -53,6 +53,27 @@ class Host(Protocol):
         """The ids of at most ``count`` tokens that continue each of ``prompts``, all at once, as
         ``choose`` takes them. One in ``stop`` is the last, and one of which ``on_token`` returns
         true."""
+
+
+@runtime_checkable
+class ChoosingHost(Host, Protocol):
+    """A language model whose program may choose tokens itself."""
+
+    @property
+    def most_steps(self) -> int:
+        """Steps of decoding of one launch at the most; 0 where the host chooses all tokens."""
+
+    def generate_chosen(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        on_token: Callable[[int, int], bool],
+        stop: Collection[int],
+        steps: int,
+        draw: cuda.Draw | None,
+    ) -> list[list[int]]:
+        """As :meth:`Host.generate_all`, in launches of so many ``steps``: the most likely tokens,
+        or those that ``draw`` says; ``on_token`` is given no logits."""
 
 
 def known_backends() -> tuple[str, ...]:

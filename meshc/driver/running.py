@@ -46,6 +46,7 @@ class RunRequest:
     ``sample`` those that are not given are as the checkpoint's ``generation_config.json`` says,
     else 1, 0 and 1. ``stops`` and ``seed`` (0), which is for draws alone, are those of
     :class:`Continuation`.
+    ``logits`` and ``steps`` are those of :class:`Continuation`.
     ``trace`` is a file for what happens on a simulated wafer, from which a profile is made.
     """
 
@@ -61,6 +62,8 @@ class RunRequest:
     top_k: int | None = None
     top_p: float | None = None
     seed: int | None = None
+    logits: bool = True
+    steps: int | None = None
 
     def continuation(
         self, config: ModelConfig | None = None, usual: Generation | None = None
@@ -69,7 +72,8 @@ class RunRequest:
         ``usual``, which is for ``sample``."""
         ends = () if self.ignore_eos or config is None else config.eos_ids
         sampling = self._sampling(usual or Generation())
-        return Continuation(self.max_tokens, ends, self.stops, sampling, self.seed or 0)
+        how = sampling, self.seed or 0, self.logits, self.steps
+        return Continuation(self.max_tokens, ends, self.stops, *how)
 
     def _sampling(self, usual: Generation) -> Sampling:
         given = {name: value for name in _DRAWS if (value := getattr(self, name)) is not None}

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
-from meshc.interp import formulas, gating
+from meshc.interp import draws, formulas, gating
 from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars, rounds_of
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
 from meshc.interp.ranks import ALONE, Place
@@ -254,6 +254,23 @@ def _top_k(scope: Scope, op: graph.TopK) -> list[Array]:
 def _arg_max(scope: Scope, op: graph.ArgMax) -> list[Array]:
     x, axis = scope.of(op.operands[0]), _dims(op.operands[0]).index(op.dim)
     return [np.where(np.isnan(x).any(axis), np.inf, x.argmax(axis))]
+
+
+@meaning(graph.Draw)
+def _draw(scope: Scope, op: graph.Draw) -> list[Array]:
+    dims = _dims(op.operands[0])
+    kept = tuple(d for d in dims if d != op.dim)
+    scores = np.moveaxis(scope.of(op.operands[0]), dims.index(op.dim), -1).astype(np.float32)
+    given = []
+    for operand in op.operands[1:]:
+        *own, last = _dims(operand)
+        whole = aligned(scope.of(operand), (*own, last), (*kept, last))
+        given.append(np.broadcast_to(whole, (*scores.shape[:-1], whole.shape[-1])))
+    settings, stream = given
+    top = scores.max(-1)
+    first = np.where(np.isnan(top), np.inf, scores.argmax(-1))
+    weights = draws.likelihoods(scores, top, settings)
+    return [draws.drawn(first, scores, weights, settings, stream)]
 
 
 def _visible(scope: Scope, op: graph.Softmax, x: Array, dims: Dims) -> Array:

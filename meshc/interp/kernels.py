@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshc.interp import formulas, gating
+from meshc.interp import draws, formulas, gating
 from meshc.interp.named import Array
 
 Params = Mapping[str, Any]
@@ -122,6 +122,16 @@ def _first_at(out: Array, operands: Sequence[Array], params: Params) -> Array:
     index = params["rank"] * params["block"] + np.arange(a.shape[-1])
     found = (a == _leading(top, a)) & (index < params["limit"])
     return np.asarray(np.where(found, -index, -np.inf).max(-1), np.float32)
+
+
+@microkernel
+def _likelihood(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    return draws.likelihoods(*operands)
+
+
+@microkernel
+def _draw(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    return draws.drawn(*operands)
 
 
 @microkernel

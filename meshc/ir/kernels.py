@@ -168,6 +168,18 @@ _CATALOGUE = (
         "rank: affine, block: int >= 0, limit: int >= 1",
         extra=_countable,
     ),
+    _kernel(
+        "likelihood",
+        "out b[*rows, n], a[*rows, n], top[*rows], settings[*rows, 4]: f32",
+        "out[.., i] = 2^((a[.., i] - top[..]) * settings[.., 0]), as graph.draw has it",
+    ),
+    _kernel(
+        "draw",
+        "out index[*rows]: f32, first[*rows], scores[*rows, n], weights[*rows, n], "
+        "settings[*rows, 4]: f32, stream[*rows, 4]: i32",
+        "out[..] = first[..] where that is infinite or settings[.., 0] is 0, else an index that is "
+        "drawn by weights of scores, settings and the words of stream, as graph.draw has it",
+    ),
     _kernel("row_sum", _BY_ROWS, "out[..] = sum of a over trailing dims"),
     _kernel("exp_sub", _TRAILING, "out = exp(a - m), m repeated over trailing dims"),
     _kernel("larger", _LEADING, "out = the larger of a and b"),

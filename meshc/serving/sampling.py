@@ -12,24 +12,39 @@ The definitions and their order are those of the logits processors of Hugging Fa
 4. min-p: of what is left, tokens are left out that are less likely than that share of the most
    likely one.
 
-What is left is divided by its sum. A draw takes one uniform number u of [0, 1) and gives the first
-token, by rising ids, up to which the probabilities sum to more than u. All of this is computed in
-float64 from float32 logits, so that equal logits and seeds give equal tokens whatever computed
-them.
+What is left is divided by its sum. A draw takes a number r of 64 bits and gives the first token, by
+rising ids, up to which the probabilities sum to more than r / 2^64.
+
+All of this is exact, so that equal logits and seeds give equal tokens on the host and where a
+program draws them itself, whatever order it adds up in. Settings are f32, and so are logits. A
+token weighs 2^((score - largest) * scale), where scale is log2(e) / T: computed in f64
+(:func:`weights`), rounded to f32 and then down to whole multiples of 2^-40, of which sums have no
+rounding. The n-th number of a text, from 0 on, is the n-th that NumPy's ``Philox(key=[seed, number
+of the text])`` gives: word n mod 4 of Philox 4x64-10 at the counter n / 4 + 1 (Salmon and others,
+SC 2011).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import factorial, log, sqrt
+from secrets import randbits
 from typing import Any
 
 import numpy as np
-from numpy.random import default_rng
+from numpy.random import Philox
 from numpy.typing import NDArray
 
+from meshc.ir.choices import MOST_CHOICES
 from meshc.support.diagnostics import fail
 
 Array = NDArray[Any]
+SEEDS = 1 << 64
+"""Seeds are below it."""
+_BITS, _LEAST_EXPONENT = 40, -41.0
+_LOG_2, _ROOT_2 = log(2.0), sqrt(2.0)
+_TERMS = tuple(1 / factorial(n) for n in range(11))
+_F32 = np.finfo(np.float32)
 
 
 @dataclass(frozen=True)
@@ -53,6 +68,16 @@ class Sampling:
         if not 0 <= self.min_p <= 1:
             fail("bad-argument", f"min-p is {self.min_p}, not 0 to 1")
 
+    def numbers(self) -> NDArray[np.float32]:
+        """What a program that chooses tokens is given: the scale of differences between scores, 0
+        for greedy, then top-k, top-p and min-p. A scale that f32 does not have is its least or
+        largest one."""
+        scale = 0.0
+        if self.temperature > 0:
+            scale = min(max(1 / (_LOG_2 * self.temperature), float(_F32.tiny)), float(_F32.max))
+        most = min(self.top_k, MOST_CHOICES)
+        return np.array([scale, most, self.top_p, self.min_p], np.float32)
+
 
 GREEDY = Sampling()
 
@@ -66,27 +91,47 @@ def most_likely(logits: Array) -> int:
     return first
 
 
-def probabilities(logits: Array, sampling: Sampling) -> NDArray[np.float64]:
-    """The probability of each token ``[vocab]`` by ``sampling``, which is not greedy."""
-    scores = np.asarray(logits, np.float32).astype(np.float64)
-    with np.errstate(over="ignore"):
-        scores = (scores - scores.max()) / sampling.temperature
+def weights(scores: NDArray[np.float32], scale: np.float32) -> NDArray[np.float32]:
+    """``2^((score - largest) * scale)`` of each of ``scores`` ``[vocab]``, whose largest is finite:
+    with n whole and f below 1 of the exponent n + f, 2^n times the square root of 2 times e^t, a
+    polynomial of degree 10 in t = (f - 1/2) log(2), by Horner's rule. 0 below 2^-41."""
+    exponent = (scores.astype(np.float64) - float(scores.max())) * float(scale)
+    exponent = np.maximum(exponent, _LEAST_EXPONENT)
+    whole = np.floor(exponent)
+    t = ((exponent - whole) - 0.5) * _LOG_2
+    sums = np.full_like(t, _TERMS[-1])
+    for term in _TERMS[-2::-1]:
+        sums = sums * t + term
+    found = np.ldexp(sums * _ROOT_2, whole.astype(np.int64)).astype(np.float32)
+    return np.where(exponent > _LEAST_EXPONENT, found, np.float32(0))
+
+
+def shares(logits: Array, sampling: Sampling) -> NDArray[np.uint64]:
+    """What each token ``[vocab]`` weighs by ``sampling``, which is not greedy, in multiples of
+    2^-40; 0 of those that are left out."""
+    scores = np.asarray(logits, np.float32)
+    scale, top_k, top_p, min_p = sampling.numbers()
+    weight = weights(scores, scale)
+    found = np.floor(np.ldexp(weight.astype(np.float64), _BITS)).astype(np.uint64)
     kept = np.ones(scores.size, bool)
-    if 0 < sampling.top_k < scores.size:
-        kept = scores >= np.partition(scores, -sampling.top_k)[-sampling.top_k]
-    shares = np.where(kept, np.exp(scores), 0.0)
-    shares /= shares.sum()
-    if sampling.top_p < 1:
+    if 0 < top_k < scores.size:
+        kept = scores >= np.partition(scores, -int(top_k))[-int(top_k)]
+        found[~kept] = 0
+    if top_p < 1:
         (ids,) = kept.nonzero()
         rising = ids[np.lexsort((-ids, scores[ids]))]
-        gone = np.cumsum(shares[rising]) <= 1 - sampling.top_p
+        sums = np.cumsum(found[rising])
+        gone = sums <= np.uint64((1 - float(top_p)) * float(sums[-1]))
         gone[-1] = False
-        shares[rising[gone]] = 0.0
-        shares /= shares.sum()
-    if sampling.min_p > 0:
-        shares[shares < sampling.min_p * shares.max()] = 0.0
-        shares /= shares.sum()
-    return shares
+        found[rising[gone]] = 0
+    found[weight < min_p] = 0
+    return found
+
+
+def probabilities(logits: Array, sampling: Sampling) -> NDArray[np.float64]:
+    """The probability of each token ``[vocab]`` by ``sampling``, which is not greedy."""
+    found = shares(logits, sampling)
+    return found / float(found.sum())
 
 
 class Sampler:
@@ -97,15 +142,15 @@ class Sampler:
     def __init__(
         self, sampling: Sampling = GREEDY, seed: int | None = None, number: int = 0
     ) -> None:
-        self._sampling = sampling
-        self._random = default_rng(None if seed is None else [seed, number])
+        self.sampling = sampling
+        self.key = (randbits(64) if seed is None else seed, number)
+        self._random = Philox(key=np.array(self.key, np.uint64))
 
     def __call__(self, logits: Array) -> int:
         """The next token behind ``logits`` ``[vocab]``. Raises what :func:`most_likely` does."""
         first = most_likely(logits)
-        if self._sampling.temperature == 0:
+        if self.sampling.temperature == 0:
             return first
-        sums = np.cumsum(probabilities(logits, self._sampling))
-        place = np.searchsorted(sums, self._random.random() * sums[-1], side="right")
-        # Rounding may put u at the very end, behind which nothing is likely.
-        return int(min(place, np.searchsorted(sums, sums[-1])))
+        sums = np.cumsum(shares(logits, self.sampling))
+        drawn = int(self._random.random_raw()) * int(sums[-1]) >> 64
+        return int(np.searchsorted(sums, np.uint64(drawn), side="right"))

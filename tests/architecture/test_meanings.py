@@ -27,6 +27,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "tile-level.md"
 TABLE = re.compile(r"(?<=<!-- kernels -->\n).*?(?=<!-- end of kernels -->)", re.DOTALL)
 
 
+OF_TASKS = {"likelihood", "draw"}
+"""What no programs but those of tasks call."""
+
+
 def csl_kernels():
     """What the CSL back end emits."""
     names = Names()
@@ -75,9 +79,17 @@ def test_no_table_knows_what_is_not_declared():
         assert names <= KERNELS.keys(), target
 
 
-def test_the_judge_and_python_know_all():
+def test_the_judge_knows_all_and_python_what_no_tasks_alone_call():
     known = meanings()
-    assert known["interpreter"] == known["Python"] == KERNELS.keys()
+    assert known["interpreter"] == KERNELS.keys()
+    assert known["Python"] == KERNELS.keys() - OF_TASKS
+
+
+@pytest.mark.parametrize("name", sorted(OF_TASKS))
+def test_python_refuses_what_tasks_alone_call(name):
+    found = refusal(lambda: emit({"main": module(CALLS[name])}, HostFacts("m")))
+    assert found.code == "python-kernel"
+    assert f"'{name}'" in found.message
 
 
 MODULE = """module @m level(tile) {{
@@ -88,6 +100,7 @@ MODULE = """module @m level(tile) {{
   buffer %state : i32[2]
   buffer %ring : f32[2, 4]
   buffer %codes : u4[4, 1]
+  buffer %words : i32[1, 4]
   buffer %columns : f32[4, 1]
   port @a out f32[E] : %a {{lanes = [i], element = ["i"]}}
   program @main {{
@@ -95,6 +108,34 @@ MODULE = """module @m level(tile) {{
   }}
 }}
 """
+
+
+CALLS = {
+    "clamp": "tile.clamp %a, %b {least = -1.0, most = 1.0}",
+    "dequantise": "tile.dequantise %columns, %codes, %b as [4, 1] {group = 1, zero = 8, "
+    "lifted = false}",
+    "exp": "tile.exp %a, %b",
+    "larger": "tile.larger %a, %a, %b",
+    "mask_causal": "tile.mask_causal %ring {query = 0, query_step = 1, key = 0, key_step = 1, "
+    "limit = 9}",
+    "mask_window": "tile.mask_window %ring {window = 1, query = 0, query_step = 1, key = 0, "
+    "key_step = 1, limit = 9}",
+    "mask_slots": "tile.mask_slots %ring[:, 0 +: 2], %state",
+    "quick_gelu": "tile.quick_gelu %a, %b",
+    "ring_drop": "tile.ring_drop %state {capacity = 2}",
+    "ring_grow": "tile.ring_grow %state",
+    "ring_oldest": "tile.ring_oldest %a, %ring, %state",
+    "ring_push": "tile.ring_push %ring, %a, %state",
+    "ring_set": "tile.ring_set %state {count = 0}",
+    "rope": "tile.rope %ring, %ring, %b[0 +: 2] {position = 0, step = 1}",
+    "select_lanes": "tile.select_lanes %a, %b {shift = 1}",
+    "sigmoid": "tile.sigmoid %a, %b",
+    "top_k": "tile.top_k %a, %b {count = 1, groups = 1, kept_groups = 1, group_top = 1, "
+    "normalise = false, biased = false}",
+    "likelihood": "tile.likelihood %columns as [1, 4], %b as [1, 4], %a[0 +: 1], %ring[0 +: 1]",
+    "draw": "tile.draw %a[0 +: 1], %b[0 +: 1], %ring[0 +: 1], %ring[1 +: 1], %b as [1, 4], %words",
+}
+"""A call of each of these kernels on what fits."""
 
 
 def module(call):
@@ -113,30 +154,7 @@ def refusal(run):
 @pytest.mark.parametrize("name", sorted(KERNELS.keys() - set(csl_kernels())))
 def test_csl_refuses_what_it_does_not_emit(name):
     """Each of them, called on what fits."""
-    calls = {
-        "clamp": "tile.clamp %a, %b {least = -1.0, most = 1.0}",
-        "dequantise": "tile.dequantise %columns, %codes, %b as [4, 1] {group = 1, zero = 8, "
-        "lifted = false}",
-        "exp": "tile.exp %a, %b",
-        "larger": "tile.larger %a, %a, %b",
-        "mask_causal": "tile.mask_causal %ring {query = 0, query_step = 1, key = 0, key_step = 1, "
-        "limit = 9}",
-        "mask_window": "tile.mask_window %ring {window = 1, query = 0, query_step = 1, key = 0, "
-        "key_step = 1, limit = 9}",
-        "mask_slots": "tile.mask_slots %ring[:, 0 +: 2], %state",
-        "quick_gelu": "tile.quick_gelu %a, %b",
-        "ring_drop": "tile.ring_drop %state {capacity = 2}",
-        "ring_grow": "tile.ring_grow %state",
-        "ring_oldest": "tile.ring_oldest %a, %ring, %state",
-        "ring_push": "tile.ring_push %ring, %a, %state",
-        "ring_set": "tile.ring_set %state {count = 0}",
-        "rope": "tile.rope %ring, %ring, %b[0 +: 2] {position = 0, step = 1}",
-        "select_lanes": "tile.select_lanes %a, %b {shift = 1}",
-        "sigmoid": "tile.sigmoid %a, %b",
-        "top_k": "tile.top_k %a, %b {count = 1, groups = 1, kept_groups = 1, group_top = 1, "
-        "normalise = false, biased = false}",
-    }
-    found = refusal(lambda: emit_csl({"main": module(calls[name])}))
+    found = refusal(lambda: emit_csl({"main": module(CALLS[name])}))
     assert found.code == "csl-kernel"
     assert f"'{name}'" in found.message
     assert found.span is not None

@@ -16,12 +16,13 @@ import numpy as np
 import pytest
 from reduced import each
 
-from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda import CpuMachine, Draw, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX
 from meshc.cli import main
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.frontend.checkpoints import catalogue_config, find_packaged_weights, open_checkpoint
 from meshc.interp.check import Session
+from meshc.serving.sampling import GREEDY, Sampler, Sampling
 from meshc.support.diagnostics import Diagnostics
 
 ROOT = Path(__file__).parents[2]
@@ -114,6 +115,25 @@ def test_the_command_generates_the_tokens_of_the_interpreter(layers, capsys):
 @pytest.mark.parametrize("chunks", [True, False], ids=["chunks", "single tokens"])
 def test_all_layers_give_the_recorded_tokens(chunks):
     assert check(None, chunks) == TOKENS
+
+
+@pytest.mark.parametrize("layers", [1, pytest.param(None, marks=pytest.mark.slow)])
+def test_the_program_chooses_and_draws_the_tokens_of_the_host(layers):
+    """In launches of several steps, among 49152 words."""
+    result = compile_loaded(
+        load_any(MODEL, Diagnostics()), CompileRequest(target="cuda", seq=32, layers=layers)
+    )
+    program = from_json(result.files["manifest.json"])
+    model = LanguageModel(program, CpuMachine(program.kernels, result.files), tensors(layers))
+    for sampling in (GREEDY, Sampling(1.2, 40, 0.95)):
+        host, count = Sampler(sampling, 11), 2 if layers else len(TOKENS)
+        wanted = model.generate_all(
+            [PROMPT], count, lambda *_: False, (), lambda _, row, own=host: own(row)
+        )
+        assert layers or sampling != GREEDY or wanted == [TOKENS]
+        own = Sampler(sampling, 11)
+        draw = Draw(sampling.numbers().tolist(), [own.key], lambda _, row, of=own: of(row))
+        assert model.generate_chosen([PROMPT], count, lambda *_: False, (), 4, draw) == wanted
 
 
 @pytest.mark.slow

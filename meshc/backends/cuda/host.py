@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -16,6 +17,9 @@ from meshc.backends.cuda.ranks import RankTensors
 from meshc.support.diagnostics import fail
 
 Array = NDArray[Any]
+ENDED, NO_LARGEST = -1, -2
+"""What a program chooses for a request that goes on no more, and by logits without a largest number
+that is finite."""
 _DTYPES = {"f32": np.float32, "i32": np.int32, "f16": np.uint16, "bf16": np.uint16}
 
 
@@ -56,6 +60,22 @@ class RankedMachine(Machine, Protocol):
         what runs next is behind all of them."""
 
 
+@dataclass(frozen=True)
+class Draw:
+    """How a program draws tokens: the ``settings`` of :class:`meshc.ir.ops.graph.Draw`, and for
+    each text the two ``keys`` of its numbers, a seed of 64 bits and one of 32. ``choose`` gives the
+    token of a text where the host has its logits, for its number and these."""
+
+    settings: Sequence[float]
+    keys: Sequence[tuple[int, int]]
+    choose: Callable[[int, Array], int]
+
+
+def _likeliest(request: int, logits: Array) -> int:
+    token = int(logits.argmax())
+    return token if np.isfinite(logits[token]) else NO_LARGEST
+
+
 class LanguageModel:
     """A compiled language model on a machine, for as many requests as its steps have."""
 
@@ -66,6 +86,8 @@ class LanguageModel:
         program of one rank on a machine that meets no others."""
         self.program = program
         self.machine = machine
+        self._step = program.launches()
+        self._chosen: dict[int, list[tuple[Launch, int]]] = {}
         _store(program, machine, tensors)
         for place, frequencies in enumerate(program.frequencies):
             angles = np.arange(program.capacity)[:, None] * np.array(frequencies)
@@ -84,6 +106,12 @@ class LanguageModel:
         Raises ``run-refused`` for another number of requests, for an unknown token, and for a
         position that the caches have no place for: kernels look that up in tables, unchecked.
         """
+        self._give_all(tokens, cached)
+        self.machine.run(self._step)
+        return self.machine.read("logits")
+
+    def _give_all(self, tokens: Sequence[int], cached: Sequence[int]) -> None:
+        """Write what a step reads. Raises what :meth:`step` does."""
         program = self.program
         _check_requests(program, "tokens", tokens)
         _check_requests(program, "positions", cached)
@@ -91,8 +119,6 @@ class LanguageModel:
         _check_positions(program, cached)
         self.machine.write("tokens", np.array(tokens, np.int32))
         self.machine.write("cached", np.array(cached, np.int32))
-        self.machine.run(self.program.launches())
-        return self.machine.read("logits")
 
     def _let_prompts_be_of(self, request: int) -> None:
         """Chunks of a prompt go to the pages of ``request`` from now on."""
@@ -193,13 +219,8 @@ class LanguageModel:
 
         A request that has ended computes its last token again, and nobody looks.
         """
+        self._check_all(prompts, count)
         batch = self.program.batch
-        if not 1 <= len(prompts) <= batch:
-            fail("run-refused", f"{len(prompts)} prompts, but the program takes 1 to {batch}")
-        if count < 1:
-            fail("run-refused", f"{count} new tokens were asked for, not 1 or more")
-        for prompt in prompts:
-            _check(self.program, prompt, count)
         tokens, cached = [0] * batch, [0] * batch
         logits = []
         for request, prompt in enumerate(prompts):
@@ -225,17 +246,136 @@ class LanguageModel:
                 cached[request] += 1
         return found
 
+    @property
+    def most_steps(self) -> int:
+        """Steps of a launch in which the program chooses tokens at the most; 0 for one that leaves
+        this to the host."""
+        return self.program.most_steps
+
+    def generate_chosen(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        on_token: Callable[[int, int], object],
+        stop: Collection[int] = (),
+        steps: int = 1,
+        draw: Draw | None = None,
+    ) -> list[list[int]]:
+        """The tokens that :meth:`generate_all` gives, chosen by the program: a launch has so many
+        ``steps``, each of which reads the tokens of the one before, and no logits leave the
+        machine. They are the most likely ones, or those that ``draw`` says. ``on_token`` is called
+        with the number of a prompt and a token.
+
+        Raises ``run-refused`` as that does, for logits that have no largest number that is finite,
+        and for other than 1 to :attr:`most_steps` steps.
+        """
+        self._check_all(prompts, count)
+        if not 1 <= steps <= self.most_steps:
+            words = f"a launch has 1 to {self.most_steps} of this program"
+            fail("run-refused", f"{steps} steps were asked for, and {words}")
+        found: list[list[int]] = [[] for _ in prompts]
+        running = set(range(len(prompts)))
+
+        def take(request: int, token: int) -> None:
+            if token == NO_LARGEST:
+                fail("run-refused", "the logits have no largest number that is finite")
+            found[request].append(token)
+            ended = on_token(request, token)
+            if ended or token in stop or len(found[request]) == count:
+                running.remove(request)
+
+        self._begin(prompts, count, stop, take, draw or Draw((0.0, 0.0, 1.0, 0.0), (), _likeliest))
+        while running:
+            least = min(len(found[request]) for request in running)
+            number = min(steps, count - least) if least else 1  # nobody waits for more at first
+            if number not in self._chosen:
+                self._chosen[number] = self.program.chosen_launches(number)
+            self.machine.run(self._chosen[number])
+            for row in self.machine.read("chosen")[:number].tolist():
+                for request in sorted(running):
+                    take(request, row[request])
+        return found
+
+    def _begin(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        stop: Collection[int],
+        take: Callable[[int, int], None],
+        draw: Draw,
+    ) -> None:
+        """Read ``prompts``, and write what the first step that chooses reads: their last tokens, or
+        those that are chosen here, by logits that chunks give, and which ``take`` is called with.
+        """
+        batch, chunks = self.program.batch, self.program.prefill
+        stream = np.zeros(self.program.buffers["stream"].shape, np.uint32)
+        for words, (seed, number) in zip(stream, draw.keys, strict=False):
+            words[:3] = seed % (1 << 32), seed >> 32, number
+        tokens, cached, left = [0] * batch, [0] * batch, [0] * batch
+        for request, prompt in enumerate(prompts):
+            self._let_prompts_be_of(request)
+            if chunks is None or not chunks.gives_logits:
+                self._read(prompt[:-1], request, cached)
+                tokens[request], cached[request], left[request] = prompt[-1], len(prompt) - 1, count
+                continue
+            logits = self.prefill(prompt, request, cached)
+            token = draw.choose(request, logits)
+            tokens[request], cached[request], left[request] = token, len(prompt), count - 1
+            stream[request, -1] = 1
+            take(request, token)
+            if token in stop:
+                left[request] = 0
+        self._let_prompts_be_of(0)
+        most = self.program.capacity - 1  # of one that has ended with its prompt
+        self._give_all(tokens, [min(position, most) for position in cached])
+        self.machine.write("left", np.array(left, np.int32))
+        self.machine.write("stream", stream.view(np.int32))
+        settings, shape = np.array(draw.settings), self.program.buffers["settings"].shape
+        self.machine.write("settings", np.broadcast_to(settings, shape))
+        ends = np.full(self.program.buffers["ends"].shape, ENDED, np.int32)
+        known = [token for token in stop if _is_below(token, self.program.vocabulary)]
+        ends[: len(known)] = known[: len(ends)]  # of others take() is told
+        self.machine.write("ends", ends)
+
+    def _read(self, tokens: Sequence[int], request: int, cached: Sequence[int]) -> None:
+        """Let ``request`` have ``tokens`` cached, without logits; the others have ``cached`` ones
+        each."""
+        chunks, first = self.program.prefill, 0
+        while first < len(tokens):
+            count, at = (1, 0) if chunks is None else chunks.piece(len(tokens) - first)
+            if count == 1:
+                self._run_one(tokens[first], first, request, cached)
+            else:
+                self._chunk(tokens[first : first + count], first, at, False)
+            first += count
+
+    def _check_all(self, prompts: Sequence[Sequence[int]], count: int) -> None:
+        """Raise ``run-refused`` for prompts that cannot be continued by ``count`` tokens."""
+        batch = self.program.batch
+        if not 1 <= len(prompts) <= batch:
+            fail("run-refused", f"{len(prompts)} prompts, but the program takes 1 to {batch}")
+        if count < 1:
+            fail("run-refused", f"{count} new tokens were asked for, not 1 or more")
+        for prompt in prompts:
+            _check(self.program, prompt, count)
+
     def _one(
         self, token: int, cached: int, request: int = 0, others: Sequence[int] | None = None
     ) -> Array:
-        """Logits behind ``token`` of ``request``, which has ``cached`` before it. What others have
-        leaves no room for more only where it is a prompt of which one token alone is asked, and
-        that is known: its last row is written over."""
+        """Logits behind ``token`` of ``request``, which has ``cached`` before it."""
+        self._run_one(token, cached, request, others)
+        found: Array = self.machine.read("logits")[request]
+        return found
+
+    def _run_one(self, token: int, cached: int, request: int, others: Sequence[int] | None) -> None:
+        """Let ``request`` read ``token``, behind ``cached`` ones. What others have leaves no room
+        for more only where it is a prompt of which one token alone is asked, and that is known: its
+        last row is written over."""
         batch, last = self.program.batch, self.program.capacity - 1
         tokens, before = [0] * batch, [min(count, last) for count in others or [0] * batch]
         tokens[request], before[request] = token, cached
-        found: Array = self.step(tokens, before)[request]
-        return found
+        self._give_all(tokens, before)
+        self.machine.run(self._step)
 
 
 def _store(program: StepProgram, machine: Machine, tensors: Mapping[str, Array]) -> None:

@@ -17,7 +17,7 @@ from meshc.backends.cuda.queues import Overlap, Queued, overlap_of
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-FORMAT = 12
+FORMAT = 13
 
 _MOST_RANKS, _MOST_PADDING = 16, 4096
 _MOST_COUNT = 2**31 - 1  # of what a launch has
@@ -201,6 +201,12 @@ class StepProgram:
     each pair of tables ``cosines`` and ``sines``, ``cosines_2`` and ``sines_2`` and so on: stages
     whose angles are equal share a pair. Without ``prefill`` a prompt is read by decode steps. With
     ``ranks`` it is the program of each of several GPUs.
+
+    With ``choice`` the program chooses tokens itself: a launch behind those of a step, with the row
+    of ``chosen`` [steps, batch] as one more argument, where it leaves the token of each request, -1
+    for one that goes on no more, -2 where its logits have no largest number that is finite. It
+    leaves in ``tokens`` and ``cached`` what the next step reads. The host writes ``left`` [batch],
+    how many tokens are still to come, and ``ends``, those that end a text, -1 for none.
     """
 
     model: str
@@ -218,6 +224,7 @@ class StepProgram:
     after: tuple[Launch, ...]
     prefill: Prefill | None = None
     ranks: RankShare | None = None
+    choice: Launch | None = None
 
     def to_json(self) -> str:
         """The text of ``manifest.json``."""
@@ -243,6 +250,18 @@ class StepProgram:
     def launches(self) -> list[tuple[Launch, int]]:
         """Every launch of a step, with its layer within its stage."""
         return _in_order(self.before, self.stages, self.after)
+
+    @property
+    def most_steps(self) -> int:
+        """Steps whose tokens the program chooses in one launch at the most."""
+        return 0 if self.choice is None else self.buffers["chosen"].shape[0]
+
+    def chosen_launches(self, steps: int) -> list[tuple[Launch, int]]:
+        """Every launch of so many steps, one behind the other, whose tokens the program chooses."""
+        assert self.choice is not None
+        kernel, arguments, step = self.choice.kernel, self.choice.arguments, self.launches()
+        rows = (Launch(kernel, (*arguments, row)) for row in range(steps))
+        return [launch for chosen in rows for launch in (*step, (chosen, 0))]
 
     def prefill_launches(self, logits: bool) -> list[tuple[Launch, int]]:
         """Every launch for a chunk of a prompt, with its layer within its stage; those that give
@@ -308,6 +327,8 @@ def _program(found: Mapping[str, Any]) -> StepProgram:
         values["prefill"] = Prefill(int(prefill["tokens"]), **_parts(prefill), overlap=made)
     if values.get("ranks") is not None:
         values["ranks"] = _ranks(values["ranks"])
+    if values.get("choice") is not None:
+        (values["choice"],) = _launches([values["choice"]])
     program = StepProgram(**values)
     _check_positions(program)
     _check_blocks(program)

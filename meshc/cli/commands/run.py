@@ -65,6 +65,8 @@ def run(options: argparse.Namespace) -> int:
         options.top_k,
         options.top_p,
         options.seed,
+        options.logits is not None,
+        options.steps,
     )
     profiles: list[Profile] = []
     request.check()

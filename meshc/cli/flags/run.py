@@ -81,6 +81,13 @@ def add_to(commands: Any) -> None:
         "--ignore-eos", action="store_true", help="go on after a token that ends a text"
     )
     _add_sampling(parser)
+    parser.add_argument(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="of cuda, whose programs choose tokens themselves: steps of decoding that a launch "
+        "has; default: 16 on a GPU, 1 on this CPU",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     add_chunk(parser)
     add_keeping(parser)

@@ -17,6 +17,9 @@ from meshc.ir.functions import Silu as Silu
 from meshc.ir.types import DType, TensorType, Type
 from meshc.ir.values import Value
 
+DRAW_WORDS = 4
+"""Settings of a draw, and words that say which number it takes."""
+
 
 def matmul_dims(
     left: tuple[str, ...], right: tuple[str, ...], contract: tuple[str, ...], group: tuple[str, ...]
@@ -319,6 +322,44 @@ class ArgMax(Op):
             self.reject(f"chooses among elements of type {given.dtype}, which are no numbers")
         if extents[self.dim] > MOST_CHOICES:
             self.reject(f"chooses among {extents[self.dim]}; f32 counts to {MOST_CHOICES}")
+
+
+@register("graph.draw", "scores, settings, stream -> index: within scores")
+@dataclass(eq=False)
+class Draw(Op):
+    """An index in ``dim`` that is drawn by the scores along it, as a whole number in f32; infinite
+    where one of them is NaN.
+
+    ``settings`` end in a dim of four numbers, ``stream`` in one of four words. Settings are the
+    scale of the scores, in doublings of the likelihood, then top-k, top-p and min-p; where the
+    scale is 0 the index is that of the largest element, as of ``arg_max``. The number of the draw
+    is that of the words of ``stream``: word w mod 4 of Philox 4x64-10 at the counter w / 4 + 1, w
+    being the last of them, and the first two the key's first word, low half first, the third its
+    second one. :mod:`meshc.serving.sampling` says what is drawn by it.
+    """
+
+    dim: str = ""
+
+    def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
+        given = tensor_type(self.operands[0])
+        return [TensorType(DType.F32, tuple(d for d in given.dims if d != self.dim))]
+
+    def verify(self, extents: Mapping[str, int]) -> None:
+        """``dim`` is a dim of the scores, no larger than f32 can count; settings and words are four
+        for each index that is drawn."""
+        scores, settings, stream = (tensor_type(one) for one in self.operands)
+        if self.dim not in scores.dims:
+            self.reject(f"there is no dim '{self.dim}' of {self.operands[0]}")
+        if extents[self.dim] > MOST_CHOICES:
+            self.reject(f"draws among {extents[self.dim]}; f32 counts to {MOST_CHOICES}")
+        for operand, kind, dtype in (
+            (self.operands[1], settings, DType.F32),
+            (self.operands[2], stream, DType.I32),
+        ):
+            if kind.dtype is not dtype or not kind.dims or extents[kind.dims[-1]] != DRAW_WORDS:
+                self.reject(f"{operand} are not {DRAW_WORDS} of {dtype} for each draw")
+            if not {*kind.dims[:-1]} <= {*scores.dims} - {self.dim}:
+                self.reject(f"{operand} has other dims than what is drawn")
 
 
 @register("graph.append", "cache, new -> grown: like cache")

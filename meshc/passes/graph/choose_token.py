@@ -1,14 +1,16 @@
-"""choose-token: cores choose the next token, of which the host gets the number."""
+"""choose-token: the program chooses the next token, of which the host gets the number."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.ir.core import tensor_type
-from meshc.ir.module import Module
+from meshc.ir.core import Block, tensor_type
+from meshc.ir.module import Function, Module, Param
 from meshc.ir.ops import graph
 from meshc.ir.rewriter import Rewriter
+from meshc.ir.types import DType, TensorType
+from meshc.ir.values import Value
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
 
@@ -32,6 +34,9 @@ class ChooseToken(Pass):
         %token = graph.arg_max %logits {dim = V} : f32[B, L]
         graph.return %token, %keys, %values
 
+    With ``alone`` nothing is left but the choice, a program of its own: its inputs are the logits
+    that another one gives, and for each request how a token is drawn by them (``graph.draw``).
+
     A module that is no decode step of a language model is an error, ``unsupported-op``.
     """
 
@@ -40,6 +45,8 @@ class ChooseToken(Pass):
     REQUIRES: ClassVar[frozenset[str]] = frozenset()
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+
+    alone: bool = False
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         ending = module.function.body.ops[-1]
@@ -54,8 +61,31 @@ class ChooseToken(Pass):
                 help="choose-token is for decode steps, whose first result has a number for each "
                 "row of the table of embeddings",
             )
+        if self.alone:
+            return _alone(module, tensor_type(results[0]))
         rewriter = Rewriter(module)
         (token,) = rewriter.before(ending).add(graph.ArgMax([results[0]], dim=dims[-1]), "token")
         ending.operands = [token, *results[1:]]
         module.function.result_types[0] = token.type
         return module
+
+
+def _alone(step: Module, logits: TensorType) -> Module:
+    """The choice among ``logits``, which the decode step ``step`` gives."""
+    *rows, words = logits.dims
+    count = next(d for d in ("C", "settings") if d not in step.dims)
+    given = Value("logits", TensorType(DType.F32, logits.dims))
+    settings = Value("settings", TensorType(DType.F32, (*rows, count)))
+    stream = Value("stream", TensorType(DType.I32, (*rows, count)))
+    chosen = graph.Draw([given, settings, stream], dim=words)
+    chosen.results = [Value("token", TensorType(DType.F32, tuple(rows)))]
+    params = [Param(value, "in") for value in (given, settings, stream)]
+    body = Block(ops=[chosen, graph.Return([chosen.result])])
+    return Module(
+        f"{step.name}_choice",
+        "graph",
+        dims={dim: step.dims[dim] for dim in logits.dims} | {count: graph.DRAW_WORDS},
+        options=dict(step.options),
+        device=step.device,
+        functions=[Function("decode", params, [chosen.result.type], body)],
+    )

@@ -105,12 +105,15 @@ class Meet(Pass):
 def _by_tags(module: Module, meeting: task.Meet, phase: Op) -> None:
     """Make a meeting one by tags, and give the words tags that tasks behind it need, if it orders
     all that it did before. What is done for experts alone waits for no words, as some are not
-    given."""
+    given; nor has what is compared or counted tags."""
     needed = {op.view.buffer for op in phase.regions[0].walk() if isinstance(op, task.Need)}
     if needed & _of_experts(module):
         return
     fresh = [b for b in module.buffers if b.value in needed and b.tags is None]
-    if any(b.type.dtype is not DType.F32 or b.cluster is not None for b in fresh):
+    exact = _counted(module)
+    if any(
+        b.type.dtype is not DType.F32 or b.cluster is not None or b.value in exact for b in fresh
+    ):
         return
     meeting.kind = "tags"
     for buffer in fresh:
@@ -126,6 +129,23 @@ def _of_experts(module: Module) -> set[Value]:
     routed = (op for op in module.walk() if isinstance(op, task.Routed))
     gives = (op for one in routed for op in one.regions[0].walk() if isinstance(op, task.Give))
     return {op.view.buffer for op in gives}
+
+
+def _counted(module: Module) -> set[Value]:
+    """Buffers of what a choice looks for, and of the indices at which it is found: their values are
+    compared and counted to the last bit."""
+    return {
+        op.view.buffer
+        for family in module.walk()
+        if isinstance(family, task.Family)
+        and any(isinstance(op, tile.Compute) and op.kernel == "first_at" for op in _ops_of(family))
+        for op in _ops_of(family)
+        if isinstance(op, (task.Need, task.Give))
+    }
+
+
+def _ops_of(family: task.Family) -> Iterator[Op]:
+    return family.regions[0].walk()
 
 
 def _blocks(block: Block) -> Iterator[Block]:

@@ -24,7 +24,7 @@ from meshc.support.diagnostics import fail
 from meshc.support.native import BuildError
 
 Array = NDArray[Any]
-_MOST_GRAPHS = 4
+_MOST_GRAPHS = 8
 
 
 class GpuMachine:

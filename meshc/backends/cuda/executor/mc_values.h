@@ -54,6 +54,7 @@ struct bf16 {
 
 // ---- Arithmetic -----------------------------------------------------------------------------------
 
+inline u64 mul_high(u64 a, u64 b) { return (u64)((unsigned __int128)a * b >> 64); }
 inline float power_of_two(float x) { return exp2f(x); }
 inline float inverse_root(float x) { return 1.0f / sqrtf(x); }
 inline float fused(float a, float b, float c) { return fmaf(a, b, c); }

@@ -274,6 +274,9 @@ MC_INLINE void add(float* p, float v) {
 
 // ---- Arithmetic ---------------------------------------------------------------------------------
 
+// The upper half of a product.
+MC_INLINE u64 mul_high(u64 a, u64 b) { return __umul64hi(a, b); }
+
 MC_INLINE float power_of_two(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -418,6 +421,7 @@ MC_INLINE void multiply_16x8x16(float* c, const u32* a, const u32* b, bf16) {
 #include "mc_experts.cuh"
 #include "mc_fragments.cuh"
 #include "mc_functions.cuh"
+#include "mc_choice.cuh"
 #include "mc_gpus.cuh"
 #include "mc_group_attention.cuh"
 #include "mc_tasks.cuh"

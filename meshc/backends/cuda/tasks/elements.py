@@ -27,12 +27,14 @@ Llama-3-8B, with 16 splits, take 5 % longer by warps, those of Qwen3-30B-A3B, wi
 
 @dataclass
 class Elements:
-    """A family; ``ranges`` are those of names around it."""
+    """A family; ``ranges`` are those of names around it, ``behind`` are lines that follow what the
+    workers of a block compute of a task together."""
 
     family: Placed
     storage: Storage
     locals: Locals
     ranges: dict[str, tuple[int, int]]
+    behind: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         ranges = {**self.ranges, **self.family.ranges}
@@ -56,6 +58,7 @@ class Elements:
                 if any(map(statements.written, self.family.ops)):
                     statements.stage(v for op in self.family.ops for v in op.views()[1:])
                 statements.add(self.family.ops)
+                text.add(*self.behind)
 
     def _heads(self) -> Merged | None:
         """The records of the head whose attention a task merges and gives as it is."""

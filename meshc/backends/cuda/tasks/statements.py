@@ -31,6 +31,8 @@ SYNC = "mc::group_sync(1, WORKERS);"
 MOST_STAGED = 2048
 """Elements of a vector that is brought to shared memory before statements read it: eight of each
 thread."""
+DRAW_WORK = 3 * 32 * WARPS
+"""Numbers of 64 bits that workers add up to draw."""
 
 
 @dataclass
@@ -234,7 +236,7 @@ class Statements:
 
     def _whole(self, op: tile.Compute) -> None:
         match op.kernel:
-            case "square_sum" | "row_sum" | "row_max":
+            case "square_sum" | "row_sum" | "row_max" | "first_at":
                 self._combine(op)
             case "gemm":
                 self._gemm(op)
@@ -246,6 +248,8 @@ class Statements:
                 self._rope(op)
             case "top_k":
                 self._gates(op)
+            case "draw":
+                self._draw(op)
             case _:
                 out = op.views()[0]
                 self.each(
@@ -269,7 +273,7 @@ class Statements:
         self.text.add(f"{self.values.element(view, at)} = {text};")
 
     def _combine(self, op: tile.Compute) -> None:
-        out, given = op.views()
+        out, given, *_ = op.views()
         rows, every = extents(out), extents(given)
         count, inner = prod(rows), prod(every[len(rows) :])
         with self.values.within(row=count, lane=inner):
@@ -282,10 +286,14 @@ class Statements:
             target = f"locals + {at}"
         else:
             target = self.array(out.buffer)
-        operator = "mc::Max" if op.kernel == "row_max" else "mc::Sum"
-        body = [f"const float v = {value};", "return v * v;"]
-        if op.kernel != "square_sum":
-            body = [f"return {value};"]
+        operator = "mc::Largest" if op.kernel in ("row_max", "first_at") else "mc::Sum"
+        match op.kernel:
+            case "square_sum":
+                body = [f"const float v = {value};", "return v * v;"]
+            case "first_at":
+                body = self._first(op, value, of_row)
+            case _:
+                body = [f"return {value};"]
         with self.text.within(
             f"mc::combine_rows<{operator}, WORKERS>({target}, parts, {count}, {inner}, me, "
             "[&](int row, int lane) {",
@@ -299,6 +307,18 @@ class Statements:
                 self._assign(out, at, f"({target})[{place}]")
 
             self.each(rows, taken)
+
+    def _first(self, op: tile.Compute, value: str, row: tuple[Expr, ...]) -> list[str]:
+        """What each lane gives to the least index of those that equal the largest."""
+        params, top = op.params, op.views()[2]
+        rank, lane = params["rank"], Expr.var("lane")
+        assert isinstance(rank, Expr)
+        count = extents(op.views()[1])[-1]
+        with self.values.within(row=prod(extents(top)), lane=count):
+            largest = self.values.element(top, row)
+            at = self.values.spelled(rank * int(str(params["block"])) + lane)
+        found = f"index < {params['limit']} && {value} == {largest}"
+        return [f"const int index = {at};", f"return {found} ? -(float)index : -mc::infinity();"]
 
     def _gemm(self, op: tile.Compute) -> None:
         out, left, right = op.views()
@@ -399,6 +419,24 @@ class Statements:
             f"mc::put_gates<{kind}>({self.array(out.buffer)}, {work}, me, 1,",
             f"    [&](int candidate) {{ return {score}; }},",
             f"    [&](int candidate) {{ return {choice}; }});",
+        )
+
+    def _draw(self, op: tile.Compute) -> None:
+        out, first, scores, weights, settings, stream = op.views()
+        *rows, count = extents(scores)
+        if prod(rows) != 1:
+            fail("cuda-graph", "there is no CUDA for draws of several tokens in a task")
+        row, at = [Expr.const(0)] * len(rows), Expr.var("lane")
+        with self.values.within(lane=count):
+            score, weight = (self.values.element(one, (*row, at)) for one in (scores, weights))
+        given = [self.values.element(first, row)]
+        for one in (settings, stream):
+            given += [self.values.element(one, (*row, Expr.const(n))) for n in range(4)]
+        work = f"(mc::u64*)(locals + {self.locals.place(2 * DRAW_WORK)})"
+        self.text.add(
+            f"mc::draw<{count}, WORKERS>({self.array(out.buffer)}, {work}, me, 1,",
+            f"    {', '.join(given)},",
+            f"    [&](int lane) {{ return {score}; }}, [&](int lane) {{ return {weight}; }});",
         )
 
     def _give(self, op: task.Give) -> None:

@@ -36,11 +36,11 @@ from meshc.backends.cuda.tasks.products import Product
 from meshc.backends.cuda.tasks.room import Form, Room
 from meshc.backends.cuda.tasks.shared import Known
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
-from meshc.backends.cuda.tasks.storage import OF_GPUS, RUNS_BEFORE, Storage
+from meshc.backends.cuda.tasks.storage import CHOSEN, LOGITS, OF_GPUS, RUNS_BEFORE, Storage
 from meshc.backends.templates import render
 from meshc.ir.batch import LENGTH, POSITION
 from meshc.ir.module import Module
-from meshc.ir.ops import task
+from meshc.ir.ops import graph, task
 from meshc.ir.ranks import RANK
 from meshc.support.diagnostics import fail
 
@@ -50,6 +50,17 @@ _HALVES = {
     task.RANKS: ("arrive_ranks(met, target, told_of, heard, me);", "wait_ranks(told, heard, me);"),
 }
 """The two halves of a meeting of all blocks, of this GPU or of all."""
+
+MOST_STEPS, MOST_ENDS = 64, 16
+"""Steps of a launch, and tokens that end a text, of which a program takes notice itself."""
+_GOING_ON = ("tokens", "cached", "left", "stream", "chosen")
+"""Buffers that a choice writes, with which the next step goes on."""
+_GO_ON = (
+    "if (me == 0)  // the thread that has given the token",
+    f"    mc::go_on<{MOST_ENDS}>({CHOSEN}[b], {LOGITS} + b * {{words}}, tokens + b, cached + b,",
+    "        left + b, stream + b * 4, ends, chosen + row * BATCH + b);",
+)
+"""What follows the choice of a token, one of so many words, in the task of its request."""
 
 _WORDS = ("met", "runs", "told", "told_before")
 """Buffers of one word that counts."""
@@ -125,6 +136,8 @@ class StepText:
     @property
     def name(self) -> str:
         """What the kernel is called."""
+        if self.storage.choices:
+            return "choose"
         return "prompt" if self.storage.of_prompt else "step"
 
     # --- phases
@@ -210,8 +223,13 @@ class StepText:
     def _form(self, family: Placed, ranges: dict[str, tuple[int, int]]) -> Form:
         if folds(family):
             return Attention(family, self.storage, self.attending, ranges)
-        kind = Product if streamed_products(family) else Elements
-        return kind(family, self.storage, self.locals, ranges)
+        if streamed_products(family):
+            return Product(family, self.storage, self.locals, ranges)
+        gives = (op.view.buffer for op in family.ops if isinstance(op, task.Give))
+        behind: tuple[str, ...] = ()
+        if self.storage.choices and any(self.storage.role(one) == "out" for one in gives):
+            behind = tuple(line.format(words=self.storage.choices) for line in _GO_ON)
+        return Elements(family, self.storage, self.locals, ranges, behind)
 
     # --- the whole
 
@@ -230,6 +248,8 @@ class StepText:
             dtype=str(storage.dtype),
             kernel=self.name,
             of_prompt=storage.of_prompt,
+            of_choice=storage.choices > 0,
+            most_ends=MOST_ENDS,
             has_lengths=storage.has_lengths,
             length=LENGTH,
             tokens=count,
@@ -274,8 +294,13 @@ class StepText:
         storage = self.storage
         storage.buffers["tokens"] = Buffer("i32", (storage.tokens,), "input")
         storage.buffers["cached"] = Buffer("i32", (storage.tokens,), "input")
-        pages = storage.requests, storage.capacity_pages
-        storage.buffers["pages"] = Buffer("i32", pages, "input")
+        if storage.choices:
+            storage.buffers["left"] = Buffer("i32", (storage.tokens,), "input")
+            storage.buffers["ends"] = Buffer("i32", (MOST_ENDS,), "input")
+            storage.buffers["chosen"] = Buffer("i32", (MOST_STEPS, storage.tokens), "output")
+        else:
+            pages = storage.requests, storage.capacity_pages
+            storage.buffers["pages"] = Buffer("i32", pages, "input")
         if storage.of_prompt:
             storage.buffers["count"] = Buffer("i32", (1,), "input")
         storage.buffers["met"] = Buffer("i32", (1,), "scratch")
@@ -292,7 +317,8 @@ class StepText:
         for name, buffer in storage.buffers.items():
             names.append(f"{own}{name}" if name in _OWN else name)
             kind = {"f32": "float", "i32": "int"}.get(buffer.dtype, f"{self.name}_::T")
-            read = "const " if buffer.role in ("input", "constant") else ""
+            writes = storage.choices and name in _GOING_ON
+            read = "const " if buffer.role in ("input", "constant") and not writes else ""
             word = "mc::u32" if name in _WORDS else kind
             parameters.append(f"{read}{word}* {name}")
         for value in storage.roles:
@@ -300,6 +326,8 @@ class StepText:
                 names.append(storage.name(value) + TRANSPORTS[self.transport])
                 star = "*" if TRANSPORTS[self.transport] == OF_ALL else "* const*"
                 parameters.append(f"float{star} {storage.name(value)}{OF_GPUS}")
+        if storage.choices:
+            parameters.append("int row")  # of ``chosen``; which, a launch says
         if self.of_ranks:
             names += ["told" + OF_EACH, RANK_NUMBER]
             parameters += ["mc::u32* const* told_of", f"int {RANK}"]
@@ -320,10 +348,12 @@ def step_of_tasks(
     page: int,
     transport: str = "multimem",
     prompts: TaskGraph | ChunkGraph | None = None,
+    choice: TaskGraph | None = None,
 ) -> tuple[StepProgram, dict[str, str]]:
     """A decode step of ``tasks`` and the text of its kernel; a kernel of the tasks of ``prompts``
     reads prompts, or those of a fused graph do, over the same weights and caches. Without either
-    prompts are read by steps. Ranks give each other what they have by ``transport``.
+    prompts are read by steps. With a ``choice`` among the logits of the step the program chooses
+    tokens itself. Ranks give each other what they have by ``transport``.
 
     Raises ``cuda-dtype`` for element types other than f16 and bf16, ``cuda-graph`` for other
     devices than GPUs and what tasks do that kernels do not, ``cuda-shape`` for rows that are no
@@ -334,6 +364,9 @@ def step_of_tasks(
     kind_of(module)
     if module.the_device().clusters is None:
         fail("cuda-graph", f"device {module.the_device().name} is no GPU with clusters")
+    if any(isinstance(op, graph.ArgMax | graph.Draw) for op in tasks.graph.walk()):
+        words = "a step gives logits, by which a program of its own chooses tokens"
+        fail("cuda-graph", words, help="leave choose-token out")
     results = [buffer.value for buffer in module.buffers if buffer.role == "out"]
     if len(results) > 1:
         fail(
@@ -358,12 +391,16 @@ def step_of_tasks(
     elif isinstance(prompts, TaskGraph):
         made, more, prefill, frequencies = _with_tasks(written, made, prompts, transport)
         texts |= more
+    chooses: Launch | None = None
+    if choice is not None:
+        made, more, chooses = _with_choice(made, choice, storage.requests, page)
+        texts |= more
     program = StepProgram(
         model,
         target_of(module.the_device()),
         storage.requests,
         storage.capacity,
-        storage.buffers["logits"].shape[-1],
+        storage.buffers[LOGITS].shape[-1],
         page,
         frequencies,
         *made,
@@ -372,6 +409,7 @@ def step_of_tasks(
         (Launch("step", arguments),),
         prefill,
         share_of(tasks.graph, transport),
+        chooses,
     )
     return program, texts
 
@@ -404,6 +442,19 @@ def _with_tasks(
     parts = {**kernels, "prompt": kernel}, {**named, **buffers}, {**own.weights, **weights}
     prefill = Prefill(own.tokens, (Launch("prompt", arguments),), (), ())
     return parts, {"prompt.cu": text}, prefill, tuple(own.frequencies)
+
+
+def _with_choice(
+    made: Parts, choice: TaskGraph, requests: int, page: int
+) -> tuple[Parts, dict[str, str], Launch]:
+    """Kernels, buffers and weights of a step with the kernel of a ``choice``, its text, and how it
+    is launched, but for the row of ``chosen`` that it fills. Raises as :func:`step_of_tasks`."""
+    kernels, buffers, weights = made
+    written = StepText(choice.placed, choice.graph, page, Known(weights, buffers, {}, requests))
+    text, kernel, arguments = written.text()
+    own = written.storage.buffers
+    parts = {**kernels, "choose": kernel}, {**buffers, **own, **buffers}, weights
+    return parts, {"choose.cu": text}, Launch("choose", arguments)
 
 
 def _with_kernels(step: Parts, chunk: Chunk) -> Parts:

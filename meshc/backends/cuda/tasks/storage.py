@@ -32,6 +32,8 @@ from meshc.support.diagnostics import fail
 
 RUNS_BEFORE = "past"
 """What the kernel calls the number of runs before it, as far as tags depend on that."""
+LOGITS, CHOSEN = "logits", "token"
+"""What a step gives, and what a choice among it gives, in the memory of the GPU."""
 OF_GPUS = "_of_all"
 """Behind the name of what ranks give each other: its memory on all GPUs, or where it is on each."""
 
@@ -197,6 +199,12 @@ class Storage:
         return LENGTH in self.module.scalars
 
     @property
+    def choices(self) -> int:
+        """Among how many tokens one is chosen, by logits that are there; 0 where these are read."""
+        draws = (op for op in self.source.walk() if isinstance(op, graph.Draw))
+        return next((self.source.dims[op.dim] for op in draws), 0)
+
+    @property
     def tokens(self) -> int:
         """Tokens that are read: one of each request of a step, or those of a prompt."""
         return self.module.dims["L"] if self.of_prompt else self.module.dims.get("B", 1)
@@ -209,13 +217,15 @@ class Storage:
     @property
     def scalars(self) -> dict[str, tuple[int, int]]:
         """What a run is told, and what it may be."""
+        if self.choices:
+            return {}
         found = {POSITION: (0, self.capacity - 1)}
         return found | ({LENGTH: (1, self.tokens)} if self.of_prompt else {})
 
     @property
     def has_lengths(self) -> bool:
         """Whether each token has a position of its own."""
-        return self.tokens > 1 and not self.of_prompt
+        return self.tokens > 1 and not self.of_prompt and not self.choices
 
     @property
     def capacity(self) -> int:
@@ -293,8 +303,8 @@ class Storage:
         """Extents of the memory of scratch and results."""
         *lead, last = _kind(value).shape
         buffer = self.roles[value]
-        if buffer.role == "out":
-            return (*lead, self._lanes_out(value))
+        if buffer.role in ("in", "out"):
+            return (*lead, self._lanes_outside(value))
         if buffer.kept is not None and lead:
             lead[0] = buffer.kept
         found = [*lead, last + -last % 4]
@@ -303,7 +313,7 @@ class Storage:
             found[dim] = extent if dim < len(lead) else extent + -extent % 4
         return tuple(found)
 
-    def _lanes_out(self, value: Value) -> int:
+    def _lanes_outside(self, value: Value) -> int:
         dims = self.ports[value].tensor.dims
         return prod(self.module.dims[d] for d in dims if d not in ("B", "L"))
 
@@ -337,7 +347,9 @@ class Storage:
         if self.of_cluster(value):
             return self.name(value)
         role = self.role(value)
-        name = "logits" if role == "out" and not self.of_prompt else self.name(value)
+        name = self.name(value)
+        if role == "out" and not self.of_prompt:
+            name = CHOSEN if self.choices else LOGITS
         own = "symmetric" if self.of_ranks(value) else "scratch"
         made = Buffer("f32", self.shape(value), "output" if role == "out" else own)
         self.buffers.setdefault(name, made)
@@ -373,6 +385,10 @@ class Storage:
                 lane_there = "" if _kind(value).shape[-1] == width else f" && {lane} < {width}"
                 rows = [table.row(row, lane, lane_there) for table in tables]
                 return rows[0] if len(rows) == 1 else f"({' + '.join(rows)})"
+            if self.choices:
+                name, shape = self.ports[value].name, self.shape(value)
+                self.buffers.setdefault(name, Buffer(str(_kind(value).dtype), shape, "input"))
+                return f"{name}[{spelled(flattened(index, shape), ranges)}]"
         fail("cuda-graph", f"tasks read elements of %{value.name}, which no kernel does")
 
     # --- words with tags

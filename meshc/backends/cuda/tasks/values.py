@@ -25,7 +25,7 @@ Index = tuple[Expr, ...]
 MOST_TERMS = 64
 """Ops that a formula spells at the most: one that reads a value twice spells what that is twice."""
 
-_FORMULAS = "fill copy add mul div scale exp_sub larger at_least rms_scale inverse_rms"
+_FORMULAS = "fill copy add mul div scale exp_sub larger at_least rms_scale inverse_rms likelihood"
 POINTWISE = frozenset([*_FORMULAS.split(), *FUNCTIONS])
 """Kernels each of whose elements is a formula of elements of their operands."""
 
@@ -207,6 +207,9 @@ class Values:
                 return f"({operand(0)} * {constant(float(str(given['factor'])))})"
             case "exp_sub":
                 return f"mc::exp({operand(0)} - {operand(1)})"
+            case "likelihood":
+                scale = self.element(views[2], (*at[:-1], Expr.const(0)))
+                return f"mc::likelihood({operand(0)}, {operand(1)}, {scale})"
             case "larger":
                 return f"mc::larger({operand(0)}, {operand(1, trailing=True)})"
             case "at_least":

@@ -85,7 +85,8 @@ class Demand:
             fail("no-tasks", f"there are no tasks for %{known.name} of experts without rows")
         if known.stored is not None:
             lanes = part.of(known.stored.buffer, known.stored.lead)
-            return task.add(tasks.Need([lanes]), known.name)
+            kind = tasks.Need if known.stored.phase else tasks.Stream
+            return task.add(kind([lanes]), known.name)
         if known.merged is not None:
             return self._merged(task, known, part)
         if known.weight is not None:

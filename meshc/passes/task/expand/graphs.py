@@ -13,6 +13,7 @@ from meshc.ir.types import TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Point
 from meshc.passes.task.expand.attention import Attending
+from meshc.passes.task.expand.choices import Choices
 from meshc.passes.task.expand.demand import Demand, refuse
 from meshc.passes.task.expand.experts import Experts
 from meshc.passes.task.expand.products import POINTWISE, Products, joined_results
@@ -21,7 +22,6 @@ from meshc.passes.task.expand.runs import Runs
 from meshc.passes.task.expand.values import Known, Stored
 
 _MISSING: dict[type[Op], str] = {
-    graph.ArgMax: "tokens that the program chooses",
     graph.Transpose: "a value whose dims change their order",
     ranks.RankEmbed: "a part of the table of words",
     ranks.AllReduceResidualRmsNorm: "a sum of ranks that is fused with residual and norm",
@@ -63,6 +63,7 @@ class GraphExpander:
         )
         self.attending = Attending(self.demand, self.products, runs)
         self.experts = Experts(self.program, self.demand, self.products)
+        self.choices = Choices(self.program, self.demand, self.products, grain.blocks)
         self.env: dict[Value, Known] = {}
         self.users: dict[Value, list[Op]] = {}
         for op in source.walk():
@@ -77,8 +78,10 @@ class GraphExpander:
                 refuse(op, _MISSING[type(op)])
         for param in function.params:
             value = param.value
-            ids = all(isinstance(user, graph.Embed) for user in self.users.get(value, ()))
-            if param.role == "in" and not ids:
+            users = {type(user) for user in self.users.get(value, ())}
+            if param.role == "in" and users and users <= {graph.ArgMax, graph.Draw}:
+                self.env[value] = self.products.given(value)
+            elif param.role == "in" and not users <= {graph.Embed}:
                 self.env[value] = self.products.look_up(value)
             else:
                 self.env[value] = Known(value.name, tensor_type(value), weight=value)
@@ -106,6 +109,8 @@ class GraphExpander:
                 self.env[op.result] = self._grown(op, *known)
             case graph.Matmul():
                 self._product(op, known)
+            case graph.ArgMax() | graph.Draw():
+                self.env[op.result] = self.choices.choose(op, known)
             case graph.TopK():
                 self.env[op.result] = self.experts.choose(op, known)
             case ranks.RankPartOf():

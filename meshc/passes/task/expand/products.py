@@ -227,6 +227,12 @@ class Products:
         known.here = opened.add(task.Stream([opened.own.of(buffer)]), name)
         return known
 
+    def given(self, value: Value) -> Known:
+        """An input that tasks stream as it is."""
+        kind = tensor_type(value)
+        stored = Stored(self.program.rows_in(value.name, kind), (), 0)
+        return Known(value.name, kind, stored=stored)
+
     def of_lanes(
         self,
         phase: Block,

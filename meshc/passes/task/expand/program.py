@@ -318,9 +318,10 @@ class TaskProgram:
 
     def _edge(self, name: str, kind: TensorType, role: Role) -> Value:
         dtype = DType.F32 if role == "out" else kind.dtype
-        value = self.buffer(name, (self.tokens, self.padded(self.lanes(kind))), dtype, role)
-        rows = dict.fromkeys(ROWS, constant(0)) | {"L" if self.of_prompt else "B": Expr.var("b")}
         dims = [d for d in kind.dims if d not in ROWS]
+        lanes = self.padded(self.lanes(kind)) if dims else 1
+        value = self.buffer(name, (self.tokens, lanes), dtype, role)
+        rows = dict.fromkeys(ROWS, constant(0)) | {"L" if self.of_prompt else "B": Expr.var("b")}
         elements = rows | self._elements(dims, Expr.var("i"), None)
         element = tuple(elements[d] for d in kind.dims)
         direction = "in" if role == "in" else "out"

@@ -15,7 +15,7 @@ from meshc.passes.task.expand.program import OpenTask
 @dataclass(frozen=True)
 class Stored:
     """A buffer ``[.., tokens, lanes]`` that has a value; ``lead`` says where in it. It is given
-    in the phase of number ``phase``."""
+    in the phase of number ``phase``, or is there from the beginning (0)."""
 
     buffer: Value
     lead: tuple[Index, ...]
