@@ -13,8 +13,9 @@ from meshc.driver.executable import Executable, Program
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import CompileRequest
 from meshc.driver.step_times import predicted
-from meshc.driver.weights import Array, find_weights
+from meshc.driver.weights import PACKED_FOLDER, Array, find_weights
 from meshc.ir.module import Module
+from meshc.support.cache import cache_folder
 from meshc.support.diagnostics import Diagnostic, Diagnostics, fail
 from meshc.support.output import write_directory
 from meshc.support.scratch import scratch_folder
@@ -130,6 +131,7 @@ class Compiled:
             place,
             self.weight_names,
             self.makes_tokens,
+            cache_folder() / PACKED_FOLDER,
         )
 
     def __repr__(self) -> str:

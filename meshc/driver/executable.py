@@ -34,7 +34,8 @@ class Program:
 
     ``weights`` is where its weights are, or None when nothing says so; ``names`` are those it
     reads, where they are known. It ``makes_tokens``, or maps arrays to arrays. ``mesh`` is None
-    where it is of none.
+    where it is of none. Weights that are packed for GPUs are kept in the folder ``packed``, None
+    for nowhere.
     """
 
     folder: Path
@@ -46,6 +47,7 @@ class Program:
     weights: Path | None
     names: tuple[str, ...] = ()
     makes_tokens: bool = True
+    packed: Path | None = None
 
 
 class Executable:
@@ -71,7 +73,9 @@ class Executable:
                 report.remark("backend", self._backend.remark)
             given = _weights(program, report) if tensors is None else tensors
             check_present(program.names, given)
-            self._host = load_host(program.folder, self._backend, given, report)
+            self._host = load_host(
+                program.folder, self._backend, given, report, packed=program.packed
+            )
             self._open = stack.pop_all()
 
     def run(

@@ -317,9 +317,11 @@ def load_host(
     tensors: Mapping[str, Array],
     report: Diagnostics,
     trace: Path | None = None,
+    packed: Path | None = None,
 ) -> Host:
     """The language model in ``folder`` with its weights, ready to generate; ``report`` is told
-    where a GPU is another than the program is for. ``trace`` is for the simulator of wafers."""
+    where a GPU is another than the program is for. ``trace`` is for the simulator of wafers; the
+    folder ``packed`` keeps weights that are packed for GPUs."""
     if backend.name == "python":
         return PythonHost(folder, tensors)
     if backend.name == "csl-sim":
@@ -335,7 +337,8 @@ def load_host(
         words := cuda.other_than(backend.device.facts, program.device)
     ):
         report.remark("backend", words)
-    return cuda.LanguageModel(program, machine, tensors)
+    keeping = None if packed is None else cuda.Keeping(packed, partial(report.remark, "cache"))
+    return cuda.LanguageModel(program, machine, tensors, keeping)
 
 
 def _check_library(folder: Path) -> None:

@@ -21,6 +21,7 @@ from meshc.driver.hosts import Backend, WaferHost, known_backends, load_host
 from meshc.driver.manifest import config_of, read_program
 from meshc.driver.profiling import Profile, profile
 from meshc.driver.weights import (
+    PACKED_FOLDER,
     WEIGHTS_FOLDER,
     Progress,
     check_present,
@@ -47,7 +48,8 @@ class RunRequest:
     else 1, 0 and 1. ``stops`` and ``seed`` (0), which is for draws alone, are those of
     :class:`Continuation`.
     ``logits`` and ``steps`` are those of :class:`Continuation`.
-    ``trace`` is a file for what happens on a simulated wafer, from which a profile is made.
+    ``trace`` is a file for what happens on a simulated wafer, from which a profile is made. A run
+    ``keeps_packed`` what it packs of the weights for a GPU, and looks for it first.
     """
 
     prompts: tuple[str | tuple[int, ...] | Conversation, ...] = ()
@@ -64,6 +66,7 @@ class RunRequest:
     seed: int | None = None
     logits: bool = True
     steps: int | None = None
+    keeps_packed: bool = True
 
     def continuation(
         self, config: ModelConfig | None = None, usual: Generation | None = None
@@ -146,6 +149,7 @@ def open_program(folder: Path, request: RunRequest) -> Program:
         config_of(facts),
         layers if isinstance(layers, int) else None,
         find_weights(name, own if os.path.isdir(own) else None, request.weights),
+        packed=folder / PACKED_FOLDER,
     )
 
 
@@ -175,7 +179,8 @@ def run_program(
     check_present(program.names, tensors)
     prompts = read_prompts(request.prompts, program.config, program.weights, program.name, report)
     trace = _trace(request, backend, program.folder)
-    host = load_host(program.folder, backend, tensors, report, trace)
+    packed = program.packed if request.keeps_packed else None
+    host = load_host(program.folder, backend, tensors, report, trace, packed)
     usual = read_generation(program.weights) if request.sample else Generation()
     usual.check_drawing()
     how = request.continuation(program.config, usual)

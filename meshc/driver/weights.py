@@ -19,13 +19,16 @@ from meshc.frontend.checkpoints import (
     open_checkpoint,
 )
 from meshc.ir.codes import CODE_FORMATS, CODES, LEAST, SCALES, kept_name
+from meshc.ir.stored import Layered
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.files import file_stamps
 from meshc.support.output import Content
 
 Array = NDArray[Any]
 Progress = Callable[[str], None]
 
 WEIGHTS_FOLDER = "weights"
+PACKED_FOLDER = "packed"
 AS_STORED = "stored"
 """Weights stay quantised in the formats of their files."""
 IF_POSSIBLE = "possible"
@@ -58,6 +61,18 @@ class CheckpointTensors(Mapping[str, Array]):
                 return self._checkpoint.read_kept(weight, part)
             return self._checkpoint.make_kept(weight, form, part)
         return self._checkpoint.read(name)
+
+    def stored(self, name: str) -> Layered:
+        """See :class:`meshc.ir.stored.StoredWeights`."""
+        if name not in self._checkpoint.names():
+            return self[name]
+        if self._on_read is not None:
+            self._on_read(name)
+        return self._checkpoint.stored(name)
+
+    def stamp(self) -> str:
+        """See :class:`meshc.ir.stored.StoredWeights`."""
+        return self._checkpoint.stamp()
 
     def save(self, name: str, path: Path) -> None:
         """Write the tensor ``name`` to ``path`` as `numpy.save` does, a piece of it in memory at a
@@ -99,6 +114,14 @@ class FolderTensors(Mapping[str, Array]):
         if not isinstance(found, np.ndarray) or found.dtype.kind not in "fiu":
             fail("bad-npy", f"'{path}' holds no numbers")
         return found
+
+    def stored(self, name: str) -> Layered:
+        """See :class:`meshc.ir.stored.StoredWeights`."""
+        return self[name]
+
+    def stamp(self) -> str:
+        """See :class:`meshc.ir.stored.StoredWeights`."""
+        return repr(file_stamps(sorted(self._folder.glob("*.npy"))))
 
     def __iter__(self) -> Iterator[str]:
         return (path.stem for path in sorted(self._folder.glob("*.npy")))

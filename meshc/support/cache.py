@@ -115,12 +115,12 @@ def recall_or_make(key: str, make: Callable[[], bytes], suffix: str = "") -> Pat
     known = recall(key)
     if known is not None:
         return known
-    with _alone(cache_folder() / key):
+    with alone(cache_folder() / key):
         return recall(key) or keep(key, make(), suffix)
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """Hold the lock of ``folder``, which ends with the process at the latest. Who has waited for it
     for minutes, or finds that there is no such folder or that the system cannot lock, goes on
     without."""

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from meshc.support.diagnostics import fail
 from meshc.support.scratch import scratch_folder
 from meshc.support.spans import Source
+
+FileStamp = tuple[str, int, int, int, int]
+"""Path, inode, size, and when content and inode were changed."""
+_TICK_NS = 50_000_000
+"""More than the time in which a file system gives two writes the same date."""
 
 
 def read_text(path: Path, limit_bytes: int) -> Source:
@@ -67,6 +73,25 @@ def check_place(path: Path) -> None:
         if path.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         os.stat(path.parent)
+
+
+def file_stamps(paths: Iterable[Path]) -> list[FileStamp | None]:
+    """What changes when one of the files is written or replaced, be it by one of the same size and
+    date; None for what is no file. A file that was written a moment ago is waited for until another
+    write would show."""
+    found: list[FileStamp | None] = []
+    for path in paths:
+        try:
+            stat = os.stat(path)
+            if abs(time.time_ns() - stat.st_ctime_ns) < _TICK_NS:
+                time.sleep(_TICK_NS / 1e9)
+                stat = os.stat(path)
+        except OSError:
+            found.append(None)
+            continue
+        times = stat.st_mtime_ns, stat.st_ctime_ns
+        found.append((os.path.realpath(path), stat.st_ino, stat.st_size, *times))
+    return found
 
 
 @contextmanager

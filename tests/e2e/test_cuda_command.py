@@ -13,8 +13,10 @@ import pytest
 from reduced import each
 
 from meshc.backends.cuda.executor import CXX
+from meshc.backends.cuda.packing import kept
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.cli import main
+from meshc.driver import compiled
 from meshc.support.diagnostics import MeshcError
 from meshc.support.native import Toolchain
 
@@ -159,6 +161,32 @@ def test_without_a_gpu_the_usual_backend_is_the_cpu_and_said_to_be(program, no_d
     assert usual.stderr.startswith("remark[backend]: kernels run on the CPU, which takes long: ")
     asked = meshc("run", out, *words, "--backend", "cuda-cpu", **no_driver)
     assert (asked.stdout, asked.stderr) == (usual.stdout, "")
+
+
+def test_packed_weights_are_kept_beside_the_program(tmp_path, monkeypatch, capsys):
+    """Or in the user's cache, if it was compiled for the run; with --no-cache nowhere."""
+    monkeypatch.setattr(kept, "LEAST_BYTES", 1)
+    home = tmp_path / "home"
+    monkeypatch.setattr(compiled, "cache_folder", lambda: home)
+    model, out = checkpoint(tmp_path), tmp_path / "out"
+    cuda = ("--target", "cuda", "--seq", "32")
+    assert main(["compile", model, *cuda, "-o", str(out)]) == 0
+    asked = ("--prompt-ids", "5,9", "--max-tokens", "2", "--backend", "cuda-cpu")
+    here = ("run", str(out), "--weights", model, *asked)
+    for words, place in ((here, out), (("run", model, *cuda, *asked), home)):
+        capsys.readouterr()
+        said = [(main([*words, "--no-cache"]), capsys.readouterr())]
+        assert not list(place.glob("packed/*/*"))
+        for _ in range(2):
+            said.append((main(list(words)), capsys.readouterr()))
+            (file,) = place.glob("packed/*/*.packed")
+        file.write_bytes(bytes(file.stat().st_size))
+        said.append((main(list(words)), capsys.readouterr()))
+        assert file.read_bytes().strip(b"\0")
+        assert said == [said[0]] * 4 and said[0][0] == 0
+    assert main(["compile", model, *cuda, "-o", str(out)]) == 0
+    assert main(["run", model, "--prompt-ids", "5", "--no-cache"]) == 1
+    assert "error[bad-argument]: --no-cache is for CUDA" in capsys.readouterr().err
 
 
 @pytest.mark.cuda_compiler

@@ -11,6 +11,7 @@ from meshc.backends.cuda.executor.cpu_node import CpuNode
 from meshc.backends.cuda.host import Draw, LanguageModel, Machine
 from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.memory import GpuIsTooSmall
+from meshc.backends.cuda.packing import Keeping
 from meshc.backends.cuda.program import StepProgram, from_json
 from meshc.backends.cuda.tasks.attending import attends_by_statements
 from meshc.backends.cuda.tasks.room import QueriesDoNotFit
@@ -25,6 +26,7 @@ __all__ = [
     "Draw",
     "GpuIsTooSmall",
     "GpuMachine",
+    "Keeping",
     "LanguageModel",
     "Machine",
     "QueriesDoNotFit",

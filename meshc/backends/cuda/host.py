@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.backends.cuda.launches import Launch
-from meshc.backends.cuda.packing import packed
+from meshc.backends.cuda.packing import Keeping, all_packed
 from meshc.backends.cuda.program import REACHED, StepProgram, numbered
 from meshc.backends.cuda.queues import Queue
 from meshc.backends.cuda.ranks import RankTensors
@@ -80,15 +80,20 @@ class LanguageModel:
     """A compiled language model on a machine, for as many requests as its steps have."""
 
     def __init__(
-        self, program: StepProgram, machine: Machine, tensors: Mapping[str, Array]
+        self,
+        program: StepProgram,
+        machine: Machine,
+        tensors: Mapping[str, Array],
+        keeping: Keeping | None = None,
     ) -> None:
-        """Packs and stores everything. Raises what :func:`packed` does, and ``run-refused`` for a
-        program of one rank on a machine that meets no others."""
+        """Packs and stores everything, what was packed before as ``keeping`` has it. Raises what
+        :func:`packed` does, and ``run-refused`` for a program of one rank on a machine that meets
+        no others."""
         self.program = program
         self.machine = machine
         self._step = program.launches()
         self._chosen: dict[int, list[tuple[Launch, int]]] = {}
-        _store(program, machine, tensors)
+        _store(program, machine, tensors, keeping)
         for place, frequencies in enumerate(program.frequencies):
             angles = np.arange(program.capacity)[:, None] * np.array(frequencies)
             machine.write(numbered("cosines", place), np.cos(angles).astype(np.float32))
@@ -378,12 +383,17 @@ class LanguageModel:
         self.machine.run(self._step)
 
 
-def _store(program: StepProgram, machine: Machine, tensors: Mapping[str, Array]) -> None:
+def _store(
+    program: StepProgram,
+    machine: Machine,
+    tensors: Mapping[str, Array],
+    keeping: Keeping | None,
+) -> None:
     """Pack the weights, those of each rank here in turn, and make the buffers."""
     buffers = {name: np.zeros(b.shape, _DTYPES[b.dtype]) for name, b in program.buffers.items()}
     if program.ranks is None:
-        for name, weight in program.weights.items():
-            machine.store(name, packed(weight, tensors))
+        for name, words in all_packed(program, tensors, keeping):
+            machine.store(name, words)
         for name, zeros in buffers.items():
             machine.store(name, zeros)
         return
@@ -391,8 +401,8 @@ def _store(program: StepProgram, machine: Machine, tensors: Mapping[str, Array])
         fail("run-refused", "a program of one rank among several was given to a single machine")
     for rank in machine.here:
         parts = RankTensors(program.ranks, tensors, rank)
-        for name, weight in program.weights.items():
-            machine.store_of(rank, name, packed(weight, parts))
+        for name, words in all_packed(program, parts, keeping):
+            machine.store_of(rank, name, words)
     for name, zeros in buffers.items():
         role = program.buffers[name].role
         if role in REACHED:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from meshc.backends.cuda.program import DealtAxis, RankShare
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ranks import RankPart
+from meshc.ir.stored import Layered, Layers, StoredWeights, stored
 
 Array = NDArray[Any]
 
@@ -44,10 +46,27 @@ class RankTensors(Mapping[str, Array]):
         self._rank = rank
 
     def __getitem__(self, name: str) -> Array:
-        found = np.asarray(self._tensors[name])
+        return self._cut(name, np.asarray(self._tensors[name]))
+
+    def stored(self, name: str) -> Layered:
+        """See :class:`meshc.ir.stored.StoredWeights`."""
+        whole = stored(self._tensors, name)
+        if isinstance(whole, np.ndarray):
+            return self._cut(name, whole)
+        shape = self._cut(name, np.broadcast_to(np.zeros(()), whole.shape)).shape
+        return Layers(shape, lambda layer: self._cut(name, whole[layer], of_layer=True))
+
+    def stamp(self) -> str | None:
+        """See :class:`meshc.ir.stored.StoredWeights`."""
+        given = self._tensors
+        whole = given.stamp() if isinstance(given, StoredWeights) else None
+        return whole and repr((whole, self._share, self._rank))
+
+    def _cut(self, name: str, whole: Array, of_layer: bool = False) -> Array:
         for dealt in self._share.dealt.get(name, ()):
-            found = _part(found, dealt, self._rank)
-        return found
+            axis = replace(dealt, axis=dealt.axis - of_layer)
+            whole = _part(whole, axis, self._rank)
+        return whole
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -66,6 +85,10 @@ def _part(whole: Array, dealt: DealtAxis, rank: int) -> Array:
     held = [place for place in places if place is not None]
     first = held[0] if held else 0
     taken = whole[(slice(None),) * dealt.axis + (slice(first, first + len(held)),)]
-    padding = [(0, 0)] * whole.ndim
-    padding[dealt.axis] = 0, dealt.own - len(held)
-    return np.pad(taken, padding) if len(held) < dealt.own else taken
+    if len(held) == dealt.own:
+        return taken
+    padded = np.zeros(
+        (*whole.shape[: dealt.axis], dealt.own, *whole.shape[dealt.axis + 1 :]), whole.dtype
+    )
+    padded[(slice(None),) * dealt.axis + (slice(len(held)),)] = taken
+    return padded

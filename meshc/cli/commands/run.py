@@ -67,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
         options.seed,
         options.logits is not None,
         options.steps,
+        not options.no_cache,
     )
     profiles: list[Profile] = []
     request.check()
@@ -172,6 +173,10 @@ def _check_compiled(options: argparse.Namespace, target: str) -> None:
 @contextmanager
 def _opened(target: str, request: RunRequest) -> Iterator[Backend]:
     """The backend; which one was chosen is said at once, as it decides how long the run takes."""
+    if target != "cuda" and not request.keeps_packed:
+        fail(
+            "bad-argument", f"--no-cache is for CUDA; nothing is packed once for --target {target}"
+        )
     with opened(target, request.backend) as backend:
         if backend.remark:
             print_diagnostics([Diagnostic("remark", "backend", backend.remark)])

@@ -80,6 +80,12 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--ignore-eos", action="store_true", help="go on after a token that ends a text"
     )
+    parser.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="of CUDA: pack weights for this run alone; else those of a checkpoint are packed once "
+        "and kept beside the program, or in the user's cache",
+    )
     _add_sampling(parser)
     parser.add_argument(
         "--steps",

@@ -19,10 +19,12 @@ import numpy as np
 from meshc.frontend.checkpoints.files import open_regular
 from meshc.frontend.checkpoints.json_text import parse_json_object, read_json_object
 from meshc.frontend.checkpoints.tensor_source import (
+    FLOATS,
     Encoded,
     Part,
     Rows,
     StoredTensor,
+    map_elements,
     read_bytes,
     read_rows,
 )
@@ -104,6 +106,22 @@ class SafetensorsWeights:
         if found is None:
             _invalid(entry.path, f"it ends inside tensor '{name}'")
         return found if part else found.reshape(entry.stored.shape)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold the tensors."""
+        return tuple(sorted({entry.path for entry in self._entries.values()}))
+
+    def mapped(self, name: str) -> np.ndarray | None:
+        """The tensor ``name``, mapped into memory. Errors: ``safetensors-invalid``."""
+        entry = self._entries[name]
+        if entry.stored.dtype not in FLOATS or not _product(entry.stored.shape):
+            return None
+        kind = FLOATS[entry.stored.dtype]
+        found = map_elements(entry.path, entry.offset, entry.stored.shape, kind)
+        if found is None:
+            _invalid(entry.path, f"it ends inside tensor '{name}'")
+        return found
 
     def read_encoded(self, name: str) -> Encoded:
         """None of these tensors has scales. Raises KeyError."""

@@ -52,19 +52,25 @@ class StoredLayout:
 
     def read(self, stored: np.ndarray) -> np.ndarray:
         """The param, C-contiguous, from ``stored`` of ``stored_shape``."""
+        found = np.ascontiguousarray(self.view(stored))
+        return found + np.float32(self.offset) if self.offset else found
+
+    def view(self, stored: np.ndarray) -> np.ndarray:
+        """The param but for its ``offset``, from ``stored`` of ``stored_shape``, of which there may
+        be several along leading axes; not copied where its elements lie evenly."""
+        lead = stored.shape[: stored.ndim - len(self.axes)]
         factors = [factor for axis in self.axes for factor in axis]
         counts = [math.prod(self.extents[dim] for dim in factor.dims) for factor in factors]
-        whole = stored.reshape([factor.extent for factor in factors])
-        own = whole[
-            tuple(slice(f.start, f.start + n) for f, n in zip(factors, counts, strict=True))
-        ]
+        whole = stored.reshape(*lead, *(factor.extent for factor in factors))
+        taken_of = (slice(f.start, f.start + n) for f, n in zip(factors, counts, strict=True))
+        own = whole[(slice(None),) * len(lead) + tuple(taken_of)]
         taken = [dim for factor in factors for dim in factor.dims]
-        split = own.reshape([self.extents[dim] for dim in taken])
+        split = own.reshape(*lead, *(self.extents[dim] for dim in taken))
         if self.pairs:
-            split = pairs_to_halves(split, taken.index(self.pairs))
-        order = [taken.index(dim) for dim in _parts(self.dims, taken)]
-        found = np.ascontiguousarray(split.transpose(order)).reshape(self.shape())
-        return found + np.float32(self.offset) if self.offset else found
+            split = pairs_to_halves(split, len(lead) + taken.index(self.pairs))
+        order = (len(lead) + taken.index(dim) for dim in _parts(self.dims, taken))
+        turned = split.transpose(*range(len(lead)), *order)
+        return turned.reshape(*lead, *self.shape())
 
     def slab(self, start: int, stop: int) -> tuple[Part, StoredLayout] | None:
         """What holds the indices from ``start`` to ``stop`` of the param's first dim: a part of the

@@ -6,14 +6,22 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from meshc.frontend.checkpoints.files import open_regular
 from meshc.ir.codes import CODES, LEAST, SCALES
+from meshc.ir.stored import BF16
 
 Rows = Callable[[np.ndarray], np.ndarray]
+
+FLOATS: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": BF16,
+}
+"""Elements that are numbers as they stand, by the word for them in files of both kinds."""
 
 _CHUNK_BYTES = 16 << 20
 """Of the numbers that are made at a time; whoever decodes them takes a few times as much."""
@@ -73,6 +81,14 @@ class TensorSource(Protocol):
     def read(self, name: str, part: Part | None = None) -> np.ndarray:
         """The tensor ``name``, or a part of it, as float32 in its stored shape."""
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that say what the tensors are."""
+
+    def mapped(self, name: str) -> np.ndarray | None:
+        """The tensor ``name`` in its stored shape, mapped into memory: float32, float16 or
+        :data:`meshc.ir.stored.BF16`; None for one that must be decoded."""
+
     def read_encoded(self, name: str) -> Encoded:
         """The matrix ``name``, which can be ``kept``, as it is stored."""
 
@@ -113,6 +129,18 @@ def read_rows(
             block = np.frombuffer(raw, dtype=np.uint8).reshape(stop - start, row_bytes)
             out[start:stop] = convert(block)[:, columns]
     return out.reshape(wanted)
+
+
+def map_elements(
+    path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any]
+) -> np.ndarray | None:
+    """The tensor of ``shape`` and ``kind`` at byte ``offset``, mapped into memory, as long as
+    nothing holds it; None when the file is too short."""
+    stream, size = open_regular(path, "weights file")
+    with stream:
+        if offset + math.prod(shape) * kind.itemsize > size:
+            return None
+        return np.memmap(stream, kind, "r", offset, shape)
 
 
 def read_bytes(path: Path, offset: int, count: int) -> np.ndarray | None:

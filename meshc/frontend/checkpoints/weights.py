@@ -21,7 +21,9 @@ from meshc.frontend.checkpoints.tensor_source import Part, TensorSource
 from meshc.frontend.checkpoints.tied_head import stored_head, stores_own_head
 from meshc.frontend.families import family_named
 from meshc.ir.codes import CODE_FORMATS, CODES, CodeFormat
+from meshc.ir.stored import Layered, Layers
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.files import file_stamps
 
 # Buffers that old Hugging Face checkpoints carry, masks among them, and the factors that the config
 # of a GGUF file has read or refused.
@@ -176,6 +178,28 @@ class Checkpoint:
         if not 0 <= layer < self._count(tensor):
             raise IndexError(f"layer {layer} of {self._count(tensor)}")
         return self._read(tensor, layer)
+
+    def stored(self, name: str) -> Layered:
+        """The tensor ``name`` as files hold its elements, mapped into memory where they need not be
+        decoded or moved together; float32 where they must."""
+        tensor = self._logical[name]
+        if tensor.per_layer:
+            return Layers(self.shape(name), lambda layer: self._stored(tensor, layer))
+        return self._stored(tensor, 0)
+
+    def _stored(self, tensor: LogicalTensor, layer: int) -> np.ndarray:
+        mapped = [self.source.mapped(name) for name in tensor.stored_names(layer)]
+        kinds = {None if each is None else each.dtype for each in mapped}
+        if tensor.layout.offset or None in kinds or len(kinds) > 1:
+            return self._read(tensor, layer)
+        held = [each for each in mapped if each is not None]
+        if not tensor.parts:
+            return tensor.layout.view(held[0])
+        return np.moveaxis(tensor.layout.view(np.stack(held)), 0, tensor.axis)
+
+    def stamp(self) -> str:
+        """A text that changes when files are written or replaced, or are read as another model."""
+        return repr((self.config, self.layers, file_stamps(self.source.files)))
 
     def _read(self, tensor: LogicalTensor, layer: int) -> np.ndarray:
         names = tensor.stored_names(layer)

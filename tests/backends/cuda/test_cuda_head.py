@@ -12,7 +12,7 @@ from meshc.backends.cuda.executor import CXX, QUICK, Grid, Library, modes
 from meshc.backends.cuda.kernels.embed import kernel as embed
 from meshc.backends.cuda.kernels.head.kernel import Head, plan, text
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
-from meshc.backends.cuda.packing import gated, in_fragments
+from meshc.backends.cuda.packing import in_fragments
 from meshc.devices import device
 
 H200 = device("h200")
@@ -92,12 +92,6 @@ def test_rings_keep_memory_busy_beside_a_second_block():
         flying = (chosen.stages - 1) * chosen.tile_blocks * 512
         assert flying >= H200.bytes_in_flight or chosen.stages == 6
     assert plan(Head(64, 100, "f16", True), H200).blocks == 7
-
-
-def test_gates_and_values_are_packed_in_turn():
-    gates, values = np.arange(6).reshape(2, 3), -np.arange(6).reshape(2, 3)
-    packed = gated(gates, values)
-    assert (packed[0::2] == gates.T).all() and (packed[1::2] == values.T).all()
 
 
 @pytest.mark.parametrize(("dtype", "factor"), [("f16", 1.0), ("bf16", 12.3)])

@@ -1,10 +1,19 @@
 """Weights as 16-bit words in the order in which kernels read them, beside plain formulas."""
 
+import json
+
 import numpy as np
 import pytest
+from packing_reference import reference
+from reduced import each
 
-from meshc.backends.cuda import packing
-from meshc.backends.cuda.packing import copied, gated, in_fragments, words
+from meshc.backends.cuda import from_json
+from meshc.backends.cuda.packing import elements, fragments, in_fragments, packed, words
+from meshc.backends.cuda.packing.elements import copied
+from meshc.backends.cuda.ranks import RankTensors
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.ir.stored import BF16, Layers, floats
+from meshc.support.diagnostics import Diagnostics, MeshcError
 
 ODD = [np.nan, -np.nan, np.inf, -np.inf, 0.0, -0.0, 3.4e38, -3.4e38, 1e-40, 65520.0, 1.0039062]
 
@@ -20,7 +29,7 @@ def bf16_of(value):
 
 @pytest.mark.parametrize("exact", [False, True], ids=["rounded", "stored in bf16"])
 def test_words_of_bf16(exact, monkeypatch):
-    monkeypatch.setattr(packing, "_RUN", 16)  # one run of the odd ones, others without
+    monkeypatch.setattr(elements, "_RUN", 16)  # one run of the odd ones, others without
     drawn = np.random.default_rng(0).standard_normal((7, 11)).astype(np.float32)
     drawn[0] = np.array(ODD, np.float32)
     if exact:
@@ -38,9 +47,25 @@ def test_words_of_f16():
     assert (words(drawn, "f16") == wanted).all()
 
 
+def test_elements_that_are_words_are_not_moved():
+    drawn = np.random.default_rng(0).integers(0, 1 << 16, (5, 7)).astype(np.uint16)
+    for dtype, given in (("bf16", drawn.view(BF16)), ("f16", drawn.view(np.float16))):
+        assert np.shares_memory(words(given.T, dtype), drawn)
+        assert (words(given.T, dtype) == drawn.T).all()
+
+
+@pytest.fixture(params=["compiled", "in NumPy"])
+def compiler(request, monkeypatch):
+    """With a C compiler, where there is one, and without."""
+    if request.param == "in NumPy":
+        monkeypatch.setattr(fragments, "_compiled", lambda: None)
+    elif fragments._C.path() is None:
+        pytest.skip("there is no C compiler")
+
+
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(("rows", "width"), [(16, 16), (70, 300), (1, 2), (200, 33)])
-def test_fragments_of_a_matrix(rows, width, turned):
+def test_fragments_of_a_matrix(rows, width, turned, compiler):
     given = np.arange(1, 1 + rows * width).astype(np.uint16).reshape(rows, width)
     given = np.ascontiguousarray(given.T).T if turned else given
     found = in_fragments(given)
@@ -53,16 +78,122 @@ def test_fragments_of_a_matrix(rows, width, turned):
         assert found[group, block, lane, place] == (given[row, column] if inside else 0)
 
 
-def test_gates_and_values_in_turn():
-    gates, values = np.arange(2 * 70 * 300).astype(np.uint16).reshape(2, 300, 70)
-    found = gated(gates, values)
-    assert (found[0::2] == gates.T).all() and (found[1::2] == values.T).all()
-    assert list(gated(np.array([1, 3]), np.array([2, 4]))) == [1, 2, 3, 4]
-
-
 def test_copies_of_parts_of_matrices():
     given = np.arange(130 * 600).reshape(130, 600)
     for source in (given, given.T, given[1:, 3:].T, given[::2]):
         target = np.zeros_like(source)
         copied(source, target)
         assert (target == source).all()
+
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 136, "num_attention_heads": 6, "num_key_value_heads": 3,
+    "head_dim": 64, "intermediate_size": 184, "num_hidden_layers": 2, "vocab_size": 205,
+    "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "max_position_embeddings": 256,
+    "tie_word_embeddings": False, "hidden_act": "silu", "torch_dtype": "float16",
+}  # fmt: skip
+QWEN2 = LLAMA | {"model_type": "qwen2", "tie_word_embeddings": True, "hidden_size": 128}
+EXPERTS = LLAMA | {
+    "model_type": "qwen3_moe", "num_experts": 5, "num_experts_per_tok": 2, "norm_topk_prob": True,
+    "moe_intermediate_size": 40, "hidden_size": 128,
+}  # fmt: skip
+LATENT = {
+    "model_type": "deepseek_v2", "hidden_size": 128, "num_attention_heads": 2, "q_lora_rank": None,
+    "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32,
+    "num_key_value_heads": 2, "intermediate_size": 160, "num_hidden_layers": 2, "vocab_size": 205,
+    "first_k_dense_replace": 2, "n_routed_experts": None, "rms_norm_eps": 1e-6,
+    "rope_theta": 10000.0, "max_position_embeddings": 256, "tie_word_embeddings": False,
+    "hidden_act": "silu", "torch_dtype": "float16",
+}  # fmt: skip
+MODELS = {
+    "tasks": (LLAMA, {}),
+    "tasks of three rows": (QWEN2, {"batch": 3, "dtype": "bf16"}),
+    "experts": (EXPERTS, {"dtype": "bf16"}),
+    "latent attention": (LATENT, {}),
+    "kernels of chunks": (LLAMA | {"hidden_size": 128}, {"chunk": 16}),
+    "kernels with biases": (QWEN2, {"chunk": 16, "dtype": "bf16"}),
+    "a rank of two": (LLAMA | {"hidden_size": 128}, {"gpus": 2}),
+}
+
+
+def program_of(name, folder):
+    """The program of a model, and float32 tensors for it."""
+    config, options = MODELS[name]
+    (folder / "config.json").write_text(json.dumps(config))
+    report = Diagnostics()
+    request = CompileRequest(**{"target": "cuda", "dtype": "f16", "seq": 64} | options)
+    text = compile_loaded(load_any(str(folder), report), request, (), report).files["manifest.json"]
+    program, rng = from_json(text), np.random.default_rng(1)
+    shapes = {
+        source: shape
+        for weight in program.weights.values()
+        for source, shape in zip(weight.sources, weight.source_shapes, strict=True)
+    }
+    ranks = program.ranks
+    for source, axes in ({} if ranks is None else ranks.dealt).items():
+        shape = list(shapes[source])
+        for dealt in axes:
+            shape[dealt.axis] = dealt.whole
+        shapes[source] = tuple(shape)
+    drawn = {
+        source: rng.standard_normal(shape, dtype=np.float32) for source, shape in shapes.items()
+    }
+    return program, json.loads(text)["weights"], drawn
+
+
+class Stored(dict):
+    """Tensors as files of 16 bits hold them: matrices by columns, layers one by one."""
+
+    def __init__(self, tensors, kind, layered):
+        super().__init__(tensors)
+        self._kind, self._layered, self.read = kind, layered, []
+
+    def stored(self, name):
+        whole = np.asarray(self[name])
+        if name not in self._layered:
+            return self._one(whole)
+        return Layers(whole.shape, lambda n: self.read.append((name, n)) or self._one(whole[n]))
+
+    def _one(self, values):
+        by_columns = np.ascontiguousarray(values.T)
+        held = words(by_columns, self._kind)
+        return held.view(BF16 if self._kind == "bf16" else np.float16).T
+
+    def stamp(self):
+        return None
+
+
+@pytest.mark.parametrize("name", each(MODELS, 4))
+def test_packed_weights_are_what_is_stated_of_them(name, tmp_path, compiler):
+    program, stated, tensors = program_of(name, tmp_path)
+    given = tensors if program.ranks is None else RankTensors(program.ranks, tensors, 1)
+    for key, weight in program.weights.items():
+        assert (packed(weight, given) == reference(stated[key], given)).all(), key
+
+
+@pytest.mark.parametrize("kind", ["f16", "bf16"])
+@pytest.mark.parametrize("name", each(MODELS, 2))
+def test_weights_of_16_bits_are_packed_as_their_numbers_are(name, kind, tmp_path, compiler):
+    program, stated, tensors = program_of(name, tmp_path)
+    layered = {s for w in program.weights.values() if w.layers for s in w.sources}
+    held = Stored(tensors, kind, layered)
+    numbers = {
+        source: np.asarray(floats(words(tensor, kind).view(BF16 if kind == "bf16" else np.float16)))
+        for source, tensor in tensors.items()
+    }
+    numbers = {source: tensor.astype(np.float32) for source, tensor in numbers.items()}
+    given, wanted = held, numbers
+    if program.ranks is not None:
+        given, wanted = (RankTensors(program.ranks, t, 1) for t in (held, numbers))
+    for key, weight in program.weights.items():
+        assert (packed(weight, given) == reference(stated[key], wanted)).all(), key
+    assert len(held.read) >= len(layered)
+
+
+def test_tensors_of_another_shape_are_refused(tmp_path):
+    program, _, tensors = program_of("tasks", tmp_path)
+    weight = program.weights["wq"]
+    with pytest.raises(MeshcError, match="'wq' has shape"):
+        packed(weight, {"wq": tensors["wq"][:, 1:]})
+    with pytest.raises(KeyError):
+        packed(weight, {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache, cached_property, partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +14,11 @@ from meshc.frontend.checkpoints.extras import fail_missing_extra
 from meshc.frontend.checkpoints.gguf.encodings import ENCODINGS, MXFP4, decode_mxfp4
 from meshc.frontend.checkpoints.gguf.header import GgufHeader
 from meshc.frontend.checkpoints.tensor_source import (
+    FLOATS,
     Encoded,
     Part,
     StoredTensor,
+    map_elements,
     read_bytes,
     read_rows,
 )
@@ -85,6 +88,22 @@ class GgufWeights:
             partial(_dequantize, tensor.type_id),
             part,
         )
+        if found is None:
+            fail("gguf-invalid", f"'{self.label}' ends inside tensor '{name}'", help="get it again")
+        return found
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file, and those that it is split into."""
+        return tuple(sorted({self.header.path, *(t.file for t in self.header.tensors.values())}))
+
+    def mapped(self, name: str) -> np.ndarray | None:
+        """The tensor ``name``, mapped into memory. Errors: ``gguf-invalid``."""
+        tensor = self.header.tensors[name]
+        kind = FLOATS.get(gguf_type_name(tensor.type_id))
+        if kind is None:
+            return None
+        found = map_elements(tensor.file, tensor.place, tensor.shape, kind)
         if found is None:
             fail("gguf-invalid", f"'{self.label}' ends inside tensor '{name}'", help="get it again")
         return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
@@ -75,6 +76,18 @@ class QuantisedWeights:
             return self._files.read(name, part)
         whole = self._decoded(name)
         return whole if part is None else whole.take(range(part.start, part.stop), part.axis)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files that hold the tensors, and the configs beside them, which say how."""
+        held = self._files.files
+        return (*held, *sorted({path.parent / "config.json" for path in held}))
+
+    def mapped(self, name: str) -> np.ndarray | None:
+        """The tensor ``name``, mapped into memory, None for one that is quantised. Errors:
+        ``safetensors-invalid``."""
+        plain = name in self._files.tensors and self.tensors[name].dtype != _FP8
+        return self._files.mapped(name) if plain else None
 
     def _decoded(self, name: str) -> np.ndarray:
         """The quantised weight ``name``, float32 [outputs, inputs]."""

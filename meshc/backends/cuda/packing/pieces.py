@@ -1,0 +1,132 @@
+"""Weights are packed piece by piece, several at a time: one that a processor's cache holds each."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from meshc.backends.cuda.packing.elements import are_words, copied, table_for, words
+from meshc.backends.cuda.packing.fragments import SIDE, fragments_at, fragments_of
+from meshc.backends.cuda.packing.rows import Rows, matrices_of
+from meshc.backends.cuda.program import Weight
+from meshc.ir.stored import Layered, stored
+from meshc.support.diagnostics import fail
+
+Array = NDArray[Any]
+Words = NDArray[np.uint16]
+_PIECE_WORDS = 1 << 19
+_WAITING = 4
+"""Pieces that wait for each thread, so that what they are made of is not read all at once."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """``count`` words of a packed weight, from ``first`` on, which are rows of a matrix."""
+
+    first: int
+    count: int
+    weight: Weight
+    rows: Rows
+
+    def fill(self, target: Words) -> None:
+        """Pack them into ``target``, ``[count]``."""
+        if not self.weight.fragments:
+            _fill(self.rows, self.weight.dtype, target.reshape(len(self.rows), -1))
+        elif not self._fill_at_once(target):
+            slab = np.zeros((len(self.rows), self.count // len(self.rows)), np.uint16)
+            _fill(self.rows, self.weight.dtype, slab[:, : self.rows.width])
+            fragments_of(slab, target)
+
+    def _fill_at_once(self, target: Words) -> bool:
+        """The same where all rows are words of one type, and whole blocks wide."""
+        rows, first = self.rows, self.rows.matrices[0]
+        for matrix in rows.matrices:
+            if matrix.strides[1] != matrix.itemsize or matrix.dtype != first.dtype:
+                return False
+        if not are_words(first) or rows.width % SIDE:
+            return False
+        zeros = np.zeros(rows.width, np.uint16)
+        begin = np.array([m.ctypes.data for m in rows.matrices] + [zeros.ctypes.data], np.int64)
+        step = np.array([m.strides[0] for m in rows.matrices] + [0], np.int64)
+        at = (begin[rows.of] + rows.at * step[rows.of]).view(np.uint64)
+        return fragments_at(at, rows.width, target, table_for(first, self.weight.dtype))
+
+
+def _fill(rows: Rows, dtype: str, target: Words) -> None:
+    """Write ``rows`` as words of ``dtype`` to ``target``, which holds zeros."""
+    for number, matrix in enumerate(rows.matrices):
+        (here,) = np.nonzero(rows.of == number)
+        if not len(here):
+            continue
+        taken, place = matrix[_index(rows.at[here])], _index(here)
+        if taken.strides[0] < taken.strides[1]:  # what lies side by side is read at once
+            source = words(np.ascontiguousarray(taken.T), dtype).T
+        else:
+            source = words(taken, dtype)
+        if isinstance(place, slice):
+            copied(source, target[place])
+        else:
+            target[place] = source
+
+
+def _index(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """What takes these ``places``: without a copy where they are evenly spaced and rise."""
+    step = int(places[1] - places[0]) if len(places) > 1 else 1
+    if step > 0 and (np.diff(places) == step).all():
+        return slice(int(places[0]), int(places[-1]) + 1, step)
+    return places
+
+
+def pieces_of(weight: Weight, tensors: Mapping[str, Array]) -> Iterator[Piece]:
+    """All of ``weight``, layer after layer, each of which is read when it is its turn.
+
+    Raises KeyError for a tensor that is missing, and ``weights-shape-mismatch``.
+    """
+    sources = [stored(tensors, name) for name in weight.sources]
+    for name, tensor, shape in zip(weight.sources, sources, weight.source_shapes, strict=True):
+        if tuple(tensor.shape) != shape:
+            text = f"weight '{name}' has shape {list(tensor.shape)}; the program needs"
+            fail("weights-shape-mismatch", f"{text} {list(shape)}")
+    first = 0
+    for layer in range(max(weight.layers, 1)):
+        for rows in matrices_of(weight, _of_layer(sources, layer if weight.layers else None)):
+            width = -(-rows.width // SIDE) * SIDE if weight.fragments else rows.width
+            step = max(1, _PIECE_WORDS // (SIDE * width)) * SIDE
+            for at in range(0, len(rows), step):
+                part = Rows(rows.matrices, rows.of[at : at + step], rows.at[at : at + step])
+                yield Piece(first, len(part) * width, weight, part)
+                first += len(part) * width
+
+
+def _of_layer(sources: Sequence[Layered], layer: int | None) -> list[Array]:
+    found = sources if layer is None else [tensor[layer] for tensor in sources]
+    return [np.asarray(tensor) for tensor in found]
+
+
+def packed(weight: Weight, tensors: Mapping[str, Array]) -> Words:
+    """The words of ``weight`` for all its layers. Raises what :func:`pieces_of` does."""
+    found = np.zeros((*((weight.layers,) if weight.layers else ()), *weight.shape), np.uint16)
+    flat = found.reshape(-1)
+    at_once(pieces_of(weight, tensors), lambda p: p.fill(flat[p.first : p.first + p.count]))
+    return found
+
+
+def at_once(pieces: Iterator[Piece], work: Callable[[Piece], None]) -> None:
+    """Do ``work`` for all ``pieces``, as many at a time as there are processors. Raises what that
+    does."""
+    threads = os.cpu_count() or 1
+    waiting: deque[Future[None]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for piece in pieces:
+            waiting.append(pool.submit(work, piece))
+            if len(waiting) > _WAITING * threads:
+                waiting.popleft().result()
+        for one in waiting:
+            one.result()

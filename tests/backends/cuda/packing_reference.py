@@ -1,0 +1,147 @@
+"""Packed weights by the words of docs/cuda-packing.md, element by element: no code of the back end.
+
+A packed word is named by its place; for each the statement says which elements of which source it
+is. Places are computed as whole arrays, one index for each dim of the packed weight.
+"""
+
+import re
+
+import numpy as np
+
+
+def reference(weight, tensors):
+    """The words of ``weight``, a dict as it stands in manifest.json, of float32 ``tensors``."""
+    given = [np.asarray(tensors[name]) for name in weight["sources"]]
+    if not weight["layers"]:
+        return _layer(weight, given)
+    return np.stack([_layer(weight, [t[n] for t in given]) for n in range(weight["layers"])])
+
+
+def _layer(weight, sources):
+    if weight["fragments"]:
+        *lead, groups, blocks, _, _ = weight["shape"]
+        logical = [*lead, 16 * groups, 16 * blocks]
+    else:
+        logical = weight["shape"]
+    places = np.meshgrid(*map(np.arange, logical), indexing="ij", sparse=True)
+    values = STATED[weight["pack"]](weight, sources, places)
+    rounded = (to_f16 if weight["dtype"] == "f16" else to_bf16)(np.broadcast_to(values, logical))
+    return fragments(rounded).reshape(weight["shape"]) if weight["fragments"] else rounded
+
+
+def fragments(matrix):
+    """Lane 4 g + q of a block has 8 words: of word k the row is g + 8 (k div 2 mod 2), the column
+    4 q + 2 (k div 4) + k mod 2."""
+    *lead, rows, width = matrix.shape
+    lane, word = np.arange(32)[:, None], np.arange(8)[None]
+    row = lane // 4 + 8 * (word // 2 % 2)
+    column = 4 * (lane % 4) + 2 * (word // 4) + word % 2
+    blocks = matrix.reshape(*lead, rows // 16, 16, width // 16, 16).swapaxes(-3, -2)
+    return blocks[..., row, column]
+
+
+def element(source, *index):
+    """Elements of a source; 0 where an index is outside of it."""
+    inside = np.array(True)
+    for axis, at in enumerate(index):
+        inside = inside & (np.asarray(at) >= 0) & (np.asarray(at) < source.shape[axis])
+    found = source[tuple(np.where(inside, at, 0) for at in index)]
+    return np.where(inside, found, 0)
+
+
+def paired(weight, place, lane, count):
+    """The lane of the source that lane ``lane`` of a head of ``count`` is."""
+    if weight["sources"][place] not in weight["paired"]:
+        return lane
+    run = weight["run"] or count
+    return lane // run * run + lane % run // 2 + lane % 2 * (run // 2)
+
+
+def plain(weight, sources, places):
+    *lead, last = places
+    (source,) = sources
+    return element(source, *lead, paired(weight, 0, last, source.shape[-1]))
+
+
+def transposed(weight, sources, places):
+    return element(sources[0], *places[::-1])
+
+
+def gated(weight, sources, places):
+    row, *column = places
+    one, other = (element(source, *column, row // 2) for source in sources)
+    return np.where(row % 2, other, one)
+
+
+def projections(weight, sources, places):
+    """Of each key head its queries, its keys, its values."""
+    head_of, row, *hidden = places
+    head, found, first = sources[0].shape[-1], 0.0, 0
+    for place, source in enumerate(sources):
+        heads = source.shape[-2] if source.ndim == sources[0].ndim else 1
+        each = heads // weight["shape"][0]
+        at = row - first
+        own = (at >= 0) & (at < each * head)
+        lane = paired(weight, place, at % head, head)
+        number = [head_of * each + at // head] if source.ndim == sources[0].ndim else []
+        found = np.where(own, element(source, *hidden, *number, lane), found)
+        first += each * head
+    return found
+
+
+def output(weight, sources, places):
+    kv, row, attended = places
+    heads, head, _ = sources[0].shape
+    group = heads // weight["shape"][0]
+    found = element(sources[0], kv * group + attended // head, attended % head, row)
+    return np.where(attended < group * head, found, 0)
+
+
+def tasks(weight, sources, places):
+    """Of a matrix in fragments group n has ``rows`` rows of each source, in turn."""
+    found, lanes = 0.0, list(places)
+    for place, (source, how) in enumerate(zip(sources, weight["gathered"], strict=True)):
+        at, own = list(lanes), True
+        if weight["fragments"]:
+            slot, count = lanes[-2] % 16, len(sources)
+            own = (slot < weight["rows"] * count) & (slot % count == place)
+            at[-2] = lanes[-2] // 16 * weight["rows"] + slot // count
+            own = own & (lanes[-1] < how["extents"][-1])
+        known = dict(zip(how["lanes"], at, strict=True))
+        index = [stated(text, known) for text in how["element"]]
+        found = np.where(own, element(source, *index), found)
+    return found
+
+
+def stated(text, lanes):
+    """An expression of a manifest: whole numbers, lanes, +, -, *, floor(a/b), mod."""
+    spelled = re.sub(r"floor\(([^/]*)/(\d+)\)", r"((\1)//\2)", text)
+    assert "floor" not in spelled
+    return eval(spelled.replace("mod", "%"), {"__builtins__": {}}, lanes)
+
+
+STATED = {
+    "plain": plain,
+    "transposed": transposed,
+    "gated": gated,
+    "projections": projections,
+    "output": output,
+    "tasks": tasks,
+}
+
+
+def to_f16(values):
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16).view(np.uint16)
+
+
+def to_bf16(values):
+    """The nearer of the two neighbours, of equally near ones the even one."""
+    down = np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16
+    below, above = (
+        (word.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        for word in (down, down + 1)
+    )
+    to_below, to_above = abs(values - below), abs(above - values)
+    up = (to_above < to_below) | ((to_above == to_below) & (down % 2 == 1))
+    return (down + up).astype(np.uint16)
