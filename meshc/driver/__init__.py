@@ -12,6 +12,7 @@ from meshc.driver.request import MOST_REQUESTS, CompileRequest
 from meshc.driver.running import RunRequest, open_program, run_compiled, run_program
 from meshc.driver.simulated_runs import cheapest, simulated_run
 from meshc.driver.smallest import smallest_place
+from meshc.driver.standalone import standalone_content
 from meshc.driver.weights import find_weights, formats_to_keep, open_weights, weight_files
 
 __all__ = [
@@ -39,5 +40,6 @@ __all__ = [
     "run_program",
     "simulated_run",
     "smallest_place",
+    "standalone_content",
     "weight_files",
 ]

@@ -13,6 +13,7 @@ from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.memory import GpuIsTooSmall
 from meshc.backends.cuda.packing import Keeping
 from meshc.backends.cuda.program import StepProgram, from_json
+from meshc.backends.cuda.standalone import standalone_files
 from meshc.backends.cuda.tasks.attending import attends_by_statements
 from meshc.backends.cuda.tasks.room import QueriesDoNotFit
 from meshc.backends.cuda.tasks.step import TaskGraph
@@ -40,6 +41,7 @@ __all__ = [
     "headers",
     "other_than",
     "own_gpu",
+    "standalone_files",
     "summary",
     "toolchain_for",
 ]

@@ -17,10 +17,11 @@ from meshc.driver import (
     find_weights,
     load_any,
     open_weights,
+    standalone_content,
     weight_files,
 )
 from meshc.driver.weights import check_present
-from meshc.support.diagnostics import Diagnostics
+from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.output import Content, check_free, write_directory
 
 
@@ -28,6 +29,7 @@ def run(options: argparse.Namespace) -> int:
     """Compile, write, report."""
     report = Diagnostics()
     request = request_of(options)
+    _check_standalone(options)
     if options.output not in (None, "-"):
         check_free(Path(options.output), options.force)
     with Progress() as progress:
@@ -62,15 +64,33 @@ def _write(
             sys.stdout.write("\n".join(t for n, t in compiled.files.items() if _is_ir(n)))
         return []
     files: dict[str, Content] = dict(compiled.files)
-    if options.weights is not None:
+    if options.weights is not None or options.standalone:
         place = find_weights(loaded.name, loaded.weights, options.weights)
-        assert place is not None
+        if place is None:
+            fail(
+                "weights-not-found",
+                f"nothing says where the weights of '{loaded.name}' are",
+                help="give them with --weights",
+            )
         tensors = open_weights(
             place, loaded.config, options.layers, report, on_read=progress.reading
         )
         check_present(compiled.weight_names, tensors)
-        files |= weight_files(compiled.weight_names, tensors)
+        if options.standalone:
+            files |= standalone_content(compiled, tensors)
+        else:
+            files |= weight_files(compiled.weight_names, tensors)
     return write_directory(Path(options.output), files, compiled.facts, options.force, report)
+
+
+def _check_standalone(options: argparse.Namespace) -> None:
+    """Fail with ``bad-argument`` for --standalone where no such directory can be written."""
+    if not options.standalone:
+        return
+    if options.target != "cuda" or options.compile_to:
+        fail("bad-argument", "--standalone writes programs for --target cuda")
+    if options.output in (None, "-"):
+        fail("bad-argument", "--standalone writes a directory, and -o names none")
 
 
 def _is_ir(name: str) -> bool:

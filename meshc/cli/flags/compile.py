@@ -38,6 +38,12 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--weights", metavar="PATH", help="also write these weights, as DIR/weights/NAME.npy"
     )
+    parser.add_argument(
+        "--standalone",
+        action="store_true",
+        help="of CUDA: DIR runs without meshc, by numpy and NVIDIA's driver alone or from C++; it "
+        "has machine code and packed weights, those of MODEL or of --weights",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     add_chunk(parser)
     add_keeping(parser)

@@ -140,7 +140,7 @@ def map_elements(
     with stream:
         if offset + math.prod(shape) * kind.itemsize > size:
             return None
-        return np.memmap(stream, kind, "r", offset, shape)
+        return np.memmap(stream, kind, offset=offset, shape=shape, mode="r")
 
 
 def read_bytes(path: Path, offset: int, count: int) -> np.ndarray | None:

@@ -57,7 +57,7 @@ def _file(
     program: StepProgram, tensors: Mapping[str, Array], keeping: Keeping
 ) -> NDArray[np.uint8] | None:
     """The file of all weights; None where there is none and none can be made, or need be."""
-    places, size = places_in_file(program.weights)
+    _, size = places_in_file(program.weights)
     stamp = tensors.stamp() if isinstance(tensors, StoredWeights) else None
     if stamp is None or size < LEAST_BYTES:
         return None
@@ -65,10 +65,7 @@ def _file(
     key = hashlib.sha256(said.encode()).hexdigest()[:32]
     ranks = 1 if program.ranks is None else program.ranks.count
 
-    def write(opened: int) -> None:
-        for name, weight in program.weights.items():
-            at_once(pieces_of(weight, tensors), partial(_write, opened, places[name]))
-
+    write = partial(write_packed, weights=program.weights, tensors=tensors)
     try:
         return mapped(keeping.folder, key, size, write, max(_MOST_BYTES, ranks * size))
     except OSError as problem:
@@ -77,6 +74,14 @@ def _file(
             "are packed for this run alone"
         )
         return None
+
+
+def write_packed(opened: int, weights: Mapping[str, Weight], tensors: Mapping[str, Array]) -> None:
+    """Pack all ``weights`` and write them to an open file of their size. Raises OSError, and what
+    :func:`packed` does."""
+    places, _ = places_in_file(weights)
+    for name, weight in weights.items():
+        at_once(pieces_of(weight, tensors), partial(_write, opened, places[name]))
 
 
 def _write(opened: int, place: int, piece: Piece) -> None:

@@ -1,0 +1,201 @@
+"""A directory of --standalone runs where there is numpy and a driver alone, in Python and from C++:
+here over a stand-in for the driver whose kernels run in the executor. Its tokens are those of
+Hugging Face transformers."""
+
+import json
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from reduced import only
+
+from meshc.backends.cuda.executor import CXX
+from meshc.cli import main
+from meshc.support.output import read_manifest
+
+ROOT = Path(__file__).parents[2]
+TINY = ROOT / "tests" / "data" / "tiny_cuda"
+sys.path.insert(0, str(ROOT / "tests" / "backends" / "cuda"))
+
+from fake_driver import C  # noqa: E402
+from stand_in import stand_in  # noqa: E402
+
+PROGRAMS = {
+    "one kernel a step": ("llama-4h2", {}),
+    "clusters": ("llama-4h2", {"cluster": 4, "page": 64}),
+    "prompts by kernels": ("llama-4h2", {"chunk": 8}),
+    "several requests": ("qwen2-2h1-bf16", {"batch": 3}),
+    "latent attention": ("deepseek-4h", {"page": 1}),
+}
+
+pytestmark = [
+    pytest.mark.cuda_compiler,
+    pytest.mark.skipif(C.path() is None or CXX.path() is None, reason="there is no C++ compiler"),
+]
+
+
+def compiled(name, folder):
+    """The directory of a program, and what transformers answers to a prompt."""
+    model, options = PROGRAMS[name]
+    words = [w for option, value in options.items() for w in (f"--{option}", str(value))]
+    out = folder / "out"
+    command = ["compile", str(TINY / model), "--target", "cuda", "--seq", "40", *words]
+    assert main([*command, "--standalone", "-o", str(out)]) == 0
+    return out, json.loads((TINY / model / "expected.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """A Python that has numpy alone."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=False)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    source = Path(np.__file__).parent
+    for part in (source, source.with_name("numpy.libs")):
+        if part.exists():
+            (packages / part.name).symlink_to(part)
+    found = str(folder / "bin" / "python")
+    assert run([found, "-c", "import numpy"]).returncode == 0
+    assert "No module named 'meshc'" in run([found, "-c", "import meshc"]).stderr
+    return found
+
+
+def run(command, driver=None, **variables):
+    """A process that knows nothing of this one's environment and folder."""
+    known = {"PATH": os.environ["PATH"], "OPENBLAS_NUM_THREADS": "1", **variables}
+    if driver is not None:
+        known["LD_LIBRARY_PATH"] = str(driver)
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env=known, cwd=os.sep
+    )
+
+
+def built(out, folder):
+    """The example in C++."""
+    example = folder / "example"
+    command = [CXX.path(), "-std=c++17", "-Wall", "-Wextra", "-Werror", "example.cc", "-ldl"]
+    done = subprocess.run(
+        [*command, "-o", str(example)], cwd=out, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return str(example)
+
+
+def line(tokens):
+    return ",".join(map(str, tokens)) + "\n"
+
+
+@pytest.mark.parametrize(
+    "name", only(PROGRAMS, "one kernel a step", "prompts by kernels", "several requests")
+)
+def test_tokens_are_those_of_transformers(name, tmp_path, python):
+    out, wanted = compiled(name, tmp_path)
+    driver, example = stand_in(out, tmp_path / "driver"), built(out, tmp_path)
+    ids, count = ",".join(map(str, wanted["prompt_ids"])), str(len(wanted["tokens"]))
+    asked = [python, str(out / "run.py"), "--max-tokens", count, "--ignore-eos"]
+    done = run([*asked, "--prompt-ids", ids], driver)
+    assert (done.stdout, done.stderr) == (line(wanted["tokens"]), "")
+    done = run([example, str(out), ids, count], driver)
+    assert (done.stdout, done.stderr) == (line(wanted["tokens"]), "")
+    batch = PROGRAMS[name][1].get("batch", 1)
+    if batch > 1:  # a prompt beside others is continued as it is alone
+        other = "7,3,9"
+        alone = run([*asked, "--prompt-ids", other], driver).stdout
+        done = run([*asked, "--prompt-ids", other, "--prompt-ids", ids], driver)
+        assert done.stdout == alone + line(wanted["tokens"])
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A directory with its driver and example."""
+    folder = tmp_path_factory.mktemp("small")
+    out, _ = compiled("one kernel a step", folder)
+    return out, stand_in(out, folder / "driver"), built(out, folder)
+
+
+def test_a_text_ends_at_its_last_token(small, tmp_path, python):
+    out, driver, _ = small
+    asked = [python, str(out / "run.py"), "--prompt-ids", "5,17,42", "--max-tokens", "6"]
+    tokens = run([*asked, "--ignore-eos"], driver).stdout.strip().split(",")
+    text = (out / "run.py").read_text()
+    (stop,) = [row for row in text.splitlines() if row.startswith("STOP = ")]
+    for name in ("run.py", "manifest.json", "weights.packed", "step.cubin", "prompt.cubin"):
+        (tmp_path / name).write_bytes((out / name).read_bytes())
+    (tmp_path / "run.py").write_text(text.replace(stop, f"STOP = ({tokens[2]},)"))
+    asked[1] = str(tmp_path / "run.py")
+    first = tokens.index(tokens[2]) + 1
+    assert run(asked, driver).stdout.strip().split(",") == tokens[:first]
+
+
+REFUSALS = {
+    "no driver": ({}, None, "NVIDIA's driver is not installed"),
+    "another GPU": ({"FAKE_DRIVER_SET": "major=8"}, "5", "no GPU has the compute capability 9.0"),
+    "little memory": ({"FAKE_DRIVER_SET": "memory=65536"}, "5", "cuMemAlloc_v2 failed"),
+    "few blocks": ({"FAKE_DRIVER_SET": "blocks=0"}, "5", "blocks of"),
+    "a fault": ({"FAKE_DRIVER_FAIL": "cuStreamSynchronize=700"}, "5", "cuStreamSynchronize failed"),
+    "an unknown token": ({}, "100000", "token id"),
+    "a long prompt": ({}, ",".join(["5"] * 40), "do not fit a cache of 40"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_what_is_wrong_is_said_and_the_exit_is_1(what, small, python):
+    out, driver, example = small
+    variables, ids, words = REFUSALS[what]
+    for command in (
+        [python, str(out / "run.py"), "--prompt-ids", ids or "5", "--max-tokens", "2"],
+        [example, str(out), ids or "5", "2"],
+    ):
+        done = run(command, None if ids is None else driver, **variables)
+        assert done.returncode == 1 and words in done.stderr
+        assert "Traceback" not in done.stderr and done.stdout == ""
+
+
+def test_files_that_are_cut_are_refused(small, tmp_path, python):
+    out, driver, example = small
+    for path in out.iterdir():
+        data = path.read_bytes()
+        (tmp_path / path.name).write_bytes(data[:-5000] if path.suffix == ".packed" else data)
+    for command in (
+        [python, str(tmp_path / "run.py"), "--prompt-ids", "5"],
+        [example, str(tmp_path), "5", "2"],
+    ):
+        done = run(command, driver)
+        assert done.returncode == 1 and "ends inside weight" in done.stderr
+
+
+def test_the_directory_runs_with_meshc_too(small, capsys):
+    out, _, _ = small
+    assert read_manifest(out)["target"] == "cuda"
+    asked = ["run", str(out), "--prompt-ids", "5,17,42", "--max-tokens", "2", "--backend"]
+    capsys.readouterr()
+    assert main([*asked, "cuda-cpu", "--weights", str(TINY / "llama-4h2")]) == 0
+    assert capsys.readouterr().out.count(",") == 1
+
+
+WRONG = {
+    "another target": ["--target", "python", "-o", "out"],
+    "no directory": ["--target", "cuda"],
+    "IR": ["--target", "cuda", "--compile-to", "graph", "-o", "out"],
+    "several GPUs": ["--target", "cuda", "--gpus", "2", "-o", "out"],
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_has_no_such_directory_is_refused(what, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    model = str(TINY / "llama-4h2")
+    assert main(["compile", model, *WRONG[what], "--standalone"]) == 1
+    assert "error[bad-argument]: --standalone writes" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_weights_that_nobody_names_are_asked_for(tmp_path, capsys):
+    (tmp_path / "config.json").write_text((TINY / "llama-4h2" / "config.json").read_text())
+    words = ["--target", "cuda", "--standalone", "-o", str(tmp_path / "out")]
+    assert main(["compile", str(tmp_path / "config.json"), *words]) == 1
+    assert "error[weights-not-found]" in capsys.readouterr().err
