@@ -76,6 +76,7 @@ void fake_fault(int code) { fault_at_launch = code; }
 
 /* The sizes of a kernel's parameters, and where it runs (or null). */
 void fake_kernel(const char* name, int count, const int* sizes, Entry entry) {
+    if (count > ARGUMENTS) abort();
     for (int i = 0; i < KERNELS; i++)
         if (!kernels[i].name[0] || !strcmp(kernels[i].name, name)) {
             snprintf(kernels[i].name, sizeof kernels[i].name, "%s", name);

@@ -1,0 +1,43 @@
+"""The commands of "Into your own program", as they stand there."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pages import ROOT, blocks
+
+from meshc.backends.cuda.executor import CXX
+
+sys.path.insert(0, str(ROOT / "tests" / "backends" / "cuda"))
+
+from fake_driver import C
+from stand_in import stand_in
+
+MODEL = ROOT / "tests" / "data" / "tiny_cuda" / "llama-4h2"
+
+
+@pytest.mark.cuda_compiler
+@pytest.mark.skipif(C.path() is None or CXX.path() is None, reason="there is no C++ compiler")
+def test_the_commands_write_and_run_a_directory(tmp_path):
+    out, driver = tmp_path / "out", tmp_path / "driver"
+    known = {**os.environ, "PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": str(driver)}
+    known["PATH"] = f"{Path(sys.executable).parent}:{known['PATH']}"
+    (text,) = blocks("docs/own-program.md", "sh")
+    compiling, *running = text.replace("MODEL", str(MODEL)).replace("DIR", str(out)).splitlines()
+    made = subprocess.run(
+        f"{sys.executable} -m {compiling}", shell=True, env=known, capture_output=True, check=False
+    )
+    assert made.returncode == 0, made.stderr
+    stand_in(out, driver)
+    said = [
+        subprocess.run(line, shell=True, env=known, capture_output=True, text=True, check=False)
+        for line in running
+    ]
+    assert [one.stderr for one in said] == ["", ""]
+    assert said[0].stdout == said[1].stdout
+    vocabulary = json.loads((out / "manifest.json").read_text())["vocabulary"]
+    tokens = [int(token) for token in said[0].stdout.split(",")]
+    assert 1 <= len(tokens) <= 8 and all(0 <= token < vocabulary for token in tokens)
