@@ -1,6 +1,8 @@
-"""The simulator runs emitted CSL for these tests as it does for those of the back end."""
+"""The simulator runs emitted CSL for these tests as it does for those of the back end, and a fake
+driver what is emitted for GPUs."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "backends" / "csl"))
+BACKENDS = Path(__file__).parents[1] / "backends"
+sys.path[:0] = [str(BACKENDS / name) for name in ("csl", "cuda")]

@@ -7,14 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_driver import C
 from pages import ROOT, blocks
+from stand_in import stand_in
 
 from meshc.backends.cuda.executor import CXX
-
-sys.path.insert(0, str(ROOT / "tests" / "backends" / "cuda"))
-
-from fake_driver import C
-from stand_in import stand_in
 
 MODEL = ROOT / "tests" / "data" / "tiny_cuda" / "llama-4h2"
 

@@ -5,13 +5,14 @@ Hugging Face transformers."""
 import json
 import os
 import subprocess
-import sys
 import venv
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_driver import C
 from reduced import only
+from stand_in import stand_in
 
 from meshc.backends.cuda.executor import CXX
 from meshc.cli import main
@@ -19,11 +20,6 @@ from meshc.support.output import read_manifest
 
 ROOT = Path(__file__).parents[2]
 TINY = ROOT / "tests" / "data" / "tiny_cuda"
-sys.path.insert(0, str(ROOT / "tests" / "backends" / "cuda"))
-
-from fake_driver import C
-from stand_in import stand_in
-
 PROGRAMS = {
     "one kernel a step": ("llama-4h2", {}),
     "clusters": ("llama-4h2", {"cluster": 4, "page": 64}),
