@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import venv
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -34,14 +35,21 @@ pytestmark = [
 ]
 
 
-def compiled(name, folder):
-    """The directory of a program, and what transformers answers to a prompt."""
-    model, options = PROGRAMS[name]
-    words = [w for option, value in options.items() for w in (f"--{option}", str(value))]
-    out = folder / "out"
-    command = ["compile", str(TINY / model), "--target", "cuda", "--seq", "40", *words]
-    assert main([*command, "--standalone", "-o", str(out)]) == 0
-    return out, json.loads((TINY / model / "expected.json").read_text())
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """``compiled(name)``: the directory of a program, a folder with its driver, and its example."""
+
+    @cache
+    def of(name):
+        folder = tmp_path_factory.mktemp("program")
+        model, options = PROGRAMS[name]
+        words = [w for option, value in options.items() for w in (f"--{option}", str(value))]
+        out = folder / "out"
+        command = ["compile", str(TINY / model), "--target", "cuda", "--seq", "40", *words]
+        assert main([*command, "--standalone", "-o", str(out)]) == 0
+        return out, stand_in(out, folder / "driver"), built(out, folder)
+
+    return of
 
 
 @pytest.fixture(scope="module")
@@ -86,9 +94,9 @@ def line(tokens):
 
 
 @pytest.mark.parametrize("name", only(PROGRAMS, "one kernel a step", "prompts by kernels"))
-def test_tokens_are_those_of_transformers(name, tmp_path, python):
-    out, wanted = compiled(name, tmp_path)
-    driver, example = stand_in(out, tmp_path / "driver"), built(out, tmp_path)
+def test_tokens_are_those_of_transformers(name, compiled, python):
+    out, driver, example = compiled(name)
+    wanted = json.loads((TINY / PROGRAMS[name][0] / "expected.json").read_text())
     ids, count = ",".join(map(str, wanted["prompt_ids"])), str(len(wanted["tokens"]))
     asked = [python, str(out / "run.py"), "--max-tokens", count, "--ignore-eos"]
     done = run([*asked, "--prompt-ids", ids], driver)
@@ -103,12 +111,10 @@ def test_tokens_are_those_of_transformers(name, tmp_path, python):
         assert done.stdout == alone + line(wanted["tokens"])
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
+@pytest.fixture
+def small(compiled):
     """A directory with its driver and example."""
-    folder = tmp_path_factory.mktemp("small")
-    out, _ = compiled("one kernel a step", folder)
-    return out, stand_in(out, folder / "driver"), built(out, folder)
+    return compiled("one kernel a step")
 
 
 def test_a_text_ends_at_its_last_token(small, tmp_path, python):

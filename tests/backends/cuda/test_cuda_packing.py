@@ -163,7 +163,7 @@ class Stored(dict):
         return None
 
 
-@pytest.mark.parametrize("name", each(MODELS, 4))
+@pytest.mark.parametrize("name", each(MODELS, 2))
 def test_packed_weights_are_what_is_stated_of_them(name, tmp_path, compiler):
     program, stated, tensors = program_of(name, tmp_path)
     given = tensors if program.ranks is None else RankTensors(program.ranks, tensors, 1)
@@ -172,7 +172,7 @@ def test_packed_weights_are_what_is_stated_of_them(name, tmp_path, compiler):
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16"])
-@pytest.mark.parametrize("name", each(MODELS, 2))
+@pytest.mark.parametrize("name", each(MODELS, 6))
 def test_weights_of_16_bits_are_packed_as_their_numbers_are(name, kind, tmp_path, compiler):
     program, stated, tensors = program_of(name, tmp_path)
     layered = {s for w in program.weights.values() if w.layers for s in w.sources}

@@ -129,6 +129,15 @@ def test_where_nothing_can_be_kept_weights_are_packed_for_the_run(program, tmp_p
     assert said[0].endswith("they are packed for this run alone")
 
 
+def test_weights_that_change_while_they_are_packed_are_not_kept(program, tmp_path):
+    weights, said = Weights(program), []
+    stamps = iter(["one", "two", "two"])
+    weights.stamp = lambda: next(stamps)
+    found = dict(all_packed(program, weights, Keeping(tmp_path, said.append)))
+    assert (found["wq"] == packed(program.weights["wq"], weights)).all()
+    assert not files(tmp_path) and "their files were changed meanwhile" in said[0]
+
+
 def test_a_write_that_writes_less_goes_on(program, tmp_path, monkeypatch):
     write = os.pwrite
     monkeypatch.setattr(kept.os, "pwrite", lambda file, data, at: write(file, data[:1000], at))

@@ -6,6 +6,7 @@ the next multiple of 4096 bytes.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -65,7 +66,11 @@ def _file(
     key = hashlib.sha256(said.encode()).hexdigest()[:32]
     ranks = 1 if program.ranks is None else program.ranks.count
 
-    write = partial(write_packed, weights=program.weights, tensors=tensors)
+    def write(opened: int) -> None:
+        write_packed(opened, program.weights, tensors)
+        if isinstance(tensors, StoredWeights) and tensors.stamp() != stamp:
+            raise OSError(errno.EBUSY, "their files were changed meanwhile")
+
     try:
         return mapped(keeping.folder, key, size, write, max(_MOST_BYTES, ranks * size))
     except OSError as problem:

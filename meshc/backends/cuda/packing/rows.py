@@ -39,19 +39,17 @@ class Rows:
 
     @classmethod
     def in_turn(cls, matrices: Sequence[Array], at: Sequence[Places]) -> Rows:
-        """The rows ``at`` of each matrix, as many of all, of the same number side by side."""
+        """The rows ``at`` of each matrix, as many of all, of the same number side by side; -1 for a
+        row of zeros."""
         of = np.broadcast_to(np.arange(len(matrices)), (len(at[0]), len(matrices)))
-        return cls(matrices, of.reshape(-1), np.stack(at, -1).reshape(-1)).with_zeros()
+        rows = np.stack(at, -1).reshape(-1)
+        return cls(matrices, np.where(rows < 0, -1, of.reshape(-1)), rows)
 
     @classmethod
     def joined(cls, matrices: Sequence[Array], at: Sequence[Places]) -> Rows:
         """The rows ``at`` of each matrix, those of one behind those of the other."""
         of = np.repeat(np.arange(len(matrices)), [len(one) for one in at])
         return cls(matrices, of, np.concatenate(at))
-
-    def with_zeros(self) -> Rows:
-        """The same, with zeros for rows of the number -1."""
-        return Rows(self.matrices, np.where(self.at < 0, -1, self.of), self.at)
 
     def filled(self, rows: int, every: int) -> Rows:
         """The same with rows of zeros behind each ``rows`` of them, so that these are ``every``."""
