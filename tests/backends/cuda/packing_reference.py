@@ -136,12 +136,13 @@ def to_f16(values):
 
 
 def to_bf16(values):
-    """The nearer of the two neighbours, of equally near ones the even one."""
+    """The nearer of the two neighbours, of equally near ones the even one; infinity as it is."""
     down = np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16
-    below, above = (
-        (word.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-        for word in (down, down + 1)
-    )
-    to_below, to_above = abs(values - below), abs(above - values)
+    with np.errstate(invalid="ignore"):
+        below, above = (
+            (word.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+            for word in (down, down + 1)
+        )
+        to_below, to_above = abs(values - below), abs(above - values)
     up = (to_above < to_below) | ((to_above == to_below) & (down % 2 == 1))
     return (down + up).astype(np.uint16)

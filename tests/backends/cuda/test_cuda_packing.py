@@ -1,10 +1,13 @@
 """Weights as 16-bit words in the order in which kernels read them, beside plain formulas."""
 
 import json
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
-from packing_reference import reference
+from packing_reference import fragments as fragments_stated
+from packing_reference import reference, to_bf16, to_f16
 from reduced import each
 
 from meshc.backends.cuda import from_json
@@ -54,13 +57,17 @@ def test_elements_that_are_words_are_not_moved():
         assert (words(given.T, dtype) == drawn.T).all()
 
 
-@pytest.fixture(params=["compiled", "in NumPy"])
+@pytest.fixture(params=["compiled", "for any processor", "in NumPy"])
 def compiler(request, monkeypatch):
-    """With a C compiler, where there is one, and without."""
+    """With a C compiler, where there is one, for this processor or any, and without."""
     if request.param == "in NumPy":
         monkeypatch.setattr(fragments, "_compiled", lambda: None)
     elif fragments._C.path() is None:
         pytest.skip("there is no C compiler")
+    elif request.param == "for any processor":
+        flags = (*fragments._C.flags, "-U__x86_64__")
+        monkeypatch.setattr(fragments, "_C", replace(fragments._C, flags=flags))
+        monkeypatch.setattr(fragments, "_compiled", cache(fragments._compiled.__wrapped__))
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -76,6 +83,24 @@ def test_fragments_of_a_matrix(rows, width, turned, compiler):
         column = 16 * block + 4 * (lane % 4) + 2 * pair + one
         inside = row < rows and column < width
         assert found[group, block, lane, place] == (given[row, column] if inside else 0)
+
+
+@pytest.mark.parametrize("asked", ["f16", "bf16"])
+def test_words_of_the_other_type_become_what_numpy_makes_of_them(asked, compiler):
+    """All 65,536 of them; what is no number stays none."""
+    other = {"f16": BF16, "bf16": np.dtype(np.float16)}[asked]
+    given = np.arange(1 << 16, dtype=np.uint16).reshape(256, 256)
+    target = np.zeros(1 << 16, np.uint16)
+    at = given.ctypes.data + np.arange(256, dtype=np.uint64) * np.uint64(512)
+    if not fragments.fragments_at(at, 256, target, asked):
+        fragments.fragments_of(words(given.view(other), asked), target)
+    values = floats(given.view(other)).astype(np.float32)
+    none = fragments_stated(np.isnan(values).astype(np.uint16)).reshape(-1) > 0
+    values[np.isnan(values)] = 0
+    wanted = fragments_stated((to_f16 if asked == "f16" else to_bf16)(values))
+    found = floats(target.view(BF16 if asked == "bf16" else np.float16))
+    assert (np.isnan(found) == none).all()
+    assert (target[~none] == wanted.reshape(-1)[~none]).all()
 
 
 def test_copies_of_parts_of_matrices():

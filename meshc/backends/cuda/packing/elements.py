@@ -19,23 +19,19 @@ _TILE_ROWS, _TILE_COLUMNS = 64, 256
 columns."""
 
 
-_KINDS: dict[str, np.dtype[Any]] = {"f16": np.dtype(np.float16), "bf16": BF16}
+WORDS: dict[str, np.dtype[Any]] = {"f16": np.dtype(np.float16), "bf16": BF16}
+"""How elements of 16 bits are held."""
 
 
 def are_words(values: Array) -> bool:
     """Whether ``values`` are words of one of both types already."""
-    return values.dtype in _KINDS.values()
-
-
-def table_for(values: Array, dtype: str) -> Words | None:
-    """What each of 65,536 words of the type of ``values`` is in ``dtype``; None for itself."""
-    return None if values.dtype == _KINDS[dtype] else _table(dtype)
+    return values.dtype in WORDS.values()
 
 
 @cache
 def _table(dtype: str) -> Words:
     """The words of ``dtype`` for all those of the other type."""
-    (other,) = (kind for name, kind in _KINDS.items() if name != dtype)
+    (other,) = (kind for name, kind in WORDS.items() if name != dtype)
     return _rounded(np.arange(1 << 16, dtype=np.uint16).view(other), dtype)
 
 
@@ -45,8 +41,8 @@ def words(values: Array, dtype: str) -> Words:
     given = np.asarray(values)
     if not are_words(given):
         return _rounded(given, dtype)
-    table = table_for(given, dtype)
-    return given.view(np.uint16) if table is None else table[given.view(np.uint16)]
+    held = given.view(np.uint16)
+    return held if given.dtype == WORDS[dtype] else _table(dtype)[held]
 
 
 def _rounded(given: Array, dtype: str) -> Words:
@@ -65,7 +61,7 @@ def _runs(values: Array) -> Iterator[Array]:
 
 
 def _f16_words(values: Array, target: Words) -> None:
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         target.view(np.float16)[:] = values
 
 

@@ -21,8 +21,10 @@ Array = NDArray[Any]
 Words = NDArray[np.uint16]
 SIDE = 16
 """Rows of a block, and words of a row in it."""
+_CONVERSIONS = ("", "f16", "bf16")
+"""Of words, by the numbers that the C text has for them."""
 _SOURCE = Path(__file__).with_suffix(".c")
-_C = Toolchain("C", "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O2", "-fPIC"))
+_C = Toolchain("C", "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O3", "-fPIC"))
 
 
 def in_fragments(matrix: Array) -> Array:
@@ -50,18 +52,16 @@ def fragments_of(slab: Words, target: Words) -> None:
         lanes[..., half] = pairs[:, half].swapaxes(1, 2)
 
 
-def fragments_at(
-    rows: NDArray[np.uint64], width: int, target: Words, table: Words | None = None
-) -> bool:
-    """Write the fragments of rows at these addresses, each ``width`` words long, to ``target``,
-    words as the ``table`` has them; whether there is a compiler for what does so."""
+def fragments_at(rows: NDArray[np.uint64], width: int, target: Words, asked: str = "") -> bool:
+    """Write the fragments of rows at these addresses, each ``width`` words long, to ``target``, as
+    words of the type that is ``asked`` for where they are of the other one; whether there is a
+    compiler for what does so, and a processor that converts them."""
     function = _compiled()
     if function is None:
         return False
-    addresses = np.ascontiguousarray(rows)
-    looked_up = None if table is None else table.ctypes.data
-    function(addresses.ctypes.data, len(rows) // SIDE, width // SIDE, looked_up, target.ctypes.data)
-    return True
+    at = np.ascontiguousarray(rows)
+    how = _CONVERSIONS.index(asked)
+    return bool(function(at.ctypes.data, len(rows) // SIDE, width // SIDE, how, target.ctypes.data))
 
 
 @cache
@@ -72,6 +72,5 @@ def _compiled() -> Any:
         function = opened(built).mc_fragments
     except BuildError:
         return None
-    function.argtypes = (ct.c_void_p, ct.c_size_t, ct.c_size_t, ct.c_void_p, ct.c_void_p)
-    function.restype = None
+    function.argtypes = (ct.c_void_p, ct.c_size_t, ct.c_size_t, ct.c_int, ct.c_void_p)
     return function

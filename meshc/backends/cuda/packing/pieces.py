@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.backends.cuda.packing.elements import are_words, copied, table_for, words
+from meshc.backends.cuda.packing.elements import WORDS, are_words, copied, words
 from meshc.backends.cuda.packing.fragments import SIDE, fragments_at, fragments_of
 from meshc.backends.cuda.packing.rows import Rows, matrices_of
 from meshc.backends.cuda.program import Weight
@@ -56,7 +56,8 @@ class Piece:
         begin = np.array([m.ctypes.data for m in rows.matrices] + [zeros.ctypes.data], np.int64)
         step = np.array([m.strides[0] for m in rows.matrices] + [0], np.int64)
         at = (begin[rows.of] + rows.at * step[rows.of]).view(np.uint64)
-        return fragments_at(at, rows.width, target, table_for(first, self.weight.dtype))
+        asked = "" if first.dtype == WORDS[self.weight.dtype] else self.weight.dtype
+        return fragments_at(at, rows.width, target, asked)
 
 
 def _fill(rows: Rows, dtype: str, target: Words) -> None:
