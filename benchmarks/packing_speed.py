@@ -7,8 +7,8 @@ it in memory: on one core and on all, in turn with a copy of the same bytes on o
 program starts twice with a folder for packed weights: the first time packs and writes them, the
 second maps and proves them. That is held against reading the file into a buffer.
 
-The exit is 1 where weights of 16 bits are packed at less than a quarter of the speed of the copy, or
-the second start takes more than 1.2 times the time of reading.
+The exit is 1 where weights of 16 bits are packed at less than a quarter of the speed of the copy,
+or the second start takes more than 1.2 times the time of reading.
 """
 
 from __future__ import annotations
