@@ -12,10 +12,14 @@ from meshc.driver.reproduction.steps import recorded
 CEILING = 4.578e12
 """Bytes per second that reading 2 GiB takes with its launch, to which ratios are given."""
 
-FITTED, HELD_OUT = (
+MADE = recorded("made")
+FITTED = tuple(step for step in MADE if step.model == "llama-2-7b" and not step.options)
+HELD_OUT = tuple(step for step in MADE if step not in FITTED)
+FITTED_THEN, HELD_OUT_THEN = (
     tuple(step for step in recorded("persistent") if step.model == model)
     for model in ("llama-2-7b", "llama-3-8b")
 )
+"""Steps of the persistent kernel: what the model's numbers were fitted to at first."""
 EMITTED = recorded("tasks")
 
 

@@ -82,11 +82,9 @@ CASES = (
     Case("llama-3-8b-chunk-512", "llama-3-8b", (), behind=(0, 3584), options={"chunk": 512}),
     Case("llama-3-8b-clusters-8", "llama-3-8b", (4096,), options={"cluster": 8}),
     Case("llama-2-7b-clusters-16", "llama-2-7b", (4096,), options={"cluster": 16}),
-    Case("llama-2-7b-3", "llama-2-7b", (1024, 4096), capacity=16385, flying=3),
-    Case("llama-2-7b-5", "llama-2-7b", (1024, 4096), capacity=16385, flying=5),
-    Case("llama-3-8b-3", "llama-3-8b", (1024, 4096), capacity=16385, flying=3),
-    Case("llama-3-8b-5", "llama-3-8b", (1024, 4096), capacity=16385, flying=5),
-    Case("llama-3-8b-6", "llama-3-8b", (1024, 4096), capacity=16385, flying=6),
+    Case("llama-2-7b-4-tiles", "llama-2-7b", (1024, 4096), capacity=16385, flying=4),
+    Case("llama-3-8b-2-tiles", "llama-3-8b", (1024, 4096), capacity=16385, flying=2),
+    Case("llama-3-8b-4-tiles", "llama-3-8b", (1024, 4096), capacity=16385, flying=4),
     Case("smollm2-135m-traced", "smollm2-135m", (1024,), traced=True),
     Case("smollm2-135m-counter-traced", "smollm2-135m", (1024,), counter=True, traced=True),
     Case("gpt-oss-20b-traced", "gpt-oss-20b", (4095,), traced=True),
@@ -250,20 +248,25 @@ def _table(records: Sequence[dict[str, Any]]) -> Iterator[str]:
             yield f"failed {r['case']}: {r['code']}, {r['seconds']} s"
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    """The exit code: 1 for what is refused, failed or left."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    does = parser.add_mutually_exclusive_group(required=True)
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    does = made.add_mutually_exclusive_group(required=True)
     does.add_argument("--prepare", type=Path, metavar="DIR")
     does.add_argument("--measure", type=Path, metavar="DIR")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="for the results")
-    parser.add_argument("--only", type=lambda text: text.split(","), help="names of cases")
-    parser.add_argument("--case", help="this one alone, in this process")
-    parser.add_argument("--repeats", type=int, default=30)
-    parser.add_argument("--limit", type=int, default=60, help="seconds of a case")
-    parser.add_argument("--budget", type=int, default=540, help="seconds behind which none begins")
-    parser.add_argument("--driver", default="libcuda.so.1", metavar="LIB.so")
-    options = parser.parse_args(given)
+    made.add_argument("--out", type=Path, metavar="DIR", help="for the results")
+    made.add_argument("--only", type=lambda text: text.split(","), help="names of cases")
+    made.add_argument("--case", help="this one alone, in this process")
+    made.add_argument("--repeats", type=int, default=30)
+    made.add_argument("--limit", type=int, default=60, help="seconds of a case")
+    made.add_argument("--budget", type=int, default=540, help="seconds behind which none begins")
+    made.add_argument("--driver", default="libcuda.so.1", metavar="LIB.so")
+    return made
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """The exit code: 1 for what is refused, failed or left."""
+    options = parser().parse_args(given)
     chosen = options.only or [case.name for case in CASES]
     cases = [case for case in CASES if case.name in chosen]
     try:

@@ -135,16 +135,21 @@ def _machine(device: Device, found: Prepared) -> GpuMachine:
         return GpuMachine(device, found.program.device, found.program.kernels, found.texts)
 
 
-def main(given: Sequence[str] | None = None) -> int:
-    """The exit code: 1 where something is wrong or refused."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    does = parser.add_mutually_exclusive_group(required=True)
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    made = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    does = made.add_mutually_exclusive_group(required=True)
     does.add_argument("--prepare", type=Path, metavar="DIR")
     does.add_argument("--check", type=Path, metavar="DIR")
-    parser.add_argument("checkpoints", type=Path, nargs="*", metavar="CHECKPOINT")
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    parser.add_argument("--driver", default="libcuda.so.1", metavar="LIB.so")
-    options = parser.parse_args(given)
+    made.add_argument("checkpoints", type=Path, nargs="*", metavar="CHECKPOINT")
+    made.add_argument("--json", type=Path, metavar="FILE")
+    made.add_argument("--driver", default="libcuda.so.1", metavar="LIB.so")
+    return made
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """The exit code: 1 where something is wrong or refused."""
+    options = parser().parse_args(given)
     wrong = 0
     if options.prepare is not None:
         for n, checkpoint in enumerate(options.checkpoints):

@@ -19,12 +19,16 @@ from meshc.backends.cuda.launches import Launch
 from meshc.backends.cuda.program import Buffer, StepProgram
 
 _NOTE = "if (me == 0) trace[({layer} * {slots} + {slot}) * mc::blocks() + mc::block()] = mc_now();"
-_NOW = (
-    "static __device__ __forceinline__ unsigned long long mc_now() {\n"
-    "    unsigned long long now;\n"
-    '    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));\n'
-    "    return now;\n}\n"
-)
+_NOW = """
+MC_INLINE unsigned long long mc_now() {
+    unsigned long long now = 1;
+#ifndef MC_EXECUTOR
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+#endif
+    return now;
+}
+
+"""
 _LOOP = re.compile(r"    for \(int (\w+) = 0;")
 _HEAD = re.compile(r"^( *)// ---- (\w+)", re.MULTILINE)
 

@@ -26,7 +26,9 @@ import pytest
 import pytorch
 import rates
 import references
+import steps
 import tables
+import tiny
 from fake_driver import FakeDriver, built_driver
 from records import Records
 
@@ -260,6 +262,8 @@ def test_commands_of_the_pages_are_understood(page):
                 assert options.unit.partition(":")[0] in {*parts._PLAIN, *parts._NUMBERED}
         elif script == "prepared":
             assert prepared.parser().parse_args(given).out
+        elif script in ("steps", "tiny"):
+            {"steps": steps, "tiny": tiny}[script].parser().parse_args(given)
         elif script == "rates":
             assert rates.parser().parse_args(given).parts == tuple(rates.PARTS)
     units = set(re.findall(r"`([a-z-]+)(?::N)?`", text)) & {*parts._PLAIN, *parts._NUMBERED}
