@@ -52,8 +52,11 @@ def compile_loaded(
     request: CompileRequest,
     instruments: Sequence[Instrument] = (),
     report: Diagnostics | None = None,
+    trial: bool = False,
 ) -> Compiled:
-    """Compile ``loaded`` as ``request`` says. Raises MeshcError and InternalError.
+    """Compile ``loaded`` as ``request`` says; of a ``trial`` no more is asked than whether it
+    compiles, so that a step for GPUs comes without what reads its prompts. Raises MeshcError and
+    InternalError.
 
     Where nobody asked for one phase alone, a model for CSL whose prompts cannot be read in one
     piece is its decode step, with a warning, and so is one whose weights stay quantised. Both
@@ -68,7 +71,7 @@ def compile_loaded(
         check_asked(loaded.name, loaded.module, request, _passes(loaded.module, request, 0))
     report = Diagnostics() if report is None else report
     try:
-        return _in_phases(loaded, request, instruments, report)
+        return _in_phases(loaded, request, instruments, report, trial)
     except MeshcError as refusal:
 
         def again(other: CompileRequest) -> Compiled:

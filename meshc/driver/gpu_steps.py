@@ -225,8 +225,8 @@ class GpuStep:
     ) -> tuple[Made, list[Diagnostic]] | MeshcError:
         """A step whose tasks meet by a counter or, where that is predicted to be faster, by tags,
         and by the other where one does not fit; clusters of blocks and prompts, most of whose time
-        is not that of meetings, meet by a counter. Whether a block has room for tasks of a prompt
-        is asked before it is found where they meet."""
+        is not that of meetings, meet by a counter. Whether a block has room for the tasks is asked
+        before it is found where they meet."""
 
         def made(kind: str) -> Made:
             placed = self._met(self._tasks(graph, division, self.report), division, kind)
@@ -236,13 +236,12 @@ class GpuStep:
             tasks = self._tasks(graph, division, None)
             return tasks, written(cuda.TaskGraph(tasks, graph))
 
-        if LENGTH in graph.scalars:
-            tried = self._tried(apart)
-            if isinstance(tried, MeshcError) and _of_parts(tried) and not _of_memory(tried):
-                return tried
-            return self._tried(lambda: made(task.COUNTER))
+        tried = self._tried(apart)
+        if isinstance(tried, MeshcError) and _of_parts(tried) and not _of_memory(tried):
+            return tried
         counted = self._tried(lambda: made(task.COUNTER))
-        if division.cluster or isinstance(counted, cuda.GpuIsTooSmall):
+        by_counter = division.cluster or LENGTH in graph.scalars
+        if by_counter or isinstance(counted, cuda.GpuIsTooSmall):
             return counted
         by_tags = self._tried(lambda: made(task.TAGS))
         if isinstance(by_tags, MeshcError):

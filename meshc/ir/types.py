@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from meshc.support.shared import hashed_once
+from meshc.support.shared import hashed_once, shared
 
 _LOWEST = {
     "f32": -(2 - 2.0**-23) * 2.0**127,
@@ -162,6 +162,7 @@ class TensorType:
             for d, split in zip(self.dims, splits, strict=True)
         )
 
+    @shared
     def with_layout(self, layout: Layout | None) -> TensorType:
         """The same tensor laid out as ``layout``."""
         return TensorType(self.dtype, self.dims, layout)

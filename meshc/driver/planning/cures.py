@@ -23,6 +23,9 @@ _FORMATS = ("q8_0", "q4_0")
 _HALVINGS = (1, 3, 5)
 """How often the tokens are halved, in turn."""
 _GPUS = (2, 4, 8, 16)
+_OF_PROMPTS = 100
+"""What reads prompts takes some megabytes beside a step, surely less than this part of a GPU's
+memory."""
 
 
 def cures_on_mesh(phase: MeshPhase, made: PhasePlan) -> tuple[str, ...]:
@@ -154,12 +157,16 @@ def _of_gpus(phases: GpuPhases) -> Iterator[str]:
 
 
 def _undealt(request: CompileRequest, phases: GpuPhases) -> bool:
-    """Whether the program of ``request`` fits. A program has all that its part of the model reads
-    and keeps, so that none is compiled where that alone does not fit."""
+    """Whether the program of ``request`` fits. It has all that its part of the model reads and
+    keeps, so that none is compiled where that alone does not fit, and what reads prompts is
+    compiled only where a step leaves little room for it."""
     other = GpuPhases(phases.loaded, request)
+    step, room = replace(other, trial=True), other.device.global_memory_bytes
     try:
         held = sum(sum(sizes.values()) for sizes in bytes_held(other.part).values())
-        return held <= other.device.global_memory_bytes and other.refusal() is None
+        if held > room or step.memory.total > room:
+            return False
+        return step.memory.total <= room - room // _OF_PROMPTS or other.refusal() is None
     except MeshcError:
         return False
 

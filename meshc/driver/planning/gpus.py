@@ -37,10 +37,12 @@ _NO_PROGRAM = frozenset({"no-tasks", "cuda-graph", "cuda-shape"})
 
 @dataclass(frozen=True)
 class GpuPhases:
-    """The phases of a model on ``gpus`` GPUs of the device of ``request``."""
+    """The phases of a model on ``gpus`` GPUs of the device of ``request``; in a ``trial`` those of
+    a program without what reads prompts."""
 
     loaded: LoadedModel
     request: CompileRequest
+    trial: bool = False
 
     @cached_property
     def device(self) -> Device:
@@ -68,7 +70,7 @@ class GpuPhases:
         """The program of the decode step, or why there is none. Raises what compiling raises for
         another reason than that the CUDA target does not compute such models."""
         try:
-            return compile_loaded(self.loaded, self.asked)
+            return compile_loaded(self.loaded, self.asked, trial=self.trial)
         except MeshcError as refusal:
             first = refusal.diagnostics[0]
             if first.code not in _NO_PROGRAM:

@@ -35,6 +35,8 @@ from meshc.support.diagnostics import MeshcError, fail
 MOST_WAYS = 512
 _KEPT = 2
 _ALIKE = 1e-9
+_AT_ONCE = 1 << 18
+"""Costs that are held against each other at once."""
 
 
 @dataclass
@@ -160,6 +162,7 @@ class Search:
         if len(ways) == 1:
             return [*ways]
         groups: dict[object, list[Lowering]] = {}
+        live = [value for value in live if _may_differ(value, ways)]
         for way in ways:
             waiting = [way.state_of(v) for append in way.appends for v in append.tensors()]
             policy = way.policy if waiting else ""
@@ -183,14 +186,31 @@ class Search:
             return ways
         each = np.array([way.cost.each for way in ways])
         held = np.array([0 if self.room is None else way.bytes for way in ways])
-        found, places = [], np.arange(len(ways))
-        for place, way in enumerate(ways):
-            better = (each <= each[place] * (1 + _ALIKE)) & (held <= held[place])[:, None]
-            alike = (each[place] <= each * (1 + _ALIKE)) & (held[place] <= held)[:, None]
-            better &= (places < place)[:, None] | ~alike
-            if (better.sum(axis=0) < _KEPT).any():
-                found.append(way)
+        found, step = [], max(1, _AT_ONCE // each.size)
+        for first in range(0, len(ways), step):
+            mine = slice(first, first + step)
+            better = each <= each[mine, None] * (1 + _ALIKE)
+            better &= (held <= held[mine, None])[:, :, None]
+            alike = each[mine, None] <= each * (1 + _ALIKE)
+            alike &= (held[mine, None] <= held)[:, :, None]
+            places = np.arange(len(ways))
+            better &= (places < places[mine, None])[:, :, None] | ~alike
+            keeps = (np.count_nonzero(better, axis=1) < _KEPT).any(axis=1)
+            found += [way for way, kept in zip(ways[mine], keeps, strict=True) if kept]
         return found
+
+
+def _may_differ(value: Value, ways: Sequence[Lowering]) -> bool:
+    """Whether later ops may tell different things of a value on these ways: not where all of them
+    have the same of it, which was made before they parted."""
+    known = ways[0].env.get(value)
+    return any(
+        way.env.get(value) is not known
+        or value in way.pending
+        or value in way.at_experts
+        or known in way.placed
+        for way in ways
+    )
 
 
 def _forms_of(way: Lowering, op: Op) -> list[Form]:

@@ -58,7 +58,7 @@ def test_a_prompt_takes_what_its_chunks_and_its_last_token_take(model, seq, rel)
 
 def test_prompts_that_steps_read_take_a_step_a_token():
     """A device whose blocks have no room for a chunk."""
-    small = device("h200").with_numbers(memory_bytes=103_000)
+    small = device("h200").with_numbers(memory_bytes=86_616)
     (found,) = planned("smollm2-135m", small, "prefill", seq=5, layers=2).phases
     request = CompileRequest(target="cuda", device=small, phase="decode", seq=5, layers=2)
     program = compile_loaded(load_any("smollm2-135m", Diagnostics()), request)
