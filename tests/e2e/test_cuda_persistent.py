@@ -103,7 +103,7 @@ def test_its_kernel_stands_alone_and_the_counter_of_meetings_is_left_at_zero(tmp
     program = from_json(result.files["manifest.json"])
     kernel = program.kernels["step"]
     assert [launch.kernel for launch, _ in program.launches()] == ["step"]
-    assert kernel.whole_grid and program.kernels.keys() == {"step", "prompt"}
+    assert kernel.whole_grid and program.kernels.keys() == {"step", "prompt", "choose"}
     machine = CpuMachine(program.kernels, result.files, toolchain=QUICK)
     model = LanguageModel(program, machine, weights_of((PLAIN,)))
     for _ in range(2):
@@ -221,7 +221,7 @@ def test_prompts_of_a_model_without_kernels_of_its_own(tmp_path, monkeypatch):
     kinds = (Kind(1, 2, 2, 88, 100.0, gated=False, normed=True),)
     result = compiled(tmp_path, kinds)
     program = from_json(result.files["manifest.json"])
-    assert program.kernels.keys() == {"step", "prompt"} and program.prefill.tokens == 16
+    assert program.kernels.keys() == {"step", "prompt", "choose"} and program.prefill.tokens == 16
     (told,) = (d for d in result.remarks if d.code == "prompt-of-tasks")
     assert told.message.endswith("attend attends statement by statement, which is slow")
     check(result, kinds)
@@ -256,7 +256,7 @@ def test_steps_read_prompts_where_a_block_has_no_room_for_four_tokens(tmp_path, 
     small = device("h200").with_numbers(memory_bytes=150_000)
     result = compiled(tmp_path, (PLAIN,), device=small)
     program = from_json(result.files["manifest.json"])
-    assert program.kernels.keys() == {"step"} and program.prefill is None
+    assert program.kernels.keys() == {"step", "choose"} and program.prefill is None
     (told,) = (d for d in result.remarks if d.code == "prompt-by-steps")
     assert "vectors of 4 token(s) leave" in told.message
 

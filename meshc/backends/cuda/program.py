@@ -206,7 +206,9 @@ class StepProgram:
     of ``chosen`` [steps, batch] as one more argument, where it leaves the token of each request, -1
     for one that goes on no more, -2 where its logits have no largest number that is finite. It
     leaves in ``tokens`` and ``cached`` what the next step reads. The host writes ``left`` [batch],
-    how many tokens are still to come, and ``ends``, those that end a text, -1 for none.
+    how many tokens are still to come, ``ends``, those that end a text, -1 for none, and of each
+    request ``settings`` and ``stream`` [batch, 4], how its tokens are drawn
+    (:class:`meshc.ir.ops.graph.Draw`).
     """
 
     model: str
@@ -332,6 +334,7 @@ def _program(found: Mapping[str, Any]) -> StepProgram:
     program = StepProgram(**values)
     _check_positions(program)
     _check_blocks(program)
+    _check_choice(program)
     return program
 
 
@@ -352,6 +355,19 @@ def _check_blocks(program: StepProgram) -> None:
                 f"kernel '{name}' has {kernel.shared_bytes} bytes of shared memory in a block, and "
                 f"{program.device.name} gives it {program.device.block_bytes}"
             )
+
+
+def _check_choice(program: StepProgram) -> None:
+    """A choice has the buffers that the host writes and reads."""
+    if program.choice is None:
+        return
+    found = {name: program.buffers[name].shape for name in ("chosen", "ends")}
+    wanted = {"left": (), "settings": (4,), "stream": (4,)}
+    sound = len(found["ends"]) == 1 and found["chosen"][1:] == (program.batch,)
+    if not sound or any(
+        program.buffers[name].shape != (program.batch, *rest) for name, rest in wanted.items()
+    ):
+        raise ValueError(f"what is chosen is not of {program.batch} requests")
 
 
 def _check_positions(program: StepProgram) -> None:

@@ -7,11 +7,12 @@ import pytest
 from fake_driver import FakeDriver, built_driver, gpu
 from test_cuda_gpu_machine import compiled, driver_of
 
-from meshc.backends.cuda import CpuMachine, LanguageModel
+from meshc.backends.cuda import CpuMachine, Draw, LanguageModel
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
 from meshc.backends.cuda.executor import CXX, QUICK
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
+from meshc.serving.sampling import GREEDY, Sampler, Sampling
 
 pytestmark = [
     pytest.mark.cuda_compiler,
@@ -71,8 +72,30 @@ def test_the_host_works_little_for_a_token(step):
     assert spent / 129 * 1e6 <= MOST_MICROSECONDS
 
 
+def host_and_program(model, sampling, steps):
+    """The tokens that the host takes or draws by the logits of ``model``, and those that the
+    program does in launches of so many steps."""
+    ours, theirs = ([Sampler(sampling, 2**63 + 5, n) for n in range(2)] for _ in range(2))
+    draw = Draw(
+        sampling.numbers().tolist(), [one.key for one in theirs], lambda n, row: theirs[n](row)
+    )
+    return (
+        model.generate_all(PROMPTS, COUNT, lambda *_: False, (), lambda n, row: ours[n](row)),
+        model.generate_chosen(PROMPTS, COUNT, lambda *_: False, (), steps, draw),
+    )
+
+
+def test_draws_on_the_path_of_a_driver_are_those_of_the_host(step):
+    program, texts, weights = step
+    with Device(library=driver_of(step).path) as device:
+        machine = GpuMachine(device, program.device, program.kernels, texts)
+        model = LanguageModel(program, machine, weights)
+        wanted, found = host_and_program(model, Sampling(2.0, 50, 0.9, 0.01), 4)
+    assert found == wanted
+
+
 @pytest.mark.gpu
-def test_a_gpu_chooses_what_the_cpu_does(step, expected):
+def test_a_gpu_chooses_and_draws_what_the_host_does(step, expected):
     program, texts, weights = step
     with gpu() as device:
         machine = GpuMachine(device, program.device, program.kernels, texts)
@@ -80,3 +103,6 @@ def test_a_gpu_chooses_what_the_cpu_does(step, expected):
         for steps in (1, 4, 16, 64):
             found = model.generate_chosen(PROMPTS, COUNT, lambda *_: False, (), steps)
             assert found == expected
+        for steps, sampling in enumerate((GREEDY, Sampling(1.0), Sampling(2.0, 50, 0.9, 0.01)), 3):
+            wanted, found = host_and_program(model, sampling, steps)
+            assert found == wanted

@@ -43,19 +43,22 @@ class Room:
     choosing: Choosing
 
     def arena(self) -> tuple[Arena, int, int, int]:
-        """Shared memory, bytes of a tile, tiles of the ring and tiles that are on their way."""
+        """Shared memory, bytes of a tile, tiles of the ring and tiles that are on their way; none
+        where no family has anything brought."""
         device = self.storage.module.the_device()
         attending = [f.tiles.bytes for f in self.forms if isinstance(f, Attention)]
         tile = max([tile_bytes(device), *attending])
         tile = -(-tile // FRAGMENT_BYTES) * FRAGMENT_BYTES
-        parts = self._parts()
+        brings = any(not isinstance(form, Elements) for form in self.forms)
+        parts = self._parts(brings)
         room = block_memory(device) - sum(-(-size // 128) * 128 for _, size, _ in parts)
-        stages = min(room // tile, MOST_STAGES)
-        flying = -(-device.bytes_in_flight // tile)
-        if stages <= flying:
+        stages = min(room // tile, MOST_STAGES) if brings else 0
+        flying = -(-device.bytes_in_flight // tile) if brings else 0
+        if room < 0 or (brings and stages <= flying):
             self._refuse(room, (flying + 1) * tile)
         arena = Arena()
-        arena.add("RING", stages * tile)
+        if brings:
+            arena.add("RING", stages * tile)
         made = None
         for name, size, note in parts:
             made = arena.add(name, size, note)
@@ -89,13 +92,11 @@ class Room:
         """Bytes of what attention works in."""
         return sum(-(-size // 128) * 128 for _, size, _ in self._attending_parts())
 
-    def _parts(self) -> list[tuple[str, int, str]]:
+    def _parts(self, brings: bool) -> list[tuple[str, int, str]]:
         count = self.storage.tokens
         sums = max(2 * FRAGMENT * count, 256)
-        parts = [
-            ("BARRIERS", 16 * MOST_STAGES, ""),
-            ("PARTS", 4 * WARPS * sums, "sums of the warps"),
-        ]
+        parts = [("BARRIERS", 16 * MOST_STAGES, "")] if brings else []
+        parts.append(("PARTS", 4 * WARPS * sums, "sums of the warps"))
         parts += self.clusters.parts(self.storage)
         parts += self.choosing.parts()
         if self.storage.has_lengths:

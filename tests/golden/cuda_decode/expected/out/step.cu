@@ -20,7 +20,7 @@ constexpr int LANES = 32;  // threads that have an element of 16 lanes of all re
 constexpr int STAGES = 13;
 constexpr int TILE_BYTES = 16384;
 constexpr int TILE_BLOCKS = 32;  // of 16 x 16 weights
-constexpr int FLYING = 4;  // tiles that are on their way at once: more would delay meetings
+constexpr int FLYING = 3;  // tiles that are on their way at once: more would delay meetings
 constexpr int RING = 0;
 constexpr int BARRIERS = 212992;
 constexpr int PARTS = 213248;  // sums of the warps
@@ -81,6 +81,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
                 const mc::ClusterRun<CLUSTER> mine(2, 16);
                 if (mc::lane() == 0) {
                     for (int group = mine.group; group < mine.last_group; group++) {
+                        #pragma unroll 1
                         for (int task = mine.first(0); task < mine.last(8); task++) {
                             const int g = group * 8 + task;
                             mc::bring_row_group(ring, item, qkv + (size_t)(256 * layer + 8 * (g % 8) + 128 * (g / 8)) * 256, 8, TILE_BLOCKS, FLYING);
@@ -90,6 +91,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
                 item = mc::shuffle(item, 0);
                 if (mc::lane() == 0) {
                     for (int group = mine.group; group < mine.last_group; group++) {
+                        #pragma unroll 1
                         for (int task = mine.first(8); task < mine.last(12); task++) {
                             const int g = group * 4 + task - 8;
                             mc::bring_row_group(ring, item, qkv + (size_t)(256 * layer + 8 * (g % 4) + 128 * (g / 4) + 64) * 256, 8, TILE_BLOCKS, FLYING);
@@ -99,6 +101,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
                 item = mc::shuffle(item, 0);
                 if (mc::lane() == 0) {
                     for (int group = mine.group; group < mine.last_group; group++) {
+                        #pragma unroll 1
                         for (int task = mine.first(12); task < mine.last(16); task++) {
                             const int g = group * 4 + task - 12;
                             mc::bring_row_group(ring, item, qkv + (size_t)(256 * layer + 8 * (g % 4) + 128 * (g / 4) + 96) * 256, 8, TILE_BLOCKS, FLYING);
@@ -110,6 +113,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
             {  // attend
                 const mc::ClusterRun<CLUSTER> mine(2, 1);
                 for (int group = mine.group; group < mine.last_group; group++) {
+                    #pragma unroll 1
                     for (int task = mine.first(0); task < mine.last(1); task++) {
                         const int g = group;
                         mc::Pages<16, 2> from(pages, 0, pos);
@@ -129,6 +133,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
                 const mc::ClusterRun<CLUSTER> mine(2, 8);
                 if (mc::lane() == 0) {
                     for (int group = mine.group; group < mine.last_group; group++) {
+                        #pragma unroll 1
                         for (int task = mine.first(0); task < mine.last(8); task++) {
                             const int part = group, g = task % 8;
                             mc::bring_pieces(ring, item, out + (size_t)(8 * g + 128 * layer + 64 * part) * 256, 16384, 1, 8, TILE_BLOCKS, FLYING);
@@ -140,6 +145,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
             {  // gate_up
                 const mc::Run mine(24);
                 if (mc::lane() == 0) {
+                    #pragma unroll 1
                     for (int task = mine.first(0); task < mine.last(24); task++) {
                         const int g = task;
                         mc::bring_row_group(ring, item, gate_up + (size_t)(8 * g + 192 * layer) * 256, 8, TILE_BLOCKS, FLYING);
@@ -150,6 +156,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
             {  // y
                 const mc::Run mine(8);
                 if (mc::lane() == 0) {
+                    #pragma unroll 1
                     for (int task = mine.first(0); task < mine.last(8); task++) {
                         const int g = task;
                         mc::bring_row_group(ring, item, down + (size_t)(12 * g + 96 * layer) * 256, 12, TILE_BLOCKS, FLYING);
@@ -161,6 +168,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
         {  // result
             const mc::Run mine(13);
             if (mc::lane() == 0) {
+                #pragma unroll 1
                 for (int task = mine.first(0); task < mine.last(13); task++) {
                     const int g = task;
                     mc::bring_row_group(ring, item, embedding + (size_t)(8 * g) * 256, 8, TILE_BLOCKS, FLYING);
@@ -209,6 +217,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
             mc::put_normed_columns<T, BATCH, 128, WORKERS>(columns, x_of_layer, gains, 1e-05f, parts, me, 1);
             const mc::ClusterRun<CLUSTER> mine(2, 16);
             for (int group = mine.group; group < mine.last_group; group++) {
+                #pragma unroll 1
                 for (int task = mine.first(0); task < mine.last(8); task++) {
                     const int g = group * 8 + task;
                     const float cosine_1 = me < 16 * BATCH ? cosines[(size_t)pos * 32 + 8 * (g % 4) + i / 2] : 0.0f;
@@ -225,6 +234,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
                 }
             }
             for (int group = mine.group; group < mine.last_group; group++) {
+                #pragma unroll 1
                 for (int task = mine.first(8); task < mine.last(12); task++) {
                     const int g = group * 4 + task - 8;
                     const float cosine_2 = me < 16 * BATCH ? cosines[(size_t)pos * 32 + 8 * (g % 4) + i / 2] : 0.0f;
@@ -241,6 +251,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
                 }
             }
             for (int group = mine.group; group < mine.last_group; group++) {
+                #pragma unroll 1
                 for (int task = mine.first(12); task < mine.last(16); task++) {
                     const int g = group * 4 + task - 12;
                     const float sum = mc::multiply_row_group<WARPS, BATCH>(ring, item, columns, parts, turn, 8, TILE_BLOCKS, me);
@@ -260,10 +271,11 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
             const mc::ClusterRun<CLUSTER> mine(2, 1);
             float* const locals = (float*)(arena + ATTENDING);
             for (int group = mine.group; group < mine.last_group; group++) {
+                #pragma unroll 1
                 for (int task = mine.first(0); task < mine.last(1); task++) {
                     const int g = group;
                     const float key = me < 64 ? mc::widen(mc::narrow<T>(o_2_1[me])) : 0.0f, value = me < 64 ? mc::widen(mc::narrow<T>(v_1_1[me])) : 0.0f;
-                    for (int element = me; element < 128; element += WORKERS) {
+                    if (const int element = me; element < 128) {
                         locals[element] = o_1_1[element] * 0.18033688011112042f;
                     }
                     if (me < 64) {
@@ -305,6 +317,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
             const mc::ClusterRun<CLUSTER> mine(2, 8);
             int made = -1;  // whose columns are there
             for (int group = mine.group; group < mine.last_group; group++) {
+                #pragma unroll 1
                 for (int task = mine.first(0); task < mine.last(8); task++) {
                     const int part = group, g = task % 8;
                     if (made != part) {
@@ -346,6 +359,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
             wait(met, target, me);
             mc::put_normed_columns<T, BATCH, 128, WORKERS>(columns, x_2_1, gains, 1e-05f, parts, me, 1);
             const mc::Run mine(24);
+            #pragma unroll 1
             for (int task = mine.first(0); task < mine.last(24); task++) {
                 const int g = task;
                 const float sum = mc::multiply_row_group<WARPS, BATCH>(ring, item, columns, parts, turn, 8, TILE_BLOCKS, me);
@@ -367,6 +381,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
             wait(met, target, me);
             mc::put_plain_columns<BATCH, 192, WORKERS>(columns, y_2_1, 192, me);
             const mc::Run mine(8);
+            #pragma unroll 1
             for (int task = mine.first(0); task < mine.last(8); task++) {
                 const int g = task;
                 const float x_2_3 = me < 16 * BATCH ? x_2_1[16 * g + i] : 0.0f;
@@ -389,6 +404,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
         wait(met, target, me);
         mc::put_normed_columns<T, BATCH, 128, WORKERS>(columns, x_of_layer, gains, 1e-05f, parts, me, 1);
         const mc::Run mine(13);
+        #pragma unroll 1
         for (int task = mine.first(0); task < mine.last(13); task++) {
             const int g = task;
             const float sum = mc::multiply_row_group<WARPS, BATCH>(ring, item, columns, parts, turn, 8, TILE_BLOCKS, me);
