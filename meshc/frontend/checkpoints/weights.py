@@ -269,8 +269,7 @@ def _check_tensor(
             "weights-unsupported-dtype",
             f"tensor '{name}' has type {stored.dtype}, which meshc does not read",
             notes=(f"in '{source.label}'",),
-            help="meshc reads F32, F16 and BF16, and from GGUF also Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, "
-            "Q4_K, Q5_K, Q6_K, IQ4_NL and MXFP4",
+            help="meshc reads F32, F16 and BF16, and from GGUF files the encodings of docs/weights.md",
         )
 
 

@@ -12,7 +12,6 @@ from typing import NoReturn
 from meshc.frontend.checkpoints.config import (
     SIZE_LIMITS,
     Activation,
-    CheckpointDtype,
     LongScaling,
     ModelConfig,
     Parameter,
@@ -45,7 +44,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
     "relu2": "relu2",
 }
-_DTYPES: dict[str, CheckpointDtype] = {
+_DTYPES: dict[str, str] = {
     "float32": "f32",
     "float16": "f16",
     "bfloat16": "bf16",
@@ -244,7 +243,7 @@ def _read_rotated(
     return {tables.rotary.parameter: turning}
 
 
-def _read_dtype(fields: Fields) -> CheckpointDtype | None:
+def _read_dtype(fields: Fields) -> str | None:
     given = [key for key in ("dtype", "torch_dtype") if fields.has(key)]
     if not given:
         return None
