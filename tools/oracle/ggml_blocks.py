@@ -30,7 +30,7 @@ _BLOCKS = 2
 
 
 def record(library: ctypes.CDLL, name: str) -> dict[str, str]:
-    """Blocks of the encoding ``name`` in hexadecimal digits, and their float32 numbers in base64."""
+    """Blocks of the encoding ``name`` in hexadecimal digits, their float32 numbers in base64."""
     random = np.random.default_rng(len(name))
     blocks = random.integers(0, 256, (_BLOCKS, BYTES[name]), dtype=np.uint8)
     numbers = np.full((_BLOCKS, 256), np.nan, "<f4")

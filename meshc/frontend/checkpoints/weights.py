@@ -269,7 +269,7 @@ def _check_tensor(
             "weights-unsupported-dtype",
             f"tensor '{name}' has type {stored.dtype}, which meshc does not read",
             notes=(f"in '{source.label}'",),
-            help="meshc reads F32, F16 and BF16, and from GGUF files the encodings of docs/weights.md",
+            help="meshc reads F32, F16, BF16 and the encodings of docs/weights.md",
         )
 
 

@@ -184,8 +184,8 @@ DECODERS: dict[str, Callable[[bytes], list[np.float32]]] = {
     "MXFP4": _mxfp4,
 }
 
-# Codes that name points of grids, which are tables of ggml: `tests/data/ggml_blocks.json` has numbers
-# of its library.
+# Codes that name points of grids, which are tables of ggml: `tests/data/ggml_blocks.json` has
+# numbers of its library.
 GRIDS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 
 # Where the 16-bit floats of a block stand.
