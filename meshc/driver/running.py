@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from meshc.driver.compiled import Compiled
+from meshc.driver.decoded import kept
 from meshc.driver.executable import Program, no_tokens
 from meshc.driver.generating import (
     Answer,
@@ -47,6 +48,7 @@ class RunRequest:
     else 1, 0 and 1. ``stops`` and ``seed`` (0), which is for draws alone, are those of
     :class:`Continuation`.
     ``logits`` and ``steps`` are those of :class:`Continuation`.
+    With ``cache`` decoded weights are kept for later runs.
     ``trace`` is a file for what happens on a simulated wafer, from which a profile is made.
     """
 
@@ -64,6 +66,7 @@ class RunRequest:
     seed: int | None = None
     logits: bool = True
     steps: int | None = None
+    cache: bool = True
 
     def continuation(
         self, config: ModelConfig | None = None, usual: Generation | None = None
@@ -173,6 +176,7 @@ def run_program(
         )
     tensors = open_weights(program.weights, program.config, program.layers, report, on_read)
     check_present(program.names, tensors)
+    tensors = kept(tensors) if request.cache else tensors
     prompts = read_prompts(request.prompts, program.config, program.weights, program.name, report)
     trace = _trace(request, backend, program.folder)
     host = load_host(program.folder, backend, tensors, report, trace)

@@ -13,6 +13,7 @@ import numpy as np
 from meshc.cost.layer_groups import layer_costs
 from meshc.driver.chatting import Chat, open_chat
 from meshc.driver.compiling import compile_loaded, graph_module
+from meshc.driver.decoded import kept
 from meshc.driver.generating import read_prompts
 from meshc.driver.hosts import PythonHost
 from meshc.driver.models import LoadedModel
@@ -40,7 +41,8 @@ class ServeRequest:
     """How to serve: ``policy`` is ``chunked``, ``layered`` or ``combined``; ``chunk``, ``groups``,
     ``force``, ``long_chunk`` and ``long_prompts`` are as those of ``meshc schedule``. ``weights``
     is the path of a checkpoint, None for the model's own. ``whole`` leaves room for prompts in one
-    piece also where the policy cuts them."""
+    piece also where the policy cuts them. With ``cache`` decoded weights are kept for later runs.
+    """
 
     policy: str = "chunked"
     chunk: int | None = None
@@ -50,6 +52,7 @@ class ServeRequest:
     whole: bool = False
     long_chunk: int | None = None
     long_prompts: int | None = None
+    cache: bool = True
 
     def chosen(self) -> Policy:
         """The policy. Raises ``bad-argument``."""
@@ -162,7 +165,7 @@ def opened_service(
         config = program.config
         tensors = open_weights(program.weights, config, program.layers, report, on_read)
         check_present(program.names, tensors)
-        engine = PythonHost(program.folder, tensors)
+        engine = PythonHost(program.folder, kept(tensors) if request.cache else tensors)
         (prompt,) = read_prompts([(0,)], config, program.weights, program.name)
     decode = graph_module(loaded, "decode", compile_request)
     return Service(

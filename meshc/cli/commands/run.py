@@ -67,6 +67,7 @@ def run(options: argparse.Namespace) -> int:
         options.seed,
         options.logits is not None,
         options.steps,
+        not options.no_cache,
     )
     profiles: list[Profile] = []
     request.check()

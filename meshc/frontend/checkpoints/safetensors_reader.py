@@ -79,6 +79,11 @@ class SafetensorsWeights:
         self.label = label
         self._entries = entries
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file, or all shards."""
+        return tuple(sorted({entry.path for entry in self._entries.values()}))
+
     @cached_property
     def tensors(self) -> Mapping[str, StoredTensor]:
         """Every tensor of the files."""

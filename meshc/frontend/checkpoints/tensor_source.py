@@ -70,6 +70,10 @@ class TensorSource(Protocol):
     def label(self) -> str:
         """The file or directory, for messages."""
 
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Every file that holds one of them."""
+
     def read(self, name: str, part: Part | None = None) -> np.ndarray:
         """The tensor ``name``, or a part of it, as float32 in its stored shape."""
 

@@ -53,6 +53,11 @@ class Checkpoint:
         tensors = logical_tensors(self.config, self.gguf_names, self.bare)
         return {tensor.name: tensor for tensor in tensors}
 
+    def layout(self) -> str:
+        """All that says, beside the files, what is read of them: equal texts mean equal tensors."""
+        tensors = tuple(self._logical.values())
+        return repr((self.config, self.layers, self.gguf_names, self.bare, tensors))
+
     def names(self) -> tuple[str, ...]:
         """Every logical tensor, in the order of use."""
         return tuple(self._logical)

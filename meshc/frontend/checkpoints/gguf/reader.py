@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache, cached_property, partial
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,11 @@ class GgufWeights:
     def label(self) -> str:
         """The file, for messages."""
         return str(self.header.path)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file, or the parts of the model."""
+        return tuple(sorted({tensor.file for tensor in self.header.tensors.values()}))
 
     @cached_property
     def tensors(self) -> Mapping[str, StoredTensor]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
@@ -46,6 +47,11 @@ class QuantisedWeights:
     def label(self) -> str:
         """The files, for messages."""
         return self._files.label
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The file, or all shards."""
+        return self._files.files
 
     @cached_property
     def tensors(self) -> Mapping[str, StoredTensor]:
