@@ -96,6 +96,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("granitemoe", ""): _row("tiny_experts/granitemoe-6h2-5x2", cuda_chunks=CHUNKS_OF_EXPERTS),
     ("phi3", ""): _row(""),
     ("phi3", "window"): _row("tiny_families/phi3-5h1-window"),
+    ("phi3", "parts of heads"): _row("tiny_families/phi3-4h2-parts"),
     ("phi3", "long context"): _row(
         "tiny_families/phi3-4h2-long-bf16", csl=_LONG, cuda=_LONG, python_chunks=_LONG
     ),

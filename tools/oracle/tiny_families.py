@@ -90,6 +90,16 @@ MODELS = (
             sliding_window=4,
         ),
     ),
+    _model(
+        "phi3-4h2-parts",
+        "phi3",
+        _phi3(
+            sizes(32, 4, 2, 8, 29, 43, 2),
+            rope_parameters=_long_rope(3, partial_rotary_factor=0.75, attention_factor=1.25),
+            original_max_position_embeddings=64,
+            sliding_window=None,
+        ),
+    ),
     _model("gpt_neox-5h-parallel", "gpt_neox", {**_full(40, 5, 31, 53, 3), "rotary_pct": 0.25}),
     _model(
         "gpt_neox-3h-serial-tied-bf16",

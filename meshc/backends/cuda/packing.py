@@ -136,7 +136,11 @@ def _fragments_of(rows: Array, target: Array) -> None:
 
 def interleaved(weights: Array, run: int = 0) -> Array:
     """Lanes of heads, the last dim, in the order of interleaved pairs: i and i + n / 2 become 2 i
-    and 2 i + 1 in each run of n lanes; ``run`` is n, and 0 where it is all of them."""
+    and 2 i + 1 in each run of n lanes; ``run`` is n, and 0 where it is all of them. Lanes behind
+    one run, fewer than it has, are a run of their own."""
+    if run and weights.shape[-1] % run:
+        parts = [interleaved(weights[..., :run]), interleaved(weights[..., run:])]
+        return np.concatenate(parts, axis=-1)
     runs = weights.reshape(*weights.shape[:-1], -1, 2, (run or weights.shape[-1]) // 2)
     return np.ascontiguousarray(runs.swapaxes(-2, -1)).reshape(weights.shape)
 

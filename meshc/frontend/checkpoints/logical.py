@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshc.frontend.checkpoints.config import ModelConfig
-from meshc.frontend.checkpoints.family_model import model_of
-from meshc.frontend.checkpoints.stored_layout import StoredLayout, stored_layout
+from meshc.frontend.checkpoints.family_model import model_of, turning_lanes
+from meshc.frontend.checkpoints.stored_layout import StoredLayout, Stretch, stored_layout
 from meshc.frontend.families import StoredParam, family_named
 from meshc.frontend.language import elaborate
 from meshc.ir.module import Module
@@ -74,7 +74,7 @@ def logical_tensors(
     family does not take the config's numbers.
     """
     module = elaborate(model_of(replace(config, tied_embeddings=False)), "decode", seq=1)
-    stages = _stages(module)
+    stages, stretch = _stages(module), turning_lanes(config)
     types = {p.value.name: p.value.type for p in module.function.params if p.role == "weight"}
     entries = family_named(config.family).params
     unnamed = sorted(set(types) - set(entries))
@@ -89,7 +89,7 @@ def logical_tensors(
             if bare:
                 stored = stored.removeprefix(family_named(config.family).prefix)
             form = _of_gguf(entry) if gguf else replace(entry, gguf_pairs="")
-            found.append(_tensor(name, kind.dims, form, stored, module, stages))
+            found.append(_tensor(name, kind.dims, form, stored, module, stages, stretch))
     return tuple(found)
 
 
@@ -105,14 +105,18 @@ def _tensor(
     stored: str,
     module: Module,
     stages: Mapping[str, tuple[int, int]],
+    stretch: tuple[int, float] | None,
 ) -> LogicalTensor:
-    """The param ``name`` of ``dims``, ``stored`` under this name as ``entry`` says."""
+    """The param ``name`` of ``dims``, ``stored`` under this name as ``entry`` says; ``stretch`` is
+    how many lanes of a head turn, and what their scores are multiplied by."""
     first, layers = stages.get(dims[0], (0, 0))
     own = dims[1:] if layers else dims
     one = tuple(dim for dim in own if dim != entry.each)
     layout = stored_layout(
         entry.stored, one, module.dims, entry.part, entry.gguf_pairs, entry.offset
     )
+    if entry.turning and stretch is not None:
+        layout = replace(layout, stretch=Stretch(entry.turning, *stretch))
     parts = (module.dims[entry.each], own.index(entry.each)) if entry.each else (0, 0)
     return LogicalTensor(name, stored, layout, layers, first, *parts)
 

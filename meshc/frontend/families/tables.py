@@ -257,7 +257,8 @@ class StoredParam:
     In Hugging Face files every element of the dim ``each`` has a stored tensor of its own, with its
     number for ``{each}``, and the param is ``offset`` more than what is stored. GGUF files hold the
     param itself, its dim ``each`` outermost, or the axes ``gguf_stored`` where they are others;
-    lanes i and i + n/2 of the dim ``gguf_pairs`` lie at 2i and 2i + 1.
+    lanes i and i + n/2 of the dim ``gguf_pairs`` lie at 2i and 2i + 1. Lanes of the dim ``turning``
+    are those of queries: where LongRoPE turns some of them and makes these larger, the param is.
     """
 
     hf: str
@@ -269,6 +270,7 @@ class StoredParam:
     gguf_pairs: str = ""
     tied: str = ""
     offset: float = 0.0
+    turning: str = ""
 
     def gguf_axes(self) -> tuple[str, ...]:
         """The axes of the tensor in a GGUF file, spelled as ``stored``."""

@@ -45,6 +45,7 @@ SAME: dict[str, dict[str, Any]] = {
     "tiny_experts/granitemoe-6h2-5x2": {},
     "tiny_families/phi3-3h3-short-partial": {},
     "tiny_families/phi3-4h2-long-bf16": {},
+    "tiny_families/phi3-4h2-parts": {},
     "tiny_families/phi3-5h1-window": {},
     "tiny_families/stablelm-3h1-parallel-bf16": {},
     "tiny_families/stablelm-6h2-biased": {},

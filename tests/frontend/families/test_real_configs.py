@@ -39,6 +39,7 @@ PUBLISHED = {
     "phi-3-mini-4k-instruct": 3_821_079_552,
     "phi-3.5-mini-instruct": 3_821_079_552,
     "phi-4": 14_659_507_200,
+    "phi-4-mini-instruct": 3_836_021_760,
     "pythia-1.4b": 1_414_647_808,
     "pythia-6.9b": 6_857_302_016,
     "qwen1.5-moe-a2.7b-chat": 14_315_784_192,
@@ -63,7 +64,6 @@ REFUSED = {
     "gpt-j-6b": "unsupported-architecture",
     "minicpm-2b-128k": "unsupported-architecture",
     "phi-2": "unsupported-architecture",
-    "phi-4-mini-instruct": "config-unsupported",
     "santacoder": "unsupported-architecture",
 }
 """Those that are not read, with the code that says so."""

@@ -155,7 +155,7 @@ def _read_fields(
     _refuse_suppressed(fields)
     _check_value_length(fields, gguf, size["head_dim"])
     rotated, turning = _read_rotated(fields, family, gguf.prefix, size["head_dim"])
-    theta, scaling = read_gguf_rope(fields, header, gguf, turning, turning < size["head_dim"])
+    theta, scaling = read_gguf_rope(fields, header, gguf, turning)
     flags = known_of_tensors(family, header)
     return ModelConfig(
         name=model_name(header.path),

@@ -221,14 +221,6 @@ def _read_rotated(
         counts = {len(rope.scaling.short), len(rope.scaling.long)}
         if counts != {turning // 2}:
             fields.reject_value(key, f"{turning // 2} short and as many long factors are wanted")
-        if turning < head_dim and rope.scaling.attention_scale != 1.0:
-            fields.reject(
-                "config-unsupported",
-                key,
-                "rotary lanes of another size than the others ('attention_factor') are not "
-                "supported",
-                "where whole heads turn, the size goes to the scores",
-            )
     if tables.rotary is None:
         return {}
     if turning == head_dim:
