@@ -72,6 +72,9 @@ class Tokenizer(Protocol):
         """The text of each of ``ids`` by itself, as it stands behind other ones; a part of a
         character is U+FFFD."""
 
+    def described(self) -> str:
+        """The tokenizer with all added tokens, in the JSON of the ``tokenizers`` package."""
+
 
 @dataclass(frozen=True)
 class _Tokenizer:
@@ -128,6 +131,9 @@ class _Tokenizer:
             self.control_text(token) or (twice[len(once) :] if twice.startswith(once) else once)
             for token, once, twice in pairs
         ]
+
+    def described(self) -> str:
+        return self.process.described()
 
 
 def _check_unicode(text: str) -> None:
