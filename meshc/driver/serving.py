@@ -23,6 +23,7 @@ from meshc.driver.weights import Progress, check_present, open_weights
 from meshc.frontend.chat import conversation_of
 from meshc.frontend.checkpoints import ModelConfig, Tokenizer, load_tokenizer
 from meshc.passes.instruments import Instrument
+from meshc.passes.mesh.forms.problem import AUTO
 from meshc.serving.engine import Engine, Server
 from meshc.serving.groups import Fixed
 from meshc.serving.lengths import Trace
@@ -42,6 +43,7 @@ class ServeRequest:
     ``force``, ``long_chunk`` and ``long_prompts`` are as those of ``meshc schedule``. ``weights``
     is the path of a checkpoint, None for the model's own. ``whole`` leaves room for prompts in one
     piece also where the policy cuts them. With ``cache`` decoded weights are kept for later runs.
+    With ``prefixes`` what requests begin with alike is read once, where caches do not move rows.
     """
 
     policy: str = "chunked"
@@ -53,6 +55,7 @@ class ServeRequest:
     long_chunk: int | None = None
     long_prompts: int | None = None
     cache: bool = True
+    prefixes: bool = False
 
     def chosen(self) -> Policy:
         """The policy. Raises ``bad-argument``."""
@@ -79,7 +82,7 @@ class Service:
     """A program that serves, its model's name and what turns tokens into text, if it has that.
 
     ``layer_costs`` are relative; prompts are cut at multiples of ``multiple`` tokens, and those in
-    ``eos`` end a text.
+    ``eos`` end a text. ``prefixes`` says whether caches of requests that have left are used again.
     """
 
     name: str
@@ -91,6 +94,7 @@ class Service:
     tokenizer: Tokenizer | None
     weights: Path
     config: ModelConfig | None
+    prefixes: bool = False
 
     @cached_property
     def chat(self) -> Chat:
@@ -116,7 +120,7 @@ class Service:
         most, room = self.engine.requests, self.engine.capacity + 1
         wanted = chosen or self.policy
         scheduler = Scheduler(wanted, self.layer_costs, most * room, most, self.multiple)
-        return Server(self.engine, scheduler)
+        return Server(self.engine, scheduler, self.prefixes)
 
     @property
     def whole(self) -> bool:
@@ -149,7 +153,9 @@ def opened_service(
     chosen = request.chosen()
     whole = request.whole or chosen.chunk is None
     chunk = None if whole else max(chosen.chunk or 0, compile_request.rows)
-    asked = replace(compile_request, serving=request.serving, phase="both", chunk=chunk)
+    prefixes = request.prefixes and compile_request.kv in (AUTO, "cyclic")
+    kv = "cyclic" if prefixes else compile_request.kv
+    asked = replace(compile_request, serving=request.serving, phase="both", chunk=chunk, kv=kv)
     compiled = compile_loaded(loaded, asked, instruments, report)
     if not compiled.makes_tokens or "prefill" not in compiled.modules:
         fail("no-tokens", f"'{loaded.name}' does not map tokens to tokens, so it serves nobody")
@@ -178,6 +184,7 @@ def opened_service(
         prompt.tokenizer,
         program.weights,
         config,
+        prefixes,
     )
 
 
