@@ -324,6 +324,13 @@ def _cohere2(dice: Random, wide: bool) -> Settings:
     return found | dice.choice([{"sliding_window_pattern": pattern}, listed])
 
 
+def _olmo(dice: Random, wide: bool) -> Settings:
+    found = sizes(dice, wide, whole=True) | tied(dice) | scaled_rope(dice)
+    del found["rms_norm_eps"]
+    biased, clip = dice.choice([False, True]), dice.choice([None, 0.5, 2.0])
+    return found | {"attention_bias": biased, "clip_qkv": clip}
+
+
 def _nemotron(dice: Random, wide: bool) -> Settings:
     found = sizes(dice, wide) | tied(dice)
     found |= {"norm_eps": found.pop("rms_norm_eps")}
@@ -384,6 +391,7 @@ DRAWN: dict[tuple[str, str], Callable[[Random, bool], Settings]] = {
     ("smollm3", ""): _smollm3,
     ("cohere", ""): _cohere,
     ("cohere2", "window"): _cohere2,
+    ("olmo", ""): _olmo,
     ("nemotron", ""): _nemotron,
     ("glm4", ""): _glm4,
     ("exaone4", ""): _exaone4,

@@ -278,6 +278,18 @@ MODELS = (
         },
         torch.bfloat16,
     ),
+    _model("olmo-6h2", "olmo", _partial(36, 6, 2, 37, 53, 2)),
+    _model(
+        "olmo-4h4-clipped-bf16",
+        "olmo",
+        {**_partial(24, 4, 4, 31, 47, 2), "clip_qkv": 0.5, "tie_word_embeddings": True},
+        torch.bfloat16,
+    ),
+    _model(
+        "olmo-5h1-biased",
+        "olmo",
+        {**_partial(40, 5, 1, 29, 43, 3), "attention_bias": True, "clip_qkv": 1.25},
+    ),
     _model("nemotron-6h2", "nemotron", sizes(30, 6, 2, 8, 37, 53, 2)),
     _model(
         "nemotron-4h1-biased-bf16",

@@ -29,7 +29,8 @@ class LogicalTensor:
     ``stored`` is its name in the files, with ``{n}`` for the layer. ``layers`` is how many
     layers the loop has, 0 for a tensor of none, and ``first`` the number of the loop's first layer.
     Files hold it in ``parts`` tensors of ``layout``, numbered by ``{each}``, which are stacked
-    along ``axis``; 0 where it is one tensor.
+    along ``axis``; 0 where it is one tensor. No file has a ``constant`` one, all of whose
+    elements are that number.
     """
 
     name: str
@@ -39,6 +40,7 @@ class LogicalTensor:
     first: int = 0
     parts: int = 0
     axis: int = 0
+    constant: float | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,11 +56,15 @@ class LogicalTensor:
     def stored_names(self, layer: int) -> tuple[str, ...]:
         """The names in the files of its parts, for layer ``layer`` of its loop when it is per
         layer."""
+        if self.constant is not None:
+            return ()
         template = self.stored.replace("{n}", str(self.first + layer))
         return tuple(template.replace("{each}", str(n)) for n in range(max(1, self.parts)))
 
     def assembled(self, stored: Sequence[np.ndarray]) -> np.ndarray:
         """The tensor, or one layer of it, C-contiguous, from what the files hold of its parts."""
+        if self.constant is not None:
+            return np.full(self.shape, self.constant, np.float32)
         read = [self.layout.read(part) for part in stored]
         return np.stack(read, self.axis) if self.parts else read[0]
 
@@ -118,7 +124,7 @@ def _tensor(
     if entry.turning and stretch is not None:
         layout = replace(layout, stretch=Stretch(entry.turning, *stretch))
     parts = (module.dims[entry.each], own.index(entry.each)) if entry.each else (0, 0)
-    return LogicalTensor(name, stored, layout, layers, first, *parts)
+    return LogicalTensor(name, stored, layout, layers, first, *parts, entry.constant)
 
 
 def parameter_count(config: ModelConfig) -> int:
@@ -126,7 +132,8 @@ def parameter_count(config: ModelConfig) -> int:
     return sum(
         max(tensor.layers, 1) * math.prod(tensor.shape)
         for tensor in logical_tensors(config)
-        if not (config.tied_embeddings and family_named(config.family).params[tensor.name].tied)
+        if tensor.constant is None
+        and not (config.tied_embeddings and family_named(config.family).params[tensor.name].tied)
     )
 
 

@@ -100,7 +100,7 @@ class Checkpoint:
             for name in names:
                 yield tensor.layout.read(self.source.read(name))
             return
-        slabs = self._slabs(tensor)
+        slabs = self._slabs(tensor) if names else []
         for part, layout in slabs:
             yield layout.read(self.source.read(names[0], part))
         if not slabs:

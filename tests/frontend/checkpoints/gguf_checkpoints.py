@@ -38,6 +38,8 @@ SAME: dict[str, dict[str, Any]] = {
     "tiny_families/cohere-6h2": {},
     "tiny_families/cohere-3h3-untied-bf16": {"tie_word_embeddings": True},
     "tiny_families/cohere2-6h2-window": {},
+    "tiny_families/olmo-6h2": {},
+    "tiny_families/olmo-4h4-clipped-bf16": {},
     "tiny_families/nemotron-6h2": {},
     "tiny_families/nemotron-4h1-biased-bf16": {},
     "tiny_families/glm4-6h2": {},
