@@ -159,7 +159,7 @@ class Answers:
 
     async def _likely(self, one: _Answer) -> tuple[Likely, ...]:
         """How likely the tokens were that nobody was told of, those of the prompt first."""
-        scores = one.chooser.scores[one.told :]
+        scores = one.chooser.scores[one.told : one.heard]  # later ones may be there already
         first = self.wanted.echo and not one.told
         one.told += len(scores)
         ids = [*([one.prompt[0]] if first else []), *(token for s in scores for token in _ids(s))]
