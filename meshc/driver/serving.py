@@ -13,6 +13,7 @@ import numpy as np
 from meshc.cost.layer_groups import layer_costs
 from meshc.driver.chatting import Chat, open_chat
 from meshc.driver.compiling import compile_loaded, graph_module
+from meshc.driver.decoded import kept
 from meshc.driver.generating import read_prompts
 from meshc.driver.hosts import PythonHost
 from meshc.driver.models import LoadedModel
@@ -22,6 +23,7 @@ from meshc.driver.weights import Progress, check_present, open_weights
 from meshc.frontend.chat import conversation_of
 from meshc.frontend.checkpoints import ModelConfig, Tokenizer, load_tokenizer
 from meshc.passes.instruments import Instrument
+from meshc.passes.mesh.forms.problem import AUTO
 from meshc.serving.engine import Engine, Server
 from meshc.serving.groups import Fixed
 from meshc.serving.lengths import Trace
@@ -40,7 +42,9 @@ class ServeRequest:
     """How to serve: ``policy`` is ``chunked``, ``layered`` or ``combined``; ``chunk``, ``groups``,
     ``force``, ``long_chunk`` and ``long_prompts`` are as those of ``meshc schedule``. ``weights``
     is the path of a checkpoint, None for the model's own. ``whole`` leaves room for prompts in one
-    piece also where the policy cuts them."""
+    piece also where the policy cuts them. With ``cache`` decoded weights are kept for later runs.
+    With ``prefixes`` what requests begin with alike is read once, where caches do not move rows.
+    """
 
     policy: str = "chunked"
     chunk: int | None = None
@@ -50,6 +54,8 @@ class ServeRequest:
     whole: bool = False
     long_chunk: int | None = None
     long_prompts: int | None = None
+    cache: bool = True
+    prefixes: bool = False
 
     def chosen(self) -> Policy:
         """The policy. Raises ``bad-argument``."""
@@ -76,7 +82,7 @@ class Service:
     """A program that serves, its model's name and what turns tokens into text, if it has that.
 
     ``layer_costs`` are relative; prompts are cut at multiples of ``multiple`` tokens, and those in
-    ``eos`` end a text.
+    ``eos`` end a text. ``prefixes`` says whether caches of requests that have left are used again.
     """
 
     name: str
@@ -88,6 +94,7 @@ class Service:
     tokenizer: Tokenizer | None
     weights: Path
     config: ModelConfig | None
+    prefixes: bool = False
 
     @cached_property
     def chat(self) -> Chat:
@@ -113,7 +120,7 @@ class Service:
         most, room = self.engine.requests, self.engine.capacity + 1
         wanted = chosen or self.policy
         scheduler = Scheduler(wanted, self.layer_costs, most * room, most, self.multiple)
-        return Server(self.engine, scheduler)
+        return Server(self.engine, scheduler, self.prefixes)
 
     @property
     def whole(self) -> bool:
@@ -146,7 +153,9 @@ def opened_service(
     chosen = request.chosen()
     whole = request.whole or chosen.chunk is None
     chunk = None if whole else max(chosen.chunk or 0, compile_request.rows)
-    asked = replace(compile_request, serving=request.serving, phase="both", chunk=chunk)
+    prefixes = request.prefixes and compile_request.kv in (AUTO, "cyclic")
+    kv = "cyclic" if prefixes else compile_request.kv
+    asked = replace(compile_request, serving=request.serving, phase="both", chunk=chunk, kv=kv)
     compiled = compile_loaded(loaded, asked, instruments, report)
     if not compiled.makes_tokens or "prefill" not in compiled.modules:
         fail("no-tokens", f"'{loaded.name}' does not map tokens to tokens, so it serves nobody")
@@ -162,7 +171,7 @@ def opened_service(
         config = program.config
         tensors = open_weights(program.weights, config, program.layers, report, on_read)
         check_present(program.names, tensors)
-        engine = PythonHost(program.folder, tensors)
+        engine = PythonHost(program.folder, kept(tensors) if request.cache else tensors)
         (prompt,) = read_prompts([(0,)], config, program.weights, program.name)
     decode = graph_module(loaded, "decode", compile_request)
     return Service(
@@ -175,6 +184,7 @@ def opened_service(
         prompt.tokenizer,
         program.weights,
         config,
+        prefixes,
     )
 
 

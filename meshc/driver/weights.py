@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from meshc.frontend.checkpoints import (
     find_packaged_weights,
     open_checkpoint,
 )
-from meshc.ir.codes import CODE_FORMATS, CODES, LEAST, SCALES, kept_name
+from meshc.ir.codes import CODE_FORMATS, CODES, LEAST, SCALES, CodeFormat, kept_name
 from meshc.ir.stored import Layered
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.files import file_stamps
@@ -39,62 +40,68 @@ class CheckpointTensors(Mapping[str, Array]):
     """The tensors of a checkpoint; each look-up reads the file, so that only one is in memory."""
 
     def __init__(self, checkpoint: Checkpoint, on_read: Progress | None = None) -> None:
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
         self._on_read = on_read
-        self._kept = {
+
+    @cached_property
+    def _kept(self) -> dict[str, tuple[str, CodeFormat, str]]:
+        """The weight, format and part that names of what stays quantised stand for."""
+        return {
             kept_name(name, form, part): (name, form, part)
-            for name in checkpoint.names()
+            for name in self.checkpoint.names()
             for form in CODE_FORMATS.values()
-            if checkpoint.kept_format(name) == form or checkpoint.can_make(name, form)
+            if self.checkpoint.kept_format(name) == form or self.checkpoint.can_make(name, form)
             for part in (CODES, SCALES, *((LEAST,) if form.least else ()))
         }
-        self._names = (*checkpoint.names(), *self._kept)
 
     def __getitem__(self, name: str) -> Array:
-        if name not in self._names:
+        if name not in self:
             raise KeyError(name)
         if self._on_read is not None:
             self._on_read(name)
-        if name in self._kept:
+        if name not in self.checkpoint.names():
             weight, form, part = self._kept[name]
-            if self._checkpoint.kept_format(weight) == form:
-                return self._checkpoint.read_kept(weight, part)
-            return self._checkpoint.make_kept(weight, form, part)
-        return self._checkpoint.read(name)
+            if self.checkpoint.kept_format(weight) == form:
+                return self.checkpoint.read_kept(weight, part)
+            return self.checkpoint.make_kept(weight, form, part)
+        return self.checkpoint.read(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.checkpoint.names() or name in self._kept
 
     def stored(self, name: str) -> Layered:
         """See :class:`meshc.ir.stored.StoredWeights`."""
-        if name not in self._checkpoint.names():
+        if name not in self.checkpoint.names():
             return self[name]
         if self._on_read is not None:
             self._on_read(name)
-        return self._checkpoint.stored(name)
+        return self.checkpoint.stored(name)
 
     def stamp(self) -> str:
         """See :class:`meshc.ir.stored.StoredWeights`."""
-        return self._checkpoint.stamp()
+        return self.checkpoint.stamp()
 
     def save(self, name: str, path: Path) -> None:
         """Write the tensor ``name`` to ``path`` as `numpy.save` does, a piece of it in memory at a
         time; of one that stays quantised, all of it."""
-        if name in self._kept:
+        if name not in self.checkpoint.names():
             np.save(path, self[name], allow_pickle=False)
             return
-        shape, done = self._checkpoint.shape(name), 0
+        shape, done = self.checkpoint.shape(name), 0
         facts = {"descr": "<f4", "fortran_order": False, "shape": shape}
         with path.open("wb") as file:
             np.lib.format.write_array_header_1_0(file, facts)
-            for piece in self._checkpoint.pieces(name):
+            for piece in self.checkpoint.pieces(name):
                 if self._on_read is not None:
                     self._on_read(f"{name}, {100 * done // prod(shape)} %")
                 file.write(piece.data)
                 done += piece.size
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter((*self.checkpoint.names(), *self._kept))
 
     def __len__(self) -> int:
-        return len(self._names)
+        return len(self.checkpoint.names()) + len(self._kept)
 
 
 class FolderTensors(Mapping[str, Array]):
@@ -122,6 +129,10 @@ class FolderTensors(Mapping[str, Array]):
     def stamp(self) -> str:
         """See :class:`meshc.ir.stored.StoredWeights`."""
         return repr(file_stamps(sorted(self._folder.glob("*.npy"))))
+
+    def __contains__(self, name: object) -> bool:
+        own = isinstance(name, str) and Path(name).name == name
+        return own and os.path.isfile(self._folder / f"{name}.npy")
 
     def __iter__(self) -> Iterator[str]:
         return (path.stem for path in sorted(self._folder.glob("*.npy")))
@@ -167,9 +178,8 @@ def open_weights(
 def check_present(names: Sequence[str], tensors: Mapping[str, Array]) -> None:
     """Raise one ``weights-missing-tensor`` for each of ``names`` that is not there."""
     found = Diagnostics()
-    known = set(tensors)
     for name in names:
-        if name not in known:
+        if name not in tensors:
             found.error("weights-missing-tensor", f"there are no weights for '{name}'")
     found.raise_errors()
 

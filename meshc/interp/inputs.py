@@ -77,9 +77,8 @@ def in_pairs(module: Module, value: Value, array: Array) -> Array:
     pairs = module.paired.get(value.name)
     for axis, dim in enumerate(_tensor(value).dims):
         if pairs is not None and dim == pairs.dim:
-            run = pairs.lanes(array.shape[axis])
-            lane, first = np.arange(array.shape[axis]) % run, np.arange(array.shape[axis]) // run
-            array = array.take(first * run + lane // 2 + lane % 2 * (run // 2), axis)
+            lanes = array.shape[axis]
+            array = array.take(pairs.element(np.arange(lanes), lanes), axis)
     return array
 
 

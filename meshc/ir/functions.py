@@ -20,10 +20,15 @@ from meshc.ir.types import Type
 
 @dataclass(eq=False)
 class Function(Op):
-    """A function of each element of its operand. ``KEEPS_ZERO`` is whether it gives 0 at 0, so that
-    pads stay zero."""
+    """A function of each element of its operand. ``KEEPS_ZERO`` is whether it gives 0 at 0 with any
+    options."""
 
     KEEPS_ZERO: ClassVar[bool] = True
+
+    @property
+    def keeps_zero(self) -> bool:
+        """Whether it gives 0 at 0, so that pads stay zero."""
+        return self.KEEPS_ZERO
 
     def infer(self, extents: Mapping[str, int]) -> list[Type] | None:
         return [tensor_type(self.operands[0])]
@@ -130,3 +135,8 @@ class Clamp(Function):
 
     least: float = -LARGEST
     most: float = LARGEST
+
+    @property
+    def keeps_zero(self) -> bool:
+        """Whether 0 is within the bounds."""
+        return self.least <= 0 <= self.most

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from meshc.ir.types import TensorType
 
@@ -111,7 +112,8 @@ def attention_mistakes(
 @dataclass(frozen=True)
 class Paired:
     """Lanes of ``dim`` that are taken in the order 0, n/2, 1, n/2 + 1, .. of each run of n lanes;
-    ``run`` is n, and 0 where all lanes are one run."""
+    ``run`` is n, and 0 where all lanes are one run. Lanes behind one run, fewer than it has, are a
+    run of their own."""
 
     dim: str
     run: int = 0
@@ -119,6 +121,23 @@ class Paired:
     def lanes(self, extent: int) -> int:
         """The lanes of a run, of a dim of ``extent``."""
         return self.run or extent
+
+    def fits(self, extent: int) -> bool:
+        """Whether ``extent`` lanes are runs of pairs."""
+        run = self.lanes(extent)
+        return extent % 2 == run % 2 == 0 < run <= extent and (not extent % run or extent < 2 * run)
+
+    def element(self, lane: Any, extent: int) -> Any:
+        """What is taken at ``lane``, a number, an expression or an array, of ``extent`` lanes."""
+        run = self.lanes(extent)
+        rest, half, odd = extent % run, run // 2, lane % 2
+        if run == extent:
+            return lane // 2 + odd * half
+        first, within = lane // run, lane % run
+        if not rest:
+            return first * run + (within // 2 + within % 2 * half)
+        # The lanes of the one run have the number 0, those behind it 1, and a half of their own.
+        return lane // 2 + (odd + first) * half - (odd + first) // 2 * (half - rest // 2)
 
 
 def paired_mistakes(
@@ -131,5 +150,5 @@ def paired_mistakes(
             yield f"paired: there is no weight '{name}'"
         elif dim not in kind.dims or dims.get(dim, 1) % 2:
             yield f"paired: {dim} is no dim of '{name}' with an even number of lanes"
-        elif run < 0 or run % 2 or (run and dims[dim] % run):
+        elif not pairs.fits(dims[dim]):
             yield f"paired: {dim} of '{name}' has no runs of {run} lanes"

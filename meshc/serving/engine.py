@@ -43,8 +43,9 @@ class Engine(Protocol):
     @property
     def vocab(self) -> int: ...
 
-    def begin(self, request: int) -> None:
-        """Forget what the caches of ``request`` hold: nothing of it may matter to the next one."""
+    def begin(self, request: int, known: int) -> None:
+        """Another request comes to the caches of ``request``: forget what they hold but for the
+        first ``known`` tokens. Behind these they hold numbers that do not matter."""
 
     def embedded(self, ids: Sequence[int], position: int) -> Array:
         """The rows ``[tokens, lanes]`` that ``ids`` begin with, the first one at ``position``."""
@@ -60,8 +61,9 @@ class Engine(Protocol):
 @dataclass
 class Job:
     """A request being served, whose first ``given`` tokens end nothing. ``place`` is its number in
-    the engine, ``rows`` what the last group of layers gave for the part of its prompt that is being
-    read."""
+    the engine, whose caches hold the first ``known`` tokens of its prompt when it has ``begun``;
+    ``rows`` are what the last group of layers gave for the part of its prompt that is being read.
+    """
 
     name: int
     prompt: tuple[int, ...]
@@ -71,6 +73,8 @@ class Job:
     given: int = 0
     tokens: list[int] = field(default_factory=list)
     place: int | None = None
+    known: int = 0
+    begun: bool = False
     rows: Array | None = None
 
 
@@ -97,12 +101,13 @@ class Server:
     """Continuous batching: requests enter, are read and continued, and leave.
 
     ``scheduler`` decides; its ``most_requests`` are at most those of the engine. Not to be called
-    from several threads at once.
+    from several threads at once. With ``prefixes`` a request takes the caches of the one that has
+    left and shares the longest beginning with it, of which nothing is read again.
 
     Errors: ``bad-argument`` for a policy of longer chunks than the engine reads.
     """
 
-    def __init__(self, engine: Engine, scheduler: Scheduler) -> None:
+    def __init__(self, engine: Engine, scheduler: Scheduler, prefixes: bool = False) -> None:
         longest = min(scheduler.policy.chunk or engine.capacity, engine.capacity)
         if longest > engine.most:
             fail(
@@ -115,6 +120,9 @@ class Server:
         self.scheduler = scheduler
         self.jobs: dict[int, Job] = {}
         self._free = list(range(engine.requests))
+        self._left: dict[int, tuple[int, ...]] = {}  # tokens in caches of those that have left
+        if prefixes:
+            scheduler.known = self._known
 
     def submit(
         self,
@@ -183,6 +191,7 @@ class Server:
         except Exception:
             for name in list(self.jobs):
                 self.cancel(name)
+            self._left.clear()
             self.scheduler.finish(iteration)
             raise
         stopped = {
@@ -192,7 +201,7 @@ class Server:
         }
         progress = self.scheduler.finish(iteration, stopped | failed.keys())
         for name in progress.ended:
-            self._leave(name)
+            self._leave(name, name in failed)
         return _record(iteration, found, progress, frozenset(stopped), failed)
 
     def _read(self, prefill: Prefill) -> list[int]:
@@ -202,7 +211,10 @@ class Server:
             job = self.jobs[segment.request.name]
             if job.place is None:
                 job.place = self._free.pop(0)
-                self.engine.begin(job.place)
+            if not job.begun:
+                job.begun = True
+                self._left.pop(job.place, None)
+                self.engine.begin(job.place, job.known)
             stop = min(segment.stop, len(job.prompt) - 1)
             if stop > segment.start:
                 rows = job.rows
@@ -237,10 +249,34 @@ class Server:
                 job.tokens.append(found[name])
         return found, failed
 
-    def _leave(self, name: int) -> None:
+    def _known(self, name: int) -> int:
+        """How many tokens of the prompt of request ``name`` are in the free caches that hold most
+        of them, which are its own from now on: none where no caches are free. At least the last two
+        tokens of a prompt are read, of which the step behind it takes one."""
+        job = self.jobs[name]
+        if job.place is None and self._free:
+            shared = {place: _shared(self._left.get(place, ()), job.prompt) for place in self._free}
+            job.place = max(self._free, key=lambda place: shared[place])
+            self._free.remove(job.place)
+            most = min(shared[job.place], len(job.prompt) - 2)
+            job.known = max(0, most) // self.scheduler.multiple * self.scheduler.multiple
+        return job.known
+
+    def _leave(self, name: int, failed: bool = False) -> None:
+        """Forget request ``name``. One that has got tokens and has not ``failed`` leaves all of
+        them but the last in its caches."""
         job = self.jobs.pop(name, None)
-        if job is not None and job.place is not None:
-            self._free.append(job.place)
+        if job is None or job.place is None:
+            return
+        self._free.append(job.place)
+        if job.tokens and not failed:
+            self._left[job.place] = (*job.prompt, *job.tokens[:-1])
+
+
+def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _record(

@@ -18,7 +18,7 @@ have, so none is ever put back and none starves.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -127,7 +127,8 @@ class Scheduler:
 
     ``kv_tokens``: tokens whose keys and values a pool has room for. ``most_requests``: requests
     that are read or continued at once. Prompts are cut at multiples of ``multiple`` tokens, which
-    programs of a mesh ask for.
+    programs of a mesh ask for. ``known`` says how many tokens of a request that is about to be
+    admitted are in the caches that it gets; they are not read.
 
     Errors: ``bad-argument`` for chunks of fewer tokens than that.
     """
@@ -139,6 +140,7 @@ class Scheduler:
         kv_tokens: int,
         most_requests: int = 1024,
         multiple: int = 1,
+        known: Callable[[int], int] = lambda name: 0,
     ) -> None:
         for chunk in (policy.chunk, policy.long_chunk):
             if chunk is not None and chunk < multiple:
@@ -146,6 +148,7 @@ class Scheduler:
                 fail("bad-argument", f"a chunk of {chunk} tokens is too short: {words}")
         self.policy = policy
         self.multiple = multiple
+        self.known = known
         self.layer_costs = tuple(layer_costs)
         self.most_requests = most_requests
         self._reading_memory = Memory(kv_tokens)
@@ -299,6 +302,10 @@ class Scheduler:
         policy, left, long = self.policy, limit, 0
         coming = [*self._unread.values(), *((request, 0) for request in self._waiting.values())]
         for request, read in coming:
+            if left < 1:
+                return
+            waits = request.name in self._waiting
+            read = self.known(request.name) if waits else read
             tokens, most = request.prompt_tokens - read, left
             if policy.long_chunk is not None and tokens > policy.long_chunk:
                 if long == policy.long_prompts:
@@ -308,7 +315,7 @@ class Scheduler:
                 tokens = self._cut(tokens, most)
             elif tokens > left and left < limit:
                 return
-            if left < 1 or tokens < 1 or not (read or self._admitted(request)):
+            if tokens < 1 or (waits and not self._admitted(request)):
                 return
             yield self._segment(request, read, tokens)
             left -= min(left, tokens)

@@ -24,6 +24,9 @@ class Tokenizer(Protocol):
     def token_texts(self, ids: Sequence[int]) -> list[str]:
         """The text of each of ``ids`` by itself, as it stands behind other ones."""
 
+    def described(self) -> str:
+        """The tokenizer, in the JSON of the ``tokenizers`` package."""
+
 
 class Flow:
     """The text of one answer. Without a tokenizer it is the ids, with spaces between.

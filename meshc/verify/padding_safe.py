@@ -115,7 +115,7 @@ class _Checker:
         """Pad states of a result."""
         dims = tensor_type(result).dims
         rule = _RULES.get(type(op), _first)
-        if isinstance(op, Function) and not op.KEEPS_ZERO:
+        if isinstance(op, Function) and not op.keeps_zero:
             rule = _anything
         found = {dim: rule(dim, [self.of(v) for v in op.tensors()]) for dim in dims}
         if isinstance(op, ops.KeepLanes):

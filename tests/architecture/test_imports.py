@@ -44,6 +44,7 @@ OWNERS = {
     "starlette": "meshc.serving.endpoint",
     "uvicorn": "meshc.serving.endpoint",
     "prometheus_client": "meshc.serving.endpoint",
+    "llguidance": "meshc.serving.endpoint.schemas",
 }
 # Needed by everyone who computes.
 FREE = {"numpy"}

@@ -127,6 +127,17 @@ def _phi3_long(dice: Random, wide: bool) -> Settings:
     return found | long_rope(lanes, 5)
 
 
+def _phi3_parts(dice: Random, wide: bool) -> Settings:
+    """Three lanes of four turn, and those are larger."""
+    found = sizes(dice, wide) | tied(dice) | {"pad_token_id": 0}
+    found |= {"head_dim": 64 if wide else 8, "sliding_window": dice.choice([None, 64])}
+    found, lanes = whole_heads(found)
+    found |= long_rope(lanes * 3 // 4, 64, 0.75)
+    rope = found["rope_parameters"]
+    assert isinstance(rope, dict)
+    return found | {"rope_parameters": rope | {"attention_factor": dice.choice([0.5, 0.75])}}
+
+
 def _turning(dice: Random, found: Settings, name: str) -> Settings:
     """The share of the lanes of a head that turn, which are pairs, at ``name`` and for RoPE."""
     lanes = int(str(found["hidden_size"])) // int(str(found["num_attention_heads"]))
@@ -313,6 +324,13 @@ def _cohere2(dice: Random, wide: bool) -> Settings:
     return found | dice.choice([{"sliding_window_pattern": pattern}, listed])
 
 
+def _olmo(dice: Random, wide: bool) -> Settings:
+    found = sizes(dice, wide, whole=True) | tied(dice) | scaled_rope(dice)
+    del found["rms_norm_eps"]
+    biased, clip = dice.choice([False, True]), dice.choice([None, 0.5, 2.0])
+    return found | {"attention_bias": biased, "clip_qkv": clip}
+
+
 def _nemotron(dice: Random, wide: bool) -> Settings:
     found = sizes(dice, wide) | tied(dice)
     found |= {"norm_eps": found.pop("rms_norm_eps")}
@@ -373,6 +391,7 @@ DRAWN: dict[tuple[str, str], Callable[[Random, bool], Settings]] = {
     ("smollm3", ""): _smollm3,
     ("cohere", ""): _cohere,
     ("cohere2", "window"): _cohere2,
+    ("olmo", ""): _olmo,
     ("nemotron", ""): _nemotron,
     ("glm4", ""): _glm4,
     ("exaone4", ""): _exaone4,
@@ -380,6 +399,7 @@ DRAWN: dict[tuple[str, str], Callable[[Random, bool], Settings]] = {
     ("granitemoe", ""): _granitemoe,
     ("phi3", ""): _phi3,
     ("phi3", "window"): _with(_phi3, _window),
+    ("phi3", "parts of heads"): _phi3_parts,
     ("phi3", "long context"): _phi3_long,
     ("gpt_neox", ""): _gpt_neox,
     ("gpt2", ""): _gpt2,

@@ -61,6 +61,7 @@ def _row(
 _CHUNKS_OF_WINDOWS = Refused("cuda-graph", "has a window that differs from layer to layer")
 CHUNKS_OF_EXPERTS = Refused("cuda-graph", "experts")
 _CHUNKS_OF_ROPE = Refused("cuda-graph", "differs from layer to layer")
+_CHUNKS_CENTRED = Refused("cuda-graph", "graph.centre is part of no kernel")
 _CHUNKS_SIDE_BY_SIDE = Refused("cuda-graph", "also gives")
 _CHUNKS_OF_SUMS = Refused("cuda-graph", "comes from graph.add, not graph.rms_norm")
 _CHUNKS_NORMED_BEHIND = Refused("cuda-graph", "is read by graph.rms_norm, not one graph.add")
@@ -89,6 +90,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("smollm3", ""): _row("tiny_families/smollm3-6h2", cuda_chunks=_CHUNKS_OF_ROPE),
     ("cohere", ""): _row("tiny_families/cohere-6h2", cuda_chunks=_CHUNKS_SIDE_BY_SIDE),
     ("cohere2", "window"): _row("tiny_families/cohere2-6h2-window", cuda_chunks=_CHUNKS_OF_WINDOWS),
+    ("olmo", ""): _row("tiny_families/olmo-4h4-clipped-bf16", cuda_chunks=_CHUNKS_CENTRED),
     ("nemotron", ""): _row("tiny_families/nemotron-6h2", cuda_chunks=_CHUNKS_OF_SUMS),
     ("glm4", ""): _row("tiny_families/glm4-6h2", cuda_chunks=_CHUNKS_NORMED_BEHIND),
     ("exaone4", ""): _row("tiny_families/exaone4-4h2-full-bf16", cuda_chunks=_CHUNKS_OF_SUMS),
@@ -96,6 +98,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("granitemoe", ""): _row("tiny_experts/granitemoe-6h2-5x2", cuda_chunks=CHUNKS_OF_EXPERTS),
     ("phi3", ""): _row(""),
     ("phi3", "window"): _row("tiny_families/phi3-5h1-window"),
+    ("phi3", "parts of heads"): _row("tiny_families/phi3-4h2-parts"),
     ("phi3", "long context"): _row(
         "tiny_families/phi3-4h2-long-bf16", csl=_LONG, cuda=_LONG, python_chunks=_LONG
     ),

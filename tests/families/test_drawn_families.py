@@ -139,12 +139,15 @@ def written(
     ids = np.random.default_rng(seed).integers(0, vocab, length)
     prompt = [int(token) for token in ids]
     less_one, routed = kind.startswith(LESS_ONE), any("experts" in name for name in settings)
-    change = moved(network, prompt, less_one) if wide and (routed or family in MULTIPLIED) else 0.0
+    stretched = "attention_factor" in json.dumps(settings)
+    by_weights = wide and (routed or stretched or family in MULTIPLIED)
+    change = moved(network, prompt, less_one) if by_weights else 0.0
     found = dict.fromkeys(COLUMNS, Transformers(network, prompt, count, change))
     if wide:
         # Gates go by small differences of scores, so vectors of prompts, which are rounded, move
-        # mixtures of experts more than others: at most as much as rounding their weights does.
-        own = change if routed else 0.0
+        # mixtures of experts more than others: at most as much as rounding their weights does. So
+        # are weights that are stretched, whose judge has rounded the others.
+        own = change if routed or stretched else 0.0
         found["cuda"] = OfRoundedValues(other, prompt, count, less_one, own)
     return found
 

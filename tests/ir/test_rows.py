@@ -1,9 +1,12 @@
 """Rows and attention in the header: text, mistakes, and what a graph without them is given."""
 
+import numpy as np
 import pytest
 
+from meshc.backends.cuda.packing import interleaved
 from meshc.devices import device
 from meshc.frontend.language import elaborate, parse_model
+from meshc.ir.affine import Expr, parse_expr
 from meshc.ir.clone import clone_module
 from meshc.ir.compare import first_difference
 from meshc.ir.parser import parse_module
@@ -138,13 +141,32 @@ def test_weights_whose_lanes_are_paired():
         ("x = E", "paired: there is no weight 'x'"),
         ("v = E", "paired: E is no dim of 'v' with an even number of lanes"),
         ("v = F", "paired: F is no dim of 'v' with an even number of lanes"),
-        ("v = [D, 6]", "paired: D of 'v' has no runs of 6 lanes"),
+        ("v = [D, 10]", "paired: D of 'v' has no runs of 10 lanes"),
+        ("v = [D, 3]", "paired: D of 'v' has no runs of 3 lanes"),
         ("v = [D, -4]", "paired: D of 'v' has no runs of -4 lanes"),
     ],
 )
 def test_mistakes_in_pairs(paired, words):
     found = refused(verify_module, parse(PAIRED.replace("w = D, v = [D, 4]", paired)))
     assert (found.message, found.span.line) == (words, 4)
+
+
+@pytest.mark.parametrize(("lanes", "run"), [(8, 0), (8, 4), (12, 4), (8, 6), (128, 96), (6, 4)])
+def test_pairs_are_a_half_of_their_run_apart(lanes, run):
+    """Those that turn are pairs i, i + n/2 in their order, and each lane is taken once."""
+    taken = [Paired("D", run).element(lane, lanes) for lane in range(lanes)]
+    half = (run or lanes) // 2
+    assert taken[: 2 * half] == [lane for i in range(half) for lane in (i, i + half)]
+    assert sorted(taken) == list(range(lanes))
+    weights = np.arange(lanes)
+    assert interleaved(weights, run).tolist() == taken
+    text = str(Paired("D", run).element(Expr.var("i"), lanes))
+    assert [parse_expr(text).evaluate({"i": lane}) for lane in range(lanes)] == taken
+
+
+@pytest.mark.parametrize(("lanes", "run"), [(8, 3), (8, 10), (7, 0), (14, 4), (15, 8)])
+def test_runs_that_are_none(lanes, run):
+    assert not Paired("D", run).fits(lanes)
 
 
 def test_a_weight_that_is_dropped_is_paired_no_more():

@@ -18,9 +18,9 @@ class Books:
         self.layers = [[[] for _ in range(LAYERS)] for _ in range(REQUESTS)]
         self.steps = []
 
-    def begin(self, request):
+    def begin(self, request, known):
         for cache in self.layers[request]:
-            cache.clear()
+            del cache[known:]
 
     def embedded(self, ids, position):
         return np.array([[token, 0] for token in ids])

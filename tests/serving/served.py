@@ -57,11 +57,20 @@ def wait_until(holds):
 
 
 class Served:
-    """An endpoint over books in threads of this process. A step takes ``pause`` seconds; ``limits``
-    are those that are others than usual, ``waiting`` is how many requests may wait."""
+    """An endpoint over books, or over another ``server``, in threads of this process. A step takes
+    ``pause`` seconds; ``limits`` are those that are others than usual, ``waiting`` is how many
+    requests may wait."""
 
     def __init__(
-        self, tokenizer, waiting=MOST_WAITING, model="books", speller=None, access=None, **limits
+        self,
+        tokenizer,
+        waiting=MOST_WAITING,
+        model="books",
+        speller=None,
+        access=None,
+        server=None,
+        eos=EOS,
+        **limits,
     ):
         import uvicorn
 
@@ -70,10 +79,10 @@ class Served:
         from meshc.serving.endpoint.limits import Limits
 
         self.pause, self.tokenizer = 0.001, tokenizer
-        self.server = server_of(policy("chunked", 8))
+        self.server = server or server_of(policy("chunked", 8))
         self.inner, self.server.engine.step = self.server.engine.step, self.step
         self.loop, bounds = Loop(self.server, waiting), Limits(**limits)
-        app = Endpoint(model, self.loop, tokenizer, EOS, spoken, speller, bounds, access).app()
+        app = Endpoint(model, self.loop, tokenizer, eos, spoken, speller, bounds, access).app()
         http = protocol_of(bounds)
         config = uvicorn.Config(app, port=0, http=http, log_level="error", lifespan="off")
         self.uvicorn = uvicorn.Server(config)

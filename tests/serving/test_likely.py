@@ -1,5 +1,6 @@
 """How likely tokens were, several answers, and other settings of requests that clients send."""
 
+import asyncio
 import json
 import math
 
@@ -52,6 +53,28 @@ def test_given_tokens_come_first_and_draw_nothing():
     chooser = Chooser(lambda logits: drawn.append(logits) or 7, (5, 6), 1)
     assert [chooser(one_hot(n)) for n in range(4)] == [5, 6, 7, 7]
     assert len(drawn) == 2 and [one.token for one in chooser.scores] == [5, 6, 7, 7]
+
+
+def test_a_piece_has_the_scores_of_its_own_tokens():
+    """Also where the tokens of later pieces have come before it is told."""
+    from meshc.serving.endpoint.answers import Answers, _Answer
+    from meshc.serving.endpoint.asked import asked
+    from meshc.serving.texts import Flow
+
+    body = json.dumps({"model": "books", "prompt": [1], "logprobs": 1}).encode()
+    wanted = asked(body, "books", None, 9, 99)
+    chooser = Chooser(lambda logits: 4, (), 1)
+    one = _Answer((1,), Flow(None, (1,), ()), chooser, 0, "")
+    for number in range(3):
+        chooser(one_hot(number))
+
+    async def told():
+        answers, found = Answers(None, None, None, (), wanted), []
+        for one.heard in (1, 3):
+            found.append(len(await answers._likely(one)))
+        return found
+
+    assert asyncio.run(told()) == [1, 2]
 
 
 @pytest.mark.parametrize("most", [0, 1, 4])

@@ -31,7 +31,7 @@ KINDS = (
     *("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "granite", "olmo2"),
     *("phi3", "gpt_neox", "gpt2", "stablelm", "starcoder2", "mixtral", "qwen2_moe", "qwen3_moe"),
     *("gpt_oss", "deepseek_v2", "deepseek_v3", "smollm3", "cohere", "cohere2", "nemotron", "glm4"),
-    *("exaone4", "granitemoe"),
+    *("exaone4", "granitemoe", "olmo"),
 )
 FURTHER = (
     *("attention_bias", "mlp_bias", "qkv_bias", "head_dim", "sliding_window", "layer_types"),

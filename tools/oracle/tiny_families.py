@@ -90,6 +90,16 @@ MODELS = (
             sliding_window=4,
         ),
     ),
+    _model(
+        "phi3-4h2-parts",
+        "phi3",
+        _phi3(
+            sizes(32, 4, 2, 8, 29, 43, 2),
+            rope_parameters=_long_rope(3, partial_rotary_factor=0.75, attention_factor=1.25),
+            original_max_position_embeddings=64,
+            sliding_window=None,
+        ),
+    ),
     _model("gpt_neox-5h-parallel", "gpt_neox", {**_full(40, 5, 31, 53, 3), "rotary_pct": 0.25}),
     _model(
         "gpt_neox-3h-serial-tied-bf16",
@@ -267,6 +277,18 @@ MODELS = (
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
         },
         torch.bfloat16,
+    ),
+    _model("olmo-6h2", "olmo", _partial(36, 6, 2, 37, 53, 2)),
+    _model(
+        "olmo-4h4-clipped-bf16",
+        "olmo",
+        {**_partial(24, 4, 4, 31, 47, 2), "clip_qkv": 0.5, "tie_word_embeddings": True},
+        torch.bfloat16,
+    ),
+    _model(
+        "olmo-5h1-biased",
+        "olmo",
+        {**_partial(40, 5, 1, 29, 43, 3), "attention_bias": True, "clip_qkv": 1.25},
     ),
     _model("nemotron-6h2", "nemotron", sizes(30, 6, 2, 8, 37, 53, 2)),
     _model(

@@ -384,6 +384,7 @@ _FAMILIES = {
     "smollm3": (transformers.SmolLM3Config, transformers.SmolLM3ForCausalLM),
     "cohere": (transformers.CohereConfig, transformers.CohereForCausalLM),
     "cohere2": (transformers.Cohere2Config, transformers.Cohere2ForCausalLM),
+    "olmo": (transformers.OlmoConfig, transformers.OlmoForCausalLM),
     "nemotron": (transformers.NemotronConfig, transformers.NemotronForCausalLM),
     "glm4": (transformers.Glm4Config, transformers.Glm4ForCausalLM),
     "exaone4": (transformers.Exaone4Config, transformers.Exaone4ForCausalLM),

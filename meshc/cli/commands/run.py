@@ -173,10 +173,6 @@ def _check_compiled(options: argparse.Namespace, target: str) -> None:
 @contextmanager
 def _opened(target: str, request: RunRequest) -> Iterator[Backend]:
     """The backend; which one was chosen is said at once, as it decides how long the run takes."""
-    if target != "cuda" and not request.keeps_packed:
-        fail(
-            "bad-argument", f"--no-cache is for CUDA; nothing is packed once for --target {target}"
-        )
     with opened(target, request.backend) as backend:
         if backend.remark:
             print_diagnostics([Diagnostic("remark", "backend", backend.remark)])

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     access = _access(options)
     if not 0 <= options.waiting <= 1_000_000:
         fail("bad-argument", f"--waiting is {options.waiting}, not 0 to 1000000")
-    request = serve_request(options)
+    request = replace(serve_request(options), prefixes=not options.no_prefixes)
     request.chosen()
     share()
     with running.bound(options.port, access.host) as listener, _log(options) as watchers:

@@ -77,6 +77,7 @@ def serve_request(options: argparse.Namespace) -> ServeRequest:
         options.weights,
         long_chunk=options.long_chunk,
         long_prompts=options.long_prompts,
+        cache=not options.no_cache,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 
 def add_chunk(parser: argparse.ArgumentParser) -> None:
@@ -33,6 +34,15 @@ def add_keeping(parser: argparse.ArgumentParser) -> None:
         help="weights stay quantised in the memory of cores and are decoded before each product: "
         "those of the file in its formats (stored), those of them that the mesh allows (possible), "
         "or all in one (docs/weights.md)",
+    )
+
+
+def add_cache(parser: Any) -> None:
+    """Add the flag of those who want decoded weights decoded again."""
+    parser.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="decode the weights again, and keep nothing of them for later runs",
     )
 
 

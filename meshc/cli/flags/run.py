@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from meshc.cli.flags.compiling import add_chunk, add_compiling, add_keeping
+from meshc.cli.flags.compiling import add_cache, add_chunk, add_compiling, add_keeping
 from meshc.cli.flags.watching import add_watching
 
 _DESCRIPTION = """\
@@ -80,12 +80,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--ignore-eos", action="store_true", help="go on after a token that ends a text"
     )
-    parser.add_argument(
-        "--no-cache",
-        action="store_true",
-        help="of CUDA: pack weights for this run alone; else those of a checkpoint are packed once "
-        "and kept beside the program, or in the user's cache",
-    )
+    add_cache(parser)
     _add_sampling(parser)
     parser.add_argument(
         "--steps",

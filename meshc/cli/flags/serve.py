@@ -56,6 +56,12 @@ def add_to(commands: Any) -> None:
         metavar="FILE",
         help="add a line of JSON to FILE for each request that ends: its tokens, times and why",
     )
+    parser.add_argument(
+        "--no-prefixes",
+        action="store_true",
+        help="read every prompt whole; by default what one begins with is not read again where "
+        "caches that nobody uses hold it",
+    )
     add_serving(parser)
     add_compiling(parser)
     add_watching(parser)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from meshc.cli.flags.compiling import add_cache
+
 
 def add_serving(parser: argparse.ArgumentParser) -> None:
     """Add the flags of a schedule that is carried out."""
@@ -33,6 +35,7 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--weights", metavar="PATH", help="a checkpoint; default: MODEL's own, or a package's"
     )
+    add_cache(parser)
 
 
 def add_long_prompts(group: Any) -> None:

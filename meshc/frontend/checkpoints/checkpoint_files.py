@@ -15,7 +15,8 @@ from meshc.frontend.checkpoints.gguf.parts import first_of_parts, read_gguf_head
 from meshc.frontend.checkpoints.gguf.reader import GgufWeights
 from meshc.frontend.checkpoints.hf.config import read_config
 from meshc.frontend.checkpoints.hf.text_half import of_text_half
-from meshc.frontend.checkpoints.quantised.method import quantization_beside
+from meshc.frontend.checkpoints.quantised.method import Mxfp4, quantization_beside
+from meshc.frontend.checkpoints.quantised.mxfp4 import Mxfp4Weights
 from meshc.frontend.checkpoints.quantised.tensors import QuantisedWeights
 from meshc.frontend.checkpoints.safetensors_reader import INDEX_NAME, read_safetensors, read_sharded
 from meshc.frontend.checkpoints.tensor_source import TensorSource
@@ -60,6 +61,8 @@ def _opened(file: Path) -> tuple[TensorSource, bool]:
     sharded = file.suffix.lower() == ".json"
     source = of_text_half(read_sharded(file) if sharded else read_safetensors(file))
     quantization = quantization_beside(beside) if os.path.isfile(beside) else None
+    if isinstance(quantization, Mxfp4):
+        return Mxfp4Weights(source), False
     return (QuantisedWeights(source, quantization) if quantization else source), False
 
 

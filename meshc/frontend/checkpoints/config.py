@@ -10,21 +10,6 @@ from typing import Literal
 Parameter = int | float | bool | str
 """What a parameter of a model may be."""
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu", "relu2"]
-CheckpointDtype = Literal[
-    "f32",
-    "f16",
-    "bf16",
-    "q4_0",
-    "q4_1",
-    "q5_0",
-    "q5_1",
-    "q8_0",
-    "q4_k",
-    "q5_k",
-    "q6_k",
-    "iq4_nl",
-    "mxfp4",
-]
 
 
 @dataclass(frozen=True)
@@ -131,7 +116,7 @@ class ModelConfig:
     max_positions: int
     bos_id: int | None
     eos_ids: tuple[int, ...]
-    dtype: CheckpointDtype | None
+    dtype: str | None
     own: Mapping[str, Parameter] = field(default_factory=dict)
 
 

@@ -40,8 +40,19 @@ def model_parameters(config: ModelConfig) -> dict[str, Parameter]:
         "activation": config.activation,
         "dtype": config.dtype if config.dtype in _CORE_DTYPES else "f32",
         **_scaling_parameters(config.rope_scaling),
+        **({"scale": 1.0} if turning_lanes(config) else {}),
         **config.own,
     }
+
+
+def turning_lanes(config: ModelConfig) -> tuple[int, float] | None:
+    """How many lanes of a head turn, and what LongRoPE multiplies their part of a score by; None
+    where whole heads turn, whose scores are multiplied, or where nothing is."""
+    rotary = family_named(config.family).tables[config.family].rotary
+    lanes = config.own.get(rotary.parameter, 0) if rotary else 0
+    if not lanes or not isinstance(config.rope_scaling, LongScaling):
+        return None
+    return int(lanes), config.rope_scaling.attention_scale
 
 
 def _scaling_parameters(scaling: RopeScaling | None) -> dict[str, Parameter]:

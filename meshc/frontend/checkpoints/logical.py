@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshc.frontend.checkpoints.config import ModelConfig
-from meshc.frontend.checkpoints.family_model import model_of
-from meshc.frontend.checkpoints.stored_layout import StoredLayout, stored_layout
+from meshc.frontend.checkpoints.family_model import model_of, turning_lanes
+from meshc.frontend.checkpoints.stored_layout import StoredLayout, Stretch, stored_layout
 from meshc.frontend.families import StoredParam, family_named
 from meshc.frontend.language import elaborate
 from meshc.ir.module import Module
@@ -29,7 +29,8 @@ class LogicalTensor:
     ``stored`` is its name in the files, with ``{n}`` for the layer. ``layers`` is how many
     layers the loop has, 0 for a tensor of none, and ``first`` the number of the loop's first layer.
     Files hold it in ``parts`` tensors of ``layout``, numbered by ``{each}``, which are stacked
-    along ``axis``; 0 where it is one tensor.
+    along ``axis``; 0 where it is one tensor. No file has a ``constant`` one, all of whose
+    elements are that number.
     """
 
     name: str
@@ -39,6 +40,7 @@ class LogicalTensor:
     first: int = 0
     parts: int = 0
     axis: int = 0
+    constant: float | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -54,11 +56,15 @@ class LogicalTensor:
     def stored_names(self, layer: int) -> tuple[str, ...]:
         """The names in the files of its parts, for layer ``layer`` of its loop when it is per
         layer."""
+        if self.constant is not None:
+            return ()
         template = self.stored.replace("{n}", str(self.first + layer))
         return tuple(template.replace("{each}", str(n)) for n in range(max(1, self.parts)))
 
     def assembled(self, stored: Sequence[np.ndarray]) -> np.ndarray:
         """The tensor, or one layer of it, C-contiguous, from what the files hold of its parts."""
+        if self.constant is not None:
+            return np.full(self.shape, self.constant, np.float32)
         read = [self.layout.read(part) for part in stored]
         return np.stack(read, self.axis) if self.parts else read[0]
 
@@ -74,7 +80,7 @@ def logical_tensors(
     family does not take the config's numbers.
     """
     module = elaborate(model_of(replace(config, tied_embeddings=False)), "decode", seq=1)
-    stages = _stages(module)
+    stages, stretch = _stages(module), turning_lanes(config)
     types = {p.value.name: p.value.type for p in module.function.params if p.role == "weight"}
     entries = family_named(config.family).params
     unnamed = sorted(set(types) - set(entries))
@@ -89,7 +95,7 @@ def logical_tensors(
             if bare:
                 stored = stored.removeprefix(family_named(config.family).prefix)
             form = _of_gguf(entry) if gguf else replace(entry, gguf_pairs="")
-            found.append(_tensor(name, kind.dims, form, stored, module, stages))
+            found.append(_tensor(name, kind.dims, form, stored, module, stages, stretch))
     return tuple(found)
 
 
@@ -105,16 +111,20 @@ def _tensor(
     stored: str,
     module: Module,
     stages: Mapping[str, tuple[int, int]],
+    stretch: tuple[int, float] | None,
 ) -> LogicalTensor:
-    """The param ``name`` of ``dims``, ``stored`` under this name as ``entry`` says."""
+    """The param ``name`` of ``dims``, ``stored`` under this name as ``entry`` says; ``stretch`` is
+    how many lanes of a head turn, and what their scores are multiplied by."""
     first, layers = stages.get(dims[0], (0, 0))
     own = dims[1:] if layers else dims
     one = tuple(dim for dim in own if dim != entry.each)
     layout = stored_layout(
         entry.stored, one, module.dims, entry.part, entry.gguf_pairs, entry.offset
     )
+    if entry.turning and stretch is not None:
+        layout = replace(layout, stretch=Stretch(entry.turning, *stretch))
     parts = (module.dims[entry.each], own.index(entry.each)) if entry.each else (0, 0)
-    return LogicalTensor(name, stored, layout, layers, first, *parts)
+    return LogicalTensor(name, stored, layout, layers, first, *parts, entry.constant)
 
 
 def parameter_count(config: ModelConfig) -> int:
@@ -122,7 +132,8 @@ def parameter_count(config: ModelConfig) -> int:
     return sum(
         max(tensor.layers, 1) * math.prod(tensor.shape)
         for tensor in logical_tensors(config)
-        if not (config.tied_embeddings and family_named(config.family).params[tensor.name].tied)
+        if tensor.constant is None
+        and not (config.tied_embeddings and family_named(config.family).params[tensor.name].tied)
     )
 
 

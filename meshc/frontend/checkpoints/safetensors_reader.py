@@ -59,7 +59,7 @@ _CONVERT: dict[str, tuple[int, Rows]] = {
 
 
 # Of quantised weights, whose meaning needs more than their elements.
-_CODES: dict[str, str] = {"I32": "<i4", "F8_E4M3": "u1"}
+_CODES: dict[str, str] = {"I32": "<i4", "F8_E4M3": "u1", "U8": "u1"}
 _ITEM_BYTES = {name: size for name, (size, _) in _CONVERT.items()} | {
     name: np.dtype(kind).itemsize for name, kind in _CODES.items()
 }
@@ -128,7 +128,7 @@ class SafetensorsWeights:
         raise KeyError(name)
 
     def read_codes(self, name: str) -> np.ndarray:
-        """The tensor ``name`` of type I32 or F8_E4M3 as its file holds it: int32 or uint8.
+        """The tensor ``name`` of type I32, F8_E4M3 or U8 as its file holds it: int32 or uint8.
 
         Errors: ``safetensors-invalid``.
         """

@@ -31,16 +31,32 @@ class Factor:
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """The first ``lanes`` of the dim ``dim`` are ``factor`` times what the file holds."""
+
+    dim: str
+    lanes: int
+    factor: float
+
+    def factors(self, extents: Mapping[str, int]) -> np.ndarray:
+        """What each place along the dim is multiplied by, float32."""
+        stretched = np.arange(extents[self.dim]) < self.lanes
+        return np.where(stretched, np.float32(self.factor), np.float32(1.0))
+
+
+@dataclass(frozen=True)
 class StoredLayout:
     """The factors of each stored axis, the outermost first, and what the param makes of them:
     ``dims`` in its own order with their ``extents``. ``pairs`` is the dim whose lanes the file
-    holds in pairs, or empty. Elements of the param are ``offset`` more than those of the file."""
+    holds in pairs, or empty. Elements of the param are ``offset`` more than those of the file, and
+    some may be larger by a ``stretch``."""
 
     axes: tuple[tuple[Factor, ...], ...]
     dims: tuple[str, ...]
     extents: Mapping[str, int]
     pairs: str = ""
     offset: float = 0.0
+    stretch: Stretch | None = None
 
     def stored_shape(self) -> tuple[int, ...]:
         """The shape of the stored tensor."""
@@ -53,11 +69,14 @@ class StoredLayout:
     def read(self, stored: np.ndarray) -> np.ndarray:
         """The param, C-contiguous, from ``stored`` of ``stored_shape``."""
         found = np.ascontiguousarray(self.view(stored))
+        if self.stretch:
+            behind = [1] * (len(self.dims) - 1 - self.dims.index(self.stretch.dim))
+            found = found * self.stretch.factors(self.extents).reshape(-1, *behind)
         return found + np.float32(self.offset) if self.offset else found
 
     def view(self, stored: np.ndarray) -> np.ndarray:
-        """The param but for its ``offset``, from ``stored`` of ``stored_shape``, of which there may
-        be several along leading axes; not copied where its elements lie evenly."""
+        """The param but for ``stretch`` and ``offset``, from ``stored`` of ``stored_shape``, of
+        which there may be several along leading axes; not copied where its elements lie evenly."""
         lead = stored.shape[: stored.ndim - len(self.axes)]
         factors = [factor for axis in self.axes for factor in axis]
         counts = [math.prod(self.extents[dim] for dim in factor.dims) for factor in factors]
@@ -81,7 +100,7 @@ class StoredLayout:
             for axis, factors in enumerate(self.axes)
             if axis in ends and factors[0].dims[:1] == (dim,)
         ]
-        if not found or self.pairs == dim:
+        if not found or self.pairs == dim or (self.stretch and self.stretch.dim == dim):
             return None
         (axis,) = found
         outer, *others = self.axes[axis]
@@ -97,7 +116,7 @@ class StoredLayout:
         """The layout of something that there is once for ``group`` elements of a stored row, of a
         param that has as many fewer of its dim there; None where rows hold something else."""
         factor = self.axes[-1][-1]
-        if not factor.dims or len(self.axes) != 2 or self.offset:
+        if not factor.dims or len(self.axes) != 2 or self.offset or self.stretch:
             return None
         dim = factor.dims[-1]
         whole = factor.extent == math.prod(self.extents[each] for each in factor.dims)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -25,6 +26,9 @@ from meshc.frontend.checkpoints.tokenizing.of_vocabulary import json_of_vocabula
 from meshc.frontend.checkpoints.tokenizing.process import Opening, TokenizerProcess
 from meshc.support.diagnostics import fail
 
+_PREFIX_SPACE = ("GPT2Tokenizer", "Qwen2Tokenizer", "GPTNeoXTokenizer", "CohereTokenizer")
+"""Classes of transformers that make their own pre-tokenizer of the ``tokenizer_config.json``."""
+_SAYS_PREFIX_SPACE = re.compile(r'"add_prefix_space"\s*:\s*true')
 TOKENIZER_LIMIT_BYTES = 64 << 20
 _MOST_BEYOND = 256
 """Tokens may be added to a tokenizer alone, and then no prompt can use them; one with more than so
@@ -71,6 +75,9 @@ class Tokenizer(Protocol):
     def token_texts(self, ids: Sequence[int]) -> list[str]:
         """The text of each of ``ids`` by itself, as it stands behind other ones; a part of a
         character is U+FFFD."""
+
+    def described(self) -> str:
+        """The tokenizer with all added tokens, in the JSON of the ``tokenizers`` package."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,9 @@ class _Tokenizer:
             self.control_text(token) or (twice[len(once) :] if twice.startswith(once) else once)
             for token, once, twice in pairs
         ]
+
+    def described(self) -> str:
+        return self.process.described()
 
 
 def _check_unicode(text: str) -> None:
@@ -225,8 +235,25 @@ def _from_json(file: Path) -> Opening:
             help="get the file again",
         )
     found = read_declared(file.parent)
+    _check_prefix_space(file, text, read_tokenizer_config(file.parent))
     declared = tuple(found.by_id.items())
     return Opening(text, declared, list(found.named.values()), found.further, found.own_first)
+
+
+def _check_prefix_space(file: Path, text: str, config: Mapping[str, object]) -> None:
+    """Fail with ``tokenizer-unsupported`` where a ``config`` beside the tokenizer ``text`` says
+    otherwise whether a space stands before a text, and names a class that obeys it."""
+    wanted, name = config.get("add_prefix_space"), config.get("tokenizer_class")
+    own = isinstance(name, str) and name.removesuffix("Fast") in _PREFIX_SPACE
+    if not own or not isinstance(wanted, bool) or '"ByteLevel"' not in text:
+        return
+    if wanted != bool(_SAYS_PREFIX_SPACE.search(text)):
+        fail(
+            "tokenizer-unsupported",
+            f"the files beside '{file}' say 'add_prefix_space' {str(wanted).lower()}, and it says "
+            "otherwise",
+            help="let both say the same, or give the prompt as token ids",
+        )
 
 
 def _from_two_files(file: Path) -> Opening:

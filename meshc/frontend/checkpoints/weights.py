@@ -55,6 +55,11 @@ class Checkpoint:
         tensors = logical_tensors(self.config, self.gguf_names, self.bare)
         return {tensor.name: tensor for tensor in tensors}
 
+    def layout(self) -> str:
+        """All that says, beside the files, what is read of them: equal texts mean equal tensors."""
+        tensors = tuple(self._logical.values())
+        return repr((self.config, self.layers, self.gguf_names, self.bare, tensors))
+
     def names(self) -> tuple[str, ...]:
         """Every logical tensor, in the order of use."""
         return tuple(self._logical)
@@ -97,7 +102,7 @@ class Checkpoint:
             for name in names:
                 yield tensor.layout.read(self.source.read(name))
             return
-        slabs = self._slabs(tensor)
+        slabs = self._slabs(tensor) if names else []
         for part, layout in slabs:
             yield layout.read(self.source.read(names[0], part))
         if not slabs:
@@ -190,7 +195,7 @@ class Checkpoint:
     def _stored(self, tensor: LogicalTensor, layer: int) -> np.ndarray:
         mapped = [self.source.mapped(name) for name in tensor.stored_names(layer)]
         kinds = {None if each is None else each.dtype for each in mapped}
-        if tensor.layout.offset or None in kinds or len(kinds) > 1:
+        if tensor.layout.offset or tensor.layout.stretch or None in kinds or len(kinds) > 1:
             return self._read(tensor, layer)
         held = [each for each in mapped if each is not None]
         if not tensor.parts:
@@ -293,8 +298,7 @@ def _check_tensor(
             "weights-unsupported-dtype",
             f"tensor '{name}' has type {stored.dtype}, which meshc does not read",
             notes=(f"in '{source.label}'",),
-            help="meshc reads F32, F16 and BF16, and from GGUF also Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, "
-            "Q4_K, Q5_K, Q6_K, IQ4_NL and MXFP4",
+            help="meshc reads F32, F16, BF16 and the encodings of docs/weights.md",
         )
 
 

@@ -1,10 +1,11 @@
 """Rotate-half RoPE to interleaved pairs, by reordering lanes in the weights that make them.
 
 All ropes over one dim change together or not at all: a reordered q must meet a reordered k.
-Where only the first lanes turn, all are reordered in runs of as many, which others do not mind.
+Where only the first lanes turn, all are reordered in runs of as many, which others do not mind, or
+those behind them in a run of their own.
 Backwards from each rope, everything that carries the dim must be reorderable: products with
-weights, biases, gains, read by nothing else. Forwards, reordered lanes may only flow into a cache
-of their own and into contractions over the dim with another reordered side.
+weights, biases, gains, functions of elements, read by nothing else. Forwards, reordered lanes may
+only flow into a cache of their own and into contractions over the dim with another reordered side.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from meshc.ir.core import Op, tensor_type
+from meshc.ir.functions import Function
 from meshc.ir.module import Module, Param
 from meshc.ir.ops import graph
 from meshc.ir.origins import origins, readers
@@ -20,7 +22,7 @@ from meshc.ir.rows import Paired
 from meshc.ir.values import Value
 from meshc.support.diagnostics import Diagnostics
 
-_POINTWISE = (graph.Add, graph.Mul, graph.Scale, graph.RmsNorm)
+_POINTWISE = (graph.Add, graph.Mul, graph.Scale, graph.RmsNorm, Function)
 
 
 class _NotReorderable(Exception):
@@ -74,7 +76,7 @@ class _Lanes:
         runs = {rope.lanes(extent) for rope in self.ropes}
         if len(runs) > 1:
             raise _NotReorderable("RoPEs turn different lanes of it")
-        if extent % max(runs):
+        if not Paired(self.dim, max(runs)).fits(extent):
             raise _NotReorderable(f"{max(runs)} lanes turn, and the {extent} are no multiple")
         for rope in self.ropes:
             self.backwards(rope.tensors()[0])

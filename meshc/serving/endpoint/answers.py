@@ -11,6 +11,7 @@ from meshc.serving.endpoint.asked import Asked
 from meshc.serving.endpoint.likely import Likely
 from meshc.serving.endpoint.refusals import STOPPING, Refused
 from meshc.serving.endpoint.threads import Worker
+from meshc.serving.engine import Choose
 from meshc.serving.loop import FullError, Loop, News
 from meshc.serving.sampling import Sampler
 from meshc.serving.scoring import Chooser, Score
@@ -53,13 +54,15 @@ class _Answer:
 @dataclass(eq=False)
 class Answers:
     """The requests of one completion in the loop, of which an event loop hears. ``spelling`` makes
-    text of their tokens. Each prompt has as many answers as are wanted, side by side."""
+    text of their tokens. Each prompt has as many answers as are wanted, side by side; ``fitting``
+    makes of the way to choose the tokens of one that by which they fit what is wanted."""
 
     loop: Loop
     tokenizer: Tokenizer | None
     spelling: Worker
     eos: Sequence[int]
     wanted: Asked
+    fitting: Callable[[Choose], Choose] = lambda then: then
     names: dict[int, int] = field(default_factory=dict)
     count: int = 0
     news: asyncio.Queue[tuple[int, News]] = field(default_factory=asyncio.Queue)
@@ -99,7 +102,7 @@ class Answers:
         if wanted.echo:
             echo = wanted.texts[number] or await self._texts(Flow.of_prompt, self.tokenizer, prompt)
         given = prompt[1:] if wanted.echo and wanted.top is not None else ()
-        then = Sampler(wanted.sampling, wanted.seed, index)
+        then = self.fitting(Sampler(wanted.sampling, wanted.seed, index))
         flow = Flow(self.tokenizer, prompt, wanted.stops)
         return _Answer(prompt, flow, Chooser(then, given, wanted.top), len(given), echo)
 
@@ -156,7 +159,7 @@ class Answers:
 
     async def _likely(self, one: _Answer) -> tuple[Likely, ...]:
         """How likely the tokens were that nobody was told of, those of the prompt first."""
-        scores = one.chooser.scores[one.told :]
+        scores = one.chooser.scores[one.told : one.heard]  # later ones may be there already
         first = self.wanted.echo and not one.told
         one.told += len(scores)
         ids = [*([one.prompt[0]] if first else []), *(token for s in scores for token in _ids(s))]

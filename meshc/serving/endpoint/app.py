@@ -8,7 +8,8 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import TypeVar
+from importlib import import_module
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -25,6 +26,7 @@ from meshc.serving.endpoint.forms import CHAT, COMPLETION, Form
 from meshc.serving.endpoint.limits import Limits
 from meshc.serving.endpoint.measures import CONTENT_TYPE, Measures
 from meshc.serving.endpoint.refusals import (
+    UNSUPPORTED,
     Json,
     Refused,
     http_error,
@@ -33,6 +35,7 @@ from meshc.serving.endpoint.refusals import (
 )
 from meshc.serving.endpoint.threads import Worker, in_thread
 from meshc.serving.endpoint.tokens import ids_of, text_of
+from meshc.serving.engine import Choose
 from meshc.serving.loop import FullError, Loop
 from meshc.serving.texts import Tokenizer
 
@@ -69,6 +72,7 @@ class Endpoint:
         self._measures = Measures(model, loop.server)
         loop.watchers.append(self._measures)
         self._answered = 0
+        self._schemas: Any = None
 
     def app(self) -> Starlette:
         """The ASGI application."""
@@ -152,7 +156,11 @@ class Endpoint:
         if self.loop.full:
             raise Refused(429, str(FullError()))
         wanted = await self._read(request, read)
-        answers = Answers(self.loop, self._speller, self._spelling, self.eos, wanted)
+        given = self.loop, self._speller, self._spelling, self.eos, wanted
+        if wanted.schema is None:
+            answers = Answers(*given)
+        else:
+            answers = Answers(*given, await self._fitting(wanted.schema))
         self._answered += 1
         head: dict[str, object] = {
             "id": f"{form.prefix}-{self._answered}",
@@ -180,6 +188,26 @@ class Endpoint:
 
         async with self._bodies.of(request) as body:
             return await self._bodies.while_there(request, reading(body))
+
+    async def _fitting(self, schema: str) -> Callable[[Choose], Choose]:
+        """What has tokens chosen that fit ``schema``. Raises :class:`Refused`."""
+        async with self._reading:
+            if self._schemas is None:
+                self._schemas = await in_thread(self._opened_schemas)
+            fitting: Callable[[Choose], Choose] = await in_thread(self._schemas.fitting, schema)
+        return fitting
+
+    def _opened_schemas(self) -> Any:
+        """What knows schemas, for the tokens of the model."""
+        try:
+            library = import_module("meshc.serving.endpoint.schemas")
+        except ImportError as error:
+            words = f"JSON needs the Python package '{error.name}' (pip install 'meshc[schemas]')"
+            raise Refused(400, words, "response_format", UNSUPPORTED) from None
+        if not self.eos or self._tokenizer is None:
+            raise Refused(400, "no token of the model ends a text", "response_format", UNSUPPORTED)
+        vocab = self.loop.server.engine.vocab
+        return library.Schemas(self._tokenizer.described, vocab, self.eos)
 
     async def _listed(self, answers: Answers) -> AsyncGenerator[Piece, None]:
         """The pieces of ``answers``, of which :meth:`cut` knows as long as they come."""

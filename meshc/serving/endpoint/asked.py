@@ -29,7 +29,7 @@ class Asked:
     or, unless ``ignore_eos``, a token that ends a text; chosen by ``sampling`` and ``seed``, None
     for another text each time. Answers are said behind their prompts if ``echo``, with how likely
     each token and the ``top`` likeliest were, unless that is None; piece by piece if ``stream``,
-    with counts at the end if ``usage``."""
+    with counts at the end if ``usage``. Answers are JSON of the ``schema``, unless that is None."""
 
     prompts: tuple[tuple[int, ...], ...]
     texts: tuple[str, ...]
@@ -44,6 +44,7 @@ class Asked:
     top: int | None
     stream: bool
     usage: bool
+    schema: str | None
 
     @property
     def answers(self) -> int:
@@ -68,7 +69,6 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "include_stop_str_in_output": (False,),
     "truncate_prompt_tokens": (),
     "prompt_logprobs": (),
-    "response_format": ({"type": "text"},),
 }
 """Settings that are not computed, with the values under which they change nothing."""
 _NEUTRAL_OF_A_PROMPT = _NEUTRAL | {"suffix": (), "add_special_tokens": (True,)}
@@ -96,7 +96,7 @@ tools, of which there are none, come."""
 _COMMON = {
     *("model", "max_tokens", "n", "stop", "stop_token_ids", "ignore_eos", "seed"),
     *("temperature", "top_p", "top_k", "min_p", "logprobs", "stream", "stream_options"),
-    *_INERT,
+    *("response_format", *_INERT),
 }
 _OF_A_PROMPT = _COMMON | {"prompt", "echo", "best_of"}
 _OF_A_CHAT = _COMMON | {"messages", "max_completion_tokens", "top_logprobs"}
@@ -223,6 +223,7 @@ def _asked(
         top,
         _flag(given, "stream"),
         _flag(_options(given), "include_usage"),
+        _schema(given, encode),
     )
 
 
@@ -327,6 +328,29 @@ def _options(given: dict[str, object]) -> dict[str, object]:
         raise Refused(400, "stream_options are an object, for streams", "stream_options")
     _check_settings(found, {"include_usage"}, _NEUTRAL_OF_A_STREAM)
     return found
+
+
+def _schema(given: dict[str, object], encode: Encode | None) -> str | None:
+    """The JSON schema that answers fit, None where any text does."""
+    name = "response_format"
+    found = given.get(name)
+    if found is None or found == {"type": "text"}:
+        return None
+    kind = found.get("type") if isinstance(found, dict) else None
+    if not isinstance(found, dict) or kind not in ("json_object", "json_schema"):
+        words = f"{name} is {_shown(found)}, not of the type text, json_object or json_schema"
+        raise Refused(400, words, name, UNSUPPORTED)
+    if encode is None:
+        raise Refused(400, "the model has no tokenizer, so its answers are no JSON", name)
+    if given.get("ignore_eos"):
+        raise Refused(400, "an answer ends where its JSON does: ignore_eos cannot be", "ignore_eos")
+    own = found.get("json_schema")
+    schema = own.get("schema") if isinstance(own, dict) else None
+    if kind == "json_object":
+        schema = {"type": "object"}
+    if not isinstance(schema, dict):
+        raise Refused(400, f"{name} has no object json_schema.schema", name)
+    return json.dumps(schema)
 
 
 def _flag(given: dict[str, object], name: str) -> bool:

@@ -65,6 +65,61 @@ def _mxfp4(block: bytes) -> list[np.float32]:
     return found
 
 
+def _q2_k(block: bytes) -> list[np.float32]:
+    """Sixteen groups of 16 codes, whose scales and minima have 4 bits each."""
+    scale, least = _half(block, 80), _half(block, 82)
+    found = []
+    for i in range(256):
+        own, code = block[i // 16], _quarter(block[16:80], i)
+        found.append(scale * np.float32(own & 15) * np.float32(code) - least * np.float32(own >> 4))
+    return found
+
+
+def _quarter(codes: bytes, i: int) -> int:
+    """Element ``i`` of 256: of 128 elements, 32 bytes have the lowest two bits of the first 32."""
+    half, place = divmod(i, 128)
+    return codes[32 * half + place % 32] >> 2 * (place // 32) & 3
+
+
+def _q3_k(block: bytes) -> list[np.float32]:
+    """Sixteen groups of 16 codes of 3 bits, the highest of them apart; scales have 6 bits, the
+    lowest four of them in eight bytes, the others in four."""
+    high, packed, found = block[:32], block[96:108], []
+    for i in range(256):
+        group = i // 16
+        low = packed[group % 8] >> 4 * (group // 8) & 15
+        own = low | (packed[8 + group % 4] >> 2 * (group // 4) & 3) << 4
+        code = _quarter(block[32:96], i) | (high[i % 32] >> i // 32 & 1) << 2
+        found.append(_half(block, 108) * np.float32(own - 32) * np.float32(code - 4))
+    return found
+
+
+def _iq4_xs(block: bytes) -> list[np.float32]:
+    """Eight groups of 32 codes, whose scales of 6 bits lie in two and in four bits."""
+    high, low, codes = int.from_bytes(block[2:4], "little"), block[4:8], block[8:]
+    found = []
+    for i in range(256):
+        group = i // 32
+        own = low[group // 2] >> 4 * (group % 2) & 15 | (high >> 2 * group & 3) << 4
+        value = IQ4_VALUES[_nibble(codes[16 * group : 16 * group + 16], i % 32)]
+        found.append(_half(block, 0) * np.float32(own - 32) * np.float32(value))
+    return found
+
+
+def _tq1_0(block: bytes) -> list[np.float32]:
+    """Five digits of base 3 in a byte, as a fraction of 256: 32 bytes with 160 of them, 16 with 80
+    and 4 bytes with four digits each."""
+    places = [(n, m) for n in range(5) for m in range(32)]
+    places += [(n, 32 + m) for n in range(5) for m in range(16)]
+    places += [(n, 48 + m) for n in range(4) for m in range(4)]
+    digits = [(block[m] * 3**n & 255) * 3 >> 8 for n, m in places]
+    return [_half(block, 52) * np.float32(digit - 1) for digit in digits]
+
+
+def _tq2_0(block: bytes) -> list[np.float32]:
+    return [_half(block, 64) * np.float32(_quarter(block, i) - 1) for i in range(256)]
+
+
 def _scale_and_min(packed: bytes, group: int) -> tuple[int, int]:
     """Six bits each, of one of eight groups, in twelve bytes (``get_scale_min_k4``)."""
     if group < 4:
@@ -117,12 +172,21 @@ DECODERS: dict[str, Callable[[bytes], list[np.float32]]] = {
     "Q5_0": _q5_0,
     "Q5_1": _q5_1,
     "Q8_0": _q8_0,
+    "Q2_K": _q2_k,
+    "Q3_K": _q3_k,
     "Q4_K": _q4_k,
     "Q5_K": _q5_k,
     "Q6_K": _q6_k,
     "IQ4_NL": _iq4_nl,
+    "IQ4_XS": _iq4_xs,
+    "TQ1_0": _tq1_0,
+    "TQ2_0": _tq2_0,
     "MXFP4": _mxfp4,
 }
+
+# Codes that name points of grids, which are tables of ggml: `tests/data/ggml_blocks.json` has
+# numbers of its library.
+GRIDS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 
 # Where the 16-bit floats of a block stand.
 HALVES = {
@@ -131,9 +195,21 @@ HALVES = {
     "Q5_0": (0,),
     "Q5_1": (0, 2),
     "Q8_0": (0,),
+    "Q2_K": (80, 82),
+    "Q3_K": (108,),
     "Q4_K": (0, 2),
     "Q5_K": (0, 2),
     "Q6_K": (208,),
     "IQ4_NL": (0,),
+    "IQ4_XS": (0,),
+    "TQ1_0": (52,),
+    "TQ2_0": (64,),
+    "IQ1_S": (0,),
+    "IQ1_M": (),
+    "IQ2_XXS": (0,),
+    "IQ2_XS": (0,),
+    "IQ2_S": (0,),
+    "IQ3_XXS": (0,),
+    "IQ3_S": (0,),
     "MXFP4": (),
 }

@@ -39,6 +39,7 @@ ARCHITECTURES = {
     "smollm3": gguf.MODEL_ARCH.SMOLLM3,
     "cohere": gguf.MODEL_ARCH.COMMAND_R,
     "cohere2": gguf.MODEL_ARCH.COHERE2,
+    "olmo": gguf.MODEL_ARCH.OLMO,
     "nemotron": gguf.MODEL_ARCH.NEMOTRON,
     "glm4": gguf.MODEL_ARCH.GLM4,
     "granitemoe": gguf.MODEL_ARCH.GRANITE_MOE,
@@ -47,7 +48,7 @@ ARCHITECTURES = {
     "gpt_oss": gguf.MODEL_ARCH.GPT_OSS,
 }
 """By the ``model_type`` of a config."""
-_PERMUTED = ("llama", "mistral", "mixtral", "granite", "granitemoe", "internlm2", "smollm3")
+_PERMUTED = ("llama", "mistral", "mixtral", "granite", "granitemoe", "internlm2", "smollm3", "olmo")
 _EXPERT = re.compile(r"(.*)\.experts\.(\d+)\.(.*)")
 _OF_TYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
 
@@ -263,7 +264,14 @@ def _add_keys(writer: gguf.GGUFWriter, config: Config) -> None:
         "cohere": _cohere_keys,
         "cohere2": _cohere2_keys,
         "stablelm": _stablelm_keys,
+        "olmo": _olmo_keys,
     }.get(kind, lambda writer, config: None)(writer, config)
+
+
+def _olmo_keys(writer: gguf.GGUFWriter, config: Config) -> None:
+    writer.add_layer_norm_eps(1e-5)
+    if config.get("clip_qkv") is not None:
+        writer.add_clamp_kqv(config["clip_qkv"])
 
 
 def _add_rope_keys(writer: gguf.GGUFWriter, config: Config, lanes: int) -> None:

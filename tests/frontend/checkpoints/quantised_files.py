@@ -14,17 +14,17 @@ from model_files import LLAMA_CONFIG
 # Where output j of eight stands in a word of AWQ: `order_map` of AutoAWQ lists, for each place, the
 # output that is there.
 AWQ_PLACE = {0: 0, 2: 1, 4: 2, 6: 3, 1: 4, 3: 5, 5: 6, 7: 7}
-TYPES = {"float32": "F32", "float16": "F16", "int32": "I32", "uint8": "F8_E4M3"}
+TYPES = {"float32": "F32", "float16": "F16", "int32": "I32"}
 
 
-def safetensors_of(tensors: Mapping[str, np.ndarray]) -> bytes:
-    """A safetensors file of tensors of several types; uint8 stands for e4m3."""
+def safetensors_of(tensors: Mapping[str, np.ndarray], bytes_are: str = "F8_E4M3") -> bytes:
+    """A safetensors file of tensors of several types, of which uint8 stands for ``bytes_are``."""
     entries: dict[str, Any] = {}
     body = b""
     for name, tensor in tensors.items():
         raw = tensor.tobytes()
         place = [len(body), len(body) + len(raw)]
-        kind = TYPES[tensor.dtype.name]
+        kind = TYPES.get(tensor.dtype.name, bytes_are)
         entries[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": place}
         body += raw
     text = json.dumps(entries).encode()

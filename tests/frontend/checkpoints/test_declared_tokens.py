@@ -71,6 +71,21 @@ def test_a_token_that_only_other_files_have(files: dict[str, Any], tmp_path: Pat
     assert tokenizer.control_text(SIZE) == ("<t>" if special else "")
 
 
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+
+@pytest.mark.parametrize("name", ["GPT2Tokenizer", "Qwen2TokenizerFast"])
+@pytest.mark.parametrize("steps", [BYTES, {"type": "Sequence", "pretokenizers": [BYTES]}])
+def test_a_space_before_a_text_that_one_file_alone_asks_for(
+    name: str, steps: dict[str, Any], tmp_path: Path
+) -> None:
+    """These classes of transformers obey the config, whatever the tokenizer says."""
+    asks = {CONFIG: {"tokenizer_class": name, "add_prefix_space": True}}
+    diagnosed("tokenizer-unsupported", lambda: loaded(tmp_path / "a", asks, pre_tokenizer=steps))
+    asks[CONFIG]["add_prefix_space"] = False
+    assert spelled(loaded(tmp_path / "b", asks, pre_tokenizer=steps), "ab") == ["a", "b"]
+
+
 @pytest.mark.parametrize(
     ("flags", "text", "ids"),
     [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 from dense_reference import DenseDecoder
-from ggml_blocks import DECODERS, HALVES
+from ggml_blocks import DECODERS, GRIDS, HALVES
 from model_files import (
     diagnosed,
     gguf_bytes,
@@ -34,6 +36,7 @@ from meshc.frontend.checkpoints.gguf.reader import GgufWeights
 pytestmark = pytest.mark.models
 
 QUANTISED = {e.name: number for number, e in ENCODINGS.items() if e.elements > 1}
+RECORDED = Path(__file__).parents[2] / "data" / "ggml_blocks.json"
 WRITTEN_BY_THE_PACKAGE = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0")
 
 
@@ -44,6 +47,9 @@ def _random_blocks(name: str, count: int, seed: int, scale: float = 1.0) -> np.n
     blocks = random.integers(0, 256, (count, encoding.block_bytes), dtype=np.uint8)
     if name == "MXFP4":
         blocks[:, 0] = 127 + int(np.log2(scale)) - blocks[:, 0] % 8
+    if name == "IQ1_M":  # four bits of its float are the highest ones of each of four words
+        words = np.array(scale, "<f2").view("<u2") >> np.arange(0, 16, 4) & 15
+        blocks[:, 49::2] = blocks[:, 49::2] & 15 | (words << 4).astype(np.uint8)
     for at in HALVES[name]:
         scales = scale * random.standard_normal((count, 1))
         blocks[:, at : at + 2] = scales.astype("<f2").view(np.uint8)
@@ -64,7 +70,7 @@ def _weights(folder: Path, name: str, shape: tuple[int, ...], raw: bytes) -> Ggu
 
 
 def test_all_encodings_are_tested() -> None:
-    assert set(DECODERS) == set(QUANTISED) == set(HALVES)
+    assert set(DECODERS) | set(GRIDS) == set(QUANTISED) == set(HALVES)
 
 
 def test_blocks_are_as_large_as_the_package_says() -> None:
@@ -75,13 +81,22 @@ def test_blocks_are_as_large_as_the_package_says() -> None:
         assert Encoding(kind.name, *sizes) == encoding
 
 
-@pytest.mark.parametrize("name", QUANTISED)
+@pytest.mark.parametrize("name", DECODERS)
 def test_blocks_by_the_formulas_of_the_format(tmp_path: Path, name: str) -> None:
     blocks = _random_blocks(name, 6, seed=3)
     per_row = ENCODINGS[QUANTISED[name]].elements * 2
     found = _weights(tmp_path, name, (3, per_row), blocks.tobytes()).read("t")
     wanted = np.array([DECODERS[name](bytes(block)) for block in blocks], np.float32)
     np.testing.assert_array_equal(found, wanted.reshape(3, per_row))
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_points_of_grids_are_those_of_ggml(tmp_path: Path, name: str) -> None:
+    recorded = json.loads(RECORDED.read_text())[name]
+    blocks = bytes.fromhex(recorded["blocks"])
+    wanted = np.frombuffer(base64.b64decode(recorded["numbers"]), "<f4").reshape(-1, 256)
+    found = _weights(tmp_path, name, wanted.shape, blocks).read("t")
+    np.testing.assert_array_equal(found, wanted)
 
 
 def test_scales_of_mxfp4_at_their_ends(tmp_path: Path) -> None:
@@ -133,7 +148,7 @@ def test_blocks_that_are_not_there_are_refused(tmp_path: Path, name: str) -> Non
     assert "inside tensor 't'" in found.message
 
 
-@pytest.mark.parametrize(("number", "shown"), [(10, "Q2_K"), (16, "IQ2_XXS"), (99, "type 99")])
+@pytest.mark.parametrize(("number", "shown"), [(15, "Q8_K"), (28, "F64"), (99, "type 99")])
 def test_other_types_are_refused_by_name(tmp_path: Path, number: int, shown: str) -> None:
     config = model_config()
     stored = [

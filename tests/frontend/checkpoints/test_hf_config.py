@@ -189,7 +189,7 @@ def test_other_mistrals_are_refused(
 @pytest.mark.parametrize(
     ("architecture", "words"),
     [
-        ("OlmoForCausalLM", "read: llama; it differs: layer norms without gains"),
+        ("BloomForCausalLM", "read: llama; it differs: ALiBi in the place of RoPE"),
         ("GPTBigCodeForCausalLM", "read: llama; it differs: learned positions, layer norms"),
         ("OPTForCausalLM", "read: llama; it differs: learned positions"),
         ("LlamaForSequenceClassification", "llama is read as a model of the next token"),
@@ -220,7 +220,7 @@ def test_the_nearest_architectures_are_read() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"architectures": ["OlmoForCausalLM"]}, "OlmoForCausalLM"),
+        ({"architectures": ["FalconForCausalLM"]}, "FalconForCausalLM"),
         ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequence"),
         ({"architectures": []}, "[]"),
         ({"architectures": [{"a": 1}]}, "object"),

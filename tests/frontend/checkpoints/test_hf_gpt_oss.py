@@ -56,7 +56,7 @@ def test_absent_keys_stand_for_what_transformers_takes(tmp_path: Path) -> None:
         ({"hidden_act": "gelu"}, "config-unsupported", "another activation"),
         ({"num_experts_per_tok": 6}, "config-bad-value", "all experts, 5"),
         (
-            {"quantization_config": {"quant_method": "mxfp4"}},
+            {"quantization_config": {"quant_method": "nvfp4"}},
             "config-unsupported",
             "quantization_config",
         ),

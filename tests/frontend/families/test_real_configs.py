@@ -21,6 +21,7 @@ PUBLISHED = {
     "gemma-3-270m": 268_098_176,
     "gemma-3-4b-it": 3_880_263_168,
     "gemma-7b": 8_537_680_896,
+    "gpt-oss-120b": 116_829_156_672,
     "gpt2": 124_439_808,
     "gpt2-xl": 1_557_611_200,
     "granite-3.1-2b-instruct": 2_533_531_648,
@@ -38,6 +39,7 @@ PUBLISHED = {
     "phi-3-mini-4k-instruct": 3_821_079_552,
     "phi-3.5-mini-instruct": 3_821_079_552,
     "phi-4": 14_659_507_200,
+    "phi-4-mini-instruct": 3_836_021_760,
     "pythia-1.4b": 1_414_647_808,
     "pythia-6.9b": 6_857_302_016,
     "qwen1.5-moe-a2.7b-chat": 14_315_784_192,
@@ -60,10 +62,8 @@ REFUSED = {
     "baichuan2-7b": "unsupported-architecture",
     "falcon-7b": "unsupported-architecture",
     "gpt-j-6b": "unsupported-architecture",
-    "gpt-oss-120b": "config-unsupported",
     "minicpm-2b-128k": "unsupported-architecture",
     "phi-2": "unsupported-architecture",
-    "phi-4-mini-instruct": "config-unsupported",
     "santacoder": "unsupported-architecture",
 }
 """Those that are not read, with the code that says so."""

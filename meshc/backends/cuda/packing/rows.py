@@ -152,11 +152,13 @@ _PACKS: dict[str, Callable[[Weight, Sequence[Array]], Iterator[Rows]]] = {
 
 def _lanes(weight: Weight, source: int, count: int) -> Places:
     """Which of ``count`` lanes of a head of a source are taken in turn: i and i + n / 2 are side by
-    side in each run of n lanes, if it is one whose lanes turn in pairs."""
-    lanes = np.arange(count)
+    side in each run of n lanes, if it is one whose lanes turn in pairs. Lanes behind one run, fewer
+    than it has, are a run of their own."""
+    lanes, run = np.arange(count), weight.run or count
     if weight.sources[source] not in weight.paired:
         return lanes
-    return lanes.reshape(-1, 2, (weight.run or count) // 2).swapaxes(1, 2).reshape(-1)
+    parts = [lanes[:run], lanes[run:]] if count % run else lanes.reshape(-1, run)
+    return np.concatenate([part.reshape(2, -1).T.reshape(-1) for part in parts])
 
 
 def _along(tensor: Array, how: Gathered) -> tuple[Array, Places]:

@@ -15,7 +15,6 @@ import numpy as np
 from meshc.frontend.checkpoints.config import (
     SIZE_LIMITS,
     Activation,
-    CheckpointDtype,
     ModelConfig,
     Parameter,
 )
@@ -40,7 +39,6 @@ _VALUE_LENGTH = "attention.value_length"
 _WINDOW = "attention.sliding_window"
 _LAYOUT = "tensor_data_layout"
 _EXPERTS = "expert_count"
-_DTYPES: dict[str, CheckpointDtype] = {name.upper(): name for name in get_args(CheckpointDtype)}
 _ACTIVATIONS: dict[str, Activation] = {name: name for name in get_args(Activation)}
 
 
@@ -157,7 +155,7 @@ def _read_fields(
     _refuse_suppressed(fields)
     _check_value_length(fields, gguf, size["head_dim"])
     rotated, turning = _read_rotated(fields, family, gguf.prefix, size["head_dim"])
-    theta, scaling = read_gguf_rope(fields, header, gguf, turning, turning < size["head_dim"])
+    theta, scaling = read_gguf_rope(fields, header, gguf, turning)
     flags = known_of_tensors(family, header)
     return ModelConfig(
         name=model_name(header.path),
@@ -242,8 +240,8 @@ def _read_rotated(
     return {tables.rotary.parameter: 0 if turning == head_dim else turning}, turning
 
 
-def _dtype(family: Family, header: GgufHeader) -> CheckpointDtype | None:
+def _dtype(family: Family, header: GgufHeader) -> str | None:
     """The type of what holds the queries' weight in layer 0."""
     tensor = header.tensors.get(family.params["wq"].gguf.replace("{n}", "0"))
     encoding = tensor.encoding if tensor else None
-    return _DTYPES[encoding.name] if encoding else None
+    return encoding.name.lower() if encoding else None

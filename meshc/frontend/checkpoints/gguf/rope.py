@@ -52,10 +52,9 @@ _HELP = "use the Hugging Face form of the checkpoint, whose config.json names th
 
 
 def read_gguf_rope(
-    fields: Fields, header: GgufHeader, gguf: GgufTables, lanes: int, parts: bool
+    fields: Fields, header: GgufHeader, gguf: GgufTables, lanes: int
 ) -> tuple[float, RopeScaling | None]:
-    """Base and scaling of the ``lanes`` that turn, which may be ``parts`` of heads; faults go to
-    the diagnostics of ``fields``."""
+    """Base and scaling of the ``lanes`` that turn; faults go to the diagnostics of ``fields``."""
     types = gguf.tables.rope_types
     theta, kind = DEFAULT_THETA, "none"
     if types:
@@ -63,7 +62,7 @@ def read_gguf_rope(
         kind = _read_type(fields, header, gguf)
     scaling: RopeScaling | None = None
     if kind == "longrope":
-        scaling = _long(fields, header, gguf.prefix, lanes, parts)
+        scaling = _long(fields, header, gguf.prefix, lanes)
     elif kind == "yarn":
         scaling = _yarn(fields, gguf)
     elif kind == "linear":
@@ -122,9 +121,7 @@ def _yarn(fields: Fields, gguf: GgufTables) -> YarnScaling:
     return YarnScaling(factor, fast, slow, original, scale, gguf.yarn_rounds)
 
 
-def _long(
-    fields: Fields, header: GgufHeader, prefix: str, lanes: int, parts: bool
-) -> LongScaling | None:
+def _long(fields: Fields, header: GgufHeader, prefix: str, lanes: int) -> LongScaling | None:
     """LongRoPE, of which the file holds the factors as two tensors."""
     size = fields.number(prefix + _SIZE, 0.0, _FACTOR_LIMIT)
     original = fields.integer(prefix + _ORIGINAL, 1, SIZE_LIMITS["max_positions"])
@@ -133,13 +130,6 @@ def _long(
         name = _SHORT if short is None else _LONG
         _reject_factors(fields, name, f"are not {lanes // 2} positive numbers in F32")
         return None
-    if parts and size != 1.0:
-        fields.reject(
-            "config-unsupported",
-            prefix + _SIZE,
-            f"rotary lanes of another size than the others ('{prefix}{_SIZE}') are not supported",
-            "where whole heads turn, the size goes to the scores",
-        )
     shown = [tuple(shortest(float(factor)) for factor in factors) for factors in (short, long)]
     return LongScaling(shown[0], shown[1], original, _squared(fields, prefix, size, original))
 

@@ -12,7 +12,6 @@ from typing import NoReturn
 from meshc.frontend.checkpoints.config import (
     SIZE_LIMITS,
     Activation,
-    CheckpointDtype,
     LongScaling,
     ModelConfig,
     Parameter,
@@ -45,7 +44,7 @@ _ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
     "relu2": "relu2",
 }
-_DTYPES: dict[str, CheckpointDtype] = {
+_DTYPES: dict[str, str] = {
     "float32": "f32",
     "float16": "f16",
     "bfloat16": "bf16",
@@ -222,14 +221,6 @@ def _read_rotated(
         counts = {len(rope.scaling.short), len(rope.scaling.long)}
         if counts != {turning // 2}:
             fields.reject_value(key, f"{turning // 2} short and as many long factors are wanted")
-        if turning < head_dim and rope.scaling.attention_scale != 1.0:
-            fields.reject(
-                "config-unsupported",
-                key,
-                "rotary lanes of another size than the others ('attention_factor') are not "
-                "supported",
-                "where whole heads turn, the size goes to the scores",
-            )
     if tables.rotary is None:
         return {}
     if turning == head_dim:
@@ -244,7 +235,7 @@ def _read_rotated(
     return {tables.rotary.parameter: turning}
 
 
-def _read_dtype(fields: Fields) -> CheckpointDtype | None:
+def _read_dtype(fields: Fields) -> str | None:
     given = [key for key in ("dtype", "torch_dtype") if fields.has(key)]
     if not given:
         return None

@@ -1,8 +1,8 @@
 """The ``quantization_config`` of a Hugging Face ``config.json``, read strictly.
 
-Sources: ``AwqConfig``, ``GPTQConfig``, ``FineGrainedFP8Config`` and ``FbgemmFp8Config`` in Hugging
-Face transformers, ``BaseQuantizeConfig`` in AutoGPTQ, the weights page of DeepSeek-V3, and the
-``compressed-tensors`` format.
+Sources: ``AwqConfig``, ``GPTQConfig``, ``FineGrainedFP8Config``, ``FbgemmFp8Config`` and
+``Mxfp4Config`` in Hugging Face transformers, ``BaseQuantizeConfig`` in AutoGPTQ, the weights page
+of DeepSeek-V3, and the ``compressed-tensors`` format.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ QUANTIZATION_KEY = "quantization_config"
 _CONFIG_LIMIT_BYTES = 1 << 20
 _GROUPS = (16, 32, 64, 128, 256, 512, 1024)
 _HELP = (
-    "use a checkpoint of AWQ or GPTQ with 4 bits, of fp8 (e4m3) with scales, or an unquantised one"
+    "use a checkpoint of AWQ or GPTQ with 4 bits, of fp8 (e4m3) with scales, of experts in MXFP4, "
+    "or an unquantised one"
 )
 
 
@@ -49,7 +50,13 @@ class Fp8:
     block: tuple[int, int] | None
 
 
-Quantization = Awq | Gptq | Fp8
+@dataclass(frozen=True)
+class Mxfp4:
+    """Experts whose elements of 4 bits (e2m1) have a power of two for 32 inputs."""
+
+
+OfMatrices = Awq | Gptq | Fp8
+Quantization = OfMatrices | Mxfp4
 
 
 def quantization_beside(config: Path) -> Quantization | None:
@@ -283,6 +290,11 @@ def _block(table: _Table, key: str) -> tuple[int, int] | None:
     return None
 
 
+def _mxfp4(table: _Table) -> Mxfp4:
+    table.check_known(*_MODULES, "dequantize")
+    return Mxfp4()
+
+
 _READERS: dict[str, Callable[[_Table], Quantization | None]] = {
     "awq": _awq,
     "gptq": _gptq,
@@ -290,4 +302,5 @@ _READERS: dict[str, Callable[[_Table], Quantization | None]] = {
     "fp8": _fp8,
     "fbgemm_fp8": _fbgemm,
     "compressed-tensors": _compressed,
+    "mxfp4": _mxfp4,
 }

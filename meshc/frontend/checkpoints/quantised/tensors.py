@@ -16,7 +16,7 @@ import numpy as np
 
 from meshc.frontend.checkpoints.quantised import int4
 from meshc.frontend.checkpoints.quantised.fp8 import from_e4m3, scaled
-from meshc.frontend.checkpoints.quantised.method import Awq, Fp8, Gptq, Quantization
+from meshc.frontend.checkpoints.quantised.method import Awq, Fp8, Gptq, OfMatrices
 from meshc.frontend.checkpoints.safetensors_reader import SafetensorsWeights
 from meshc.frontend.checkpoints.tensor_source import Encoded, Part, StoredTensor
 from meshc.ir.codes import CODE_FORMATS
@@ -39,7 +39,7 @@ _FLOATS = ("F32", "F16", "BF16")
 class QuantisedWeights:
     """The tensors of ``files`` that are quantised as ``quantization`` says."""
 
-    def __init__(self, files: SafetensorsWeights, quantization: Quantization) -> None:
+    def __init__(self, files: SafetensorsWeights, quantization: OfMatrices) -> None:
         self._files = files
         self._quantization = quantization
 

@@ -114,6 +114,11 @@ class TokenizerProcess:
         answer = self._asked(question, f"{sum(map(len, lists))} tokens")
         return list(answer["texts"])
 
+    def described(self) -> str:
+        """The tokenizer, with all added tokens, in the JSON of the ``tokenizers`` package. Raises
+        ``tokenizer-failed`` and ``tokenizer-costly``."""
+        return str(self._asked({"do": "describe"}, "its own description")["json"])
+
     def _asked(self, question: Mapping[str, object], what: str) -> dict[str, Any]:
         with self._lock:
             if self._running is None:

@@ -72,6 +72,10 @@ class Held:
         long = max(map(len, texts), default=0) > asked["most"]
         return {"fault": "characters"} if long else {"texts": texts}
 
+    def describe(self, asked: Mapping[str, Any]) -> dict[str, object]:
+        """The tokenizer as it is now, in the JSON of its library."""
+        return {"json": self.engine.to_str()}
+
 
 def answer(held: Held, asked: Mapping[str, Any]) -> dict[str, object]:
     """The answer to one question, or a ``fault`` with ``words``."""

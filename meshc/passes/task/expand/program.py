@@ -302,9 +302,7 @@ class TaskProgram:
             step //= extent
             index = inner // step
             if paired is not None and dim == paired.dim:
-                run = paired.lanes(extent)
-                within = index % run
-                index = index // run * run + within // 2 + within % 2 * (run // 2)
+                index = paired.element(index, extent)
             found[dim] = index
         return found
 

@@ -58,10 +58,7 @@ class LaneMap:
         if self.paired is not None and dim == self.paired.dim:
             extent = self.emitter.source.dims[dim]
             self.conds.append(Cond.lt(found, extent))
-            run = self.paired.lanes(extent)
-            within = found % run if run < extent else found
-            pairs = within // 2 + (within % 2) * (run // 2)
-            found = found // run * run + pairs if run < extent else pairs
+            found = self.paired.element(found, extent)
         return found
 
     def where(self, *more: Cond) -> Cond | None:

@@ -1,0 +1,166 @@
+"""What prompts begin with alike is read once, and every request gets what it gets alone."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from books import CAPACITY, LAYERS, MULTIPLE, REQUESTS, VOCAB, Books, continued
+from hypothesis import given
+from hypothesis import strategies as st
+from test_engine import CHOICES
+
+from meshc.driver import CompileRequest, load_any
+from meshc.driver.serving import ServeRequest, opened_service
+from meshc.serving.engine import Server
+from meshc.serving.policies import policy
+from meshc.serving.replaying import Entry, replayed
+from meshc.serving.scheduler import Scheduler
+from meshc.support.diagnostics import Diagnostics
+
+TINY = Path(__file__).parents[1] / "data"
+POLICIES = pytest.mark.parametrize("chosen", CHOICES, ids=lambda p: f"{p.name}-{p.chunk}")
+TREE = np.random.default_rng(5).integers(0, VOCAB, (3, 40)).tolist()
+"""What prompts begin with; one goes on as another one's answer would."""
+
+
+class CountingBooks(Books):
+    """Books that know how many tokens their first layer has read."""
+
+    def __init__(self):
+        super().__init__()
+        self.read_tokens = 0
+
+    def read(self, request, rows, position, layers):
+        self.read_tokens += len(rows) if layers.start == 0 else 0
+        return super().read(request, rows, position, layers)
+
+
+def server_of(chosen, prefixes=True):
+    scheduler = Scheduler(chosen, (1.0,) * LAYERS, REQUESTS * (CAPACITY + 1), REQUESTS, MULTIPLE)
+    return Server(CountingBooks(), scheduler, prefixes)
+
+
+DRAWN = st.lists(
+    st.tuples(
+        st.integers(0, 2), st.integers(1, 30), st.integers(0, 4), st.integers(1, 9),
+        st.integers(0, 20),
+    ),
+    min_size=1,
+    max_size=9,
+)  # fmt: skip
+
+
+@POLICIES
+@given(drawn=DRAWN, stop=st.sampled_from([(), (3,)]), cancelled=st.sets(st.integers(0, 8)))
+def test_each_request_gets_what_it_gets_alone(chosen, drawn, stop, cancelled):
+    """The engine asserts that tokens come to caches that hold all before them."""
+    server, entries, found = server_of(chosen), [], {}
+    for name, (tree, shared, own, most, steps) in enumerate(drawn):
+        prompt = (*TREE[tree][:shared], *range(own))
+        entries.append(Entry(name, 0.0, prompt, most, stop))
+        server.submit(name, prompt, most, stop)
+        for _ in range(steps):
+            record = server.step()
+            for who, token in record.tokens.items() if record else ():
+                found.setdefault(who, []).append(token)
+        if name in cancelled:
+            server.cancel(name)
+    while not server.idle:
+        for who, token in server.step().tokens.items():
+            found.setdefault(who, []).append(token)
+    for entry in entries:
+        alone = continued(entry)
+        if entry.name in cancelled:
+            assert alone[: len(found.get(entry.name, []))] == found.get(entry.name, [])
+        else:
+            assert found[entry.name] == alone
+    assert server.free == REQUESTS and not server.jobs and server.scheduler.held_tokens == 0
+
+
+def tokens_read(prompts, prefixes=True, most=4):
+    """How many tokens each of ``prompts``, one behind the other, is read of."""
+    server, found = server_of(policy("chunked", 8), prefixes), []
+    for name, prompt in enumerate(prompts):
+        before = server.engine.read_tokens
+        server.submit(name, prompt, most)
+        while not server.idle:
+            server.step()
+        found.append(server.engine.read_tokens - before)
+    return found
+
+
+def test_what_was_read_is_not_read_again():
+    prompt = TREE[0][:22]
+    longer = [*prompt, *continued(Entry(0, 0.0, tuple(prompt), 4, ())), 1, 2]
+    other = [*prompt[:13], *((token + 1) % VOCAB for token in prompt[13:])]
+    # All but the last token of a prompt are read, from multiples of four tokens on.
+    assert tokens_read([prompt, prompt, longer, other], False) == [21, 21, 27, 21]
+    assert tokens_read([prompt, prompt, longer, other]) == [21, 1, 27 - 24, 21 - 12]
+
+
+def test_caches_of_another_prompt_that_is_longer_are_taken_and_the_rest_forgotten():
+    assert tokens_read([TREE[0][:30], TREE[0][:17], TREE[0][:30]]) == [29, 4, 13]
+
+
+def test_caches_that_share_most_are_taken():
+    prompts = [TREE[0][:20], TREE[1][:20], TREE[2][:20], TREE[1][:20], TREE[0][:20], TREE[2][:20]]
+    assert tokens_read(prompts) == [19, 19, 19, 3, 3, 3]
+
+
+def test_caches_that_were_not_used_for_longest_are_taken_by_others():
+    new = [5] * 12
+    prompts = [TREE[0][:20], TREE[1][:20], TREE[2][:20], new, TREE[1][:20], TREE[0][:20]]
+    assert tokens_read(prompts) == [19, 19, 19, 11, 3, 19]
+
+
+def test_a_request_whose_values_are_no_numbers_leaves_nothing():
+    server = server_of(policy("chunked", 8))
+
+    def fails(logits):
+        from meshc.support.diagnostics import fail
+
+        fail("run-refused", "no numbers")
+
+    server.submit(0, TREE[0][:20], 4, choose=fails)
+    while not server.idle:
+        server.step()
+    before = server.engine.read_tokens
+    server.submit(1, TREE[0][:20], 4)
+    while not server.idle:
+        server.step()
+    assert server.engine.read_tokens - before == 19
+
+
+@pytest.mark.models
+@pytest.mark.parametrize(
+    ("name", "chosen", "kv"),
+    [
+        ("tiny/llama-3h1", ServeRequest("chunked", 8, prefixes=True), "auto"),
+        ("tiny_families/gemma2-6h2-window", ServeRequest("chunked", 8, prefixes=True), "cyclic"),
+        ("tiny_experts/mixtral-5x2", ServeRequest("layered", groups="2", prefixes=True), "auto"),
+        ("tiny/llama-3h1", ServeRequest("chunked", 8, prefixes=True), "shift"),
+    ],
+)
+def test_a_program_gives_the_tokens_that_it_gives_without(name, chosen, kv):
+    compiling = CompileRequest(mesh="2x3", seq=64, batch=3, dtype="f32", kv=kv)
+    loaded = load_any(str(TINY / name), Diagnostics())
+    service = opened_service(loaded, compiling, chosen, Diagnostics())
+    other = opened_service(
+        loaded, replace(compiling, mesh="2x2"), replace(chosen, prefixes=False), Diagnostics()
+    )
+    assert service.prefixes == (kv != "shift")
+    random = np.random.default_rng(1)
+    stem = random.integers(3, service.engine.vocab, 40).tolist()
+    entries = []
+    for number in range(9):
+        own = random.integers(3, service.engine.vocab, 3).tolist()
+        prompt = (*stem[: int(random.integers(5, 40))], *own)
+        entries.append(Entry(number, 2.0 * number, prompt, 8, ()))
+    known = []
+    begin = service.engine.begin
+    service.engine.begin = lambda place, tokens: (known.append(tokens), begin(place, tokens))
+    found = replayed(service.server(), entries, 1.0)
+    alone = [replayed(other.server(), [entry], 1.0) for entry in entries]
+    assert found == {name: tokens for one in alone for name, tokens in one.items()}
+    assert any(known) == service.prefixes
