@@ -81,6 +81,11 @@ class Mxfp4Weights:
             found[expert] = _decoded(blocks[expert], scales[expert]).T
         return found
 
+    def mapped(self, name: str) -> np.ndarray | None:
+        """The tensor ``name``, mapped into memory, None for one in MXFP4. Errors:
+        ``safetensors-invalid``."""
+        return self._files.mapped(name) if name in self._files.tensors else None
+
     def read_encoded(self, name: str) -> Encoded:
         """None of these tensors can be kept as it is stored. Raises KeyError."""
         raise KeyError(name)
