@@ -181,8 +181,9 @@ class Statements:
         self.text.lines.pop()
 
     def _of_parts(self, counts: Sequence[int], given: Sequence[str], end: str) -> None:
-        """A function of an element of vectors of so many: what is ``given`` of each."""
-        if len(set(given)) == 1:
+        """A function of an element of vectors of so many: what is ``given`` of each. One that a
+        task needs twice is ``given`` in the same words twice."""
+        if len(given) == 1 or (len(set(given)) == 1 and "element" not in given[0]):
             self.text.add(f"[&](int element) {{ return {given[0]}; }}{end}")
             return
         with self.text.within("[&](int element) {", f"}}{end}"):
