@@ -89,7 +89,6 @@ CHANGES: tuple[tuple[str, tuple[Change, ...], int], ...] = (
     ("as it stands", (), 16),
     ("half tasks (8 rows, fragments full)", (), 8),
     ("rests of tasks by bytes", (by_bytes,), 16),
-    ("3 tiles on their way", (flying(3),), 16),
     ("5 tiles on their way", (flying(5),), 16),
     ("tiles of 8 KiB", (tile_of(8),), 16),
     ("tiles of 32 KiB", (tile_of(32),), 16),
@@ -97,8 +96,6 @@ CHANGES: tuple[tuple[str, tuple[Change, ...], int], ...] = (
     ("16-bit vectors", (halved,), 16),
     ("16-bit vectors, tags", (tagged_halves,), 16),
     ("16-bit columns, copied", (columns,), 16),
-    ("16-bit vectors, tags, 3 tiles", (tagged_halves, flying(3)), 16),
-    ("16-bit columns, 3 tiles", (columns, flying(3)), 16),
 )
 CHANGED = {
     ("llama-2-7b", 1): "",
