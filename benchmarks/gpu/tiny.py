@@ -6,7 +6,8 @@
 ``--prepare`` compiles each checkpoint, with machine code, on a machine with nvcc or NVRTC, and
 keeps its tensors and the logits that its graph gives behind each of some tokens, with weights and
 caches rounded to the type of the program. ``--check`` runs steps, each twice, and a prompt where
-the GPU is. A batch has the same tokens, one request one position behind the other.
+the GPU is. A batch has the same tokens, one request one position behind the other. Then tokens that
+the program chooses and draws are held against the host's.
 """
 
 from __future__ import annotations
@@ -25,14 +26,18 @@ from numpy.typing import NDArray
 from prepared import Prepared, opened
 from references import to_words, values
 
-from meshc.backends.cuda import LanguageModel
+from meshc.backends.cuda import Draw, LanguageModel
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
+from meshc.serving.sampling import Sampler, Sampling
 from meshc.support.diagnostics import MeshcError
 from meshc.support.native import BuildError
 
 Array = NDArray[Any]
 CAPACITY, TOKENS, PROMPT = 48, 8, 21
+CHOSEN, LAUNCHES = 12, (1, 4, 11)
+"""Tokens that are chosen, and steps of a launch."""
+SAMPLINGS = (Sampling(1.5, top_p=0.8), Sampling(3.0, 20, 0.9, 0.1))
 LIMIT_SECONDS = 20
 _EXPECTED = "expected.npz"
 STEP_BOUND = {"f16": 2.0**-8, "bf16": 2.0**-6}
@@ -94,9 +99,35 @@ def check(device: Device, folder: Path) -> dict[str, Any]:
     off = float(np.abs(prompt - wanted[-1]).max()) / scale
     steps = max(errors) if np.isfinite(errors).all() else float("inf")
     bound = STEP_BOUND[dtype] if program.batch == 1 else PROMPT_BOUND[dtype]
-    right = same and steps <= bound and off <= PROMPT_BOUND[dtype]
+    chosen = _chosen(model, [int(n) for n in ids])
+    right = same and chosen and steps <= bound and off <= PROMPT_BOUND[dtype]
     return {"name": folder.name, "dtype": dtype, "batch": program.batch, "page": program.page,
-            "steps": steps, "prompt": off, "same": same, "right": right}  # fmt: skip
+            "steps": steps, "prompt": off, "same": same, "chosen": chosen,
+            "right": right}  # fmt: skip
+
+
+def _chosen(model: LanguageModel, ids: list[int]) -> bool:
+    """Whether the tokens that the program chooses, in launches of several numbers of steps, are
+    those that the host takes and draws by the same logits."""
+    prompts = [ids[: 5 + n] for n in range(model.program.batch)]
+    wanted = model.generate_all(prompts, CHOSEN, lambda *_: False)
+    equal = all(
+        model.generate_chosen(prompts, CHOSEN, lambda *_: False, (), steps) == wanted
+        for steps in LAUNCHES
+    )
+    for sampling in SAMPLINGS:
+        ours, theirs = ([Sampler(sampling, 7, n) for n in range(len(prompts))] for _ in range(2))
+        wanted = model.generate_all(
+            prompts, CHOSEN, lambda *_: False, (), lambda n, row, by=ours: by[n](row)
+        )
+        draw = Draw(
+            sampling.numbers().tolist(),
+            [one.key for one in theirs],
+            lambda n, row, by=theirs: by[n](row),
+        )
+        found = model.generate_chosen(prompts, CHOSEN, lambda *_: False, (), LAUNCHES[-1], draw)
+        equal = equal and found == wanted
+    return equal
 
 
 def _apart(folder: Path, driver: str) -> dict[str, Any]:
