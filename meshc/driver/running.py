@@ -178,7 +178,7 @@ def run_program(
         )
     tensors = open_weights(program.weights, program.config, program.layers, report, on_read)
     check_present(program.names, tensors)
-    if request.cache and program.packed is None:
+    if request.cache and program.target != "cuda":
         tensors = kept(tensors)
     prompts = read_prompts(request.prompts, program.config, program.weights, program.name, report)
     trace = _trace(request, backend, program.folder)

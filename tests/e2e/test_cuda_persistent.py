@@ -230,7 +230,7 @@ def test_prompts_of_a_model_without_kernels_of_its_own(tmp_path, monkeypatch):
 def test_prompts_are_read_by_as_many_tokens_as_a_block_has_room_for(tmp_path):
     kinds, small = (
         (Kind(2, 2, 2, 1600, 10000.0),),
-        device("h200").with_numbers(memory_bytes=105_000),
+        device("h200").with_numbers(memory_bytes=88_600),
     )
     result = compiled(tmp_path, kinds, device=small)
     assert from_json(result.files["manifest.json"]).prefill.tokens == 8
@@ -242,18 +242,18 @@ def test_tasks_attend_for_fewer_tokens_before_a_chunk_has_fewer(tmp_path):
     chunk of 8 alone; those of fewer leave it for 16."""
     kinds = (Kind(2, 2, 2, 1600, 10000.0),)
     queries = {}
-    for memory in (112_000, 200_000):
+    for memory in (95_600, 200_000):
         small = device("h200").with_numbers(memory_bytes=memory)
         result = compiled(tmp_path, kinds, device=small)
         assert from_json(result.files["manifest.json"]).prefill.tokens == 16
         queries[memory] = set(re.findall(r"GroupAttention<T, (\d+),", result.files["prompt.cu"]))
         check(result, kinds)
-    assert max(map(int, queries[112_000])) < max(map(int, queries[200_000]))
+    assert max(map(int, queries[95_600])) < max(map(int, queries[200_000]))
 
 
 def test_steps_read_prompts_where_a_block_has_no_room_for_four_tokens(tmp_path, monkeypatch):
     monkeypatch.setattr(layer_kinds, "HIDDEN", 4096)
-    small = device("h200").with_numbers(memory_bytes=150_000)
+    small = device("h200").with_numbers(memory_bytes=133_600)
     result = compiled(tmp_path, (PLAIN,), device=small)
     program = from_json(result.files["manifest.json"])
     assert program.kernels.keys() == {"step", "choose"} and program.prefill is None

@@ -149,10 +149,10 @@ EDITS = {
     "groups by their best expert": ("mc_experts.cuh", "if (before < BEST)", "if (before < 1)"),
     "gates as they are": ("mc_experts.cuh", "if (NORMALISED) {", "if (false) {"),
     "the last expert left out": (
-        "mc_experts.cuh", "chosen[0] = before + sent[x];", "chosen[0] = before;",
+        "mc_experts.cuh", "chosen[0] = count;", "chosen[0] = count > 1 ? count - 1 : count;",
     ),
     "experts in the place of others": (
-        "mc_experts.cuh", "chosen[1 + before] = x;", "chosen[1 + before] = x / 2 * 2;",
+        "mc_experts.cuh", "chosen[count + place] = x;", "chosen[count + place] = x / 2 * 2;",
     ),
     "one choice for all layers": (
         "mc_experts.cuh", "return words[(made - 1) % 2 * WORDS + 1 + n];", "return words[1 + n];",
@@ -167,8 +167,8 @@ EDITS = {
         "        group_sync(id, WORKERS);\n        if (me == 0) arrive(told + made % 2);",
         "        if (me == 0) arrive(told + made % 2);",
     ),
-    "the first group of rows left out": (
-        "mc_experts.cuh", "/ experts * experts : 0);", "/ experts * experts : experts);",
+    "places of the whole warp": (
+        "mc_experts.cuh", "if ((int)lane() >= apart) place += other;", "place += other;",
     ),
     "written over while it is read": (
         "mc_experts.cuh",

@@ -63,6 +63,7 @@ _USUAL = {
 _LEVELS_BEHIND = {"partition": "mesh", "expand-programs": "tile", "expand-tasks": "task"}
 
 OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
+    "choose-token": {"alone": ("false",)},  # alone it makes a program that reads logits
     "chunk-prompts": {"multiple": ("1", "2", "3"), "most": ("0", "2", "6")},
     "group-layers": {"groups": ("0", "1", "2"), "force": ("true", "false")},
     "tensor-parallel": {

@@ -1,9 +1,8 @@
 """Rows and attention in the header: text, mistakes, and what a graph without them is given."""
 
-import numpy as np
 import pytest
 
-from meshc.backends.cuda.packing import interleaved
+from meshc.backends.cuda.packing.rows import interleaved
 from meshc.devices import device
 from meshc.frontend.language import elaborate, parse_model
 from meshc.ir.affine import Expr, parse_expr
@@ -158,8 +157,7 @@ def test_pairs_are_a_half_of_their_run_apart(lanes, run):
     half = (run or lanes) // 2
     assert taken[: 2 * half] == [lane for i in range(half) for lane in (i, i + half)]
     assert sorted(taken) == list(range(lanes))
-    weights = np.arange(lanes)
-    assert interleaved(weights, run).tolist() == taken
+    assert interleaved(lanes, run).tolist() == taken
     text = str(Paired("D", run).element(Expr.var("i"), lanes))
     assert [parse_expr(text).evaluate({"i": lane}) for lane in range(lanes)] == taken
 

@@ -195,7 +195,8 @@ class Checkpoint:
     def _stored(self, tensor: LogicalTensor, layer: int) -> np.ndarray:
         mapped = [self.source.mapped(name) for name in tensor.stored_names(layer)]
         kinds = {None if each is None else each.dtype for each in mapped}
-        if tensor.layout.offset or tensor.layout.stretch or None in kinds or len(kinds) > 1:
+        changed = tensor.layout.offset or tensor.layout.stretch
+        if changed or None in kinds or len(kinds) != 1:
             return self._read(tensor, layer)
         held = [each for each in mapped if each is not None]
         if not tensor.parts:

@@ -151,12 +151,17 @@ _PACKS: dict[str, Callable[[Weight, Sequence[Array]], Iterator[Rows]]] = {
 
 
 def _lanes(weight: Weight, source: int, count: int) -> Places:
-    """Which of ``count`` lanes of a head of a source are taken in turn: i and i + n / 2 are side by
-    side in each run of n lanes, if it is one whose lanes turn in pairs. Lanes behind one run, fewer
-    than it has, are a run of their own."""
-    lanes, run = np.arange(count), weight.run or count
-    if weight.sources[source] not in weight.paired:
-        return lanes
+    """Which of ``count`` lanes of a head of a source are taken in turn: those of pairs side by
+    side, if it is one whose lanes turn in pairs."""
+    paired = weight.sources[source] in weight.paired
+    return interleaved(count, weight.run) if paired else np.arange(count)
+
+
+def interleaved(count: int, run: int = 0) -> Places:
+    """``count`` lanes such that i and i + n / 2 are side by side in each run of n lanes; ``run`` is
+    n, and 0 where it is all of them. Lanes behind one run, fewer than it has, are a run of their
+    own."""
+    lanes, run = np.arange(count), run or count
     parts = [lanes[:run], lanes[run:]] if count % run else lanes.reshape(-1, run)
     return np.concatenate([part.reshape(2, -1).T.reshape(-1) for part in parts])
 
