@@ -39,7 +39,8 @@ class Meet(Pass):
     (``kind = ranks``) where one needs what others give, and once before any gives to the others'
     memory. With ``kind = tags`` the others become meetings by
     tags, where what the tasks behind them need is scratch of f32 that is given whole in every run:
-    its words get tags, of :data:`TAGS` bits. A remark says how many are left in each loop.
+    its words get tags, of :data:`TAGS` bits. What chosen experts give needs a counter, and so do
+    products that merge many splits of attention. A remark says how many are left in each loop.
 
     Before::
 

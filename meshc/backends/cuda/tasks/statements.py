@@ -175,21 +175,9 @@ class Statements:
                 tags.append(storage.tag(buffer, at, self.values.ranges) if waits else "0u")
             counts.append(prod(shape))
             places.append(f"{storage.scratch(buffer)} + {place}")
-        with self.text.within(f"mc::fetch<{bits}, {sum(counts)}, WORKERS>({first}, me,", ""):
-            self._of_parts(counts, places, ",")
-            self._of_parts(counts, tags, ");")
-        self.text.lines.pop()
-
-    def _of_parts(self, counts: Sequence[int], given: Sequence[str], end: str) -> None:
-        """A function of an element of vectors of so many: what is ``given`` of each. One that a
-        task needs twice is ``given`` in the same words twice."""
-        if len(given) == 1 or (len(set(given)) == 1 and "element" not in given[0]):
-            self.text.add(f"[&](int element) {{ return {given[0]}; }}{end}")
-            return
-        with self.text.within("[&](int element) {", f"}}{end}"):
-            for count, one in zip(counts[:-1], given, strict=False):
-                self.text.add(f"if (element < {count}) return {one};", f"element -= {count};")
-            self.text.add(f"return {given[-1]};")
+        self.text.add(f"mc::fetch<{bits}, {sum(counts)}, WORKERS>({first}, me,")
+        for given, end in ((_of_parts(counts, places), ","), (_of_parts(counts, tags), ");")):
+            self.text.add(*(f"    {line}" for line in (*given[:-1], given[-1] + end)))
 
     def rounds(self, op: tile.For, body: Callable[[], None]) -> None:
         """A loop of so many rounds, whose values in shared memory are there behind it."""
@@ -457,6 +445,17 @@ class Statements:
             return
         with self.text.within(f"if ({condition(op.when, values.ranges)}) {{"):
             self.each(extents(op.view), one)
+
+
+def _of_parts(counts: Sequence[int], given: Sequence[str]) -> list[str]:
+    """A function of an element of vectors of so many, in C: what is ``given`` of each. One that a
+    task needs twice is ``given`` in the same words twice."""
+    if len(given) == 1 or (len(set(given)) == 1 and "element" not in given[0]):
+        return [f"[&](int element) {{ return {given[0]}; }}"]
+    lines = []
+    for count, one in zip(counts[:-1], given, strict=False):
+        lines += [f"    if (element < {count}) return {one};", f"    element -= {count};"]
+    return ["[&](int element) {", *lines, f"    return {given[-1]};", "}"]
 
 
 def angle_of(values: Values, op: tile.Compute, angles: View, pair: Expr) -> tuple[str, str]:
