@@ -18,7 +18,7 @@ from meshc.backends.cuda.driver.launch import Kernel
 from meshc.backends.cuda.driver.streams import Graph
 from meshc.backends.cuda.executor import Grid
 from meshc.backends.cuda.launches import Launch, part_of
-from meshc.backends.cuda.program import StepProgram, Weight, numbered
+from meshc.backends.cuda.program import Prefill, StepProgram, Weight, numbered
 from meshc.support.diagnostics import fail
 
 _NOISE_THREADS = 256
@@ -80,8 +80,8 @@ class Step:
         self.texts = texts
         self._kernels: dict[str, tuple[Kernel, Grid]] = {}
         used = {launch.kernel for launch, _ in program.launches()}
-        if program.prefill is not None:
-            used |= {launch.kernel for launch in program.prefill.every_launch()}
+        for reader in program.prefills:
+            used |= {launch.kernel for launch in reader.every_launch()}
         for name in sorted(used):
             kernel = program.kernels[name]
             loaded = load(device, texts[kernel.file], cubins)[name]
@@ -109,14 +109,14 @@ class Step:
         """Let every request have ``count`` tokens. Raises MeshcError."""
         self._memory["cached"][0].write(np.full(self.program.batch, count, np.int32))
 
-    def set_chunk(self, cached: int) -> None:
-        """Let a chunk of a prompt be full, behind ``cached`` tokens. Raises MeshcError."""
-        (size,) = self.program.buffers["chunk_tokens"].shape
+    def set_chunk(self, reader: Prefill, cached: int) -> None:
+        """Let a chunk of ``reader`` be full, behind ``cached`` tokens. Raises MeshcError."""
+        size = reader.tokens
         tokens = np.random.default_rng(1).integers(0, self.program.vocabulary, size)
-        self._memory["chunk_tokens"][0].write(tokens.astype(np.int32))
-        self._memory["chunk_count"][0].write(np.array([size], np.int32))
         behind = np.arange(cached, cached + size, dtype=np.int32)
-        self._memory["chunk_cached"][0].write(behind)
+        given = {"tokens": tokens.astype(np.int32), "cached": behind}
+        for name, values in (given | {"count": np.array([size], np.int32)}).items():
+            self._memory[f"{reader.inputs}_{name}"][0].write(values)
 
     def read(self, name: str, dtype: DTypeLike) -> NDArray[np.generic]:
         """The buffer ``name`` as values of ``dtype``. Raises MeshcError."""
@@ -160,9 +160,9 @@ class Step:
                 self._memory[numbered(name, place)][0].write(values.astype(np.float32))
         pages = np.arange(math.prod(program.buffers["pages"].shape), dtype=np.int32)
         self._memory["pages"][0].write(pages)
-        if "chunk_pages" in self._memory:
-            shape = program.buffers["chunk_pages"].shape
-            self._memory["chunk_pages"][0].write(pages[: math.prod(shape)])
+        for reader in program.prefills:
+            shape = program.buffers[f"{reader.inputs}_pages"].shape
+            self._memory[f"{reader.inputs}_pages"][0].write(pages[: math.prod(shape)])
         tokens = np.random.default_rng(0).integers(0, program.vocabulary, program.batch)
         self._memory["tokens"][0].write(tokens.astype(np.int32))
 

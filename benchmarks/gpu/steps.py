@@ -219,14 +219,14 @@ def time_case(options: argparse.Namespace, case: Case) -> None:
                 np.savez_compressed(options.out / name, **traces(step, found.program))
             graph.free()
         for cached, hope in zip(case.behind, predicted["chunks"], strict=False):
-            step.set_chunk(cached)
-            launches = found.program.prefill_launches(False)
+            reader = found.program.prefills[-1]  # the kernels that --chunk asks for, or tasks
+            step.set_chunk(reader, cached)
+            launches = reader.launches(False)
             step.alone(launches)
             graph = step.capture(launches)
             (timed,) = in_turn(device, [Task(case.name, graph.launch)], options.repeats)
-            tokens = found.program.prefill.tokens if found.program.prefill else 0
             records.add(
-                "chunk", case=case.name, tokens=tokens, cached=cached, median=timed.median,
+                "chunk", case=case.name, tokens=reader.tokens, cached=cached, median=timed.median,
                 spread=timed.spread, predicted=hope["seconds"], bytes=hope["bytes"],
             )  # fmt: skip
             graph.free()

@@ -10,13 +10,15 @@ from meshc.cost.terms import MECHANISMS, NOTHING, Cost
 from meshc.devices import Device, key_of
 
 Unit = Literal["cycles", "seconds"]
-Model = Literal["search", "clock", "events", "kernels", "servers"]
+Model = Literal["search", "clock", "events", "chunks", "kernels", "servers"]
 
 MODELS: Mapping[Model, str] = {
     "search": "costs by which passes choose forms and algorithms, added up over ops (docs/"
     "performance.md says how near the clock they are)",
     "clock": "clocks of all cores moved through the emitted program (docs/csl.md)",
     "events": "events of the blocks of a program of tasks (docs/step-times.md)",
+    "chunks": "kernels that read many tokens of a prompt at once, and events of the tasks that "
+    "read what is left (docs/cuda.md)",
     "kernels": "kernels of an iteration on a node, one by one (docs/nodes.md)",
     "servers": "costs of an iteration by numbers that are fitted to published servers, or inferred "
     "from those (docs/serving.md)",

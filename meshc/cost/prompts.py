@@ -11,6 +11,14 @@ from __future__ import annotations
 OWN_GROUPS = 4
 """Groups of 16 rows of a matrix that a block multiplies with all tokens."""
 _VALUE_BYTES, _GROUP, _EIGHT = 2, 16, 8
+_MOST_QUERIES, _LEAST_POSITIONS = 64, 16
+
+
+def query_tiles(group: int) -> tuple[int, int]:
+    """Query heads and positions of a block of attention, of ``group`` heads that share a key head:
+    up to four heads, and 64 queries."""
+    own = max(n for n in range(1, _MOST_QUERIES // _LEAST_POSITIONS + 1) if group % n == 0)
+    return own, _MOST_QUERIES // own // _LEAST_POSITIONS * _LEAST_POSITIONS
 
 
 def weight_bytes(rows: int, width: int) -> int:

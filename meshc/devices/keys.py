@@ -146,8 +146,12 @@ STEPS = (
     _time("product_task_ns", "end of a task that multiplies"),
     _time("attention_tile_ns", "attention of a tile, up to 8 query heads"),
     _time("attention_task_ns", "end of a task that attends"),
+    _time("chunk_step_ns", "16 lanes of 64 rows of a product with many tokens of a prompt"),
+    _time("chunk_token_ns", "more of it for each token"),
+    _time("chunk_seen_ns", "attention of 64 queries of 128 lanes to a token"),
 )
-"""What the time of a step of tasks needs (``cost/tasks``), beside numbers of memory."""
+"""What the time of a step of tasks (``cost/tasks``) and of kernels that read prompts
+(``cost/prompt_kernels``) needs, beside numbers of memory."""
 
 
 def _serving(name: str, unit: str, doc: str) -> Key:

@@ -187,9 +187,14 @@ def _gpu_step(
     """A decode step for GPUs, and what reads its prompts, which no ``trial`` needs: where there is
     no room for it, steps do."""
 
-    def kernels() -> cuda.ChunkGraph:
+    step_graph = clone_module(given)
+
+    def kernels(tokens: int, least: int) -> cuda.ChunkGraph:
+        if request.chunk is None:
+            passes = PassManager(pipeline_to_kernels(request.settings()))
+            return cuda.ChunkGraph(passes.run(clone_module(step_graph)), tokens, None, least)
         fused, splitting = lowered("decode"), splitting_of(request, given, report)
-        return cuda.ChunkGraph(fused, request.chunk or 0, splitting)
+        return cuda.ChunkGraph(fused, tokens, splitting, least)
 
     def prompts(tokens: int) -> Module | None:
         """A chunk of a prompt of one request, whose pages the host says."""
@@ -199,11 +204,10 @@ def _gpu_step(
         module.scalars.pop(REQUEST, None)
         return PassManager(chunking_passes(1, tokens)).run(module, Diagnostics())
 
-    graph = clone_module(given)
     step = GpuStep(
         request,
         loaded.name,
-        graph,
+        step_graph,
         prompts,
         kernels,
         report,

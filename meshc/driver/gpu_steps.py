@@ -39,6 +39,10 @@ _NO_TASKS = frozenset({"no-tasks", "cuda-graph"})
 _OF_PARTS = frozenset({"does-not-fit", "cuda-shape"})
 CHUNKS = (16, 8, 4)
 """Tokens of a prompt that tasks read at once, the most for which a block has room."""
+LEAST_OF_KERNELS, WORTH_KERNELS = 64, 128
+"""Tokens that are left of a prompt from which on kernels of many tokens are faster than tasks, and
+tokens that caches hold from which on a program has both: 512 tokens of Llama-3-8B take an H200
+36.2 ms, 128 take 19.7, and tasks read 16 in 5.4."""
 SOME = 4
 """Tokens for which a task of a prompt attends where those of as many as its queries may be leave no
 room, which norms and rotations of many take, and those of one leave some."""
@@ -52,14 +56,14 @@ Made = tuple[Module, dict[str, str]]
 class GpuStep:
     """What the step of ``request`` is made of. ``given`` is its graph; ``prompts`` gives that of
     a chunk of so many tokens of a prompt, None for a model without, ``kernels`` the graph fused
-    into the kernels of ``--chunk``. ``chunk`` has the tasks that read a chunk of a prompt, once
-    there are files and if these have any."""
+    into kernels of so many tokens at once, where the least number or more are left. ``chunk`` has
+    the tasks that read a chunk of a prompt, once there are files and if these have any."""
 
     request: CompileRequest
     model: str
     given: Module
     prompts: Callable[[int], Module | None]
-    kernels: Callable[[], cuda.ChunkGraph]
+    kernels: Callable[[int, int], cuda.ChunkGraph]
     report: Diagnostics
     instruments: Sequence[Instrument] = ()
     chunk: Module | None = field(default=None, init=False)
@@ -69,21 +73,26 @@ class GpuStep:
         graph = self._dealt(self.given)
         if self.request.chunk is not None:
             check_chunk(self.given)
-            kernels = self.kernels()
+            kernels = self.kernels(self.request.chunk, 1)
             module, files = self._step(graph, lambda tasks: self._emitted(tasks, kernels))
         else:
             module, files = self._step(graph, self._emitted)
-            files = self._with_prompts(cuda.TaskGraph(module, graph), files)
+            step = cuda.TaskGraph(module, graph)
+            files, prompts = self._with_prompts(step, files)
+            files = self._with_kernels(step, prompts, files)
         time = predicted(module)
         words = "the decode step is one kernel made of tasks" + (f": {time}" if time else "")
         self.report.remark("step-of-tasks", words + self._slow(module))
         return module, files
 
     def _emitted(
-        self, tasks: cuda.TaskGraph, prompts: cuda.TaskGraph | cuda.ChunkGraph | None = None
+        self,
+        tasks: cuda.TaskGraph,
+        kernels: cuda.ChunkGraph | None = None,
+        prompts: cuda.TaskGraph | None = None,
     ) -> dict[str, str]:
         asked = self.request
-        how = asked.page, asked.collectives, prompts, self._choice
+        how = asked.page, asked.collectives, kernels, prompts, self._choice
         return cuda.emit(tasks, self.model, *how)
 
     @cached_property
@@ -147,19 +156,23 @@ class GpuStep:
         self._keep(best)
         return best[0]
 
-    def _with_prompts(self, step: cuda.TaskGraph, files: dict[str, str]) -> dict[str, str]:
-        """``files`` of a ``step`` with a kernel of tasks that reads prompts, if there is one."""
+    def _with_prompts(
+        self, step: cuda.TaskGraph, files: dict[str, str]
+    ) -> tuple[dict[str, str], cuda.TaskGraph | None]:
+        """``files`` of a ``step`` with a kernel of tasks that reads prompts, and these; if there is
+        one."""
         for tokens in CHUNKS:
             prompts = self.prompts(tokens)
             if prompts is None:
                 break
-            made = self._chunk(self._dealt(prompts), lambda tasks: self._emitted(step, tasks))
+            graph = self._dealt(prompts)
+            made = self._chunk(graph, lambda tasks: self._emitted(step, None, tasks))
             if not isinstance(made, MeshcError):
                 self._keep(made)
                 (self.chunk, files), _ = made
                 words = f"one kernel made of tasks reads up to {tokens} tokens of a prompt at once"
                 self.report.remark("prompt-of-tasks", words + self._slow(self.chunk))
-                break
+                return files, cuda.TaskGraph(self.chunk, graph)
             first = made.diagnostics[0]
             if first.code not in _NO_TASKS | _OF_PARTS:
                 raise made
@@ -167,7 +180,36 @@ class GpuStep:
                 words = f"steps read prompts, token by token: {first.message} ({first.code})"
                 self.report.warning("prompt-by-steps", words)
                 break
-        return files
+        return files, None
+
+    def _with_kernels(
+        self, step: cuda.TaskGraph, prompts: cuda.TaskGraph | None, files: dict[str, str]
+    ) -> dict[str, str]:
+        """``files`` of a ``step`` whose prompts are read by tasks, with kernels that read more of
+        their tokens at once, of a model that has such over the same weights."""
+        if prompts is None or self.request.gpus > 1 or self.given.capacity < WORTH_KERNELS:
+            return files
+        try:
+            kernels = self.kernels(cuda.MOST_CHUNK, LEAST_OF_KERNELS)
+            both = self._emitted(step, kernels, prompts)
+        except MeshcError as refusal:
+            first = refusal.diagnostics[0]
+            if first.code not in _NO_TASKS | _OF_PARTS:
+                raise
+            words = f"tasks read prompts however long they are: {first.message} ({first.code})"
+            self.report.remark("prompt-of-kernels", words)
+            return files
+        program, alone = (cuda.from_json(made[cuda.MANIFEST]) for made in (both, files))
+        held, room = cuda.memory_of(program), self.request.the_device().global_memory_bytes
+        if held.weights > cuda.memory_of(alone).weights or held.total > room:
+            more = "weights of their own" if held.total <= room else "no room beside the caches"
+            words = "tasks read prompts however long they are: kernels of many tokens would have "
+            self.report.remark("prompt-of-kernels", words + more)
+            return files
+        most, least = program.prefills[0].tokens, program.prefills[0].least
+        words = f"kernels read up to {most} tokens of a prompt at once where {least} or more are"
+        self.report.remark("prompt-of-kernels", f"{words} left")
+        return both
 
     def _chunk(
         self, graph: Module, written: Callable[[cuda.TaskGraph], dict[str, str]]

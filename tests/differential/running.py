@@ -110,8 +110,6 @@ def run_cuda(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:
     model = LanguageModel(program, machine, case.weights())
     pages = random.permutation(machine.read("pages").ravel()).reshape(program.batch, -1)
     machine.write("pages", pages)
-    if program.prefill is not None:
-        machine.write("chunk_pages", pages[:1])
     first, *others = case.turns()
     found = [[model.prefill(first[0].ids)]]
     for step in others:

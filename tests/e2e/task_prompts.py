@@ -72,7 +72,6 @@ class PromptJudge:
         shapes = decoder.cached(drawn.batch, drawn.capacity)
         for pool in {run.buffer(name) for name in shapes}:
             run.machine.write(pool, np.full_like(run.machine.arrays[pool], NAN[dtype]))
-        run.machine.write("chunk_pages", run.pages[[request]])
         found = run.model.prefill(prompt, request)
         caches = {name: np.zeros(shape) for name, shape in shapes.items()}
         tokens, positions = np.zeros((2, drawn.batch), int)

@@ -120,7 +120,7 @@ def test_columns_of_no_token_are_finite(tmp_path: Path):
     text = SHARED.replace("D=64", "D=40").replace("(x, n1)", "(x, n1, eps = 0.0)")
     result = compiled(tmp_path, text, chunk=None)
     program = from_json(result.files["manifest.json"])
-    assert program.prefill is not None and program.prefill.tokens == 16
+    assert program.prefills and program.prefills[0].tokens == 16
     module = compiled(tmp_path, text, chunk=None, compile_to="graph").modules["decode"]
     rng = np.random.default_rng(2)
     tensors = {
@@ -132,7 +132,7 @@ def test_columns_of_no_token_are_finite(tmp_path: Path):
         LanguageModel(
             one, CpuMachine(program.kernels, result.files, toolchain=QUICK), tensors
         ).prefill([3, 17, 0, 39])
-        for one in (program, replace(program, prefill=None))
+        for one in (program, replace(program, prefills=()))
     ]
     assert np.abs(found[0] - found[1]).max() <= 2.0**-8 * np.abs(found[1]).max()
 
@@ -159,7 +159,7 @@ def judge(result, module):
         states = dict(zip(names, caches, strict=True))
         (found,) = model.step([token], [position])
         assert np.abs(found - logits.reshape(-1)).max() <= 2.0**-9 * np.abs(logits).max()
-    if program.prefill is not None and program.prefill.gives_logits:
+    if program.prefills and program.prefills[0].gives_logits:
         found = model.prefill(tokens)  # inputs of products are rounded to 16 bits
         assert np.abs(found - logits.reshape(-1)).max() <= 2.0**-8 * np.abs(logits).max()
 

@@ -91,7 +91,6 @@ def test_parts_of_the_output_that_are_no_divisor_of_a_tile(tmp_path):
     """Three query heads of 64 lanes in one part: two parts fill three quarters of a tile."""
     kind = Kind(1, 192, 64, 32, 10000.0)
     result = compiled(tmp_path, (kind,), chunk=8)
-    assert "mc::bring_pieces(ring, item, out" in result.files["step.cu"]
     ids = [3, 17]
     wanted = expected((kind,), weights_of((kind,)), ids)
     found = logits(result, kind, ids)
@@ -139,14 +138,13 @@ def test_what_is_special_to_no_model(kinds, options, tmp_path):
     check(compiled(tmp_path, kinds, **options), kinds)
 
 
-def test_parts_of_an_output_that_lies_in_pieces(tmp_path, monkeypatch):
-    """Two key heads, the rows of whose output lie apart, and tasks that have the width of one."""
+def test_parts_of_an_output_whose_weights_kernels_of_prompts_share(tmp_path, monkeypatch):
+    """Two key heads, and tasks that have the width of one."""
     for name, value in (("WIDE", 0), ("MOST_RECORDS", 0), ("PARTS", (2, 1))):
         monkeypatch.setattr(gpu_steps, name, value)
     kinds = (Kind(2, 4, 2, 96, 10000.0),)
     result = compiled(tmp_path, kinds, chunk=8)
     assert "* part) * 256" in result.files["step.cu"]
-    assert "mc::bring_pieces(ring, item, out" in result.files["step.cu"]
     check(result, kinds)
 
 
@@ -204,7 +202,7 @@ def test_blocks_may_share_the_lanes_of_heads(tmp_path):
     few = device("h200").with_numbers(cores=8)
     result = compiled(tmp_path, kinds, dataflow="split_head", cluster=2, device=few)
     program = from_json(result.files["manifest.json"])
-    assert program.prefill is None and program.kernels["step"].cluster == 2
+    assert not program.prefills and program.kernels["step"].cluster == 2
     assert {buffer.shape[2:] for buffer in program.buffers.values() if buffer.role == "state"} == {
         (4, 16, 32)
     }
@@ -221,7 +219,8 @@ def test_prompts_of_a_model_without_kernels_of_its_own(tmp_path, monkeypatch):
     kinds = (Kind(1, 2, 2, 88, 100.0, gated=False, normed=True),)
     result = compiled(tmp_path, kinds)
     program = from_json(result.files["manifest.json"])
-    assert program.kernels.keys() == {"step", "prompt", "choose"} and program.prefill.tokens == 16
+    assert program.kernels.keys() == {"step", "prompt", "choose"}
+    assert program.prefills[0].tokens == 16
     (told,) = (d for d in result.remarks if d.code == "prompt-of-tasks")
     assert told.message.endswith("attend attends statement by statement, which is slow")
     check(result, kinds)
@@ -233,7 +232,7 @@ def test_prompts_are_read_by_as_many_tokens_as_a_block_has_room_for(tmp_path):
         device("h200").with_numbers(memory_bytes=88_600),
     )
     result = compiled(tmp_path, kinds, device=small)
-    assert from_json(result.files["manifest.json"]).prefill.tokens == 8
+    assert from_json(result.files["manifest.json"]).prefills[0].tokens == 8
     check(result, kinds)
 
 
@@ -245,7 +244,7 @@ def test_tasks_attend_for_fewer_tokens_before_a_chunk_has_fewer(tmp_path):
     for memory in (95_600, 200_000):
         small = device("h200").with_numbers(memory_bytes=memory)
         result = compiled(tmp_path, kinds, device=small)
-        assert from_json(result.files["manifest.json"]).prefill.tokens == 16
+        assert from_json(result.files["manifest.json"]).prefills[0].tokens == 16
         queries[memory] = set(re.findall(r"GroupAttention<T, (\d+),", result.files["prompt.cu"]))
         check(result, kinds)
     assert max(map(int, queries[95_600])) < max(map(int, queries[200_000]))
@@ -256,7 +255,7 @@ def test_steps_read_prompts_where_a_block_has_no_room_for_four_tokens(tmp_path, 
     small = device("h200").with_numbers(memory_bytes=133_600)
     result = compiled(tmp_path, (PLAIN,), device=small)
     program = from_json(result.files["manifest.json"])
-    assert program.kernels.keys() == {"step", "choose"} and program.prefill is None
+    assert program.kernels.keys() == {"step", "choose"} and not program.prefills
     (told,) = (d for d in result.remarks if d.code == "prompt-by-steps")
     assert "vectors of 4 token(s) leave" in told.message
 

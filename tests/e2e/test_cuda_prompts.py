@@ -50,7 +50,7 @@ def check(folder, config, length, steps=2, **options):
     logit, in units of the element type, and the bound."""
     result = compiled(folder, config, **options)
     program = from_json(result.files["manifest.json"])
-    assert program.prefill is not None and program.prefill.tokens == options["chunk"]
+    assert program.prefills and program.prefills[0].tokens == options["chunk"]
     one = {name: options[name] for name in options if name not in OF_PROGRAMS}
     module = compiled(folder, config, **one, compile_to="graph").modules["decode"]
     tensors = weights_of(module, str(module.dtype()))

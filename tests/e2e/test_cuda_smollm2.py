@@ -60,9 +60,9 @@ def decoded(layers: int | None, chunks: bool) -> tuple[list[int], np.ndarray]:
     request = CompileRequest(target="cuda", seq=32, layers=layers)
     result = compile_loaded(load_any(MODEL, Diagnostics()), request)
     program = from_json(result.files["manifest.json"])
-    assert program.prefill is not None
+    assert program.prefills
     if not chunks:
-        program = replace(program, prefill=None)
+        program = replace(program, prefills=())
     model = LanguageModel(program, CpuMachine(program.kernels, result.files), tensors(layers))
     logits: list[np.ndarray] = []
     tokens = list(model.generate(PROMPT, len(TOKENS), lambda _, row: logits.append(row)))

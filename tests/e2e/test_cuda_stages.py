@@ -23,7 +23,7 @@ OTHER = Kind(2, 4, 2, 160, 500.0, gated=False)
 def test_prompt_and_steps_agree_with_float64(kinds, tmp_path):
     result = compiled(tmp_path, kinds, chunk=8)
     program = from_json(result.files["manifest.json"])
-    assert [stage.layers for stage in program.prefill.stages] == [kind.layers for kind in kinds]
+    assert [stage.layers for stage in program.prefills[0].stages] == [kind.layers for kind in kinds]
     check(result, kinds)
 
 
@@ -36,7 +36,7 @@ def test_stages_share_kernels_and_tables_that_are_the_same(tmp_path):
     assert program.weights["down_2"].sources == ("w2_1",)
     program = from_json(compiled(tmp_path, (DENSE, OTHER), chunk=8).files["manifest.json"])
     assert "chunk_attention_2" in program.kernels and len(program.frequencies) == 2
-    (heads,) = (one for one in program.prefill.stages[1].launches if "heads" in one.kernel)
+    (heads,) = (one for one in program.prefills[0].stages[1].launches if "heads" in one.kernel)
     assert heads.arguments[-2:] == ("cosines_2", "sines_2")
 
 

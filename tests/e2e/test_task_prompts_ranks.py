@@ -34,13 +34,13 @@ def test_a_prompt_is_what_steps_make_of_it(name, gpus, collectives):
     )
     result = compile_loaded(load_any(str(folder), Diagnostics()), asked, (), Diagnostics())
     program = from_json(result.files["manifest.json"])
-    assert program.prefill is not None and "prompt" in program.kernels
+    assert program.prefills and "prompt" in program.kernels
     assert program.kernels["prompt"].meetings == program.kernels["step"].meetings
     stored = open_checkpoint(folder, config)
     tensors = {tensor: stored.read(tensor) for tensor in stored.names()}
     prompt = [int(token) for token in np.random.default_rng(gpus).integers(0, 40, 23)]
     found = []
-    for one in (program, replace(program, prefill=None)):
+    for one in (program, replace(program, prefills=())):
         mode = Mode("shuffled", True, 3)
         machine = CpuNode(program.kernels, result.files, gpus, mode, QUICK)
         model = LanguageModel(one, machine, tensors)

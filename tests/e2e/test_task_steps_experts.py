@@ -81,7 +81,7 @@ def error(
         file, old, new = edit
         assert texts[file].count(old) == 1
         texts[file] = texts[file].replace(old, new)
-    program = replace(from_json(texts["manifest.json"]), prefill=None)
+    program = replace(from_json(texts["manifest.json"]), prefills=())
     machine = CpuMachine(program.kernels, texts, mode, toolchain)
     if edit is not None and file in headers():
         own = headers() | {file: texts[file]}
@@ -111,7 +111,7 @@ def test_steps_give_the_logits_of_the_graph(model, number, device):
 def test_prompts_give_them_too(device):
     want, made = wanted(MIXTRAL), compiled(MIXTRAL, device)
     program = from_json(made.files["manifest.json"])
-    assert program.prefill is not None
+    assert program.prefills
     running = LanguageModel(program, CpuMachine(program.kernels, made.files), want.tensors)
     found = running.prefill(want.tokens)
     off = np.abs(found - want.logits[-1]).max() / np.abs(want.logits).max()

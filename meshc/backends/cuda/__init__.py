@@ -10,16 +10,18 @@ from meshc.backends.cuda.executor.cpu_machine import CpuMachine, toolchain_for
 from meshc.backends.cuda.executor.cpu_node import CpuNode
 from meshc.backends.cuda.host import Draw, LanguageModel, Machine
 from meshc.backends.cuda.library import headers
-from meshc.backends.cuda.memory import GpuIsTooSmall
+from meshc.backends.cuda.memory import GpuIsTooSmall, memory_of
 from meshc.backends.cuda.packing import Keeping
-from meshc.backends.cuda.program import StepProgram, from_json
+from meshc.backends.cuda.program import KERNELS, MOST_CHUNK, StepProgram, from_json
 from meshc.backends.cuda.standalone import standalone_files
 from meshc.backends.cuda.tasks.attending import attends_by_statements
 from meshc.backends.cuda.tasks.room import QueriesDoNotFit
 from meshc.backends.cuda.tasks.step import TaskGraph
 
 __all__ = [
+    "KERNELS",
     "MANIFEST",
+    "MOST_CHUNK",
     "ChunkGraph",
     "CpuMachine",
     "CpuNode",
@@ -39,6 +41,7 @@ __all__ = [
     "emit",
     "from_json",
     "headers",
+    "memory_of",
     "other_than",
     "own_gpu",
     "standalone_files",

@@ -9,7 +9,7 @@ from itertools import count
 from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.launches import Launch, Stage
-from meshc.backends.cuda.program import Buffer, Kernel, Weight, numbered
+from meshc.backends.cuda.program import KERNELS, Buffer, Kernel, Weight, numbered
 from meshc.devices import Device
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
@@ -58,7 +58,7 @@ class Chunk:
 
     def own(self, name: str) -> str:
         """The name of a kernel or buffer, which decode steps do not share."""
-        return f"chunk_{name}"
+        return f"{KERNELS}_{name}"
 
     def of_stage(self, name: str) -> str:
         """The name, in the program, of what the stage that is read calls ``name``."""

@@ -19,7 +19,7 @@ from meshc.backends.cuda.kernels.registry import kernel_of
 from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.launches import Launch, Stage
 from meshc.backends.cuda.overlapping import Splitting, overlapped
-from meshc.backends.cuda.program import CHUNK_UNIT, MOST_CHUNK, Prefill
+from meshc.backends.cuda.program import CHUNK_UNIT, KERNELS, MOST_CHUNK, Prefill
 from meshc.backends.cuda.targets import kind_of
 from meshc.ir.batch import POSITION
 from meshc.ir.core import Op
@@ -32,12 +32,13 @@ from meshc.support.diagnostics import fail
 @dataclass(frozen=True)
 class ChunkGraph:
     """The graph of a decode step, fused into the kernels that read up to ``tokens`` tokens of a
-    prompt at once, each weight once. Ranks may read chunks in two halves on two streams, by
-    ``splitting``."""
+    prompt at once, each weight once, where ``least`` of them or more are left. Ranks may read
+    chunks in two halves on two streams, by ``splitting``."""
 
     module: Module
     tokens: int
     splitting: Splitting | None = None
+    least: int = 1
 
 
 def chunk_of(given: ChunkGraph, page: int, transport: str) -> tuple[Chunk, Prefill]:
@@ -63,7 +64,7 @@ def chunk_of(given: ChunkGraph, page: int, transport: str) -> tuple[Chunk, Prefi
         )
     overlap = None if splitting is None else overlapped(chunk, launches, splitting)
     read = launches.before, launches.stages, launches.after
-    return chunk, Prefill(chunk.tokens, *read, overlap)
+    return chunk, Prefill(KERNELS, chunk.tokens, min(given.least, chunk.tokens), *read, overlap)
 
 
 def _launches(chunk: Chunk) -> Launches:

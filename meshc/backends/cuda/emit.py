@@ -17,14 +17,15 @@ def emit(
     model: str,
     page: int,
     transport: str = "multimem",
-    prompts: TaskGraph | ChunkGraph | None = None,
+    kernels: ChunkGraph | None = None,
+    prompts: TaskGraph | None = None,
     choice: TaskGraph | None = None,
 ) -> dict[str, str]:
     """Kernels, headers, ``manifest.json`` and ``run.py`` by name; of the graph of a rank one
     program that serves all ranks, which give each other what they have by ``transport``.
-    ``prompts`` and ``choice`` are those of :func:`step_of_tasks`. Raises what that does, and
-    ``does-not-fit`` for more than the GPU's memory."""
-    program, texts = step_of_tasks(tasks, model, page, transport, prompts, choice)
+    ``kernels``, ``prompts`` and ``choice`` are those of :func:`step_of_tasks`. Raises what that
+    does, and ``does-not-fit`` for more than the GPU's memory."""
+    program, texts = step_of_tasks(tasks, model, page, transport, kernels, prompts, choice)
     check_memory(program, tasks.placed.the_device())
     run = render("meshc.backends.cuda", "run.py.jinja", ranks=program.ranks)
     return {**texts, **headers(), MANIFEST: program.to_json(), "run.py": run}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from meshc.backends.cuda.launches import Launch
 from meshc.backends.cuda.packing import Keeping, all_packed
-from meshc.backends.cuda.program import REACHED, StepProgram, numbered
+from meshc.backends.cuda.program import REACHED, SECOND, Prefill, StepProgram, numbered
 from meshc.backends.cuda.queues import Queue
 from meshc.backends.cuda.ranks import RankTensors
 from meshc.support.diagnostics import fail
@@ -101,8 +101,6 @@ class LanguageModel:
         pages = np.arange(np.prod(program.buffers["pages"].shape), dtype=np.int32)
         table = pages.reshape(program.buffers["pages"].shape)
         machine.write("pages", table)
-        if program.prefill is not None:
-            machine.write("chunk_pages", table[:1])
 
     def step(self, tokens: Sequence[int], cached: Sequence[int]) -> Array:
         """Logits [batch, vocabulary] behind one token of each request, which has ``cached``
@@ -125,11 +123,6 @@ class LanguageModel:
         self.machine.write("tokens", np.array(tokens, np.int32))
         self.machine.write("cached", np.array(cached, np.int32))
 
-    def _let_prompts_be_of(self, request: int) -> None:
-        """Chunks of a prompt go to the pages of ``request`` from now on."""
-        if self.program.prefill is not None:
-            self.machine.write("chunk_pages", self.machine.read("pages")[[request]])
-
     def prefill(
         self, prompt: Sequence[int], request: int = 0, cached: Sequence[int] | None = None
     ) -> Array:
@@ -149,40 +142,54 @@ class LanguageModel:
         if cached is not None:
             _check_requests(self.program, "positions", cached)
             _check_positions(self.program, cached, full=True)
-        chunks, logits, first = self.program.prefill, np.zeros(0), 0
-        end = len(prompt) - (chunks is not None and not chunks.gives_logits)
-        while first < len(prompt):
-            left = max(end - first, 1)
-            count, at = (1, 0) if chunks is None else chunks.piece(left)
-            tokens, last = prompt[first : first + count], first + count == len(prompt)
-            if count == 1:
-                logits = self._one(tokens[0], first, request, cached)
+        return self._read(prompt, request, cached, True)
+
+    def _read(
+        self, tokens: Sequence[int], request: int, cached: Sequence[int] | None, wanted: bool
+    ) -> Array:
+        """Let ``request`` have ``tokens`` cached, the others ``cached`` ones each; the logits
+        behind them where these are ``wanted``, else nothing."""
+        pages = self.machine.read("pages")[[request]]
+        for reader in self.program.prefills:
+            self.machine.write(f"{reader.inputs}_pages", pages)
+        logits, first = np.zeros(0), 0
+        while first < len(tokens):
+            left = len(tokens) - first
+            chosen, count, at = self.program.reader(left, wanted), 1, 0
+            if chosen is not None:
+                count, at = chosen.piece(left - (wanted and not chosen.gives_logits))
+            piece, last = tokens[first : first + count], wanted and count == left
+            if count > 1 and chosen is not None:
+                logits = self._chunk(chosen, piece, first, at, last)
+            elif last:
+                logits = self._one(piece[0], first, request, cached)
             else:
-                logits = self._chunk(tokens, first, at, last)
+                self._run_one(piece[0], first, request, cached)
             first += count
         return logits
 
-    def _chunk(self, tokens: Sequence[int], cached: int, at: int, last: bool) -> Array:
-        """Logits behind ``tokens``, if they are the ``last`` of a prompt, else nothing; with ``at``
-        of them in the first of two halves, in one piece for 0."""
+    def _chunk(
+        self, reader: Prefill, tokens: Sequence[int], cached: int, at: int, last: bool
+    ) -> Array:
+        """Let ``reader`` have ``tokens`` cached, behind ``cached`` ones, with ``at`` of them in the
+        first of two halves, in one piece for 0; the logits behind them if they are the ``last`` of
+        a prompt, else nothing."""
         if at:
-            assert isinstance(self.machine, RankedMachine)
-            self._give("chunk", tokens[:at], cached)
-            self._give("second", tokens[at:], cached + at)
-            self.machine.run_queue(self.program.overlapped_launches(last))
+            assert isinstance(self.machine, RankedMachine) and reader.overlap is not None
+            self._give(reader, reader.inputs, tokens[:at], cached)
+            self._give(reader, SECOND, tokens[at:], cached + at)
+            self.machine.run_queue(reader.overlap.queue(last))
         else:
-            self._give("chunk", tokens, cached)
-            self.machine.run(self.program.prefill_launches(last))
-        return self.machine.read("chunk_logits")[0] if last else np.zeros(0)
+            self._give(reader, reader.inputs, tokens, cached)
+            self.machine.run(reader.launches(last))
+        return self.machine.read(f"{reader.inputs}_logits")[0] if last else np.zeros(0)
 
-    def _give(self, part: str, tokens: Sequence[int], cached: int) -> None:
-        """Write ``tokens``, behind ``cached`` ones, where the launches of ``part`` read them. What
-        is computed in columns of no token has weight 0 in kernels that give no logits, so it must
-        be finite: that of the last token."""
+    def _give(self, reader: Prefill, part: str, tokens: Sequence[int], cached: int) -> None:
+        """Write ``tokens``, behind ``cached`` ones, where the launches of a ``part`` of ``reader``
+        read them. What is computed in columns of no token has weight 0 in kernels that give no
+        logits, so it must be finite: that of the last token."""
         (size,) = self.program.buffers[f"{part}_tokens"].shape
-        prefill = self.program.prefill
-        assert prefill is not None
-        columns = np.full(size, -1 if prefill.gives_logits else tokens[-1], np.int32)
+        columns = np.full(size, -1 if reader.gives_logits else tokens[-1], np.int32)
         columns[: len(tokens)] = tokens
         self.machine.write(f"{part}_tokens", columns)
         self.machine.write(f"{part}_count", np.array([len(tokens)], np.int32))
@@ -229,10 +236,8 @@ class LanguageModel:
         tokens, cached = [0] * batch, [0] * batch
         logits = []
         for request, prompt in enumerate(prompts):
-            self._let_prompts_be_of(request)
             logits.append(self.prefill(prompt, request, cached))
             cached[request] = len(prompt)
-        self._let_prompts_be_of(0)
         found: list[list[int]] = [[] for _ in prompts]
         running = list(range(len(prompts)))
         while running:
@@ -312,15 +317,15 @@ class LanguageModel:
         """Read ``prompts``, and write what the first step that chooses reads: their last tokens, or
         those that are chosen here, by logits that chunks give, and which ``take`` is called with.
         """
-        batch, chunks = self.program.batch, self.program.prefill
+        batch, readers = self.program.batch, self.program.prefills
+        with_logits = bool(readers) and all(reader.gives_logits for reader in readers)
         stream = np.zeros(self.program.buffers["stream"].shape, np.uint32)
         for words, (seed, number) in zip(stream, draw.keys, strict=False):
             words[:3] = seed % (1 << 32), seed >> 32, number
         tokens, cached, left = [0] * batch, [0] * batch, [0] * batch
         for request, prompt in enumerate(prompts):
-            self._let_prompts_be_of(request)
-            if chunks is None or not chunks.gives_logits:
-                self._read(prompt[:-1], request, cached)
+            if not with_logits:
+                self._read(prompt[:-1], request, cached, False)
                 tokens[request], cached[request], left[request] = prompt[-1], len(prompt) - 1, count
                 continue
             logits = self.prefill(prompt, request, cached)
@@ -330,7 +335,6 @@ class LanguageModel:
             take(request, token)
             if token in stop:
                 left[request] = 0
-        self._let_prompts_be_of(0)
         most = self.program.capacity - 1  # of one that has ended with its prompt
         self._give_all(tokens, [min(position, most) for position in cached])
         self.machine.write("left", np.array(left, np.int32))
@@ -341,18 +345,6 @@ class LanguageModel:
         known = [token for token in stop if _is_below(token, self.program.vocabulary)]
         ends[: len(known)] = known[: len(ends)]  # of others take() is told
         self.machine.write("ends", ends)
-
-    def _read(self, tokens: Sequence[int], request: int, cached: Sequence[int]) -> None:
-        """Let ``request`` have ``tokens`` cached, without logits; the others have ``cached`` ones
-        each."""
-        chunks, first = self.program.prefill, 0
-        while first < len(tokens):
-            count, at = (1, 0) if chunks is None else chunks.piece(len(tokens) - first)
-            if count == 1:
-                self._run_one(tokens[first], first, request, cached)
-            else:
-                self._chunk(tokens[first : first + count], first, at, False)
-            first += count
 
     def _check_all(self, prompts: Sequence[Sequence[int]], count: int) -> None:
         """Raise ``run-refused`` for prompts that cannot be continued by ``count`` tokens."""

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from meshc.analysis.cuda.overlap import COMMUNICATION, TURNS, Turn
 from meshc.backends.cuda.chunk import Chunk, Launches
 from meshc.backends.cuda.launches import Launch
+from meshc.backends.cuda.program import KERNELS, SECOND
 from meshc.backends.cuda.queues import Cut, Overlap, Queued, QueuedStage
 
 _OWN = ("scratch", "symmetric", "signals")
 _OWN_INPUTS = ("tokens", "cached", "count")
-_FIRST, _SECOND = "chunk_", "second_"
+_FIRST, _SECOND = f"{KERNELS}_", f"{SECOND}_"
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,21 @@ from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
 from meshc.backends.cuda.launches import OF_ALL, OF_EACH, Launch, Stage
-from meshc.backends.cuda.queues import Overlap, Queued, overlap_of
+from meshc.backends.cuda.queues import Overlap, overlap_of
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-FORMAT = 13
+FORMAT = 14
 
 _MOST_RANKS, _MOST_PADDING = 16, 4096
 _MOST_COUNT = 2**31 - 1  # of what a launch has
 CHUNK_UNIT, MOST_CHUNK = 8, 512
 """Tokens that kernels of many tokens read at once: whole units of them, and the most."""
+
+KERNELS, TASKS, SECOND = "chunk", "prompt", "second"
+"""What buffers of kernels of many tokens at once are called after, those of a kernel of tasks, and
+those of the second half of a chunk."""
+INPUTS = KERNELS, TASKS
 
 TRANSPORTS = {"multimem": OF_ALL, "peers": OF_EACH}
 """What collectives are told of memory: sums by the switch, or by loads from each peer."""
@@ -118,18 +123,21 @@ class Weight:
 
 @dataclass(frozen=True)
 class Prefill:
-    """How a prompt is read: the launches for up to ``tokens`` tokens of one request, over the same
-    weights and caches as a decode step.
+    """How a prompt is read of which ``least`` tokens or more are left: the launches for up to
+    ``tokens`` tokens of one request, over the same weights and caches as a decode step.
 
     They take all columns, of which some may hold no token, so that they do not depend on how many
     there are. Without ``after`` there are no logits, and a decode step reads the last token of a
-    prompt. The host writes ``chunk_tokens`` [tokens], -1 for none or, without logits, the last one
-    again, ``chunk_cached`` [tokens], those before each, ``chunk_pages`` [1, pages] and
-    ``chunk_count`` [1], the tokens there are; it reads ``chunk_logits`` [1, vocabulary]. With an
-    ``overlap`` some chunks, also of more tokens, are read in two halves on two streams.
+    prompt. Buffers that are called after ``inputs``, such as ``chunk``, are written by the host:
+    ``chunk_tokens`` [tokens], -1 for none or, without logits, the last one again, ``chunk_cached``
+    [tokens], those before each, ``chunk_pages`` [1, pages] and ``chunk_count`` [1], the tokens
+    there are; it reads ``chunk_logits`` [1, vocabulary]. With an ``overlap`` some chunks, also of
+    more tokens, are read in two halves on two streams.
     """
 
+    inputs: str
     tokens: int
+    least: int
     before: tuple[Launch, ...]
     stages: tuple[Stage, ...]
     after: tuple[Launch, ...]
@@ -139,6 +147,11 @@ class Prefill:
     def gives_logits(self) -> bool:
         """Whether there are logits behind the last token of a chunk."""
         return bool(self.after)
+
+    def launches(self, logits: bool) -> list[tuple[Launch, int]]:
+        """Every launch for a chunk, with its layer within its stage; those that give logits where
+        they are wanted."""
+        return _in_order(self.before, self.stages, self.after if logits else ())
 
     def every_launch(self) -> list[Launch]:
         """Those of one piece, of a layer of each kind, and those of two halves."""
@@ -199,8 +212,10 @@ class StepProgram:
 
     ``frequencies`` are the angles by which pairs of lanes turn from position to position, once for
     each pair of tables ``cosines`` and ``sines``, ``cosines_2`` and ``sines_2`` and so on: stages
-    whose angles are equal share a pair. Without ``prefill`` a prompt is read by decode steps. With
-    ``ranks`` it is the program of each of several GPUs.
+    whose angles are equal share a pair. Of ``prefills``, each of which asks for fewer tokens than
+    those in front of it, the first that asks for no more than are left reads the next ones of a
+    prompt, and where none does a decode step reads one. With ``ranks`` it is the program of each of
+    several GPUs.
 
     With ``choice`` the program chooses tokens itself: a launch behind those of a step, with the row
     of ``chosen`` [steps, batch] as one more argument, where it leaves the token of each request, -1
@@ -224,7 +239,7 @@ class StepProgram:
     before: tuple[Launch, ...]
     stages: tuple[Stage, ...]
     after: tuple[Launch, ...]
-    prefill: Prefill | None = None
+    prefills: tuple[Prefill, ...] = ()
     ranks: RankShare | None = None
     choice: Launch | None = None
 
@@ -265,17 +280,13 @@ class StepProgram:
         rows = (Launch(kernel, (*arguments, row)) for row in range(steps))
         return [launch for chosen in rows for launch in (*step, (chosen, 0))]
 
-    def prefill_launches(self, logits: bool) -> list[tuple[Launch, int]]:
-        """Every launch for a chunk of a prompt, with its layer within its stage; those that give
-        logits where they are wanted."""
-        assert self.prefill is not None
-        read = self.prefill
-        return _in_order(read.before, read.stages, read.after if logits else ())
-
-    def overlapped_launches(self, logits: bool) -> list[tuple[Queued, int]]:
-        """Every launch for a chunk in two halves."""
-        assert self.prefill is not None and self.prefill.overlap is not None
-        return self.prefill.overlap.queue(logits)
+    def reader(self, left: int, logits: bool = True) -> Prefill | None:
+        """What reads the next of the ``left`` tokens of a prompt, of which one without logits
+        leaves the last one to a step where these are wanted; None for a step."""
+        for one in self.prefills:
+            if left - (logits and not one.gives_logits) >= one.least:
+                return one
+        return None
 
 
 def _in_order(
@@ -322,11 +333,7 @@ def _program(found: Mapping[str, Any]) -> StepProgram:
     }
     values["weights"] = {name: _weight(w) for name, w in values["weights"].items()}
     values |= _parts(values)
-    prefill = values.get("prefill")
-    if prefill is not None:
-        overlap = prefill.get("overlap")
-        made = None if overlap is None else overlap_of(overlap)
-        values["prefill"] = Prefill(int(prefill["tokens"]), **_parts(prefill), overlap=made)
+    values["prefills"] = tuple(map(_prefill, values["prefills"]))
     if values.get("ranks") is not None:
         values["ranks"] = _ranks(values["ranks"])
     if values.get("choice") is not None:
@@ -336,6 +343,15 @@ def _program(found: Mapping[str, Any]) -> StepProgram:
     _check_blocks(program)
     _check_choice(program)
     return program
+
+
+def _prefill(found: Mapping[str, Any]) -> Prefill:
+    overlap = found.get("overlap")
+    made = None if overlap is None else overlap_of(overlap)
+    counts = int(found["tokens"]), int(found["least"])
+    if found["inputs"] not in INPUTS or not 1 <= counts[1] <= counts[0]:
+        raise ValueError(f"no prompts are read {counts[0]} tokens at a time by '{found['inputs']}'")
+    return Prefill(found["inputs"], *counts, **_parts(found), overlap=made)
 
 
 def _target(found: Mapping[str, Any]) -> Target:
@@ -374,7 +390,10 @@ def _check_positions(program: StepProgram) -> None:
     """Kernels look positions up in tables without asking how long these are."""
     rows = {"pages": program.capacity_pages, "cosines": program.capacity, "sines": program.capacity}
     for name, buffer in program.buffers.items():
-        table = name.removeprefix("chunk_").removeprefix("second_").partition("_")[0]
+        of_step = name
+        for inputs in (*INPUTS, SECOND):
+            of_step = of_step.removeprefix(f"{inputs}_")
+        table = of_step.partition("_")[0]
         if table in rows and buffer.shape[-1 if table == "pages" else 0] != rows[table]:
             raise ValueError(f"'{name}' is of other positions than the {program.capacity} kept")
 

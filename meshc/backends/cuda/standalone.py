@@ -110,16 +110,9 @@ def _data(program: StepProgram, stop: Sequence[int]) -> dict[str, object]:
             for launch, layer in launches
         ]
 
-    prefill = program.prefill
-    chunks = {
-        name: [] if prefill is None else resolved(program.prefill_launches(logits))
-        for name, logits in (("CHUNK_WITH_LOGITS", True), ("CHUNK_WITHOUT_LOGITS", False))
-    }
     return {
         "program": program,
         "stop": stop,
-        "chunk": 1 if prefill is None else prefill.tokens,
-        "gives_logits": str(prefill is not None and prefill.gives_logits).lower(),
         "kernels": [
             {
                 **{key: getattr(kernel, key) for key in _OF_KERNELS},
@@ -141,7 +134,16 @@ def _data(program: StepProgram, stop: Sequence[int]) -> dict[str, object]:
             }
             for place, frequencies in enumerate(program.frequencies)
         ],
-        "lists": {"STEP": resolved(program.launches()), **chunks}.items(),
+        "step": resolved(program.launches()),
+        "readers": [
+            {
+                **{key: getattr(reader, key) for key in ("inputs", "tokens", "least")},
+                "gives_logits": str(reader.gives_logits).lower(),
+                "with_logits": resolved(reader.launches(True)),
+                "without": resolved(reader.launches(False)),
+            }
+            for reader in program.prefills
+        ],
     }
 
 

@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from meshc.cost.predictions import Part, Prediction, inputs_of
+from meshc.cost.prompt_kernels import PromptKernels
 from meshc.cost.tasks.steps import PhaseTime, StepTime, step_time
 from meshc.cost.tasks.tile_times import Links, TileTimes
 from meshc.cost.tasks.work import Scalars
@@ -63,35 +64,53 @@ def predicted_step(module: Module, scalars: Scalars, links: Links | None = None)
     return Prediction("events", "seconds", None, parts, inputs, found.ceiling, APART)
 
 
-def predicted_prompt(chunk: Module, step: Module, tokens: int) -> Prediction:
-    """A prompt of so many tokens: the last one is read by ``step``, those before it by runs of
-    ``chunk``, of as many tokens as it reads at once, or by steps if it is one. Of the runs at most
-    :data:`FOLLOWED` are predicted, the first one, behind which nothing is cached yet, and others at
-    equal distances, the last one as if it were full; what those in between take is interpolated.
-    Raises what :func:`predicted_step` does."""
+def predicted_prompt(
+    chunk: Module, step: Module, tokens: int, kernels: PromptKernels | None = None
+) -> Prediction:
+    """A prompt of so many tokens: ``kernels`` read as many of them as they do, ``step`` the last
+    one of what is left, and runs of ``chunk`` those before it, as many at once as it reads, or
+    steps if it is one. Of the runs at most :data:`FOLLOWED` are predicted, the first one and others
+    at equal distances, the last one as if it were full; what those in between take is interpolated.
+    Raises what :func:`predicted_step` and :meth:`PromptKernels.predicted` do."""
+    chunks = kernels.chunks(tokens) if kernels is not None else []
+    first = chunks[-1][1] if chunks else 0
+    found = [kernels.predicted(chunks, first == tokens)] if kernels is not None and chunks else []
+    if first < tokens:
+        found += _by_tasks(chunk, step, first, tokens)
+    return replace(
+        found[0],
+        parts=tuple(part for one in found for part in one.parts),
+        inputs=tuple(dict.fromkeys(known for one in found for known in one.inputs)),
+        bound=sum(one.bound or 0.0 for one in found),
+        apart=tuple(dict.fromkeys(name for one in found for name in one.apart)),
+    )
+
+
+def _by_tasks(chunk: Module, step: Module, first: int, tokens: int) -> list[Prediction]:
+    """Tokens from ``first`` on: runs of ``chunk``, then a step."""
     last = predicted_step(step, {POSITION: tokens - 1})
+    whole = replace(last, parts=(Part("step of the last token", 1, last.cost),))
     most = chunk.scalars[LENGTH][1] if LENGTH in chunk.scalars else 1
-    count = -(-(tokens - 1) // most)
+    count = -(-(tokens - 1 - first) // most)
     if not count:
-        return last
+        return [last if not first else whole]
     others = np.linspace(min(1, count - 1), count - 1, FOLLOWED - 1).round().astype(int)
     followed = np.unique([0, *others])
     weights = [
         float(np.interp(np.arange(count), followed, one).sum()) for one in np.eye(len(followed))
     ]
-    runs = [predicted_step(chunk, _scalars(chunk, int(n) * most, most)) for n in followed]
-    parts = [
+    positions = [first + int(n) * most for n in followed]
+    runs = [predicted_step(chunk, _scalars(chunk, at, most)) for at in positions]
+    parts = tuple(
         Part(
             same[0].name,
             same[0].times * count,
             sum((part.cost * w for part, w in zip(same, weights, strict=True)), NOTHING),
         )
         for same in zip(*(run.parts for run in runs), strict=True)
-    ]
+    )
     bound = sum(w * (run.bound or 0.0) for w, run in zip(weights, runs, strict=True))
-    asked = tuple(dict.fromkeys((*runs[0].inputs, *last.inputs)))
-    whole = Part("step of the last token", 1, last.cost)
-    return replace(last, parts=(*parts, whole), inputs=asked, bound=bound + (last.bound or 0.0))
+    return [replace(runs[0], parts=parts, bound=bound), whole]
 
 
 def _scalars(chunk: Module, position: int, tokens: int) -> dict[str, int]:

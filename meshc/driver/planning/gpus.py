@@ -12,6 +12,7 @@ from meshc.cost.nodes.overlap import fused_only
 from meshc.cost.nodes.predicting import predicted_schedule
 from meshc.cost.nodes.ranks import Ranks
 from meshc.cost.predictions import Prediction, inputs_of
+from meshc.cost.prompt_kernels import PromptKernels
 from meshc.cost.served_graphs import served_of
 from meshc.cost.tasks.predicting import predicted_prompt, predicted_step
 from meshc.cost.tasks.tile_times import Links
@@ -178,16 +179,27 @@ def _of_tasks(phases: GpuPhases, tasks: Module) -> Prediction:
 
 
 def _prompt(phases: GpuPhases) -> Prediction:
-    """A prompt as long as the caches: on one GPU by the tasks that read chunks of it, or by steps;
-    on several by the kernels of a node. Raises ``no-tasks`` where there are none, and
+    """A prompt as long as the caches: on one GPU by the kernels and tasks that read chunks of it,
+    or by steps; on several by the kernels of a node. Raises ``no-tasks`` where there are none, and
     ``device-number`` and ``bad-argument``."""
     if phases.request.gpus == 1:
         compiled = phases.compiled
         if not isinstance(compiled, Compiled) or compiled.modules["decode"].level != "task":
             fail("no-tasks", "nothing predicts prompts on one GPU that no tasks read")
-        step = compiled.modules["decode"]
-        return predicted_prompt(compiled.chunk or step, step, phases.graph.capacity)
+        step, tokens = compiled.modules["decode"], phases.graph.capacity
+        return predicted_prompt(compiled.chunk or step, step, tokens, _prompt_kernels(phases))
     return _kernels(phases, prompts([phases.graph.capacity]), 0)
+
+
+def _prompt_kernels(phases: GpuPhases) -> PromptKernels | None:
+    """The kernels that read many tokens of a prompt at once, if the program has such."""
+    assert isinstance(phases.compiled, Compiled)
+    program = cuda.from_json(phases.compiled.files[cuda.MANIFEST])
+    for reader in program.prefills:
+        if reader.inputs == cuda.KERNELS:
+            model = served_of(phases.graph)
+            return PromptKernels(phases.device, model, reader.tokens, reader.least)
+    return None
 
 
 def _kernels(phases: GpuPhases, batch: Batch, heads: int) -> Prediction:

@@ -90,11 +90,10 @@ def projections(weight, sources, places):
 
 
 def output(weight, sources, places):
-    kv, row, attended = places
+    row, attended = places
     heads, head, _ = sources[0].shape
-    group = heads // weight["shape"][0]
-    found = element(sources[0], kv * group + attended // head, attended % head, row)
-    return np.where(attended < group * head, found, 0)
+    found = element(sources[0], attended // head, attended % head, row)
+    return np.where(attended < heads * head, found, 0)
 
 
 def tasks(weight, sources, places):

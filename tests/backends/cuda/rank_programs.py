@@ -36,5 +36,5 @@ def rank_program(
     graph = PassManager(graph_passes(settings)).run(clone_module(whole))
     passes = pipeline_to_tasks(settings)[len(graph_passes(settings)) :]
     tasks = TaskGraph(PassManager(passes).run(clone_module(graph)), graph)
-    prompts = ChunkGraph(of_ranks(whole, count), chunk, splitting) if chunk else None
-    return step_of_tasks(tasks, "llama", 16, transport, prompts)
+    kernels = ChunkGraph(of_ranks(whole, count), chunk, splitting) if chunk else None
+    return step_of_tasks(tasks, "llama", 16, transport, kernels)

@@ -49,7 +49,7 @@ def product(shape):
 
 PRODUCTS = {
     "gated": ChunkProduct(40, 200, 150, "f16", "gated", bias=True),
-    "added, parts": ChunkProduct(136, 96, 33, "bf16", "added", 3, bias=True, factor=0.22),
+    "added": ChunkProduct(136, 96, 33, "bf16", "added", bias=True, factor=0.22),
 }
 
 
@@ -61,8 +61,7 @@ def run_product(shape, count, mode, library=None, seed=0):
     w = to_kind(rng.standard_normal((shape.rows, shape.width)) * shape.width**-0.5, kind)
     bias = to_kind(rng.standard_normal(shape.rows), kind)
     before = rng.standard_normal((shape.tokens, shape.rows)).astype(np.float32)
-    parts = np.split(w, shape.parts, axis=1)
-    matrix = np.stack([in_fragments(part) for part in parts])
+    matrix = in_fragments(w)
     gated = shape.output == "gated"
     output = np.full((shape.tokens, shape.rows), np.nan, np.float32)
     if gated:
@@ -258,7 +257,7 @@ def test_what_has_no_kernel_is_said_in_words(change, words):
 LLAMA = Attention(4096, 32, 32, 128, "f16", 16, 1e-5, 128**-0.5)
 PROJECTIONS = {
     "projections": ChunkProduct(512, 4096, 12288, "f16"),
-    "output": ChunkProduct(512, 4096, 4096, "f16", "added", 32),
+    "output": ChunkProduct(512, 4096, 4096, "f16", "added"),
     "inner": ChunkProduct(512, 4096, 22016, "f16", "gated"),
     "outer": ChunkProduct(512, 11008, 4096, "f16", "added"),
 }

@@ -110,9 +110,9 @@ def test_a_prompt_in_chunks_computes_what_the_cpu_does(length, step, fake):
             list(model.generate(prompt, 3, lambda _, row, to=rows: to.append(row)))
             answers.append(np.array(rows))
     assert (answers[0] == answers[1]).all()
-    lists = [program.prefill_launches(True)]
+    lists = [program.prefills[0].launches(True)]
     if length > 16:
-        lists.insert(0, program.prefill_launches(False))
+        lists.insert(0, program.prefills[0].launches(False))
     assert len(fake.calls("cuStreamBeginCapture_v2")) == len(lists) + 1
     assert len(fake.calls("cuGraphLaunch")) == len(lists) + 2
     assert fake.live == 0
@@ -195,10 +195,10 @@ def test_another_step_or_memory_is_captured_anew(step, fake):
         machine = GpuMachine(device, program.device, program.kernels, texts)
         model = LanguageModel(program, machine, weights)
         model.step([1], [0])
-        machine.run(program.prefill_launches(True)[:1])
+        machine.run(program.prefills[0].launches(True)[:1])
         machine.store("tokens", np.array([5], np.int32))
         assert machine.read("tokens").tolist() == [5]
-        machine.run(program.prefill_launches(True)[:1])
+        machine.run(program.prefills[0].launches(True)[:1])
         assert len(fake.calls("cuGraphExecDestroy")) == 2
     assert len(fake.calls("cuStreamBeginCapture_v2")) == 3
     assert fake.live == 0
@@ -240,7 +240,7 @@ def test_kernels_that_do_not_compile_are_refused(step, fake):
 def test_parts_of_layers_are_given_by_address(step, monkeypatch):
     """Without a compiler: what a launch names becomes an address."""
     program, texts, _ = step
-    launches = program.prefill_launches(True)
+    launches = program.prefills[0].launches(True)
     by_file = {}
     chunk = {n: k for n, k in program.kernels.items() if k.file.startswith("chunk")}
     for name, kernel in chunk.items():

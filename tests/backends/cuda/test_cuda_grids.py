@@ -155,5 +155,5 @@ def test_launches_that_overlap_use_nothing_early(chunk, tmp_path):
     model.prefill([3, 1])
     model.step([5], [2])
     # Of both lists all but the first launch.
-    lists = program.prefill_launches(True), program.launches()
+    lists = program.prefills[0].launches(True), program.launches()
     assert machine.overlapping == sum(len(launches) - 1 for launches in lists)

@@ -121,7 +121,7 @@ def test_every_schedule_gives_the_bits_of_one_piece(at):
 @given(st.integers(1, 60), st.integers(1, CAPACITY), st.integers(1, 16))
 def test_every_token_of_a_prompt_is_read_once(length, at, most):
     """In pieces that the kernels have room for, and in halves that are not empty."""
-    chunks = program(2, at=5)[0].prefill
+    chunks = program(2, at=5)[0].prefills[0]
     chunks = replace(chunks, overlap=replace(chunks.overlap, tokens=most, cuts=(Cut(at + 1, at),)))
     read = 0
     while read < length:
@@ -134,7 +134,7 @@ def test_every_token_of_a_prompt_is_read_once(length, at, most):
 
 
 def test_a_chunk_has_the_cut_of_its_length():
-    overlap = program(2, at=5)[0].prefill.overlap
+    overlap = program(2, at=5)[0].prefills[0].overlap
     overlap = replace(overlap, cuts=(Cut(6, 3), Cut(9, 0), Cut(12, 7)))
     assert [overlap.cut_of(n) for n in (5, 6, 8, 9, 11, 12, 99)] == [0, 3, 3, 0, 0, 7, 7]
 
@@ -194,7 +194,6 @@ def mixed(model, texts, seed):
     draw = np.random.default_rng(seed)
     tokens, rows, cached = [[] for _ in texts], [[] for _ in texts], [0] * 3
     for request in draw.permutation(3):
-        model._let_prompts_be_of(request)
         rows[request].append(model.prefill(texts[request], request, cached))
         cached[request] = len(texts[request])
         for _ in range(draw.integers(1, 4)):
@@ -214,7 +213,7 @@ def mixed(model, texts, seed):
 
 
 def queue_of(logits=True):
-    return program(2, at=5)[0].overlapped_launches(logits)
+    return program(2, at=5)[0].prefills[0].overlap.queue(logits)
 
 
 def written():
@@ -375,7 +374,9 @@ def test_the_queue_is_in_the_order_that_is_priced():
 def test_collectives_beside_kernels_have_their_multiprocessors(budget):
     found, _ = program(2, at=5, budget=budget)
     kernels = {
-        one.launch.kernel for one, _ in found.overlapped_launches(False) if one.stream != COMPUTE
+        one.launch.kernel
+        for one, _ in found.prefills[0].overlap.queue(False)
+        if one.stream != COMPUTE
     }
     assert {found.kernels[name].blocks for name in kernels} == {budget}
     assert all(found.kernels[name].meets for name in kernels)
@@ -417,8 +418,8 @@ def of_one_rank():
 
 def cubins_of(found):
     """What the driver is told of each kernel, by the launches of steps, chunks and halves."""
-    queue = [(one.launch, layer) for one, layer in found.overlapped_launches(True)]
-    all_launches = [*found.launches(), *found.prefill_launches(True), *queue]
+    queue = [(one.launch, layer) for one, layer in found.prefills[0].overlap.queue(True)]
+    all_launches = [*found.launches(), *found.prefills[0].launches(True), *queue]
     told = replace(found, before=tuple(launch for launch, _ in all_launches), stages=(), after=())
     return {name: cubin_of(told, name) for name in found.kernels}
 
@@ -450,7 +451,7 @@ def test_a_gpu_captures_both_streams_and_computes_what_the_cpu_does(checked, mon
     assert "priority=-5" in fake.calls("cuStreamCreateWithPriority")[0]
     assert len(fake.calls("cuStreamBeginCapture_v2")) == (0 if checked else 1)
     assert len(fake.calls("cuGraphLaunch")) == (0 if checked else 2)
-    queue = found.overlapped_launches(True)
+    queue = found.prefills[0].overlap.queue(True)
     told = fake.calls("cuLaunchKernelEx", "cuEventRecord", "cuStreamWaitEvent")
     assert followed(told) == list(expected(queue, 2 if checked else 1))
     early = ["programmatic" in line for line in fake.calls("cuLaunchKernelEx")]

@@ -79,7 +79,7 @@ def logits(program, machine, tensors):
 
 def cubin_of(program, name):
     """What the driver is told of a kernel, as an assembler would say."""
-    launches = program.launches() + program.prefill_launches(True)
+    launches = program.launches() + program.prefills[0].launches(True)
     launch = next(launch for launch, _ in launches if launch.kernel == name)
     whole = [isinstance(a, int) or a in (RANK, RANKS) for a in launch.arguments]
     kernel = program.kernels[name]

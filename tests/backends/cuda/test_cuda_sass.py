@@ -105,7 +105,7 @@ def model(name):
 def test_only_what_never_changes_is_reached_early(name):
     program, cubins, assemblies = model(name)
     constants = {name for name, buffer in program.buffers.items() if buffer.role == "constant"}
-    launches = {launch.kernel: launch for launch, _ in program.prefill_launches(True)}
+    launches = {launch.kernel: launch for launch, _ in program.prefills[0].launches(True)}
     assert launches.keys() == cubins.keys()
     for launch in launches.values():
         sizes = cubins[launch.kernel].kernels[launch.kernel].parameters

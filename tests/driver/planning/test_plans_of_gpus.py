@@ -6,9 +6,12 @@ import pytest
 
 from meshc.backends import cuda
 from meshc.backends.cuda.memory import memory_of
+from meshc.cost.prompt_kernels import PromptKernels
+from meshc.cost.served_graphs import served_of
 from meshc.cost.tasks.steps import step_time
 from meshc.devices import device
-from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.driver import CompileRequest, compile_loaded, gpu_steps, load_any
+from meshc.driver.compiling import given_module
 from meshc.driver.node_scheduling import NodeRequest, node_report
 from meshc.driver.planning.plans import PlanRequest, plan
 from meshc.support.diagnostics import Diagnostics, MeshcError
@@ -40,8 +43,9 @@ def test_a_step_has_the_memory_and_the_time_of_its_program(model, batch):
 @pytest.mark.parametrize(
     ("model", "seq", "rel"), [(TINY / "llama-9h3-tied", 64, 1e-9), ("smollm2-135m", 1024, 0.005)]
 )
-def test_a_prompt_takes_what_its_chunks_and_its_last_token_take(model, seq, rel):
+def test_a_prompt_takes_what_its_chunks_and_its_last_token_take(model, seq, rel, monkeypatch):
     """Each run is followed, of which the prediction follows five at the most."""
+    monkeypatch.setattr(gpu_steps, "WORTH_KERNELS", 2048)
     (found,) = planned(model, "h200", "prefill", seq=seq, layers=2).phases
     request = CompileRequest(target="cuda", device="h200", phase="decode", seq=seq, layers=2)
     program = compile_loaded(load_any(str(model), Diagnostics()), request)
@@ -54,6 +58,42 @@ def test_a_prompt_takes_what_its_chunks_and_its_last_token_take(model, seq, rel)
         step.ceiling + sum(one.ceiling for one in runs), rel=rel
     )
     assert found.tokens == seq and found.prediction.parts[-1].cost.total == step.seconds
+
+
+def test_kernels_read_long_prompts_and_tasks_and_a_step_what_is_left():
+    """Of 1,060 tokens two chunks, two runs of tasks and the last token."""
+    seq = 1060
+    (found,) = planned("smollm2-135m", "h200", "prefill", seq=seq, layers=2).phases
+    request = CompileRequest(target="cuda", device="h200", phase="decode", seq=seq, layers=2)
+    program = compile_loaded(load_any("smollm2-135m", Diagnostics()), request)
+    loaded = load_any("smollm2-135m", Diagnostics())
+    model = served_of(given_module(loaded, "decode", request, Diagnostics()))
+    kernels = PromptKernels(device("h200"), model, 512, 64)
+    assert kernels.chunks(seq) == [(0, 512), (512, 1024)]
+    runs = [step_time(program.chunk, {"pos": first, "len": 16}) for first in (1024, 1040, 1056)]
+    last = step_time(program.modules["decode"], {"pos": seq - 1})
+    assert found.prediction.model == "chunks"
+    assert found.prediction.seconds == pytest.approx(
+        kernels.predicted([(0, 512), (512, 1024)], False).seconds
+        + sum(one.seconds for one in runs)
+        + last.seconds
+    )
+
+
+def test_a_program_without_room_for_kernels_has_none_and_fits():
+    """Between what tasks alone take and what kernels take beside them."""
+    need = {}
+    for worth in (0, 10**6):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(gpu_steps, "WORTH_KERNELS", worth)
+            (found,) = planned("smollm2-135m", "h200", seq=1024, layers=2).phases
+            need[worth] = found.room.needed
+    small = device("h200").with_numbers(global_memory_bytes=need[0] - 1)
+    assert need[10**6] < need[0] - 1
+    (found,) = planned("smollm2-135m", small, seq=1024, layers=2).phases
+    request = CompileRequest(target="cuda", device=small, seq=1024, layers=2)
+    made = compile_loaded(load_any("smollm2-135m", Diagnostics()), request)
+    assert found.fits and "chunk_head.cu" not in made.files
 
 
 def test_prompts_that_steps_read_take_a_step_a_token():

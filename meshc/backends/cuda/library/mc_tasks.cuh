@@ -52,21 +52,6 @@ MC_INLINE void bring_row_group(const Ring<STAGES>& ring, int& item, const T* fro
     }
 }
 
-// The same of a row group in ``pieces`` of ``blocks``, ``apart`` from each other, as many whole ones to an item as fit.
-template <class T, int STAGES>
-MC_INLINE void bring_pieces(const Ring<STAGES>& ring, int& item, const T* from, size_t apart, int pieces, int blocks,
-                            int tile_blocks, int flying) {
-    const u32 bytes = blocks * 256 * (u32)sizeof(T);
-    const int taken = tile_blocks / blocks;
-#pragma unroll 1
-    for (int piece = 0; piece < pieces; piece += taken, item++) {
-        const int count = min(taken, pieces - piece);
-        ring.limit(item, flying);
-        ring.acquire(item, count * bytes);
-        for (int i = 0; i < count; i++) ring.fill(item, i * (int)bytes, from + (piece + i) * apart, bytes);
-    }
-}
-
 // How the lanes of a warp copy tokens of a tile: OF caches side by side, 16 tokens together or those of a page where
 // these are fewer. The page of the next tile's tokens is looked up while this one's are on their way.
 template <int PAGE, int OF>

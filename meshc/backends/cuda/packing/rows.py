@@ -122,11 +122,9 @@ def _projections(weight: Weight, sources: Sequence[Array]) -> Iterator[Rows]:
 
 
 def _output(weight: Weight, sources: Sequence[Array]) -> Iterator[Rows]:
-    """``[heads, head, hidden]`` as ``[hidden, attended]`` of each key/value head."""
+    """``[heads, head, hidden]`` as ``[hidden, attended]``."""
     (tensor,) = sources
-    columns = tensor.reshape(-1, tensor.shape[-1]).T
-    for part in np.split(columns, weight.shape[0], 1):
-        yield Rows.whole(part)
+    yield Rows.whole(tensor.reshape(-1, tensor.shape[-1]).T)
 
 
 def _for_tasks(weight: Weight, sources: Sequence[Array]) -> Iterator[Rows]:

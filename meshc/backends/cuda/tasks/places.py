@@ -21,21 +21,12 @@ class Matrix:
     blocks: int
     every: int
 
-    @property
-    def piece(self) -> int:
-        """Blocks of a row group that lie one behind the other."""
-        return self.blocks // self.place.pieces
-
     def block(self, lead: Sequence[Expr], group: Expr, first: Expr) -> Expr:
-        """Where the block ``first`` of a row group is; of one in pieces it begins a piece."""
+        """Where the block ``first`` of a row group is."""
         own = self.place.own
         if own:
             group = group // own * self.place.every + group % own + self.place.first
-        found = flattened(lead, self.lead)
-        if self.place.pieces == 1:
-            return (found * self.every + group) * self.blocks + first
-        piece = found * self.place.pieces + first // self.piece
-        return (piece * self.every + group) * self.piece
+        return (flattened(lead, self.lead) * self.every + group) * self.blocks + first
 
 
 @dataclass(frozen=True)

@@ -60,13 +60,6 @@ class Product:
         if self.width != whole and self.width % FRAGMENT:
             fail("cuda-shape", f"parts of {self.width} values are no whole number of sixteens")
         self.blocks = -(-self.width // FRAGMENT)
-        piece = self.matrix.piece
-        in_pieces = self.matrix.place.pieces > 1
-        if in_pieces and (self.blocks % piece or piece > self.storage.tile_blocks):
-            fail(
-                "cuda-shape",
-                f"row groups lie in pieces of {piece} blocks, which parts or tiles cut",
-            )
         self.row_group = row // self.rows
         if self.row_group * self.rows != row:
             fail("cuda-graph", "tasks multiply rows that are no groups of a matrix")
@@ -97,20 +90,8 @@ class Product:
             place = self.matrix.block(self.lead, self.row_group, self.first_block)
             self.family.point(text, place.free_vars)
             begin = f"{self.matrix.place.name} + (size_t)({self.values.spelled(place)}) * 256"
-            limits = "TILE_BLOCKS, FLYING"
-            if self.matrix.place.pieces == 1:
-                text.add(f"mc::bring_row_group(ring, item, {begin}, {self.blocks}, {limits});")
-                return
-            piece = self.matrix.piece
-            given = f"{self.matrix.every * piece * 256}, {self.blocks // piece}, {piece}, {limits}"
-            text.add(f"mc::bring_pieces(ring, item, {begin}, {given});")
-
-    @property
-    def tile_blocks(self) -> str:
-        """Blocks of a tile, whole pieces of a row group."""
-        if self.matrix.place.pieces == 1:
-            return "TILE_BLOCKS"
-        return f"TILE_BLOCKS / {self.matrix.piece} * {self.matrix.piece}"
+            count = f"{self.blocks}, TILE_BLOCKS, FLYING"
+            text.add(f"mc::bring_row_group(ring, item, {begin}, {count});")
 
     def compute(self, text: Text) -> None:
         """By the workers: columns that depend on the task, the product, and what follows it."""
@@ -130,7 +111,7 @@ class Product:
             if own:
                 self._columns_of_task(text, own)
             self._ahead(text, epilogue)
-            given = f"columns, parts, turn, {self.blocks}, {self.tile_blocks}, me"
+            given = f"columns, parts, turn, {self.blocks}, TILE_BLOCKS, me"
             product = f"mc::multiply_row_group<WARPS, BATCH>(ring, item, {given})"
             text.add(f"const float sum = {product};")
             with text.within("if (me < LANES) {"):

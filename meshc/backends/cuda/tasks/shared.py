@@ -15,13 +15,12 @@ _ROWS, _COLUMNS = ("i0", "i1"), ("i1", "i0")
 class Place:
     """Where in the matrix ``name`` the row groups of a weight lie: of ``own`` after ``own`` of them
     each run begins ``every`` groups behind the one before, the first at ``first``; 0 are all of
-    them. A row group is in ``pieces``, all first ones in front of all second ones."""
+    them."""
 
     name: str
     own: int = 0
     every: int = 0
     first: int = 0
-    pieces: int = 1
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,7 @@ def _place(
     if weight.pack == "projections":
         return _projection(name, weight, sources[0], gathered[0].extents[0])
     if weight.pack == "output":
-        return Place(name, pieces=weight.shape[0])
+        return Place(name)
     return None
 
 

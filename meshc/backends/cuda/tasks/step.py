@@ -11,6 +11,7 @@ from meshc.backends.cuda.chunk_launches import ChunkGraph, chunk_of
 from meshc.backends.cuda.launches import OF_ALL, OF_EACH, Launch, Stage
 from meshc.backends.cuda.launches import RANK as RANK_NUMBER
 from meshc.backends.cuda.program import (
+    TASKS,
     TRANSPORTS,
     Buffer,
     Kernel,
@@ -65,8 +66,7 @@ _GO_ON = (
 _WORDS = ("met", "runs", "told", "told_before")
 """Buffers of one word that counts."""
 _OWN = ("tokens", "cached", "pages", "count", "runs")
-"""Buffers of which a kernel that reads prompts has its own, with :data:`OF_PROMPTS` in front."""
-OF_PROMPTS = "chunk_"
+"""Buffers of which a kernel that reads prompts has its own, called after :data:`TASKS`."""
 
 _KINDS = {
     "ASKED": "T",
@@ -313,7 +313,7 @@ class StepText:
         for name in storage.weights:
             names.append(name)
             parameters.append(f"const {self.name}_::T* {name}")
-        own = OF_PROMPTS if storage.of_prompt else ""
+        own = f"{TASKS}_" if storage.of_prompt else ""
         for name, buffer in storage.buffers.items():
             names.append(f"{own}{name}" if name in _OWN else name)
             kind = {"f32": "float", "i32": "int"}.get(buffer.dtype, f"{self.name}_::T")
@@ -347,13 +347,15 @@ def step_of_tasks(
     model: str,
     page: int,
     transport: str = "multimem",
-    prompts: TaskGraph | ChunkGraph | None = None,
+    kernels: ChunkGraph | None = None,
+    prompts: TaskGraph | None = None,
     choice: TaskGraph | None = None,
 ) -> tuple[StepProgram, dict[str, str]]:
-    """A decode step of ``tasks`` and the text of its kernel; a kernel of the tasks of ``prompts``
-    reads prompts, or those of a fused graph do, over the same weights and caches. Without either
-    prompts are read by steps. With a ``choice`` among the logits of the step the program chooses
-    tokens itself. Ranks give each other what they have by ``transport``.
+    """A decode step of ``tasks`` and the text of its kernel; ``kernels`` of a fused graph read
+    prompts, and a kernel of the tasks of ``prompts`` what is too little for those, over the same
+    weights and caches. Without either prompts are read by steps. With a ``choice`` among the logits
+    of the step the program chooses tokens itself. Ranks give each other what they have by
+    ``transport``.
 
     Raises ``cuda-dtype`` for element types other than f16 and bf16, ``cuda-graph`` for other
     devices than GPUs and what tasks do that kernels do not, ``cuda-shape`` for rows that are no
@@ -375,9 +377,10 @@ def step_of_tasks(
         )
     known, angles = Known(), tuple[tuple[float, ...], ...]()
     chunk: Chunk | None = None
-    prefill: Prefill | None = None
-    if isinstance(prompts, ChunkGraph):
-        chunk, prefill = chunk_of(prompts, page, transport)
+    prefills: list[Prefill] = []
+    if kernels is not None:
+        chunk, prefill = chunk_of(kernels, page, transport)
+        prefills.append(prefill)
         known = Known(chunk.weights, chunk.buffers, chunk.caches)
         angles = tuple(chunk.frequencies)
     written = StepText(module, tasks.graph, page, known, angles, transport)
@@ -388,8 +391,9 @@ def step_of_tasks(
     if chunk is not None:
         made = _with_kernels(made, chunk)
         texts |= chunk.texts
-    elif isinstance(prompts, TaskGraph):
+    if prompts is not None:
         made, more, prefill, frequencies = _with_tasks(written, made, prompts, transport)
+        prefills.append(prefill)
         texts |= more
     chooses: Launch | None = None
     if choice is not None:
@@ -407,7 +411,7 @@ def step_of_tasks(
         (),
         (Stage(1, ()),),
         (Launch("step", arguments),),
-        prefill,
+        tuple(prefills),
         share_of(tasks.graph, transport),
         chooses,
     )
@@ -435,12 +439,11 @@ def _with_tasks(
     text, kernel, arguments = written.text()
     own = written.storage
     named = {
-        f"{OF_PROMPTS}{name}" if name in _OWN else name: buffer
-        for name, buffer in own.buffers.items()
+        f"{TASKS}_{name}" if name in _OWN else name: buffer for name, buffer in own.buffers.items()
     }
     _check_caches(buffers, named, "tasks", "split_token keeps whole heads")
     parts = {**kernels, "prompt": kernel}, {**named, **buffers}, {**own.weights, **weights}
-    prefill = Prefill(own.tokens, (Launch("prompt", arguments),), (), ())
+    prefill = Prefill(TASKS, own.tokens, 1, (Launch("prompt", arguments),), (), ())
     return parts, {"prompt.cu": text}, prefill, tuple(own.frequencies)
 
 

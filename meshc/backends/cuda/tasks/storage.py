@@ -113,9 +113,9 @@ class Storage:
         """How many groups the matrix at ``place`` has in all; 0 where it has not as many of a
         weight as tasks read, who fill the last ones up, or rows of another width."""
         *lead, width, _, _ = self.known.weights[place.name].shape
-        every = prod(lead) // place.pieces
+        every = prod(lead)
         own = every * place.own // place.every if place.own else every
-        return every if (own, width * place.pieces) == (groups, blocks) else 0
+        return every if (own, width) == (groups, blocks) else 0
 
     def vector(self, value: Value) -> str:
         """A weight without rows, or whose rows no task multiplies: the name of its memory."""

@@ -15,12 +15,11 @@ from meshc.analysis.cuda.blocks import block_memory
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal, page_misfits
 from meshc.backends.templates import render
-from meshc.cost.prompts import attention_bytes
+from meshc.cost.prompts import attention_bytes, query_tiles
 from meshc.devices import Device
 
 _PACKAGE = "meshc.backends.cuda.kernels.chunk_attention"
 _HEADS = (64, 96, 128, 256)
-_MOST_QUERIES, _LEAST_POSITIONS = 64, 16
 _MOST_STAGES, _LEAST_STAGES = 4, 2
 _LOG2E = math.log2(math.e)
 
@@ -98,9 +97,8 @@ def plan(shape: Attention, device: Device, tokens: int) -> ChunkAttentionPlan:
         misfits.append(f"heads of {shape.head} lanes are none of {', '.join(map(str, _HEADS))}")
     if misfits:
         raise DoesNotFit("; ".join(misfits))
-    group, head = shape.group, shape.head
-    own = max(n for n in range(1, _MOST_QUERIES // _LEAST_POSITIONS + 1) if group % n == 0)
-    positions = _MOST_QUERIES // own // _LEAST_POSITIONS * _LEAST_POSITIONS
+    head = shape.head
+    own, positions = query_tiles(shape.group)
     queries, tile_tokens = positions * own, 64 if head <= 128 else 32
     # Scores of up to two parts of the lanes, weights, factors: TileAttention::WORK_BYTES.
     parts = 64 // tile_tokens

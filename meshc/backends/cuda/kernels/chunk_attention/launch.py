@@ -49,7 +49,7 @@ class AttentionBlock(FusedKernel):
         qkv = ChunkProduct(tokens, shape.hidden, of_all, chunk.dtype, bias=shape.bias)
         out = ChunkProduct(
             tokens, attended, shape.hidden, chunk.dtype, "part" if shape.partial else "added",
-            shape.kv_heads, bias=shape.out_bias, factor=shape.factor,
+            bias=shape.out_bias, factor=shape.factor,
         )  # fmt: skip
         heads = chunk.add_kernel(
             chunk.own("heads"), partial(kernel.heads_text, plan), tokens, Arena(), _HEADS_THREADS

@@ -30,8 +30,8 @@ class AttentionWeights:
 
 
 def weights_of(chunk: Chunk, fused: Fused, shape: Attention) -> AttentionWeights:
-    """What the layer ``fused`` of ``shape`` reads, added to ``chunk``; key head by key head, its
-    projections and its part of the output projection lie together."""
+    """What the layer ``fused`` of ``shape`` reads, added to ``chunk``; the projections
+    of a key head lie together."""
     angles = chunk.add_angles(rope_frequencies(fused.all(graph.Rope)[0], shape.head))
     hidden, of_heads = shape.hidden, (shape.kv_heads, shape.rows)
     gain = ""
@@ -47,7 +47,7 @@ def weights_of(chunk: Chunk, fused: Fused, shape: Attention) -> AttentionWeights
         chunk.add_weight(f"norm_of_{what}", "plain", fused.tensors(name), (shape.head,))
         for what, name in norms
     ]
-    outputs = (shape.kv_heads, hidden, shape.group * shape.head)
+    outputs = hidden, shape.heads * shape.head
     output = [chunk.add_matrix("out", "output", fused.tensors("output"), outputs)]
     if shape.out_bias:
         bias = fused.tensors("output_bias")

@@ -30,16 +30,15 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class ChunkProduct:
-    """``rows`` x ``width``, in ``parts`` of the width that lie one behind the other, times up to
-    ``tokens`` columns. ``output`` is stored, added to what was before, gated or activated; a part
-    of a sum over ranks is rounded and stored. What is stored or added is times ``factor``."""
+    """``rows`` x ``width`` times up to ``tokens`` columns. ``output`` is stored, added to what was
+    before, gated or activated; a part of a sum over ranks is rounded and stored. What is stored or
+    added is times ``factor``."""
 
     tokens: int
     width: int
     rows: int
     dtype: str
     output: str = "stored"
-    parts: int = 1
     activation: str = "silu"
     bias: bool = False
     factor: float = 1.0
@@ -69,12 +68,10 @@ def plan(shape: ChunkProduct, device: Device) -> ChunkPlan:
     blocks = -(-shape.width // FRAGMENT)
     if shape.tokens % _EIGHT:
         raise DoesNotFit(f"chunks of {shape.tokens} tokens are no whole number of eights")
-    if shape.parts > 1 and shape.width % (FRAGMENT * shape.parts):
-        raise DoesNotFit(f"{shape.parts} parts of {shape.width} values are no whole blocks")
     if shape.output == "gated" and shape.rows % 2:
         raise DoesNotFit(f"{shape.rows} rows are no pairs of gates and values")
     step_bytes = OWN_GROUPS * FRAGMENT_BYTES + shape.tokens * 2 * FRAGMENT
-    steps = max(1, min(_TILE_BYTES // step_bytes, _MOST_STEPS, blocks // shape.parts))
+    steps = max(1, min(_TILE_BYTES // step_bytes, _MOST_STEPS, blocks))
     made = Arena()
     barriers = 16 * _MOST_STAGES
     made.add("BARRIERS", barriers)
@@ -97,7 +94,6 @@ def text(chosen: ChunkPlan, name: str) -> str:
         tokens=shape.tokens,
         width=shape.width,
         rows=shape.rows,
-        parts=shape.parts,
         output=shape.output,
         activation=shape.activation,
         bias=shape.bias,

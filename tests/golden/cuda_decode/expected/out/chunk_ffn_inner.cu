@@ -13,8 +13,7 @@ constexpr int TOKENS = 16;  // the most of a chunk, a multiple of eight
 constexpr int WIDTH = 128;  // values of a row
 constexpr int ROWS = 384;  // gates and values in turn
 constexpr int GROUPS = (ROWS + 15) / 16;
-constexpr int PARTS = 1;  // of the width, whose row groups lie together
-constexpr int BLOCKS = (WIDTH + 15) / 16 / PARTS;  // of 16 x 16 values in a row group of a part
+constexpr int BLOCKS = (WIDTH + 15) / 16;  // of 16 x 16 values in a row group
 
 constexpr int WARPS = 8;
 constexpr int WORKERS = 32 * WARPS;
@@ -22,7 +21,7 @@ constexpr int THREADS = WORKERS + 32;
 constexpr int OWN_GROUPS = 4;
 constexpr int OWN_EIGHTS = (TOKENS / 8 + WARPS - 1) / WARPS;  // eights of tokens of a warp
 constexpr int STEPS = 8;  // blocks of the width in a tile
-constexpr int PART_TILES = (BLOCKS + STEPS - 1) / STEPS;
+constexpr int TILES = (BLOCKS + STEPS - 1) / STEPS;
 
 // ---- Shared memory, 123008 bytes ---------------------------------------------------------------
 constexpr int TILE_BYTES = STEPS * (OWN_GROUPS * 256 + TOKENS * 16) * (int)sizeof(T);
@@ -32,7 +31,7 @@ constexpr int RING = 128;
 
 }  // namespace chunk_ffn_inner_
 
-// input [WIDTH / 16, TOKENS, 16]. matrix [PARTS, GROUPS, BLOCKS, 32, 8]. count [1]: tokens of this chunk.
+// input [WIDTH / 16, TOKENS, 16]. matrix [GROUPS, BLOCKS, 32, 8]. count [1]: tokens of this chunk.
 // output [ROWS / 32, TOKENS, 16].
 extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_ffn_inner_::THREADS, 1)
     chunk_ffn_inner(const chunk_ffn_inner_::T* input, const chunk_ffn_inner_::T* __restrict__ matrix,
@@ -55,22 +54,19 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_ffn
 
     if (warp == WARPS) {
         if (lane != 0) return;
-        int item = 0;
-        for (int part = 0; part < PARTS; part++) {
-            for (int at = 0; at < BLOCKS; at += STEPS, item++) {
-                const int steps = min(STEPS, BLOCKS - at);
-                const mc::u32 block_bytes = steps * 256 * (mc::u32)sizeof(T);
-                const mc::u32 token_bytes = eights * 128 * (mc::u32)sizeof(T);
-                ring.acquire(item, own * block_bytes + steps * token_bytes);
-                for (int g = 0; g < own; g++) {
-                    const size_t from = ((size_t)part * GROUPS + first + g) * BLOCKS + at;
-                    ring.fill(item, g * STEPS * 256 * (int)sizeof(T), matrix + from * 256, block_bytes);
-                }
-                for (int s = 0; s < steps; s++) {
-                    const size_t from = (size_t)(part * BLOCKS + at + s) * TOKENS * 16;
-                    const int to = (OWN_GROUPS * STEPS * 256 + s * TOKENS * 16) * (int)sizeof(T);
-                    ring.fill(item, to, input + from, token_bytes);
-                }
+        for (int item = 0; item < TILES; item++) {
+            const int at = item * STEPS, steps = min(STEPS, BLOCKS - at);
+            const mc::u32 block_bytes = steps * 256 * (mc::u32)sizeof(T);
+            const mc::u32 token_bytes = eights * 128 * (mc::u32)sizeof(T);
+            ring.acquire(item, own * block_bytes + steps * token_bytes);
+            for (int g = 0; g < own; g++) {
+                const size_t from = (size_t)(first + g) * BLOCKS + at;
+                ring.fill(item, g * STEPS * 256 * (int)sizeof(T), matrix + from * 256, block_bytes);
+            }
+            for (int s = 0; s < steps; s++) {
+                const size_t from = (size_t)(at + s) * TOKENS * 16;
+                const int to = (OWN_GROUPS * STEPS * 256 + s * TOKENS * 16) * (int)sizeof(T);
+                ring.fill(item, to, input + from, token_bytes);
             }
         }
         return;
@@ -85,10 +81,10 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_ffn
             for (int i = 0; i < 4; i++) sums[e][g][i] = 0.0f;
         }
     }
-    for (int item = 0; item < PARTS * PART_TILES; item++) {
+    for (int item = 0; item < TILES; item++) {
         const T* rows = (const T*)ring.ready(item);
         const T* columns = rows + OWN_GROUPS * STEPS * 256;
-        const int steps = BLOCKS % STEPS ? min(STEPS, BLOCKS - item % PART_TILES * STEPS) : STEPS;
+        const int steps = BLOCKS % STEPS ? min(STEPS, BLOCKS - item * STEPS) : STEPS;
 #pragma unroll 1
         for (int s = 0; s < steps; s++) {
             mc::u32 a[OWN_GROUPS][4] = {};

@@ -136,7 +136,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
                         #pragma unroll 1
                         for (int task = mine.first(0); task < mine.last(8); task++) {
                             const int part = group, g = task % 8;
-                            mc::bring_pieces(ring, item, out + (size_t)(8 * g + 128 * layer + 64 * part) * 256, 16384, 1, 8, TILE_BLOCKS, FLYING);
+                            mc::bring_row_group(ring, item, out + (size_t)(16 * g + 128 * layer + 8 * part) * 256, 8, TILE_BLOCKS, FLYING);
                         }
                     }
                 }
@@ -324,7 +324,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
                         made = part;
                         mc::put_merged_columns<BATCH, 1, 1, 2, 64, 68, WORKERS>(columns, records, 136, me);
                     }
-                    const float sum = mc::multiply_row_group<WARPS, BATCH>(ring, item, columns, parts, turn, 8, TILE_BLOCKS / 8 * 8, me);
+                    const float sum = mc::multiply_row_group<WARPS, BATCH>(ring, item, columns, parts, turn, 8, TILE_BLOCKS, me);
                     if (me < LANES) {
                         const float o_part = sum;
                         if (me < 16 * BATCH) {
