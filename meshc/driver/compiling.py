@@ -26,6 +26,7 @@ from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import graph, mesh
 from meshc.ir.printer import print_module
+from meshc.mlir import print_mlir
 from meshc.passes.base import Pass
 from meshc.passes.graph.group_layers import ROW_SCALE
 from meshc.passes.instruments import Instrument
@@ -460,7 +461,8 @@ def _files(
     report: Diagnostics,
 ) -> dict[str, str]:
     if request.compile_to:
-        return {f"{phase}.meshir": print_module(module) for phase, module in modules.items()}
+        printed = print_mlir if request.emit == "mlir" else print_module
+        return {f"{phase}.{request.emit}": printed(module) for phase, module in modules.items()}
     if request.target == "csl":
         choice = choose(request, modules, _vocabulary(host), report)
         if choice.files is not None:

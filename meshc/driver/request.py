@@ -54,6 +54,8 @@ _TARGETS_OF = {
     "portable": _WAFERS,
 }
 """The targets whose programs obey a field that not all do; other fields say it in their checks."""
+IR_FORMATS = ("meshir", "mlir")
+"""What IR is written in: text of its own, or MLIR's generic form."""
 _OF_PROGRAMS = ("portable", "phases", "page", "collectives", "overlap", "cluster", "dataflow")
 """Fields that no pass obeys, only what writes the files of a program."""
 
@@ -67,7 +69,8 @@ class CompileRequest:
     ``r=2,y=4,x=4``. ``seq`` is the KV capacity in tokens. ``dtype`` is
     that of activations and weights on the cores. ``kv`` is the policy of the KV cache, ``auto`` by
     predicted cycles of the decode step.
-    ``target`` is ignored when ``compile_to`` names a level to stop at. ``portable`` CSL runs on
+    ``target`` is ignored when ``compile_to`` names a level to stop at, whose IR is written in the
+    format ``emit``. ``portable`` CSL runs on
     every architecture that has CSL. ``algo`` names algorithms, such as ``gemm=cannon`` and
     ``all_reduce=k_tree:2``; ``align`` says who skews operands of products, the host or the cores;
     ``result`` ``roots`` leaves reduced results of main on the first cores of their axis. ``choose``
@@ -78,10 +81,10 @@ class CompileRequest:
     for one that reads prompts whole. ``chunk`` is, for CSL and for a program that serves, the most
     tokens of a prompt that one run reads behind those that are cached; None for as many as the
     caches hold. For CUDA it is the tokens that kernels of many read at once, each weight once; None
-    for tasks, of few tokens. ``phases`` says whether both phases of CSL are one program
-    (:mod:`meshc.driver.one_program`). For CUDA ``cluster`` is the blocks of a cluster, ``dataflow``
-    how they share attention, by as many as are predicted to be fastest if ``cluster`` is empty, in
-    no clusters if both are; ``page`` is the tokens of a page of
+    for the most by kernels where many are left, and few by tasks. ``phases`` says whether both
+    phases of CSL are one program (:mod:`meshc.driver.one_program`). For CUDA ``cluster`` is the
+    blocks of a cluster, ``dataflow`` how they share attention, by as many as are predicted to be
+    fastest if ``cluster`` is empty, in no clusters if both are; ``page`` is the tokens of a page of
     the cache; ``gpus`` are those that a model is dealt to, whose ``collectives`` add up in the
     switch (``multimem``) or by loads from each peer (``peers``); ``overlap`` says which chunks they
     read in two halves beside each other: ``none``, those that the cost of a node is lower for
@@ -100,6 +103,7 @@ class CompileRequest:
     dtype: str = ""
     kv: str = AUTO
     compile_to: str = ""
+    emit: str = IR_FORMATS[0]
     portable: bool = False
     algo: tuple[str, ...] = ()
     align: str = ""
@@ -208,6 +212,14 @@ class CompileRequest:
         _one_of(found, "--kv", self.kv, (AUTO, *CACHE_POLICIES))
         _one_of(found, "--dtype", self.dtype, ("", *(d.value for d in DType if d.floats)))
         _one_of(found, "--compile-to", self.compile_to, ("", *STAGES))
+        _one_of(found, "--emit", self.emit, IR_FORMATS)
+        if self.emit != IR_FORMATS[0] and not self.compile_to:
+            words = "programs are written in the language of their target"
+            found.error(
+                "bad-argument",
+                f"--emit is {self.emit}, but {words}",
+                help="--compile-to names the level whose IR is written",
+            )
         _one_of(found, "--align", self.align, ("", *ALIGNMENTS))
         _one_of(found, "--choose", self.choose, CHOOSING)
         _one_of(found, "--result", self.result, ("", *RESULTS))

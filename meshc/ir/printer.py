@@ -24,7 +24,7 @@ def print_module(module: Module) -> str:
     """The whole module as ``.meshir`` text, ending in a newline."""
     holds = f" holds({', '.join(sorted(module.holds))})" if module.holds else ""
     lines = [f"module @{module.name} level({module.level}){holds} {{"]
-    lines += ["  " + line for line in _header(module)]
+    lines += ["  " + line for line in header_lines(module)]
     lines += [f"  constant @{k} {attribute_text(v)}" for k, v in module.constants.items()]
     lines += ["  " + _buffer(b) for b in module.buffers]
     lines += ["  " + _channel(c) for c in module.channels]
@@ -41,7 +41,9 @@ def print_op(op: Op, indent: int = 0) -> str:
     return "\n".join(_op(op, indent))
 
 
-def _header(module: Module) -> list[str]:
+def header_lines(module: Module) -> list[str]:
+    """The lines of a module in front of its constants; the first one says the dims, if there are
+    any."""
     lines = []
     if module.dims:
         lines.append("dims " + ", ".join(f"{k} = {v}" for k, v in module.dims.items()))
@@ -78,6 +80,11 @@ def _mesh(mesh: Mesh) -> str:
 
 
 def _buffer(buffer: Buffer) -> str:
+    return f"buffer {buffer.value} : {buffer.type}" + _braced(buffer_facts(buffer))
+
+
+def buffer_facts(buffer: Buffer) -> dict[str, object]:
+    """What is said of a buffer beside its name and type."""
     facts: dict[str, object] = {}
     if buffer.role:
         facts["role"] = buffer.role
@@ -88,19 +95,31 @@ def _buffer(buffer: Buffer) -> str:
         facts["cluster"] = [*buffer.cluster]
     if buffer.ranks is not None:
         facts["ranks"] = buffer.ranks
-    return f"buffer {buffer.value} : {buffer.type}" + _braced(facts)
+    return facts
 
 
 def _channel(channel: Channel) -> str:
+    route = quoted(str(channel.route))
+    return f"channel @{channel.name} {route}" + _braced(channel_facts(channel))
+
+
+def channel_facts(channel: Channel) -> dict[str, object]:
+    """What is said of a channel beside its name and route."""
     facts: dict[str, object] = {}
     for name in ("multicast", "turns", "send_color", "recv_color", "queue", "output_queue"):
         value = getattr(channel, name)
         if value not in (False, "", None) or (value == 0 and name.endswith("queue")):
             facts[name] = value
-    return f"channel @{channel.name} {quoted(str(channel.route))}" + _braced(facts)
+    return facts
 
 
 def _port(port: Port) -> str:
+    head = f"port @{port.name} {port.direction} {port.tensor} : {port.buffer}"
+    return head + _braced(port_facts(port))
+
+
+def port_facts(port: Port) -> dict[str, object]:
+    """What is said of a port beside its name, direction, tensor and buffer."""
     facts: dict[str, object] = {"lanes": port.lanes}
     if port.lets:
         facts["lets"] = tuple(f"{name} = {expr}" for name, expr in port.lets)
@@ -109,8 +128,7 @@ def _port(port: Port) -> str:
         facts["where"] = port.where
     if port.pad:
         facts["pad"] = port.pad
-    head = f"port @{port.name} {port.direction} {port.tensor} : {port.buffer}"
-    return head + _braced(facts)
+    return facts
 
 
 def _braced(values: Mapping[str, object]) -> str:
@@ -136,10 +154,10 @@ def _op(op: Op, indent: int) -> list[str]:
     pad = " " * indent
     results = ", ".join(map(str, op.results))
     text = f"{results} = " if results else ""
-    text += f"tile.{op.kernel}" if isinstance(op, Compute) else op.NAME
+    text += op_name(op)
     if op.operands:
         text += " " + ", ".join(map(str, op.operands))
-    text += _braced(_stated(op))
+    text += _braced(stated_attributes(op))
     if op.results:
         text += " : " + ", ".join(str(v.type) for v in op.results)
     lines = [pad + text]
@@ -154,7 +172,12 @@ def _arguments(args: Iterable[Value]) -> str:
     return f" ({text})" if text else ""
 
 
-def _stated(op: Op) -> dict[str, object]:
+def op_name(op: Op) -> str:
+    """What an op is called, with its level."""
+    return f"tile.{op.kernel}" if isinstance(op, Compute) else op.NAME
+
+
+def stated_attributes(op: Op) -> dict[str, object]:
     """Attributes that differ from the class's defaults (all of a microkernel's)."""
     if isinstance(op, Compute):
         return op.attributes()

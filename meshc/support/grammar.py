@@ -27,7 +27,6 @@ _TEXTS = 32
 _REMEMBERED_CHARACTERS = 48 * 1024
 """Longer texts are not, since their trees would take much memory."""
 _CLOSERS = {")": "(", "]": "[", "}": "{"}
-_BRACKETS = re.compile(r'#[^\n]*|"[^"\n]*"?|[()\[\]{}]')
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class Grammar:
     ``words`` names terminals in messages (``{"NAME": "a name"}``); ``hints`` gives a help line for
     an unexpected text (``{";": "a line end is enough"}``). ``code`` is the code of a syntax error;
     the texts ``too_large_code`` and ``nesting_code`` are those of the two limits. Comments run from
-    ``#`` to the line end and strings are double-quoted, in every language of this project.
+    ``comment`` to the line end and strings are double-quoted.
     """
 
     package: str
@@ -94,6 +93,7 @@ class Grammar:
     hints: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     max_characters: int = 48 * 1024
     max_depth: int = 32
+    comment: str = "#"
 
     def parse(self, source: Source) -> Node:
         """The tree of ``source``; raises MeshcError for anything that is not of the language."""
@@ -116,7 +116,7 @@ class Grammar:
 
     def _check_depth(self, source: Source) -> None:
         depth = 0
-        for match in _BRACKETS.finditer(source.text):
+        for match in _brackets(self.comment).finditer(source.text):
             if match[0] in "([{":
                 depth += 1
             elif match[0] in _CLOSERS:
@@ -132,7 +132,7 @@ class Grammar:
     def _explain(self, source: Source, error: UnexpectedInput) -> NoReturn:
         """Raise the diagnosed form of a lark error."""
         span, found, hint = _place(source, error)
-        notes = _brackets_left_open(source, span)
+        notes = _brackets_left_open(source, span, self.comment)
         expected = self._expected(error)
         if expected:
             notes.insert(0, f"expected {expected}")
@@ -224,11 +224,17 @@ def _span_at(source: Source, offset: int) -> Span:
     return Span(source, source.text.count("\n", 0, offset) + 1, offset - start + 1)
 
 
-def _brackets_left_open(source: Source, span: Span) -> list[str]:
+@cache
+def _brackets(comment: str) -> re.Pattern[str]:
+    """Brackets, and what may hold some that are none."""
+    return re.compile(rf'{re.escape(comment)}[^\n]*|"(?:\\.|[^"\\\n])*"?|[()\[\]{{}}]')
+
+
+def _brackets_left_open(source: Source, span: Span, comment: str) -> list[str]:
     """A note on the innermost bracket still open at ``span``, if it stands on an earlier line."""
     open_at: list[int] = []
     line_start = sum(len(line) + 1 for line in source.text.split("\n")[: span.line - 1])
-    for match in _BRACKETS.finditer(source.text, 0, line_start + span.column - 1):
+    for match in _brackets(comment).finditer(source.text, 0, line_start + span.column - 1):
         if match[0] in "([{":
             open_at.append(match.start())
         elif match[0] in _CLOSERS and open_at:

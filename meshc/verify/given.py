@@ -16,7 +16,12 @@ def read_module(source: Source) -> Module:
 
     Raises :class:`MeshcError` with every mistake of the first check that finds any.
     """
-    module = parse_module(source)
+    return checked_module(parse_module(source))
+
+
+def checked_module(module: Module) -> Module:
+    """``module`` as somebody gave it: verified, with its device numbers and claims checked. Raises
+    as :func:`read_module`."""
     verify_module(module)
     _check_device(module)
     check_claims(module)

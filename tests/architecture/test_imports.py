@@ -14,7 +14,7 @@ ROWS = (
     ("ir",),
     ("analysis",),
     ("cost",),
-    ("verify",),
+    ("verify", "mlir"),
     ("frontend", "passes", "backends", "interp", "sim", "serving"),
     ("pipelines",),
     ("driver",),

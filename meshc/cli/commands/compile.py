@@ -94,4 +94,4 @@ def _check_standalone(options: argparse.Namespace) -> None:
 
 
 def _is_ir(name: str) -> bool:
-    return name.endswith(".meshir")
+    return name.endswith((".meshir", ".mlir"))

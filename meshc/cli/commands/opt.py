@@ -9,13 +9,15 @@ from pathlib import Path
 from meshc.cli.output import print_json
 from meshc.cli.progress import Progress
 from meshc.cli.watching import Watching
+from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
+from meshc.mlir import print_mlir, read_mlir
 from meshc.passes.manager import PassManager
 from meshc.passes.registry import parse_pipeline
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.files import decoded, read_text, write_text
 from meshc.support.spans import Source
-from meshc.verify.given import read_module
+from meshc.verify.given import checked_module
 
 _LIMIT_BYTES = 64 << 20
 
@@ -23,7 +25,9 @@ _LIMIT_BYTES = 64 << 20
 def run(options: argparse.Namespace) -> int:
     """Parse, verify, run, print."""
     passes = parse_pipeline(options.passes)
-    module = read_module(_source(options.file))
+    source = _source(options.file)
+    parsed = read_mlir(source) if source.name.endswith(".mlir") else parse_module(source)
+    module = checked_module(parsed)
     report = Diagnostics()
     with Progress() as progress:
         watching = Watching.of(options, progress)
@@ -31,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
             module = PassManager(passes, watching.instruments).run(module, report)
         finally:
             watching.finish(report)
-    text = print_module(module)
+    text = print_mlir(module) if options.emit == "mlir" else print_module(module)
     files = [] if options.output == "-" else [options.output]
     for name in files:
         write_text(Path(name), text)

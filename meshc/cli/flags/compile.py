@@ -28,6 +28,12 @@ def add_to(commands: Any) -> None:
         "--compile-to", default="", metavar="graph|mesh|tile", help="stop there and give the IR"
     )
     parser.add_argument(
+        "--emit",
+        default="meshir",
+        metavar="meshir|mlir",
+        help="what that IR is written in; default: %(default)s",
+    )
+    parser.add_argument(
         "-o", "--output", metavar="DIR", help="where the files go; - prints IR on stdout"
     )
     parser.add_argument(
