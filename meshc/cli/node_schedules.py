@@ -62,6 +62,7 @@ def run(options: argparse.Namespace) -> int:
         options.chunk,
         options.gpus,
         not options.without_switch,
+        options.experts == "whole",
     )
     found = node_report(request)
     if trace is not None:

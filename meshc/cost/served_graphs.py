@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from meshc.cost.served_attention import GroupedAttention, LatentAttention, ServedAttention
 from meshc.cost.served_models import LayerShape, ServedModel
 from meshc.ir.core import Block, Op, tensor_type
 from meshc.ir.module import Module
@@ -18,43 +19,94 @@ def served_of(module: Module) -> ServedModel:
     """What the layers of a decode ``module`` of the graph level load and compute for a token.
 
     Raises ``unsupported-architecture`` for what costs of serving do not know: attention but that of
-    grouped queries, and layers with gates in some of their feed-forward parts alone.
+    grouped queries and of latents, and layers with gates in some of their feed-forward parts alone.
     """
     lookups = [op for op in module.walk() if isinstance(op, graph.Embed)]
-    heads = [found for found in module.attention if not found.headless]
-    if not lookups or len(module.attention) != 1 or not heads:
+    weights = {p.value for p in module.function.params if p.role == "weight"}
+    loops = [op for op in module.function.body.ops if isinstance(op, graph.Repeat)]
+    found = None
+    if lookups and loops:
+        lookup, dims = lookups[0], module.dims
+        hidden = tensor_type(lookup.result).dims[-1]
+        found = _attention(module, hidden, loops[0].regions[0], _weights_of(loops[0], weights))
+    if found is None:
         fail(
             "unsupported-architecture",
-            f"'{module.name}' is no decoder of grouped queries, the only ones with costs of "
-            "serving",
+            f"'{module.name}' is no decoder of grouped queries or latents, the only ones with "
+            "costs of serving",
         )
-    (lookup, *_), (attention, *_) = lookups, heads
-    dims, table = module.dims, lookup.tensors()[1]
-    hidden = tensor_type(lookup.result).dims[-1]
-    own = {hidden, attention.query, attention.key, attention.lane, lookup.dim}
-    weights = {p.value for p in module.function.params if p.role == "weight"}
+    attention, own = found
+    own |= {hidden, lookup.dim}
     layers: list[LayerShape] = []
-    for loop in (op for op in module.function.body.ops if isinstance(op, graph.Repeat)):
+    for loop in loops:
         body = loop.regions[0]
-        known = {
-            arg for given, arg in zip(loop.operands, body.args, strict=False) if given in weights
-        }
-        shape = _shape(module, body, hidden, own, known)
+        shape = _shape(module, body, hidden, own, _weights_of(loop, weights))
         windows = [op for op in body.walk() if isinstance(op, graph.Softmax) and op.window]
         for index in range(dims[loop.dim]):
             window = next((op.window for op in windows if _windowed(op, index)), None)
             layers.append(replace(shape, window=window))
+    size = module.dtype().bytes
     return ServedModel(
         module.name,
         dims[hidden],
-        dims[attention.query],
-        dims[attention.key],
-        dims[attention.lane],
+        attention,
         dims[lookup.dim],
         tuple(layers),
-        _is_tied(module, table),
-        *[module.dtype().bytes] * 3,
+        tied=_is_tied(module, lookup.tensors()[1]),
+        element_bytes=size,
+        weight_bytes=size,
+        expert_weight_bytes=size,
     )
+
+
+def _weights_of(loop: graph.Repeat, weights: Collection[Value]) -> set[Value]:
+    """What the body of ``loop`` calls the weights of a layer."""
+    pairs = zip(loop.operands, loop.regions[0].args, strict=False)
+    return {arg for given, arg in pairs if given in weights}
+
+
+def _attention(
+    module: Module, hidden: str, body: Block, weights: Collection[Value]
+) -> tuple[ServedAttention, set[str]] | None:
+    """The attention of ``module``, a layer of which is ``body``, and its dims; None for what has no
+    costs."""
+    dims, found = module.dims, module.attention
+    if len(found) == 1 and not found[0].headless:
+        (one,) = found
+        grouped = GroupedAttention(dims[one.query], dims[one.key], dims[one.lane])
+        return grouped, {one.query, one.key, one.lane}
+    if len(found) != 2 or not all(one.headless for one in found):
+        return None
+    products = [
+        (op.contract[0], {*tensor_type(right).dims} - {*op.contract})
+        for op, right in _products(body, weights)
+        if len(op.contract) == 1
+    ]
+    return _latent(dims, hidden, found[0].query, {one.lane for one in found}, products)
+
+
+def _latent(
+    dims: Mapping[str, int],
+    hidden: str,
+    heads: str,
+    lanes: set[str],
+    products: Sequence[tuple[str, set[str]]],
+) -> tuple[LatentAttention, set[str]] | None:
+    """Latent attention, by what its ``products`` contract and give of a token: latents are lanes
+    that a weight makes values of, and plain lanes of queries what a weight makes latents of."""
+    for latent in lanes:
+        (turned,) = lanes - {latent} or {""}
+        given = [others - {heads} for one, others in products if one == latent]
+        plain = [one for one, others in products if others == {heads, latent} and one != hidden]
+        if not turned or not given or not plain:
+            continue
+        asks = next((one for one, others in products if others == {heads, plain[0]}), hidden)
+        query = asks if asks != hidden else ""
+        (out,) = given[0]
+        own = {heads, latent, plain[0], turned, out, *filter(None, [query])}
+        sizes = dims[heads], dims[latent], dims[plain[0]], dims[turned], dims[out]
+        return LatentAttention(*sizes, dims[query] if query else 0), own
+    return None
 
 
 def _shape(

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from meshc.analysis.heads import head_shares
+from meshc.cost.served_attention import ServedAttention
+from meshc.support.diagnostics import fail
 
 
 @dataclass(frozen=True)
@@ -34,24 +35,25 @@ class LayerShape:
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A decoder of feed-forward parts and grouped-query attention.
+    """A decoder of feed-forward parts and attention, dealt to ``ranks`` GPUs.
 
     ``element_bytes`` is the width of activations, keys, values and tables of the vocabulary, of
     which there is one where they are ``tied``; ``weight_bytes`` that of weights of layers and
-    ``expert_weight_bytes`` that of their experts, scales included.
+    ``expert_weight_bytes`` that of their experts, scales included. With ``whole_experts`` each rank
+    has some of the experts, else a share of the features of each.
     """
 
     name: str
     hidden: int
-    heads: int
-    key_heads: int
-    head_dim: int
+    attention: ServedAttention
     vocabulary: int
     layers: tuple[LayerShape, ...]
     tied: bool = False
     element_bytes: int = 2
     weight_bytes: float = 2.0
     expert_weight_bytes: float = 2.0
+    ranks: int = 1
+    whole_experts: bool = False
 
     @property
     def experts(self) -> int:
@@ -59,9 +61,14 @@ class ServedModel:
         return max(layer.experts for layer in self.layers)
 
     @cached_property
+    def rank_attention(self) -> ServedAttention:
+        """The attention of one rank."""
+        return self.attention.share(self.ranks)
+
+    @cached_property
     def attention_parameters(self) -> int:
-        """Parameters of the four projections of a layer."""
-        return self.hidden * self.head_dim * 2 * (self.heads + self.key_heads)
+        """Parameters of the projections of a layer, on all ranks together."""
+        return self.ranks * self.rank_attention.parameters(self.hidden)
 
     def expert_parameters(self, layer: LayerShape) -> int:
         """Parameters of one expert."""
@@ -107,14 +114,21 @@ class ServedModel:
 
     @property
     def kv_bytes(self) -> int:
-        """Bytes of the keys and values of a token in one layer."""
-        return 2 * self.key_heads * self.head_dim * self.element_bytes
+        """Bytes that caches of one layer keep of a token, on all ranks together."""
+        return self.ranks * self.rank_attention.cached_values * self.element_bytes
 
     def on(self, gpus: int) -> ServedModel:
-        """The model with the heads that ``gpus`` GPUs have together: padding of those that do not
-        come out even, and copies of key heads that are fewer than GPUs."""
-        share = head_shares(self.heads, self.key_heads, gpus)
-        return replace(self, heads=share.queries * gpus, key_heads=share.keys * gpus)
+        """The model on ``gpus`` GPUs, with what these have together: padding of heads that do not
+        come out even, copies of key heads that are fewer than GPUs, and latents, which each GPU
+        keeps whole."""
+        return replace(self, ranks=gpus)
+
+    def with_whole_experts(self) -> ServedModel:
+        """The model with some of the experts on each rank. Raises ``bad-argument`` where it has
+        none."""
+        if not self.experts:
+            fail("bad-argument", f"'{self.name}' has no experts that GPUs could have whole")
+        return replace(self, whole_experts=True)
 
     def kv_tokens(self, memory_bytes: float) -> int:
         """Tokens whose keys and values have room in ``memory_bytes`` beside the weights; layers

@@ -53,13 +53,14 @@ class IterationCost(ServingCosts):
         tokens = decodes + sum(stop - start for start, stop in chunks)
         independent = decodes + sum(independent_tokens(b - a) for a, b in chunks)
         part = self._products(layer, tokens, independent, True)
-        width = 4.0 * self.model.heads * self.model.head_dim
-        flops = width * sum(pairs_seen(a, b, layer.window) for a, b in chunks)
+        works = [self.model.rank_attention.chunk(a, b, layer.window) for a, b in chunks]
+        flops = self.gpus * sum(work.flops for work in works)
+        beside = self.gpus * sum(work.values for work in works) * self.model.element_bytes
         behind = sum(min(a, layer.window or a) for a, _ in chunks)
         part = Part(
-            part.seconds + flops / self._rates.attention,
+            part.seconds + flops / self._rates.attention + beside / self._rates.read,
             part.expert_bytes,
-            part.bytes + behind * self.model.kv_bytes,
+            part.bytes + behind * self.model.kv_bytes + beside,
             part.flops + flops,
         )
         return self._with_values(part, layer, decodes, context)
@@ -102,11 +103,12 @@ class IterationCost(ServingCosts):
             return part
         seen = context if layer.window is None else min(context, decodes * layer.window)
         size = seen * self.model.kv_bytes
+        flops = self.gpus * self.model.rank_attention.step_flops * seen
         return Part(
-            part.seconds + size / self._rates.read,
+            part.seconds + max(size / self._rates.read, flops / self._rates.attention),
             part.expert_bytes,
             part.bytes + size,
-            part.flops + 4.0 * self.model.heads * self.model.head_dim * seen,
+            part.flops + flops,
         )
 
 
@@ -147,15 +149,3 @@ class _Rates:
             link=link,
             message_seconds=device.seconds(device.link.hop_cycles),
         )
-
-
-def pairs_seen(start: int, stop: int, window: int | None) -> float:
-    """Pairs of a token of a chunk and a token that it sees, itself included."""
-    if window is None or stop <= window:
-        return (stop - start) * (start + stop + 1) / 2
-    free = max(start, window)
-    return (
-        (stop - free) * window + pairs_seen(start, free, None)
-        if start < free
-        else (stop - start) * float(window)
-    )

@@ -21,7 +21,8 @@ _MOST_ITERATIONS = 4096
 @dataclass(frozen=True)
 class NodeRequest:
     """A prompt of ``tokens``, read whole or at most ``chunk`` tokens at a time, by ``policy``.
-    ``gpus`` 0 takes all of the device; ``in_switch`` says that the switch sums."""
+    ``gpus`` 0 takes all of the device; ``in_switch`` says that the switch sums,
+    ``whole_experts`` that each GPU has some of the experts and not a share of each."""
 
     model: str
     device: str
@@ -30,6 +31,7 @@ class NodeRequest:
     chunk: int | None = None
     gpus: int = 0
     in_switch: bool = True
+    whole_experts: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,10 @@ def node_report(request: NodeRequest) -> NodeReport:
     batches = _iterations(request)
     where = device(request.device)
     gpus = request.gpus or where.cores
-    ranks = Ranks(served_model(request.model), where, gpus, request.in_switch)
+    model = served_model(request.model)
+    if request.whole_experts:
+        model = model.with_whole_experts()
+    ranks = Ranks(model, where, gpus, request.in_switch)
     build = _BUILDERS[request.policy]
     return NodeReport(
         schedules=tuple(build(ranks, batch) for batch in batches),

@@ -47,7 +47,8 @@ class ScheduleRequest:
     drawn, None for 10 and 1; without a ``rate`` nothing is, and there is one run. Objectives that
     are None are those of the workload. ``long_chunk`` and ``long_prompts`` are those of
     :func:`with_long_prompts`. ``collectives`` is empty for those that the device is costed with
-    unless told. ``weights`` and ``expert_weights`` are formats of :mod:`stored_weights
+    unless told. ``whole_experts``: each GPU has some of the experts, else a share of the features
+    of each. ``weights`` and ``expert_weights`` are formats of :mod:`stored_weights
     <meshc.serving.stored_weights>`, empty for 16 bits."""
 
     model: str
@@ -68,6 +69,7 @@ class ScheduleRequest:
     force: bool = False
     collectives: str = ""
     in_switch: bool = True
+    whole_experts: bool = False
     weights: str = ""
     expert_weights: str = ""
 
@@ -89,6 +91,14 @@ def setting_of(request: ScheduleRequest) -> Setting:
     gpus = request.gpus or where.cores
     workload = _workload(request.trace)
     collectives = _collectives(request, where)
+    if request.whole_experts:
+        if collectives is None:
+            fail(
+                "bad-argument",
+                f"costs of '{where.name}' are fitted to servers whose GPUs share each expert",
+                help="cost the kernels one by one: --collectives baseline, on h100x8 for example",
+            )
+        model = model.with_whole_experts()
     cost = iteration_costs(model, where, gpus, collectives)
     groups = groups_of(request.groups, cost) if request.groups else None
     chosen = policy(request.policy, request.chunk, groups)

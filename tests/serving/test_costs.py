@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshc.cost.expert_coverage import Coverage, independent_tokens
+from meshc.cost.served_attention import GroupedAttention, pairs_seen
 from meshc.cost.served_models import LayerShape, ServedModel
-from meshc.cost.serving_iterations import IterationCost, pairs_seen
+from meshc.cost.serving_iterations import IterationCost
 from meshc.devices import device
 from meshc.driver.served_models import served_model
 from meshc.support.diagnostics import MeshcError
@@ -77,14 +78,17 @@ def test_layers_that_no_prompt_passes_load_what_decoding_needs():
 def test_what_a_window_saves():
     whole = LayerShape(0, 0, 0, 1024, None)
     some = LayerShape(0, 0, 0, 1024, 128)
-    models = [ServedModel("m", 512, 8, 2, 64, 1000, (layer,) * 4) for layer in (whole, some)]
+    models = [
+        ServedModel("m", 512, GroupedAttention(8, 2, 64), 1000, (layer,) * 4)
+        for layer in (whole, some)
+    ]
     far, near = (IterationCost(m, H100X2, 2).iteration(4, 40_000) for m in models)
     assert far.bytes - near.bytes == pytest.approx(4 * (40_000 - 4 * 128) * models[0].kv_bytes)
 
 
 def test_groups_of_unequal_layers_are_balanced_by_their_costs():
     moe, dense = LayerShape(64, 6, 1408, 2816, None), LayerShape(0, 0, 0, 10_944, None)
-    model = ServedModel("m", 2048, 16, 16, 128, 100_000, (dense, *[moe] * 3))
+    model = ServedModel("m", 2048, GroupedAttention(16, 16, 128), 100_000, (dense, *[moe] * 3))
     costs = IterationCost(model, H100X2, 2).layer_costs()
     assert costs[0] < costs[1] == costs[2] == costs[3]
 

@@ -367,3 +367,30 @@ def test_wrong_configurations_are_refused(tmp_path, values, code):
     with pytest.raises(MeshcError) as caught:
         config(tmp_path, **values)
     assert code in {d.code for d in caught.value.diagnostics}
+
+
+def test_latents_and_whole_experts(capsys):
+    """Each GPU keeps the latents, and the busiest of GPUs with whole experts is waited for."""
+    words = ["deepseek-v2-lite", "--device", "h100x8", *QUICK, "--json"]
+    shared, whole = (
+        json.loads(schedule(capsys, *words, *given).out) for given in ([], ["--experts", "whole"])
+    )
+    assert shared["kv_bytes_per_token"] == whole["kv_bytes_per_token"] == 8 * 27 * 576 * 2
+    assert (shared["experts"], whole["experts"]) == ("features", "whole")
+    assert shared["tbt_mean_ms"] != whole["tbt_mean_ms"]
+    assert "whole experts on each GPU" in schedule(capsys, *words[:-1], "--experts", "whole").out
+    halves = ["deepseek-v2-lite", "--policy", "disaggregated", *QUICK, "--json"]
+    assert json.loads(schedule(capsys, *halves).out)["kv_bytes_per_token"] == 27 * 576 * 2
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["qwen3-30b-a3b"], "share each expert"),
+        (["llama-3-8b", "--device", "h100x8"], "has no experts"),
+        (["llama-3-8b", "--tokens", "512"], "has no experts"),
+    ],
+)
+def test_whole_experts_that_are_not_there_are_refused(capsys, words, said):
+    rate = [] if "--tokens" in words else ["--rate", "1"]
+    assert said in schedule(capsys, *words, *rate, "--experts", "whole", code=1).err

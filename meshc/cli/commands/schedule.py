@@ -97,6 +97,7 @@ def _request(
         force=options.force,
         collectives=options.collectives or "",
         in_switch=not options.without_switch,
+        whole_experts=options.experts == "whole",
         weights=options.weights,
         expert_weights=options.expert_weights,
     )
@@ -213,6 +214,8 @@ def _head(
         "long_prompts": (options.long_prompts or 1) if options.long_chunk else None,
         "seeds": None if first.load.rate is None else len(request.runs),
         "collectives": first.collectives.policy if first.collectives else None,
+        "experts": options.experts if first.model.experts else None,
+        "kv_bytes_per_token": _token_bytes(first),
         "weights": options.weights or None,
         "expert_weights": options.expert_weights or options.weights or None,
         "slo": asdict(first.objective),
@@ -249,15 +252,23 @@ def _title(options: argparse.Namespace, request: ScheduleRequest, first: Setting
     runs = f"{len(request.runs)} seeds" if rates else "one run, since nothing is drawn"
     goal, gpus = first.objective, f"{first.gpus} GPU{'s' if first.gpus > 1 else ''}"
     sums = f", collectives {first.collectives.policy}" if first.collectives else ""
+    sums += ", whole experts on each GPU" if first.model.whole_experts else ""
     sums += f", weights in {options.weights}" if options.weights else ""
     sums += f", experts in {options.expert_weights}" if options.expert_weights else ""
     return [
         f"{first.model.name} on {gpus} of {first.device.name}{sums}, {options.trace}, {when}, "
         f"{first.load.requests} requests, {runs}",
+        f"a token takes {_token_bytes(first)} bytes of caches, on all GPUs of a pool together",
         f"a request is in time when its first token takes {goal.ttft_s:g} s and no other more than "
         f"{goal.tbt_ms:g} ms",
         "",
     ]
+
+
+def _token_bytes(setting: Setting) -> int:
+    """Bytes that the caches of all layers keep of a token, on the GPUs of a pool together."""
+    pool = setting.gpus // 2 if setting.policy.disaggregated else setting.gpus
+    return setting.model.on(pool).kv_bytes * len(setting.model.layers)
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

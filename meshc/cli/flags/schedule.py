@@ -120,6 +120,13 @@ def _add_iteration(group: Any) -> None:
         "fitted to published servers where the device has them, else baseline",
     )
     group.add_argument(
+        "--experts",
+        choices=("features", "whole"),
+        default="features",
+        help="each GPU has a share of the features of all experts, or some experts whole; "
+        "default: %(default)s",
+    )
+    group.add_argument(
         "--weights",
         default="",
         metavar="FORMAT",

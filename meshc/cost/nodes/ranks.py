@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from meshc.analysis.cuda.overlap import blocks_alone
 from meshc.cost.expert_coverage import coverage_of, independent_tokens
+from meshc.cost.expert_shares import busiest_reached, busiest_rows
 from meshc.cost.nodes.batches import Batch, tokens_of
 from meshc.cost.nodes.products import Product, ProductRates
 from meshc.cost.served_models import LayerShape, ServedModel
-from meshc.cost.serving_iterations import pairs_seen
 from meshc.devices import Device
 from meshc.support.diagnostics import fail
 
@@ -99,12 +99,14 @@ class Ranks:
         )
 
     def widest(self, shape: LayerShape, tokens: int) -> Product:
-        """The product of a layer that has most blocks: into the features behind the norm, or that
-        of queries, keys and values where all features are experts'."""
+        """The product of a layer that has most blocks: into the features behind the norm, or the
+        widest one in front of attention where all features are experts'."""
         if shape.dense_width:
             columns = shape.inward * ceil(shape.dense_width / self.gpus)
             return Product(tokens, columns, self.model.hidden)
-        return Product(tokens, self._projected, self.model.hidden)
+        front, _ = self.model.rank_attention.projections(self.model.hidden)
+        widest = max(front, key=lambda one: one.columns * one.inner)
+        return Product(tokens, widest.columns, widest.inner)
 
     def norm(self, tokens: int) -> Kernel:
         """Residual sum and norm of all rows, on each GPU: two tensors read and two written."""
@@ -134,30 +136,19 @@ class Ranks:
         return self._product("head", shape, self.multiprocessors, self.model.element_bytes)
 
     def expert_bytes(self, shape: LayerShape, batch: Batch) -> float:
-        """Bytes of a GPU's part of the experts that ``batch`` reaches, by the law of skewed routing
-        of :mod:`meshc.cost.expert_coverage`."""
+        """Bytes of the experts that ``batch`` reaches on a GPU, in the mean of all, by the law of
+        skewed routing of :mod:`meshc.cost.expert_coverage`."""
         if not shape.experts:
             return 0.0
-        independent = sum(independent_tokens(chunk.tokens) for chunk in batch)
-        taken = shape.experts * coverage_of(shape.experts, shape.top_k).of(independent)
-        return taken * self._expert_parameters(shape) * self.model.expert_weight_bytes
+        share = 1 if self._deals_features else self.gpus
+        reached = self._reached(shape, batch) / share
+        return reached * self._expert_parameters(shape) * self.model.expert_weight_bytes
 
     # --- parts
 
     @property
     def _row_bytes(self) -> int:
         return self.model.hidden * self.model.element_bytes
-
-    @property
-    def _queries(self) -> int:
-        """Features of queries on a GPU."""
-        return self.model.heads // self.gpus * self.model.head_dim
-
-    @property
-    def _projected(self) -> int:
-        """Features of queries, keys and values on a GPU."""
-        keys = self.model.key_heads // self.gpus * self.model.head_dim
-        return self._queries + 2 * keys
 
     def _product(
         self, name: str, shape: Product, multiprocessors: int, weight_bytes: float | None = None
@@ -174,19 +165,27 @@ class Ranks:
         return Kernel(name, self.rates.start + size / self.rates.bytes, size)
 
     def _attention(self, shape: LayerShape, batch: Batch, multiprocessors: int) -> Kernels:
-        tokens, hidden = tokens_of(batch), self.model.hidden
-        pairs = sum(pairs_seen(chunk.start, chunk.stop, shape.window) for chunk in batch)
+        tokens, own = tokens_of(batch), self.model.rank_attention
+        works = [own.chunk(chunk.start, chunk.stop, shape.window) for chunk in batch]
         share = multiprocessors / self.multiprocessors
-        flops = 4.0 * self._queries * pairs
+        flops = sum(work.flops for work in works)
         computing = flops / (self._attention_rate * share)
         seen = sum(min(chunk.stop, (shape.window or chunk.stop) + chunk.tokens) for chunk in batch)
-        reading = seen * (self._projected - self._queries) * self.model.element_bytes
+        values = seen * own.cached_values + sum(work.values for work in works)
+        reading = values * self.model.element_bytes
         seconds = self.rates.start + max(computing, reading / self.rates.bytes)
+        front, behind = (
+            [
+                self._product(one.name, Product(tokens, one.columns, one.inner), multiprocessors)
+                for one in side
+            ]
+            for side in own.projections(self.model.hidden)
+        )
         return (
-            self._product("qkv", Product(tokens, self._projected, hidden), multiprocessors),
-            self._moved("rope", 3 * tokens * self._projected),
+            *front,
+            self._moved("rope", 3 * tokens * own.prepared_values),
             Kernel("attention", seconds, reading, flops),
-            self._product("out", Product(tokens, hidden, self._queries), multiprocessors),
+            *behind,
         )
 
     def _feed_forward(self, shape: LayerShape, batch: Batch, multiprocessors: int) -> Kernels:
@@ -204,22 +203,45 @@ class Ranks:
 
     def _experts(self, shape: LayerShape, batch: Batch, multiprocessors: int) -> Kernel:
         """Routing, both products of all experts in one kernel each, and the sum of a token's rows:
-        the 2-norm of reading and arithmetic, as in ``serving_iterations``."""
+        the 2-norm of reading and arithmetic, as in ``serving_iterations``. Of GPUs with whole
+        experts it is the busiest."""
         tokens, parameters = tokens_of(batch), self._expert_parameters(shape)
-        loaded = self.expert_bytes(shape, batch)
-        reading = loaded / self.rates.bytes
-        rows = ceil(tokens * shape.top_k / shape.experts / _EXPERT_ROWS) * _EXPERT_ROWS
+        own, reached = shape.experts, self._reached(shape, batch)
+        rows = float(tokens * shape.top_k)
+        flops = 2.0 * parameters * rows
+        if not self._deals_features:
+            own, flops = -(-own // self.gpus), flops / self.gpus
+            law, alike = coverage_of(shape.experts, shape.top_k), self._independent(batch)
+            rows = busiest_rows(law, self.gpus, tokens, alike)
+            reached = busiest_reached(self.gpus, own, reached)
+        reading = reached * parameters * self.model.expert_weight_bytes / self.rates.bytes
+        filled = ceil(rows / own / _EXPERT_ROWS) * _EXPERT_ROWS
         rate = self.device.real("expert_flops_per_second") * multiprocessors / self.multiprocessors
-        computing = 2 * parameters * shape.experts * rows / rate
-        passes = self.device.real("expert_passes") * tokens * shape.top_k * self._row_bytes
+        computing = 2 * parameters * reached * filled / rate
+        passes = self.device.real("expert_passes") * rows * self._row_bytes
         kernels = 4 * self.rates.start
         seconds = kernels + hypot(reading, computing) + passes / self.rates.bytes
-        return Kernel("experts", seconds, loaded + passes, 2.0 * parameters * shape.top_k * tokens)
+        return Kernel("experts", seconds, self.expert_bytes(shape, batch) + passes, flops)
+
+    @property
+    def _deals_features(self) -> bool:
+        """Whether each GPU has a share of the features of all experts."""
+        return self.gpus == 1 or not self.model.whole_experts
+
+    def _independent(self, batch: Batch) -> float:
+        return sum(independent_tokens(chunk.tokens) for chunk in batch)
+
+    def _reached(self, shape: LayerShape, batch: Batch) -> float:
+        """Experts of a layer to which a token of ``batch`` is routed."""
+        law = coverage_of(shape.experts, shape.top_k)
+        return shape.experts * law.of(self._independent(batch))
 
     def _expert_parameters(self, shape: LayerShape) -> int:
-        """Parameters of an expert on a GPU."""
-        columns = (shape.inward + 1) * ceil(shape.expert_width / self.gpus)
-        return columns * self.model.hidden
+        """Parameters of an expert on a GPU that has it, or its share of the expert."""
+        width = shape.expert_width
+        if self._deals_features:
+            width = ceil(width / self.gpus)
+        return (shape.inward + 1) * width * self.model.hidden
 
     def _link_seconds(self, tokens: int) -> float:
         """Seconds that a GPU's link is busy in its busier direction, for the sum of ``tokens``

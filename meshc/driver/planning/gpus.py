@@ -22,7 +22,7 @@ from meshc.driver.compiling import compile_loaded, given_module
 from meshc.driver.halves import node_of
 from meshc.driver.models import LoadedModel
 from meshc.driver.planning.answers import PhasePlan, Room
-from meshc.driver.planning.parts import bytes_held, part_of
+from meshc.driver.planning.parts import bytes_held, part_of, served_by_ranks
 from meshc.driver.request import CompileRequest
 from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
@@ -207,6 +207,6 @@ def _kernels(phases: GpuPhases, batch: Batch, heads: int) -> Prediction:
     are chosen."""
     count = phases.request.gpus
     node = node_of(phases.device, count).watched()
-    costs = Ranks(served_of(phases.graph), node, count, phases.request.in_switch)
+    costs = Ranks(served_by_ranks(phases.graph), node, count, phases.request.in_switch)
     behind = (costs.head(heads),) if heads else ()
     return predicted_schedule(fused_only(costs, batch), node, behind)

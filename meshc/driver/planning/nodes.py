@@ -21,7 +21,7 @@ from meshc.devices import Device
 from meshc.driver.compiling import given_module
 from meshc.driver.models import LoadedModel
 from meshc.driver.planning.answers import PhasePlan, Room
-from meshc.driver.planning.parts import bytes_held, part_of
+from meshc.driver.planning.parts import bytes_held, part_of, served_by_ranks
 from meshc.driver.request import CompileRequest
 from meshc.ir.module import Module
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
@@ -56,6 +56,8 @@ class NodePhases:
     @cached_property
     def served(self) -> ServedModel:
         """What the model loads and computes. Raises ``unsupported-architecture``."""
+        if _BY_KERNELS in self.device.numbers:
+            return served_by_ranks(self.graph)
         return served_of(self.graph)
 
     @cached_property

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
+from meshc.cost.served_graphs import served_of
+from meshc.cost.served_models import ServedModel
 from meshc.driver.compiling import given_module
 from meshc.driver.gpu_steps import dealing
 from meshc.driver.models import LoadedModel
@@ -23,6 +25,13 @@ def part_of(loaded: LoadedModel, request: CompileRequest) -> Module:
     if request.gpus > 1:
         passes += own_pipeline(dealing(whole, request.gpus))
     return PassManager(passes).run(whole)
+
+
+def served_by_ranks(graph: Module) -> ServedModel:
+    """What ranks load and compute of ``graph``, each with some of its experts, as :func:`part_of`
+    deals them. Raises ``unsupported-architecture``."""
+    found = served_of(graph)
+    return found.with_whole_experts() if found.experts else found
 
 
 def bytes_held(part: Module) -> dict[str, dict[str, int]]:

@@ -13,6 +13,7 @@ from statistics import mean
 from meshc.cost.clusters import Attention, rows_cost, step_cost
 from meshc.cost.least_squares import Constants, fitted
 from meshc.cost.predictions import inputs_of
+from meshc.cost.served_attention import GroupedAttention
 from meshc.devices import device
 from meshc.driver.reproduction.compared import (
     Compared,
@@ -86,7 +87,9 @@ def _us(line: Constants, kib: int) -> float:
 def rest_over_core(model: str, batch: int, cluster: int) -> float:
     """What a step takes beside its attention blocks, over these, in the mean of contexts."""
     where, shape = device("h100"), served_model(model)
-    heads = Attention(shape.hidden, shape.heads, shape.key_heads, shape.head_dim, batch)
+    own = shape.attention
+    assert isinstance(own, GroupedAttention)
+    heads = Attention(shape.hidden, own.heads, own.key_heads, own.head_dim, batch)
     width = shape.layers[0].dense_width
     inner = rows_cost(where, [(shape.hidden, 2 * width), (width, shape.hidden)]).total
     head = rows_cost(where, [(shape.hidden, shape.vocabulary)]).total

@@ -179,3 +179,17 @@ def test_caches_of_a_node_hold_what_is_left():
     (full,) = planned("llama-3-8b", "h100x4", seq=found.kv_tokens).phases
     assert full.fits
     assert not planned("llama-3-8b", "h100x4", seq=found.kv_tokens + 1).fits
+
+
+def test_a_step_waits_for_the_gpu_that_has_an_expert():
+    """Of Mixtral's eight experts two are chosen, each of which one GPU of eight has whole."""
+    (found,) = planned("mixtral-8x7b", "h100x8", gpus=8, layers=2, seq=256).phases
+    (experts,) = (part for part in found.prediction.parts if part.name == "experts")
+    size = 3 * 4096 * 14336 * 2
+    least = size / device("h100x8").read_bytes_per_second
+    assert experts.cost.total / experts.times > least
+
+
+def test_latents_are_planned_on_a_node():
+    (found,) = planned("deepseek-v2-lite", "h100x8", gpus=8, seq=256).phases
+    assert found.prediction is not None and found.prediction.total > 0 and not found.silent
