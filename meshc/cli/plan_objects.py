@@ -27,6 +27,7 @@ PROVENANCE = {
     "joules_per_token": "predicted from the device's watts and joules and the predicted time",
     "memory": f"{_COUNTED}; the size is the device's; code is an estimate (docs/csl.md)",
     "routes": f"{_COUNTED}; those that are free are the device's",
+    "stream": "bytes in the memory that cores share, by what takes them; the size is the device's",
     "kv_tokens": "compiled for several lengths, or bytes that are left over those of a token",
     "inputs": "the device's file: each number says its kind and source",
     "transition": "words that the host copies, counted in the program of decode",
@@ -79,6 +80,9 @@ def _phase(phase: PhasePlan) -> dict[str, object]:
             "input_queues": phase.routes.queues,
             "free_input_queues": phase.routes.free_queues,
         },
+        "stream": None
+        if phase.stream is None
+        else {"size": phase.stream.size, "uses": dict(phase.stream.uses)},
         "kv_tokens": phase.kv_tokens,
         "joules_per_token": phase.joules,
         "violates": dict(phase.violates),

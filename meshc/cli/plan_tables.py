@@ -8,7 +8,7 @@ from meshc.cli.output import table
 from meshc.cost.predictions import MODELS, Prediction
 from meshc.cost.terms import MECHANISMS
 from meshc.devices import KINDS
-from meshc.driver.planning.answers import PhasePlan, Plan, Room
+from meshc.driver.planning.answers import PhasePlan, Plan, Room, Stream
 
 _HEADS = (
     "model", "device", "phase", "on", "fits", "tokens/s", "ms", "bytes left", "KV tokens",
@@ -119,7 +119,7 @@ def _details(phase: PhasePlan) -> Iterator[str]:
     if found is not None:
         yield from _parts(phase.phase, found)
     if phase.room is not None:
-        yield from _memory(phase.phase, phase.room, phase.mesh is not None)
+        yield from _memory(phase.phase, phase.room, phase.mesh is not None, phase.stream)
     routes = phase.routes
     if routes is not None:
         of = [f" of {free}" if free is not None else "" for free in
@@ -144,11 +144,17 @@ def _parts(phase: str, found: Prediction) -> Iterator[str]:
     yield from table([(f"{phase}, what takes most", "times", found.unit), *rows])
 
 
-def _memory(phase: str, room: Room, of_core: bool) -> Iterator[str]:
+def _memory(phase: str, room: Room, of_core: bool, stream: Stream | None) -> Iterator[str]:
     of = "core" if of_core else "GPU"
     size = "" if room.size is None else f" of {room.size}"
     uses = ", ".join(f"{name} {taken}" for name, taken in room.uses.items())
     yield f"{phase}: {room.needed}{size} bytes of a {of}: {uses}"
+    if stream is not None:
+        read = ", ".join(f"{name} {taken}" for name, taken in stream.uses.items())
+        yield (
+            f"  of {stream.size} bytes that cores share: {read}, read as they are needed "
+            "(an estimate: no such program is emitted)"
+        )
     largest = sorted(room.buffers.items(), key=lambda item: -item[1])[:_LARGEST]
     yield f"  largest buffers: {', '.join(f'{name} {size}' for name, size in largest)}"
 

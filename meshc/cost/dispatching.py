@@ -9,24 +9,26 @@ from meshc.devices import Device
 WAYS = ("multicast", "ring", "gather")
 
 
-def dispatch_costs(size: int, words: float, device: Device) -> dict[str, Cost]:
-    """Cycles until every one of ``size`` cores in a line has the ``words`` of each, by way.
+def dispatch_costs(size: int, words: float, device: Device, axis: str) -> dict[str, Cost]:
+    """Cycles until every one of ``size`` cores along ``axis`` has the ``words`` of each, by way.
 
     ``multicast``: cores send in turn, and a turn ends when its words and those before it have
-    passed the furthest core. ``ring``: ``size - 1`` steps of at most two hops. ``gather``: as many
-    steps to the first core, then one multicast of all.
+    passed the furthest core. ``ring``: ``size - 1`` steps of at most two hops, of one on a ring of
+    a torus. ``gather``: as many steps to the first core, then one multicast of all.
     """
-    last = size - 1
+    closes, device, last = device.closes(axis, size), device.along(axis), size - 1
+    hops, far = (1, size // 2) if closes else (min(2, last), last)
     step = Cost(overhead=device.step_cycles)
     turn = message(words, 0, device) + step
     return {
-        "multicast": turn * size + message(0, last, device),
-        "ring": shifts(last, words, min(2, last), device),
-        "gather": shifts(last, words, min(2, last), device) + message(size * words, last, device),
+        "multicast": turn * size + message(0, far, device),
+        "ring": shifts(last, words, hops, device),
+        "gather": shifts(last, words, hops, device) + message(size * words, far, device),
     }
 
 
-def natural_ring(size: int, device: Device) -> Cost:
-    """What a ring pays more where ranks are positions: its step back over the whole line."""
-    extra = max(0, size - 1 - min(2, size - 1))
-    return Cost(transfer=extra * device.link.hop_cycles) * (size - 1)
+def natural_ring(size: int, device: Device, axis: str) -> Cost:
+    """What a ring along ``axis`` pays more where ranks are positions: its step back over the whole
+    line, which is a hop where the line closes."""
+    extra = 0 if device.closes(axis, size) else max(0, size - 1 - min(2, size - 1))
+    return Cost(transfer=extra * device.along(axis).link.hop_cycles) * (size - 1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshc.cost.mesh_ops import MeshCosts
+from meshc.cost.mesh_streams import Streams
 from meshc.cost.plans import runs_of
 from meshc.cost.predictions import Part, Prediction, inputs_of
 from meshc.cost.terms import NOTHING, Cost
@@ -20,10 +21,11 @@ from meshc.ir.ops import mesh as ops
 _BETWEEN_REGIONS = "what passes from region to region"
 
 
-def searched(module: Module, requests: int = 1) -> Prediction:
+def searched(module: Module, requests: int = 1, streams: Streams | None = None) -> Prediction:
     """Predicted cycles of a run of a mesh-level ``module`` whose collectives are selected, on its
     device. Of several ``requests``, each of which runs the program, those behind the first take as
-    long as the region that is slowest, as regions work on different ones at a time.
+    long as the region that is slowest, as regions work on different ones at a time. Where something
+    ``streams`` from the memory that cores share, an op waits for what its work does not hide.
 
     Raises ``device-number`` for a device that lacks a number.
     """
@@ -34,6 +36,9 @@ def searched(module: Module, requests: int = 1) -> Prediction:
     parts = []
     for op, times in runs_of(module):
         cost = _cost(op, costs)
+        if streams is not None:
+            coming = streams.bytes_of(op) / streams.bytes_per_second(device) * device.clock_hz
+            cost += Cost(waits=max(0.0, coming - cost.total))
         if not cost.total:
             continue
         slowest = -(-times // mesh.regions) if id(op) in inside else times

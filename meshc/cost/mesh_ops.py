@@ -91,7 +91,9 @@ class MeshCosts:
             return message(self.words(op, type_of), self.mesh.size(op.axis), along)
         if isinstance(op, ops.Collective):
             along = self.device.along(op.axis)
-            return shifts(self.mesh.size(op.axis) - 1, self.words(op, type_of), 2, along)
+            size = self.mesh.size(op.axis)
+            hops = 1 if self.device.closes(op.axis, size) else 2
+            return shifts(size - 1, self.words(op, type_of), hops, along)
         if isinstance(op, (ops.Gemm, ops.GemmT)):
             return self.shifted(op, type_of)
         if isinstance(op, ops.Gemv):
@@ -132,7 +134,7 @@ class MeshCosts:
         cost, size = self.elementwise(op.results[0], type_of), self.mesh.size(op.axis)
         if size == 1 or not op.along:
             return cost
-        ways = dispatch_costs(size, self.sent_words(op, type_of), self.device.along(op.axis))
+        ways = dispatch_costs(size, self.sent_words(op, type_of), self.device, op.axis)
         return cost + (ways.get(op.algo) or min(ways.values(), key=lambda c: c.total))
 
     def sent_words(self, op: ops.Dispatch, type_of: TypeOf = tensor_type) -> int:
@@ -149,12 +151,16 @@ class MeshCosts:
         experts, k = left[op.dim], prod(left[d] for d in op.contract)
         rows = prod(left.values()) // max(experts * k, 1)
         n = prod(matrix.values()) // max(experts * k, 1)
-        share = op.count / self.extents[op.dim] if op.count else 1.0
-        asked = 1 - (1 - share) ** rows
+        share, asked = self.asked_of(op, rows)
         kind = type_of(right)
         tile = Tile(ceil(rows * share / asked), k, n, str(kind.dtype), kind.dtype.bytes)
         busy = max(1.0, asked * experts)
         return product(tile, self.device) * busy + Cost(overhead=self.device.op_cycles)
+
+    def asked_of(self, op: ops.ExpertGemv, rows: int) -> tuple[float, float]:
+        """The share of ``rows`` that an expert is sent, and how likely it is sent any."""
+        share = op.count / self.extents[op.dim] if op.count else 1.0
+        return share, 1 - (1 - share) ** rows
 
     def append(self, op: ops.Append, type_of: TypeOf = tensor_type) -> Cost:
         """Rows enter a cache: a copy and, where old ones move up, a message to the next row."""

@@ -5,7 +5,8 @@ step, one chunk of either moves:
 
 - cyclic_shift: two hops on interleaved axes, hidden behind the product of the chunk; before,
   operands that the host has not skewed turn by at most half the ring.
-- cannon: the same in natural order, so that the message around the end goes N - 1 hops.
+- cannon: the same in natural order, so that the message around the end goes N - 1 hops; one on a
+  whole ring of a torus, where both are the same.
 - summa: a panel of either operand goes to a whole line, N - 1 hops, both ways out of its owner's
   one link to the router; hidden behind the product of the panels before.
 - allgather: N - 1 steps first, then one product, with room for N tiles of both operands.
@@ -138,16 +139,24 @@ class ProductCost:
 def product_costs(tiles: Tiles, device: Device, *axes: str) -> dict[str, ProductCost]:
     """Costs of all algorithms by name; ``axes`` are those that operands move along, the slowest of
     which sets the pace. Without them all axes are joined alike."""
-    costs = [_costs(tiles, device.along(axis)) for axis in axes] or [_costs(tiles, device)]
+    costs = [_costs(tiles, device.along(axis), _closes(tiles, device, axis)) for axis in axes]
+    costs = costs or [_costs(tiles, device, closes=False)]
     return {algo: max((c[algo] for c in costs), key=lambda c: c.cycles) for algo in ALGORITHMS}
 
 
-def _costs(tiles: Tiles, device: Device) -> dict[str, ProductCost]:
+def _closes(tiles: Tiles, device: Device, axis: str) -> bool:
+    """Whether the cores along ``axis`` are a whole ring."""
+    return device.closes(axis, tiles.rows if axis == device.axes.down else tiles.columns)
+
+
+def _costs(tiles: Tiles, device: Device, closes: bool) -> dict[str, ProductCost]:
+    """``closes`` says that cores in natural order are a ring of neighbours."""
     chunk = tiles.product
     words = max(chunk.words(extent, tiles.chunk, device) for extent in (tiles.m, tiles.n))
     emitted = tiles.emitted
     work = product(chunk, device) if emitted is None else Cost(emitted.cycles)
-    small, far = min(2, tiles.side - 1), tiles.side - 1
+    last = tiles.side - 1
+    small, around, far = (1, 1, tiles.side // 2) if closes else (min(2, last), last, last)
 
     def shifting(hops: int) -> Cost:
         if emitted is not None:
@@ -159,19 +168,19 @@ def _costs(tiles: Tiles, device: Device) -> dict[str, ProductCost]:
 
     def gathering() -> Cost:
         if emitted is not None:
-            return emitted.gathered(far, message(0, small, device).total)
-        return shifts(far, words, small, device) + work * tiles.steps
+            return emitted.gathered(last, message(0, small, device).total)
+        return shifts(last, words, small, device) + work * tiles.steps
 
     hand = message(2 * words, far, device)
     costs = {
         "cyclic_shift": shifting(small),
-        "cannon": shifting(far),
+        "cannon": shifting(around),
         "summa": hand + overlapped(work, hand, tiles.steps, tiles.steps, device),
         "allgather": gathering(),
     }
     ways = {
         "cyclic_shift": (small, 1),
-        "cannon": (far, 1),
+        "cannon": (around, 1),
         "summa": (far, 1),
         "allgather": (small, 1),
     }

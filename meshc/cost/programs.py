@@ -77,7 +77,7 @@ def profile(module: Module, device: Device) -> Profile:
     walk = _Walk(module, device)
     total = walk.block(module.program.body)
     ends = [(b.address or 0) + b.type.bytes for b in module.buffers]
-    reach = max((line.hops for line in walk.lines.values()), default=0)
+    reach = max(map(walk.hops, walk.lines), default=0)
     return Profile(
         routing_paths(module),
         inbound_channels(module),
@@ -194,7 +194,7 @@ class _Walk:
     def chain(self, op: tile.Sweep) -> Path:
         """Messages from rank to rank; relays pass words on as they come."""
         (body,) = op.regions
-        hop = max((self.lines[c].hops for o in body.ops if (c := tile.channel_in(o))), default=1)
+        hop = max((self.hops(c) for o in body.ops if (c := tile.channel_in(o))), default=1)
         links = op.count - 1
         hops = links * hop
         device = self.device.along(self.direction(op)[0])
@@ -223,9 +223,18 @@ class _Walk:
         line = self.lines[op.channel]
         device = self.device.along(line.axis)
         (view,) = op.views()
-        found = Path(line.hops, 1, message(self.words(view), line.hops, device))
+        hops = self.hops(op.channel)
+        found = Path(hops, 1, message(self.words(view), hops, device))
         self.note(found, device.link)
         return found
+
+    def hops(self, channel: str) -> int:
+        """The longest way of a message on ``channel``."""
+        line = self.lines[channel]
+        size = self.mesh.size(line.axis)
+        return max(
+            (self.device.hops(line.axis, size, abs(s - t)) for s, t in line.pairs), default=0
+        )
 
     def note(self, path: Path, link: Link) -> None:
         """Remember the longest way that something goes in a step."""

@@ -122,10 +122,11 @@ def folded_cost(
     return reduce_cost(groups, words, device, work) + meeting + back
 
 
-def ring_cost(size: int, part: int, device: Device, dealing: Cost = NOTHING) -> Cost:
-    """Reduce-scatter and all-gather of parts of ``part`` words around an interleaved ring;
-    ``dealing`` is what a core does to cut out the parts and to join them again."""
-    return dealing + shifts(2 * (size - 1), part, 2, device)
+def ring_cost(size: int, part: int, device: Device, dealing: Cost = NOTHING, hops: int = 2) -> Cost:
+    """Reduce-scatter and all-gather of parts of ``part`` words around a ring whose steps have
+    ``hops``, two where it is interleaved; ``dealing`` is what a core does to cut out the parts and
+    to join them again."""
+    return dealing + shifts(2 * (size - 1), part, hops, device)
 
 
 def dealing_cost(elements: int, padded: int, size: int, dtype: str, device: Device) -> Cost:

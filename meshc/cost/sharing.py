@@ -148,7 +148,9 @@ class Sharing:
         if size == 1:
             return Reduction("k_tree", (), NOTHING)
         if algo == "ring":
-            return Reduction("ring", (), ring_cost(size, reduced.part, device, reduced.dealing))
+            hops = 1 if self.device.closes(reduced.axis, size) else 2
+            ring = ring_cost(size, reduced.part, device, reduced.dealing, hops)
+            return Reduction("ring", (), ring)
         if algo in FOLDED:
             reach = tree_size(self.mesh, reduced.axis, True)
             segment = self.mesh.size(self.mesh.inner) if algo == "segmented" else 0

@@ -9,7 +9,11 @@ from meshc.devices.keys import key_of
 from meshc.devices.numbers import Number, Numbers
 
 _CORES = {"mesh": "processing element", "cluster": "thread block", "node": "GPU"}
-_LINKS = {"mesh": "neighbours on a mesh", "all_to_all": "every core with every core"}
+_LINKS = {
+    "mesh": "neighbours on a mesh",
+    "torus": "neighbours on a torus",
+    "all_to_all": "every core with every core",
+}
 
 
 def describe(device: Device) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from meshc.devices.axes import AxisNames
+from meshc.devices.axes import AxisNames, factors_of
 from meshc.devices.keys import KEYS, KINDS, LINK, NUMBERS, Kind, Scalar, counts, ids, points
 from meshc.devices.numbers import Number, Numbers
 from meshc.support.diagnostics import fail
@@ -69,7 +69,8 @@ class Link:
 
     @property
     def topology(self) -> str:
-        """``mesh`` (neighbours, hops add up) or ``all_to_all`` (one hop)."""
+        """``mesh`` (neighbours, hops add up), ``torus`` (the last core of a whole row or column is
+        the first one's neighbour too) or ``all_to_all`` (one hop)."""
         return str(self.device.fact("topology"))
 
     @property
@@ -196,6 +197,19 @@ class Device(Numbers):
             return self
         rest = {name: number for name, number in self.numbers.items() if name not in LINK}
         return replace(self, facts={**self.facts, **own.facts}, numbers={**rest, **own.numbers})
+
+    def closes(self, axis: str, size: int) -> bool:
+        """Whether ``size`` cores along ``axis``, perhaps as the one segment of a row, are a whole
+        ring of a torus."""
+        across = self.axes.across
+        columns = dict.fromkeys((across, factors_of(across)[1]), self.cores_x)
+        whole = {**columns, self.axes.down: self.cores_y}.get(axis)
+        return size == whole and self.along(axis).link.topology == "torus"
+
+    def hops(self, axis: str, size: int, apart: int) -> int:
+        """Hops between cores that are ``apart`` positions from each other, of ``size`` along
+        ``axis``: on a ring the shorter way around."""
+        return min(apart, size - apart) if self.closes(axis, size) else apart
 
     @property
     def default_dtype(self) -> str:
@@ -327,6 +341,11 @@ class Device(Numbers):
         if self.csl_arch is None:
             return "code and stack"
         return "scratch, tables, variables, padding and code"
+
+    @property
+    def watts(self) -> float | None:
+        """Power of all cores together while they compute; None where nobody says it."""
+        return self.real("watts") if "watts" in self.numbers else None
 
     @property
     def data_bytes(self) -> int | None:

@@ -52,7 +52,7 @@ FACTS = (
     _fact("name", "text", "what --device calls it"),
     _fact("kind", "text", "what a core is", ("mesh", "cluster", "node")),
     _fact("description", "text", "one line"),
-    _fact("topology", "text", "how cores are joined", ("mesh", "all_to_all")),
+    _fact("topology", "text", "how cores are joined", ("mesh", "torus", "all_to_all")),
     _fact("axes", "axes", "axes of a mesh: what counts regions, rows, columns"),
     _fact("levels", "levels", "the level of each axis, outermost first"),
     _fact("default_dtype", "text", "dtype when none is asked for", DTYPES),
@@ -203,6 +203,7 @@ NUMBERS = (
     Key("clock_hz", "int", "Hz", "cycles per second", 1, 10**12, True),
     _limited("memory_bytes", "bytes", "memory of a core", 10**15),
     _count("reserved_bytes", "bytes", "part of it for code and stack", 0, 10**15),
+    Key("watts", "number", "W", "power of all cores together while they compute", 0, 1e9),
     _cycles("hop_cycles", "latency of one hop (alpha)", True),
     _cycles("route_cycles", "receive, combine and send again (beta)", True),
     _cycles(

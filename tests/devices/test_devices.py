@@ -41,6 +41,8 @@ def test_catalogue_is_complete():
         "a100x2",
         "b200",
         "b200x8",
+        "blackhole",
+        "dojo",
         "gh200",
         "h100",
         "h100-pcie",
@@ -324,3 +326,24 @@ def test_the_documented_device_file(tmp_path):
     assert found.number("route_cycles").kind == "calibrated"
     assert found.link.relay_cycles is None and found.room_bytes is None
     assert found.step_cycles == 207 and found.free("input_queues") is None
+
+
+def test_whole_rings_of_a_torus_close():
+    torus = device("blackhole")
+    assert torus.closes("x", 14) and torus.closes("y", 10)
+    assert not torus.closes("x", 10) and not torus.closes("y", 14) and torus.closes("xd", 14)
+    assert [torus.hops("x", 14, apart) for apart in (0, 1, 7, 8, 13)] == [0, 1, 7, 6, 1]
+    assert [torus.hops("x", 10, apart) for apart in (1, 9)] == [1, 9]
+    wafer = device("wse2")
+    assert wafer.hops("x", wafer.cores_x, 749) == 749 and not wafer.closes("x", wafer.cores_x)
+
+
+@pytest.mark.parametrize(
+    ("name", "flops", "dtype", "memory"),
+    [("blackhole", 372e12, "f16", 210 * 2**20), ("dojo", 25 * 362e12, "bf16", 25 * 354 * 1.25e6)],
+)
+def test_rates_are_those_that_vendors_state(name, flops, dtype, memory):
+    found = device(name)
+    rate = 2 * found.macs(dtype) * found.cores * found.clock_hz
+    assert rate == pytest.approx(flops, rel=1e-2)
+    assert found.cores * found.memory_bytes == pytest.approx(memory, rel=0.05)

@@ -45,6 +45,15 @@ class Routes:
 
 
 @dataclass(frozen=True)
+class Stream:
+    """What cores read of the memory that they share, ``size`` bytes, because it has no room in
+    their own: bytes by what takes them. Nothing is emitted for such a program."""
+
+    size: int
+    uses: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class PhasePlan:
     """One phase of a model on a device.
 
@@ -54,7 +63,7 @@ class PhasePlan:
     nothing is known, ``silent`` says why nothing is predicted. ``violates`` has letters of PLMR,
     each with its reason. ``kv_tokens`` are the most tokens that caches hold in the place of
     ``seq``, None where memory is not limited or nothing was tried. ``joules`` are those of a token,
-    None where the device does not say its power.
+    None where the device does not say its power. ``stream`` is None where cores hold all.
     """
 
     phase: str
@@ -70,6 +79,7 @@ class PhasePlan:
     violates: Mapping[str, str] = field(default_factory=dict)
     kv_tokens: int | None = None
     joules: float | None = None
+    stream: Stream | None = None
 
     @property
     def fits(self) -> bool:

@@ -48,6 +48,9 @@ def best_mesh(
     sides = sides_of(loaded, phase, request)
     for side in sides:
         search.tried(side, side)
+    device = request.the_device()
+    if device.link.topology == "torus":
+        search.tried(device.cores_x, device.cores_y)
     best = sorted(search.cycles, key=search.cycles.__getitem__)[:BEST]
     for columns, rows in rectangles_around(best, sides):
         search.tried(columns, rows)

@@ -15,6 +15,7 @@ from meshc.driver.planning.cures import cures_on_gpus, cures_on_mesh, cures_on_n
 from meshc.driver.planning.gpus import GpuPhases, phase_on_gpus
 from meshc.driver.planning.meshes import best_mesh
 from meshc.driver.planning.nodes import NodePhases, phase_on_node
+from meshc.driver.planning.streaming import tokens_streamed
 from meshc.driver.planning.wafers import MeshPhase, phase_on_mesh
 from meshc.driver.request import CompileRequest
 from meshc.ir.module import Module
@@ -114,10 +115,13 @@ def _on_meshes(
         plans[phase] = replace(
             made,
             cures=cures_on_mesh(one, made) if made.refused is not None else (),
-            kv_tokens=_cached(one) if phase == "decode" and made.fits else None,
+            kv_tokens=_held(one, made) if phase == "decode" and made.fits else None,
         )
     first = next(iter(found.values()))[0]
-    moved = _between({phase: one for phase, (one, _) in found.items()}) if len(found) > 1 else None
+    moved = None
+    if len(found) > 1:
+        streams = all(made.stream is not None for made in plans.values())
+        moved = _between({phase: one for phase, (one, _) in found.items()}, streams)
     return _plan(loaded, request, first.graph, tuple(plans.values()), None, moved)
 
 
@@ -151,6 +155,13 @@ def _in_alike_regions(
     return result
 
 
+def _held(phase: MeshPhase, made: PhasePlan) -> int | None:
+    """The most tokens that caches hold, of the cores or of the memory that these share."""
+    if made.stream is None:
+        return _cached(phase)
+    return tokens_streamed(made.stream, phase.chosen)
+
+
 def _cached(phase: MeshPhase) -> int | None:
     """The most tokens that caches hold in the place of those that are asked for; None without
     caches and without a limit of memory."""
@@ -163,12 +174,17 @@ def _cached(phase: MeshPhase) -> int | None:
     return capacity(phase.loaded, replace(phase.asked, kv=policy), known=known).tokens
 
 
-def _between(phases: dict[str, MeshPhase]) -> Transition | None:
-    """What passes between two programs on a wafer: caches to the host and back, and weights. None
-    where there is no decode step."""
+def _between(phases: dict[str, MeshPhase], streams: bool) -> Transition | None:
+    """What passes between two programs on a wafer: caches to the host and back, and weights;
+    nothing where weights lie in memory that cores share. None where there is no decode step."""
     prefill, decode = phases["prefill"], phases["decode"]
     if decode.program.fit is None:
         return None
+    if streams:
+        why = (
+            "prompts leave caches where steps read them, and weights in the memory that cores share"
+        )
+        return Transition(0, "cycles", why)
     words = host_words(decode.program.fit.module)
     why = (
         "the host copies caches to itself and back and the weights of decode, a word a cycle at "

@@ -9,13 +9,15 @@ from math import prod
 
 from meshc.backends import csl
 from meshc.cost.mesh_modules import searched
-from meshc.cost.predictions import Prediction
+from meshc.cost.mesh_streams import Streams
+from meshc.cost.predictions import Prediction, inputs_of
 from meshc.cost.programs import inbound_channels, routing_paths
 from meshc.driver.compiling import given_module
 from meshc.driver.fitting import Fit, fit_of
 from meshc.driver.models import LoadedModel
 from meshc.driver.planning.answers import PhasePlan, Room, Routes
 from meshc.driver.planning.clocks import clocked
+from meshc.driver.planning.streaming import stream_of
 from meshc.driver.remedies import NO_ROOM
 from meshc.driver.request import CompileRequest
 from meshc.ir.clone import clone_module
@@ -136,6 +138,14 @@ class MeshPhase:
                 continue
         return Program(None, refused)
 
+    def in_one_region(self) -> Fit | None:
+        """The program on cores that have room for it, whose layers are not dealt to regions; None
+        where there is none."""
+        try:
+            return self._ample(dealt=False)
+        except MeshcError:
+            return None
+
     def _ample(self, dealt: bool) -> Fit:
         """The program on cores that have room for its buffers, its layers dealt to as many regions
         as there is room for, or not. Nobody runs it."""
@@ -157,21 +167,35 @@ class MeshPhase:
 
 def phase_on_mesh(phase: MeshPhase, clock: bool = False) -> PhasePlan:
     """The plan of a phase; its time is what the search expects, or with ``clock`` what the clock of
-    the emitted program says.
+    the emitted program says. Energy is the power of the whole device over that time, as published
+    comparisons count it, however many of its cores the mesh has.
 
     Raises what passes raise that lay the model over the mesh.
     """
-    program, size = phase.program, phase.request.the_device().memory_bytes
-    fit, refused = program.fit, program.refused
-    regions = fit.module.the_mesh().regions if fit is not None else 1
-    prediction, silent = _prediction(phase, regions, clock, refused)
+    program, device = phase.program, phase.request.the_device()
+    fit, refused, stream = program.fit, program.refused, None
     room = None
     if fit is not None:
         uses = {name: taken for name, taken in fit.uses.items() if name != "left"}
-        room = Room(size, uses, fit.buffers)
+        room = Room(device.memory_bytes, uses, fit.buffers)
+    if refused is not None and refused.code in NO_ROOM and device.global_memory_bytes:
+        alone = phase.in_one_region()
+        found = None if alone is None else stream_of(device, alone, phase.chosen)
+        if found is not None:
+            stream, room = found
+            fit, refused = alone, None
+    regions = fit.module.the_mesh().regions if fit is not None else 1
+    streams = None if stream is None else Streams(phase.chosen, "caches" in stream.uses)
+    prediction, silent = _prediction(phase, regions, clock, refused, streams)
+    tokens = phase.graph.capacity if phase.phase == "prefill" else phase.request.requests
+    joules = None
+    if device.watts is not None and prediction is not None:
+        joules = device.watts * prediction.seconds / tokens
+        power = inputs_of(device, ("watts",))
+        prediction = replace(prediction, inputs=(*prediction.inputs, *power))
     return PhasePlan(
         phase.phase,
-        phase.graph.capacity if phase.phase == "prefill" else phase.request.requests,
+        tokens,
         phase.asked.grid,
         regions,
         prediction,
@@ -180,11 +204,17 @@ def phase_on_mesh(phase: MeshPhase, clock: bool = False) -> PhasePlan:
         _routes(fit.module) if fit is not None else None,
         refused,
         violates=dict(_violations(phase.chosen, refused, room)),
+        joules=joules,
+        stream=stream,
     )
 
 
 def _prediction(
-    phase: MeshPhase, regions: int, clock: bool, refused: Diagnostic | None
+    phase: MeshPhase,
+    regions: int,
+    clock: bool,
+    refused: Diagnostic | None,
+    streams: Streams | None,
 ) -> tuple[Prediction | None, str]:
     """What is predicted, or why nothing is."""
     if clock and refused is not None:
@@ -199,7 +229,7 @@ def _prediction(
     elif regions > 1 and module.the_mesh().regions == 1:
         module.mesh = module.the_mesh().in_regions(module.axes.outer, (), regions)
     apart = phase.emitted and phase.phase == "decode"
-    found = searched(module, phase.request.requests if apart else 1)
+    found = searched(module, phase.request.requests if apart else 1, streams)
     if phase.request.keep_quantised:
         found = replace(found, left_out=(*found.left_out, _DECODING))
     return found, ""

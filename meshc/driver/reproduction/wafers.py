@@ -44,8 +44,8 @@ SIDES = {"llama-3-8b": (660, 360), "llama-2-13b": (750, 375)}
 FITTED_GEMV = 16384
 MOST_SIDE = 750
 """Of square meshes that a WSE-2 has."""
-GPU_WATTS, WAFER_WATTS = 400.0, 15_000.0
-"""Data sheet of the A100 (SXM), and what reproduces all 14 ratios of Tables 6 to 8."""
+GPU_WATTS = 400.0
+"""Data sheet of the A100 (SXM). With the power of wse2 it gives all 14 ratios of Tables 6 to 8."""
 _A100 = (
     "SGLang on A100: the paper gives none of its overheads, and its Tables 2 and 4 differ by a "
     "factor of two at equal numbers of GPUs"
@@ -310,7 +310,7 @@ def table_6() -> Section:
 
 def _energy(row: Row, times: float) -> float:
     """Energy of GPUs that take ``times`` as long, over that of the wafer."""
-    return row.whole("gpus") * GPU_WATTS / WAFER_WATTS * times
+    return row.whole("gpus") * GPU_WATTS / wafer().real("watts") * times
 
 
 def _energies(number: str) -> Section:
@@ -331,7 +331,7 @@ def _energies(number: str) -> Section:
             times = ours.number("rate") / row.number("rate")
             yield compared(own, row, "ratio", _energy(row, times), "arithmetic")
 
-    watts = f"{GPU_WATTS:.0f} W for a GPU, {WAFER_WATTS:.0f} W for the wafer"
+    watts = f"{GPU_WATTS:.0f} W for a GPU, {wafer().real('watts'):.0f} W for the wafer"
     by = f"rates of Table {source.name}; {watts}"
     return section(number, rows(), by)
 

@@ -24,9 +24,9 @@ class PlaceInterleave(Pass):
     this order every message is at most two hops, for every N. ``axes`` names those to order;
     ``all`` are those of the plane and the cores of a segment, ``none`` keeps the natural order.
     Cannon's algorithm and SUMMA are made for that, and so are cores that multicast in turn:
-    programs that have them keep all axes as they are. Prefill and decode share the KV cache and
-    must be placed alike, so ``--algo gemm=cannon`` means ``none`` for both, whether or not a phase
-    has such products.
+    programs that have them keep all axes as they are. Whole rings of a torus stay as they are too,
+    since their ends are neighbours. Prefill and decode share the KV cache and must be placed alike,
+    so ``--algo gemm=cannon`` means ``none`` for both, whether or not a phase has such products.
 
     Before::
 
@@ -54,6 +54,12 @@ class PlaceInterleave(Pass):
         if unknown:
             there = ", ".join(mesh.ranked)
             fail("bad-option", f"no axis '{unknown[0]}' to place; there are {there}")
+        if module.device is not None:
+            closed = [a for a in axes if module.device.closes(a, mesh.size(a))]
+            axes = [a for a in axes if a not in closed]
+            for axis in closed:
+                words = f"axis {axis}: {mesh.size(axis)} cores are a ring of neighbours as they lie"
+                report.remark("placement", words)
         module.mesh = mesh.with_interleaved(axes)
         for axis in axes:
             size = mesh.size(axis)

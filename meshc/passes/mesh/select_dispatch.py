@@ -68,13 +68,12 @@ class SelectDispatch(Pass):
         costs = MeshCosts.of_module(module, module.the_mesh())
         cycles = dict.fromkeys(WAYS, 0.0)
         for op in sending:
-            each = dispatch_costs(
-                costs.mesh.size(op.axis), costs.sent_words(op), costs.device.along(op.axis)
-            )
+            size = costs.mesh.size(op.axis)
+            each = dispatch_costs(size, costs.sent_words(op), costs.device, op.axis)
             for way in WAYS:
                 cycles[way] += each[way].total
         cycles["multicast"] += sum(
-            natural_ring(costs.mesh.size(op.axis), costs.device.along(op.axis)).total
+            natural_ring(costs.mesh.size(op.axis), costs.device, op.axis).total
             for op in module.walk()
             if isinstance(op, _RINGS)
         )
