@@ -21,11 +21,11 @@ from meshc.serving.comparing import (
 )
 from meshc.serving.groups import ByDoubling, ByLatency, ByLength, Fixed, GroupCount
 from meshc.serving.latency import LongestIteration
-from meshc.serving.lengths import WORKLOADS, Trace
+from meshc.serving.lengths import NOTHING_IN_COMMON, WORKLOADS, Common, Trace
 from meshc.serving.metrics import Objective
 from meshc.serving.policies import for_model, policy, with_long_prompts
 from meshc.serving.stored_weights import stored
-from meshc.serving.traces import read_trace
+from meshc.serving.traces import MAX_TOKENS, read_trace
 from meshc.support.diagnostics import fail
 from meshc.support.workers import IN_TURN, Watch, Workers, unwatched
 
@@ -48,8 +48,9 @@ class ScheduleRequest:
     are None are those of the workload. ``long_chunk`` and ``long_prompts`` are those of
     :func:`with_long_prompts`. ``collectives`` is empty for those that the device is costed with
     unless told. ``whole_experts``: each GPU has some of the experts, else a share of the features
-    of each. ``weights`` and ``expert_weights`` are formats of :mod:`stored_weights
-    <meshc.serving.stored_weights>`, empty for 16 bits."""
+    of each. ``prefix``: what all prompts begin with, as tokens (``2048``) or as a share of each
+    (``30%``), empty for what the trace says. ``weights`` and ``expert_weights`` are formats of
+    :mod:`stored_weights <meshc.serving.stored_weights>`, empty for 16 bits."""
 
     model: str
     device: str
@@ -70,6 +71,7 @@ class ScheduleRequest:
     collectives: str = ""
     in_switch: bool = True
     whole_experts: bool = False
+    prefix: str = ""
     weights: str = ""
     expert_weights: str = ""
 
@@ -109,7 +111,8 @@ def setting_of(request: ScheduleRequest) -> Setting:
         request.tbt_ms if request.tbt_ms is not None else 125.0,
     )
     cv = 1.0 if request.cv is None else request.cv
-    load = Load(workload, request.rate, _count(request, workload), cv)
+    common = _common(request, workload)
+    load = Load(workload, request.rate, _count(request, workload), cv, common)
     found = Setting(model, where, gpus, chosen, load, objective, collectives)
     costs_of(found)
     return found
@@ -160,6 +163,27 @@ def _check(request: ScheduleRequest) -> None:
     for flag, value, low, high in ranges:
         if value is not None and not low <= value <= high:
             fail("bad-argument", f"{flag} is {value}, not {low:g} to {high:g}")
+
+
+def _common(request: ScheduleRequest, workload: Trace | str) -> Common:
+    """What all prompts begin with by ``--prefix``."""
+    text = request.prefix
+    if not text:
+        return NOTHING_IN_COMMON
+    if isinstance(workload, Trace) and workload.prefixes is not None:
+        words = f"'{request.trace}' says what its prompts begin with"
+        fail("bad-argument", f"--prefix is {text}, but {words}", help="leave it out")
+    number = text.removesuffix("%")
+    most = 100 if text.endswith("%") else MAX_TOKENS
+    if not (number.isascii() and number.isdigit() and len(number) < 9):
+        number = "0"
+    if not 1 <= int(number) <= most:
+        fail(
+            "bad-argument",
+            f"--prefix cannot be '{text[:40]}'",
+            help=f"give tokens, 1 to {MAX_TOKENS}, or a share of each prompt, such as 30%",
+        )
+    return Common(share=int(number) / 100) if text.endswith("%") else Common(int(number))
 
 
 def _workload(text: str) -> Trace | str:

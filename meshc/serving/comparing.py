@@ -12,7 +12,7 @@ from meshc.cost.served_models import ServedModel
 from meshc.cost.serving_costs import ServingCosts
 from meshc.cost.serving_iterations import IterationCost
 from meshc.devices import Device
-from meshc.serving.lengths import Trace, requests_of
+from meshc.serving.lengths import NOTHING_IN_COMMON, Common, Trace, requests_of
 from meshc.serving.metrics import METRICS, Objective, measured
 from meshc.serving.policies import Policy
 from meshc.serving.scheduler import Pool, Scheduler
@@ -24,12 +24,20 @@ from meshc.support.workers import IN_TURN, Watch, Workers, unwatched
 @dataclass(frozen=True)
 class Load:
     """What comes: ``requests`` of a trace or a workload by name, at ``rate`` per second with gaps
-    of variation ``cv``; without a rate, when the trace says."""
+    of variation ``cv``; without a rate, when the trace says. All prompts have a ``common``
+    beginning where the trace does not say what they begin with."""
 
     workload: Trace | str
     rate: float | None
     requests: int
     cv: float = 1.0
+    common: Common = NOTHING_IN_COMMON
+
+    @property
+    def prefixes(self) -> bool:
+        """Whether some requests begin as others do."""
+        traced = isinstance(self.workload, Trace) and self.workload.prefixes is not None
+        return traced or self.common != NOTHING_IN_COMMON
 
     @property
     def replaces_arrivals(self) -> bool:
@@ -121,8 +129,10 @@ def simulated(setting: Setting, seed: int) -> Run:
     costs = costs_of(setting)
     cost = next(iter(costs.values()))
     load, random = setting.load, np.random.default_rng(seed)
-    arrivals = requests_of(load.workload, load.requests, load.rate, load.cv, random)
-    scheduler = Scheduler(setting.policy, cost.layer_costs(), cost.kv_tokens)
+    arrivals = requests_of(load.workload, load.requests, load.rate, load.cv, random, load.common)
+    scheduler = Scheduler(
+        setting.policy, cost.layer_costs(), cost.kv_tokens, prefixes=load.prefixes
+    )
     return Simulator(scheduler, costs, arrivals).run()
 
 

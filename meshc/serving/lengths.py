@@ -25,12 +25,34 @@ Pair = tuple[int, int]
 WORKLOADS = ("arxiv", "sharegpt")
 
 
+Prefix = tuple[str, int]
+"""What a request begins with: a name, and how many tokens of it."""
+
+
 @dataclass(frozen=True)
 class Trace:
-    """Lengths of requests; ``seconds`` are their arrivals where the trace has them."""
+    """Lengths of requests; ``seconds`` are their arrivals and ``prefixes`` what they begin with
+    where the trace has them."""
 
     pairs: tuple[Pair, ...]
     seconds: tuple[float, ...] | None = None
+    prefixes: tuple[Prefix, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all prompts begin with: ``tokens``, or a ``share`` of each."""
+
+    tokens: int = 0
+    share: float = 0.0
+
+    def of(self, prompt: int) -> Prefix:
+        """That of a prompt of so many tokens; an empty name for nothing."""
+        tokens = min(prompt, self.tokens or int(self.share * prompt))
+        return ("all", tokens) if tokens else ("", 0)
+
+
+NOTHING_IN_COMMON = Common()
 
 
 @dataclass(frozen=True)
@@ -57,31 +79,44 @@ def drawn_lengths(workload: str, count: int, random: np.random.Generator) -> lis
     if workload == "arxiv":
         prompts, answers = _laws()
         return list(zip(prompts.draw(count, random), answers.draw(count, random), strict=True))
-    return _picked(_sharegpt(), count, random)
+    known = _sharegpt()
+    return [known[row] for row in _rows(known, count, random)]
 
 
 def requests_of(
-    trace: Trace | str, count: int, rate: float | None, cv: float, random: np.random.Generator
+    trace: Trace | str,
+    count: int,
+    rate: float | None,
+    cv: float,
+    random: np.random.Generator,
+    common: Common = NOTHING_IN_COMMON,
 ) -> list[Arrival]:
     """``count`` requests of a trace or of a workload by name. With ``rate`` (requests per second)
     they arrive with gaps of a gamma law of that mean rate and coefficient of variation ``cv``
     (1 is a Poisson process); lengths of a trace are then drawn from it. Without, a trace's first
-    requests come when it says. Errors: ``bad-argument`` when nothing says when they come."""
+    requests come when it says. Where the trace does not say what prompts begin with, they have
+    ``common`` tokens. Errors: ``bad-argument`` when nothing says when they come."""
     if rate is not None:
         pairs: Sequence[Pair]
+        rows: Sequence[int] = ()
         if isinstance(trace, str):
             pairs = drawn_lengths(trace, count, random)
         else:
-            pairs = _picked(trace.pairs, count, random)
+            rows = _rows(trace.pairs, count, random)
+            pairs = [trace.pairs[row] for row in rows]
         seconds = arrival_seconds(count, rate, cv, random)
     elif isinstance(trace, Trace) and trace.seconds is not None:
-        pairs = trace.pairs[:count]
+        rows, pairs = range(count), trace.pairs[:count]
         seconds = [at - trace.seconds[0] for at in trace.seconds[:count]]
     else:
         fail("bad-argument", "nothing says when requests come", help="give a rate")
+    if isinstance(trace, Trace) and trace.prefixes is not None:
+        prefixes = [trace.prefixes[row] for row in rows]
+    else:
+        prefixes = [common.of(prompt) for prompt, _ in pairs]
     return [
-        Arrival(at, Request(name, prompt, answer))
-        for name, (at, (prompt, answer)) in enumerate(zip(seconds, pairs, strict=True))
+        Arrival(at, Request(name, *pair, *prefix))
+        for name, (at, pair, prefix) in enumerate(zip(seconds, pairs, prefixes, strict=True))
     ]
 
 
@@ -92,8 +127,8 @@ def arrival_seconds(count: int, rate: float, cv: float, random: np.random.Genera
     return [float(at) for at in np.cumsum(gaps)]
 
 
-def _picked(pairs: Sequence[Pair], count: int, random: np.random.Generator) -> list[Pair]:
-    return [pairs[int(i)] for i in random.integers(0, len(pairs), count)]
+def _rows(pairs: Sequence[Pair], count: int, random: np.random.Generator) -> list[int]:
+    return [int(i) for i in random.integers(0, len(pairs), count)]
 
 
 def _text(name: str) -> str:

@@ -41,6 +41,8 @@ METRICS = (
     "output_tokens_per_s",
     "decode_batch_mean",
     "prefill_tokens_mean",
+    "prefix_hit_share",
+    "evicted_tokens",
 )
 """Names of what :func:`measured` gives, with their units."""
 
@@ -52,7 +54,8 @@ def measured(run: Run, objective: Objective) -> dict[str, float]:
     being one value. ``slo_attainment``: share of requests that keep ``objective``. Energy is that
     of the GPUs over prompt and output tokens. ``jain``: Jain's index (sum x)^2 / (n sum x^2) over
     the tokens per second that requests got after their first. ``decode_batch_mean``: requests of a
-    decode iteration. Shares lie between 0 and 1.
+    decode iteration. ``prefix_hit_share``: share of the tokens of all prompts that were in caches.
+    Shares lie between 0 and 1.
     """
     ttft = np.array([trip.first - trip.arrived for trip in run.trips])
     latency = np.array([trip.last - trip.arrived for trip in run.trips])
@@ -87,6 +90,8 @@ def measured(run: Run, objective: Objective) -> dict[str, float]:
         written / duration,
         batches.mean(),
         np.mean(run.prefill_tokens or [0]),
+        sum(t.known_tokens for t in run.trips) / sum(t.prompt_tokens for t in run.trips),
+        run.evicted_tokens,
     )
     return {name: float(value) for name, value in zip(METRICS, values, strict=True)}
 

@@ -24,6 +24,7 @@ from typing import Literal
 
 from meshc.cost.layer_groups import balanced_groups
 from meshc.serving.policies import Policy
+from meshc.serving.prefixes import PrefixMemory
 from meshc.serving.requests import Memory, Request
 from meshc.support.diagnostics import fail
 
@@ -128,7 +129,8 @@ class Scheduler:
     ``kv_tokens``: tokens whose keys and values a pool has room for. ``most_requests``: requests
     that are read or continued at once. Prompts are cut at multiples of ``multiple`` tokens, which
     programs of a mesh ask for. ``known`` says how many tokens of a request that is about to be
-    admitted are in the caches that it gets; they are not read.
+    admitted are in the caches that it gets; they are not read. With ``prefixes`` the pool that
+    reads prompts keeps what requests begin with, for those that come after them.
 
     Errors: ``bad-argument`` for chunks of fewer tokens than that.
     """
@@ -141,6 +143,7 @@ class Scheduler:
         most_requests: int = 1024,
         multiple: int = 1,
         known: Callable[[int], int] = lambda name: 0,
+        prefixes: bool = False,
     ) -> None:
         for chunk in (policy.chunk, policy.long_chunk):
             if chunk is not None and chunk < multiple:
@@ -151,8 +154,9 @@ class Scheduler:
         self.known = known
         self.layer_costs = tuple(layer_costs)
         self.most_requests = most_requests
-        self._reading_memory = Memory(kv_tokens)
-        self._memory = Memory(kv_tokens)
+        reading = PrefixMemory(kv_tokens) if prefixes else Memory(kv_tokens)
+        self._reading_memory = reading
+        self._memory = Memory(kv_tokens) if policy.disaggregated else reading
         self._waiting: dict[int, Request] = {}
         self._unread: dict[int, tuple[Request, int]] = {}
         self._wave: _Wave | None = None
@@ -217,7 +221,13 @@ class Scheduler:
     @property
     def held_tokens(self) -> int:
         """Tokens of keys and values that are reserved, in all pools."""
-        return self._memory.used + self._reading_memory.used
+        pools = {id(pool): pool.used for pool in (self._memory, self._reading_memory)}
+        return sum(pools.values())
+
+    @property
+    def evicted_tokens(self) -> int:
+        """Tokens whose keys and values were kept for later requests and gave way to others."""
+        return self._reading_memory.evicted
 
     # --- iterations
 
@@ -305,7 +315,8 @@ class Scheduler:
             if left < 1:
                 return
             waits = request.name in self._waiting
-            read = self.known(request.name) if waits else read
+            if waits:
+                read = self.known(request.name) or self._reading_memory.known(request)
             tokens, most = request.prompt_tokens - read, left
             if policy.long_chunk is not None and tokens > policy.long_chunk:
                 if long == policy.long_prompts:
@@ -327,12 +338,14 @@ class Scheduler:
     def _admitted(self, request: Request) -> bool:
         """Whether there is room for ``request``, which then holds it."""
         split = self.policy.disaggregated
-        fits = self._memory.fits(request.tokens) and len(self._requests) < self.most_requests
-        if not fits or (split and not self._reading_memory.fits(request.prompt_tokens)):
+        reading, tokens = self._reading_memory, request.prompt_tokens
+        fits = self._memory.fits(request, request.tokens)
+        fits = fits and len(self._requests) < self.most_requests
+        if not fits or (split and not reading.fits(request, tokens)):
             return False
-        self._memory.hold(request.name, request.tokens)
+        self._memory.hold(request, request.tokens)
         if split:
-            self._reading_memory.hold(request.name, request.prompt_tokens)
+            reading.hold(request, tokens)
         self._requests[request.name] = self._waiting.pop(request.name)
         return True
 
@@ -354,7 +367,9 @@ class Scheduler:
         found = [s.request.name for s in wave.segments if s.stop == s.request.prompt_tokens]
         found = [name for name in found if name in self._requests]
         for name in found:
-            self._reading_memory.free(name)
+            self._reading_memory.read(name)
+            if self.policy.disaggregated:
+                self._reading_memory.free(name)
         return [name for name in found if name not in self._cancelled]
 
     def _forget(self, name: int) -> None:

@@ -29,7 +29,8 @@ class Arrival:
 class Trip:
     """A request's way: seconds of its arrival, first and last token; ``first_step`` is the first
     decode iteration that it took part in, of ``steps`` in all; ``first_gap`` the seconds between
-    its first two tokens where these came from different pools."""
+    its first two tokens where these came from different pools; ``known_tokens`` those of its prompt
+    that were in caches and were not read."""
 
     arrived: float
     prompt_tokens: int
@@ -39,13 +40,14 @@ class Trip:
     first_step: int = 0
     steps: int = 0
     first_gap: float | None = None
+    known_tokens: int = 0
 
 
 @dataclass
 class Run:
     """What happened. ``step_seconds`` and ``step_requests``: duration of each decode iteration and
     the requests that got a token; ``prefill_tokens``: prompt tokens of each iteration that read
-    some."""
+    some. ``evicted_tokens``: those that were kept for later requests and gave way to others."""
 
     trips: list[Trip]
     step_seconds: list[float] = field(default_factory=list)
@@ -55,6 +57,7 @@ class Run:
     expert_bytes: float = 0.0
     joules: float = 0.0
     seconds: float = 0.0
+    evicted_tokens: int = 0
 
 
 @dataclass
@@ -88,6 +91,7 @@ class Simulator:
             for arrival, trip in zip(arrivals, self.found.trips, strict=True)
         }
         self.moving: list[tuple[float, int]] = []
+        self._begun: dict[int, int] = {}
         self.context = 0
         self.now = 0.0
 
@@ -128,6 +132,8 @@ class Simulator:
             load = clock.cost.iteration(decodes, self.context)
         else:
             chunks = [(s.start, s.stop) for s in prefill.segments]
+            for segment in prefill.segments:
+                self._begun.setdefault(segment.request.name, segment.start)
             done = [s for s in prefill.segments if s.stop == s.request.prompt_tokens]
             heads = len(done) if prefill.last else 0
             context = self.context if decodes else 0
@@ -179,6 +185,9 @@ class Simulator:
         """Energy of GPUs while they waited, and the gaps between pools."""
         run = self.found
         run.seconds = self._last_token()
+        run.evicted_tokens = self.scheduler.evicted_tokens
+        for name, start in self._begun.items():
+            self.trips[name].known_tokens = start
         for clock in self.clocks.values():
             run.joules += clock.cost.idle_joules(max(0.0, run.seconds - clock.busy))
         if self.scheduler.policy.disaggregated:

@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
-from meshc.serving.lengths import Trace
+from meshc.serving.lengths import Prefix, Trace
 from meshc.support.diagnostics import fail
 from meshc.support.files import read_text
 
@@ -20,6 +20,7 @@ MAX_TOKENS = 10_000_000
 
 _PROMPT = ("prompt_tokens", "num_prefill_tokens", "input_tokens", "ContextTokens")
 _OUTPUT = ("output_tokens", "num_decode_tokens", "GeneratedTokens")
+_PREFIX = ("prefix", "prefix_tokens")
 _DATED = "TIMESTAMP"
 _ARRIVAL = ("arrival_s", _DATED)
 """The last of each are those of Azure's traces of LLM inference."""
@@ -30,8 +31,9 @@ _INSTANT = re.compile(
 
 
 def read_trace(path: Path) -> Trace:
-    """The trace in the CSV file ``path``: columns of prompt tokens, output tokens and, if there is
-    one, of arrivals, in seconds or as dates, by the names in ``meshc explain trace-invalid``.
+    """The trace in the CSV file ``path``: columns of prompt tokens, output tokens and, if there are
+    any, of arrivals, in seconds or as dates, and of what requests begin with, by the names in
+    ``meshc explain trace-invalid``.
 
     Errors: ``unreadable`` (missing, too large, not UTF-8), ``trace-invalid``.
     """
@@ -40,6 +42,10 @@ def read_trace(path: Path) -> Trace:
     header = [name.strip() for name in next(rows, (0, []))[1]]
     prompt, output = (_column(header, names, source.name) for names in (_PROMPT, _OUTPUT))
     arrival = _column(header, _ARRIVAL, source.name) if {*_ARRIVAL} & {*header} else None
+    begins = None
+    if {*_PREFIX} & {*header}:
+        begins = [_column(header, (name,), source.name) for name in _PREFIX]
+    prefixes: list[Prefix] = []
     pairs: list[tuple[int, int]] = []
     seconds: list[float] = []
     for line, row in rows:
@@ -53,14 +59,18 @@ def read_trace(path: Path) -> Trace:
                 _tokens(row[output], header[output], source.name, line),
             )
         )
+        if begins is not None:
+            named, shared = (row[at] for at in begins)
+            prefixes.append(_prefix(named, shared, source.name, line))
         if arrival is not None:
             seconds.append(_seconds(row[arrival], header[arrival], seconds, source.name, line))
     if not pairs:
         fail("trace-invalid", f"'{source.name}' has no requests")
+    known = None if begins is None else tuple(prefixes)
     if arrival is None:
-        return Trace(tuple(pairs))
+        return Trace(tuple(pairs), None, known)
     start = seconds[0] if header[arrival] == _DATED else 0.0
-    return Trace(tuple(pairs), tuple(second - start for second in seconds))
+    return Trace(tuple(pairs), tuple(second - start for second in seconds), known)
 
 
 def _rows(text: str, name: str) -> Iterator[tuple[int, list[str]]]:
@@ -95,6 +105,16 @@ def _tokens(text: str, column: str, name: str, line: int) -> int:
     if not plain or not 1 <= int(word) <= MAX_TOKENS:
         _wrong(name, line, f"{column} is '{word[:40]}', not a whole number from 1 to {MAX_TOKENS}")
     return int(word)
+
+
+def _prefix(name: str, tokens: str, source: str, line: int) -> Prefix:
+    """What a request begins with; nothing where both cells are empty."""
+    name, tokens = name.strip(), tokens.strip()
+    if not name and tokens in ("", "0"):
+        return "", 0
+    if not name:
+        _wrong(source, line, f"prefix_tokens is '{tokens[:40]}', and prefix is empty")
+    return name, _tokens(tokens, "prefix_tokens", source, line)
 
 
 def _seconds(text: str, column: str, before: Sequence[float], name: str, line: int) -> float:

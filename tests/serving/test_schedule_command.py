@@ -394,3 +394,39 @@ def test_latents_and_whole_experts(capsys):
 def test_whole_experts_that_are_not_there_are_refused(capsys, words, said):
     rate = [] if "--tokens" in words else ["--rate", "1"]
     assert said in schedule(capsys, *words, *rate, "--experts", "whole", code=1).err
+
+
+def test_prompts_that_begin_alike(capsys, tmp_path):
+    """By columns of a trace and by a flag; requests as they come, and drawn."""
+    path = tmp_path / "talk.csv"
+    header = "arrival_s,prompt_tokens,output_tokens,prefix,prefix_tokens"
+    path.write_text(f"{header}\n0,700,3,a,703\n50,900,2,a,902\n")
+    out = tmp_path / "requests.csv"
+    words = ["qwen3-30b-a3b", "--trace", str(path), "--json"]
+    found = json.loads(schedule(capsys, *words, "--per-request", str(out)).out)
+    assert found["prefix"] == "trace" and found["prefix_hit_share"]["mean"] == 702 / 1600
+    assert [row["known_tokens"] for row in csv.DictReader(out.read_text().splitlines())] == [
+        "0",
+        "702",
+    ]
+    drawn = json.loads(schedule(capsys, *words, *QUICK).out)
+    assert drawn["prefix_hit_share"]["mean"] > 0.4
+    words = ["qwen3-30b-a3b", *QUICK, "--json"]
+    none, all_ = (json.loads(schedule(capsys, *words, *f).out) for f in ([], ["--prefix", "50%"]))
+    assert none["prefix"] is None and none["prefix_hit_share"]["mean"] == 0
+    assert 0.2 < all_["prefix_hit_share"]["mean"] < 0.5
+    assert all_["ttft_mean_s"]["mean"] < none["ttft_mean_s"]["mean"]
+
+
+@pytest.mark.parametrize("given", ["0", "0%", "101%", "x", "-5", "1e3", "10000001"])
+def test_prefixes_that_are_none_are_refused(capsys, given):
+    assert "--prefix" in schedule(capsys, "qwen3-30b-a3b", *QUICK, f"--prefix={given}", code=1).err
+
+
+def test_a_trace_says_its_prefixes_itself(capsys, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("prompt_tokens,output_tokens,prefix,prefix_tokens\n9,2,talk,11\n")
+    words = ["qwen3-30b-a3b", "--trace", str(path), *QUICK, "--prefix", "5"]
+    assert "says what its prompts begin with" in schedule(capsys, *words, code=1).err
+    assert main(["serve-trace", "smollm2-135m", "--trace", str(path)]) == 1
+    assert "begin each with its own tokens" in capsys.readouterr().err

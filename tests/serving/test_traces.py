@@ -111,3 +111,26 @@ def test_any_text_is_a_trace_or_refused(tmp_path, rows, timed):
         assert {d.code for d in error.diagnostics} <= {"trace-invalid", "unreadable"}
     else:
         assert found.pairs and all(min(pair) >= 1 for pair in found.pairs)
+
+
+def test_prefixes_of_requests(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("prompt_tokens,output_tokens,prefix,prefix_tokens\n9,2,talk,11\n5,1,,\n")
+    assert read_trace(path).prefixes == (("talk", 11), ("", 0))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prompt_tokens,output_tokens,prefix\n9,2,talk\n", "no column of prefix_tokens"),
+        ("prompt_tokens,output_tokens,prefix_tokens\n9,2,3\n", "no column of prefix"),
+        ("prompt_tokens,output_tokens,prefix,prefix_tokens\n9,2,,3\n", "prefix is empty"),
+        ("prompt_tokens,output_tokens,prefix,prefix_tokens\n9,2,a,\n", "not a whole number"),
+        ("prompt_tokens,output_tokens,prefix,prefix_tokens\n9,2,a,0\n", "not a whole number"),
+    ],
+)
+def test_prefixes_that_are_wrong(tmp_path, text, said):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(MeshcError, match=said):
+        read_trace(path)

@@ -97,6 +97,7 @@ def _request(
         force=options.force,
         collectives=options.collectives or "",
         in_switch=not options.without_switch,
+        prefix=options.prefix,
         whole_experts=options.experts == "whole",
         weights=options.weights,
         expert_weights=options.expert_weights,
@@ -214,6 +215,7 @@ def _head(
         "long_prompts": (options.long_prompts or 1) if options.long_chunk else None,
         "seeds": None if first.load.rate is None else len(request.runs),
         "collectives": first.collectives.policy if first.collectives else None,
+        "prefix": options.prefix or ("trace" if first.load.prefixes else None),
         "experts": options.experts if first.model.experts else None,
         "kv_bytes_per_token": _token_bytes(first),
         "weights": options.weights or None,
@@ -249,6 +251,8 @@ def _title(options: argparse.Namespace, request: ScheduleRequest, first: Setting
     when = f"{rates} requests/s" if rates else "arrivals of the trace"
     if rates and first.load.replaces_arrivals:
         when += " in the place of the arrivals of the trace"
+    if first.load.prefixes:
+        when += f", prompts that begin with {options.prefix or 'what the trace says'} in common"
     runs = f"{len(request.runs)} seeds" if rates else "one run, since nothing is drawn"
     goal, gpus = first.objective, f"{first.gpus} GPU{'s' if first.gpus > 1 else ''}"
     sums = f", collectives {first.collectives.policy}" if first.collectives else ""

@@ -32,6 +32,13 @@ def run(options: argparse.Namespace) -> int:
     if not 1e-6 <= options.iteration_ms <= 1e9:
         fail("bad-argument", f"--iteration-ms is {options.iteration_ms:g}, not 1e-06 to 1e+09")
     trace = _first(read_trace(Path(options.trace)), options.requests)
+    if trace.prefixes is not None:
+        fail(
+            "bad-argument",
+            f"'{options.trace}' says what prompts begin with, and those that are drawn here begin "
+            "each with its own tokens",
+            help="leave out the columns prefix and prefix_tokens; meshc schedule simulates them",
+        )
     request = serve_request(options)
     request.chosen()
     report = Diagnostics()
@@ -95,7 +102,7 @@ def _first(trace: Trace, count: int | None) -> Trace:
     if count > len(trace.pairs):
         fail("bad-argument", f"--requests is {count}, but the trace has {len(trace.pairs)}")
     seconds = None if trace.seconds is None else trace.seconds[:count]
-    return Trace(trace.pairs[:count], seconds)
+    return Trace(trace.pairs[:count], seconds, trace.prefixes)
 
 
 def _with_capacity(request: CompileRequest, loaded: LoadedModel, trace: Trace) -> CompileRequest:

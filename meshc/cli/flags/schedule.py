@@ -74,6 +74,13 @@ def _add_load(group: Any) -> None:
         metavar="N",
         help="default: 1000, or those whose arrivals the trace says",
     )
+    group.add_argument(
+        "--prefix",
+        default="",
+        metavar="N|S%",
+        help="all prompts begin with the same N tokens, or S %% of each do; these are read once, "
+        "kept, and evicted where others need the room; a trace may say it of each request",
+    )
 
 
 def _add_policy(group: Any) -> None:
