@@ -17,7 +17,7 @@ from meshc.support.files import replace_file, write_text
 _OF_REQUESTS = (
     "rate", "requests", "auto", "groups", "slo_ttft", "slo_tbt", "force", "scheduler",
     "collectives", "seeds", "cv", "long_chunk", "long_prompts", "per_request", "weights",
-    "expert_weights", "prefix",
+    "expert_weights", "prefix", "prefill_gpus", "kv_transfer",
 )  # fmt: skip
 """Flags of a stream of requests, which an iteration does not have."""
 

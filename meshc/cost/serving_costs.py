@@ -111,8 +111,17 @@ class ServingCosts(ABC):
         """What an iteration takes beside its layers, in which ``heads`` tokens are chosen."""
 
     @abstractmethod
-    def transfer_seconds(self, tokens: int) -> float:
-        """Time to send the keys and values of ``tokens`` from one pool of GPUs to another."""
+    def transfer_seconds(self, size: float) -> float:
+        """Time in which ``size`` bytes leave these GPUs for others, or come to them: each GPU sends
+        or takes its share over its own link."""
+
+    def transfer_joules(self, size: float) -> float:
+        """Energy of reading ``size`` bytes of one pool's memory and writing them into another's."""
+        return 2 * self._joules_per_byte * size
+
+    def cache_bytes(self, tokens: int, layers: int) -> int:
+        """Bytes that caches of so many ``layers`` keep of ``tokens``, on all GPUs together."""
+        return tokens * layers * self.model.kv_bytes
 
     @cached_property
     def kv_tokens(self) -> int:

@@ -31,9 +31,8 @@ class IterationCost(ServingCosts):
         self._rates = _Rates.of(device, gpus)
         self._decode_layers: dict[tuple[LayerShape, int], Part] = {}
 
-    def transfer_seconds(self, tokens: int) -> float:
-        size = tokens * self.model.kv_bytes * len(self.model.layers)
-        return self._rates.message_seconds + size / self._rates.link
+    def transfer_seconds(self, size: float) -> float:
+        return self._rates.message_seconds + size / (self.gpus * self._rates.link)
 
     # --- parts
 

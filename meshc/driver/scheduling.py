@@ -49,7 +49,9 @@ class ScheduleRequest:
     :func:`with_long_prompts`. ``collectives`` is empty for those that the device is costed with
     unless told. ``whole_experts``: each GPU has some of the experts, else a share of the features
     of each. ``prefix``: what all prompts begin with, as tokens (``2048``) or as a share of each
-    (``30%``), empty for what the trace says. ``weights`` and ``expert_weights`` are formats of
+    (``30%``), empty for what the trace says. ``prefill_gpus`` are those of a disaggregated policy
+    that read prompts, None for half, and ``streamed`` says that keys and values leave them while a
+    prompt is read. ``weights`` and ``expert_weights`` are formats of
     :mod:`stored_weights <meshc.serving.stored_weights>`, empty for 16 bits."""
 
     model: str
@@ -72,6 +74,8 @@ class ScheduleRequest:
     in_switch: bool = True
     whole_experts: bool = False
     prefix: str = ""
+    prefill_gpus: int | None = None
+    streamed: bool = False
     weights: str = ""
     expert_weights: str = ""
 
@@ -113,7 +117,9 @@ def setting_of(request: ScheduleRequest) -> Setting:
     cv = 1.0 if request.cv is None else request.cv
     common = _common(request, workload)
     load = Load(workload, request.rate, _count(request, workload), cv, common)
-    found = Setting(model, where, gpus, chosen, load, objective, collectives)
+    reading = _reading_gpus(request, gpus) if chosen.disaggregated else 0
+    pools = reading, request.streamed
+    found = Setting(model, where, gpus, chosen, load, objective, collectives, *pools)
     costs_of(found)
     return found
 
@@ -163,6 +169,21 @@ def _check(request: ScheduleRequest) -> None:
     for flag, value, low, high in ranges:
         if value is not None and not low <= value <= high:
             fail("bad-argument", f"{flag} is {value}, not {low:g} to {high:g}")
+
+
+def _reading_gpus(request: ScheduleRequest, gpus: int) -> int:
+    """GPUs that only read prompts, of so many in all."""
+    found = request.prefill_gpus
+    if found is None and gpus % 2:
+        fail(
+            "bad-argument",
+            f"{gpus} GPUs are no two pools of as many each",
+            help="--prefill-gpus says how many read prompts" if gpus > 1 else "take more GPUs",
+        )
+    found = gpus // 2 if found is None else found
+    if not 0 < found < gpus:
+        fail("bad-argument", f"--prefill-gpus is {found}, not 1 to {gpus - 1}")
+    return found
 
 
 def _common(request: ScheduleRequest, workload: Trace | str) -> Common:

@@ -70,7 +70,8 @@ class Collectives:
 class Setting:
     """A server (model, device, GPUs, policy), what comes to it and what is asked of it.
     ``collectives``: iterations are costed kernel by kernel; else by what is fitted to published
-    servers."""
+    servers. Where prompts have GPUs of their own these are ``reading_gpus``, and ``streamed`` says
+    that keys and values leave them while a prompt is read."""
 
     model: ServedModel
     device: Device
@@ -79,6 +80,8 @@ class Setting:
     load: Load
     objective: Objective
     collectives: Collectives | None = None
+    reading_gpus: int = 0
+    streamed: bool = False
 
 
 @dataclass(frozen=True)
@@ -100,17 +103,18 @@ def iteration_costs(
 
 
 def costs_of(setting: Setting) -> dict[Pool, ServingCosts]:
-    """The costs of each pool: where prompts have GPUs of their own, half of them each.
+    """The costs of each pool: two where prompts have GPUs of their own.
 
-    Errors: those of :func:`iteration_costs`; ``does-not-serve``; ``bad-argument`` when GPUs cannot
-    be halved.
+    Errors: those of :func:`iteration_costs`; ``does-not-serve``.
     """
     model, device, gpus = setting.model, setting.device, setting.gpus
     if setting.policy.disaggregated:
-        if gpus % 2:
-            fail("bad-argument", f"{gpus} GPUs are no two pools of as many each")
-        half = iteration_costs(model, device, gpus // 2, setting.collectives)
-        found: dict[Pool, ServingCosts] = {"prefill": half, "decode": half}
+        reading = setting.reading_gpus
+        pools: dict[Pool, int] = {"prefill": reading, "decode": gpus - reading}
+        found = {
+            pool: iteration_costs(model, device, count, setting.collectives)
+            for pool, count in pools.items()
+        }
     else:
         found = {"all": iteration_costs(model, device, gpus, setting.collectives)}
     for cost in found.values():
@@ -128,12 +132,18 @@ def simulated(setting: Setting, seed: int) -> Run:
     """One run. The same setting and seed give the same run."""
     costs = costs_of(setting)
     cost = next(iter(costs.values()))
+    reading = costs["prefill"].kv_tokens if "prefill" in costs else None
+    room = costs["decode" if "decode" in costs else "all"].kv_tokens
     load, random = setting.load, np.random.default_rng(seed)
     arrivals = requests_of(load.workload, load.requests, load.rate, load.cv, random, load.common)
     scheduler = Scheduler(
-        setting.policy, cost.layer_costs(), cost.kv_tokens, prefixes=load.prefixes
+        setting.policy,
+        cost.layer_costs(),
+        room,
+        prefixes=load.prefixes,
+        reading_tokens=reading,
     )
-    return Simulator(scheduler, costs, arrivals).run()
+    return Simulator(scheduler, costs, arrivals, setting.streamed).run()
 
 
 def compared(

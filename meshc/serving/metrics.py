@@ -43,6 +43,8 @@ METRICS = (
     "prefill_tokens_mean",
     "prefix_hit_share",
     "evicted_tokens",
+    "kv_transfer_mean_s",
+    "kv_transfer_bytes",
 )
 """Names of what :func:`measured` gives, with their units."""
 
@@ -55,7 +57,8 @@ def measured(run: Run, objective: Objective) -> dict[str, float]:
     of the GPUs over prompt and output tokens. ``jain``: Jain's index (sum x)^2 / (n sum x^2) over
     the tokens per second that requests got after their first. ``decode_batch_mean``: requests of a
     decode iteration. ``prefix_hit_share``: share of the tokens of all prompts that were in caches.
-    Shares lie between 0 and 1.
+    ``kv_transfer_mean_s``: from the first token until keys and values are in the pool that
+    continues the request. Shares lie between 0 and 1.
     """
     ttft = np.array([trip.first - trip.arrived for trip in run.trips])
     latency = np.array([trip.last - trip.arrived for trip in run.trips])
@@ -92,6 +95,8 @@ def measured(run: Run, objective: Objective) -> dict[str, float]:
         np.mean(run.prefill_tokens or [0]),
         sum(t.known_tokens for t in run.trips) / sum(t.prompt_tokens for t in run.trips),
         run.evicted_tokens,
+        np.mean([t.moved - t.first for t in run.trips if t.moved is not None] or [0]),
+        run.moved_bytes,
     )
     return {name: float(value) for name, value in zip(METRICS, values, strict=True)}
 

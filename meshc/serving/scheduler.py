@@ -126,7 +126,9 @@ class _Running:
 class Scheduler:
     """Schedules requests for a model whose layers cost ``layer_costs`` (any positive unit).
 
-    ``kv_tokens``: tokens whose keys and values a pool has room for. ``most_requests``: requests
+    ``kv_tokens``: tokens whose keys and values a pool has room for, ``reading_tokens`` another
+    number of the pool that only reads prompts, where they stay until they have been sent.
+    ``most_requests``: requests
     that are read or continued at once. Prompts are cut at multiples of ``multiple`` tokens, which
     programs of a mesh ask for. ``known`` says how many tokens of a request that is about to be
     admitted are in the caches that it gets; they are not read. With ``prefixes`` the pool that
@@ -144,6 +146,7 @@ class Scheduler:
         multiple: int = 1,
         known: Callable[[int], int] = lambda name: 0,
         prefixes: bool = False,
+        reading_tokens: int | None = None,
     ) -> None:
         for chunk in (policy.chunk, policy.long_chunk):
             if chunk is not None and chunk < multiple:
@@ -154,7 +157,8 @@ class Scheduler:
         self.known = known
         self.layer_costs = tuple(layer_costs)
         self.most_requests = most_requests
-        reading = PrefixMemory(kv_tokens) if prefixes else Memory(kv_tokens)
+        room = kv_tokens if reading_tokens is None else reading_tokens
+        reading = PrefixMemory(room) if prefixes else Memory(room)
         self._reading_memory = reading
         self._memory = Memory(kv_tokens) if policy.disaggregated else reading
         self._waiting: dict[int, Request] = {}
@@ -178,11 +182,12 @@ class Scheduler:
             fail("bad-argument", f"request {request.name} needs at least one token of each kind")
         if request.name in self._requests or request.name in self._waiting:
             fail("bad-argument", f"there is a request {request.name} already")
-        if request.tokens > self._memory.capacity:
+        most = min(self._memory.capacity, self._reading_memory.capacity)
+        if request.tokens > most:
             fail(
                 "request-too-large",
                 f"request {request.name} may come to hold {request.tokens} tokens, but the device "
-                f"has room for the keys and values of {self._memory.capacity}",
+                f"has room for the keys and values of {most}",
                 help="shorten it, or take more GPUs",
             )
         self._waiting[request.name] = request
@@ -276,6 +281,8 @@ class Scheduler:
         policies with two pools; a request that has been cancelled is left alone."""
         request = self._moving.pop(name, None)
         if request is not None:
+            if self.policy.disaggregated:
+                self._reading_memory.free(name)
             missed = "decode" in self._in_flight  # an iteration that it is no part of
             self._running.join(name, request.output_tokens - 1 + missed)
             self._decode = None
@@ -368,8 +375,6 @@ class Scheduler:
         found = [name for name in found if name in self._requests]
         for name in found:
             self._reading_memory.read(name)
-            if self.policy.disaggregated:
-                self._reading_memory.free(name)
         return [name for name in found if name not in self._cancelled]
 
     def _forget(self, name: int) -> None:

@@ -29,8 +29,9 @@ class Arrival:
 class Trip:
     """A request's way: seconds of its arrival, first and last token; ``first_step`` is the first
     decode iteration that it took part in, of ``steps`` in all; ``first_gap`` the seconds between
-    its first two tokens where these came from different pools; ``known_tokens`` those of its prompt
-    that were in caches and were not read."""
+    its first two tokens where these came from different pools, to the second of which its keys and
+    values had come at ``moved``; ``known_tokens`` those of its prompt that were in caches and were
+    not read."""
 
     arrived: float
     prompt_tokens: int
@@ -41,13 +42,15 @@ class Trip:
     steps: int = 0
     first_gap: float | None = None
     known_tokens: int = 0
+    moved: float | None = None
 
 
 @dataclass
 class Run:
     """What happened. ``step_seconds`` and ``step_requests``: duration of each decode iteration and
     the requests that got a token; ``prefill_tokens``: prompt tokens of each iteration that read
-    some. ``evicted_tokens``: those that were kept for later requests and gave way to others."""
+    some. ``evicted_tokens``: those that were kept for later requests and gave way to others;
+    ``moved_bytes``: keys and values that went from pool to pool."""
 
     trips: list[Trip]
     step_seconds: list[float] = field(default_factory=list)
@@ -58,6 +61,7 @@ class Run:
     joules: float = 0.0
     seconds: float = 0.0
     evicted_tokens: int = 0
+    moved_bytes: float = 0.0
 
 
 @dataclass
@@ -72,14 +76,20 @@ class _Clock:
 
 
 class Simulator:
-    """Runs ``arrivals`` (by time) through ``scheduler``; ``costs`` are those of its pools."""
+    """Runs ``arrivals`` (by time) through ``scheduler``; ``costs`` are those of its pools.
+
+    Keys and values go from pool to pool one behind the other: those of a whole prompt when it has
+    been read or, ``streamed``, those of each iteration that reads some when it ends.
+    """
 
     def __init__(
         self,
         scheduler: Scheduler,
         costs: dict[Pool, ServingCosts],
         arrivals: Sequence[Arrival],
+        streamed: bool = False,
     ) -> None:
+        self.streamed, self._link_free = streamed, 0.0
         self.scheduler = scheduler
         self.clocks = {pool: _Clock(cost) for pool, cost in costs.items()}
         self.arrivals = sorted(arrivals, key=lambda a: (a.seconds, a.request.name))
@@ -154,14 +164,17 @@ class Simulator:
             self.found.step_requests.append(len(iteration.decode))
             self.found.step_ends.append(self.now)
             self.context += len(iteration.decode)
+        if pool == "prefill" and self.streamed:
+            self._send_read(iteration)
         progress = self.scheduler.finish(iteration)
         for name in progress.first:
             self.trips[name].first = self.trips[name].last = self.now
             if name not in progress.ended and not self.scheduler.policy.disaggregated:
                 self._decodes(name)
             elif name not in progress.ended:
-                seconds = clock.cost.transfer_seconds(self.trips[name].prompt_tokens)
-                heapq.heappush(self.moving, (self.now + seconds, name))
+                if not self.streamed:
+                    self._send(self.trips[name].prompt_tokens, len(clock.cost.model.layers))
+                heapq.heappush(self.moving, (self._link_free, name))
         for name in progress.ended:
             trip = self.trips[name]
             trip.last = self.now
@@ -169,10 +182,31 @@ class Simulator:
                 trip.steps = len(self.found.step_seconds) - trip.first_step
                 self.context -= trip.prompt_tokens + trip.output_tokens - 1
 
+    def _send_read(self, iteration: Iteration) -> None:
+        """Keys and values that ``iteration`` made, and with the first ones of a request those that
+        were known."""
+        assert iteration.prefill is not None
+        for segment in iteration.prefill.segments:
+            if segment.request.output_tokens > 1:
+                first = segment.start == self._begun[segment.request.name]
+                tokens = segment.stop if first else segment.tokens
+                self._send(tokens, len(iteration.prefill.layers))
+
+    def _send(self, tokens: int, layers: int) -> None:
+        """Keys and values of ``tokens`` in ``layers`` go to the pool that continues requests, at
+        the pace of the slower pool, when what goes before them has come."""
+        one, other = self.clocks["prefill"].cost, self.clocks["decode"].cost
+        size = other.cache_bytes(tokens, layers)
+        seconds = max(one.transfer_seconds(size), other.transfer_seconds(size))
+        self._link_free = max(self._link_free, self.now) + seconds
+        self.found.moved_bytes += size
+        self.found.joules += one.transfer_joules(size)
+
     def _join(self, name: int) -> None:
         self.scheduler.join(name)
         self._decodes(name)
         trip = self.trips[name]
+        trip.moved = self.now
         under_way = self.clocks["decode"].iteration is not None
         trip.first_step += under_way  # it has missed the iteration under way
 

@@ -34,7 +34,8 @@ def run(arrivals, chosen=None):
 
 def setting(chosen, rate=1.3, requests=60, workload="arxiv", cv=1.0):
     load = Load(workload, rate, requests, cv)
-    return Setting(QWEN, H100X2, 2, chosen, load, Objective(10, 125))
+    reading = 1 if chosen.disaggregated else 0
+    return Setting(QWEN, H100X2, 2, chosen, load, Objective(10, 125), reading_gpus=reading)
 
 
 def test_one_request_takes_the_time_of_its_iterations():
@@ -72,12 +73,12 @@ def test_two_pools_keep_clocks_of_their_own():
     half = IterationCost(QWEN, H100X2, 1)
     assert max(found.step_seconds) < 1.5 * half.iteration(2, 21_000).seconds
     early, late = found.trips
-    moved = half.transfer_seconds(600)
+    moved = half.transfer_seconds(half.cache_bytes(600, 48))
     assert early.first_gap == pytest.approx(moved + half.iteration(1, 600).seconds)
     assert early.last > late.last > late.first and (early.steps, late.steps) == (399, 2)
     ends = found.step_ends[late.first_step]
     begun = ends - found.step_seconds[late.first_step]
-    assert begun >= late.first + half.transfer_seconds(20_000) - 1e-9
+    assert begun >= late.first + half.transfer_seconds(half.cache_bytes(20_000, 48)) - 1e-9
     assert found.step_requests[late.first_step] == 2 and sum(found.step_requests) == 401
     gaps = [early.first_gap, *found.step_seconds[1:]]
     gaps += [ends - late.first, found.step_seconds[late.first_step + 1]]

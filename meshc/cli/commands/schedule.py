@@ -24,6 +24,7 @@ from meshc.support.files import check_place, write_text
 from meshc.support.workers import Workers
 
 _GROUPED = ("layered", "combined")
+_APART = "disaggregated"
 _CHUNKED = ("chunked", "combined", "disaggregated")
 _WEIGHED = (
     "slo_attainment",
@@ -44,6 +45,14 @@ def run(options: argparse.Namespace) -> int:
     if options.tokens is not None:
         return node_schedules.run(options)
     node_schedules.check_apart(options)
+    if (options.prefill_gpus is not None or options.kv_transfer) and (
+        _APART not in (options.policy or [])
+    ):
+        fail(
+            "bad-argument",
+            "--prefill-gpus and --kv-transfer are of two pools of GPUs",
+            help=f"--policy {_APART} has two",
+        )
     workers = workers_of(options)
     rates = list(dict.fromkeys(options.rate or [None]))
     if options.auto:
@@ -98,6 +107,8 @@ def _request(
         collectives=options.collectives or "",
         in_switch=not options.without_switch,
         prefix=options.prefix,
+        prefill_gpus=options.prefill_gpus if name == _APART else None,
+        streamed=name == _APART and options.kv_transfer == "streamed",
         whole_experts=options.experts == "whole",
         weights=options.weights,
         expert_weights=options.expert_weights,
@@ -215,6 +226,8 @@ def _head(
         "long_prompts": (options.long_prompts or 1) if options.long_chunk else None,
         "seeds": None if first.load.rate is None else len(request.runs),
         "collectives": first.collectives.policy if first.collectives else None,
+        "prefill_gpus": first.reading_gpus or None,
+        "kv_transfer": ("streamed" if first.streamed else "whole") if first.reading_gpus else None,
         "prefix": options.prefix or ("trace" if first.load.prefixes else None),
         "experts": options.experts if first.model.experts else None,
         "kv_bytes_per_token": _token_bytes(first),
@@ -262,7 +275,7 @@ def _title(options: argparse.Namespace, request: ScheduleRequest, first: Setting
     return [
         f"{first.model.name} on {gpus} of {first.device.name}{sums}, {options.trace}, {when}, "
         f"{first.load.requests} requests, {runs}",
-        f"a token takes {_token_bytes(first)} bytes of caches, on all GPUs of a pool together",
+        f"a token takes {_token_bytes(first)} bytes of caches, on all GPUs that decode together",
         f"a request is in time when its first token takes {goal.ttft_s:g} s and no other more than "
         f"{goal.tbt_ms:g} ms",
         "",
@@ -270,8 +283,11 @@ def _title(options: argparse.Namespace, request: ScheduleRequest, first: Setting
 
 
 def _token_bytes(setting: Setting) -> int:
-    """Bytes that the caches of all layers keep of a token, on the GPUs of a pool together."""
-    pool = setting.gpus // 2 if setting.policy.disaggregated else setting.gpus
+    """Bytes that the caches of all layers keep of a token, on the GPUs together that continue
+    requests."""
+    pool = setting.gpus
+    if setting.policy.disaggregated:
+        pool -= setting.reading_gpus
     return setting.model.on(pool).kv_bytes * len(setting.model.layers)
 
 

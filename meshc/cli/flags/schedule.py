@@ -104,6 +104,18 @@ def _add_policy(group: Any) -> None:
     )
     add_long_prompts(group)
     group.add_argument(
+        "--prefill-gpus",
+        type=int,
+        metavar="N",
+        help="GPUs of disaggregated that read prompts; default: half of them",
+    )
+    group.add_argument(
+        "--kv-transfer",
+        choices=("whole", "streamed"),
+        help="of disaggregated: keys and values leave when a prompt has been read (default), or "
+        "those of each iteration when it ends",
+    )
+    group.add_argument(
         "--groups",
         default="",
         metavar="RULE",

@@ -58,9 +58,9 @@ class NodeIterations(ServingCosts):
         self._ranks = Ranks(model, device, gpus, in_switch)
         self._cuts: dict[tuple[LayerShape, int, int], _Cut | None] = {}
 
-    def transfer_seconds(self, tokens: int) -> float:
-        size = tokens * self.model.kv_bytes * len(self.model.layers)
-        return self._ranks.start_seconds + size / self._ranks.link_bytes_per_second
+    def transfer_seconds(self, size: float) -> float:
+        rate = self.gpus * self._ranks.link_bytes_per_second
+        return self._ranks.start_seconds + size / rate
 
     def _beside(self, heads: int) -> Part:
         fixed = self._ranks.iteration_seconds
