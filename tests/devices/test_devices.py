@@ -345,5 +345,5 @@ def test_whole_rings_of_a_torus_close():
 def test_rates_are_those_that_vendors_state(name, flops, dtype, memory):
     found = device(name)
     rate = 2 * found.macs(dtype) * found.cores * found.clock_hz
-    assert rate == pytest.approx(flops, rel=1e-2)
+    assert rate == pytest.approx(flops, rel=1.5e-2)
     assert found.cores * found.memory_bytes == pytest.approx(memory, rel=0.05)

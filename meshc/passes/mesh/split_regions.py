@@ -70,6 +70,13 @@ class SplitRegions(Pass):
                 notes=(violates("P"),),
                 help=f"use at most --mesh {width}x{height}",
             )
+        device = module.the_device()
+        if places is not None and device.kind == "mesh" and mesh.columns * mesh.rows > device.cores:
+            fail(
+                "mesh-too-large",
+                f"a {mesh} mesh has more than the {device.cores} cores of the device",
+                notes=(violates("P"),),
+            )
         count = self.regions or self.needed(module, places, report)
         if count > 1 and not any(isinstance(op, ops.Repeat) for op in module.function.body.ops):
             fail(

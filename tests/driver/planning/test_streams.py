@@ -149,3 +149,10 @@ def test_programs_of_a_torus_give_what_those_of_a_mesh_do(tmp_path):
         assert main(["run", *words]) == 0
         found.append(np.load(out))
     np.testing.assert_allclose(*found, atol=1e-4)
+
+
+def test_a_mesh_has_no_more_cores_than_the_device():
+    few = TORUS.with_numbers(cores=130)
+    with pytest.raises(MeshcError, match="more than the 130 cores"):
+        planned(TINY, wafer=few, seq=64)
+    assert planned(TINY, "13x10", wafer=few, seq=64).fits
