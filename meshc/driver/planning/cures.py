@@ -36,8 +36,9 @@ def cures_on_mesh(phase: MeshPhase, made: PhasePlan) -> tuple[str, ...]:
 
 def _of_mesh(phase: MeshPhase, made: PhasePlan) -> Iterator[str]:
     if held_at_most(phase):
-        for mesh in _larger_meshes(phase):
-            if _fits(phase, mesh=mesh):
+        for columns, rows in _larger_meshes(phase):
+            mesh = f"{columns}x{rows}"
+            if _may_hold(phase, columns, rows) and _fits(phase, mesh=mesh):
                 yield f"--mesh {mesh}"
                 break
     asked = phase.request
@@ -71,14 +72,24 @@ def weight_bytes(phase: MeshPhase) -> int:
     return sum(kind.dtype.bytes * prod(kind.shape(module.dims)) for kind in kinds)
 
 
-def _larger_meshes(phase: MeshPhase) -> Iterator[str]:
+def _may_hold(phase: MeshPhase, columns: int, rows: int) -> bool:
+    """Whether the cores of a mesh, in as many regions as the layers may be dealt to, have the bytes
+    of the weights: those of several loops are dealt to no regions."""
+    device = phase.chosen.the_device()
+    loops = [op for op in phase.chosen.function.body.ops if isinstance(op, ops.Repeat)]
+    places = (device.cores_x // columns) * (device.cores_y // rows) if len(loops) == 1 else 1
+    room = device.data_bytes
+    return room is None or weight_bytes(phase) <= columns * rows * places * room
+
+
+def _larger_meshes(phase: MeshPhase) -> Iterator[tuple[int, int]]:
     """All of the device, and its halves along both axes, which regions share."""
     device = phase.chosen.the_device()
     mine = phase.chosen.the_mesh()
     for parts in (1, 2):
         columns, rows = device.cores_x // parts, device.cores_y // parts
         if columns and rows and (columns, rows) != (mine.columns, mine.rows):
-            yield f"{columns}x{rows}"
+            yield columns, rows
 
 
 def _fits(phase: MeshPhase, **changes: Any) -> bool:
