@@ -12,6 +12,7 @@ from meshc.cost.nodes.batches import prompts
 from meshc.cost.nodes.overlap import fused_only, overlapped
 from meshc.cost.nodes.ranks import Ranks
 from meshc.cost.nodes.splitting import best_schedule, boundaries_tried, threshold_tokens
+from meshc.cost.served_attention import LatentAttention
 from meshc.cost.served_graphs import served_of
 from meshc.devices import Device, device, device_names
 from meshc.driver.request import AUTO_OVERLAP, NO_OVERLAP, CompileRequest
@@ -37,7 +38,15 @@ def splitting_of(request: CompileRequest, step: Module, report: Diagnostics) -> 
         at = int(request.overlap)
         return Splitting(chunk, gpu.whole("collective_blocks"), (Cut(at + 1, at),))
     node = node_of(gpu, request.gpus)
-    ranks = Ranks(served_of(step), node, request.gpus, request.in_switch)
+    served = served_of(step)
+    if isinstance(served.attention, LatentAttention):
+        fail(
+            "unsupported-architecture",
+            f"chunks of '{step.name}' are not cut by their cost, which is known of servers that "
+            "make keys of latents; emitted programs ask the latents",
+            help="--overlap N cuts chunks behind N tokens",
+        )
+    ranks = Ranks(served, node, request.gpus, request.in_switch)
     blocks = _blocks(ranks, chunk)
     cuts = tuple(_cuts(ranks, chunk, blocks)) if blocks else ()
     if any(cut.at for cut in cuts):

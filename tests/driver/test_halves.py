@@ -131,5 +131,5 @@ def test_what_cannot_be_cut_is_refused(options, words):
 
 def test_a_model_of_latent_attention_has_no_cost():
     latent = step("deepseek-v2-lite")
-    with pytest.raises(MeshcError, match="no decoder of grouped queries"):
+    with pytest.raises(MeshcError, match="emitted programs ask the latents"):
         splitting_of(asked(chunk=64, overlap="auto"), latent, Diagnostics())
