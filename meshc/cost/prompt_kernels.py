@@ -15,9 +15,11 @@ from dataclasses import dataclass
 
 from meshc.cost.predictions import Part, Prediction, inputs_of
 from meshc.cost.prompts import OWN_GROUPS, query_tiles, weight_bytes
+from meshc.cost.served_attention import GroupedAttention
 from meshc.cost.served_models import LayerShape, ServedModel
 from meshc.cost.terms import NOTHING, Cost
 from meshc.devices import Device
+from meshc.support.diagnostics import fail
 
 NS = 1e-9
 STEP, TOKEN, SEEN = "chunk_step_ns", "chunk_token_ns", "chunk_seen_ns"
@@ -67,10 +69,23 @@ class PromptKernels:
         inputs = inputs_of(self.device, (STEP, TOKEN, SEEN, RATE, "cores"))
         return Prediction("chunks", "seconds", None, tuple(parts), inputs, bound, _APART)
 
+    @property
+    def _grouped(self) -> GroupedAttention:
+        """The attention of the model. Raises ``unsupported-architecture`` for another one, of whose
+        kernels nothing was timed."""
+        found = self.model.attention
+        if not isinstance(found, GroupedAttention):
+            fail(
+                "unsupported-architecture",
+                f"'{self.model.name}' has no grouped queries, the only ones whose kernels of "
+                "prompts were timed",
+            )
+        return found
+
     def _products(self) -> dict[str, list[tuple[int, int]]]:
         """Rows and widths of the matrices of all layers."""
-        model = self.model
-        heads, keys = model.heads * model.head_dim, model.key_heads * model.head_dim
+        model, own = self.model, self._grouped
+        heads, keys = own.heads * own.head_dim, own.key_heads * own.head_dim
         found: dict[str, list[tuple[int, int]]] = {}
         for layer in model.layers:
             inner = layer.inward * layer.dense_width
@@ -99,14 +114,14 @@ class PromptKernels:
     def _attention(self, layer: LayerShape, begin: int, end: int) -> float:
         """Tokens that blocks go through one behind the other, as if heads had 128 lanes: those of
         the block that sees most, or those of all over the multiprocessors if these are more."""
-        model = self.model
-        own, positions = query_tiles(model.heads // model.key_heads)
+        heads = self._grouped
+        own, positions = query_tiles(heads.heads // heads.key_heads)
         seen = [
             min(at + positions, end) - max(at + 1 - (layer.window or at + 1), 0)
             for at in range(begin, end, positions)
         ]
-        each = sum(seen) * (model.heads // own) / self.device.cores
-        return max(max(seen), each) * model.head_dim / _LANES
+        each = sum(seen) * (heads.heads // own) / self.device.cores
+        return max(max(seen), each) * heads.head_dim / _LANES
 
 
 _APART = ("compute", "transfer")

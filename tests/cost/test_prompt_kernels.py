@@ -6,6 +6,7 @@ import pytest
 
 from meshc.backends.cuda.program import KERNELS, Prefill
 from meshc.cost.prompt_kernels import PromptKernels
+from meshc.cost.served_attention import GroupedAttention
 from meshc.devices import device
 from meshc.driver.served_models import served_model
 
@@ -42,7 +43,7 @@ def test_a_layer_is_a_loop_over_steps_and_tokens_by_hand():
     """One layer of one head of 64 lanes, 128 rows of weights in all: each product has one block."""
     layer = replace(LLAMA.layers[0], dense_width=64, gated=False)
     small = replace(
-        LLAMA, hidden=64, heads=1, key_heads=1, head_dim=64, layers=(layer,), vocabulary=64
+        LLAMA, hidden=64, attention=GroupedAttention(1, 1, 64), layers=(layer,), vocabulary=64
     )
     h200 = device("h200")
     step, token, seen = (h200.real(f"chunk_{name}_ns") for name in ("step", "token", "seen"))
