@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
@@ -10,12 +10,9 @@ from numpy.typing import NDArray
 
 from meshc.serving.pages import Pages
 from meshc.serving.requests import Room
-from meshc.serving.sampling import Sampler
+from meshc.serving.sampling import Choose, Sampler
 
 Array = NDArray[Any]
-
-Choose = Callable[[Array], int]
-"""The next token behind logits ``[vocab]``. Raises ``MeshcError`` where they give none."""
 
 
 @dataclass
@@ -23,8 +20,8 @@ class Job:
     """A request being served, whose first ``given`` tokens end nothing. ``place`` is its number in
     the engine, whose caches hold the first ``known`` tokens of its prompt when it has ``begun``;
     ``rows`` are what the last group of layers gave for the part of its prompt that is being read.
-    It has taken ``steps`` behind its prompt since then, fewer than it has tokens if it begins again.
-    """
+    It has taken ``steps`` behind its prompt since then, fewer than it has ``tokens`` if it begins
+    again."""
 
     name: int
     prompt: tuple[int, ...]

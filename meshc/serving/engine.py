@@ -15,13 +15,14 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from meshc.serving.caches import Caches, Choose, Job, Paged, PagedCaches, WholeCaches
+from meshc.serving.caches import Caches, Job, Paged, PagedCaches, WholeCaches
 from meshc.serving.requests import Request
-from meshc.serving.sampling import Sampler
+from meshc.serving.sampling import Choose, Sampler
 from meshc.serving.scheduler import Iteration, Prefill, Progress, Scheduler
 from meshc.support.diagnostics import MeshcError, fail
 
 Array = NDArray[Any]
+
 
 class Engine(Protocol):
     """A program that serves: ``requests`` at once, each with ``capacity`` tokens in its caches. It
@@ -63,8 +64,8 @@ class Record:
     prompts that passed ``layers`` (first, one behind the last; None where no prompt was read).
     ``tokens`` has what requests got, ``first`` and ``ended`` who got their first and last one,
     ``stopped`` for whom that is a token to stop at, and ``failed`` why others, whose logits give no
-    token, were given up. Those that were ``put_back`` begin again once there is memory for them, and
-    get nothing that they have got before."""
+    token, were given up. Those that were ``put_back`` begin again once there is memory for them,
+    and get nothing that they have got before."""
 
     number: int
     layers: tuple[int, int] | None

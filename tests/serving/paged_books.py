@@ -47,7 +47,7 @@ class PagedBooks:
         return np.stack([rows[:, 0], np.full(len(rows), layers.stop)], 1)
 
     def held(self, request, count):
-        """The tokens of ``request`` in front of position ``count``, which have passed all layers."""
+        """The first ``count`` tokens of ``request``, which have passed all layers."""
         cells = [self.cell(request, at) for at in range(count)]
         found = [page[place] for page, place in cells]
         assert all(layers == LAYERS for _, layers in found)

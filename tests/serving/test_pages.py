@@ -147,7 +147,7 @@ def test_the_last_one_is_put_back_and_goes_on_with_its_tokens():
 def test_a_request_that_can_never_fit_is_refused():
     server = paged_server(policy("chunked", 8), 10)
     server.submit(0, TREE[0][:12], 9)  # the last token is not kept
-    with pytest.raises(MeshcError, match="request-too-large.*may come to hold 22 tokens"):
+    with pytest.raises(MeshcError, match=r"request-too-large.*may come to hold 22 tokens"):
         server.submit(1, TREE[0][:12], 10)
     drained(server, {})
 
