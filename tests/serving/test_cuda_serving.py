@@ -1,0 +1,343 @@
+"""Programs for CUDA that serve, in the executor: whatever is read and continued beside a request,
+its logits are to the bit those that it has alone."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from served import Served, wait_until
+from test_not_finite import BAD, checkpoint
+
+from meshc.backends.cuda.executor import CXX
+from meshc.backends.cuda.packing import kept
+from meshc.cli import main
+from meshc.driver import Backend, CompileRequest, compiled, load_any
+from meshc.driver.serving import ServeRequest, opened_service
+from meshc.serving.groups import Fixed
+from meshc.serving.policies import Policy, policy
+from meshc.serving.replaying import Entry, replayed
+from meshc.support.diagnostics import Diagnostics, MeshcError, fail
+
+pytestmark = [
+    pytest.mark.models,
+    pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler"),
+]
+
+DATA = Path(__file__).parents[1] / "data"
+CPU = Backend("cuda-cpu")
+BATCH, SEQ = 3, 64
+FEW, OF_ONE = ServeRequest(chunk=24, prefixes=True), {"page": 1, "cache_tokens": 60}
+
+
+def service_of(model, how, **compiling):
+    report = Diagnostics()
+    asked = {"target": "cuda", "batch": BATCH, "seq": SEQ} | compiling
+    loaded = load_any(str(model if isinstance(model, Path) else DATA / model), report)
+    return opened_service(loaded, CompileRequest(**asked), how, report, backend=CPU)
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory):
+    """A dense model with one row of the embedding that is no numbers; few pages, of one token."""
+    folder = checkpoint("tiny/llama-3h1", tmp_path_factory.mktemp("bad") / "model")
+    service = service_of(folder, FEW, **OF_ONE)
+    machine = service.engine.machine
+    for name, buffer in service.engine.program.buffers.items():
+        if buffer.role == "state":  # nobody reads what nobody wrote
+            machine.write(name, np.full(buffer.shape, 0x7E00, np.uint16))
+    return service
+
+
+@pytest.fixture(scope="module")
+def experts():
+    how = ServeRequest("combined", 16, "2", prefixes=True)
+    return service_of("tiny_experts/mixtral-5x2", how)
+
+
+def drawn(vocab, count, random, longest=60, most=9):
+    """Prompts, half of which begin like others, and numbers of tokens."""
+    stem = random.integers(0, vocab, longest)
+    found = {}
+    for name in range(count):
+        own = random.integers(6, vocab, random.integers(1, longest))
+        if name % 2:
+            own = np.concatenate([stem[: random.integers(16, longest)], own[:5]])
+        found[name] = own.tolist(), int(random.integers(1, most))
+    return {
+        name: ([6 if t == BAD else t for t in prompt], n) for name, (prompt, n) in found.items()
+    }
+
+
+class Requests:
+    """Requests given to a server, with the logits behind each of their tokens."""
+
+    def __init__(self, server):
+        self.server, self.logits, self.failed, self.put_back = server, {}, {}, 0
+
+    def submit(self, name, prompt, most):
+        self.logits[name] = []
+
+        def choose(row):
+            if not np.isfinite(row).all():
+                fail("run-refused", "no numbers")
+            self.logits[name].append(row.copy())
+            token = (int(row.argmax()) + name) % len(row)
+            return BAD + 1 if token == BAD else token
+
+        self.server.submit(name, prompt, most, (), choose)
+
+    def step(self):
+        record = self.server.step()
+        if record is not None:
+            self.failed |= record.failed
+            self.put_back += len(record.put_back)
+
+    def drain(self):
+        while not self.server.idle:
+            self.step()
+        assert self.server.free == BATCH and self.server.scheduler.held_tokens == 0
+        return self
+
+    def same(self, other, name):
+        own, others = self.logits[name], other.logits[name]
+        return len(own) == len(others) and all(map(np.array_equal, own, others))
+
+
+def alone(service, requests, chosen=None):
+    """Each of ``requests`` by itself, on pages that hold anything."""
+    found = Requests(None)
+    whole = Policy("chunked", 2 * SEQ, Fixed(1))
+    for name, (prompt, most) in requests.items():
+        found.server = service.server(chosen or whole)
+        found.submit(name, prompt, most)
+        found.drain()
+    return found
+
+
+def test_each_request_has_the_logits_that_it_has_alone(dense):
+    """Shared beginnings, requests that are put back, cancelled ones, and some that fail."""
+    random = np.random.default_rng(14)
+    requests = drawn(dense.engine.vocab, 6, random, 32, 16)
+    wanted = alone(dense, requests)
+    found, cancelled = Requests(dense.server()), {3}
+    for name, (prompt, most) in requests.items():
+        found.submit(name, prompt, most)
+        if name % 3 == 0:
+            found.submit(-name - 1, [*prompt[:20], BAD], 4)
+        for _ in range(int(random.integers(0, 3))):
+            found.step()
+        for one in cancelled & {name - 1}:
+            found.server.cancel(one)
+    found.drain()
+    assert found.put_back
+    assert found.failed.keys() == {name for name in found.logits if name < 0}
+    for name in requests.keys() - cancelled:
+        assert found.same(wanted, name), name
+
+
+@pytest.mark.serve
+def test_clients_get_what_they_get_alone():
+    """Fifty completions at once before the public client, every seventh of which hangs up."""
+    service, random = service_of("tiny/llama-3h1", FEW, **OF_ONE), np.random.default_rng(5)
+    prompts = [prompt for prompt, _ in drawn(service.engine.vocab, 9, random, 24).values()]
+
+    def entry(name):
+        return Entry(name, 0.0, tuple(prompts[name % 9]), 1 + name // 9)
+
+    def asked(name):
+        client, own = served.client(), entry(name)
+        more = {"model": "tiny", "temperature": 0, "extra_body": {"ignore_eos": True}}
+        how = {"prompt": list(own.prompt), "max_tokens": own.most, **more}
+        if name % 7:
+            return client.completions.create(**how).choices[0].token_ids
+        with client.completions.create(stream=True, **how | {"max_tokens": 30}) as stream:
+            for event in stream:
+                return event.choices[0].token_ids
+        return []
+
+    with Served(None, server=service.server(), model="tiny", eos=()) as served:
+        with ThreadPoolExecutor(50) as pool:
+            found = list(pool.map(asked, range(50)))
+        wait_until(served.empty)
+    longest = {n: service.alone(replace(entry(n), most=6)) for n in range(9)}
+    for name, tokens in enumerate(found):
+        count = entry(name).most if name % 7 else 1
+        assert tokens[:count] == longest[name % 9][:count]
+
+
+def test_heirs_of_pages_are_not_spoilt(dense):
+    requests = {0: ([BAD] * 40, 3), 1: ([7] * 20, 3), 2: (list(range(6, 50)), 3)}
+    wanted = alone(dense, {name: requests[name] for name in (1, 2)})
+    found = Requests(dense.server())
+    for name in (0, 2, 1):
+        found.submit(name, *requests[name])
+        found.drain()
+    assert found.failed.keys() == {0}
+    assert found.same(wanted, 1) and found.same(wanted, 2)
+
+
+def test_pages_of_a_beginning_are_read_once(dense):
+    prompt = list(range(6, 56))
+    server, read = dense.server(), []
+    inner = dense.engine.read
+
+    def reads(request, rows, position, layers):
+        read.append((position, len(rows)))
+        return inner(request, rows, position, layers)
+
+    dense.engine.read = reads
+    try:
+        for name in range(2):
+            server.submit(name, [*prompt, name + 7], 2)
+            while not server.idle:
+                server.step()
+    finally:
+        dense.engine.read = inner
+    assert sum(count for _, count in read) == 50 + 2 and read[-1] == (48, 2)
+
+
+@pytest.fixture(scope="module")
+def of_experts(experts):
+    """Requests to a model of experts, and what they have alone."""
+    requests = drawn(experts.engine.vocab, 5, np.random.default_rng(3), 50, 6)
+    return requests, alone(experts, requests)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        policy("chunked", 24),
+        policy("layered", groups=Fixed(2)),
+        policy("combined", 16, Fixed(2)),
+    ],
+    ids=lambda chosen: chosen.name,
+)
+def test_a_model_of_experts_is_served_by_every_policy(experts, of_experts, chosen):
+    requests, wanted = of_experts
+    found = Requests(experts.server(chosen))
+    for name, (prompt, most) in requests.items():
+        found.submit(name, prompt, most)
+        found.step()
+    found.drain()
+    assert all(found.same(wanted, name) for name in requests)
+
+
+def test_layers_pass_all_at_once_or_one_by_one(experts):
+    """Rows between layers are those that the next ones take, for pieces that are not full too."""
+    engine, ids = experts.engine, list(range(1, 38))
+    layers = len(experts.layer_costs)
+    caches = {}
+    for name, groups in (
+        ("whole", [range(layers)]),
+        ("each", [range(n, n + 1) for n in range(layers)]),
+    ):
+        states = [n for n, b in engine.program.buffers.items() if b.role == "state"]
+        for state in states:
+            engine.machine.write(state, np.zeros(engine.program.buffers[state].shape, np.uint16))
+        engine.lay(0, [5, 1, 3])
+        rows = engine.embedded(ids, 0)
+        for group in groups:
+            rows = engine.read(0, rows, 0, group)
+        caches[name] = [engine.machine.read(state) for state in states]
+    assert all(map(np.array_equal, *caches.values()))
+
+
+SPLIT = {"dataflow": "split_head", "cluster": 2}
+"""Blocks of a cluster share the lanes of heads, which no kernel of prompts does."""
+
+
+@pytest.mark.slow
+def test_a_program_without_a_kernel_of_prompts_reads_them_by_steps():
+    model = "tiny_cuda/llama-4h2"
+    service = service_of(model, ServeRequest(chunk=16, prefixes=True), page=1, **SPLIT)
+    assert service.engine.program.prefill is None
+    facts = json.loads((DATA / model / "expected.json").read_text())
+    prompt, count = tuple(facts["prompt_ids"]), len(facts["tokens"])
+    entries = [Entry(0, 0.0, prompt, count), Entry(1, 0.0, (5, 6, 7), 3), Entry(2, 3.0, prompt, 2)]
+    found = replayed(service.server(), entries, 1.0)
+    assert found[0] == facts["tokens"] and found[2] == facts["tokens"][:2]
+    assert found[1] == service.alone(entries[1])
+
+
+def test_steps_pass_no_groups_of_layers():
+    with pytest.raises(MeshcError, match="steps read those of 'llama-4h2'"):
+        service_of("tiny_cuda/llama-4h2", ServeRequest("combined", force=True), **SPLIT)
+
+
+@pytest.mark.parametrize("name", ["llama-4h2", "deepseek-4h"])
+def test_tokens_are_those_of_transformers(name):
+    facts = json.loads((DATA / "tiny_cuda" / name / "expected.json").read_text())
+    service = service_of(f"tiny_cuda/{name}", ServeRequest(chunk=16))
+    entry = Entry(0, 0.0, tuple(facts["prompt_ids"]), len(facts["tokens"]))
+    assert replayed(service.server(), [entry], 1.0) == {0: facts["tokens"]}
+
+
+TRACE = "arrival_s,prompt_tokens,output_tokens\n0,9,4\n0,3,6\n0.02,44,3\n0.05,1,5\n"
+
+
+@pytest.fixture
+def serve(tmp_path, capsys):
+    """Runs the command on a trace; stdout and stderr."""
+
+    def run(*words, model="tiny_cuda/llama-4h2", code=0):
+        place = tmp_path / "trace.csv"
+        place.write_text(TRACE)
+        arguments = [str(DATA / model), "--trace", str(place), "--batch", "3"]
+        assert main(["serve-trace", *arguments, *words]) == code
+        return capsys.readouterr()
+
+    return run
+
+
+GPU = ("--target", "cuda", "--backend", "cuda-cpu")
+
+
+def test_the_command_serves_by_what_it_has_packed_before(serve, tmp_path, monkeypatch):
+    monkeypatch.setattr(kept, "LEAST_BYTES", 1)
+    monkeypatch.setattr(compiled, "PACKED_FOLDER", tmp_path / "packed")
+    packed, inner = [], kept.write_packed
+    monkeypatch.setattr(
+        kept, "write_packed", lambda *given: (packed.append(given[0]), inner(*given))
+    )
+    words = [*GPU, "--chunk", "16", "--seq", "64", "--cache-tokens", "64"]
+    found = json.loads(serve(*words, "--compare-alone", "--json").out)
+    assert [len(own["tokens"]) for own in found["requests"]] == [4, 6, 3, 5]
+    assert found["compared_alone"] and len(packed) == 1
+    assert json.loads(serve(*words, "--json").out)["requests"] == found["requests"]
+    assert len(packed) == 1
+    serve(*words, "--no-cache")
+    assert len(packed) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--target", "csl"], "programs for --target csl do not serve yet"),
+        ([*GPU, "--gpus", "2"], "--gpus is 2, but programs of several GPUs do not serve yet"),
+        ([*GPU, "--mesh", "2x2"], "--mesh is 2x2, but programs for --target cuda do not take it"),
+        ([*GPU, "--kv", "shift"], "--kv is shift, but programs for --target cuda do not take it"),
+        ([*GPU, "--policy", "layered"], "dense-layered"),
+        ([*GPU, "--policy", "disaggregated"], "one program serves here"),
+        ([*GPU, "--chunk", "8"], "prompts are cut at multiples of 16 tokens"),
+        ([*GPU, "--cache-tokens", "0"], "--cache-tokens is 0"),
+        ([*GPU, "--cache-tokens", "32", "--seq", "64"], "room for the keys and values of 32"),
+        (["--cache-tokens", "64"], "--cache-tokens is 64, but programs for --target python"),
+        (["--backend", "cuda-cpu"], "a program for python does not run with --backend cuda-cpu"),
+        (["--target", "cuda", "--backend", "python"], "does not run with --backend python"),
+    ],
+)
+def test_what_is_not_obeyed_is_refused_by_name(serve, words, said):
+    assert said in serve(*words, code=1).err
+
+
+def test_pages_of_requests_are_for_programs_that_serve():
+    asked = CompileRequest(target="cuda", cache_tokens=64)
+    with pytest.raises(MeshcError, match="a program that does not serve"):
+        asked.check()
+    serves = replace(asked, serving="chunks", batch=2, page=64)
+    assert serves.cache_pages(100) == 1 + 1
+    assert replace(serves, cache_tokens=None).cache_pages(100) == 1 + 2 * 2
+    assert replace(serves, target="python").cache_pages(100) is None
