@@ -225,6 +225,47 @@ def test_a_model_of_experts_is_served_by_every_policy(experts, of_experts, chose
     assert all(found.same(wanted, name) for name in requests)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [
+        ("tiny_experts/granitemoe-6h2-5x2", "layered"),
+        ("tiny_experts/qwen2-moe-6x2", "combined"),
+        ("tiny_experts/qwen3-moe-7x3", "layered"),
+        ("tiny_experts/mixtral-3x1-bf16", "chunked"),
+        ("tiny_gpt_oss/gpt-oss-5x2-yarn", "combined"),
+        ("tiny_latent_experts/deepseek-v2-8x3", "layered"),
+        ("tiny_latent_experts/deepseek-v3-8x3", "combined"),
+        ("tiny_families/gemma2-6h2-window", "combined"),
+        ("tiny_families/gpt2-5h-tied", "layered"),
+        ("tiny_scaled/granite-6h2-biased", "combined"),
+        ("tiny_families/phi3-5h1-window", "layered"),
+    ],
+)
+def test_families_are_served_by_every_policy(model, name):
+    chunk = 16 if name != "layered" else None
+    groups = "2" if name != "chunked" else ""
+    how = ServeRequest(name, chunk, groups, force=True, prefixes=True)
+    service = service_of(model, how, cache_tokens=96)
+    requests = drawn(service.engine.vocab, 5, np.random.default_rng(4), 40, 6)
+    wanted, found = alone(service, requests), Requests(service.server())
+    for request, (prompt, most) in requests.items():
+        found.submit(request, prompt, most)
+        found.step()
+    found.drain()
+    assert all(found.same(wanted, request) for request in requests)
+
+
+def test_places_without_a_request_are_sent_to_no_experts(experts):
+    engine = experts.engine
+    engine.lay(1, [2])
+    engine.step({1: (7, 0)})
+    *_, gates = (n for n in engine.program.buffers if n.startswith("gates_") and n.count("_") == 1)
+    of_places = engine.machine.read(gates)[..., : experts.config.own["X"]]
+    chosen = np.count_nonzero(np.abs(of_places) > 1e-6, axis=-1)
+    assert (chosen == [0, experts.config.own["K"], 0]).all()
+
+
 def test_layers_pass_all_at_once_or_one_by_one(experts):
     """Rows between layers are those that the next ones take, for pieces that are not full too."""
     engine, ids = experts.engine, list(range(1, 38))

@@ -1,8 +1,9 @@
 """A language model that serves: requests come and go, and a table says where each has its tokens.
 
 A step has places for so many requests, whose tables the host writes between launches. A place
-without a request computes token 0 at position 0, in the last page of all, which is no request's:
-what it leaves there is never read, and columns of a step know nothing of each other. A prompt is
+without a request has token -1, a vector of zeros that goes to no experts, at position 0 of the last
+page of all, which is no request's: what it leaves there is never read, and columns of a step know
+nothing of each other. A prompt is
 read in pieces that begin at multiples of what a launch reads, so what is cached of a whole piece
 depends on the tokens up to its end alone, to the bit.
 """
@@ -23,6 +24,7 @@ from meshc.backends.cuda.tasks.groups import HANDED_ON
 
 Array = NDArray[Any]
 _LAYERS = f"{TASKS}_layers"
+_NOBODY = -1
 
 
 @runtime_checkable
@@ -131,7 +133,7 @@ class PagedModel:
         return {request: logits[request] for request in tokens}
 
     def _run(self, tokens: Mapping[int, tuple[int, int]]) -> None:
-        ids, cached = [0] * self.requests, [0] * self.requests
+        ids, cached = [_NOBODY] * self.requests, [0] * self.requests
         tables = np.full_like(self._tables, self.pages)
         for request, (token, position) in tokens.items():
             ids[request], cached[request] = token, position

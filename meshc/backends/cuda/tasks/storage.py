@@ -227,6 +227,12 @@ class Storage:
         return found | ({LENGTH: (1, self.tokens)} if self.of_prompt else {})
 
     @property
+    def deals_pages(self) -> bool:
+        """Whether the host deals out pages to the requests of a step, of which some may be nobody,
+        whose token is -1: these are sent to no experts."""
+        return CACHE_PAGES in self.source.options and not self.of_prompt
+
+    @property
     def has_lengths(self) -> bool:
         """Whether each token has a position of its own."""
         return self.tokens > 1 and not self.of_prompt and not self.choices
