@@ -204,17 +204,17 @@ class PythonHost:
         return int(prefill.multiples.get(POSITION, 1)) if prefill is not None else 1
 
     def begin(self, request: int, known: int) -> None:
-        """See :class:`meshc.serving.engine.Engine`."""
+        """See :class:`meshc.serving.engines.WholeEngine`."""
         if not known:
             self._program.begin(request)
 
     def embedded(self, ids: Sequence[int], position: int) -> Array:
-        """See :class:`meshc.serving.engine.Engine`."""
+        """See :class:`meshc.serving.engines.Engine`."""
         found: Array = self._program.embedded(ids, position)
         return found
 
     def read(self, request: int, rows: Array, position: int, layers: range) -> Array:
-        """See :class:`meshc.serving.engine.Engine`; a program without groups of layers passes all.
+        """See :class:`meshc.serving.engines.Engine`; a program without groups of layers passes all.
         Raises ``run-refused``."""
         with self._refusals():
             given = layers if self._program.loops else None
@@ -222,7 +222,7 @@ class PythonHost:
         return found
 
     def step(self, tokens: Mapping[int, tuple[int, int]]) -> dict[int, Array]:
-        """See :class:`meshc.serving.engine.Engine`. Raises ``run-refused``."""
+        """See :class:`meshc.serving.engines.Engine`. Raises ``run-refused``."""
         with self._refusals():
             found: dict[int, Array] = self._program.step(tokens)
         return found

@@ -26,7 +26,8 @@ from meshc.frontend.checkpoints import ModelConfig, Tokenizer, load_tokenizer
 from meshc.ir.ops import graph
 from meshc.passes.instruments import Instrument
 from meshc.passes.mesh.forms.problem import AUTO
-from meshc.serving.engine import Engine, Server
+from meshc.serving.engine import Server
+from meshc.serving.engines import PagedEngine, WholeEngine
 from meshc.serving.groups import Fixed
 from meshc.serving.lengths import Trace
 from meshc.serving.policies import Policy, for_model, policy, with_long_prompts
@@ -89,7 +90,7 @@ class Service:
     """
 
     name: str
-    engine: Engine
+    engine: WholeEngine | PagedEngine
     policy: Policy
     layer_costs: tuple[float, ...]
     multiple: int

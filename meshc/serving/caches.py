@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol
 
-from numpy.typing import NDArray
-
+from meshc.serving.engines import Array, PagedEngine, WholeEngine
 from meshc.serving.pages import Pages
 from meshc.serving.requests import Room
 from meshc.serving.sampling import Choose, Sampler
-
-Array = NDArray[Any]
 
 
 @dataclass
@@ -35,37 +32,6 @@ class Job:
     begun: bool = False
     rows: Array | None = None
     steps: int = 0
-
-
-class Beginning(Protocol):
-    """What is told which request comes to the caches of an engine."""
-
-    @property
-    def requests(self) -> int: ...
-
-    def begin(self, request: int, known: int) -> None: ...
-
-
-@runtime_checkable
-class Paged(Protocol):
-    """An engine whose caches lie in ``pages`` pages of ``page`` tokens, that of any request in any
-    of them. It reads a prompt in pieces that begin at multiples of ``multiple`` tokens: what it
-    leaves of a whole piece depends on the tokens up to there alone, to the bit."""
-
-    @property
-    def requests(self) -> int: ...
-
-    @property
-    def pages(self) -> int: ...
-
-    @property
-    def page(self) -> int: ...
-
-    @property
-    def multiple(self) -> int: ...
-
-    def lay(self, request: int, pages: Sequence[int]) -> None:
-        """The tokens of ``request`` lie in these pages from now on, in their order."""
 
 
 class Caches(Protocol):
@@ -105,7 +71,7 @@ class WholeCaches:
 
     room = None
 
-    def __init__(self, engine: Beginning, prefixes: bool) -> None:
+    def __init__(self, engine: WholeEngine, prefixes: bool) -> None:
         self._engine, self._prefixes = engine, prefixes
         self._free = list(range(engine.requests))
         self._left: dict[int, tuple[int, ...]] = {}  # tokens in caches of those that have left
@@ -157,9 +123,9 @@ class PagedCaches:
     """A request has pages for the tokens that it has. With ``prefixes`` it shares those of whole
     pieces of a prompt that others, which may still be there, have read before it."""
 
-    def __init__(self, engine: Paged, prefixes: bool) -> None:
+    def __init__(self, engine: PagedEngine, prefixes: bool) -> None:
         self._engine = engine
-        unit = max(engine.page, engine.multiple)  # all are powers of two
+        unit = max(engine.page, engine.multiple)
         self.room = Pages(engine.pages, engine.page, unit if prefixes else 0)
         self._free = list(range(engine.requests))
         self._laid: dict[int, list[int]] = {}

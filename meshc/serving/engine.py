@@ -9,53 +9,15 @@ first token of the answer, in the same iteration.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
-from numpy.typing import NDArray
-
-from meshc.serving.caches import Caches, Job, Paged, PagedCaches, WholeCaches
+from meshc.serving.caches import Caches, Job, PagedCaches, WholeCaches
+from meshc.serving.engines import PagedEngine, WholeEngine
 from meshc.serving.requests import Request
 from meshc.serving.sampling import Choose, Sampler
 from meshc.serving.scheduler import Iteration, Prefill, Progress, Scheduler
 from meshc.support.diagnostics import MeshcError, fail
-
-Array = NDArray[Any]
-
-
-class Engine(Protocol):
-    """A program that serves: ``requests`` at once, each with ``capacity`` tokens in its caches. It
-    reads at most ``most`` tokens of a prompt at once; tokens are numbered from 0 to ``vocab`` - 1.
-    One that is :class:`~meshc.serving.caches.Paged` too is told before it reads or steps where the
-    tokens of a request lie, in place of :meth:`begin`.
-    """
-
-    @property
-    def requests(self) -> int: ...
-
-    @property
-    def capacity(self) -> int: ...
-
-    @property
-    def most(self) -> int: ...
-
-    @property
-    def vocab(self) -> int: ...
-
-    def begin(self, request: int, known: int) -> None:
-        """Another request comes to the caches of ``request``: forget what they hold but for the
-        first ``known`` tokens. Behind these they hold numbers that do not matter."""
-
-    def embedded(self, ids: Sequence[int], position: int) -> Array:
-        """What the first layer takes of ``ids``, a row for each, the first one at ``position``."""
-
-    def read(self, request: int, rows: Array, position: int, layers: range) -> Array:
-        """Let ``rows`` pass ``layers``, behind ``position`` tokens that are cached of ``request``;
-        what the layer behind these takes of them."""
-
-    def step(self, tokens: Mapping[int, tuple[int, int]]) -> dict[int, Array]:
-        """The logits behind a token of each request, by its number, at a position."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +51,9 @@ class Server:
     Errors: ``bad-argument`` for a policy of longer chunks than the engine reads.
     """
 
-    def __init__(self, engine: Engine, scheduler: Scheduler, prefixes: bool = False) -> None:
+    def __init__(
+        self, engine: WholeEngine | PagedEngine, scheduler: Scheduler, prefixes: bool = False
+    ) -> None:
         longest = min(scheduler.policy.chunk or engine.capacity, engine.capacity)
         if longest > engine.most:
             fail(
@@ -102,7 +66,7 @@ class Server:
         self.scheduler = scheduler
         self.jobs: dict[int, Job] = {}
         self._caches: Caches
-        if isinstance(engine, Paged):
+        if isinstance(engine, PagedEngine):
             self._caches = PagedCaches(engine, prefixes)
         else:
             self._caches = WholeCaches(engine, prefixes)
@@ -156,6 +120,12 @@ class Server:
     def idle(self) -> bool:
         """Whether no request is left."""
         return self.scheduler.idle
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens that caches have room for."""
+        room = self._caches.room
+        return self.engine.requests * self.engine.capacity if room is None else room.capacity
 
     @property
     def free(self) -> int:

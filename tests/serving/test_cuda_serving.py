@@ -246,8 +246,9 @@ def test_families_are_served_by_every_policy(model, name):
     chunk = 16 if name != "layered" else None
     groups = "2" if name != "chunked" else ""
     how = ServeRequest(name, chunk, groups, force=True, prefixes=True)
-    service = service_of(model, how, cache_tokens=96)
-    requests = drawn(service.engine.vocab, 5, np.random.default_rng(4), 40, 6)
+    seq, longest, most = (24, 17, 3) if "gpt2" in model else (SEQ, 40, 6)
+    service = service_of(model, how, seq=seq, cache_tokens=96)
+    requests = drawn(service.engine.vocab, 5, np.random.default_rng(4), longest, most)
     wanted, found = alone(service, requests), Requests(service.server())
     for request, (prompt, most) in requests.items():
         found.submit(request, prompt, most)
@@ -364,7 +365,7 @@ def test_the_command_serves_by_what_it_has_packed_before(serve, tmp_path, monkey
         ([*GPU, "--policy", "disaggregated"], "one program serves here"),
         ([*GPU, "--chunk", "8"], "prompts are cut at multiples of 16 tokens"),
         ([*GPU, "--cache-tokens", "0"], "--cache-tokens is 0"),
-        ([*GPU, "--cache-tokens", "32", "--seq", "64"], "room for the keys and values of 32"),
+        ([*GPU, "--cache-tokens", "32", "--seq", "64"], "do not fit caches of 32 tokens"),
         (["--cache-tokens", "64"], "--cache-tokens is 64, but programs for --target python"),
         (["--backend", "cuda-cpu"], "a program for python does not run with --backend cuda-cpu"),
         (["--target", "cuda", "--backend", "python"], "does not run with --backend python"),

@@ -37,8 +37,7 @@ class BoundMachine(Protocol):
 
 class PagedModel:
     """The caches of ``program`` as pages that anybody hands out, and what reads and continues
-    requests by them: an :class:`~meshc.serving.engine.Engine` whose caches are
-    :class:`~meshc.serving.caches.Paged`. Who calls it knows that tokens and positions are there."""
+    requests by them: a :class:`~meshc.serving.engines.PagedEngine`."""
 
     def __init__(
         self,
@@ -66,12 +65,12 @@ class PagedModel:
     @property
     def capacity(self) -> int:
         """Tokens that a request may have."""
-        return self.program.capacity
+        return min(self.program.capacity, self.pages * self.page)
 
     @property
     def most(self) -> int:
         """Tokens of a prompt that :meth:`read` takes, in as many launches as they need."""
-        return self.program.capacity
+        return self.capacity
 
     @property
     def vocab(self) -> int:
@@ -97,9 +96,6 @@ class PagedModel:
     def grouped(self) -> bool:
         """Whether :meth:`read` may pass some of the layers."""
         return _LAYERS in self.program.buffers
-
-    def begin(self, request: int, known: int) -> None:
-        """What pages hold behind the tokens that are there is never read."""
 
     def lay(self, request: int, pages: Sequence[int]) -> None:
         """The tokens of ``request`` lie in these pages from now on, in their order."""
