@@ -14,7 +14,7 @@ from test_not_finite import BAD, checkpoint
 from meshc.backends.cuda.executor import CXX
 from meshc.backends.cuda.packing import kept
 from meshc.cli import main
-from meshc.driver import Backend, CompileRequest, compiled, load_any
+from meshc.driver import Backend, CompileRequest, compiled, hosts, load_any
 from meshc.driver.serving import ServeRequest, opened_service
 from meshc.serving.groups import Fixed
 from meshc.serving.policies import Policy, policy
@@ -141,11 +141,12 @@ def test_each_request_has_the_logits_that_it_has_alone(dense):
 @pytest.mark.serve
 def test_clients_get_what_they_get_alone():
     """Fifty completions at once before the public client, every seventh of which hangs up."""
-    service, random = service_of("tiny/llama-3h1", FEW, **OF_ONE), np.random.default_rng(5)
+    few = OF_ONE | {"cache_tokens": 44}
+    service, random = service_of("tiny/llama-3h1", FEW, **few), np.random.default_rng(5)
     prompts = [prompt for prompt, _ in drawn(service.engine.vocab, 9, random, 24).values()]
 
     def entry(name):
-        return Entry(name, 0.0, tuple(prompts[name % 9]), 1 + name // 9)
+        return Entry(name, 0.0, tuple(prompts[name % 9]), 1 + 2 * (name // 9))
 
     def asked(name):
         client, own = served.client(), entry(name)
@@ -153,16 +154,22 @@ def test_clients_get_what_they_get_alone():
         how = {"prompt": list(own.prompt), "max_tokens": own.most, **more}
         if name % 7:
             return client.completions.create(**how).choices[0].token_ids
-        with client.completions.create(stream=True, **how | {"max_tokens": 30}) as stream:
+        with client.completions.create(stream=True, **how | {"max_tokens": 17}) as stream:
             for event in stream:
                 return event.choices[0].token_ids
         return []
 
-    with Served(None, server=service.server(), model="tiny", eos=()) as served:
+    server, records = service.server(), []
+    inner, server.step = server.step, lambda: records.append(inner()) or records[-1]
+    with Served(None, server=server, model="tiny", eos=()) as served:
         with ThreadPoolExecutor(50) as pool:
             found = list(pool.map(asked, range(50)))
         wait_until(served.empty)
-    longest = {n: service.alone(replace(entry(n), most=6)) for n in range(9)}
+    done = [record for record in records if record is not None]
+    assert any(record.put_back for record in done)
+    read = sum(stop - start for record in done for _, start, stop in record.segments)
+    assert read < sum(len(entry(name).prompt) for name in range(50))
+    longest = {n: service.alone(replace(entry(n), most=11)) for n in range(9)}
     for name, tokens in enumerate(found):
         count = entry(name).most if name % 7 else 1
         assert tokens[:count] == longest[name % 9][:count]
@@ -267,24 +274,57 @@ def test_places_without_a_request_are_sent_to_no_experts(experts):
     assert (chosen == [0, experts.config.own["K"], 0]).all()
 
 
+def caches_of(engine, ids, groups):
+    """What pages hold of ``ids``, which pass one of ``groups`` after the other."""
+    states = [n for n, b in engine.program.buffers.items() if b.role == "state"]
+    for state in states:
+        engine.machine.write(state, np.zeros(engine.program.buffers[state].shape, np.uint16))
+    engine.lay(0, [5, 1, 3])
+    rows = engine.embedded(ids, 0)
+    for group in groups:
+        rows = engine.read(0, rows, 0, group)
+    return [engine.machine.read(state) for state in states]
+
+
+def each_layer(service):
+    return [range(layer, layer + 1) for layer in range(len(service.layer_costs))]
+
+
+IDS = range(1, 38)
+"""Tokens of two full pieces and one that is not."""
+
+
 def test_layers_pass_all_at_once_or_one_by_one(experts):
-    """Rows between layers are those that the next ones take, for pieces that are not full too."""
-    engine, ids = experts.engine, list(range(1, 38))
-    layers = len(experts.layer_costs)
-    caches = {}
-    for name, groups in (
-        ("whole", [range(layers)]),
-        ("each", [range(n, n + 1) for n in range(layers)]),
-    ):
-        states = [n for n, b in engine.program.buffers.items() if b.role == "state"]
-        for state in states:
-            engine.machine.write(state, np.zeros(engine.program.buffers[state].shape, np.uint16))
-        engine.lay(0, [5, 1, 3])
-        rows = engine.embedded(ids, 0)
-        for group in groups:
-            rows = engine.read(0, rows, 0, group)
-        caches[name] = [engine.machine.read(state) for state in states]
-    assert all(map(np.array_equal, *caches.values()))
+    whole = caches_of(experts.engine, IDS, [range(len(experts.layer_costs))])
+    assert all(map(np.array_equal, whole, caches_of(experts.engine, IDS, each_layer(experts))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("", ""),
+        ("if (from_layer == 0) {", "if (true) {"),
+        ("if (from_layer == 0) {", "if (false) {"),
+        ("min(to_layer, 2)", "2"),
+        ("min(to_layer, 2)", "min(to_layer + 1, 2)"),
+        ("layer = from_layer;", "layer = 0;"),
+    ],
+)
+def test_edits_of_the_layers_that_a_run_passes_are_noticed(experts, monkeypatch, text, other):
+    inner = hosts._machine
+
+    def edited(program, texts, device):
+        assert text in texts["prompt.cu"]
+        return inner(
+            program, texts | {"prompt.cu": texts["prompt.cu"].replace(text, other)}, device
+        )
+
+    monkeypatch.setattr(hosts, "_machine", edited)
+    service = service_of("tiny_experts/mixtral-5x2", ServeRequest("combined", 16, "2"))
+    wanted = caches_of(experts.engine, IDS, [range(len(experts.layer_costs))])
+    found = caches_of(service.engine, IDS, each_layer(service))
+    assert all(map(np.array_equal, wanted, found)) == (text == other)
 
 
 SPLIT = {"dataflow": "split_head", "cluster": 2}
@@ -309,10 +349,16 @@ def test_steps_pass_no_groups_of_layers():
         service_of("tiny_cuda/llama-4h2", ServeRequest("combined", force=True), **SPLIT)
 
 
-@pytest.mark.parametrize("name", ["llama-4h2", "deepseek-4h"])
-def test_tokens_are_those_of_transformers(name):
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("llama-4h2", ServeRequest("combined", 16, "2", force=True)),
+        ("deepseek-4h", ServeRequest(chunk=16)),
+    ],
+)
+def test_tokens_are_those_of_transformers(name, how):
     facts = json.loads((DATA / "tiny_cuda" / name / "expected.json").read_text())
-    service = service_of(f"tiny_cuda/{name}", ServeRequest(chunk=16))
+    service = service_of(f"tiny_cuda/{name}", how)
     entry = Entry(0, 0.0, tuple(facts["prompt_ids"]), len(facts["tokens"]))
     assert replayed(service.server(), [entry], 1.0) == {0: facts["tokens"]}
 
