@@ -29,10 +29,11 @@ class _Unit:
 
 @dataclass
 class _Held:
-    """What a request has: units of its prompt from the first token on, and pages of its own."""
+    """What a request has: units of its prompt from the first token on, and all ``pages`` in the
+    order of its tokens, those of units first."""
 
     units: list[_Unit]
-    own: list[int]
+    pages: list[int]
 
 
 class Pages:
@@ -82,22 +83,23 @@ class Pages:
         free, so that the next tokens of these put nobody back at once."""
         name, units = self._found
         units = units if name == request.name else []
-        need = self._pages_of(tokens) - sum(len(one.pages) for one in units)
-        idle = sum(len(one.pages) for one in units if not one.holders)
+        need = self._pages_of(tokens) - len(units) * self._of_unit
+        idle = sum(self._of_unit for one in units if not one.holders)
         if need + len(self._held) > self._available - idle:
             return False
         for one in units:
             self._hold(one)
-        self._held[request.name] = _Held(units, self._taken(need))
+        shared = (page for one in units for page in one.pages)
+        self._held[request.name] = _Held(units, [*shared, *self._taken(need)])
         return True
 
     def grow(self, name: int, tokens: int) -> bool:
         """See :class:`~meshc.serving.requests.Room`."""
         held = self._held[name]
-        need = self._pages_of(tokens) - len(self.table(name))
+        need = self._pages_of(tokens) - len(held.pages)
         if need > self._available:
             return False
-        held.own += self._taken(max(need, 0))
+        held.pages += self._taken(max(need, 0))
         return True
 
     def free(self, name: int) -> None:
@@ -105,7 +107,7 @@ class Pages:
         held = self._held.pop(name, None)
         if held is None:
             return
-        self._free += held.own
+        self._free += held.pages[len(held.units) * self._of_unit :]
         for one in reversed(held.units):
             one.holders -= 1
             if not one.holders:
@@ -114,24 +116,22 @@ class Pages:
     def table(self, name: int) -> list[int]:
         """The pages of request ``name``, in the order of its tokens; none if it holds none."""
         held = self._held.get(name)
-        if held is None:
-            return []
-        return [*(page for one in held.units for page in one.pages), *held.own]
+        return [] if held is None else list(held.pages)
 
     def share(self, name: int, prompt: Sequence[int], read: int) -> None:
         """The first ``read`` tokens of ``prompt`` have been read by request ``name``, and others
         may have whole units of them. One that is there already takes the place of its own."""
         held, unit = self._held[name], self.unit
         while unit and (len(held.units) + 1) * unit <= read:
-            first, parent = len(held.units) * unit, (self._root, *held.units)[-1]
-            tokens, count = tuple(prompt[first : first + unit]), unit // self.page
-            own = tuple(held.own[:count])
-            del held.own[:count]
-            child = parent.children.get(tokens)
+            number, parent = len(held.units), held.units[-1] if held.units else self._root
+            tokens = tuple(prompt[number * unit : (number + 1) * unit])
+            place = slice(number * self._of_unit, (number + 1) * self._of_unit)
+            own, child = held.pages[place], parent.children.get(tokens)
             if child is None:
-                child = parent.children[tokens] = _Unit(parent, tokens, own)
+                child = parent.children[tokens] = _Unit(parent, tokens, tuple(own))
             else:
                 self._free += own
+                held.pages[place] = child.pages
             self._hold(child)
             held.units.append(child)
 
@@ -140,8 +140,12 @@ class Pages:
         self._evict(len(self._idle))
 
     @property
+    def _of_unit(self) -> int:
+        return self.unit // self.page
+
+    @property
     def _available(self) -> int:
-        return len(self._free) + len(self._idle) * (self.unit // self.page)
+        return len(self._free) + len(self._idle) * self._of_unit
 
     def _pages_of(self, tokens: int) -> int:
         return -(-tokens // self.page)

@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 from paged_books import PAGE, paged_server
 from test_engine import CHOICES
 
-from meshc.serving.policies import policy
+from meshc.serving.policies import policy, with_long_prompts
 from meshc.serving.replaying import Entry
 from meshc.support.diagnostics import MeshcError, fail
 
-POLICIES = pytest.mark.parametrize("chosen", CHOICES, ids=lambda p: f"{p.name}-{p.chunk}")
+LIMITED = with_long_prompts(policy("chunked", 12), 8), with_long_prompts(policy("combined", 9), 4)
+POLICIES = pytest.mark.parametrize(
+    "chosen", [*CHOICES, *LIMITED], ids=lambda p: f"{p.name}-{p.chunk}-{p.long_chunk}"
+)
 ALL_PAGES = REQUESTS * CAPACITY // PAGE
 TREE = np.random.default_rng(7).integers(0, VOCAB, (3, 40)).tolist()
 DRAWN = st.lists(
