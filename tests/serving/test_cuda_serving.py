@@ -3,6 +3,7 @@ its logits are to the bit those that it has alone."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,8 @@ import pytest
 from served import Served, wait_until
 from test_not_finite import BAD, checkpoint
 
-from meshc.backends.cuda.executor import CXX
+from meshc.backends.cuda import CpuMachine
+from meshc.backends.cuda.executor import CXX, QUICK, WATCHED, Mode, modes
 from meshc.backends.cuda.packing import kept
 from meshc.cli import main
 from meshc.driver import Backend, CompileRequest, compiled, hosts, load_any
@@ -325,6 +327,32 @@ def test_edits_of_the_layers_that_a_run_passes_are_noticed(experts, monkeypatch,
     wanted = caches_of(experts.engine, IDS, [range(len(experts.layer_costs))])
     found = caches_of(service.engine, IDS, each_layer(service))
     assert all(map(np.array_equal, wanted, found)) == (text == other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("mode", "toolchain"),
+    [
+        (Mode("random", True, 5), WATCHED),
+        (Mode("random", False, 6), WATCHED),
+        *((mode, QUICK) for mode in modes()),
+    ],
+    ids=lambda one: (
+        f"{one.schedule}-{one.late_copies}" if isinstance(one, Mode) else str(one is WATCHED)
+    ),
+)
+def test_all_schedules_of_a_gpu_give_the_same_bits(experts, mode, toolchain):
+    """A run of one layer behind another, and a step with places without a request."""
+    engine = experts.engine
+    machine = CpuMachine(engine.machine.kernels, engine.machine._texts, mode, toolchain)
+    other = replace(experts, engine=copy(engine))
+    other.engine.machine, other.engine._written = machine, {}
+    for name, array in engine.machine.arrays.items():
+        machine.store(name, array)
+    found = [caches_of(one.engine, IDS, each_layer(one)) for one in (experts, other)]
+    assert all(map(np.array_equal, *found))
+    logits = [one.engine.step({0: (4, 37)})[0] for one in (experts, other)]
+    assert np.isfinite(logits[0]).all() and np.array_equal(*logits)
 
 
 SPLIT = {"dataflow": "split_head", "cluster": 2}
