@@ -363,7 +363,7 @@ SPLIT = {"dataflow": "split_head", "cluster": 2}
 def test_a_program_without_a_kernel_of_prompts_reads_them_by_steps():
     model = "tiny_cuda/llama-4h2"
     service = service_of(model, ServeRequest(chunk=16, prefixes=True), page=1, **SPLIT)
-    assert service.engine.program.prefill is None
+    assert not service.engine.program.prefills
     facts = json.loads((DATA / model / "expected.json").read_text())
     prompt, count = tuple(facts["prompt_ids"]), len(facts["tokens"])
     entries = [Entry(0, 0.0, prompt, count), Entry(1, 0.0, (5, 6, 7), 3), Entry(2, 3.0, prompt, 2)]
