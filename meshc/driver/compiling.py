@@ -132,7 +132,7 @@ def _compiled(
     given = in_each(phases, lambda phase: given_module(loaded, phase, request, report))
     host = _host_facts(loaded, given)
     _check_prompts(request, host)
-    if request.serving:
+    if request.serving and request.target != "cuda":
         serving = serving_passes(
             request.rows,
             request.serving != "chunks",
@@ -203,6 +203,8 @@ def _gpu_step(
             return None
         module = given_module(loaded, "prefill", request, Diagnostics())
         module.scalars.pop(REQUEST, None)
+        if request.serving.startswith("layers"):
+            module.options[cuda.LAYER_GROUPS] = True
         return PassManager(chunking_passes(1, tokens)).run(module, Diagnostics())
 
     step = GpuStep(
@@ -312,6 +314,9 @@ def graph_module(
     module.options["dtype"] = dtype
     module.options.setdefault("accumulate", "f32")
     module.device = numbers
+    pages = request.cache_pages(module.capacity)
+    if pages is not None:
+        module.options[cuda.CACHE_PAGES] = pages
     _give_requests(module, request.requests, request.target == "csl")
     return module
 

@@ -79,7 +79,8 @@ class GpuStep:
             module, files = self._step(graph, self._emitted)
             step = cuda.TaskGraph(module, graph)
             files, prompts = self._with_prompts(step, files)
-            files = self._with_kernels(step, prompts, files)
+            if not self.request.serving:
+                files = self._with_kernels(step, prompts, files)
         time = predicted(module)
         words = "the decode step is one kernel made of tasks" + (f": {time}" if time else "")
         self.report.remark("step-of-tasks", words + self._slow(module))

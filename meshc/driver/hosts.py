@@ -204,17 +204,17 @@ class PythonHost:
         return int(prefill.multiples.get(POSITION, 1)) if prefill is not None else 1
 
     def begin(self, request: int, known: int) -> None:
-        """See :class:`meshc.serving.engine.Engine`."""
+        """See :class:`meshc.serving.engines.WholeEngine`."""
         if not known:
             self._program.begin(request)
 
     def embedded(self, ids: Sequence[int], position: int) -> Array:
-        """See :class:`meshc.serving.engine.Engine`."""
+        """See :class:`meshc.serving.engines.Engine`."""
         found: Array = self._program.embedded(ids, position)
         return found
 
     def read(self, request: int, rows: Array, position: int, layers: range) -> Array:
-        """See :class:`meshc.serving.engine.Engine`; a program without groups of layers passes all.
+        """See :class:`meshc.serving.engines.Engine`; a program without groups of layers passes all.
         Raises ``run-refused``."""
         with self._refusals():
             given = layers if self._program.loops else None
@@ -222,7 +222,7 @@ class PythonHost:
         return found
 
     def step(self, tokens: Mapping[int, tuple[int, int]]) -> dict[int, Array]:
-        """See :class:`meshc.serving.engine.Engine`. Raises ``run-refused``."""
+        """See :class:`meshc.serving.engines.Engine`. Raises ``run-refused``."""
         with self._refusals():
             found: dict[int, Array] = self._program.step(tokens)
         return found
@@ -327,6 +327,31 @@ def load_host(
         return PythonHost(folder, tensors)
     if backend.name == "csl-sim":
         return WaferHost(folder, tensors, trace)
+    return cuda.LanguageModel(*_on_gpu(folder, backend, tensors, report, packed))
+
+
+def load_engine(
+    folder: Path,
+    backend: Backend,
+    tensors: Mapping[str, Array],
+    report: Diagnostics,
+    packed: Path | None = None,
+) -> PythonHost | cuda.PagedModel:
+    """The language model in ``folder``, which was compiled to serve, with its weights; arguments
+    are those of :func:`load_host`."""
+    if backend.name == "python":
+        return PythonHost(folder, tensors)
+    return cuda.PagedModel(*_on_gpu(folder, backend, tensors, report, packed))
+
+
+def _on_gpu(
+    folder: Path,
+    backend: Backend,
+    tensors: Mapping[str, Array],
+    report: Diagnostics,
+    packed: Path | None,
+) -> tuple[cuda.StepProgram, cuda.Machine, Mapping[str, Array], cuda.Keeping | None]:
+    """What a model on a GPU, or on the CPU in its place, is made of."""
     program = cuda.from_json(read_text(folder / cuda.MANIFEST, _FILE_LIMIT_BYTES).text)
     _check_library(folder)
     texts = {
@@ -339,7 +364,7 @@ def load_host(
     ):
         report.remark("backend", words)
     keeping = None if packed is None else cuda.Keeping(packed, partial(report.remark, "cache"))
-    return cuda.LanguageModel(program, machine, tensors, keeping)
+    return program, machine, tensors, keeping
 
 
 def _check_library(folder: Path) -> None:

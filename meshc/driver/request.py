@@ -50,7 +50,7 @@ _MAX_LAYERS = 1 << 10
 _MESHES, _KERNELS, _WAFERS = ("python", "csl"), ("cuda",), ("csl",)
 _TARGETS_OF = {
     **dict.fromkeys(("mesh", "kv", "algo", "align", "result"), _MESHES),
-    **dict.fromkeys(("cluster", "dataflow", "page", "collectives"), _KERNELS),
+    **dict.fromkeys(("cluster", "dataflow", "page", "collectives", "cache_tokens"), _KERNELS),
     "portable": _WAFERS,
 }
 """The targets whose programs obey a field that not all do; other fields say it in their checks."""
@@ -90,6 +90,8 @@ class CompileRequest:
     read in two halves beside each other: ``none``, those that the cost of a node is lower for
     (``auto``), or all with that many tokens in the first half; ``persistent`` asks for a decode
     step of one kernel, which it always is.
+    ``cache_tokens`` is, for CUDA that serves, how many tokens the pages of all requests together
+    have room for; None for all that ``seq`` gives each.
     ``keep_quantised`` are weights that stay quantised in the memory of cores, each with its format,
     as the pass keep-quantised takes them.
     """
@@ -121,6 +123,7 @@ class CompileRequest:
     chunk: int | None = None
     phases: str = "two"
     keep_quantised: tuple[str, ...] = ()
+    cache_tokens: int | None = None
 
     @property
     def device_name(self) -> str:
@@ -147,6 +150,15 @@ class CompileRequest:
     def in_switch(self) -> bool:
         """Whether collectives add up in the switch."""
         return self.collectives == "multimem"
+
+    def cache_pages(self, seq: int) -> int | None:
+        """Pages of the caches of a program for CUDA that serves requests of up to ``seq`` tokens,
+        one that no request has among them; None where each request has its own."""
+        if not self.serving or self.target != "cuda":
+            return None
+        whole = self.requests * -(-seq // self.page)
+        tokens = self.cache_tokens
+        return 1 + (whole if tokens is None else -(-tokens // self.page))
 
     def level(self) -> Level:
         """The level at which the passes end."""
@@ -256,6 +268,13 @@ class CompileRequest:
         _within(found, "--batch", self.batch, MOST_REQUESTS.get(self.target, 1))
         _within(found, "--seq", self.seq, MOST_TOKENS)
         _within(found, "--chunk", self.chunk, MOST_TOKENS)
+        _within(found, "--cache-tokens", self.cache_tokens, MOST_TOKENS)
+        if self.cache_tokens is not None and not self.serving:
+            words = "each request of a program that does not serve has its own pages"
+            found.error("bad-argument", f"--cache-tokens is {self.cache_tokens}, but {words}")
+        if self.serving and self.target == "cuda" and self.gpus != 1:
+            words = "programs of several GPUs do not serve yet"
+            found.error("bad-argument", f"--gpus is {self.gpus}, but {words}")
         if self.chunk is not None and self.target == "cuda":
             self._check_cuda_chunk(found, self.chunk)
         elif self.overlap != NO_OVERLAP:

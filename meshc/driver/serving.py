@@ -12,27 +12,31 @@ import numpy as np
 
 from meshc.cost.layer_groups import layer_costs
 from meshc.driver.chatting import Chat, open_chat
+from meshc.driver.compiled import Compiled
 from meshc.driver.compiling import compile_loaded, graph_module
 from meshc.driver.decoded import kept
 from meshc.driver.generating import read_prompts
-from meshc.driver.hosts import PythonHost
+from meshc.driver.hosts import Backend, load_engine
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import CompileRequest
 from meshc.driver.scheduling import groups_of
 from meshc.driver.weights import Progress, check_present, open_weights
 from meshc.frontend.chat import conversation_of
 from meshc.frontend.checkpoints import ModelConfig, Tokenizer, load_tokenizer
+from meshc.ir.ops import graph
 from meshc.passes.instruments import Instrument
 from meshc.passes.mesh.forms.problem import AUTO
-from meshc.serving.engine import Engine, Server
+from meshc.serving.engine import Server
+from meshc.serving.engines import PagedEngine, WholeEngine
 from meshc.serving.groups import Fixed
 from meshc.serving.lengths import Trace
-from meshc.serving.policies import Policy, policy, with_long_prompts
+from meshc.serving.policies import Policy, for_model, policy, with_long_prompts
 from meshc.serving.replaying import Entry, replayed
 from meshc.serving.scheduler import Scheduler
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.scratch import scratch_folder
 
+_TARGETS = ("python", "cuda")
 USUAL_REQUESTS = 8
 """Requests that a server continues at once unless somebody asks for another number."""
 
@@ -86,7 +90,7 @@ class Service:
     """
 
     name: str
-    engine: Engine
+    engine: WholeEngine | PagedEngine
     policy: Policy
     layer_costs: tuple[float, ...]
     multiple: int
@@ -134,6 +138,14 @@ class Service:
         return replayed(self.server(whole), [replace(entry, seconds=0.0)], 1.0)[entry.name]
 
 
+def check_serves(target: str) -> None:
+    """Raise ``bad-argument`` for a target whose programs do not serve."""
+    if target not in _TARGETS:
+        known = " or ".join(_TARGETS)
+        words = f"programs for --target {target} do not serve yet"
+        fail("bad-argument", words, help=f"serve and serve-trace take --target {known}")
+
+
 def opened_service(
     loaded: LoadedModel,
     compile_request: CompileRequest,
@@ -141,24 +153,39 @@ def opened_service(
     report: Diagnostics,
     instruments: Sequence[Instrument] = (),
     on_read: Progress | None = None,
+    backend: Backend | None = None,
 ) -> Service:
-    """``loaded`` compiled for serving by ``request``, with its weights on its cores.
+    """``loaded`` compiled for serving by ``request``, with its weights on the cores or the GPU of
+    ``backend``, by default what the Python target has.
 
-    Raises ``bad-argument`` for another target than Python and a policy or setting that is none,
+    Raises ``bad-argument`` for a target that does not serve and a policy or setting that is none,
     ``dense-layered``, ``no-tokens``, ``weights-not-found``, and what compiling and reading weights
     raise.
     """
-    if compile_request.target != "python":
-        fail("bad-argument", f"programs for --target {compile_request.target} do not serve yet")
-    chosen = request.chosen()
-    whole = request.whole or chosen.chunk is None
-    chunk = None if whole else max(chosen.chunk or 0, compile_request.rows)
-    prefixes = request.prefixes and compile_request.kv in (AUTO, "cyclic")
-    kv = "cyclic" if prefixes else compile_request.kv
-    asked = replace(compile_request, serving=request.serving, phase="both", chunk=chunk, kv=kv)
+    runs = backend or Backend("python")
+    check_serves(compile_request.target)
+    chosen, prefixes = request.chosen(), request.prefixes
+    decode = graph_module(loaded, "decode", compile_request)
+    asked = replace(compile_request, serving=request.serving, phase="both")
+    if compile_request.target == "python":
+        whole = request.whole or chosen.chunk is None
+        chunk = None if whole else max(chosen.chunk or 0, compile_request.rows)
+        prefixes = prefixes and compile_request.kv in (AUTO, "cyclic")
+        kv = "cyclic" if prefixes else compile_request.kv
+        asked = replace(asked, chunk=chunk, kv=kv)
+    else:
+        experts = sum(isinstance(op, graph.TopK) for op in decode.walk())
+        for_model(chosen, experts, request.force)
     compiled = compile_loaded(loaded, asked, instruments, report)
-    if not compiled.makes_tokens or "prefill" not in compiled.modules:
+    if not compiled.makes_tokens or not _reads_prompts(compiled):
         fail("no-tokens", f"'{loaded.name}' does not map tokens to tokens, so it serves nobody")
+    if compile_request.target == "cuda" and compiled.chunk is None and chosen.name != "chunked":
+        fail(
+            "bad-argument",
+            f"'{chosen.name}' reads prompts by groups of layers, and steps read those of "
+            f"'{loaded.name}', which pass all layers",
+            help="take --policy chunked",
+        )
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder())
         program = compiled.written(folder / "program", request.weights)
@@ -171,9 +198,11 @@ def opened_service(
         config = program.config
         tensors = open_weights(program.weights, config, program.layers, report, on_read)
         check_present(program.names, tensors)
-        engine = PythonHost(program.folder, kept(tensors) if request.cache else tensors)
+        packed = program.packed if request.cache else None
+        if request.cache and runs.name == "python":
+            tensors = kept(tensors)
+        engine = load_engine(program.folder, runs, tensors, report, packed)
         (prompt,) = read_prompts([(0,)], config, program.weights, program.name)
-    decode = graph_module(loaded, "decode", compile_request)
     return Service(
         loaded.name,
         engine,
@@ -186,6 +215,11 @@ def opened_service(
         config,
         prefixes,
     )
+
+
+def _reads_prompts(compiled: Compiled) -> bool:
+    """Whether a program reads prompts: one for GPUs does by a kernel or by its steps."""
+    return "prefill" in compiled.modules or compiled.request.target == "cuda"
 
 
 def entries_of(trace: Trace, service: Service, seed: int, stop_at_eos: bool) -> list[Entry]:

@@ -9,73 +9,15 @@ first token of the answer, in the same iteration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
-from numpy.typing import NDArray
-
+from meshc.serving.caches import Caches, Job, PagedCaches, WholeCaches
+from meshc.serving.engines import PagedEngine, WholeEngine
 from meshc.serving.requests import Request
-from meshc.serving.sampling import Sampler
+from meshc.serving.sampling import Choose, Sampler
 from meshc.serving.scheduler import Iteration, Prefill, Progress, Scheduler
 from meshc.support.diagnostics import MeshcError, fail
-
-Array = NDArray[Any]
-
-Choose = Callable[[Array], int]
-"""The next token behind logits ``[vocab]``. Raises ``MeshcError`` where they give none."""
-
-
-class Engine(Protocol):
-    """A program that serves: ``requests`` at once, each with ``capacity`` tokens in its caches. It
-    reads at most ``most`` tokens of a prompt at once; tokens are numbered from 0 to ``vocab`` - 1.
-    """
-
-    @property
-    def requests(self) -> int: ...
-
-    @property
-    def capacity(self) -> int: ...
-
-    @property
-    def most(self) -> int: ...
-
-    @property
-    def vocab(self) -> int: ...
-
-    def begin(self, request: int, known: int) -> None:
-        """Another request comes to the caches of ``request``: forget what they hold but for the
-        first ``known`` tokens. Behind these they hold numbers that do not matter."""
-
-    def embedded(self, ids: Sequence[int], position: int) -> Array:
-        """The rows ``[tokens, lanes]`` that ``ids`` begin with, the first one at ``position``."""
-
-    def read(self, request: int, rows: Array, position: int, layers: range) -> Array:
-        """Let ``rows`` pass ``layers``, behind ``position`` tokens that are cached of ``request``;
-        what these layers give."""
-
-    def step(self, tokens: Mapping[int, tuple[int, int]]) -> dict[int, Array]:
-        """The logits behind a token of each request, by its number, at a position."""
-
-
-@dataclass
-class Job:
-    """A request being served, whose first ``given`` tokens end nothing. ``place`` is its number in
-    the engine, whose caches hold the first ``known`` tokens of its prompt when it has ``begun``;
-    ``rows`` are what the last group of layers gave for the part of its prompt that is being read.
-    """
-
-    name: int
-    prompt: tuple[int, ...]
-    most: int
-    stop: Collection[int] = ()
-    choose: Choose = field(default_factory=Sampler)
-    given: int = 0
-    tokens: list[int] = field(default_factory=list)
-    place: int | None = None
-    known: int = 0
-    begun: bool = False
-    rows: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +26,8 @@ class Record:
     prompts that passed ``layers`` (first, one behind the last; None where no prompt was read).
     ``tokens`` has what requests got, ``first`` and ``ended`` who got their first and last one,
     ``stopped`` for whom that is a token to stop at, and ``failed`` why others, whose logits give no
-    token, were given up."""
+    token, were given up. Those that were ``put_back`` begin again once there is memory for them,
+    and get nothing that they have got before."""
 
     number: int
     layers: tuple[int, int] | None
@@ -95,19 +38,22 @@ class Record:
     ended: tuple[int, ...]
     stopped: frozenset[int]
     failed: dict[int, str]
+    put_back: tuple[int, ...] = ()
 
 
 class Server:
     """Continuous batching: requests enter, are read and continued, and leave.
 
     ``scheduler`` decides; its ``most_requests`` are at most those of the engine. Not to be called
-    from several threads at once. With ``prefixes`` a request takes the caches of the one that has
-    left and shares the longest beginning with it, of which nothing is read again.
+    from several threads at once. With ``prefixes`` nothing is read again that caches hold of what
+    a prompt begins with.
 
     Errors: ``bad-argument`` for a policy of longer chunks than the engine reads.
     """
 
-    def __init__(self, engine: Engine, scheduler: Scheduler, prefixes: bool = False) -> None:
+    def __init__(
+        self, engine: WholeEngine | PagedEngine, scheduler: Scheduler, prefixes: bool = False
+    ) -> None:
         longest = min(scheduler.policy.chunk or engine.capacity, engine.capacity)
         if longest > engine.most:
             fail(
@@ -119,10 +65,14 @@ class Server:
         self.engine = engine
         self.scheduler = scheduler
         self.jobs: dict[int, Job] = {}
-        self._free = list(range(engine.requests))
-        self._left: dict[int, tuple[int, ...]] = {}  # tokens in caches of those that have left
-        if prefixes:
-            scheduler.known = self._known
+        self._caches: Caches
+        if isinstance(engine, PagedEngine):
+            self._caches = PagedCaches(engine, prefixes)
+        else:
+            self._caches = WholeCaches(engine, prefixes)
+        if self._caches.room is not None:
+            scheduler.room = self._caches.room
+        scheduler.known = self._known
 
     def submit(
         self,
@@ -172,9 +122,15 @@ class Server:
         return self.scheduler.idle
 
     @property
+    def cache_tokens(self) -> int:
+        """Tokens that caches have room for."""
+        room = self._caches.room
+        return self.engine.requests * self.engine.capacity if room is None else room.capacity
+
+    @property
     def free(self) -> int:
         """How many more requests the engine has caches for."""
-        return len(self._free)
+        return self._caches.free
 
     def step(self) -> Record | None:
         """Carry out the next iteration; None when there is nothing to do. A request whose logits
@@ -183,6 +139,8 @@ class Server:
         iteration = self.scheduler.next()
         if iteration is None:
             return None
+        for name in iteration.put_back:
+            self._put_back(self.jobs[name])
         try:
             decoding = list(iteration.decode)
             if iteration.prefill is not None:
@@ -191,8 +149,8 @@ class Server:
         except Exception:
             for name in list(self.jobs):
                 self.cancel(name)
-            self._left.clear()
             self.scheduler.finish(iteration)
+            self._caches.forget()
             raise
         stopped = {
             name
@@ -209,12 +167,11 @@ class Server:
         done = []
         for segment in prefill.segments:
             job = self.jobs[segment.request.name]
-            if job.place is None:
-                job.place = self._free.pop(0)
             if not job.begun:
                 job.begun = True
-                self._left.pop(job.place, None)
-                self.engine.begin(job.place, job.known)
+                self._caches.begin(job)
+            assert job.place is not None
+            self._caches.ready(job)
             stop = min(segment.stop, len(job.prompt) - 1)
             if stop > segment.start:
                 rows = job.rows
@@ -223,26 +180,31 @@ class Server:
                 job.rows = self.engine.read(job.place, rows, segment.start, prefill.layers)
             if prefill.last:
                 job.rows = None
+                self._caches.read(job, stop)
                 done += [job.name] if segment.stop == len(job.prompt) else []
         return done
 
     def _continue(self, names: Sequence[int]) -> tuple[dict[int, int], dict[int, str]]:
-        """The next token of each request, or why there is none."""
+        """The next token of each request, or why there is none. One that was put back goes on with
+        the tokens that it has, whatever it would choose now."""
         tokens: dict[int, tuple[int, int]] = {}
-        places: dict[int, int] = {}
         for name in names:
             job = self.jobs[name]
             assert job.place is not None
-            places[name] = job.place
-            last = (job.tokens or job.prompt)[-1]
-            tokens[job.place] = (last, len(job.prompt) - 1 + len(job.tokens))
+            self._caches.ready(job)
+            last = job.tokens[job.steps - 1] if job.steps else job.prompt[-1]
+            tokens[job.place] = (last, len(job.prompt) - 1 + job.steps)
         logits = self.engine.step(tokens) if tokens else {}
         found: dict[int, int] = {}
         failed: dict[int, str] = {}
-        for name, place in places.items():
+        for name in names:
             job = self.jobs[name]
+            assert job.place is not None
+            job.steps += 1
+            if job.steps <= len(job.tokens):
+                continue
             try:
-                found[name] = job.choose(logits[place])
+                found[name] = job.choose(logits[job.place])
             except MeshcError as error:
                 failed[name] = error.diagnostics[0].message
             else:
@@ -250,33 +212,19 @@ class Server:
         return found, failed
 
     def _known(self, name: int) -> int:
-        """How many tokens of the prompt of request ``name`` are in the free caches that hold most
-        of them, which are its own from now on: none where no caches are free. At least the last two
-        tokens of a prompt are read, of which the step behind it takes one."""
-        job = self.jobs[name]
-        if job.place is None and self._free:
-            shared = {place: _shared(self._left.get(place, ()), job.prompt) for place in self._free}
-            job.place = max(self._free, key=lambda place: shared[place])
-            self._free.remove(job.place)
-            most = min(shared[job.place], len(job.prompt) - 2)
-            job.known = max(0, most) // self.scheduler.multiple * self.scheduler.multiple
-        return job.known
+        """How many tokens of the prompt of request ``name`` need not be read."""
+        return self._caches.known(self.jobs[name], self.scheduler.multiple)
+
+    def _put_back(self, job: Job) -> None:
+        """Let ``job`` begin again: its place is another one's."""
+        self._caches.leave(job, False)
+        job.place, job.begun, job.known, job.rows, job.steps = None, False, 0, None, 0
 
     def _leave(self, name: int, failed: bool = False) -> None:
-        """Forget request ``name``. One that has got tokens and has not ``failed`` leaves all of
-        them but the last in its caches."""
+        """Forget request ``name``, which may have ``failed``."""
         job = self.jobs.pop(name, None)
-        if job is None or job.place is None:
-            return
-        self._free.append(job.place)
-        if job.tokens and not failed:
-            self._left[job.place] = (*job.prompt, *job.tokens[:-1])
-
-
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens both begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(other)))
+        if job is not None:
+            self._caches.leave(job, not failed)
 
 
 def _record(
@@ -298,4 +246,5 @@ def _record(
         tuple(name for name in progress.ended if name in tokens),
         stopped,
         failed,
+        iteration.put_back,
     )

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from meshc.serving.engine import Choose, Record, Server
+from meshc.serving.engine import Record, Server
+from meshc.serving.sampling import Choose
 from meshc.serving.watching import Course, Ending, Watcher
 from meshc.support.diagnostics import MeshcError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,43 @@ class Request:
         return self.prompt_tokens + self.output_tokens
 
 
+class Room(Protocol):
+    """What a scheduler asks of the memory for keys and values. A request is admitted with the
+    tokens that are read of it at once, and is given room for others as it comes to have them."""
+
+    @property
+    def used(self) -> int:
+        """Tokens for which there is no room any more."""
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that all requests may come to have."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether what a request holds grows with its tokens."""
+
+    def suffices(self, request: Request) -> bool:
+        """Whether ``request`` could have all its tokens if it were the only one."""
+
+    def admit(self, request: Request, tokens: int) -> bool:
+        """Hold room for the first ``tokens`` of ``request``, which holds none so far; False where
+        it has to wait."""
+
+    def grow(self, name: int, tokens: int) -> bool:
+        """Hold room for the first ``tokens`` of request ``name``, one more than it has at the most;
+        False where there is none, until another request is put back. Never where no other one holds
+        any."""
+
+    def free(self, name: int) -> None:
+        """Give back what ``name`` holds; nothing if it holds none."""
+
+
 class Memory:
-    """Room for the keys and values of ``capacity`` tokens, held by name."""
+    """Room for the keys and values of ``capacity`` tokens, held by name: all that a request may
+    come to have from when it is admitted on, so none is ever put back."""
+
+    grows = False
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -49,6 +85,21 @@ class Memory:
 
     def read(self, name: int) -> None:
         """The whole prompt of ``name`` has been read."""
+
+    def suffices(self, request: Request) -> bool:
+        """See :class:`Room`."""
+        return request.tokens <= self.capacity
+
+    def admit(self, request: Request, tokens: int) -> bool:
+        """See :class:`Room`."""
+        fits = self.fits(request, request.tokens)
+        if fits:
+            self.hold(request, request.tokens)
+        return fits
+
+    def grow(self, name: int, tokens: int) -> bool:
+        """See :class:`Room`."""
+        return True
 
     def free(self, name: int) -> None:
         """Give back what ``name`` holds; nothing if it holds none."""

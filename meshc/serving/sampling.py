@@ -26,6 +26,7 @@ SC 2011).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import factorial, log, sqrt
 from secrets import randbits
@@ -39,6 +40,9 @@ from meshc.ir.choices import MOST_CHOICES
 from meshc.support.diagnostics import fail
 
 Array = NDArray[Any]
+
+Choose = Callable[[Array], int]
+"""The next token behind logits ``[vocab]``. Raises ``MeshcError`` where they give none."""
 SEEDS = 1 << 64
 """Seeds are below it."""
 _BITS, _LEAST_EXPONENT = 40, -41.0

@@ -11,8 +11,10 @@ it is done::
 
 Decoding never stalls: every iteration of a pool that decodes has all of its running requests.
 Requests are admitted in the order of their arrival, but for long prompts where a policy limits how
-many of them are read at once, and an admitted request holds room for all tokens that it may come to
-have, so none is ever put back and none starves.
+many of them are read at once. An admitted request holds room for all tokens that it may come to
+have, so none is ever put back and none starves; or, where memory has pages, room for those that it
+has. Where these run out, the one that was admitted last is put back in front of those that wait and
+begins again, so the first one always goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import Literal
 from meshc.cost.layer_groups import balanced_groups
 from meshc.serving.policies import Policy
 from meshc.serving.prefixes import PrefixMemory
-from meshc.serving.requests import Memory, Request
+from meshc.serving.requests import Memory, Request, Room
 from meshc.support.diagnostics import fail
 
 Pool = Literal["all", "prefill", "decode"]
@@ -68,7 +70,8 @@ class Prefill:
 @dataclass(frozen=True)
 class Iteration:
     """One pass over all layers of a pool: every request of ``decode`` (names, in the order in which
-    their prompts were finished) gets a token, and ``prefill`` moves on, if there is any.
+    their prompts were finished) gets a token, and ``prefill`` moves on, if there is any. Those in
+    ``put_back`` have lost their memory before it and wait again.
 
     ``number`` counts the iterations of its pool.
     """
@@ -77,6 +80,7 @@ class Iteration:
     number: int
     prefill: Prefill | None
     decode: tuple[int, ...]
+    put_back: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,11 @@ class _Running:
         self.last_step[name] = last
         self.ending.setdefault(last, []).append(name)
 
+    def left(self, name: int) -> int | None:
+        """How many steps are left of request ``name``; None where it does not decode."""
+        last = self.last_step.get(name)
+        return None if last is None else last - self.step
+
     def leave(self, name: int) -> None:
         last = self.last_step.pop(name, None)
         if last is not None and last in self.ending:
@@ -127,8 +136,8 @@ class Scheduler:
     """Schedules requests for a model whose layers cost ``layer_costs`` (any positive unit).
 
     ``kv_tokens``: tokens whose keys and values a pool has room for, ``reading_tokens`` another
-    number of the pool that only reads prompts, where they stay until they have been sent.
-    ``most_requests``: requests
+    number of the pool that only reads prompts, where they stay until they have been sent. ``room``
+    may be set to memory of another kind before anything arrives. ``most_requests``: requests
     that are read or continued at once. Prompts are cut at multiples of ``multiple`` tokens, which
     programs of a mesh ask for. ``known`` says how many tokens of a request that is about to be
     admitted are in the caches that it gets; they are not read. With ``prefixes`` the pool that
@@ -160,7 +169,7 @@ class Scheduler:
         room = kv_tokens if reading_tokens is None else reading_tokens
         reading = PrefixMemory(room) if prefixes else Memory(room)
         self._reading_memory = reading
-        self._memory = Memory(kv_tokens) if policy.disaggregated else reading
+        self.room: Room = Memory(kv_tokens) if policy.disaggregated else reading
         self._waiting: dict[int, Request] = {}
         self._unread: dict[int, tuple[Request, int]] = {}
         self._wave: _Wave | None = None
@@ -172,6 +181,7 @@ class Scheduler:
         self._numbers: dict[Pool, int] = {}
         self._decode: tuple[int, ...] | None = ()
         self._divisions: dict[int, tuple[range, ...]] = {}
+        self._had: dict[int, int] = {}  # tokens of those that were put back
 
     # --- what comes and goes
 
@@ -182,8 +192,11 @@ class Scheduler:
             fail("bad-argument", f"request {request.name} needs at least one token of each kind")
         if request.name in self._requests or request.name in self._waiting:
             fail("bad-argument", f"there is a request {request.name} already")
-        most = min(self._memory.capacity, self._reading_memory.capacity)
-        if request.tokens > most:
+        most, sound = self.room.capacity, self.room.suffices(request)
+        if self.policy.disaggregated:
+            most = min(most, self._reading_memory.capacity)
+            sound = sound and request.tokens <= most
+        if not sound:
             fail(
                 "request-too-large",
                 f"request {request.name} may come to hold {request.tokens} tokens, but the device "
@@ -196,6 +209,7 @@ class Scheduler:
         """Forget request ``name`` and free its memory: at once, or when the iterations that it is
         part of are done. Nothing happens to a request that is not there."""
         if self._waiting.pop(name, None) is not None:
+            self._had.pop(name, None)
             return
         if name not in self._requests:
             return
@@ -226,7 +240,7 @@ class Scheduler:
     @property
     def held_tokens(self) -> int:
         """Tokens of keys and values that are reserved, in all pools."""
-        pools = {id(pool): pool.used for pool in (self._memory, self._reading_memory)}
+        pools = {id(pool): pool.used for pool in (self.room, self._reading_memory)}
         return sum(pools.values())
 
     @property
@@ -243,13 +257,14 @@ class Scheduler:
         if split == (pool == "all") or pool in self._in_flight:
             words = "is under way" if pool in self._in_flight else "does not exist"
             fail("bad-argument", f"an iteration of the pool '{pool}' {words}")
+        put_back = tuple(self._make_room()) if pool != "prefill" else ()
         decode = self._decoding_names() if pool != "prefill" else ()
         prefill = self._next_prefill(len(decode)) if pool != "decode" else None
         if prefill is None and not decode:
             return None
         number = self._numbers.get(pool, 0)
         self._numbers[pool] = number + 1
-        found = Iteration(pool, number, prefill, decode)
+        found = Iteration(pool, number, prefill, decode, put_back)
         self._in_flight[pool] = found
         return found
 
@@ -288,6 +303,28 @@ class Scheduler:
             self._decode = None
 
     # --- how it is done
+
+    def _make_room(self) -> Iterable[int]:
+        """Give all that decode room for their next token, those first that were admitted first; who
+        was put back for that, the last ones of all."""
+        if not self.room.grows:
+            return
+        for name in [name for name in self._requests if name in self._running.last_step]:
+            while name in self._requests and not self.room.grow(name, self._tokens(name) + 1):
+                last = next(reversed(self._requests))
+                self._put_back(last)
+                yield last
+
+    def _tokens(self, name: int) -> int:
+        """The tokens whose keys and values request ``name`` has."""
+        left = self._running.left(name)
+        request = self._requests[name]
+        return request.prompt_tokens if left is None else request.tokens - left - 1
+
+    def _put_back(self, name: int) -> None:
+        request, self._had[name] = self._requests[name], self._tokens(name)
+        self._forget(name)
+        self._waiting = {name: request, **self._waiting}
 
     def _is_in_flight(self, name: int) -> bool:
         return any(_takes_part(name, iteration) for iteration in self._in_flight.values())
@@ -345,14 +382,16 @@ class Scheduler:
     def _admitted(self, request: Request) -> bool:
         """Whether there is room for ``request``, which then holds it."""
         split = self.policy.disaggregated
-        reading, tokens = self._reading_memory, request.prompt_tokens
-        fits = self._memory.fits(request, request.tokens)
-        fits = fits and len(self._requests) < self.most_requests
-        if not fits or (split and not reading.fits(request, tokens)):
+        if len(self._requests) >= self.most_requests:
             return False
-        self._memory.hold(request, request.tokens)
+        reading, tokens = self._reading_memory, request.prompt_tokens
+        if split and not reading.fits(request, tokens):
+            return False
+        if not self.room.admit(request, self._had.get(request.name, tokens)):
+            return False
         if split:
             reading.hold(request, tokens)
+        self._had.pop(request.name, None)
         self._requests[request.name] = self._waiting.pop(request.name)
         return True
 
@@ -382,7 +421,7 @@ class Scheduler:
         self._unread.pop(name, None)
         self._moving.pop(name, None)
         self._running.leave(name)
-        self._memory.free(name)
+        self.room.free(name)
         self._reading_memory.free(name)
         self._decode = None
         if self._wave is not None:

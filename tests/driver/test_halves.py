@@ -95,7 +95,7 @@ def test_a_compiled_program_has_the_queue():
     """Of a model at two layers; both streams and the cuts are in its manifest."""
     request = asked(chunk=1024, overlap="512", layers=2, dtype="bf16")
     files = compile_loaded(loaded(), request, (), Diagnostics()).files
-    prefill = json.loads(files["manifest.json"])["prefill"]
+    prefill = json.loads(files["manifest.json"])["prefills"][0]
     assert prefill["tokens"] == 512 and prefill["overlap"]["tokens"] == 1024
     assert prefill["overlap"]["cuts"] == [{"tokens": 513, "at": 512}]
     (stage,) = prefill["overlap"]["stages"]

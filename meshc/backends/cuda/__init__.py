@@ -12,14 +12,19 @@ from meshc.backends.cuda.host import Draw, LanguageModel, Machine
 from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.memory import GpuIsTooSmall, memory_of
 from meshc.backends.cuda.packing import Keeping
+from meshc.backends.cuda.paged import PagedModel
 from meshc.backends.cuda.program import KERNELS, MOST_CHUNK, StepProgram, from_json
 from meshc.backends.cuda.standalone import standalone_files
 from meshc.backends.cuda.tasks.attending import attends_by_statements
+from meshc.backends.cuda.tasks.groups import LAYER_GROUPS
 from meshc.backends.cuda.tasks.room import QueriesDoNotFit
 from meshc.backends.cuda.tasks.step import TaskGraph
+from meshc.backends.cuda.tasks.storage import CACHE_PAGES
 
 __all__ = [
+    "CACHE_PAGES",
     "KERNELS",
+    "LAYER_GROUPS",
     "MANIFEST",
     "MOST_CHUNK",
     "ChunkGraph",
@@ -32,6 +37,7 @@ __all__ = [
     "Keeping",
     "LanguageModel",
     "Machine",
+    "PagedModel",
     "QueriesDoNotFit",
     "RankMachine",
     "StepProgram",

@@ -93,11 +93,7 @@ class LanguageModel:
         self.machine = machine
         self._step = program.launches()
         self._chosen: dict[int, list[tuple[Launch, int]]] = {}
-        _store(program, machine, tensors, keeping)
-        for place, frequencies in enumerate(program.frequencies):
-            angles = np.arange(program.capacity)[:, None] * np.array(frequencies)
-            machine.write(numbered("cosines", place), np.cos(angles).astype(np.float32))
-            machine.write(numbered("sines", place), np.sin(angles).astype(np.float32))
+        prepare(program, machine, tensors, keeping)
         pages = np.arange(np.prod(program.buffers["pages"].shape), dtype=np.int32)
         table = pages.reshape(program.buffers["pages"].shape)
         machine.write("pages", table)
@@ -373,6 +369,21 @@ class LanguageModel:
         tokens[request], before[request] = token, cached
         self._give_all(tokens, before)
         self.machine.run(self._step)
+
+
+def prepare(
+    program: StepProgram,
+    machine: Machine,
+    tensors: Mapping[str, Array],
+    keeping: Keeping | None,
+) -> None:
+    """Give ``machine`` the memory of ``program``: packed weights, tables of angles by position, and
+    zeros for all else. Raises what :class:`LanguageModel` does."""
+    _store(program, machine, tensors, keeping)
+    for place, frequencies in enumerate(program.frequencies):
+        angles = np.arange(program.capacity)[:, None] * np.array(frequencies)
+        machine.write(numbered("cosines", place), np.cos(angles).astype(np.float32))
+        machine.write(numbered("sines", place), np.sin(angles).astype(np.float32))
 
 
 def _store(

@@ -56,13 +56,23 @@ def capacity_that_fits(program: StepProgram, room: int) -> int:
     return max(0, (room - fixed) // of_page) * program.page
 
 
+def pages_that_fit(program: StepProgram, room: int) -> int:
+    """The most tokens, in whole pages, that requests of a server may have together with which
+    ``program`` takes ``room`` bytes or less; 0 where there is no such number."""
+    found = memory_of(program)
+    left = room - (found.total - found.caches)
+    pages = left * program.pages // found.caches
+    return max(0, pages - 1) * program.page  # one is nobody's
+
+
 def check_memory(program: StepProgram, device: Device) -> None:
     """Raise ``does-not-fit`` where ``program`` takes more than the GPU ``device`` has, a
     ``GpuIsTooSmall`` where no other program of the model takes less."""
     room, found = device.global_memory_bytes, memory_of(program)
     if found.total <= room or not device.enforced:
         return
-    fitting = capacity_that_fits(program, room)
+    dealt = program.pages != program.batch * program.capacity_pages
+    fitting = (pages_that_fit if dealt else capacity_that_fits)(program, room)
     requests = "1 request" if program.batch == 1 else f"each of {program.batch} requests"
     problem = Diagnostic(
         "error",
@@ -71,10 +81,12 @@ def check_memory(program: StepProgram, device: Device) -> None:
         f"{found.total - room} bytes short",
         notes=(
             f"weights take {found.weights} bytes",
-            f"caches of {program.capacity} tokens of {requests} take {found.caches} bytes",
+            f"{program.pages} pages of {program.page} tokens take {found.caches} bytes"
+            if dealt
+            else f"caches of {program.capacity} tokens of {requests} take {found.caches} bytes",
             f"all other buffers take {found.buffers} bytes",
         ),
-        help=f"caches of {fitting} tokens fit (--seq {fitting})"
+        help=f"caches of {fitting} tokens fit ({'--cache-tokens' if dealt else '--seq'} {fitting})"
         if fitting
         else "no caches fit beside the weights: use fewer layers (--layers) or a smaller model",
     )

@@ -65,7 +65,8 @@ class Kernel:
 @dataclass(frozen=True)
 class Buffer:
     """Memory of the device. ``role``: input (the host writes it), output (the host reads it),
-    state (kept from step to step), scratch, constant, or, of ranks, symmetric (GPUs reach that of
+    state (kept from step to step), scratch, constant, rows (what layers hand on, where a run passes
+    some of them and the host keeps these between runs), or, of ranks, symmetric (GPUs reach that of
     each other), signals (symmetric, zeros between launches) or counters (symmetric, which only
     grow). ``dtype``: f32, i32 or a 16-bit type."""
 
@@ -251,6 +252,12 @@ class StepProgram:
     def capacity_pages(self) -> int:
         """Pages of the cache of one request."""
         return -(-self.capacity // self.page)
+
+    @property
+    def pages(self) -> int:
+        """Pages of the caches of all requests together."""
+        found = (b.shape[-4] for b in self.buffers.values() if b.role == "state")
+        return next(found, 0)
 
     @property
     def layers(self) -> int:

@@ -12,11 +12,11 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from meshc.cli.commands.serve_trace import compile_request, serve_request
+from meshc.cli.commands.serve_trace import compile_request, serve_request, served_by
 from meshc.cli.extras import module_of_extra
 from meshc.cli.progress import Progress
 from meshc.cli.watching import Watching
-from meshc.driver import load_any
+from meshc.driver import Backend, load_any
 from meshc.driver.serving import ServeRequest, opened_service
 from meshc.serving.endpoint.memory import share
 from meshc.serving.loop import Loop
@@ -44,8 +44,12 @@ def run(options: argparse.Namespace) -> int:
     request = replace(serve_request(options), prefixes=not options.no_prefixes)
     request.chosen()
     share()
-    with running.bound(options.port, access.host) as listener, _log(options) as watchers:
-        endpoint = _endpoint(options, request, app, access, watchers)
+    with (
+        running.bound(options.port, access.host) as listener,
+        _log(options) as watchers,
+        served_by(options) as backend,
+    ):
+        endpoint = _endpoint(options, request, app, access, watchers, backend)
         cut = running.run_endpoint(endpoint, listener, options.finish_s, partial(_say, endpoint))
     if cut:
         print(f"requests that were cut: {cut}", file=sys.stderr)
@@ -88,6 +92,7 @@ def _endpoint(
     app: ModuleType,
     access: Any,
     watchers: list[Watcher],
+    backend: Backend,
 ) -> Any:
     """The model, compiled, and an ``Endpoint`` before it."""
     report = Diagnostics()
@@ -101,6 +106,7 @@ def _endpoint(
                 report,
                 watching.instruments,
                 progress.reading,
+                backend,
             )
         finally:
             watching.finish(report)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from meshc.cli.output import print_json
+from meshc.cli.output import print_diagnostics, print_json
 from meshc.cli.progress import Progress
 from meshc.cli.requests import request_of
 from meshc.cli.watching import Watching
-from meshc.driver import CompileRequest, LoadedModel, load_any
+from meshc.driver import Backend, CompileRequest, LoadedModel, load_any, opened
 from meshc.driver.serving import (
     USUAL_REQUESTS,
     ServeRequest,
     Service,
+    check_serves,
     entries_of,
     opened_service,
 )
@@ -22,7 +25,7 @@ from meshc.serving.engine import Record
 from meshc.serving.lengths import Trace
 from meshc.serving.replaying import Entry, replayed
 from meshc.serving.traces import read_trace
-from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.diagnostics import Diagnostic, Diagnostics, fail
 
 _SEQ_STEP = 64
 
@@ -41,15 +44,21 @@ def run(options: argparse.Namespace) -> int:
         )
     request = serve_request(options)
     request.chosen()
+    with served_by(options) as backend:
+        return _serve(options, trace, request, backend)
+
+
+def _serve(
+    options: argparse.Namespace, trace: Trace, request: ServeRequest, backend: Backend
+) -> int:
     report = Diagnostics()
     with Progress() as progress:
         watching = Watching.of(options, progress)
         try:
             loaded = load_any(options.model, report)
             asked = _with_capacity(compile_request(options), loaded, trace)
-            service = opened_service(
-                loaded, asked, request, report, watching.instruments, progress.reading
-            )
+            how = report, watching.instruments, progress.reading, backend
+            service = opened_service(loaded, asked, request, *how)
         finally:
             watching.finish(report)
     entries = entries_of(trace, service, options.seed, options.stop_at_eos)
@@ -65,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         alone = service
         if not service.whole:
             whole = dataclasses.replace(request, whole=True)
-            alone = opened_service(loaded, asked, whole, Diagnostics())
+            alone = opened_service(loaded, asked, whole, Diagnostics(), backend=backend)
         _compare(alone, entries, found)
     if options.json:
         print_json(_object(options, service, entries, found, records))
@@ -88,10 +97,23 @@ def serve_request(options: argparse.Namespace) -> ServeRequest:
     )
 
 
+@contextmanager
+def served_by(options: argparse.Namespace) -> Iterator[Backend]:
+    """What runs the program, before anything is compiled; stderr is told where that was chosen.
+    Raises ``bad-argument`` for a target whose programs do not serve, and what :func:`opened` does.
+    """
+    check_serves(options.target)
+    with opened(options.target, options.backend) as backend:
+        if backend.remark:
+            print_diagnostics([Diagnostic("remark", "backend", backend.remark)])
+        yield backend
+
+
 def compile_request(options: argparse.Namespace) -> CompileRequest:
     """What the flags say to compile, for several requests unless they say how many."""
     found = request_of(options)
-    return dataclasses.replace(found, batch=options.batch or USUAL_REQUESTS, chunk=None)
+    batch, tokens = options.batch or USUAL_REQUESTS, options.cache_tokens
+    return dataclasses.replace(found, batch=batch, chunk=None, cache_tokens=tokens)
 
 
 def _first(trace: Trace, count: int | None) -> Trace:
@@ -132,6 +154,8 @@ def _compare(service: Service, entries: list[Entry], found: dict[int, list[int]]
 def _line(record: Record, seconds: float) -> str:
     """An iteration in a line."""
     parts = [f"{record.number:5d} {seconds:9.3f} s"]
+    if record.put_back:
+        parts.append(f"put back {_names(record.put_back)}")
     if record.layers is not None:
         first, behind = record.layers
         read = " ".join(f"{name}[{start}:{stop}]" for name, start, stop in record.segments)
@@ -189,6 +213,7 @@ def _object(
                 "layers": None if record.layers is None else list(record.layers),
                 "read": [list(segment) for segment in record.segments],
                 "decode": list(record.decode),
+                "put_back": list(record.put_back),
                 "tokens": {str(name): token for name, token in record.tokens.items()},
                 "first": list(record.first),
                 "ended": list(record.ended),

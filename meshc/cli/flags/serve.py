@@ -9,7 +9,7 @@ from meshc.cli.flags.serving import add_serving
 from meshc.cli.flags.watching import add_watching
 
 _DESCRIPTION = """\
-Serve MODEL (as for compile) on the Python target behind an endpoint for completions, as clients of
+Serve MODEL (as for compile), for Python or CUDA, behind an endpoint for completions, as clients of
 the OpenAI API know it, streaming included; on the loopback address unless --host says another one.
 Tokens are drawn as a request says, at temperature 1 and top_p 1 where it is silent; temperature 0
 takes the most likely ones. SIGTERM finishes what runs. Needs the extra 'serve'.

@@ -9,7 +9,7 @@ from meshc.cli.flags.serving import add_serving
 from meshc.cli.flags.watching import add_watching
 
 _DESCRIPTION = """\
-Serve the requests of a trace with MODEL (as for compile) on the Python target: requests enter as
+Serve the requests of a trace with MODEL (as for compile), for Python or CUDA: requests enter as
 they come, prompts are read by a policy beside decoding, and each leaves with its tokens. Prints
 every iteration and the tokens of every request. Prompts are random tokens of the trace's lengths;
 --batch says how many requests run at once (default: 8).

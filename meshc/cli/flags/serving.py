@@ -36,6 +36,20 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
         "--weights", metavar="PATH", help="a checkpoint; default: MODEL's own, or a package's"
     )
     add_cache(parser)
+    parser.add_argument(
+        "--backend",
+        default="",
+        metavar="python|cuda-cpu|cuda",
+        help="what executes the program: cuda-cpu CUDA kernels on this CPU, cuda on a GPU; "
+        "default: as of run",
+    )
+    parser.add_argument(
+        "--cache-tokens",
+        type=int,
+        metavar="N",
+        help="CUDA: tokens that all requests together have pages for; where these run out, those "
+        "that came last wait and begin again; default: --batch times --seq",
+    )
 
 
 def add_long_prompts(group: Any) -> None:

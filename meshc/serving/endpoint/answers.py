@@ -11,9 +11,8 @@ from meshc.serving.endpoint.asked import Asked
 from meshc.serving.endpoint.likely import Likely
 from meshc.serving.endpoint.refusals import STOPPING, Refused
 from meshc.serving.endpoint.threads import Worker
-from meshc.serving.engine import Choose
 from meshc.serving.loop import FullError, Loop, News
-from meshc.serving.sampling import Sampler
+from meshc.serving.sampling import Choose, Sampler
 from meshc.serving.scoring import Chooser, Score
 from meshc.serving.texts import Flow, Tokenizer
 from meshc.support.diagnostics import MeshcError

@@ -35,8 +35,8 @@ from meshc.serving.endpoint.refusals import (
 )
 from meshc.serving.endpoint.threads import Worker, in_thread
 from meshc.serving.endpoint.tokens import ids_of, text_of
-from meshc.serving.engine import Choose
 from meshc.serving.loop import FullError, Loop
+from meshc.serving.sampling import Choose
 from meshc.serving.texts import Tokenizer
 
 T = TypeVar("T")

@@ -32,8 +32,7 @@ class Measures:
         self._now("requests_decoding", "Requests that decode.", lambda: scheduler.decoding)
         self._now("requests_waiting", "Requests that wait.", lambda: scheduler.waiting)
         self._now("held_tokens", "Tokens that caches hold.", lambda: scheduler.held_tokens)
-        room = server.engine.requests * server.engine.capacity
-        self._now("cache_tokens", "Tokens that caches have room for.", lambda: room)
+        self._now("cache_tokens", "Tokens that caches have room for.", lambda: server.cache_tokens)
         self._read = self._counter("prompt_tokens", "Tokens of prompts of requests that ended.")
         self._written = self._counter("generated_tokens", "Tokens that requests were given.")
         self._requests = Counter(

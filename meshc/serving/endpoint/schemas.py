@@ -12,7 +12,7 @@ import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from meshc.serving.endpoint.refusals import Refused
-from meshc.serving.engine import Array, Choose
+from meshc.serving.sampling import Array, Choose
 from meshc.support.diagnostics import fail
 
 FIELD = "response_format"

@@ -3,11 +3,12 @@
 import re
 from importlib import resources
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from meshc.backends.cuda import from_json
-from meshc.backends.cuda.memory import memory_of
+from meshc.backends.cuda.memory import check_memory, memory_of, pages_that_fit
 from meshc.driver import CompileRequest, compile_loaded, gpu_steps, load_any
 from meshc.driver.estimating import estimate
 from meshc.driver.questions import Question
@@ -32,6 +33,24 @@ def test_bytes_are_those_of_the_model():
     tokens = 1008  # whole pages of 16
     assert found.caches == 2 * 2 * 3 * 32 * 8 * 128 * tokens
     assert f"{found.total} bytes of the GPU's memory" in result.use_of_a_core("decode")[0]
+
+
+def test_pages_of_a_server_are_as_many_as_fit():
+    def served(tokens):
+        how = {"serving": "chunks", "batch": 4, "seq": 64, "cache_tokens": tokens}
+        return from_json(compiled(str(DATA / "tiny" / "llama-3h1"), **how).files["manifest.json"])
+
+    program = served(640)
+    assert program.pages == 41
+    room = memory_of(program).total - 1
+    assert pages_that_fit(program, room) == 624
+    assert memory_of(served(624)).total <= room
+    small = SimpleNamespace(name="small", global_memory_bytes=room, enforced=True)
+    with pytest.raises(MeshcError) as refusal:
+        check_memory(program, small)
+    (said,) = refusal.value.diagnostics
+    assert said.code == "does-not-fit" and "41 pages of 16 tokens take" in said.notes[1]
+    assert said.help == "caches of 624 tokens fit (--cache-tokens 624)"
 
 
 def test_a_chunk_of_many_tokens_has_buffers_of_its_own():

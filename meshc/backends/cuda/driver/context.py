@@ -50,7 +50,7 @@ class Owned:
 class Context:
     """The primary context of a device, which libraries of the process share, while it is open.
 
-    It ends what it owns in reverse order. One thread uses it.
+    It ends what it owns in reverse order. One thread uses it at a time.
     """
 
     def __init__(self, driver: Driver, index: int | None) -> None:
@@ -70,6 +70,11 @@ class Context:
             driver.result("cuDevicePrimaryCtxRelease_v2", self.index)
             raise
         self._handle = handle
+
+    def use_here(self) -> None:
+        """Let the calling thread use it too, which has ended before it is closed. Raises
+        MeshcError."""
+        self.driver.call("cuCtxPushCurrent_v2", self._handle)
 
     def own(self, destroy: str, handle: int | None) -> Owned:
         """Keep ``handle`` until it is released."""

@@ -19,7 +19,7 @@ from meshc.support.diagnostics import MeshcError
 
 
 class Device:
-    """An open GPU, used by one thread; a context manager that gives everything back.
+    """An open GPU, used by one thread at a time; a context manager that gives everything back.
 
     ``stream`` is where copies and launches go that name no other.
     """
@@ -48,6 +48,11 @@ class Device:
         free, total = ct.c_size_t(), ct.c_size_t()
         self._context.driver.call("cuMemGetInfo_v2", ct.byref(free), ct.byref(total))
         return free.value
+
+    def use_here(self) -> None:
+        """Let the calling thread use it, of which the one that opened it waits for the end before
+        it closes. Raises MeshcError."""
+        self._context.use_here()
 
     def load(self, cubin: Cubin) -> dict[str, Kernel]:
         """The kernels of a cubin by name. Raises MeshcError, ``cuda-driver`` for a driver that is

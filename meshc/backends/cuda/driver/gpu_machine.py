@@ -61,6 +61,10 @@ class GpuMachine:
         self._memory: dict[str, tuple[Buffer, tuple[int, ...], DTypeLike]] = {}
         self._graphs: list[tuple[object, Graph]] = []
 
+    def use_here(self) -> None:
+        """The calling thread is the one that uses it from now on. Raises MeshcError."""
+        self.device.use_here()
+
     def store(self, name: str, array: Array) -> None:
         """Memory called ``name`` that holds ``array``. Raises MeshcError ``cuda-memory``."""
         if name in self._memory:

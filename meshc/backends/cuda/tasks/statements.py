@@ -409,6 +409,11 @@ class Statements:
             f"    [&](int candidate) {{ return {score}; }},",
             f"    [&](int candidate) {{ return {choice}; }});",
         )
+        if not self.values.storage.deals_pages:
+            return
+        with self.text.within("if (tokens[b] < 0) {  // nobody's"):
+            loop = f"for (int x = me; x < {count}; x += WORKERS)"
+            self.text.add(f"{loop} {self.array(out.buffer)}[x] = 0.0f;", SYNC)
 
     def _draw(self, op: tile.Compute) -> None:
         out, first, scores, weights, settings, stream = op.views()

@@ -21,6 +21,7 @@ from meshc.backends.cuda.program import (
 )
 from meshc.backends.cuda.ranks import share_of
 from meshc.backends.cuda.targets import kind_of, target_of
+from meshc.backends.cuda.tasks import groups
 from meshc.backends.cuda.tasks.attending import Attention
 from meshc.backends.cuda.tasks.choosing import HEAR, Choosing
 from meshc.backends.cuda.tasks.clusters import LEAVE, MEET, clusters_of
@@ -65,7 +66,7 @@ _GO_ON = (
 
 _WORDS = ("met", "runs", "told", "told_before")
 """Buffers of one word that counts."""
-_OWN = ("tokens", "cached", "pages", "count", "runs")
+_OWN = ("tokens", "cached", "pages", "count", "layers", "runs")
 """Buffers of which a kernel that reads prompts has its own, called after :data:`TASKS`."""
 
 _KINDS = {
@@ -112,7 +113,9 @@ class StepText:
         self.choosing = Choosing(self.storage)
         self.clusters = clusters_of(self.module)
         body = phases_of(self.module)
-        self._walk(body, self.storage.scalars | ({RANK: (0, self.ranks - 1)} if self.ranks else {}))
+        ranges = self.storage.scalars | ({RANK: (0, self.ranks - 1)} if self.ranks else {})
+        self.grouped = bool(self.source.option(groups.LAYER_GROUPS, False))
+        self._walk(body, ranges, some=self.grouped)
         self._leave()
         if self.clusters.size > 1:
             self.compute.add(*LEAVE)
@@ -143,21 +146,30 @@ class StepText:
     # --- phases
 
     def _walk(
-        self, body: Sequence[Phase | Loop], ranges: dict[str, tuple[int, int]], rounds: int = 1
+        self,
+        body: Sequence[Phase | Loop],
+        ranges: dict[str, tuple[int, int]],
+        times: int = 1,
+        some: bool = False,
     ) -> None:
+        """Write ``body``, which is done so many ``times``; of ``some`` layers only, if asked."""
+        before = 0
         for one in body:
             if isinstance(one, Phase):
-                self.of_ranks += rounds * (one.meets == task.RANKS)
-                self._phase(one, ranges)
+                self.of_ranks += times * (one.meets == task.RANKS)
+                self._phase(one, ranges, groups.there(before) if some else "")
                 continue
             inner = {**ranges, one.var: (0, one.count - 1)}
-            head = f"for (int {one.var} = 0; {one.var} < {one.count}; {one.var}++) {{"
+            head = groups.rounds(one, before if some else None)
             with self.bring.within(head), self.compute.within(head):
                 self.choosing.gates = None
-                self._walk(one.body, inner, rounds * one.count)
+                self._walk(one.body, inner, times * one.count)
                 self.choosing.gates = None
+            before += one.count
+        if some:
+            groups.keep_rows(self.storage, body)
 
-    def _phase(self, phase: Phase, ranges: dict[str, tuple[int, int]]) -> None:
+    def _phase(self, phase: Phase, ranges: dict[str, tuple[int, int]], when: str = "") -> None:
         self.locals.restart()
         forms = [self._form(family, ranges) for family in phase.families]
         self.forms += forms
@@ -168,11 +180,11 @@ class StepText:
         if choice is not None:
             self.bring.add(HEAR)
         if brought:
-            with self.bring.within("{" + f"  // {phase.name}"):
+            with self.bring.within(f"{when}{{  // {phase.name}"):
                 self._bring(phase, brought)
         title = phase.name if names == phase.name else f"{phase.name}: {names}"
         self.compute.add("", f"// ---- {title}")
-        with self.compute.within("{"):
+        with self.compute.within(f"{when}{{"):
             self._columns(phase, forms, choice)
             self.compute.add(phase.run())
             for form in forms:
@@ -266,6 +278,7 @@ class StepText:
             bring=str(self.bring),
             compute=str(self.compute),
             runs_before=RUNS_BEFORE if storage.runs_apart else "",
+            of_layers=groups.OF_A_RUN if self.grouped else (),
             has_columns="COLUMNS" in names,
             has_locals="LOCALS" in names,
             attending=[(kind, name) for name, kind in _KINDS.items() if name in names],
@@ -303,6 +316,8 @@ class StepText:
             storage.buffers["pages"] = Buffer("i32", pages, "input")
         if storage.of_prompt:
             storage.buffers["count"] = Buffer("i32", (1,), "input")
+        if self.grouped:
+            storage.buffers["layers"] = Buffer("i32", (2,), "input")
         storage.buffers["met"] = Buffer("i32", (1,), "scratch")
         if storage.runs_apart:
             storage.buffers["runs"] = Buffer("i32", (1,), "scratch")

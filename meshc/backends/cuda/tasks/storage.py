@@ -34,6 +34,9 @@ RUNS_BEFORE = "past"
 """What the kernel calls the number of runs before it, as far as tags depend on that."""
 LOGITS, CHOSEN = "logits", "token"
 """What a step gives, and what a choice among it gives, in the memory of the GPU."""
+CACHE_PAGES = "cache_pages"
+"""The option of a graph that says how many pages caches of all requests have, where the host deals
+them out; else each request has pages for all its tokens."""
 OF_GPUS = "_of_all"
 """Behind the name of what ranks give each other: its memory on all GPUs, or where it is on each."""
 
@@ -169,7 +172,8 @@ class Storage:
         of_row = self.side_by_side.get(value, (value,))
         widths = [-(-_kind(one).shape[-1] // 8) * 8 for one in of_row]
         lanes, first = sum(widths), sum(widths[: of_row.index(value)])
-        pages = (self.known.requests or self.tokens) * self.capacity_pages
+        usual = (self.known.requests or self.tokens) * self.capacity_pages
+        pages = int(self.source.option(CACHE_PAGES, usual))
         shape = (pages, heads, self.page, lanes)
         full = (layers, *shape) if stacked else shape
         name = self.known.cache(value.name, full) or self.name(of_row[0])
@@ -221,6 +225,12 @@ class Storage:
             return {}
         found = {POSITION: (0, self.capacity - 1)}
         return found | ({LENGTH: (1, self.tokens)} if self.of_prompt else {})
+
+    @property
+    def deals_pages(self) -> bool:
+        """Whether the host deals out pages to the requests of a step, of which some may be nobody,
+        whose token is -1: these are sent to no experts."""
+        return CACHE_PAGES in self.source.options and not self.of_prompt
 
     @property
     def has_lengths(self) -> bool:

@@ -8,7 +8,8 @@
 
 Object* live[LIVE];
 KnownKernel kernels[KERNELS];
-int fault_at_launch, fault, initialised, retained, current;
+int fault_at_launch, fault, initialised, retained;
+_Thread_local int current;
 long long used;
 
 static char log_text[1 << 20];

@@ -64,7 +64,8 @@ enum { KERNELS = 64 };
 
 extern Object* live[LIVE];
 extern KnownKernel kernels[KERNELS];
-extern int fault_at_launch, fault, initialised, retained, current;
+extern int fault_at_launch, fault, initialised, retained;
+extern _Thread_local int current; /* contexts of the calling thread */
 extern long long used; /* bytes of device memory */
 
 long long setting(const char* name);

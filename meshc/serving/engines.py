@@ -1,0 +1,75 @@
+"""What a server asks of a program: reading prompts by pieces and by layers, and steps of all who
+decode.
+
+A program has places for requests, numbered from 0 on, and is told which tokens of which are read or
+continued next; who is there, and in which order, is the scheduler's business. Where the tokens of a
+request lie is said in one of two ways: each place has caches of its own, or a table of pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+class Engine(Protocol):
+    """A program that serves: ``requests`` at once, each with ``capacity`` tokens in its caches. It
+    reads at most ``most`` tokens of a prompt at once; tokens are numbered from 0 to ``vocab`` - 1.
+    Whoever asks knows that tokens and positions are there.
+    """
+
+    @property
+    def requests(self) -> int: ...
+
+    @property
+    def capacity(self) -> int: ...
+
+    @property
+    def most(self) -> int: ...
+
+    @property
+    def vocab(self) -> int: ...
+
+    @property
+    def multiple(self) -> int:
+        """Pieces of prompts begin at multiples of so many tokens."""
+
+    def embedded(self, ids: Sequence[int], position: int) -> Array:
+        """What the first layer takes of ``ids``, a row for each, the first one at ``position``."""
+
+    def read(self, request: int, rows: Array, position: int, layers: range) -> Array:
+        """Let ``rows`` pass ``layers``, behind ``position`` tokens that are cached of ``request``;
+        what the layer behind these takes of them."""
+
+    def step(self, tokens: Mapping[int, tuple[int, int]]) -> dict[int, Array]:
+        """The logits ``[vocab]`` behind a token of each request, by its place, at a position."""
+
+
+class WholeEngine(Engine, Protocol):
+    """One whose places have caches of their own."""
+
+    def begin(self, request: int, known: int) -> None:
+        """Another request comes to the caches of ``request``: forget what they hold but for the
+        first ``known`` tokens. Behind these they hold numbers that do not matter."""
+
+
+@runtime_checkable
+class PagedEngine(Engine, Protocol):
+    """One whose caches lie in ``pages`` pages of ``page`` tokens, those of any request in any of
+    them. What it leaves there of a whole piece of a prompt, which begins at a multiple of
+    ``multiple`` tokens and has so many, depends on the tokens up to there alone, to the bit. Of
+    ``page`` and ``multiple`` one is a multiple of the other."""
+
+    @property
+    def pages(self) -> int: ...
+
+    @property
+    def page(self) -> int: ...
+
+    def lay(self, request: int, pages: Sequence[int]) -> None:
+        """The tokens of ``request`` lie in these pages from now on, in their order. What pages hold
+        behind the tokens that are there does not matter."""
