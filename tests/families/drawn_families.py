@@ -224,6 +224,13 @@ def _qwen2_moe(dice: Random, wide: bool) -> Settings:
     return found | {"shared_expert_intermediate_size": dice.randint(5, 14)}
 
 
+def _behind_dense(dice: Random) -> Settings:
+    """Three layers, of which the first one or two have no experts, or every second one has."""
+    listed = {"mlp_only_layers": dice.choice([[0], [0, 1], [1, 0, 7]]), "num_hidden_layers": 3}
+    every = {"decoder_sparse_step": 2, "num_hidden_layers": 2}
+    return dice.choice([listed, every]) | {"intermediate_size": dice.randint(7, 21)}
+
+
 def _gpt_oss(dice: Random, wide: bool) -> Settings:
     yarn = {
         "rope_type": "yarn",
@@ -410,8 +417,10 @@ DRAWN: dict[tuple[str, str], Callable[[Random, bool], Settings]] = {
     ("mixtral", ""): _mixtral,
     ("mixtral", "window"): _with(_mixtral, _window),
     ("qwen2_moe", ""): _qwen2_moe,
+    ("qwen2_moe", "experts"): _with(_qwen2_moe, _behind_dense),
     ("qwen2_moe", "window"): _with(_qwen2_moe, _switched_alternate),
     ("qwen3_moe", ""): _moe,
+    ("qwen3_moe", "experts"): _with(_moe, _behind_dense),
     ("qwen3_moe", "window"): _with(_moe, _switched_alternate),
     ("gpt_oss", "window"): _gpt_oss,
     ("deepseek_v2", ""): _latent,

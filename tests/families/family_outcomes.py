@@ -113,8 +113,14 @@ TABLE: dict[tuple[str, str], Row] = {
     ("mixtral", ""): _row("tiny_experts/mixtral-5x2", cuda_chunks=CHUNKS_OF_EXPERTS),
     ("mixtral", "window"): _row("", cuda_chunks=CHUNKS_OF_EXPERTS),
     ("qwen2_moe", ""): _row("tiny_experts/qwen2-moe-6x2", cuda_chunks=CHUNKS_OF_EXPERTS),
+    ("qwen2_moe", "experts"): _row(
+        "tiny_experts/qwen2-moe-5x2-dense-bf16", cuda_chunks=CHUNKS_OF_EXPERTS
+    ),
     ("qwen2_moe", "window"): _row("", cuda_chunks=CHUNKS_OF_EXPERTS),
     ("qwen3_moe", "window"): _row("", cuda_chunks=CHUNKS_OF_EXPERTS),
+    ("qwen3_moe", "experts"): _row(
+        "tiny_experts/qwen3-moe-6x2-dense", cuda_chunks=CHUNKS_OF_EXPERTS
+    ),
     ("qwen3_moe", ""): _row("tiny_experts/qwen3-moe-7x3", cuda_chunks=CHUNKS_OF_EXPERTS),
     ("gpt_oss", "window"): _row(
         "tiny_gpt_oss/gpt-oss-5x2-yarn",

@@ -30,9 +30,9 @@ def model_parameters(config: ModelConfig) -> dict[str, Parameter]:
     named = {name: size.parameter for name, size in tables.sizes.items()}
     named |= {name: flag.parameter for name, flag in tables.flags.items()}
     given = {parameter: getattr(config, name) for name, parameter in named.items() if parameter}
-    if tables.experts is not None:  # the others are layers of a loop of their own
-        sparse = config.own.get(tables.experts.stage, 0)
-        given[named["layers"]] = config.layers - int(sparse)
+    for kind in (tables.experts, tables.dense):
+        if kind is not None:  # the others are layers of a loop of their own
+            given[named["layers"]] = config.layers - int(config.own.get(kind.stage, 0))
     return {
         **given,
         "eps": config.eps,
