@@ -47,7 +47,7 @@ def variants(family: str) -> list[dict[str, bool | int | str]]:
     """Values of parameters that together take every branch of a family's model."""
     known = {p.name for p in library_model(family, {}).parameters}
     switches: dict[str, bool | int | str] = dict.fromkeys(
-        ("attention_bias", "o_bias", "mlp_bias", "bias"), True
+        ("attention_bias", "o_bias", "mlp_bias", "bias", "head_norms"), True
     )
     switches |= {"Q": 24, "sparse": 2, "scoring": "sigmoid", "dense": 1}
     switched = {name: value for name, value in switches.items() if name in known}
