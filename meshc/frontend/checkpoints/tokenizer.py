@@ -22,6 +22,12 @@ from meshc.frontend.checkpoints.tokenizing.of_files import (
     class_of,
     json_of_files,
 )
+from meshc.frontend.checkpoints.tokenizing.of_sentencepiece import (
+    MODEL,
+    class_of_model,
+    json_of_model,
+)
+from meshc.frontend.checkpoints.tokenizing.of_sentencepiece import USUAL as OF_MODELS
 from meshc.frontend.checkpoints.tokenizing.of_vocabulary import json_of_vocabulary
 from meshc.frontend.checkpoints.tokenizing.process import Opening, TokenizerProcess
 from meshc.support.diagnostics import fail
@@ -156,7 +162,8 @@ def load_tokenizer(path: str | Path, config: ModelConfig) -> Tokenizer:
     """The tokenizer at ``path``, checked against the vocabulary of ``config``.
 
     ``path`` is a GGUF file, a ``tokenizer.json``, a directory with one of these, or any file
-    beside a ``tokenizer.json``; in its place there may be a ``vocab.json`` and a ``merges.txt``.
+    beside a ``tokenizer.json``; in its place there may be a ``vocab.json`` and a ``merges.txt``, or
+    a ``tokenizer.model``.
     Errors: ``tokenizer-not-found``, ``tokenizer-invalid``, ``tokenizer-unsupported``,
     ``tokenizer-mismatch``, ``tokenizer-costly``, ``json-invalid``, ``gguf-invalid``,
     ``checkpoint-unreadable``, ``missing-extra``.
@@ -181,7 +188,8 @@ def has_vocabulary(path: Path) -> bool:
     if path.suffix.lower() == ".gguf":
         return has_gguf_vocabulary(read_gguf_header(path))
     folder = path if os.path.isdir(path) else path.parent
-    return os.path.isfile(folder / "tokenizer.json") or _has_two_files(folder)
+    names = ("tokenizer.json", MODEL)
+    return any(os.path.isfile(folder / name) for name in names) or _has_two_files(folder)
 
 
 def _has_two_files(folder: Path) -> bool:
@@ -199,6 +207,8 @@ def tokenizer_file(path: Path) -> Path:
         return folder / "tokenizer.json"
     if _has_two_files(folder):
         return folder / VOCABULARY
+    if os.path.isfile(folder / MODEL):
+        return folder / MODEL
     if os.path.isdir(folder):
         files = [file for file in list_directory(folder) if file.suffix.lower() == ".gguf"]
         one = files[0] if len(files) == 1 else first_of_parts(files)
@@ -207,8 +217,8 @@ def tokenizer_file(path: Path) -> Path:
     fail(
         "tokenizer-not-found",
         f"there is no tokenizer at '{path}'",
-        help="a tokenizer.json, a vocab.json with a merges.txt, or a .gguf file is looked for; or "
-        "give the prompt as token ids",
+        help="a tokenizer.json, a vocab.json with a merges.txt, a tokenizer.model or a .gguf file "
+        "is looked for; or give the prompt as token ids",
     )
 
 
@@ -221,10 +231,12 @@ def _from_gguf(file: Path) -> tuple[Opening, tuple[int, ...]]:
 
 
 def _from_json(file: Path) -> Opening:
-    """The tokenizer in a ``tokenizer.json``, or in a vocabulary and its merges, with the tokens
-    that files beside it declare."""
+    """The tokenizer in a ``tokenizer.json``, in a vocabulary and its merges, or in a model of
+    SentencePiece, with the tokens that files beside it declare."""
     if file.name == VOCABULARY:
         return _from_two_files(file)
+    if file.name == MODEL:
+        return _from_model(file)
     raw = read_bounded(file, TOKENIZER_LIMIT_BYTES, "tokenizer")
     try:
         text = raw.decode("utf-8")
@@ -259,12 +271,30 @@ def _check_prefix_space(file: Path, text: str, config: Mapping[str, object]) -> 
 def _from_two_files(file: Path) -> Opening:
     """The tokenizer of a vocabulary and its merges, with the special tokens of its class."""
     config = read_tokenizer_config(file.parent)
-    text, found = json_of_files(file, config), read_declared(file.parent)
-    usual = USUAL[class_of(config, file)]
+    return _opening(file, json_of_files(file, config), USUAL[class_of(config, file)], config)
+
+
+def _from_model(file: Path) -> Opening:
+    """The tokenizer in a model of SentencePiece, with the special tokens of its class."""
+    config = read_tokenizer_config(file.parent)
+    text, pieces = json_of_model(file, config)
+    return _opening(file, text, OF_MODELS[class_of_model(config, file)], config, pieces)
+
+
+def _opening(
+    file: Path,
+    text: str,
+    usual: Mapping[str, str],
+    config: Mapping[str, object],
+    pieces: Sequence[Mapping[str, object]] = (),
+) -> Opening:
+    """The tokenizer ``text`` with tokens that files beside it declare, ``usual`` ones that they are
+    silent about, and special ``pieces`` of its own."""
+    found = read_declared(file.parent)
     absent = {name: token for name, token in usual.items() if name not in config}
     named = [*found.named.values(), *({"content": t, "special": True} for t in absent.values())]
-    declared = tuple(found.by_id.items())
-    return Opening(text, declared, named, found.further, found.own_first)
+    further = [*pieces, *found.further]
+    return Opening(text, tuple(found.by_id.items()), named, further, found.own_first)
 
 
 def _check_declared(file: Path, process: TokenizerProcess, text: str, number: int) -> None:
