@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,8 @@ from meshc.frontend.checkpoints.files import list_directory, read_bounded
 from meshc.frontend.checkpoints.gguf.parts import first_of_parts, read_gguf_header
 from meshc.frontend.checkpoints.gguf.vocabulary import has_gguf_vocabulary, read_gguf_vocabulary
 from meshc.frontend.checkpoints.tokenizing.declared import read_declared, read_tokenizer_config
+from meshc.frontend.checkpoints.tokenizing.of_class import USUAL as OF_CLASSES
+from meshc.frontend.checkpoints.tokenizing.of_class import as_its_class, parsed
 from meshc.frontend.checkpoints.tokenizing.of_files import (
     MERGES,
     USUAL,
@@ -34,7 +36,6 @@ from meshc.support.diagnostics import fail
 
 _PREFIX_SPACE = ("GPT2Tokenizer", "Qwen2Tokenizer", "GPTNeoXTokenizer", "CohereTokenizer")
 """Classes of transformers that make their own pre-tokenizer of the ``tokenizer_config.json``."""
-_SAYS_PREFIX_SPACE = re.compile(r'"add_prefix_space"\s*:\s*true')
 TOKENIZER_LIMIT_BYTES = 64 << 20
 _MOST_BEYOND = 256
 """Tokens may be added to a tokenizer alone, and then no prompt can use them; one with more than so
@@ -246,10 +247,16 @@ def _from_json(file: Path) -> Opening:
             f"'{file}' is not valid: byte {error.start} is not UTF-8",
             help="get the file again",
         )
-    found = read_declared(file.parent)
-    _check_prefix_space(file, text, read_tokenizer_config(file.parent))
-    declared = tuple(found.by_id.items())
-    return Opening(text, declared, list(found.named.values()), found.further, found.own_first)
+    found, config = read_declared(file.parent), read_tokenizer_config(file.parent)
+    own = as_its_class(text, file, config)
+    if own is None:
+        _check_prefix_space(file, text, config)
+    declared, named = tuple(found.by_id.items()), list(found.named.values())
+    if own is not None:
+        name = str(config["tokenizer_class"]).removesuffix("Fast")
+        absent = {n: t for n, t in OF_CLASSES.get(name, {}).items() if n not in config}
+        named += [{"content": token, "special": True} for token in absent.values()]
+    return Opening(own or text, declared, named, found.further, found.own_first)
 
 
 def _check_prefix_space(file: Path, text: str, config: Mapping[str, object]) -> None:
@@ -257,9 +264,10 @@ def _check_prefix_space(file: Path, text: str, config: Mapping[str, object]) -> 
     otherwise whether a space stands before a text, and names a class that obeys it."""
     wanted, name = config.get("add_prefix_space"), config.get("tokenizer_class")
     own = isinstance(name, str) and name.removesuffix("Fast") in _PREFIX_SPACE
-    if not own or not isinstance(wanted, bool) or '"ByteLevel"' not in text:
+    steps = json.dumps((parsed(text) or {}).get("pre_tokenizer"))
+    if not own or not isinstance(wanted, bool) or '"ByteLevel"' not in steps:
         return
-    if wanted != bool(_SAYS_PREFIX_SPACE.search(text)):
+    if wanted != ('"add_prefix_space": true' in steps):
         fail(
             "tokenizer-unsupported",
             f"the files beside '{file}' say 'add_prefix_space' {str(wanted).lower()}, and it says "

@@ -94,7 +94,7 @@ def json_of_model(file: Path, config: Mapping[str, object]) -> tuple[str, list[d
     unknown = {_LLAMA: None, _GEMMA: _text(config, "unk_token", usual)}
     whole = {
         "version": "1.0",
-        **(_GEMMA_STEPS if name == _GEMMA else _spaced(legacy, *([own] if name == _PLAIN else []))),
+        **(GEMMA_STEPS if name == _GEMMA else spaced(legacy, *([own] if name == _PLAIN else []))),
         "post_processor": _template(around, bos, ids),
         "model": {
             "type": "BPE",
@@ -166,7 +166,7 @@ def _merges(pieces: Sequence[Piece], of_words: bool) -> list[tuple[str, str]]:
     return found
 
 
-def _spaced(legacy: bool, whole: Sequence[str] | None = None) -> dict[str, object]:
+def spaced(legacy: bool, whole: Sequence[str] | None = None) -> dict[str, object]:
     """How a text with a space in front is cut, and put together again; if ``legacy`` the space is
     in front of what follows a control token, too. Pieces that are found ``whole`` are given where
     all is as SentencePiece has it, which puts a space in front of a text that has one."""
@@ -198,7 +198,7 @@ _DECODERS: list[dict[str, object]] = [
     {"type": "ByteFallback"},
     {"type": "Fuse"},
 ]
-_GEMMA_STEPS: dict[str, object] = {
+GEMMA_STEPS: dict[str, object] = {
     "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE},
     "pre_tokenizer": {
         "type": "Split",
