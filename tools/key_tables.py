@@ -3,20 +3,22 @@
     python tools/key_tables.py        # writes the page
 
 Of a ``config.json`` every answer is that of the reader to a config with another value of the key,
-of those in ``tests/data/config_keys.json``, where transformers' own answers lie beside; of other
-files the tables are those that the readers read.
+of those in ``tests/data/config_keys.json``, where transformers' own answers lie beside, and so of
+the files of tokenizers (``tests/data/tokenizer_keys.json``); of others the tables are those that
+the readers read.
 """
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from meshc.frontend.checkpoints import ModelConfig, read_config
+from meshc.frontend.checkpoints import ModelConfig, catalogue_config, load_tokenizer, read_config
 from meshc.frontend.checkpoints.gguf.cuts import CUTS
 from meshc.frontend.checkpoints.gguf.rope import ROPE_KEYS
 from meshc.frontend.checkpoints.hf.generation import INERT, NEUTRAL, READ
@@ -27,7 +29,22 @@ from meshc.support.diagnostics import MeshcError
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "keys.md"
 RECORD = ROOT / "tests" / "data" / "config_keys.json"
+TOKENIZERS = ROOT / "tests" / "data" / "tokenizer_keys.json"
 COMPUTED, PASSED, REFUSED = "computed", "passed over", "refused"
+
+
+class TokenizerRow(NamedTuple):
+    """A value of a ``key`` of a ``file`` of the tokenizer ``base``: whether transformers' answer
+    ``changes`` with it, the ids and texts that are ``mine`` and ``theirs``, and what meshc does."""
+
+    base: str
+    file: str
+    key: str
+    value: object
+    changes: bool
+    mine: list[list[object] | None] | None
+    theirs: Any
+    said: str
 
 
 def read(config: Mapping[str, Any]) -> ModelConfig:
@@ -114,6 +131,68 @@ def of_gguf() -> list[str]:
     return [f"| `{key}` | {_kinds(kinds, every)} |" for key, kinds in sorted(found.items())]
 
 
+@cache
+def of_tokenizers() -> tuple[TokenizerRow, ...]:
+    """What comes of each value of a key of the files of a tokenizer."""
+    record = json.loads(TOKENIZERS.read_text(encoding="utf-8"))
+    found = []
+    for base, one in record["bases"].items():
+        plain = tokens(one["files"], record["texts"])
+        for file, key, value, number in one["rows"]:
+            mine = tokens(changed(one["files"], file, key, value), record["texts"])
+            said = REFUSED if mine is None else PASSED if mine == plain else COMPUTED
+            theirs = one["answers"][number]
+            found.append(TokenizerRow(base, file, key, value, number != 0, mine, theirs, said))
+    return tuple(found)
+
+
+def changed(files: Mapping[str, Any], name: str, key: str, value: object) -> dict[str, Any]:
+    """``files`` with another value of the ``key`` of one of them; ``model.x`` is inside model."""
+    outer, _, inner = key.partition(".")
+    given = files.get(name, {})
+    return {**files, name: {**given, outer: {**given[outer], inner: value} if inner else value}}
+
+
+def tokens(files: Mapping[str, Any], texts: Sequence[str]) -> list[list[object] | None] | None:
+    """Ids and text of each of ``texts`` by the tokenizer in ``files``, None for one that is
+    refused; None where the tokenizer is."""
+    config = replace(
+        catalogue_config("smollm2-135m"), vocab=int(files["config.json"]["vocab_size"])
+    )
+    with tempfile.TemporaryDirectory() as place:
+        for name, value in files.items():
+            (Path(place) / name).write_text(json.dumps(value), encoding="utf-8")
+        try:
+            tokenizer = load_tokenizer(place, config)
+        except MeshcError:
+            return None
+        found: list[list[object] | None] = []
+        for text in texts:
+            try:
+                ids = tokenizer.encode(text)
+            except MeshcError:
+                found.append(None)
+            else:
+                found.append([ids, tokenizer.decode(ids)])
+        return found
+
+
+def of_tokenizer_files() -> list[str]:
+    """The rows of the table of the files of tokenizers."""
+    rows = []
+    every = {row.base for row in of_tokenizers()}
+    for file, key in dict.fromkeys((row.file, row.key) for row in of_tokenizers()):
+        own = [row for row in of_tokenizers() if (row.file, row.key) == (file, key)]
+        by_answer: dict[str, list[str]] = {COMPUTED: [], PASSED: [], REFUSED: []}
+        for base in sorted(every):
+            seen = {row.said for row in own if row.base == base}
+            best = next(one for one in (COMPUTED, REFUSED, PASSED) if one in seen)
+            by_answer[best].append(base)
+        cells = " | ".join(_kinds(by_answer[one], every) for one in by_answer)
+        rows.append(f"| `{file}` | `{key}` | {cells} |")
+    return rows
+
+
 def page() -> str:
     """The text of the page, with the tables of today."""
     record = json.loads(RECORD.read_text(encoding="utf-8"))
@@ -121,6 +200,7 @@ def page() -> str:
         "config": of_config(record),
         "generation": of_generation(),
         "gguf": of_gguf(),
+        "tokenizers": of_tokenizer_files(),
         "cuts": [", ".join(f"`{name}`" for name in sorted(CUTS))],
     }
     text = PAGE.read_text(encoding="utf-8")

@@ -38,6 +38,13 @@ class Watching:
             found.append(PrintAfter(_to_stderr, _names(options)))
         return Watching(timing, statistics, check, found, options)
 
+    @property
+    def looks(self) -> bool:
+        """Whether somebody asked to see what passes do, so that they have to run."""
+        asked = self.options
+        shown = asked.print_ir_after_all or asked.print_ir_after or asked.time_passes
+        return bool(shown) or self.statistics is not None or self.check is not None
+
     def finish(self, report: Diagnostics) -> None:
         """Print what was gathered: messages, then tables."""
         print_diagnostics(report.messages, self.options.remarks)

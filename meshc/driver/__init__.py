@@ -3,13 +3,14 @@
 from meshc.driver.checking import Check
 from meshc.driver.compiled import Compiled
 from meshc.driver.compiling import compile_loaded, graph_module
+from meshc.driver.emitted import Emitted, emitted_once
 from meshc.driver.executable import Executable
 from meshc.driver.generating import Answer, read_prompts
 from meshc.driver.hosts import Backend, opened
 from meshc.driver.models import LoadedModel, load_any
 from meshc.driver.profiling import Profile
 from meshc.driver.request import MOST_REQUESTS, CompileRequest
-from meshc.driver.running import RunRequest, open_program, run_compiled, run_program
+from meshc.driver.running import RunRequest, open_program, run_emitted, run_program
 from meshc.driver.simulated_runs import cheapest, simulated_run
 from meshc.driver.smallest import smallest_place
 from meshc.driver.standalone import standalone_content
@@ -22,12 +23,14 @@ __all__ = [
     "Check",
     "CompileRequest",
     "Compiled",
+    "Emitted",
     "Executable",
     "LoadedModel",
     "Profile",
     "RunRequest",
     "cheapest",
     "compile_loaded",
+    "emitted_once",
     "find_weights",
     "formats_to_keep",
     "graph_module",
@@ -36,7 +39,7 @@ __all__ = [
     "open_weights",
     "opened",
     "read_prompts",
-    "run_compiled",
+    "run_emitted",
     "run_program",
     "simulated_run",
     "smallest_place",

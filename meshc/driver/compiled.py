@@ -9,15 +9,14 @@ from pathlib import Path
 
 from meshc.backends import csl, cuda
 from meshc.driver import showing
+from meshc.driver.emitted import Emitted
 from meshc.driver.executable import Executable, Program
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import CompileRequest
 from meshc.driver.step_times import predicted
-from meshc.driver.weights import PACKED_FOLDER, Array, find_weights
+from meshc.driver.weights import Array
 from meshc.ir.module import Module
-from meshc.support.cache import cache_folder
 from meshc.support.diagnostics import Diagnostic, Diagnostics, fail
-from meshc.support.output import write_directory
 from meshc.support.scratch import scratch_folder
 
 
@@ -46,7 +45,12 @@ class Compiled:
     @property
     def makes_tokens(self) -> bool:
         """Whether the program is a language model that maps tokens to tokens."""
-        return self.facts.get("embedding") is not None and "decode" in self.modules
+        return self.emitted.makes_tokens
+
+    @property
+    def emitted(self) -> Emitted:
+        """What running it needs."""
+        return Emitted(self.loaded, self.request, self.files, self.facts, self.weight_names)
 
     @property
     def weight_names(self) -> tuple[str, ...]:
@@ -116,23 +120,7 @@ class Compiled:
         self, folder: Path, weights: Mapping[str, Array] | str | Path | None = None
     ) -> Program:
         """The program in ``folder``, into which its files are written."""
-        write_directory(folder, self.files, self.facts)
-        loaded, place = self.loaded, None
-        if not isinstance(weights, Mapping):
-            given = None if weights is None else str(weights)
-            place = find_weights(loaded.name, loaded.weights, given)
-        return Program(
-            folder,
-            loaded.name,
-            self.request.target,
-            None if self.request.target == "cuda" else self.request.mesh_name,
-            loaded.config,
-            self.request.layers,
-            place,
-            self.weight_names,
-            self.makes_tokens,
-            cache_folder() / PACKED_FOLDER,
-        )
+        return self.emitted.written(folder, weights)
 
     def __repr__(self) -> str:
         return showing.short(self.loaded.name, self.request, self.modules, self.files, self.remarks)

@@ -8,8 +8,6 @@ elements, so that a damaged one is not taken for what it was. All checkpoints to
 
 from __future__ import annotations
 
-import os
-import shutil
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -25,6 +23,7 @@ from meshc.driver.weights import Array, CheckpointTensors
 from meshc.support.cache import cache_folder
 from meshc.support.code import code_here
 from meshc.support.files import put_file
+from meshc.support.room import make_room, use
 
 MOST_BYTES = 4 << 30
 """Of all that is kept."""
@@ -90,14 +89,14 @@ class KeptTensors(Mapping[str, Array]):
             with suppress(ValueError, EOFError):
                 found = np.load(path, mmap_mode="r", allow_pickle=False)
                 if path.name == _file_name(name, found):
-                    os.utime(self.folder)
+                    use(self.folder)
                     return np.asarray(found)
         return None
 
     def _kept(self, name: str) -> Array:
         """The tensor ``name``, decoded and written down. Raises OSError."""
         decoded = self._tensors[name]
-        _make_room(decoded.nbytes, self.folder)
+        make_room(_all_kept(), self.folder, decoded.nbytes, MOST_BYTES)
         self.folder.mkdir(parents=True, exist_ok=True)
         stream = BytesIO()
         np.save(stream, decoded, allow_pickle=False)
@@ -111,17 +110,3 @@ def _all_kept() -> Path:
 
 def _file_name(name: str, array: Array) -> str:
     return f"{name}.{zlib.crc32(np.ascontiguousarray(array).data):08x}.npy"
-
-
-def _make_room(size: int, own: Path) -> None:
-    """Remove what is kept of other checkpoints than ``own``, that which was not used for the
-    longest time first, until ``size`` bytes more are no more than `MOST_BYTES`. Raises OSError."""
-    used = {}
-    for entry in _all_kept().glob("*"):
-        held = sum(path.stat().st_size for path in entry.iterdir())
-        used[entry] = (entry.stat().st_mtime_ns, held)
-    room = MOST_BYTES - size - sum(held for _, held in used.values())
-    for entry in sorted(used, key=lambda entry: used[entry]):
-        if room < 0 and entry != own:
-            shutil.rmtree(entry, ignore_errors=True)
-            room += used[entry][1]

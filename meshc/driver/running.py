@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from meshc.driver.compiled import Compiled
 from meshc.driver.decoded import kept
+from meshc.driver.emitted import Emitted
 from meshc.driver.executable import Program, no_tokens
 from meshc.driver.generating import (
     Answer,
@@ -49,7 +49,8 @@ class RunRequest:
     else 1, 0 and 1. ``stops`` and ``seed`` (0), which is for draws alone, are those of
     :class:`Continuation`.
     ``logits`` and ``steps`` are those of :class:`Continuation`.
-    With ``cache`` decoded weights, or those that are packed for a GPU, are kept for later runs.
+    With ``cache`` the program and decoded weights, or those that are packed for a GPU, are kept for
+    later runs.
     ``trace`` is a file for what happens on a simulated wafer, from which a profile is made.
     """
 
@@ -116,8 +117,8 @@ class RunRequest:
             fail("bad-argument", f"there is no backend '{self.backend}'", help=f"it is {known}")
 
 
-def run_compiled(
-    compiled: Compiled,
+def run_emitted(
+    emitted: Emitted,
     request: RunRequest,
     backend: Backend,
     report: Diagnostics,
@@ -125,12 +126,12 @@ def run_compiled(
     on_token: OnTokenOf | None = None,
     on_profile: OnProfile | None = None,
 ) -> list[Answer]:
-    """Run what was just compiled, from a temporary directory."""
+    """Run what was compiled, from a temporary directory."""
     request.check()
-    if not compiled.makes_tokens:
-        _no_tokens(compiled.loaded.name)
+    if not emitted.makes_tokens:
+        _no_tokens(emitted.loaded.name)
     with scratch_folder() as scratch:
-        program = compiled.written(scratch / "program", request.weights)
+        program = emitted.written(scratch / "program", request.weights)
         return run_program(program, request, backend, report, on_read, on_token, on_profile)
 
 

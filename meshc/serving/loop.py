@@ -21,11 +21,13 @@ Reason = Literal["", "stop", "length", "error"]
 @dataclass(frozen=True)
 class News:
     """Of a request: its next ``token``, and why it is the last one, or ``""``. ``error`` says in
-    ``words`` that the request was given up."""
+    ``words`` that the request was given up. The first ``cached`` tokens of its prompt were not
+    read, as caches of an earlier request held them."""
 
     token: int | None
     reason: Reason = ""
     words: str = ""
+    cached: int = 0
 
 
 Listener = Callable[[News], None]
@@ -72,6 +74,7 @@ class Loop:
         self._changed = threading.Condition()
         self._inbox: list[_Live | int] = []
         self._live: dict[int, _Live] = {}
+        self._read_from: dict[int, int] = {}
         self._names = self._tokens = 0
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="serving", daemon=True)
@@ -162,11 +165,15 @@ class Loop:
         return True
 
     def _tell(self, record: Record) -> None:
+        with self._changed:
+            for name, start, _ in record.segments:
+                if name in self._live:
+                    self._read_from.setdefault(name, start)
         for name, token in record.tokens.items():
             reason: Reason = ""
             if name in record.ended:
                 reason = "stop" if name in record.stopped else "length"
-            self._news(name, News(token, reason))
+            self._news(name, News(token, reason, cached=self._read_from.get(name, 0)))
         for name, words in record.failed.items():
             self._news(name, News(None, "error", words))
 
@@ -185,6 +192,7 @@ class Loop:
     def _forgotten(self, name: int) -> _Live | None:
         """Request ``name``, which was there until now."""
         live = self._live.pop(name, None)
+        self._read_from.pop(name, None)
         if live is not None:
             self._tokens -= len(live.prompt)
         return live

@@ -2,7 +2,8 @@
 
 A key is the name of a folder; what it holds is a file that is named after the hash of its content.
 So a damaged file is not taken for what it was: it is made again and replaced. Files appear whole,
-and are never removed, so any number of processes may share a cache. What one of them is making,
+and are removed only where their part of the cache is bounded (:mod:`meshc.support.room`), so any
+number of processes may share a cache. What one of them is making,
 others wait for, where the system has locks on files.
 
 Where the cache cannot be written, be it full, closed to the user or something else than a folder, a
@@ -89,11 +90,15 @@ def recall(key: str) -> Path | None:
 
 def keep(key: str, data: bytes, suffix: str = "") -> Path:
     """Keep ``data`` for ``key``; the file, whose name ends in ``suffix``. Raises OSError."""
-    name = f"{_digest(data)}{suffix}"
     try:
-        return _kept(cache_folder(), key, name, data)
+        return keep_for_all(key, data, suffix)
     except OSError as problem:
-        return _kept(_private.folder(problem), key, name, data)
+        return _kept(_private.folder(problem), key, f"{_digest(data)}{suffix}", data)
+
+
+def keep_for_all(key: str, data: bytes, suffix: str = "") -> Path:
+    """The same in the user's cache or not at all. Raises OSError."""
+    return _kept(cache_folder(), key, f"{_digest(data)}{suffix}", data)
 
 
 def keep_privately(path: Path, problem: OSError) -> Path:

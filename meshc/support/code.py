@@ -17,8 +17,9 @@ _ROOT = Path(__file__).parents[1]
 @cache
 def code_here() -> str:
     """What results of this process depend on beside their jobs: the versions of meshc, Python and
-    NumPy, and a digest of the modules of meshc."""
+    NumPy, and a digest of the files of meshc."""
     digest, python = sha256(), ".".join(platform.python_version_tuple()[:2])
-    for path in sorted(_ROOT.rglob("*.py")):
-        digest.update(path.read_bytes())
+    for path in sorted(path for path in _ROOT.rglob("*") if path.is_file()):
+        if path.parent.name != "__pycache__":
+            digest.update(path.read_bytes())
     return f"meshc {VERSION} ({digest.hexdigest()[:12]}), Python {python}, NumPy {np.__version__}"

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.support.cache import alone
+from meshc.support.room import make_room, use
 from meshc.support.scratch import scratch_folder
 
 PAGE_BYTES = 4096
@@ -35,8 +36,8 @@ Bytes = NDArray[np.uint8]
 
 def mapped(folder: Path, key: str, size: int, write: Callable[[int], None], most: int) -> Bytes:
     """The ``size`` bytes that are kept in ``folder`` for ``key``; where there are none that are
-    sound, ``write`` is given an open file of that size to write them to. Then files that are used
-    least are removed until all others take no more than ``most`` bytes less this one's.
+    sound, ``write`` is given an open file of that size to write them to. Then those that were used
+    longest ago are removed until all others take no more than ``most`` bytes less this one's.
 
     Of processes that ask at once one writes. Raises OSError, and what ``write`` raises.
     """
@@ -49,7 +50,7 @@ def mapped(folder: Path, key: str, size: int, write: Callable[[int], None], most
             known = _recalled(place, whole)
             if known is None:
                 known = _written(folder, place, whole, write)
-                _remove_oldest(folder, place, most - whole)
+                make_room(folder, place, 0, most)
     return known[:size]
 
 
@@ -62,8 +63,7 @@ def _recalled(place: Path, size: int) -> Bytes | None:
                     continue
                 found = _mapped(path)
                 if _digest(found) == path.stem:
-                    with suppress(OSError):  # of others, or on a disk that nobody writes
-                        os.utime(path)
+                    use(place)
                     return found
     return None
 
@@ -101,21 +101,3 @@ def _digest(data: Bytes) -> str:
         pages: NDArray[Any] = data[at : at + _AT_ONCE].view(np.uint64).reshape(-1, PAGE_BYTES // 8)
         found.update(np.add.reduce(pages, axis=1).astype("<u8").tobytes())
     return found.hexdigest()[:_DIGITS]
-
-
-def _remove_oldest(folder: Path, used: Path, most: int) -> None:
-    """Remove files of ``folder`` but that in ``used``, those used last stay up to ``most`` bytes;
-    what another process has mapped stays there until it ends."""
-    found = []
-    for path in folder.glob(f"*/*{_SUFFIX}"):
-        with suppress(OSError):
-            stat = path.stat()
-            found.append((stat.st_mtime_ns, stat.st_size, path))
-    for _, size, path in sorted(found, reverse=True):
-        if path.parent == used:
-            continue
-        most -= size
-        if most < 0:
-            with suppress(OSError):
-                path.unlink()
-                path.parent.rmdir()

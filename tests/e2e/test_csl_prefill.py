@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshc.cli import main
-from meshc.driver import CompileRequest, RunRequest, compile_loaded, load_any, opened, run_compiled
+from meshc.driver import CompileRequest, RunRequest, compile_loaded, load_any, opened, run_emitted
 from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
@@ -122,7 +122,7 @@ def tokens_of(model, prompts, count, **options):
     loaded = load_any(str(TINY / model), report)
     compiled = compile_loaded(loaded, CompileRequest(**options), (), report)
     with opened(options.get("target", "python")) as backend:
-        answers = run_compiled(compiled, RunRequest(prompts, count), backend, report)
+        answers = run_emitted(compiled.emitted, RunRequest(prompts, count), backend, report)
     return answers, [*compiled.modules]
 
 

@@ -25,7 +25,7 @@ from meshc.driver import (
     load_any,
     open_weights,
     opened,
-    run_compiled,
+    run_emitted,
 )
 from meshc.interp.tile import TileMachine
 from meshc.support.diagnostics import Diagnostics
@@ -59,7 +59,7 @@ def wafer():
     program = compiled(target="csl", mesh="96x96")
     request = RunRequest(tuple(tuple(p["prompt_ids"]) for p in PROMPTS), COUNT, ignore_eos=True)
     with opened("csl") as backend:
-        answers = run_compiled(program, request, backend, Diagnostics(), on_token=tell)
+        answers = run_emitted(program.emitted, request, backend, Diagnostics(), on_token=tell)
     steps = sum(len(p["prompt_ids"]) + COUNT - 1 for p in PROMPTS)
     spent, most = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(

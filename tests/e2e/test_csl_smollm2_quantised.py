@@ -17,7 +17,7 @@ from meshc.driver import (
     load_any,
     open_weights,
     opened,
-    run_compiled,
+    run_emitted,
 )
 from meshc.driver.weights import IF_POSSIBLE
 from meshc.interp.tile import TileMachine
@@ -73,7 +73,7 @@ def test_the_wafer_decodes_what_its_cores_keep(layers, mesh):
     assert any("'w_down' is decoded: a core has 16 of its rows" in text for text in said)
     request = RunRequest((PROMPT,), COUNT, ignore_eos=True)
     with opened("csl") as backend:
-        (answer,) = run_compiled(program, request, backend, Diagnostics())
+        (answer,) = run_emitted(program.emitted, request, backend, Diagnostics())
     wanted = list(interpreted([*PROMPT, *answer.tokens[:-1]], layers))[len(PROMPT) - 1 :]
     assert list(answer.tokens) == [int(logits.argmax()) for logits in wanted]
     assert len({*answer.tokens}) > 1

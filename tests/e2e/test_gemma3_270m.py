@@ -22,7 +22,7 @@ from meshc.driver import (
     compile_loaded,
     load_any,
     opened,
-    run_compiled,
+    run_emitted,
 )
 from meshc.frontend.checkpoints import config_from_gguf, load_tokenizer
 from meshc.support.diagnostics import Diagnostics
@@ -86,6 +86,6 @@ def test_two_layers_in_csl_are_those_in_python(file: Path, mesh: str) -> None:
     asked = RunRequest((prompt,), count, ignore_eos=True)
     with opened("csl") as backend:
         compiled = compile_loaded(loaded, request)
-        (wafer,) = run_compiled(compiled, asked, backend, Diagnostics())
+        (wafer,) = run_emitted(compiled.emitted, asked, backend, Diagnostics())
     assert wafer.tokens == exact.tokens
     np.testing.assert_allclose(wafer.logits, exact.logits, atol=0.005 * np.abs(exact.logits).max())

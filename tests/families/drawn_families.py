@@ -19,6 +19,8 @@ from drawn_parts import (
     whole_heads,
 )
 
+Draw = Callable[[Random, bool], Settings]
+"""What draws one, ``wide`` or not."""
 CONTEXT = 19
 """Tokens of a sequence; windows that are to matter are shorter."""
 
@@ -224,6 +226,20 @@ def _qwen2_moe(dice: Random, wide: bool) -> Settings:
     return found | {"shared_expert_intermediate_size": dice.randint(5, 14)}
 
 
+def _behind_dense(draw: Draw) -> Draw:
+    """Three layers, of which the first one or two have no experts, or two, of which one has."""
+
+    def behind(dice: Random, wide: bool) -> Settings:
+        found = draw(dice, wide)
+        while not wide and int(str(found["hidden_size"])) > 50:  # what four cores of a wafer have
+            found = draw(dice, wide)
+        listed = {"mlp_only_layers": dice.choice([[0], [0, 1], [1, 0, 7]]), "num_hidden_layers": 3}
+        every = {"decoder_sparse_step": 2, "num_hidden_layers": 2}
+        return found | dice.choice([listed, every]) | {"intermediate_size": dice.randint(7, 21)}
+
+    return behind
+
+
 def _gpt_oss(dice: Random, wide: bool) -> Settings:
     yarn = {
         "rope_type": "yarn",
@@ -285,9 +301,7 @@ def _deepseek_v3(dice: Random, wide: bool) -> Settings:
     return found if wide else found | {"qk_nope_head_dim": dice.randint(3, 8)}
 
 
-def _with(
-    draw: Callable[[Random, bool], Settings], more: Callable[[Random], Settings]
-) -> Callable[[Random, bool], Settings]:
+def _with(draw: Draw, more: Callable[[Random], Settings]) -> Draw:
     return lambda dice, wide: draw(dice, wide) | more(dice)
 
 
@@ -304,7 +318,7 @@ def _smollm3(dice: Random, wide: bool) -> Settings:
     settings: list[Settings] = [{"no_rope_layer_interval": skip}, {"no_rope_layers": listed}]
     if not wide:
         settings.append({"no_rope_layers": [1] * layers})
-    return found | scaled_rope(dice) | dice.choice(settings)
+    return found | stretched_rope(dice, found) | dice.choice(settings)
 
 
 def _cohere(dice: Random, wide: bool) -> Settings:
@@ -373,7 +387,7 @@ def _granitemoe(dice: Random, wide: bool) -> Settings:
     return found | _experts(dice, count="num_local_experts", chosen="num_experts_per_tok")
 
 
-DRAWN: dict[tuple[str, str], Callable[[Random, bool], Settings]] = {
+DRAWN: dict[tuple[str, str], Draw] = {
     ("llama", ""): _llama,
     ("mistral", ""): _mistral,
     ("mistral", "window"): _with(_mistral, _window),
@@ -390,6 +404,7 @@ DRAWN: dict[tuple[str, str], Callable[[Random, bool], Settings]] = {
     ("olmo2", ""): _olmo2,
     ("smollm3", ""): _smollm3,
     ("cohere", ""): _cohere,
+    ("cohere", "head norms"): _with(_cohere, lambda _: {"use_qk_norm": True}),
     ("cohere2", "window"): _cohere2,
     ("olmo", ""): _olmo,
     ("nemotron", ""): _nemotron,
@@ -410,8 +425,10 @@ DRAWN: dict[tuple[str, str], Callable[[Random, bool], Settings]] = {
     ("mixtral", ""): _mixtral,
     ("mixtral", "window"): _with(_mixtral, _window),
     ("qwen2_moe", ""): _qwen2_moe,
+    ("qwen2_moe", "experts"): _behind_dense(_qwen2_moe),
     ("qwen2_moe", "window"): _with(_qwen2_moe, _switched_alternate),
     ("qwen3_moe", ""): _moe,
+    ("qwen3_moe", "experts"): _behind_dense(_moe),
     ("qwen3_moe", "window"): _with(_moe, _switched_alternate),
     ("gpt_oss", "window"): _gpt_oss,
     ("deepseek_v2", ""): _latent,

@@ -8,6 +8,7 @@ import pytest
 from books import CAPACITY, LAYERS, MULTIPLE, REQUESTS, VOCAB, Books, continued
 from hypothesis import given
 from hypothesis import strategies as st
+from served import Served
 from test_engine import CHOICES
 
 from meshc.driver import CompileRequest, load_any
@@ -164,3 +165,17 @@ def test_a_program_gives_the_tokens_that_it_gives_without(name, chosen, kv):
     alone = [replayed(other.server(), [entry], 1.0) for entry in entries]
     assert found == {name: tokens for one in alone for name, tokens in one.items()}
     assert any(known) == service.prefixes
+
+
+@pytest.mark.serve
+@pytest.mark.parametrize("prefixes", [True, False])
+def test_usage_says_how_many_tokens_of_prompts_were_cached(prefixes):
+    prompt, other = TREE[0][:20], [*TREE[0][:12], *TREE[1][:5]]
+    with Served(None, server=server_of(policy("chunked", 8), prefixes)) as found:
+        client, cached = found.client(), []
+        for asked in (prompt, prompt, other):
+            made = client.completions.create(
+                model="books", prompt=asked, temperature=0, max_tokens=2
+            )
+            cached.append(made.usage.prompt_tokens_details.cached_tokens)
+    assert cached == [0, *(n // MULTIPLE * MULTIPLE * prefixes for n in (18, 12))]

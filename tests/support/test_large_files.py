@@ -88,8 +88,7 @@ def test_what_was_used_longest_ago_goes(tmp_path):
     """Of three files of four pages, eight pages stay: the new one, and the one used last."""
     for age, key in enumerate(("first", "second")):
         kept(tmp_path, key)
-        (file,) = files(tmp_path / key)
-        os.utime(file, ns=(0, 10**18 + age))
+        os.utime(tmp_path / key, ns=(0, 10**18 + age))
     kept(tmp_path, "first")
     kept(tmp_path, "third", most=8 * PAGE_BYTES)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "third"]

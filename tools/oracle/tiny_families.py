@@ -251,6 +251,28 @@ MODELS = (
     ),
     _model("cohere-6h2", "cohere", {**_partial(48, 6, 2, 37, 53, 2), "pad_token_id": 0}),
     _model(
+        "smollm3-4h2-yarn",
+        "smollm3",
+        {
+            **sizes(24, 4, 2, 6, 19, 43, 3),
+            "pad_token_id": 0,
+            "no_rope_layer_interval": 2,
+            "attention_bias": True,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 10000.0,
+                "factor": 8.0,
+                "original_max_position_embeddings": 8,
+            },
+        },
+    ),
+    _model(
+        "cohere-4h2-normed-bf16",
+        "cohere",
+        {**_partial(32, 4, 2, 19, 43, 2), "pad_token_id": 0, "use_qk_norm": True},
+        torch.bfloat16,
+    ),
+    _model(
         "cohere-3h3-untied-bf16",
         "cohere",
         {

@@ -362,6 +362,24 @@ TINY_MODELS = (
         torch.bfloat16,
         place="tiny_scaled",
     ),
+    TinyModel(
+        "qwen3-moe-6x2-dense",
+        "qwen3_moe",
+        {**_sizes(20, 4, 2, 4, 11, 57, 3), **_with_experts(6, 2, 7), "mlp_only_layers": [0]},
+        place="tiny_experts",
+    ),
+    TinyModel(
+        "qwen2-moe-5x2-dense-bf16",
+        "qwen2_moe",
+        {
+            **_sizes(20, 5, 5, 4, 13, 49, 2),
+            **_with_experts(5, 2, 6),
+            "shared_expert_intermediate_size": 9,
+            "decoder_sparse_step": 2,
+        },
+        torch.bfloat16,
+        place="tiny_experts",
+    ),
 )
 
 

@@ -23,17 +23,19 @@ from meshc.driver import (
     Backend,
     Compiled,
     CompileRequest,
+    Emitted,
     LoadedModel,
     Profile,
     RunRequest,
     cheapest,
     compile_loaded,
+    emitted_once,
     find_weights,
     load_any,
     open_program,
     opened,
     read_prompts,
-    run_compiled,
+    run_emitted,
     run_program,
     simulated_run,
     smallest_place,
@@ -134,13 +136,19 @@ def _answers(
     compile_request = keeping(compile_request, options, loaded)
     if compile_request.target == "csl" and options.mesh is None:
         compile_request = _placed(loaded, compile_request, live.progress)
-    with _opened(compile_request.target, request) as backend:
+
+    def emit() -> Emitted:
         if compile_request.target == "csl":
-            compiled = _for_simulator(options, loaded, compile_request, request, watching, report)
+            found = _for_simulator(options, loaded, compile_request, request, watching, report)
         else:
-            compiled = compile_loaded(loaded, compile_request, watching.instruments, report)
-        return run_compiled(
-            compiled, request, backend, report, live.progress.reading, live.token, on_profile
+            found = compile_loaded(loaded, compile_request, watching.instruments, report)
+        return found.emitted
+
+    with _opened(compile_request.target, request) as backend:
+        keeps = request.cache and compile_request.target != "csl" and not watching.looks
+        emitted = emitted_once(loaded, compile_request, emit, report) if keeps else emit()
+        return run_emitted(
+            emitted, request, backend, report, live.progress.reading, live.token, on_profile
         )
 
 

@@ -38,11 +38,11 @@ def add_keeping(parser: argparse.ArgumentParser) -> None:
 
 
 def add_cache(parser: Any) -> None:
-    """Add the flag of those who want decoded weights decoded again."""
+    """Add the flag of those who want nothing of earlier runs."""
     parser.add_argument(
         "--no-cache",
         action="store_true",
-        help="decode the weights again, and keep nothing of them for later runs",
+        help="compile and decode weights again, and keep nothing for later runs",
     )
 
 

@@ -30,9 +30,9 @@ def model_parameters(config: ModelConfig) -> dict[str, Parameter]:
     named = {name: size.parameter for name, size in tables.sizes.items()}
     named |= {name: flag.parameter for name, flag in tables.flags.items()}
     given = {parameter: getattr(config, name) for name, parameter in named.items() if parameter}
-    if tables.experts is not None:  # the others are layers of a loop of their own
-        sparse = config.own.get(tables.experts.stage, 0)
-        given[named["layers"]] = config.layers - int(sparse)
+    for kind in (tables.experts, tables.dense):
+        if kind is not None:  # the others are layers of a loop of their own
+            given[named["layers"]] = config.layers - int(config.own.get(kind.stage, 0))
     return {
         **given,
         "eps": config.eps,
@@ -46,13 +46,23 @@ def model_parameters(config: ModelConfig) -> dict[str, Parameter]:
 
 
 def turning_lanes(config: ModelConfig) -> tuple[int, float] | None:
-    """How many lanes of a head turn, and what LongRoPE multiplies their part of a score by; None
-    where whole heads turn, whose scores are multiplied, or where nothing is."""
-    rotary = family_named(config.family).tables[config.family].rotary
-    lanes = config.own.get(rotary.parameter, 0) if rotary else 0
-    if not lanes or not isinstance(config.rope_scaling, LongScaling):
+    """How many lanes of a head turn, and what YaRN or LongRoPE multiplies their part of a score by;
+    None where whole heads of all layers turn, whose scores are multiplied, or nothing is."""
+    tables, scaling = family_named(config.family).tables[config.family], config.rope_scaling
+    if not isinstance(scaling, YarnScaling | LongScaling):
         return None
-    return int(lanes), config.rope_scaling.attention_scale
+    lanes = config.own.get(tables.rotary.parameter, 0) if tables.rotary else 0
+    if layers_without_rope(config):
+        lanes = lanes or config.head_dim
+    elif isinstance(scaling, YarnScaling):
+        return None
+    return (int(lanes), scaling.attention_scale) if lanes else None
+
+
+def layers_without_rope(config: ModelConfig) -> int:
+    """Every how many-th layer turns nothing, 0 where all do."""
+    skipped = family_named(config.family).tables[config.family].skipped_rope
+    return int(config.own.get(skipped.parameter, 0)) if skipped else 0
 
 
 def _scaling_parameters(scaling: RopeScaling | None) -> dict[str, Parameter]:

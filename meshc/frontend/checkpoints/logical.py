@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshc.frontend.checkpoints.config import ModelConfig
-from meshc.frontend.checkpoints.family_model import model_of, turning_lanes
+from meshc.frontend.checkpoints.family_model import layers_without_rope, model_of, turning_lanes
 from meshc.frontend.checkpoints.stored_layout import StoredLayout, Stretch, stored_layout
 from meshc.frontend.families import StoredParam, family_named
 from meshc.frontend.language import elaborate
@@ -30,7 +30,8 @@ class LogicalTensor:
     layers the loop has, 0 for a tensor of none, and ``first`` the number of the loop's first layer.
     Files hold it in ``parts`` tensors of ``layout``, numbered by ``{each}``, which are stacked
     along ``axis``; 0 where it is one tensor. No file has a ``constant`` one, all of whose
-    elements are that number.
+    elements are that number. Every ``skip``-th layer, if that is not 0, turns nothing, so that no
+    lanes of it are stretched.
     """
 
     name: str
@@ -41,6 +42,12 @@ class LogicalTensor:
     parts: int = 0
     axis: int = 0
     constant: float | None = None
+    skip: int = 0
+
+    def layout_of(self, layer: int) -> StoredLayout:
+        """How files hold layer ``layer`` of its loop."""
+        turns = not self.skip or (self.first + layer + 1) % self.skip
+        return self.layout if turns else replace(self.layout, stretch=None)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -61,11 +68,11 @@ class LogicalTensor:
         template = self.stored.replace("{n}", str(self.first + layer))
         return tuple(template.replace("{each}", str(n)) for n in range(max(1, self.parts)))
 
-    def assembled(self, stored: Sequence[np.ndarray]) -> np.ndarray:
-        """The tensor, or one layer of it, C-contiguous, from what the files hold of its parts."""
+    def assembled(self, stored: Sequence[np.ndarray], layer: int) -> np.ndarray:
+        """The tensor, or layer ``layer`` of it, C-contiguous, from what files hold of its parts."""
         if self.constant is not None:
             return np.full(self.shape, self.constant, np.float32)
-        read = [self.layout.read(part) for part in stored]
+        read = [self.layout_of(layer).read(part) for part in stored]
         return np.stack(read, self.axis) if self.parts else read[0]
 
 
@@ -80,7 +87,7 @@ def logical_tensors(
     family does not take the config's numbers.
     """
     module = elaborate(model_of(replace(config, tied_embeddings=False)), "decode", seq=1)
-    stages, stretch = _stages(module), turning_lanes(config)
+    stages, stretch, skip = _stages(module), turning_lanes(config), layers_without_rope(config)
     types = {p.value.name: p.value.type for p in module.function.params if p.role == "weight"}
     entries = family_named(config.family).params
     unnamed = sorted(set(types) - set(entries))
@@ -95,7 +102,7 @@ def logical_tensors(
             if bare:
                 stored = stored.removeprefix(family_named(config.family).prefix)
             form = _of_gguf(entry) if gguf else replace(entry, gguf_pairs="")
-            found.append(_tensor(name, kind.dims, form, stored, module, stages, stretch))
+            found.append(_tensor(name, kind.dims, form, stored, module, stages, stretch, skip))
     return tuple(found)
 
 
@@ -112,9 +119,11 @@ def _tensor(
     module: Module,
     stages: Mapping[str, tuple[int, int]],
     stretch: tuple[int, float] | None,
+    skip: int,
 ) -> LogicalTensor:
     """The param ``name`` of ``dims``, ``stored`` under this name as ``entry`` says; ``stretch`` is
-    how many lanes of a head turn, and what their scores are multiplied by."""
+    how many lanes of a head turn, and what their scores are multiplied by, but for every
+    ``skip``-th layer."""
     first, layers = stages.get(dims[0], (0, 0))
     own = dims[1:] if layers else dims
     one = tuple(dim for dim in own if dim != entry.each)
@@ -124,7 +133,7 @@ def _tensor(
     if entry.turning and stretch is not None:
         layout = replace(layout, stretch=Stretch(entry.turning, *stretch))
     parts = (module.dims[entry.each], own.index(entry.each)) if entry.each else (0, 0)
-    return LogicalTensor(name, stored, layout, layers, first, *parts, entry.constant)
+    return LogicalTensor(name, stored, layout, layers, first, *parts, entry.constant, skip)
 
 
 def parameter_count(config: ModelConfig) -> int:

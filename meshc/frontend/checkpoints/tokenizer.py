@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,8 @@ from meshc.frontend.checkpoints.files import list_directory, read_bounded
 from meshc.frontend.checkpoints.gguf.parts import first_of_parts, read_gguf_header
 from meshc.frontend.checkpoints.gguf.vocabulary import has_gguf_vocabulary, read_gguf_vocabulary
 from meshc.frontend.checkpoints.tokenizing.declared import read_declared, read_tokenizer_config
+from meshc.frontend.checkpoints.tokenizing.of_class import USUAL as OF_CLASSES
+from meshc.frontend.checkpoints.tokenizing.of_class import as_its_class, parsed
 from meshc.frontend.checkpoints.tokenizing.of_files import (
     MERGES,
     USUAL,
@@ -22,13 +24,18 @@ from meshc.frontend.checkpoints.tokenizing.of_files import (
     class_of,
     json_of_files,
 )
+from meshc.frontend.checkpoints.tokenizing.of_sentencepiece import (
+    MODEL,
+    class_of_model,
+    json_of_model,
+)
+from meshc.frontend.checkpoints.tokenizing.of_sentencepiece import USUAL as OF_MODELS
 from meshc.frontend.checkpoints.tokenizing.of_vocabulary import json_of_vocabulary
 from meshc.frontend.checkpoints.tokenizing.process import Opening, TokenizerProcess
 from meshc.support.diagnostics import fail
 
 _PREFIX_SPACE = ("GPT2Tokenizer", "Qwen2Tokenizer", "GPTNeoXTokenizer", "CohereTokenizer")
 """Classes of transformers that make their own pre-tokenizer of the ``tokenizer_config.json``."""
-_SAYS_PREFIX_SPACE = re.compile(r'"add_prefix_space"\s*:\s*true')
 TOKENIZER_LIMIT_BYTES = 64 << 20
 _MOST_BEYOND = 256
 """Tokens may be added to a tokenizer alone, and then no prompt can use them; one with more than so
@@ -156,7 +163,8 @@ def load_tokenizer(path: str | Path, config: ModelConfig) -> Tokenizer:
     """The tokenizer at ``path``, checked against the vocabulary of ``config``.
 
     ``path`` is a GGUF file, a ``tokenizer.json``, a directory with one of these, or any file
-    beside a ``tokenizer.json``; in its place there may be a ``vocab.json`` and a ``merges.txt``.
+    beside a ``tokenizer.json``; in its place there may be a ``vocab.json`` and a ``merges.txt``, or
+    a ``tokenizer.model``.
     Errors: ``tokenizer-not-found``, ``tokenizer-invalid``, ``tokenizer-unsupported``,
     ``tokenizer-mismatch``, ``tokenizer-costly``, ``json-invalid``, ``gguf-invalid``,
     ``checkpoint-unreadable``, ``missing-extra``.
@@ -181,7 +189,8 @@ def has_vocabulary(path: Path) -> bool:
     if path.suffix.lower() == ".gguf":
         return has_gguf_vocabulary(read_gguf_header(path))
     folder = path if os.path.isdir(path) else path.parent
-    return os.path.isfile(folder / "tokenizer.json") or _has_two_files(folder)
+    names = ("tokenizer.json", MODEL)
+    return any(os.path.isfile(folder / name) for name in names) or _has_two_files(folder)
 
 
 def _has_two_files(folder: Path) -> bool:
@@ -199,6 +208,8 @@ def tokenizer_file(path: Path) -> Path:
         return folder / "tokenizer.json"
     if _has_two_files(folder):
         return folder / VOCABULARY
+    if os.path.isfile(folder / MODEL):
+        return folder / MODEL
     if os.path.isdir(folder):
         files = [file for file in list_directory(folder) if file.suffix.lower() == ".gguf"]
         one = files[0] if len(files) == 1 else first_of_parts(files)
@@ -207,8 +218,8 @@ def tokenizer_file(path: Path) -> Path:
     fail(
         "tokenizer-not-found",
         f"there is no tokenizer at '{path}'",
-        help="a tokenizer.json, a vocab.json with a merges.txt, or a .gguf file is looked for; or "
-        "give the prompt as token ids",
+        help="a tokenizer.json, a vocab.json with a merges.txt, a tokenizer.model or a .gguf file "
+        "is looked for; or give the prompt as token ids",
     )
 
 
@@ -221,10 +232,12 @@ def _from_gguf(file: Path) -> tuple[Opening, tuple[int, ...]]:
 
 
 def _from_json(file: Path) -> Opening:
-    """The tokenizer in a ``tokenizer.json``, or in a vocabulary and its merges, with the tokens
-    that files beside it declare."""
+    """The tokenizer in a ``tokenizer.json``, in a vocabulary and its merges, or in a model of
+    SentencePiece, with the tokens that files beside it declare."""
     if file.name == VOCABULARY:
         return _from_two_files(file)
+    if file.name == MODEL:
+        return _from_model(file)
     raw = read_bounded(file, TOKENIZER_LIMIT_BYTES, "tokenizer")
     try:
         text = raw.decode("utf-8")
@@ -234,10 +247,16 @@ def _from_json(file: Path) -> Opening:
             f"'{file}' is not valid: byte {error.start} is not UTF-8",
             help="get the file again",
         )
-    found = read_declared(file.parent)
-    _check_prefix_space(file, text, read_tokenizer_config(file.parent))
-    declared = tuple(found.by_id.items())
-    return Opening(text, declared, list(found.named.values()), found.further, found.own_first)
+    found, config = read_declared(file.parent), read_tokenizer_config(file.parent)
+    own = as_its_class(text, file, config)
+    if own is None:
+        _check_prefix_space(file, text, config)
+    declared, named = tuple(found.by_id.items()), list(found.named.values())
+    if own is not None:
+        name = str(config["tokenizer_class"]).removesuffix("Fast")
+        absent = {n: t for n, t in OF_CLASSES.get(name, {}).items() if n not in config}
+        named += [{"content": token, "special": True} for token in absent.values()]
+    return Opening(own or text, declared, named, found.further, found.own_first)
 
 
 def _check_prefix_space(file: Path, text: str, config: Mapping[str, object]) -> None:
@@ -245,9 +264,10 @@ def _check_prefix_space(file: Path, text: str, config: Mapping[str, object]) -> 
     otherwise whether a space stands before a text, and names a class that obeys it."""
     wanted, name = config.get("add_prefix_space"), config.get("tokenizer_class")
     own = isinstance(name, str) and name.removesuffix("Fast") in _PREFIX_SPACE
-    if not own or not isinstance(wanted, bool) or '"ByteLevel"' not in text:
+    steps = json.dumps((parsed(text) or {}).get("pre_tokenizer"))
+    if not own or not isinstance(wanted, bool) or '"ByteLevel"' not in steps:
         return
-    if wanted != bool(_SAYS_PREFIX_SPACE.search(text)):
+    if wanted != ('"add_prefix_space": true' in steps):
         fail(
             "tokenizer-unsupported",
             f"the files beside '{file}' say 'add_prefix_space' {str(wanted).lower()}, and it says "
@@ -259,12 +279,30 @@ def _check_prefix_space(file: Path, text: str, config: Mapping[str, object]) -> 
 def _from_two_files(file: Path) -> Opening:
     """The tokenizer of a vocabulary and its merges, with the special tokens of its class."""
     config = read_tokenizer_config(file.parent)
-    text, found = json_of_files(file, config), read_declared(file.parent)
-    usual = USUAL[class_of(config, file)]
+    return _opening(file, json_of_files(file, config), USUAL[class_of(config, file)], config)
+
+
+def _from_model(file: Path) -> Opening:
+    """The tokenizer in a model of SentencePiece, with the special tokens of its class."""
+    config = read_tokenizer_config(file.parent)
+    text, pieces = json_of_model(file, config)
+    return _opening(file, text, OF_MODELS[class_of_model(config, file)], config, pieces)
+
+
+def _opening(
+    file: Path,
+    text: str,
+    usual: Mapping[str, str],
+    config: Mapping[str, object],
+    pieces: Sequence[Mapping[str, object]] = (),
+) -> Opening:
+    """The tokenizer ``text`` with tokens that files beside it declare, ``usual`` ones that they are
+    silent about, and special ``pieces`` of its own."""
+    found = read_declared(file.parent)
     absent = {name: token for name, token in usual.items() if name not in config}
     named = [*found.named.values(), *({"content": t, "special": True} for t in absent.values())]
-    declared = tuple(found.by_id.items())
-    return Opening(text, declared, named, found.further, found.own_first)
+    further = [*pieces, *found.further]
+    return Opening(text, tuple(found.by_id.items()), named, further, found.own_first)
 
 
 def _check_declared(file: Path, process: TokenizerProcess, text: str, number: int) -> None:

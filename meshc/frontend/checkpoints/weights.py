@@ -100,24 +100,23 @@ class Checkpoint:
         names = tensor.stored_names(layer)
         if tensor.parts and tensor.axis == 0:
             for name in names:
-                yield tensor.layout.read(self.source.read(name))
+                yield tensor.layout_of(layer).read(self.source.read(name))
             return
-        slabs = self._slabs(tensor) if names else []
+        slabs = self._slabs(tensor, layer) if names else []
         for part, layout in slabs:
             yield layout.read(self.source.read(names[0], part))
         if not slabs:
             yield self._read(tensor, layer)
 
-    def _slabs(self, tensor: LogicalTensor) -> list[tuple[Part, StoredLayout]]:
-        """What holds a layer of ``tensor`` in slabs along its first dim; none if it is small, or if
-        files do not hold it so."""
+    def _slabs(self, tensor: LogicalTensor, layer: int) -> list[tuple[Part, StoredLayout]]:
+        """What holds layer ``layer`` of ``tensor`` in slabs along its first dim; none if it is
+        small, or if files do not hold it so."""
         lanes = tensor.shape[0]
         step = max(1, _PIECE_BYTES * lanes // (4 * math.prod(tensor.shape)))
         if tensor.parts or step >= lanes:
             return []
-        slabs = [
-            tensor.layout.slab(start, min(lanes, start + step)) for start in range(0, lanes, step)
-        ]
+        layout = tensor.layout_of(layer)
+        slabs = [layout.slab(start, min(lanes, start + step)) for start in range(0, lanes, step)]
         found = [slab for slab in slabs if slab is not None]
         return found if len(found) == len(slabs) else []
 
@@ -195,13 +194,13 @@ class Checkpoint:
     def _stored(self, tensor: LogicalTensor, layer: int) -> np.ndarray:
         mapped = [self.source.mapped(name) for name in tensor.stored_names(layer)]
         kinds = {None if each is None else each.dtype for each in mapped}
-        changed = tensor.layout.offset or tensor.layout.stretch
-        if changed or None in kinds or len(kinds) != 1:
+        layout = tensor.layout_of(layer)
+        if layout.offset or layout.stretch or None in kinds or len(kinds) != 1:
             return self._read(tensor, layer)
         held = [each for each in mapped if each is not None]
         if not tensor.parts:
-            return tensor.layout.view(held[0])
-        return np.moveaxis(tensor.layout.view(np.stack(held)), 0, tensor.axis)
+            return layout.view(held[0])
+        return np.moveaxis(layout.view(np.stack(held)), 0, tensor.axis)
 
     def stamp(self) -> str:
         """A text that changes when files are written or replaced, or are read as another model."""
@@ -209,7 +208,7 @@ class Checkpoint:
 
     def _read(self, tensor: LogicalTensor, layer: int) -> np.ndarray:
         names = tensor.stored_names(layer)
-        return tensor.assembled(list(map(self.source.read, names)))
+        return tensor.assembled(list(map(self.source.read, names)), layer)
 
 
 def open_checkpoint(

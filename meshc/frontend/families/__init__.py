@@ -10,6 +10,7 @@
 
 from meshc.frontend.families.family import Family, family_named, family_names, model_text
 from meshc.frontend.families.tables import (
+    Dense,
     Experts,
     Flag,
     GgufTables,
@@ -23,6 +24,7 @@ from meshc.frontend.families.tables import (
 )
 
 __all__ = [
+    "Dense",
     "Experts",
     "Family",
     "Flag",

@@ -11,6 +11,7 @@ from typing import Any
 
 from meshc.frontend.families.gguf_keys import gguf_table
 from meshc.frontend.families.tables import (
+    Dense,
     Experts,
     Flag,
     GgufTables,
@@ -103,7 +104,8 @@ def _tables(config: Mapping[str, Any], variant: Mapping[str, Any]) -> Tables:
     def merged(key: str) -> dict[str, Any]:
         return {**config.get(key, {}), **variant.get(key, {})}
 
-    known = {"sizes", "own", "flags", "switches", "numbers", "refused", "rope_types", "experts"}
+    known = {"sizes", "own", "flags", "switches", "numbers", "refused", "rope_types"}
+    known |= {"experts", "dense"}
     rest = {key: value for key, value in (*config.items(), *variant.items()) if key not in known}
     return Tables(
         rope_types=tuple(config["rope_types"]),
@@ -124,9 +126,15 @@ def _tables(config: Mapping[str, Any], variant: Mapping[str, Any]) -> Tables:
         skipped_rope=SkippedRope(**rest.pop("skipped_rope")) if "skipped_rope" in rest else None,
         windows=Windows(**rest.pop("windows")) if "windows" in rest else None,
         experts=_experts(merged("experts")),
+        dense=_dense(merged("dense")),
         no_effect=frozenset(rest.pop("no_effect", ())),
         **rest,
     )
+
+
+def _dense(table: Mapping[str, Any]) -> Dense | None:
+    """The table of layers without experts, if there is one."""
+    return Dense(**{**table, "width": Size(**table["width"])}) if table else None
 
 
 def _experts(table: Mapping[str, Any]) -> Experts | None:

@@ -190,6 +190,19 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class Dense:
+    """Keys of models with experts whose first layers may have none: those of the list ``listed``
+    have none, and of the others every so many-th has, as ``every`` says. The parameter ``stage``
+    counts them, and ``width`` is that of their features.
+    """
+
+    listed: str
+    every: str
+    stage: str
+    width: Size
+
+
+@dataclass(frozen=True)
 class Tables:
     """What a config of one ``model_type`` of a family says.
 
@@ -201,7 +214,8 @@ class Tables:
     ``rope_needed``, and whole heads are rotated where it ``rotates_heads``. Files of some have the
     context that they had before it was stretched ``context_beside`` that. ``rotary`` is there where
     part of a head may turn, ``local_rope`` where layers with windows have a base of their own,
-    ``skipped_rope`` where some layers turn nothing. A text ends with the token ``usual_end`` where
+    ``skipped_rope`` where some layers turn nothing, ``experts`` or ``dense`` where the first layers
+    are of another kind. A text ends with the token ``usual_end`` where
     a file has no key for that. Keys of ``no_effect`` change nothing in the models that are read.
     """
 
@@ -223,6 +237,7 @@ class Tables:
     rotates_heads: bool = False
     context_beside: bool = False
     experts: Experts | None = None
+    dense: Dense | None = None
     usual_end: int | None = None
     no_effect: frozenset[str] = frozenset()
 
@@ -234,6 +249,8 @@ class Tables:
         found |= {number.key for number in self.numbers.values()}
         found |= {refusal.key for refusal in self.refused}
         found |= self.experts.keys() if self.experts else set()
+        dense = self.dense
+        found |= {dense.listed, dense.every, dense.width.key} if dense else set()
         found |= self.named.names()
         found |= {self.rotary.key} if self.rotary else set()
         found |= {self.local_rope.key} if self.local_rope else set()

@@ -64,6 +64,7 @@ class Answers:
     fitting: Callable[[Choose], Choose] = lambda then: then
     names: dict[int, int] = field(default_factory=dict)
     count: int = 0
+    cached: dict[int, int] = field(default_factory=dict)
     news: asyncio.Queue[tuple[int, News]] = field(default_factory=asyncio.Queue)
     is_cut: bool = False
 
@@ -133,6 +134,7 @@ class Answers:
             del self.names[index]
             raise Refused(500, news.words)
         one.heard += 1
+        self.cached[index] = news.cached
         if one.heard <= one.given:
             if not news.reason:
                 return None
@@ -189,13 +191,16 @@ class Answers:
         except MeshcError as error:
             raise Refused(500, error.diagnostics[0].message) from None
 
-    def usage(self) -> dict[str, int]:
-        """Tokens read and written."""
+    def usage(self) -> dict[str, object]:
+        """Tokens of prompts, those of them that caches held already, and tokens written; of several
+        answers to a prompt the first one says what was cached."""
         read = sum(len(prompt) for prompt in self.wanted.prompts)
+        first = range(0, self.wanted.answers, self.wanted.each)
         return {
             "prompt_tokens": read,
             "completion_tokens": self.count,
             "total_tokens": read + self.count,
+            "prompt_tokens_details": {"cached_tokens": sum(self.cached.get(n, 0) for n in first)},
         }
 
 

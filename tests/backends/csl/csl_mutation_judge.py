@@ -25,7 +25,7 @@ from meshc.driver import (
     load_any,
     open_weights,
     opened,
-    run_compiled,
+    run_emitted,
 )
 from meshc.sim.machine.options import Options
 from meshc.sim.running import compile_folder, host_names
@@ -104,7 +104,9 @@ def program(name: str) -> Program:
     with opened("python") as backend:
         wanted = [
             np.ravel(
-                run_compiled(python, RunRequest((prompt[:length],), 1), backend, report)[0].logits
+                run_emitted(python.emitted, RunRequest((prompt[:length],), 1), backend, report)[
+                    0
+                ].logits
             )
             for prompt in PROMPTS[: setup.batch]
             for length in range(1, len(PROMPT) + 1)

@@ -7,7 +7,7 @@ import pytest
 from csl_decoding import TINY, Decoder
 
 from meshc.cli import main
-from meshc.driver import CompileRequest, RunRequest, compile_loaded, load_any, opened, run_compiled
+from meshc.driver import CompileRequest, RunRequest, compile_loaded, load_any, opened, run_emitted
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.models
@@ -68,10 +68,10 @@ def test_a_model_runs_on_the_simulator_by_one_command():
     python = compile_loaded(loaded, CompileRequest(mesh="2x2", dtype="f32", seq=48), (), report)
     request = RunRequest((tuple(ids), tuple(ids[:2])), 3)
     with opened("csl") as backend:
-        first, second = run_compiled(compiled, request, backend, report)
+        first, second = run_emitted(compiled.emitted, request, backend, report)
     assert first.tokens == tokens[:3] and first.backend == "csl-sim"
     with opened("python") as backend:
-        (wanted,) = run_compiled(python, RunRequest((tuple(ids[:2]),), 3), backend, report)
+        (wanted,) = run_emitted(python.emitted, RunRequest((tuple(ids[:2]),), 3), backend, report)
     assert second.tokens == wanted.tokens
     np.testing.assert_allclose(second.logits, wanted.logits, 1e-4, 1e-5)
 
@@ -86,7 +86,7 @@ def test_prompts_that_do_not_fit_the_cache_are_refused():
         opened("csl") as backend,
         pytest.raises(MeshcError, match="7 and 3 tokens do not fit a cache of 8") as caught,
     ):
-        run_compiled(compiled, RunRequest(((1, 2, 3, 4, 5, 6, 7),), 3), backend, report)
+        run_emitted(compiled.emitted, RunRequest(((1, 2, 3, 4, 5, 6, 7),), 3), backend, report)
     assert caught.value.diagnostics[0].code == "run-refused"
 
 

@@ -35,6 +35,7 @@ SAME: dict[str, dict[str, Any]] = {
     "tiny_families/olmo2-4h2-biased": {},
     "tiny_families/smollm3-6h2": {"no_rope_layers": [1, 1, 1, 0]},
     "tiny_families/smollm3-5h1-biased-bf16": {},
+    "tiny_families/cohere-4h2-normed-bf16": {},
     "tiny_families/cohere-6h2": {},
     "tiny_families/cohere-3h3-untied-bf16": {"tie_word_embeddings": True},
     "tiny_families/cohere2-6h2-window": {},

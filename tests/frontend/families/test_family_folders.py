@@ -39,7 +39,7 @@ def params(
     """Dims and extents of the weights of a family's model, without the layers."""
     module = elaborate(library_model(family, values), "decode", seq=1)
     found = {p.value.name: p.value.type.dims for p in module.function.params if p.role == "weight"}
-    loops = ("layers", "sparse")
+    loops = ("layers", "sparse", "dense")
     return {n: (tuple(d for d in dims if d not in loops), module.dims) for n, dims in found.items()}
 
 
@@ -47,9 +47,9 @@ def variants(family: str) -> list[dict[str, bool | int | str]]:
     """Values of parameters that together take every branch of a family's model."""
     known = {p.name for p in library_model(family, {}).parameters}
     switches: dict[str, bool | int | str] = dict.fromkeys(
-        ("attention_bias", "o_bias", "mlp_bias", "bias"), True
+        ("attention_bias", "o_bias", "mlp_bias", "bias", "head_norms"), True
     )
-    switches |= {"Q": 24, "sparse": 2, "scoring": "sigmoid"}
+    switches |= {"Q": 24, "sparse": 2, "scoring": "sigmoid", "dense": 1}
     switched = {name: value for name, value in switches.items() if name in known}
     others = [{"sparse": 2}] if "sparse" in known else []
     untied: dict[str, bool | int | str] = {"tied": False} if "tied" in known else {}

@@ -9,7 +9,7 @@ from meshc.frontend.checkpoints.config import SIZE_LIMITS, Parameter, find_confl
 from meshc.frontend.checkpoints.fields import Fields
 from meshc.frontend.checkpoints.hf.rope import read_skipped
 from meshc.frontend.checkpoints.hf.windows import read_windows
-from meshc.frontend.families import Experts, Flag, Number, Refusal, Size, Tables
+from meshc.frontend.families import Dense, Experts, Flag, Number, Refusal, Size, Tables
 
 _MOST_EXPERTS = 1 << 20
 
@@ -40,6 +40,8 @@ def read_numbers(fields: Fields, tables: Tables, ids: tuple[int, ...]) -> Number
     switches = _read_flags(fields, tables.switches)
     numbers = _read_numbers(fields, tables.numbers)
     numbers |= read_windows(fields, tables.windows, known["layers"])
+    if tables.dense:
+        numbers |= _read_dense(fields, tables.dense, known, numbers)
     if tables.skipped_rope:
         skipped = read_skipped(fields, tables.skipped_rope, known["layers"])
         numbers[tables.skipped_rope.parameter] = skipped
@@ -182,6 +184,35 @@ def _read_experts(fields: Fields, keys: Experts, known: Mapping[str, int]) -> di
             for name, word in keys.words.items()
         },
     }
+
+
+def _read_dense(
+    fields: Fields, keys: Dense, known: Mapping[str, int], windows: Mapping[str, Parameter]
+) -> dict[str, Parameter]:
+    """Parameters of the first layers, if these have no experts; other layers without experts are
+    refused, and such ones where only some layers have ``windows``."""
+    most, layers = SIZE_LIMITS["layers"], known["layers"]
+    listed = fields.values.get(keys.listed) or []
+    if not isinstance(listed, list) or not all(type(number) is int for number in listed):
+        fields.reject_value(keys.listed, "a list of numbers of layers is wanted")
+        return {}
+    every = fields.integer(keys.every, 1, most, default=1)
+    dense = [n in listed or (n + 1) % every != 0 for n in range(layers)]
+    count = dense.index(False) if False in dense else layers
+    if not count and not any(dense):
+        return {}
+    key = keys.listed if listed else keys.every
+    if any(dense[count:]) or count == layers:
+        words = "layers without experts behind some that have them are not supported"
+        if count == layers:
+            words = "a model of experts without any is not supported"
+        help = "meshc computes these models with experts in all layers from some layer on"
+        fields.reject("config-unsupported", key, words, help)
+    elif windows.keys() & {"every", "after", "but"}:
+        words = "layers without experts are not supported where only some layers have windows"
+        fields.reject("config-unsupported", key, words, "switch 'use_sliding_window' off")
+    width = _read_size(fields, keys.width, known, SIZE_LIMITS[keys.width.limit])
+    return {keys.stage: count, str(keys.width.parameter): width}
 
 
 def _read_numbers(fields: Fields, numbers: Mapping[str, Number]) -> dict[str, Parameter]:

@@ -19,7 +19,7 @@ from meshc.support.diagnostics import fail
 
 VOCABULARY, MERGES = "vocab.json", "merges.txt"
 _LIMIT_BYTES = 64 << 20
-_QWEN_2 = (
+QWEN_2 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -62,7 +62,7 @@ def json_of_files(file: Path, config: Mapping[str, object]) -> str:
         "use_regex": name == "GPT2Tokenizer",
     }
     split = {
-        "type": "Split", "pattern": {"Regex": _QWEN_2}, "behavior": "Isolated", "invert": False,
+        "type": "Split", "pattern": {"Regex": QWEN_2}, "behavior": "Isolated", "invert": False,
     }  # fmt: skip
     steps = {"type": "Sequence", "pretokenizers": [split, step]}
     is_qwen = name == "Qwen2Tokenizer"
