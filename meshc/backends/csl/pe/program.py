@@ -289,7 +289,7 @@ class Lowering:
         self._flush()
         case = self.cases[-1]
         variable = self._closing.get(where)
-        ended = f"// {_names(group)} ended"
+        ended = f"// once {_names(group)} ended"
         case.lines += [f"{variable} += 1;", ended, ""] if variable else [f"pc = {len(self.cases)};"]
         case.turn = len(case.lines) - 1
         case.leads = True
