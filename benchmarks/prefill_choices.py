@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from layer_runs import LAYER, Layer, run_program
@@ -30,21 +30,30 @@ from meshc.support.diagnostics import Diagnostics
 PRODUCTS, FUNCTIONS = SelectCslProducts(blocks=False), SelectCslFunctions(blocks=False)
 KEPT = SelectCslFunctions(kept=False)
 NEITHER = SelectCslFunctions(blocks=False, kept=False)
-CHOICES: dict[str, tuple[Sequence[Pass], bool]] = {
-    "all": ((), True),
-    "without products in blocks": ((PRODUCTS,), True),
-    "without functions in blocks": ((FUNCTIONS,), True),
-    "without angles kept": ((KEPT,), True),
-    "without cases in groups": ((), False),
-    "without any of them": ((PRODUCTS, NEITHER), False),
-    "buffers share memory": ((PlanCslMemory(share="always"),), True),
+WHOLE = SelectCslFunctions(whole=False)
+CHOICES: dict[str, tuple[Sequence[Pass], dict[str, bool]]] = {
+    "all": ((), {}),
+    "without products in blocks": ((PRODUCTS,), {}),
+    "without functions in blocks": ((FUNCTIONS,), {}),
+    "without blocks that go over the end": ((WHOLE,), {}),
+    "without angles kept": ((KEPT,), {}),
+    "without cases in groups": ((), {"grouped": False}),
+    "without waits that lead to the next round": ((), {"direct": False}),
+    "without any of them": ((PRODUCTS, NEITHER), {"grouped": False, "direct": False}),
+    "buffers share memory": ((PlanCslMemory(share="always"),), {}),
 }
 
 
 def cycles(
-    layer: Layer, device: str, length: int, passes: Sequence[Pass], grouped: bool, folder: Path
+    layer: Layer,
+    device: str,
+    length: int,
+    passes: Sequence[Pass],
+    options: Mapping[str, bool],
+    folder: Path,
 ) -> float:
-    """Compile with these passes instead of those of their names, and run a prompt."""
+    """Compile with these passes instead of those of their names and these options of ``csl.emit``,
+    and run a prompt."""
     source = folder / "layer.mesh"
     source.write_text(LAYER.format(dim=layer.dim, ffn=layer.ffn, layers=1, sums="f16"))
     report = Diagnostics()
@@ -58,7 +67,7 @@ def cycles(
         instead.get(one.NAME, one).run(modules["prefill"], report)
     program = folder / "ours"
     program.mkdir()
-    for name, text in csl.emit(modules, grouped=grouped).items():
+    for name, text in csl.emit(modules, **options).items():
         (program / name).write_text(text)
     return run_program(program, device, ["--len", str(length)], folder, length).cycles
 
@@ -71,10 +80,10 @@ def main() -> None:
     options = parser.parse_args()
     layer = Layer(*map(int, options.layer.split(",")))
     rows = []
-    for name, (passes, grouped) in CHOICES.items():
+    for name, (passes, choices) in CHOICES.items():
         with tempfile.TemporaryDirectory() as folder:
             length = options.length or layer.seq
-            found = cycles(layer, options.device, length, passes, grouped, Path(folder))
+            found = cycles(layer, options.device, length, passes, choices, Path(folder))
         rows.append((name, f"{found:.0f}"))
         print(*rows[-1], sep=" | ", file=sys.stderr)
     print(table(("choices", "cycles"), rows))

@@ -105,6 +105,8 @@ def test_mistakes_in_the_color_of_a_queue(tmp_path: Path, color: str) -> None:
         ("@set_local_color_config(col, .{ .filter = .{ .kind = .{ .range = true }, .low = 1 } })",
          "comptime", "no field '.low'"),
         ("@allocate_fifo(buf, .{ .empty_action = .terminate })", "const", "'.empty_action'"),
+        ("@allocate_fifo(buf, .{ .xdsr = 1, .src = 1, .full_action = 1, .dest = 1 })", "const",
+         "'.xdsr' of a FIFO"),
         ("@get_input_queue(col)", "const", "needs an integer"),
         ("@get_int(g)", "run", "@get_int of 'f32'"),
         ("@import_module(\"<math>\", 5)", "const", "expected a struct"),

@@ -62,10 +62,20 @@ const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{N} -> z[i] });
         assert (times[1] - times[0]) / 64 == cycles
 
 
-@pytest.mark.parametrize(("shift", "cycles"), [(0, 2.125), (1, 1.125)])
-def test_rows_of_grids_meet_as_vectors_do(tmp_path: Path, shift: int, cycles: float) -> None:
+@pytest.mark.parametrize(
+    ("call", "shift", "cycles"),
+    [
+        ("@fmuls(d, a, b);", 0, 2.125),
+        ("@fmuls(d, a, b);", 1, 1.125),
+        ("@fmacs(d, a, b, 2.0);", 0, 2.0),
+        ("@fmacs(d, a, b, 2.0);", 1, 1.0),
+    ],
+)
+def test_rows_of_grids_meet_as_vectors_do(
+    tmp_path: Path, call: str, shift: int, cycles: float
+) -> None:
     """The rule of bank groups holds for the innermost dim of operands with several, whose rows
-    take a cycle each."""
+    take a cycle each, but those of multiply-accumulates none."""
     text = """
 var x = @zeros([N, 8]f32); var y = @zeros([N, 9]f32); var z = @zeros([N, 8]f32);
 const a = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{N, 8} -> x[i, j] });
@@ -75,7 +85,7 @@ const d = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{N, 8} -> z[i, j] });
     times = [
         interval(
             tmp_path,
-            "@fmuls(d, a, b);",
+            call,
             TIMER + text.replace("N", str(n)).replace("SHIFT", str(shift)),
         )
         for n in (8, 16)

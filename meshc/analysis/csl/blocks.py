@@ -93,13 +93,22 @@ class Rest(NamedTuple):
     windows: list[Window]
 
 
+def whole_blocks(dims: Sequence[Dim]) -> list[int]:
+    """The blocks that fill the most that all dims can be whose extents are known only when the
+    program runs; none where all are known."""
+    most = [dim.extent for dim in dims if dim.count is not None]
+    return [n for n in range(2, min(most, default=0) + 1) if not any(m % n for m in most)]
+
+
 class Blocks(NamedTuple):
     """Operands of one operation on elements: what ``loops`` do a block at a time, with ``whole``
-    windows of constant extents, and the ``rests`` that are left."""
+    windows of constant extents, and the ``rests`` that are left; where the last blocks go ``over``
+    the end there are none."""
 
     loops: list[Stretch]
     whole: list[Window]
     rests: list[Rest]
+    over: bool = False
 
     @property
     def times(self) -> int:
@@ -107,9 +116,13 @@ class Blocks(NamedTuple):
         return prod(loop.times for loop in self.loops)
 
 
-def in_blocks(windows: Sequence[Window], block: int) -> Blocks:
+def in_blocks(windows: Sequence[Window], block: int, over: bool = False) -> Blocks:
     """``windows`` of which the first has all dims, and others perhaps only the leading ones, with
-    at most ``block`` elements at once of dims that are known only when the program runs."""
+    at most ``block`` elements at once of dims that are known only when the program runs. The last
+    block of each may go ``over`` its end: then nothing is left, and ``block`` is out of
+    :func:`whole_blocks`."""
+    if over:
+        return _in_whole_blocks(windows, block)
     loops: list[Stretch] = []
     rests: list[Rest] = []
     whole, covered = list(windows), list(windows)
@@ -128,6 +141,22 @@ def in_blocks(windows: Sequence[Window], block: int) -> Blocks:
         whole = [cut(w, place, loop.start, length) for w in whole]
         loops.append(loop)
     return Blocks(loops, whole, rests)
+
+
+def _in_whole_blocks(windows: Sequence[Window], block: int) -> Blocks:
+    loops: list[Stretch] = []
+    whole = list(windows)
+    for place, dim in enumerate(windows[0].dims):
+        if dim.count is None:
+            continue
+        start, times = Expr.const(0), dim.extent // block
+        if times > 1:  # of one block there is one, as no extent is 0
+            variable = ("row", "column")[min(len(loops), 1)]
+            loop = Dim(times, block, (dim.count + (block - 1)) // block)
+            start = own(variable) * block
+            loops.append(Stretch(start, block, times, loop, variable))
+        whole = [cut(w, place, start, block) for w in whole]
+    return Blocks(loops, whole, [], over=True)
 
 
 def _blocks(dim: Dim, length: int, variable: str) -> Stretch:

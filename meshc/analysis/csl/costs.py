@@ -76,12 +76,14 @@ class Costs:
     ) -> int:
         """``extent`` elements, set-up apart, of a ``mac``, ``mixed``, ``mul``, ``add`` or
         ``convert``; an operand of several dims has ``rows``. Maxima of f32 count as conversions, of
-        which a cycle takes one (on some devices more)."""
+        which a cycle takes one (on some devices more). A row takes a cycle, but none of f32
+        multiply-accumulates."""
         lanes = self._lanes(kind, str(dtype))
         for stride in strides:
             lanes = min(lanes, stride_lanes(stride, lanes))
         if rows:
-            return rows + -(-extent // max(1, lanes // 2))
+            once = 0 if (kind, dtype) == ("mac", DType.F32) else rows
+            return once + -(-extent // max(1, lanes // 2))
         steps = -(-extent // lanes)
         return steps + writes(extent, strides) if (kind, dtype) == ("mac", DType.F32) else steps
 

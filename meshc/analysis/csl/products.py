@@ -2,9 +2,9 @@
 
 *mapped*: one multiply-accumulate of a row per element of the left operand, the row's DSD in a
 register that moves on by itself; registers of a sum that is one row are loaded before the start.
-Those of more rows are loaded for each row, or *rebased*: loaded once and given the address of row
-after row. A single row of sums that is not added to is *fresh*: what the first factor gives is
-written over it, where zeros are written first otherwise.
+Those of more rows are loaded for each row, or *rebased*: loaded once, from constant descriptors,
+and given the address of row after row. A single row of sums that is not added to is *fresh*: what
+the first factor gives is written over it, where zeros are written first otherwise.
 *packed*: mapped, for so many columns at a time whose rows are copied to scratch, one behind the
 other; where only the run knows how many columns there are, the last block is filled with zeros.
 *looped*: a multiply-accumulate of a row at a time where rows do not follow each other in memory.
@@ -222,14 +222,13 @@ def _mapped(
         return None
     steps = _rows_cycles(product, costs)
     body = m * k * CALL + steps
-    factors = CONSTANT if product.b.start.is_const else costs.load
     if rebased:
-        fixed = product.c.start.is_const and product.c.dims[1].count is None
-        loads = factors + 2 * (CONSTANT if fixed else costs.load)
+        fixed = [side.dims[1].count is None for side in (product.b, product.c, product.c)]
+        loads = sum(CONSTANT if one else costs.load for one in fixed)
         row = DRAINED + WRITTEN + (0 if product.a.dims[1].count is None else _LENGTHENED)
         once = loads + _CALLED + START_OF_LOOP
         return Plan("mapped", product, body + m * row + once, steps=steps, rebased=True)
-    loads = WRITTEN - (CALL - START) + factors
+    loads = WRITTEN - (CALL - START) + (CONSTANT if product.b.start.is_const else costs.load)
     loads += 0 if kept and product.one_row else 2 * costs.load
     passes = _CALLED + START_OF_LOOP + m * (PASS + 2 * MOVED) if m > 1 else 0
     return Plan("mapped", product, body + m * loads + passes, steps=steps)

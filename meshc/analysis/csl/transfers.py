@@ -20,7 +20,7 @@ from meshc.analysis.proofs.isl import Scope, is_empty, is_subset
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Block
 from meshc.ir.module import Module
-from meshc.ir.ops.tile import Recv, Relay, Send, Transfer, Wait, channel_in, channel_out
+from meshc.ir.ops.tile import For, Recv, Relay, Send, Transfer, Wait, channel_in, channel_out
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 from meshc.support.plmr import violates
@@ -95,6 +95,14 @@ class Group:
         guards = {op.when for op in self.starts}
         return next(iter(guards)) if len(guards) == 1 else None
 
+    def closes(self, loop: For) -> bool:
+        """Whether a core that is about to wait for the transfers may already go to the next round
+        of ``loop``: nothing that their ends do, and no test for the wait, names its variable."""
+        guard = self.guard
+        tested = guard is not None and loop.var in guard.free_vars
+        later = self.follows or any(case.turns for case in self.cases)
+        return not (self.at_once or self.shared or tested or later)
+
     @property
     def cases(self) -> list[Alternative]:
         """Every case of the group."""
@@ -130,6 +138,17 @@ class Transfers:
                 _queue_up(group)
                 _find_choices(self._blocks[group.number], group, self._bounds)
                 self._name_joins(module, group)
+
+    def closing(self, loop: For) -> int | None:
+        """By its ``id`` the wait, or block, with which each round of ``loop`` ends, so that a core
+        goes from there to the next one; None where that does something else."""
+        (body,) = loop.regions
+        last = body.ops[-1] if body.ops else None
+        group = self.of_block.get(id(body))
+        if group is not None:
+            return id(body) if group.closes(loop) else None
+        group = self.of_wait.get(last) if isinstance(last, Wait) else None
+        return id(last) if group is not None and group.closes(loop) else None
 
     @property
     def suspends(self) -> bool:

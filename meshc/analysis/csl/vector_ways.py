@@ -9,18 +9,19 @@ alone, and for ``rope`` what ``turning.py`` lists. Quotients and norms with f16 
 Without a way elements go one by one.
 
 Rows and columns whose number is known only when the program runs go in blocks, ``vector_by_4``, and
-those that no block holds one by one. Where scratch for all elements is not to be had, they go in
-pieces of so many in their longest dim, ``vector_by_18``.
+those that no block holds one by one. Where nobody reads what lies behind them, the last block may
+go over their end instead, ``vector_whole_by_4``. Where scratch for all elements is not to be had,
+they go in pieces of so many in their longest dim, ``vector_by_18``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from itertools import product
-from math import prod
+from math import ceil, prod
 
 from meshc.analysis.csl.across import across_cycles, goes_across, maxima_scratch, slots_of_rows
-from meshc.analysis.csl.blocks import blocks_of, in_blocks, lengths, pieces
+from meshc.analysis.csl.blocks import Blocks, blocks_of, in_blocks, lengths, pieces, whole_blocks
 from meshc.analysis.csl.costs import LENGTH, LOOP, OFFSET, Costs, rows_of_grids, setup
 from meshc.analysis.csl.element_costs import by_rows
 from meshc.analysis.csl.function_steps import steps_taken
@@ -34,7 +35,9 @@ from meshc.analysis.csl.ways import (
     HALF,
     NEWTON,
     VECTOR,
+    WHOLE,
     block_of,
+    goes_over,
     parts_of,
 )
 from meshc.analysis.csl.windows import Window, first_part, rounds, window
@@ -71,14 +74,15 @@ def chosen_way(
     """The way in which ``op``, out of ``KERNELS``, has the fewest predicted cycles: parts out of
     ``allowed``, each with at most ``room`` elements of scratch. When ``BY`` is allowed, elements go
     in pieces where there is no room for all of them, and extents of the run are tried in blocks, of
-    which that with the fewest cycles in the mean over what they may be is taken. ``known`` are
-    names that have values when a program starts."""
+    which that with the fewest cycles in the mean over what they may be is taken; with ``WHOLE``
+    the last block may go over the end. ``known`` are names that have values when a program
+    starts."""
     given = _given(op)
     if op.kernel in BY_STEPS:
         kinds = [kind for kind in (VECTOR, HALF) if {VECTOR, kind} <= {*allowed}]
         if blocks_of(given[0].dims):
             kinds = kinds if BY in allowed else []
-            ways = _block_ways(op, given, costs, kinds, room)
+            ways = _block_ways(op, given, costs, kinds, WHOLE in allowed, room)
         else:
             ways = _piece_ways(op, given, costs, kinds, BY in allowed, room)
         return min(ways, key=lambda way: ways[way])
@@ -93,16 +97,18 @@ def chosen_way(
     return way_of_turns(op, costs, room, allowed, known)
 
 
-def wrong_way(op: Compute, costs: Costs, known: Collection[str]) -> bool:
-    """Whether ``op``, which says a way, cannot be written in it."""
+def wrong_way(op: Compute, costs: Costs, known: Collection[str], over: bool) -> bool:
+    """Whether ``op``, which says a way, cannot be written in it; ``over`` is whether its blocks may
+    go over the end."""
     given = _given(op)
     if op.kernel in BY_NEWTON and op.way:
         return op.way != NEWTON or not _by_newton(given)
     if op.kernel in BY_LANES and op.way:
         return op.way != ACROSS or not goes_across(op, given)
     if op.kernel in BY_STEPS and BY in op.way:
-        ways = _block_ways if blocks_of(given[0].dims) else _piece_ways
-        return op.way not in ways(op, given, costs, (VECTOR, HALF))
+        if blocks_of(given[0].dims):
+            return op.way not in _block_ways(op, given, costs, (VECTOR, HALF), over)
+        return op.way not in _piece_ways(op, given, costs, (VECTOR, HALF))
     if op.kernel == "rope" and op.way:
         return wrong_turns(op, costs, known)
     steps = steps_taken(op, given, costs, op.way) if op.way in (VECTOR, HALF) else None
@@ -125,7 +131,7 @@ def scratch_words(op: Compute, costs: Costs) -> int:
     given = _given(op)
     if block := block_of(op):
         known = not blocks_of(given[0].dims)
-        given = pieces(given, block)[0].windows if known else in_blocks(given, block).whole
+        given = pieces(given, block)[0].windows if known else _cut(op, given).whole
     steps = steps_taken(op, given, costs) if op.way else None
     return 0 if steps is None else steps.words
 
@@ -135,7 +141,7 @@ def copied_words(op: Compute) -> int:
     block holds takes of its part of them."""
     given, block = _given(op), block_of(op)
     if op.kernel in BY_STEPS and block:
-        rests = [rest.windows for rest in in_blocks(given, block).rests]
+        rests = [rest.windows for rest in _cut(op, given).rests]
         return max((_size(rest, one_by_one(op, rest)) for rest in rests), default=0)
     part = at_once(op, given)
     return _size(part, widened(op, part))
@@ -157,7 +163,12 @@ def vector_cycles(op: Compute, windows: list[Window], costs: Costs) -> int:
         return by_rows(op, windows, costs) if steps is None else steps.cycles
     if not blocks_of(windows[0].dims):
         return _in_pieces_cycles(op, windows, costs, block)
-    return round(_in_blocks_cycles(op, windows, costs, block, 1.0))
+    return round(_in_blocks_cycles(op, windows, costs, _cut(op, windows), 1.0))
+
+
+def _cut(op: Compute, windows: list[Window]) -> Blocks:
+    """The operands in the blocks that ``op`` says."""
+    return in_blocks(windows, block_of(op), goes_over(op))
 
 
 def _piece_ways(
@@ -203,21 +214,27 @@ def _block_ways(
     windows: list[Window],
     costs: Costs,
     kinds: Iterable[str],
+    over: bool,
     room: int | None = None,
 ) -> dict[str, float]:
     """The ways of one of ``BY_STEPS`` for extents of the run, with their cycles summed over some of
-    these extents, as far as they have ``room`` for their scratch."""
+    these extents, as far as they have ``room`` for their scratch; with blocks that go ``over`` the
+    end."""
     most = _one_by_one_cycles(op, windows, costs)
     found = {"": sum(most * share ** _dims(windows) for share in SHARES)}
-    for kind, block in product(kinds, blocks_of(windows[0].dims)):
-        steps = steps_taken(op, in_blocks(windows, block).whole, costs, kind)
+    dims = windows[0].dims
+    cuts = {f"{BY}{block}": in_blocks(windows, block) for block in blocks_of(dims)}
+    for block in whole_blocks(dims) if over else ():
+        cuts[f"_{WHOLE}{BY}{block}"] = in_blocks(windows, block, over=True)
+    for kind, (said, cut) in product(kinds, cuts.items()):
+        steps = steps_taken(op, cut.whole, costs, kind)
         if (
             steps is not None
             and steps.fits
             and (room is None or steps.bytes <= room * DType.F32.bytes)
         ):
-            each = (_in_blocks_cycles(op, windows, costs, block, s, kind) for s in SHARES)
-            found[f"{kind}{BY}{block}"] = sum(each)
+            each = (_in_blocks_cycles(op, windows, costs, cut, share, kind) for share in SHARES)
+            found[f"{kind}{said}"] = sum(each)
     return found
 
 
@@ -227,14 +244,16 @@ def _dims(windows: list[Window]) -> int:
 
 
 def _in_blocks_cycles(
-    op: Compute, windows: list[Window], costs: Costs, block: int, share: float, kind: str = ""
+    op: Compute, windows: list[Window], costs: Costs, cut: Blocks, share: float, kind: str = ""
 ) -> float:
     """Cycles in blocks, and one by one of what none holds, when extents of the run are ``share`` of
     the most that they can be."""
-    cut = in_blocks(windows, block)
     steps = steps_taken(op, cut.whole, costs, kind)
     assert steps is not None
     extents = [dim.extent * share for dim in windows[0].dims if dim.count is not None]
+    if cut.over:
+        times = prod(ceil(loop.times * share) for loop in cut.loops)
+        return times * (steps.cycles + (PASS if cut.loops else 0))
     taken = prod(e // loop.length for e, loop in zip(extents, cut.loops, strict=True))
     left = windows[0].size * share ** len(extents) - taken * cut.whole[0].size
     each = _one_by_one_cycles(op, windows, costs) / windows[0].size

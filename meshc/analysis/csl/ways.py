@@ -6,7 +6,7 @@ from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 
 VECTOR, HALF, ANGLES, KEPT, TURNS = "vector", "half", "angles", "kept", "turns"
-NEWTON, ACROSS = "newton", "across"
+NEWTON, ACROSS, WHOLE = "newton", "across", "whole"
 BY = "_by_"
 
 
@@ -25,3 +25,8 @@ def block_of(op: Compute) -> int:
     program runs; 0 where it says none."""
     block = op.way.partition(BY)[2]
     return int(block) if block.isdecimal() else 0
+
+
+def goes_over(op: Compute) -> bool:
+    """Whether the last block of ``op`` goes over the end of what the run says there is."""
+    return WHOLE in parts_of(op)

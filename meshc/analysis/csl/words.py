@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from meshc.analysis.csl.element_costs import rows_of
 from meshc.analysis.csl.transfers import Group, Transfers
-from meshc.analysis.csl.ways import KEPT, block_of, parts_of, type_of_angles
+from meshc.analysis.csl.ways import KEPT, WHOLE, block_of, parts_of, type_of_angles
 from meshc.analysis.csl.windows import Window, window
 from meshc.analysis.traffic.turns import turns_of
 from meshc.ir.affine import Atom, Cond, Expr, Var
@@ -177,7 +177,8 @@ def _sent_in_turn(module: Module) -> list[str]:
 def _row_words(op: Compute) -> int:
     """Words of the largest element of a row, kept for the function of one element; the same for
     all kernels of a type, f32 where operands are of both."""
-    if op.kernel not in _OF_THE_ROW or (op.way and block_of(op) < 2):
+    left = not op.way or (block_of(op) > 1 and WHOLE not in parts_of(op))
+    if op.kernel not in _OF_THE_ROW or not left:
         return 0
     given = (window(v, op.span) for v in op.operands if isinstance(v, View))
     return max(one.dtype.bytes for one in given) // WORD_BYTES

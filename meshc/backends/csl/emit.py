@@ -33,6 +33,7 @@ def emit(
     vocabulary: Vocabulary | None = None,
     shared: bool = True,
     grouped: bool = True,
+    direct: bool = True,
     full: bool = False,
 ) -> dict[str, str]:
     """Path and text of every file: layout, code of the phase, the host's ``run.py``, commands. The
@@ -41,7 +42,8 @@ def emit(
     They are for the device of the modules; a ``portable`` program runs on every architecture of the
     catalogue. What several places of a program do is a function, unless nothing is ``shared``.
     Where a program goes on behind a wait is found by groups of cases, unless they are not
-    ``grouped``. A program may be ``full``, that is take more memory than a core has, which its
+    ``grouped``; from the last wait of a loop's round it goes on with the next round, unless that is
+    not ``direct``. A program may be ``full``, that is take more memory than a core has, which its
     report then says; else that is ``csl-memory-full``.
 
     Several phases are a program each, in a folder with the phase's name; where one reads prompts
@@ -49,14 +51,13 @@ def emit(
     another device, ``csl-regions`` and ``regions-apart`` for regions that do not lie side by side,
     and what the parts raise.
     """
+    choices = (shared, grouped, direct)
     if len(modules) == 1:
         ((phase, module),) = modules.items()
-        return _program(phase, module, portable, (shared, grouped), "", vocabulary, full)[1]
+        return _program(phase, module, portable, choices, "", vocabulary, full)[1]
     programs = in_each(
         modules,
-        lambda phase: _program(
-            phase, modules[phase], portable, (shared, grouped), "../", vocabulary
-        ),
+        lambda phase: _program(phase, modules[phase], portable, choices, "../", vocabulary),
     )
     found = {
         f"{phase_file(phase)}/{name}": text
@@ -123,14 +124,14 @@ def _program(
     phase: str,
     module: Module,
     portable: bool,
-    choices: tuple[bool, bool],
+    choices: tuple[bool, bool, bool],
     place: str,
     vocabulary: Vocabulary | None,
     full: bool = False,
 ) -> tuple[PeFile, dict[str, str]]:
-    """What a core runs in one phase, and its files; ``choices`` say whether code is shared and
-    cases are grouped, ``place`` where the folders of weights and of what is kept between runs
-    lie."""
+    """What a core runs in one phase, and its files; ``choices`` say whether code is shared, cases
+    are grouped and waits lead direct to the next round, ``place`` where the folders of weights and
+    of what is kept between runs lie."""
     check(module)
     goals = targets(module.the_device(), portable)
     pe = pe_file(module, phase, goals, *choices)

@@ -109,7 +109,7 @@ class CCosts(ct.Structure):
              "stay_every")  # fmt: skip
     _fields_ = (
         *[(name, _I64) for name in names], ("lanes", _I64 * KINDS), ("write_every", _I64 * KINDS),
-        ("in_place_every", _I64 * KINDS),
+        ("in_place_every", _I64 * KINDS), ("row", _I64 * KINDS),
         ("output_depth", _I64 * QUEUES), ("input_depth", _I64), ("host_depth", _I64),
         ("math", _I64 * MATHS),
     )  # fmt: skip
@@ -198,9 +198,9 @@ def costs_struct(costs: Costs, math: list[int]) -> CCosts:
     """The cycle model as C sees it; ``math`` are the cycles of mathematical functions."""
     made = CCosts(*[getattr(costs, name) for name in CCosts.names])
     made.lanes[: len(costs.lanes)] = list(costs.lanes.values())
-    for name in ("write_every", "in_place_every"):
+    for name, usual in (("write_every", 0), ("in_place_every", 0), ("row", 1)):
         of_kind = getattr(costs, name)
-        getattr(made, name)[: len(costs.lanes)] = [of_kind.get(k, 0) for k in costs.lanes]
+        getattr(made, name)[: len(costs.lanes)] = [of_kind.get(k, usual) for k in costs.lanes]
     made.output_depth[: len(costs.output_depth)] = costs.output_depth
     made.input_depth, made.host_depth = costs.input_depth, costs.host_depth
     made.math[: len(math)] = math

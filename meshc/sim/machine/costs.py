@@ -35,6 +35,7 @@ class Costs:
     lanes: dict[str, int]
     write_every: dict[str, int]
     in_place_every: dict[str, int]
+    row: dict[str, int]
     output_depth: tuple[int, ...]
     input_depth: int
     host_depth: int
@@ -49,7 +50,7 @@ class Costs:
                 rows = max(rows, _rows(operand, n))
         if rows:
             lanes = max(1, lanes // 2)
-        cycles = rows + -(-n // lanes)
+        cycles = rows * self.row.get(spec.kind, 1) + -(-n // lanes)
         if any(operand.esize != 4 for operand in memory):
             every = self.write_every.get(spec.kind, 0) if isinstance(dst, Mem) else 0
             return cycles + (cycles // every if every else 0)
@@ -144,6 +145,7 @@ def costs_of(arch: str, model: str = timing.DEFAULT) -> Costs:
         tables["lanes"],
         tables["write_every"],
         tables["in_place_every"],
+        tables["row"],
         tuple(queues["output"]),
         queues["input"],
         queues["host"],

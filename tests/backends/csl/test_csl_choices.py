@@ -127,6 +127,19 @@ def test_chunks_in_one_contraction_save_cycles_and_change_no_bit(tmp_path, monke
     assert "right_chunks" in text and cycles < most and text != before
 
 
+@pytest.mark.parametrize("arch", ["wse2", pytest.param("wse3", marks=pytest.mark.slow)])
+def test_waits_that_lead_to_the_next_round_save_cycles_and_change_no_bit(
+    arch, tmp_path, monkeypatch
+):
+    """The last wait of a ring's step needs no case of its own."""
+    prompt = (arch, "f16", "prefill", ("--len", "15"), ("gemm=cyclic_shift",))
+    direct, cycles, text = layer(tmp_path / "direct", monkeypatch, [], *prompt)
+    cases, most, before = layer(tmp_path / "cases", monkeypatch, [], *prompt, direct=False)
+    np.testing.assert_array_equal(direct, cases)
+    assert cycles < most
+    assert text.count("=> {") < before.count("=> {")
+
+
 def test_turning_both_ways_saves_cycles_and_changes_no_bit(tmp_path, monkeypatch):
     """Left operands and cached rows turn by the shorter way around their rings."""
     request = {"device": "wse2", "dtype": "f16", "phase": "prefill"}
@@ -164,6 +177,7 @@ PROMPT = {
     "functions in blocks": ([SelectCslFunctions(blocks=False)], {}),
     "angles kept": ([SelectCslFunctions(kept=False)], {}),
     "cases in groups": ([], {"grouped": False}),
+    "waits that lead to the next round": ([], {"direct": False}),
 }
 
 

@@ -12,10 +12,13 @@ import pytest
 from csl_runs import emit, emitted, run_steps, tile_text
 from reduced import crossed
 
+from meshc.analysis.csl.operands import BY_STEPS
 from meshc.interp.tile import TileMachine
 from meshc.ir.ops.tile import Compute
+from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.support.diagnostics import MeshcError
+from meshc.verify import check_fact
 
 MOST = 5
 SHAPES = {"a": (MOST, 6), "b": (MOST, 6), "c": (MOST, 6), "q": (2, MOST, MOST), "s": (MOST,)}
@@ -231,6 +234,60 @@ def test_each_way_of_a_product_is_taken_for_its_cycles(choice):
 @pytest.mark.parametrize("name", ROUNDED)
 def test_functions(name, tmp_path, monkeypatch):
     check(f"    {ROUNDED[name]}\n", tmp_path, monkeypatch, "wse3", near=3e-6)
+
+
+OVER = {
+    "silu": f"tile.silu %v[{ROWS}, 0 +: 4], %a[{ROWS}, 1 +: 4]",
+    "weights": f"tile.exp_sub %v[{ROWS}, 0 +: 4], %a[{ROWS}, 1 +: 4], %s[{ROWS}]",
+}
+READ = {"as much": f"%v[{ROWS}, 0 +: 4]", "more": "%v[0 +: 5, 0 +: 4]"}
+
+
+def over(name, read):
+    """A function whose result, %v, is copied to %c."""
+    rows = read.partition(",")[0].removeprefix("%v[")
+    return f"    {OVER[name]}\n    tile.copy %c[{rows}, 0 +: 4], {read}\n"
+
+
+def way_of_function(module):
+    """The way that the only function of ``module`` says."""
+    return next(op.way for op in module.walk() if isinstance(op, Compute) and op.kernel in BY_STEPS)
+
+
+@pytest.mark.parametrize("arch", ["wse2", pytest.param("wse3", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", OVER)
+def test_blocks_go_over_the_end_where_nobody_reads_what_lies_behind(
+    name, arch, tmp_path, monkeypatch
+):
+    """A single block of all five rows that there may be, for every number of rows."""
+    body = over(name, READ["as much"])
+    check(body, tmp_path, monkeypatch, arch, "f16", near=8e-3)
+    module = tile_text(program(body, "f16"), arch)
+    files = emitted({"main": module})
+    assert way_of_function(module) == "half_whole_by_5"
+    left = emitted({"main": module}, SelectCslFunctions(whole=False))
+    assert "whole" not in way_of_function(module)
+    cycles = [json.loads(each["report.json"])["predicted_cycles"] for each in (files, left)]
+    assert cycles[0] < cycles[1]
+
+
+@pytest.mark.parametrize("name", OVER)
+def test_blocks_end_where_what_lies_behind_is_read(name):
+    module = tile_text(program(over(name, READ["more"]), "f16"), "wse2")
+    emitted({"main": module})
+    assert "whole" not in way_of_function(module)
+    (op,) = (o for o in module.walk() if isinstance(o, Compute) and o.kernel in BY_STEPS)
+    op.way = "half_whole_by_5"
+    with pytest.raises(MeshcError) as caught:
+        check_fact(module, "csl_functions")
+    assert caught.value.diagnostics[0].code == "csl-functions-wrong"
+
+
+def test_blocks_end_in_what_the_host_sees():
+    body = f"    {OVER['silu'].replace('%v', '%c')}\n"
+    module = tile_text(program(body, "f16"), "wse2")
+    emitted({"main": module})
+    assert "whole" not in way_of_function(module)
 
 
 def exchanged(sent, got, combine="store"):

@@ -190,8 +190,12 @@ class Timing:
             self.clock[cores] += scalar.TAKEN * len(op.each)
             self._block(body, cores)
             step += 1
-            if head is not None:
-                self._switch(cores, head if step < count else self.cases.after[id(op)])
+            after = self.cases.after.get(id(op))
+            if head is not None and id(op) not in self.cases.closed:
+                self._switch(cores, head if step < count else after)
+            elif head is not None and step == count:
+                gone = self.cases.switched(after) - self.cases.switched(head)
+                self.clock[cores] += gone
             # The last round leads on to another case, so it is not one to go by.
             steady = alike and step < count - 1 and np.array_equal(self.clock - before, gained)
             gained = self.clock - before

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from meshc.analysis.csl.unread import reader_behind
 from meshc.analysis.csl.windows import Window, window
 from meshc.ir.affine import Expr
-from meshc.ir.core import Op
 from meshc.ir.module import Module
-from meshc.ir.ops.tile import Compute, Recv, Relay, Send, Transfer, channel_in, channel_out
+from meshc.ir.ops.tile import Recv, Relay, Send, Transfer, channel_in, channel_out
 from meshc.ir.views import Range, View, Whole
 from meshc.support.diagnostics import fail
 
@@ -47,28 +47,19 @@ class Messages:
                 return found
             index = view.indices[place]
             if isinstance(index, Range) and not index.extent.is_const:
-                self._check_unread(op, view, place, index)
+                self._check_unread(op, view, place)
                 indices = (*found.indices[:place], Whole(), *found.indices[place + 1 :])
                 found = replace(found, indices=indices)
         if not window(found, op.span).walked:
             _refuse(op, f"no descriptor walks through {view}")
         return found
 
-    def _check_unread(self, op: Transfer, view: View, place: int, index: Range) -> None:
-        """Nobody reads what lies behind ``index`` in dim ``place`` of the buffer of ``view``."""
-        if view.reshape or view.order or index.start != Expr.const(0) or index.step != 1:
+    def _check_unread(self, op: Transfer, view: View, place: int) -> None:
+        """Nobody reads what lies behind ``view`` in dim ``place`` of its buffer."""
+        if view.order:
             _refuse(op, f"{view} is not the beginning of a dim")
-        buffer = view.buffer
-        outside = {port.buffer for port in self._module.ports}
-        outside |= {each.value for each in self._module.buffers if each.role}
-        if buffer in outside:
-            _refuse(op, f"what lies behind {view} is seen by the host")
-        for other in self._module.walk():
-            for number, used in enumerate(other.views()):
-                if used.buffer != buffer or _writes(other, number):
-                    continue
-                if place >= len(used.indices) or used.indices[place] != index:
-                    _refuse(op, f"what lies behind {view} may be read by '{used}'")
+        if words := reader_behind(self._module, view, place):
+            _refuse(op, words)
 
     def _check_ends(self, name: str, op: Transfer) -> None:
         """The ends of a channel carry as many elements, message by message."""
@@ -90,15 +81,6 @@ def in_pairs(message: Window) -> bool:
 
 def _channels(op: Transfer) -> list[str]:
     return [name for name in (channel_in(op), channel_out(op)) if name is not None]
-
-
-def _writes(op: Op, number: int) -> bool:
-    """Whether ``op`` writes its view ``number`` without reading it."""
-    if isinstance(op, Compute):
-        return op.declared.operands_of(op.params)[number].role == "out" and not op.params.get(
-            "accumulate"
-        )
-    return isinstance(op, Recv) and op.combine == "store"
 
 
 def _refuse(op: Transfer, problem: str) -> None:

@@ -17,7 +17,7 @@ from meshc.analysis.csl.element_costs import softmaxes
 from meshc.analysis.csl.function_steps import function_steps
 from meshc.analysis.csl.operands import one_by_one
 from meshc.analysis.csl.vector_ways import vector_cycles
-from meshc.analysis.csl.ways import ACROSS, NEWTON, block_of
+from meshc.analysis.csl.ways import ACROSS, NEWTON, block_of, goes_over
 from meshc.analysis.csl.windows import Dim, Window, dense, own
 from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
 from meshc.backends.csl.spelling.descriptors import builtin
@@ -99,7 +99,7 @@ class Rows:
             return each(op, windows)
         block = block_of(op)
         if block and blocks_of(windows[0].dims):
-            return self._in_blocks(op, in_blocks(windows, block), each)
+            return self._in_blocks(op, in_blocks(windows, block, goes_over(op)), each)
         lines = []
         for part in pieces(windows, block) if block else [Piece(windows, 1, None)]:
             steps = function_steps(op, part.windows, self.costs)

@@ -307,7 +307,8 @@ class Kernels:
 
     def _mapped(self, product: Product, dsr: int, rebased: bool, fresh: bool = False) -> list[str]:
         """Sums in the registers ``dsr``, which are loaded here where no others hold the row: for
-        each row, or once and then ``rebased``. A ``fresh`` row is written by the first factor."""
+        each row, or once, with any place, and then ``rebased``. A ``fresh`` row is written by the
+        first factor."""
         m, _, _ = product.extents
         at = _index("i", m)
         row = product.c.moved(at * product.c.dims[0].stride).inner(product.c.dims[1:])
@@ -319,13 +320,14 @@ class Kernels:
             sums = self.code.registers.loaded(memory(row), dsr)
         else:
             sums = self.code.registers.moving()
-            body += self._loaded(sums, product.c.inner(product.c.dims[1:]) if rebased else row)
+            body += self._loaded(sums, _at_start(row) if rebased else row)
         rows = self.code.registers.rows()
         dtype = element(product.b.dtype)
         step = self.code.function("accumulate", product.c, [f"factor: {dtype}"], [
             f"{_multiply_add(product)}({sums.to}, {sums.source}, {rows}, factor);"
         ])  # fmt: skip
-        body.append(f"@load_to_dsr({rows}, {memory(first)}, .{{ .save_address = true }});")
+        loaded = memory(_at_start(first) if rebased else first)
+        body.append(f"@load_to_dsr({rows}, {loaded}, .{{ .save_address = true }});")
         if fresh:
             (count,) = factors.merged().dims
             multiply, factor = builtin("fmul", product.c.dtype), self._element(factors)
@@ -462,6 +464,12 @@ def _windows(op: Compute) -> list[Window]:
 
 def _sides(product: Product) -> tuple[Window, Window, Window]:
     return product.c, product.a, product.b
+
+
+def _at_start(row: Window) -> Window:
+    """As many elements from where the buffer begins: a constant, which a register is loaded with
+    that gets an address before it is used."""
+    return row.moved(-row.start)
 
 
 def _multiply_add(product: Product) -> str:

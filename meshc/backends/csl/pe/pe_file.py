@@ -69,11 +69,13 @@ def pe_file(
     targets: Targets,
     shared: bool = True,
     grouped: bool = True,
+    direct: bool = True,
     timed: bool = True,
 ) -> PeFile:
     """The program of ``module`` for ``targets``, with kernels that are fastest on its own device;
     what several places of it do is a function, unless nothing is ``shared``; many cases are found
-    by their group, unless they are not ``grouped``. Cycles are predicted where it is ``timed``.
+    by their group, unless they are not ``grouped``, and the last wait of a loop's round leads
+    ``direct`` to the next one. Cycles are predicted where it is ``timed``.
 
     Raises ``csl-view``, ``csl-extent``, ``csl-unassigned`` and ``csl-overlap`` for what cannot be
     emitted; whether a core has the memory is for the caller to check.
@@ -93,7 +95,7 @@ def pe_file(
     ends = Ends(module, names, descriptors, targets)
     kernels = _kernels(module, names, descriptors)
     _check_registers(module)
-    lowering = Lowering(module, guards, descriptors, ends, kernels, shared)
+    lowering = Lowering(module, guards, descriptors, ends, kernels, shared, direct)
     symbols = _symbols(module, names)
     tasks = _task_ids(module, targets)
     bodies = lowering.tasks()  # which name what guards of bindings are named after
@@ -127,7 +129,7 @@ def pe_file(
     _check_words(module, taken.variables)
     predicted: dict[str, Prediction] = {}
     if timed:
-        cases = Cases(module, lowering.transfers, grouped)
+        cases = Cases(module, lowering.transfers, grouped, direct)
         for entry in entries:
             predicted[entry.name] = prediction(module, kernels, cases, lowering.runs, entry.told)
     launched = {entry.name: entry.scalars for entry in entries}

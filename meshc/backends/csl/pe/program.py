@@ -33,11 +33,13 @@ _COMBINE = {"store": "fmov", "add": "fadd", "max": "fmax"}
 
 @dataclass
 class Case:
-    """One case of the switch: a comment and its lines; ``leads`` says that it sets ``pc``."""
+    """One case of the switch: a comment and its lines; ``leads`` says that it sets ``pc``, in the
+    line ``turn`` where it waits or ends a round of a loop."""
 
     comment: str
     lines: list[str] = field(default_factory=list)
     leads: bool = False
+    turn: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,8 @@ class _Guarded:
 
 class Lowering:
     """Writes the program of ``module`` as cases; runs of statements that are the same in several
-    places are ``functions``, unless nothing is ``shared``."""
+    places are ``functions``, unless nothing is ``shared``. The wait with which the rounds of a loop
+    end leads ``direct`` to the next one, or is a case of its own."""
 
     def __init__(
         self,
@@ -71,8 +74,11 @@ class Lowering:
         ends: Ends,
         kernels: Kernels,
         shared: bool = True,
+        direct: bool = True,
     ) -> None:
         self.module = module
+        self.direct = direct
+        self._closing: dict[int, str] = {}
         self.guards = guards
         self.descriptors = descriptors
         self.ends = ends
@@ -159,7 +165,7 @@ class Lowering:
                 next(left)
         group = self.transfers.of_block.get(id(block))
         if group is not None:
-            self._wait(group)
+            self._wait(group, id(block))
 
     def _function(self, run: Run) -> str:
         """The function that a run of statements becomes."""
@@ -184,7 +190,7 @@ class Lowering:
         elif isinstance(op, Wait):
             group = self.transfers.of_wait.get(op)
             if group is not None:
-                self._wait(group)
+                self._wait(group, id(op))
         elif isinstance(op, For):
             self._for(op)
         elif isinstance(op, Sweep):
@@ -275,14 +281,17 @@ class Lowering:
             return f"{combined}({memory}, {source}"
         return f"{combined}({memory}, {source}, {memory}"
 
-    def _wait(self, group: Group) -> None:
-        """Return from the task until the transfers of ``group`` have ended."""
+    def _wait(self, group: Group, where: int) -> None:
+        """Return from the task until the transfers of ``group`` have ended; at the wait ``where`` a
+        round of a loop may end, which is counted before."""
         if group.at_once:
             return
         self._flush()
-        number = len(self.cases)
         case = self.cases[-1]
-        case.lines.append(f"pc = {number};")
+        variable = self._closing.get(where)
+        ended = f"// once {_names(group)} ended"
+        case.lines += [f"{variable} += 1;", ended, ""] if variable else [f"pc = {len(self.cases)};"]
+        case.turn = len(case.lines) - 1
         case.leads = True
         leave = self._leave(group)
         guard = group.guard
@@ -291,6 +300,8 @@ class Lowering:
         else:
             test = self.guards.text(guard, "waits")
             case.lines += [f"if ({test}) {{", *(_PAD + line for line in leave), "}"]
+        if variable:
+            return
         self._next_case(f"{_names(group)} ended")
         if group.shared:
             self._put([f"ended_{group.number}_now = false;"])
@@ -328,12 +339,17 @@ class Lowering:
         last_step = op.count.constant - 1 if op.count.is_const else f"{count} - 1"
         head = self._next_case(f"for {variable} = 0 .. {last_step}")
         self._lines.extend(self._scalars_of_round(op))
+        closing = self.transfers.closing(op) if self.direct else None
+        if closing is not None:
+            self._closing[closing] = variable
         self._block(body)
         self._flush()
         last = self.cases[-1]
         after = self._next_case(f"after the loop over {variable}")
-        last.lines[-1] = f"{variable} += 1;"
-        last.lines.append(f"pc = if ({variable} < {count}) {head} else {after};")
+        if closing is None:
+            last.lines[-1:] = [f"{variable} += 1;", ""]
+            last.turn = len(last.lines) - 1
+        last.lines[last.turn] = f"pc = if ({variable} < {count}) {head} else {after};"
         tests = [] if op.count.is_const and op.count.constant > 0 else [f"{variable} < {count}"]
         if op.when is not None and not op.when.is_true:
             tests.insert(0, self.guards.text(op.when, "loop_here"))

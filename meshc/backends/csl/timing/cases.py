@@ -24,11 +24,16 @@ def together(count: int, grouped: bool = True) -> int:
 class Cases:
     """``after`` a wait, a loop or a guarded sweep, and ``head`` of a loop or sweep, by ``id``; a
     block whose end is waited for counts as a wait. ``count`` of all, 1 where nothing suspends;
-    ``grouped`` as :func:`together` says."""
+    ``grouped`` as :func:`together` says. Where waits lead on ``direct``, those with which the
+    rounds of ``closed`` loops end lead to the next round."""
 
-    def __init__(self, module: Module, transfers: Transfers, grouped: bool = True) -> None:
+    def __init__(
+        self, module: Module, transfers: Transfers, grouped: bool = True, direct: bool = True
+    ) -> None:
         self.transfers = transfers
         self.grouped = grouped
+        self.direct = direct
+        self.closed: set[int] = set()
         self.after: dict[int, int] = {}
         self.head: dict[int, int] = {}
         self.count = 1
@@ -48,16 +53,25 @@ class Cases:
         for op in block.ops:
             group = self.transfers.of_wait.get(op) if isinstance(op, Wait) else None
             if group is not None and not group.at_once:
-                self.after[id(op)] = self._next()
+                self._end(id(op))
             if self._has_cases(op):
                 self.head[id(op)] = self._next()
+            closing = self.transfers.closing(op) if isinstance(op, For) and self.direct else None
+            if closing is not None:
+                self.closed.add(id(op))
+                self.after[closing] = self.head[id(op)]
             for region in op.regions:
                 self._visit(region)
             if self._has_cases(op):
                 self.after[id(op)] = self._next()
         group = self.transfers.of_block.get(id(block))
         if group is not None and not group.at_once:
-            self.after[id(block)] = self._next()
+            self._end(id(block))
+
+    def _end(self, wait: int) -> None:
+        """The case behind a wait, unless it leads elsewhere."""
+        if wait not in self.after:
+            self.after[wait] = self._next()
 
     def _has_cases(self, op: Op) -> bool:
         if not isinstance(op, (For, Sweep)) or not self.transfers.suspends_in(op.regions[0]):

@@ -304,7 +304,7 @@ class Timing:
             if classes is not None and self.messages.any_on(classes.lines.channels):
                 return False
             if head is not None:
-                self._switch(head if done < rounds else self.cases.after[id(op)])
+                self._go_on(op, head, done < rounds)
             # The last round leads on to another case, so it is not one to go by.
             if not alike or done >= rounds - 1:
                 continue
@@ -315,6 +315,14 @@ class Timing:
                 break
             gained = now
         return True
+
+    def _go_on(self, op: For, head: int, more: bool) -> None:
+        """Behind a round go to the next one, or to what comes after the loop."""
+        after = self.cases.after[id(op)]
+        if id(op) not in self.cases.closed:
+            self._switch(head if more else after)
+        elif not more:  # the wait took what leads to another round
+            self._spend(self.prices.switched(after) - self.prices.switched(head))
 
     def _divide(self, classes: Classes) -> None:
         """Part the classes of lines between which guards tell in this round."""

@@ -41,7 +41,9 @@ class MergeCslBuffers(Pass):
     LEVELS: ClassVar[tuple[str, ...]] = ("tile",)
     REQUIRES: ClassVar[frozenset[str]] = frozenset()
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
-    INVALIDATES: ClassVar[frozenset[str]] = frozenset({"csl_memory", "csl_registers"})
+    INVALIDATES: ClassVar[frozenset[str]] = frozenset(
+        {"csl_functions", "csl_memory", "csl_registers"}
+    )
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         instead = _merged(module)

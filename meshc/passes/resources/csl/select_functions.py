@@ -11,8 +11,9 @@ from meshc.analysis.csl.memory import WIDENED, scratch_of
 from meshc.analysis.csl.operands import BY_STEPS
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
 from meshc.analysis.csl.sharing import planned_bytes
+from meshc.analysis.csl.unread import may_go_over
 from meshc.analysis.csl.vector_ways import KERNELS, chosen_way, copied_words, room_for_scratch
-from meshc.analysis.csl.ways import ACROSS, ANGLES, BY, HALF, KEPT, NEWTON, TURNS, VECTOR
+from meshc.analysis.csl.ways import ACROSS, ANGLES, BY, HALF, KEPT, NEWTON, TURNS, VECTOR, WHOLE
 from meshc.analysis.csl.words import known_at_start
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
@@ -36,11 +37,12 @@ class SelectCslFunctions(Pass):
     ``kept`` sines and cosines of all rows of a prompt are worked out when the program starts, for
     all layers (``way = angles_half_kept_turns``). ``blocks`` does all this for rows and columns
     whose number is known only when the program runs: so many at once, and those that are left one
-    by one (``way = vector_by_4``). It also takes so many elements at a time where there is no
-    scratch for all of them. ``newton`` takes the reciprocals and roots of quotients and norms with
-    f16 results by two of Newton's steps (``way = newton``), right to 6.7e-6, in place of the
-    library's. ``across`` takes maxima of rows, and masks empty slots, lane by lane for all rows at
-    once (``way = across``) where that is less than row by row.
+    by one (``way = vector_by_4``); with ``whole`` the last block of a function goes over the end,
+    where nobody reads what lies behind it (``way = vector_whole_by_4``). It also takes so many
+    elements at a time where there is no scratch for all of them. ``newton`` takes the reciprocals
+    and roots of quotients and norms with f16 results by two of Newton's steps (``way = newton``),
+    right to 6.7e-6, in place of the library's. ``across`` takes maxima of rows, and masks empty
+    slots, lane by lane for all rows at once (``way = across``) where that is less than row by row.
 
     All share f32 scratch, at most a quarter of what buffers and the device's reserve leave, and
     8 KiB; what other kernels take, and functions one by one would, is there in any case, and so are
@@ -66,6 +68,7 @@ class SelectCslFunctions(Pass):
     turns: bool = True
     kept: bool = True
     blocks: bool = True
+    whole: bool = True
     newton: bool = True
     across: bool = True
     narrow: bool = True
@@ -98,6 +101,8 @@ class SelectCslFunctions(Pass):
         lost: dict[str, None] = {}
         for op in functions:
             parts = of_turns if op.kernel == "rope" else allowed
+            if self.whole and op.kernel in BY_STEPS and may_go_over(module, op):
+                parts = [*parts, WHOLE]
             op.way = chosen_way(op, costs, room, parts, known)
             if op.way != chosen_way(op, costs, ample, parts, known):
                 lost[f"{op.kernel} %{op.views()[0].buffer.name}: {op.way or 'one by one'}"] = None

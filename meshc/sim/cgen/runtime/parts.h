@@ -23,7 +23,7 @@ enum { KINDS = 32, MATHS = 16 };
 typedef struct {
     int64_t memory, fabric_out, fabric_in, rewritten, drained, task, data_task, reopen;
     int64_t hop, ramp, relay, configure, map_call, period, stay_every;
-    int64_t lanes[KINDS], write_every[KINDS], in_place_every[KINDS];
+    int64_t lanes[KINDS], write_every[KINDS], in_place_every[KINDS], row[KINDS];
     int64_t output_depth[QUEUES], input_depth, host_depth;
     int64_t math[MATHS];
 } costs;

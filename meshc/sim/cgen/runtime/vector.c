@@ -281,7 +281,7 @@ int64_t vector_cycles(machine *m, int op, int sources, const dsd *operands, int6
     }
     if (rows)
         lanes = max64(1, lanes / 2);
-    int64_t cycles = rows + ceil_div(n, lanes);
+    int64_t cycles = rows * m->costs.row[kind] + ceil_div(n, lanes);
     if (!words)
         return cycles + (every && operands[0].kind == MEM ? cycles / every : 0);
     int turns = found > 1 && is_slow(memory[0]) && is_slow(memory[1]);

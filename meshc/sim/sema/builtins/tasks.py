@@ -249,7 +249,7 @@ def _fifo(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Val
     if not isinstance(kind, Array) or not isinstance(addr, ir.Const):
         fail("csl-type", "@allocate_fifo needs an array", node.span)
     options = an.struct(node.args[1], frame) if len(node.args) > 1 else {}
-    for name in _UNBUILT_FIFO_OPTIONS.intersection(map(str, options)):
+    for name in filter(_UNBUILT_FIFO_OPTIONS.__contains__, map(str, options)):
         fail("csl-unsupported", f"'.{name}' of a FIFO is not supported by the simulator, whose "
              "FIFOs have no registers and suspend an operation that finds them empty or full",
              node.span)  # fmt: skip
