@@ -75,6 +75,11 @@ class CpuMachine:
         """Memory called ``name`` that holds ``array``."""
         self.arrays[name] = guarded(array)
 
+    def lend(self, name: str, memory: Array) -> None:
+        """See :class:`meshc.backends.cuda.host.BorrowingMachine`; kernels find a copy in guarded
+        memory, which is copied back behind each launch."""
+        self.arrays[name] = memory
+
     def write(self, name: str, array: Array) -> None:
         """Replace what ``name`` holds."""
         self.arrays[name][...] = array

@@ -1,4 +1,4 @@
-"""Modules that need packages of an extra, imported when a command uses them."""
+"""Modules that need packages of an extra, imported when they are used."""
 
 from __future__ import annotations
 
