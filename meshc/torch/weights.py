@@ -39,7 +39,7 @@ def model_in_memory(
     source = TensorsInMemory(
         f"the {type(model).__name__} in memory", described, lambda key: _elements(state[key])
     )
-    config = config_in_memory(model.config.to_json_string(use_diff=False), name, source, report)
+    config = config_in_memory(model.config.to_json_string(), name, source, report)
     tensors = CheckpointTensors(checkpoint_in_memory(source, config, layers, report))
     return of_config(config, None), tensors
 
@@ -70,7 +70,6 @@ def _word(tensor: torch.Tensor) -> str:
 
 def _elements(tensor: torch.Tensor) -> np.ndarray:
     here = tensor.detach().cpu().contiguous()
-    if here.dtype == torch.bfloat16:
-        return here.view(torch.int16).numpy().view(BF16)
-    found: np.ndarray = here.numpy()
+    halves = here.dtype == torch.bfloat16
+    found: np.ndarray = here.view(torch.int16).numpy().view(BF16) if halves else here.numpy()
     return found

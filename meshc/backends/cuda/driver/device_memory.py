@@ -128,9 +128,8 @@ def argument_bytes(argument: object) -> bytes:
 
     Raises TypeError for anything else, for memory of the host and for what is not contiguous.
     """
-    return (
-        argument.tobytes() if isinstance(argument, np.generic) else address_of(argument).tobytes()
-    )
+    value = argument if isinstance(argument, np.generic) else address_of(argument)
+    return value.tobytes()
 
 
 def address_of(argument: object) -> np.uint64:
