@@ -36,6 +36,14 @@ KINDS = {
     "qwen3": {},
     "mistral": {"sliding_window": 16},
 }
+WIDE = {
+    "hidden_size": 128,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "intermediate_size": 192,
+}
+"""What kernels for prompts take."""
 GAP = 0.06
 """By how much the best logit is ahead of the second where tokens are compared; programs of f16 are
 off by less than half of it."""
@@ -126,9 +134,14 @@ def test_logits_of_all_columns_are_those_of_transformers(pair):
     assert torch.equal(program(ids, logits_to_keep=1).logits[0, 0].argmax(), found[0, -1].argmax())
 
 
-def test_a_conversation_goes_on_behind_its_cache(llama):
-    """Turns of odd lengths, one of them in chunks that begin within a page."""
+@pytest.mark.parametrize("chunk", [None, 16])
+def test_a_conversation_goes_on_behind_its_cache(llama, chunk):
+    """Turns of odd lengths, one of them in chunks that begin within a page, which tasks read, or
+    kernels for prompts."""
     model, program = llama
+    if chunk:
+        model = network("llama", **WIDE)
+        program = compiled(model, chunk=chunk)
     given = prompts(3)
     caches = {model: transformers.DynamicCache(config=model.config), program: program.new_cache()}
     for length in (4, 19, 1):

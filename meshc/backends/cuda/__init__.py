@@ -8,7 +8,7 @@ from meshc.backends.cuda.driver.torch_peers import TorchPeers, own_gpu
 from meshc.backends.cuda.emit import MANIFEST, emit, summary
 from meshc.backends.cuda.executor.cpu_machine import CpuMachine, toolchain_for
 from meshc.backends.cuda.executor.cpu_node import CpuNode
-from meshc.backends.cuda.host import BorrowingMachine, Draw, LanguageModel, Machine
+from meshc.backends.cuda.host import Draw, LanguageModel, Machine
 from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.memory import GpuIsTooSmall, memory_of
 from meshc.backends.cuda.packing import Keeping
@@ -22,7 +22,6 @@ __all__ = [
     "KERNELS",
     "MANIFEST",
     "MOST_CHUNK",
-    "BorrowingMachine",
     "ChunkGraph",
     "CpuMachine",
     "CpuNode",

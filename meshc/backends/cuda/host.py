@@ -40,15 +40,6 @@ class Machine(Protocol):
 
 
 @runtime_checkable
-class BorrowingMachine(Machine, Protocol):
-    """What runs kernels over memory that another library owns."""
-
-    def lend(self, name: str, memory: Any) -> None:
-        """Let ``name`` be ``memory`` from now on, of the shape and type that it had: contiguous,
-        and where the machine's own memory is. Whoever lends it keeps it alive."""
-
-
-@runtime_checkable
 class RankedMachine(Machine, Protocol):
     """What runs the programs of ranks: the GPUs of those that are ``here``, all of a program's or
     one of them, and what GPUs reach of each other."""

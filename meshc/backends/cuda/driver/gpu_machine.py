@@ -69,9 +69,10 @@ class GpuMachine:
         self._memory[name] = self.device.upload(array), array.shape, array.dtype
 
     def lend(self, name: str, memory: Any) -> None:
-        """See :class:`meshc.backends.cuda.host.BorrowingMachine`; ``memory`` is a tensor of torch
-        or an array with ``__cuda_array_interface__`` on this device. Captured steps are forgotten
-        where it is another one than before. Raises MeshcError, and TypeError for other memory."""
+        """Let ``name`` be ``memory`` from now on, which another library owns and keeps alive: a
+        tensor of torch or an array with ``__cuda_array_interface__`` on this device, contiguous and
+        of the shape and type that ``name`` had. Captured steps are forgotten where it is another
+        one than before. Raises MeshcError, and TypeError for other memory."""
         held, shape, dtype = self._memory[name]
         if address_of(memory) == held.address():
             return

@@ -76,8 +76,9 @@ class CpuMachine:
         self.arrays[name] = guarded(array)
 
     def lend(self, name: str, memory: Array) -> None:
-        """See :class:`meshc.backends.cuda.host.BorrowingMachine`; kernels find a copy in guarded
-        memory, which is copied back behind each launch."""
+        """Let ``name`` be ``memory`` from now on, which another library owns, contiguous and of the
+        shape and type that it had. Kernels find a copy in guarded memory, which is copied back
+        behind each launch."""
         self.arrays[name] = memory
 
     def write(self, name: str, array: Array) -> None:
