@@ -55,10 +55,22 @@ def compile(
             f"'{model}' is no directory of a Hugging Face model",
             help="meshc.torch.compile takes one, or a model of transformers in memory",
         )
+    config, generation = _configs(folder)
     compiled = api.compile(folder, target="cuda", report=found, **flags)
     executable = compiled.load(backend=backend)
-    generation = None
-    if os.path.isfile(folder / GENERATION_CONFIG_NAME):
-        generation = GenerationConfig.from_pretrained(folder)
-    config = AutoConfig.from_pretrained(folder)
     return CompiledModel(executable, compiled.loaded.name, config, generation)
+
+
+def _configs(folder: Path) -> tuple[Any, Any]:
+    """The configs in ``folder`` as transformers reads them: of the model, and of how it generates,
+    None where there is none. Errors: ``unknown-model`` where it reads none."""
+    try:
+        config = AutoConfig.from_pretrained(folder)
+        told = os.path.isfile(folder / GENERATION_CONFIG_NAME)
+        return config, GenerationConfig.from_pretrained(folder) if told else None
+    except (OSError, ValueError, KeyError) as problem:
+        fail(
+            "unknown-model",
+            f"transformers reads no model in '{folder}': {str(problem).splitlines()[0]}",
+            help="meshc.compile reads more; its programs generate by themselves",
+        )

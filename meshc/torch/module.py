@@ -23,7 +23,8 @@ _CACHE = next(
     if each.name in ("cache", "past_key_values")
 )
 """What this release of transformers calls caches."""
-_WITHOUT_EFFECT = frozenset({"cache_position", "return_dict", "logits_to_keep", "token_type_ids"})
+_FOLLOWS = "cache_position"
+"""An argument that older releases give, which says what the caches say."""
 
 
 class CompiledModel(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
@@ -115,6 +116,8 @@ class CompiledModel(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
             fail("run-refused", "a compiled program reads input_ids [rows, columns]")
         mask = _mask(held, input_ids, attention_mask)
         seen = held.extended(mask)
+        if bool((input_ids.cpu()[mask] < 0).any()):
+            _refuse(f"{int(input_ids.min())} is no token id below {self.program.vocabulary}")
         if position_ids is not None:
             _check_positions(position_ids, mask, seen)
         tokens = torch.where(mask, input_ids.cpu(), NO_TOKEN).to(self.device)
@@ -130,6 +133,19 @@ class CompiledModel(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     def close(self) -> None:
         """Give a GPU back. The model cannot be used any more."""
         self._executable.close()
+
+    def save_pretrained(self, *given: Any, **named: Any) -> NoReturn:
+        """Refused: a compiled program has no weights to save."""
+        _refuse("a compiled program is no checkpoint: save the model that it was compiled of")
+
+    @classmethod
+    def from_pretrained(cls, *given: Any, **named: Any) -> NoReturn:
+        """Refused: :func:`meshc.torch.compile` makes such models."""
+        fail(
+            "run-refused",
+            "weights are compiled, not loaded into a CompiledModel",
+            help="meshc.torch.compile(model) takes the model, or its directory",
+        )
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
@@ -154,7 +170,7 @@ def _refuse_others(others: dict[str, Any]) -> None:
     asked = [
         name
         for name, value in others.items()
-        if name not in _WITHOUT_EFFECT and value is not None and value is not False
+        if name != _FOLLOWS and value is not None and value is not False
     ]
     if asked:
         fail(

@@ -47,7 +47,8 @@ class LoadedProgram:
         for at in range(first + bool(first), columns):
             column = [line[at] for line in tokens]
             here = [row for row, token in enumerate(column) if token != NO_TOKEN]
-            given = [max(token, 0) for token in column] + [0] * (program.batch - rows)
+            given = [0 if token == NO_TOKEN else token for token in column]
+            given += [0] * (program.batch - rows)
             found = self.model.step(given, held)
             for row in here:
                 logits[row, at - first] = found[row]

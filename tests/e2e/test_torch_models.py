@@ -246,6 +246,9 @@ REFUSED = {
     "count the tokens": lambda: {"position_ids": torch.tensor([[1, 2, 3]])},
     "a program of 2": lambda: {"input_ids": torch.ones(3, 3, dtype=torch.long)},
     "no token id below": lambda: {"input_ids": torch.tensor([[5, VOCAB]])},
+    "-1 is no token id": lambda: {"input_ids": torch.tensor([[5, -1]])},
+    "-7 is no token id": lambda: {"input_ids": torch.tensor([[-7, 5, 8]])},
+    "token_type_ids": lambda: {"token_type_ids": torch.zeros(1, 3)},
     "reads input_ids": lambda: {"input_ids": torch.tensor([5])},
     "number of columns": lambda: {"logits_to_keep": torch.tensor([0, 1])},
 }
@@ -278,6 +281,9 @@ def test_a_program_stays_where_it_is(llama):
     for change in (program.half, lambda: program.to("meta")):
         with pytest.raises(MeshcError, match="stays on cpu"):
             change()
+    for there_or_back in (program.save_pretrained, type(program).from_pretrained):
+        with pytest.raises(MeshcError, match="run-refused"):
+            there_or_back("place")
 
 
 def test_the_operator_refuses_caches_of_others(llama):
@@ -287,7 +293,8 @@ def test_the_operator_refuses_caches_of_others(llama):
     for caches in (good[:1], [each.float() for each in good], [each[:, 1:] for each in good]):
         with pytest.raises(MeshcError, match="run-refused"):
             meshc.torch.step(tokens, none, caches, program.program_key, 1)
-    for changed in ((tokens[0], none, 1), (tokens, none[:0], 1), (tokens, none, 2)):
+    wrong = ((tokens[0], none, 1), (tokens, none[:0], 1), (tokens, none, 2), (tokens - 9, none, 1))
+    for changed in (*wrong, (tokens, none - 1, 1), (tokens.float(), none, 1)):
         with pytest.raises(MeshcError, match="run-refused"):
             meshc.torch.step(*changed[:2], good, program.program_key, changed[2])
 
