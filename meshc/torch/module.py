@@ -17,7 +17,7 @@ from meshc.support.diagnostics import fail
 from meshc.torch.caches import ProgramCache
 from meshc.torch.operator import NO_TOKEN, LoadedProgram, step
 
-_CACHE = next(
+CACHE = next(
     each.name
     for each in fields(CausalLMOutputWithPast)
     if each.name in ("cache", "past_key_values")
@@ -126,7 +126,7 @@ class CompiledModel(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
         logits = step(tokens, counts, held.tensors, self.program_key, kept)
         held.seen = seen
         found = CausalLMOutputWithPast(
-            logits=logits, **{_CACHE: None if use_cache is False else held}
+            logits=logits, **{CACHE: None if use_cache is False else held}
         )
         return found.to_tuple() if return_dict is False else found
 

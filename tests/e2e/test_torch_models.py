@@ -13,6 +13,7 @@ transformers = pytest.importorskip("transformers", reason=WORD)
 
 import meshc.torch  # noqa: E402
 from meshc.support.diagnostics import MeshcError  # noqa: E402
+from meshc.torch.module import CACHE  # noqa: E402
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("default")]
 
@@ -145,7 +146,7 @@ def test_a_conversation_goes_on_behind_its_cache(llama, chunk):
     given = prompts(3)
     caches = {model: transformers.DynamicCache(config=model.config), program: program.new_cache()}
     for length in (4, 19, 1):
-        found = {each: greedy(each, given, 5, cache=cache) for each, cache in caches.items()}
+        found = {each: greedy(each, given, 5, **{CACHE: cache}) for each, cache in caches.items()}
         assert found[program].tolist() == found[model].tolist()
         said = torch.cat([given["input_ids"], found[model]], 1)
         ids = torch.cat([said, prompts(length)["input_ids"]], 1)

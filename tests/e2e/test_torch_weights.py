@@ -132,6 +132,7 @@ def test_what_cannot_be_compiled_is_refused_in_words(tmp_path):
     model = network("llama")
     refused(tmp_path / "nothing", "is no directory")
     refused("smollm2-135m", "is no directory")
+    (tmp_path / "config.json").write_text('{"model_type": "none"}')
     refused(tmp_path, "transformers reads no model")
     refused(model, "another target", target="python")
     refused(model, "another gpus", gpus=2)
