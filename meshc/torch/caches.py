@@ -24,8 +24,8 @@ class ProgramCache(Cache):  # type: ignore[misc]
     them and for ``capacity`` tokens of each.
     """
 
-    def __init__(self, program: StepProgram, device: torch.device) -> None:
-        """Caches that hold nothing yet, in memory of ``device``."""
+    def __init__(self, program: StepProgram, layers: int, device: torch.device) -> None:
+        """Caches that hold nothing yet, of a model of so many ``layers``, on ``device``."""
         self.layers: list[Any] = []
         self.batch, self.capacity = program.batch, program.capacity
         self.tensors = [
@@ -33,7 +33,7 @@ class ProgramCache(Cache):  # type: ignore[misc]
             for buffer in states_of(program).values()
         ]
         self.seen = torch.zeros((0, 0), dtype=torch.bool)
-        self._layers = program.layers
+        self._layers = layers
 
     @property
     def counts(self) -> torch.Tensor:

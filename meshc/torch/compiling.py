@@ -47,7 +47,7 @@ def compile(
         compiled = api.compile(loaded, target="cuda", report=found, **flags)
         executable = compiled.load(tensors, backend)
         config, generation = model.config, getattr(model, "generation_config", None)
-        return CompiledModel(executable, loaded.name, config, generation)
+        return CompiledModel(executable, loaded.name, flags.get("layers"), config, generation)
     folder = Path(model)
     if not os.path.isdir(folder):
         fail(
@@ -58,7 +58,8 @@ def compile(
     config, generation = _configs(folder)
     compiled = api.compile(folder, target="cuda", report=found, **flags)
     executable = compiled.load(backend=backend)
-    return CompiledModel(executable, compiled.loaded.name, config, generation)
+    name = compiled.loaded.name
+    return CompiledModel(executable, name, flags.get("layers"), config, generation)
 
 
 def _configs(folder: Path) -> tuple[Any, Any]:

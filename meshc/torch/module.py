@@ -45,15 +45,23 @@ class CompiledModel(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
     _is_stateful = False
 
     def __init__(
-        self, executable: Executable, name: str, config: Any, generation_config: Any
+        self,
+        executable: Executable,
+        name: str,
+        layers: int | None,
+        config: Any,
+        generation_config: Any,
     ) -> None:
-        """``executable`` holds a program for CUDA of one GPU, of the model called ``name``;
-        ``config`` and ``generation_config`` are those of transformers, the latter may be None.
+        """``executable`` holds a program for CUDA of one GPU, of the model called ``name`` or its
+        first ``layers``; ``config`` and ``generation_config`` are those of transformers, the latter
+        may be None.
         Raises ``no-tokens`` and ``run-refused`` for other programs."""
         super().__init__(deepcopy(config))
         host = executable.host
         if not isinstance(host, cuda.LanguageModel) or host.program.ranks is not None:
             fail("run-refused", f"'{name}' is no program for one GPU")
+        if layers is not None:
+            self.config.get_text_config(decoder=True).num_hidden_layers = layers
         if generation_config is not None:
             self.generation_config = deepcopy(generation_config)
         self.program = host.program
@@ -76,7 +84,8 @@ class CompiledModel(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
 
     def new_cache(self) -> ProgramCache:
         """Empty caches, for :meth:`forward` and ``generate``; without any these make their own."""
-        return ProgramCache(self.program, self.device)
+        config = self.config.get_text_config(decoder=True)
+        return ProgramCache(self.program, config.num_hidden_layers, self.device)
 
     def forward(
         self,
@@ -147,10 +156,17 @@ class CompiledModel(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
             help="meshc.torch.compile(model) takes the model, or its directory",
         )
 
-    @classmethod
-    def _supports_default_dynamic_cache(cls) -> bool:
-        """``generate`` makes no caches: the first ``forward`` does."""
-        return False
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], *others: Any, **named: Any
+    ) -> None:
+        """What ``generate`` begins with: the caches that it was given, or new ones."""
+        if generation_config.cache_implementation is not None:
+            _refuse("a compiled program keeps its own caches, so there is no cache_implementation")
+        given = model_kwargs.get(CACHE)
+        if isinstance(given, ProgramCache):
+            given._is_user_defined = True  # which is what transformers asks
+        elif given is None and generation_config.use_cache is not False:
+            model_kwargs[CACHE] = self.new_cache()
 
     def _apply(self, change: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         """What ``to`` and its like do: a program stays where it was loaded, as it was compiled."""

@@ -160,6 +160,21 @@ def test_beams_are_reordered_with_their_caches(llama):
     assert greedy(program, given, **how).tolist() == greedy(model, given, **how).tolist()
 
 
+def test_guesses_are_verified_in_columns_that_are_taken_back(llama):
+    """Tokens that the prompt suggests: several logits of a forward, and caches that are cropped."""
+    model, program = llama
+    repeated = prompts(6)["input_ids"].repeat(1, 3)
+    given = {"input_ids": repeated, "attention_mask": torch.ones_like(repeated)}
+    guessed = greedy(program, given, prompt_lookup_num_tokens=3)
+    assert guessed.tolist() == greedy(model, given).tolist()
+
+
+def test_a_text_without_caches_is_read_again_and_again(llama):
+    model, program = llama
+    given = prompts(5, 9)
+    assert greedy(program, given, 3, use_cache=False).tolist() == greedy(model, given, 3).tolist()
+
+
 def test_seeds_draw_what_transformers_draws(llama):
     model, program = llama
     drawn = []
@@ -262,6 +277,26 @@ def test_what_a_program_does_not_compute_is_refused(llama, words):
     with pytest.raises(MeshcError, match="run-refused") as refusal:
         program(**given)
     assert words.removeprefix("is given ") in str(refusal.value)
+
+
+def test_other_caches_are_refused_by_generate(llama):
+    _, program = llama
+    with pytest.raises(MeshcError, match="keeps its own caches"):
+        greedy(program, prompts(3), cache_implementation="static")
+    with pytest.raises(MeshcError, match="a DynamicCache"):
+        greedy(program, prompts(3), **{CACHE: transformers.DynamicCache()})
+
+
+def test_a_cache_says_what_it_holds(llama):
+    _, program = llama
+    cache = program.new_cache()
+    program(**prompts(2, 7), cache=cache)
+    assert (len(cache), cache.get_max_length(), cache.get_seq_length()) == (2, SEQ, 7)
+    assert cache.counts.tolist() == [2, 7] and cache.get_mask_sizes(3) == (10, 0)
+    with pytest.raises(MeshcError, match="written by the program"):
+        cache.update(torch.zeros(1), torch.zeros(1), 0)
+    with pytest.raises(MeshcError, match="4 rows do not fit"):
+        cache.batch_repeat_interleave(2)
 
 
 def test_padding_stays_padding(llama):

@@ -116,6 +116,7 @@ def test_a_head_that_is_no_longer_the_embedding_is_used():
 def test_layers_are_the_first_ones():
     model = network("llama")
     whole = compiled(model, layers=1)
+    assert len(whole.new_cache()) == 1 == whole.config.num_hidden_layers
     model.model.layers = model.model.layers[:1]
     model.config.num_hidden_layers = 1
     ids = torch.tensor(IDS)
