@@ -13,8 +13,7 @@ def module_of_extra(name: str, extra: str, purpose: str) -> ModuleType:
     try:
         return import_module(name)
     except ImportError as error:
-        fail(
-            "missing-extra",
-            f"{purpose} needs the Python package '{error.name}', which is not installed",
-            help=f"pip install 'meshc[{extra}]'",
-        )
+        missing = f"needs the Python package '{error.name}', which is not installed"
+        broken = f"needs packages that cannot be imported: {str(error).partition(chr(10))[0]}"
+        words = missing if isinstance(error, ModuleNotFoundError) else broken
+        fail("missing-extra", f"{purpose} {words}", help=f"pip install 'meshc[{extra}]'")

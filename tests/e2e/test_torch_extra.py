@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import meshc
+from meshc.support import extras
 from meshc.support.diagnostics import MeshcError
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +37,15 @@ def test_a_missing_package_is_named(monkeypatch):
     with pytest.raises(MeshcError, match="missing-extra") as refusal:
         meshc.torch.compile("model")
     assert "pip install 'meshc[torch]'" in str(refusal.value)
+
+
+def test_a_package_that_does_not_fit_is_told_in_its_own_words(monkeypatch):
+    def refuse(name):
+        raise ImportError("tokenizers 1 is required, but found 2.\nTry another one")
+
+    monkeypatch.setattr(extras, "import_module", refuse)
+    with pytest.raises(MeshcError, match=r"tokenizers 1 is required, but found 2\.\n"):
+        meshc.torch.compile("model")
 
 
 def test_names_are_those_that_the_page_gives():
