@@ -22,6 +22,8 @@ else:
 
     def __getattr__(name: str) -> object:
         if name == "__all__" or not name.startswith("__"):
+            if name == "torch":  # of an extra, and loaded for itself alone
+                return import_module("meshc.torch")
             api = import_module("meshc.api")
             if name in ("__all__", *api.__all__):
                 return getattr(api, name)

@@ -12,7 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from meshc.driver import Answer, Compiled, CompileRequest, Executable, compile_loaded, load_any
+from meshc.driver import (
+    Answer,
+    Compiled,
+    CompileRequest,
+    Executable,
+    LoadedModel,
+    compile_loaded,
+    load_any,
+)
 from meshc.interp.check import Session, run_any
 from meshc.interp.inputs import wanted_inputs
 from meshc.ir.module import Module
@@ -83,7 +91,7 @@ def parse(text: str, name: str = "<text>") -> Module:
 
 
 def compile(
-    model: str | Path,
+    model: str | Path | LoadedModel,
     *,
     target: str = "python",
     device: str = "",
@@ -103,8 +111,9 @@ def compile(
     rarely needed (fields of :class:`CompileRequest`).
 
     ``model`` is a ``.mesh`` or ``.gguf`` file, a Hugging Face directory or ``config.json``, or a
-    built-in name. The result has ``modules`` by phase and ``files`` by path; ``output`` names a
-    directory to write them to. Its ``remarks`` are also added to ``report``. Raises
+    built-in name; or what a front end has made of one. The result has ``modules`` by phase and
+    ``files`` by path; ``output`` names a directory to write them to. Its ``remarks`` are also added
+    to ``report``. Raises
     :class:`MeshcError` for what is wrong with the input, unknown ``flags`` among it, and
     :class:`InternalError` for what is wrong with meshc.
     """
@@ -114,7 +123,8 @@ def compile(
     )
     found = Diagnostics()
     try:
-        compiled = compile_loaded(load_any(str(model), found), request, report=found)
+        loaded = model if isinstance(model, LoadedModel) else load_any(str(model), found)
+        compiled = compile_loaded(loaded, request, report=found)
     finally:
         if report is not None:
             for message in found.messages:

@@ -6,12 +6,12 @@ import argparse
 from pathlib import Path
 
 from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
-from meshc.cli.extras import module_of_extra
 from meshc.cli.output import print_json
 from meshc.cost.nodes.overlap import POLICIES, Schedule
 from meshc.driver.node_scheduling import NodeReport, NodeRequest, node_report
 from meshc.serving.timelines import perfetto
 from meshc.support.diagnostics import fail
+from meshc.support.extras import module_of_extra
 from meshc.support.files import replace_file, write_text
 
 _OF_REQUESTS = (

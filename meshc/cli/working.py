@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from meshc.cli.extras import module_of_extra
 from meshc.support.diagnostics import fail
+from meshc.support.extras import module_of_extra
 from meshc.support.workers import Processes, Workers
 
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import ArrayLike
 
+from meshc.backends import cuda
 from meshc.driver.generating import (
     Answer,
     Continuation,
@@ -21,7 +22,7 @@ from meshc.driver.generating import (
     generated,
     read_prompts,
 )
-from meshc.driver.hosts import PythonHost, load_host, opened
+from meshc.driver.hosts import Host, PythonHost, load_host, opened
 from meshc.driver.weights import Array, check_present, open_weights
 from meshc.frontend.checkpoints import ModelConfig
 from meshc.serving.sampling import GREEDY, Sampling
@@ -165,6 +166,16 @@ class Executable:
         how.check()
         read = read_prompts(prompts, program.config, program.weights, program.name)
         return generated(self._host, read, how, program.mesh, self._backend.name, on_token)
+
+    @property
+    def host(self) -> Host:
+        """The language model that is loaded."""
+        return self._host
+
+    @property
+    def device(self) -> cuda.Device | None:
+        """The GPU that it runs on, None for this CPU."""
+        return self._backend.device
 
     def close(self) -> None:
         """Give a GPU back. The program cannot be used any more."""

@@ -77,7 +77,7 @@ class CheckpointTensors(Mapping[str, Array]):
             self._on_read(name)
         return self.checkpoint.stored(name)
 
-    def stamp(self) -> str:
+    def stamp(self) -> str | None:
         """See :class:`meshc.ir.stored.StoredWeights`."""
         return self.checkpoint.stamp()
 

@@ -19,6 +19,7 @@ ROWS = (
     ("pipelines",),
     ("driver",),
     ("cli", "api"),
+    ("torch",),
     ("__init__", "__main__"),
 )
 HEIGHT = {part: height for height, row in enumerate(ROWS) for part in row}
@@ -41,6 +42,8 @@ OWNERS = {
         "meshc.driver.tuning.pictures",
     ),
     "distributed": "meshc.support.cluster",
+    "torch": "meshc.torch",
+    "transformers": "meshc.torch",
     "starlette": "meshc.serving.endpoint",
     "uvicorn": "meshc.serving.endpoint",
     "prometheus_client": "meshc.serving.endpoint",

@@ -120,10 +120,14 @@ class LanguageModel:
         self.machine.write("cached", np.array(cached, np.int32))
 
     def prefill(
-        self, prompt: Sequence[int], request: int = 0, cached: Sequence[int] | None = None
+        self,
+        prompt: Sequence[int],
+        request: int = 0,
+        cached: Sequence[int] | None = None,
+        behind: int = 0,
     ) -> Array:
-        """Logits [vocabulary] behind ``prompt``, which ``request`` then has cached; the others have
-        ``cached`` tokens each, by default none.
+        """Logits [vocabulary] behind ``prompt``, which ``request`` then has cached, ``behind`` so
+        many tokens that it had before; the others have ``cached`` tokens each, by default none.
 
         In chunks where the program reads prompts so; a single token by a decode step, in which the
         other requests leave something behind their last token that their next one replaces, and
@@ -132,19 +136,24 @@ class LanguageModel:
         Raises ``run-refused`` for a prompt that is empty, too long or holds unknown ids, for a
         request that the program does not have, and as :meth:`step` does.
         """
-        _check(self.program, prompt, 1)
+        _check(self.program, prompt, 1, behind)
         if not 0 <= request < self.program.batch:
             fail("run-refused", f"there is no request {request} of {self.program.batch}")
         if cached is not None:
             _check_requests(self.program, "positions", cached)
             _check_positions(self.program, cached, full=True)
-        return self._read(prompt, request, cached, True)
+        return self._read(prompt, request, cached, True, behind)
 
     def _read(
-        self, tokens: Sequence[int], request: int, cached: Sequence[int] | None, wanted: bool
+        self,
+        tokens: Sequence[int],
+        request: int,
+        cached: Sequence[int] | None,
+        wanted: bool,
+        behind: int = 0,
     ) -> Array:
-        """Let ``request`` have ``tokens`` cached, the others ``cached`` ones each; the logits
-        behind them where these are ``wanted``, else nothing."""
+        """Let ``request`` have ``tokens`` cached ``behind`` so many, the others ``cached`` ones
+        each; the logits behind them where these are ``wanted``, else nothing."""
         pages = self.machine.read("pages")[[request]]
         for reader in self.program.prefills:
             self.machine.write(f"{reader.inputs}_pages", pages)
@@ -156,11 +165,11 @@ class LanguageModel:
                 count, at = chosen.piece(left - (wanted and not chosen.gives_logits))
             piece, last = tokens[first : first + count], wanted and count == left
             if count > 1 and chosen is not None:
-                logits = self._chunk(chosen, piece, first, at, last)
+                logits = self._chunk(chosen, piece, behind + first, at, last)
             elif last:
-                logits = self._one(piece[0], first, request, cached)
+                logits = self._one(piece[0], behind + first, request, cached)
             else:
-                self._run_one(piece[0], first, request, cached)
+                self._run_one(piece[0], behind + first, request, cached)
             first += count
         return logits
 
@@ -414,14 +423,15 @@ def _store(
             machine.store(name, zeros)
 
 
-def _check(program: StepProgram, prompt: Sequence[int], count: int) -> None:
+def _check(program: StepProgram, prompt: Sequence[int], count: int, behind: int = 0) -> None:
     if not prompt:
         fail("run-refused", "the prompt holds no token")
     _check_tokens(program, prompt)
-    if len(prompt) + count - 1 > program.capacity:  # nothing is cached of the last token
+    held = behind + len(prompt)
+    if held + count - 1 > program.capacity:  # nothing is cached of the last token
         fail(
             "run-refused",
-            f"{len(prompt)} prompt tokens and {count} new ones do not fit a cache of "
+            f"{held} prompt tokens and {count} new ones do not fit a cache of "
             f"{program.capacity} tokens",
             help="compile it with a larger --seq",
         )

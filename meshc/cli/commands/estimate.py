@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from meshc.cli.capacities import capacity_object, capacity_tables
-from meshc.cli.extras import module_of_extra
 from meshc.cli.output import print_json, table
 from meshc.cli.phase_tables import phases_object, phases_tables
 from meshc.cli.pictures import check_picture, write_picture
@@ -28,6 +27,7 @@ from meshc.driver.planning.plans import PlanRequest, plan
 from meshc.driver.questions import Question
 from meshc.driver.request import USUAL_DEVICE, USUAL_MESH
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.extras import module_of_extra
 
 _HEAD = ("algorithm", "paths", "queues", "reach", "step", "path", "bytes", "cycles", "violates")
 _LAWS = ("algorithm", "paths", "step", "path", "bytes")

@@ -12,7 +12,6 @@ from pathlib import Path
 from types import ModuleType
 
 from meshc.cli import node_schedules
-from meshc.cli.extras import module_of_extra
 from meshc.cli.output import print_json
 from meshc.cli.progress import Progress
 from meshc.cli.working import workers_of
@@ -20,6 +19,7 @@ from meshc.driver.scheduling import ScheduleRequest, choice, setting_of, simulat
 from meshc.serving.comparing import Band, Setting, simulated
 from meshc.serving.trip_rows import COLUMNS, trip_rows
 from meshc.support.diagnostics import fail
+from meshc.support.extras import module_of_extra
 from meshc.support.files import check_place, write_text
 from meshc.support.workers import Workers
 

@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any
 
 from meshc.cli.commands.serve_trace import compile_request, serve_request, served_by
-from meshc.cli.extras import module_of_extra
 from meshc.cli.progress import Progress
 from meshc.cli.watching import Watching
 from meshc.driver import Backend, load_any
@@ -23,6 +22,7 @@ from meshc.serving.loop import Loop
 from meshc.serving.request_log import RequestLog
 from meshc.serving.watching import Watcher
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.extras import module_of_extra
 from meshc.support.files import error_words
 
 _EXIT_CUT = 1

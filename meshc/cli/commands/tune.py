@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from meshc.cli.extras import module_of_extra
 from meshc.cli.output import print_json
 from meshc.cli.pictures import check_picture, write_picture
 from meshc.cli.progress import Progress
@@ -17,6 +16,7 @@ from meshc.driver import CompileRequest, load_any
 from meshc.driver.tuning.fronts import MEASURES
 from meshc.driver.tuning.tuner import TuneRequest, tune
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.extras import module_of_extra
 
 _SHARED = ("device", "seq", "layers", "dtype", "keep_quantised", "weights")
 """Flags that all configurations share, as ``meshc estimate`` has them."""

@@ -17,12 +17,13 @@ from meshc.frontend.checkpoints.config import (
 )
 from meshc.frontend.checkpoints.family_model import model_of, model_parameters
 from meshc.frontend.checkpoints.gguf.config import config_from_gguf
-from meshc.frontend.checkpoints.hf.config import read_config
+from meshc.frontend.checkpoints.hf.config import model_name, read_config
 from meshc.frontend.checkpoints.hf.generation import Generation, read_generation
+from meshc.frontend.checkpoints.in_memory import TensorsInMemory, config_in_memory
 from meshc.frontend.checkpoints.logical import parameter_count
 from meshc.frontend.checkpoints.packaged import find_packaged_weights
 from meshc.frontend.checkpoints.tokenizer import Tokenizer, has_vocabulary, load_tokenizer
-from meshc.frontend.checkpoints.weights import Checkpoint, open_checkpoint
+from meshc.frontend.checkpoints.weights import Checkpoint, checkpoint_in_memory, open_checkpoint
 
 __all__ = [
     "Checkpoint",
@@ -33,15 +34,19 @@ __all__ = [
     "LongScaling",
     "ModelConfig",
     "RopeScaling",
+    "TensorsInMemory",
     "Tokenizer",
     "YarnScaling",
     "catalogue_config",
     "catalogue_names",
     "checkpoint_config",
+    "checkpoint_in_memory",
     "config_from_gguf",
+    "config_in_memory",
     "find_packaged_weights",
     "has_vocabulary",
     "load_tokenizer",
+    "model_name",
     "model_of",
     "model_parameters",
     "open_checkpoint",

@@ -202,9 +202,11 @@ class Checkpoint:
             return layout.view(held[0])
         return np.moveaxis(layout.view(np.stack(held)), 0, tensor.axis)
 
-    def stamp(self) -> str:
-        """A text that changes when files are written or replaced, or are read as another model."""
-        return repr((self.config, self.layers, file_stamps(self.source.files)))
+    def stamp(self) -> str | None:
+        """A text that changes when files are written or replaced, or are read as another model;
+        None for tensors that are in no file."""
+        files = self.source.files
+        return repr((self.config, self.layers, file_stamps(files))) if files else None
 
     def _read(self, tensor: LogicalTensor, layer: int) -> np.ndarray:
         names = tensor.stored_names(layer)
@@ -227,6 +229,24 @@ def open_checkpoint(
     ``weights-config-mismatch``, ``weights-missing-tensor``, ``weights-surplus-tensor``,
     ``weights-shape-mismatch``, ``weights-unsupported-dtype``, ``missing-extra``.
     """
+    kept = _kept_layers(config, layers)
+    source, gguf_names = find_source(Path(path), config)
+    return _checked(source, gguf_names, config, kept, diagnostics)
+
+
+def checkpoint_in_memory(
+    source: TensorSource,
+    config: ModelConfig,
+    layers: int | None = None,
+    diagnostics: Diagnostics | None = None,
+) -> Checkpoint:
+    """As :func:`open_checkpoint`, of a ``source`` that has the tensors of a model in memory by the
+    names that Hugging Face files have."""
+    return _checked(source, False, config, _kept_layers(config, layers), diagnostics)
+
+
+def _kept_layers(config: ModelConfig, layers: int | None) -> int:
+    """How many layers are read where ``layers`` are asked for. Errors: ``weights-layers``."""
     kept = config.layers if layers is None else layers
     if not 1 <= kept <= config.layers:
         fail(
@@ -234,7 +254,17 @@ def open_checkpoint(
             f"{kept} layers are asked of '{config.name}', which has {config.layers}",
             help=f"ask for 1 to {config.layers} layers",
         )
-    source, gguf_names = find_source(Path(path), config)
+    return kept
+
+
+def _checked(
+    source: TensorSource,
+    gguf_names: bool,
+    config: ModelConfig,
+    kept: int,
+    diagnostics: Diagnostics | None,
+) -> Checkpoint:
+    """The checkpoint in ``source``, whose tensors are those of ``config``."""
     found = Diagnostics()
     prefix = family_named(config.family).prefix
     bare = bool(prefix) and not any(name.startswith(prefix) for name in source.tensors)

@@ -118,6 +118,41 @@ def test_a_prompt_in_chunks_computes_what_the_cpu_does(length, step, fake):
     assert fake.live == 0
 
 
+class Lent:
+    """An array of another library in memory of the device, as arrays of GPUs describe themselves,
+    zeros at first."""
+
+    def __init__(self, device, buffer):
+        self.memory = device.allocate(buffer.bytes)
+        self.memory.fill()
+        self.__cuda_array_interface__ = {"data": (int(self.memory.address()), False)}
+
+
+@pytest.mark.cuda_compiler
+def test_caches_can_be_memory_of_another_library(step, expected, fake):
+    """Two sets that take turns: each has its own tokens, and what a step was captured with is not
+    what it is launched with. Neither is freed."""
+    program, texts, weights = step
+    states = {name: each for name, each in program.buffers.items() if each.role == "state"}
+    with Device(library=fake.path) as device:
+        machine = GpuMachine(device, program.device, program.kernels, texts)
+        model = LanguageModel(program, machine, weights)
+        sets = [{name: Lent(device, each) for name, each in states.items()} for _ in range(2)]
+        found = [[], []]
+        for number in (0, 0, 1, 0, 1):
+            for name, memory in sets[number].items():
+                machine.lend(name, memory)
+            position = len(found[number])
+            found[number].append(model.step([TOKENS[position]], [position])[0])
+        with pytest.raises(TypeError):
+            machine.lend(next(iter(states)), np.zeros(3))
+        assert len(fake.calls("cuStreamBeginCapture_v2")) == 4
+        assert len(fake.calls("cuMemFree_v2")) == len(states)
+    for rows in found:
+        assert (np.array(rows) == expected[: len(rows)]).all()
+    assert fake.live == 0
+
+
 @pytest.mark.slow
 @pytest.mark.cuda_compiler
 def test_a_step_has_the_blocks_that_a_gpu_holds_at_once(tmp_path):

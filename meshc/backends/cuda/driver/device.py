@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.backends.cuda.driver.context import Context, DeviceFacts
-from meshc.backends.cuda.driver.device_memory import Buffer
+from meshc.backends.cuda.driver.device_memory import Buffer, address_of
 from meshc.backends.cuda.driver.driver_api import LIBRARY, Driver
 from meshc.backends.cuda.driver.launch import Kernel, load_kernels
 from meshc.backends.cuda.driver.streams import Stream
@@ -43,6 +43,11 @@ class Device:
         return self._context.facts
 
     @property
+    def index(self) -> int:
+        """Which of the driver's devices this is."""
+        return self._context.index
+
+    @property
     def free_bytes(self) -> int:
         """Memory that is free now. Raises MeshcError."""
         free, total = ct.c_size_t(), ct.c_size_t()
@@ -68,6 +73,11 @@ class Device:
         buffer = self.allocate(np.asarray(array).nbytes)
         buffer.write(array)
         return buffer
+
+    def adopt(self, memory: Any, nbytes: int) -> Buffer:
+        """So many bytes of another library's ``memory`` on the device, such as a tensor of torch,
+        which is not freed here. Raises as :func:`address_of`."""
+        return Buffer(self._context, nbytes, self.stream, address_of(memory))
 
     def create_stream(self) -> Stream:
         """A further stream. Raises MeshcError."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from meshc.backends.cuda.driver.context import Context
+from meshc.backends.cuda.driver.context import Context, Owned
 from meshc.backends.cuda.driver.driver_api import OUT_OF_MEMORY
 from meshc.backends.cuda.driver.streams import Stream
 from meshc.support.diagnostics import fail
@@ -20,14 +20,24 @@ _MIB = 1024 * 1024
 class Buffer:
     """``nbytes`` of memory of the device, at least one; the content at first is anything."""
 
-    def __init__(self, context: Context, nbytes: int, stream: Stream) -> None:
+    def __init__(
+        self, context: Context, nbytes: int, stream: Stream, lent: np.uint64 | None = None
+    ) -> None:
         """Raises MeshcError, ``cuda-memory`` when there is too little free memory, and ValueError
-        for a negative size. ``stream`` is that of copies that name none."""
+        for a negative size. ``stream`` is that of copies that name none. With an address that is
+        ``lent`` the memory is another library's, which gives it back."""
         if nbytes < 0:
             raise ValueError(f"a buffer of {nbytes} bytes")
         self.nbytes = nbytes
         self._context = context
         self._stream = stream
+        self._owned: Owned | None = None
+        self._address: int | None = None if lent is None else int(lent)
+        if lent is None:
+            self._allocate()
+
+    def _allocate(self) -> None:
+        context, nbytes = self._context, self.nbytes
         address = ct.c_uint64()
         code = context.driver.result("cuMemAlloc_v2", ct.byref(address), max(nbytes, 1))
         if code == OUT_OF_MEMORY:
@@ -35,7 +45,7 @@ class Buffer:
         elif code:
             context.driver.explain("cuMemAlloc_v2", code)
         self._owned = context.own("cuMemFree_v2", address.value)
-        self._address: int | None = address.value
+        self._address = address.value
 
     def address(self, offset: int = 0) -> np.uint64:
         """The device address ``offset`` bytes behind the start, as an argument of a kernel.
@@ -81,9 +91,10 @@ class Buffer:
         )
 
     def free(self) -> None:
-        """Give the memory back. Raises MeshcError."""
+        """Give the memory back, unless it is lent. Raises MeshcError."""
         self._address = None
-        self._context.release(self._owned)
+        if self._owned is not None:
+            self._context.release(self._owned)
 
     def _range(self, offset: int, size: int) -> int:
         if self._address is None:
@@ -117,19 +128,24 @@ def argument_bytes(argument: object) -> bytes:
 
     Raises TypeError for anything else, for memory of the host and for what is not contiguous.
     """
+    value = argument if isinstance(argument, np.generic) else address_of(argument)
+    return value.tobytes()
+
+
+def address_of(argument: object) -> np.uint64:
+    """Where a buffer, a tensor of torch or an array with ``__cuda_array_interface__`` begins in
+    memory of the device. Raises TypeError as :func:`argument_bytes`."""
     if isinstance(argument, Buffer):
-        return argument.address().tobytes()
-    if isinstance(argument, np.generic):
-        return argument.tobytes()
+        return argument.address()
     # Before the interface, which torch has not for all of its types.
     if callable(pointer := getattr(argument, "data_ptr", None)):
         if not getattr(argument, "is_cuda", True):
             raise TypeError("a tensor in memory of the host cannot be given to a kernel")
         if not getattr(argument, "is_contiguous", lambda: True)():
             raise TypeError("a tensor that is not contiguous cannot be given to a kernel")
-        return np.uint64(pointer()).tobytes()
+        return np.uint64(pointer())
     if isinstance(described := getattr(argument, "__cuda_array_interface__", None), dict):
         if described.get("strides") is not None:
             raise TypeError("an array that is not contiguous cannot be given to a kernel")
-        return np.uint64(described["data"][0]).tobytes()
+        return np.uint64(described["data"][0])
     raise TypeError(f"{type(argument).__name__} cannot be given to a kernel")

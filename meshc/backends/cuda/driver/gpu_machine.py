@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
 from meshc.backends.cuda.driver.context import DeviceFacts
 from meshc.backends.cuda.driver.device import Device
-from meshc.backends.cuda.driver.device_memory import Buffer
+from meshc.backends.cuda.driver.device_memory import Buffer, address_of
 from meshc.backends.cuda.driver.launch import Kernel as LoadedKernel
 from meshc.backends.cuda.driver.streams import Event, Graph, Stream
 from meshc.backends.cuda.executor import Grid
@@ -71,6 +71,18 @@ class GpuMachine:
             self._forget()
             self._memory.pop(name)[0].free()
         self._memory[name] = self.device.upload(array), array.shape, array.dtype
+
+    def lend(self, name: str, memory: Any) -> None:
+        """Let ``name`` be ``memory`` from now on, which another library owns and keeps alive: a
+        tensor of torch or an array with ``__cuda_array_interface__`` on this device, contiguous and
+        of the shape and type that ``name`` had. Captured steps are forgotten where it is another
+        one than before. Raises MeshcError, and TypeError for other memory."""
+        held, shape, dtype = self._memory[name]
+        if address_of(memory) == held.address():
+            return
+        self._forget()
+        held.free()
+        self._memory[name] = self.device.adopt(memory, held.nbytes), shape, dtype
 
     def write(self, name: str, array: Array) -> None:
         """Replace what ``name`` holds by an array of its shape. Raises MeshcError."""

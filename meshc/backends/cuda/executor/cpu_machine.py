@@ -75,6 +75,12 @@ class CpuMachine:
         """Memory called ``name`` that holds ``array``."""
         self.arrays[name] = guarded(array)
 
+    def lend(self, name: str, memory: Array) -> None:
+        """Let ``name`` be ``memory`` from now on, which another library owns, contiguous and of the
+        shape and type that it had. Kernels find a copy in guarded memory, which is copied back
+        behind each launch."""
+        self.arrays[name] = memory
+
     def write(self, name: str, array: Array) -> None:
         """Replace what ``name`` holds."""
         self.arrays[name][...] = array
