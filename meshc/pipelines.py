@@ -136,6 +136,9 @@ TASK_STAGES = ("expand-tasks", "place-tasks", "meet", "fold-scratch")
 """The passes from the graph of a decode step to a program of tasks, behind those of the graph."""
 
 
+STREAMING = "stream-quantised"
+"""Comes behind ``expand-tasks`` where settings have it."""
+
 CLUSTERING = "fuse-cluster"
 """The pass that makes clusters of the blocks of such a program, behind ``place-tasks``."""
 
@@ -145,6 +148,8 @@ def pipeline_to_tasks(settings: dict[str, str] | None = None, cluster: int = 0) 
     of so many blocks; ``settings`` as above, of which ``tensor-parallel`` deals the model to
     several GPUs before."""
     names = [*TASK_STAGES]
+    if STREAMING in (settings or {}):
+        names.insert(names.index("expand-tasks") + 1, STREAMING)
     if cluster:
         names.insert(names.index("place-tasks") + 1, CLUSTERING)
         settings = {**(settings or {}), CLUSTERING: f"{CLUSTERING}{{cluster={cluster}}}"}

@@ -60,6 +60,11 @@ class Case:
     traced: bool = False
 
 
+def _kept(form: str) -> dict[str, Any]:
+    """Options of programs whose weights stay quantised in ``form``."""
+    return {"keep_quantised": (f"all={form}",)}
+
+
 _LONG = (1024, 4096, 16384)
 CASES = (
     Case("llama-2-7b", "llama-2-7b", _LONG, behind=(0, 4080)),
@@ -78,6 +83,12 @@ CASES = (
     Case("deepseek-v2-lite", "deepseek-v2-lite", (1024, 4095), behind=(0, 4080)),
     Case("mixtral-8x7b", "mixtral-8x7b", (1024, 4095), behind=(0, 4080)),
     Case("codellama-34b", "codellama-34b", (4096,)),
+    Case("llama-3-8b-fp8", "llama-3-8b", (1024, 4096), behind=(0, 4080), options=_kept("e4m3_128")),
+    Case("llama-3-8b-int4", "llama-3-8b", (1024, 4096), options=_kept("int4_128")),
+    Case("llama-3-8b-q4", "llama-3-8b", (1024, 4096), options=_kept("q4_0")),
+    Case("llama-3-8b-q8", "llama-3-8b", (1024,), options=_kept("q8_0")),
+    Case("llama-3-8b-int4-8", "llama-3-8b", (4096,), batch=8, options=_kept("int4_128")),
+    Case("qwen3-30b-a3b-fp8", "qwen3-30b-a3b", (1024, 4095), options=_kept("e4m3_128")),
     Case("llama-3-8b-chunk-128", "llama-3-8b", (), behind=(0, 3968), options={"chunk": 128}),
     Case("llama-3-8b-chunk-512", "llama-3-8b", (), behind=(0, 3584), options={"chunk": 512}),
     Case("llama-3-8b-clusters-8", "llama-3-8b", (4096,), options={"cluster": 8}),

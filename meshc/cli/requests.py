@@ -39,14 +39,19 @@ def prompts_of(options: argparse.Namespace) -> tuple[str | tuple[int, ...] | Con
 
 
 def keeping(
-    request: CompileRequest, options: argparse.Namespace, loaded: LoadedModel
+    request: CompileRequest,
+    options: argparse.Namespace,
+    loaded: LoadedModel,
+    on_gpu: bool | None = None,
 ) -> CompileRequest:
-    """``request`` with the weights of ``loaded`` that are to stay quantised, as a flag says."""
+    """``request`` with the weights of ``loaded`` that are to stay quantised, as a flag says: those
+    that kernels for CUDA decode ``on_gpu``, if that is not what ``request`` itself says."""
     asked = options.keep_quantised
     if asked is None:
         return request
     replace(request, keep_quantised=(asked,)).check()
     named = asked not in (AS_STORED, IF_POSSIBLE)
     place = None if named else find_weights(loaded.name, loaded.weights, options.weights)
-    formats = formats_to_keep(asked, place, loaded.config, request.layers)
+    target = "cuda" if (request.kernels if on_gpu is None else on_gpu) else ""
+    formats = formats_to_keep(asked, place, loaded.config, request.layers, target)
     return replace(request, keep_quantised=formats)

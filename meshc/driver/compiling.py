@@ -90,7 +90,7 @@ def _in_phases(
 ) -> Compiled:
     """The same without help; of a ``trial`` no more is asked than whether it compiles."""
     phases = _phases(loaded, request)
-    if request.keep_quantised and phases != ("decode",):
+    if request.keep_quantised and not request.kernels and phases != ("decode",):
         phases = _by_steps(loaded, phases, report)
     if request.target == "csl" and request.phase == "both" and {*phases} == {"prefill", "decode"}:
         said = len(report.messages)

@@ -23,7 +23,13 @@ from meshc.ir.ops import task, tile
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.passes.task.meet import Meet
-from meshc.pipelines import DEALING, choosing_passes, graph_passes, pipeline_to_tasks
+from meshc.pipelines import (
+    DEALING,
+    STREAMING,
+    choosing_passes,
+    graph_passes,
+    pipeline_to_tasks,
+)
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError, fail
 
 PARTS = (4, 8, 2, 1)
@@ -190,6 +196,12 @@ class GpuStep:
         their tokens at once, of a model that has such over the same weights."""
         if prompts is None or self.request.gpus > 1 or self.given.capacity < WORTH_KERNELS:
             return files
+        if self.request.keep_quantised:
+            words = "kernels of many tokens read decoded weights"
+            self.report.remark(
+                "prompt-of-kernels", f"tasks read prompts however long they are: {words}"
+            )
+            return files
         try:
             kernels = self.kernels(cuda.MOST_CHUNK, LEAST_OF_KERNELS)
             both = self._emitted(step, kernels, prompts)
@@ -298,7 +310,9 @@ class GpuStep:
         """The tasks of ``graph``, placed on blocks that do not meet yet. Without a ``report`` they
         are only looked at, and not verified."""
         share = "lanes" if self.request.dataflow == "split_head" else "splits"
-        passes = pipeline_to_tasks({"expand-tasks": division.spec(share)}, division.cluster)
+        kept = {n: s for n, s in self.request.settings().items() if n == STREAMING}
+        chosen = {"expand-tasks": division.spec(share), **kept}
+        passes = pipeline_to_tasks(chosen, division.cluster)
         first, last = len(graph_passes()), [step.NAME for step in passes].index(Meet.NAME)
         manager = PassManager(passes[first:last], self.instruments, verified=report is not None)
         return manager.run(clone_module(graph), report)

@@ -16,7 +16,7 @@ from meshc.ir.ops.mesh import ALIGNMENTS, CACHE_POLICIES, RESULTS
 from meshc.ir.types import DType
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.passes.mesh.select_gemm import NATURAL
-from meshc.pipelines import STAGES
+from meshc.pipelines import KEEPING, STAGES, STREAMING
 from meshc.support.diagnostics import Diagnostics, fail
 
 ALGORITHMS_OF = {
@@ -167,6 +167,11 @@ class CompileRequest:
         return next((level for level in STAGES if level == self.compile_to), "tile")
 
     @property
+    def kernels(self) -> bool:
+        """Whether kernels for CUDA are asked for."""
+        return self.target == "cuda" and not self.compile_to
+
+    @property
     def grid(self) -> str:
         """Columns x rows of the mesh, whose axes are called as the device calls them."""
         columns, rows, _ = self.the_device().axes.sizes_of(self.mesh_name)
@@ -204,7 +209,8 @@ class CompileRequest:
             "regions": self.regions,
             "kept": f"[{kept}]" if kept else "",
         }
-        keeping = {"keep-quantised": f"keep-quantised{{formats=[{kept}]}}"} if kept else {}
+        step = STREAMING if self.kernels else KEEPING
+        keeping = {step: f"{step}{{formats=[{kept}]}}"} if kept else {}
         return (
             specs
             | keeping
@@ -289,9 +295,8 @@ class CompileRequest:
         if self.choose != "host" and self.target != "csl" and not self.compile_to:
             words = f"the host of a program for --target {self.target} takes logits"
             found.error("bad-argument", f"--choose is {self.choose}, but {words}")
-        if self.keep_quantised and self.target == "cuda" and not self.compile_to:
-            words = f"programs for --target {self.target} have decoded weights"
-            found.error("bad-argument", f"--keep-quantised is given, but {words}")
+        if self.keep_quantised and self.kernels:
+            self._check_cuda_kept(found)
         elif self.keep_quantised and (self.phase == "prefill" or self.chunk is not None):
             given = "--phase is prefill" if self.phase == "prefill" else f"--chunk is {self.chunk}"
             words = "products of many tokens move weights from core to core"
@@ -329,6 +334,17 @@ class CompileRequest:
         if self.target == "cuda" and self.compile_to not in ("", "graph"):
             words = "kernels are made of the graph level"
             found.error("bad-argument", f"--compile-to is {self.compile_to}, but {words}")
+
+    def _check_cuda_kept(self, found: Diagnostics) -> None:
+        """Kernels of tasks alone decode weights, those of one GPU."""
+        others = []
+        if self.chunk is not None:
+            others.append(f"--chunk is {self.chunk}, and kernels of many tokens read")
+        if self.gpus != 1:
+            others.append(f"--gpus is {self.gpus}, and programs of several GPUs read")
+        for words in others:
+            why = f"but {words} decoded weights"
+            found.error("bad-argument", f"--keep-quantised is given, {why}")
 
     def _check_cuda_chunk(self, found: Diagnostics, chunk: int) -> None:
         """Kernels of many tokens take whole eights of them."""

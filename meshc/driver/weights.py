@@ -60,22 +60,28 @@ class CheckpointTensors(Mapping[str, Array]):
         if self._on_read is not None:
             self._on_read(name)
         if name not in self.checkpoint.names():
-            weight, form, part = self._kept[name]
-            if self.checkpoint.kept_format(weight) == form:
-                return self.checkpoint.read_kept(weight, part)
-            return self.checkpoint.make_kept(weight, form, part)
+            held = self._read_kept(name)
+            layers = self.checkpoint.is_per_layer(self._kept[name][0])
+            return np.stack([held[n] for n in range(held.shape[0])]) if layers else np.asarray(held)
         return self.checkpoint.read(name)
+
+    def _read_kept(self, name: str) -> Layered:
+        weight, form, part = self._kept[name]
+        if self.checkpoint.kept_format(weight) == form:
+            return self.checkpoint.read_kept(weight, part)
+        return self.checkpoint.make_kept(weight, form, part)
 
     def __contains__(self, name: object) -> bool:
         return name in self.checkpoint.names() or name in self._kept
 
     def stored(self, name: str) -> Layered:
         """See :class:`meshc.ir.stored.StoredWeights`."""
-        if name not in self.checkpoint.names():
-            return self[name]
+        if name not in self:
+            raise KeyError(name)
         if self._on_read is not None:
             self._on_read(name)
-        return self.checkpoint.stored(name)
+        known = name in self.checkpoint.names()
+        return self.checkpoint.stored(name) if known else self._read_kept(name)
 
     def stamp(self) -> str | None:
         """See :class:`meshc.ir.stored.StoredWeights`."""
@@ -184,18 +190,31 @@ def check_present(names: Sequence[str], tensors: Mapping[str, Array]) -> None:
     found.raise_errors()
 
 
-def kept_formats(checkpoint: Checkpoint) -> tuple[str, ...]:
+def known_formats(target: str) -> tuple[str, ...]:
+    """The formats in which weights of programs for ``target`` can stay quantised: GPUs decode
+    floats of eight bits as well."""
+    return tuple(f.name for f in CODE_FORMATS.values() if f.whole or target == "cuda")
+
+
+def kept_formats(checkpoint: Checkpoint, target: str = "") -> tuple[str, ...]:
     """The weights that can stay quantised as their files hold them, each with its format, as the
-    pass keep-quantised takes them. Fails with ``keep-quantised`` where there are none."""
-    forms = {name: checkpoint.kept_format(name) for name in checkpoint.names()}
-    found = tuple(f"{name}={form.name}" for name, form in forms.items() if form)
+    passes keep-quantised and stream-quantised take them; for CUDA those in other encodings as well,
+    with the words of files for these. Fails with ``keep-quantised`` where none can."""
+    known, found = known_formats(target), {}
+    for name in checkpoint.names():
+        form, whole = checkpoint.kept_format(name), not checkpoint.in_parts(name)
+        if form is not None and form.name in known and (whole or target == "cuda"):
+            found[name] = form.name
     if not found:
         fail(
             "keep-quantised",
             f"'{checkpoint.source.label}' has no weights that can stay quantised",
-            help=f"formats that can: {', '.join(CODE_FORMATS)} (docs/weights.md)",
+            help=f"formats that can: {', '.join(known)} (docs/weights.md)",
         )
-    return found
+    if target == "cuda":
+        encodings = {n: checkpoint.encoding(n) for n in checkpoint.names() if n not in found}
+        found |= {name: encoding for name, encoding in encodings.items() if encoding}
+    return tuple(f"{name}={form}" for name, form in found.items())
 
 
 def formats_to_keep(
@@ -203,23 +222,25 @@ def formats_to_keep(
     place: Path | None,
     config: ModelConfig | None,
     layers: int | None,
+    target: str = "",
 ) -> tuple[str, ...]:
-    """What the pass keep-quantised is given for ``asked``: a format for all weights, `AS_STORED`
-    for those of the file at ``place``, or `IF_POSSIBLE` for as many of these as can be. Fails with
-    ``bad-argument``, ``keep-quantised``, ``weights-not-found`` and what :func:`open_checkpoint`
-    raises."""
-    if asked in CODE_FORMATS:
+    """What the passes keep-quantised and, of ``target`` cuda, stream-quantised are given for
+    ``asked``: a format for all weights, `AS_STORED` for those of the file at ``place``, or
+    `IF_POSSIBLE` for as many of these as can be. Fails with ``bad-argument``, ``keep-quantised``,
+    ``weights-not-found`` and what :func:`open_checkpoint` raises."""
+    formats = known_formats(target)
+    if asked in formats:
         return (f"all={asked}",)
     if asked not in (AS_STORED, IF_POSSIBLE):
-        known = ", ".join((AS_STORED, IF_POSSIBLE, *CODE_FORMATS))
+        known = ", ".join((AS_STORED, IF_POSSIBLE, *formats))
         fail("bad-argument", f"--keep-quantised cannot be '{asked}'", help=f"it is one of {known}")
     if place is None or config is None:
         fail(
             "weights-not-found",
             "nothing says where the quantised weights are",
-            help=f"give them with --weights, or a format: {', '.join(CODE_FORMATS)}",
+            help=f"give them with --weights, or a format: {', '.join(formats)}",
         )
-    found = kept_formats(open_checkpoint(place, config, layers))
+    found = kept_formats(open_checkpoint(place, config, layers), target)
     return found if asked == AS_STORED else tuple(f"{text}?" for text in found)
 
 

@@ -21,7 +21,7 @@ Extents = dict[tuple[str, int], Expr]
 
 _MOST_DIMS = 16
 _ONE = Expr.const(1)
-_CODES = "u4 | u8"
+_CODES = "u4 | u8 | e4m3"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def misfit(
 
 def _class_of(element: str) -> str:
     """What a declaration calls elements of this type."""
-    return {"i32": "i32", "u4": _CODES, "u8": _CODES}.get(element, "")
+    return {"i32": "i32", "u4": _CODES, "u8": _CODES, "e4m3": _CODES}.get(element, "")
 
 
 def shape_text(shape: Shape) -> str:

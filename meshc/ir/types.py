@@ -16,6 +16,7 @@ _LOWEST = {
     "i32": -(2.0**31),
     "u8": 0.0,
     "u4": 0.0,
+    "e4m3": -448.0,
 }
 
 
@@ -28,12 +29,13 @@ class DType(Enum):
     I32 = "i32"
     U8 = "u8"
     U4 = "u4"
+    E4M3 = "e4m3"
 
     @property
     def bits(self) -> int:
         """Bits of one element in a core's memory."""
         if self.coded:
-            return 8 if self is DType.U8 else 4
+            return 4 if self is DType.U4 else 8
         return 32 if self in (DType.F32, DType.I32) else 16
 
     @property
@@ -43,9 +45,9 @@ class DType(Enum):
 
     @property
     def coded(self) -> bool:
-        """Whether elements are codes of quantised weights, whole numbers from 0 on, which only
-        `dequantise` reads."""
-        return self in (DType.U8, DType.U4)
+        """Whether elements are codes of quantised weights, whole numbers from 0 on or floats of
+        eight bits, which only `dequantise` reads."""
+        return self in (DType.U8, DType.U4, DType.E4M3)
 
     @property
     def floats(self) -> bool:

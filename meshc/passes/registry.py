@@ -39,6 +39,7 @@ from meshc.passes.task.fold_scratch import FoldScratch
 from meshc.passes.task.fuse_cluster import FuseCluster
 from meshc.passes.task.meet import Meet
 from meshc.passes.task.place_tasks import PlaceTasks
+from meshc.passes.task.stream_quantised import StreamQuantised
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
 from meshc.passes.tile.keep_quantised import KeepQuantised
@@ -83,6 +84,7 @@ PASSES: tuple[type[Pass], ...] = (
     AssignCslTasks,
     PlanCslWords,
     ExpandTasks,
+    StreamQuantised,
     PlaceTasks,
     FuseCluster,
     Meet,

@@ -90,7 +90,7 @@ STRANGERS = [
     [TINY, "--device", "h200", "--batch", "17"],
     [TINY, "--device", "h200", "--batch", "0"],
     [TINY, "--device", "h100x4", "--gpus", "8"],
-    [TINY, "--device", "h200", "--keep-quantised", "q4_0", "--phase", "decode"],
+    [TINY, "--device", "h200", "--keep-quantised", "e4m3_128", "--phase", "decode"],
     [TINY, "--device", "wse2", "--keep-quantised", "q4_0"],
     [TINY, "--device", "wse2", "--batch", "65", "--mesh", "3x3"],
     [TINY, "--phase", "training"],

@@ -12,6 +12,7 @@ from meshc.pipelines import (
     RANK_PASSES,
     REQUESTS_BEHIND,
     STAGES,
+    STREAMING,
     TASK_STAGES,
     resource_passes,
     serving_passes,
@@ -38,6 +39,7 @@ def test_table_of_passes():
     order += ["pass for serving", *(one.NAME for one in serving_passes(1, True))]
     order += ["pass for choices", CHOOSING]
     order += ["pass for ranks", *RANK_PASSES]
+    order += ["pass for weights that GPUs decode", STREAMING]
     order += ["pass for tasks", *TASK_STAGES]
     order += ["pass for clusters of tasks", CLUSTERING]
     order += ["pass for CSL", *(one.NAME for one in resource_passes())]

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from drawn_decoders import Drawn
 from float64_decoders import rounded
+from kept_weights import kept_weights
 
 import meshc
 from meshc.backends.cuda import CpuMachine, LanguageModel
@@ -56,10 +57,11 @@ class Step:
 def step_of(
     model: str | Path, *, dtype="f16", capacity=64, batch=1, page=16, rows=16, tokens=32, parts=1,
     merge=False, meet="counter", device="h200", cluster=0, split="splits", ranks=1,
-    transport="peers",
+    transport="peers", keep="",
 ) -> Step:  # fmt: skip
     """The step of a model in a file; of clusters of so many blocks, that attend by heads and
-    ``split`` tokens of these (splits) or lanes (lanes); of each of several ``ranks``."""
+    ``split`` tokens of these (splits) or lanes (lanes); of each of several ``ranks``. All weights
+    that can stay quantised in the format ``keep``."""
     graph = meshc.compile(
         str(model), dtype=dtype, compile_to="graph", phase="decode", seq=capacity, device=device,
         mesh="1x1", batch=batch,
@@ -72,8 +74,10 @@ def step_of(
         by_heads = f",heads=true,{split}={cluster}"
         placed = f"place-tasks,fuse-cluster{{cluster={cluster}}}"
     merges = str(merge and not cluster).lower()
+    keeping = f'stream-quantised{{formats=["all={keep}"]}},' if keep else ""
     passes = meshc.parse_pipeline(
         f"expand-tasks{{rows={rows},tokens={tokens},parts={parts},merge={merges}{by_heads}}},"
+        f"{keeping}"
         f"{placed},meet{{kind={meet}}},fold-scratch"
     )
     module = meshc.PassManager(passes).run(clone_module(graph))
@@ -165,14 +169,23 @@ class Judge:
 
     @classmethod
     def of(
-        cls, drawn: Drawn, seed: int, folder: Path, cluster: int = 0, split: str = "splits"
+        cls,
+        drawn: Drawn,
+        seed: int,
+        folder: Path,
+        cluster: int = 0,
+        split: str = "splits",
+        keep: str = "",
+        tile: int = 0,
     ) -> Judge:
-        """The judge of a decoder, which is compiled, perhaps for clusters of so many blocks."""
+        """The judge of a decoder, which is compiled, perhaps for clusters of so many blocks, with
+        weights that stay quantised, or for a GPU with small tiles."""
         model = folder / "drawn.mesh"
         model.write_text(drawn.decoder.text())
         how = {name: getattr(drawn, name) for name in _HOW}
-        device = device_of(drawn.cores, folder)
-        return cls(drawn, seed, step_of(model, device=device, cluster=cluster, split=split, **how))
+        device = device_of(drawn.cores, folder, tile)
+        how |= {"device": device, "cluster": cluster, "split": split, "keep": keep}
+        return cls(drawn, seed, step_of(model, **how))
 
     def check(
         self, step: Step | None = None, mode: Mode = FIRST, toolchain: Toolchain = QUICK
@@ -181,7 +194,9 @@ class Judge:
         float64."""
         drawn, decoder, dtype = self.drawn, self.drawn.decoder, self.drawn.dtype
         weights = decoder.weights(self.seed, dtype)
-        run = Run(step or self.step, decoder.named(weights), mode, toolchain, self.seed)
+        table = dict(decoder.renamed).get("embedding", "embedding")
+        tensors = kept_weights(self.step.program, decoder.named(weights), self.seed, table)
+        run = Run(step or self.step, tensors, mode, toolchain, self.seed)
         rng, found = np.random.default_rng(self.seed), []
         for positions in drawn.positions:
             shapes = decoder.cached(drawn.batch, drawn.capacity)
@@ -229,13 +244,18 @@ class Judge:
             pools[run.buffer(name)][row] = now[row]
 
 
-def device_of(cores: int, folder: Path) -> str:
-    """The file of an H200 of so many cores."""
+def device_of(cores: int, folder: Path, tile: int = 0) -> str:
+    """The file of an H200 of so many cores, perhaps with tiles of so many bytes."""
     entry = resources.files("meshc.devices") / "data" / "h200.toml"
     device = folder / "device.toml"
     known = r"(?m)^(cores(_y)?) = \{value = 132"
     text, count = re.subn(known, rf"\1 = {{value = {cores}", entry.read_text())
     assert count == 2
+    if tile:
+        for name, value in (("tile_bytes", tile), ("bytes_in_flight", 3 * tile)):
+            known, given = rf"(?m)^{name} = \{{value = [0-9_]+", f"{name} = {{value = {value}"
+            text, count = re.subn(known, given, text)
+            assert count == 1
     device.write_text(text)
     return str(device)
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-import struct
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from quantised_checkpoints import METHODS, int4, rounded_by_ggml, save
 
 import meshc
 from meshc.driver import CompileRequest, compile_loaded, load_any
@@ -21,79 +19,8 @@ from meshc.ir.codes import CODE_FORMATS
 from meshc.passes.tile.keep_quantised import KeepQuantised
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
-CONFIG: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 64,
-    "intermediate_size": 256,
-    "vocab_size": 64,
-    "max_position_embeddings": 128,
-    "rms_norm_eps": 1e-5,
-    "torch_dtype": "float16",
-}
-SHAPES = {
-    "self_attn.q_proj": (256, 128),
-    "self_attn.k_proj": (128, 128),
-    "self_attn.v_proj": (128, 128),
-    "self_attn.o_proj": (128, 256),
-    "mlp.gate_proj": (256, 128),
-    "mlp.up_proj": (256, 128),
-    "mlp.down_proj": (128, 256),
-}
-METHODS: dict[str, dict[str, Any]] = {
-    "awq": {"quant_method": "awq", "bits": 4, "zero_point": True, "version": "gemm"},
-    "gptq": {"quant_method": "gptq", "bits": 4, "sym": False, "desc_act": False},
-}
 TINY = Path(__file__).parents[1] / "data" / "tiny"
 PROMPT = [3, 14, 15, 9, 26]
-
-
-def _words(random: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
-    """Words of eight codes; no zero point of GPTQ is 15."""
-    nibbles = random.integers(0, 15, (*shape, 8), dtype=np.uint32)
-    found = (nibbles << np.arange(0, 32, 4, dtype=np.uint32)).sum(-1, dtype=np.uint32)
-    return np.asarray(found).view(np.int32)
-
-
-def _int4(random: np.random.Generator, method: str, group: int) -> dict[str, np.ndarray]:
-    """A random checkpoint of AWQ or GPTQ."""
-    tensors: dict[str, np.ndarray] = {}
-    for name in ("model.embed_tokens.weight", "lm_head.weight"):
-        tensors[name] = random.standard_normal((64, 128)).astype(np.float16)
-    tensors["model.norm.weight"] = np.ones(128, np.float16)
-    for layer in range(2):
-        prefix = f"model.layers.{layer}"
-        for norm in ("input", "post_attention"):
-            tensors[f"{prefix}.{norm}_layernorm.weight"] = np.ones(128, np.float16)
-        for name, (outputs, inputs) in SHAPES.items():
-            stem, groups = f"{prefix}.{name}", inputs // group
-            packed = (inputs, outputs // 8) if method == "awq" else (inputs // 8, outputs)
-            tensors[f"{stem}.qweight"] = _words(random, packed)
-            tensors[f"{stem}.qzeros"] = _words(random, (groups, outputs // 8))
-            scales = random.standard_normal((groups, outputs)) / 64
-            tensors[f"{stem}.scales"] = scales.astype(np.float16)
-            if method == "gptq":
-                tensors[f"{stem}.g_idx"] = np.arange(inputs, dtype=np.int32) // group
-    return tensors
-
-
-def _save(folder: Path, tensors: Mapping[str, np.ndarray], quantization: object) -> Path:
-    entries: dict[str, Any] = {}
-    body = b""
-    for name, tensor in tensors.items():
-        place = [len(body), len(body) + tensor.nbytes]
-        kind = {"float16": "F16", "float32": "F32", "int32": "I32"}[tensor.dtype.name]
-        entries[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": place}
-        body += tensor.tobytes()
-    text = json.dumps(entries).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + body)
-    config = CONFIG | ({"quantization_config": quantization} if quantization else {})
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 def _logits(
@@ -129,7 +56,7 @@ def test_int4_gives_the_same_logits(
     tmp_path: Path, method: str, group: int, mesh: str, dtype: str
 ) -> None:
     random = np.random.default_rng(group)
-    folder = _save(tmp_path, _int4(random, method, group), {**METHODS[method], "group_size": group})
+    folder = save(tmp_path, int4(random, method, group), {**METHODS[method], "group_size": group})
     kept = _kept(str(folder))
     names = {"wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down"}
     whole_heads = {"wo"} if group > 64 else set()
@@ -156,9 +83,9 @@ def _weight_bytes(compiled: meshc.driver.Compiled) -> int:
 
 
 def test_rows_that_cut_groups_are_refused(tmp_path: Path) -> None:
-    folder = _save(
+    folder = save(
         tmp_path,
-        _int4(np.random.default_rng(1), "awq", 64),
+        int4(np.random.default_rng(1), "awq", 64),
         {**METHODS["awq"], "group_size": 64},
     )
     with pytest.raises(MeshcError, match="a core has 32 of its rows, which cut groups of 64"):
@@ -194,9 +121,9 @@ def test_a_model_without_steps_keeps_nothing_quantised() -> None:
 
 
 def test_codes_of_another_format_are_not_taken(tmp_path: Path) -> None:
-    folder = _save(
+    folder = save(
         tmp_path,
-        _int4(np.random.default_rng(1), "awq", 32),
+        int4(np.random.default_rng(1), "awq", 32),
         {**METHODS["awq"], "group_size": 32},
     )
     with pytest.raises(MeshcError, match=r"no weights for 'wq\.q4_0\.codes'"):
@@ -208,35 +135,24 @@ def test_numbers_are_quantised_where_a_format_is_asked_for(
     tmp_path: Path, form: str, mesh: str
 ) -> None:
     """The logits are those of a checkpoint whose numbers another quantiser has rounded."""
-    gguf = pytest.importorskip("gguf")
-    kind = gguf.GGMLQuantizationType[form.upper()]
-    random = np.random.default_rng(4)
-    tensors = _int4(random, "awq", 32)
-    plain = {name: array for name, array in tensors.items() if array.dtype == np.float16}
-    plain = {name: array for name, array in plain.items() if not name.endswith(".scales")}
-    rounded = dict(plain)
-    for name, (outputs, inputs) in SHAPES.items():
-        for layer in range(2):
-            weight = (random.standard_normal((outputs, inputs)) / 8).astype(np.float16)
-            stem = f"model.layers.{layer}.{name}.weight"
-            blocks = gguf.quants.quantize(weight.astype(np.float32), kind)
-            plain[stem] = weight
-            rounded[stem] = gguf.quants.dequantize(blocks, kind)
-    table = gguf.quants.quantize(plain["lm_head.weight"].astype(np.float32), kind)
-    rounded["lm_head.weight"] = gguf.quants.dequantize(table, kind)
-    folders = [tmp_path / "plain", tmp_path / "rounded"]
-    for folder, own in zip(folders, (plain, rounded), strict=True):
-        folder.mkdir()
-        _save(folder, own, None)
+    pytest.importorskip("gguf")
+    folders = rounded_by_ggml(form, tmp_path)
     found, compiled = _logits(str(folders[0]), mesh, (f"all={form}",), "f32")
     wanted, decoded = _logits(str(folders[1]), mesh, (), "f32")
     _same(found, wanted, "f32")
     assert _weight_bytes(compiled) < 0.4 * _weight_bytes(decoded)
 
 
-def test_other_targets_are_refused() -> None:
-    request = CompileRequest(target="cuda", phase="decode", keep_quantised=("all=q4_0",))
-    with pytest.raises(MeshcError, match="programs for --target cuda have decoded weights"):
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"chunk": 64}, "--chunk is 64, and kernels of many tokens read decoded weights"),
+        ({"gpus": 2}, "--gpus is 2, and programs of several GPUs read decoded weights"),
+    ],
+)
+def test_kernels_that_decode_nothing_are_refused(asked: dict[str, Any], words: str) -> None:
+    request = CompileRequest(target="cuda", keep_quantised=("all=q4_0",), **asked)
+    with pytest.raises(MeshcError, match=words):
         request.check()
 
 
@@ -380,4 +296,4 @@ def test_the_whole_of_smollm2(mesh: str, dtype: str) -> None:
 
 
 def test_formats_are_whole() -> None:
-    assert {form.group for form in CODE_FORMATS.values()} == {32, 64, 128}
+    assert {form.group for form in CODE_FORMATS.values() if form.whole} == {32, 64, 128}

@@ -10,6 +10,12 @@ USUAL_BYTES = 16_384
 """Of a device that does not say it (``tile_bytes``)."""
 
 
+def coded_tile_bytes(device: Device, block: int) -> int:
+    """Bytes that are asked for at once of a matrix that stays quantised: whole blocks of so many
+    bytes, as many as come nearest to a tile of numbers."""
+    return max((tile_bytes(device) + block // 2) // block, 1) * block
+
+
 def tile_bytes(device: Device) -> int:
     """Whole blocks of a matrix. Raises ``device-number`` for others."""
     if "tile_bytes" not in device.numbers:

@@ -14,10 +14,11 @@ from typing import Any, NoReturn
 
 from meshc.backends.cuda.launches import OF_ALL, OF_EACH, Launch, Stage
 from meshc.backends.cuda.queues import Overlap, overlap_of
+from meshc.ir.codes import CODE_FORMATS
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-FORMAT = 14
+FORMAT = 15
 
 _MOST_RANKS, _MOST_PADDING = 16, 4096
 _MOST_COUNT = 2**31 - 1  # of what a launch has
@@ -102,6 +103,11 @@ class Weight:
 
     Packed for ``tasks`` each source is ``gathered``; of a matrix in fragments each group has
     ``rows`` rows of every source, those of the same number side by side.
+
+    A matrix that stays quantised in the format ``codes`` (:data:`meshc.ir.codes.CODE_FORMATS`) lies
+    as packing.codes says, in words of 16 bits that end ``shape`` behind groups and blocks; it is
+    multiplied as values of ``dtype``. Its sources are the codes of each weight, then what there is
+    of each once for a group of them, part by part.
     """
 
     dtype: str
@@ -115,6 +121,7 @@ class Weight:
     run: int = 0
     gathered: tuple[Gathered, ...] = ()
     rows: int = 0
+    codes: str = ""
 
     @property
     def bytes(self) -> int:
@@ -450,7 +457,10 @@ def _weight(found: Mapping[str, Any]) -> Weight:
     tuples = {name: tuple(found[name]) for name in ("sources", "shape", "paired")}
     shapes = tuple(tuple(map(int, shape)) for shape in found["source_shapes"])
     gathered = tuple(map(_gathered, found["gathered"]))
-    return Weight(**{**found, **tuples, "source_shapes": shapes, "gathered": gathered})
+    made = Weight(**{**found, **tuples, "source_shapes": shapes, "gathered": gathered})
+    if (made.pack == "codes") != (made.codes in CODE_FORMATS):
+        raise ValueError(f"no weight stays quantised in {made.codes!r}")
+    return made
 
 
 def _gathered(found: Mapping[str, Any]) -> Gathered:

@@ -75,7 +75,9 @@ def _plans(options: argparse.Namespace) -> int:
                     cluster=options.cluster,
                     persistent=options.cluster is not None,
                 )
-                asked = PlanRequest(keeping(request, options, loaded), gpus, options.clock)
+                on_gpu = request.the_device().clusters is not None
+                kept = keeping(request, options, loaded, on_gpu)
+                asked = PlanRequest(kept, gpus, options.clock)
                 plans.append(plan(loaded, asked, progress.say))
     if picture is not None:
         write_picture(Path(options.plot), picture.plans_picture(plans))

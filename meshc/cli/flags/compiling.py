@@ -31,9 +31,9 @@ def add_keeping(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-quantised",
         metavar="stored|possible|FORMAT",
-        help="weights stay quantised in the memory of cores and are decoded before each product: "
-        "those of the file in its formats (stored), those of them that the mesh allows (possible), "
-        "or all in one (docs/weights.md)",
+        help="weights stay quantised in the memory of cores, or of a GPU, and are decoded before "
+        "each product: those of the file in its formats (stored), those of them that can "
+        "(possible), or all in one (docs/weights.md)",
     )
 
 

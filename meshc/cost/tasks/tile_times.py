@@ -5,6 +5,9 @@ values on tensor cores: up to four vectors take two columns each, their rounded 
 rounding left. Attention is of up to eight query heads at once. Rows of a fragment that a task has
 no rows for are wasted, or, with ``packed``, hold further parts of the width, as far as there are
 columns for these: an emitter could do that, none does.
+
+What is quantised takes as long as a tile of 16-bit weights, but for the instructions: where it has
+more of them, these take a cycle of a scheduler each. Nobody has measured it.
 """
 
 from __future__ import annotations
@@ -12,11 +15,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshc.analysis.cuda.blocks import FRAGMENT_BYTES
+from meshc.analysis.tasks.tiles import coded_tile_bytes
 from meshc.cost.clusters import link_bytes_per_second
 from meshc.cost.tasks.blocks import Memory, Ring, Shared, Tile, Tiles
+from meshc.cost.tasks.coded import Coded
 from meshc.cost.tasks.work import Piece, TaskWork
 from meshc.devices import Device
 from meshc.devices.keys import points
+from meshc.ir.types import DType
 
 NS = 1e-9
 BESIDE_RING = 1024
@@ -28,6 +35,23 @@ SHARPNESS = 6
 measured to give 0.594, 0.905, 0.997 and 1 of it; this says 0.598, 0.955, 0.995 and 0.999."""
 ATTENDED_HEADS = 8
 """Query heads whose attention takes the same instructions as that of one."""
+
+
+OF_NUMBERS = 6
+"""Instructions of a warp for 16 x 16 weights of 16 bits and 8 columns, the loop's among them."""
+OF_CODES = {
+    (DType.U4, DType.F16): 8,
+    (DType.U4, DType.BF16): 11,
+    (DType.U8, DType.F16): 9,
+    (DType.U8, DType.BF16): 30,
+    (DType.E4M3, DType.F16): 12,
+    (DType.E4M3, DType.BF16): 20,
+}
+"""The same for codes of a type that are multiplied as another."""
+OF_SCALES, OF_LEAST = 18, 9
+"""The same for the scales of a block, and for its least numbers besides. All are counted in machine
+code (docs/step-times.md)."""
+WARP_LANES = 32
 
 
 @dataclass(frozen=True)
@@ -127,14 +151,21 @@ class TileTimes:
         """The tiles of a task. Its last one has what is computed at its end."""
         found: list[Tile] = []
         for piece in work.pieces:
-            asking, computing = self.asking(piece), self.piece(piece) / self.tile
-            full, rest = divmod(piece.bytes, self.tile)
-            found += [Tile(self.tile, asking, computing * self.tile)] * full
+            asking, size = self.asking(piece), self.size(piece)
+            computing = self.piece(piece) / size
+            full, rest = divmod(piece.bytes, size)
+            found += [Tile(size, asking, computing * size)] * full
             found += [Tile(rest, asking, computing * rest)] if rest else []
         if found:
             last = found[-1]
             found[-1] = last._replace(computing=last.computing + self.end(work.pieces[-1]))
         return found
+
+    def size(self, piece: Piece) -> int:
+        """Bytes of a tile of ``piece``: whole blocks of codes."""
+        if piece.coded is None:
+            return self.tile
+        return coded_tile_bytes(self.device, piece.coded.bytes)
 
     def asking(self, piece: Piece) -> float:
         """Seconds until the next tile can be asked for behind one: tokens lie in pages, which are
@@ -147,10 +178,25 @@ class TileTimes:
             columns = 2 * piece.rows if piece.rows <= 4 else piece.rows
             times = self._points("product_tile_ns")
             parts = max(8 // columns, 1) if self.packed else 1
-            return _at(times, columns) * NS / min(1.0, piece.filled * parts)
+            whole = _at(times, columns) * NS
+            if piece.coded is not None:
+                whole = self.decoded(piece.coded, self.size(piece), whole, _at(times, 8) * NS)
+            return whole / min(1.0, piece.filled * parts)
         if piece.kind == "attention":
             return -(-piece.rows // ATTENDED_HEADS) * self.device.real("attention_tile_ns") * NS
         return 0.0
+
+    def decoded(self, coded: Coded, size: int, whole: float, least: float) -> float:
+        """Seconds for a tile of ``size`` bytes of codes, where one of 16-bit weights takes
+        ``whole``, and ``least`` by the fewest columns."""
+        blocks = size // coded.bytes
+        fragments = blocks * coded.fragments
+        issued = fragments * OF_CODES[coded.codes, coded.values]
+        issued += blocks * (OF_SCALES + (OF_LEAST if coded.lifted else 0))
+        more = issued - OF_NUMBERS * self.tile // FRAGMENT_BYTES
+        at_once = self.device.real("f32_macs_per_cycle") / WARP_LANES
+        columns = (whole - least) * fragments * FRAGMENT_BYTES / self.tile
+        return least + columns + max(more, 0) / (at_once * self.device.real("clock_hz"))
 
     def end(self, piece: Piece) -> float:
         """Seconds at the end of a task that brought ``piece`` last."""

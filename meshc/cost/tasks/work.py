@@ -9,7 +9,7 @@ too. Streams of one body, or of one round of a loop, are brought together.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Literal
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from meshc.analysis.tasks.accesses import routed_of
 from meshc.analysis.tasks.routing import experts_of
+from meshc.cost.tasks.coded import FRAGMENT_ROWS, Coded, coded_of
 from meshc.cost.tasks.rounds import along, decided, repeated
 from meshc.ir.affine import Expr
 from meshc.ir.core import Block, Op
@@ -36,20 +37,20 @@ READ_AT_ONCE = 32768
 """Bytes that the threads of a block ask for, and hold, before they wait for them: 128 each."""
 SUMS_BYTES = 1024
 """Sums that the warps of a block have of a vector and a fragment, twice."""
-FRAGMENT_ROWS = 16
-"""Rows that tensor cores multiply at once."""
 
 
 @dataclass(frozen=True)
 class Piece:
     """Bytes that a task brings together. They are multiplied by ``rows`` vectors: requests, or
     the query heads of a key head, twice so many where keys are values too. ``filled`` is the share
-    of the rows of a tensor core's fragment that a product uses."""
+    of the rows of a tensor core's fragment that a product uses. Numbers are made of what is
+    ``coded``, block by block."""
 
     bytes: int
     kind: Kind = "copy"
     rows: int = 1
     filled: float = 1.0
+    coded: Coded | None = None
 
 
 @dataclass(frozen=True)
@@ -345,7 +346,7 @@ class _Family:
         made = [
             TaskWork(
                 tuple(
-                    Piece(int(n), piece.kind, piece.rows, piece.filled)
+                    replace(piece, bytes=int(n))
                     for n, (piece, _) in zip(row[1:], pieces, strict=True)
                     if n
                 ),
@@ -413,7 +414,7 @@ class _Family:
         """Bytes that each point reads."""
         view, here = op.view, at.behind(op)
         extents = [extent.constant for extent in view.shape()]
-        size = np.full(at.there.shape, prod(extents) * view.buffer_type.dtype.bytes, np.int64)
+        size = np.full(at.there.shape, prod(extents) * view.buffer_type.dtype.bits // 8, np.int64)
         if isinstance(op, task.Stream) and op.below is not None:
             start, extent = along(view, op.dim)
             below = np.clip(at.value(op.below) - at.value(start), 0, extent)
@@ -431,7 +432,8 @@ class _Family:
         rows = prod(extent.constant for extent in result[:-1])
         if self.roles[read.view.buffer] == "state":
             return Piece(0, "attention", rows * self.taken(stream))
-        return Piece(0, "product", rows, min(1.0, self.multiplied() / FRAGMENT_ROWS))
+        filled = min(1.0, self.multiplied() / FRAGMENT_ROWS)
+        return Piece(0, "product", rows, filled, coded_of(self.module, self.family, stream))
 
     def taken(self, stream: Value) -> int:
         """How many products take a stream: two where keys are values too."""
@@ -446,14 +448,15 @@ class _Family:
 
     def products(self) -> list[tile.Compute]:
         """The products with weights."""
-        return [
+        found = (
             use
             for stream, use in self.uses.items()
             for read in self.family.regions[0].walk()
             if isinstance(read, task.Stream)
             and stream in read.results
             and self.roles[read.view.buffer] == "weight"
-        ]
+        )
+        return [*dict.fromkeys(found)]
 
     def left(self) -> tuple[int, int]:
         """Vectors that products have on their left sides, and the elements of the widest."""

@@ -28,6 +28,7 @@ from meshc.frontend.checkpoints.tensor_source import (
     read_bytes,
     read_rows,
 )
+from meshc.ir.codes import CodeFormat
 from meshc.support.diagnostics import fail
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -123,7 +124,7 @@ class SafetensorsWeights:
             _invalid(entry.path, f"it ends inside tensor '{name}'")
         return found
 
-    def read_encoded(self, name: str) -> Encoded:
+    def read_encoded(self, name: str, form: CodeFormat) -> Encoded:
         """None of these tensors has scales. Raises KeyError."""
         raise KeyError(name)
 

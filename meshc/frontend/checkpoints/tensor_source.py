@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from meshc.frontend.checkpoints.files import open_regular
-from meshc.ir.codes import CODES, LEAST, SCALES
+from meshc.ir.codes import CODES, LEAST, SCALES, CodeFormat
 from meshc.ir.stored import BF16
 
 Rows = Callable[[np.ndarray], np.ndarray]
@@ -29,19 +29,20 @@ _CHUNK_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor of a file: row-major ``shape``, the file's word for its ``dtype``. ``kept`` is the
-    format of `CODE_FORMATS` that its codes and scales have, empty where they have none."""
+    """One tensor of a file: row-major ``shape``, the file's word for its ``dtype``. Its codes and
+    scales have the formats ``kept`` of `CODE_FORMATS`, those with larger groups first."""
 
     shape: tuple[int, ...]
     dtype: str
     readable: bool
-    kept: str = ""
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A matrix [outputs, inputs] as it is stored: ``codes`` uint8, and of groups of inputs
-    ``scales`` and, in some formats, ``least`` numbers, float32 [outputs, groups]."""
+    """A matrix [outputs, inputs] as it is stored: ``codes`` uint8, or float32 where they are floats
+    themselves, and of groups of inputs ``scales`` and, in some formats, ``least`` numbers, float32
+    [outputs, groups]."""
 
     codes: np.ndarray
     scales: np.ndarray
@@ -89,8 +90,8 @@ class TensorSource(Protocol):
         """The tensor ``name`` in its stored shape, mapped into memory: float32, float16 or
         :data:`meshc.ir.stored.BF16`; None for one that must be decoded."""
 
-    def read_encoded(self, name: str) -> Encoded:
-        """The matrix ``name``, which can be ``kept``, as it is stored."""
+    def read_encoded(self, name: str, form: CodeFormat) -> Encoded:
+        """The matrix ``name`` as it is stored, in ``form``, which is one that it is ``kept`` in."""
 
 
 def read_rows(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from meshc.frontend.checkpoints.fields import MESSAGE_LIMIT
 from meshc.frontend.checkpoints.logical import LogicalTensor, logical_tensors
 from meshc.frontend.checkpoints.quantised.making import quantised
 from meshc.frontend.checkpoints.stored_layout import StoredLayout
-from meshc.frontend.checkpoints.tensor_source import Part, TensorSource
+from meshc.frontend.checkpoints.tensor_source import FLOATS, Part, TensorSource
 from meshc.frontend.checkpoints.tied_head import stored_head, stores_own_head
 from meshc.frontend.families import family_named
 from meshc.ir.codes import CODE_FORMATS, CODES, CodeFormat
@@ -124,29 +124,44 @@ class Checkpoint:
         """How the files hold the tensor ``name``, where codes and scales of it can be read; None
         where they have numbers, or layers are stored in different ways."""
         tensor = self._logical[name]
-        if tensor.parts:
-            return None
         stored = [
             self.source.tensors[each].kept
             for layer in range(self._count(tensor) if tensor.per_layer else 1)
             for each in tensor.stored_names(layer)
         ]
-        form = CODE_FORMATS.get(stored[0]) if len(set(stored)) == 1 else None
-        return form if form and tensor.layout.by_groups(form.group) else None
+        forms = [CODE_FORMATS[each] for each in stored[0]] if len(set(stored)) == 1 else []
+        return next((form for form in forms if tensor.layout.by_groups(form.group)), None)
 
-    def read_kept(self, name: str, part: str) -> np.ndarray:
-        """The codes (uint8), scales or least numbers (float32) of the tensor ``name``, which has a
-        `kept_format`: in its shape, the latter two with as many groups as rows."""
+    def in_parts(self, name: str) -> bool:
+        """Whether files have a tensor for each expert of ``name``."""
+        return self._logical[name].parts > 0
+
+    def encoding(self, name: str) -> str:
+        """How files say that the tensor ``name`` is quantised, empty where they hold numbers."""
+        tensor = self._logical[name]
+        found = {
+            self.source.tensors[each].dtype
+            for layer in range(self._count(tensor) if tensor.per_layer else 1)
+            for each in tensor.stored_names(layer)
+        }
+        return " and ".join(sorted(found - {*FLOATS}))
+
+    def read_kept(self, name: str, part: str) -> Layered:
+        """The codes (uint8, or float32 of floats), scales or least numbers (float32) of the tensor
+        ``name``, which has a `kept_format`: in its shape, the latter two with as many groups as
+        rows. Layers are read when they are asked for."""
         tensor, form = self._logical[name], self.kept_format(name)
         assert form is not None
         layout = tensor.layout if part == CODES else tensor.layout.by_groups(form.group)
         assert layout is not None
-        layers = [
-            layout.read(self.source.read_encoded(stored).part(part))
-            for layer in range(self._count(tensor) if tensor.per_layer else 1)
-            for stored in tensor.stored_names(layer)
-        ]
-        return np.stack(layers) if tensor.per_layer else layers[0]
+        read, source = layout.read, self.source
+
+        def of_layer(layer: int) -> np.ndarray:
+            names = tensor.stored_names(layer)
+            held = [read(source.read_encoded(stored, form).part(part)) for stored in names]
+            return np.stack(held, tensor.axis) if tensor.parts else held[0]
+
+        return self._layers(tensor, replace(tensor, layout=layout).shape, of_layer)
 
     def can_make(self, name: str, form: CodeFormat) -> bool:
         """Whether codes in ``form`` can be made of the tensor ``name``: files hold whole groups of
@@ -155,20 +170,30 @@ class Checkpoint:
         layers = range(self._count(tensor) if tensor.per_layer else 1)
         stored = [each for layer in layers for each in tensor.stored_names(layer)]
         kept = any(self.source.tensors[each].kept for each in stored)
-        return not (kept or tensor.parts) and tensor.layout.by_groups(form.group) is not None
+        return not kept and tensor.layout.by_groups(form.group) is not None
 
-    def make_kept(self, name: str, form: CodeFormat, part: str) -> np.ndarray:
+    def make_kept(self, name: str, form: CodeFormat, part: str) -> Layered:
         """As :meth:`read_kept`, of codes in ``form`` that are made of the numbers of the tensor."""
         tensor = self._logical[name]
         fewer = tensor.layout.by_groups(form.group)
         assert fewer is not None
         pairs = zip(tensor.layout.shape(), fewer.shape(), strict=True)
         (axis,) = (at for at, (whole, groups) in enumerate(pairs) if whole != groups)
-        layers = [
-            quantised(self._read(tensor, layer), axis, form).part(part)
-            for layer in range(self._count(tensor) if tensor.per_layer else 1)
-        ]
-        return np.stack(layers) if tensor.per_layer else layers[0]
+        axis += bool(tensor.parts) and tensor.axis <= axis
+        made = replace(tensor, layout=tensor.layout if part == CODES else fewer)
+
+        def of_layer(layer: int) -> np.ndarray:
+            return quantised(self._read(tensor, layer), axis, form).part(part)
+
+        return self._layers(tensor, made.shape, of_layer)
+
+    def _layers(
+        self, tensor: LogicalTensor, shape: tuple[int, ...], of_layer: Callable[[int], np.ndarray]
+    ) -> Layered:
+        """All layers of ``tensor``, each of ``shape``, or the one that all share."""
+        if not tensor.per_layer:
+            return of_layer(0)
+        return Layers((self._count(tensor), *shape), of_layer)
 
     def read_layer(self, name: str, layer: int) -> np.ndarray:
         """One layer of the per-layer tensor ``name``: float32, C-contiguous.

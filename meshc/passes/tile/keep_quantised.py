@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from meshc.ir.affine import Expr
-from meshc.ir.codes import CODE_FORMATS, CODES, LEAST, SCALES, CodeFormat, kept_name
+from meshc.ir.codes import CODES, CodeFormat, kept_name
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Buffer, Module, Port
 from meshc.ir.ops import tile
@@ -15,10 +15,9 @@ from meshc.ir.types import BufferType, DType, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Point, Range, View, Whole
 from meshc.passes.base import Pass
+from meshc.passes.kept_formats import ALL, formats_of, must_stay
 from meshc.support.diagnostics import Diagnostics, fail
 
-_ALL = "all"
-_IF = "?"
 _ONE = Expr.const(1)
 
 
@@ -70,16 +69,19 @@ class KeepQuantised(Pass):
     block_bytes: int = 2048
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        chosen = self._chosen()
-        must = {text.partition("=")[0] for text in self.formats if not text.endswith(_IF)} - {_ALL}
+        chosen, must = formats_of(self.NAME, self.formats), must_stay(self.formats)
+        for form in chosen.values():
+            if not form.whole:
+                words = f"codes of {form.name} are no whole numbers, which alone cores decode"
+                fail("keep-quantised", words, help="let the weights be decoded")
         weights = {port.name for port in module.ports if port.direction == "in"}
-        for name in sorted(chosen.keys() - weights - {_ALL}):
+        for name in sorted(chosen.keys() - weights - {ALL}):
             report.missed("keep-quantised", f"there is no weight '{name}' in this program")
         before = kept = 0
         for buffer in [b for b in module.buffers if b.role == "weight"]:
             ports = [p for p in module.ports if p.buffer is buffer.value]
             names = [port.name for port in ports]
-            found = {chosen.get(name, chosen.get(_ALL)) for name in names}
+            found = {chosen.get(name, chosen.get(ALL)) for name in names}
             products = _products(module, buffer.value)
             if found <= {None} or (products is None and not chosen.keys() & {*names}):
                 continue
@@ -102,21 +104,6 @@ class KeepQuantised(Pass):
                 f"weights that stay quantised take {kept} bytes of a core instead of {before}",
             )
         return module
-
-    def _chosen(self) -> dict[str, CodeFormat]:
-        """The format of each weight that is named."""
-        found = {}
-        for text in self.formats:
-            name, _, form = text.removesuffix(_IF).partition("=")
-            if not name or form not in CODE_FORMATS:
-                fail(
-                    "bad-option",
-                    f"keep-quantised has no formats={text}",
-                    help=f"it is NAME=FORMAT or NAME=FORMAT{_IF}, NAME a weight or all; "
-                    f"{', '.join(CODE_FORMATS)}",
-                )
-            found[name] = CODE_FORMATS[form]
-        return found
 
 
 @dataclass(frozen=True)
@@ -237,9 +224,7 @@ class _Kept:
         """Have it so in the module; the buffers that it takes the place of one."""
         shape, group = self.weight.type.shape, self.form.group
         groups = (*shape[:-2], shape[-2] // group, shape[-1])
-        kinds: Mapping[str, DType] = {SCALES: DType.F16} | (
-            {LEAST: self.form.least} if self.form.least else {}
-        )
+        kinds = self.form.parts
         codes = self._buffer(CODES, self.form.codes, shape, "weight")
         others = [self._buffer(name, kind, groups, "weight") for name, kind in kinds.items()]
         columns = self._columns_of(products)

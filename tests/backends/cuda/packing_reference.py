@@ -5,6 +5,7 @@ is. Places are computed as whole arrays, one index for each dim of the packed we
 """
 
 import re
+import struct
 
 import numpy as np
 
@@ -12,12 +13,16 @@ import numpy as np
 def reference(weight, tensors):
     """The words of ``weight``, a dict as it stands in manifest.json, of float32 ``tensors``."""
     given = [np.asarray(tensors[name]) for name in weight["sources"]]
+    if weight["codes"]:
+        given = [of.astype(np.float64) for of in given]
     if not weight["layers"]:
         return _layer(weight, given)
     return np.stack([_layer(weight, [t[n] for t in given]) for n in range(weight["layers"])])
 
 
 def _layer(weight, sources):
+    if weight["codes"]:
+        return coded(weight, sources)
     if weight["fragments"]:
         *lead, groups, blocks, _, _ = weight["shape"]
         logical = [*lead, 16 * groups, 16 * blocks]
@@ -117,6 +122,83 @@ def stated(text, lanes):
     spelled = re.sub(r"floor\(([^/]*)/(\d+)\)", r"((\1)//\2)", text)
     assert "floor" not in spelled
     return eval(spelled.replace("mod", "%"), {"__builtins__": {}}, lanes)
+
+
+# What there is once for a group of columns, as its bytes; the columns of a group; bits of a code.
+OF_GROUPS = {
+    "q4_0": ("e", 32, 4),
+    "q4_1": ("ee", 32, 4),
+    "q8_0": ("e", 32, 8),
+    **{f"int4_{n}": ("ef", n, 4) for n in (32, 64, 128)},
+    **{f"e4m3_{n}": ("f", n, 8) for n in (16, 32, 64, 128)},
+}
+
+
+def coded(weight, sources):
+    """Blocks of 16 rows and a group of columns, byte by byte."""
+    numbers, group, bits = OF_GROUPS[weight["codes"]]
+    *lead, groups, blocks, _ = weight["shape"]
+    count = len(sources) // (1 + len(numbers))
+    found = []
+    for part in range(1 + len(numbers)):
+        own = slice(part * count, (part + 1) * count)
+        width = blocks * group if part == 0 else blocks
+        places = np.meshgrid(
+            *map(np.arange, [*lead, 16 * groups, width]), indexing="ij", sparse=True
+        )
+        here = {**weight, "fragments": True, "gathered": weight["gathered"][own]}
+        values = tasks(here, sources[own], places)
+        found.append(np.broadcast_to(values, [*lead, 16 * groups, width]))
+    packed = []
+    for index in np.ndindex(*lead, groups, blocks):
+        *matrix, row, block = index
+        rows = slice(16 * row, 16 * row + 16)
+        codes = found[0][(*matrix, rows, slice(block * group, (block + 1) * group))]
+        data = b"".join(of_lanes(codes, bits, weight["codes"]))
+        for kind, values in zip(numbers, found[1:], strict=True):
+            data += struct.pack(f"<16{kind}", *values[(*matrix, rows, block)])
+        packed.append(np.frombuffer(data, np.uint16))
+    return np.stack(packed).reshape(weight["shape"])
+
+
+def of_lanes(codes, bits, form):
+    """The words of lanes: as many as four of one lane lie together."""
+    fragments = codes.shape[1] // 16
+    words = {}
+    for fragment, lane in np.ndindex(fragments, 32):
+        g, q = lane // 4, lane % 4
+        pairs = [
+            [codes[g + 8 * (i % 2), 16 * fragment + 4 * q + 2 * (i // 2) + k] for k in range(2)]
+            for i in range(4)
+        ]
+        if bits == 4:
+            word = sum(int(pairs[i][k]) << 4 * i + 16 * k for i in range(4) for k in range(2))
+            words.setdefault(lane, []).append(word)
+        elif not form.startswith("e4m3"):
+            for a, b in (pairs[:2], pairs[2:]):
+                order = [a[0], b[0], a[1], b[1]]
+                words.setdefault(lane, []).append(
+                    sum(int(code) << 8 * n for n, code in enumerate(order))
+                )
+        else:
+            for a, b in (pairs[:2], pairs[2:]):
+                halves = [half(e4m3(a[k]), e4m3(b[k])) for k in range(2)]
+                words.setdefault(lane, []).append(halves[0] | halves[1] << 16)
+    together = min(len(words[0]), 4)
+    for first in range(0, len(words[0]), together):
+        for lane in range(32):
+            yield struct.pack(f"<{together}I", *words[lane][first : first + together])
+
+
+def half(first, second):
+    """Signs of the second and the first code, then their other bits."""
+    return (second >> 7) << 15 | (first >> 7) << 14 | (second & 127) << 7 | first & 127
+
+
+def e4m3(number):
+    """The code of a number, whose exponent and fraction are those of a 16-bit float."""
+    (bits,) = struct.unpack("<H", struct.pack("<e", number / 256))
+    return bits >> 8 & 128 | bits >> 7 & 127
 
 
 STATED = {

@@ -138,6 +138,11 @@ MODELS = {
     "kernels of chunks": (LLAMA | {"hidden_size": 128}, {"chunk": 16}),
     "kernels with biases": (QWEN2, {"chunk": 16, "dtype": "bf16"}),
     "a rank of two": (LLAMA | {"hidden_size": 128}, {"gpus": 2}),
+    "codes of four bits": (QWEN2, {"keep_quantised": ("all=q4_1",)}),
+    "codes of eight bits": (QWEN2, {"keep_quantised": ("all=q8_0",), "batch": 2}),
+    "codes and zero points": (QWEN2, {"keep_quantised": ("all=int4_64",), "dtype": "bf16"}),
+    "floats of eight bits": (QWEN2, {"keep_quantised": ("all=e4m3_128",), "dtype": "bf16"}),
+    "codes of experts": (EXPERTS, {"keep_quantised": ("all=e4m3_32",)}),
 }
 
 
@@ -163,6 +168,12 @@ def program_of(name, folder):
     drawn = {
         source: rng.standard_normal(shape, dtype=np.float32) for source, shape in shapes.items()
     }
+    for source in [source for source in shapes if source.endswith(".codes")]:
+        form, shape = source.split(".")[-2], shapes[source]
+        drawn[source] = rng.integers(0, 256 if form == "q8_0" else 16, shape).astype(np.uint8)
+        if form.startswith("e4m3"):  # of three bits behind the first, and below the normal ones
+            numbers = rng.integers(-15, 16, shape) * 2.0 ** rng.integers(-9, 5, shape)
+            drawn[source] = numbers.astype(np.float32)
     return program, json.loads(text)["weights"], drawn
 
 

@@ -76,4 +76,15 @@ inline bf16 narrow<bf16>(float v) {
     return {(u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
 }
 
+inline u32 masked_or(u32 a, u32 mask, u32 more) { return (a & mask) | more; }
+
+inline u32 multiply_two(u32 a, u32 b, bf16) {
+    u32 found = 0;
+    for (int at = 0; at < 32; at += 16) {
+        const float both = widen(bf16{(u16)(a >> at)}) * widen(bf16{(u16)(b >> at)});
+        found |= (u32)narrow<bf16>(both).bits << at;
+    }
+    return found;
+}
+
 }  // namespace mc

@@ -300,6 +300,20 @@ MC_INLINE bf16 narrow<bf16>(float v) {
     return __float2bfloat16_rn(v);
 }
 
+// The bits of ``a`` that ``mask`` has, and ``more``: in one instruction.
+MC_INLINE u32 masked_or(u32 a, u32 mask, u32 more) {
+    u32 b;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(b) : "r"(a), "r"(mask), "r"(more));
+    return b;
+}
+
+// Two values of 16 bits that a word holds times those of another one.
+MC_INLINE u32 multiply_two(u32 a, u32 b, bf16) {
+    u32 c;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+    return c;
+}
+
 // Eight values of 16 bits, as words hold them, widened.
 MC_INLINE void widen8(const u32 (&words)[4], float* to, f16) {
     const __half2* pairs = (const __half2*)words;
@@ -417,6 +431,7 @@ MC_INLINE void multiply_16x8x16(float* c, const u32* a, const u32* b, bf16) {
 #endif
 
 #include "mc_attention.cuh"
+#include "mc_codes.cuh"
 #include "mc_collectives.cuh"
 #include "mc_experts.cuh"
 #include "mc_fragments.cuh"

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from meshc.backends.cuda.packing.codes import CodedRows, coded_rows
 from meshc.backends.cuda.packing.elements import WORDS, are_words, copied, words
 from meshc.backends.cuda.packing.fragments import SIDE, fragments_at, fragments_of
 from meshc.backends.cuda.packing.rows import Rows, matrices_of
@@ -33,20 +34,23 @@ class Piece:
     first: int
     count: int
     weight: Weight
-    rows: Rows
+    rows: Rows | CodedRows
 
     def fill(self, target: Words) -> None:
-        """Pack them into ``target``, ``[count]``."""
-        if not self.weight.fragments:
-            _fill(self.rows, self.weight.dtype, target.reshape(len(self.rows), -1))
-        elif not self._fill_at_once(target):
-            slab = np.zeros((len(self.rows), self.count // len(self.rows)), np.uint16)
-            _fill(self.rows, self.weight.dtype, slab[:, : self.rows.width])
+        """Pack them into ``target``, ``[count]``. Raises ``quantised-weights-invalid``."""
+        rows = self.rows
+        if isinstance(rows, CodedRows):
+            rows.fill(target)
+        elif not self.weight.fragments:
+            _fill(rows, self.weight.dtype, target.reshape(len(rows), -1))
+        elif not self._fill_at_once(rows, target):
+            slab = np.zeros((len(rows), self.count // len(rows)), np.uint16)
+            _fill(rows, self.weight.dtype, slab[:, : rows.width])
             fragments_of(slab, target)
 
-    def _fill_at_once(self, target: Words) -> bool:
+    def _fill_at_once(self, rows: Rows, target: Words) -> bool:
         """The same where all rows are words of one type, and whole blocks wide."""
-        rows, first = self.rows, self.rows.matrices[0]
+        first = rows.matrices[0]
         for matrix in rows.matrices:
             if matrix.strides[1] != matrix.itemsize or matrix.dtype != first.dtype:
                 return False
@@ -97,7 +101,14 @@ def pieces_of(weight: Weight, tensors: Mapping[str, Array]) -> Iterator[Piece]:
             fail("weights-shape-mismatch", f"{text} {list(shape)}")
     first = 0
     for layer in range(max(weight.layers, 1)):
-        for rows in matrices_of(weight, _of_layer(sources, layer if weight.layers else None)):
+        of_layer = _of_layer(sources, layer if weight.layers else None)
+        if weight.codes:
+            for whole in coded_rows(weight, of_layer):
+                for coded in whole.parts(_PIECE_WORDS):
+                    yield Piece(first, coded.words, weight, coded)
+                    first += coded.words
+            continue
+        for rows in matrices_of(weight, of_layer):
             width = -(-rows.width // SIDE) * SIDE if weight.fragments else rows.width
             step = max(1, _PIECE_WORDS // (SIDE * width)) * SIDE
             for at in range(0, len(rows), step):

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from math import prod
 
 from meshc.backends.cuda.tasks.statements import Text
-from meshc.backends.cuda.tasks.storage import base
+from meshc.backends.cuda.tasks.storage import base, element_type
 from meshc.ir.affine import Expr
+from meshc.ir.codes import CodeFormat, format_like
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
@@ -196,17 +197,55 @@ def phases_around(
             yield from phases_around(one.body, {**known, one.var: (0, one.count - 1)})
 
 
-def streamed_products(family: Placed) -> list[tile.Compute]:
-    """The products of a task with rows of a weight that come through the ring."""
-    streams = {op.result for op in family.ops if isinstance(op, task.Stream) and op.below is None}
-    return [
-        op
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of a weight that come through the ring: a stream of numbers, or of codes in ``form`` and
+    then of what there is once for a group of them."""
+
+    streams: tuple[task.Stream, ...]
+    form: CodeFormat | None = None
+
+
+def streamed_products(family: Placed) -> dict[tile.Compute, Rows]:
+    """The products of a task with rows of a weight that come through the ring. Raises
+    ``cuda-graph`` for codes that no kernel decodes."""
+    streams = {
+        op.result: op for op in family.ops if isinstance(op, task.Stream) and op.below is None
+    }
+    rows = {value: Rows((op,)) for value, op in streams.items()}
+    for op in family.ops:
+        if isinstance(op, tile.Compute) and op.kernel == "dequantise":
+            numbers, *parts = op.views()
+            rows[numbers.buffer] = _coded(op, [streams.get(part.buffer) for part in parts])
+    return {
+        op: rows[op.views()[2].buffer]
         for op in family.ops
         if isinstance(op, tile.Compute)
         and op.kernel == "gemm"
-        and op.views()[2].buffer in streams
+        and op.views()[2] == View(op.views()[2].buffer)
+        and op.views()[2].buffer in rows
         and op.params["transposed"] is True
-    ]
+    }
+
+
+def _coded(op: tile.Compute, streams: Sequence[task.Stream | None]) -> Rows:
+    """The rows that ``op`` makes numbers of, which are as wide as the views say."""
+    if any(view != View(view.buffer, order=(1, 0)) for view in op.views()) or None in streams:
+        fail("cuda-graph", "tasks decode codes that are no rows of a weight")
+    found = tuple(stream for stream in streams if stream is not None)
+    kinds = [element_type(stream.result) for stream in found]
+    given = CodeFormat(
+        "",
+        kinds[0],
+        int(str(op.params["group"])),
+        int(str(op.params["zero"])),
+        kinds[2] if op.params["lifted"] else None,
+        kinds[1],
+    )
+    form = format_like(given)
+    if form is None:
+        fail("cuda-graph", f"kernels decode no codes like those of %{found[0].view.buffer.name}")
+    return Rows(found, form)
 
 
 def folds(family: Placed) -> bool:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import FRAGMENT
+from meshc.analysis.tasks.tiles import coded_tile_bytes, tile_bytes
+from meshc.backends.cuda.tasks.coded import block_bytes, block_type, coded_matrix
 from meshc.backends.cuda.tasks.columns import Columns, columns_of
 from meshc.backends.cuda.tasks.families import Placed, rows_of, streamed_products
 from meshc.backends.cuda.tasks.lanes import Lanes
@@ -35,7 +37,8 @@ class Product:
 
     def __post_init__(self) -> None:
         requests = self.storage.tokens
-        self.products = streamed_products(self.family)
+        streamed = streamed_products(self.family)
+        self.products = [*streamed]
         self.results = frozenset(op.views()[0].buffer for op in self.products)
         first = self.products[0]
         self.rows = extents(first.views()[0])[1]
@@ -47,23 +50,32 @@ class Product:
             fail("cuda-graph", "products of a task multiply rows by different vectors")
         if self.rows * len(self.products) > FRAGMENT:
             fail("cuda-graph", f"a task has more than {FRAGMENT} rows of weights")
-        streams = [self.values.reads[p.views()[2].buffer] for p in self.products]
-        self.stream = streams[0].view
-        self.matrix: Matrix = self.storage.matrix([s.view.buffer for s in streams], self.rows)
-        self.width = extents(View(streams[0].result))[1]
+        rows = [*streamed.values()]
+        self.form = rows[0].form
+        if any(one.form != self.form for one in rows):
+            called = ", ".join(f"%{one.streams[0].view.buffer.name}" for one in rows)
+            fail("cuda-graph", f"{called}, which tasks multiply together, are of several formats")
+        self.stream = rows[0].streams[0].view
+        parts = [[stream.view.buffer for stream in one.streams] for one in rows]
+        if self.form is None:
+            self.matrix: Matrix = self.storage.matrix([one for (one,) in parts], self.rows)
+        else:
+            self.matrix = coded_matrix(self.storage, parts, self.rows, self.form)
+        self.width = extents(View(rows[0].streams[0].result))[1]
         self._place()
 
     def _place(self) -> None:
         """Where the row group of a task begins in its matrix."""
         *lead, row, column = rows_of(self.stream)
         whole = self.stream.buffer_type.shape[-1]
-        if self.width != whole and self.width % FRAGMENT:
-            fail("cuda-shape", f"parts of {self.width} values are no whole number of sixteens")
-        self.blocks = -(-self.width // FRAGMENT)
+        own = FRAGMENT if self.form is None else self.form.group
+        if self.width != whole and self.width % own:
+            fail("cuda-shape", f"parts of {self.width} values are no whole blocks of {own}")
+        self.blocks = -(-self.width // own)
         self.row_group = row // self.rows
         if self.row_group * self.rows != row:
             fail("cuda-graph", "tasks multiply rows that are no groups of a matrix")
-        self.lead, self.first_block = lead, column // FRAGMENT
+        self.lead, self.first_block = lead, column // own
 
     # --- what it needs before
 
@@ -89,9 +101,31 @@ class Product:
         with self.family.each(text):
             place = self.matrix.block(self.lead, self.row_group, self.first_block)
             self.family.point(text, place.free_vars)
+            if self.form is not None:
+                kind, unit = block_type(self.form), block_bytes(self.form)
+                at = f"(size_t)({self.values.spelled(place)}) * {unit}"
+                begin = f"{self.matrix.place.name} + {at}"
+                given = f"ring, item, {begin}, {self.blocks}, {self.tile_blocks}, FLYING"
+                text.add(f"mc::bring_coded_group<{kind}>({given});")
+                return
             begin = f"{self.matrix.place.name} + (size_t)({self.values.spelled(place)}) * 256"
-            count = f"{self.blocks}, TILE_BLOCKS, FLYING"
+            count = f"{self.blocks}, {self.tile_blocks}, FLYING"
             text.add(f"mc::bring_row_group(ring, item, {begin}, {count});")
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of a tile at the most."""
+        device = self.storage.module.the_device()
+        if self.form is None:
+            return tile_bytes(device)
+        return coded_tile_bytes(device, block_bytes(self.form))
+
+    @property
+    def tile_blocks(self) -> str:
+        """Blocks of a tile."""
+        if self.form is None:
+            return "TILE_BLOCKS"
+        return str(self.tile_bytes // block_bytes(self.form))
 
     def compute(self, text: Text) -> None:
         """By the workers: columns that depend on the task, the product, and what follows it."""
@@ -111,8 +145,11 @@ class Product:
             if own:
                 self._columns_of_task(text, own)
             self._ahead(text, epilogue)
-            given = f"columns, parts, turn, {self.blocks}, TILE_BLOCKS, me"
-            product = f"mc::multiply_row_group<WARPS, BATCH>(ring, item, {given})"
+            given = f"columns, parts, turn, {self.blocks}, {self.tile_blocks}, me"
+            kernel = "multiply_row_group<"
+            if self.form is not None:
+                kernel = f"multiply_coded_group<{block_type(self.form)}, "
+            product = f"mc::{kernel}WARPS, BATCH>(ring, item, {given})"
             text.add(f"const float sum = {product};")
             with text.within("if (me < LANES) {"):
                 self._sums(text)

@@ -47,7 +47,8 @@ class Room:
         where no family has anything brought."""
         device = self.storage.module.the_device()
         attending = [f.tiles.bytes for f in self.forms if isinstance(f, Attention)]
-        tile = max([tile_bytes(device), *attending])
+        multiplied = [f.tile_bytes for f in self.forms if isinstance(f, Product)]
+        tile = max([tile_bytes(device), *multiplied, *attending])
         tile = -(-tile // FRAGMENT_BYTES) * FRAGMENT_BYTES
         brings = any(not isinstance(form, Elements) for form in self.forms)
         parts = self._parts(brings)

@@ -325,9 +325,10 @@ class StepText:
             storage.buffers["told"] = Buffer("i32", (1,), "counters")
             storage.buffers["told_before"] = Buffer("i32", (1,), "scratch")
         names, parameters = [], []
-        for name in storage.weights:
+        for name, weight in storage.weights.items():
             names.append(name)
-            parameters.append(f"const {self.name}_::T* {name}")
+            kind = "unsigned char" if weight.codes else f"{self.name}_::T"
+            parameters.append(f"const {kind}* {name}")
         own = f"{TASKS}_" if storage.of_prompt else ""
         for name, buffer in storage.buffers.items():
             names.append(f"{own}{name}" if name in _OWN else name)

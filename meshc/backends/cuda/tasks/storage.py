@@ -85,11 +85,11 @@ class Storage:
         named = ", ".join(str(value) for value in values)
         if len({k.shape for k in kinds}) > 1:
             fail("cuda-shape", f"weights {named} have no common shape")
-        gathered = tuple(self._gathered(self.ports[value]) for value in values)
+        gathered = tuple(self.gathered(self.ports[value]) for value in values)
         sources = tuple(self.ports[value].name for value in values)
         key = (sources, tuple(g.element for g in gathered), rows)
         if key not in self.matrices:
-            stacked = self._stacked(values[0])
+            stacked = self.stacked(values[0])
             layers, inner = (lead[0], lead[1:]) if stacked else (0, lead)
             groups, blocks = kinds[0].shape[-2] // rows, -(-width // FRAGMENT)
             place = self.known.matrix(sources, gathered, rows, layers)
@@ -101,14 +101,14 @@ class Storage:
                     str(self.dtype),
                     "tasks",
                     sources,
-                    tuple(self._extents(self.ports[value]) for value in values),
+                    tuple(self.extents(self.ports[value]) for value in values),
                     (*inner, groups, blocks, 32, 8),
                     layers,
                     fragments=True,
                     gathered=gathered,
                     rows=rows,
                 )
-                place, every = Place(self._packed(weight, values[0].name)), groups
+                place, every = Place(self.packed(weight, values[0].name)), groups
             self.matrices[key] = Matrix(place, tuple(lead), groups, blocks, every)
         return self.matrices[key]
 
@@ -122,8 +122,8 @@ class Storage:
 
     def vector(self, value: Value) -> str:
         """A weight without rows, or whose rows no task multiplies: the name of its memory."""
-        shape, stacked, port = _kind(value).shape, self._stacked(value), self.ports[value]
-        gathered, layers = self._gathered(port), shape[0] if stacked else 0
+        shape, stacked, port = _kind(value).shape, self.stacked(value), self.ports[value]
+        gathered, layers = self.gathered(port), shape[0] if stacked else 0
         if (name := self.known.vector(port.name, gathered, layers)) is not None:
             self.weights[name] = self.known.weights[name]
             return name
@@ -131,14 +131,14 @@ class Storage:
             str(self.dtype),
             "tasks",
             (port.name,),
-            (self._extents(port),),
+            (self.extents(port),),
             shape[1:] if stacked else shape,
             layers,
             gathered=(gathered,),
         )
-        return self._packed(weight, value.name)
+        return self.packed(weight, value.name)
 
-    def _packed(self, weight: Weight, called: str) -> str:
+    def packed(self, weight: Weight, called: str) -> str:
         """The name of a weight, of an equal one that there is already if there is one."""
         for one, other in (*self.weights.items(), *self.known.weights.items()):
             if other == weight:
@@ -303,7 +303,7 @@ class Storage:
                     str(self.dtype), "tasks", (table.name,), (tuple(kind.shape(dims)),),
                     (groups, blocks, 32, 8), 0, fragments=True, gathered=(gathered,), rows=FRAGMENT,
                 )  # fmt: skip
-                place = Place(self._packed(weight, table.name))
+                place = Place(self.packed(weight, table.name))
             self.matrices[key] = Matrix(place, (), groups, blocks, groups)
         return Table(self.matrices[key].place.name, dims[words], width, asked)
 
@@ -431,13 +431,13 @@ class Storage:
 
     # --- how weights are packed
 
-    def _stacked(self, value: Value) -> bool:
+    def stacked(self, value: Value) -> bool:
         return "layer" in self.ports[value].lanes
 
-    def _extents(self, port: Port) -> tuple[int, ...]:
+    def extents(self, port: Port) -> tuple[int, ...]:
         return tuple(port.tensor.shape(self.module.dims))
 
-    def _gathered(self, port: Port) -> Gathered:
+    def gathered(self, port: Port) -> Gathered:
         """The elements of a tensor, of a layer where it has layers, by lanes."""
         stacked = "layer" in port.lanes
         shape, lanes, element = _kind(port.buffer).shape, port.lanes, port.element

@@ -22,6 +22,7 @@ from meshc.frontend.checkpoints.tensor_source import (
     read_bytes,
     read_rows,
 )
+from meshc.ir.codes import CodeFormat
 from meshc.support.diagnostics import fail
 
 # Q4_0, Q4_1 and Q8_0: blocks of 32 codes with one scale.
@@ -71,7 +72,7 @@ class GgufWeights:
                 tensor.shape,
                 gguf_type_name(tensor.type_id),
                 tensor.encoding is not None,
-                gguf_type_name(tensor.type_id).lower() if tensor.type_id in _KEPT else "",
+                (gguf_type_name(tensor.type_id).lower(),) if tensor.type_id in _KEPT else (),
             )
             for tensor in self.header.tensors.values()
         }
@@ -108,7 +109,7 @@ class GgufWeights:
             fail("gguf-invalid", f"'{self.label}' ends inside tensor '{name}'", help="get it again")
         return found
 
-    def read_encoded(self, name: str) -> Encoded:
+    def read_encoded(self, name: str, form: CodeFormat) -> Encoded:
         """The matrix ``name`` as its blocks hold it. Errors: ``gguf-invalid``."""
         tensor = self.header.tensors[name]
         encoding, size = ENCODINGS[tensor.type_id], tensor.size_bytes

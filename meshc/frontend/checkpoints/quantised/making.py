@@ -1,7 +1,8 @@
 """From numbers to codes and scales, where files hold numbers and cores are to hold codes.
 
 Sources: ``quantize_row_q4_0_ref``, ``quantize_row_q4_1_ref`` and ``quantize_row_q8_0_ref`` of ggml;
-for int4 the zero points of AWQ and GPTQ, which are such that 0 is a number that a code stands for.
+for int4 the zero points of AWQ and GPTQ, which are such that 0 is a number that a code stands for;
+for e4m3 scales such that the largest number of a group is the largest of these floats.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ Made = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 """Codes [group, ..], scales and perhaps least numbers [..]."""
 _MOST = 15
 """The largest code of four bits."""
+_MOST_E4M3 = 448
+"""The largest number of e4m3."""
 
 
 def quantised(numbers: np.ndarray, axis: int, form: CodeFormat) -> Encoded:
@@ -23,10 +26,11 @@ def quantised(numbers: np.ndarray, axis: int, form: CodeFormat) -> Encoded:
     size = numbers.shape[axis] // form.group
     shape = (*numbers.shape[:axis], size, form.group, *numbers.shape[axis + 1 :])
     groups = np.moveaxis(numbers.reshape(shape), axis + 1, 0)
-    make = _BLOCKS.get(form.name, _int4)
+    make = _BLOCKS.get(form.name, _int4 if form.whole else _e4m3)
     with np.errstate(all="ignore"):  # a group of zeros has no scale, a weight may be no number
         codes, scales, least = make(groups)
-    whole = np.moveaxis(codes.astype(np.uint8), 0, axis + 1).reshape(numbers.shape)
+    held = codes.astype(np.uint8 if form.whole else np.float32)
+    whole = np.moveaxis(held, 0, axis + 1).reshape(numbers.shape)
     return Encoded(np.ascontiguousarray(whole), scales, least)
 
 
@@ -57,6 +61,15 @@ def _int4(groups: np.ndarray) -> Made:
     zeros = np.clip(np.rint(-low * _inverse(scales)), 0, _MOST)
     codes = np.clip(np.rint(groups * _inverse(scales)) + zeros, 0, _MOST)
     return codes, scales, -zeros * scales
+
+
+def _e4m3(groups: np.ndarray) -> Made:
+    scales = np.abs(groups).max(axis=0) / np.float32(_MOST_E4M3)
+    exact = groups * _inverse(scales)
+    _, exponents = np.frexp(exact)  # of a fraction of 0.5 to 1; 2^-6 is the least normal number
+    steps = np.ldexp(np.float32(1), np.maximum(exponents, -5) - 4)
+    codes = np.clip(np.rint(exact / steps) * steps, -_MOST_E4M3, _MOST_E4M3)
+    return codes, scales, None
 
 
 def _inverse(scales: np.ndarray) -> np.ndarray:

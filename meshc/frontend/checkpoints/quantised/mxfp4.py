@@ -17,6 +17,7 @@ import numpy as np
 
 from meshc.frontend.checkpoints.safetensors_reader import SafetensorsWeights
 from meshc.frontend.checkpoints.tensor_source import Encoded, Part, StoredTensor
+from meshc.ir.codes import CodeFormat
 from meshc.support.diagnostics import fail
 
 E2M1 = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6), np.float32)
@@ -86,7 +87,7 @@ class Mxfp4Weights:
         ``safetensors-invalid``."""
         return self._files.mapped(name) if name in self._files.tensors else None
 
-    def read_encoded(self, name: str) -> Encoded:
+    def read_encoded(self, name: str, form: CodeFormat) -> Encoded:
         """None of these tensors can be kept as it is stored. Raises KeyError."""
         raise KeyError(name)
 

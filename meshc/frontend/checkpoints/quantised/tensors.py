@@ -7,7 +7,8 @@ that are not are offered as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NoReturn
@@ -19,7 +20,7 @@ from meshc.frontend.checkpoints.quantised.fp8 import from_e4m3, scaled
 from meshc.frontend.checkpoints.quantised.method import Awq, Fp8, Gptq, OfMatrices
 from meshc.frontend.checkpoints.safetensors_reader import SafetensorsWeights
 from meshc.frontend.checkpoints.tensor_source import Encoded, Part, StoredTensor
-from meshc.ir.codes import CODE_FORMATS
+from meshc.ir.codes import CODE_FORMATS, CodeFormat
 from meshc.support.diagnostics import fail
 
 _PACKED = 8
@@ -61,7 +62,7 @@ class QuantisedWeights:
                 found[f"{stem}.weight"] = self._int4(stem)
             elif stored.dtype == _FP8 and part == "weight" and isinstance(self._quantization, Fp8):
                 self._scales(stem)
-                found[name] = StoredTensor(stored.shape, _FP8, True)
+                found[name] = StoredTensor(stored.shape, _FP8, True, self._kept_fp8(stored.shape))
             elif not self._belongs_to_fp8(stem, part):
                 found[name] = stored
         return found
@@ -134,7 +135,7 @@ class QuantisedWeights:
         assert not isinstance(self._quantization, Fp8)
         form = f"int4_{self._quantization.group}"
         in_order = not self._is_reordered(stem) or self._is_in_order(stem, inputs)
-        kept = form if form in CODE_FORMATS and in_order else ""
+        kept = (form,) if form in CODE_FORMATS and in_order else ()
         return StoredTensor((outputs, inputs), "I32 words of 4 bits", True, kept)
 
     def _is_in_order(self, stem: str, inputs: int) -> bool:
@@ -158,13 +159,34 @@ class QuantisedWeights:
         codes, zeros, scales = self._parts(stem)
         return int4.decoded(codes, zeros, scales, self._group_of(stem, inputs, len(scales)))
 
-    def read_encoded(self, name: str) -> Encoded:
-        """The weight ``name``, which can be ``kept``, as it is stored.
+    def read_encoded(self, name: str, form: CodeFormat) -> Encoded:
+        """The weight ``name`` as it is stored, in ``form``, which is one that it is ``kept`` in.
 
         Errors: ``safetensors-invalid``, ``quantised-weights-invalid``.
         """
+        if isinstance(self._quantization, Fp8):
+            return self._encoded_fp8(name, form)
         codes, zeros, scales = self._parts(name.rpartition(".")[0])
         return Encoded(codes.T, scales.T, (zeros * -scales).T)
+
+    def _kept_fp8(self, shape: Sequence[int]) -> tuple[str, ...]:
+        """The formats whose groups lie within what has one scale."""
+        assert isinstance(self._quantization, Fp8)
+        block = self._quantization.block
+        columns = shape[-1] if block is None else math.gcd(shape[-1], block[1])
+        sizes = sorted((f.group for f in CODE_FORMATS.values() if not f.whole), reverse=True)
+        return tuple(f"e4m3_{size}" for size in sizes if columns % size == 0)
+
+    def _encoded_fp8(self, name: str, form: CodeFormat) -> Encoded:
+        assert isinstance(self._quantization, Fp8)
+        codes, block = from_e4m3(self._files.read_codes(name)), self._quantization.block
+        stored, grid = self._scales(name.rpartition(".")[0])
+        scales = self._files.read(stored).reshape(grid)
+        outputs, groups = len(codes), codes.shape[1] // form.group
+        if block is None:
+            return Encoded(codes, np.broadcast_to(scales, (outputs, groups)))
+        of_rows = np.repeat(scales, block[0], 0)[:outputs]
+        return Encoded(codes, np.repeat(of_rows, block[1] // form.group, 1)[:, :groups])
 
     def _parts(self, stem: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Codes uint8 [inputs, outputs], zero points and scales float32 [groups, outputs]."""

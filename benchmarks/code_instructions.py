@@ -1,0 +1,113 @@
+"""Instructions of a warp that decode and multiply a block of a matrix that stays quantised.
+
+    python benchmarks/code_instructions.py
+
+A kernel that multiplies one row group is compiled for each format and both types of vectors, and
+the instructions of the loop over the blocks of a tile are counted in its machine code, for one
+vector: those of a block of the format, and of 16 x 16 codes of it. ``cost/tasks/tile_times.py`` has
+what the event model makes of that. Needs NVRTC or nvcc, and nvdisasm.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from measuring import table
+
+from meshc.backends.cuda.tasks.coded import block_type
+from meshc.backends.cuda.toolchain.toolkit import compile_cubin, disassemble
+from meshc.ir.codes import CODE_FORMATS, CodeFormat
+
+_KERNEL = """#include "mc.cuh"
+typedef mc::{dtype} T;
+extern "C" __global__ void __launch_bounds__(288, 1)
+    product(float* y, int count, int tile_blocks) {{
+    unsigned char* arena = mc::arena();
+    mc::Ring<9> ring(arena, arena + 1024, 16384);
+    int item = 0, turn = 0;
+    const int me = mc::thread();
+    const T* const columns = (const T*)(arena + 160000);
+    float* const parts = (float*)(arena + 200000);
+    y[me] = mc::{call}8, 1>(ring, item, columns, parts, turn, count, tile_blocks, me);
+}}
+MC_EXPORT(product)
+"""
+_CODE = re.compile(r"/\*([0-9a-f]{4,5})\*/\s+(.*?);")
+_LABEL = re.compile(r"\s*(\.L_x_\d+):")
+_BACK = re.compile(r"\bBRA\b.*?(\.L_x_\d+)")
+
+
+@dataclass(frozen=True)
+class Count:
+    """Instructions for ``blocks`` blocks of codes of ``fragments`` of 16 x 16 each."""
+
+    instructions: int
+    blocks: int
+    fragments: int
+
+    @property
+    def of_block(self) -> float:
+        """Of one block."""
+        return self.instructions / self.blocks
+
+    @property
+    def of_fragment(self) -> float:
+        """Of 16 x 16 codes."""
+        return self.of_block / self.fragments
+
+
+def counted(form: CodeFormat | None, dtype: str) -> Count:
+    """Those of a format, or of numbers of 16 bits, multiplied by a vector of ``dtype``. Raises
+    BuildError, and MeshcError ``cuda-toolkit``."""
+    call = "multiply_row_group<" if form is None else f"multiply_coded_group<{block_type(form)}, "
+    code = disassemble(compile_cubin(_KERNEL.format(dtype=dtype, call=call)))
+    loop = min((one for one in _loops(code) if any("HMMA" in line for line in one)), key=len)
+    products = sum("HMMA" in line for line in loop)
+    fragments = 1 if form is None else form.group // 16
+    of_block = fragments * (2 if form is not None and _multiplies_twice(form, dtype) else 1)
+    assert products % of_block == 0
+    return Count(len(loop), products // of_block, fragments)
+
+
+def _multiplies_twice(form: CodeFormat, dtype: str) -> bool:
+    """Whether each fragment has a second product, with what is taken off, or with ones."""
+    if form.least is not None or (form.codes.bits == 4 and dtype == "bf16"):
+        return True
+    return form.zero > 0 and dtype == "f16"
+
+
+def _loops(code: str) -> Iterator[list[str]]:
+    """The instructions of each loop, from a label to the jump back to it."""
+    lines: list[tuple[int, str]] = []
+    labels: dict[str, int] = {}
+    named: list[str] = []
+    for line in code.splitlines():
+        if label := _LABEL.match(line):
+            named.append(label[1])
+        elif found := _CODE.search(line):
+            at = int(found[1], 16)
+            labels |= dict.fromkeys(named, at)
+            lines.append((at, found[2]))
+            named = []
+    for end, text in lines:
+        back = _BACK.search(text)
+        if back and labels.get(back[1], end + 1) <= end:
+            yield [one for at, one in lines if labels[back[1]] <= at <= end]
+
+
+def main() -> None:
+    """Print the table."""
+    rows = []
+    for form in (None, *CODE_FORMATS.values()):
+        counts = [counted(form, dtype) for dtype in ("f16", "bf16")]
+        own = [f"{c.of_block:.1f}" if form else "" for c in counts]
+        of_fragment = [f"{c.of_fragment:.1f}" for c in counts]
+        rows.append(["16 bits" if form is None else form.name, *own, *of_fragment])
+    heads = ["format", "a block, f16", "bf16", "16 x 16, f16", "bf16"]
+    print(table(heads, rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+// Products with a matrix that lies quantised, in memory and in the ring, and is decoded on the way to tensor cores.
+//
+// The matrix lies in blocks of 16 rows x GROUP values: their codes, in the order in which the lanes of a warp hold
+// fragments (mc_fragments.cuh), then a scale of each row and, in some formats, a least number of each. Bits of a code are
+// put where they are a 16-bit float, that of the code times a unit, or that of the code plus an offset; each row's sum over
+// a block is scaled in f32. What is to be taken off each value, an offset or the code that stands for 0, is taken off the
+// sums: of rows that have nothing but that, or of ones where least numbers are added as well.
+#pragma once
+
+#include "mc_collectives.cuh"
+#include "mc_fragments.cuh"
+
+namespace mc {
+
+// Codes of four bits, of which ZERO stands for 0. Pair i of a lane's fragment has codes i and i + 4 of its word; pairs 1
+// and 3 are of the lower row, half 1.
+template <int ZERO>
+struct Codes4 {
+    static constexpr int BITS = 4;
+
+    // In f16 as numbers below the normal ones, those of the lower row at bits where they are 16 times larger.
+    static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], f16) {
+        const u32 later = words[0] >> 8;
+        pairs[0] = words[0] & 0x000f000fu, pairs[1] = words[0] & 0x00f000f0u;
+        pairs[2] = later & 0x000f000fu, pairs[3] = later & 0x00f000f0u;
+    }
+
+    static MC_INLINE u32 taken_off(int half, f16) { return ZERO ? (0x8000u | ZERO << 4 * half) * 0x00010001u : 0; }
+    static MC_INLINE float offset(f16) { return ZERO; }
+    static MC_INLINE float units(int half, f16) { return half ? 1048576.0f : 16777216.0f; }
+
+    // In bf16, whose numbers below the normal ones would leave sums below those of f32, as 1 + code / 16.
+    static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], bf16) {
+        pairs[0] = masked_or(words[0] << 3, 0x00780078u, 0x3f803f80u);
+        pairs[1] = masked_or(words[0] >> 1, 0x00780078u, 0x3f803f80u);
+        pairs[2] = masked_or(words[0] >> 5, 0x00780078u, 0x3f803f80u);
+        pairs[3] = masked_or(words[0] >> 9, 0x00780078u, 0x3f803f80u);
+    }
+
+    static MC_INLINE u32 taken_off(int, bf16) { return (0xbf80u | ZERO << 3) * 0x00010001u; }
+    static MC_INLINE float offset(bf16) { return 16.0f + ZERO; }
+    static MC_INLINE float units(int, bf16) { return 16.0f; }
+};
+
+// Codes of eight bits, of which ZERO stands for 0: of a lane's two words each has two pairs, codes 0 and 2, 1 and 3.
+template <int ZERO>
+struct Codes8 {
+    static constexpr int BITS = 8;
+
+    // In f16 as numbers below the normal ones.
+    static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], f16) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) pairs[i] = words[i / 2] >> 8 * (i % 2) & 0x00ff00ffu;
+    }
+
+    static MC_INLINE u32 taken_off(int, f16) { return ZERO ? (0x8000u | ZERO) * 0x00010001u : 0; }
+    static MC_INLINE float offset(f16) { return ZERO; }
+    static MC_INLINE float units(int, f16) { return 16777216.0f; }
+
+    // bf16 has too few bits for 256 codes and an offset, f32 has enough: what is left fits into its upper half.
+    static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], bf16) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const u32 two = words[i / 2] >> 8 * (i % 2);
+            const float low = float_of(masked_or(two, 0xffu, 0x4b000000u)) - (8388608.0f + ZERO);
+            const float high = float_of(masked_or(two >> 16, 0xffu, 0x4b000000u)) - (8388608.0f + ZERO);
+            pairs[i] = masked_or(bits_of(high), 0xffff0000u, bits_of(low) >> 16);
+        }
+    }
+
+    static MC_INLINE u32 taken_off(int, bf16) { return 0; }
+    static MC_INLINE float offset(bf16) { return 0.0f; }
+    static MC_INLINE float units(int, bf16) { return 1.0f; }
+};
+
+// Floats of eight bits (e4m3), of which none is NaN: each half of a lane's two words has the sign of its code of the
+// second pair, that of the first, and the other bits of the second and of the first. At the place of those of 16 bits they
+// are 2^-8 times as much in f16 and 2^-120 in bf16, numbers below the normal ones included.
+struct E4M3 {
+    static constexpr int BITS = 8;
+
+    static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], f16) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            pairs[2 * h] = masked_or(words[h] << 1, 0x80008000u, words[h] << 7 & 0x3f803f80u);
+            pairs[2 * h + 1] = words[h] & 0xbf80bf80u;
+        }
+    }
+
+    // Sums of so small values would be no normal numbers, so they are brought back.
+    static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], bf16) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const u32 first = masked_or(words[h] << 1, 0x80008000u, words[h] << 4 & 0x07f007f0u);
+            const u32 second = masked_or(words[h], 0x80008000u, words[h] >> 3 & 0x07f007f0u);
+            pairs[2 * h] = multiply_two(first, 0x7b807b80u, bf16());
+            pairs[2 * h + 1] = multiply_two(second, 0x7b807b80u, bf16());
+        }
+    }
+
+    template <class T>
+    static MC_INLINE u32 taken_off(int, T) { return 0; }
+    template <class T>
+    static MC_INLINE float offset(T) { return 0.0f; }
+    static MC_INLINE float units(int, f16) { return 256.0f; }
+    static MC_INLINE float units(int, bf16) { return 1.0f; }
+};
+
+// No least numbers.
+struct None {};
+
+template <class Number>
+struct OfRows {
+    static constexpr int BYTES = 16 * (int)sizeof(Number);
+    static constexpr bool THERE = true;
+
+    static MC_INLINE float of(const unsigned char* numbers, int row) { return widened(((const Number*)numbers)[row]); }
+
+private:
+    static MC_INLINE float widened(float v) { return v; }
+    template <class T>
+    static MC_INLINE float widened(T v) { return widen(v); }
+};
+
+template <>
+struct OfRows<None> {
+    static constexpr int BYTES = 0;
+    static constexpr bool THERE = false;
+
+    static MC_INLINE float of(const unsigned char*, int) { return 0.0f; }
+};
+
+// A block of codes of 16 rows x GROUP values.
+template <class Codes, int GROUP, class Scale, class Least>
+struct Coded {
+    typedef OfRows<Scale> Scales;
+    typedef OfRows<Least> Leasts;
+    static constexpr int FRAGMENTS = GROUP / 16;
+    static constexpr int WORDS = Codes::BITS / 4;  // of a lane, of a fragment
+    static constexpr int AT_ONCE = FRAGMENTS * WORDS < 4 ? FRAGMENTS * WORDS : 4;  // words that a lane loads
+    static constexpr int CODES = 2 * GROUP * Codes::BITS;
+    static constexpr int BYTES = CODES + Scales::BYTES + Leasts::BYTES;
+
+    // Adds the products of a block with the same GROUP values of the vectors; both in shared memory.
+    template <class T, int BATCH>
+    static MC_INLINE void add(RowSums<T, BATCH>& sums, const unsigned char* block, const T* columns) {
+        typedef Columns<BATCH> C;
+        RowSums<T, BATCH> own, all;
+        const u32 off[4] = {Codes::taken_off(0, T()), Codes::taken_off(1, T()), Codes::taken_off(0, T()), Codes::taken_off(1, T())};
+        const u32 one[4] = {ones(T()), ones(T()), ones(T()), ones(T())};
+#pragma unroll
+        for (int first = 0; first < FRAGMENTS * WORDS; first += AT_ONCE) {
+            u32 words[AT_ONCE];
+            load_fragment((const T*)(block + first * 128) + lane() * AT_ONCE * 2, words);
+#pragma unroll
+            for (int n = 0; n < AT_ONCE / WORDS; n++) {
+                const T* values = columns + (first / WORDS + n) * C::STEP;
+                u32 pairs[4];
+                Codes::fragment(words + n * WORDS, pairs, T());
+#pragma unroll
+                for (int t = 0; t < C::TILES; t++) {
+                    // Lanes without a column have another one's: nobody takes their sums.
+                    const int column = 8 * t + (int)lane() / 4;
+                    u32 b[2];
+                    load_fragment(values + (C::COUNT % 8 ? min(column, C::COUNT - 1) : column) * 16 + lane() % 4 * 4, b);
+                    multiply_16x8x16(own.c[t], pairs, b, T());
+                    if (Leasts::THERE) multiply_16x8x16(all.c[t], one, b, T());
+                    if (!Leasts::THERE && off[1]) multiply_16x8x16(own.c[t], off, b, T());
+                }
+            }
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int row = (int)lane() / 4 + 8 * half;
+            const float scale = Scales::of(block + CODES, row), in_units = scale * Codes::units(half, T());
+            const float least = Leasts::of(block + CODES + Scales::BYTES, row) - Codes::offset(T()) * scale;
+#pragma unroll
+            for (int t = 0; t < C::TILES; t++) {
+#pragma unroll
+                for (int i = 2 * half; i < 2 * half + 2; i++) {
+                    sums.c[t][i] = fused(own.c[t][i], in_units, sums.c[t][i]);
+                    if (Leasts::THERE) sums.c[t][i] = fused(all.c[t][i], least, sums.c[t][i]);
+                }
+            }
+        }
+    }
+
+private:
+    static MC_INLINE u32 ones(f16) { return 0x3c003c00u; }
+    static MC_INLINE u32 ones(bf16) { return 0x3f803f80u; }
+};
+
+// By one thread: ``count`` blocks of a row group, ``tile_blocks`` to an item, of which ``flying`` are on their way at once.
+template <class Coded, int STAGES>
+MC_INLINE void bring_coded_group(const Ring<STAGES>& ring, int& item, const unsigned char* from, int count,
+                                 int tile_blocks, int flying) {
+#pragma unroll 1
+    for (int at = 0; at < count; at += tile_blocks, item++) {
+        const u32 bytes = min(tile_blocks, count - at) * (u32)Coded::BYTES;
+        ring.limit(item, flying);
+        ring.acquire(item, bytes);
+        ring.fill(item, 0, from + (size_t)at * Coded::BYTES, bytes);
+    }
+}
+
+// Sums of a row group as multiply_row_group (mc_tasks.cuh) gives them. Warps take blocks in turn over all of the group,
+// as a tile has few.
+template <class Coded, int WARPS, int BATCH, class T, int STAGES>
+MC_INLINE float multiply_coded_group(const Ring<STAGES>& ring, int& item, const T* columns, float* parts, int& turn,
+                                     int count, int tile_blocks, int me) {
+    typedef JoinedSums<T, BATCH, WARPS> Joined;
+    RowSums<T, BATCH> sum;
+    for (int at = 0; at < count; at += tile_blocks, item++) {
+        const unsigned char* tile = ring.ready(item);
+        const int blocks = min(tile_blocks, count - at);
+#pragma unroll(Coded::Leasts::THERE && Columns<BATCH>::TILES > 1 ? 1 : 2)
+        for (int k = (int)(warp() + WARPS - at % WARPS) % WARPS; k < blocks; k += WARPS) {
+            Coded::add(sum, tile + k * Coded::BYTES, columns + (at + k) * Coded::FRAGMENTS * Columns<BATCH>::STEP);
+        }
+        ring.release(item);
+    }
+    float* part = parts + turn++ % 2 * (WARPS * Joined::COUNT);
+    Joined::put(part, sum);
+    group_sync(1, 32 * WARPS);  // the next group's sums go to the other half
+    return me < Joined::COUNT ? Joined::all(part, me) : 0.0f;
+}
+
+}  // namespace mc

@@ -1,0 +1,30 @@
+"""Instructions that decode codes, as machine code has them, beside those of the event model."""
+
+import pytest
+from code_instructions import counted
+
+from meshc.backends.cuda.toolchain.toolkit import BuildError
+from meshc.cost.tasks.tile_times import OF_CODES, OF_LEAST, OF_NUMBERS, OF_SCALES
+from meshc.ir.codes import CODE_FORMATS
+from meshc.ir.types import DType
+from meshc.support.diagnostics import MeshcError
+
+
+def count(form, dtype):
+    try:
+        return counted(form, dtype)
+    except (BuildError, MeshcError) as problem:
+        pytest.skip(str(problem).splitlines()[0])
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("form", CODE_FORMATS.values(), ids=CODE_FORMATS)
+def test_the_event_model_has_what_machine_code_has(form, dtype):
+    found = count(form, dtype)
+    modelled = OF_CODES[form.codes, DType(dtype)] * found.fragments + OF_SCALES
+    modelled += OF_LEAST if form.least else 0
+    assert 0.95 * found.of_block <= modelled <= 1.25 * found.of_block
+
+
+def test_numbers_of_16_bits():
+    assert count(None, "bf16").of_fragment == OF_NUMBERS
