@@ -43,8 +43,8 @@ def paired(
 
 
 def completed(module: Module, known: Mapping[Op, Sequence[Stretch]]) -> dict[Op, list[Stretch]]:
-    """``known``, and for ops that are no statement of their own the lines of what they are about: of
-    a wait those of the transfers that it waits for, of a loop or a guard those of its body."""
+    """``known``, and for ops that are no statement of their own the lines of what they are about:
+    of a wait those of the transfers that it waits for, of a loop or a guard those of its body."""
     found = {op: [*stretches] for op, stretches in known.items()}
     makers = {value: op for op in module.walk() for value in op.results}
     for op in module.walk():

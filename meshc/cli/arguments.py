@@ -19,6 +19,7 @@ from meshc.cli.flags import (
     serve_trace,
     sim,
     tune,
+    view,
 )
 from meshc.cli.parsing import Parser
 from meshc.version import VERSION
@@ -29,6 +30,7 @@ _COMMANDS = (
     opt,
     estimate,
     tune,
+    view,
     schedule,
     reproduce,
     serve_trace,

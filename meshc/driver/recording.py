@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from meshc.backends import cuda
 from meshc.backends.csl.emitted_lines import emitted_lines as lines_of_csl
 from meshc.backends.cuda.emitted_lines import emitted_lines as lines_of_cuda
+from meshc.backends.cuda.memory import memory_of
 from meshc.backends.python.emitted_lines import emitted_lines as lines_of_python
 from meshc.cost.mesh_modules import searched
 from meshc.cost.predictions import Prediction
@@ -30,6 +32,7 @@ from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
 from meshc.support.spans import Source, Span
 
 RECORD = "record.json"
+TIMELINE = "timeline.json"
 FORMAT = 1
 
 _WRITERS = {"csl": lines_of_csl, "python": lines_of_python, "cuda": lines_of_cuda}
@@ -117,6 +120,7 @@ class Recording(Instrument):
             "steps": steps,
             "emitted": _emitted(name, module, compiled),
             "costs": _costs(chain),
+            **({"memory": _memory(compiled)} if cuda.MANIFEST in compiled.files else {}),
         }
 
     def _message(
@@ -158,9 +162,7 @@ def _emitted(phase: str, module: Module, compiled: Compiled) -> dict[str, list[l
         if writer is not None:
             became = writer(module, compiled.files[name])
             found[name] = [
-                [line, *stretch]
-                for line, op in op_lines(module)
-                for stretch in became.get(op, ())
+                [line, *stretch] for line, op in op_lines(module) for stretch in became.get(op, ())
             ]
     return found
 
@@ -170,6 +172,13 @@ def _files_of(phase: str, target: str, files: Mapping[str, str]) -> list[str]:
     stem = {"decode": "step"}.get(phase, phase) if target == "cuda" else phase
     name = f"{stem}{_SUFFIXES.get(target, '')}"
     return [file for file in (name, f"{stem}/{name}") if file in files]
+
+
+def _memory(compiled: Compiled) -> dict[str, Any]:
+    """Bytes of a GPU that its programs take together, by use, and those that it has."""
+    found = memory_of(cuda.from_json(compiled.files[cuda.MANIFEST]))
+    uses = {"weights": found.weights, "caches": found.caches, "other buffers": found.buffers}
+    return {"uses": uses, "room": compiled.request.the_device().global_memory_bytes or None}
 
 
 def _costs(chain: list[_Made]) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ ROWS = (
     ("frontend", "passes", "backends", "interp", "sim", "serving"),
     ("pipelines",),
     ("driver",),
+    ("view",),
     ("cli", "api"),
     ("__init__", "__main__"),
 )
@@ -29,7 +30,7 @@ OWNERS = {
     "islpy": ("meshc.analysis.proofs.isl", "meshc.analysis.proofs.islsets"),
     "networkx": "meshc.analysis.proofs.graphs",
     "lark": "meshc.support.grammar",
-    "jinja2": ("meshc.backends.templates", "meshc.frontend.chat.sandbox"),
+    "jinja2": ("meshc.backends.templates", "meshc.frontend.chat.sandbox", "meshc.view.page"),
     "tqdm": "meshc.cli.progress",
     "argcomplete": "meshc.cli.completion",
     "gguf": "meshc.frontend.checkpoints",

@@ -10,7 +10,6 @@ import re
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 
 from meshc.backends.csl.pe.program import said
-from meshc.backends.csl.spelling.names import plain
 from meshc.backends.lines_of_ops import Stretch, completed, paired
 from meshc.ir.core import Op
 from meshc.ir.module import Module

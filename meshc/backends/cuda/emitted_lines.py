@@ -34,7 +34,8 @@ def emitted_lines(module: Module, text: str) -> dict[Op, list[Stretch]]:
             mine = sections[op.name]
             found[op] = mine
             found |= dict.fromkeys(op.regions[0].walk(), mine)
-            found |= dict.fromkeys(met, [Stretch(one.first, one.first + 1) for one in mine[-1:]])
+            head = mine[-1].first
+            found |= {meeting: [Stretch(head, head + 1)] for meeting in met}
             met = []
     return completed(module, found)
 
