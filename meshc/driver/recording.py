@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from meshc.backends import cuda
@@ -22,13 +22,17 @@ from meshc.backends.python.emitted_lines import emitted_lines as lines_of_python
 from meshc.cost.mesh_modules import searched
 from meshc.cost.predictions import Prediction
 from meshc.driver.compiled import Compiled
+from meshc.driver.request import CompileRequest
+from meshc.driver.running import RunRequest
+from meshc.driver.simulated_timelines import StepTrace, step_trace, timeline
 from meshc.driver.step_times import prediction_with_full_caches
 from meshc.ir.module import Module
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import op_lines, print_module
 from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument
-from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
+from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError, fail
+from meshc.support.output import write_directory
 from meshc.support.spans import Source, Span
 
 RECORD = "record.json"
@@ -93,7 +97,7 @@ class Recording(Instrument):
                 {"name": _name(source), "text": source.text} for source, _ in sources.values()
             ],
         }
-        return json.dumps(found, ensure_ascii=False, separators=(",", ":")) + "\n"
+        return _json(found)
 
     def _phase(
         self,
@@ -137,6 +141,51 @@ class Recording(Instrument):
             "notes": list(message.notes),
             "help": message.help,
         }
+
+
+class RunRecorder:
+    """Keeps a compile and the last step of its run on the simulator of wafers in ``folder``."""
+
+    def __init__(self, folder: Path, report: Diagnostics) -> None:
+        self.folder = folder
+        self.recording = Recording(report)
+        self._trace: StepTrace | None = None
+
+    def check(self, asked: CompileRequest, run: RunRequest) -> None:
+        """Fail with ``bad-argument`` where there is no one program on that simulator to follow."""
+        if asked.target != "csl":
+            fail(
+                "bad-argument",
+                f"--record follows programs on the simulator of wafers, not of {asked.target}",
+                help="meshc compile MODEL -o DIR --record keeps what compiling says",
+            )
+        if run.trace is not None:
+            fail("bad-argument", "--record and --profile both follow the run: give one of them")
+
+    def watch(self, compiled: Compiled) -> StepTrace:
+        """What is to be told of the run. Fails with ``bad-argument`` for two programs."""
+        if any(name.endswith("/layout.csl") for name in compiled.files):
+            fail(
+                "bad-argument",
+                "--record is of one program, and a prompt and the tokens behind it have two",
+                help="let steps read the prompt: --phase decode",
+            )
+        compiled.files[RECORD] = self.recording.record(compiled)
+        record = json.loads(compiled.files[RECORD])
+        self._trace = step_trace(record, compiled.files)
+        return self._trace
+
+    def write(self, compiled: Compiled, report: Diagnostics) -> None:
+        """Write the directory once the run has ended. Raises what writing one raises."""
+        assert self._trace is not None
+        record = json.loads(compiled.files[RECORD])
+        found = {"format": FORMAT, "timelines": [timeline(record, compiled.files, self._trace)]}
+        compiled.files[TIMELINE] = _json(found)
+        write_directory(self.folder, compiled.files, compiled.facts, report=report)
+
+
+def _json(found: Mapping[str, Any]) -> str:
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def _places(module: Module) -> tuple[tuple[int, Span], ...]:

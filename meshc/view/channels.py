@@ -12,14 +12,12 @@ from typing import Any
 import numpy as np
 
 from meshc.analysis.traffic.channels import Line, line_of
+from meshc.analysis.traffic.roles import BOTH, NOTHING, PASSES, RECEIVES, SENDS, roles
 from meshc.ir.affine import parse_piecewise
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Channel, Module
 from meshc.ir.ops.tile import channel_in, channel_out
 from meshc.ir.printer import op_lines
-
-SENDS, RECEIVES, BOTH, PASSES, NOTHING = "S", "R", "B", "P", "-"
-"""What a core has to do with a channel."""
 
 
 def routes(module: Module) -> dict[str, Any]:
@@ -51,23 +49,11 @@ def _channel(channel: Channel, line: Line, mesh: Mesh, used: Sequence[int]) -> d
         "recv_color": channel.recv_color,
         "queue": channel.queue,
         "output_queue": channel.output_queue,
-        "roles": _roles(line, size),
+        "roles": roles(line, size),
         "colors": _along(channel.send_color, mesh, line.axis),
         "pairs": [list(pair) for pair in line.pairs],
         "used": list(used),
     }
-
-
-def _roles(line: Line, size: int) -> str:
-    """A letter for each position."""
-    roles = [NOTHING] * size
-    for low, high in line.messages().values():
-        roles[low : high + 1] = [PASSES if r == NOTHING else r for r in roles[low : high + 1]]
-    for place in line.senders:
-        roles[place] = SENDS
-    for place in line.receivers:
-        roles[place] = BOTH if place in line.senders else RECEIVES
-    return "".join(roles)
 
 
 def _along(color: str, mesh: Mesh, axis: str) -> list[int]:
@@ -95,13 +81,13 @@ def _colors(module: Module, lines: dict[str, Line], mesh: Mesh, axis: str) -> li
         for sender, (low, high) in line.messages().items():
             if not colors or colors[sender] < 0:
                 continue
-            names, roles = found.setdefault(colors[sender], ({}, [NOTHING] * mesh.size(axis)))
+            names, does = found.setdefault(colors[sender], ({}, [NOTHING] * mesh.size(axis)))
             names[channel.name] = None
-            roles[low : high + 1] = [PASSES if r == NOTHING else r for r in roles[low : high + 1]]
-            roles[sender] = BOTH if roles[sender] in (RECEIVES, BOTH) else SENDS
+            does[low : high + 1] = [PASSES if r == NOTHING else r for r in does[low : high + 1]]
+            does[sender] = BOTH if does[sender] in (RECEIVES, BOTH) else SENDS
             for receiver in heard[sender]:
-                roles[receiver] = BOTH if roles[receiver] in (SENDS, BOTH) else RECEIVES
+                does[receiver] = BOTH if does[receiver] in (SENDS, BOTH) else RECEIVES
     return [
-        {"color": color, "channels": [*names], "roles": "".join(roles)}
-        for color, (names, roles) in sorted(found.items())
+        {"color": color, "channels": [*names], "roles": "".join(does)}
+        for color, (names, does) in sorted(found.items())
     ]

@@ -32,6 +32,7 @@ def page_data(recorded: Recorded) -> dict[str, Any]:
         "model": record["model"],
         "target": record["target"],
         "device": record["device"],
+        "facts": record.get("facts", []),
         "phases": phases,
         "messages": record.get("messages", []),
         "sources": record.get("sources", []),

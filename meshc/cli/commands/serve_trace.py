@@ -11,6 +11,7 @@ from meshc.cli.progress import Progress
 from meshc.cli.requests import request_of
 from meshc.cli.watching import Watching
 from meshc.driver import CompileRequest, LoadedModel, load_any
+from meshc.driver.recorded_runs import served_timeline, write_run
 from meshc.driver.serving import (
     USUAL_REQUESTS,
     ServeRequest,
@@ -23,6 +24,7 @@ from meshc.serving.lengths import Trace
 from meshc.serving.replaying import Entry, replayed
 from meshc.serving.traces import read_trace
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.output import check_free
 
 _SEQ_STEP = 64
 
@@ -41,6 +43,8 @@ def run(options: argparse.Namespace) -> int:
         )
     request = serve_request(options)
     request.chosen()
+    if options.record is not None:
+        check_free(Path(options.record))
     report = Diagnostics()
     with Progress() as progress:
         watching = Watching.of(options, progress)
@@ -61,6 +65,16 @@ def run(options: argparse.Namespace) -> int:
             print(_line(record, seconds), flush=True)
 
     found = replayed(service.server(), entries, options.iteration_ms / 1e3, note)
+    if options.record is not None:
+        facts = {
+            "policy": service.policy.name,
+            "requests": len(entries),
+            "trace": Path(options.trace).name,
+        }
+        device = asked.device_name
+        timeline = served_timeline(entries, records)
+        folder = Path(options.record)
+        write_run(folder, "served trace", service.name, device, facts, timeline, report)
     if options.compare_alone:
         alone = service
         if not service.whole:

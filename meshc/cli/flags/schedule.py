@@ -42,6 +42,12 @@ def add_to(commands: Any) -> None:
         metavar="FILE.csv",
         help="write a row for each request of the first seed, with its arrival, lengths and times",
     )
+    parser.add_argument(
+        "--record",
+        metavar="DIR",
+        help="with --tokens: write the timeline of the longest iteration into DIR, which meshc view "
+        "shows",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 

@@ -1,0 +1,239 @@
+"""The last step that a simulated wafer ran, by op: what some of its cores did when, and for how
+long code ran on each.
+
+The cores that are followed stand for their class, those with the same part in every channel. What
+happens in others is only counted.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from meshc.analysis.traffic.roles import CoreClass, core_classes
+from meshc.ir.module import Module
+from meshc.ir.ops.tile import Compute, Recv, Relay, Send
+from meshc.ir.parser import parse_module
+from meshc.ir.phases import DECODE
+from meshc.ir.printer import op_lines
+from meshc.sim.machine.trace import Trace
+from meshc.support.spans import Source
+
+MOST_FOLLOWED = 20
+"""Cores that are followed, at the most."""
+KINDS = ("computing", "transfer", "waiting", "beside code")
+_OF_KIND = {"transfer": 1, "wait": 2, "microthread": 3}
+_VERBS = {Send: "send", Recv: "receive", Relay: "pass on"}
+
+_END = re.compile(r"\b\w+?_(?:in|out)_\d")
+_OP = re.compile(r"// (\w+) (%[\w.]+)")
+
+Core = tuple[int, int]
+"""Column and row."""
+
+
+class _Happened(NamedTuple):
+    start: int
+    end: int
+    kind: str
+    name: str
+
+
+class StepTrace(Trace):
+    """Keeps what the cores that are ``followed`` did in their last step, and for each core how many
+    cycles of it code ran. A step begins with the task that is called ``launched``."""
+
+    def __init__(self, launched: str, followed: Mapping[Core, CoreClass]) -> None:
+        super().__init__()
+        self.launched, self.followed = launched, followed
+        self.busy: dict[Core, int] = {}
+        self.of_core: dict[Core, list[_Happened]] = {core: [] for core in followed}
+
+    def add(self, kind: str, name: str, x: int, y: int, start: int, end: int) -> None:
+        core, begins = (x, y), kind == "task" and name == self.launched
+        if kind == "task":
+            self.busy[core] = (0 if begins else self.busy.get(core, 0)) + max(0, end - start)
+        if core not in self.followed:
+            return
+        if begins:  # which is told when it has ended
+            self.of_core[core] = [one for one in self.of_core[core] if one.start >= start]
+        self.of_core[core].append(_Happened(start, max(start, end), kind, name))
+
+
+def step_trace(record: Mapping[str, Any], files: Mapping[str, str]) -> StepTrace:
+    """What is to be told of a run of a CSL program that is one for its steps, with its ``record``
+    and its ``files``."""
+    module = _module(record)
+    origins = module.the_mesh().origins or ((0, 0),)
+    left, top = min(x for x, _ in origins), min(y for _, y in origins)
+    followed = {
+        (x - left + one.column, y - top + one.row): one
+        for x, y in origins
+        for one in core_classes(module, max(1, MOST_FOLLOWED // len(origins)))
+    }
+    launched = "run" if any("fn run(" in text for text in files.values()) else DECODE
+    return StepTrace(launched, followed)
+
+
+def timeline(
+    record: Mapping[str, Any], files: Mapping[str, str], trace: StepTrace
+) -> dict[str, Any]:
+    """The step that ``trace`` was told of: a track for each core that was followed, whose spans are
+    ``[track, start, cycles, number of a name, kind]``, and cycles in which code ran, by core."""
+    named = _Names(record, files)
+    tracks, spans = [], []
+    starts = [min(one.start for one in mine) for mine in trace.of_core.values() if mine]
+    begin = min(starts, default=0)
+    for core, alike in sorted(trace.followed.items(), key=lambda one: (one[0][1], one[0][0])):
+        happened = sorted(trace.of_core[core])
+        for lane in (False, True):
+            mine = [*_spans(happened, beside=lane)]
+            if lane and not mine:
+                continue
+            words = "beside code" if lane else f"{alike.cores} like it"
+            tracks.append(f"x {core[0]}, y {core[1]}: {words}")
+            spans += [
+                [len(tracks) - 1, start - begin, end - start, named.number(place, kind), kind]
+                for start, end, place, kind in mine
+            ]
+    last = max((one.end for mine in trace.of_core.values() for one in mine), default=begin)
+    return {
+        "name": "the last step on the simulator",
+        "words": "Cores stand for all that have the same part in every channel. Code without an "
+        "operation on words is that of the ops in front of the next one.",
+        "unit": "cycles",
+        "phase": record["phases"][-1]["phase"],
+        "tracks": tracks,
+        "kinds": [*KINDS],
+        "names": named.names,
+        "lines": named.lines,
+        "spans": spans,
+        "total": last - begin,
+        "busy": _rows(trace.busy),
+    }
+
+
+def _rows(found: Mapping[Core, int]) -> list[list[int]]:
+    """Numbers of cores, row by row."""
+    columns, rows = (1 + max((core[axis] for core in found), default=0) for axis in (0, 1))
+    return [[found.get((x, y), 0) for x in range(columns)] for y in range(rows)]
+
+
+def _spans(happened: Sequence[_Happened], beside: bool) -> Iterator[tuple[int, int, str, int]]:
+    """What a core did: start, end, place in the text, kind. Code between operations has the place
+    of the next one; operations ``beside`` code are apart."""
+    operations = [one for one in happened if one.kind != "task"]
+    if beside:
+        for one in operations:
+            if one.kind == "microthread":
+                yield one.start, one.end, _place(one.name), _OF_KIND[one.kind]
+        return
+    inside = [one for one in operations if one.kind in ("transfer", "wait")]
+    starts = [one.start for one in operations]
+    for task in (one for one in happened if one.kind == "task"):
+        now = task.start
+        for one in inside:
+            if one.start < task.start or one.end > task.end or one.start < now:
+                continue
+            if one.start > now:
+                yield now, one.start, _place(one.name), 0
+            if one.end > one.start:
+                yield one.start, one.end, _place(one.name), _OF_KIND[one.kind]
+            now = one.end
+        if now < task.end:
+            at = bisect_left(starts, task.end)
+            behind = operations[at].name if at < len(operations) else ""
+            yield now, task.end, _place(behind), 0
+
+
+def _place(name: str) -> str:
+    """``file:line`` at the end of what an operation is called."""
+    return name.rpartition(" ")[2].rpartition("/")[2]
+
+
+class _Names:
+    """What spans are called, each with the lines of its ops in the last module."""
+
+    def __init__(self, record: Mapping[str, Any], files: Mapping[str, str]) -> None:
+        module = _module(record)
+        ops = dict(op_lines(module))
+        self.names: list[str] = []
+        self.lines: list[list[int]] = []
+        self._known: dict[tuple[str, bool], int] = {}
+        self._code: dict[str, list[str]] = {}
+        self._ops: dict[str, list[tuple[int, int]]] = {}
+        self._called: dict[str, list[int]] = {}
+        self._words = {line: _words(op) for line, op in ops.items()}
+        for line, words in self._words.items():
+            self._called.setdefault(words, []).append(line)
+        for file, entries in record["phases"][-1]["emitted"].items():
+            name = file.rpartition("/")[2]
+            for line, ops_before in _in_front(files[file].split("\n")).items():
+                self._code[f"{name}:{line}"] = ops_before
+            for line, first, last in entries:
+                if isinstance(ops[line], (Send, Recv, Relay)):
+                    for number in range(first, last + 1):
+                        self._ops.setdefault(f"{name}:{number}", []).append((last - first, line))
+
+    def number(self, place: str, kind: int) -> int:
+        """The number of the name of a span; code is called after the ops in front of ``place``."""
+        key = place, kind == 0
+        if key not in self._known:
+            self._known[key] = len(self.names)
+            name, lines = self._of_code(place) if kind == 0 else self._of_transfer(place)
+            if name in self.names:
+                self._known[key] = self.names.index(name)
+            else:
+                self.names.append(name)
+                self.lines.append(lines)
+        return self._known[key]
+
+    def _of_code(self, place: str) -> tuple[str, list[int]]:
+        if not place:
+            return "behind the last operation on words", []
+        before = self._code.get(place)
+        if not before:
+            return "code between operations on words", []
+        found = [line for words in before for line in self._called.get(words, [])]
+        return ", ".join(dict.fromkeys(before)), sorted(dict.fromkeys(found))
+
+    def _of_transfer(self, place: str) -> tuple[str, list[int]]:
+        found = sorted(self._ops.get(place, []))
+        if not found:
+            return place, []
+        lines = [line for _, line in found]
+        return self._words[lines[0]], sorted(dict.fromkeys(lines))
+
+
+def _in_front(lines: Sequence[str]) -> dict[int, list[str]]:
+    """For each line with an operation on words, the ops in front of it, as comments spell them:
+    those since other such operations, or since the function begins."""
+    found: dict[int, list[str]] = {}
+    ops: list[str] = []
+    passed = False
+    for number, line in enumerate(lines, 1):
+        op, code = _OP.search(line), line.partition("//")[0]
+        if line.startswith("fn ") or (op and passed):
+            ops, passed = [], False
+        if op:
+            ops.append(f"{op[1]} {op[2]}")
+        if _END.search(code):
+            passed = True
+            found[number] = [*ops]
+    return found
+
+
+def _words(op: object) -> str:
+    """A kernel and its first buffer, or a transfer."""
+    if isinstance(op, Compute):
+        return f"{op.kernel} %{op.views()[0].buffer.name}"
+    if isinstance(op, (Send, Recv, Relay)):
+        return f"{_VERBS[type(op)]} %{op.views()[0].buffer.name} @{op.channel}"
+    return ""
+
+
+def _module(record: Mapping[str, Any]) -> Module:
+    """The last module of the phase that runs last."""
+    return parse_module(Source("record", record["phases"][-1]["modules"][-1]["text"]))
