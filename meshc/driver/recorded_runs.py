@@ -29,8 +29,8 @@ def write_run(
     timeline: Mapping[str, Any],
     report: Diagnostics,
 ) -> None:
-    """Write a ``record.json`` of this ``kind`` and its ``timeline.json``; ``facts`` are shown beside
-    it. Raises what writing a directory raises."""
+    """Write a ``record.json`` of this ``kind`` and its ``timeline.json``; ``facts`` are shown
+    beside it. Raises what writing a directory raises."""
     record = {
         "format": FORMAT,
         "kind": kind,

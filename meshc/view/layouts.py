@@ -11,7 +11,7 @@ from meshc.analysis.layout.coordinates import coordinate_values
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
 from meshc.ir.printer import op_lines
-from meshc.ir.types import TensorType
+from meshc.ir.types import Split, TensorType
 from meshc.ir.values import Value
 
 
@@ -60,34 +60,37 @@ def _parts(mesh: Mesh, axis: str) -> dict[str, Any]:
 def _value(module: Module, mesh: Mesh, value: Value, role: str, line: int) -> dict[str, Any]:
     kind = value.type
     assert isinstance(kind, TensorType)
-    layout, groups = kind.layout, []
+    layout, groups = kind.layout, list[dict[str, Any]]()
     by_axis: dict[str, list[str]] = {}
     for dim in kind.dims:
         split = layout.split_of(dim) if layout is not None else None
         by_axis.setdefault(f"on {split.axis}" if split is not None else dim, []).append(dim)
     for dims in by_axis.values():
         split = layout.split_of(dims[0]) if layout is not None else None
-        extents = [module.dims[dim] for dim in dims]
-        splits = [s for dim in dims if layout is not None and (s := layout.split_of(dim))]
-        groups.append(
-            {
-                "dims": dims,
-                "extents": extents,
-                "axis": split.axis if split is not None else "",
-                "block": prod(s.block for s in splits) if splits else prod(extents),
-                "kind": split.kind if split is not None else "whole",
-                "copies": split.copies if split is not None else 1,
-                "skew": split.skew if split is not None else "",
-                "parts": mesh.size(split.axis) if split is not None else 1,
-            }
-        )
+        groups.append(_group(module, mesh, dims, split))
     return {
         "name": value.name,
         "type": str(kind),
         "role": role,
         "line": line,
-        "bytes": kind.dtype.bytes * prod(kind.local_shape(module.dims)),
+        "bytes": kind.dtype.bytes * prod(group["block"] for group in groups),
         "groups": groups,
         "partial": [*layout.partial] if layout is not None else [],
         "roots": [*layout.roots] if layout is not None else [],
     }
+
+
+def _group(module: Module, mesh: Mesh, dims: list[str], split: Split | None) -> dict[str, Any]:
+    """Dims that are dealt together: several on one axis in equal blocks of their elements, counted
+    with the last dim fastest."""
+    extents = [module.dims[dim] for dim in dims]
+    whole = prod(extents)
+    found: dict[str, Any] = {"dims": dims, "extents": extents}
+    if split is None:
+        how = {"axis": "", "kind": "whole", "copies": 1, "skew": "", "parts": 1, "block": whole}
+        return found | how
+    parts = mesh.size(split.axis)
+    found |= {"axis": split.axis, "skew": split.skew, "parts": parts}
+    if len(dims) > 1:
+        return found | {"kind": "block", "copies": 1, "block": -(-whole // parts)}
+    return found | {"kind": split.kind, "copies": split.copies, "block": split.block}

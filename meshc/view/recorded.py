@@ -19,9 +19,10 @@ _LIMIT_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Recorded:
-    """A ``record`` (``docs/view.md`` has its schema), the ``facts`` of the manifest beside it, and
-    the text of the ``files`` that it speaks of, by path."""
+    """A ``record`` (``docs/view.md`` has its schema) in a ``folder``, the ``facts`` of the manifest
+    beside it, and the text of the ``files`` that it speaks of, by path."""
 
+    folder: Path
     facts: Mapping[str, Any]
     record: Mapping[str, Any]
     files: Mapping[str, str]
@@ -66,4 +67,15 @@ def read_recorded(folder: Path) -> Recorded:
     phases = record["phases"]
     names = [name for phase in phases for name in phase["emitted"]]
     names += [*(f"{phase['phase']}/report.json" for phase in phases), "report.json", TIMELINE]
-    return Recorded(facts, record, {name: read(name) for name in names if name in hashes})
+    return Recorded(folder, facts, record, {name: read(name) for name in names if name in hashes})
+
+
+def read_listed(recorded: Recorded, name: str) -> list[str] | None:
+    """The lines of a file that the manifest lists; None where there is none, or it is no text."""
+    path = recorded.folder / name
+    if name not in recorded.facts["sha256"] or not path.is_file():
+        return None
+    try:
+        return path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError:
+        return None

@@ -20,7 +20,7 @@ class Shown(HTMLParser):
 
     def __init__(self):
         super().__init__()
-        self.texts, self.open, self.ready = {}, [], False
+        self.texts, self.open, self.ready, self.main = {}, [], False, ""
 
     def handle_starttag(self, tag, attrs):
         given = dict(attrs)
@@ -33,6 +33,8 @@ class Shown(HTMLParser):
             pass
 
     def handle_data(self, words):
+        if any(tag == "main" for tag, _ in self.open):
+            self.main += words
         for name in {n for _, names in self.open for n in names.split()}:
             self.texts[name] = self.texts.get(name, "") + words
 
@@ -80,14 +82,16 @@ def test_an_op_is_found_by_its_source_line_and_its_emitted_lines(name, kernel, t
     ],
 )  # fmt: skip
 def test_every_view_draws_itself(address, words, tmp_path):
-    page("csl")
-    found = subprocess.run(
-        [
-            BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
-            f"--user-data-dir={tmp_path}", "--virtual-time-budget=2000", "--dump-dom",
-            f"file://{recorded('csl') / 'view.html'}#{address}",
-        ],
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    assert "CONSOLE" not in found.stderr
-    assert words in found.stdout.partition("<main")[2].partition("</main>")[0]
+    seen = shown("csl", address, tmp_path)
+    assert words in seen.main
+
+
+def test_a_core_of_a_layout_is_the_one_of_the_address(tmp_path):
+    layouts = data(page("csl"))["phases"][0]["layouts"]
+    number, value = next((n, v) for n, v in enumerate(layouts["values"]) if v["name"] == "wo")
+    seen = shown("csl", f"layouts/0/{number}/4/5", tmp_path)
+    words = seen.texts["held"].split("\n")
+    assert words[0] == "core (y 4, x 5)"
+    group = next(g for g in value["groups"] if g["dims"] == ["E"])
+    part = layouts["parts"][group["axis"]]["part"][4]
+    assert f"E: {part * group['block']} to {(part + 1) * group['block'] - 1} of 48" in words

@@ -45,8 +45,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--record",
         metavar="DIR",
-        help="with --tokens: write the timeline of the longest iteration into DIR, which meshc view "
-        "shows",
+        help="with --tokens: write the timeline of the longest iteration into DIR, for meshc view",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 

@@ -10,14 +10,14 @@ function timelineView(main) {
 
 function timeline(one) {
   const box = el("section", {}, el("h2", {}, one.name)), left = 190, rowHigh = 22;
-  const canvas = el("canvas", { tabindex: 0, role: "img", "aria-label": `${one.name}: + and − zoom, arrow keys move` });
+  const canvas = el("canvas", { class: "smooth", tabindex: 0, role: "img", "aria-label": `${one.name}: + and − zoom, arrow keys move` });
   const zoom = { from: 0, to: one.total };
   const filter = el("input", { type: "search", placeholder: "find an op", "aria-label": "find an op in the timeline" });
   const colorOf = (span) => (span[4] < 0 ? ramp(0.15 + 0.7 * ((span[3] * 0.618) % 1)) : null);
   const high = one.tracks.length * rowHigh + 26;
   let wide = 0;
   function draw() {
-    wide = Math.max(500, box.clientWidth || 1000);
+    wide = Math.max(500, (box.clientWidth || 1000) - 2);
     const sharp = devicePixelRatio || 1, style = getComputedStyle(document.documentElement);
     canvas.width = wide * sharp; canvas.height = high * sharp;
     canvas.style.width = `${wide}px`; canvas.style.height = `${high}px`;
@@ -34,7 +34,7 @@ function timeline(one) {
       pen.globalAlpha = words && !found ? 0.18 : 1;
       pen.fillStyle = color ? `rgb(${color.join(",")})` : KIND_COLORS[kind % KIND_COLORS.length];
       pen.fillRect(x, track * rowHigh + 3, Math.max(end - x - (end - x > 3 ? 0.6 : 0), 0.6), rowHigh - 7);
-      if (end - x > 46 && kind < 0) { pen.fillStyle = "#fff"; pen.save(); pen.beginPath(); pen.rect(x, track * rowHigh, end - x - 3, rowHigh); pen.clip(); pen.fillText(one.names[name], Math.max(x, left) + 4, track * rowHigh + 15); pen.restore(); }
+      if (end - x > 46) { pen.fillStyle = "#fff"; pen.save(); pen.beginPath(); pen.rect(x, track * rowHigh, end - x - 3, rowHigh); pen.clip(); pen.fillText(one.names[name], Math.max(x, left) + 4, track * rowHigh + 15); pen.restore(); }
     }
     pen.restore();
     pen.globalAlpha = 1; pen.fillStyle = text;
