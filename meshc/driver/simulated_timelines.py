@@ -92,7 +92,7 @@ def timeline(
             mine = [*_spans(happened, beside=lane)]
             if lane and not mine:
                 continue
-            words = "beside code" if lane else f"{alike.cores} like it"
+            words = "beside code" if lane else f"{alike.cores} alike"
             tracks.append(f"x {core[0]}, y {core[1]}: {words}")
             spans += [
                 [len(tracks) - 1, start - begin, end - start, named.number(place, kind), kind]

@@ -40,6 +40,7 @@ OWNERS = {
         "meshc.serving.plots",
         "meshc.driver.planning.pictures",
         "meshc.driver.tuning.pictures",
+        "meshc.view.pictures",
     ),
     "distributed": "meshc.support.cluster",
     "starlette": "meshc.serving.endpoint",

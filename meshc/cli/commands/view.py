@@ -6,6 +6,7 @@ import argparse
 import os
 from pathlib import Path
 
+from meshc.cli.extras import module_of_extra
 from meshc.cli.flags.compiling import given_to_compile
 from meshc.cli.output import print_diagnostics, print_json
 from meshc.cli.progress import Progress
@@ -13,7 +14,7 @@ from meshc.cli.requests import keeping, request_of
 from meshc.driver import compile_loaded, load_any
 from meshc.driver.recording import RECORD, Recording
 from meshc.support.diagnostics import Diagnostics, fail
-from meshc.support.files import check_place, write_text
+from meshc.support.files import check_place, replace_file, reported, write_text
 from meshc.support.output import read_manifest, write_directory
 from meshc.support.scratch import scratch_folder
 from meshc.view import Recorded, page_data, page_of, read_recorded
@@ -28,11 +29,17 @@ def run(options: argparse.Namespace) -> int:
     name = f"{folder.stem}.html"
     path = Path(options.output or (folder / "view.html" if recorded else name))
     check_place(path)
-    found = _read(folder, options) if recorded else _compiled(options)
-    text = page_of(page_data(found))
+    if options.png is not None:
+        check_place(Path(options.png))
+        pictures = module_of_extra("meshc.view.pictures", "plots", "drawing")
+    data = page_data(_read(folder, options) if recorded else _compiled(options))
+    text = page_of(data)
     write_text(path, text)
+    if options.png is not None:
+        with reported(Path(options.png)):
+            replace_file(Path(options.png), pictures.picture(data))
     if options.json:
-        print_json({"page": str(path), "bytes": len(text.encode())})
+        print_json({"page": str(path), "bytes": len(text.encode()), "picture": options.png})
     else:
         print(f"written to {path}, {len(text.encode())} bytes")
     return 0

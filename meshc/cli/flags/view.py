@@ -22,6 +22,11 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE.html", help="default: DIR/view.html, or NAME.html of MODEL"
     )
+    parser.add_argument(
+        "--png",
+        metavar="FILE.png",
+        help="also draw memory, costs, colors and timelines as a picture; needs matplotlib",
+    )
     parser.add_argument("--phase", metavar="prefill|decode|both", help="of a MODEL; default: both")
     parser.add_argument(
         "--portable", action="store_true", help="of a MODEL: one CSL source for all architectures"
