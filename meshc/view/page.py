@@ -17,13 +17,13 @@ _SCRIPTS = ("core.js", "passes.js", "graph.js", "mesh.js", "bars.js", "timeline.
 def page_of(data: Mapping[str, Any]) -> str:
     """The page that shows ``data``. All of it is text to the page, whatever names hold."""
     environment = Environment(
-        loader=PackageLoader("meshc.view", "page"),
+        loader=PackageLoader("meshc.view", "browser"),
         undefined=StrictUndefined,
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    folder = resources.files("meshc.view") / "page"
+    folder = resources.files("meshc.view") / "browser"
     parts = {name: (folder / name).read_text(encoding="utf-8") for name in (*_SCRIPTS, "view.css")}
     return environment.get_template("page.html.jinja").render(
         title=f"{data['model']} on {data['device']}",

@@ -26,7 +26,7 @@ def run(options: argparse.Namespace) -> int:
     recorded = os.path.isdir(folder) and (
         read_manifest(folder) is not None or (folder / RECORD).is_file()
     )
-    name = f"{folder.stem}.html"
+    name = f"{folder.stem if folder.is_file() else folder.name}.html"
     path = Path(options.output or (folder / "view.html" if recorded else name))
     check_place(path)
     if options.png is not None:
