@@ -29,6 +29,8 @@ _VERBS = {Send: "send", Recv: "receive", Relay: "pass on"}
 
 _END = re.compile(r"\b\w+?_(?:in|out)_\d")
 _OP = re.compile(r"// (\w+) (%[\w.]+)")
+_CALL = re.compile(r"\s*(\w+)\(\);\s*")
+_FUNCTION = re.compile(r"fn (\w+)\(")
 
 Core = tuple[int, int]
 """Column and row."""
@@ -60,6 +62,17 @@ class StepTrace(Trace):
         if begins:  # which is told when it has ended
             self.of_core[core] = [one for one in self.of_core[core] if one.start >= start]
         self.of_core[core].append(_Happened(start, max(start, end), kind, name))
+
+
+class _Span(NamedTuple):
+    """What a core did: its ``place`` in the text, of code that of the next operation, ``behind``
+    that of the last one."""
+
+    start: int
+    end: int
+    kind: int
+    place: str
+    behind: str = ""
 
 
 def step_trace(record: Mapping[str, Any], files: Mapping[str, str]) -> StepTrace:
@@ -95,8 +108,8 @@ def timeline(
             words = "beside code" if lane else f"{alike.cores} alike"
             tracks.append(f"x {core[0]}, y {core[1]}: {words}")
             spans += [
-                [len(tracks) - 1, start - begin, end - start, named.number(place, kind), kind]
-                for start, end, place, kind in mine
+                [len(tracks) - 1, s.start - begin, s.end - s.start, named.number(s), s.kind]
+                for s in mine
             ]
     last = max((one.end for mine in trace.of_core.values() for one in mine), default=begin)
     return {
@@ -121,31 +134,32 @@ def _rows(found: Mapping[Core, int]) -> list[list[int]]:
     return [[found.get((x, y), 0) for x in range(columns)] for y in range(rows)]
 
 
-def _spans(happened: Sequence[_Happened], beside: bool) -> Iterator[tuple[int, int, str, int]]:
-    """What a core did: start, end, place in the text, kind. Code between operations has the place
-    of the next one; operations ``beside`` code are apart."""
+def _spans(happened: Sequence[_Happened], beside: bool) -> Iterator[_Span]:
+    """What a core did; operations ``beside`` code are apart."""
     operations = [one for one in happened if one.kind != "task"]
     if beside:
         for one in operations:
             if one.kind == "microthread":
-                yield one.start, one.end, _place(one.name), _OF_KIND[one.kind]
+                yield _Span(one.start, one.end, _OF_KIND[one.kind], _place(one.name))
         return
     inside = [one for one in operations if one.kind in ("transfer", "wait")]
     starts = [one.start for one in operations]
+    behind = ""
     for task in (one for one in happened if one.kind == "task"):
         now = task.start
         for one in inside:
             if one.start < task.start or one.end > task.end or one.start < now:
                 continue
+            place = _place(one.name)
             if one.start > now:
-                yield now, one.start, _place(one.name), 0
+                yield _Span(now, one.start, 0, place, behind)
             if one.end > one.start:
-                yield one.start, one.end, _place(one.name), _OF_KIND[one.kind]
-            now = one.end
+                yield _Span(one.start, one.end, _OF_KIND[one.kind], place)
+            now, behind = one.end, place
         if now < task.end:
             at = bisect_left(starts, task.end)
-            behind = operations[at].name if at < len(operations) else ""
-            yield now, task.end, _place(behind), 0
+            ahead = _place(operations[at].name) if at < len(operations) else ""
+            yield _Span(now, task.end, 0, ahead, behind)
 
 
 def _place(name: str) -> str:
@@ -161,8 +175,9 @@ class _Names:
         ops = dict(op_lines(module))
         self.names: list[str] = []
         self.lines: list[list[int]] = []
-        self._known: dict[tuple[str, bool], int] = {}
-        self._code: dict[str, list[str]] = {}
+        self._known: dict[tuple[str, str, bool], int] = {}
+        self._ahead: dict[str, list[str]] = {}
+        self._behind: dict[str, list[str]] = {}
         self._ops: dict[str, list[tuple[int, int]]] = {}
         self._called: dict[str, list[int]] = {}
         self._words = {line: _words(op) for line, op in ops.items()}
@@ -170,19 +185,21 @@ class _Names:
             self._called.setdefault(words, []).append(line)
         for file, entries in record["phases"][-1]["emitted"].items():
             name = file.rpartition("/")[2]
-            for line, ops_before in _in_front(files[file].split("\n")).items():
-                self._code[f"{name}:{line}"] = ops_before
+            lines = files[file].split("\n")
+            self._ahead |= {f"{name}:{n}": found for n, found in _in_front(lines).items()}
+            self._behind |= {f"{name}:{n}": found for n, found in _behind(lines).items()}
             for line, first, last in entries:
                 if isinstance(ops[line], (Send, Recv, Relay)):
                     for number in range(first, last + 1):
                         self._ops.setdefault(f"{name}:{number}", []).append((last - first, line))
 
-    def number(self, place: str, kind: int) -> int:
-        """The number of the name of a span; code is called after the ops in front of ``place``."""
-        key = place, kind == 0
+    def number(self, span: _Span) -> int:
+        """The number of the name of a span; code is called after the ops in front of the next
+        operation or, where these are in another function, after those behind the last one."""
+        key = span.place, span.behind, span.kind == 0
         if key not in self._known:
             self._known[key] = len(self.names)
-            name, lines = self._of_code(place) if kind == 0 else self._of_transfer(place)
+            name, lines = self._of_transfer(span.place) if span.kind else self._of_code(span)
             if name in self.names:
                 self._known[key] = self.names.index(name)
             else:
@@ -190,10 +207,8 @@ class _Names:
                 self.lines.append(lines)
         return self._known[key]
 
-    def _of_code(self, place: str) -> tuple[str, list[int]]:
-        if not place:
-            return "behind the last operation on words", []
-        before = self._code.get(place)
+    def _of_code(self, span: _Span) -> tuple[str, list[int]]:
+        before = self._ahead.get(span.place) or self._behind.get(span.behind)
         if not before:
             return "code between operations on words", []
         found = [line for words in before for line in self._called.get(words, [])]
@@ -213,16 +228,49 @@ def _in_front(lines: Sequence[str]) -> dict[int, list[str]]:
     found: dict[int, list[str]] = {}
     ops: list[str] = []
     passed = False
-    for number, line in enumerate(lines, 1):
-        op, code = _OP.search(line), line.partition("//")[0]
-        if line.startswith("fn ") or (op and passed):
+    for number, (op, ends, moves, begins) in enumerate(_read(lines), 1):
+        if begins or (op and passed):
             ops, passed = [], False
         if op:
-            ops.append(f"{op[1]} {op[2]}")
-        if _END.search(code):
-            passed = True
+            ops.append(op)
+        passed = passed or moves
+        if ends:
             found[number] = [*ops]
     return found
+
+
+def _behind(lines: Sequence[str]) -> dict[int, list[str]]:
+    """For each line with an operation on words, the ops behind it up to another such operation, or
+    to the end of the function."""
+    found: dict[int, list[str]] = {}
+    waiting: list[int] = []
+    ops: list[str] = []
+    for number, (op, ends, moves, begins) in enumerate(_read(lines), 1):
+        if begins or (moves and ops):
+            found |= dict.fromkeys(waiting, ops)
+            waiting, ops = [], []
+        if ends:
+            waiting.append(number)
+        elif op:
+            ops.append(op)
+    return found | dict.fromkeys(waiting, ops)
+
+
+def _read(lines: Sequence[str]) -> Iterator[tuple[str, bool, bool, bool]]:
+    """Of each line: the op that its comment spells, whether there is an operation on words, whether
+    there is one or a call of a function that has some, and whether a function begins."""
+    moving, name = set[str](), ""
+    for line in lines:
+        begins = _FUNCTION.match(line)
+        name = begins[1] if begins else name
+        if _END.search(line.partition("//")[0]):
+            moving.add(name)
+    for line in lines:
+        code, op = line.partition("//")[0], _OP.search(line)
+        ends, call = _END.search(code) is not None, _CALL.fullmatch(code)
+        moves = ends or (call is not None and call[1] in moving)
+        words = f"{op[1]} {op[2]}" if op else ""
+        yield words, ends, moves, _FUNCTION.match(line) is not None
 
 
 def _words(op: object) -> str:
