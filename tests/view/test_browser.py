@@ -1,6 +1,7 @@
 """The page in a real browser without a window: it draws itself, says no error, and shows an op with
 its source line and its emitted lines."""
 
+import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
@@ -55,6 +56,7 @@ def shown(name, address, tmp_path):
     result = Shown()
     result.feed(found.stdout)
     assert result.ready
+    assert not re.search(r"\bnull\b|undefined|NaN|\[object", result.main)
     return result
 
 

@@ -88,7 +88,7 @@ def test_spans_are_of_ops(step):
         buffer = re.search(r"%[\w.]+", name)
         assert not mine or any(buffer[0] in text for text in texts), (name, texts)
     named = sum(span[2] for span in timeline["spans"] if timeline["lines"][span[3]])
-    assert named > 0.8 * sum(span[2] for span in timeline["spans"])
+    assert named > 0.95 * sum(span[2] for span in timeline["spans"])
 
 
 def test_a_run_of_two_programs_or_of_another_target_is_refused(tmp_path, capsys):

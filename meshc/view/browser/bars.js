@@ -10,15 +10,15 @@ function stacked(parts, whole, unit) {
 
 function memoryView(main) {
   const found = phase().memory;
-  if (!found) { main.append(el("p", {}, "This phase has no buffers: it was not compiled to a level of programs.")); return; }
+  if (!found) { put(main, el("p", {}, "This phase has no buffers: it was not compiled to a level of programs.")); return; }
   const uses = Object.entries(found.uses), taken = uses.reduce((sum, [, size]) => sum + size, 0), whole = taken + Math.max(found.left ?? 0, 0);
   const parts = uses.map(([name, size]) => [name, size, USE_COLORS[name] ?? COLORS[7]]);
   if (found.left > 0) parts.push(["left", found.left, FREE]);
-  main.append(el("h2", {}, `Memory of a ${found.of}`), stacked(parts, whole, "bytes"), legend(parts.filter(([, size]) => size).map(([name, size, color]) => [`${name} ${count(size)}`, color])),
+  put(main, el("h2", {}, `Memory of a ${found.of}`), stacked(parts, whole, "bytes"), legend(parts.filter(([, size]) => size).map(([name, size, color]) => [`${name} ${count(size)}`, color])),
     el("p", { id: "memory-sum" }, found.left === null || found.left === undefined ? `${count(taken)} bytes; this device has no limit` : found.left < 0 ? `${count(taken)} bytes, ${count(-found.left)} more than there are` : `${count(taken)} bytes of ${count(whole)}; ${count(found.left)} are left`));
-  if (found.lives.length) main.append(el("h2", {}, "What lies where, and how long"), el("p", { class: "soft" }, "Addresses from left to right, lines of the program from top to bottom. Buffers that are alive at different times may lie over each other."), memoryMap(found), legend(["weights", "caches", "scratch", "other buffers"].map((name) => [name, USE_COLORS[name]])));
+  if (found.lives.length) put(main, el("h2", {}, "What lies where, and how long"), el("p", { class: "soft" }, "Addresses from left to right, lines of the program from top to bottom. Buffers that are alive at different times may lie over each other."), memoryMap(found), legend(["weights", "caches", "scratch", "other buffers"].map((name) => [name, USE_COLORS[name]])));
   const most = Math.max(...found.buffers.map((one) => one.bytes), 1);
-  main.append(el("h2", {}, "Buffers"), table([["buffer", (b) => el("code", {}, `%${b.name}`), (b) => b.name], ["bytes", (b) => count(b.bytes), (b) => b.bytes], ["role", (b) => b.role, (b) => b.role],
+  put(main, el("h2", {}, "Buffers"), table([["buffer", (b) => el("code", {}, `%${b.name}`), (b) => b.name], ["bytes", (b) => count(b.bytes), (b) => b.bytes], ["role", (b) => b.role, (b) => b.role],
     ["", (b) => el("span", { class: "spark" }, el("div", { style: { width: `${100 * b.bytes / most}%`, background: USE_COLORS[ROLE_USES[b.role]] } })), null]], found.buffers, 1));
 }
 
@@ -44,7 +44,7 @@ function costsView(main) {
   if (clock) {
     const kinds = { computes: ["computing", COLORS[0]], waits: ["waiting for words", COLORS[1]] }, most = Math.max(...clock.rows.map((row) => row.cost));
     const sums = Object.entries(kinds).map(([kind, [name, color]]) => [name, clock.rows.filter((row) => row.kind === kind).reduce((sum, row) => sum + row.cost, 0), color]);
-    main.append(el("h2", {}, `${count(clock.total)} cycles, by the clock of the emitted program`), stacked(sums, clock.total, "cycles"), legend(sums.map(([name, size, color]) => [`${name} ${count(size)}`, color])),
+    put(main, el("h2", {}, `${count(clock.total)} cycles, by the clock of the emitted program`), stacked(sums, clock.total, "cycles"), legend(sums.map(([name, size, color]) => [`${name} ${count(size)}`, color])),
       el("p", { class: "soft" }, `Of the core that ends last. No program with the same work takes fewer than ${count(clock.bound)}.`),
       table([["op", (r) => el("code", {}, r.op), (r) => r.op], ["times", (r) => count(r.times), (r) => r.times], ["cycles", (r) => count(r.cost), (r) => r.cost], ["at least", (r) => count(r.bound), (r) => r.bound],
         ["", (r) => el("span", { class: "spark" }, el("div", { style: { width: `${100 * r.cost / most}%`, background: kinds[r.kind]?.[1] ?? COLORS[7] } })), null], ["lines", (r) => r.lines.slice(0, 4).flatMap((line, n) => [n ? ", " : "", lineLink(line, String(line))]), null]], clock.rows, 2));
@@ -53,23 +53,23 @@ function costsView(main) {
     const sums = costs.apart.map((name, n) => [name, costs.rows.reduce((sum, row) => sum + row.parts[n], 0), MECHANISM_COLORS[name]]);
     const sum = (row) => row.parts.reduce((a, b) => a + b, 0), most = Math.max(...costs.rows.map(sum));
     const step = stepsOf(phase()).findLast((one) => phase().modules[one.module].level === costs.level);
-    main.append(el("h2", {}, `${amount(costs.total, costs.unit)} predicted: ${MODEL_WORDS[costs.model] ?? costs.model}`), stacked(sums, costs.total, costs.unit), legend(sums.filter(([, size]) => size).map(([name, size, color]) => [`${name} ${amount(size, costs.unit)}`, color])),
+    put(main, el("h2", {}, `${amount(costs.total, costs.unit)} predicted: ${MODEL_WORDS[costs.model] ?? costs.model}`), stacked(sums, costs.total, costs.unit), legend(sums.filter(([, size]) => size).map(([name, size, color]) => [`${name} ${amount(size, costs.unit)}`, color])),
       costs.left_out.length ? el("p", { class: "soft" }, `Not counted: ${costs.left_out.join(", ")}.`) : null,
       table([["op", (r) => el("code", {}, r.op), (r) => r.op], ["times", (r) => count(r.times), (r) => r.times], [costs.unit === "seconds" ? "time" : costs.unit, (r) => (costs.unit === "seconds" ? amount(sum(r), "s") : count(sum(r))), sum],
         ["", (r) => el("span", { class: "spark" }, r.parts.map((part, n) => telling(el("div", { style: { width: `${100 * part / most}%`, background: MECHANISM_COLORS[costs.apart[n]] } }), `${costs.apart[n]}: ${amount(part, costs.unit)}`))), null], ["lines", (r) => r.lines.slice(0, 3).flatMap((line, n) => [n ? ", " : "", lineLink(line, String(line), step.number)]), null]], costs.rows, 2));
   }
-  if (!clock && !costs) main.append(el("p", {}, silent ? `Nothing is predicted: ${silent}` : "Nothing predicts this phase."));
+  if (!clock && !costs) put(main, el("p", {}, silent ? `Nothing is predicted: ${silent}` : "Nothing predicts this phase."));
 }
 
 function waitsView(main) {
   const { waits, clock } = phase(), level = phase().modules.at(-1).level;
-  if (!waits.length) { main.append(el("p", {}, "Nobody waits here: this phase has no waits.")); return; }
+  if (!waits.length) { put(main, el("p", {}, "Nobody waits here: this phase has no waits.")); return; }
   const cost = (line) => (clock ? clock.rows.filter((row) => row.kind === "waits" && row.lines.includes(line)).reduce((sum, row) => sum + row.cost, 0) : 0);
   const rows = waits.map((wait) => ({ ...wait, cost: Math.max(0, ...wait.ends.map((end) => cost(end.line))) }));
-  main.append(el("h2", {}, level === "task" ? "What phases need, and who gives it" : "Waits, what they are for, and who brings it about"), el("p", { class: "soft" }, level === "task" ? "A phase begins when all blocks have given what its tasks need." : "A wait ends when its transfers have: what a core sends must be taken, what it receives must be sent by another core, on a line of the same program."));
+  put(main, el("h2", {}, level === "task" ? "What phases need, and who gives it" : "Waits, what they are for, and who brings it about"), el("p", { class: "soft" }, level === "task" ? "A phase begins when all blocks have given what its tasks need." : "A wait ends when its transfers have: what a core sends must be taken, what it receives must be sent by another core, on a line of the same program."));
   const senders = (end) => (end.from.length ? [" ← sent on ", ...end.from.slice(0, 6).flatMap((line, n) => [n ? ", " : "", lineLink(line, String(line))]), end.from.length > 6 ? ", …" : ""] : []);
   const columns = [[level === "task" ? "phase" : "wait", (w) => lineLink(w.line, level === "task" ? w.when : `line ${w.line}`), (w) => w.line]];
   if (clock) columns.push(["cycles of all waits for the same", (w) => (w.cost ? count(w.cost) : ""), (w) => w.cost]);
   columns.push([level === "task" ? "needs" : "for", (w) => w.ends.map((end) => (level === "task" ? el("div", {}, el("code", {}, `%${end.buffer}`), " given by ", lineLink(end.line, end.channel)) : el("div", {}, lineLink(end.line, `${end.verb} `), el("code", {}, `%${end.buffer} @${end.channel}`), end.when ? el("span", { class: "soft" }, ` where ${end.when}`) : null, senders(end)))), null]);
-  main.append(table(columns, rows, clock ? 1 : null));
+  put(main, table(columns, rows, clock ? 1 : null));
 }

@@ -24,8 +24,13 @@ function el(tag, given, ...children) {
     else if (key in found && typeof value !== "string") found[key] = value;
     else found.setAttribute(key, value);
   }
-  found.append(...children.flat(Infinity).filter((one) => one !== null && one !== undefined).map((one) => one instanceof Node ? one : String(one)));
-  return found;
+  return put(found, ...children);
+}
+
+// Nodes and texts at the end of a node; nothing stands for nothing.
+function put(node, ...children) {
+  node.append(...children.flat(Infinity).filter((one) => one !== null && one !== undefined && one !== false).map((one) => (one instanceof Node ? one : String(one))));
+  return node;
 }
 
 function drawn(tag, given, ...children) {

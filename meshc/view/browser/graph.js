@@ -9,7 +9,7 @@ function groupOf(kind) { return GROUPS.find(([, , pattern]) => pattern.test(kind
 
 function graphView(main) {
   const graph = phase().graph;
-  if (!graph) { main.append(el("p", {}, "This phase was not compiled from a graph.")); return; }
+  if (!graph) { put(main, el("p", {}, "This phase was not compiled from a graph.")); return; }
   const [wide, high, stepX, stepY] = [160, 38, 182, 66];
   const places = graph.nodes.map((node) => [node.place * stepX, node.row * stepY]);
   const left = Math.min(...places.map(([x]) => x)) - wide / 2 - 60, right = Math.max(...places.map(([x]) => x)) + wide / 2 + 60;
@@ -52,5 +52,5 @@ function graphView(main) {
       drawn("rect", { x: x - wide / 2, y, width: wide, height: high, rx: 5, fill: "var(--back)" }), drawn("rect", { x: x - wide / 2, y, width: 5, height: high, rx: 2, fill: color, stroke: "none" }), name, label);
     picture.append(telling(box, `${node.kind} %${node.name}\n${node.label}${node.weights.length ? `\nweights: ${node.weights.join(", ")}` : ""}`));
   });
-  main.append(legend(GROUPS.map(([name, color]) => [name, color])), el("p", { class: "soft" }, "Each box is an op of the graph that passes were given; choose one to see it in the text. What a loop carries from round to round joins its first round to what comes before it."), el("div", { style: { overflow: "auto" } }, picture));
+  put(main, legend(GROUPS.map(([name, color]) => [name, color])), el("p", { class: "soft" }, "Each box is an op of the graph that passes were given; choose one to see it in the text. What a loop carries from round to round joins its first round to what comes before it."), el("div", { style: { overflow: "auto" } }, picture));
 }

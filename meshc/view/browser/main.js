@@ -4,16 +4,16 @@ function overview(main) {
   const cards = el("div", { class: "cards" });
   const facts = [["model", DATA.model], ["target", DATA.target], ["device", DATA.device]];
   if (DATA.facts) facts.push(...DATA.facts);
-  cards.append(el("section", { class: "card" }, el("h2", {}, "What this is"), el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]))));
+  put(cards, el("section", { class: "card" }, el("h2", {}, "What this is"), el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]))));
   if (DATA.phases.length) {
     const one = phase();
-    cards.append(el("section", { class: "card" }, el("h2", {}, `Phase ${one.name}`), el("dl", { class: "facts" }, factsOf(one).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])), regionsPicture(one)));
-    if (one.memory) cards.append(el("section", { class: "card" }, memoryCard(one.memory)));
-    if (one.clock || one.costs) cards.append(el("section", { class: "card" }, costCard(one)));
+    put(cards, el("section", { class: "card" }, el("h2", {}, `Phase ${one.name}`), el("dl", { class: "facts" }, factsOf(one).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])), regionsPicture(one)));
+    if (one.memory) put(cards, el("section", { class: "card" }, memoryCard(one.memory)));
+    if (one.clock || one.costs) put(cards, el("section", { class: "card" }, costCard(one)));
   }
   const said = DATA.messages.filter((m) => !m.phase || !DATA.phases.length || m.phase === phase().name);
-  if (said.length) cards.append(el("section", { class: "card", style: { gridColumn: "1 / -1" } }, el("h2", {}, "What the compiler said"), said.map((m) => messageNode(m, m.pass.replace(/\{.*\}$/, "")))));
-  main.append(cards);
+  if (said.length) put(cards, el("section", { class: "card", style: { gridColumn: "1 / -1" } }, el("h2", {}, "What the compiler said"), said.map((m) => messageNode(m, m.pass.replace(/\{.*\}$/, "")))));
+  put(main, cards);
 }
 
 function factsOf(one) {
@@ -70,7 +70,7 @@ function start() {
   const chooser = document.getElementById("phases");
   if (DATA.phases.length > 1) {
     document.getElementById("phases-label").hidden = false;
-    chooser.append(...DATA.phases.map((one, n) => el("option", { value: String(n) }, one.name)));
+    put(chooser, ...DATA.phases.map((one, n) => el("option", { value: String(n) }, one.name)));
     chooser.addEventListener("change", () => go({ view: place.view, phase: Number(chooser.value) }));
   }
   const theme = (name) => { document.documentElement.dataset.theme = name; dispatchEvent(new Event("theme")); };

@@ -23,7 +23,7 @@ function heldWords(group, part) {
 
 function layoutsView(main) {
   const found = phase().layouts;
-  if (!found) { main.append(el("p", {}, "Nothing of this phase is laid out over a mesh: it has no mesh level.")); return; }
+  if (!found) { put(main, el("p", {}, "Nothing of this phase is laid out over a mesh: it has no mesh level.")); return; }
   const list = el("div"), right = el("div");
   const filter = el("input", { type: "search", placeholder: "filter", "aria-label": "filter values" });
   const [number, row, column] = (place.item ?? "0").split("/").map((words) => Number(words) || 0);
@@ -33,9 +33,9 @@ function layoutsView(main) {
     el("li", {}, el("button", { type: "button", "aria-current": String(n === chosen), title: value.type, onclick: () => go({ view: "layouts", item: n }) }, el("span", { class: "name mono" }, `%${value.name}`), el("span", { class: "soft" }, value.role)))));
   filter.addEventListener("input", fill);
   fill();
-  list.append(el("div", { class: "tools" }, filter), names);
-  right.append(layoutPicture(found, found.values[chosen], { row: row ?? 0, column: column ?? 0 }));
-  main.append(el("div", { class: "columns sided" }, list, right));
+  put(list, el("div", { class: "tools" }, filter), names);
+  put(right, layoutPicture(found, found.values[chosen], { row: row ?? 0, column: column ?? 0 }));
+  put(main, el("div", { class: "columns sided" }, list, right));
 }
 
 function layoutPicture(found, value, cursor) {
@@ -93,7 +93,7 @@ function layoutPicture(found, value, cursor) {
   const gradient = `linear-gradient(90deg, ${RAMP.map((c) => `rgb(${c.join(",")})`).join(", ")})`;
   const axesWords = split.map((g) => `${g.dims.join(" × ")} over ${g.axis}`);
   const meshStep = stepsOf(phase()).findLast((step) => phase().modules[step.module].level === "mesh");
-  box.append(el("h2", {}, el("code", {}, `%${value.name}`), " ", value.line ? lineLink(value.line, "in the text", meshStep.number) : el("span", { class: "soft" }, value.role)),
+  put(box, el("h2", {}, el("code", {}, `%${value.name}`), " ", value.line ? lineLink(value.line, "in the text", meshStep.number) : el("span", { class: "soft" }, value.role)),
     el("p", {}, el("code", {}, value.type)), el("p", {}, `${count(value.bytes)} bytes on a core. ${split.length ? `${count(classes)} classes of cores, ${axesWords.join(", ")}; ${same === 1 ? "one core has each" : `${count(same)} cores have the same`}.` : `All ${count(mesh.rows * mesh.columns)} cores hold all of it.`}`),
     regions, canvas,
     split.length ? el("div", { class: "legend" }, "first part ", el("span", { style: { display: "inline-block", width: "130px", height: "12px", background: gradient } }), " last part", down.length && across.length ? el("span", {}, `; darker: lower parts along ${mesh.down}`) : null, value.roots.length ? el("span", {}, `; empty: only the first of ${value.roots.join(", ")} has it`) : null) : null,
@@ -105,13 +105,13 @@ const ROLES = { S: ["sends", COLORS[0]], R: ["receives", COLORS[1]], B: ["sends 
 
 function routesView(main) {
   const found = phase().routes;
-  if (!found || !found.channels.length) { main.append(el("p", {}, "This phase has no channels between cores.")); return; }
+  if (!found || !found.channels.length) { put(main, el("p", {}, "This phase has no channels between cores.")); return; }
   const chosen = Math.max(0, found.channels.findIndex((one) => one.name === place.item));
   const list = el("div", {}, el("h3", {}, "channels"), el("ul", { class: "list" }, found.channels.map((one, n) => el("li", {}, el("button", { type: "button", "aria-current": String(n === chosen), onclick: () => go({ view: "routes", item: one.name }) }, el("span", { class: "name mono" }, `@${one.name}`), el("span", { class: "soft" }, `${one.hops} ${one.hops === 1 ? "hop" : "hops"}`))))));
   const right = el("div", {}, channelPicture(found.channels[chosen]), el("h2", {}, "Colors that routers know"),
     el("p", { class: "soft" }, "A row for each color, a column for each position on the axis; all lines of the axis look alike. Two colors of one router are two rows at one position."),
     Object.entries(found.colors).map(([axis, rows]) => (rows.length ? colorChart(axis, rows) : null)), legend(Object.values(ROLES).slice(0, 4)));
-  main.append(el("div", { class: "columns sided" }, list, right));
+  put(main, el("div", { class: "columns sided" }, list, right));
 }
 
 function channelPicture(one) {
@@ -133,10 +133,10 @@ function channelPicture(one) {
     picture.append(telling(node, `${one.axis} ${n}: ${name}${one.colors[n] >= 0 && "SB".includes(one.roles[n]) ? `, color ${one.colors[n]}` : ""}`));
     if (n % Math.ceil(26 / step) === 0) { const label = drawn("text", { x: at(n), y: high + 34, class: "label", "text-anchor": "middle" }); label.textContent = n; picture.append(label); }
   }
-  box.append(el("div", { style: { overflowX: "auto" } }, picture));
-  if (size > shown) box.append(el("p", { class: "soft" }, `The first ${shown} of ${size} cores of a line.`));
+  put(box, el("div", { style: { overflowX: "auto" } }, picture));
+  if (size > shown) put(box, el("p", { class: "soft" }, `The first ${shown} of ${size} cores of a line.`));
   const colors = [...new Set(one.colors.filter((c, n) => c >= 0 && "SB".includes(one.roles[n])))].sort((a, b) => a - b);
-  box.append(legend([...Object.entries(ROLES).filter(([key]) => one.roles.includes(key)).map(([, entry]) => entry), ...colors.map((c) => [`arcs: color ${c}`, colorOfNumber(c)])]));
+  put(box, legend([...Object.entries(ROLES).filter(([key]) => one.roles.includes(key)).map(([, entry]) => entry), ...colors.map((c) => [`arcs: color ${c}`, colorOfNumber(c)])]));
   return box;
 }
 

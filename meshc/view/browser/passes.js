@@ -8,7 +8,7 @@ function passesView(main) {
   const one = phase(), steps = stepsOf(one);
   const step = steps[Math.min(place.step ?? steps.length - 1, steps.length - 1)];
   const list = el("div", {}), code = el("div", {}), side = el("div", {});
-  main.append(el("div", { class: "columns passes" }, list, code, side));
+  put(main, el("div", { class: "columns passes" }, list, code, side));
   stepList(list, one, steps, step);
   codePanel(code, side, one, step, list, steps);
 }
@@ -60,7 +60,7 @@ function codePanel(code, side, one, step, list, steps) {
   const marks = el("button", { type: "button", "aria-pressed": String(shownPasses.marks), onclick: () => { shownPasses.marks = !shownPasses.marks; fill(); } }, "changes");
   const box = el("div", { class: "code", role: "list", "aria-label": `module after ${step.name}` });
   const note = step.number === 0 ? "what passes were given" : step.module === step.before ? "changes nothing" : "";
-  code.append(el("div", { class: "tools" }, el("b", {}, step.name), el("span", { class: "soft" }, note), search, found, marks, only), box);
+  put(code, el("div", { class: "tools" }, el("b", {}, step.name), el("span", { class: "soft" }, note), search, found, marks, only), box);
   const rows = new Map();
 
   function fill() {
@@ -173,9 +173,9 @@ function excerpt(text, marked, around) {
   const box = el("div", { class: "code" });
   let before = null;
   for (const n of [...wanted].sort((a, b) => a - b)) {
-    if (before !== null && n > before + 1) box.append(el("div", { class: "row n" }, el("span", { class: "no" }, "⋯")));
+    if (before !== null && n > before + 1) put(box, el("div", { class: "row n" }, el("span", { class: "no" }, "⋯")));
     const here = marked.some(([first, last]) => n >= first && n <= last);
-    box.append(el("div", { class: here ? "row hit" : "row" }, el("span", { class: "no" }, n), el("span", { class: "what" }, painted(lines[n - 1]))));
+    put(box, el("div", { class: here ? "row hit" : "row" }, el("span", { class: "no" }, n), el("span", { class: "what" }, painted(lines[n - 1]))));
     before = n;
   }
   return box;

@@ -4,8 +4,8 @@ const KIND_COLORS = [COLORS[0], COLORS[1], COLORS[3], COLORS[7], COLORS[2], COLO
 
 function timelineView(main) {
   const all = DATA.timelines.filter((one) => !one.phase || DATA.phases.length === 0 || one.phase === phase().name);
-  if (!all.length) { main.append(el("p", {}, "Nothing was run, and no model of events predicts this phase. "), el("p", { class: "soft" }, "A run that is recorded brings its timeline: meshc run ... --record DIR.")); return; }
-  for (const one of all) main.append(timeline(one));
+  if (!all.length) { put(main, el("p", {}, "Nothing was run, and no model of events predicts this phase. "), el("p", { class: "soft" }, "A run that is recorded brings its timeline: meshc run ... --record DIR.")); return; }
+  for (const one of all) put(main, timeline(one));
 }
 
 function timeline(one) {
@@ -67,7 +67,7 @@ function timeline(one) {
   for (const [, , length, name, kind] of one.spans) { const key = kind < 0 ? -1 : kind; if (!sums.has(name)) sums.set(name, new Map()); sums.get(name).set(key, (sums.get(name).get(key) || 0) + length); }
   const rows = [...sums].map(([name, parts]) => ({ name, parts, whole: parts.has(-1) ? parts.get(-1) : [...parts.values()].reduce((a, b) => a + b, 0) }));
   const columns = [["op", (r) => (one.lines[r.name]?.length ? lineLink(one.lines[r.name][0], one.names[r.name]) : one.names[r.name]), (r) => one.names[r.name]], ["all", (r) => amount(r.whole, one.unit), (r) => r.whole], ...one.kinds.map((kind, n) => [kind, (r) => (r.parts.get(n) ? amount(r.parts.get(n), one.unit) : ""), (r) => r.parts.get(n) || 0])];
-  box.append(one.words ? el("p", { class: "soft" }, one.words) : "", el("div", { class: "tools" }, filter, button("+", "closer", () => scale(0.6)), button("−", "farther", () => scale(1.6)), button("←", "earlier", () => move(-0.25)), button("→", "later", () => move(0.25)), button("all", "all of it", () => scale(1e9)), el("span", { class: "soft" }, amount(one.total, one.unit))), canvas,
+  put(box, one.words ? el("p", { class: "soft" }, one.words) : "", el("div", { class: "tools" }, filter, button("+", "closer", () => scale(0.6)), button("−", "farther", () => scale(1.6)), button("←", "earlier", () => move(-0.25)), button("→", "later", () => move(0.25)), button("all", "all of it", () => scale(1e9)), el("span", { class: "soft" }, amount(one.total, one.unit))), canvas,
     legend(one.kinds.map((name, n) => [name, KIND_COLORS[n % KIND_COLORS.length]])), table(columns, rows, 1), one.busy ? heatMap(one.busy) : "");
   requestAnimationFrame(draw);
   addEventListener("resize", () => { if (box.isConnected) draw(); });
