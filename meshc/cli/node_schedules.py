@@ -34,8 +34,6 @@ def check_apart(options: argparse.Namespace) -> None:
                 help="say how many tokens it has: --tokens 4096; or, for all iterations of a "
                 f"server, --collectives {name}",
             )
-    if options.record is not None:
-        fail("bad-argument", "--record keeps the timeline of one iteration: give its --tokens")
     if options.without_switch and not options.collectives:
         fail("bad-argument", "--without-switch goes with --tokens or with --collectives")
 
@@ -82,7 +80,7 @@ def run(options: argparse.Namespace) -> int:
             "iterations": len(found.schedules),
             "predicted": f"{_ms(found.seconds)} ms, baseline {_ms(found.baseline_seconds)} ms",
         }
-        told = request.model, request.device, facts, node_timeline(found.longest), Diagnostics()
+        told = request.model, request.device, facts, [node_timeline(found.longest)], Diagnostics()
         write_run(Path(options.record), "node schedule", *told)
     if options.json:
         print_json(_object(request, found))

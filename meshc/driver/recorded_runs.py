@@ -1,5 +1,5 @@
 """Runs of which nothing was compiled here, kept for ``meshc view``: an iteration on a node of GPUs,
-and a trace that was served."""
+a server that was simulated, and a trace that was served."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from meshc.cost.nodes.overlap import Schedule
 from meshc.driver.recording import FORMAT, RECORD, TIMELINE
 from meshc.serving.engine import Record
 from meshc.serving.replaying import Entry
+from meshc.serving.simulator import Run
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.output import write_directory
 
@@ -26,11 +27,11 @@ def write_run(
     model: str,
     device: str,
     facts: Mapping[str, object],
-    timeline: Mapping[str, Any],
+    timelines: Sequence[Mapping[str, Any]],
     report: Diagnostics,
 ) -> None:
-    """Write a ``record.json`` of this ``kind`` and its ``timeline.json``; ``facts`` are shown
-    beside it. Raises what writing a directory raises."""
+    """Write a ``record.json`` of this ``kind`` and its ``timelines``; ``facts`` are shown beside
+    it. Raises what writing a directory raises."""
     record = {
         "format": FORMAT,
         "kind": kind,
@@ -44,7 +45,7 @@ def write_run(
     }
     files = {
         RECORD: json.dumps(record, ensure_ascii=False) + "\n",
-        TIMELINE: json.dumps({"format": FORMAT, "timelines": [timeline]}, ensure_ascii=False)
+        TIMELINE: json.dumps({"format": FORMAT, "timelines": [*timelines]}, ensure_ascii=False)
         + "\n",
     }
     write_directory(folder, files, {"model": model, "target": kind}, report=report)
@@ -74,6 +75,32 @@ def node_timeline(schedule: Schedule) -> dict[str, Any]:
             for span in schedule.spans
         ],
         "total": max((span.stop for span in schedule.spans), default=0.0),
+    }
+
+
+def simulated_timeline(run: Run, title: str) -> dict[str, Any]:
+    """A simulated server, in seconds: its decode iterations, and for each request the time to its
+    first token and from there to its last."""
+    names = ["decodes", "until the first token", "until the last token"]
+    spans: list[list[float]] = [
+        [0, end - seconds, seconds, 0, 0]
+        for end, seconds in zip(run.step_ends, run.step_seconds, strict=True)
+    ]
+    for track, trip in enumerate(run.trips, 1):
+        spans.append([track, trip.arrived, trip.first - trip.arrived, 1, 1])
+        if trip.last > trip.first:
+            spans.append([track, trip.first, trip.last - trip.first, 2, 2])
+    return {
+        "name": title,
+        "words": "The first seed. Iterations that only read prompts are not drawn.",
+        "unit": "s",
+        "phase": "",
+        "tracks": ["iterations", *(f"request {n}" for n in range(len(run.trips)))],
+        "kinds": ["decoding", "waiting and reading", "answering"],
+        "names": names,
+        "lines": [[] for _ in names],
+        "spans": spans,
+        "total": run.seconds,
     }
 
 

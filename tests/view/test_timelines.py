@@ -1,5 +1,6 @@
 """Timelines by op, held against what other parts of meshc say of the same run."""
 
+import csv
 import json
 import re
 from itertools import pairwise
@@ -137,7 +138,17 @@ def test_a_served_trace_is_what_serve_trace_says(tmp_path, capsys):
         assert len(decoded) >= len(request["tokens"]) - 1
 
 
-def test_iterations_of_a_server_have_no_timeline(tmp_path, capsys):
-    command = ["schedule", "qwen3-30b-a3b", "--rate", "1", "--requests", "2", "--seeds", "1"]
-    assert main([*command, "--record", str(tmp_path / "out")]) == 1
-    assert "give its --tokens" in capsys.readouterr().err
+def test_a_simulated_server_is_what_its_rows_say(tmp_path, capsys):
+    rows, folder = tmp_path / "rows.csv", tmp_path / "out"
+    command = ["schedule", "qwen3-30b-a3b", "--rate", "2", "--requests", "6", "--seeds", "1"]
+    assert main([*command, "--record", str(folder), "--per-request", str(rows)]) == 0
+    (timeline,) = shown(folder)["timelines"]
+    with open(rows, newline="", encoding="utf-8") as stream:
+        told = list(csv.DictReader(stream))
+    assert len(told) == len(timeline["tracks"]) - 1 == 6
+    for track, row in enumerate(told, 1):
+        mine = [span for span in timeline["spans"] if span[0] == track]
+        assert mine[0][1] == pytest.approx(float(row["arrival_s"]))
+        assert mine[0][2] == pytest.approx(float(row["ttft_s"]))
+    assert main([*command, "--auto", "--record", str(tmp_path / "other")]) == 1
+    assert "not of --auto" in capsys.readouterr().err

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
         device = asked.device_name
         timeline = served_timeline(entries, records)
         folder = Path(options.record)
-        write_run(folder, "served trace", service.name, device, facts, timeline, report)
+        write_run(folder, "served trace", service.name, device, facts, [timeline], report)
     if options.compare_alone:
         alone = service
         if not service.whole:

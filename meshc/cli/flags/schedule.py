@@ -45,7 +45,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--record",
         metavar="DIR",
-        help="with --tokens: write the timeline of the longest iteration into DIR, for meshc view",
+        help="write the timelines of the first seed, with --tokens that of the longest iteration, "
+        "into DIR, for meshc view",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
