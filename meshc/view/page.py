@@ -11,7 +11,16 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from meshc.view.data import as_script
 
-_SCRIPTS = ("core.js", "passes.js", "graph.js", "mesh.js", "bars.js", "timeline.js", "main.js")
+_SCRIPTS = (
+    "core.js",
+    "passes.js",
+    "files.js",
+    "graph.js",
+    "mesh.js",
+    "bars.js",
+    "timeline.js",
+    "main.js",
+)
 
 
 def page_of(data: Mapping[str, Any]) -> str:

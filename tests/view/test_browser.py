@@ -77,6 +77,7 @@ def test_an_op_is_found_by_its_source_line_and_its_emitted_lines(name, kernel, t
 @pytest.mark.parametrize(
     "address, words",
     [
+        ("files/0/f0/100", "marks lines of ops"),
         ("overview/0", "Memory of a core"), ("model/0", "repeat layers"),
         ("layouts/0/3", "classes of cores"), ("routes/0", "Colors that routers know"),
         ("memory/0", "are left"), ("waits/0", "who brings it about"),

@@ -49,6 +49,7 @@ function regionsPicture(one) {
 
 const VIEWS = [
   ["overview", "Overview", overview, () => true], ["model", "Model", graphView, () => phase()?.graph], ["passes", "Passes", passesView, () => phase()],
+  ["files", "Files", filesView, () => DATA.sources.length && phase()],
   ["layouts", "Layouts", layoutsView, () => phase()?.layouts], ["routes", "Routes", routesView, () => phase()?.routes?.channels.length], ["memory", "Memory", memoryView, () => phase()?.memory],
   ["waits", "Waits", waitsView, () => phase()?.waits.length], ["costs", "Costs", costsView, () => phase()?.clock || phase()?.costs], ["timeline", "Timeline", timelineView, () => DATA.timelines.length],
 ];

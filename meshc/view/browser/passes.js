@@ -194,9 +194,9 @@ function detail(side, one, step, line, where) {
   const parts = [];
   if (line !== null && where) {
     const [source, number, column] = where;
-    parts.push(el("section", { class: "panel source", "aria-label": "source" }, el("h3", {}, "source: ", el("code", {}, `${DATA.sources[source].name}:${number}:${column}`)), excerpt(DATA.sources[source].text, [[number, number]], 4)));
+    parts.push(el("section", { class: "panel source", "aria-label": "source" }, el("h3", {}, "source: ", el("a", { href: address({ view: "files", item: `s${source}/${number}` }) }, el("code", {}, `${DATA.sources[source].name}:${number}:${column}`))), excerpt(DATA.sources[source].text, [[number, number]], 4)));
     const files = becameOf(one, step, line, where);
-    for (const [file, stretches] of files) parts.push(el("section", { class: "panel emitted", "aria-label": "emitted lines" }, el("h3", {}, "emitted: ", el("code", {}, `${DATA.files[file].name}:${stretches.map(([a, b]) => (a === b ? a : `${a}–${b}`)).slice(0, 6).join(", ")}${stretches.length > 6 ? ", …" : ""}`)), excerpt(DATA.files[file].text, stretches.slice(0, 12), 1)));
+    for (const [file, stretches] of files) parts.push(el("section", { class: "panel emitted", "aria-label": "emitted lines" }, el("h3", {}, "emitted: ", el("a", { href: address({ view: "files", item: `f${file}/${stretches[0][0]}` }) }, el("code", {}, `${DATA.files[file].name}:${stretches.map(([a, b]) => (a === b ? a : `${a}–${b}`)).slice(0, 6).join(", ")}${stretches.length > 6 ? ", …" : ""}`))), excerpt(DATA.files[file].text, stretches.slice(0, 12), 1)));
     const costs = [];
     if (step.module === one.modules.length - 1 && one.clock) for (const row of one.clock.rows) if (row.lines.includes(line)) costs.push(el("p", {}, `${count(row.cost)} cycles for ${row.op}, ${row.times} times; no fewer than ${count(row.bound)}`));
     if (one.costs && one.modules[step.module].level === one.costs.level) for (const row of one.costs.rows) if (row.lines.includes(line)) costs.push(el("p", {}, `${amount(row.parts.reduce((a, b) => a + b, 0), one.costs.unit)} predicted for ${row.op}, ${row.times} times`));
