@@ -69,6 +69,8 @@ def test_kernels_and_transfers_stand_on_their_emitted_lines(name):
                 assert f"{op.channel}_{side}_" in words, op
             elif kernel := getattr(op, "kernel", ""):
                 assert f"// {kernel} %" in words or f"{kernel}_" in words, op
+                assert {*re.findall(r"// (\w+) %", words)} == {kernel}, (op, words)
+                assert not re.search(r"_(in|out)_\d", words), (op, words)
 
 
 @pytest.mark.parametrize("name", CSL)

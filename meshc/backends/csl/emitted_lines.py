@@ -20,8 +20,11 @@ Found = Iterator[tuple[tuple[Hashable, ...], Stretch]]
 _COMMENT = re.compile(r"(?P<code>.*?)// (?P<said>.*)")
 _CALL = re.compile(r"\s*(\w+)\(.*\);")
 _FUNCTION = re.compile(r"fn (\w+)\(")
+_SHARED = re.compile(r"// In \d+ places of the program\.")
 _CASE = re.compile(r"for (\w+) = 0 \.\. ")
 _LOOP = re.compile(r"\s*for \(@range\(i16, .*\)\) \|(\w+)\| \{")
+_LEAVES = re.compile(r"\s*(pc = |return;|if \(|while |\w+ (\+)?= )")
+_ENDS = re.compile(r"\b\w+?_(in|out)_\d")
 _MOST_WRAPPED = 4
 """Lines that the comment of an op may take."""
 
@@ -61,6 +64,7 @@ def _identifier(name: str) -> str:
 
 def _kernels(lines: Sequence[str], known: set[str]) -> Found:
     functions = {match[1]: _closed(lines, at) for at, match in _matches(lines, _FUNCTION)}
+    shared = {name for name, one in functions.items() if _SHARED.match(lines[one.first - 2])}
     for at, line in enumerate(lines):
         comment = _COMMENT.match(line)
         if comment is None:
@@ -69,10 +73,10 @@ def _kernels(lines: Sequence[str], known: set[str]) -> Found:
         words, last = _spelt(lines, at, known, trailing)
         if not words:
             continue
-        end = _end(lines, at if trailing else last + 1, known)
+        end = _end(lines, at if trailing else last + 1, known, shared)
         yield ("kernel", words), Stretch(at + 1, end + 1)
         for called in (_CALL.match(one) for one in lines[at : end + 1]):
-            if called and called[1] in functions:
+            if called and called[1] in functions.keys() - shared:
                 yield ("kernel", words), functions[called[1]]
 
 
@@ -89,22 +93,28 @@ def _spelt(lines: Sequence[str], at: int, known: set[str], trailing: bool) -> tu
     return "", at
 
 
-def _end(lines: Sequence[str], first: int, known: set[str]) -> int:
+def _end(lines: Sequence[str], first: int, known: set[str], shared: set[str]) -> int:
     """The last line of the code that begins on line ``first`` (from 0): up to what spells another
-    op, starts a transfer or leaves the block."""
-    depth, last = _indent(lines[first]), first
+    op, starts a transfer, calls what several ops share or leaves the block."""
+    depth, opened = _indent(lines[first]), first
     for at in range(first + 1, len(lines)):
         line = lines[at]
         if not line.strip() or _indent(line) < depth:
-            break
-        if _indent(line) == depth:
-            comment = _COMMENT.match(line)
-            if comment is not None and _spelt(lines, at, known, bool(comment["code"].strip()))[0]:
-                break
-            if re.match(r"\s*(pc = |return;|if \(|while |\w+ (\+)?= )", line):
-                break
-        last = at
-    return last
+            return at - 1
+        comment = _COMMENT.match(line)
+        trailing = comment is not None and bool(comment["code"].strip())
+        another = comment is not None and bool(_spelt(lines, at, known, trailing)[0])
+        if _indent(line) > depth:
+            if another or _ENDS.search(line):  # of a loop or statement that begins there
+                return max(first, opened - 1)
+            continue
+        call = _CALL.match(line)
+        if another or _LEAVES.match(line) or _ENDS.search(line):
+            return at - 1
+        if call is not None and call[1] in shared:
+            return at - 1
+        opened = at if line.strip() not in (");", "}") else opened
+    return len(lines) - 1
 
 
 def _transfers(lines: Sequence[str], module: Module) -> Found:
