@@ -166,8 +166,7 @@ def _compiled(
         check_shared_state(modules)
     except MeshcError as error:
         raise InternalError(str(error), "", print_module(modules[phases[-1]])) from error
-    for instrument in instruments:
-        instrument.behind(f"writing {request.target} for {request.mesh} and counting its cycles")
+    _tell_of_writing(request, instruments)
     files = _files(request, modules, host, report, instruments)
     for instrument in instruments:
         instrument.written()
@@ -472,9 +471,15 @@ def _files(
         if choice.files is not None:
             return choice.files
         assigned = _assigned(request, modules, report, instruments)
+        _tell_of_writing(request, instruments)
         files = csl.emit(assigned, request.portable, _vocabulary(host))
         return _with_choice(files, choice)
     return emit(modules, host)
+
+
+def _tell_of_writing(request: CompileRequest, instruments: Sequence[Instrument]) -> None:
+    for instrument in instruments:
+        instrument.behind(f"writing {request.target} for {request.mesh} and counting its cycles")
 
 
 def _with_choice(files: dict[str, str], choice: Choice) -> dict[str, str]:
