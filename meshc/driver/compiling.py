@@ -166,7 +166,6 @@ def _compiled(
         check_shared_state(modules)
     except MeshcError as error:
         raise InternalError(str(error), "", print_module(modules[phases[-1]])) from error
-    _tell_of_writing(request, instruments)
     files = _files(request, modules, host, report, instruments)
     for instrument in instruments:
         instrument.written()
@@ -463,6 +462,9 @@ def _files(
     report: Diagnostics,
     instruments: Sequence[Instrument],
 ) -> dict[str, str]:
+    apart = request.target == "csl" and not request.compile_to and request.phases == "two"
+    if not apart:  # else passes come first
+        _tell_of_writing(request, instruments)
     if request.compile_to:
         printed = print_mlir if request.emit == "mlir" else print_module
         return {f"{phase}.{request.emit}": printed(module) for phase, module in modules.items()}
@@ -471,7 +473,8 @@ def _files(
         if choice.files is not None:
             return choice.files
         assigned = _assigned(request, modules, report, instruments)
-        _tell_of_writing(request, instruments)
+        if apart:
+            _tell_of_writing(request, instruments)
         files = csl.emit(assigned, request.portable, _vocabulary(host))
         return _with_choice(files, choice)
     return emit(modules, host)
