@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from pages import COMPILES, recorded
+from viewed import COMPILES, recorded
 
 from meshc.cli import main
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from pages import data, page
+from viewed import data, page
 
 from meshc.interp.shards import PAD, Sharding
 from meshc.ir.parser import parse_module

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from pages import COMPILES, data, elements, page, recorded
+from viewed import COMPILES, data, elements, page, recorded
 
 from meshc.cli import main
 from meshc.ir.parser import parse_module

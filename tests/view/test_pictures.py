@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from pages import COMPILES, page, recorded
+from viewed import COMPILES, page, recorded
 
 from meshc.cli import main
 

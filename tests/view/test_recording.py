@@ -4,7 +4,7 @@ import json
 import shutil
 
 import pytest
-from pages import COMPILES, recorded
+from viewed import COMPILES, recorded
 
 from meshc.cli import main
 from meshc.ir.parser import parse_module

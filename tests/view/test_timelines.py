@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from pages import data
+from viewed import data
 
 from meshc.cli import main
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from json_schema import faults
-from pages import COMPILES, recorded
+from viewed import COMPILES, recorded
 
 from meshc.cli import main
 from meshc.driver.recording import FORMAT
