@@ -8,6 +8,7 @@ from meshc.cli.flags import (
     compile,
     completion,
     devices,
+    diff,
     estimate,
     explain,
     opt,
@@ -19,6 +20,7 @@ from meshc.cli.flags import (
     serve_trace,
     sim,
     tune,
+    view,
 )
 from meshc.cli.parsing import Parser
 from meshc.version import VERSION
@@ -29,6 +31,8 @@ _COMMANDS = (
     opt,
     estimate,
     tune,
+    view,
+    diff,
     schedule,
     reproduce,
     serve_trace,

@@ -9,10 +9,12 @@ from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
 from meshc.cli.output import print_json
 from meshc.cost.nodes.overlap import POLICIES, Schedule
 from meshc.driver.node_scheduling import NodeReport, NodeRequest, node_report
+from meshc.driver.recorded_runs import node_timeline, write_run
 from meshc.serving.timelines import perfetto
-from meshc.support.diagnostics import fail
+from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.extras import module_of_extra
 from meshc.support.files import replace_file, write_text
+from meshc.support.output import check_free
 
 _OF_REQUESTS = (
     "rate", "requests", "auto", "groups", "slo_ttft", "slo_tbt", "force", "scheduler",
@@ -64,11 +66,22 @@ def run(options: argparse.Namespace) -> int:
         not options.without_switch,
         options.experts == "whole",
     )
+    if options.record is not None:
+        check_free(Path(options.record))
     found = node_report(request)
     if trace is not None:
         write_text(trace, perfetto(found.longest, f"{request.model} on {request.device}"))
     if plots is not None:
         _draw(plots.node_timeline(found.longest), Path(options.plots))
+    if options.record is not None:
+        facts = {
+            "policy": request.policy,
+            "tokens": request.tokens,
+            "iterations": len(found.schedules),
+            "predicted": f"{_ms(found.seconds)} ms, baseline {_ms(found.baseline_seconds)} ms",
+        }
+        told = request.model, request.device, facts, [node_timeline(found.longest)], Diagnostics()
+        write_run(Path(options.record), "node schedule", *told)
     if options.json:
         print_json(_object(request, found))
     else:

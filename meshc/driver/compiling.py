@@ -166,9 +166,7 @@ def _compiled(
         check_shared_state(modules)
     except MeshcError as error:
         raise InternalError(str(error), "", print_module(modules[phases[-1]])) from error
-    for instrument in instruments:
-        instrument.behind(f"writing {request.target} for {request.mesh} and counting its cycles")
-    files = _files(request, modules, host, report)
+    files = _files(request, modules, host, report, instruments)
     for instrument in instruments:
         instrument.written()
     facts = facts_of(loaded, request, modules, host)
@@ -451,11 +449,14 @@ def _vocabulary(host: HostFacts) -> csl.Vocabulary | None:
 
 
 def _assigned(
-    request: CompileRequest, modules: Mapping[str, Module], report: Diagnostics
+    request: CompileRequest,
+    modules: Mapping[str, Module],
+    report: Diagnostics,
+    instruments: Sequence[Instrument],
 ) -> dict[str, Module]:
     """The programs, with what each takes of a core."""
     in_each(modules, lambda phase: csl.check(modules[phase]))
-    manager = PassManager(resource_passes(request.portable))
+    manager = PassManager(resource_passes(request.portable), instruments)
     return in_each(modules, lambda phase: manager.run(modules[phase], report))
 
 
@@ -464,7 +465,11 @@ def _files(
     modules: Mapping[str, Module],
     host: HostFacts,
     report: Diagnostics,
+    instruments: Sequence[Instrument],
 ) -> dict[str, str]:
+    apart = request.target == "csl" and not request.compile_to and request.phases == "two"
+    if not apart:  # else passes come first
+        _tell_of_writing(request, instruments)
     if request.compile_to:
         printed = print_mlir if request.emit == "mlir" else print_module
         return {f"{phase}.{request.emit}": printed(module) for phase, module in modules.items()}
@@ -472,9 +477,17 @@ def _files(
         choice = choose(request, modules, _vocabulary(host), report)
         if choice.files is not None:
             return choice.files
-        files = csl.emit(_assigned(request, modules, report), request.portable, _vocabulary(host))
+        assigned = _assigned(request, modules, report, instruments)
+        if apart:
+            _tell_of_writing(request, instruments)
+        files = csl.emit(assigned, request.portable, _vocabulary(host))
         return _with_choice(files, choice)
     return emit(modules, host)
+
+
+def _tell_of_writing(request: CompileRequest, instruments: Sequence[Instrument]) -> None:
+    for instrument in instruments:
+        instrument.behind(f"writing {request.target} for {request.mesh} and counting its cycles")
 
 
 def _with_choice(files: dict[str, str], choice: Choice) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +17,7 @@ from meshc.backends import cuda
 from meshc.backends.python import load_program
 from meshc.ir.batch import POSITION
 from meshc.sim.machine.options import Options
+from meshc.sim.machine.trace import Trace
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 from meshc.support.files import read_text
 from meshc.support.scratch import scratch_folder
@@ -243,11 +244,11 @@ class WaferHost:
     """
 
     def __init__(
-        self, folder: Path, tensors: Mapping[str, Array], trace: Path | None = None
+        self, folder: Path, tensors: Mapping[str, Array], trace: Path | Trace | None = None
     ) -> None:
-        """``folder`` is not needed any more afterwards. ``trace`` is where :meth:`stop` writes what
-        happened, in a run of one program. Queues hold what the hardware's do. Raises ``no-tokens``,
-        ``run-refused`` and what compiling the program raises."""
+        """``folder`` is not needed any more afterwards. ``trace`` is told what happens in a run of
+        one program, or is where :meth:`stop` writes it. Queues hold what the hardware's do. Raises
+        ``no-tokens``, ``run-refused`` and what compiling the program raises."""
         # The simulator takes a tenth of the time of a start, and only these programs need it.
         simulator = import_module("meshc.sim.running")
         with ExitStack() as stack:
@@ -257,8 +258,11 @@ class WaferHost:
                 simulator.compile_folder(phase, scratch / "out" / phase.name)
             if not phases:
                 simulator.compile_folder(folder, scratch / "out")
-            file = None if trace is None else str(trace)
-            options = Options(strict_queues=True, trace_file=file, files=False)
+            options = Options(strict_queues=True, files=False)
+            if isinstance(trace, Path):
+                options = replace(options, trace_file=str(trace))
+            elif trace is not None:
+                options = replace(options, tracer=lambda: trace)
             names = simulator.host_names(folder / "run.py", options)
             if "Model" not in names:
                 fail(
@@ -317,7 +321,7 @@ def load_host(
     backend: Backend,
     tensors: Mapping[str, Array],
     report: Diagnostics,
-    trace: Path | None = None,
+    trace: Path | Trace | None = None,
     packed: Path | None = None,
 ) -> Host:
     """The language model in ``folder`` with its weights, ready to generate; ``report`` is told

@@ -32,6 +32,7 @@ from meshc.driver.weights import (
 from meshc.frontend.chat import Conversation
 from meshc.frontend.checkpoints import Generation, ModelConfig, read_generation
 from meshc.serving.sampling import GREEDY, Sampling
+from meshc.sim.machine.trace import Trace
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.files import error_words
 from meshc.support.scratch import scratch_folder
@@ -125,14 +126,16 @@ def run_emitted(
     on_read: Progress | None = None,
     on_token: OnTokenOf | None = None,
     on_profile: OnProfile | None = None,
+    watch: Trace | None = None,
 ) -> list[Answer]:
-    """Run what was compiled, from a temporary directory."""
+    """Run what was compiled, from a temporary directory; the rest is as of :func:`run_program`."""
     request.check()
     if not emitted.makes_tokens:
         _no_tokens(emitted.loaded.name)
     with scratch_folder() as scratch:
         program = emitted.written(scratch / "program", request.weights)
-        return run_program(program, request, backend, report, on_read, on_token, on_profile)
+        told = on_read, on_token, on_profile, watch
+        return run_program(program, request, backend, report, *told)
 
 
 def open_program(folder: Path, request: RunRequest) -> Program:
@@ -163,9 +166,11 @@ def run_program(
     on_read: Progress | None = None,
     on_token: OnTokenOf | None = None,
     on_profile: OnProfile | None = None,
+    watch: Trace | None = None,
 ) -> list[Answer]:
     """Generate with an emitted program on an open backend of its target; the answers in the order
-    of the prompts. ``on_profile`` is given where the cycles went when the request has a trace.
+    of the prompts. ``on_profile`` is given where the cycles went when the request has a trace;
+    ``watch`` is told what happens on a simulated wafer.
 
     Raises ``weights-not-found``, ``no-tokenizer``, ``run-refused`` and what reading the weights and
     the tokenizer raises.
@@ -184,7 +189,7 @@ def run_program(
     prompts = read_prompts(request.prompts, program.config, program.weights, program.name, report)
     trace = _trace(request, backend, program.folder)
     packed = program.packed if request.cache else None
-    host = load_host(program.folder, backend, tensors, report, trace, packed)
+    host = load_host(program.folder, backend, tensors, report, trace or watch, packed)
     usual = read_generation(program.weights) if request.sample else Generation()
     usual.check_drawing()
     how = request.continuation(program.config, usual)
@@ -194,6 +199,8 @@ def run_program(
         host.stop()
         if on_profile is not None:
             on_profile(profile(trace, program.folder))
+    elif watch is not None and isinstance(host, WaferHost):
+        host.stop()
     return found
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from meshc.cost.tasks.predicting import timed
+from meshc.cost.predictions import Prediction
+from meshc.cost.tasks.predicting import predicted_step, timed
 from meshc.cost.tasks.steps import StepTime
 from meshc.cost.tasks.tile_times import Links
 from meshc.driver.halves import node_of
-from meshc.ir.batch import POSITION
+from meshc.ir.batch import LENGTH, POSITION
 from meshc.ir.module import Module
 from meshc.ir.ranks import RANK
 from meshc.support.diagnostics import MeshcError
@@ -35,6 +36,18 @@ def step_with_full_caches(module: Module) -> StepTime | None:
         return timed(module, {POSITION: _tokens(module), **rank}, _links(module))
     except MeshcError:
         return None
+
+
+def prediction_with_full_caches(module: Module) -> Prediction | None:
+    """The same by phase, or that of a run that reads the last tokens of a prompt for which caches
+    have room; None for a program without a position. Raises ``device-number``."""
+    if POSITION not in module.scalars:
+        return None
+    scalars = {POSITION: _tokens(module)} | ({} if module.ranks is None else {RANK: 0})
+    if LENGTH in module.scalars:
+        most = module.scalars[LENGTH][1]
+        scalars |= {LENGTH: most, POSITION: max(0, _tokens(module) + 1 - most)}
+    return predicted_step(module, scalars, _links(module))
 
 
 def _links(module: Module) -> Links | None:

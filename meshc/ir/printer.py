@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from meshc.ir.attributes import attribute_text, quoted
 from meshc.ir.core import Block, Op
@@ -23,12 +23,7 @@ from meshc.ir.values import Value
 def print_module(module: Module) -> str:
     """The whole module as ``.meshir`` text, ending in a newline."""
     holds = f" holds({', '.join(sorted(module.holds))})" if module.holds else ""
-    lines = [f"module @{module.name} level({module.level}){holds} {{"]
-    lines += ["  " + line for line in header_lines(module)]
-    lines += [f"  constant @{k} {attribute_text(v)}" for k, v in module.constants.items()]
-    lines += ["  " + _buffer(b) for b in module.buffers]
-    lines += ["  " + _channel(c) for c in module.channels]
-    lines += ["  " + _port(p) for p in module.ports]
+    lines = [f"module @{module.name} level({module.level}){holds} {{", *_declared(module)]
     for function in module.functions:
         lines += _function(function)
     for program in module.programs:
@@ -36,9 +31,45 @@ def print_module(module: Module) -> str:
     return "\n".join([*lines, "}"]) + "\n"
 
 
+def op_lines(module: Module) -> list[tuple[int, Op]]:
+    """Each op of a module, in text order, with the number of the line of :func:`print_module` on
+    which it stands; lines count from 1."""
+    found: list[tuple[int, Op]] = []
+    line = 2 + len(_declared(module))
+    for block in module.blocks():
+        found += _numbered(block, line + 1)
+        line += _height(block) + 2
+    return found
+
+
 def print_op(op: Op, indent: int = 0) -> str:
     """One op, with its regions, without a trailing newline."""
     return "\n".join(_op(op, indent))
+
+
+def _numbered(block: Block, line: int) -> Iterator[tuple[int, Op]]:
+    """The ops of ``block``, the first of which stands on ``line``."""
+    for op in block.ops:
+        yield line, op
+        line += 1
+        for region in op.regions:
+            yield from _numbered(region, line)
+            line += _height(region) + 1
+
+
+def _height(block: Block) -> int:
+    """The lines that ``block`` takes: one for each op and one behind each region."""
+    return sum(1 + len(op.regions) for op in block.walk())
+
+
+def _declared(module: Module) -> list[str]:
+    """The lines between the first one of a module and its functions or programs."""
+    lines = ["  " + line for line in header_lines(module)]
+    lines += [f"  constant @{k} {attribute_text(v)}" for k, v in module.constants.items()]
+    lines += ["  " + _buffer(b) for b in module.buffers]
+    lines += ["  " + _channel(c) for c in module.channels]
+    lines += ["  " + _port(p) for p in module.ports]
+    return lines
 
 
 def header_lines(module: Module) -> list[str]:

@@ -8,14 +8,14 @@ called the values since.
 from __future__ import annotations
 
 import re
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from meshc.ir.attributes import attribute_text
 from meshc.ir.attributes import quoted as meshir_quoted
 from meshc.ir.module import Module
 from meshc.ir.parser import parse_module
+from meshc.mlir.syntax import Body, MlirOp, SymbolName, TypeText, parse_mlir, unquoted
 from meshc.mlir.writer import (
     ARGUMENTS,
     DIMS,
@@ -30,33 +30,10 @@ from meshc.mlir.writer import (
     TOKEN,
 )
 from meshc.support.diagnostics import MeshcError, fail
-from meshc.support.grammar import Grammar, Leaf, Node
 from meshc.support.spans import Source, Span
 
-_GRAMMAR = Grammar(
-    "meshc.mlir",
-    "mlir.lark",
-    "bad-mlir",
-    "bad-mlir",
-    "bad-mlir",
-    words={
-        "STRING": "a string",
-        "VALUE": "a %value",
-        "WORD": "a name",
-        "SHAPED": "a tensor or memref",
-        "TOKEN": "'!meshc.token'",
-        "BLOCK": "a ^block",
-        "INTEGER": "a number",
-        "FLOAT": "a number",
-        "BITS": "a number",
-        "LOCATION": "a location",
-    },
-    max_characters=8 << 20,
-    max_depth=64,
-    comment="//",
-)
-_ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)", re.DOTALL)
 _SHAPE = re.compile(r"(?:tensor|memref)<((?:\d+x|\?x)*)([A-Za-z]\w*)")
+_EXTENT = re.compile(r"\d+|\?")
 _LAYOUT = re.compile(r'#meshc\.layout<("(?:\\.|[^"\\])*")>')
 _DTYPES = {name: dtype for dtype, name in ELEMENTS.items()}
 _NAME = re.compile(r"[A-Za-z0-9_.]+")
@@ -72,39 +49,16 @@ def read_mlir(source: Source) -> Module:
     return _Reader(source).module()
 
 
-@dataclass(frozen=True)
-class _Symbol:
-    name: str
-
-
-@dataclass(frozen=True)
-class _Type:
-    text: str
-
-
-@dataclass
-class _Op:
-    """An op as it stands in the text."""
-
-    name: str
-    operands: list[str]
-    results: list[str]
-    types: list[_Type]
-    attributes: dict[str, object]
-    regions: list[Node]
-    span: Span
-
-
 @dataclass
 class _Reader:
     source: Source
     lines: list[str] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
     values: dict[str, str] = field(default_factory=dict)
-    given: list[tuple[_Type, Span]] = field(default_factory=list)
+    given: list[tuple[TypeText, Span]] = field(default_factory=list)
 
     def module(self) -> Module:
-        whole = self._op(_GRAMMAR.parse(self.source).node(0))
+        whole = parse_mlir(self.source)
         if whole.name != "builtin.module":
             fail("bad-mlir", f"a file holds one builtin.module, not '{whole.name}'", whole.span)
         facts, span = whole.attributes, whole.span
@@ -123,7 +77,7 @@ class _Reader:
             if "\n" in text:
                 fail("bad-mlir", f"'{HEADER}' has a line for each string", span)
             self._line(text, span)
-        for op in self._ops(whole.regions):
+        for op in (one for body in whole.bodies for one in body.ops):
             self._section(op)
         self._line("}", span)
         found = self._parsed()
@@ -148,12 +102,12 @@ class _Reader:
     def _place(self, span: Span) -> Span:
         return self.spans[min(span.line, len(self.spans)) - 1]
 
-    def _check_type(self, kind: _Type, span: Span, dims: Mapping[str, int]) -> None:
+    def _check_type(self, kind: TypeText, span: Span, dims: Mapping[str, int]) -> None:
         """A tensor has the extents of its dims."""
         layout = _LAYOUT.search(kind.text)
         if layout is None:
             return
-        text = _unquoted(layout[1])
+        text = unquoted(layout[1])
         names = re.match(r"\w+\[([^\]]*)\]", text)
         shape = _SHAPE.match(kind.text)
         assert shape is not None
@@ -162,14 +116,14 @@ class _Reader:
             if names
             else []
         )
-        said = [int(n) if n != "?" else -1 for n in shape[1].split("x") if n]
+        said = [int(n) if n != "?" else -1 for n in _EXTENT.findall(shape[1])]
         if said != wanted or not text.startswith(str(_DTYPES.get(shape[2], "?"))):
             words = f"the tensor is {shape[1]}{shape[2]}, but its layout says {text}"
             fail("bad-mlir", words, span)
 
     # --- sections
 
-    def _section(self, op: _Op) -> None:
+    def _section(self, op: MlirOp) -> None:
         kind, facts = op.name, {k: v for k, v in op.attributes.items() if k not in _OF_OURS}
         if kind == "meshc.constant":
             self._line(
@@ -204,7 +158,7 @@ class _Reader:
         else:
             fail("bad-mlir", f"'{kind}' is nothing that stands in a module", op.span)
 
-    def _function(self, op: _Op, facts: dict[str, object]) -> None:
+    def _function(self, op: MlirOp, facts: dict[str, object]) -> None:
         roles = [
             _word(one, "roles", op.span) for one in _list(facts.get("roles", []), "roles", op.span)
         ]
@@ -222,7 +176,7 @@ class _Reader:
 
     # --- ops
 
-    def _inner(self, op: _Op) -> None:
+    def _inner(self, op: MlirOp) -> None:
         if op.name == "meshc.view":
             self._view(op)
             return
@@ -240,26 +194,26 @@ class _Reader:
         if len(symbols) != len(places):
             fail("bad-mlir", f"'{SYMBOLS}' and '{SYMBOLS_AT}' are of different lengths", op.span)
         for symbol, at in zip(symbols, places, strict=True):
-            name = symbol.name if isinstance(symbol, _Symbol) else ""
+            name = symbol.name if isinstance(symbol, SymbolName) else ""
             operands.insert(_whole(at, SYMBOLS_AT, op.span), f"@{_symbol_name(name, op.span)}")
-        arguments = self._arguments(op, len(op.regions))
+        arguments = self._arguments(op, len(op.bodies))
         names, types = self._names(op), self._typed(op.types, op.span)
         text = f"{', '.join(names)} = " if names else ""
         text += _word(op.name.removeprefix(_PREFIX), "op", op.span)
         text += f" {', '.join(operands)}" if operands else ""
         text += self._braced({k: v for k, v in facts.items() if k not in _OF_OURS}, op.span)
         text += f" : {', '.join(types)}" if names else ""
-        for region, own in zip(op.regions, arguments, strict=True):
+        for body, own in zip(op.bodies, arguments, strict=True):
             shown = f" ({', '.join(own.values())})" if own else ""
             self._line(f"{text}{shown} {{", op.span)
-            self._block(region, own)
+            self._block(body, own)
             text = ""
             self._line("}", op.span)
         if text:
             self._line(text, op.span)
         self.values |= zip(op.results, names, strict=True)  # its bodies may call their own so
 
-    def _view(self, op: _Op) -> None:
+    def _view(self, op: MlirOp) -> None:
         """A window is written where the value that stands for it is read."""
         if len(op.operands) != 1 or len(op.results) != 1:
             fail("bad-mlir", "a view is of one buffer", op.span)
@@ -269,35 +223,35 @@ class _Reader:
         space = "" if window.startswith("[") else " "
         self.values[op.results[0]] = f"{self._value(op.operands[0], op.span)}{space}{window}"
 
-    def _body(self, op: _Op, arguments: Mapping[str, str]) -> None:
-        if len(op.regions) != 1:
+    def _body(self, op: MlirOp, arguments: Mapping[str, str]) -> None:
+        if len(op.bodies) != 1:
             fail("bad-mlir", f"'{op.name}' has one body", op.span)
-        self._block(op.regions[0], arguments)
+        self._block(op.bodies[0], arguments)
         self._line("}", op.span)
 
-    def _block(self, region: Node, arguments: Mapping[str, str]) -> None:
+    def _block(self, body: Body, arguments: Mapping[str, str]) -> None:
         self.values |= {value: text.partition(":")[0] for value, text in arguments.items()}
-        for op in self._ops([region]):
+        for op in body.ops:
             self._inner(op)
 
-    def _arguments(self, op: _Op, count: int) -> list[dict[str, str]]:
+    def _arguments(self, op: MlirOp, count: int) -> list[dict[str, str]]:
         """The arguments of each of ``count`` bodies by their values, with their types."""
-        if len(op.regions) != count:
+        if len(op.bodies) != count:
             fail("bad-mlir", f"'{op.name}' has {count} bodies", op.span)
         kept = _list(op.attributes.get(ARGUMENTS, []), ARGUMENTS, op.span)
         found = []
-        for number, region in enumerate(op.regions):
+        for number, body in enumerate(op.bodies):
             names = _list(kept[number], ARGUMENTS, op.span) if number < len(kept) else []
             own = {}
-            for at, node in enumerate(_block_arguments(region)):
-                value = node.leaf(0).text
-                name = _text(names[at], ARGUMENTS, op.span) if at < len(names) else value[1:]
-                (kind,) = self._typed([_Type(_type_of(node.node(1)))], node.span)
-                own[value] = f"{_value_name(name, node.span)}: {kind}"
+            for at, one in enumerate(body.arguments):
+                kept_name = _text(names[at], ARGUMENTS, op.span) if at < len(names) else None
+                (kind,) = self._typed([one.kind], one.span)
+                name = _value_name(kept_name or one.value[1:], one.span)
+                own[one.value] = f"{name}: {kind}"
             found.append(own)
         return found
 
-    def _names(self, op: _Op) -> list[str]:
+    def _names(self, op: MlirOp) -> list[str]:
         """What the results are called."""
         kept = _list(op.attributes.get(NAMES, []), NAMES, op.span)
         if len(op.results) != len(op.types) or (kept and len(kept) != len(op.results)):
@@ -310,27 +264,27 @@ class _Reader:
             fail("bad-mlir", f"{value} is not defined above", span)
         return self.values[value]
 
-    def _called(self, op: _Op) -> str:
+    def _called(self, op: MlirOp) -> str:
         return _symbol_name(_text(op.attributes.get(NAME), NAME, op.span), op.span)
 
-    def _symbol(self, op: _Op) -> str:
+    def _symbol(self, op: MlirOp) -> str:
         given = op.attributes.get("sym_name")
-        name = given.name if isinstance(given, _Symbol) else _text(given, "sym_name", op.span)
+        name = given.name if isinstance(given, SymbolName) else _text(given, "sym_name", op.span)
         return _symbol_name(name, op.span)
 
-    def _typed(self, types: Sequence[_Type], span: Span) -> list[str]:
+    def _typed(self, types: Sequence[TypeText], span: Span) -> list[str]:
         return [self._of_type(one, "type", span) for one in types]
 
     def _of_type(self, kind: object, what: str, span: Span) -> str:
         """A type as modules spell it."""
-        if not isinstance(kind, _Type):
+        if not isinstance(kind, TypeText):
             fail("bad-mlir", f"'{what}' is no type", span)
         if kind.text == TOKEN:
             return "token"
         layout = _LAYOUT.search(kind.text)
         if layout is not None:
             self.given.append((kind, span))
-            text = _unquoted(layout[1])
+            text = unquoted(layout[1])
             if not re.fullmatch(r"\w+\[[\w, ]*\](<[^\n\"{}]*>)?", text):
                 fail("bad-mlir", f"no tensor is laid out as {text}", span)
             return text
@@ -353,108 +307,10 @@ class _Reader:
         self.lines.append(text)
         self.spans.append(span)
 
-    # --- the tree
-
-    def _ops(self, regions: Sequence[Node]) -> Iterator[_Op]:
-        for region in regions:
-            blocks = [one for one in region.nodes() if one.rule == "block"]
-            direct = [one for one in region.nodes() if one.rule == "op"]
-            if len(blocks) + bool(direct) > 1:
-                fail("bad-mlir", "bodies of several blocks have no meaning here", region.span)
-            for node in direct or (n for b in blocks for n in b.nodes() if n.rule == "op"):
-                yield self._op(node)
-
-    def _op(self, node: Node) -> _Op:
-        results, name, operands, properties, regions, mapping, signature = node.children[:7]
-        assert isinstance(name, Leaf) and isinstance(signature, Node)
-        attributes: dict[str, object] = {}
-        for part in (properties.node(0) if isinstance(properties, Node) else None, mapping):
-            if isinstance(part, Node):
-                attributes |= _mapping(part)
-        return _Op(
-            _unquoted(name.text),
-            [leaf.text for leaf in operands.leaves()] if isinstance(operands, Node) else [],
-            list(_results(results)) if isinstance(results, Node) else [],
-            [_Type(text) for text in _result_types(signature)],
-            attributes,
-            list(regions.nodes()) if isinstance(regions, Node) else [],
-            name.span,
-        )
-
-
-def _results(node: Node) -> Iterator[str]:
-    for result in node.nodes():
-        count = result.children[1]
-        if isinstance(count, Leaf):
-            yield from (f"{result.leaf(0).text}#{n}" for n in range(int(count.text[:3])))
-        else:
-            yield result.leaf(0).text
-
-
-def _result_types(signature: Node) -> list[str]:
-    result = signature.children[-1]
-    if not isinstance(result, Node):
-        return []
-    return [_type_of(result)] if result.rule == "type" else [_type_of(n) for n in result.nodes()]
-
-
-def _type_of(node: Node) -> str:
-    return node.leaf(0).text
-
-
-def _block_arguments(region: Node) -> list[Node]:
-    blocks = [one for one in region.nodes() if one.rule == "block"]
-    return [
-        argument
-        for block in blocks
-        for part in block.nodes()
-        if part.rule == "arguments"
-        for argument in part.nodes()
-    ]
-
-
-def _mapping(node: Node) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for pair in node.nodes():
-        key = pair.leaf(0).text
-        name = _unquoted(key) if key.startswith('"') else key
-        if name in found:
-            fail("bad-mlir", f"'{name}' is given twice", pair.span)
-        value = pair.maybe(1)
-        found[name] = True if value is None else _given(value)
-    return found
-
-
-def _given(node: Node) -> object:
-    """The value of an attribute."""
-    if node.rule in ("list", "list_of"):
-        return [_given(one) for one in node.nodes()]
-    if node.rule == "nested":
-        return _mapping(node.node(0))
-    text = node.leaf(0).text
-    if node.rule == "text":
-        return _unquoted(text)
-    if node.rule == "symbol":
-        return _Symbol(_unquoted(text) if text.startswith('"') else text)
-    if node.rule == "of_type":
-        return _Type(text)
-    if node.rule == "word":
-        return {"true": True, "false": False}.get(text, _Type(text))
-    if node.rule == "number":
-        return float(text)
-    if len(text) > 30:
-        fail("bad-mlir", "this number is too long", node.span)
-    if node.rule == "whole":
-        return int(text)
-    if node.leaf(1).text != "f64" or len(text) != 18:
-        fail("bad-mlir", "bits are those of an f64", node.span)
-    (number,) = struct.unpack(">d", bytes.fromhex(text[2:]))
-    return float(number)
-
 
 def _attribute(value: object, span: Span) -> str:
     """An attribute as modules spell it."""
-    if isinstance(value, _Symbol | _Type | dict) or value is None:
+    if isinstance(value, SymbolName | TypeText | dict) or value is None:
         fail("bad-mlir", "no attribute of a module is a symbol, a type or a mapping", span)
     if isinstance(value, list):
         return f"[{', '.join(_attribute(one, span) for one in value)}]"
@@ -496,19 +352,3 @@ def _symbol_name(name: str, span: Span) -> str:
     if not _SYMBOL.fullmatch(name):
         fail("bad-mlir", f"'{name[:40]}' is no name of a symbol", span)
     return name
-
-
-def _unquoted(text: str) -> str:
-    """What a string of MLIR says; bytes are hexadecimal."""
-    plain = {"n": b"\n", "t": b"\t"}
-    found = b""
-    at = 1
-    for match in _ESCAPE.finditer(text, 1, len(text) - 1):
-        found += text[at : match.start()].encode()
-        found += (
-            bytes.fromhex(match[1])
-            if len(match[1]) == 2
-            else plain.get(match[1], match[1].encode())
-        )
-        at = match.end()
-    return (found + text[at:-1].encode()).decode("utf-8", "replace")

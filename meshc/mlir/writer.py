@@ -28,6 +28,7 @@ ELEMENTS = {
     DType.I32: "i32",
     DType.U8: "ui8",
     DType.U4: "ui4",
+    DType.E4M3: "f8E4M3FN",
 }
 """Element types by their names in MLIR."""
 TOKEN = "!meshc.token"

@@ -24,6 +24,8 @@ TINY = str(ROOT / "tests" / "data" / "tiny" / "llama-rope3")
 MEANINGS = {
     "MODEL": TINY,
     "DIR": "out",
+    "A": "out",
+    "B": "out",
     "PATH": TINY,
     "FILE": "written",
     "FILE.npy": "written.npy",
@@ -105,6 +107,8 @@ def test_command_runs(line, place, capsys):
     command = runnable(line)
     if command[0] == "run":
         assert main(["compile", TINY, "--weights", TINY, "-o", "out", "--mesh", "2x2"]) == 0
+    if command[0] in ("view", "diff"):
+        assert main(["compile", TINY, "--record", "-o", "out", "--mesh", "2x2"]) == 0
     assert main(command) == 0
     assert capsys.readouterr().out
 

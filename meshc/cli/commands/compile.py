@@ -20,6 +20,7 @@ from meshc.driver import (
     standalone_content,
     weight_files,
 )
+from meshc.driver.recording import RECORD, Recording
 from meshc.driver.weights import check_present
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.output import Content, check_free, write_directory
@@ -30,14 +31,19 @@ def run(options: argparse.Namespace) -> int:
     report = Diagnostics()
     request = request_of(options)
     _check_standalone(options)
+    _check_recorded(options)
     if options.output not in (None, "-"):
         check_free(Path(options.output), options.force)
     with Progress() as progress:
         watching = Watching.of(options, progress)
+        recording = Recording(report) if options.record else None
+        instruments = [*watching.instruments, *([recording] if recording else [])]
         try:
             loaded = load_any(options.model, report)
             request = keeping(request, options, loaded)
-            compiled = compile_loaded(loaded, request, watching.instruments, report)
+            compiled = compile_loaded(loaded, request, instruments, report)
+            if recording is not None:
+                compiled.files[RECORD] = recording.record(compiled)
             names = _write(options, loaded, compiled, report, progress)
         finally:
             watching.finish(report)
@@ -91,6 +97,12 @@ def _check_standalone(options: argparse.Namespace) -> None:
         fail("bad-argument", "--standalone writes programs for --target cuda")
     if options.output in (None, "-"):
         fail("bad-argument", "--standalone writes a directory, and -o names none")
+
+
+def _check_recorded(options: argparse.Namespace) -> None:
+    """Fail with ``bad-argument`` for --record without a directory that it could be written to."""
+    if options.record and options.output in (None, "-"):
+        fail("bad-argument", "--record writes into a directory, and -o names none")
 
 
 def _is_ir(name: str) -> bool:

@@ -40,11 +40,12 @@ from meshc.driver import (
     simulated_run,
     smallest_place,
 )
+from meshc.driver.recording import RunRecorder
 from meshc.frontend.chat import Conversation
 from meshc.frontend.checkpoints import ModelConfig
 from meshc.support.diagnostics import Diagnostic, Diagnostics, fail
 from meshc.support.files import error_words
-from meshc.support.output import read_manifest
+from meshc.support.output import check_free, read_manifest
 
 _SEQ_STEP = 256
 _WORTH_SAYING = 5.0
@@ -73,11 +74,12 @@ def run(options: argparse.Namespace) -> int:
     )
     profiles: list[Profile] = []
     request.check()
+    recorder = _recorder(options, report)
     with Progress() as progress:
         watching = Watching.of(options, progress)
         live = _Live(progress, not options.json and len(request.prompts) == 1)
         try:
-            answers = _answers(options, request, report, watching, live, profiles.append)
+            answers = _answers(options, request, report, watching, live, profiles.append, recorder)
         finally:
             watching.finish(report)
     _save_logits(options.logits, answers)
@@ -113,11 +115,18 @@ def _answers(
     watching: Watching,
     live: _Live,
     on_profile: Callable[[Profile], None],
+    recorder: RunRecorder | None,
 ) -> list[Answer]:
     folder = Path(options.model)
     if os.path.isdir(folder) and read_manifest(folder) is not None:
         program = open_program(folder, request)
         _check_compiled(options, program.target)
+        if recorder is not None:
+            fail(
+                "bad-argument",
+                f"--record keeps what compiling says too, but '{folder}' is compiled",
+                help="give the model instead",
+            )
         request = _with_chats_read(request, program.config, program.weights, program.name)
         with _opened(program.target, request) as backend:
             return run_program(
@@ -136,20 +145,36 @@ def _answers(
     compile_request = keeping(compile_request, options, loaded)
     if compile_request.target == "csl" and options.mesh is None:
         compile_request = _placed(loaded, compile_request, live.progress)
+    if recorder is not None:
+        recorder.check(compile_request, request)
+        watching.instruments.append(recorder.recording)
+    compiled: list[Compiled] = []
 
     def emit() -> Emitted:
         if compile_request.target == "csl":
             found = _for_simulator(options, loaded, compile_request, request, watching, report)
         else:
             found = compile_loaded(loaded, compile_request, watching.instruments, report)
+        compiled.append(found)
         return found.emitted
 
     with _opened(compile_request.target, request) as backend:
         keeps = request.cache and compile_request.target != "csl" and not watching.looks
         emitted = emitted_once(loaded, compile_request, emit, report) if keeps else emit()
-        return run_emitted(
-            emitted, request, backend, report, live.progress.reading, live.token, on_profile
-        )
+        told = live.progress.reading, live.token, on_profile
+        watch = None if recorder is None else recorder.watch(compiled[0])
+        answers = run_emitted(emitted, request, backend, report, *told, watch)
+        if recorder is not None:
+            recorder.write(compiled[0], report)
+        return answers
+
+
+def _recorder(options: argparse.Namespace, report: Diagnostics) -> RunRecorder | None:
+    """What keeps the run, if that is asked for. Fails where its directory may not be written."""
+    if options.record is None:
+        return None
+    check_free(Path(options.record))
+    return RunRecorder(Path(options.record), report)
 
 
 def _with_chats_read(

@@ -15,12 +15,14 @@ from meshc.cli import node_schedules
 from meshc.cli.output import print_json
 from meshc.cli.progress import Progress
 from meshc.cli.working import workers_of
+from meshc.driver.recorded_runs import simulated_timeline, write_run
 from meshc.driver.scheduling import ScheduleRequest, choice, setting_of, simulated_bands
 from meshc.serving.comparing import Band, Setting, simulated
 from meshc.serving.trip_rows import COLUMNS, trip_rows
-from meshc.support.diagnostics import fail
+from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.extras import module_of_extra
 from meshc.support.files import check_place, write_text
+from meshc.support.output import check_free
 from meshc.support.workers import Workers
 
 _GROUPED = ("layered", "combined")
@@ -63,6 +65,8 @@ def run(options: argparse.Namespace) -> int:
         plots = module_of_extra("meshc.serving.plots", "plots", "drawing")
     if options.per_request is not None:
         check_place(Path(options.per_request))
+    if options.record is not None:
+        check_free(Path(options.record))
     plan = [
         _request(options, name, rate, alone=len(names) == 1) for rate, name in product(rates, names)
     ]
@@ -72,6 +76,8 @@ def run(options: argparse.Namespace) -> int:
     found = list(zip(plan, bands, strict=True))
     if plots is not None:
         _draw(plots, Path(options.plots), names, found)
+    if options.record is not None:
+        _record(options, plan)
     if options.per_request is not None:
         write_text(Path(options.per_request), _requests(plan))
     if options.json:
@@ -118,6 +124,8 @@ def _request(
 def _choose(options: argparse.Namespace, rates: Sequence[float | None], workers: Workers) -> int:
     """Print the policies that were tried, the best first, and what the best gains."""
     given = (options.policy, options.chunk, options.groups, options.plots, options.per_request)
+    if options.record is not None:
+        fail("bad-argument", "--record keeps the runs of policies that are given, not of --auto")
     if any((*given, options.long_chunk, options.long_prompts)) or len(rates) > 1:
         fail("bad-argument", "--auto chooses policy, chunks and groups itself, for one rate")
     request = _request(options, "chunked", rates[0], alone=True)
@@ -144,6 +152,18 @@ def _choose(options: argparse.Namespace, rates: Sequence[float | None], workers:
     print(f"chosen: {best.words} ({why})")
     print(f"over {_USUAL}: {', '.join(changes)}")
     return 0
+
+
+def _record(options: argparse.Namespace, plan: Sequence[ScheduleRequest]) -> None:
+    """Write the timelines of the first seed of each policy and rate."""
+    timelines = []
+    for own in plan:
+        rate = "" if own.rate is None else f", {own.rate:g} requests a second"
+        found = simulated(setting_of(own), 0)
+        timelines.append(simulated_timeline(found, f"{own.policy}{rate}"))
+    facts = {"requests": options.requests, "policies": ", ".join(o.policy for o in plan)}
+    told = options.model, options.device, facts, timelines, Diagnostics()
+    write_run(Path(options.record), "simulated server", *told)
 
 
 def _requests(plan: Sequence[ScheduleRequest]) -> str:

@@ -13,6 +13,7 @@ from meshc.cli.progress import Progress
 from meshc.cli.requests import request_of
 from meshc.cli.watching import Watching
 from meshc.driver import Backend, CompileRequest, LoadedModel, load_any, opened
+from meshc.driver.recorded_runs import served_timeline, write_run
 from meshc.driver.serving import (
     USUAL_REQUESTS,
     ServeRequest,
@@ -26,6 +27,7 @@ from meshc.serving.lengths import Trace
 from meshc.serving.replaying import Entry, replayed
 from meshc.serving.traces import read_trace
 from meshc.support.diagnostics import Diagnostic, Diagnostics, fail
+from meshc.support.output import check_free
 
 _SEQ_STEP = 64
 
@@ -44,6 +46,8 @@ def run(options: argparse.Namespace) -> int:
         )
     request = serve_request(options)
     request.chosen()
+    if options.record is not None:
+        check_free(Path(options.record))
     with served_by(options) as backend:
         return _serve(options, trace, request, backend)
 
@@ -70,6 +74,16 @@ def _serve(
             print(_line(record, seconds), flush=True)
 
     found = replayed(service.server(), entries, options.iteration_ms / 1e3, note)
+    if options.record is not None:
+        facts = {
+            "policy": service.policy.name,
+            "requests": len(entries),
+            "trace": Path(options.trace).name,
+        }
+        device = asked.device_name
+        timeline = served_timeline(entries, records)
+        folder = Path(options.record)
+        write_run(folder, "served trace", service.name, device, facts, [timeline], report)
     if options.compare_alone:
         alone = service
         if not service.whole:

@@ -50,6 +50,12 @@ def add_to(commands: Any) -> None:
         help="of CUDA: DIR runs without meshc, by numpy and NVIDIA's driver alone or from C++; it "
         "has machine code and packed weights, those of MODEL or of --weights",
     )
+    parser.add_argument(
+        "--record",
+        action="store_true",
+        help="also write DIR/record.json, which meshc view shows: the module after each pass, what "
+        "was said, places and predicted costs",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     add_chunk(parser)
     add_keeping(parser)

@@ -78,6 +78,12 @@ def add_to(commands: Any) -> None:
         "that were predicted with their lower bound, and write a trace for Perfetto",
     )
     parser.add_argument(
+        "--record",
+        metavar="DIR",
+        help="of csl-sim: write the compiled program to DIR, with what meshc view shows of the "
+        "compile and of the last step that was run",
+    )
+    parser.add_argument(
         "--ignore-eos", action="store_true", help="go on after a token that ends a text"
     )
     add_cache(parser)

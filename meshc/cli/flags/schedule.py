@@ -42,6 +42,12 @@ def add_to(commands: Any) -> None:
         metavar="FILE.csv",
         help="write a row for each request of the first seed, with its arrival, lengths and times",
     )
+    parser.add_argument(
+        "--record",
+        metavar="DIR",
+        help="write the timelines of the first seed, with --tokens that of the longest iteration, "
+        "into DIR, for meshc view",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
 
 

@@ -51,6 +51,11 @@ def add_to(commands: Any) -> None:
         action="store_true",
         help="run each request alone too, and fail where its tokens differ",
     )
+    parser.add_argument(
+        "--record",
+        metavar="DIR",
+        help="write iterations and requests as a timeline into DIR, which meshc view shows",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     add_serving(parser)
     add_compiling(parser)

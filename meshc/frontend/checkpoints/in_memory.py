@@ -16,6 +16,7 @@ from meshc.frontend.checkpoints.quantised.method import QUANTIZATION_KEY
 from meshc.frontend.checkpoints.tensor_source import FLOATS, Encoded, Part, StoredTensor
 from meshc.frontend.checkpoints.tied_head import stores_own_head
 from meshc.frontend.families import family_named
+from meshc.ir.codes import CodeFormat
 from meshc.ir.stored import floats
 from meshc.support.diagnostics import Diagnostics, fail
 
@@ -55,7 +56,7 @@ class TensorsInMemory:
         """The tensor ``name`` as it stands in memory."""
         return self.elements(name)
 
-    def read_encoded(self, name: str) -> Encoded:
+    def read_encoded(self, name: str, form: CodeFormat) -> Encoded:
         """None of these tensors has scales. Raises KeyError."""
         raise KeyError(name)
 

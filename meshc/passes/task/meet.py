@@ -73,7 +73,7 @@ class Meet(Pass):
             block.ops = [
                 one
                 for op in block.ops
-                for one in ((task.Meet(kind=widest), op) if isinstance(op, task.Phase) else (op,))
+                for one in (_behind(op, widest) if isinstance(op, task.Phase) else (op,))
             ]
         # The one at the start goes last, if it may, so that ranks meet there and not in each layer.
         edges = Edges(module)
@@ -182,3 +182,8 @@ def _ordered(module: Module) -> bool:
     except MeshcError:
         return False
     return True
+
+
+def _behind(phase: task.Phase, kind: str) -> tuple[Op, Op]:
+    """A meeting, and the ``phase`` in front of which it stands."""
+    return task.Meet(kind=kind, span=phase.span), phase

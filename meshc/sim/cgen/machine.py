@@ -33,7 +33,6 @@ from meshc.sim.machine.costs import costs_of
 from meshc.sim.machine.mathematics import CYCLES
 from meshc.sim.machine.options import Options
 from meshc.sim.machine.runtime import RUNTIME, route_colors
-from meshc.sim.machine.trace import Trace
 from meshc.sim.program import Program
 from meshc.sim.routes import DIRECTION_NAMES
 from meshc.sim.scalar_costs import scalar_costs
@@ -64,7 +63,7 @@ class CMachine(Common):
         self.options = options or Options()
         self.costs = costs_of(program.arch, self.options.timing or DEFAULT)
         self.types: dict[tuple[int, str], list[Any]] = {}
-        self.trace = Trace() if self.options.trace_file else None
+        self.trace = self.options.trace()
         self.print_log: list[str] = []
         self.remarks: dict[tuple[str, str], str] = {}
         self.collectives = Collectives(self)
@@ -106,7 +105,7 @@ class CMachine(Common):
     def _threads(self) -> int:
         """Threads that run the machine: one where Python has to see all in the order of time."""
         options = self.options
-        in_order = options.strict, options.trace_file, options.report_folder
+        in_order = options.strict, self.trace, options.report_folder
         calls = any(code.group.calls.entries for code in self.classes)
         return 1 if calls or any(in_order) else min(options.threads or 1, MOST_THREADS)
 

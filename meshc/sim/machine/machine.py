@@ -27,7 +27,6 @@ from meshc.sim.machine.operation import Operation
 from meshc.sim.machine.options import Options
 from meshc.sim.machine.pe import Pe
 from meshc.sim.machine.runtime import bind_functions, launch_sync, route_colors
-from meshc.sim.machine.trace import Trace
 from meshc.sim.program import PeProgram, Program
 from meshc.sim.pygen.module import GeneratedModule, generate
 from meshc.sim.scalar_costs import scalar_costs
@@ -60,7 +59,7 @@ class Machine(HostSide, Common):
         self.pes: dict[tuple[int, int], Pe] = {}
         self.fabric = Fabric(self)
         self.types = {}
-        self.trace = Trace() if self.options.trace_file else None
+        self.trace = self.options.trace()
         self.print_log: list[str] = []
         self.remarks: dict[tuple[str, str], str] = {}
         self.host_credits: dict[tuple[int, int, int], Credit] = {}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from meshc.sim.machine.trace import Trace
 
 BACKENDS = ("auto", "python", "c")
 # About a second of the machine.
@@ -19,7 +22,8 @@ class Options:
     waits for one thing, and how long a task may run. ``threads`` is how many the C machine may use;
     the environment decides without one, else the cores, and the results are the same. Without
     ``files`` a run leaves no log in the working directory. ``timing`` names the timing model
-    (``meshc.sim.timing``); without one the environment decides.
+    (``meshc.sim.timing``); without one the environment decides. What ``tracer`` gives is told what
+    happens, with no file.
     """
 
     strict_queues: bool = False
@@ -32,3 +36,10 @@ class Options:
     threads: int | None = None
     files: bool = True
     timing: str | None = None
+    tracer: Callable[[], Trace] | None = None
+
+    def trace(self) -> Trace | None:
+        """What is told all that happens in a run, if anybody wants to know."""
+        if self.tracer is not None:
+            return self.tracer()
+        return Trace() if self.trace_file else None

@@ -183,7 +183,7 @@ class Lowering:
     def _op(self, op: Op) -> None:
         if isinstance(op, Compute):
             first, *rest = self.kernels.lines(op)
-            lines = [f"{first} // {_said(op)}", *rest]
+            lines = [f"{first} // {said(op)}", *rest]
             self._put(lines, op.when, f"{op.kernel}_here")
         elif isinstance(op, (Send, Recv, Relay)):
             self._transfer(op)
@@ -449,7 +449,7 @@ _VERBS = {Send: "sends", Recv: "receives", Relay: "relays"}
 _MOST_SAID = 80
 
 
-def _said(op: Compute) -> str:
+def said(op: Compute) -> str:
     """The op that a piece of code came from; without indices where these are long."""
     views = [v for v in op.operands if isinstance(v, View)]
     text = plain(f"{op.kernel} {', '.join(map(str, views))}")

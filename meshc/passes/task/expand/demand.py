@@ -94,6 +94,11 @@ class Demand:
         op = known.later
         if op is None:
             fail("no-tasks", f"%{known.name} is needed before the task that gives it has ended")
+        with task.origin.at(op):
+            return self._computed(task, known, op, part)
+
+    def _computed(self, task: OpenTask, known: Known, op: Op, part: Part) -> Value:
+        """What ``op`` gives, in the task that needs it."""
         if isinstance(op, graph.RmsNorm):
             return self._norm(task, known, op, part)
         if isinstance(op, graph.Centre):

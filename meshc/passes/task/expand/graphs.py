@@ -92,7 +92,8 @@ class GraphExpander:
 
     def _block(self, block: Block) -> None:
         for op in block.ops:
-            self._op(op)
+            with self.program.origin.at(op):
+                self._op(op)
 
     def _op(self, op: Op) -> None:
         known = [self.env[value] for value in op.tensors()]
@@ -191,14 +192,14 @@ class GraphExpander:
                 kind = known.kind
                 inner = TensorType(kind.dtype, kind.dims[1:])
                 self.env[arg] = Known(arg.name, inner, weight=known.weight, stacked=True)
-        loop = tile.For(var=var, count=constant(program.layers), regions=[Block()])
+        count = constant(program.layers)
+        loop = tile.For(var=var, count=count, regions=[Block()], span=op.span)
         program.blocks[-1].ops.append(loop)
         program.blocks.append(loop.regions[0])
         targets = {}
         for buffer, value in zip(carried, body.ops[-1].tensors(), strict=False):
             targets[value] = Stored(buffer, (Point(program.layer + 1),), program.phases)
-        for inner_op in body.ops[:-1]:
-            self._op(inner_op)
+        self._block(Block(ops=body.ops[:-1]))
         for value, target in targets.items():
             self.products.deliver(self.env[value], target)
         program.blocks.pop()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 
@@ -19,6 +20,7 @@ from meshc.ir.rows import Paired
 from meshc.ir.types import BufferType, DType, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Index, Point, Range, View, Whole
+from meshc.support.spans import Span
 
 ROWS = ("B", "L")
 """Dims of the rows of a program: the requests of a step, of each of which it reads one token, or
@@ -69,6 +71,23 @@ class Part:
         return Whole() if whole else span(self.start, self.count)
 
 
+@dataclass
+class Origin:
+    """The place in the source of the graph op that is being expanded, which what is written
+    keeps."""
+
+    span: Span | None = None
+
+    @contextmanager
+    def at(self, op: Op) -> Iterator[None]:
+        """Ops that are written in the block are of ``op``."""
+        before, self.span = self.span, op.span
+        try:
+            yield
+        finally:
+            self.span = before
+
+
 @dataclass(eq=False)
 class OpenTask:
     """A family whose body is being written. ``own`` are the lanes that each of its tasks gives,
@@ -79,6 +98,7 @@ class OpenTask:
     phase: int
     names: Names
     own: Part
+    origin: Origin
     routed: Expr | None = None
     known: dict[tuple[object, object], Value] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
@@ -92,12 +112,13 @@ class OpenTask:
             kinds = [kind] if kind is not None else op.infer({})
             assert kinds is not None
             op.results = [Value(self.names.fresh(name), kinds[0])]
+        op.span = self.origin.span
         self.blocks[-1].ops.append(op)
         return op.results[0] if name else Value("", BufferType(DType.F32, ()))
 
     def local(self, name: str, shape: Sequence[int], dtype: DType = DType.F32) -> Value:
         """Memory of the task."""
-        op = task.Local()
+        op = task.Local(span=self.origin.span)
         op.results = [Value(self.names.fresh(name), BufferType(dtype, tuple(shape)))]
         self.blocks[-1].ops.append(op)
         return op.result
@@ -144,6 +165,7 @@ class TaskProgram:
         if source.ranks is not None:
             self.module.scalars[RANK] = (0, self.ranks - 1)
         self.module.programs = [Program(source.function.name, Block())]
+        self.origin = Origin()
         self.names = Names()
         self.family_names = Names()
         self.phase_names = Names()
@@ -159,7 +181,8 @@ class TaskProgram:
 
     def phase(self, name: str) -> Block:
         """A new phase at the end of what there is."""
-        op = task.Phase(name=self.phase_names.fresh(name), regions=[Block()])
+        name, span = self.phase_names.fresh(name), self.origin.span
+        op = task.Phase(name=name, regions=[Block()], span=span)
         self.blocks[-1].ops.append(op)
         self.opened.append(op.regions[0])
         return op.regions[0]
@@ -179,10 +202,11 @@ class TaskProgram:
             sizes=tuple(domain.values()),
             each=each,
             regions=[Block()],
+            span=self.origin.span,
         )
         phase.ops.append(op)
         number = next(n for n, block in enumerate(self.opened, 1) if block is phase)
-        return OpenTask(op, number, self.names, own)
+        return OpenTask(op, number, self.names, own, self.origin)
 
     # --- buffers
 
