@@ -296,7 +296,7 @@ class _Reader:
                 span,
                 help="tensors have a #meshc.layout, buffers are memrefs",
             )
-        return f"{_DTYPES[shape[2]]}[{', '.join(n for n in shape[1].split('x') if n)}]"
+        return f"{_DTYPES[shape[2]]}[{', '.join(_EXTENT.findall(shape[1]))}]"
 
     def _braced(self, facts: Mapping[str, object], span: Span) -> str:
         pairs = (f"{_word(k, 'attribute', span)} = {_attribute(v, span)}" for k, v in facts.items())
