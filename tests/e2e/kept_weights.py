@@ -42,8 +42,7 @@ def kept_weights(
             scales = np.sign(scales) * 2.0 ** np.round(np.log2(size / codes.std()))
         numbers = (codes - ZERO.get(form, 0)) * np.repeat(scales, group, axis)
         if f"{weight}.{form}.least" in shapes:
-            zeros = rng.choice([0, 6, 7, 8, 8, 8, 9, 10, 15], groups)
-            least = -zeros * scales
+            least = -rng.integers(0, 16, groups) * scales
             if form == "q4_1" and weight != table:
                 least = (rng.standard_normal(groups) * size).astype(np.float16).astype(np.float64)
             found[f"{weight}.{form}.least"] = least
