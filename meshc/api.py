@@ -61,6 +61,7 @@ from meshc.passes.task.fold_scratch import FoldScratch
 from meshc.passes.task.fuse_cluster import FuseCluster
 from meshc.passes.task.meet import Meet
 from meshc.passes.task.place_tasks import PlaceTasks
+from meshc.passes.task.stream_quantised import StreamQuantised
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.passes.tile.expand_programs import ExpandPrograms
 from meshc.passes.tile.keep_quantised import KeepQuantised
@@ -218,6 +219,7 @@ __all__ = [
     "ShiftKvCache",
     "SplitRegions",
     "SplitTokens",
+    "StreamQuantised",
     "TensorParallel",
     "__version__",
     "compile",

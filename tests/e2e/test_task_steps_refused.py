@@ -21,7 +21,7 @@ LATENT = LatentDecoder(32, 2, 32, 24, 8, 16, 32, 20, 1, 0)
     [
         ({"batch": 17}, r"\[cuda-shape\]: a step has 17 requests"),
         ({"tokens": 24}, r"\[cuda-shape\]: runs of 24 tokens do not begin where pages of 16 do"),
-        ({"parts": 4}, r"\[cuda-shape\]: parts of 8 values are no whole number of sixteens"),
+        ({"parts": 4}, r"\[cuda-shape\]: parts of 8 values are no whole blocks of 16"),
     ],
 )
 def test_other_shapes_are_refused(changes, words, tmp_path):

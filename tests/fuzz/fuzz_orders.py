@@ -97,6 +97,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "split-regions": {"regions": ("0", "1", "2"), "kept": ('["q8_0"]', "[]")},
     "keep-quantised": {"formats": ('["q8_0"]', '["q4_0"]', "[]"), "block-bytes": ("64", "2048")},
+    "stream-quantised": {"formats": ('["q8_0"]', '["q4_0?"]', "[]")},
     "expand-tasks": {
         "rows": ("8", "16", "3"),
         "tokens": ("0", "8", "32"),
@@ -115,7 +116,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         ("blocks", "rebased", "joined", "fresh"), ("true", "false")
     ),
     "select-csl-functions": dict.fromkeys(
-        ("functions", "newton", "across", "angles", "turns", "narrow", "kept", "blocks"),
+        ("functions", "newton", "across", "angles", "turns", "narrow", "kept", "blocks", "whole"),
         ("true", "false"),
     )
     | {"accuracy": ("half", "single")},

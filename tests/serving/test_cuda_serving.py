@@ -16,7 +16,7 @@ from meshc.backends.cuda import CpuMachine
 from meshc.backends.cuda.executor import CXX, QUICK, WATCHED, Mode, modes
 from meshc.backends.cuda.packing import kept
 from meshc.cli import main
-from meshc.driver import Backend, CompileRequest, compiled, hosts, load_any
+from meshc.driver import Backend, CompileRequest, emitted, hosts, load_any
 from meshc.driver.serving import ServeRequest, opened_service
 from meshc.serving.groups import Fixed
 from meshc.serving.policies import Policy, policy
@@ -413,7 +413,7 @@ GPU = ("--target", "cuda", "--backend", "cuda-cpu")
 
 def test_the_command_serves_by_what_it_has_packed_before(serve, tmp_path, monkeypatch):
     monkeypatch.setattr(kept, "LEAST_BYTES", 1)
-    monkeypatch.setattr(compiled, "PACKED_FOLDER", tmp_path / "packed")
+    monkeypatch.setattr(emitted, "PACKED_FOLDER", tmp_path / "packed")
     packed, inner = [], kept.write_packed
     monkeypatch.setattr(
         kept, "write_packed", lambda *given: (packed.append(given[0]), inner(*given))

@@ -308,10 +308,13 @@ def config(tmp_path, **values):
 
 
 def test_shapes_of_families(tmp_path):
-    """What is compiled is served, and no more: experts in some layers alone are refused."""
-    for values in ({"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}):
-        with pytest.raises(MeshcError, match="experts in every layer"):
+    """What is compiled is served, and no more: layers without experts behind others are refused."""
+    for values in ({"mlp_only_layers": [1]}, {"decoder_sparse_step": 2}):
+        with pytest.raises(MeshcError, match="config-unsupported"):
             config(tmp_path, **values)
+    first, *others = config(tmp_path, mlp_only_layers=[0]).layers
+    assert (first.experts, first.dense_width) == (0, 96)
+    assert {(layer.experts, layer.dense_width) for layer in others} == {(8, 0)}
     own = {"num_experts": None, "num_local_experts": 8, "moe_intermediate_size": None}
     mixtral = config(tmp_path, model_type="mixtral", **own)
     assert mixtral.layers[0].expert_width == 96

@@ -71,7 +71,8 @@ class SplitRegions(Pass):
                 help=f"use at most --mesh {width}x{height}",
             )
         device = module.the_device()
-        if places is not None and device.kind == "mesh" and mesh.columns * mesh.rows > device.cores:
+        given = "cores" in device.numbers and device.facts.get("kind") == "mesh"
+        if places is not None and given and mesh.columns * mesh.rows > device.cores:
             fail(
                 "mesh-too-large",
                 f"a {mesh} mesh has more than the {device.cores} cores of the device",
