@@ -207,6 +207,7 @@ print(len(set(texts)))
     assert len(list((folder / "cubins").glob("*.cubin"))) == count
 
 
+@pytest.mark.slow
 @needs_both
 def test_a_run_goes_on_where_its_time_was_over(model, fake, tmp_path, capsys):
     folder = str(tmp_path / "program")

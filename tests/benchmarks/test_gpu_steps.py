@@ -82,6 +82,7 @@ def prepared_model(tmp_path):
     return tmp_path / "model"
 
 
+@pytest.mark.slow
 def test_what_a_gpu_computes_is_held_against_the_graph(prepared_model, fake):
     """Kernels in the executor are right; those that compute nothing are not."""
     with Device(library=fake.path) as device:

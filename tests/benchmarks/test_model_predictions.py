@@ -18,7 +18,7 @@ from meshc.support.diagnostics import MeshcError
 CASES = [*(("decode", number) for number in range(40)), *(("prefill", n) for n in range(20))]
 
 
-@pytest.mark.parametrize(("phase", "number"), each(CASES, 10))
+@pytest.mark.parametrize(("phase", "number"), each(CASES, 20))
 def test_within_a_tenth(phase, number, tmp_path, monkeypatch):
     dice = random.Random(f"predictions {phase} {number}")
     model = DRAWN[phase](dice)

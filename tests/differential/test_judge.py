@@ -110,6 +110,7 @@ def test_results_of_other_shapes_or_numbers_of_them_are_seen() -> None:
     assert compare(right, turned).code == "numbers"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["csl", "python"])
 def test_sums_of_prompts_in_another_type_are_seen(target: str, tmp_path: Path) -> None:
     """However little they move its results."""

@@ -23,7 +23,10 @@ def written():
     return {name: f"## {part}".rstrip() for name, part in found.items()}
 
 
-@pytest.mark.parametrize("paper", ["waferllm", "clusterfusion", "tokenweave", "recorded"])
+@pytest.mark.parametrize(
+    "paper",
+    ["waferllm", "clusterfusion", "tokenweave", pytest.param("recorded", marks=pytest.mark.slow)],
+)
 def test_sections_are_what_is_printed(paper, written):
     for section in made(chosen([paper]), Servers(), lambda name: None):
         assert written[section.name] == "\n".join(section_lines(section)).rstrip()

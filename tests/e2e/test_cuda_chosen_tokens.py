@@ -101,7 +101,8 @@ def test_every_tiny_model_chooses_what_the_host_does(name: str, number: int) -> 
 @pytest.mark.parametrize(
     "options",
     [
-        {"chunk": 8}, {"gpus": 2, "collectives": "peers"},
+        {"chunk": 8},
+        pytest.param({"gpus": 2, "collectives": "peers"}, marks=pytest.mark.slow),
         pytest.param({"cluster": 2}, marks=pytest.mark.slow),
         pytest.param({"dataflow": "split_head", "cluster": 2, "batch": 2}, marks=pytest.mark.slow),
     ],

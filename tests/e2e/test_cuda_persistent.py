@@ -226,6 +226,7 @@ def test_prompts_of_a_model_without_kernels_of_its_own(tmp_path, monkeypatch):
     check(result, kinds)
 
 
+@pytest.mark.slow
 def test_prompts_are_read_by_as_many_tokens_as_a_block_has_room_for(tmp_path):
     kinds, small = (
         (Kind(2, 2, 2, 1600, 10000.0),),
@@ -236,6 +237,7 @@ def test_prompts_are_read_by_as_many_tokens_as_a_block_has_room_for(tmp_path):
     check(result, kinds)
 
 
+@pytest.mark.slow
 def test_tasks_attend_for_fewer_tokens_before_a_chunk_has_fewer(tmp_path):
     """Tasks that attend for 16 tokens of two heads, which 32 queries are, would leave room for a
     chunk of 8 alone; those of fewer leave it for 16."""

@@ -117,6 +117,7 @@ def test_all_layers_give_the_recorded_tokens(chunks):
     assert check(None, chunks) == TOKENS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, pytest.param(None, marks=pytest.mark.slow)])
 def test_the_program_chooses_and_draws_the_tokens_of_the_host(layers):
     """In launches of several steps, among 49152 words."""

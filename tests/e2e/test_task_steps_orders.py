@@ -16,7 +16,7 @@ from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
-every_case = pytest.mark.parametrize("name", only(CASES, "llama", "windows", "tags"))
+every_case = pytest.mark.parametrize("name", only(CASES, "llama", "tags"))
 
 
 def same(found):

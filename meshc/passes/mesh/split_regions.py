@@ -71,8 +71,8 @@ class SplitRegions(Pass):
                 help=f"use at most --mesh {width}x{height}",
             )
         device = module.the_device()
-        given = "cores" in device.numbers and device.facts.get("kind") == "mesh"
-        if places is not None and given and mesh.columns * mesh.rows > device.cores:
+        told = "cores" in device.numbers and "kind" in device.facts and device.kind == "mesh"
+        if places is not None and told and mesh.columns * mesh.rows > device.cores:
             fail(
                 "mesh-too-large",
                 f"a {mesh} mesh has more than the {device.cores} cores of the device",

@@ -157,7 +157,10 @@ def given(samplers: list[Sampler], place: int) -> dict[str, np.ndarray]:
     return {"settings": [s.sampling.numbers() for s in samplers], "stream": stream}
 
 
-@pytest.mark.parametrize(("words", "mode"), [(1000, FIRST), (1048, Mode("random", True, 3))])
+@pytest.mark.parametrize(
+    ("words", "mode"),
+    [(1000, FIRST), pytest.param(1048, Mode("random", True, 3), marks=pytest.mark.slow)],
+)
 def test_draws_are_those_of_the_host(words: int, mode: Mode) -> None:
     """Of all settings at once, token by token, with logits of which many are equal."""
     choice, rng = Choice(16, words), np.random.default_rng(words)

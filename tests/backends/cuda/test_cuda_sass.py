@@ -101,6 +101,7 @@ def model(name):
     return program, cubins, {kernel: disassemble(one) for kernel, one in cubins.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", IN_CI)
 def test_only_what_never_changes_is_reached_early(name):
     program, cubins, assemblies = model(name)
