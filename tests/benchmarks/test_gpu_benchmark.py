@@ -151,6 +151,7 @@ def test_without_a_gpu_it_says_so(model, monkeypatch, capsys):
     assert "error[cuda-driver]" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @needs_both
 def test_a_step_that_differs_is_found(model, fake, monkeypatch):
     """Kernels that overlap wrongly give other logits than one by one."""

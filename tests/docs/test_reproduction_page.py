@@ -4,6 +4,7 @@ import json
 
 import pytest
 from pages import page as page_of
+from reduced import only
 
 from meshc.cli import main
 from meshc.driver.reproduction.page import page, section_lines
@@ -25,7 +26,7 @@ def written():
 
 @pytest.mark.parametrize(
     "paper",
-    ["waferllm", "clusterfusion", "tokenweave", pytest.param("recorded", marks=pytest.mark.slow)],
+    only(["waferllm", "clusterfusion", "tokenweave", "recorded"], "clusterfusion", "tokenweave"),
 )
 def test_sections_are_what_is_printed(paper, written):
     for section in made(chosen([paper]), Servers(), lambda name: None):

@@ -103,6 +103,7 @@ def test_edits_are_noticed(name):
     assert noticed(judge, replace(judge.step, texts=texts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", only((WINDOW, HEADS, TOKENS), TOKENS))
 def test_nothing_is_noticed_without_an_edit(seed):
     assert not noticed(judge_of(seed), judge_of(seed).step)
