@@ -10,6 +10,7 @@ remains is the noise of f32.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import erf
 
@@ -271,8 +272,10 @@ class Decoder:
         tokens,
         positions,
         dtype: str,
+        left_rows: Mapping[str, np.ndarray] | None = None,
     ) -> np.ndarray:
-        """Logits [requests, words]; the rows of the tokens are written to ``caches``."""
+        """Logits [requests, words]; the rows of the tokens are written to ``caches``. Attention has
+        them as ``left_rows``, caches that a kernel left, which may round a row the other way."""
         tokens, positions = np.asarray(tokens), np.asarray(positions)
         there = (tokens >= 0)[:, None]
         x = np.where(there, weights["embedding"][np.maximum(tokens, 0)], 0.0)
@@ -284,7 +287,7 @@ class Decoder:
             own = {
                 name: weights[name][n] for name, (_, stacked) in self._params().items() if stacked
             }
-            x = self._step_of_layer(x, own, n, caches, positions, left)
+            x = self._step_of_layer(x, own, n, caches, positions, left, left_rows)
         h = left(self._normed(x, weights, "final"))
         logits = (
             h
@@ -323,7 +326,9 @@ class Decoder:
         there = (n + 1) % self.but != 0 if self.but else n % self.every == 0
         return self.window if there else 0
 
-    def _step_of_layer(self, x, w, n: int, caches, positions, left: Left) -> np.ndarray:
+    def _step_of_layer(
+        self, x, w, n: int, caches, positions, left: Left, left_rows=None
+    ) -> np.ndarray:
         h = left(self._normed(x, w, "attn") if self.where != "behind" else x)
         q, k, v = (
             np.einsum("be,ehd->bhd", h, w[f"w{name}"]) + w.get(f"b{name}", 0.0) for name in "qkv"
@@ -336,6 +341,11 @@ class Decoder:
         for b, at in enumerate(positions):
             keys, values = (caches[f"cache.{name}"][n, b] for name in "kv")
             keys[at], values[at] = rounded(k[b], left.dtype), rounded(v[b], left.dtype)
+            if left_rows is not None:
+                keys, values = (
+                    with_row(part, left_rows[f"cache.{name}"][n, b], at)
+                    for name, part in (("k", keys), ("v", values))
+                )
             window = self._window(n)
             seen = slice(max(at + 1 - window, 0) if window else 0, at + 1)
             for head in range(self.heads):
@@ -375,6 +385,13 @@ class Left:
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         return x if self.requests <= _MOST_EXACT else rounded(x, self.dtype)
+
+
+def with_row(cache: np.ndarray, left: np.ndarray, at: int) -> np.ndarray:
+    """``cache`` with the row at ``at`` of the one that a kernel left."""
+    found = cache.copy()
+    found[at] = left[at]
+    return found
 
 
 def rounded(values: np.ndarray, dtype: str) -> np.ndarray:

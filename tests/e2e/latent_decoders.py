@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from drawn_decoders import Drawn, drawn_decoder
-from float64_decoders import Left, rms, rounded
+from float64_decoders import Left, rms, rounded, with_row
 
 
 @dataclass(frozen=True)
@@ -105,9 +106,10 @@ model latent({shown}) {{
 
     def step(
         self, weights: dict[str, np.ndarray], caches: dict[str, np.ndarray], tokens: np.ndarray,
-        positions: np.ndarray, dtype: str,
+        positions: np.ndarray, dtype: str, left_rows: Mapping[str, np.ndarray] | None = None,
     ) -> np.ndarray:  # fmt: skip
-        """Logits [requests, words]; the rows of the tokens are written to ``caches``."""
+        """Logits [requests, words]; the rows of the tokens are written to ``caches``. Attention has
+        them as ``left_rows``, caches that a kernel left, which may round a row the other way."""
         x, left = weights["embedding"][tokens], Left(dtype, len(tokens))
         for n in range(self.layers):
             w = {name: weights[name][n] for name, (_, own) in self._params().items() if own}
@@ -122,6 +124,11 @@ model latent({shown}) {{
             for b, at in enumerate(positions):
                 latents, keys = (caches[f"cache.{k}"][n, b, :, 0] for k in ("latent", "rope"))
                 latents[at], keys[at] = rounded(latent[b], dtype), rounded(key[b], dtype)
+                if left_rows is not None:
+                    latents, keys = (
+                        with_row(part, left_rows[f"cache.{name}"][n, b, :, 0], at)
+                        for name, part in (("latent", latents), ("rope", keys))
+                    )
                 seen = slice(0, at + 1)
                 scores = absorbed[b] @ latents[seen].T + turned[b] @ keys[seen].T
                 scores *= 0.9 / np.sqrt(self.plain + self.turned)
