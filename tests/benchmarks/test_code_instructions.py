@@ -3,11 +3,14 @@
 import pytest
 from code_instructions import counted
 
-from meshc.backends.cuda.toolchain.toolkit import BuildError
+from meshc.backends.cuda.toolchain.toolkit import BuildError, find_compiler
 from meshc.cost.tasks.tile_times import OF_CODES, OF_LEAST, OF_NUMBERS, OF_SCALES
 from meshc.ir.codes import CODE_FORMATS
 from meshc.ir.types import DType
 from meshc.support.diagnostics import MeshcError
+
+OF_NUMBERS_BY = {"nvcc 13.0": 6, "NVRTC 13.5": 6.5}
+"""By compiler; the event model has what the least of them takes."""
 
 
 def count(form, dtype):
@@ -27,5 +30,8 @@ def test_the_event_model_has_what_machine_code_has(form, dtype):
 
 
 def test_numbers_of_16_bits():
-    """Compilers differ by an instruction in two fragments."""
-    assert abs(count(None, "bf16").of_fragment - OF_NUMBERS) <= 0.5
+    found = count(None, "bf16").of_fragment
+    known = OF_NUMBERS_BY.get(find_compiler().name)
+    if known is None:
+        pytest.skip(f"{find_compiler().name} is none of {', '.join(OF_NUMBERS_BY)}")
+    assert found == known and min(OF_NUMBERS_BY.values()) == OF_NUMBERS

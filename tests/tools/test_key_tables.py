@@ -72,6 +72,16 @@ def test_a_tokenizer_gives_what_transformers_gives_or_is_refused(every):
     assert sum(row.changes and row.said == script.COMPUTED for row in rows) > 80
 
 
+@pytest.mark.models
+def test_the_page_is_that_of_today_but_for_the_tables_of_tokenizers(monkeypatch):
+    """Those take half a minute, and stay as the page has them."""
+    page = script.PAGE.read_text(encoding="utf-8")
+    _, _, rest = page.partition("<!-- tokenizers -->\n")
+    held, _, _ = rest.partition("<!-- end -->")
+    monkeypatch.setattr(script, "of_tokenizer_files", lambda: held.splitlines()[2:])
+    assert script.page() == page
+
+
 @pytest.mark.slow
 @pytest.mark.models
 def test_the_page_is_that_of_today():
