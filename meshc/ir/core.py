@@ -30,6 +30,13 @@ class Block:
     args: list[Value] = field(default_factory=list)
     ops: list[Op] = field(default_factory=list)
 
+    def blocks(self) -> Iterator[Block]:
+        """This block and all in regions of its ops, each in front of those inside it."""
+        yield self
+        for op in self.ops:
+            for region in op.regions:
+                yield from region.blocks()
+
     def walk(self) -> Iterator[Op]:
         """Every op in text order, ops inside regions included."""
         for op in self.ops:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -115,19 +115,12 @@ class _Streamed:
     of_product: Block
 
 
-def _blocks(block: Block) -> Iterator[Block]:
-    yield block
-    for op in block.ops:
-        for region in op.regions:
-            yield from _blocks(region)
-
-
 def _products(module: Module, weight: Value) -> list[_Streamed] | None:
     """The streams of ``weight``, each of which one product takes; None where something else reads
     it as well."""
     found = []
     for program in module.programs:
-        blocks = [*_blocks(program.body)]
+        blocks = [*program.body.blocks()]
         for block in blocks:
             for op in block.ops:
                 if weight not in [view.buffer for view in op.views()]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -115,19 +115,12 @@ class _Product:
     matrix: View
 
 
-def _blocks(block: Block) -> Iterator[Block]:
-    yield block
-    for op in block.ops:
-        for region in op.regions:
-            yield from _blocks(region)
-
-
 def _products(module: Module, weight: Value) -> list[_Product] | None:
     """The products that read ``weight``; None where something else does as well, or where they read
     parts of a matrix."""
     found = []
     for program in module.programs:
-        for block in _blocks(program.body):
+        for block in program.body.blocks():
             for op in block.ops:
                 if weight in [view.buffer for view in op.views()]:
                     if not _reads_matrix(op, weight):
