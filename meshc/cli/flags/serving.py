@@ -47,8 +47,9 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
         "--cache-tokens",
         type=int,
         metavar="N",
-        help="CUDA: tokens that all requests together have pages for; where these run out, those "
-        "that came last wait and begin again; default: --batch times --seq",
+        help="CUDA: tokens that all requests together have pages for, filled up to whole pages; "
+        "where these run out, those that came last wait and begin again; default: --batch times "
+        "--seq",
     )
 
 
