@@ -19,6 +19,7 @@ from meshc.backends.cuda import CpuMachine, LanguageModel
 from meshc.backends.cuda.executor import FIRST, QUICK, Library, Mode, headers
 from meshc.backends.cuda.tasks.step import TaskGraph, step_of_tasks
 from meshc.ir.clone import clone_module
+from meshc.support.diagnostics import MeshcError
 from meshc.support.native import Toolchain
 
 # As a part of the largest logit. A few requests have left sides of products in two values, so what
@@ -251,6 +252,20 @@ class Judge:
             row = tuple(place[:, b, at] for place in places)
             self._close(values_of(now[row], self.drawn.dtype), wanted[:, b, at], bound)
             pools[run.buffer(name)][row] = now[row]
+
+
+def noticed(judge: Judge, step: Step, runs: Sequence[tuple[Mode, Toolchain]]) -> str | None:
+    """Which of ``runs`` notices an edited ``step``, None if none does."""
+    first = None
+    for number, (mode, toolchain) in enumerate(runs):
+        try:
+            found = judge.check(step, mode, toolchain)
+        except (AssertionError, MeshcError, ValueError) as problem:
+            return f"{number}: {problem}"
+        first = first or found
+        if any((one != other).any() for one, other in zip(found, first, strict=True)):
+            return f"{number}: other bits than in another order"
+    return None
 
 
 def device_of(cores: int, folder: Path, tile: int = 0) -> str:

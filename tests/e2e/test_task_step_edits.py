@@ -10,10 +10,9 @@ import pytest
 from reduced import each, only
 from task_step_cases import CASES
 from task_step_edits import EDITS, EQUIVALENT
-from task_steps import Judge
+from task_steps import Judge, noticed
 
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode
-from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
@@ -43,25 +42,11 @@ def edited(judge, file, old, new, place):
     return replace(judge.step, texts={**judge.step.texts, file: text})
 
 
-def noticed(judge, step):
-    """Which run notices an edit, None if none does."""
-    first = None
-    for number, (mode, toolchain) in enumerate(RUNS):
-        try:
-            found = judge.check(step, mode, toolchain)
-        except (AssertionError, MeshcError, ValueError) as problem:
-            return f"{number}: {problem}"
-        first = first or found
-        if any((one != other).any() for one, other in zip(found, first, strict=True)):
-            return f"{number}: other bits than in another order"
-    return None
-
-
 @pytest.mark.parametrize("name", each(EDITS, 9))
 def test_mutations_are_noticed(name):
     case, *edit = EDITS[name]
     judge = judge_of(case)
-    assert (noticed(judge, edited(judge, *edit)) is None) == (name in EQUIVALENT)
+    assert (noticed(judge, edited(judge, *edit), RUNS) is None) == (name in EQUIVALENT)
 
 
 def weight(name, **changes):
@@ -112,7 +97,7 @@ PLANS = {
 )
 def test_mutations_of_the_plan_are_noticed(name):
     judge = judge_of("llama")
-    assert noticed(judge, replace(judge.step, program=PLANS[name](judge.step.program)))
+    assert noticed(judge, replace(judge.step, program=PLANS[name](judge.step.program)), RUNS)
 
 
 def test_few_are_equivalent():

@@ -13,7 +13,7 @@ from drawn_decoders import drawn_decoder
 from kept_weights import drawn_codes
 from reduced import each, only
 from task_step_cases import LLAMA, PARTS
-from task_steps import Judge
+from task_steps import Judge, noticed
 
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, WATCHED, Mode
 from meshc.backends.cuda.packing.codes import code_bytes
@@ -153,20 +153,6 @@ def judge_of(name):
     return judge
 
 
-def noticed(judge, step):
-    """Which run notices an edit, None if none does."""
-    first = None
-    for number, (mode, toolchain) in enumerate(RUNS):
-        try:
-            found = judge.check(step, mode, toolchain)
-        except (AssertionError, MeshcError, ValueError) as problem:
-            return f"{number}: {problem}"
-        first = first or found
-        if any((one != other).any() for one, other in zip(found, first, strict=True)):
-            return f"{number}: other bits than in another order"
-    return None
-
-
 @pytest.mark.parametrize("name", each(EDITS, 4))
 def test_an_edit_is_noticed(name):
     case, file, old, new = EDITS[name]
@@ -174,4 +160,4 @@ def test_an_edit_is_noticed(name):
     text = judge.step.texts[file]
     assert old in text
     step = replace(judge.step, texts={**judge.step.texts, file: text.replace(old, new)})
-    assert bool(noticed(judge, step)) != (name in EQUIVALENT)
+    assert bool(noticed(judge, step, RUNS)) != (name in EQUIVALENT)

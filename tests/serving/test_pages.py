@@ -1,9 +1,9 @@
 """Caches in pages: requests share what they begin with, are put back where pages run out, and get
 what they get alone."""
 
-import numpy as np
 import pytest
 from books import CAPACITY, REQUESTS, VOCAB, continued
+from drawn_requests import DRAWN, TREE, check_alone, drained
 from hypothesis import given
 from hypothesis import strategies as st
 from paged_books import PAGE, paged_server
@@ -18,26 +18,6 @@ POLICIES = pytest.mark.parametrize(
     "chosen", [*CHOICES, *LIMITED], ids=lambda p: f"{p.name}-{p.chunk}-{p.long_chunk}"
 )
 ALL_PAGES = REQUESTS * CAPACITY // PAGE
-TREE = np.random.default_rng(7).integers(0, VOCAB, (3, 40)).tolist()
-DRAWN = st.lists(
-    st.tuples(
-        st.integers(0, 2), st.integers(1, 30), st.integers(0, 4), st.integers(1, 9),
-        st.integers(0, 12),
-    ),
-    min_size=1,
-    max_size=9,
-)  # fmt: skip
-
-
-def drained(server, found, limit=2000):
-    for _ in range(limit):
-        record = server.step()
-        if record is None:
-            assert server.idle
-            return
-        for who, token in record.tokens.items():
-            found.setdefault(who, []).append(token)
-    raise AssertionError("requests starve")
 
 
 @POLICIES
@@ -50,25 +30,7 @@ def drained(server, found, limit=2000):
 )
 def test_each_request_gets_what_it_gets_alone(chosen, drawn, stop, cancelled, pages, prefixes):
     """The engine asserts that pages hold the tokens of who has them, behind all layers."""
-    server, entries, found = paged_server(chosen, pages, prefixes), [], {}
-    for name, (tree, shared, own, most, steps) in enumerate(drawn):
-        prompt = (*TREE[tree][:shared], *range(own))
-        entries.append(Entry(name, 0.0, prompt, most, stop))
-        server.submit(name, prompt, most, stop)
-        for _ in range(steps):
-            record = server.step()
-            for who, token in record.tokens.items() if record else ():
-                found.setdefault(who, []).append(token)
-        if name in cancelled:
-            server.cancel(name)
-    drained(server, found)
-    for entry in entries:
-        alone = continued(entry)
-        if entry.name in cancelled:
-            assert alone[: len(found.get(entry.name, []))] == found.get(entry.name, [])
-        else:
-            assert found[entry.name] == alone
-    assert server.free == REQUESTS and not server.jobs and server.scheduler.held_tokens == 0
+    check_alone(paged_server(chosen, pages, prefixes), drawn, stop, cancelled, REQUESTS)
 
 
 def served(prompts, pages=ALL_PAGES, prefixes=True, most=4, chosen=None):

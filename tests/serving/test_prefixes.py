@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from books import CAPACITY, LAYERS, MULTIPLE, REQUESTS, VOCAB, Books, continued
+from drawn_requests import DRAWN, TREE, check_alone
 from hypothesis import given
 from hypothesis import strategies as st
 from served import Served
@@ -21,7 +22,6 @@ from meshc.support.diagnostics import Diagnostics
 
 TINY = Path(__file__).parents[1] / "data"
 POLICIES = pytest.mark.parametrize("chosen", CHOICES, ids=lambda p: f"{p.name}-{p.chunk}")
-TREE = np.random.default_rng(5).integers(0, VOCAB, (3, 40)).tolist()
 """What prompts begin with; one goes on as another one's answer would."""
 
 
@@ -42,41 +42,11 @@ def server_of(chosen, prefixes=True):
     return Server(CountingBooks(), scheduler, prefixes)
 
 
-DRAWN = st.lists(
-    st.tuples(
-        st.integers(0, 2), st.integers(1, 30), st.integers(0, 4), st.integers(1, 9),
-        st.integers(0, 20),
-    ),
-    min_size=1,
-    max_size=9,
-)  # fmt: skip
-
-
 @POLICIES
 @given(drawn=DRAWN, stop=st.sampled_from([(), (3,)]), cancelled=st.sets(st.integers(0, 8)))
 def test_each_request_gets_what_it_gets_alone(chosen, drawn, stop, cancelled):
     """The engine asserts that tokens come to caches that hold all before them."""
-    server, entries, found = server_of(chosen), [], {}
-    for name, (tree, shared, own, most, steps) in enumerate(drawn):
-        prompt = (*TREE[tree][:shared], *range(own))
-        entries.append(Entry(name, 0.0, prompt, most, stop))
-        server.submit(name, prompt, most, stop)
-        for _ in range(steps):
-            record = server.step()
-            for who, token in record.tokens.items() if record else ():
-                found.setdefault(who, []).append(token)
-        if name in cancelled:
-            server.cancel(name)
-    while not server.idle:
-        for who, token in server.step().tokens.items():
-            found.setdefault(who, []).append(token)
-    for entry in entries:
-        alone = continued(entry)
-        if entry.name in cancelled:
-            assert alone[: len(found.get(entry.name, []))] == found.get(entry.name, [])
-        else:
-            assert found[entry.name] == alone
-    assert server.free == REQUESTS and not server.jobs and server.scheduler.held_tokens == 0
+    check_alone(server_of(chosen), drawn, stop, cancelled, REQUESTS)
 
 
 def tokens_read(prompts, prefixes=True, most=4):
