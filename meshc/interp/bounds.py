@@ -48,17 +48,22 @@ class Comparison:
 
 
 def compare(
-    reference: Sequence[Array], got: Sequence[Array], dtype: str, reduction_length: int
+    reference: Sequence[Array],
+    got: Sequence[Array],
+    dtype: str,
+    reduction_length: int,
+    tags: int = 0,
 ) -> Comparison:
     """Compare arrays one by one; the one that exceeds its bound most is reported.
 
-    ``dtype`` is that of the less precise run (``f64``, ``f32``, ``f16``, ``bf16``). Other numbers
-    of arrays, other shapes, and infinities or NaN in different places differ without bound.
+    ``dtype`` is that of the less precise run (``f64``, ``f32``, ``f16``, ``bf16``), of whose words
+    so many bits are ``tags``. Other numbers of arrays, other shapes, and infinities or NaN in
+    different places differ without bound.
     """
     if len(reference) != len(got):
         return Comparison(np.inf, 0.0, f"{len(got)} results instead of {len(reference)}")
     found = [
-        _compared(a, b, dtype, reduction_length, f"result {i}")
+        _compared(a, b, UNIT_ROUNDOFF[dtype] * 2**tags, reduction_length, f"result {i}")
         for i, (a, b) in enumerate(zip(reference, got, strict=True))
     ]
     return max(found, key=_excess, default=Comparison(0.0, 0.0))
@@ -70,7 +75,7 @@ def _excess(comparison: Comparison) -> float:
     return comparison.max_error / comparison.bound if comparison.bound else np.inf
 
 
-def _compared(reference: Array, got: Array, dtype: str, length: int, name: str) -> Comparison:
+def _compared(reference: Array, got: Array, unit: float, length: int, name: str) -> Comparison:
     if reference.shape != got.shape:
         return Comparison(np.inf, 0.0, f"{name}: shape {got.shape}, not {reference.shape}")
     a, b = reference.astype(np.float64), got.astype(np.float64)
@@ -78,7 +83,7 @@ def _compared(reference: Array, got: Array, dtype: str, length: int, name: str) 
     error = np.where(a == b, 0.0, np.inf)
     error[finite] = np.abs(a[finite] - b[finite])
     scale = float(np.abs(a[np.isfinite(a)]).max(initial=0.0))
-    bound = SAFETY * sqrt(max(length, 1)) * UNIT_ROUNDOFF[dtype] * scale
+    bound = SAFETY * sqrt(max(length, 1)) * unit * scale
     if not error.size:
         return Comparison(0.0, bound)
     worst = np.unravel_index(int(error.argmax()), error.shape)

@@ -236,7 +236,8 @@ def check_outcomes(
     if {before.level, after.level} & {*MACHINE_LEVELS}:
         precision = _coarsest(before, after)
     length = sum(reduction_length(m, precision) for m in (before, earlier) if m is not None)
-    result = compare(wanted, got, precision, length)
+    tags = _tags(before, after) if precision == "f32" else 0
+    result = compare(wanted, got, precision, length, tags)
     if not result.agrees:
         _mismatch(before, after, result)
     return result
@@ -247,6 +248,11 @@ def _coarsest(*modules: Module) -> str:
     order = ("bf16", "f16", "f32")
     used = {str(b.type.dtype) for m in modules if m.level in MACHINE_LEVELS for b in m.buffers}
     return next((name for name in order if name in used), "f32")
+
+
+def _tags(*modules: Module) -> int:
+    """The most bits that words of f32 have less, for their tags."""
+    return max((b.tags or 0 for module in modules for b in module.buffers), default=0)
 
 
 def _mismatch(before: Module, after: Module, result: Comparison) -> NoReturn:

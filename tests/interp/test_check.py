@@ -1,5 +1,8 @@
 """Bounds, traces and sessions: the parts of --check."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from interp_model_texts import transformer
@@ -7,6 +10,7 @@ from interp_tile_texts import mesh_gemm, module_of
 
 from meshc.interp.check import (
     Session,
+    check_outcomes,
     check_same,
     compare,
     random_trace,
@@ -15,8 +19,13 @@ from meshc.interp.check import (
     run_trace,
     state_results,
 )
+from meshc.ir.parser import parse_module
+from meshc.passes.manager import PassManager
+from meshc.passes.registry import parse_pipeline
 from meshc.support.diagnostics import MeshcError
+from meshc.support.spans import Source
 
+ROOT = Path(__file__).parents[1]
 RANDOM = np.random.default_rng(29)
 
 
@@ -146,3 +155,35 @@ def test_tile_modules_are_compared_through_their_ports():
     (got,) = run_trace(module, trace, "late", "depth-first")
     ((inputs, _),) = trace.steps
     np.testing.assert_allclose(got, inputs["A"] @ trace.constant["B"], rtol=1e-4, atol=1e-5)
+
+
+EXPERTS = (ROOT / "passes" / "expand_tasks" / "experts.meshir").read_text(encoding="utf-8")
+
+
+def met_by(kind):
+    """Tasks of a mixture, whose blocks meet so."""
+    text = "module @" + EXPERTS.split("module @")[2]
+    passes = parse_pipeline(f"place-tasks{{blocks=3}},meet{{kind={kind}}}")
+    return PassManager(passes).run(parse_module(Source("experts", text)))
+
+
+@pytest.mark.parametrize("seed", [1, 89])
+def test_words_with_tags_have_two_bits_less(seed):
+    """Whichever of both comes first: what is left of a word rounds by more than f32 does."""
+    counted, tagged = met_by("counter"), met_by("tags")
+    assert check_same(counted, tagged, seed).max_error > 0
+    assert check_same(tagged, counted, seed).agrees
+    unit = check_same(counted, counted, seed).bound
+    assert check_same(counted, tagged, seed).bound == pytest.approx(4 * unit)
+
+
+def test_a_word_that_loses_more_is_noticed():
+    counted, trimmed = met_by("counter"), met_by("tags")
+    wide = [b for b in trimmed.buffers if b.tags]
+    assert wide
+    trimmed.buffers = [replace(b, tags=8) if b.tags else b for b in trimmed.buffers]
+    trace = random_trace(counted, 1)
+    wanted, got = run_trace(counted, trace), run_trace(trimmed, trace)
+    assert check_outcomes(counted, trimmed, wanted, got).agrees  # as it says of itself
+    with pytest.raises(MeshcError, match="interp-mismatch"):
+        check_outcomes(counted, met_by("tags"), wanted, got)
