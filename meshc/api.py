@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from meshc.backends.request import argument_names
 from meshc.driver import (
     Answer,
     Compiled,
@@ -109,7 +109,7 @@ def compile(
     **flags: Any,
 ) -> Compiled:
     """Compile a model; the arguments are the flags of ``meshc compile``, ``flags`` those that are
-    rarely needed (fields of :class:`CompileRequest`).
+    rarely needed (arguments of :class:`CompileRequest`).
 
     ``model`` is a ``.mesh`` or ``.gguf`` file, a Hugging Face directory or ``config.json``, or a
     built-in name; or what a front end has made of one. The result has ``modules`` by phase and
@@ -120,7 +120,16 @@ def compile(
     """
     _check_flags(flags)
     request = CompileRequest(
-        target, device, mesh, phase, seq, layers, dtype, kv, compile_to, **flags
+        target=target,
+        device=device,
+        mesh=mesh,
+        phase=phase,
+        seq=seq,
+        layers=layers,
+        dtype=dtype,
+        kv=kv,
+        compile_to=compile_to,
+        **flags,
     )
     found = Diagnostics()
     try:
@@ -137,7 +146,7 @@ def compile(
 
 def _check_flags(flags: Mapping[str, object]) -> None:
     """Fail with ``bad-argument`` for a name that is none of an argument of :func:`compile`."""
-    known = {field.name for field in fields(CompileRequest)}
+    known = argument_names()
     others = {*signature(compile).parameters} - {"flags"}
     unknown = next((name for name in flags if name not in known), None)
     if unknown is not None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 
+from meshc.backends.request import argument_names
+from meshc.backends.target import target_of
 from meshc.driver import CompileRequest, LoadedModel, find_weights, formats_to_keep
 from meshc.driver.weights import AS_STORED, IF_POSSIBLE
 from meshc.frontend.chat import Conversation, read_conversation
@@ -15,7 +16,7 @@ from meshc.support.diagnostics import fail
 
 def request_of(options: argparse.Namespace) -> CompileRequest:
     """The request of a command's flags; what it has no flag for has its default."""
-    names = {field.name for field in fields(CompileRequest)}
+    names = argument_names()
     given = {name: value for name, value in vars(options).items() if name in names}
     for name in ("batch", "mesh", "phase"):
         if given.get(name, "") is None:
@@ -49,9 +50,9 @@ def keeping(
     asked = options.keep_quantised
     if asked is None:
         return request
-    replace(request, keep_quantised=(asked,)).check()
+    request.changed(keep_quantised=(asked,)).check()
     named = asked not in (AS_STORED, IF_POSSIBLE)
     place = None if named else find_weights(loaded.name, loaded.weights, options.weights)
-    target = "cuda" if (request.kernels if on_gpu is None else on_gpu) else ""
-    formats = formats_to_keep(asked, place, loaded.config, request.layers, target)
-    return replace(request, keep_quantised=formats)
+    streamed = target_of(request).streams(request) if on_gpu is None else on_gpu
+    formats = formats_to_keep(asked, place, loaded.config, request.layers, streamed)
+    return request.changed(keep_quantised=formats)

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 
 from meshc.backends import cuda
 from meshc.backends.python import load_program
+from meshc.backends.registry import target_names
+from meshc.backends.target import target_named
 from meshc.ir.batch import POSITION
 from meshc.sim.machine.options import Options
 from meshc.sim.machine.trace import Trace
@@ -23,12 +25,6 @@ from meshc.support.files import read_text
 from meshc.support.scratch import scratch_folder
 
 Array = NDArray[Any]
-BACKENDS: dict[str, tuple[str, ...]] = {
-    "python": ("python",),
-    "cuda": ("cuda-cpu", "cuda"),
-    "csl": ("csl-sim",),
-}
-"""What runs the programs of a target, the usual one first."""
 SIMULATING = frozenset({"cuda-cpu", "csl-sim"})
 """Those that stand in for another machine, whose time they do not take."""
 _FILE_LIMIT_BYTES = 1 << 24
@@ -79,7 +75,7 @@ class ChoosingHost(Host, Protocol):
 
 def known_backends() -> tuple[str, ...]:
     """All names of backends."""
-    return tuple(name for names in BACKENDS.values() for name in names)
+    return tuple(name for target in target_names() for name in target_named(target).BACKENDS)
 
 
 @dataclass(frozen=True)
@@ -102,7 +98,7 @@ def opened(target: str, name: str = "") -> Iterator[Backend]:
     Raises ``bad-argument`` for another target's backend, and what :class:`cuda.Device` does.
     """
     _check_fits(target, name)
-    if target == "cuda" and name != "cuda-cpu":
+    if "cuda" in target_named(target).BACKENDS and name != "cuda-cpu":
         device, remark = _device(required=bool(name))
         if device is None:
             yield Backend("cuda-cpu", None, remark)
@@ -110,7 +106,7 @@ def opened(target: str, name: str = "") -> Iterator[Backend]:
         with device:
             yield Backend("cuda", device, remark)
         return
-    yield Backend(name or BACKENDS[target][0])
+    yield Backend(name or target_named(target).BACKENDS[0])
 
 
 def _device(required: bool) -> tuple[cuda.Device | None, str]:
@@ -126,9 +122,10 @@ def _device(required: bool) -> tuple[cuda.Device | None, str]:
 
 
 def _check_fits(target: str, name: str) -> None:
-    fitting = BACKENDS.get(target, ())
+    runnable = {one: names for one in target_names() if (names := target_named(one).BACKENDS)}
+    fitting = runnable.get(target, ())
     if not fitting:
-        known = " or ".join(BACKENDS)
+        known = " or ".join(runnable)
         fail(
             "bad-argument",
             f"meshc runs no programs for --target {target}",

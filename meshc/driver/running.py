@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+from meshc.backends.target import target_named
 from meshc.driver.decoded import kept
 from meshc.driver.emitted import Emitted
 from meshc.driver.executable import Program, no_tokens
@@ -184,7 +185,7 @@ def run_program(
         )
     tensors = open_weights(program.weights, program.config, program.layers, report, on_read)
     check_present(program.names, tensors)
-    if request.cache and program.target != "cuda":
+    if request.cache and not target_named(program.target).PACKS:
         tensors = kept(tensors)
     prompts = read_prompts(request.prompts, program.config, program.weights, program.name, report)
     trace = _trace(request, backend, program.folder)

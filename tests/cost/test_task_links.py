@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 import meshc
+from meshc.backends.cuda.step_times import predicted
 from meshc.cost.tasks.steps import step_time
 from meshc.cost.tasks.tile_times import Links, TileTimes
 from meshc.cost.tasks.work import LoopWork, Meeting, work_of
 from meshc.devices import device
-from meshc.driver.step_times import predicted
 from meshc.ir.ranks import RANK
 
 MODEL = Path(__file__).parents[1] / "data" / "tiny_cuda" / "llama-4h2"

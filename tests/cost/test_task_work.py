@@ -114,9 +114,7 @@ def test_scalars_that_are_none(scalars, words):
 
 
 def test_other_levels_have_no_tasks():
-    made = meshc.compile(
-        "tests/data/tiny/llama-3h1", phase="decode", seq=8, compile_to="graph", mesh="1x1"
-    )
+    made = meshc.compile("tests/data/tiny/llama-3h1", phase="decode", seq=8, compile_to="graph")
     with pytest.raises(ValueError, match="graph level has no tasks"):
         work_of(made.modules["decode"], {"pos": 1})
 

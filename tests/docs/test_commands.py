@@ -119,7 +119,7 @@ def test_enough_commands_are_found():
 
 
 def test_the_shipped_graph_is_what_meshc_makes(place, capsys):
-    main(["compile", "examples/mlp.mesh", "--mesh", "4x4", "--compile-to", "graph", "-o", "-"])
+    main(["compile", "examples/mlp.mesh", "--compile-to", "graph", "-o", "-"])
     assert capsys.readouterr().out == (ROOT / "examples" / "mlp.meshir").read_text(encoding="utf-8")
 
 

@@ -16,6 +16,7 @@ from meshc.cli import main
 from meshc.passes import plugins
 from meshc.passes.plugins import Offer
 from meshc.passes.registry import own_pipeline, pass_names
+from meshc.support import plugins as shared
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_pass"
@@ -201,8 +202,8 @@ def test_unreadable_metadata_is_a_diagnostic(monkeypatch):
     def broken(group):
         raise ValueError("not an entry point")
 
-    plugins.offers.cache_clear()
-    monkeypatch.setattr(plugins, "entry_points", broken)
+    shared.offers.cache_clear()
+    monkeypatch.setattr(shared, "entry_points", broken)
     assert refused(lambda: meshc.parse_pipeline("canonicalize")).code == "bad-plugin"
 
 

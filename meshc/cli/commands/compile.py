@@ -6,6 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from meshc.backends.registry import target_names
+from meshc.backends.target import target_named
 from meshc.cli.output import print_json
 from meshc.cli.progress import Progress
 from meshc.cli.requests import keeping, request_of
@@ -93,8 +95,9 @@ def _check_standalone(options: argparse.Namespace) -> None:
     """Fail with ``bad-argument`` for --standalone where no such directory can be written."""
     if not options.standalone:
         return
-    if options.target != "cuda" or options.compile_to:
-        fail("bad-argument", "--standalone writes programs for --target cuda")
+    if not target_named(options.target).ALONE or options.compile_to:
+        known = " or ".join(name for name in target_names() if target_named(name).ALONE)
+        fail("bad-argument", f"--standalone writes programs for --target {known}")
     if options.output in (None, "-"):
         fail("bad-argument", "--standalone writes a directory, and -o names none")
 

@@ -127,7 +127,7 @@ def compile_request(options: argparse.Namespace) -> CompileRequest:
     """What the flags say to compile, for several requests unless they say how many."""
     found = request_of(options)
     batch, tokens = options.batch or USUAL_REQUESTS, options.cache_tokens
-    return dataclasses.replace(found, batch=batch, chunk=None, cache_tokens=tokens)
+    return found.changed(batch=batch, chunk=None, cache_tokens=tokens)
 
 
 def _first(trace: Trace, count: int | None) -> Trace:
