@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from meshc.backends.request import argument_names
+from meshc.backends.target import usual_target
 from meshc.driver import (
     Answer,
     Compiled,
@@ -94,7 +95,7 @@ def parse(text: str, name: str = "<text>") -> Module:
 def compile(
     model: str | Path | LoadedModel,
     *,
-    target: str = "python",
+    target: str = "",
     device: str = "",
     mesh: str = "",
     phase: str = "both",
@@ -111,6 +112,7 @@ def compile(
     """Compile a model; the arguments are the flags of ``meshc compile``, ``flags`` those that are
     rarely needed (arguments of :class:`CompileRequest`).
 
+    Without ``target`` the program is for the one that ``device`` is made for, else for Python.
     ``model`` is a ``.mesh`` or ``.gguf`` file, a Hugging Face directory or ``config.json``, or a
     built-in name; or what a front end has made of one. The result has ``modules`` by phase and
     ``files`` by path; ``output`` names a directory to write them to. Its ``remarks`` are also added
@@ -120,7 +122,7 @@ def compile(
     """
     _check_flags(flags)
     request = CompileRequest(
-        target=target,
+        target=target or usual_target(device, compile_to),
         device=device,
         mesh=mesh,
         phase=phase,

@@ -1,6 +1,5 @@
-"""Targets by name. meshc's own are the folders here: ``options`` has the record of each, which is
-light, and ``target`` the rest, which is imported when it is asked for. Installed packages bring
-others by entry points of the group ``meshc.targets``.
+"""Targets by name. meshc's own are the folders here, which are imported when they are asked for.
+Installed packages bring others by entry points of the group ``meshc.targets``.
 """
 
 from __future__ import annotations
@@ -8,24 +7,18 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 
-from meshc.backends.options import TargetOptions
+from meshc.backends.options import OWN as RECORDS
 from meshc.support.diagnostics import fail
 from meshc.support.plugins import Offer, loaded, offers
 
 GROUP = "meshc.targets"
-OWN = ("python", "csl", "cuda")
+OWN = tuple(RECORDS)
 """meshc's own targets, that of a request which names none first."""
 
 
 def target_names() -> tuple[str, ...]:
     """All targets. Raises ``bad-plugin`` where entry points cannot be read."""
     return (*OWN, *(one.name for one in offers(GROUP) if one.name not in OWN))
-
-
-def own_options() -> tuple[type[TargetOptions], ...]:
-    """The records of meshc's own targets."""
-    found = (import_module(f"meshc.backends.{name}.options").OPTIONS for name in OWN)
-    return tuple(found)
 
 
 def found_target(name: str) -> object:

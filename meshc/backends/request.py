@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
 from meshc.backends import registry
-from meshc.backends.options import MeshOptions, TargetOptions
+from meshc.backends.options import OWN, MeshOptions, TargetOptions
 from meshc.devices import Device, device
 from meshc.ir.module import Level
 from meshc.ir.types import DType
@@ -240,20 +240,19 @@ class CompileRequest:
 
     def _targets_with(self, name: str) -> list[str]:
         """meshc's targets that have an option ``name``."""
-        known = zip(registry.OWN, registry.own_options(), strict=True)
-        return [target for target, record in known if name in record.names()]
+        return [target for target, record in OWN.items() if name in record.names()]
 
 
 def argument_names() -> frozenset[str]:
     """The arguments of a request: what all targets are asked, and the options of meshc's own."""
     common = {one.name for one in fields(CompileRequest) if one.name != "given"}
-    return frozenset(common.union(*(record.names() for record in registry.own_options())))
+    return frozenset(common.union(*(record.names() for record in OWN.values())))
 
 
 def _defaults(target: str) -> dict[str, Any]:
     """Defaults of the options of meshc's targets, and of ``target``."""
-    records = [*registry.own_options()]
-    if target not in registry.OWN:
+    records: list[type[TargetOptions]] = [*OWN.values()]
+    if target not in OWN:
         found = registry.found_target(target)
         records += [found.OPTIONS] if isinstance(found, Rules) else []
     return {one.name: one.default for record in records for one in record.declared()}

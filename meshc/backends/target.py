@@ -11,7 +11,7 @@ from meshc.backends import registry
 from meshc.backends.options import MeshOptions
 from meshc.backends.python.host_file import HostFacts
 from meshc.backends.request import USUAL_TARGET, CompileRequest, Rules
-from meshc.devices import Device
+from meshc.devices import Device, device
 from meshc.ir.core import Op
 from meshc.ir.module import Module, Scalar
 from meshc.ir.printer import print_module
@@ -195,6 +195,12 @@ def target_for(device: Device) -> str:
     one, whose programs compute with its numbers."""
     fitting = (name for name in registry.OWN if target_named(name).made_for(device))
     return next(fitting, USUAL_TARGET)
+
+
+def usual_target(where: str, compile_to: str = "") -> str:
+    """The target of a compile that names none: that for the device ``where``, if one is named and a
+    program is made. Raises what :func:`meshc.devices.device` does."""
+    return target_for(device(where)) if where and not compile_to else USUAL_TARGET
 
 
 def target_of(request: CompileRequest) -> Target:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshc.backends.request import argument_names
-from meshc.backends.target import target_of
+from meshc.backends.target import target_of, usual_target
 from meshc.driver import CompileRequest, LoadedModel, find_weights, formats_to_keep
 from meshc.driver.weights import AS_STORED, IF_POSSIBLE
 from meshc.frontend.chat import Conversation, read_conversation
@@ -16,13 +16,20 @@ from meshc.support.diagnostics import fail
 
 def request_of(options: argparse.Namespace) -> CompileRequest:
     """The request of a command's flags; what it has no flag for has its default."""
-    names = argument_names()
+    names = argument_names() - {"keep_quantised"}
     given = {name: value for name, value in vars(options).items() if name in names}
-    for name in ("batch", "mesh", "phase"):
-        if given.get(name, "") is None:
-            del given[name]
-    given.pop("keep_quantised", None)
-    return CompileRequest(**given | {"algo": tuple(options.algo)})
+    found = {name: value for name, value in given.items() if value is not None}
+    if "algo" in found:
+        found["algo"] = tuple(found["algo"])
+    return CompileRequest(**found | {"target": asked_target(options)})
+
+
+def asked_target(options: argparse.Namespace) -> str:
+    """The target of a command's flags: where none is named, the one that is made for the device
+    that is. IR of a level is of no target. Raises what :func:`meshc.devices.device` does."""
+    if options.target is not None:
+        return str(options.target)
+    return usual_target(options.device, getattr(options, "compile_to", ""))
 
 
 def prompts_of(options: argparse.Namespace) -> tuple[str | tuple[int, ...] | Conversation, ...]:

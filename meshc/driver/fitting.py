@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from meshc.analysis.csl.memory import late
 from meshc.backends import csl
-from meshc.backends.csl.options import CslOptions
+from meshc.backends.options import CslOptions
 from meshc.backends.request import USUAL_TARGET, CompileRequest
 from meshc.backends.target import target_for
 from meshc.driver.compiling import tile_program

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 import meshc
-from meshc.backends.registry import OWN, own_options
+from meshc.backends.options import OWN as RECORDS
 from meshc.backends.request import flag_of
+from meshc.cli import main
 from meshc.driver import CompileRequest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LLAMA, MLP = EXAMPLES / "tiny_llama.mesh", EXAMPLES / "mlp.mesh"
-RECORDS = dict(zip(OWN, own_options(), strict=True))
 OTHERS = {
     "mesh": "2x1", "kv": "concat", "algo": ("gemm=summa",), "align": "device", "result": "roots",
     "choose": "cores", "portable": True, "phases": "one", "cluster": 2, "dataflow": "split_head",
@@ -33,14 +33,14 @@ def test_all_options_have_another_value():
     assert set(OTHERS) == {name for record in RECORDS.values() for name in record.names()}
 
 
-@pytest.mark.parametrize("target", OWN)
+@pytest.mark.parametrize("target", RECORDS)
 def test_options_of_other_targets_are_refused_by_name(target):
     foreign = OTHERS.keys() - RECORDS[target].names()
     assert foreign
     for name in foreign:
         with pytest.raises(meshc.MeshcError) as caught:
             CompileRequest(target=target, **{name: OTHERS[name]}).check()
-        others = [other for other in OWN if name in RECORDS[other].names()]
+        others = [other for other in RECORDS if name in RECORDS[other].names()]
         words = f"but programs for --target {target} do not take it"
         (one,) = [one for one in caught.value.diagnostics if words in one.message]
         assert one.message.startswith(f"{flag_of(name)} is ")
@@ -82,3 +82,24 @@ def test_steps_alone_read_no_chunks(target):
 
 def test_a_model_without_phases_has_none_of_them():
     assert "'mlp' has no phase 'decode'" in refused(model=MLP, phase="decode")
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [("wse3", "report.json"), ("h200", "step.cu"), ("ideal", "main.py"), ("h100x8", "main.py")],
+)
+def test_a_device_says_which_target_is_meant(device, name):
+    place = {} if device == "h200" else {"mesh": "4x4"}
+    made = meshc.compile(LLAMA, device=device, seq=8, phase="decode", **place)
+    assert name in made.files
+    named = meshc.compile(
+        LLAMA, device=device, target=made.request.target, seq=8, phase="decode", **place
+    )
+    assert named.files == made.files
+
+
+def test_a_device_says_nothing_of_a_level(capsys):
+    words = ["compile", str(LLAMA), "--device", "wse3", "--compile-to", "graph", "--batch", "100"]
+    assert main(words) == 0  # CSL takes up to 64
+    assert main(words[:4] + words[6:]) == 1
+    assert "--batch is 100, not 1 to 64" in capsys.readouterr().err

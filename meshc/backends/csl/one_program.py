@@ -9,9 +9,8 @@ from typing import Any, NoReturn
 
 from meshc.backends.csl.emit import emit, with_entry
 from meshc.backends.csl.host_file import Vocabulary
-from meshc.backends.csl.options import CslOptions
 from meshc.backends.csl.phases_file import reads_prompts
-from meshc.backends.options import MeshOptions
+from meshc.backends.options import CslOptions, MeshOptions
 from meshc.backends.request import CompileRequest
 from meshc.backends.target import NO_ROOM
 from meshc.ir.module import Module

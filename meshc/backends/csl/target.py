@@ -8,8 +8,8 @@ from meshc.backends.csl.emit import check, emit, with_entry
 from meshc.backends.csl.emitted_lines import emitted_lines
 from meshc.backends.csl.host_file import Vocabulary
 from meshc.backends.csl.one_program import Choice, choose, refuse
-from meshc.backends.csl.options import CslOptions
 from meshc.backends.meshes import MeshTarget
+from meshc.backends.options import CslOptions
 from meshc.backends.python.host_file import HostFacts
 from meshc.backends.request import CompileRequest, one_of
 from meshc.backends.target import OpLines, Work, Written, check_read_by_chunks

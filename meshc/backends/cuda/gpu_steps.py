@@ -14,12 +14,12 @@ from math import prod
 from meshc.backends.cuda.chunk_launches import ChunkGraph
 from meshc.backends.cuda.emit import MANIFEST, emit
 from meshc.backends.cuda.memory import GpuIsTooSmall, memory_of
-from meshc.backends.cuda.options import CudaOptions
 from meshc.backends.cuda.program import MOST_CHUNK, from_json
 from meshc.backends.cuda.step_times import predicted, step_with_full_caches
 from meshc.backends.cuda.tasks.attending import attends_by_statements
 from meshc.backends.cuda.tasks.room import QueriesDoNotFit
 from meshc.backends.cuda.tasks.step import TaskGraph
+from meshc.backends.options import CudaOptions
 from meshc.backends.request import CompileRequest
 from meshc.ir.batch import LENGTH
 from meshc.ir.clone import clone_module

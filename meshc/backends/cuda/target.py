@@ -11,10 +11,11 @@ from meshc.backends.cuda.emitted_lines import emitted_lines
 from meshc.backends.cuda.gpu_steps import GpuStep, dealing
 from meshc.backends.cuda.halves import AUTO_OVERLAP, splitting_of
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
-from meshc.backends.cuda.options import NO_OVERLAP, CudaOptions
 from meshc.backends.cuda.program import CHUNK_UNIT, MOST_CHUNK, TRANSPORTS
 from meshc.backends.cuda.tasks.groups import LAYER_GROUPS
 from meshc.backends.cuda.tasks.storage import CACHE_PAGES
+from meshc.backends.options import CudaOptions
+from meshc.backends.options.cuda import NO_OVERLAP
 from meshc.backends.request import MOST_TOKENS, CompileRequest, one_of, within
 from meshc.backends.target import Cure, OpLines, Target, Work, Written, check_read_by_chunks
 from meshc.devices import Device

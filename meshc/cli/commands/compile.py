@@ -10,7 +10,7 @@ from meshc.backends.registry import target_names
 from meshc.backends.target import target_named
 from meshc.cli.output import print_json
 from meshc.cli.progress import Progress
-from meshc.cli.requests import keeping, request_of
+from meshc.cli.requests import asked_target, keeping, request_of
 from meshc.cli.watching import Watching
 from meshc.driver import (
     Compiled,
@@ -95,7 +95,7 @@ def _check_standalone(options: argparse.Namespace) -> None:
     """Fail with ``bad-argument`` for --standalone where no such directory can be written."""
     if not options.standalone:
         return
-    if not target_named(options.target).ALONE or options.compile_to:
+    if not target_named(asked_target(options)).ALONE or options.compile_to:
         known = " or ".join(name for name in target_names() if target_named(name).ALONE)
         fail("bad-argument", f"--standalone writes programs for --target {known}")
     if options.output in (None, "-"):

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from meshc.backends.csl.options import CslOptions
-from meshc.backends.options import MeshOptions
-from meshc.backends.request import USUAL_TARGET
+from meshc.backends.options import CslOptions, MeshOptions
 from meshc.backends.target import target_of
 from meshc.cli.flags.compiling import given_to_compile
 from meshc.cli.output import print_diagnostics, print_json
@@ -146,7 +144,7 @@ def _answers(
     compile_request.check()
     compile_request = keeping(compile_request, options, loaded)
     target = target_of(compile_request)
-    if target.FITS_MESH and options.mesh is None:
+    if target.FITS_MESH and not compile_request.options_of(MeshOptions).mesh:
         compile_request = _placed(loaded, compile_request, live.progress)
     if recorder is not None:
         recorder.check(compile_request, request)
@@ -194,7 +192,7 @@ def _with_chats_read(
 def _check_compiled(options: argparse.Namespace, target: str) -> None:
     """Fail for flags of a compile, which can change nothing about a program that is compiled."""
     given = [flag for flag in given_to_compile(options) if flag != "--target"]
-    if options.target not in (USUAL_TARGET, target):
+    if options.target not in (None, target):
         given.insert(0, "--target")
     if options.phase is not None:
         given.append("--phase")

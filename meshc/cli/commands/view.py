@@ -48,10 +48,12 @@ def run(options: argparse.Namespace) -> int:
 def _read(folder: Path, options: argparse.Namespace) -> Recorded:
     """What ``folder`` holds. Fails with ``bad-argument`` for flags of a compile."""
     given = given_to_compile(options)
-    given += [f for f, v in (("--phase", options.phase), ("--portable", options.portable)) if v]
-    given += [
-        f for f, v in (("--compile-to", options.compile_to), ("--weights", options.weights)) if v
-    ]
+    others = {
+        "--phase": options.phase,
+        "--compile-to": options.compile_to,
+        "--weights": options.weights,
+    }
+    given += [flag for flag, value in others.items() if value]
     if given:
         fail(
             "bad-argument",

@@ -8,7 +8,7 @@ from functools import cached_property
 from meshc.backends import cuda
 from meshc.backends.cuda.halves import node_of
 from meshc.backends.cuda.memory import Memory, capacity_that_fits, memory_of
-from meshc.backends.cuda.options import CudaOptions
+from meshc.backends.options import CudaOptions
 from meshc.backends.request import CompileRequest
 from meshc.cost.nodes.batches import Batch, prompts
 from meshc.cost.nodes.overlap import fused_only

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from meshc.backends.cuda.options import CudaOptions
+from meshc.backends.options import CudaOptions
 from meshc.backends.request import CompileRequest
 from meshc.cost.nodes.batches import Batch, Chunk, prompts
 from meshc.cost.nodes.iterations import NodeIterations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from meshc.backends.cuda.gpu_steps import dealing
-from meshc.backends.cuda.options import CudaOptions
+from meshc.backends.options import CudaOptions
 from meshc.backends.request import CompileRequest
 from meshc.cost.served_graphs import served_of
 from meshc.cost.served_models import ServedModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshc.backends.options import TargetOptions, option
+from meshc.backends.options.base import TargetOptions, option
 
 NO_OVERLAP = "none"
 
@@ -66,6 +66,3 @@ class CudaOptions(TargetOptions):
     def in_switch(self) -> bool:
         """Whether collectives add up in the switch."""
         return self.collectives == "multimem"
-
-
-OPTIONS = CudaOptions

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshc.backends.options import MeshOptions, option
+from meshc.backends.options.base import option
+from meshc.backends.options.meshes import MeshOptions
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,3 @@ class CslOptions(MeshOptions):
     def joined(self) -> bool:
         """Whether one program for both phases is asked for, whose steps take one request."""
         return self.phases not in ("auto", "two")
-
-
-OPTIONS = CslOptions
