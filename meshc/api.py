@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from meshc.backends.meshes import MeshTarget
+from meshc.backends.options import MeshOptions, TargetOptions, option
 from meshc.backends.request import argument_names
-from meshc.backends.target import usual_target
+from meshc.backends.target import Target, Work, Written, usual_target
 from meshc.driver import (
     Answer,
     Compiled,
@@ -120,9 +122,10 @@ def compile(
     :class:`MeshcError` for what is wrong with the input, unknown ``flags`` among it, and
     :class:`InternalError` for what is wrong with meshc.
     """
-    _check_flags(flags)
+    named = target or usual_target(device, compile_to)
+    _check_flags(flags, named)
     request = CompileRequest(
-        target=target or usual_target(device, compile_to),
+        target=named,
         device=device,
         mesh=mesh,
         phase=phase,
@@ -146,9 +149,9 @@ def compile(
     return compiled
 
 
-def _check_flags(flags: Mapping[str, object]) -> None:
+def _check_flags(flags: Mapping[str, object], target: str) -> None:
     """Fail with ``bad-argument`` for a name that is none of an argument of :func:`compile`."""
-    known = argument_names()
+    known = argument_names(target)
     others = {*signature(compile).parameters} - {"flags"}
     unknown = next((name for name in flags if name not in known), None)
     if unknown is not None:
@@ -191,6 +194,7 @@ __all__ = [
     "Canonicalize",
     "ChooseToken",
     "ChunkPrompts",
+    "CompileRequest",
     "Compiled",
     "Diagnostic",
     "Diagnostics",
@@ -209,6 +213,8 @@ __all__ = [
     "KeepQuantised",
     "Meet",
     "MergeCslBuffers",
+    "MeshOptions",
+    "MeshTarget",
     "MeshcError",
     "Module",
     "Partition",
@@ -231,10 +237,15 @@ __all__ = [
     "SplitRegions",
     "SplitTokens",
     "StreamQuantised",
+    "Target",
+    "TargetOptions",
     "TensorParallel",
+    "Work",
+    "Written",
     "__version__",
     "compile",
     "load",
+    "option",
     "parse",
     "parse_pipeline",
     "print_module",

@@ -243,10 +243,11 @@ class CompileRequest:
         return [target for target, record in OWN.items() if name in record.names()]
 
 
-def argument_names() -> frozenset[str]:
-    """The arguments of a request: what all targets are asked, and the options of meshc's own."""
+def argument_names(target: str = USUAL_TARGET) -> frozenset[str]:
+    """The arguments of a request: what all targets are asked, and the options of meshc's own and of
+    ``target``."""
     common = {one.name for one in fields(CompileRequest) if one.name != "given"}
-    return frozenset(common.union(*(record.names() for record in OWN.values())))
+    return frozenset(common.union(_defaults(target)))
 
 
 def _defaults(target: str) -> dict[str, Any]:

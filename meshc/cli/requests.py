@@ -6,11 +6,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from meshc.backends.request import argument_names
-from meshc.backends.target import target_of, usual_target
+from meshc.backends.options.reading import read_options
+from meshc.backends.request import argument_names, flag_of
+from meshc.backends.target import target_named, target_of, usual_target
 from meshc.driver import CompileRequest, LoadedModel, find_weights, formats_to_keep
 from meshc.driver.weights import AS_STORED, IF_POSSIBLE
 from meshc.frontend.chat import Conversation, read_conversation
+from meshc.passes.spec import parse_specs
 from meshc.support.diagnostics import fail
 
 
@@ -21,15 +23,32 @@ def request_of(options: argparse.Namespace) -> CompileRequest:
     found = {name: value for name, value in given.items() if value is not None}
     if "algo" in found:
         found["algo"] = tuple(found["algo"])
-    return CompileRequest(**found | {"target": asked_target(options)})
+    target, own = _target_and_options(options)
+    for name in own:
+        if name in found:
+            words = f"{flag_of(name)} and an option of --target are one, and one value would count"
+            fail("bad-argument", words)
+    return CompileRequest(**found | own | {"target": target})
 
 
 def asked_target(options: argparse.Namespace) -> str:
     """The target of a command's flags: where none is named, the one that is made for the device
     that is. IR of a level is of no target. Raises what :func:`meshc.devices.device` does."""
-    if options.target is not None:
-        return str(options.target)
-    return usual_target(options.device, getattr(options, "compile_to", ""))
+    return _target_and_options(options)[0]
+
+
+def _target_and_options(options: argparse.Namespace) -> tuple[str, dict[str, object]]:
+    """The same with the options that stand behind the name of the target, as those of a pass do:
+    ``NAME{option=value,..}``. Raises ``bad-argument``, ``bad-pipeline``."""
+    text = options.target
+    if text is None:
+        return usual_target(options.device, getattr(options, "compile_to", "")), {}
+    if "{" not in text:
+        return text, {}
+    named = parse_specs(text, "--target")
+    if len(named) != 1:
+        fail("bad-argument", f"--target names {len(named)} targets, and a program is for one")
+    return named[0].name, read_options(target_named(named[0].name).OPTIONS, dict(named[0].options))
 
 
 def prompts_of(options: argparse.Namespace) -> tuple[str | tuple[int, ...] | Conversation, ...]:

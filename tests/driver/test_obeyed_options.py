@@ -89,7 +89,7 @@ def test_a_model_without_phases_has_none_of_them():
     [("wse3", "report.json"), ("h200", "step.cu"), ("ideal", "main.py"), ("h100x8", "main.py")],
 )
 def test_a_device_says_which_target_is_meant(device, name):
-    place = {} if device == "h200" else {"mesh": "4x4"}
+    place = {"h200": {}, "h100x8": {"mesh": "gpu=4"}}.get(device, {"mesh": "4x4"})
     made = meshc.compile(LLAMA, device=device, seq=8, phase="decode", **place)
     assert name in made.files
     named = meshc.compile(
