@@ -12,6 +12,7 @@ from csl_texts import tile_program
 from csl_turn_texts import all_gather
 from reduced import crossed, each
 
+from meshc.analysis.csl import resources
 from meshc.analysis.csl.memory import element_bytes
 from meshc.analysis.csl.words import TABLE_BYTES, WORD_BYTES, word_bytes
 from meshc.backends.csl.pe.code_size import code_size
@@ -113,15 +114,15 @@ def test_the_plan_is_what_is_placed(asked, kind, arch, tmp_path, monkeypatch):
     files = emit({"main": module})
     memory = json.loads(files["report.json"])["memory"]
     classes = placed(files, tmp_path, arch, monkeypatch)
-    assert module.scratch or memory["scratch"] == 0
+    assert resources.scratch(module) or memory["scratch"] == 0
     planned_is_placed(module, memory, classes)
 
 
 def planned_is_placed(module, memory, classes):
     planned = element_bytes(module) + word_bytes(module)
     assert planned == memory["data"] == max(data for data, _, _ in classes)
-    assert TABLE_BYTES * sum(module.tables.values()) == memory["tables"]
-    assert WORD_BYTES * sum(module.words.values()) == memory["variables"]
+    assert TABLE_BYTES * sum(resources.tables(module).values()) == memory["tables"]
+    assert WORD_BYTES * sum(resources.words(module).values()) == memory["variables"]
 
 
 @pytest.mark.parametrize(("name", "arch"), crossed([*EXAMPLES, "turns"], ARCHS))
@@ -133,7 +134,7 @@ def test_the_plan_of_collectives_is_what_is_placed(name, arch, tmp_path, monkeyp
         (module,) = compiled(text, tmp_path, f"{name}.meshir", device=arch).values()
     files = emit({"main": module})
     memory = json.loads(files["report.json"])["memory"]
-    assert module.tables == ({"turns": 3} if name == "turns" else {})
+    assert resources.tables(module) == ({"turns": 3} if name == "turns" else {})
     planned_is_placed(module, memory, placed(files, tmp_path, arch, monkeypatch))
 
 
@@ -146,7 +147,11 @@ def test_the_plan_of_a_decode_step_is_what_is_placed(kind, arch, tmp_path, monke
     )
     found = compile_loaded(loaded, request, (), Diagnostics())
     (module,), files = found.modules.values(), found.files
-    assert module.tables["angles"] and module.words["scalars"] and module.words["coordinates"]
+    assert (
+        resources.tables(module)["angles"]
+        and resources.words(module)["scalars"]
+        and resources.words(module)["coordinates"]
+    )
     memory = json.loads(files["report.json"])["memory"]
     planned_is_placed(module, memory, placed(files, tmp_path, arch, monkeypatch))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from meshc.analysis.csl import resources
 from meshc.analysis.csl.banks import shifts
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.memory import wrong_memory
@@ -190,7 +191,7 @@ def _task_ids(module: Module, targets: Targets) -> dict[str, int]:
             f"the program does not say which ids its tasks take: {wrong}",
             help="run the pass assign-csl-tasks, for --portable with {portable=true}",
         )
-    return module.tasks
+    return resources.tasks(module)
 
 
 def _check_registers(module: Module) -> None:
@@ -209,7 +210,7 @@ def _check_memory(module: Module, kernels: Kernels) -> None:
     ``csl-unassigned``."""
     wrong = wrong_memory(module)
     for name, elements in kernels.code.needed().items():
-        if wrong is None and elements > module.scratch.get(name, 0):
+        if wrong is None and elements > resources.scratch(module).get(name, 0):
             wrong = f"kernels take {elements} elements of scratch '{name}'"
     if wrong is not None:
         fail(
@@ -222,8 +223,8 @@ def _check_memory(module: Module, kernels: Kernels) -> None:
 def _check_words(module: Module, variables: Collection[Variable]) -> None:
     """The module says the tables and the words that were written. Raises ``csl-unassigned``."""
     wrong = wrong_words(module)
-    planned = {use: TABLE_BYTES * count for use, count in module.tables.items()}
-    planned |= {use: WORD_BYTES * count for use, count in module.words.items()}
+    planned = {use: TABLE_BYTES * count for use, count in resources.tables(module).items()}
+    planned |= {use: WORD_BYTES * count for use, count in resources.words(module).items()}
     for use, size in bytes_by_use(variables).items():
         if wrong is None and size > planned.get(use, 0):
             wrong = f"it has {size} bytes of '{use}', and {planned.get(use, 0)} are planned"
@@ -277,7 +278,7 @@ def _memory(
     kernels: Kernels,
 ) -> list[Variable]:
     """Arrays, and pointers to those that the host sees."""
-    found = [*buffers.variables(), *kernels.code.shared_variables(module.scratch)]
+    found = [*buffers.variables(), *kernels.code.shared_variables(resources.scratch(module))]
     for symbol, buffer in symbols.items():
         name, shift = kernels.descriptors.place(buffer.value.name)
         first = f"{name}[{shift}]" if shift else name
