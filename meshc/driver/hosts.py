@@ -18,7 +18,7 @@ from meshc.backends.python import load_program
 from meshc.backends.registry import target_names
 from meshc.backends.target import target_named
 from meshc.ir.batch import POSITION
-from meshc.sim.machine.options import Options
+from meshc.sim.machine.options import USUAL, Options
 from meshc.sim.machine.trace import Trace
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 from meshc.support.files import read_text
@@ -241,7 +241,11 @@ class WaferHost:
     """
 
     def __init__(
-        self, folder: Path, tensors: Mapping[str, Array], trace: Path | Trace | None = None
+        self,
+        folder: Path,
+        tensors: Mapping[str, Array],
+        trace: Path | Trace | None = None,
+        simulated: Options = USUAL,
     ) -> None:
         """``folder`` is not needed any more afterwards. ``trace`` is told what happens in a run of
         one program, or is where :meth:`stop` writes it. Queues hold what the hardware's do. Raises
@@ -255,7 +259,7 @@ class WaferHost:
                 simulator.compile_folder(phase, scratch / "out" / phase.name)
             if not phases:
                 simulator.compile_folder(folder, scratch / "out")
-            options = Options(strict_queues=True, files=False)
+            options = replace(simulated, strict_queues=True, files=False)
             if isinstance(trace, Path):
                 options = replace(options, trace_file=str(trace))
             elif trace is not None:
@@ -320,14 +324,15 @@ def load_host(
     report: Diagnostics,
     trace: Path | Trace | None = None,
     packed: Path | None = None,
+    simulated: Options = USUAL,
 ) -> Host:
     """The language model in ``folder`` with its weights, ready to generate; ``report`` is told
-    where a GPU is another than the program is for. ``trace`` is for the simulator of wafers; the
-    folder ``packed`` keeps weights that are packed for GPUs."""
+    where a GPU is another than the program is for. ``trace`` and ``simulated`` are for the
+    simulator of wafers; the folder ``packed`` keeps weights that are packed for GPUs."""
     if backend.name == "python":
         return PythonHost(folder, tensors)
     if backend.name == "csl-sim":
-        return WaferHost(folder, tensors, trace)
+        return WaferHost(folder, tensors, trace, simulated)
     return cuda.LanguageModel(*_on_gpu(folder, backend, tensors, report, packed))
 
 

@@ -43,6 +43,7 @@ from meshc.driver import (
 from meshc.driver.recording import RunRecorder
 from meshc.frontend.chat import Conversation
 from meshc.frontend.checkpoints import ModelConfig
+from meshc.sim.machine.options import Options
 from meshc.support.diagnostics import Diagnostic, Diagnostics, fail
 from meshc.support.files import error_words
 from meshc.support.output import check_free, read_manifest
@@ -71,6 +72,9 @@ def run(options: argparse.Namespace) -> int:
         options.logits is not None,
         options.steps,
         not options.no_cache,
+        Options(
+            backend=options.sim_backend, threads=options.sim_threads, timing=options.sim_timing
+        ),
     )
     profiles: list[Profile] = []
     request.check()
@@ -210,6 +214,7 @@ def _opened(target: str, request: RunRequest) -> Iterator[Backend]:
     with opened(target, request.backend) as backend:
         if backend.remark:
             print_diagnostics([Diagnostic("remark", "backend", backend.remark)])
+        request.check_simulator(backend)
         yield backend
 
 
