@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar
 
 from meshc.backends import registry
+from meshc.backends.cuda.paged import PagedModel
+from meshc.backends.host_protocols import Backend, Host, Loading
+from meshc.backends.hosts import PythonHost
 from meshc.backends.options import MeshOptions
 from meshc.backends.python.host_file import HostFacts
 from meshc.backends.request import USUAL_TARGET, CompileRequest, Rules
@@ -32,6 +36,8 @@ NO_ROOM = frozenset({"does-not-fit", "csl-memory-full"})
 
 Cure = tuple[str, CompileRequest]
 """Flags, in words, and the request with them."""
+Engine = PythonHost | PagedModel
+"""A language model that serves."""
 OpLines = Mapping[Op, Sequence[tuple[int, int]]]
 """First and last line of each stretch of a file that an op became."""
 
@@ -151,6 +157,19 @@ class Target(Rules):
         self, module: Module, request: CompileRequest, settings: dict[str, str]
     ) -> list[Pass]:
         """The passes from ``module`` to the level where they end, which ``settings`` are for."""
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[Backend]:
+        """What runs programs: the one of ``BACKENDS`` with that name, or the usual one."""
+        yield Backend(name or self.BACKENDS[0])
+
+    def load(self, loading: Loading) -> Host:
+        """The language model of a program with its weights, ready to generate."""
+        raise NotImplementedError(f"nothing runs programs for {self.NAME}")
+
+    def load_engine(self, loading: Loading) -> Engine:
+        """The same of a program that was compiled to serve."""
+        raise NotImplementedError(f"programs for {self.NAME} do not serve")
 
     @abstractmethod
     def write(self, work: Work) -> Written:

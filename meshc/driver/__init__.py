@@ -1,13 +1,14 @@
 """The driver: from what a person asks for to compiled programs and answers."""
 
+from meshc.backends.host_protocols import Backend
 from meshc.backends.request import CompileRequest
+from meshc.driver.backends import opened
 from meshc.driver.checking import Check
 from meshc.driver.compiled import Compiled
 from meshc.driver.compiling import compile_loaded, graph_module
 from meshc.driver.emitted import Emitted, emitted_once
 from meshc.driver.executable import Executable
 from meshc.driver.generating import Answer, read_prompts
-from meshc.driver.hosts import Backend, opened
 from meshc.driver.models import LoadedModel, load_any
 from meshc.driver.profiling import Profile
 from meshc.driver.running import RunRequest, open_program, run_emitted, run_program

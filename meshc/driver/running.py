@@ -8,7 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+from meshc.backends.host_protocols import Backend, Loading
+from meshc.backends.hosts import WaferHost
 from meshc.backends.target import target_named
+from meshc.driver.backends import is_backend, known_backends, load_host
 from meshc.driver.decoded import kept
 from meshc.driver.emitted import Emitted
 from meshc.driver.executable import Program, no_tokens
@@ -19,7 +22,6 @@ from meshc.driver.generating import (
     generated,
     read_prompts,
 )
-from meshc.driver.hosts import Backend, WaferHost, known_backends, load_host
 from meshc.driver.manifest import config_of, read_program
 from meshc.driver.profiling import Profile, profile
 from meshc.driver.weights import (
@@ -120,7 +122,7 @@ class RunRequest:
         threads = self.simulated.threads
         if threads is not None and threads < 1:
             fail("bad-argument", f"--sim-threads is {threads}, not a positive number")
-        if self.backend and self.backend not in known_backends():
+        if self.backend and not is_backend(self.backend):
             known = " or ".join(known_backends())
             fail("bad-argument", f"there is no backend '{self.backend}'", help=f"it is {known}")
 
@@ -205,12 +207,13 @@ def run_program(
     trace = _trace(request, backend, program.folder)
     packed = program.packed if request.cache else None
     watched = trace or watch
-    host = load_host(program.folder, backend, tensors, report, watched, packed, request.simulated)
+    how = report, watched, packed, request.simulated
+    host = load_host(Loading(program.folder, backend, tensors, *how))
     usual = read_generation(program.weights) if request.sample else Generation()
     usual.check_drawing()
-    how = request.continuation(program.config, usual)
-    how.check()
-    found = generated(host, prompts, how, program.mesh, backend.name, on_token)
+    continued = request.continuation(program.config, usual)
+    continued.check()
+    found = generated(host, prompts, continued, program.mesh, backend.name, on_token)
     if trace is not None and isinstance(host, WaferHost):
         host.stop()
         if on_profile is not None:

@@ -10,17 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
+from meshc.backends.host_protocols import Backend, Loading
 from meshc.backends.options import MeshOptions
 from meshc.backends.registry import target_names
 from meshc.backends.request import CompileRequest
 from meshc.backends.target import target_named, target_of
 from meshc.cost.layer_groups import layer_costs
+from meshc.driver.backends import load_engine
 from meshc.driver.chatting import Chat, open_chat
 from meshc.driver.compiled import Compiled
 from meshc.driver.compiling import compile_loaded, graph_module
 from meshc.driver.decoded import kept
 from meshc.driver.generating import read_prompts
-from meshc.driver.hosts import Backend, load_engine
 from meshc.driver.models import LoadedModel
 from meshc.driver.scheduling import groups_of
 from meshc.driver.weights import Progress, check_present, open_weights
@@ -205,7 +206,7 @@ def opened_service(
         packed = program.packed if request.cache else None
         if request.cache and runs.name == "python":
             tensors = kept(tensors)
-        engine = load_engine(program.folder, runs, tensors, report, packed)
+        engine = load_engine(Loading(program.folder, runs, tensors, report, packed=packed))
         (prompt,) = read_prompts([(0,)], config, program.weights, program.name)
     return Service(
         loaded.name,

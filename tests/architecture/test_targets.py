@@ -9,7 +9,7 @@ from meshc.backends.options import OWN
 
 OF_TARGETS = {
     "request.py", "target.py", "meshes.py", "csl/target.py", "csl/one_program.py", "cuda/target.py",
-    "cuda/gpu_steps.py", "python/target.py",
+    "cuda/gpu_steps.py",
 }  # fmt: skip
 """Files of ``backends/`` that have passes run."""
 
@@ -21,7 +21,6 @@ def names_compared(module):
             sides = [node.left, *node.comparators]
         elif isinstance(node, ast.Dict):
             sides = [key for key in node.keys if key is not None]
-            sides = sides if len(sides) > 1 else []
         else:
             continue
         parts = [part for side in sides for part in ast.walk(side)]
@@ -29,7 +28,7 @@ def names_compared(module):
         asked = any(
             isinstance(p, ast.Name | ast.Attribute) and "target" in ast.unparse(p) for p in parts
         )
-        if named and (asked or isinstance(node, ast.Dict)):
+        if (named and asked) or (isinstance(node, ast.Dict) and len(named) > 1):
             yield node.lineno
 
 

@@ -12,11 +12,12 @@ import pytest
 from served import Served, wait_until
 from test_not_finite import BAD, checkpoint
 
+from meshc.backends import hosts
 from meshc.backends.cuda import CpuMachine
 from meshc.backends.cuda.executor import CXX, QUICK, WATCHED, Mode, modes
 from meshc.backends.cuda.packing import kept
 from meshc.cli import main
-from meshc.driver import Backend, CompileRequest, emitted, hosts, load_any
+from meshc.driver import Backend, CompileRequest, emitted, load_any
 from meshc.driver.serving import ServeRequest, opened_service
 from meshc.serving.groups import Fixed
 from meshc.serving.policies import Policy, policy

@@ -8,6 +8,8 @@ from meshc.backends.csl.emit import check, emit, with_entry
 from meshc.backends.csl.emitted_lines import emitted_lines
 from meshc.backends.csl.host_file import Vocabulary
 from meshc.backends.csl.one_program import Choice, choose, refuse
+from meshc.backends.host_protocols import Loading
+from meshc.backends.hosts import WaferHost
 from meshc.backends.meshes import MeshTarget
 from meshc.backends.options import CslOptions
 from meshc.backends.python.host_file import HostFacts
@@ -67,6 +69,9 @@ class CslTarget(MeshTarget):
             work.tell_of_writing()
         portable = work.request.options_of(CslOptions).portable
         return Written(modules, _with_choice(emit(assigned, portable, vocabulary), choice))
+
+    def load(self, loading: Loading) -> WaferHost:
+        return WaferHost(loading.folder, loading.tensors, loading.trace, loading.simulated)
 
     def lines_of(self, module: Module, text: str) -> OpLines:
         return emitted_lines(module, text)

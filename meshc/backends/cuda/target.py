@@ -10,10 +10,14 @@ from meshc.backends.cuda.chunk_launches import ChunkGraph
 from meshc.backends.cuda.emitted_lines import emitted_lines
 from meshc.backends.cuda.gpu_steps import GpuStep, dealing
 from meshc.backends.cuda.halves import AUTO_OVERLAP, splitting_of
+from meshc.backends.cuda.host import LanguageModel
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
+from meshc.backends.cuda.paged import PagedModel
 from meshc.backends.cuda.program import CHUNK_UNIT, MOST_CHUNK, TRANSPORTS
 from meshc.backends.cuda.tasks.groups import LAYER_GROUPS
 from meshc.backends.cuda.tasks.storage import CACHE_PAGES
+from meshc.backends.host_protocols import Backend, Loading
+from meshc.backends.hosts import on_gpu, opened_gpu
 from meshc.backends.options import CudaOptions
 from meshc.backends.options.cuda import NO_OVERLAP
 from meshc.backends.request import MOST_TOKENS, CompileRequest, one_of, within
@@ -165,6 +169,17 @@ class CudaTarget(Target):
         with _quoting_missed(work.report):
             module, files = step.files()
         return Written({"decode": module}, files, step.chunk)
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[Backend]:
+        with opened_gpu(name) as backend:
+            yield backend
+
+    def load(self, loading: Loading) -> LanguageModel:
+        return LanguageModel(*on_gpu(loading))
+
+    def load_engine(self, loading: Loading) -> PagedModel:
+        return PagedModel(*on_gpu(loading))
 
     def lines_of(self, module: Module, text: str) -> OpLines:
         return emitted_lines(module, text)

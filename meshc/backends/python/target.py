@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from meshc.backends.host_protocols import Loading
+from meshc.backends.hosts import PythonHost
 from meshc.backends.meshes import MeshTarget
 from meshc.backends.options import MeshOptions
 from meshc.backends.python.emit import emit
@@ -34,6 +36,12 @@ class PythonTarget(MeshTarget):
         modules = work.modules()
         work.tell_of_writing()
         return Written(modules, emit(modules, work.host))
+
+    def load(self, loading: Loading) -> PythonHost:
+        return PythonHost(loading.folder, loading.tensors)
+
+    def load_engine(self, loading: Loading) -> PythonHost:
+        return PythonHost(loading.folder, loading.tensors)
 
     def lines_of(self, module: Module, text: str) -> OpLines:
         return emitted_lines(module, text)
