@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from meshc.backends.options.reading import read_options
+from meshc.backends.options import read_options
 from meshc.backends.request import argument_names, flag_of
 from meshc.backends.target import target_named, target_of, usual_target
 from meshc.driver import CompileRequest, LoadedModel, find_weights, formats_to_keep

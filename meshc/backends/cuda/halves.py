@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from meshc.backends.cuda.overlapping import Splitting
 from meshc.backends.cuda.program import MOST_CHUNK
 from meshc.backends.cuda.queues import Cut
-from meshc.backends.options import CudaOptions
-from meshc.backends.options.cuda import NO_OVERLAP
+from meshc.backends.options import NO_OVERLAP, CudaOptions
 from meshc.backends.request import CompileRequest
 from meshc.cost.nodes.batches import prompts
 from meshc.cost.nodes.overlap import fused_only, overlapped

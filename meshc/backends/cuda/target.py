@@ -18,8 +18,7 @@ from meshc.backends.cuda.tasks.groups import LAYER_GROUPS
 from meshc.backends.cuda.tasks.storage import CACHE_PAGES
 from meshc.backends.host_protocols import Backend, Loading
 from meshc.backends.hosts import on_gpu, opened_gpu
-from meshc.backends.options import CudaOptions
-from meshc.backends.options.cuda import NO_OVERLAP
+from meshc.backends.options import NO_OVERLAP, CudaOptions
 from meshc.backends.request import MOST_TOKENS, CompileRequest, one_of, within
 from meshc.backends.target import Cure, OpLines, Target, Work, Written, check_read_by_chunks
 from meshc.devices import Device
