@@ -70,7 +70,8 @@ class CompileRequest:
     caches hold. For CUDA it is the tokens that kernels of many read at once, each weight once; None
     for the most by kernels where many are left, and few by tasks. ``keep_quantised`` are weights
     that stay quantised in the memory of cores, each with its format, as the pass keep-quantised
-    takes them.
+    takes them. ``passes_before`` and ``passes_after`` are pipelines inside that of the compile,
+    each behind the name of the pass that they stand beside: ``partition=my-pass{option=1}``.
 
     All else is an option of a target and declared in the record of that target
     (:class:`meshc.backends.options.MeshOptions`, :class:`meshc.backends.csl.options.CslOptions`,
@@ -91,6 +92,8 @@ class CompileRequest:
     serving: str = ""
     chunk: int | None = None
     keep_quantised: tuple[str, ...] = ()
+    passes_before: tuple[str, ...] = ()
+    passes_after: tuple[str, ...] = ()
     given: tuple[tuple[str, Any], ...] = ()
 
     def __init__(

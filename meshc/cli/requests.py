@@ -21,8 +21,7 @@ def request_of(options: argparse.Namespace) -> CompileRequest:
     names = argument_names() - {"keep_quantised"}
     given = {name: value for name, value in vars(options).items() if name in names}
     found = {name: value for name, value in given.items() if value is not None}
-    if "algo" in found:
-        found["algo"] = tuple(found["algo"])
+    found |= {name: tuple(value) for name, value in found.items() if isinstance(value, list)}
     target, own = _target_and_options(options)
     for name in own:
         if name in found:

@@ -8,6 +8,7 @@ from functools import partial
 
 from meshc.analysis.rotary import least_tokens
 from meshc.backends.options import MeshOptions
+from meshc.backends.own_passes import check_own_passes, with_own_passes
 from meshc.backends.python import HostFacts
 from meshc.backends.request import DEFAULT_SEQ, CompileRequest
 from meshc.backends.target import Target, Work, Written, target_of
@@ -131,6 +132,8 @@ def _compiled(
         chunking = PassManager(chunking_passes(request.rows, request.chunk), instruments)
         given["prefill"] = chunking.run(given["prefill"], report)
 
+    for module in given.values():
+        check_own_passes(request, target.passes(module, request, request.settings()))
     trials = Trials(given)
     agreed = request.changed(kv=_common_policy(loaded, given, request, trials))
     asked = {phase: agreed if phase == "prefill" else request for phase in phases}
@@ -189,7 +192,7 @@ def _passes(module: Module, request: CompileRequest, regions: int) -> list[Pass]
     settings = request.settings()
     if regions:
         settings["split-regions"] = f"split-regions{{regions={regions}}}"
-    return target_of(request).passes(module, request, settings)
+    return with_own_passes(request, target_of(request).passes(module, request, settings))
 
 
 def _common_policy(
@@ -204,7 +207,8 @@ def _common_policy(
         if "decode" not in given:
             given = {"decode": given_module(loaded, "decode", request, Diagnostics())}
             trials = Trials(given)
-        passes = pipeline_from(given["decode"], "mesh", request.settings())
+        settings = request.settings()
+        passes = with_own_passes(request, pipeline_from(given["decode"], "mesh", settings))
         steps = [step for step in passes if step.LEVELS == ("graph",)]
         found = trials.run("decode", steps)
     except (MeshcError, InternalError):
@@ -227,7 +231,8 @@ def _common_regions(
         return untold
     needed = {}
     for phase, module in given.items():
-        passes = pipeline_from(module, "mesh", asked[phase].settings())
+        settings = asked[phase].settings()
+        passes = with_own_passes(asked[phase], pipeline_from(module, "mesh", settings))
         try:
             needed[phase] = trials.run(phase, passes).the_mesh().regions
         except (MeshcError, InternalError):

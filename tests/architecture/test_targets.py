@@ -8,8 +8,8 @@ from sources import FILES, PACKAGE, tree
 from meshc.backends.options import OWN
 
 OF_TARGETS = {
-    "request.py", "target.py", "meshes.py", "csl/target.py", "csl/one_program.py", "cuda/target.py",
-    "cuda/gpu_steps.py",
+    "request.py", "target.py", "own_passes.py", "meshes.py", "csl/target.py",
+    "csl/one_program.py", "cuda/target.py", "cuda/gpu_steps.py",
 }  # fmt: skip
 """Files of ``backends/`` that have passes run."""
 

@@ -20,6 +20,7 @@ from meshc.backends.cuda.tasks.attending import attends_by_statements
 from meshc.backends.cuda.tasks.room import QueriesDoNotFit
 from meshc.backends.cuda.tasks.step import TaskGraph
 from meshc.backends.options import CudaOptions
+from meshc.backends.own_passes import with_own_passes
 from meshc.backends.request import CompileRequest
 from meshc.ir.batch import LENGTH
 from meshc.ir.clone import clone_module
@@ -257,7 +258,8 @@ class GpuStep:
         """``given`` behind the passes of the graph, that of a rank of several."""
         graph, gpus = clone_module(given), self._options.gpus
         dealt = {DEALING: dealing(graph, gpus)} if gpus > 1 else {}
-        return PassManager(graph_passes(dealt), self.instruments).run(graph, self.report)
+        passes = with_own_passes(self.request, graph_passes(dealt))
+        return PassManager(passes, self.instruments).run(graph, self.report)
 
     def _in_parts(
         self,

@@ -19,6 +19,7 @@ from meshc.backends.cuda.tasks.storage import CACHE_PAGES
 from meshc.backends.host_protocols import Backend, Loading
 from meshc.backends.hosts import on_gpu, opened_gpu
 from meshc.backends.options import NO_OVERLAP, CudaOptions
+from meshc.backends.own_passes import with_own_passes
 from meshc.backends.request import MOST_TOKENS, CompileRequest, one_of, within
 from meshc.backends.target import Cure, OpLines, Target, Work, Written, check_read_by_chunks
 from meshc.devices import Device
@@ -148,8 +149,9 @@ class CudaTarget(Target):
 
         def kernels(tokens: int, least: int) -> ChunkGraph:
             if asked.chunk is None:
-                passes = PassManager(pipeline_to_kernels(asked.settings()))
-                return ChunkGraph(passes.run(clone_module(step_graph)), tokens, None, least)
+                passes = with_own_passes(asked, pipeline_to_kernels(asked.settings()))
+                fused = PassManager(passes).run(clone_module(step_graph))
+                return ChunkGraph(fused, tokens, None, least)
             splitting = splitting_of(asked, work.given["decode"], work.report)
             return ChunkGraph(work.lowered("decode"), tokens, splitting, least)
 

@@ -164,7 +164,8 @@ def _answers(
         return found.emitted
 
     with _opened(compile_request.target, request) as backend:
-        keeps = request.cache and not target.FOLLOWED and not watching.looks
+        own = compile_request.passes_before or compile_request.passes_after
+        keeps = request.cache and not (target.FOLLOWED or watching.looks or own)
         emitted = emitted_once(loaded, compile_request, emit, report) if keeps else emit()
         told = live.progress.reading, live.token, on_profile
         watch = None if recorder is None else recorder.watch(compiled[0])

@@ -91,6 +91,13 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="requests of a step, up to 256, for CUDA 16; default: 1, of run one for each prompt",
     )
+    for place in ("before", "after"):
+        group.add_argument(
+            f"--passes-{place}",
+            action="append",
+            metavar="PASS=PIPELINE",
+            help=f"run the passes of PIPELINE {place} PASS of this compile; may be repeated",
+        )
     options = (one for record in OWN.values() for one in record.declared())
     for one in {option.name: option for option in options}.values():
         _add_option(group, one)
