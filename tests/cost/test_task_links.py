@@ -17,7 +17,7 @@ AT = {"pos": 3, RANK: 0}
 
 
 def program(ranks, gpu="h100"):
-    given = {"phase": "decode", "seq": 32, "device": gpu, "mesh": "1x1", "dtype": "f16"}
+    given = {"phase": "decode", "seq": 32, "device": gpu, "dtype": "f16"}
     graph = meshc.compile(str(MODEL), compile_to="graph", **given).modules["decode"]
     deal = f"tensor-parallel{{ranks={ranks},multiple=8,keep=[V]}}"
     passes = f"{deal},expand-tasks,place-tasks,meet,fold-scratch"

@@ -17,7 +17,7 @@ from meshc.support.spans import Source
 
 
 def tasks_of(model, passes="expand-tasks{rows=4,tokens=4}", **options):
-    usual = {"phase": "decode", "dtype": "f16", "device": "h200", "mesh": "1x1", "seq": 40}
+    usual = {"phase": "decode", "dtype": "f16", "device": "h200", "seq": 40}
     made = meshc.compile(model, compile_to="graph", **{**usual, **options})
     return PassManager(parse_pipeline(passes)).run(made.modules["decode"])
 
