@@ -7,6 +7,7 @@ import pytest
 import meshc
 from meshc.backends.options import OWN as RECORDS
 from meshc.backends.request import flag_of
+from meshc.backends.target import usual_target
 from meshc.cli import main
 from meshc.driver import CompileRequest
 
@@ -85,17 +86,18 @@ def test_a_model_without_phases_has_none_of_them():
 
 
 @pytest.mark.parametrize(
-    ("device", "name"),
-    [("wse3", "report.json"), ("h200", "step.cu"), ("ideal", "main.py"), ("h100x8", "main.py")],
+    ("device", "target"),
+    [("wse3", "csl"), ("h200", "cuda"), ("ideal", "python"), ("h100x8", "python")],
 )
-def test_a_device_says_which_target_is_meant(device, name):
-    place = {"h200": {}, "h100x8": {"mesh": "gpu=4"}}.get(device, {"mesh": "4x4"})
-    made = meshc.compile(LLAMA, device=device, seq=8, phase="decode", **place)
-    assert name in made.files
-    named = meshc.compile(
-        LLAMA, device=device, target=made.request.target, seq=8, phase="decode", **place
-    )
-    assert named.files == made.files
+def test_a_device_says_which_target_is_meant(device, target):
+    assert usual_target(device) == target and usual_target(device, "tile") == "python"
+
+
+def test_the_target_that_is_meant_is_compiled_for():
+    asked = {"device": "wse3", "mesh": "4x4", "seq": 8, "phase": "decode"}
+    made = meshc.compile(LLAMA, **asked)
+    assert "report.json" in made.files
+    assert made.files == meshc.compile(LLAMA, target="csl", **asked).files
 
 
 def test_a_device_says_nothing_of_a_level(capsys):
