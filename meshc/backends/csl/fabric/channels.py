@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshc.analysis.csl.ends import colors_on, ends_of
@@ -15,10 +15,29 @@ from meshc.backends.csl.fabric.messages import in_pairs
 from meshc.backends.csl.fabric.turns import check_colors, handover
 from meshc.backends.csl.spelling.descriptors import Descriptors
 from meshc.backends.csl.spelling.names import Names
+from meshc.backends.csl.tree.syntax_tree import (
+    Expression,
+    Literal,
+    Name,
+    Operand,
+    Statement,
+    Walked,
+    Words,
+    call,
+    const,
+    do,
+    either,
+    element,
+    joined,
+    record,
+    when,
+)
 from meshc.devices.csl import Targets
 from meshc.ir.affine import Cond, Expr, Piecewise, parse_piecewise
 from meshc.ir.module import Channel, Module
 from meshc.support.diagnostics import fail
+
+_TRUE, _FALSE = Literal("true"), Literal("false")
 
 
 @dataclass
@@ -98,23 +117,25 @@ class Ends:
                 _within(line.axis, places, self.mesh.size(line.axis)),
             )
 
-    def queues(self) -> list[str]:
+    def queues(self) -> list[Statement]:
         """Constants for the queues."""
-        return [f"const {e.queue_name} = @get_{e.side}_queue({e.queue});" for e in self.of.values()]
+        return [
+            const(e.queue_name, call(f"@get_{e.side}_queue", e.queue)) for e in self.of.values()
+        ]
 
-    def descriptor(self, name: str, verb: str, message: Window) -> str:
+    def descriptor(self, name: str, verb: str, message: Window) -> Expression:
         """The fabric DSD for the elements of ``message``; pairs of f16 share a wavelet.
 
         The DSD of a message names its color, unless its queue is bound to one on every target.
         """
         paired = in_pairs(message)
-        more = [".simd_mode = .{ .simd_32 = true }"] if paired else []
+        more = {"simd_mode": record(simd_32=_TRUE)} if paired else {}
         mark = "_pairs" if paired and not message.constant else ""
         found = self._fabric(self.of[name, verb], message.size, more, mark)
         return found if message.constant else self.descriptors.lengthened(found, message.count)
 
-    def handover(self, name: str, resets: Callable[[Cond, str], str]) -> str:
-        """The sources and the destination of the operation that ends a turn on a channel;
+    def handover(self, name: str, resets: Callable[[Cond, str], Expression]) -> list[Expression]:
+        """The destination and the source of the operation that ends a turn on a channel;
         ``resets`` spells the guard of the last core of a line. Raises ``csl-route``."""
         end = self.of[name, "send"]
         turns = turns_of(end.channel, self.mesh)
@@ -123,53 +144,56 @@ class Ends:
         check_colors(name, colors, self.targets)
         wavelets = handover(turns)
         count = len(wavelets.words)
-        words, last = (
-            ", ".join(f"{w:#010x}" for w in of) for of in (wavelets.words, wavelets.last)
-        )
-        text = f"[{count}]u32{{ {words} }}"
-        if words != last:
+
+        def array(words: Sequence[int]) -> Expression:
+            return Words(f"[{count}]u32", tuple(Literal(f"{word:#010x}") for word in words))
+
+        words = array(wavelets.words)
+        if wavelets.words != wavelets.last:
             at_end = resets(Cond.eq(Expr.var(turns.axis), turns.size - 1), f"{end.color}_resets")
-            text = f"if ({at_end}) [{count}]u32{{ {last} }} else {text}"
-        array = self.descriptors.table(text, count, f"{end.color}_words")
-        access = f"@get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{count}}} -> {array}[i] }})"
-        source = self.descriptors.declare(access, f"{end.color}_over")
-        return f"{self._fabric(end, count, ['.control = true'], '_control')}, {source}"
+            words = either(at_end, array(wavelets.last), words)
+        held = self.descriptors.table(words, count, f"{end.color}_words")
+        walked = Walked(("i",), (count,), element(held.text, "i"))
+        access = call("@get_dsd", "mem1d_dsd", record(tensor_access=walked))
+        source = self.descriptors.constant(access, f"{end.color}_over")
+        return [self._fabric(end, count, {"control": _TRUE}, "_control"), source]
 
-    def _fabric(self, end: End, elements: int, more: list[str], mark: str) -> str:
+    def _fabric(
+        self, end: End, elements: int, more: Mapping[str, Expression], mark: str
+    ) -> Expression:
         kind = "fabout" if end.verb == "send" else "fabin"
-        rest = [f".{end.side}_queue = {end.queue_name}", *more]
+        rest = {f"{end.side}_queue": Name(end.queue_name), **more}
 
-        def text(*color: str) -> str:
-            fields = ", ".join([f".extent = {elements}", *color, *rest])
-            return f"@get_dsd({kind}_dsd, .{{ {fields} }})"
+        def made(**color: Operand) -> Expression:
+            return call("@get_dsd", f"{kind}_dsd", record(extent=elements, **color, **rest))
 
-        colored = text(f".fabric_color = {end.color}")
-        bound = self._bound()
-        if bound in ("true", "false"):
-            found = text() if bound == "true" else colored
+        colored, bound = made(fabric_color=end.color), self._bound()
+        if bound != _TRUE:
+            found = either(bound, made(), colored) if bound != _FALSE else colored
         else:
-            found = f"if ({bound})\n    {text()}\nelse\n    {colored}"
-        return self.descriptors.declare(found, f"{end.color}{mark}_{elements}")
+            found = made()
+        return self.descriptors.constant(found, f"{end.color}{mark}_{elements}")
 
-    def _bound(self) -> str:
+    def _bound(self) -> Expression:
         """Whether output queues are bound to colors, as a condition that is known when a program
         is compiled."""
         bound = self.targets.bound
         if len(bound) == len(self.targets.archs):
-            return "true"
-        return " or ".join(f'@is_arch("{arch}")' for arch in bound) or "false"
+            return _TRUE
+        tests = [call("@is_arch", Literal(f'"{arch}"')) for arch in bound]
+        return joined("or", tests) if tests else _FALSE
 
-    def bindings(self, used: Callable[[End], str]) -> list[str]:
+    def bindings(self, used: Callable[[End], Expression]) -> list[Statement]:
         """Statements that bind queues to colors: of inputs, and of outputs that are bound."""
-        lines = []
+        found: list[Statement] = []
         for end in self.of.values():
-            bound = self._bound() if end.verb == "send" else "true"
-            if bound == "false":
+            bound = self._bound() if end.verb == "send" else _TRUE
+            if bound == _FALSE:
                 continue
-            tests = [test for test in (bound, used(end)) if test != "true"]
-            text = f"@initialize_queue({end.queue_name}, .{{ .color = {end.color} }});"
-            lines.append(f"if ({' and '.join(tests)}) {{ {text} }}" if tests else text)
-        return lines
+            tests = [test for test in (bound, used(end)) if test != _TRUE]
+            binding = do("@initialize_queue", end.queue_name, record(color=end.color))
+            found.append(when(joined("and", tests), [binding], short=True) if tests else binding)
+        return found
 
 
 def _within(axis: str, places: frozenset[int], size: int) -> Cond:

@@ -21,10 +21,24 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from meshc.analysis.traffic.turns import Turns
+from meshc.backends.csl.fabric.painters import is_equal, routes
+from meshc.backends.csl.tree.syntax_tree import (
+    Blank,
+    Body,
+    Expression,
+    If,
+    Literal,
+    Name,
+    Remark,
+    Statement,
+    do,
+    function,
+    loop,
+    record,
+)
 from meshc.devices.csl import Targets
 from meshc.support.diagnostics import fail
 
-_PAD = "    "
 _NOTHING, _ADVANCE, _RESET = 0, 1, 2
 _COMMANDS = 8
 _NO_TASK = 0x1F << 16
@@ -83,71 +97,70 @@ def painter(row: bool, way: int) -> str:
     return f"{'row' if row else 'column'}_turns_{'up' if way > 0 else 'down'}"
 
 
-def painters(called: Collection[str]) -> list[str]:
+def painters(called: Collection[str]) -> list[Statement]:
     """The functions that set the routers of a line, those whose names are in ``called``."""
-    lines: list[str] = []
+    found: list[Statement] = []
     for row, ahead, behind in ((True, "EAST", "WEST"), (False, "SOUTH", "NORTH")):
         for way, write in ((1, _paint_up), (-1, _paint_down)):
             name = painter(row, way)
             if name in called:
-                core = "start + at, line" if row else "line, start + at"
-                lines += ["", *write(name, core, ahead, behind)]
-    return lines
+                found += [Blank(), *write(name, row, ahead, behind)]
+    return found
 
 
-def _paint_up(name: str, core: str, ahead: str, behind: str) -> list[str]:
-    first = _switched(f".pos1 = .{{ .rx = RAMP }}, {_POP}")
-    moving = f".pos1 = .{{ .tx = {ahead} }}, .pos2 = .{{ .rx = RAMP }}, .ring_mode = true, {_POP}"
+def _paint_up(name: str, row: bool, ahead: str, behind: str) -> list[Statement]:
+    pop = record(always_pop=Literal("true"))
+    first = record(pos1=record(rx="RAMP"), pop_mode=pop)
+    moving = record(
+        pos1=record(tx=ahead),
+        pos2=record(rx="RAMP"),
+        ring_mode=Literal("true"),
+        pop_mode=pop,
+    )
     return [
-        "// Cores of a line send in turn to those behind them: routers pass on what comes, until",
-        "// control wavelets turn the outputs away from the core and then the input to it.",
-        f"fn {name}(c: color, line: i16, start: i16, size: i16) void {{",
-        f"{_PAD}for (@range(i16, size)) |at| {{",
-        f"{2 * _PAD}if (at == 0) {{",
-        *_config(core, "RAMP", ahead, first),
-        f"{2 * _PAD}}} else if (at == size - 1) {{",
-        *_config(core, behind, "RAMP", ""),
-        f"{2 * _PAD}}} else {{",
-        *_config(core, behind, f"RAMP, {ahead}", _switched(moving)),
-        f"{2 * _PAD}}}",
-        f"{_PAD}}}",
-        "}",
+        Remark(
+            "Cores of a line send in turn to those behind them: routers pass on what comes, until"
+        ),
+        Remark("control wavelets turn the outputs away from the core and then the input to it."),
+        _painted(
+            name,
+            _config(row, routes("RAMP", ahead), first),
+            _config(row, routes(behind, "RAMP")),
+            _config(row, routes(behind, "RAMP", ahead), moving),
+        ),
     ]
 
 
-def _paint_down(name: str, core: str, ahead: str, behind: str) -> list[str]:
-    turned = _switched(f".pos1 = .{{ .rx = {ahead} }}")
+def _paint_down(name: str, row: bool, ahead: str, behind: str) -> list[Statement]:
+    turned = record(pos1=record(rx=ahead))
     return [
-        "// Cores of a line send in turn to those before them and to themselves: routers listen to",
-        "// their own core until its turn is over, then to the one behind.",
-        f"fn {name}(c: color, line: i16, start: i16, size: i16) void {{",
-        f"{_PAD}for (@range(i16, size)) |at| {{",
-        f"{2 * _PAD}if (at == 0) {{",
-        *_config(core, "RAMP", "RAMP", turned),
-        f"{2 * _PAD}}} else if (at == size - 1) {{",
-        *_config(core, "RAMP", f"RAMP, {behind}", ""),
-        f"{2 * _PAD}}} else {{",
-        *_config(core, "RAMP", f"RAMP, {behind}", turned),
-        f"{2 * _PAD}}}",
-        f"{_PAD}}}",
-        "}",
+        Remark(
+            "Cores of a line send in turn to those before them and to themselves: routers listen to"
+        ),
+        Remark("their own core until its turn is over, then to the one behind."),
+        _painted(
+            name,
+            _config(row, routes("RAMP", "RAMP"), turned),
+            _config(row, routes("RAMP", "RAMP", behind)),
+            _config(row, routes("RAMP", "RAMP", behind), turned),
+        ),
     ]
 
 
-_POP = ".pop_mode = .{ .always_pop = true }"
-
-
-def _switched(positions: str) -> str:
-    return f".switches = .{{ {positions} }}"
-
-
-def _config(core: str, rx: str, tx: str, switches: str) -> list[str]:
-    routes = f".routes = .{{ .rx = .{{ {rx} }}, .tx = .{{ {tx} }} }}"
-    if not switches:
-        return [f"{3 * _PAD}@set_color_config({core}, c, .{{ {routes} }});"]
-    return [
-        f"{3 * _PAD}@set_color_config({core}, c, .{{",
-        f"{4 * _PAD}{routes},",
-        f"{4 * _PAD}{switches},",
-        f"{3 * _PAD}}});",
+def _painted(name: str, first: Statement, last: Statement, others: Statement) -> Statement:
+    """The function that sets the routers of a line: that of its first core, of its last one, and of
+    those between."""
+    arms: list[tuple[Expression | None, Body]] = [
+        (is_equal("at", 0), (first,)),
+        (is_equal("at", Name("size") - 1), (last,)),
+        (None, (others,)),
     ]
+    params = ["c: color", "line: i16", "start: i16", "size: i16"]
+    return function(name, params, [loop("at", "size", [If(tuple(arms))])])
+
+
+def _config(row: bool, route: Expression, switches: Expression | None = None) -> Statement:
+    place = Name("start") + "at"
+    core = (place, Name("line")) if row else (Name("line"), place)
+    switched = {} if switches is None else {"switches": switches}
+    return do("@set_color_config", *core, "c", record(routes=route, **switched))

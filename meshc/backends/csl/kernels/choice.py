@@ -7,9 +7,25 @@ from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import FOUND, OF_A_CHOSEN_ROW, READ
 from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.rows import Row, Rows
-from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
-from meshc.backends.csl.spelling.descriptors import builtin, element
+from meshc.backends.csl.kernels.shared_code import SharedCode, literal
+from meshc.backends.csl.spelling.descriptors import builtin, element, resized
 from meshc.backends.csl.spelling.expressions import expression
+from meshc.backends.csl.tree.syntax_tree import (
+    Name,
+    Operand,
+    Statement,
+    While,
+    address,
+    assign,
+    cast,
+    const,
+    do,
+    either,
+    infix,
+    scope,
+    var,
+    when,
+)
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -34,7 +50,7 @@ class Choice(Rows):
         )
         return to.size * (FOUND + around + search)
 
-    def _first_at(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _first_at(self, op: Compute, windows: list[Window]) -> list[Statement]:
         """Lanes without an element come last."""
         to, source, tops = windows
         if source.dtype == DType.BF16 or tops.dtype == DType.BF16:
@@ -45,41 +61,38 @@ class Choice(Rows):
         if lanes.count is not None:
             fail("csl-extent", f"'{op.kernel}' of as many lanes as the run says", op.span)
         none = literal(float("-inf"), DType.F32)
-        here = expression(rank, self.code.descriptors.spell)
+        here = cast("f32", expression(rank, self.code.descriptors.spell))
 
-        def write(row: Row) -> list[str]:
-            lane = row[1].moved(own("lane") * lanes.stride)
-            top = self._cell(row[2])
+        def write(row: Row) -> list[Statement]:
+            cell = self.code.descriptors.cell
+            top = cell(row[2])
+            is_top = infix(cell(row[1].moved(own("lane") * lanes.stride)), "==", top)
             return [
                 *first_of(self.code, row[1], top),
-                f"const index = @as(f32, {here}) * {block}.0 + @as(f32, lane);",
-                f"const found = {self._cell(lane)} == {top} and index < {limit}.0;",
-                f"{self._cell(row[0])} = if (found) -index else {none};",
+                const("index", here * float(block) + cast("f32", "lane")),
+                const("found", infix(is_top, "and", infix("index", "<", float(limit)))),
+                assign(cell(row[0]), either(Name("found"), -Name("index"), none)),
             ]
 
-        lines = self._each(to, (to, source, tops), write)
-        return lines if to.size > 1 else ["{", *(PAD + line for line in lines), "}"]
+        body = self._each(to, (to, source, tops), write)
+        return body if to.size > 1 else [scope(body)]
 
 
-def first_of(code: SharedCode, row: Window, top: str) -> list[str]:
+def first_of(code: SharedCode, row: Window, top: Operand) -> list[Statement]:
     """The ``lane`` of a ``row`` at which ``top``, its largest, stands first: the first half of the
     lanes while it has an equal one, else the second, until one lane is left."""
     (lanes,) = row.dims
-    half = code.descriptors.memory(row.moved(own("lane") * lanes.stride))
-    most = f"{builtin('fmax', row.dtype)}(&most, most, @set_dsd_length({half}, @as(u16, half)));"
-    lowest = literal(float("-inf"), row.dtype)
+    half = resized(code.descriptors.memory(row.moved(own("lane") * lanes.stride)), "half")
+    first = [assign("many", "half")]
+    second = [assign("lane", "half", "+="), assign("many", "half", "-=")]
+    body = [
+        const("half", infix("many", ">>", 1)),
+        var("most", element(row.dtype), literal(float("-inf"), row.dtype)),
+        do(builtin("fmax", row.dtype), address("most"), "most", half),
+        when(infix("most", "==", top), first, second),
+    ]
     return [
-        "var lane: i16 = 0;",
-        f"var many: i16 = {lanes.extent};",
-        "while (many > 1) {",
-        f"{PAD}const half = many >> 1;",
-        f"{PAD}var most: {element(row.dtype)} = {lowest};",
-        f"{PAD}{most}",
-        f"{PAD}if (most == {top}) {{",
-        f"{PAD}{PAD}many = half;",
-        f"{PAD}}} else {{",
-        f"{PAD}{PAD}lane += half;",
-        f"{PAD}{PAD}many -= half;",
-        f"{PAD}}}",
-        "}",
+        var("lane", "i16", 0),
+        var("many", "i16", lanes.extent),
+        While(infix("many", ">", 1), tuple(body)),
     ]

@@ -20,6 +20,32 @@ from meshc.backends.csl.spelling.descriptors import Descriptors, builtin
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.guards import Guards
 from meshc.backends.csl.spelling.names import of_rounds, plain
+from meshc.backends.csl.tree.printed import spelled
+from meshc.backends.csl.tree.syntax_tree import (
+    Became,
+    Blank,
+    Body,
+    Expression,
+    If,
+    Literal,
+    Name,
+    Prefix,
+    Remark,
+    Return,
+    Statement,
+    Statements,
+    assign,
+    do,
+    either,
+    element,
+    function,
+    infix,
+    joined,
+    loop,
+    record,
+    walk,
+    when,
+)
 from meshc.ir.affine import Cond
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
@@ -27,38 +53,29 @@ from meshc.ir.ops.tile import Compute, For, Recv, Relay, Send, Sweep, Transfer, 
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
-_PAD = "    "
+_TRUE, _FALSE = Literal("true"), Literal("false")
 _COMBINE = {"store": "fmov", "add": "fadd", "max": "fmax"}
 
 
 @dataclass
 class Case:
-    """One case of the switch: a comment and its lines; ``leads`` says that it sets ``pc``, in the
-    line ``turn`` where it waits or ends a round of a loop."""
+    """One case of the switch: a comment and its statements; ``leads`` says that it sets ``pc``, in
+    the statement ``turn`` where it waits or ends a round of a loop."""
 
     comment: str
-    lines: list[str] = field(default_factory=list)
+    body: list[Statement] = field(default_factory=list)
     leads: bool = False
     turn: int = 0
 
 
-@dataclass(frozen=True)
-class Task:
-    """A task besides ``resume``; ``blocked`` says that it waits for a second input."""
-
-    name: str
-    body: list[str]
-    blocked: bool = False
-
-
 @dataclass
 class _Guarded:
-    """Lines under one guard, and those of the other cores, gathered to share an ``if``."""
+    """Statements under one guard, and those of the other cores, gathered to share an ``if``."""
 
     guard: Cond | None = None
     hint: str = ""
-    lines: list[str] = field(default_factory=list)
-    other: list[str] = field(default_factory=list)
+    body: list[Statement] = field(default_factory=list)
+    other: list[Statement] = field(default_factory=list)
 
 
 class Lowering:
@@ -86,7 +103,7 @@ class Lowering:
         self.transfers = Transfers(module)
         self.runs = repeated_runs(module, self.transfers) if shared else {}
         self.rounds = rounds_of(module)
-        self.functions: list[str] = []
+        self.functions: list[Statement] = []
         self._written: dict[Run, str] = {}
         self.messages = Messages(module)
         self.cases = [Case("start")]
@@ -94,47 +111,38 @@ class Lowering:
         self.counters: dict[str, str] = {}
         self.shared: list[Group] = []
         self._pending = _Guarded()
-        self._into: list[str] | None = None
+        self._into: list[Statement] | None = None
         self._block(module.program.body)
         self._flush()
 
-    # --- where lines go
+    # --- where statements go
 
     @property
-    def _lines(self) -> list[str]:
-        return self.cases[-1].lines if self._into is None else self._into
+    def _body(self) -> list[Statement]:
+        return self.cases[-1].body if self._into is None else self._into
 
     def _put(
-        self,
-        lines: list[str],
-        guard: Cond | None = None,
-        hint: str = "",
-        other: tuple[str, ...] = (),
+        self, body: Statements, guard: Cond | None = None, hint: str = "", other: Statements = ()
     ) -> None:
-        """Add lines under a guard, ``other`` where it does not hold."""
+        """Add statements under a guard, ``other`` where it does not hold."""
         if self._pending.guard != guard:
             self._flush()
             self._pending = _Guarded(guard, hint)
-        self._pending.lines += lines
+        self._pending.body += body
         self._pending.other += other
 
     def _flush(self) -> None:
         pending, self._pending = self._pending, _Guarded()
-        if not pending.lines and not pending.other:
+        if not pending.body and not pending.other:
             return
         if pending.guard is None or pending.guard.is_true:
-            self._lines.extend(pending.lines)
+            self._body.extend(pending.body)
             return
-        test = self.guards.text(pending.guard, pending.hint)
-        self._lines.append(f"if ({test}) {{")
-        self._lines.extend(_PAD + line for line in pending.lines)
-        if pending.other:
-            self._lines.append("} else {")
-            self._lines.extend(_PAD + line for line in pending.other)
-        self._lines.append("}")
+        test = self.guards.test(pending.guard, pending.hint)
+        self._body.append(when(test, pending.body, pending.other))
 
-    def _captured(self, write: Callable[[], None]) -> list[str]:
-        """The lines that ``write`` adds."""
+    def _captured(self, write: Callable[[], None]) -> list[Statement]:
+        """The statements that ``write`` adds."""
         self._flush()
         outer, self._into = self._into, []
         write()
@@ -147,7 +155,7 @@ class Lowering:
         self._flush()
         number = len(self.cases)
         if not self.cases[-1].leads:
-            self.cases[-1].lines.append(f"pc = {number};")
+            self.cases[-1].body.append(assign("pc", number))
         self.cases.append(Case(comment))
         return number
 
@@ -160,7 +168,7 @@ class Lowering:
             if run is None:
                 self._op(op)
                 continue
-            self._put([f"{self._function(run)}();"])
+            self._put([do(self._function(run))])
             for _ in run.ops[1:]:
                 next(left)
         group = self.transfers.of_block.get(id(block))
@@ -170,10 +178,10 @@ class Lowering:
     def _function(self, run: Run) -> str:
         """The function that a run of statements becomes."""
         if run not in self._written:
-            lines = self._captured(lambda: self._ops(run.ops))
+            body = self._captured(lambda: self._ops(run.ops))
             name = self._written[run] = self.guards.names.fresh(_name(run))
-            lines = [f"fn {name}() void {{", *(_PAD + line for line in lines), "}"]
-            self.functions += ["", f"// In {run.places} places of the program.", *lines]
+            remark = Remark(f"In {run.places} places of the program.")
+            self.functions += [Blank(), remark, function(name, [], body)]
         return self._written[run]
 
     def _ops(self, ops: Sequence[Op]) -> None:
@@ -182,9 +190,8 @@ class Lowering:
 
     def _op(self, op: Op) -> None:
         if isinstance(op, Compute):
-            first, *rest = self.kernels.lines(op)
-            lines = [f"{first} // {said(op)}", *rest]
-            self._put(lines, op.when, f"{op.kernel}_here")
+            became = Became(op, tuple(self.kernels.statements(op)), said(op))
+            self._put([became], op.when, f"{op.kernel}_here")
         elif isinstance(op, (Send, Recv, Relay)):
             self._transfer(op)
         elif isinstance(op, Wait):
@@ -204,10 +211,10 @@ class Lowering:
         group = self.transfers.of_token[op.result]
         hint = f"{op.channel}_{_VERBS[type(op)]}"
         if group.at_once:
-            lines = [f"{self._operation(op)});"]
+            body: list[Statement] = [self._operation(op)]
             if isinstance(op, Send) and self.module.channel(op.channel).turns:
-                lines += self._handover(op, f"@mov32({self._wavelets(op)});", [])
-            self._put(lines, op.when, hint)
+                body += self._handover(op, self._over(op), [])
+            self._put(body, op.when, hint)
             return
         if op in group.follows.values():
             return  # the end of the transfer before it starts this one
@@ -216,37 +223,36 @@ class Lowering:
             if op is choice.starts[0]:
                 self._choice(choice)
             return
-        line = self._start(op, group.plain)
+        start = self._start(op, group.plain)
         alone = group.guard is not None or op.when is None
         last = group.plain.signals[group.last_of(op).result]
-        self._put([line], op.when, hint, () if alone else (_effect(last),))
+        self._put([start], op.when, hint, () if alone else (_effect(last),))
 
-    def _start(self, op: Transfer, case: Alternative) -> str:
+    def _start(self, op: Transfer, case: Alternative) -> Statement:
         """The operation of a transfer, and what its end does."""
         signal = case.signals[op.result]
         if op.result in case.turns:
             signal = Signal("activate", case.turns[op.result])
-        return f"{self._operation(op)}, {_options(signal)});"
+        return self._operation(op, _options(signal))
 
     def _choice(self, choice: Choice) -> None:
         """Transfers of which a core starts those of one case."""
-        lines: list[str] = []
+        arms: list[tuple[Expression | None, Body]] = []
         for number, case in enumerate(choice.cases):
             inner = [self._start(op, case) for op in case.starts]
             inner += [_effect(case.idle)] if case.idle is not None else []
-            if case.when.is_true:
-                head = "} else {" if number else ""
-            else:
-                test = self.guards.text(case.when, f"{choice.starts[0].channel}_{number}_here")
-                head = f"{'} else ' if number else ''}if ({test}) {{"
-            lines += [head, *(_PAD + line for line in inner)] if head else inner
-        self._put([*lines, "}"] if len(choice.cases) > 1 else lines)
+            test = None
+            if not case.when.is_true:
+                hint = f"{choice.starts[0].channel}_{number}_here"
+                test = self.guards.test(case.when, hint)
+            arms.append((test, tuple(inner)))
+        self._put([If(tuple(arms))] if len(arms) > 1 else arms[0][1])
 
-    def _wavelets(self, op: Send) -> str:
-        """The operands of the operation that ends a turn."""
-        return self.ends.handover(op.channel, self.guards.text)
+    def _over(self, op: Send, *options: Expression) -> Statement:
+        """The operation that ends a turn."""
+        return do("@mov32", *self.ends.handover(op.channel, self.guards.test), *options)
 
-    def _handover(self, op: Send, over: str, otherwise: list[str]) -> list[str]:
+    def _handover(self, op: Send, over: Statement, otherwise: Statements) -> list[Statement]:
         """What follows a message: ``over`` if it was the last of a turn."""
         each = self.module.channel(op.channel).turns
         if each == 1:
@@ -255,31 +261,26 @@ class Lowering:
             color = self.ends.of[op.channel, "send"].color
             self.counters[op.channel] = self.guards.names.fresh(f"{color}_sent")
         count = self.counters[op.channel]
-        lines = [f"{count} += 1;", f"if ({count} == {each}) {{", f"{_PAD}{count} = 0;"]
-        lines += [f"{_PAD}{over}"]
-        if otherwise:
-            lines += ["} else {", *(_PAD + line for line in otherwise)]
-        return [*lines, "}"]
+        last = when(infix(count, "==", each), [assign(count, 0), over], otherwise)
+        return [assign(count, 1, "+="), last]
 
-    def _operation(self, op: Transfer) -> str:
-        """The vector operation of a transfer, its last parenthesis left open."""
+    def _operation(self, op: Transfer, *options: Expression) -> Statement:
+        """The vector operation of a transfer."""
         here = self.messages.window(op)
         memory = self.descriptors.memory(here)
 
-        def fabric(name: str, verb: str) -> str:
+        def fabric(name: str, verb: str) -> Expression:
             return self.ends.descriptor(name, verb, here)
 
+        combine = "store" if isinstance(op, Send) else op.combine
         if isinstance(op, Send):
-            return (
-                f"{builtin(_COMBINE['store'], here.dtype)}({fabric(op.channel, 'send')}, {memory}"
-            )
-        source = fabric(op.channel, "recv")
-        combined = builtin(_COMBINE[op.combine], here.dtype)
-        if isinstance(op, Relay):
-            return f"{combined}({fabric(op.onward, 'send')}, {source}, {memory}"
-        if op.combine == "store":
-            return f"{combined}({memory}, {source}"
-        return f"{combined}({memory}, {source}, {memory}"
+            operands = [fabric(op.channel, "send"), memory]
+        else:
+            source = fabric(op.channel, "recv")
+            to = fabric(op.onward, "send") if isinstance(op, Relay) else memory
+            combines = isinstance(op, Relay) or combine != "store"
+            operands = [to, source, memory] if combines else [to, source]
+        return Became(op, (do(builtin(_COMBINE[combine], here.dtype), *operands, *options),))
 
     def _wait(self, group: Group, where: int) -> None:
         """Return from the task until the transfers of ``group`` have ended; at the wait ``where`` a
@@ -289,56 +290,54 @@ class Lowering:
         self._flush()
         case = self.cases[-1]
         variable = self._closing.get(where)
-        ended = f"// once {_names(group)} ended"
-        case.lines += [f"{variable} += 1;", ended, ""] if variable else [f"pc = {len(self.cases)};"]
-        case.turn = len(case.lines) - 1
+        if variable:
+            case.body += [assign(variable, 1, "+="), Remark(f"once {_names(group)} ended")]
+        case.turn = len(case.body)
+        case.body.append(assign("pc", len(self.cases)))
         case.leads = True
         leave = self._leave(group)
         guard = group.guard
         if guard is None or guard.is_true:
-            case.lines += leave
+            case.body += leave
         else:
-            test = self.guards.text(guard, "waits")
-            case.lines += [f"if ({test}) {{", *(_PAD + line for line in leave), "}"]
+            case.body.append(when(self.guards.test(guard, "waits"), leave))
         if variable:
             return
         self._next_case(f"{_names(group)} ended")
         if group.shared:
-            self._put([f"ended_{group.number}_now = false;"])
+            self._put([assign(f"ended_{group.number}_now", _FALSE)])
 
-    def _leave(self, group: Group) -> list[str]:
+    def _leave(self, group: Group) -> list[Statement]:
+        resume = do("@unblock", f"{RESUME}_id")
         if group.shared:
             self.shared.append(group)
-            flag = f"ended_{group.number}_now"
-            wanted = [f"ended_{group.number}_wanted = true;", f"@unblock({RESUME}_id);", "return;"]
-            return [f"if (!{flag}) {{", *(_PAD + line for line in wanted), "}"]
-        single = [f"@unblock({RESUME}_id);"] if group.inputs == 1 else []
-        return [*single, "return;"]
+            flag = Name(f"ended_{group.number}_now")
+            wanted = assign(f"ended_{group.number}_wanted", _TRUE)
+            return [when(Prefix("!", flag), [wanted, resume, Return()])]
+        return [*([resume] if group.inputs == 1 else []), Return()]
 
     # --- loops
 
     def _for(self, op: For) -> None:
         (body,) = op.regions
         count = expression(op.count, self.guards.spelling)
-        if not self.transfers.suspends_in(body):
-            variable = self.guards.declare(op.var)
-            own = self._scalars_of_round(op)
-            lines = [*own, *self._captured(lambda: self._block(body))]
-            captured = variable if op.var in self.guards.spelled else "_"
-            head = f"for (@range(i16, {count})) |{captured}| {{"
-            self._put([head, *(_PAD + line for line in lines), "}"], op.when, "loop_here")
-            return
-        self._suspending_for(op, body, count)
-
-    def _suspending_for(self, op: For, body: Block, count: str) -> None:
         variable = self.guards.declare(op.var)
+        if self.transfers.suspends_in(body):
+            self._suspending_for(op, body, count)
+            return
+        rounds = [*self._scalars_of_round(op), *self._captured(lambda: self._block(body))]
+        captured = variable if Name(variable) in walk(rounds) else "_"
+        self._put([Became(op, (loop(captured, count, rounds),))], op.when, "loop_here")
+
+    def _suspending_for(self, op: For, body: Block, count: Expression) -> None:
+        variable = self.guards.variables[op.var]
         self.loops.append(variable)
         self._flush()
-        self._lines.append(f"{variable} = 0;")
+        self._body.append(assign(variable, 0))
         entry = self.cases[-1]
-        last_step = op.count.constant - 1 if op.count.is_const else f"{count} - 1"
+        last_step = op.count.constant - 1 if op.count.is_const else f"{spelled(count)} - 1"
         head = self._next_case(f"for {variable} = 0 .. {last_step}")
-        self._lines.extend(self._scalars_of_round(op))
+        self._body.extend(self._scalars_of_round(op))
         closing = self.transfers.closing(op) if self.direct else None
         if closing is not None:
             self._closing[closing] = variable
@@ -346,20 +345,25 @@ class Lowering:
         self._flush()
         last = self.cases[-1]
         after = self._next_case(f"after the loop over {variable}")
+        more = infix(variable, "<", count)
         if closing is None:
-            last.lines[-1:] = [f"{variable} += 1;", ""]
-            last.turn = len(last.lines) - 1
-        last.lines[last.turn] = f"pc = if ({variable} < {count}) {head} else {after};"
-        tests = [] if op.count.is_const and op.count.constant > 0 else [f"{variable} < {count}"]
+            last.turn = len(last.body)
+            last.body[-1:] = [assign(variable, 1, "+="), last.body[-1]]
+        last.body[last.turn] = assign("pc", either(more, head, after))
+        tests: list[Expression] = []
         if op.when is not None and not op.when.is_true:
-            tests.insert(0, self.guards.text(op.when, "loop_here"))
+            tests.append(self.guards.test(op.when, "loop_here"))
+        if not (op.count.is_const and op.count.constant > 0):
+            tests.append(more)
         if tests:
-            entry.lines[-1] = f"pc = if ({' and '.join(tests)}) {head} else {after};"
+            entry.body[-1] = assign("pc", either(joined("and", tests), head, after))
 
-    def _scalars_of_round(self, op: For) -> list[str]:
+    def _scalars_of_round(self, op: For) -> list[Statement]:
         """What a round of ``op`` begins with: its scalars, from those of all rounds."""
-        round_ = self.guards.spell(op.var) if op.each else ""
-        return [f"{self.guards.spell(name)} = {of_rounds(name)}[{round_}];" for name in op.each]
+        return [
+            assign(self.guards.spell(name), element(of_rounds(name), self.guards.spell(op.var)))
+            for name in op.each
+        ]
 
     def _sweep(self, op: Sweep) -> None:
         (body,) = op.regions
@@ -368,17 +372,17 @@ class Lowering:
             self._block(body)
             return
         if not self.transfers.suspends_in(body):
-            lines = self._captured(lambda: self._block(body))
-            self._put([*start, *lines], op.when, "sweep_here")
+            inner = self._captured(lambda: self._block(body))
+            self._put([*start, *inner], op.when, "sweep_here")
             return
         self._flush()
         entry = self.cases[-1]
-        test = self.guards.text(op.when, "sweep_here")
+        test = self.guards.test(op.when, "sweep_here")
         begin = self._next_case("a request" if self._is_work(op) else "chain")
         self._block(body)
-        self.cases[begin].lines[:0] = start  # known when all of the body is written
+        self.cases[begin].body[:0] = start  # known when all of the body is written
         after = self._next_case(f"after the {'request' if self._is_work(op) else 'chain'}")
-        entry.lines[-1] = f"pc = if ({test}) {begin} else {after};"
+        entry.body[-1] = assign("pc", either(test, begin, after))
 
     def _is_work(self, op: Sweep) -> bool:
         """Whether ``op`` is what a round does for a request that is there."""
@@ -386,49 +390,39 @@ class Lowering:
 
     # --- tasks
 
-    def tasks(self) -> list[Task]:
-        """Each task besides ``resume``."""
-        found: dict[str, Task] = {}
+    def tasks(self) -> dict[str, list[Statement]]:
+        """What each task besides ``resume`` does, by its name."""
+        found: dict[str, list[Statement]] = {}
         for group in self.transfers.of_token.values():
             for join in group.joins:
                 found.setdefault(join.task, self._join(join, group))
             for token, op in group.follows.items():
                 options = _options(group.plain.signals[op.result])
-                task = group.plain.signals[token].task
-                found[task] = Task(task, [f"{self._operation(op)}, {options});"])
+                found[group.plain.signals[token].task] = [self._operation(op, options)]
             for case in group.cases:
                 for op in group.starts:
                     if isinstance(op, Send) and op.result in case.turns:
-                        task = case.turns[op.result]
-                        found[task] = Task(task, self._turn(op, case.signals[op.result]))
-        return list(found.values())
+                        turn = self._turn(op, case.signals[op.result])
+                        found[case.turns[op.result]] = turn
+        return found
 
-    def _turn(self, op: Send, signal: Signal) -> list[str]:
-        """The task at the end of a send in turn."""
-        over = f"@mov32({self._wavelets(op)}, {_options(signal)});"
-        return self._handover(op, over, [_effect(signal)])
+    def _turn(self, op: Send, signal: Signal) -> list[Statement]:
+        """What the end of a send in turn does."""
+        return self._handover(op, self._over(op, _options(signal)), [_effect(signal)])
 
-    def _join(self, join: Join, group: Group) -> Task:
-        blocked = join.inputs > 1
-        block = [f"@block({join.task}_id);"] if blocked else []
-        return Task(join.task, [*block, *self._ended(join, group)], blocked)
-
-    def _ended(self, join: Join, group: Group) -> list[str]:
+    def _join(self, join: Join, group: Group) -> list[Statement]:
         """What a join does when all that it joins has ended."""
+        block = [do("@block", f"{join.task}_id")] if join.inputs > 1 else []
         if join.then is not None:
-            return [_effect(join.then)]
-        wanted = f"ended_{group.number}_wanted"
-        inner = [f"{wanted} = false;", f"@activate({RESUME}_id);"]
-        return [
-            f"ended_{group.number}_now = true;",
-            f"if ({wanted}) {{",
-            *(_PAD + line for line in inner),
-            "}",
-        ]
+            return [*block, _effect(join.then)]
+        wanted = Name(f"ended_{group.number}_wanted")
+        resume = [assign(wanted, _FALSE), do("@activate", f"{RESUME}_id")]
+        return [*block, assign(f"ended_{group.number}_now", _TRUE), when(wanted, resume)]
 
     def blocked(self) -> list[str]:
         """Tasks that wait for their second input from the start."""
-        return [RESUME, *(task.name for task in self.tasks() if task.blocked)]
+        joins = (join for group in self.transfers.of_token.values() for join in group.joins)
+        return [RESUME, *dict.fromkeys(join.task for join in joins if join.inputs > 1)]
 
 
 def _name(run: Run) -> str:
@@ -458,12 +452,13 @@ def said(op: Compute) -> str:
     return plain(f"{op.kernel} {', '.join(str(v.buffer) for v in views)}")[:_MOST_SAID]
 
 
-def _options(signal: Signal) -> str:
-    return f".{{ .async = true, .{signal.verb} = {signal.task}_id }}"
+def _options(signal: Signal) -> Expression:
+    action = {signal.verb: Name(f"{signal.task}_id")}
+    return record(**{"async": _TRUE}, **action)
 
 
-def _effect(signal: Signal) -> str:
-    return f"@{signal.verb}({signal.task}_id);"
+def _effect(signal: Signal) -> Statement:
+    return do(f"@{signal.verb}", f"{signal.task}_id")
 
 
 def _names(group: Group) -> str:

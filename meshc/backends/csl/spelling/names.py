@@ -22,7 +22,7 @@ _OWN = """
 memcpy memcpy_params sys time position pc step run resume cycles cycles_of_run cycles_ptr
 mod floor row column factor places i j k l value h0 h1 h2 h3 a_at b_at c_at
 math most_of_row kept added slot first empty behind more
-within_a_turn place low high frequency head tail angle turns erf size near found lane from
+in_a_turn place low high frequency head tail angle turns erf size near found lane from
 left top first_column first_row
 query limit seen until beyond whole half second reciprocal inverse_root
 """
