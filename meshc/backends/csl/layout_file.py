@@ -43,6 +43,7 @@ from meshc.backends.csl.tree.syntax_tree import (
     Statement,
     between,
     call,
+    chosen,
     const,
     do,
     infix,
@@ -97,7 +98,7 @@ def layout_file(module: Module, pe: PeFile, phase: str) -> list[Statement]:
     mesh = module.the_mesh()
     functions = _Functions(mesh)
     regions = functions.regions
-    used = {n for cond in pe.guards.params for n in cond.free_vars}
+    used = {n for cond in pe.guards.given.values() for n in cond.free_vars}
     colors = {key: _color(end, functions) for key, end in pe.ends.of.items()}
     routes = _routes(module, pe.ends, colors, functions)
     place = functions.here(mesh.across), functions.here(mesh.down)
@@ -166,7 +167,7 @@ def _tile_params(
         found[pe.guards.spell(mesh.outer)] = mesh.outer
     for key, end in pe.ends.of.items():
         found[end.color] = call("@get_color", colors[key])
-    for cond, name in pe.guards.params.items():
+    for name, cond in pe.guards.given.items():
         found[name] = condition(cond, spell)
     return record(**found)
 
@@ -218,9 +219,9 @@ def _routes(
     return found
 
 
-def _where(cond: Cond, painted: Statement) -> Statement:
+def _where(cond: Cond, painted: Statement) -> list[Statement]:
     """``painted`` for the PEs for which ``cond`` holds."""
-    return painted if cond.is_true else when(condition(cond, _SPELL), [painted], short=True)
+    return chosen([(condition(cond, _SPELL), [painted])], short=True)
 
 
 def _axis(channel: Channel, mesh: Mesh) -> str:
@@ -274,7 +275,7 @@ def _over_edges(channel: Channel, color: Expression, functions: _Functions) -> l
         to = functions.regions.next_at(axis, expression(there[place], _SPELL))
         line = functions.here(mesh.other(axis))
         painted = do(paint, color, line, functions.here(axis), to)
-        inner.append(_where(piece.domain, painted))
+        inner += _where(piece.domain, painted)
     return functions.regions.over(mesh.plane, inner)
 
 
@@ -293,7 +294,7 @@ def _multicast(channel: Channel, color: Expression, functions: _Functions) -> li
         paint = functions.painter(f"{head}_multicast_by_steps")
         ends = [functions.regions.at(axis, end) for end in (low, high)]
         painted = do(paint, color, *line, *ends, step)
-        return functions.regions.over(mesh.plane, [_where(domain, painted)])
+        return functions.regions.over(mesh.plane, _where(domain, painted))
     paint = functions.painter(f"{head}_multicast")
     spans = [
         _span(clause, ranged, mesh.size(axis))
@@ -312,7 +313,7 @@ def _multicast(channel: Channel, color: Expression, functions: _Functions) -> li
     for first, last, domain in spans:
         ends = [functions.regions.at(axis, expression(end, _SPELL)) for end in (first, last)]
         painted = do(paint, color, *line, *ends)
-        found += functions.regions.over(mesh.plane, [_where(domain, painted)])
+        found += functions.regions.over(mesh.plane, _where(domain, painted))
     return found
 
 

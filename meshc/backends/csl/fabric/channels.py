@@ -16,6 +16,8 @@ from meshc.backends.csl.fabric.turns import check_colors, handover
 from meshc.backends.csl.spelling.descriptors import Descriptors
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.tree.syntax_tree import (
+    FALSE,
+    TRUE,
     Expression,
     Literal,
     Name,
@@ -23,21 +25,20 @@ from meshc.backends.csl.tree.syntax_tree import (
     Statement,
     Walked,
     Words,
+    all_of,
     call,
+    chosen,
     const,
     do,
     either,
     element,
     joined,
     record,
-    when,
 )
 from meshc.devices.csl import Targets
 from meshc.ir.affine import Cond, Expr, Piecewise, parse_piecewise
 from meshc.ir.module import Channel, Module
 from meshc.support.diagnostics import fail
-
-_TRUE, _FALSE = Literal("true"), Literal("false")
 
 
 @dataclass
@@ -129,7 +130,7 @@ class Ends:
         The DSD of a message names its color, unless its queue is bound to one on every target.
         """
         paired = in_pairs(message)
-        more = {"simd_mode": record(simd_32=_TRUE)} if paired else {}
+        more = {"simd_mode": record(simd_32=TRUE)} if paired else {}
         mark = "_pairs" if paired and not message.constant else ""
         found = self._fabric(self.of[name, verb], message.size, more, mark)
         return found if message.constant else self.descriptors.lengthened(found, message.count)
@@ -156,7 +157,7 @@ class Ends:
         walked = Walked(("i",), (count,), element(held.text, "i"))
         access = call("@get_dsd", "mem1d_dsd", record(tensor_access=walked))
         source = self.descriptors.constant(access, f"{end.color}_over")
-        return [self._fabric(end, count, {"control": _TRUE}, "_control"), source]
+        return [self._fabric(end, count, {"control": TRUE}, "_control"), source]
 
     def _fabric(
         self, end: End, elements: int, more: Mapping[str, Expression], mark: str
@@ -167,11 +168,7 @@ class Ends:
         def made(**color: Operand) -> Expression:
             return call("@get_dsd", f"{kind}_dsd", record(extent=elements, **color, **rest))
 
-        colored, bound = made(fabric_color=end.color), self._bound()
-        if bound != _TRUE:
-            found = either(bound, made(), colored) if bound != _FALSE else colored
-        else:
-            found = made()
+        found = either(self._bound(), made(), made(fabric_color=end.color))
         return self.descriptors.constant(found, f"{end.color}{mark}_{elements}")
 
     def _bound(self) -> Expression:
@@ -179,20 +176,18 @@ class Ends:
         is compiled."""
         bound = self.targets.bound
         if len(bound) == len(self.targets.archs):
-            return _TRUE
+            return TRUE
         tests = [call("@is_arch", Literal(f'"{arch}"')) for arch in bound]
-        return joined("or", tests) if tests else _FALSE
+        return joined("or", tests) if tests else FALSE
 
     def bindings(self, used: Callable[[End], Expression]) -> list[Statement]:
         """Statements that bind queues to colors: of inputs, and of outputs that are bound."""
         found: list[Statement] = []
         for end in self.of.values():
-            bound = self._bound() if end.verb == "send" else _TRUE
-            if bound == _FALSE:
-                continue
-            tests = [test for test in (bound, used(end)) if test != _TRUE]
+            bound = self._bound() if end.verb == "send" else TRUE
             binding = do("@initialize_queue", end.queue_name, record(color=end.color))
-            found.append(when(joined("and", tests), [binding], short=True) if tests else binding)
+            test = all_of([bound, used(end)]) if bound != FALSE else FALSE
+            found += chosen([(test, [binding])], short=True)
         return found
 
 

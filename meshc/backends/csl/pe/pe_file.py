@@ -57,16 +57,17 @@ from meshc.backends.csl.tree.syntax_tree import (
     between,
     call,
     cast,
+    chosen,
     const,
     do,
     element,
     function,
     infix,
     walk,
-    when,
 )
 from meshc.devices.csl import Targets
-from meshc.ir.affine import Expr
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.core import Op
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.ir.phases import PHASE, guards_of_phases, phases_of
@@ -79,7 +80,7 @@ _RUN = "run"
 class PeFile:
     """The file of a phase as a tree, and what the layout and the host must know of it: ``launched``
     are the functions that the host launches, each with the scalars that it is given, and
-    ``predicted`` the cycles of each."""
+    ``predicted`` the cycles of each. Ops that share what others became are ``alike`` with them."""
 
     file: tuple[Statement, ...]
     guards: Guards
@@ -89,6 +90,7 @@ class PeFile:
     predicted: dict[str, Prediction]
     tasks: dict[str, int]
     launched: dict[str, tuple[str, ...]]
+    alike: dict[Op, Op]
 
 
 def pe_file(
@@ -163,7 +165,8 @@ def pe_file(
             predicted[entry.name] = prediction(module, kernels, cases, lowering.runs, entry.told)
     launched = {entry.name: entry.scalars for entry in entries}
     file = _assemble(module, phase, sections)
-    return PeFile(file, guards, ends, symbols, taken, predicted, tasks, launched)
+    alike = lowering.alike
+    return PeFile(file, guards, ends, symbols, taken, predicted, tasks, launched, alike)
 
 
 @dataclass(frozen=True)
@@ -280,7 +283,7 @@ def _params(ends: Ends, guards: Guards) -> list[Statement]:
         found += [Blank(), Remark("What this PE takes part in.")]
         found += [
             _param(name, "bool", str(cond).replace("\n", " "))
-            for cond, name in guards.params.items()
+            for name, cond in guards.given.items()
         ]
     return found
 
@@ -415,11 +418,8 @@ def _tasks(
     ]
     kept += [do("time.enable_tsc"), _stamp(0)]
     for each in lowering.kernels.rotary.at_start.values():
-        kept.append(
-            each.call
-            if each.when is None
-            else when(guards.test(each.when, "phase_here"), [each.call], short=True)
-        )
+        cond = Cond.true() if each.when is None else each.when
+        kept += chosen([(guards.test(cond, "phase_here"), [each.call])], short=True)
     kept.append(do("step"))
     if entries[0].phase is None:
         return [*found, _entry(entries[0], guards, start, kept)]

@@ -7,8 +7,9 @@ loops; others become cases. A sweep means nothing to a core, so only its body is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from meshc.analysis.csl.repeats import Run, repeated_runs
 from meshc.analysis.csl.rounds import rounds_of
@@ -22,25 +23,25 @@ from meshc.backends.csl.spelling.guards import Guards
 from meshc.backends.csl.spelling.names import of_rounds, plain
 from meshc.backends.csl.tree.printed import spelled
 from meshc.backends.csl.tree.syntax_tree import (
+    FALSE,
+    TRUE,
     Became,
     Blank,
-    Body,
     Expression,
-    If,
-    Literal,
     Name,
     Prefix,
     Remark,
     Return,
     Statement,
     Statements,
+    all_of,
     assign,
+    chosen,
     do,
     either,
     element,
     function,
     infix,
-    joined,
     loop,
     record,
     walk,
@@ -53,7 +54,6 @@ from meshc.ir.ops.tile import Compute, For, Recv, Relay, Send, Sweep, Transfer, 
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
-_TRUE, _FALSE = Literal("true"), Literal("false")
 _COMBINE = {"store": "fmov", "add": "fadd", "max": "fmax"}
 
 
@@ -80,8 +80,9 @@ class _Guarded:
 
 class Lowering:
     """Writes the program of ``module`` as cases; runs of statements that are the same in several
-    places are ``functions``, unless nothing is ``shared``. The wait with which the rounds of a loop
-    end leads ``direct`` to the next one, or is a case of its own."""
+    places are ``functions``, unless nothing is ``shared``, whose ops are ``alike`` with those that
+    were written. The wait with which the rounds of a loop end leads ``direct`` to the next one, or
+    is a case of its own."""
 
     def __init__(
         self,
@@ -105,6 +106,7 @@ class Lowering:
         self.rounds = rounds_of(module)
         self.functions: list[Statement] = []
         self._written: dict[Run, str] = {}
+        self.alike: dict[Op, Op] = {}
         self.messages = Messages(module)
         self.cases = [Case("start")]
         self.loops: list[str] = []
@@ -135,11 +137,9 @@ class Lowering:
         pending, self._pending = self._pending, _Guarded()
         if not pending.body and not pending.other:
             return
-        if pending.guard is None or pending.guard.is_true:
-            self._body.extend(pending.body)
-            return
-        test = self.guards.test(pending.guard, pending.hint)
-        self._body.append(when(test, pending.body, pending.other))
+        guard = Cond.true() if pending.guard is None else pending.guard
+        test = self.guards.test(guard, pending.hint)
+        self._body.extend(chosen([(test, pending.body), (TRUE, pending.other)]))
 
     def _captured(self, write: Callable[[], None]) -> list[Statement]:
         """The statements that ``write`` adds."""
@@ -169,8 +169,8 @@ class Lowering:
                 self._op(op)
                 continue
             self._put([do(self._function(run))])
-            for _ in run.ops[1:]:
-                next(left)
+            for written, here in zip(run.ops, (op, *islice(left, len(run.ops) - 1)), strict=True):
+                self.alike |= zip(_with_all_inside(here), _with_all_inside(written), strict=True)
         group = self.transfers.of_block.get(id(block))
         if group is not None:
             self._wait(group, id(block))
@@ -237,16 +237,13 @@ class Lowering:
 
     def _choice(self, choice: Choice) -> None:
         """Transfers of which a core starts those of one case."""
-        arms: list[tuple[Expression | None, Body]] = []
+        arms: list[tuple[Expression, Statements]] = []
         for number, case in enumerate(choice.cases):
             inner = [self._start(op, case) for op in case.starts]
             inner += [_effect(case.idle)] if case.idle is not None else []
-            test = None
-            if not case.when.is_true:
-                hint = f"{choice.starts[0].channel}_{number}_here"
-                test = self.guards.test(case.when, hint)
-            arms.append((test, tuple(inner)))
-        self._put([If(tuple(arms))] if len(arms) > 1 else arms[0][1])
+            hint = f"{choice.starts[0].channel}_{number}_here"
+            arms.append((self.guards.test(case.when, hint), inner))
+        self._put(chosen(arms))
 
     def _over(self, op: Send, *options: Expression) -> Statement:
         """The operation that ends a turn."""
@@ -296,23 +293,20 @@ class Lowering:
         case.body.append(assign("pc", len(self.cases)))
         case.leads = True
         leave = self._leave(group)
-        guard = group.guard
-        if guard is None or guard.is_true:
-            case.body += leave
-        else:
-            case.body.append(when(self.guards.test(guard, "waits"), leave))
+        guard = Cond.true() if group.guard is None else group.guard
+        case.body += chosen([(self.guards.test(guard, "waits"), leave)])
         if variable:
             return
         self._next_case(f"{_names(group)} ended")
         if group.shared:
-            self._put([assign(f"ended_{group.number}_now", _FALSE)])
+            self._put([assign(f"ended_{group.number}_now", FALSE)])
 
     def _leave(self, group: Group) -> list[Statement]:
         resume = do("@unblock", f"{RESUME}_id")
         if group.shared:
             self.shared.append(group)
             flag = Name(f"ended_{group.number}_now")
-            wanted = assign(f"ended_{group.number}_wanted", _TRUE)
+            wanted = assign(f"ended_{group.number}_wanted", TRUE)
             return [when(Prefix("!", flag), [wanted, resume, Return()])]
         return [*([resume] if group.inputs == 1 else []), Return()]
 
@@ -333,7 +327,7 @@ class Lowering:
         variable = self.guards.variables[op.var]
         self.loops.append(variable)
         self._flush()
-        self._body.append(assign(variable, 0))
+        self._body.append(Became(op, (assign(variable, 0),)))
         entry = self.cases[-1]
         last_step = op.count.constant - 1 if op.count.is_const else f"{spelled(count)} - 1"
         head = self._next_case(f"for {variable} = 0 .. {last_step}")
@@ -350,13 +344,10 @@ class Lowering:
             last.turn = len(last.body)
             last.body[-1:] = [assign(variable, 1, "+="), last.body[-1]]
         last.body[last.turn] = assign("pc", either(more, head, after))
-        tests: list[Expression] = []
-        if op.when is not None and not op.when.is_true:
-            tests.append(self.guards.test(op.when, "loop_here"))
-        if not (op.count.is_const and op.count.constant > 0):
-            tests.append(more)
-        if tests:
-            entry.body[-1] = assign("pc", either(joined("and", tests), head, after))
+        guard = Cond.true() if op.when is None else op.when
+        surely = op.count.is_const and op.count.constant > 0
+        begins = all_of([self.guards.test(guard, "loop_here"), TRUE if surely else more])
+        entry.body[-1] = assign("pc", either(begins, head, after))
 
     def _scalars_of_round(self, op: For) -> list[Statement]:
         """What a round of ``op`` begins with: its scalars, from those of all rounds."""
@@ -416,13 +407,19 @@ class Lowering:
         if join.then is not None:
             return [*block, _effect(join.then)]
         wanted = Name(f"ended_{group.number}_wanted")
-        resume = [assign(wanted, _FALSE), do("@activate", f"{RESUME}_id")]
-        return [*block, assign(f"ended_{group.number}_now", _TRUE), when(wanted, resume)]
+        resume = [assign(wanted, FALSE), do("@activate", f"{RESUME}_id")]
+        return [*block, assign(f"ended_{group.number}_now", TRUE), when(wanted, resume)]
 
     def blocked(self) -> list[str]:
         """Tasks that wait for their second input from the start."""
         joins = (join for group in self.transfers.of_token.values() for join in group.joins)
         return [RESUME, *dict.fromkeys(join.task for join in joins if join.inputs > 1)]
+
+
+def _with_all_inside(op: Op) -> Iterator[Op]:
+    yield op
+    for region in op.regions:
+        yield from region.walk()
 
 
 def _name(run: Run) -> str:
@@ -454,7 +451,7 @@ def said(op: Compute) -> str:
 
 def _options(signal: Signal) -> Expression:
     action = {signal.verb: Name(f"{signal.task}_id")}
-    return record(**{"async": _TRUE}, **action)
+    return record(**{"async": TRUE}, **action)
 
 
 def _effect(signal: Signal) -> Statement:

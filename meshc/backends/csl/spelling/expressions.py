@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from meshc.backends.csl.tree.syntax_tree import (
+    FALSE,
+    TRUE,
     Call,
     Expression,
     Literal,
@@ -86,7 +88,7 @@ def expression(value: Expr, spell: Spelling) -> Expression:
 def condition(cond: Cond, spell: Spelling) -> Expression:
     """``cond`` as a boolean expression."""
     if cond.is_true or cond.is_false:
-        return Literal("true" if cond.is_true else "false")
+        return TRUE if cond.is_true else FALSE
     clauses = ([_comparison(each, spell) for each in clause] for clause in cond.clauses)
     return joined("or", [joined("and", clause) for clause in clauses])
 

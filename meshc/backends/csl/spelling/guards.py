@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from meshc.analysis.layout.coordinates import coordinate_values
+from meshc.analysis.layout.shortest import on_cores
 from meshc.backends.csl.spelling.expressions import Spelling, as_named, condition, expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.tree.syntax_tree import (
@@ -59,15 +60,21 @@ class Guards:
             return self.names.of("coordinate", f"my_{name}")
         return name
 
+    @property
+    def given(self) -> dict[str, Cond]:
+        """What the layout says of a PE, by parameter."""
+        return {name: on_cores(cond, self.mesh) for cond, name in self.params.items()}
+
     def declare(self, name: str) -> str:
         """Spelling of a scalar or loop variable."""
         self.variables[name] = self.names.of("variable", name)
         return self.variables[name]
 
     def test(self, cond: Cond, hint: str) -> Expression:
-        """``cond`` as a boolean expression of a PE program."""
-        if cond.is_true or cond.is_false or not cond.free_vars <= self.mesh.coordinates:
-            return condition(cond, self.spelling)
+        """``cond`` as a boolean expression of a PE program, in its shortest form."""
+        found = on_cores(cond, self.mesh)
+        if found.is_true or found.is_false or not cond.free_vars <= self.mesh.coordinates:
+            return condition(found, self.spelling)
         if cond not in self.params:
             self.params[cond] = self.names.fresh(hint)
         return Name(self.params[cond])

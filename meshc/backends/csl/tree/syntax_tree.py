@@ -23,18 +23,19 @@ class Node:
 
     def walk(self) -> Iterator[Node]:
         """This node and all that are in it, in the order of the text."""
-        yield self
-        yield from walk(vars(self).values())
+        return walk([self])
 
 
 def walk(parts: Iterable[object]) -> Iterator[Node]:
     """All nodes in ``parts``, in the order of the text."""
-    for part in parts:
+    left = [*parts][::-1]
+    while left:
+        part = left.pop()
         if isinstance(part, Node):
             yield part
-            yield from walk(vars(part).values())
+            left.extend(reversed(vars(part).values()))
         elif isinstance(part, (tuple, list)):
-            yield from walk(part)
+            left.extend(reversed(part))
 
 
 # --- what has a value
@@ -90,6 +91,9 @@ class Literal(Expression):
     """A number, a text or a type as CSL spells it."""
 
     text: str
+
+
+TRUE, FALSE = Literal("true"), Literal("false")
 
 
 @dataclass(frozen=True)
@@ -197,9 +201,17 @@ def element(array: str, index: Operand) -> Element:
     return Element(array, as_expression(index))
 
 
-def either(test: Expression, then: Operand, otherwise: Operand) -> Either:
-    """``then`` where ``test`` holds, else ``otherwise``."""
+def either(test: Expression, then: Operand, otherwise: Operand) -> Expression:
+    """``then`` where ``test`` holds, else ``otherwise``; the one of them where that is known."""
+    if test in (TRUE, FALSE):
+        return as_expression(then if test == TRUE else otherwise)
     return Either(test, as_expression(then), as_expression(otherwise))
+
+
+def all_of(tests: Iterable[Expression]) -> Expression:
+    """``test and test``, of those that are not known to hold."""
+    open_ = [test for test in tests if test != TRUE]
+    return FALSE if FALSE in open_ else joined("and", open_) if open_ else TRUE
 
 
 def record(*values: Operand, **fields: Operand) -> Record:
@@ -366,6 +378,19 @@ def when(test: Expression, body: Statements, other: Statements = (), short: bool
     """``body`` where ``test`` holds, else ``other``."""
     arms: list[tuple[Expression | None, Body]] = [(test, tuple(body))]
     return If((*arms, (None, tuple(other))) if other else tuple(arms), short)
+
+
+def chosen(arms: Iterable[tuple[Expression, Statements]], short: bool = False) -> list[Statement]:
+    """The statements of the first of ``arms`` whose test holds, without those that never are."""
+    open_: list[tuple[Expression | None, Body]] = []
+    for test, body in arms:
+        if test == TRUE and not open_:
+            return [*body]
+        if test != FALSE and body:
+            open_.append((None if test == TRUE else test, tuple(body)))
+        if test == TRUE:
+            break
+    return [If(tuple(open_), short)] if open_ else []
 
 
 def loop(variable: str, count: Operand, body: Statements) -> For:

@@ -87,7 +87,7 @@ def decode(fabric: Fabric) -> Phase:
     every_y = core.every(2)
     chain_y_1 = phase.channel("chain_y_1", Hop(to=(core.y - 1, core.x), where=core.y >= 1))
     cast_y = phase.channel(
-        "cast_y", Hop(to=(every_y, core.x), where=(every_y >= 1) & (every_y <= 1) & (core.y == 0))
+        "cast_y", Hop(to=(every_y, core.x), where=(every_y >= 1) & (core.y == 0))
     )
 
     # Guards: the cores that take part in a statement.
@@ -122,7 +122,7 @@ def decode(fabric: Fabric) -> Phase:
 
     # Parts of loops that are the same in every run.
     @phase.recorded
-    def layer_part(layer):
+    def q_1_k_1_x_5_of_layer(layer):
         square_sum(h_ss, x)
         rms_scale(h, x, h_ss, attn_norm[layer], count=48, eps=1e-05)
         select_lanes(h_1.ordered(1, 0), h.ordered(1, 0), shift=24 * core.rank_y - 48 * core.rank_x)
@@ -130,7 +130,7 @@ def decode(fabric: Fabric) -> Phase:
         all_reduce_add_y(q_1_k_1_x_5[:, :80])
 
     @phase.recorded
-    def layer_part_2(layer):
+    def x_of_layer(layer):
         row_max(s_max, s_2)
         all_reduce_max_y(s_max)
         exp_sub(s_2, s_2, s_max)
@@ -159,7 +159,7 @@ def decode(fabric: Fabric) -> Phase:
 
     def step(pos_of_each):
         for layer in range(1):
-            layer_part(layer)
+            q_1_k_1_x_5_of_layer(layer)
             for request, pos in enumerate(pos_of_each):
                 rope(
                     q_1_k_1_x_5[request, :64].shaped(8, 1, 8),
@@ -190,7 +190,7 @@ def decode(fabric: Fabric) -> Phase:
             scale(s_2, s_2, factor=0.35355339059327373)
             for request_1 in range(2):
                 mask_slots(s_2[request_1], kv_state[layer, request_1])
-            layer_part_2(layer)
+            x_of_layer(layer)
         square_sum(result_1_ss, x)
         rms_scale(x, x, result_1_ss, final_norm, count=48, eps=1e-05)
         gemm(result, x, lm_head)

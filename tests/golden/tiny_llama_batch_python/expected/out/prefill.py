@@ -94,9 +94,7 @@ def prefill(fabric: Fabric) -> Phase:
     ring_y = phase.channel(
         "ring_y",
         Hop(to=(1, core.x), where=core.y == 0),
-        Hop(to=(core.y - 2, core.x), where=(core.y >= 2) & (core.y % 2 == 0)),
-        Hop(to=(core.y + 2, core.x), where=(core.y <= -1) & (core.y % 2 == 1)),
-        Hop(to=(1 - core.y, core.x), where=(core.y >= 0) & (core.y % 2 == 1)),
+        Hop(to=(1 - core.y, core.x), where=core.y == 1),
     )
 
     def step(len_, request):

@@ -93,21 +93,17 @@ def prefill(fabric: Fabric) -> Phase:
     every_x = core.every(2)
     chain_x_1 = phase.channel("chain_x_1", Hop(to=(core.y, core.x - 1), where=core.x >= 1))
     cast_x = phase.channel(
-        "cast_x", Hop(to=(core.y, every_x), where=(every_x >= 1) & (every_x <= 1) & (core.x == 0))
+        "cast_x", Hop(to=(core.y, every_x), where=(every_x >= 1) & (core.x == 0))
     )
     ring_x = phase.channel(
         "ring_x",
         Hop(to=(core.y, 1), where=core.x == 0),
-        Hop(to=(core.y, core.x - 2), where=(core.x >= 2) & (core.x % 2 == 0)),
-        Hop(to=(core.y, core.x + 2), where=(core.x <= -1) & (core.x % 2 == 1)),
-        Hop(to=(core.y, 1 - core.x), where=(core.x >= 0) & (core.x % 2 == 1)),
+        Hop(to=(core.y, 1 - core.x), where=core.x == 1),
     )
     ring_y = phase.channel(
         "ring_y",
         Hop(to=(1, core.x), where=core.y == 0),
-        Hop(to=(core.y - 2, core.x), where=(core.y >= 2) & (core.y % 2 == 0)),
-        Hop(to=(core.y + 2, core.x), where=(core.y <= -1) & (core.y % 2 == 1)),
-        Hop(to=(1 - core.y, core.x), where=(core.y >= 0) & (core.y % 2 == 1)),
+        Hop(to=(1 - core.y, core.x), where=core.y == 1),
     )
 
     # Guards: the cores that take part in a statement.
