@@ -39,7 +39,7 @@ RECORD = "record.json"
 TIMELINE = "timeline.json"
 FORMAT = 1
 
-_WRITERS = {"csl": lines_of_csl, "python": lines_of_python, "cuda": lines_of_cuda}
+_WRITERS = {"python": lines_of_python, "cuda": lines_of_cuda}
 _SUFFIXES = {"csl": ".csl", "python": ".py", "cuda": ".cu"}
 
 
@@ -206,13 +206,17 @@ def _name(source: Source) -> str:
 def _emitted(phase: str, module: Module, compiled: Compiled) -> dict[str, list[list[int]]]:
     """By emitted file, the line of an op in the module, and first and last line in the file."""
     target = "" if compiled.request.compile_to else compiled.request.target
-    writer, found = _WRITERS.get(target), {}
+    found = {}
     for name in _files_of(phase, target, compiled.files):
-        if writer is not None:
-            became = writer(module, compiled.files[name])
-            found[name] = [
-                [line, *stretch] for line, op in op_lines(module) for stretch in became.get(op, ())
-            ]
+        if target == "csl":
+            became = lines_of_csl(module, compiled.request.portable)
+        elif target in _WRITERS:
+            became = _WRITERS[target](module, compiled.files[name])
+        else:
+            continue
+        found[name] = [
+            [line, *stretch] for line, op in op_lines(module) for stretch in became.get(op, ())
+        ]
     return found
 
 
