@@ -6,8 +6,8 @@ from collections import defaultdict
 
 from meshc.analysis.traffic.runs import runs_of
 from meshc.backends.csl.pe.pe_file import pe_file
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.backends.csl.tree.printed import lines_of
-from meshc.backends.csl.tree.syntax_tree import Became, Call, Function, walk
 from meshc.backends.lines_of_ops import Stretch, completed
 from meshc.devices.csl import targets
 from meshc.ir.core import Op
@@ -27,13 +27,13 @@ def emitted_lines(module: Module, portable: bool) -> dict[Op, list[Stretch]]:
         for number, op in enumerate(lines, count + 1):
             if op is not None:
                 numbers[op].append(number)
-        if isinstance(statement, Function):
+        if isinstance(statement, csl.Function):
             functions[statement.name] = range(count + 1, count + 1 + len(lines))
         count += len(lines)
-    for node in walk(pe.file):
-        if isinstance(node, Became) and isinstance(node.op, Compute):
+    for node in csl.walk(pe.file):
+        if isinstance(node, csl.Became) and isinstance(node.op, Compute):
             for each in node.walk():
-                if isinstance(each, Call):
+                if isinstance(each, csl.Call):
                     numbers[node.op].extend(functions.get(each.function, ()))
     for op, written in pe.alike.items():
         numbers[op] += numbers.get(written, ())

@@ -32,24 +32,7 @@ from meshc.backends.csl.spelling.guards import (
     piecewise_function,
 )
 from meshc.backends.csl.spelling.names import IDLE, Names, of_rounds, plain
-from meshc.backends.csl.tree.syntax_tree import (
-    Blank,
-    Expression,
-    Literal,
-    Name,
-    Operand,
-    Remark,
-    Scope,
-    Statement,
-    between,
-    call,
-    chosen,
-    const,
-    do,
-    infix,
-    record,
-    when,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Cond, Constraint, Expr, Piecewise
 from meshc.ir.affine.piecewise import range_name
 from meshc.ir.mesh import Mesh
@@ -68,7 +51,7 @@ class _Functions:
 
     mesh: Mesh
     names: Names = field(default_factory=Names)
-    made: list[Statement] = field(default_factory=list)
+    made: list[csl.Statement] = field(default_factory=list)
     painters: set[str] = field(default_factory=set)
 
     @cached_property
@@ -76,16 +59,16 @@ class _Functions:
         """Where the regions of the mesh lie."""
         return Regions(self.mesh)
 
-    def here(self, axis: str) -> Expression:
+    def here(self, axis: str) -> csl.Expression:
         """The place of a core in the rectangle."""
         return self.regions.at(axis, axis)
 
-    def of_position(self, hint: str, comment: str, value: Piecewise) -> Expression:
+    def of_position(self, hint: str, comment: str, value: Piecewise) -> csl.Expression:
         """A call of a new function of the position whose value is ``value``."""
         name = self.names.fresh(hint)
-        self.made += [Blank()] if self.made else []
-        self.made += [Remark(comment), piecewise_function(self.mesh, name, value, _SPELL)]
-        return call(name, *in_order(self.mesh, value))
+        self.made += [csl.Blank()] if self.made else []
+        self.made += [csl.Remark(comment), piecewise_function(self.mesh, name, value, _SPELL)]
+        return csl.call(name, *in_order(self.mesh, value))
 
     def painter(self, name: str) -> str:
         """The name of a painter, which is called."""
@@ -93,7 +76,7 @@ class _Functions:
         return name
 
 
-def layout_file(module: Module, pe: PeFile, phase: str) -> list[Statement]:
+def layout_file(module: Module, pe: PeFile, phase: str) -> list[csl.Statement]:
     """``layout.csl``; ``phase`` names the PEs' file. Raises ``csl-route``."""
     mesh = module.the_mesh()
     functions = _Functions(mesh)
@@ -103,36 +86,38 @@ def layout_file(module: Module, pe: PeFile, phase: str) -> list[Statement]:
     routes = _routes(module, pe.ends, colors, functions)
     place = functions.here(mesh.across), functions.here(mesh.down)
     given = _tile_params(pe, colors, functions)
-    tiles = do("@set_tile_code", *place, Literal(f'"{phase}.csl"'), given)
-    rectangle = do("@set_rectangle", regions.columns, regions.rows)
+    tiles = csl.do("@set_tile_code", *place, csl.Literal(f'"{phase}.csl"'), given)
+    rectangle = csl.do("@set_rectangle", regions.columns, regions.rows)
     body = [
         rectangle,
         *regions.over(mesh.plane, [tiles]),
         *_idle(regions),
         *routes,
-        Blank(),
+        csl.Blank(),
         *_exports(pe, module),
     ]
     size = f"{mesh.columns} x {mesh.rows}"
     if regions.several:
         size = f"{mesh.regions} regions of {size}"
-    whole = record(width=regions.columns, height=regions.rows)
-    found: list[Statement] = [
-        Remark(f"{plain(module.name)} on {size} PEs: who runs what, and routes."),
-        Remark("Written by meshc."),
-        Blank(),
-        const("memcpy", call("@import_module", Literal('"<memcpy/get_params>"'), whole)),
+    whole = csl.record(width=regions.columns, height=regions.rows)
+    found: list[csl.Statement] = [
+        csl.Remark(f"{plain(module.name)} on {size} PEs: who runs what, and routes."),
+        csl.Remark("Written by meshc."),
+        csl.Blank(),
+        csl.const(
+            "memcpy", csl.call("@import_module", csl.Literal('"<memcpy/get_params>"'), whole)
+        ),
     ]
     known = coordinate_functions(mesh, used, _SPELL)
     firsts = regions.functions(_SPELL)
     painted = [*router_painters(functions.painters), *painters(functions.painters)][1:]
-    divisions = between(helpers([*firsts, *known, *functions.made, *body]))
+    divisions = csl.between(helpers([*firsts, *known, *functions.made, *body]))
     for part in (_table(pe, mesh), divisions, firsts, known, painted, functions.made):
-        found += [Blank(), *part] if part else []
-    return [*found, Blank(), Scope(tuple(body), "layout")]
+        found += [csl.Blank(), *part] if part else []
+    return [*found, csl.Blank(), csl.Scope(tuple(body), "layout")]
 
 
-def _table(pe: PeFile, mesh: Mesh) -> list[Remark]:
+def _table(pe: PeFile, mesh: Mesh) -> list[csl.Remark]:
     """What channels take, as a comment."""
     rows = [("Channel", "end", "colors", "queue", "hops")]
     for (name, verb), end in pe.ends.of.items():
@@ -141,35 +126,35 @@ def _table(pe: PeFile, mesh: Mesh) -> list[Remark]:
         rows.append((plain(name)[:40], verb, " ".join(map(str, colors)), str(end.queue), str(hops)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return [Remark(line) for line in lines] if len(rows) > 1 else []
+    return [csl.Remark(line) for line in lines] if len(rows) > 1 else []
 
 
-def _idle(regions: Regions) -> list[Statement]:
+def _idle(regions: Regions) -> list[csl.Statement]:
     """The program of PEs that no region has."""
-    mesh, found = regions.mesh, list[Statement]()
+    mesh, found = regions.mesh, list[csl.Statement]()
     for first_column, first_row in regions.idle:
-        column, row = first_column + Name(mesh.across), first_row + Name(mesh.down)
-        params = record(memcpy_params=call("memcpy.get_params", column))
-        code = [do("@set_tile_code", column, row, Literal(f'"{IDLE}.csl"'), params)]
+        column, row = first_column + csl.Name(mesh.across), first_row + csl.Name(mesh.down)
+        params = csl.record(memcpy_params=csl.call("memcpy.get_params", column))
+        code = [csl.do("@set_tile_code", column, row, csl.Literal(f'"{IDLE}.csl"'), params)]
         found += over(mesh, mesh.plane, code)
     return found
 
 
 def _tile_params(
-    pe: PeFile, colors: dict[tuple[str, str], Expression], functions: _Functions
-) -> Expression:
+    pe: PeFile, colors: dict[tuple[str, str], csl.Expression], functions: _Functions
+) -> csl.Expression:
     mesh = functions.mesh
     spell = Spelling(layout_spelling(mesh).__getitem__)
-    found: dict[str, Operand] = {
-        "memcpy_params": call("memcpy.get_params", functions.here(mesh.across))
+    found: dict[str, csl.Operand] = {
+        "memcpy_params": csl.call("memcpy.get_params", functions.here(mesh.across))
     }
     if mesh.outer in pe.guards.coordinates:
         found[pe.guards.spell(mesh.outer)] = mesh.outer
     for key, end in pe.ends.of.items():
-        found[end.color] = call("@get_color", colors[key])
+        found[end.color] = csl.call("@get_color", colors[key])
     for name, cond in pe.guards.given.items():
         found[name] = condition(cond, spell)
-    return record(**found)
+    return csl.record(**found)
 
 
 def _live(value: Piecewise, mesh: Mesh) -> Piecewise:
@@ -185,7 +170,7 @@ def _live(value: Piecewise, mesh: Mesh) -> Piecewise:
     return Piecewise.of(kept)
 
 
-def _color(end: End, functions: _Functions) -> Expression:
+def _color(end: End, functions: _Functions) -> csl.Expression:
     """The color of an end as an expression of the axes of the plane."""
     value = _live(end.colors, functions.mesh)
     if value.expr is not None and value.expr.is_const:
@@ -201,27 +186,27 @@ def _color(end: End, functions: _Functions) -> Expression:
 def _routes(
     module: Module,
     ends: Ends,
-    colors: dict[tuple[str, str], Expression],
+    colors: dict[tuple[str, str], csl.Expression],
     functions: _Functions,
-) -> list[Statement]:
-    found: list[Statement] = []
+) -> list[csl.Statement]:
+    found: list[csl.Statement] = []
     for channel in module.channels:
         if (channel.name, "send") not in ends.of:
             continue
-        color = call("@get_color", colors[channel.name, "send"])
+        color = csl.call("@get_color", colors[channel.name, "send"])
         if channel.turns:
             paint = _in_turn
         elif len(channel.route.inputs) > len(functions.mesh.plane):
             paint = _over_edges
         else:
             paint = _multicast if channel.multicast else _messages
-        found += [Blank(), Remark(plain(channel.name)), *paint(channel, color, functions)]
+        found += [csl.Blank(), csl.Remark(plain(channel.name)), *paint(channel, color, functions)]
     return found
 
 
-def _where(cond: Cond, painted: Statement) -> list[Statement]:
+def _where(cond: Cond, painted: csl.Statement) -> list[csl.Statement]:
     """``painted`` for the PEs for which ``cond`` holds."""
-    return chosen([(condition(cond, _SPELL), [painted])], short=True)
+    return csl.chosen([(condition(cond, _SPELL), [painted])], short=True)
 
 
 def _axis(channel: Channel, mesh: Mesh) -> str:
@@ -238,7 +223,9 @@ def _axis(channel: Channel, mesh: Mesh) -> str:
     )
 
 
-def _messages(channel: Channel, color: Expression, functions: _Functions) -> list[Statement]:
+def _messages(
+    channel: Channel, color: csl.Expression, functions: _Functions
+) -> list[csl.Statement]:
     """One message per sender, to the target that its map gives; -1 for none."""
     mesh = functions.mesh
     axis = _axis(channel, mesh)
@@ -250,15 +237,17 @@ def _messages(channel: Channel, color: Expression, functions: _Functions) -> lis
     to = functions.of_position(f"{channel.name}_to", comment, target)
     paint = functions.painter(f"{'row' if place else 'column'}_message")
     ends = functions.here(axis), functions.regions.at(axis, "to")
-    painted = do(paint, color, functions.here(mesh.other(axis)), *ends)
-    there = infix(infix("to", ">=", 0), "and", infix("to", "<", mesh.size(axis)))
-    inner = [const("to", to), when(there, [painted], short=True)]
+    painted = csl.do(paint, color, functions.here(mesh.other(axis)), *ends)
+    there = csl.infix(csl.infix("to", ">=", 0), "and", csl.infix("to", "<", mesh.size(axis)))
+    inner = [csl.const("to", to), csl.when(there, [painted], short=True)]
     return functions.regions.over(mesh.plane, inner)
 
 
-def _over_edges(channel: Channel, color: Expression, functions: _Functions) -> list[Statement]:
+def _over_edges(
+    channel: Channel, color: csl.Expression, functions: _Functions
+) -> list[csl.Statement]:
     """Messages from a region to the next one, each along a line that crosses their edge."""
-    mesh, inner = functions.mesh, list[Statement]()
+    mesh, inner = functions.mesh, list[csl.Statement]()
     axis = crossed_axis(channel, mesh)
     for piece in channel.route.pieces:
         region, *there = piece.outputs
@@ -274,16 +263,18 @@ def _over_edges(channel: Channel, color: Expression, functions: _Functions) -> l
         paint = functions.painter(f"{'row' if place else 'column'}_message")
         to = functions.regions.next_at(axis, expression(there[place], _SPELL))
         line = functions.here(mesh.other(axis))
-        painted = do(paint, color, line, functions.here(axis), to)
+        painted = csl.do(paint, color, line, functions.here(axis), to)
         inner += _where(piece.domain, painted)
     return functions.regions.over(mesh.plane, inner)
 
 
-def _multicast(channel: Channel, color: Expression, functions: _Functions) -> list[Statement]:
+def _multicast(
+    channel: Channel, color: csl.Expression, functions: _Functions
+) -> list[csl.Statement]:
     """One message per sender, to all cores between the first and the last that its map gives, or
     that the parts of its map do, of which each has senders of its own. A single sender may have a
     part on either side."""
-    mesh, found = functions.mesh, list[Statement]()
+    mesh, found = functions.mesh, list[csl.Statement]()
     axis = _axis(channel, mesh)
     place = mesh.plane.index(axis)
     head = "row" if place else "column"
@@ -293,7 +284,7 @@ def _multicast(channel: Channel, color: Expression, functions: _Functions) -> li
         low, high, step, domain = steps
         paint = functions.painter(f"{head}_multicast_by_steps")
         ends = [functions.regions.at(axis, end) for end in (low, high)]
-        painted = do(paint, color, *line, *ends, step)
+        painted = csl.do(paint, color, *line, *ends, step)
         return functions.regions.over(mesh.plane, _where(domain, painted))
     paint = functions.painter(f"{head}_multicast")
     spans = [
@@ -312,7 +303,7 @@ def _multicast(channel: Channel, color: Expression, functions: _Functions) -> li
         )
     for first, last, domain in spans:
         ends = [functions.regions.at(axis, expression(end, _SPELL)) for end in (first, last)]
-        painted = do(paint, color, *line, *ends)
+        painted = csl.do(paint, color, *line, *ends)
         found += functions.regions.over(mesh.plane, _where(domain, painted))
     return found
 
@@ -357,7 +348,7 @@ def _sent_twice(axis: str, mesh: Mesh, senders: list[Cond]) -> bool:
     return bool(np.max(np.sum(held, axis=0)) > 1)
 
 
-def _in_turn(channel: Channel, color: Expression, functions: _Functions) -> list[Statement]:
+def _in_turn(channel: Channel, color: csl.Expression, functions: _Functions) -> list[csl.Statement]:
     """The routers of every line along which cores take turns."""
     mesh = functions.mesh
     turns = turns_of(channel, mesh)
@@ -365,7 +356,7 @@ def _in_turn(channel: Channel, color: Expression, functions: _Functions) -> list
     other = mesh.other(turns.axis)
     paint = functions.painter(painter(turns.axis == mesh.across, turns.way))
     start = functions.regions.at(turns.axis, 0)
-    painted = do(paint, color, functions.here(other), start, turns.size)
+    painted = csl.do(paint, color, functions.here(other), start, turns.size)
     return functions.regions.over([other], [painted])
 
 
@@ -388,11 +379,11 @@ def _span(clause: Iterable[Constraint], ranged: str, size: int) -> tuple[Expr, E
     return first, last, rest
 
 
-def _exports(pe: PeFile, module: Module) -> list[Statement]:
+def _exports(pe: PeFile, module: Module) -> list[csl.Statement]:
     arrays = {name: stored(buffer.type.dtype) for name, buffer in pe.symbols.items()}
     arrays |= {of_rounds(name): "i16" for name in scalars_of_rounds(module)}
     arrays["cycles_of_run"] = "u16"
-    writable = Literal("true")
+    writable = csl.Literal("true")
     functions = {
         name: f"fn({', '.join('i16' for _ in scalars)})void"
         for name, scalars in pe.launched.items()
@@ -403,5 +394,5 @@ def _exports(pe: PeFile, module: Module) -> list[Statement]:
     ]
 
 
-def _export(name: str, kind: str, *more: Expression) -> Statement:
-    return do("@export_name", Literal(f'"{name}"'), Literal(kind), *more)
+def _export(name: str, kind: str, *more: csl.Expression) -> csl.Statement:
+    return csl.do("@export_name", csl.Literal(f'"{name}"'), csl.Literal(kind), *more)

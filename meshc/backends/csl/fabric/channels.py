@@ -15,26 +15,7 @@ from meshc.backends.csl.fabric.messages import in_pairs
 from meshc.backends.csl.fabric.turns import check_colors, handover
 from meshc.backends.csl.spelling.descriptors import Descriptors
 from meshc.backends.csl.spelling.names import Names
-from meshc.backends.csl.tree.syntax_tree import (
-    FALSE,
-    TRUE,
-    Expression,
-    Literal,
-    Name,
-    Operand,
-    Statement,
-    Walked,
-    Words,
-    all_of,
-    call,
-    chosen,
-    const,
-    do,
-    either,
-    element,
-    joined,
-    record,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.devices.csl import Targets
 from meshc.ir.affine import Cond, Expr, Piecewise, parse_piecewise
 from meshc.ir.module import Channel, Module
@@ -118,24 +99,27 @@ class Ends:
                 _within(line.axis, places, self.mesh.size(line.axis)),
             )
 
-    def queues(self) -> list[Statement]:
+    def queues(self) -> list[csl.Statement]:
         """Constants for the queues."""
         return [
-            const(e.queue_name, call(f"@get_{e.side}_queue", e.queue)) for e in self.of.values()
+            csl.const(e.queue_name, csl.call(f"@get_{e.side}_queue", e.queue))
+            for e in self.of.values()
         ]
 
-    def descriptor(self, name: str, verb: str, message: Window) -> Expression:
+    def descriptor(self, name: str, verb: str, message: Window) -> csl.Expression:
         """The fabric DSD for the elements of ``message``; pairs of f16 share a wavelet.
 
         The DSD of a message names its color, unless its queue is bound to one on every target.
         """
         paired = in_pairs(message)
-        more = {"simd_mode": record(simd_32=TRUE)} if paired else {}
+        more = {"simd_mode": csl.record(simd_32=csl.TRUE)} if paired else {}
         mark = "_pairs" if paired and not message.constant else ""
         found = self._fabric(self.of[name, verb], message.size, more, mark)
         return found if message.constant else self.descriptors.lengthened(found, message.count)
 
-    def handover(self, name: str, resets: Callable[[Cond, str], Expression]) -> list[Expression]:
+    def handover(
+        self, name: str, resets: Callable[[Cond, str], csl.Expression]
+    ) -> list[csl.Expression]:
         """The destination and the source of the operation that ends a turn on a channel;
         ``resets`` spells the guard of the last core of a line. Raises ``csl-route``."""
         end = self.of[name, "send"]
@@ -146,48 +130,48 @@ class Ends:
         wavelets = handover(turns)
         count = len(wavelets.words)
 
-        def array(words: Sequence[int]) -> Expression:
-            return Words(f"[{count}]u32", tuple(Literal(f"{word:#010x}") for word in words))
+        def array(words: Sequence[int]) -> csl.Expression:
+            return csl.Words(f"[{count}]u32", tuple(csl.Literal(f"{word:#010x}") for word in words))
 
         words = array(wavelets.words)
         if wavelets.words != wavelets.last:
             at_end = resets(Cond.eq(Expr.var(turns.axis), turns.size - 1), f"{end.color}_resets")
-            words = either(at_end, array(wavelets.last), words)
+            words = csl.either(at_end, array(wavelets.last), words)
         held = self.descriptors.table(words, count, f"{end.color}_words")
-        walked = Walked(("i",), (count,), element(held.text, "i"))
-        access = call("@get_dsd", "mem1d_dsd", record(tensor_access=walked))
+        walked = csl.Walked(("i",), (count,), csl.element(held.text, "i"))
+        access = csl.call("@get_dsd", "mem1d_dsd", csl.record(tensor_access=walked))
         source = self.descriptors.constant(access, f"{end.color}_over")
-        return [self._fabric(end, count, {"control": TRUE}, "_control"), source]
+        return [self._fabric(end, count, {"control": csl.TRUE}, "_control"), source]
 
     def _fabric(
-        self, end: End, elements: int, more: Mapping[str, Expression], mark: str
-    ) -> Expression:
+        self, end: End, elements: int, more: Mapping[str, csl.Expression], mark: str
+    ) -> csl.Expression:
         kind = "fabout" if end.verb == "send" else "fabin"
-        rest = {f"{end.side}_queue": Name(end.queue_name), **more}
+        rest = {f"{end.side}_queue": csl.Name(end.queue_name), **more}
 
-        def made(**color: Operand) -> Expression:
-            return call("@get_dsd", f"{kind}_dsd", record(extent=elements, **color, **rest))
+        def made(**color: csl.Operand) -> csl.Expression:
+            return csl.call("@get_dsd", f"{kind}_dsd", csl.record(extent=elements, **color, **rest))
 
-        found = either(self._bound(), made(), made(fabric_color=end.color))
+        found = csl.either(self._bound(), made(), made(fabric_color=end.color))
         return self.descriptors.constant(found, f"{end.color}{mark}_{elements}")
 
-    def _bound(self) -> Expression:
+    def _bound(self) -> csl.Expression:
         """Whether output queues are bound to colors, as a condition that is known when a program
         is compiled."""
         bound = self.targets.bound
         if len(bound) == len(self.targets.archs):
-            return TRUE
-        tests = [call("@is_arch", Literal(f'"{arch}"')) for arch in bound]
-        return joined("or", tests) if tests else FALSE
+            return csl.TRUE
+        tests = [csl.call("@is_arch", csl.Literal(f'"{arch}"')) for arch in bound]
+        return csl.joined("or", tests) if tests else csl.FALSE
 
-    def bindings(self, used: Callable[[End], Expression]) -> list[Statement]:
+    def bindings(self, used: Callable[[End], csl.Expression]) -> list[csl.Statement]:
         """Statements that bind queues to colors: of inputs, and of outputs that are bound."""
-        found: list[Statement] = []
+        found: list[csl.Statement] = []
         for end in self.of.values():
-            bound = self._bound() if end.verb == "send" else TRUE
-            binding = do("@initialize_queue", end.queue_name, record(color=end.color))
-            test = all_of([bound, used(end)]) if bound != FALSE else FALSE
-            found += chosen([(test, [binding])], short=True)
+            bound = self._bound() if end.verb == "send" else csl.TRUE
+            binding = csl.do("@initialize_queue", end.queue_name, csl.record(color=end.color))
+            test = csl.all_of([bound, used(end)]) if bound != csl.FALSE else csl.FALSE
+            found += csl.chosen([(test, [binding])], short=True)
         return found
 
 

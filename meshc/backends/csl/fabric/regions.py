@@ -14,19 +14,7 @@ from functools import cached_property
 from meshc.analysis.traffic.handovers import handovers, origins_of
 from meshc.backends.csl.spelling.expressions import Spelling
 from meshc.backends.csl.spelling.guards import piecewise_function
-from meshc.backends.csl.tree.syntax_tree import (
-    Blank,
-    Expression,
-    Name,
-    Operand,
-    Remark,
-    Statement,
-    Statements,
-    as_expression,
-    call,
-    const,
-    loop,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.mesh import Mesh
 from meshc.support.diagnostics import fail
@@ -83,42 +71,42 @@ class Regions:
 
     # --- what the layout says
 
-    def at(self, axis: str, place: Operand) -> Expression:
+    def at(self, axis: str, place: csl.Operand) -> csl.Expression:
         """``place`` on an ``axis`` of the plane, counted in a region, as a place of the rectangle;
         inside the loops of :meth:`over`."""
         if axis not in self._apart:
-            return as_expression(place)
-        return _behind(Name(_FIRST[axis == self.mesh.across]), place)
+            return csl.as_expression(place)
+        return _behind(csl.Name(_FIRST[axis == self.mesh.across]), place)
 
-    def next_at(self, axis: str, place: Expression) -> Expression:
+    def next_at(self, axis: str, place: csl.Expression) -> csl.Expression:
         """``place`` on ``axis``, counted in the next region, as a place of the rectangle."""
         if axis not in self._apart:
             return place
-        return _behind(call(self._first_of(axis), Name(self.mesh.outer) + 1), place)
+        return _behind(csl.call(self._first_of(axis), csl.Name(self.mesh.outer) + 1), place)
 
-    def functions(self, spell: Spelling) -> list[Statement]:
+    def functions(self, spell: Spelling) -> list[csl.Statement]:
         """Functions of a region that give its first column and row."""
-        found: list[Statement] = []
+        found: list[csl.Statement] = []
         for axis, firsts in self._apart.items():
             region, last = Expr.var(self.mesh.outer), Expr.const(firsts[-1])
             pieces = [(Cond.eq(region, r), Expr.const(first)) for r, first in enumerate(firsts)]
             pieces[-1] = (Cond.true(), last)
             what = "column" if axis == self.mesh.across else "row"
             first = piecewise_function(self.mesh, self._first_of(axis), Piecewise.of(pieces), spell)
-            found += [Blank(), Remark(f"The first {what} of a region."), first]
+            found += [csl.Blank(), csl.Remark(f"The first {what} of a region."), first]
         return found[1:]
 
-    def over(self, axes: Sequence[str], inner: Statements) -> list[Statement]:
+    def over(self, axes: Sequence[str], inner: csl.Statements) -> list[csl.Statement]:
         """``inner`` for each place on ``axes`` of the plane, of each region."""
         found = over(self.mesh, axes, inner)
         if not self.several:
             return found
         outer = self.mesh.outer
         known = [
-            const(_FIRST[axis == self.mesh.across], call(self._first_of(axis), outer))
+            csl.const(_FIRST[axis == self.mesh.across], csl.call(self._first_of(axis), outer))
             for axis in self._apart
         ]
-        return [loop(outer, self.mesh.regions, [*known, *found])]
+        return [csl.loop(outer, self.mesh.regions, [*known, *found])]
 
     @cached_property
     def _apart(self) -> dict[str, list[int]]:
@@ -131,14 +119,14 @@ class Regions:
         return "first_column" if axis == self.mesh.across else "first_row"
 
 
-def over(mesh: Mesh, axes: Sequence[str], inner: Statements) -> list[Statement]:
+def over(mesh: Mesh, axes: Sequence[str], inner: csl.Statements) -> list[csl.Statement]:
     """``inner`` for each place on ``axes`` of ``mesh``."""
     found = [*inner]
     for axis in reversed(axes):
-        found = [loop(axis, mesh.size(axis), found)]
+        found = [csl.loop(axis, mesh.size(axis), found)]
     return found
 
 
-def _behind(first: Expression, place: Operand) -> Expression:
+def _behind(first: csl.Expression, place: csl.Operand) -> csl.Expression:
     """``place`` counted from ``first``."""
-    return first if as_expression(place) == as_expression(0) else first + place
+    return first if csl.as_expression(place) == csl.as_expression(0) else first + place

@@ -22,20 +22,7 @@ from dataclasses import dataclass
 
 from meshc.analysis.traffic.turns import Turns
 from meshc.backends.csl.fabric.painters import is_equal, routes
-from meshc.backends.csl.tree.syntax_tree import (
-    Blank,
-    Body,
-    Expression,
-    If,
-    Literal,
-    Name,
-    Remark,
-    Statement,
-    do,
-    function,
-    loop,
-    record,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.devices.csl import Targets
 from meshc.support.diagnostics import fail
 
@@ -97,31 +84,33 @@ def painter(row: bool, way: int) -> str:
     return f"{'row' if row else 'column'}_turns_{'up' if way > 0 else 'down'}"
 
 
-def painters(called: Collection[str]) -> list[Statement]:
+def painters(called: Collection[str]) -> list[csl.Statement]:
     """The functions that set the routers of a line, those whose names are in ``called``."""
-    found: list[Statement] = []
+    found: list[csl.Statement] = []
     for row, ahead, behind in ((True, "EAST", "WEST"), (False, "SOUTH", "NORTH")):
         for way, write in ((1, _paint_up), (-1, _paint_down)):
             name = painter(row, way)
             if name in called:
-                found += [Blank(), *write(name, row, ahead, behind)]
+                found += [csl.Blank(), *write(name, row, ahead, behind)]
     return found
 
 
-def _paint_up(name: str, row: bool, ahead: str, behind: str) -> list[Statement]:
-    pop = record(always_pop=Literal("true"))
-    first = record(pos1=record(rx="RAMP"), pop_mode=pop)
-    moving = record(
-        pos1=record(tx=ahead),
-        pos2=record(rx="RAMP"),
-        ring_mode=Literal("true"),
+def _paint_up(name: str, row: bool, ahead: str, behind: str) -> list[csl.Statement]:
+    pop = csl.record(always_pop=csl.Literal("true"))
+    first = csl.record(pos1=csl.record(rx="RAMP"), pop_mode=pop)
+    moving = csl.record(
+        pos1=csl.record(tx=ahead),
+        pos2=csl.record(rx="RAMP"),
+        ring_mode=csl.Literal("true"),
         pop_mode=pop,
     )
     return [
-        Remark(
+        csl.Remark(
             "Cores of a line send in turn to those behind them: routers pass on what comes, until"
         ),
-        Remark("control wavelets turn the outputs away from the core and then the input to it."),
+        csl.Remark(
+            "control wavelets turn the outputs away from the core and then the input to it."
+        ),
         _painted(
             name,
             _config(row, routes("RAMP", ahead), first),
@@ -131,13 +120,13 @@ def _paint_up(name: str, row: bool, ahead: str, behind: str) -> list[Statement]:
     ]
 
 
-def _paint_down(name: str, row: bool, ahead: str, behind: str) -> list[Statement]:
-    turned = record(pos1=record(rx=ahead))
+def _paint_down(name: str, row: bool, ahead: str, behind: str) -> list[csl.Statement]:
+    turned = csl.record(pos1=csl.record(rx=ahead))
     return [
-        Remark(
+        csl.Remark(
             "Cores of a line send in turn to those before them and to themselves: routers listen to"
         ),
-        Remark("their own core until its turn is over, then to the one behind."),
+        csl.Remark("their own core until its turn is over, then to the one behind."),
         _painted(
             name,
             _config(row, routes("RAMP", "RAMP"), turned),
@@ -147,20 +136,24 @@ def _paint_down(name: str, row: bool, ahead: str, behind: str) -> list[Statement
     ]
 
 
-def _painted(name: str, first: Statement, last: Statement, others: Statement) -> Statement:
+def _painted(
+    name: str, first: csl.Statement, last: csl.Statement, others: csl.Statement
+) -> csl.Statement:
     """The function that sets the routers of a line: that of its first core, of its last one, and of
     those between."""
-    arms: list[tuple[Expression | None, Body]] = [
+    arms: list[tuple[csl.Expression | None, csl.Body]] = [
         (is_equal("at", 0), (first,)),
-        (is_equal("at", Name("size") - 1), (last,)),
+        (is_equal("at", csl.Name("size") - 1), (last,)),
         (None, (others,)),
     ]
     params = ["c: color", "line: i16", "start: i16", "size: i16"]
-    return function(name, params, [loop("at", "size", [If(tuple(arms))])])
+    return csl.function(name, params, [csl.loop("at", "size", [csl.If(tuple(arms))])])
 
 
-def _config(row: bool, route: Expression, switches: Expression | None = None) -> Statement:
-    place = Name("start") + "at"
-    core = (place, Name("line")) if row else (Name("line"), place)
+def _config(
+    row: bool, route: csl.Expression, switches: csl.Expression | None = None
+) -> csl.Statement:
+    place = csl.Name("start") + "at"
+    core = (place, csl.Name("line")) if row else (csl.Name("line"), place)
     switched = {} if switches is None else {"switches": switches}
-    return do("@set_color_config", *core, "c", record(routes=route, **switched))
+    return csl.do("@set_color_config", *core, "c", csl.record(routes=route, **switched))

@@ -19,21 +19,7 @@ from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, literal, repeat
 from meshc.backends.csl.spelling.descriptors import builtin, moved, resized
 from meshc.backends.csl.spelling.expressions import expression
-from meshc.backends.csl.tree.syntax_tree import (
-    Element,
-    Expression,
-    Name,
-    Statement,
-    assign,
-    cast,
-    const,
-    do,
-    either,
-    infix,
-    loop,
-    scope,
-    when,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -70,39 +56,44 @@ class Caches:
 
     # --- states
 
-    def _ring_set(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _ring_set(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         head, count = _words(self.code, op, windows[0])
         given = op.params["count"]
         assert isinstance(given, Expr)
-        return [assign(head, 0), assign(count, expression(given, self.code.descriptors.spell))]
+        return [
+            csl.assign(head, 0),
+            csl.assign(count, expression(given, self.code.descriptors.spell)),
+        ]
 
-    def _ring_grow(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _ring_grow(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         _, count = _words(self.code, op, windows[0])
-        return [assign(count, 1, "+=")]
+        return [csl.assign(count, 1, "+=")]
 
-    def _ring_drop(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _ring_drop(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         head, count = _words(self.code, op, windows[0])
         given = op.params["capacity"]
         assert isinstance(given, int)
         next_head = (head + 1) % self._slots(windows[0], given)
-        return [assign(head, next_head), assign(count, 1, "-=")]
+        return [csl.assign(head, next_head), csl.assign(count, 1, "-=")]
 
     # --- entries
 
-    def _ring_push(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _ring_push(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         ring, entry, state = windows
         free = self._free(op, state, ring.dims[-2].extent)
-        return [scope([const("slot", free), self.code.move(_slot(ring, own("slot")), entry)])]
+        return [
+            csl.scope([csl.const("slot", free), self.code.move(_slot(ring, own("slot")), entry)])
+        ]
 
-    def _ring_oldest(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _ring_oldest(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, ring, state = windows
         head, _ = _words(self.code, op, state)
         moved = self.code.move(to, _slot(ring, own("slot")))
-        return [scope([const("slot", cast("i16", head)), moved])]
+        return [csl.scope([csl.const("slot", csl.cast("i16", head)), moved])]
 
     # --- masks
 
-    def _mask_slots(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _mask_slots(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """The empty slots follow the last entry, and go on from slot 0 where the last slot is
         among them."""
         scores, state = windows
@@ -110,46 +101,52 @@ class Caches:
         if slots.stride != 1 and slots.extent > 1:
             fail("csl-view", f"slots of %{scores.buffer.name} do not follow each other", op.span)
         _, count = _words(self.code, op, state)
-        capacity = Name(self._slots(state, slots.extent))
-        first, empty, behind, more = map(Name, ("first", "empty", "behind", "more"))
+        capacity = csl.Name(self._slots(state, slots.extent))
+        first, empty, behind, more = map(csl.Name, ("first", "empty", "behind", "more"))
         begin = [
-            const("first", self._free(op, state, slots.extent)),
-            const("empty", capacity - cast("i16", count)),
+            csl.const("first", self._free(op, state, slots.extent)),
+            csl.const("empty", capacity - csl.cast("i16", count)),
         ]
 
-        def lowest(to: Expression) -> Statement:
-            return do(builtin("fmov", scores.dtype), to, literal(float("-inf"), scores.dtype))
+        def lowest(to: csl.Expression) -> csl.Statement:
+            return csl.do(builtin("fmov", scores.dtype), to, literal(float("-inf"), scores.dtype))
 
         if op.way == ACROSS:
             slot = lane_of(scores).moved(own("slot") * slots.stride)
             at = first + "i"
             body = [
-                const("slot", either(infix(at, "<", capacity), at, at - capacity)),
+                csl.const("slot", csl.either(csl.infix(at, "<", capacity), at, at - capacity)),
                 lowest(self.code.descriptors.memory(slot)),
             ]
-            return [scope([*begin, loop("i", "empty", body)])]
-        rest = moved(Name("row"), "first", scores.dtype)
-        rows: list[Statement] = [
-            const("row", self._row(scores, len(lead))),
-            when(infix(behind, ">", 0), [lowest(resized(rest, "behind"))], short=True),
-            when(infix(more, ">", 0), [lowest(resized(Name("row"), "more"))], short=True),
+            return [csl.scope([*begin, csl.loop("i", "empty", body)])]
+        rest = moved(csl.Name("row"), "first", scores.dtype)
+        rows: list[csl.Statement] = [
+            csl.const("row", self._row(scores, len(lead))),
+            csl.when(csl.infix(behind, ">", 0), [lowest(resized(rest, "behind"))], short=True),
+            csl.when(
+                csl.infix(more, ">", 0), [lowest(resized(csl.Name("row"), "more"))], short=True
+            ),
         ]
         for place in reversed(range(len(lead))):
             rows = repeat(_variable(place), lead[place].extent, rows)
         last = capacity - first
-        fewer = either(infix(empty, "<", last), empty, last)
-        return [scope([*begin, const("behind", fewer), const("more", empty - behind), *rows])]
+        fewer = csl.either(csl.infix(empty, "<", last), empty, last)
+        return [
+            csl.scope(
+                [*begin, csl.const("behind", fewer), csl.const("more", empty - behind), *rows]
+            )
+        ]
 
-    def _free(self, op: Compute, state: Window, capacity: int) -> Expression:
+    def _free(self, op: Compute, state: Window, capacity: int) -> csl.Expression:
         """The first slot behind the entries."""
         head, count = _words(self.code, op, state)
-        return cast("i16", (head + count) % self._slots(state, capacity))
+        return csl.cast("i16", (head + count) % self._slots(state, capacity))
 
     def _slots(self, state: Window, capacity: int) -> str:
         """The constant that says how many slots the rings of a state have."""
         return self.code.descriptors.number(state.buffer.name, "slots", capacity)
 
-    def _row(self, scores: Window, heads: int) -> Expression:
+    def _row(self, scores: Window, heads: int) -> csl.Expression:
         """The descriptor of one row of ``scores``, in loops over the leading dims."""
         row = scores
         for place, dim in enumerate(scores.dims[:heads]):
@@ -168,11 +165,11 @@ def _slot(ring: Window, at: Expr) -> Window:
     return ring.moved(at * slots.stride).inner([*lead, lanes])
 
 
-def _words(code: SharedCode, op: Compute, state: Window) -> tuple[Element, Element]:
+def _words(code: SharedCode, op: Compute, state: Window) -> tuple[csl.Element, csl.Element]:
     """Head and count as elements of an array. Raises ``csl-dtype`` for a state that is not i32."""
     if state.dtype != DType.I32:
         fail("csl-dtype", f"the state of a ring of '{op.kernel}' is of type {state.dtype}", op.span)
     name = code.names.of("buffer", state.buffer.name)
     spell = code.descriptors.spell
     first, second = (expression(state.start + n * state.dims[0].stride, spell) for n in (0, 1))
-    return Element(name, first), Element(name, second)
+    return csl.Element(name, first), csl.Element(name, second)

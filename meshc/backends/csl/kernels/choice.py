@@ -10,22 +10,7 @@ from meshc.backends.csl.kernels.rows import Row, Rows
 from meshc.backends.csl.kernels.shared_code import SharedCode, literal
 from meshc.backends.csl.spelling.descriptors import builtin, element, resized
 from meshc.backends.csl.spelling.expressions import expression
-from meshc.backends.csl.tree.syntax_tree import (
-    Name,
-    Operand,
-    Statement,
-    While,
-    address,
-    assign,
-    cast,
-    const,
-    do,
-    either,
-    infix,
-    scope,
-    var,
-    when,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -42,15 +27,15 @@ class Choice(Rows):
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
         """Predicted cycles on a core that does not have the element, and so looks at all it has."""
         to, source, _ = windows
-        around, address = OF_A_CHOSEN_ROW if to.size > 1 else (0, 0)
-        address += READ
+        around, begin = OF_A_CHOSEN_ROW if to.size > 1 else (0, 0)
+        begin += READ
         search = search_cycles(
             source.dims[-1].extent,
-            lambda half: address + costs.vector("convert", source.dtype, half, ()),
+            lambda half: begin + costs.vector("convert", source.dtype, half, ()),
         )
         return to.size * (FOUND + around + search)
 
-    def _first_at(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _first_at(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """Lanes without an element come last."""
         to, source, tops = windows
         if source.dtype == DType.BF16 or tops.dtype == DType.BF16:
@@ -61,38 +46,38 @@ class Choice(Rows):
         if lanes.count is not None:
             fail("csl-extent", f"'{op.kernel}' of as many lanes as the run says", op.span)
         none = literal(float("-inf"), DType.F32)
-        here = cast("f32", expression(rank, self.code.descriptors.spell))
+        here = csl.cast("f32", expression(rank, self.code.descriptors.spell))
 
-        def write(row: Row) -> list[Statement]:
+        def write(row: Row) -> list[csl.Statement]:
             cell = self.code.descriptors.cell
             top = cell(row[2])
-            is_top = infix(cell(row[1].moved(own("lane") * lanes.stride)), "==", top)
+            is_top = csl.infix(cell(row[1].moved(own("lane") * lanes.stride)), "==", top)
             return [
                 *first_of(self.code, row[1], top),
-                const("index", here * float(block) + cast("f32", "lane")),
-                const("found", infix(is_top, "and", infix("index", "<", float(limit)))),
-                assign(cell(row[0]), either(Name("found"), -Name("index"), none)),
+                csl.const("index", here * float(block) + csl.cast("f32", "lane")),
+                csl.const("found", csl.infix(is_top, "and", csl.infix("index", "<", float(limit)))),
+                csl.assign(cell(row[0]), csl.either(csl.Name("found"), -csl.Name("index"), none)),
             ]
 
         body = self._each(to, (to, source, tops), write)
-        return body if to.size > 1 else [scope(body)]
+        return body if to.size > 1 else [csl.scope(body)]
 
 
-def first_of(code: SharedCode, row: Window, top: Operand) -> list[Statement]:
+def first_of(code: SharedCode, row: Window, top: csl.Operand) -> list[csl.Statement]:
     """The ``lane`` of a ``row`` at which ``top``, its largest, stands first: the first half of the
     lanes while it has an equal one, else the second, until one lane is left."""
     (lanes,) = row.dims
     half = resized(code.descriptors.memory(row.moved(own("lane") * lanes.stride)), "half")
-    first = [assign("many", "half")]
-    second = [assign("lane", "half", "+="), assign("many", "half", "-=")]
+    first = [csl.assign("many", "half")]
+    second = [csl.assign("lane", "half", "+="), csl.assign("many", "half", "-=")]
     body = [
-        const("half", infix("many", ">>", 1)),
-        var("most", element(row.dtype), literal(float("-inf"), row.dtype)),
-        do(builtin("fmax", row.dtype), address("most"), "most", half),
-        when(infix("most", "==", top), first, second),
+        csl.const("half", csl.infix("many", ">>", 1)),
+        csl.var("most", element(row.dtype), literal(float("-inf"), row.dtype)),
+        csl.do(builtin("fmax", row.dtype), csl.address("most"), "most", half),
+        csl.when(csl.infix("most", "==", top), first, second),
     ]
     return [
-        var("lane", "i16", 0),
-        var("many", "i16", lanes.extent),
-        While(infix("many", ">", 1), tuple(body)),
+        csl.var("lane", "i16", 0),
+        csl.var("many", "i16", lanes.extent),
+        csl.While(csl.infix("many", ">", 1), tuple(body)),
     ]

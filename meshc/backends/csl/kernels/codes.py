@@ -9,16 +9,7 @@ from meshc.analysis.csl.costs import LOOP, OFFSET, Costs
 from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.scalar import CALL
 from meshc.backends.csl.kernels.shared_code import SharedCode
-from meshc.backends.csl.tree.syntax_tree import (
-    Expression,
-    Literal,
-    Name,
-    Statement,
-    cast,
-    const,
-    do,
-    loop,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.ops.tile import Compute
 
 _SHIFT = "shift"
@@ -44,11 +35,11 @@ class Codes:
         """The cycles in vector steps, during which the core's transfers stand still."""
         return decoding(op).vector_steps(self.costs)
 
-    def statements(self, op: Compute) -> list[Statement]:
+    def statements(self, op: Compute) -> list[csl.Statement]:
         """A call of the function that decodes."""
         found = decoding(op)
         self.code.reserve(found.scratch)
-        starts: dict[str, Expression] = {}
+        starts: dict[str, csl.Expression] = {}
         inside = replace(
             found,
             words=self._from_param("words", found.words, starts),
@@ -58,9 +49,9 @@ class Codes:
         )
         params = [f"{name}: i16" for name in starts]
         name = self.code.function("decode", found.words, params, self._body(inside))
-        return [do(name, *starts.values())]
+        return [csl.do(name, *starts.values())]
 
-    def _from_param(self, what: str, one: Window, starts: dict[str, Expression]) -> Window:
+    def _from_param(self, what: str, one: Window, starts: dict[str, csl.Expression]) -> Window:
         """``one`` as the function has it: where it begins is a parameter if that varies."""
         first = one.start.constant
         moving = one.start - first
@@ -70,7 +61,7 @@ class Codes:
         starts[name] = self.code.descriptors.at(one.buffer.name, moving)
         return Window(one.buffer, one.dtype, own(name) + first, one.dims)
 
-    def _body(self, found: Decoding) -> list[Statement]:
+    def _body(self, found: Decoding) -> list[csl.Statement]:
         memory = self.code.descriptors.memory
         moved = {"words": found.words, "scales": found.scales, "least": found.least}
         here = {
@@ -79,22 +70,24 @@ class Codes:
             if one is not None and not one.start.is_const and (name != "scales" or not found.wide)
         }
         numbers = found.numbers.moved(own("part") * found.step)
-        shift = cast("u16", WORD_BITS // found.parts * Name("part"))
+        shift = csl.cast("u16", WORD_BITS // found.parts * csl.Name("part"))
 
-        def operand(given: Operand) -> Expression:
+        def operand(given: Operand) -> csl.Expression:
             if isinstance(given, str):
-                return shift if given == _SHIFT else Literal(given)
+                return shift if given == _SHIFT else csl.Literal(given)
             if given is numbers:
-                return Name("numbers")
+                return csl.Name("numbers")
             name = next((n for n, one in here.items() if one is given), "")
-            return Name(name) if name else memory(given)
+            return csl.Name(name) if name else memory(given)
 
-        def written(step: Step) -> Statement:
-            return do(step.builtin, *map(operand, step.operands))
+        def written(step: Step) -> csl.Statement:
+            return csl.do(step.builtin, *map(operand, step.operands))
 
         of_part = found.of_part(numbers, _SHIFT)
         return [
-            *(const(name, memory(one)) for name, one in here.items()),
+            *(csl.const(name, memory(one)) for name, one in here.items()),
             *map(written, found.before()),
-            loop("part", found.parts, [const("numbers", memory(numbers)), *map(written, of_part)]),
+            csl.loop(
+                "part", found.parts, [csl.const("numbers", memory(numbers)), *map(written, of_part)]
+            ),
         ]

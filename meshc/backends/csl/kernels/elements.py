@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from meshc.analysis.csl.windows import Dim, Window
 from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, literal
-from meshc.backends.csl.tree.syntax_tree import Statement, Statements
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import fail
 
@@ -32,43 +32,43 @@ class Elements:
             "clamp": self._clamp,
         }
 
-    def _fill(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _fill(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         (to,) = windows
         return self.code.set(to, float(op.params["value"]))  # type: ignore[arg-type]
 
-    def _copy(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _copy(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source = windows
         return self.code.copied(to, source)
 
-    def _pointwise(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _pointwise(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         same_type(op, *windows)
         return self.code.operations(_POINTWISE[op.kernel], alike(windows))
 
-    def _with_number(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _with_number(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         same_type(op, *windows)
         operation, name = _WITH_NUMBER[op.kernel]
         number = literal(float(op.params[name]), windows[0].dtype)  # type: ignore[arg-type]
         return self.code.operations(_POINTWISE[operation], windows, number)
 
-    def _relu2(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _relu2(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """The larger of the element and zero, then its square."""
         same_type(op, *windows)
         do = self.code.operation
 
-        def squared(part: Sequence[Window]) -> Statements:
+        def squared(part: Sequence[Window]) -> csl.Statements:
             to, _ = part
             return [do("fmax", part, 0.0), do("fmul", (to, to, to))]
 
         return self.code.parts(windows, squared)
 
-    def _clamp(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _clamp(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """The larger of the element and the least; then, as there is no smaller of two, the larger
         of the negative and of that of the most, the other way round."""
         same_type(op, *windows)
         least, most = (float(op.params[name]) for name in ("least", "most"))  # type: ignore[arg-type]
         do, kind = self.code.operation, windows[0].dtype
 
-        def clamped(part: Sequence[Window]) -> Statements:
+        def clamped(part: Sequence[Window]) -> csl.Statements:
             here = (part[0], part[0])
             return [
                 do("fmax", part, literal(least, kind)),

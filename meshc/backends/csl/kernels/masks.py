@@ -13,18 +13,7 @@ from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, literal
 from meshc.backends.csl.spelling.descriptors import builtin, moved, resized
 from meshc.backends.csl.spelling.expressions import expression
-from meshc.backends.csl.tree.syntax_tree import (
-    Expression,
-    Name,
-    Statement,
-    cast,
-    const,
-    do,
-    either,
-    infix,
-    scope,
-    when,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import fail
@@ -47,47 +36,53 @@ class Masks:
         """Predicted cycles of a mask."""
         return rows_masked(op.kernel, windows[0], _hidden(op, windows[0]), costs)
 
-    def _mask_causal(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _mask_causal(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """Scores [.., rows, keys]; ``until`` is the position behind the last that a row sees."""
         row, keys = self._row(op, windows[0])
         count = self._count(op, own("until") - own("first"))
-        none_seen = infix("until", "<=", "first")
+        none_seen = csl.infix("until", "<=", "first")
         rest = resized(moved(row, "seen", windows[0].dtype), "beyond")
         body = [
-            const("seen", either(none_seen, cast("i16", 0), count)),
-            const("beyond", keys - "seen"),
-            when(infix("beyond", ">", 0), self._lowest(windows[0], rest)),
+            csl.const("seen", csl.either(none_seen, csl.cast("i16", 0), count)),
+            csl.const("beyond", keys - "seen"),
+            csl.when(csl.infix("beyond", ">", 0), self._lowest(windows[0], rest)),
         ]
         return self._rows(op, windows[0], body)
 
-    def _mask_window(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _mask_window(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """The same; ``reach`` counts the positions from the first key to the query."""
         row, keys = self._row(op, windows[0])
         window = _window(op)
         hiding = [
-            const("passed", self._count(op, own("reach") - window)),
-            const("hidden", either(infix("passed", "<", keys), "passed", keys)),
+            csl.const("passed", self._count(op, own("reach") - window)),
+            csl.const("hidden", csl.either(csl.infix("passed", "<", keys), "passed", keys)),
             *self._lowest(windows[0], resized(row, "hidden")),
         ]
-        reach = const("reach", Name("until") - "first")
-        return self._rows(op, windows[0], [reach, when(infix("reach", ">", window), hiding)])
+        reach = csl.const("reach", csl.Name("until") - "first")
+        return self._rows(
+            op, windows[0], [reach, csl.when(csl.infix("reach", ">", window), hiding)]
+        )
 
-    def _rows(self, op: Compute, scores: Window, inner: list[Statement]) -> list[Statement]:
+    def _rows(self, op: Compute, scores: Window, inner: list[csl.Statement]) -> list[csl.Statement]:
         """``inner`` for each row, where ``first`` is the position of its first key."""
         spell, rows = self.code.descriptors.spell, scores.dims[-2]
         query, key, limit = (_position(op, name) for name in ("query", "key", "limit"))
         each = op.params["query_step"]
         assert isinstance(each, int)
         body = [
-            const("query", expression(query + _index("row", rows) * each + 1, spell)),
-            const("limit", cast("i16", expression(limit, spell))),
-            const("until", either(infix("query", "<", "limit"), "query", "limit")),
-            const("first", cast("i16", expression(key, spell))),
+            csl.const("query", expression(query + _index("row", rows) * each + 1, spell)),
+            csl.const("limit", csl.cast("i16", expression(limit, spell))),
+            csl.const("until", csl.either(csl.infix("query", "<", "limit"), "query", "limit")),
+            csl.const("first", csl.cast("i16", expression(key, spell))),
             *inner,
         ]
-        return self.code.over("row", rows, body) if rows.extent > 1 or rows.count else [scope(body)]
+        return (
+            self.code.over("row", rows, body)
+            if rows.extent > 1 or rows.count
+            else [csl.scope(body)]
+        )
 
-    def _row(self, op: Compute, scores: Window) -> tuple[Expression, Expression]:
+    def _row(self, op: Compute, scores: Window) -> tuple[csl.Expression, csl.Expression]:
         """The descriptor of the keys of a row of a head, and how many these are."""
         *heads, rows, keys = scores.dims
         if keys.stride != 1 and keys.extent > 1:
@@ -98,16 +93,16 @@ class Masks:
         descriptor = self.code.descriptors.memory(row.inner([Dim(keys.extent, keys.stride)]))
         return descriptor, expression(keys.steps, self.code.descriptors.spell)
 
-    def _count(self, op: Compute, positions: Expr) -> Expression:
+    def _count(self, op: Compute, positions: Expr) -> csl.Expression:
         """Keys at the first of so many positions, and at steps from there."""
         apart = _apart(op)
         found = expression(positions + (apart - 1), self.code.descriptors.spell)
         return found if apart == 1 else found / apart
 
-    def _lowest(self, scores: Window, lanes: Expression) -> list[Statement]:
+    def _lowest(self, scores: Window, lanes: csl.Expression) -> list[csl.Statement]:
         """Minus infinity in ``lanes`` of each head."""
         number = literal(float("-inf"), scores.dtype)
-        body: list[Statement] = [do(builtin("fmov", scores.dtype), lanes, number)]
+        body: list[csl.Statement] = [csl.do(builtin("fmov", scores.dtype), lanes, number)]
         for place, dim in reversed([*enumerate(scores.dims[:-2])]):
             body = self.code.over(f"h{place}", dim, body)
         return body

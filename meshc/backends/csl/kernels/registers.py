@@ -7,7 +7,7 @@ from typing import NamedTuple
 from meshc.analysis.csl.held import CHANGED
 from meshc.analysis.csl.registers import AT_CALL
 from meshc.backends.csl.spelling.names import Names
-from meshc.backends.csl.tree.syntax_tree import Declare, Do, Name, Operand, call, const, do
+from meshc.backends.csl.tree import syntax_tree as csl
 
 
 class Sums(NamedTuple):
@@ -22,11 +22,11 @@ class Registers:
 
     def __init__(self, names: Names) -> None:
         self.names = names
-        self.constants: list[Declare] = []
-        self.loads: list[Do] = []
+        self.constants: list[csl.Declare] = []
+        self.loads: list[csl.Do] = []
         self._rows: str | None = None
         self._moving: Sums | None = None
-        self._loaded: dict[Name, Sums] = {}
+        self._loaded: dict[csl.Name, Sums] = {}
         self._held: dict[tuple[str, int], str] = {}
 
     def rows(self) -> str:
@@ -41,7 +41,7 @@ class Registers:
             self._moving = self._sums("sum", AT_CALL)
         return self._moving
 
-    def loaded(self, descriptor: Name, number: int) -> Sums:
+    def loaded(self, descriptor: csl.Name, number: int) -> Sums:
         """The registers with this number, which hold ``descriptor`` from before the start."""
         if descriptor not in self._loaded:
             self._loaded[descriptor] = sums = self._sums(descriptor.text, number)
@@ -61,10 +61,10 @@ class Registers:
 
     def _declare(self, hint: str, bank: str, number: int) -> str:
         name = self.names.fresh(hint)
-        self.constants.append(const(name, call("@get_dsr", bank, number)))
+        self.constants.append(csl.const(name, csl.call("@get_dsr", bank, number)))
         return name
 
 
-def loaded(register: str, descriptor: Operand, *options: Operand) -> Do:
+def loaded(register: str, descriptor: csl.Operand, *options: csl.Operand) -> csl.Do:
     """The statement that loads a register."""
-    return do("@load_to_dsr", register, descriptor, *options)
+    return csl.do("@load_to_dsr", register, descriptor, *options)

@@ -33,25 +33,7 @@ from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.analysis.csl.words import angles_of, fixed_angles
 from meshc.backends.csl.kernels.shared_code import SharedCode, repeat
 from meshc.backends.csl.spelling.expressions import expression
-from meshc.backends.csl.tree.syntax_tree import (
-    Do,
-    Expression,
-    Literal,
-    Name,
-    Remark,
-    Statement,
-    Statements,
-    assign,
-    call,
-    cast,
-    const,
-    do,
-    element,
-    function,
-    infix,
-    joined,
-    returned,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Op
 from meshc.ir.ops.tile import Compute
@@ -59,18 +41,20 @@ from meshc.ir.types import DType
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
-_ANGLE, _TURNS = Name("angle"), Name("turns")
+_ANGLE, _TURNS = csl.Name("angle"), csl.Name("turns")
 _WITHIN_A_TURN = (
-    Remark(
+    csl.Remark(
         "What is left of an angle that is not negative when whole turns are taken off, between -pi"
     ),
-    Remark("and pi. The first two parts of 2 pi have so few bits that their products are exact."),
-    function(
+    csl.Remark(
+        "and pi. The first two parts of 2 pi have so few bits that their products are exact."
+    ),
+    csl.function(
         "in_a_turn",
         ["angle: f32"],
         [
-            const("turns", cast("f32", cast("i16", _ANGLE * 0.159154943 + 0.5))),
-            returned(joined("-", [_ANGLE, *(_TURNS * part for part in TURN)])),
+            csl.const("turns", csl.cast("f32", csl.cast("i16", _ANGLE * 0.159154943 + 0.5))),
+            csl.returned(csl.joined("-", [_ANGLE, *(_TURNS * part for part in TURN)])),
         ],
         "f32",
     ),
@@ -84,7 +68,7 @@ class AtStart:
     """What a program does when it starts: a call, its predicted cycles, and the guard of the phase
     that needs it, None for all runs."""
 
-    call: Do
+    setter: csl.Do
     cycles: int
     when: Cond | None
 
@@ -110,11 +94,11 @@ class Rotary:
         self.of_rounds = of_rounds
         self.phases = phases
         self.at_start: dict[tuple[str, ...], AtStart] = {}
-        self.at_round: list[Do] = []
+        self.at_round: list[csl.Do] = []
         self.cycles_at_round = 0
         self._tables: dict[tuple[str, ...], tuple[Window, Window]] = {}
 
-    def statements(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def statements(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """Those of one ``rope`` of [.., rows, lanes] and frequencies f32 [lanes / 2]."""
         to, source, frequencies = windows
         position, step = _angle(op)
@@ -136,7 +120,7 @@ class Rotary:
         at = expression(
             position + own("row") * step if rows > 1 else position, self.code.descriptors.spell
         )
-        body = [do(self._setter(op, frequencies, tables), at), *turned]
+        body = [csl.do(self._setter(op, frequencies, tables), at), *turned]
         return self.code.over("row", to.dims[-2], body) if rows > 1 else body
 
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
@@ -175,23 +159,23 @@ class Rotary:
             self._tables[key] = tables
             if fixed and KEPT in parts_of(op):
                 setter, cycles = self._setter_of_rows(op, to, frequencies, tables)
-                self._begin_with(key, do(setter), cycles, op)
+                self._begin_with(key, csl.do(setter), cycles, op)
             elif fixed:
                 setter = self._setter(op, frequencies, tables)
                 at = expression(_angle(op)[0], self.code.descriptors.spell)
                 cycles = self._angles(op, frequencies, tables)[1]
-                self._begin_with(key, do(setter, at), cycles, op)
+                self._begin_with(key, csl.do(setter, at), cycles, op)
         if key in self.at_start and self.at_start[key].when != self.phases.get(op):
             self.at_start[key].when = None
         return self._tables[key]
 
-    def _begin_with(self, key: tuple[str, ...], call: Do, cycles: int, op: Compute) -> None:
+    def _begin_with(self, key: tuple[str, ...], setter: csl.Do, cycles: int, op: Compute) -> None:
         """Let the program, or each round if the positions of ``op`` are those of a round, begin
-        with ``call``."""
+        with ``setter``."""
         if _angle(op)[0].free_vars.isdisjoint(self.of_rounds):
-            self.at_start[key] = AtStart(call, cycles, self.phases.get(op))
+            self.at_start[key] = AtStart(setter, cycles, self.phases.get(op))
         else:
-            self.at_round.append(call)
+            self.at_round.append(setter)
             self.cycles_at_round += cycles
 
     def _setter_of_rows(
@@ -206,13 +190,15 @@ class Rotary:
         if op.dsr:
             steps.hold()
 
-        def put(window: Window, value: Expression) -> Statement:
+        def put(window: Window, value: csl.Expression) -> csl.Statement:
             cell = self.code.descriptors.cell(window.moved(own("row")))
-            return assign(cell, cast("f32", value))
+            return csl.assign(cell, csl.cast("f32", value))
 
-        place = Name("place")
+        place = csl.Name("place")
         body = [
-            const("place", expression(position + own("row") * step, self.code.descriptors.spell)),
+            csl.const(
+                "place", expression(position + own("row") * step, self.code.descriptors.spell)
+            ),
             put(places.whole, place),
             put(places.high, place - place % LOW),
             put(places.low, place % LOW),
@@ -221,14 +207,14 @@ class Rotary:
         cycles = steps.cycles + rows * _PLACE
         return self.code.function("turn", frequencies, [], body), cycles
 
-    def _turned_in_blocks(self, op: Compute, pairs: list[Window]) -> list[Statement]:
+    def _turned_in_blocks(self, op: Compute, pairs: list[Window]) -> list[csl.Statement]:
         """All rows turned by the angles that are kept for them: so many at once as ``op`` says,
         those that are left one by one."""
         block = block_of(op)
         if not block:
             return self.code.steps(turning_steps(self.costs, *pairs))
         place = len(pairs[0].dims) - 2
-        found: list[Statement] = []
+        found: list[csl.Statement] = []
         for rows in stretches(pairs[0].dims[place], block, "row"):
             part = [cut(window, place, rows.start, rows.length) for window in pairs]
             loop = rows.loop
@@ -245,31 +231,36 @@ class Rotary:
     def _setter(self, op: Compute, frequencies: Window, tables: tuple[Window, Window]) -> str:
         """The function that fills ``tables`` for a position."""
         steps, _ = self._angles(op, frequencies, tables)
-        place, low, high, head, tail = map(Name, ("place", "low", "high", "head", "tail"))
+        place, low, high, head, tail = map(csl.Name, ("place", "low", "high", "head", "tail"))
         parts = [
-            const("low", cast("f32", place % LOW)),
-            const("high", cast("f32", place - place % LOW)),
+            csl.const("low", csl.cast("f32", place % LOW)),
+            csl.const("high", csl.cast("f32", place - place % LOW)),
         ]
         if steps is not None:
-            parts += [const("whole", high + low), const("turned", Name("whole") * TURNED)]
+            parts += [
+                csl.const("whole", high + low),
+                csl.const("turned", csl.Name("whole") * TURNED),
+            ]
             return self._setting(frequencies, [*parts, *self.code.steps(steps)])
         self.code.helper(*_WITHIN_A_TURN)
         cosines, sines = (self._name(table.buffer) for table in tables)
         many = frequencies.size > 1
         pair = own("i") * frequencies.dims[-1].stride if many else Expr.const(0)
-        bits = call("@bitcast", "u32", "frequency")
-        turn = call("in_a_turn", high * head) + call("in_a_turn", low * head)
+        bits = csl.call("@bitcast", "u32", "frequency")
+        turn = csl.call("in_a_turn", high * head) + csl.call("in_a_turn", low * head)
         body = [
-            const("frequency", self.code.descriptors.cell(frequencies.moved(pair))),
-            const("head", call("@bitcast", "f32", infix(bits, "&", Literal("0xfffff000")))),
-            const("tail", Name("frequency") - head),
-            const("angle", turn + high * tail + low * tail),
-            assign(element(cosines, "i" if many else 0), call("math.cos_f32", _ANGLE)),
-            assign(element(sines, "i" if many else 0), call("math.sin_f32", _ANGLE)),
+            csl.const("frequency", self.code.descriptors.cell(frequencies.moved(pair))),
+            csl.const(
+                "head", csl.call("@bitcast", "f32", csl.infix(bits, "&", csl.Literal("0xfffff000")))
+            ),
+            csl.const("tail", csl.Name("frequency") - head),
+            csl.const("angle", turn + high * tail + low * tail),
+            csl.assign(csl.element(cosines, "i" if many else 0), csl.call("math.cos_f32", _ANGLE)),
+            csl.assign(csl.element(sines, "i" if many else 0), csl.call("math.sin_f32", _ANGLE)),
         ]
         return self._setting(frequencies, [*parts, *repeat("i", frequencies.size, body)])
 
-    def _setting(self, frequencies: Window, body: Statements) -> str:
+    def _setting(self, frequencies: Window, body: csl.Statements) -> str:
         """The function of a ``place`` that does this."""
         return self.code.function("turn", frequencies, ["place: i16"], body)
 
@@ -288,27 +279,29 @@ class Rotary:
 
     # --- turning
 
-    def _turned(self, to: Window, source: Window, tables: tuple[Window, Window]) -> list[Statement]:
+    def _turned(
+        self, to: Window, source: Window, tables: tuple[Window, Window]
+    ) -> list[csl.Statement]:
         """All heads of one row turned, pair by pair of lanes."""
         lanes = to.dims[-1].extent
         pairs, heads = lanes // 2, to.size // lanes // rows_of(to)
         pair = own("i") if pairs > 1 else Expr.const(0)
         row = own("row") if rows_of(to) > 1 else Expr.const(0)
         cosine, sine = (
-            element(self._name(each.buffer), "i" if pairs > 1 else 0) for each in tables
+            csl.element(self._name(each.buffer), "i" if pairs > 1 else 0) for each in tables
         )
         turned = [self.code.scratch_window(DType.F32, 2 * heads, n * heads, heads) for n in (0, 1)]
         old = [_lane(source, row, pair, n) for n in (0, 1)]
         new = [_lane(to, row, pair, n) for n in (0, 1)]
         wide = to.dtype == DType.F32
         memory = self.code.descriptors.memory
-        body: list[Statement] = [
-            do("@fmuls", memory(turned[0]), memory(old[1]), -sine),
-            do("@fmuls", memory(turned[1]), memory(old[0]), sine),
+        body: list[csl.Statement] = [
+            csl.do("@fmuls", memory(turned[0]), memory(old[1]), -sine),
+            csl.do("@fmuls", memory(turned[1]), memory(old[0]), sine),
         ]
         for n in (0, 1):
             target = memory(new[n] if wide else turned[n])
-            body.append(do("@fmacs", target, memory(turned[n]), memory(old[n]), cosine))
+            body.append(csl.do("@fmacs", target, memory(turned[n]), memory(old[n]), cosine))
         if not wide:
             body += [self.code.move(new[n], turned[n]) for n in (0, 1)]
         return repeat("i", pairs, body)

@@ -14,15 +14,7 @@ from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.backends.csl.kernels.rows import Row, Rows
 from meshc.backends.csl.kernels.shared_code import SharedCode
 from meshc.backends.csl.spelling.descriptors import builtin
-from meshc.backends.csl.tree.syntax_tree import (
-    Statement,
-    Statements,
-    const,
-    do,
-    infix,
-    loop,
-    when,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
@@ -58,22 +50,22 @@ class Routing(Rows):
             each += OF_A_LOOP_OF_ROUTES
         return cleared + gates.size * each
 
-    def _dispatch(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _dispatch(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source, gates = windows
         *rows, lanes = source.dims
         everywhere = source.inner((*rows, _repeated(gates.dims[-1]), lanes))
 
-        def write(row: Row) -> list[Statement]:
+        def write(row: Row) -> list[csl.Statement]:
             return [self._where_routed(row[2], self.code.copied(row[0], row[1]))]
 
         return [*self.code.set(to, 0.0), *self._each(gates, (to, everywhere, gates), write)]
 
-    def _combine(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _combine(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source, gates = windows
         *rows, lanes = to.dims
         sums = to.inner((*rows, _repeated(gates.dims[-1]), lanes))
 
-        def write(row: Row) -> list[Statement]:
+        def write(row: Row) -> list[csl.Statement]:
             total, value, gate = row
             by = self.code.descriptors.cell(gate)
             weighted = self.code.operation("fmac", (total, total, value), by)
@@ -81,7 +73,7 @@ class Routing(Rows):
 
         return [*self.code.set(to, 0.0), *self._each(gates, (sums, source, gates), write)]
 
-    def _expert_gemm(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _expert_gemm(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """Of a row and an expert, element after element of the row times a row of the weights."""
         to, source, weights, gates = windows
         if source.dtype != weights.dtype or (to.dtype.half and source.dtype == DType.F32):
@@ -92,18 +84,20 @@ class Routing(Rows):
         rows = (_repeated(dim) for dim in gates.dims[:-1])
         matrices = weights.inner((*rows, experts, depth, columns))
 
-        def write(row: Row) -> list[Statement]:
+        def write(row: Row) -> list[csl.Statement]:
             memory, at = self.code.descriptors.memory, own(_ROW_OF_WEIGHTS)
             first = memory(row[2].moved(at * depth.stride).inner((columns,)))
             factor = self.code.descriptors.cell(row[1].moved(at * row[1].dims[0].stride))
-            step = loop(_ROW_OF_WEIGHTS, depth.extent, [do(add, "row", "row", first, factor)])
-            return [self._where_routed(row[3], [const("row", memory(row[0])), step])]
+            step = csl.loop(
+                _ROW_OF_WEIGHTS, depth.extent, [csl.do(add, "row", "row", first, factor)]
+            )
+            return [self._where_routed(row[3], [csl.const("row", memory(row[0])), step])]
 
         return [*self.code.set(to, 0.0), *self._each(gates, (to, source, matrices, gates), write)]
 
-    def _where_routed(self, gate: Window, body: Statements) -> Statement:
+    def _where_routed(self, gate: Window, body: csl.Statements) -> csl.Statement:
         """``body`` if the row is sent to the expert."""
-        return when(infix(self.code.descriptors.cell(gate), "!=", 0.0), body)
+        return csl.when(csl.infix(self.code.descriptors.cell(gate), "!=", 0.0), body)
 
 
 def _accumulated(costs: Costs, to: Window, kind: str) -> int:

@@ -23,87 +23,75 @@ from meshc.backends.csl.kernels.elements import same_type
 from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, literal
 from meshc.backends.csl.spelling.descriptors import builtin
 from meshc.backends.csl.spelling.expressions import expression
-from meshc.backends.csl.tree.syntax_tree import (
-    Expression,
-    Literal,
-    Name,
-    Remark,
-    Statement,
-    Statements,
-    address,
-    as_expression,
-    assign,
-    call,
-    cast,
-    const,
-    do,
-    either,
-    function,
-    infix,
-    joined,
-    returned,
-    scope,
-    when,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
 _VARIABLES = "ijkl"
 
-Formula = Callable[[Expression], Expression]
+Formula = Callable[[csl.Expression], csl.Expression]
 """A function of one element of f32."""
-_VALUE, _FIRST, _SECOND, _HALF, _NEAR = map(Name, ("value", "first", "second", "half", "near"))
-_BITS = call("@bitcast", "u32", _VALUE)
+_VALUE, _FIRST, _SECOND, _HALF, _NEAR = map(csl.Name, ("value", "first", "second", "half", "near"))
+_BITS = csl.call("@bitcast", "u32", _VALUE)
 _RECIPROCAL = (
-    Remark(
+    csl.Remark(
         "1 / value for sizes from 2^-126 to 2^126: a first guess that is right to 5.1e-2, as its"
     ),
-    Remark("bits are those of the value from a constant, and two of Newton's steps, 6.7e-6."),
-    function(
+    csl.Remark("bits are those of the value from a constant, and two of Newton's steps, 6.7e-6."),
+    csl.function(
         "reciprocal",
         ["value: f32"],
         [
-            const("first", call("@bitcast", "f32", cast("u32", Literal("0x7ef311c7")) - _BITS)),
-            const("second", _FIRST * (2.0 - _VALUE * _FIRST)),
-            returned(_SECOND * (2.0 - _VALUE * _SECOND)),
+            csl.const(
+                "first",
+                csl.call("@bitcast", "f32", csl.cast("u32", csl.Literal("0x7ef311c7")) - _BITS),
+            ),
+            csl.const("second", _FIRST * (2.0 - _VALUE * _FIRST)),
+            csl.returned(_SECOND * (2.0 - _VALUE * _SECOND)),
         ],
         "f32",
     ),
 )
 _INVERSE_ROOT = (
-    Remark(
+    csl.Remark(
         "1 / sqrt(value) in the same way, its first guess right to 3.5e-2, and 4.8e-6 in the end."
     ),
-    function(
+    csl.function(
         "inverse_root",
         ["value: f32"],
         [
-            const("half", 0.5 * _VALUE),
-            const(
+            csl.const("half", 0.5 * _VALUE),
+            csl.const(
                 "first",
-                call("@bitcast", "f32", cast("u32", Literal("0x5f3759df")) - infix(_BITS, ">>", 1)),
+                csl.call(
+                    "@bitcast",
+                    "f32",
+                    csl.cast("u32", csl.Literal("0x5f3759df")) - csl.infix(_BITS, ">>", 1),
+                ),
             ),
-            const("second", _FIRST * (1.5 - _HALF * _FIRST * _FIRST)),
-            returned(_SECOND * (1.5 - _HALF * _SECOND * _SECOND)),
+            csl.const("second", _FIRST * (1.5 - _HALF * _FIRST * _FIRST)),
+            csl.returned(_SECOND * (1.5 - _HALF * _SECOND * _SECOND)),
         ],
         "f32",
     ),
 )
 _HIGH = ((1.061405429 * _NEAR - 1.453152027) * _NEAR + 1.421413741) * _NEAR
-_EXP_OF_SQUARE = call("math.exp_f32", -Name("size") * "size")
+_EXP_OF_SQUARE = csl.call("math.exp_f32", -csl.Name("size") * "size")
 _ERF = (
-    Remark("The error function, right to 1.5e-7 (Abramowitz and Stegun, 7.1.26)."),
-    function(
+    csl.Remark("The error function, right to 1.5e-7 (Abramowitz and Stegun, 7.1.26)."),
+    csl.function(
         "erf",
         ["value: f32"],
         [
-            const("size", either(infix(_VALUE, "<", 0.0), -_VALUE, _VALUE)),
-            const("near", 1.0 / (1.0 + 0.3275911 * Name("size"))),
-            const("high", _HIGH),
-            const("tail", ((Name("high") - 0.284496736) * _NEAR + 0.254829592) * _NEAR),
-            const("found", 1.0 - Name("tail") * _EXP_OF_SQUARE),
-            returned(either(infix(_VALUE, "<", 0.0), -Name("found"), Name("found"))),
+            csl.const("size", csl.either(csl.infix(_VALUE, "<", 0.0), -_VALUE, _VALUE)),
+            csl.const("near", 1.0 / (1.0 + 0.3275911 * csl.Name("size"))),
+            csl.const("high", _HIGH),
+            csl.const("tail", ((csl.Name("high") - 0.284496736) * _NEAR + 0.254829592) * _NEAR),
+            csl.const("found", 1.0 - csl.Name("tail") * _EXP_OF_SQUARE),
+            csl.returned(
+                csl.either(csl.infix(_VALUE, "<", 0.0), -csl.Name("found"), csl.Name("found"))
+            ),
         ],
         "f32",
     ),
@@ -139,7 +127,7 @@ class Rows:
         """Predicted cycles of one of these kernels."""
         return vector_cycles(op, windows, costs)
 
-    def _by_steps(self, op: Compute, windows: list[Window], each: Writer) -> list[Statement]:
+    def _by_steps(self, op: Compute, windows: list[Window], each: Writer) -> list[csl.Statement]:
         """The vector operations that ``op`` says, in a function where it may lie outside of loops;
         without a way, and for what no block holds, ``each`` element one by one."""
         if not op.way:
@@ -147,7 +135,7 @@ class Rows:
         block = block_of(op)
         if block and blocks_of(windows[0].dims):
             return self._in_blocks(op, in_blocks(windows, block, goes_over(op)), each)
-        body: list[Statement] = []
+        body: list[csl.Statement] = []
         for part in pieces(windows, block) if block else [Piece(windows, 1, None)]:
             steps = function_steps(op, part.windows, self.costs)
             assert steps is not None
@@ -155,9 +143,9 @@ class Rows:
             body += self.code.over(*part.loop, one) if part.loop else one
         if not all(window.start.is_const for window in windows):
             return body
-        return [do(self.code.function(op.kernel, windows[0], [], body))]
+        return [csl.do(self.code.function(op.kernel, windows[0], [], body))]
 
-    def _in_blocks(self, op: Compute, cut: Blocks, each: Writer) -> list[Statement]:
+    def _in_blocks(self, op: Compute, cut: Blocks, each: Writer) -> list[csl.Statement]:
         """Vector operations on whole blocks, then ``each`` element that is left one by one."""
         steps = function_steps(op, cut.whole, self.costs)
         assert steps is not None
@@ -170,22 +158,24 @@ class Rows:
             left = self.code.in_one_type(
                 rest.windows, one_by_one(op, rest.windows), lambda windows: each(op, windows)
             )
-            body.append(when(joined("and", [infix(count, ">", 0) for count in counts]), left))
+            body.append(
+                csl.when(csl.joined("and", [csl.infix(count, ">", 0) for count in counts]), left)
+            )
         return body
 
     # --- reductions
 
-    def _row_sum(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _row_sum(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source = windows
-        return self._reduced(op, to, source, "fadd", as_expression(0.0))
+        return self._reduced(op, to, source, "fadd", csl.as_expression(0.0))
 
-    def _row_max(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _row_max(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source = windows
         if op.way == ACROSS:
             return self._max_across(to, source)
         return self._reduced(op, to, source, "fmax", literal(float("-inf"), to.dtype))
 
-    def _max_across(self, to: Window, source: Window) -> list[Statement]:
+    def _max_across(self, to: Window, source: Window) -> list[csl.Statement]:
         """A lane of all rows after the other."""
         most, kind = to, source.dtype
         if to.dtype != kind:
@@ -198,21 +188,21 @@ class Rows:
         return found if most is to else [*found, *self.code.copied(to, most)]
 
     def _reduced(
-        self, op: Compute, to: Window, source: Window, operation: str, start: Expression
-    ) -> list[Statement]:
+        self, op: Compute, to: Window, source: Window, operation: str, start: csl.Expression
+    ) -> list[csl.Statement]:
         same_type(op, to, source)
         combined = builtin(operation, to.dtype)
 
-        def write(row: Row) -> list[Statement]:
+        def write(row: Row) -> list[csl.Statement]:
             total, memory = self.code.descriptors.cell(row[0]), self.code.descriptors.memory
             sums = self.code.parts(
-                row[1:], lambda part: [do(combined, address(total), total, memory(part[0]))]
+                row[1:], lambda part: [csl.do(combined, csl.address(total), total, memory(part[0]))]
             )
-            return [assign(total, start), *sums]
+            return [csl.assign(total, start), *sums]
 
         return self._each(to, (to, source), write)
 
-    def _square_sum(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _square_sum(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source = windows
         spare = self.code.scratch_window(to.dtype, source.size).inner(dense(source.dims))
         squares = self.code.copied(spare, source) if source.dtype != to.dtype else []
@@ -222,33 +212,33 @@ class Rows:
 
     # --- scaling
 
-    def _div(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _div(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, left, right = windows
         same_type(op, to, left, right)
 
-        def write(row: Row) -> list[Statement]:
+        def write(row: Row) -> list[csl.Statement]:
             divisor = self.code.descriptors.cell(row[2])
-            inverse: Expression = 1.0 / divisor
+            inverse: csl.Expression = 1.0 / divisor
             if op.way == NEWTON:
                 self.code.helper(*_RECIPROCAL)
-                inverse = narrow(call("reciprocal", wide(divisor, row[2].dtype)), to.dtype)
+                inverse = narrow(csl.call("reciprocal", wide(divisor, row[2].dtype)), to.dtype)
             return self.code.operations("fmul", row[:2], inverse)
 
         return self._each(right, (to, left, right), write)
 
-    def _rms_scale(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _rms_scale(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source, squares, gain = windows
         same_type(op, to, source, gain)
         count, eps = int(str(op.params["count"])), float(op.params["eps"])  # type: ignore[arg-type]
 
-        def write(row: Row) -> list[Statement]:
-            total = cast("f32", self.code.descriptors.cell(row[2]))
-            scale: Expression = _inverse_root_of_mean(total, count, eps)
+        def write(row: Row) -> list[csl.Statement]:
+            total = csl.cast("f32", self.code.descriptors.cell(row[2]))
+            scale: csl.Expression = _inverse_root_of_mean(total, count, eps)
             if op.way == NEWTON:
                 self.code.helper(*_INVERSE_ROOT)
-                scale = call("inverse_root", total * float(np.float32(1 / count)) + eps)
+                scale = csl.call("inverse_root", total * float(np.float32(1 / count)) + eps)
 
-            def scaled(part: Sequence[Window]) -> Statements:
+            def scaled(part: Sequence[Window]) -> csl.Statements:
                 one, other, by = part
                 return [
                     self.code.operation("fmul", (one, other), narrow(scale, to.dtype)),
@@ -259,40 +249,40 @@ class Rows:
 
         return self._each(squares, (to, source, squares), write)
 
-    def _inverse_rms(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _inverse_rms(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, squares = windows
         same_type(op, to, squares)
         count, eps = int(str(op.params["count"])), float(op.params["eps"])  # type: ignore[arg-type]
 
-        def write(row: Row) -> list[Statement]:
+        def write(row: Row) -> list[csl.Statement]:
             cell = self.code.descriptors.cell
-            value = _inverse_root_of_mean(cast("f32", cell(row[1])), count, eps)
-            return [assign(cell(row[0]), narrow(value, to.dtype))]
+            value = _inverse_root_of_mean(csl.cast("f32", cell(row[1])), count, eps)
+            return [csl.assign(cell(row[0]), narrow(value, to.dtype))]
 
         return self._each(squares, (to, squares), write)
 
     # --- functions of elements
 
-    def _exp_sub(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _exp_sub(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         return self._by_steps(op, windows, self._exp_sub_by_rows)
 
-    def _exp_sub_by_rows(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _exp_sub_by_rows(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         same_type(op, *windows)
         to, source, most = windows
         self.code.variable("most_of_row", to.dtype)
-        top = wide(Name("most_of_row"), to.dtype)
-        name = self._function("exponential", to.dtype, lambda x: call("math.exp_f32", x - top))
+        top = wide(csl.Name("most_of_row"), to.dtype)
+        name = self._function("exponential", to.dtype, lambda x: csl.call("math.exp_f32", x - top))
 
-        def write(row: Row) -> list[Statement]:
-            most = assign("most_of_row", self.code.descriptors.cell(row[2]))
+        def write(row: Row) -> list[csl.Statement]:
+            most = csl.assign("most_of_row", self.code.descriptors.cell(row[2]))
             return [most, *self._map(name, row[1], row[0])]
 
         return self._each(most, (to, source, most), write)
 
-    def _exp(self, op: Compute, windows: list[Window]) -> list[Statement]:
-        return self._mapped(op, windows, "exp", lambda x: call("math.exp_f32", x))
+    def _exp(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
+        return self._mapped(op, windows, "exp", lambda x: csl.call("math.exp_f32", x))
 
-    def _merge_softmax(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _merge_softmax(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """Both are scaled to the larger of their maxima, softmax by softmax, and added."""
         same_type(op, *windows)
         kind = windows[0].dtype
@@ -300,42 +290,44 @@ class Rows:
         count = softmaxes(op)
         mine, theirs = (_softmaxes(window, count) for window in windows)
 
-        def exponential(top: Expression) -> Expression:
+        def exponential(top: csl.Expression) -> csl.Expression:
             if kind != DType.BF16:
-                return call(f"math.exp_{kind}", top - "most_of_row")
-            return narrow(call("math.exp_f32", wide(top - "most_of_row", kind)), kind)
+                return csl.call(f"math.exp_{kind}", top - "most_of_row")
+            return narrow(csl.call("math.exp_f32", wide(top - "most_of_row", kind)), kind)
 
-        def write(row: Row) -> list[Statement]:
+        def write(row: Row) -> list[csl.Statement]:
             memory, do_all = self.code.descriptors.memory, self.code.operation
             values, _, _, more, _, high = row
             total, top, other, their_top = (
                 self.code.descriptors.cell(row[place]) for place in (1, 2, 4, 5)
             )
-            larger = do(builtin("fmax", kind), address("most_of_row"), "most_of_row", memory(high))
+            larger = csl.do(
+                builtin("fmax", kind), csl.address("most_of_row"), "most_of_row", memory(high)
+            )
             return [
-                assign("most_of_row", top),
+                csl.assign("most_of_row", top),
                 larger,
-                const("kept", exponential(top)),
-                const("added", exponential(their_top)),
+                csl.const("kept", exponential(top)),
+                csl.const("added", exponential(their_top)),
                 do_all("fmul", (values, values), "kept"),
                 do_all("fmac", (values, values, more), "added"),
-                assign(total, total * "kept" + other * "added"),
-                assign(top, "most_of_row"),
+                csl.assign(total, total * "kept" + other * "added"),
+                csl.assign(top, "most_of_row"),
             ]
 
         body = self._each(mine[1], (*mine, *theirs), write)
-        return body if count > 1 else [scope(body)]
+        return body if count > 1 else [csl.scope(body)]
 
-    def _silu(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _silu(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         return self._by_steps(op, windows, self._silu_of_each)
 
-    def _silu_of_each(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _silu_of_each(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         return self._mapped(op, windows, "silu", lambda x: x / _one_and_exp(-x))
 
-    def _gelu(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _gelu(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         return self._by_steps(op, windows, self._gelu_of_each)
 
-    def _gelu_of_each(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _gelu_of_each(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         if op.params["form"] == "tanh":
             return self._mapped(op, windows, "gelu", _gelu_by_tanh)
         self.code.helper(*_ERF)
@@ -343,40 +335,42 @@ class Rows:
             op,
             windows,
             "gelu_erf",
-            lambda x: 0.5 * x * (1.0 + call("erf", 0.7071067812 * x)),
+            lambda x: 0.5 * x * (1.0 + csl.call("erf", 0.7071067812 * x)),
         )
 
-    def _tanh(self, op: Compute, windows: list[Window]) -> list[Statement]:
-        return self._mapped(op, windows, "tanh", lambda x: call("math.tanh_f32", x))
+    def _tanh(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
+        return self._mapped(op, windows, "tanh", lambda x: csl.call("math.tanh_f32", x))
 
-    def _sigmoid(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _sigmoid(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         return self._mapped(op, windows, "sigmoid", lambda x: 1.0 / _one_and_exp(-x))
 
-    def _quick_gelu(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _quick_gelu(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         return self._mapped(op, windows, "quick_gelu", lambda x: x / _one_and_exp(-1.702 * x))
 
     def _mapped(
         self, op: Compute, windows: list[Window], name: str, formula: Formula
-    ) -> list[Statement]:
+    ) -> list[csl.Statement]:
         to, source = windows
         same_type(op, to, source)
         return self._map(self._function(name, to.dtype, formula), source, to)
 
-    def _map(self, name: str, source: Window, to: Window) -> list[Statement]:
+    def _map(self, name: str, source: Window, to: Window) -> list[csl.Statement]:
         """A function for each element of ``source``."""
         memory = self.code.descriptors.memory
-        return self.code.parts((source, to), lambda part: [do("@map", name, *map(memory, part))])
+        return self.code.parts(
+            (source, to), lambda part: [csl.do("@map", name, *map(memory, part))]
+        )
 
     def _function(self, name: str, dtype: DType, formula: Formula) -> str:
         """The name of a function of one element, computed in f32 whatever its type."""
-        found = narrow(formula(wide(Name("value"), dtype)), dtype)
+        found = narrow(formula(wide(csl.Name("value"), dtype)), dtype)
         return self.code.value_function(name, str(dtype), found)
 
     # --- rows
 
     def _each(
-        self, small: Window, windows: Row, write: Callable[[Row], list[Statement]]
-    ) -> list[Statement]:
+        self, small: Window, windows: Row, write: Callable[[Row], list[csl.Statement]]
+    ) -> list[csl.Statement]:
         """``write`` for each element of ``small`` with that element's row of each window."""
         loops: list[tuple[str, Dim]] = []
         moved, heads = list(windows), len(small.dims)
@@ -405,27 +399,27 @@ def _softmaxes(window: Window, count: int) -> Row:
     return values, sums, sums.moved(count * step)
 
 
-def wide(value: Expression, dtype: DType) -> Expression:
+def wide(value: csl.Expression, dtype: DType) -> csl.Expression:
     """A value of ``dtype`` as f32."""
-    return value if dtype == DType.F32 else cast("f32", value)
+    return value if dtype == DType.F32 else csl.cast("f32", value)
 
 
-def narrow(value: Expression, dtype: DType) -> Expression:
+def narrow(value: csl.Expression, dtype: DType) -> csl.Expression:
     """A value of f32 as one of ``dtype``."""
-    return value if dtype == DType.F32 else cast(dtype, value)
+    return value if dtype == DType.F32 else csl.cast(dtype, value)
 
 
-def _inverse_root_of_mean(total: Expression, count: int, eps: float) -> Expression:
-    return 1.0 / call("math.sqrt_f32", total / float(count) + eps)
+def _inverse_root_of_mean(total: csl.Expression, count: int, eps: float) -> csl.Expression:
+    return 1.0 / csl.call("math.sqrt_f32", total / float(count) + eps)
 
 
-def _one_and_exp(power: Expression) -> Expression:
-    return 1.0 + call("math.exp_f32", power)
+def _one_and_exp(power: csl.Expression) -> csl.Expression:
+    return 1.0 + csl.call("math.exp_f32", power)
 
 
-def _gelu_by_tanh(x: Expression) -> Expression:
+def _gelu_by_tanh(x: csl.Expression) -> csl.Expression:
     inner = 0.7978845608 * (x + 0.044715 * x * x * x)
-    return 0.5 * x * (1.0 + call("math.tanh_f32", inner))
+    return 0.5 * x * (1.0 + csl.call("math.tanh_f32", inner))
 
 
 def _like(dims: Sequence[Dim], others: Sequence[Dim]) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from meshc.analysis.csl.costs import LENGTH, OFFSET
 from meshc.analysis.csl.windows import Window
 from meshc.backends.csl.spelling.expressions import Spelling, condition, expression
-from meshc.backends.csl.tree.syntax_tree import Call, Expression, Infix, Name, Prefix
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Cond, Expr
 
 BRANCH = 2
@@ -46,15 +46,15 @@ class Scalar:
         found = 0 if moving.is_const else OFFSET + self.value(moving, local)
         return found if window.constant else found + LENGTH
 
-    def _cycles(self, what: Expression, local: Collection[str]) -> int:
+    def _cycles(self, what: csl.Expression, local: Collection[str]) -> int:
         """A load for each name, and for a coordinate function; the other calls are helpers'."""
         near = {self.spell(name) for name in local}
         found = 0
         for node in what.walk():
-            if isinstance(node, Name):
+            if isinstance(node, csl.Name):
                 found += node not in near
-            elif isinstance(node, Call):
+            elif isinstance(node, csl.Call):
                 found += _HELPER.get(node.function, 1)
             else:
-                found += isinstance(node, (Infix, Prefix))
+                found += isinstance(node, (csl.Infix, csl.Prefix))
         return found

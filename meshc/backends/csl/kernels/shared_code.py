@@ -20,30 +20,13 @@ from meshc.backends.csl.spelling.descriptors import Descriptors, builtin, stored
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.spelling.storage import ALIGNMENT, Kind, Variable
-from meshc.backends.csl.tree.syntax_tree import (
-    Blank,
-    Declare,
-    Do,
-    Expression,
-    Literal,
-    Operand,
-    Statement,
-    Statements,
-    as_expression,
-    call,
-    cast,
-    do,
-    function,
-    loop,
-    returned,
-    var,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
 
-Writer = Callable[[Compute, list[Window]], list[Statement]]
+Writer = Callable[[Compute, list[Window]], list[csl.Statement]]
 """Writes a kernel on windows of memory."""
 
 
@@ -54,7 +37,7 @@ class SharedCode:
     def __init__(self, names: Names, descriptors: Descriptors) -> None:
         self.names = names
         self.descriptors = descriptors
-        self.functions: list[Statement] = []
+        self.functions: list[csl.Statement] = []
         self.registers = Registers(names)
         self.variables: list[Variable] = []
         self.scratch: dict[DType, int] = {}
@@ -63,36 +46,36 @@ class SharedCode:
         self.tables: list[Variable] = []
         self._known: dict[tuple[object, ...], str] = {}
 
-    def move(self, to: Window, source: Window) -> Do:
+    def move(self, to: Window, source: Window) -> csl.Do:
         """An operation that copies ``source`` to ``to``, converting its elements."""
         copied = builtin("fmov", to.dtype)
         if to.dtype.half != source.dtype.half:
             copied = "@fs2h" if to.dtype.half else "@fh2s"
-        return do(copied, self.descriptors.memory(to), self.descriptors.memory(source))
+        return csl.do(copied, self.descriptors.memory(to), self.descriptors.memory(source))
 
-    def copied(self, to: Window, source: Window) -> list[Statement]:
+    def copied(self, to: Window, source: Window) -> list[csl.Statement]:
         """Statements that copy ``source`` to ``to``, converting its elements."""
         return self.parts((to, source), lambda part: [self.move(*part)])
 
-    def set(self, to: Window, value: float) -> list[Statement]:
+    def set(self, to: Window, value: float) -> list[csl.Statement]:
         """Statements that set all elements of ``to``."""
         return self.operations("fmov", (to,), literal(value, to.dtype))
 
     def operations(
-        self, operation: str, windows: Sequence[Window], *numbers: Operand
-    ) -> list[Statement]:
+        self, operation: str, windows: Sequence[Window], *numbers: csl.Operand
+    ) -> list[csl.Statement]:
         """The vector ``operation`` on windows, the result first, and ``numbers``, in loops where no
         DSD walks through them."""
         return self.parts(windows, lambda part: [self.operation(operation, part, *numbers)])
 
-    def operation(self, operation: str, windows: Sequence[Window], *numbers: Operand) -> Do:
+    def operation(self, operation: str, windows: Sequence[Window], *numbers: csl.Operand) -> csl.Do:
         """The same where DSDs walk through the windows."""
         memory = map(self.descriptors.memory, windows)
-        return do(builtin(operation, windows[0].dtype), *memory, *numbers)
+        return csl.do(builtin(operation, windows[0].dtype), *memory, *numbers)
 
     def parts(
-        self, windows: Sequence[Window], write: Callable[[Sequence[Window]], Statements]
-    ) -> list[Statement]:
+        self, windows: Sequence[Window], write: Callable[[Sequence[Window]], csl.Statements]
+    ) -> list[csl.Statement]:
         """``write`` for parts of windows of one shape through which DSDs can walk: for all at once,
         or in loops over their first dims."""
         loops, part = first_part(windows)
@@ -101,36 +84,38 @@ class SharedCode:
             found = self.over(variable, dim, found)
         return [*found]
 
-    def over(self, variable: str, dim: Dim, body: Statements) -> list[Statement]:
+    def over(self, variable: str, dim: Dim, body: csl.Statements) -> list[csl.Statement]:
         """``body`` in a loop over ``dim``."""
         if dim.count is None:
             return repeat(variable, dim.extent, body)
         return repeat(variable, expression(dim.count, self.descriptors.spell), body)
 
-    def function(self, verb: str, about: Window, params: Iterable[str], body: Statements) -> str:
+    def function(
+        self, verb: str, about: Window, params: Iterable[str], body: csl.Statements
+    ) -> str:
         """The name of a function that does this."""
         key = (*params, *body)
         if key not in self._known:
             name = self._known[key] = self.names.fresh(f"{verb}_{about.buffer.name}")
-            self.functions += [Blank(), function(name, params, body)]
+            self.functions += [csl.Blank(), csl.function(name, params, body)]
         return self._known[key]
 
-    def value_function(self, name: str, kind: str, value: Expression) -> str:
+    def value_function(self, name: str, kind: str, value: csl.Expression) -> str:
         """The name of a function of one element ``value``, for ``@map``."""
         key = (name, kind, value)
         if key not in self._known:
             found = self._known[key] = self.names.fresh(f"{name}_{kind}")
-            body = [returned(value)]
-            self.functions += [Blank(), function(found, [f"value: {kind}"], body, kind)]
+            body = [csl.returned(value)]
+            self.functions += [csl.Blank(), csl.function(found, [f"value: {kind}"], body, kind)]
         return self._known[key]
 
     def variable(self, name: str, dtype: DType) -> None:
         """Declare a variable that functions share."""
-        declared = var(name, dtype, 0.0)
+        declared = csl.var(name, dtype, 0.0)
         found = Variable("variable", dtype.bytes, declared, "rows")
         if found not in self.variables:
             self.variables.append(found)
-            self.functions += [Blank(), declared]
+            self.functions += [csl.Blank(), declared]
 
     def table(self, name: str, size: int, dtype: DType) -> str:
         """The name of an array that functions fill and read, called like ``name``."""
@@ -139,11 +124,11 @@ class SharedCode:
         self.tables.append(replace(found, use="angles"))
         return chosen
 
-    def helper(self, *declared: Statement) -> None:
+    def helper(self, *declared: csl.Statement) -> None:
         """Declare a function that others call, behind what is said of it."""
         if declared not in self._known:
             self._known[declared] = ""
-            self.functions += [Blank(), *declared]
+            self.functions += [csl.Blank(), *declared]
 
     def widened_window(self, source: Window, first: int) -> Window:
         """f32 memory for the elements of ``source``, one behind the other, from element ``first``
@@ -156,8 +141,8 @@ class SharedCode:
         self,
         given: Sequence[Window],
         copied: Sequence[bool],
-        write: Callable[[list[Window]], Statements],
-    ) -> list[Statement]:
+        write: Callable[[list[Window]], csl.Statements],
+    ) -> list[csl.Statement]:
         """``write`` for operands of which those that are ``copied`` lie in f32 memory of their own;
         the first is the result."""
         windows = self.widened_windows(given, copied)
@@ -186,7 +171,7 @@ class SharedCode:
         if str(DType.F32) in scratch:
             self.scratch_window(DType.F32, scratch[str(DType.F32)])
 
-    def steps(self, steps: Steps) -> list[Statement]:
+    def steps(self, steps: Steps) -> list[csl.Statement]:
         """The statements of vector operations on scratch, and before them of the registers that
         hold their operands."""
         self.scratch_window(steps.dtype, steps.words)
@@ -195,16 +180,18 @@ class SharedCode:
             for place, (number, _) in steps.held.items()
         }
 
-        def spelled(operand: Window | float | str, place: Place | None) -> Operand:
+        def spelled(operand: Window | float | str, place: Place | None) -> csl.Operand:
             if place in names:
                 return names[place]
             return self.descriptors.memory(operand) if isinstance(operand, Window) else operand
 
-        loads: list[Statement] = [
+        loads: list[csl.Statement] = [
             loaded(names[place], self.descriptors.memory(window))
             for place, (_, window) in steps.held.items()
         ]
-        return loads + [do(one[0], *map(spelled, one[1], places(one))) for one in steps.operations]
+        return loads + [
+            csl.do(one[0], *map(spelled, one[1], places(one))) for one in steps.operations
+        ]
 
     def needed(self) -> dict[str, int]:
         """Elements of scratch that the kernels written so far take, by name."""
@@ -225,26 +212,28 @@ class SharedCode:
         return self.names.of("buffer", name if name == WIDENED else f"scratch_{name}")
 
 
-def repeat(variable: str, count: int | Expression, body: Statements) -> list[Statement]:
+def repeat(variable: str, count: int | csl.Expression, body: csl.Statements) -> list[csl.Statement]:
     """``body`` in a loop of ``count`` steps; without one where there is a single step."""
-    return [*body] if count == 1 else [loop(variable, count, body)]
+    return [*body] if count == 1 else [csl.loop(variable, count, body)]
 
 
 def array(kind: Kind, name: str, dtype: DType, size: int, remark: str = "") -> Variable:
     """An aligned array of ``size`` elements, all of them zero."""
     held = f"[{size}]{stored(dtype)}"
-    declared = Declare(
-        "var", name, call("@zeros", Literal(held)), f"{held} align({ALIGNMENT})", remark
+    declared = csl.Declare(
+        "var", name, csl.call("@zeros", csl.Literal(held)), f"{held} align({ALIGNMENT})", remark
     )
     return Variable(kind, stored_bytes(dtype) * size, declared)
 
 
-def literal(value: float, dtype: DType) -> Expression:
+def literal(value: float, dtype: DType) -> csl.Expression:
     """``value`` as a constant of ``dtype``, infinities and overflow by their bits."""
     bits, largest = _bits(value, dtype)
     if bits & largest != largest:
-        return as_expression(value)
-    return call("@bitcast", str(dtype), cast(f"u{8 * dtype.bytes}", Literal(f"0x{bits:x}")))
+        return csl.as_expression(value)
+    return csl.call(
+        "@bitcast", str(dtype), csl.cast(f"u{8 * dtype.bytes}", csl.Literal(f"0x{bits:x}"))
+    )
 
 
 def _bits(value: float, dtype: DType) -> tuple[int, int]:

@@ -39,20 +39,7 @@ from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, repeat
 from meshc.backends.csl.spelling.descriptors import Descriptors, builtin, element
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
-from meshc.backends.csl.tree.syntax_tree import (
-    Do,
-    Expression,
-    Literal,
-    Name,
-    Statement,
-    address,
-    const,
-    do,
-    infix,
-    loop,
-    record,
-    when,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Op
 from meshc.ir.ops.tile import Compute
@@ -112,7 +99,7 @@ class Kernels:
         """The kernels that can be emitted."""
         return (*self._writers, KERNEL)
 
-    def statements(self, op: Compute) -> list[Statement]:
+    def statements(self, op: Compute) -> list[csl.Statement]:
         """Those of one kernel out of ``known``."""
         if op.kernel == KERNEL:
             return self.codes.statements(op)
@@ -215,7 +202,7 @@ class Kernels:
 
     # --- moves
 
-    def _rotate(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _rotate(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """The first dim moves down by ``by``, one place at a time."""
         (all_,) = windows
         by = op.params["by"]
@@ -230,11 +217,11 @@ class Kernels:
             *repeat("i", count - 1, step),
             *self.code.copied(slot.moved((count - 1) * stride), spare),
         ]
-        places = repeat("_", Name("places"), body)
+        places = repeat("_", csl.Name("places"), body)
         name = self.code.function("rotate", all_, ["places: i16"], places)
-        return [do(name, expression(by % count, self.descriptors.spell))]
+        return [csl.do(name, expression(by % count, self.descriptors.spell))]
 
-    def _select_lanes(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _select_lanes(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """Lane i takes lane i + shift, and 0 where there is none."""
         to, source = windows
         shift = op.params["shift"]
@@ -243,18 +230,18 @@ class Kernels:
         lane = own("lane")
         target = to.moved(lane * to.dims[0].stride).inner(to.dims[1:])
         taken = source.moved(own("from") * source.dims[0].stride).inner(source.dims[1:])
-        there = infix(infix("from", ">=", 0), "and", infix("from", "<", given))
+        there = csl.infix(csl.infix("from", ">=", 0), "and", csl.infix("from", "<", given))
         body = [
-            const("from", Name("lane") + "places"),
-            when(there, self.code.copied(target, taken)),
+            csl.const("from", csl.Name("lane") + "places"),
+            csl.when(there, self.code.copied(target, taken)),
         ]
-        selected = [*self.code.set(to, 0.0), loop("lane", lanes, body)]
+        selected = [*self.code.set(to, 0.0), csl.loop("lane", lanes, body)]
         name = self.code.function("select", to, ["places: i16"], selected)
-        return [do(name, expression(shift, self.descriptors.spell))]
+        return [csl.do(name, expression(shift, self.descriptors.spell))]
 
     # --- products
 
-    def _gemm(self, op: Compute, windows: list[Window]) -> list[Statement]:
+    def _gemm(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, left, right = windows
         if left.dtype != right.dtype or (left.dtype == DType.F32 and to.dtype.half):
             fail(
@@ -279,19 +266,19 @@ class Kernels:
             )
         return found
 
-    def _batches(self, op: Compute) -> list[Statement]:
+    def _batches(self, op: Compute) -> list[csl.Statement]:
         """Loops over leading dims around one product."""
         said = call(op)
-        found: list[Statement] = [self._product(op, said.each(lambda place: own(f"h{place}")))]
+        found: list[csl.Statement] = [self._product(op, said.each(lambda place: own(f"h{place}")))]
         for place, batch in reversed(said.batches.items()):
             found = self.code.over(f"h{place}", batch.dim, found)
         return found
 
-    def _product(self, op: Compute, product: Product) -> Do:
+    def _product(self, op: Compute, product: Product) -> csl.Do:
         """A call of the function that does one product."""
         chosen = self._plan(op)
         chosen = replace(chosen, product=product.flipped() if chosen.flipped else product)
-        starts: dict[str, Expression] = {}
+        starts: dict[str, csl.Expression] = {}
         windows = []
         for label, one in zip("cab", _sides(chosen.product), strict=True):
             fixed = one.start.constant
@@ -306,9 +293,9 @@ class Kernels:
         inner = Product(*windows)
         body = self._body(replace(chosen, product=inner), op.dsr)
         name = self.code.function("gemm", product.c, [f"{n}: i16" for n in starts], body)
-        return do(name, *starts.values())
+        return csl.do(name, *starts.values())
 
-    def _body(self, plan: Plan, dsr: int) -> list[Statement]:
+    def _body(self, plan: Plan, dsr: int) -> list[csl.Statement]:
         if plan.form == "outer":
             return self._outer(plan)
         if plan.form == "packed":
@@ -319,7 +306,7 @@ class Kernels:
 
     def _mapped(
         self, product: Product, dsr: int, rebased: bool, fresh: bool = False
-    ) -> list[Statement]:
+    ) -> list[csl.Statement]:
         """Sums in the registers ``dsr``, which are loaded here where no others hold the row: for
         each row, or once, with any place, and then ``rebased``. A ``fresh`` row is written by the
         first factor."""
@@ -329,34 +316,36 @@ class Kernels:
         factors = product.a.moved(at * product.a.dims[0].stride).inner(product.a.dims[1:])
         first = product.b.inner(product.b.dims[1:])
         memory, cell = self.descriptors.memory, self.descriptors.cell
-        body: list[Statement] = []
+        body: list[csl.Statement] = []
         if dsr > AT_CALL:
             held = memory(row)
-            assert isinstance(held, Name)
+            assert isinstance(held, csl.Name)
             sums = self.code.registers.loaded(held, dsr)
         else:
             sums = self.code.registers.moving()
-            body.append(const("row", memory(_at_start(row) if rebased else row)))
+            body.append(csl.const("row", memory(_at_start(row) if rebased else row)))
             body += [loaded(name, "row") for name in sums]
         rows = self.code.registers.rows()
-        added = do(_multiply_add(product), sums.to, sums.source, rows, "factor")
+        added = csl.do(_multiply_add(product), sums.to, sums.source, rows, "factor")
         factor = f"factor: {element(product.b.dtype)}"
         step = self.code.function("accumulate", product.c, [factor], [added])
-        kept = record(save_address=Literal("true"))
+        kept = csl.record(save_address=csl.Literal("true"))
         body.append(loaded(rows, memory(_at_start(first) if rebased else first), kept))
         if fresh:
             (count,) = factors.merged().dims
             multiply = builtin("fmul", product.c.dtype)
-            body.append(do(multiply, sums.to, cell(factors), rows))
+            body.append(csl.do(multiply, sums.to, cell(factors), rows))
             factors = factors.moved(count.stride).inner([Dim(count.extent - 1, count.stride)])
-        called = do("@map", step, memory(factors))
+        called = csl.do("@map", step, memory(factors))
         if not rebased:
             return self.code.over("i", product.a.dims[0], [*body, called])
         places = {sums.to: row, sums.source: row, rows: first}
-        bases = [do("@set_dsr_base_addr", name, address(cell(at))) for name, at in places.items()]
+        bases = [
+            csl.do("@set_dsr_base_addr", name, csl.address(cell(at))) for name, at in places.items()
+        ]
         return [*body, *self.code.over("i", product.a.dims[0], [*bases, called])]
 
-    def _packed(self, plan: Plan) -> list[Statement]:
+    def _packed(self, plan: Plan) -> list[csl.Statement]:
         """The rows of a block of columns copied one behind the other, then mapped. Columns of the
         last block that there are none of are zeros, and their sums stay as they are."""
         product, block = plan.product, plan.block
@@ -369,11 +358,11 @@ class Kernels:
         if count is not None:
             missing = columns.start + (block - count)
             number = expression(missing, self.descriptors.spell)
-            body.append(when(infix(number, ">", 0), self._zeros(inner.b, missing, number)))
+            body.append(csl.when(csl.infix(number, ">", 0), self._zeros(inner.b, missing, number)))
         body += self._mapped(inner, AT_CALL, plan.rebased)
         return body if columns.loop is None else self.code.over("column", columns.loop, body)
 
-    def _zeros(self, packed: Window, missing: Expr, number: Expression) -> list[Statement]:
+    def _zeros(self, packed: Window, missing: Expr, number: csl.Expression) -> list[csl.Statement]:
         """The ``missing`` last columns of ``packed`` rows set to zero, row by row or column by
         column, whichever are fewer."""
         rows, columns = packed.dims
@@ -385,7 +374,7 @@ class Kernels:
         tail = behind.inner([Dim(columns.extent, 1, missing)])
         return repeat("j", rows.extent, self.code.set(tail, 0.0))
 
-    def _looped(self, product: Product) -> list[Statement]:
+    def _looped(self, product: Product) -> list[csl.Statement]:
         m, k, _ = product.extents
         i, j = _index("i", m), _index("j", k)
         row = product.c.moved(i * product.c.dims[0].stride).inner(product.c.dims[1:])
@@ -394,24 +383,24 @@ class Kernels:
         factor = self.descriptors.cell(product.a.moved(i * rows.stride + j * columns.stride))
         memory = self.descriptors.memory
         inner = [
-            const("row", memory(row)),
-            do(_multiply_add(product), "row", "row", memory(right), factor),
+            csl.const("row", memory(row)),
+            csl.do(_multiply_add(product), "row", "row", memory(right), factor),
         ]
         return self.code.over("i", rows, self.code.over("j", columns, inner))
 
-    def _outer(self, plan: Plan) -> list[Statement]:
+    def _outer(self, plan: Plan) -> list[csl.Statement]:
         """Loops over blocks of rows, columns and depth, as far as they are not taken at once."""
 
-        def over(stretch: Stretch, body: list[Statement]) -> list[Statement]:
-            loop = stretch.loop
-            return body if loop is None else self.code.over(stretch.variable, loop, body)
+        def over(stretch: Stretch, body: list[csl.Statement]) -> list[csl.Statement]:
+            dim = stretch.loop
+            return body if dim is None else self.code.over(stretch.variable, dim, body)
 
         rows, columns, depths = products.outer_parts(plan.product, plan.depth, plan.block)
-        found: list[Statement] = []
+        found: list[csl.Statement] = []
         for row in rows:
-            in_row: list[Statement] = []
+            in_row: list[csl.Statement] = []
             for column in columns:
-                sums: list[Statement] = []
+                sums: list[csl.Statement] = []
                 for deep in depths:
                     part = products.part(plan.product, row, column, deep)
                     sums += over(deep, self._round(part, plan.fresh))
@@ -419,7 +408,7 @@ class Kernels:
             found += over(row, in_row)
         return found
 
-    def _round(self, product: Product, fresh: bool) -> list[Statement]:
+    def _round(self, product: Product, fresh: bool) -> list[csl.Statement]:
         """All products of the columns and rows, then their sum into the result, or, when it is
         ``fresh``, in its place."""
         m, depth, n = product.extents
@@ -427,7 +416,7 @@ class Kernels:
         left, right = products.broadcast(product)
         memory = self.descriptors.memory
 
-        def part(first: int, count: int) -> Expression:
+        def part(first: int, count: int) -> csl.Expression:
             where = self.code.scratch_window(
                 product.c.dtype, depth * m * n, first * m * n, count * m * n
             )
@@ -440,17 +429,17 @@ class Kernels:
         ]
         sums = memory(product.c)
         if fresh and depth == 1:
-            return [do(multiply, sums, *factors)]
-        found: list[Statement] = [do(multiply, part(0, depth), *factors)]
+            return [csl.do(multiply, sums, *factors)]
+        found: list[csl.Statement] = [csl.do(multiply, part(0, depth), *factors)]
         if dtype == DType.F32:
             first = self.code.scratch_window(product.c.dtype, depth * m * n, 0, m * n)
             each = memory(first.moved(_index("j", depth) * (m * n)))
-            return [*found, *repeat("j", depth, [do(add, sums, sums, each)])]
+            return [*found, *repeat("j", depth, [csl.do(add, sums, sums, each)])]
         halvings = products.halvings(depth)
         for kept, more in halvings[:-1] if fresh else halvings:
-            found.append(do(add, part(0, more), part(0, more), part(kept, more)))
+            found.append(csl.do(add, part(0, more), part(0, more), part(kept, more)))
         last = (part(0, 1), part(1, 1)) if fresh else (sums, part(0, 1))
-        return [*found, do(add, sums, *last)]
+        return [*found, csl.do(add, sums, *last)]
 
 
 def _windows(op: Compute) -> list[Window]:

@@ -12,21 +12,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from meshc.backends.csl.tree.syntax_tree import (
-    Assign,
-    Call,
-    Declare,
-    Do,
-    Either,
-    For,
-    If,
-    Node,
-    Return,
-    Statement,
-    Switch,
-    While,
-    walk,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.devices import Device
 
 
@@ -46,9 +32,9 @@ class CodeSize:
         return self.runtime + self.own + self.margin
 
 
-def code_size(code: Iterable[Statement], device: Device) -> CodeSize:
+def code_size(code: Iterable[csl.Statement], device: Device) -> CodeSize:
     """The size of functions and tasks."""
-    statements = sum(map(_counted, walk(code)))
+    statements = sum(map(_counted, csl.walk(code)))
     runtime = device.whole("runtime_bytes")
     own = math.ceil(statements * device.real("statement_bytes"))
     return CodeSize(
@@ -56,11 +42,14 @@ def code_size(code: Iterable[Statement], device: Device) -> CodeSize:
     )
 
 
-def _counted(node: Node) -> int:
+def _counted(node: csl.Node) -> int:
     """What stands for a statement: one that does something, a test, the head of a loop or a switch,
     a descriptor that is moved at run time."""
-    if isinstance(node, If):
+    if isinstance(node, csl.If):
         return sum(test is not None for test, _ in node.arms)
-    if isinstance(node, Call):
+    if isinstance(node, csl.Call):
         return node.function == "@increment_dsd_offset"
-    return isinstance(node, (Do, Assign, Declare, Return, For, While, Switch, Either))
+    return isinstance(
+        node,
+        (csl.Do, csl.Assign, csl.Declare, csl.Return, csl.For, csl.While, csl.Switch, csl.Either),
+    )

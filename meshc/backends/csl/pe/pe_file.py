@@ -35,36 +35,7 @@ from meshc.backends.csl.spelling.names import Names, of_rounds, plain, scalar_na
 from meshc.backends.csl.spelling.storage import Variable, bytes_by_use, declarations, word
 from meshc.backends.csl.timing.breakdown import Prediction, prediction
 from meshc.backends.csl.timing.cases import Cases, together
-from meshc.backends.csl.tree.syntax_tree import (
-    Blank,
-    Body,
-    Call,
-    Declare,
-    Expression,
-    Function,
-    If,
-    Literal,
-    Name,
-    Remark,
-    Return,
-    Scope,
-    Statement,
-    Statements,
-    Switch,
-    While,
-    address,
-    assign,
-    between,
-    call,
-    cast,
-    chosen,
-    const,
-    do,
-    element,
-    function,
-    infix,
-    walk,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.devices.csl import Targets
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Op
@@ -82,7 +53,7 @@ class PeFile:
     are the functions that the host launches, each with the scalars that it is given, and
     ``predicted`` the cycles of each. Ops that share what others became are ``alike`` with them."""
 
-    file: tuple[Statement, ...]
+    file: tuple[csl.Statement, ...]
     guards: Guards
     ends: Ends
     symbols: dict[str, Buffer]
@@ -137,11 +108,11 @@ def pe_file(
     ends_of_transfers = _tasks(lowering, bodies, guards, module, entries)
     code = [*kernels.code.functions, *lowering.functions, body, *ends_of_transfers]
     divisions = helpers([*code, *descriptors.constants])
-    sections: list[tuple[str, Statements]] = [
+    sections: list[tuple[str, csl.Statements]] = [
         ("", _params(ends, guards)),
         ("", _modules(guards, code)),
         ("", _queues(ends)),
-        ("Integer division that rounds down", between(divisions)),
+        ("Integer division that rounds down", csl.between(divisions)),
         ("Memory", declarations(memory)),
         ("State of the program", [*_ids(tasks), *declarations(state)]),
         ("Descriptors", descriptors.constants),
@@ -271,16 +242,16 @@ def _check_words(module: Module, variables: Collection[Variable]) -> None:
 # --- sections
 
 
-def _params(ends: Ends, guards: Guards) -> list[Statement]:
-    found: list[Statement] = [_param("memcpy_params", "comptime_struct")]
+def _params(ends: Ends, guards: Guards) -> list[csl.Statement]:
+    found: list[csl.Statement] = [_param("memcpy_params", "comptime_struct")]
     if ends.of:
-        found += [Blank(), Remark("Colors of this PE.")]
+        found += [csl.Blank(), csl.Remark("Colors of this PE.")]
         found += [_param(end.color, "color") for end in ends.of.values()]
     if guards.mesh.outer in guards.coordinates:
         region = guards.spell(guards.mesh.outer)
-        found += [Blank(), _param(region, "i16", "The region of this PE.")]
+        found += [csl.Blank(), _param(region, "i16", "The region of this PE.")]
     if guards.params:
-        found += [Blank(), Remark("What this PE takes part in.")]
+        found += [csl.Blank(), csl.Remark("What this PE takes part in.")]
         found += [
             _param(name, "bool", str(cond).replace("\n", " "))
             for name, cond in guards.given.items()
@@ -288,29 +259,31 @@ def _params(ends: Ends, guards: Guards) -> list[Statement]:
     return found
 
 
-def _param(name: str, kind: str, remark: str = "") -> Statement:
-    return Declare("param", name, None, kind, remark)
+def _param(name: str, kind: str, remark: str = "") -> csl.Statement:
+    return csl.Declare("param", name, None, kind, remark)
 
 
-def _queues(ends: Ends) -> list[Statement]:
+def _queues(ends: Ends) -> list[csl.Statement]:
     if not ends.of:
         return []
     remark = "A transfer runs on the microthread with the number of its queue."
-    return [Remark(remark), *ends.queues()]
+    return [csl.Remark(remark), *ends.queues()]
 
 
-def _modules(guards: Guards, code: Statements) -> list[Statement]:
+def _modules(guards: Guards, code: csl.Statements) -> list[csl.Statement]:
     """What the file imports: the position of a core and mathematics only where they are used."""
-    calls = {node.function for node in walk(code) if isinstance(node, Call)}
+    calls = {node.function for node in csl.walk(code) if isinstance(node, csl.Call)}
     used = {
-        "sys": call("@import_module", Literal('"<memcpy/memcpy>"'), "memcpy_params"),
-        "position": call("@import_module", Literal('"<layout>"')) if guards.coordinates else None,
-        "time": call("@import_module", Literal('"<time>"')),
-        "math": call("@import_module", Literal('"<math>"'))
-        if any(function.startswith("math.") for function in calls)
+        "sys": csl.call("@import_module", csl.Literal('"<memcpy/memcpy>"'), "memcpy_params"),
+        "position": csl.call("@import_module", csl.Literal('"<layout>"'))
+        if guards.coordinates
+        else None,
+        "time": csl.call("@import_module", csl.Literal('"<time>"')),
+        "math": csl.call("@import_module", csl.Literal('"<math>"'))
+        if any(called.startswith("math.") for called in calls)
         else None,
     }
-    return [const(name, module) for name, module in used.items() if module is not None]
+    return [csl.const(name, module) for name, module in used.items() if module is not None]
 
 
 def _memory(
@@ -323,21 +296,21 @@ def _memory(
     found = [*buffers.variables(), *kernels.code.shared_variables(module.scratch)]
     for symbol, buffer in symbols.items():
         name, shift = kernels.descriptors.place(buffer.value.name)
-        first = element(name, shift) if shift else name
+        first = csl.element(name, shift) if shift else name
         kind = f"[*]{stored(buffer.type.dtype)}"
-        found.append(word(_pointer(symbol), kind, address(first), "pointers"))
+        found.append(word(_pointer(symbol), kind, csl.address(first), "pointers"))
     for scalar, count in scalars_of_rounds(module).items():
         name = of_rounds(scalar)
         found.append(_zeros(name, count, "i16", "rounds", "Of each round."))
-        found.append(word(_pointer(name), "[*]i16", address(name), "pointers"))
+        found.append(word(_pointer(name), "[*]i16", csl.address(name), "pointers"))
     stamps = _zeros("cycles_of_run", STAMPS, "u16", "stamps")
-    return [*found, stamps, word("cycles_ptr", "[*]u16", address("cycles_of_run"), "pointers")]
+    return [*found, stamps, word("cycles_ptr", "[*]u16", csl.address("cycles_of_run"), "pointers")]
 
 
 def _zeros(name: str, count: int, kind: str, use: str, remark: str = "") -> Variable:
     """An array of words."""
-    zeros = call("@zeros", Literal(f"[{count}]{kind}"))
-    declared = Declare("var", name, zeros, remark=remark)
+    zeros = csl.call("@zeros", csl.Literal(f"[{count}]{kind}"))
+    declared = csl.Declare("var", name, zeros, remark=remark)
     return Variable("variable", count * WORD_BYTES, declared, use)
 
 
@@ -345,9 +318,10 @@ def _pointer(symbol: str) -> str:
     return f"{symbol}_ptr"
 
 
-def _ids(tasks: dict[str, int]) -> list[Statement]:
+def _ids(tasks: dict[str, int]) -> list[csl.Statement]:
     return [
-        const(f"{name}_id", call("@get_local_task_id", number)) for name, number in tasks.items()
+        csl.const(f"{name}_id", csl.call("@get_local_task_id", number))
+        for name, number in tasks.items()
     ]
 
 
@@ -364,138 +338,153 @@ def _state(lowering: Lowering, guards: Guards, scalars: list[str]) -> list[Varia
     for group in lowering.shared:
         for flag in ("now", "wanted"):
             name = f"ended_{group.number}_{flag}"
-            found.append(word(name, "bool", Literal("false"), "flags"))
+            found.append(word(name, "bool", csl.Literal("false"), "flags"))
     here = [guards.spell(name) for name in guards.coordinates if name != guards.mesh.outer]
     return [*found, *(word(name, "i16", 0, "coordinates") for name in here)]
 
 
-def _step(lowering: Lowering, grouped: bool) -> Function:
-    finish = [_stamp(3), do("sys.unblock_cmd_stream")]
+def _step(lowering: Lowering, grouped: bool) -> csl.Function:
+    finish = [_stamp(3), csl.do("sys.unblock_cmd_stream")]
     cases = lowering.cases
     if len(cases) == 1:
-        return function("step", [], [*cases[0].body, *finish])
-    cases[-1].body += [assign("pc", 0), *finish, Return()]
+        return csl.function("step", [], [*cases[0].body, *finish])
+    cases[-1].body += [csl.assign("pc", 0), *finish, csl.Return()]
     each = together(len(cases), grouped)
-    arms: list[tuple[Expression | None, Body]] = []
+    arms: list[tuple[csl.Expression | None, csl.Body]] = []
     for first in range(0, len(cases), each):
         behind = first + each
-        test = infix("pc", "<", behind) if behind < len(cases) else None
+        test = csl.infix("pc", "<", behind) if behind < len(cases) else None
         arms.append((test, (_switch(cases[first:behind], first),)))
-    forever = While(Literal("true"), arms[0][1] if len(arms) == 1 else (If(tuple(arms)),))
-    return function("step", [], [forever])
+    forever = csl.While(
+        csl.Literal("true"), arms[0][1] if len(arms) == 1 else (csl.If(tuple(arms)),)
+    )
+    return csl.function("step", [], [forever])
 
 
-def _stamp(first: int) -> Statement:
+def _stamp(first: int) -> csl.Statement:
     """The time in the words from this one on."""
-    words = call("@ptrcast", Literal("*[3]u16"), address(element("cycles_of_run", first)))
-    return do("time.get_timestamp", words)
+    words = csl.call(
+        "@ptrcast", csl.Literal("*[3]u16"), csl.address(csl.element("cycles_of_run", first))
+    )
+    return csl.do("time.get_timestamp", words)
 
 
-def _switch(cases: list[Case], first: int) -> Switch:
+def _switch(cases: list[Case], first: int) -> csl.Switch:
     """A switch over cases, of which the first has the number ``first``."""
     labels = [*map(str, range(first, first + len(cases) - 1)), "else"]
     told = zip(labels, cases, strict=True)
-    return Switch(Name("pc"), tuple((label, one.comment, tuple(one.body)) for label, one in told))
+    return csl.Switch(
+        csl.Name("pc"), tuple((label, one.comment, tuple(one.body)) for label, one in told)
+    )
 
 
 def _tasks(
     lowering: Lowering,
-    bodies: dict[str, list[Statement]],
+    bodies: dict[str, list[csl.Statement]],
     guards: Guards,
     module: Module,
     entries: list[_Entry],
-) -> list[Statement]:
-    found: list[Statement] = []
+) -> list[csl.Statement]:
+    found: list[csl.Statement] = []
     if lowering.transfers.suspends:
-        bodies = {**bodies, "resume": [do("@block", "resume_id"), do("step")]}
+        bodies = {**bodies, "resume": [csl.do("@block", "resume_id"), csl.do("step")]}
         for name, body in bodies.items():
-            found += [Function(name, (), tuple(body), word="task"), Blank()]
+            found += [csl.Function(name, (), tuple(body), word="task"), csl.Blank()]
     start = _coordinates(guards, module)
     plain_spelling = Spelling(guards.spell, guards.most)
-    kept: list[Statement] = [
-        assign(name, expression(Expr(((atom, 1),)), plain_spelling))
+    kept: list[csl.Statement] = [
+        csl.assign(name, expression(Expr(((atom, 1),)), plain_spelling))
         for atom, name in guards.kept.items()
     ]
-    kept += [do("time.enable_tsc"), _stamp(0)]
+    kept += [csl.do("time.enable_tsc"), _stamp(0)]
     for each in lowering.kernels.rotary.at_start.values():
         cond = Cond.true() if each.when is None else each.when
-        kept += chosen([(guards.test(cond, "phase_here"), [each.call])], short=True)
-    kept.append(do("step"))
+        kept += csl.chosen([(guards.test(cond, "phase_here"), [each.setter])], short=True)
+    kept.append(csl.do("step"))
     if entries[0].phase is None:
         return [*found, _entry(entries[0], guards, start, kept)]
-    found.append(function("start", [], [*start, *kept]))
+    found.append(csl.function("start", [], [*start, *kept]))
     for entry in entries:
         assert entry.phase is not None
-        found += [Blank(), _entry(entry, guards, [assign(PHASE, entry.phase)], [do("start")])]
+        found += [
+            csl.Blank(),
+            _entry(entry, guards, [csl.assign(PHASE, entry.phase)], [csl.do("start")]),
+        ]
     return found
 
 
-def _entry(entry: _Entry, guards: Guards, before: Statements, behind: Statements) -> Function:
+def _entry(
+    entry: _Entry, guards: Guards, before: csl.Statements, behind: csl.Statements
+) -> csl.Function:
     """A function that the host launches, which takes the scalars of a run."""
     names = [guards.spell(scalar_name(name)) for name in entry.scalars]
-    taken = [assign(name, f"given_{name}") for name in names]
+    taken = [csl.assign(name, f"given_{name}") for name in names]
     params = [f"given_{name}: i16" for name in names]
-    return function(entry.name, params, [*before, *taken, *behind])
+    return csl.function(entry.name, params, [*before, *taken, *behind])
 
 
-def _coordinates(guards: Guards, module: Module) -> list[Statement]:
+def _coordinates(guards: Guards, module: Module) -> list[csl.Statement]:
     """Set the coordinates that run-time code uses."""
     mesh = module.the_mesh()
     values = coordinate_values(mesh)
     needed = {n for name in guards.coordinates for n in values[name].free_vars}
     own = Spelling(lambda name: f"my_{name}")
-    found: list[Statement] = []
+    found: list[csl.Statement] = []
     for axis, place in zip(mesh.plane, ("get_y_coord", "get_x_coord"), strict=True):
         if axis in needed:
-            here: Expression = cast("i16", call(f"position.{place}"))
+            here: csl.Expression = csl.cast("i16", csl.call(f"position.{place}"))
             here = here % mesh.size(axis) if mesh.regions > 1 else here
             name = f"my_{axis}"
-            found.append(assign(name, here) if axis in guards.coordinates else const(name, here))
+            found.append(
+                csl.assign(name, here) if axis in guards.coordinates else csl.const(name, here)
+            )
     for name in guards.coordinates:
         if name in mesh.names:
             continue
-        arms: list[tuple[Expression | None, Body]] = []
+        arms: list[tuple[csl.Expression | None, csl.Body]] = []
         for cond, value in values[name].pieces:
             test = None if cond.is_true else condition(cond, own)
-            arms.append((test, (assign(guards.spell(name), expression(value, own)),)))
-        found += arms[0][1] if arms[0][0] is None else (If(tuple(arms), short=True),)
+            arms.append((test, (csl.assign(guards.spell(name), expression(value, own)),)))
+        found += arms[0][1] if arms[0][0] is None else (csl.If(tuple(arms), short=True),)
     return found
 
 
 def _comptime(
     lowering: Lowering,
-    bindings: Statements,
+    bindings: csl.Statements,
     symbols: dict[str, Buffer],
     module: Module,
     entries: list[_Entry],
-) -> Scope:
+) -> csl.Scope:
     body = [*bindings, *lowering.kernels.code.registers.loads]
     if lowering.transfers.suspends:
         tasks = ["resume", *lowering.tasks()]
-        body += [do("@bind_local_task", name, f"{name}_id") for name in tasks]
-        body += [do("@block", f"{name}_id") for name in lowering.blocked()]
+        body += [csl.do("@bind_local_task", name, f"{name}_id") for name in tasks]
+        body += [csl.do("@block", f"{name}_id") for name in lowering.blocked()]
     for symbol in [*symbols, *map(of_rounds, scalars_of_rounds(module))]:
-        body.append(do("@export_symbol", _pointer(symbol), Literal(f'"{symbol}"')))
-    body.append(do("@export_symbol", "cycles_ptr", Literal('"cycles_of_run"')))
-    return Scope((*body, *(do("@export_symbol", entry.name) for entry in entries)), "comptime")
+        body.append(csl.do("@export_symbol", _pointer(symbol), csl.Literal(f'"{symbol}"')))
+    body.append(csl.do("@export_symbol", "cycles_ptr", csl.Literal('"cycles_of_run"')))
+    return csl.Scope(
+        (*body, *(csl.do("@export_symbol", entry.name) for entry in entries)), "comptime"
+    )
 
 
 def _assemble(
-    module: Module, phase: str, sections: list[tuple[str, Statements]]
-) -> tuple[Statement, ...]:
+    module: Module, phase: str, sections: list[tuple[str, csl.Statements]]
+) -> tuple[csl.Statement, ...]:
     mesh = module.the_mesh()
     size = f"{mesh.columns} x {mesh.rows}"
     if mesh.regions > 1:
         size = f"{mesh.regions} x {size}"
-    found: list[Statement] = [
-        Remark(f"Phase {phase} of {plain(module.name)}: what each of {size} PEs runs."),
-        Remark(
+    found: list[csl.Statement] = [
+        csl.Remark(f"Phase {phase} of {plain(module.name)}: what each of {size} PEs runs."),
+        csl.Remark(
             "Written by meshc. Transfers run beside the kernels; step() returns where it must wait"
         ),
-        Remark("for one, and the last end of what it waits for runs resume."),
+        csl.Remark("for one, and the last end of what it waits for runs resume."),
     ]
     for title, part in sections:
         if part:
-            rule = [Remark(f"---- {title} ".ljust(87, "-"))] if title else []
-            found += [Blank(), *rule, *part]
+            rule = [csl.Remark(f"---- {title} ".ljust(87, "-"))] if title else []
+            found += [csl.Blank(), *rule, *part]
     return tuple(found)

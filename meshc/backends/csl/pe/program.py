@@ -21,32 +21,8 @@ from meshc.backends.csl.spelling.descriptors import Descriptors, builtin
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.guards import Guards
 from meshc.backends.csl.spelling.names import of_rounds, plain
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.backends.csl.tree.printed import spelled
-from meshc.backends.csl.tree.syntax_tree import (
-    FALSE,
-    TRUE,
-    Became,
-    Blank,
-    Expression,
-    Name,
-    Prefix,
-    Remark,
-    Return,
-    Statement,
-    Statements,
-    all_of,
-    assign,
-    chosen,
-    do,
-    either,
-    element,
-    function,
-    infix,
-    loop,
-    record,
-    walk,
-    when,
-)
 from meshc.ir.affine import Cond
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
@@ -63,7 +39,7 @@ class Case:
     the statement ``turn`` where it waits or ends a round of a loop."""
 
     comment: str
-    body: list[Statement] = field(default_factory=list)
+    body: list[csl.Statement] = field(default_factory=list)
     leads: bool = False
     turn: int = 0
 
@@ -74,8 +50,8 @@ class _Guarded:
 
     guard: Cond | None = None
     hint: str = ""
-    body: list[Statement] = field(default_factory=list)
-    other: list[Statement] = field(default_factory=list)
+    body: list[csl.Statement] = field(default_factory=list)
+    other: list[csl.Statement] = field(default_factory=list)
 
 
 class Lowering:
@@ -104,7 +80,7 @@ class Lowering:
         self.transfers = Transfers(module)
         self.runs = repeated_runs(module, self.transfers) if shared else {}
         self.rounds = rounds_of(module)
-        self.functions: list[Statement] = []
+        self.functions: list[csl.Statement] = []
         self._written: dict[Run, str] = {}
         self.alike: dict[Op, Op] = {}
         self.messages = Messages(module)
@@ -113,18 +89,22 @@ class Lowering:
         self.counters: dict[str, str] = {}
         self.shared: list[Group] = []
         self._pending = _Guarded()
-        self._into: list[Statement] | None = None
+        self._into: list[csl.Statement] | None = None
         self._block(module.program.body)
         self._flush()
 
     # --- where statements go
 
     @property
-    def _body(self) -> list[Statement]:
+    def _body(self) -> list[csl.Statement]:
         return self.cases[-1].body if self._into is None else self._into
 
     def _put(
-        self, body: Statements, guard: Cond | None = None, hint: str = "", other: Statements = ()
+        self,
+        body: csl.Statements,
+        guard: Cond | None = None,
+        hint: str = "",
+        other: csl.Statements = (),
     ) -> None:
         """Add statements under a guard, ``other`` where it does not hold."""
         if self._pending.guard != guard:
@@ -139,9 +119,9 @@ class Lowering:
             return
         guard = Cond.true() if pending.guard is None else pending.guard
         test = self.guards.test(guard, pending.hint)
-        self._body.extend(chosen([(test, pending.body), (TRUE, pending.other)]))
+        self._body.extend(csl.chosen([(test, pending.body), (csl.TRUE, pending.other)]))
 
-    def _captured(self, write: Callable[[], None]) -> list[Statement]:
+    def _captured(self, write: Callable[[], None]) -> list[csl.Statement]:
         """The statements that ``write`` adds."""
         self._flush()
         outer, self._into = self._into, []
@@ -155,7 +135,7 @@ class Lowering:
         self._flush()
         number = len(self.cases)
         if not self.cases[-1].leads:
-            self.cases[-1].body.append(assign("pc", number))
+            self.cases[-1].body.append(csl.assign("pc", number))
         self.cases.append(Case(comment))
         return number
 
@@ -168,7 +148,7 @@ class Lowering:
             if run is None:
                 self._op(op)
                 continue
-            self._put([do(self._function(run))])
+            self._put([csl.do(self._function(run))])
             for written, here in zip(run.ops, (op, *islice(left, len(run.ops) - 1)), strict=True):
                 self.alike |= zip(_with_all_inside(here), _with_all_inside(written), strict=True)
         group = self.transfers.of_block.get(id(block))
@@ -180,8 +160,8 @@ class Lowering:
         if run not in self._written:
             body = self._captured(lambda: self._ops(run.ops))
             name = self._written[run] = self.guards.names.fresh(_name(run))
-            remark = Remark(f"In {run.places} places of the program.")
-            self.functions += [Blank(), remark, function(name, [], body)]
+            remark = csl.Remark(f"In {run.places} places of the program.")
+            self.functions += [csl.Blank(), remark, csl.function(name, [], body)]
         return self._written[run]
 
     def _ops(self, ops: Sequence[Op]) -> None:
@@ -190,7 +170,7 @@ class Lowering:
 
     def _op(self, op: Op) -> None:
         if isinstance(op, Compute):
-            became = Became(op, tuple(self.kernels.statements(op)), said(op))
+            became = csl.Became(op, tuple(self.kernels.statements(op)), said(op))
             self._put([became], op.when, f"{op.kernel}_here")
         elif isinstance(op, (Send, Recv, Relay)):
             self._transfer(op)
@@ -211,7 +191,7 @@ class Lowering:
         group = self.transfers.of_token[op.result]
         hint = f"{op.channel}_{_VERBS[type(op)]}"
         if group.at_once:
-            body: list[Statement] = [self._operation(op)]
+            body: list[csl.Statement] = [self._operation(op)]
             if isinstance(op, Send) and self.module.channel(op.channel).turns:
                 body += self._handover(op, self._over(op), [])
             self._put(body, op.when, hint)
@@ -228,7 +208,7 @@ class Lowering:
         last = group.plain.signals[group.last_of(op).result]
         self._put([start], op.when, hint, () if alone else (_effect(last),))
 
-    def _start(self, op: Transfer, case: Alternative) -> Statement:
+    def _start(self, op: Transfer, case: Alternative) -> csl.Statement:
         """The operation of a transfer, and what its end does."""
         signal = case.signals[op.result]
         if op.result in case.turns:
@@ -237,19 +217,21 @@ class Lowering:
 
     def _choice(self, choice: Choice) -> None:
         """Transfers of which a core starts those of one case."""
-        arms: list[tuple[Expression, Statements]] = []
+        arms: list[tuple[csl.Expression, csl.Statements]] = []
         for number, case in enumerate(choice.cases):
             inner = [self._start(op, case) for op in case.starts]
             inner += [_effect(case.idle)] if case.idle is not None else []
             hint = f"{choice.starts[0].channel}_{number}_here"
             arms.append((self.guards.test(case.when, hint), inner))
-        self._put(chosen(arms))
+        self._put(csl.chosen(arms))
 
-    def _over(self, op: Send, *options: Expression) -> Statement:
+    def _over(self, op: Send, *options: csl.Expression) -> csl.Statement:
         """The operation that ends a turn."""
-        return do("@mov32", *self.ends.handover(op.channel, self.guards.test), *options)
+        return csl.do("@mov32", *self.ends.handover(op.channel, self.guards.test), *options)
 
-    def _handover(self, op: Send, over: Statement, otherwise: Statements) -> list[Statement]:
+    def _handover(
+        self, op: Send, over: csl.Statement, otherwise: csl.Statements
+    ) -> list[csl.Statement]:
         """What follows a message: ``over`` if it was the last of a turn."""
         each = self.module.channel(op.channel).turns
         if each == 1:
@@ -258,15 +240,15 @@ class Lowering:
             color = self.ends.of[op.channel, "send"].color
             self.counters[op.channel] = self.guards.names.fresh(f"{color}_sent")
         count = self.counters[op.channel]
-        last = when(infix(count, "==", each), [assign(count, 0), over], otherwise)
-        return [assign(count, 1, "+="), last]
+        last = csl.when(csl.infix(count, "==", each), [csl.assign(count, 0), over], otherwise)
+        return [csl.assign(count, 1, "+="), last]
 
-    def _operation(self, op: Transfer, *options: Expression) -> Statement:
+    def _operation(self, op: Transfer, *options: csl.Expression) -> csl.Statement:
         """The vector operation of a transfer."""
         here = self.messages.window(op)
         memory = self.descriptors.memory(here)
 
-        def fabric(name: str, verb: str) -> Expression:
+        def fabric(name: str, verb: str) -> csl.Expression:
             return self.ends.descriptor(name, verb, here)
 
         combine = "store" if isinstance(op, Send) else op.combine
@@ -277,7 +259,9 @@ class Lowering:
             to = fabric(op.onward, "send") if isinstance(op, Relay) else memory
             combines = isinstance(op, Relay) or combine != "store"
             operands = [to, source, memory] if combines else [to, source]
-        return Became(op, (do(builtin(_COMBINE[combine], here.dtype), *operands, *options),))
+        return csl.Became(
+            op, (csl.do(builtin(_COMBINE[combine], here.dtype), *operands, *options),)
+        )
 
     def _wait(self, group: Group, where: int) -> None:
         """Return from the task until the transfers of ``group`` have ended; at the wait ``where`` a
@@ -288,27 +272,27 @@ class Lowering:
         case = self.cases[-1]
         variable = self._closing.get(where)
         if variable:
-            case.body += [assign(variable, 1, "+="), Remark(f"once {_names(group)} ended")]
+            case.body += [csl.assign(variable, 1, "+="), csl.Remark(f"once {_names(group)} ended")]
         case.turn = len(case.body)
-        case.body.append(assign("pc", len(self.cases)))
+        case.body.append(csl.assign("pc", len(self.cases)))
         case.leads = True
         leave = self._leave(group)
         guard = Cond.true() if group.guard is None else group.guard
-        case.body += chosen([(self.guards.test(guard, "waits"), leave)])
+        case.body += csl.chosen([(self.guards.test(guard, "waits"), leave)])
         if variable:
             return
         self._next_case(f"{_names(group)} ended")
         if group.shared:
-            self._put([assign(f"ended_{group.number}_now", FALSE)])
+            self._put([csl.assign(f"ended_{group.number}_now", csl.FALSE)])
 
-    def _leave(self, group: Group) -> list[Statement]:
-        resume = do("@unblock", f"{RESUME}_id")
+    def _leave(self, group: Group) -> list[csl.Statement]:
+        resume = csl.do("@unblock", f"{RESUME}_id")
         if group.shared:
             self.shared.append(group)
-            flag = Name(f"ended_{group.number}_now")
-            wanted = assign(f"ended_{group.number}_wanted", TRUE)
-            return [when(Prefix("!", flag), [wanted, resume, Return()])]
-        return [*([resume] if group.inputs == 1 else []), Return()]
+            flag = csl.Name(f"ended_{group.number}_now")
+            wanted = csl.assign(f"ended_{group.number}_wanted", csl.TRUE)
+            return [csl.when(csl.Prefix("!", flag), [wanted, resume, csl.Return()])]
+        return [*([resume] if group.inputs == 1 else []), csl.Return()]
 
     # --- loops
 
@@ -320,14 +304,14 @@ class Lowering:
             self._suspending_for(op, body, count)
             return
         rounds = [*self._scalars_of_round(op), *self._captured(lambda: self._block(body))]
-        captured = variable if Name(variable) in walk(rounds) else "_"
-        self._put([Became(op, (loop(captured, count, rounds),))], op.when, "loop_here")
+        captured = variable if csl.Name(variable) in csl.walk(rounds) else "_"
+        self._put([csl.Became(op, (csl.loop(captured, count, rounds),))], op.when, "loop_here")
 
-    def _suspending_for(self, op: For, body: Block, count: Expression) -> None:
+    def _suspending_for(self, op: For, body: Block, count: csl.Expression) -> None:
         variable = self.guards.variables[op.var]
         self.loops.append(variable)
         self._flush()
-        self._body.append(Became(op, (assign(variable, 0),)))
+        self._body.append(csl.Became(op, (csl.assign(variable, 0),)))
         entry = self.cases[-1]
         last_step = op.count.constant - 1 if op.count.is_const else f"{spelled(count)} - 1"
         head = self._next_case(f"for {variable} = 0 .. {last_step}")
@@ -339,20 +323,22 @@ class Lowering:
         self._flush()
         last = self.cases[-1]
         after = self._next_case(f"after the loop over {variable}")
-        more = infix(variable, "<", count)
+        more = csl.infix(variable, "<", count)
         if closing is None:
             last.turn = len(last.body)
-            last.body[-1:] = [assign(variable, 1, "+="), last.body[-1]]
-        last.body[last.turn] = assign("pc", either(more, head, after))
+            last.body[-1:] = [csl.assign(variable, 1, "+="), last.body[-1]]
+        last.body[last.turn] = csl.assign("pc", csl.either(more, head, after))
         guard = Cond.true() if op.when is None else op.when
         surely = op.count.is_const and op.count.constant > 0
-        begins = all_of([self.guards.test(guard, "loop_here"), TRUE if surely else more])
-        entry.body[-1] = assign("pc", either(begins, head, after))
+        begins = csl.all_of([self.guards.test(guard, "loop_here"), csl.TRUE if surely else more])
+        entry.body[-1] = csl.assign("pc", csl.either(begins, head, after))
 
-    def _scalars_of_round(self, op: For) -> list[Statement]:
+    def _scalars_of_round(self, op: For) -> list[csl.Statement]:
         """What a round of ``op`` begins with: its scalars, from those of all rounds."""
         return [
-            assign(self.guards.spell(name), element(of_rounds(name), self.guards.spell(op.var)))
+            csl.assign(
+                self.guards.spell(name), csl.element(of_rounds(name), self.guards.spell(op.var))
+            )
             for name in op.each
         ]
 
@@ -373,7 +359,7 @@ class Lowering:
         self._block(body)
         self.cases[begin].body[:0] = start  # known when all of the body is written
         after = self._next_case(f"after the {'request' if self._is_work(op) else 'chain'}")
-        entry.body[-1] = assign("pc", either(test, begin, after))
+        entry.body[-1] = csl.assign("pc", csl.either(test, begin, after))
 
     def _is_work(self, op: Sweep) -> bool:
         """Whether ``op`` is what a round does for a request that is there."""
@@ -381,9 +367,9 @@ class Lowering:
 
     # --- tasks
 
-    def tasks(self) -> dict[str, list[Statement]]:
+    def tasks(self) -> dict[str, list[csl.Statement]]:
         """What each task besides ``resume`` does, by its name."""
-        found: dict[str, list[Statement]] = {}
+        found: dict[str, list[csl.Statement]] = {}
         for group in self.transfers.of_token.values():
             for join in group.joins:
                 found.setdefault(join.task, self._join(join, group))
@@ -397,18 +383,18 @@ class Lowering:
                         found[case.turns[op.result]] = turn
         return found
 
-    def _turn(self, op: Send, signal: Signal) -> list[Statement]:
+    def _turn(self, op: Send, signal: Signal) -> list[csl.Statement]:
         """What the end of a send in turn does."""
         return self._handover(op, self._over(op, _options(signal)), [_effect(signal)])
 
-    def _join(self, join: Join, group: Group) -> list[Statement]:
+    def _join(self, join: Join, group: Group) -> list[csl.Statement]:
         """What a join does when all that it joins has ended."""
-        block = [do("@block", f"{join.task}_id")] if join.inputs > 1 else []
+        block = [csl.do("@block", f"{join.task}_id")] if join.inputs > 1 else []
         if join.then is not None:
             return [*block, _effect(join.then)]
-        wanted = Name(f"ended_{group.number}_wanted")
-        resume = [assign(wanted, FALSE), do("@activate", f"{RESUME}_id")]
-        return [*block, assign(f"ended_{group.number}_now", TRUE), when(wanted, resume)]
+        wanted = csl.Name(f"ended_{group.number}_wanted")
+        resume = [csl.assign(wanted, csl.FALSE), csl.do("@activate", f"{RESUME}_id")]
+        return [*block, csl.assign(f"ended_{group.number}_now", csl.TRUE), csl.when(wanted, resume)]
 
     def blocked(self) -> list[str]:
         """Tasks that wait for their second input from the start."""
@@ -449,13 +435,13 @@ def said(op: Compute) -> str:
     return plain(f"{op.kernel} {', '.join(str(v.buffer) for v in views)}")[:_MOST_SAID]
 
 
-def _options(signal: Signal) -> Expression:
-    action = {signal.verb: Name(f"{signal.task}_id")}
-    return record(**{"async": TRUE}, **action)
+def _options(signal: Signal) -> csl.Expression:
+    action = {signal.verb: csl.Name(f"{signal.task}_id")}
+    return csl.record(**{"async": csl.TRUE}, **action)
 
 
-def _effect(signal: Signal) -> Statement:
-    return do(f"@{signal.verb}", f"{signal.task}_id")
+def _effect(signal: Signal) -> csl.Statement:
+    return csl.do(f"@{signal.verb}", f"{signal.task}_id")
 
 
 def _names(group: Group) -> str:

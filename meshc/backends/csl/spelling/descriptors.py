@@ -11,20 +11,7 @@ from meshc.analysis.csl.words import TABLE_BYTES
 from meshc.backends.csl.spelling.expressions import Spelling, expression
 from meshc.backends.csl.spelling.names import LONGEST, Names
 from meshc.backends.csl.spelling.storage import Variable
-from meshc.backends.csl.tree.syntax_tree import (
-    Declare,
-    Element,
-    Expression,
-    Name,
-    Operand,
-    Walked,
-    as_expression,
-    call,
-    cast,
-    const,
-    joined,
-    record,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
 from meshc.support.diagnostics import fail
@@ -52,12 +39,12 @@ class Descriptors:
         self.spell = _with_own(spell)
         self.shifts = shifts
         self.homes = homes or {}
-        self.constants: list[Declare] = []
+        self.constants: list[csl.Declare] = []
         self.tables: list[Variable] = []
-        self._known: dict[Expression, str] = {}
+        self._known: dict[csl.Expression, str] = {}
         self._numbers: dict[tuple[str, str, int], str] = {}
 
-    def memory(self, window: Window, hint: str = "") -> Expression:
+    def memory(self, window: Window, hint: str = "") -> csl.Expression:
         """A DSD of ``window``. Raises ``csl-view`` beyond four dims, and for what a DSD does not
         walk through."""
         flat = window.merged()
@@ -66,7 +53,7 @@ class Descriptors:
         fixed, moving = split(flat.start)
         array, shift = self.place(window.buffer.name)
         buffer = self.names.of("buffer", window.buffer.name)
-        found: Expression = self.constant(
+        found: csl.Expression = self.constant(
             access(flat, array, fixed + shift), hint or _hint(flat, buffer, fixed)
         )
         if moving is not None:
@@ -74,32 +61,32 @@ class Descriptors:
             found = moved(found, by, window.dtype)
         return found if flat.constant else self.lengthened(found, flat.dims[0].steps)
 
-    def at(self, buffer: str, place: Expr) -> Expression:
+    def at(self, buffer: str, place: Expr) -> csl.Expression:
         """The number of an element of a buffer, with names for the strides of variables."""
         return expression(place, replace(self.spell, stride=partial(self._stride, buffer)))
 
-    def cell(self, window: Window) -> Element:
+    def cell(self, window: Window) -> csl.Element:
         """The element at which ``window`` begins."""
         array, shift = self.place(window.buffer.name)
-        return Element(array, self.at(window.buffer.name, window.start + shift))
+        return csl.Element(array, self.at(window.buffer.name, window.start + shift))
 
     def place(self, buffer: str) -> tuple[str, int]:
         """The array that holds a buffer, and the element at which it begins there."""
         own_name = self.names.of("buffer", buffer)
         return self.homes.get(buffer, own_name), self.shifts.get(buffer, 0)
 
-    def lengthened(self, descriptor: Expression, length: Expr) -> Expression:
+    def lengthened(self, descriptor: csl.Expression, length: Expr) -> csl.Expression:
         """``descriptor`` with so many elements."""
         return resized(descriptor, expression(length, self.spell))
 
-    def constant(self, value: Expression, hint: str) -> Name:
+    def constant(self, value: csl.Expression, hint: str) -> csl.Name:
         """The name of the constant with this value."""
         if value not in self._known:
             self._known[value] = self.names.fresh(hint)
-            self.constants.append(const(self._known[value], value))
-        return Name(self._known[value])
+            self.constants.append(csl.const(self._known[value], value))
+        return csl.Name(self._known[value])
 
-    def table(self, value: Expression, words: int, hint: str) -> Name:
+    def table(self, value: csl.Expression, words: int, hint: str) -> csl.Name:
         """The constant array of so many words of 32 bits with this value."""
         if value not in self._known:
             self.tables.append(Variable("table", TABLE_BYTES * words, use="turns"))
@@ -111,7 +98,7 @@ class Descriptors:
         if key not in self._numbers:
             begin = self.names.of("buffer", buffer)[: LONGEST - 1 - len(what)]
             self._numbers[key] = self.names.fresh(f"{begin}_{what}")
-            self.constants.append(const(self._numbers[key], value))
+            self.constants.append(csl.const(self._numbers[key], value))
         return self._numbers[key]
 
     def _stride(self, buffer: str, variable: str, elements: int) -> str:
@@ -122,7 +109,7 @@ class Descriptors:
 def _with_own(spell: Spelling) -> Spelling:
     """``spell``, and names of functions' own variables as they are."""
 
-    def either(name: str) -> str | Expression:
+    def either(name: str) -> str | csl.Expression:
         return name.removeprefix(OWN) if name.startswith(OWN) else spell(name)
 
     return replace(spell, name=either)
@@ -144,7 +131,7 @@ def split(start: Expr) -> tuple[int, Expr | None]:
     return start.constant, start - start.constant
 
 
-def access(window: Window, buffer: str, start: int) -> Expression:
+def access(window: Window, buffer: str, start: int) -> csl.Expression:
     """``@get_dsd`` of a memory window that starts at element ``start``.
 
     Strides beyond eight bits take the form for several dims, also where there is one.
@@ -156,27 +143,27 @@ def access(window: Window, buffer: str, start: int) -> Expression:
             f"has {MOST_DIMS}",
         )
     variables = tuple(_VARIABLES[: len(window.dims)])
-    terms: list[Expression] = [
-        Name(name) if dim.stride == 1 else dim.stride * Name(name)
+    terms: list[csl.Expression] = [
+        csl.Name(name) if dim.stride == 1 else dim.stride * csl.Name(name)
         for name, dim in zip(variables, window.dims, strict=True)
         if dim.stride
     ]
     if start or not terms:
-        terms.append(as_expression(start))
+        terms.append(csl.as_expression(start))
     extents = tuple(dim.extent for dim in window.dims)
-    walked = Walked(variables, extents, Element(buffer, joined("+", terms)))
+    walked = csl.Walked(variables, extents, csl.Element(buffer, csl.joined("+", terms)))
     kind = "mem1d_dsd" if has_one_dim(window) else "mem4d_dsd"
-    return call("@get_dsd", kind, record(tensor_access=walked))
+    return csl.call("@get_dsd", kind, csl.record(tensor_access=walked))
 
 
-def moved(descriptor: Expression, by: Operand, dtype: DType) -> Expression:
+def moved(descriptor: csl.Expression, by: csl.Operand, dtype: DType) -> csl.Expression:
     """``descriptor`` so many elements further on."""
-    return call("@increment_dsd_offset", descriptor, by, element(dtype))
+    return csl.call("@increment_dsd_offset", descriptor, by, element(dtype))
 
 
-def resized(descriptor: Expression, length: Operand) -> Expression:
+def resized(descriptor: csl.Expression, length: csl.Operand) -> csl.Expression:
     """``descriptor`` with so many elements."""
-    return call("@set_dsd_length", descriptor, cast("u16", length))
+    return csl.call("@set_dsd_length", descriptor, csl.cast("u16", length))
 
 
 def element(dtype: DType) -> str:

@@ -10,39 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from meshc.backends.csl.tree.syntax_tree import (
-    FALSE,
-    TRUE,
-    Call,
-    Expression,
-    Literal,
-    Name,
-    Node,
-    Prefix,
-    Statement,
-    as_expression,
-    call,
-    const,
-    either,
-    function,
-    infix,
-    joined,
-    returned,
-    walk,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Atom, Cond, Constraint, Expr, Floor, Mod, Var
 from meshc.ir.affine import Call as Applied
 
-_A, _N, _REST = Name("a"), Name("n"), Name("rest")
+_A, _N, _REST = csl.Name("a"), csl.Name("n"), csl.Name("rest")
 HELPERS = {
-    "mod": function(
+    "mod": csl.function(
         "mod",
         ("a: i16", "n: i16"),
-        [const("rest", _A % _N), returned(either(infix(_REST, "<", 0), _REST + _N, _REST))],
+        [
+            csl.const("rest", _A % _N),
+            csl.returned(csl.either(csl.infix(_REST, "<", 0), _REST + _N, _REST)),
+        ],
         "i16",
     ),
-    "floor": function(
-        "floor", ("a: i16", "n: i16"), [returned((_A - call("mod", _A, _N)) / _N)], "i16"
+    "floor": csl.function(
+        "floor", ("a: i16", "n: i16"), [csl.returned((_A - csl.call("mod", _A, _N)) / _N)], "i16"
     ),
 }
 
@@ -56,14 +40,14 @@ class Spelling:
     of a variable, given the variable's text and the factor; without it factors are numbers.
     """
 
-    name: Callable[[str], str | Expression]
+    name: Callable[[str], str | csl.Expression]
     most: Mapping[str, int] = field(default_factory=dict)
     kept: Mapping[Atom, str] = field(default_factory=dict)
     stride: Callable[[str, int], str] | None = None
 
-    def __call__(self, name: str) -> Expression:
+    def __call__(self, name: str) -> csl.Expression:
         """The spelling of ``name``."""
-        return as_expression(self.name(name))
+        return csl.as_expression(self.name(name))
 
 
 def as_named() -> Spelling:
@@ -71,34 +55,34 @@ def as_named() -> Spelling:
     return Spelling(lambda name: name)
 
 
-def expression(value: Expr, spell: Spelling) -> Expression:
+def expression(value: Expr, spell: Spelling) -> csl.Expression:
     """``value`` as a sum."""
     parts = [(_term(atom, factor, spell), factor > 0) for atom, factor in value.terms]
     parts.sort(key=lambda part: not part[1])
     if value.constant or not parts:
-        constant = (Literal(str(abs(value.constant))), value.constant >= 0)
+        constant = (csl.Literal(str(abs(value.constant))), value.constant >= 0)
         parts.insert(0 if constant[1] and parts and not parts[0][1] else len(parts), constant)
     (first, positive), *rest = parts
-    total = first if positive else Prefix("-", first)
+    total = first if positive else csl.Prefix("-", first)
     for part, plus in rest:
-        total = infix(total, "+" if plus else "-", part)
+        total = csl.infix(total, "+" if plus else "-", part)
     return total
 
 
-def condition(cond: Cond, spell: Spelling) -> Expression:
+def condition(cond: Cond, spell: Spelling) -> csl.Expression:
     """``cond`` as a boolean expression."""
     if cond.is_true or cond.is_false:
-        return TRUE if cond.is_true else FALSE
+        return csl.TRUE if cond.is_true else csl.FALSE
     clauses = ([_comparison(each, spell) for each in clause] for clause in cond.clauses)
-    return joined("or", [joined("and", clause) for clause in clauses])
+    return csl.joined("or", [csl.joined("and", clause) for clause in clauses])
 
 
-def helpers(nodes: Iterable[Node]) -> list[Statement]:
+def helpers(nodes: Iterable[csl.Node]) -> list[csl.Statement]:
     """The functions of :data:`HELPERS` that ``nodes`` call, with those that these call."""
-    called = {node.function for node in walk(nodes) if isinstance(node, Call)}
+    called = {node.function for node in csl.walk(nodes) if isinstance(node, csl.Call)}
     return [
-        function
-        for name, function in HELPERS.items()
+        helper
+        for name, helper in HELPERS.items()
         if name in called or (name == "mod" and "floor" in called)
     ]
 
@@ -111,7 +95,7 @@ def nonnegative(value: Expr) -> bool:
     )
 
 
-def _comparison(constraint: Constraint, spell: Spelling) -> Expression:
+def _comparison(constraint: Constraint, spell: Spelling) -> csl.Expression:
     """One comparison, with what is subtracted moved to the other side."""
     expr = constraint.expr
     plus = Expr.sum((a, c) for a, c in expr.terms if c > 0)
@@ -124,34 +108,34 @@ def _comparison(constraint: Constraint, spell: Spelling) -> Expression:
         left, relation, right = plus, ">=", Expr.const(-expr.constant)
     elif plus.terms and expr.constant == -1:
         relation, right = "<", plus
-    return infix(expression(left, spell), relation, expression(right, spell))
+    return csl.infix(expression(left, spell), relation, expression(right, spell))
 
 
-def _term(atom: Atom, factor: int, spell: Spelling) -> Expression:
+def _term(atom: Atom, factor: int, spell: Spelling) -> csl.Expression:
     """``atom`` times the magnitude of ``factor``."""
     found = _atom(atom, spell)
     if abs(factor) == 1:
         return found
-    if spell.stride and isinstance(found, Name):
-        return infix(spell.stride(found.text, abs(factor)), "*", found)
-    return infix(abs(factor), "*", found)
+    if spell.stride and isinstance(found, csl.Name):
+        return csl.infix(spell.stride(found.text, abs(factor)), "*", found)
+    return csl.infix(abs(factor), "*", found)
 
 
-def _atom(atom: Atom, spell: Spelling) -> Expression:
+def _atom(atom: Atom, spell: Spelling) -> csl.Expression:
     if isinstance(atom, Var):
         return spell(atom.name)
     if atom in spell.kept:
-        return Name(spell.kept[atom])
+        return csl.Name(spell.kept[atom])
     if isinstance(atom, Applied):
         called = spell(atom.function)
-        assert isinstance(called, Name)
-        return call(called.text, expression(atom.argument, spell))
+        assert isinstance(called, csl.Name)
+        return csl.call(called.text, expression(atom.argument, spell))
     by, raised = _divisor(atom), _raise(atom, spell.most)
     if raised is None:
         helper = "mod" if isinstance(atom, Mod) else "floor"
-        return call(helper, expression(atom.body, spell), by)
+        return csl.call(helper, expression(atom.body, spell), by)
     body = expression(atom.body + raised, spell)
-    quotient = infix(body, "%" if isinstance(atom, Mod) else "/", by)
+    quotient = csl.infix(body, "%" if isinstance(atom, Mod) else "/", by)
     return quotient if not raised or isinstance(atom, Mod) else quotient - raised // by
 
 

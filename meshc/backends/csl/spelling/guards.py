@@ -13,17 +13,7 @@ from meshc.analysis.layout.coordinates import coordinate_values
 from meshc.analysis.layout.shortest import on_cores
 from meshc.backends.csl.spelling.expressions import Spelling, as_named, condition, expression
 from meshc.backends.csl.spelling.names import Names
-from meshc.backends.csl.tree.syntax_tree import (
-    Blank,
-    Expression,
-    Function,
-    Name,
-    Statement,
-    call,
-    function,
-    returned,
-    when,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Atom, Cond, Piecewise
 from meshc.ir.mesh import Mesh
 
@@ -70,42 +60,42 @@ class Guards:
         self.variables[name] = self.names.of("variable", name)
         return self.variables[name]
 
-    def test(self, cond: Cond, hint: str) -> Expression:
+    def test(self, cond: Cond, hint: str) -> csl.Expression:
         """``cond`` as a boolean expression of a PE program, in its shortest form."""
         found = on_cores(cond, self.mesh)
         if found.is_true or found.is_false or not cond.free_vars <= self.mesh.coordinates:
             return condition(found, self.spelling)
         if cond not in self.params:
             self.params[cond] = self.names.fresh(hint)
-        return Name(self.params[cond])
+        return csl.Name(self.params[cond])
 
 
-def layout_spelling(mesh: Mesh) -> dict[str, Expression]:
+def layout_spelling(mesh: Mesh) -> dict[str, csl.Expression]:
     """Coordinates as the layout spells them: the axes are its loop variables, others are functions
     of theirs."""
     return {
-        name: call(name, *in_order(mesh, value)) if known is None else known
+        name: csl.call(name, *in_order(mesh, value)) if known is None else known
         for name, value in coordinate_values(mesh).items()
         for known in [_without_function(mesh, name, value)]
     }
 
 
-def _without_function(mesh: Mesh, name: str, value: Piecewise) -> Expression | None:
+def _without_function(mesh: Mesh, name: str, value: Piecewise) -> csl.Expression | None:
     """A coordinate that is a loop variable or a number; None for one that needs a function."""
     if name in mesh.names:
-        return Name(name)
+        return csl.Name(name)
     single = value.expr
     if single is None or not (single.is_const or str(single) in mesh.plane):
         return None
     return expression(single, as_named())
 
 
-def coordinate_functions(mesh: Mesh, used: set[str], spell: Spelling) -> list[Statement]:
+def coordinate_functions(mesh: Mesh, used: set[str], spell: Spelling) -> list[csl.Statement]:
     """Functions of the position for the coordinates in ``used`` that need one."""
-    found: list[Statement] = []
+    found: list[csl.Statement] = []
     for name, value in coordinate_values(mesh).items():
         if name in used and _without_function(mesh, name, value) is None:
-            found += [Blank(), piecewise_function(mesh, name, value, spell)]
+            found += [csl.Blank(), piecewise_function(mesh, name, value, spell)]
     return found[1:]
 
 
@@ -114,14 +104,14 @@ def in_order(mesh: Mesh, value: Piecewise) -> list[str]:
     return [name for name in mesh.names if name in value.free_vars]
 
 
-def piecewise_function(mesh: Mesh, name: str, value: Piecewise, spell: Spelling) -> Function:
+def piecewise_function(mesh: Mesh, name: str, value: Piecewise, spell: Spelling) -> csl.Function:
     """``fn name(y: i16, x: i16) i16``, of the axes that ``value`` depends on: the value of the
     first piece whose condition holds."""
     params = [f"{n}: i16" for n in in_order(mesh, value)]
-    body: list[Statement] = []
+    body: list[csl.Statement] = []
     for cond, expr in value.pieces:
-        found = returned(expression(expr, spell))
+        found = csl.returned(expression(expr, spell))
         if cond.is_true:
-            return function(name, params, [*body, found], "i16")
-        body.append(when(condition(cond, spell), [found], short=True))
-    return function(name, params, [*body, returned(0)], "i16")
+            return csl.function(name, params, [*body, found], "i16")
+        body.append(csl.when(condition(cond, spell), [found], short=True))
+    return csl.function(name, params, [*body, csl.returned(0)], "i16")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshc.analysis.csl.words import WORD_BYTES
-from meshc.backends.csl.tree.syntax_tree import Declare, Operand, var
+from meshc.backends.csl.tree import syntax_tree as csl
 
 Kind = Literal["buffer", "scratch", "table", "variable"]
 
@@ -24,16 +24,16 @@ class Variable:
 
     kind: Kind
     bytes: int
-    declared: Declare | None = None
+    declared: csl.Declare | None = None
     use: str = ""
 
 
-def word(name: str, kind: str, value: Operand, use: str) -> Variable:
+def word(name: str, kind: str, value: csl.Operand, use: str) -> Variable:
     """A variable of one word."""
-    return Variable("variable", WORD_BYTES, var(name, kind, value), use)
+    return Variable("variable", WORD_BYTES, csl.var(name, kind, value), use)
 
 
-def declarations(variables: Iterable[Variable]) -> list[Declare]:
+def declarations(variables: Iterable[Variable]) -> list[csl.Declare]:
     """Those of ``variables`` that are declared as such."""
     return [each.declared for each in variables if each.declared is not None]
 

@@ -6,34 +6,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from meshc.backends.csl.tree.syntax_tree import (
-    Assign,
-    Became,
-    Blank,
-    Body,
-    Call,
-    Declare,
-    Do,
-    Either,
-    Element,
-    Expression,
-    For,
-    Function,
-    If,
-    Infix,
-    Literal,
-    Name,
-    Prefix,
-    Record,
-    Remark,
-    Return,
-    Scope,
-    Statement,
-    Switch,
-    Walked,
-    While,
-    Words,
-)
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.core import Op
 
 WIDTH = 100
@@ -55,12 +28,12 @@ class Line(NamedTuple):
     op: Op | None = None
 
 
-def printed(statements: Iterable[Statement]) -> str:
+def printed(statements: Iterable[csl.Statement]) -> str:
     """The text of a file."""
     return "".join(f"{line.text}\n" for line in lines_of(statements))
 
 
-def lines_of(statements: Iterable[Statement]) -> Iterator[Line]:
+def lines_of(statements: Iterable[csl.Statement]) -> Iterator[Line]:
     """The lines of a file."""
     for line in _lines(statements, ""):
         for text in wrapped(line.text):
@@ -70,52 +43,52 @@ def lines_of(statements: Iterable[Statement]) -> Iterator[Line]:
 # --- expressions
 
 
-def spelled(expression: Expression) -> str:
+def spelled(expression: csl.Expression) -> str:
     """``expression`` as text."""
     match expression:
-        case Name(text) | Literal(text):
+        case csl.Name(text) | csl.Literal(text):
             return text
-        case Infix(left, operator, right):
+        case csl.Infix(left, operator, right):
             return f"{_operand(left, operator)} {operator} {_operand(right, operator, last=True)}"
-        case Prefix(operator, operand):
+        case csl.Prefix(operator, operand):
             text = spelled(operand)
-            product = isinstance(operand, Infix) and operand.operator == "*"
+            product = isinstance(operand, csl.Infix) and operand.operator == "*"
             alone = _level(operand) == _SINGLE or (operator == "-" and product)
             return f"{operator}{text if alone else f'({text})'}"
-        case Call(function, arguments):
+        case csl.Call(function, arguments):
             return f"{function}({_listed(arguments)})"
-        case Element(array, index):
+        case csl.Element(array, index):
             return f"{array}[{spelled(index)}]"
-        case Either(test, then, otherwise):
+        case csl.Either(test, then, otherwise):
             return f"if ({spelled(test)}) {spelled(then)} else {spelled(otherwise)}"
-        case Record(fields):
+        case csl.Record(fields):
             named = (f".{name} = {spelled(of)}" if name else spelled(of) for name, of in fields)
             return f".{{ {', '.join(named)} }}"
-        case Words(kind, values):
+        case csl.Words(kind, values):
             return f"{kind}{{ {_listed(values)} }}"
-        case Walked(variables, extents, of):
+        case csl.Walked(variables, extents, of):
             counts = ", ".join(map(str, extents))
             return f"|{', '.join(variables)}|{{{counts}}} -> {spelled(of)}"
     raise TypeError(f"{expression} has no spelling")
 
 
-def _listed(values: Iterable[Expression]) -> str:
+def _listed(values: Iterable[csl.Expression]) -> str:
     return ", ".join(map(spelled, values))
 
 
-def _level(expression: Expression) -> int:
+def _level(expression: csl.Expression) -> int:
     """How tightly the parts of an expression hang together."""
-    if isinstance(expression, Infix):
+    if isinstance(expression, csl.Infix):
         return _LEVELS[expression.operator]
-    if isinstance(expression, Prefix) and expression.operator == "-":
+    if isinstance(expression, csl.Prefix) and expression.operator == "-":
         return min(_level(expression.operand), _SINGLE)
-    return -1 if isinstance(expression, Either) else _SINGLE
+    return -1 if isinstance(expression, csl.Either) else _SINGLE
 
 
-def _operand(operand: Expression, operator: str, last: bool = False) -> str:
+def _operand(operand: csl.Expression, operator: str, last: bool = False) -> str:
     """An operand of ``operator``, in parentheses where it needs them or reads better."""
     level, own = _LEVELS[operator], _level(operand)
-    inner = operand.operator if isinstance(operand, Infix) else ""
+    inner = operand.operator if isinstance(operand, csl.Infix) else ""
     if own == level:
         alone = not last and operator in _CHAINS and (level < _PRODUCT or inner == "*")
     else:
@@ -126,10 +99,10 @@ def _operand(operand: Expression, operator: str, last: bool = False) -> str:
 # --- statements
 
 
-def _lines(statements: Iterable[Statement], pad: str) -> Iterator[Line]:
+def _lines(statements: Iterable[csl.Statement], pad: str) -> Iterator[Line]:
     """Lines that may be too long."""
     for statement in statements:
-        if isinstance(statement, Became):
+        if isinstance(statement, csl.Became):
             mark = f" // {statement.remark}" if statement.remark else ""
             for line in _lines(statement.body, pad):
                 yield Line(line.text + mark, line.op or statement.op)
@@ -138,31 +111,31 @@ def _lines(statements: Iterable[Statement], pad: str) -> Iterator[Line]:
             yield from _of_one(statement, pad)
 
 
-def _of_one(statement: Statement, pad: str) -> Iterator[Line]:
+def _of_one(statement: csl.Statement, pad: str) -> Iterator[Line]:
     match statement:
-        case Blank():
+        case csl.Blank():
             yield Line("")
-        case Remark(text):
+        case csl.Remark(text):
             yield Line(f"{pad}// {text}")
-        case If(arms, short):
+        case csl.If(arms, short):
             yield from _arms(arms, short, pad)
-        case For(variable, numbers, body):
+        case csl.For(variable, numbers, body):
             head = f"for (@range(i16, {_listed(numbers)})) |{variable}|"
             yield from _block(head, body, pad)
-        case While(test, body):
+        case csl.While(test, body):
             yield from _block(f"while ({spelled(test)})", body, pad)
-        case Scope(body, word):
+        case csl.Scope(body, word):
             yield from _block(word, body, pad)
-        case Function(name, parameters, body, result, word):
+        case csl.Function(name, parameters, body, result, word):
             yield from _block(f"{word} {name}({', '.join(parameters)}) {result}", body, pad)
-        case Switch(subject, cases):
+        case csl.Switch(subject, cases):
             yield Line(f"{pad}switch ({spelled(subject)}) {{")
             for label, remark, body in cases:
                 yield Line(f"{pad}{PAD}{label} => {{ // {remark}")
                 yield from _lines(body, pad + 2 * PAD)
                 yield Line(f"{pad}{PAD}}},")
             yield Line(f"{pad}}}")
-        case Declare(_, _, Either() as value) if len(one := _simple(statement)) > WIDTH:
+        case csl.Declare(_, _, csl.Either() as value) if len(one := _simple(statement)) > WIDTH:
             head = one[: one.index("if (")]
             yield Line(f"{pad}{head}if ({spelled(value.test)})")
             yield Line(f"{pad}{PAD}{spelled(value.then)}")
@@ -172,32 +145,32 @@ def _of_one(statement: Statement, pad: str) -> Iterator[Line]:
             yield Line(pad + _simple(statement))
 
 
-def _simple(statement: Statement) -> str:
+def _simple(statement: csl.Statement) -> str:
     """A statement of one line."""
     match statement:
-        case Do(call):
+        case csl.Do(call):
             return f"{spelled(call)};"
-        case Assign(target, value, operator):
+        case csl.Assign(target, value, operator):
             return f"{spelled(target)} {operator} {spelled(value)};"
-        case Declare(word, name, value, kind, remark):
+        case csl.Declare(word, name, value, kind, remark):
             typed = f": {kind}" if kind else ""
             given = "" if value is None else f" = {spelled(value)}"
             return f"{word} {name}{typed}{given};{f' // {remark}' if remark else ''}"
-        case Return(None):
+        case csl.Return(None):
             return "return;"
-        case Return(value) if value is not None:
+        case csl.Return(value) if value is not None:
             return f"return {spelled(value)};"
     raise TypeError(f"{statement} is no statement of one line")
 
 
-def _block(head: str, body: Body, pad: str) -> Iterator[Line]:
+def _block(head: str, body: csl.Body, pad: str) -> Iterator[Line]:
     yield Line(f"{pad}{head} {{" if head else f"{pad}{{")
     yield from _lines(body, pad + PAD)
     yield Line(f"{pad}}}")
 
 
 def _arms(
-    arms: tuple[tuple[Expression | None, Body], ...], short: bool, pad: str
+    arms: tuple[tuple[csl.Expression | None, csl.Body], ...], short: bool, pad: str
 ) -> Iterator[Line]:
     begin = ""
     for test, body in arms:
