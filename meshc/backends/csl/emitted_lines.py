@@ -20,16 +20,11 @@ def emitted_lines(module: Module, portable: bool) -> dict[Op, list[Stretch]]:
     the functions that it calls."""
     pe = pe_file(module, "", targets(module.the_device(), portable), timed=False)
     numbers: dict[Op, list[int]] = defaultdict(list)
-    functions: dict[str, range] = {}
-    count = 0
-    for statement in pe.file:
-        lines = [line.op for line in lines_of([statement])]
-        for number, op in enumerate(lines, count + 1):
-            if op is not None:
-                numbers[op].append(number)
-        if isinstance(statement, csl.Function):
-            functions[statement.name] = range(count + 1, count + 1 + len(lines))
-        count += len(lines)
+    functions: dict[str, list[int]] = defaultdict(list)
+    for number, line in enumerate(lines_of(pe.file), 1):
+        functions[line.function].append(number)
+        if line.op is not None:
+            numbers[line.op].append(number)
     for node in csl.walk(pe.file):
         if isinstance(node, csl.Became) and isinstance(node.op, Compute):
             for each in node.walk():

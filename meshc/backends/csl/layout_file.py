@@ -66,8 +66,7 @@ class _Functions:
     def of_position(self, hint: str, comment: str, value: Piecewise) -> csl.Expression:
         """A call of a new function of the position whose value is ``value``."""
         name = self.names.fresh(hint)
-        self.made += [csl.Blank()] if self.made else []
-        self.made += [csl.Remark(comment), piecewise_function(self.mesh, name, value, _SPELL)]
+        self.made.append(piecewise_function(self.mesh, name, value, _SPELL, comment))
         return csl.call(name, *in_order(self.mesh, value))
 
     def painter(self, name: str) -> str:
@@ -110,8 +109,8 @@ def layout_file(module: Module, pe: PeFile, phase: str) -> list[csl.Statement]:
     ]
     known = coordinate_functions(mesh, used, _SPELL)
     firsts = regions.functions(_SPELL)
-    painted = [*router_painters(functions.painters), *painters(functions.painters)][1:]
-    divisions = csl.between(helpers([*firsts, *known, *functions.made, *body]))
+    painted = [*router_painters(functions.painters), *painters(functions.painters)]
+    divisions = helpers([*firsts, *known, *functions.made, *body])
     for part in (_table(pe, mesh), divisions, firsts, known, painted, functions.made):
         found += [csl.Blank(), *part] if part else []
     return [*found, csl.Blank(), csl.Scope(tuple(body), "layout")]

@@ -92,9 +92,9 @@ class Regions:
             pieces = [(Cond.eq(region, r), Expr.const(first)) for r, first in enumerate(firsts)]
             pieces[-1] = (Cond.true(), last)
             what = "column" if axis == self.mesh.across else "row"
-            first = piecewise_function(self.mesh, self._first_of(axis), Piecewise.of(pieces), spell)
-            found += [csl.Blank(), csl.Remark(f"The first {what} of a region."), first]
-        return found[1:]
+            name, remark = self._first_of(axis), f"The first {what} of a region."
+            found.append(piecewise_function(self.mesh, name, Piecewise.of(pieces), spell, remark))
+        return found
 
     def over(self, axes: Sequence[str], inner: csl.Statements) -> list[csl.Statement]:
         """``inner`` for each place on ``axes`` of the plane, of each region."""

@@ -84,75 +84,58 @@ def painter(row: bool, way: int) -> str:
     return f"{'row' if row else 'column'}_turns_{'up' if way > 0 else 'down'}"
 
 
-def painters(called: Collection[str]) -> list[csl.Statement]:
+def painters(called: Collection[str]) -> list[csl.Function]:
     """The functions that set the routers of a line, those whose names are in ``called``."""
-    found: list[csl.Statement] = []
-    for row, ahead, behind in ((True, "EAST", "WEST"), (False, "SOUTH", "NORTH")):
-        for way, write in ((1, _paint_up), (-1, _paint_down)):
-            name = painter(row, way)
-            if name in called:
-                found += [csl.Blank(), *write(name, row, ahead, behind)]
-    return found
+    return [
+        write(name, row, ahead, behind)
+        for row, ahead, behind in ((True, "EAST", "WEST"), (False, "SOUTH", "NORTH"))
+        for way, write in ((1, _paint_up), (-1, _paint_down))
+        if (name := painter(row, way)) in called
+    ]
 
 
-def _paint_up(name: str, row: bool, ahead: str, behind: str) -> list[csl.Statement]:
-    pop = csl.record(always_pop=csl.Literal("true"))
-    first = csl.record(pos1=csl.record(rx="RAMP"), pop_mode=pop)
-    moving = csl.record(
-        pos1=csl.record(tx=ahead),
-        pos2=csl.record(rx="RAMP"),
-        ring_mode=csl.Literal("true"),
-        pop_mode=pop,
+def _paint_up(name: str, row: bool, ahead: str, behind: str) -> csl.Function:
+    remark = (
+        "Cores of a line send in turn to those behind them: routers pass on what comes, until "
+        "control wavelets turn the outputs away from the core and then the input to it."
     )
-    return [
-        csl.Remark(
-            "Cores of a line send in turn to those behind them: routers pass on what comes, until"
-        ),
-        csl.Remark(
-            "control wavelets turn the outputs away from the core and then the input to it."
-        ),
-        _painted(
-            name,
-            _config(row, routes("RAMP", ahead), first),
-            _config(row, routes(behind, "RAMP")),
-            _config(row, routes(behind, "RAMP", ahead), moving),
-        ),
-    ]
+    pop = csl.record(always_pop=csl.TRUE)
+    own, out = csl.record(rx="RAMP"), csl.record(tx=ahead)
+    moving = csl.record(pos1=out, pos2=own, ring_mode=csl.TRUE, pop_mode=pop)
+    return _painted(
+        name,
+        remark,
+        _config(row, routes("RAMP", ahead), csl.record(pos1=own, pop_mode=pop)),
+        _config(row, routes(behind, "RAMP")),
+        _config(row, routes(behind, "RAMP", ahead), moving),
+    )
 
 
-def _paint_down(name: str, row: bool, ahead: str, behind: str) -> list[csl.Statement]:
+def _paint_down(name: str, row: bool, ahead: str, behind: str) -> csl.Function:
+    remark = (
+        "Cores of a line send in turn to those before them and to themselves: routers listen to "
+        "their own core until its turn is over, then to the one behind."
+    )
     turned = csl.record(pos1=csl.record(rx=ahead))
-    return [
-        csl.Remark(
-            "Cores of a line send in turn to those before them and to themselves: routers listen to"
-        ),
-        csl.Remark("their own core until its turn is over, then to the one behind."),
-        _painted(
-            name,
-            _config(row, routes("RAMP", "RAMP"), turned),
-            _config(row, routes("RAMP", "RAMP", behind)),
-            _config(row, routes("RAMP", "RAMP", behind), turned),
-        ),
-    ]
+    return _painted(
+        name,
+        remark,
+        _config(row, routes("RAMP", "RAMP"), turned),
+        _config(row, routes("RAMP", "RAMP", behind)),
+        _config(row, routes("RAMP", "RAMP", behind), turned),
+    )
 
 
-def _painted(
-    name: str, first: csl.Statement, last: csl.Statement, others: csl.Statement
-) -> csl.Statement:
+def _painted(name: str, remark: str, first: csl.Do, last: csl.Do, others: csl.Do) -> csl.Function:
     """The function that sets the routers of a line: that of its first core, of its last one, and of
     those between."""
-    arms: list[tuple[csl.Expression | None, csl.Body]] = [
-        (is_equal("at", 0), (first,)),
-        (is_equal("at", csl.Name("size") - 1), (last,)),
-        (None, (others,)),
-    ]
+    at_last = is_equal("at", csl.Name("size") - 1)
+    body = csl.chosen([(is_equal("at", 0), [first]), (at_last, [last]), (csl.TRUE, [others])])
     params = ["c: color", "line: i16", "start: i16", "size: i16"]
-    return csl.function(name, params, [csl.loop("at", "size", [csl.If(tuple(arms))])])
+    return csl.function(name, params, [csl.loop("at", "size", body)], remark=remark)
 
 
-def _config(
-    row: bool, route: csl.Expression, switches: csl.Expression | None = None
-) -> csl.Statement:
+def _config(row: bool, route: csl.Expression, switches: csl.Expression | None = None) -> csl.Do:
     place = csl.Name("start") + "at"
     core = (place, csl.Name("line")) if row else (csl.Name("line"), place)
     switched = {} if switches is None else {"switches": switches}

@@ -42,22 +42,16 @@ from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
 _ANGLE, _TURNS = csl.Name("angle"), csl.Name("turns")
-_WITHIN_A_TURN = (
-    csl.Remark(
-        "What is left of an angle that is not negative when whole turns are taken off, between -pi"
-    ),
-    csl.Remark(
-        "and pi. The first two parts of 2 pi have so few bits that their products are exact."
-    ),
-    csl.function(
-        "in_a_turn",
-        ["angle: f32"],
-        [
-            csl.const("turns", csl.cast("f32", csl.cast("i16", _ANGLE * 0.159154943 + 0.5))),
-            csl.returned(csl.joined("-", [_ANGLE, *(_TURNS * part for part in TURN)])),
-        ],
-        "f32",
-    ),
+_WITHIN_A_TURN = csl.function(
+    "in_a_turn",
+    ["angle: f32"],
+    [
+        csl.const("turns", csl.cast("f32", csl.cast("i16", _ANGLE * 0.159154943 + 0.5))),
+        csl.returned(csl.joined("-", [_ANGLE, *(_TURNS * part for part in TURN)])),
+    ],
+    "f32",
+    "What is left of an angle that is not negative when whole turns are taken off, between -pi and "
+    "pi. The first two parts of 2 pi have so few bits that their products are exact.",
 )
 _PLACE = 40
 """Cycles of the position of a row and of its parts."""
@@ -242,7 +236,7 @@ class Rotary:
                 csl.const("turned", csl.Name("whole") * TURNED),
             ]
             return self._setting(frequencies, [*parts, *self.code.steps(steps)])
-        self.code.helper(*_WITHIN_A_TURN)
+        self.code.helper(_WITHIN_A_TURN)
         cosines, sines = (self._name(table.buffer) for table in tables)
         many = frequencies.size > 1
         pair = own("i") * frequencies.dims[-1].stride if many else Expr.const(0)

@@ -32,69 +32,48 @@ _VARIABLES = "ijkl"
 
 Formula = Callable[[csl.Expression], csl.Expression]
 """A function of one element of f32."""
-_VALUE, _FIRST, _SECOND, _HALF, _NEAR = map(csl.Name, ("value", "first", "second", "half", "near"))
+_VALUE, _FIRST, _SECOND, _HALF = map(csl.Name, ("value", "first", "second", "half"))
+_SIZE, _NEAR, _HIGH, _TAIL, _FOUND = map(csl.Name, ("size", "near", "high", "tail", "found"))
 _BITS = csl.call("@bitcast", "u32", _VALUE)
-_RECIPROCAL = (
-    csl.Remark(
-        "1 / value for sizes from 2^-126 to 2^126: a first guess that is right to 5.1e-2, as its"
-    ),
-    csl.Remark("bits are those of the value from a constant, and two of Newton's steps, 6.7e-6."),
-    csl.function(
-        "reciprocal",
-        ["value: f32"],
-        [
-            csl.const(
-                "first",
-                csl.call("@bitcast", "f32", csl.cast("u32", csl.Literal("0x7ef311c7")) - _BITS),
-            ),
-            csl.const("second", _FIRST * (2.0 - _VALUE * _FIRST)),
-            csl.returned(_SECOND * (2.0 - _VALUE * _SECOND)),
-        ],
-        "f32",
-    ),
+_RECIPROCAL = csl.function(
+    "reciprocal",
+    ["value: f32"],
+    [
+        csl.const("first", csl.call("@bitcast", "f32", csl.bits("u32", 0x7EF311C7) - _BITS)),
+        csl.const("second", _FIRST * (2.0 - _VALUE * _FIRST)),
+        csl.returned(_SECOND * (2.0 - _VALUE * _SECOND)),
+    ],
+    "f32",
+    "1 / value for sizes from 2^-126 to 2^126: a first guess that is right to 5.1e-2, as its bits "
+    "are those of the value from a constant, and two of Newton's steps, 6.7e-6.",
 )
-_INVERSE_ROOT = (
-    csl.Remark(
-        "1 / sqrt(value) in the same way, its first guess right to 3.5e-2, and 4.8e-6 in the end."
-    ),
-    csl.function(
-        "inverse_root",
-        ["value: f32"],
-        [
-            csl.const("half", 0.5 * _VALUE),
-            csl.const(
-                "first",
-                csl.call(
-                    "@bitcast",
-                    "f32",
-                    csl.cast("u32", csl.Literal("0x5f3759df")) - csl.infix(_BITS, ">>", 1),
-                ),
-            ),
-            csl.const("second", _FIRST * (1.5 - _HALF * _FIRST * _FIRST)),
-            csl.returned(_SECOND * (1.5 - _HALF * _SECOND * _SECOND)),
-        ],
-        "f32",
-    ),
+_ROOT_BITS = csl.bits("u32", 0x5F3759DF) - csl.infix(_BITS, ">>", 1)
+_INVERSE_ROOT = csl.function(
+    "inverse_root",
+    ["value: f32"],
+    [
+        csl.const("half", 0.5 * _VALUE),
+        csl.const("first", csl.call("@bitcast", "f32", _ROOT_BITS)),
+        csl.const("second", _FIRST * (1.5 - _HALF * _FIRST * _FIRST)),
+        csl.returned(_SECOND * (1.5 - _HALF * _SECOND * _SECOND)),
+    ],
+    "f32",
+    "1 / sqrt(value) in the same way, its first guess right to 3.5e-2, and 4.8e-6 in the end.",
 )
-_HIGH = ((1.061405429 * _NEAR - 1.453152027) * _NEAR + 1.421413741) * _NEAR
-_EXP_OF_SQUARE = csl.call("math.exp_f32", -csl.Name("size") * "size")
-_ERF = (
-    csl.Remark("The error function, right to 1.5e-7 (Abramowitz and Stegun, 7.1.26)."),
-    csl.function(
-        "erf",
-        ["value: f32"],
-        [
-            csl.const("size", csl.either(csl.infix(_VALUE, "<", 0.0), -_VALUE, _VALUE)),
-            csl.const("near", 1.0 / (1.0 + 0.3275911 * csl.Name("size"))),
-            csl.const("high", _HIGH),
-            csl.const("tail", ((csl.Name("high") - 0.284496736) * _NEAR + 0.254829592) * _NEAR),
-            csl.const("found", 1.0 - csl.Name("tail") * _EXP_OF_SQUARE),
-            csl.returned(
-                csl.either(csl.infix(_VALUE, "<", 0.0), -csl.Name("found"), csl.Name("found"))
-            ),
-        ],
-        "f32",
-    ),
+_BELOW_ZERO = csl.infix(_VALUE, "<", 0.0)
+_ERF = csl.function(
+    "erf",
+    ["value: f32"],
+    [
+        csl.const("size", csl.either(_BELOW_ZERO, -_VALUE, _VALUE)),
+        csl.const("near", 1.0 / (1.0 + 0.3275911 * _SIZE)),
+        csl.const("high", ((1.061405429 * _NEAR - 1.453152027) * _NEAR + 1.421413741) * _NEAR),
+        csl.const("tail", ((_HIGH - 0.284496736) * _NEAR + 0.254829592) * _NEAR),
+        csl.const("found", 1.0 - _TAIL * csl.call("math.exp_f32", -_SIZE * _SIZE)),
+        csl.returned(csl.either(_BELOW_ZERO, -_FOUND, _FOUND)),
+    ],
+    "f32",
+    "The error function, right to 1.5e-7 (Abramowitz and Stegun, 7.1.26).",
 )
 
 Row = tuple[Window, ...]
@@ -220,7 +199,7 @@ class Rows:
             divisor = self.code.descriptors.cell(row[2])
             inverse: csl.Expression = 1.0 / divisor
             if op.way == NEWTON:
-                self.code.helper(*_RECIPROCAL)
+                self.code.helper(_RECIPROCAL)
                 inverse = narrow(csl.call("reciprocal", wide(divisor, row[2].dtype)), to.dtype)
             return self.code.operations("fmul", row[:2], inverse)
 
@@ -235,7 +214,7 @@ class Rows:
             total = csl.cast("f32", self.code.descriptors.cell(row[2]))
             scale: csl.Expression = _inverse_root_of_mean(total, count, eps)
             if op.way == NEWTON:
-                self.code.helper(*_INVERSE_ROOT)
+                self.code.helper(_INVERSE_ROOT)
                 scale = csl.call("inverse_root", total * float(np.float32(1 / count)) + eps)
 
             def scaled(part: Sequence[Window]) -> csl.Statements:
@@ -330,7 +309,7 @@ class Rows:
     def _gelu_of_each(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         if op.params["form"] == "tanh":
             return self._mapped(op, windows, "gelu", _gelu_by_tanh)
-        self.code.helper(*_ERF)
+        self.code.helper(_ERF)
         return self._mapped(
             op,
             windows,

@@ -97,7 +97,7 @@ class SharedCode:
         key = (*params, *body)
         if key not in self._known:
             name = self._known[key] = self.names.fresh(f"{verb}_{about.buffer.name}")
-            self.functions += [csl.Blank(), csl.function(name, params, body)]
+            self.functions.append(csl.function(name, params, body))
         return self._known[key]
 
     def value_function(self, name: str, kind: str, value: csl.Expression) -> str:
@@ -106,7 +106,7 @@ class SharedCode:
         if key not in self._known:
             found = self._known[key] = self.names.fresh(f"{name}_{kind}")
             body = [csl.returned(value)]
-            self.functions += [csl.Blank(), csl.function(found, [f"value: {kind}"], body, kind)]
+            self.functions.append(csl.function(found, [f"value: {kind}"], body, kind))
         return self._known[key]
 
     def variable(self, name: str, dtype: DType) -> None:
@@ -115,7 +115,7 @@ class SharedCode:
         found = Variable("variable", dtype.bytes, declared, "rows")
         if found not in self.variables:
             self.variables.append(found)
-            self.functions += [csl.Blank(), declared]
+            self.functions.append(declared)
 
     def table(self, name: str, size: int, dtype: DType) -> str:
         """The name of an array that functions fill and read, called like ``name``."""
@@ -124,11 +124,10 @@ class SharedCode:
         self.tables.append(replace(found, use="angles"))
         return chosen
 
-    def helper(self, *declared: csl.Statement) -> None:
-        """Declare a function that others call, behind what is said of it."""
-        if declared not in self._known:
-            self._known[declared] = ""
-            self.functions += [csl.Blank(), *declared]
+    def helper(self, function: csl.Function) -> None:
+        """Declare a function that others call."""
+        if function not in self.functions:
+            self.functions.append(function)
 
     def widened_window(self, source: Window, first: int) -> Window:
         """f32 memory for the elements of ``source``, one behind the other, from element ``first``
@@ -231,9 +230,7 @@ def literal(value: float, dtype: DType) -> csl.Expression:
     bits, largest = _bits(value, dtype)
     if bits & largest != largest:
         return csl.as_expression(value)
-    return csl.call(
-        "@bitcast", str(dtype), csl.cast(f"u{8 * dtype.bytes}", csl.Literal(f"0x{bits:x}"))
-    )
+    return csl.call("@bitcast", str(dtype), csl.bits(f"u{8 * dtype.bytes}", bits))
 
 
 def _bits(value: float, dtype: DType) -> tuple[int, int]:

@@ -112,12 +112,12 @@ def pe_file(
         ("", _params(ends, guards)),
         ("", _modules(guards, code)),
         ("", _queues(ends)),
-        ("Integer division that rounds down", csl.between(divisions)),
+        ("Integer division that rounds down", divisions),
         ("Memory", declarations(memory)),
         ("State of the program", [*_ids(tasks), *declarations(state)]),
         ("Descriptors", descriptors.constants),
         ("Kernels", [*kernels.code.registers.constants, *kernels.code.functions]),
-        ("What the program does in several places", lowering.functions[1:]),
+        ("What the program does in several places", lowering.functions),
         ("The program", [body]),
         ("Start, and what ends of transfers do", ends_of_transfers),
         ("", [_comptime(lowering, bindings, symbols, module, entries)]),
@@ -389,7 +389,7 @@ def _tasks(
     if lowering.transfers.suspends:
         bodies = {**bodies, "resume": [csl.do("@block", "resume_id"), csl.do("step")]}
         for name, body in bodies.items():
-            found += [csl.Function(name, (), tuple(body), word="task"), csl.Blank()]
+            found.append(csl.Function(name, (), tuple(body), word="task"))
     start = _coordinates(guards, module)
     plain_spelling = Spelling(guards.spell, guards.most)
     kept: list[csl.Statement] = [
@@ -406,10 +406,8 @@ def _tasks(
     found.append(csl.function("start", [], [*start, *kept]))
     for entry in entries:
         assert entry.phase is not None
-        found += [
-            csl.Blank(),
-            _entry(entry, guards, [csl.assign(PHASE, entry.phase)], [csl.do("start")]),
-        ]
+        phase = csl.assign(PHASE, entry.phase)
+        found.append(_entry(entry, guards, [phase], [csl.do("start")]))
     return found
 
 

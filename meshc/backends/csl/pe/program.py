@@ -160,8 +160,8 @@ class Lowering:
         if run not in self._written:
             body = self._captured(lambda: self._ops(run.ops))
             name = self._written[run] = self.guards.names.fresh(_name(run))
-            remark = csl.Remark(f"In {run.places} places of the program.")
-            self.functions += [csl.Blank(), remark, csl.function(name, [], body)]
+            remark = f"In {run.places} places of the program."
+            self.functions.append(csl.function(name, [], body, remark=remark))
         return self._written[run]
 
     def _ops(self, ops: Sequence[Op]) -> None:

@@ -95,8 +95,8 @@ def coordinate_functions(mesh: Mesh, used: set[str], spell: Spelling) -> list[cs
     found: list[csl.Statement] = []
     for name, value in coordinate_values(mesh).items():
         if name in used and _without_function(mesh, name, value) is None:
-            found += [csl.Blank(), piecewise_function(mesh, name, value, spell)]
-    return found[1:]
+            found.append(piecewise_function(mesh, name, value, spell))
+    return found
 
 
 def in_order(mesh: Mesh, value: Piecewise) -> list[str]:
@@ -104,7 +104,9 @@ def in_order(mesh: Mesh, value: Piecewise) -> list[str]:
     return [name for name in mesh.names if name in value.free_vars]
 
 
-def piecewise_function(mesh: Mesh, name: str, value: Piecewise, spell: Spelling) -> csl.Function:
+def piecewise_function(
+    mesh: Mesh, name: str, value: Piecewise, spell: Spelling, remark: str = ""
+) -> csl.Function:
     """``fn name(y: i16, x: i16) i16``, of the axes that ``value`` depends on: the value of the
     first piece whose condition holds."""
     params = [f"{n}: i16" for n in in_order(mesh, value)]
@@ -112,6 +114,6 @@ def piecewise_function(mesh: Mesh, name: str, value: Piecewise, spell: Spelling)
     for cond, expr in value.pieces:
         found = csl.returned(expression(expr, spell))
         if cond.is_true:
-            return csl.function(name, params, [*body, found], "i16")
+            return csl.function(name, params, [*body, found], "i16", remark)
         body.append(csl.when(condition(cond, spell), [found], short=True))
-    return csl.function(name, params, [*body, csl.returned(0)], "i16")
+    return csl.function(name, params, [*body, csl.returned(0)], "i16", remark)

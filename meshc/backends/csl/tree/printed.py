@@ -22,10 +22,11 @@ _CHAINS = ("or", "and", "+", "-", "*")
 
 
 class Line(NamedTuple):
-    """A line of a file, and the op that it came from."""
+    """A line of a file, the op that it came from, and the function that it is in."""
 
     text: str
     op: Op | None = None
+    function: str = ""
 
 
 def printed(statements: Iterable[csl.Statement]) -> str:
@@ -34,10 +35,17 @@ def printed(statements: Iterable[csl.Statement]) -> str:
 
 
 def lines_of(statements: Iterable[csl.Statement]) -> Iterator[Line]:
-    """The lines of a file."""
-    for line in _lines(statements, ""):
-        for text in wrapped(line.text):
-            yield Line(text, line.op)
+    """The lines of a file. Functions stand apart from what is before and behind them."""
+    before: csl.Statement = csl.Blank()
+    for statement in statements:
+        function = statement.name if isinstance(statement, csl.Function) else ""
+        apart = function or isinstance(before, csl.Function)
+        if apart and not isinstance(before, (csl.Blank, csl.Remark)) and statement != csl.Blank():
+            yield Line("")
+        for line in _lines([statement], ""):
+            for text in wrapped(line.text):
+                yield Line(text, line.op, function)
+        before = statement
 
 
 # --- expressions
@@ -126,7 +134,9 @@ def _of_one(statement: csl.Statement, pad: str) -> Iterator[Line]:
             yield from _block(f"while ({spelled(test)})", body, pad)
         case csl.Scope(body, word):
             yield from _block(word, body, pad)
-        case csl.Function(name, parameters, body, result, word):
+        case csl.Function(name, parameters, body, result, remark, word):
+            if remark:
+                yield Line(f"// {remark}")
             yield from _block(f"{word} {name}({', '.join(parameters)}) {result}", body, pad)
         case csl.Switch(subject, cases):
             yield Line(f"{pad}switch ({spelled(subject)}) {{")

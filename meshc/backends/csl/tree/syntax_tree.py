@@ -196,6 +196,11 @@ def cast(kind: object, value: Operand) -> Call:
     return call("@as", str(kind), value)
 
 
+def bits(kind: object, value: int) -> Call:
+    """The word of the type ``kind`` with these bits."""
+    return cast(kind, Literal(f"{value:#x}"))
+
+
 def element(array: str, index: Operand) -> Element:
     """``array[index]``."""
     return Element(array, as_expression(index))
@@ -315,12 +320,14 @@ class Switch(Statement):
 
 @dataclass(frozen=True)
 class Function(Statement):
-    """A function, or what ``word`` says it is; ``parameters`` with their types."""
+    """A function, or what ``word`` says it is, with a ``remark`` before it; ``parameters`` have
+    their types."""
 
     name: str
     parameters: tuple[str, ...]
     body: Body
     result: str = "void"
+    remark: str = ""
     word: str = "fn"
 
 
@@ -404,13 +411,11 @@ def scope(body: Statements) -> Scope:
 
 
 def function(
-    name: str, parameters: Iterable[str], body: Statements, result: str = "void"
+    name: str,
+    parameters: Iterable[str],
+    body: Statements,
+    result: str = "void",
+    remark: str = "",
 ) -> Function:
     """A function; parameters are written with their types."""
-    return Function(name, tuple(parameters), tuple(body), result)
-
-
-def between(statements: Iterable[Statement]) -> list[Statement]:
-    """``statements`` with an empty line between each two."""
-    found = [part for each in statements for part in (Blank(), each)]
-    return found[1:]
+    return Function(name, tuple(parameters), tuple(body), result, remark)
