@@ -85,7 +85,7 @@ def layout_file(module: Module, pe: PeFile, phase: str) -> list[csl.Statement]:
     routes = _routes(module, pe.ends, colors, functions)
     place = functions.here(mesh.across), functions.here(mesh.down)
     given = _tile_params(pe, colors, functions)
-    tiles = csl.do("@set_tile_code", *place, csl.Literal(f'"{phase}.csl"'), given)
+    tiles = csl.do("@set_tile_code", *place, csl.text(f"{phase}.csl"), given)
     rectangle = csl.do("@set_rectangle", regions.columns, regions.rows)
     body = [
         rectangle,
@@ -103,9 +103,7 @@ def layout_file(module: Module, pe: PeFile, phase: str) -> list[csl.Statement]:
         csl.Remark(f"{plain(module.name)} on {size} PEs: who runs what, and routes."),
         csl.Remark("Written by meshc."),
         csl.Blank(),
-        csl.const(
-            "memcpy", csl.call("@import_module", csl.Literal('"<memcpy/get_params>"'), whole)
-        ),
+        csl.const("memcpy", csl.imported("memcpy/get_params", whole)),
     ]
     known = coordinate_functions(mesh, used, _SPELL)
     firsts = regions.functions(_SPELL)
@@ -134,7 +132,7 @@ def _idle(regions: Regions) -> list[csl.Statement]:
     for first_column, first_row in regions.idle:
         column, row = first_column + csl.Name(mesh.across), first_row + csl.Name(mesh.down)
         params = csl.record(memcpy_params=csl.call("memcpy.get_params", column))
-        code = [csl.do("@set_tile_code", column, row, csl.Literal(f'"{IDLE}.csl"'), params)]
+        code = [csl.do("@set_tile_code", column, row, csl.text(f"{IDLE}.csl"), params)]
         found += over(mesh, mesh.plane, code)
     return found
 
@@ -382,7 +380,7 @@ def _exports(pe: PeFile, module: Module) -> list[csl.Statement]:
     arrays = {name: stored(buffer.type.dtype) for name, buffer in pe.symbols.items()}
     arrays |= {of_rounds(name): "i16" for name in scalars_of_rounds(module)}
     arrays["cycles_of_run"] = "u16"
-    writable = csl.Literal("true")
+    writable = csl.TRUE
     functions = {
         name: f"fn({', '.join('i16' for _ in scalars)})void"
         for name, scalars in pe.launched.items()
@@ -394,4 +392,4 @@ def _exports(pe: PeFile, module: Module) -> list[csl.Statement]:
 
 
 def _export(name: str, kind: str, *more: csl.Expression) -> csl.Statement:
-    return csl.do("@export_name", csl.Literal(f'"{name}"'), csl.Literal(kind), *more)
+    return csl.do("@export_name", csl.text(name), csl.Literal(kind), *more)

@@ -161,7 +161,7 @@ class Ends:
         bound = self.targets.bound
         if len(bound) == len(self.targets.archs):
             return csl.TRUE
-        tests = [csl.call("@is_arch", csl.Literal(f'"{arch}"')) for arch in bound]
+        tests = [csl.call("@is_arch", csl.text(arch)) for arch in bound]
         return csl.joined("or", tests) if tests else csl.FALSE
 
     def bindings(self, used: Callable[[End], csl.Expression]) -> list[csl.Statement]:

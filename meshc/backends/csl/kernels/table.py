@@ -71,22 +71,18 @@ class Kernels:
         self.descriptors = descriptors
         self.costs = costs
         self.code = SharedCode(names, descriptors)
-        self.rows = Rows(self.code, costs)
-        self.routing = Routing(self.code, costs)
-        self.choice = Choice(self.code, costs)
-        self.gates = Gates(self.code, costs)
-        self.caches = Caches(self.code)
-        self.masks = Masks(self.code)
         self.codes = Codes(self.code, costs)
         self.rotary = Rotary(self.code, costs, known_at_start, of_rounds, phases)
-        self._own = (self.rows, self.routing, self.choice, self.gates, self.caches, self.masks)
+        self._own = (
+            Rows(self.code, costs),
+            Routing(self.code, costs),
+            Choice(self.code, costs),
+            Gates(self.code, costs),
+            Caches(self.code),
+            Masks(self.code),
+        )
         self._writers: dict[str, Writer] = {
-            **self.rows.writers,
-            **self.routing.writers,
-            **self.choice.writers,
-            **self.gates.writers,
-            **self.caches.writers,
-            **self.masks.writers,
+            **{name: write for own in self._own for name, write in own.writers.items()},
             **Elements(self.code).writers,
             "rope": self.rotary.statements,
             "gemm": self._gemm,
@@ -153,18 +149,9 @@ class Kernels:
         if op.kernel == "gemm":
             adds = bool(op.params["accumulate"])
             return cycles_of_all(call(op), self._plan(op), self.costs, adds)
-        if op.kernel in self.rows.writers:
-            return self.rows.cycles(op, windows, self.costs)
-        if op.kernel in self.routing.writers:
-            return self.routing.cycles(op, windows, self.costs)
-        if op.kernel in self.choice.writers:
-            return self.choice.cycles(op, windows, self.costs)
-        if op.kernel in self.gates.writers:
-            return self.gates.cycles(op, windows, self.costs)
-        if op.kernel in self.caches.writers:
-            return self.caches.cycles(op, windows, self.costs)
-        if op.kernel in self.masks.writers:
-            return self.masks.cycles(op, windows, self.costs)
+        for kernels in self._own:
+            if op.kernel in kernels.writers:
+                return kernels.cycles(op, windows, self.costs)
         if op.kernel == "rope":
             return self.rotary.cycles(op, windows, self.costs)
         if op.kernel == "select_lanes":
@@ -329,7 +316,7 @@ class Kernels:
         added = csl.do(_multiply_add(product), sums.to, sums.source, rows, "factor")
         factor = f"factor: {element(product.b.dtype)}"
         step = self.code.function("accumulate", product.c, [factor], [added])
-        kept = csl.record(save_address=csl.Literal("true"))
+        kept = csl.record(save_address=csl.TRUE)
         body.append(loaded(rows, memory(_at_start(first) if rebased else first), kept))
         if fresh:
             (count,) = factors.merged().dims

@@ -15,7 +15,7 @@ def idle_file(launched: Mapping[str, Sequence[str]]) -> list[csl.Statement]:
     remark = (
         "What PEs run that belong to no region: nothing. A launch goes to all PEs of the rectangle."
     )
-    sys = csl.call("@import_module", csl.Literal('"<memcpy/memcpy>"'), "memcpy_params")
+    sys = csl.imported("memcpy/memcpy", "memcpy_params")
     functions = [
         csl.function(
             name,

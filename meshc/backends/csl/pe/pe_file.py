@@ -272,18 +272,12 @@ def _queues(ends: Ends) -> list[csl.Statement]:
 
 def _modules(guards: Guards, code: csl.Statements) -> list[csl.Statement]:
     """What the file imports: the position of a core and mathematics only where they are used."""
-    calls = {node.function for node in csl.walk(code) if isinstance(node, csl.Call)}
-    used = {
-        "sys": csl.call("@import_module", csl.Literal('"<memcpy/memcpy>"'), "memcpy_params"),
-        "position": csl.call("@import_module", csl.Literal('"<layout>"'))
-        if guards.coordinates
-        else None,
-        "time": csl.call("@import_module", csl.Literal('"<time>"')),
-        "math": csl.call("@import_module", csl.Literal('"<math>"'))
-        if any(called.startswith("math.") for called in calls)
-        else None,
-    }
-    return [csl.const(name, module) for name, module in used.items() if module is not None]
+    calls = (node.function for node in csl.walk(code) if isinstance(node, csl.Call))
+    found = {"sys": csl.imported("memcpy/memcpy", "memcpy_params")}
+    found |= {"position": csl.imported("layout")} if guards.coordinates else {}
+    found |= {"time": csl.imported("time")}
+    found |= {"math": csl.imported("math")} if any(f.startswith("math.") for f in calls) else {}
+    return [csl.const(name, module) for name, module in found.items()]
 
 
 def _memory(
@@ -338,7 +332,7 @@ def _state(lowering: Lowering, guards: Guards, scalars: list[str]) -> list[Varia
     for group in lowering.shared:
         for flag in ("now", "wanted"):
             name = f"ended_{group.number}_{flag}"
-            found.append(word(name, "bool", csl.Literal("false"), "flags"))
+            found.append(word(name, "bool", csl.FALSE, "flags"))
     here = [guards.spell(name) for name in guards.coordinates if name != guards.mesh.outer]
     return [*found, *(word(name, "i16", 0, "coordinates") for name in here)]
 
@@ -355,9 +349,7 @@ def _step(lowering: Lowering, grouped: bool) -> csl.Function:
         behind = first + each
         test = csl.infix("pc", "<", behind) if behind < len(cases) else None
         arms.append((test, (_switch(cases[first:behind], first),)))
-    forever = csl.While(
-        csl.Literal("true"), arms[0][1] if len(arms) == 1 else (csl.If(tuple(arms)),)
-    )
+    forever = csl.While(csl.TRUE, arms[0][1] if len(arms) == 1 else (csl.If(tuple(arms)),))
     return csl.function("step", [], [forever])
 
 
@@ -460,8 +452,8 @@ def _comptime(
         body += [csl.do("@bind_local_task", name, f"{name}_id") for name in tasks]
         body += [csl.do("@block", f"{name}_id") for name in lowering.blocked()]
     for symbol in [*symbols, *map(of_rounds, scalars_of_rounds(module))]:
-        body.append(csl.do("@export_symbol", _pointer(symbol), csl.Literal(f'"{symbol}"')))
-    body.append(csl.do("@export_symbol", "cycles_ptr", csl.Literal('"cycles_of_run"')))
+        body.append(csl.do("@export_symbol", _pointer(symbol), csl.text(symbol)))
+    body.append(csl.do("@export_symbol", "cycles_ptr", csl.text("cycles_of_run")))
     return csl.Scope(
         (*body, *(csl.do("@export_symbol", entry.name) for entry in entries)), "comptime"
     )

@@ -7,7 +7,7 @@ asks what a program reads, calls or does walks through them. ``printed.py`` spel
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,36 +41,24 @@ def walk(parts: Iterable[object]) -> Iterator[Node]:
 # --- what has a value
 
 
+def _infix(operator: str, reflected: bool = False) -> Callable[[Expression, Operand], Infix]:
+    """What ``operator`` is between an expression and an operand."""
+
+    def combined(self: Expression, other: Operand) -> Infix:
+        return infix(other, operator, self) if reflected else infix(self, operator, other)
+
+    return combined
+
+
 @dataclass(frozen=True)
 class Expression(Node):
     """What has a value. Names and numbers may stand for the expressions that they are."""
 
-    def __add__(self, other: Operand) -> Infix:
-        return infix(self, "+", other)
-
-    def __radd__(self, other: Operand) -> Infix:
-        return infix(other, "+", self)
-
-    def __sub__(self, other: Operand) -> Infix:
-        return infix(self, "-", other)
-
-    def __rsub__(self, other: Operand) -> Infix:
-        return infix(other, "-", self)
-
-    def __mul__(self, other: Operand) -> Infix:
-        return infix(self, "*", other)
-
-    def __rmul__(self, other: Operand) -> Infix:
-        return infix(other, "*", self)
-
-    def __truediv__(self, other: Operand) -> Infix:
-        return infix(self, "/", other)
-
-    def __rtruediv__(self, other: Operand) -> Infix:
-        return infix(other, "/", self)
-
-    def __mod__(self, other: Operand) -> Infix:
-        return infix(self, "%", other)
+    __add__, __radd__ = _infix("+"), _infix("+", reflected=True)
+    __sub__, __rsub__ = _infix("-"), _infix("-", reflected=True)
+    __mul__, __rmul__ = _infix("*"), _infix("*", reflected=True)
+    __truediv__, __rtruediv__ = _infix("/"), _infix("/", reflected=True)
+    __mod__ = _infix("%")
 
     def __neg__(self) -> Prefix:
         return Prefix("-", self)
@@ -189,6 +177,16 @@ def joined(operator: str, operands: Iterable[Expression]) -> Expression:
 def call(function: str, *arguments: Operand) -> Call:
     """``function(arguments)``."""
     return Call(function, tuple(map(as_expression, arguments)))
+
+
+def text(words: str) -> Literal:
+    """``"words"``."""
+    return Literal(f'"{words}"')
+
+
+def imported(module: str, *parameters: Operand) -> Call:
+    """A module of the vendor's library."""
+    return call("@import_module", text(f"<{module}>"), *parameters)
 
 
 def cast(kind: object, value: Operand) -> Call:
