@@ -19,7 +19,7 @@ from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-_ROW_OF_WEIGHTS = "m"
+_ROW_OF_WEIGHTS = "depth"
 
 
 class Routing(Rows):
