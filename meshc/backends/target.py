@@ -175,8 +175,9 @@ class Target(Rules):
     def write(self, work: Work) -> Written:
         """The program. Raises what refuses it."""
 
-    def lines_of(self, module: Module, text: str) -> OpLines | None:
-        """Which lines of the file ``text`` ops of ``module`` became; None where nobody knows."""
+    def lines_of(self, request: CompileRequest, module: Module, text: str) -> OpLines | None:
+        """Which lines of the file ``text``, that was asked for so, ops of ``module`` became; None
+        where nobody knows."""
         return None
 
     def stem(self, phase: str) -> str:

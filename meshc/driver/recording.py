@@ -205,7 +205,7 @@ def _emitted(phase: str, module: Module, compiled: Compiled) -> dict[str, list[l
         return found
     target = target_of(compiled.request)
     for name in _files_of(phase, target, compiled.files):
-        became = target.lines_of(module, compiled.files[name])
+        became = target.lines_of(compiled.request, module, compiled.files[name])
         if became is not None:
             found[name] = [
                 [line, *stretch] for line, op in op_lines(module) for stretch in became.get(op, ())

@@ -73,8 +73,8 @@ class CslTarget(MeshTarget):
     def load(self, loading: Loading) -> WaferHost:
         return WaferHost(loading.folder, loading.tensors, loading.trace, loading.simulated)
 
-    def lines_of(self, module: Module, text: str) -> OpLines:
-        return emitted_lines(module, text)
+    def lines_of(self, request: CompileRequest, module: Module, text: str) -> OpLines:
+        return emitted_lines(module, request.options_of(CslOptions).portable)
 
 
 def _vocabulary(host: HostFacts) -> Vocabulary | None:

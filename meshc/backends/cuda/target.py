@@ -182,7 +182,7 @@ class CudaTarget(Target):
     def load_engine(self, loading: Loading) -> PagedModel:
         return PagedModel(*on_gpu(loading))
 
-    def lines_of(self, module: Module, text: str) -> OpLines:
+    def lines_of(self, request: CompileRequest, module: Module, text: str) -> OpLines:
         return emitted_lines(module, text)
 
     def stem(self, phase: str) -> str:

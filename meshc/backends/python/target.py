@@ -43,7 +43,7 @@ class PythonTarget(MeshTarget):
     def load_engine(self, loading: Loading) -> PythonHost:
         return PythonHost(loading.folder, loading.tensors)
 
-    def lines_of(self, module: Module, text: str) -> OpLines:
+    def lines_of(self, request: CompileRequest, module: Module, text: str) -> OpLines:
         return emitted_lines(module, text)
 
     def whose(self, request: CompileRequest) -> str:

@@ -17,6 +17,7 @@ from meshc.analysis.csl.memory import element_bytes
 from meshc.analysis.csl.words import TABLE_BYTES, WORD_BYTES, word_bytes
 from meshc.backends.csl.pe.code_size import code_size
 from meshc.backends.csl.pe.core_memory import CoreMemory
+from meshc.backends.csl.tree.syntax_tree import Return
 from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module
@@ -30,6 +31,8 @@ GOLDENS = sorted((ROOT / "tests/golden").glob("csl_*/expected/out/report.json"))
 ARCHS = ("wse2", "wse3")
 EXAMPLES = ("all_gather", "column_sums", "relay", "scatter")
 OF_LIBRARIES = 16  # statements of time stamps and of the end of a launch, which runtime_bytes hold
+
+STATEMENT = Return()
 
 
 def placed(files, folder, arch, monkeypatch):
@@ -201,12 +204,12 @@ def test_what_the_search_keeps_free_is_named_as_in_the_report():
 
 def test_an_estimate_leaves_a_public_program_its_size():
     """The vendor's single-tile product runs with 40,848 bytes of data, in 32 statements."""
-    from_vendor = code_size([";"] * 32, device("wse2"))
+    from_vendor = code_size([STATEMENT] * 32, device("wse2"))
     assert from_vendor.bytes <= device("wse2").memory_bytes - 40_848
 
 
 def test_the_calibration_is_the_size_that_is_known():
     """588 statements and the host's copies are what WaferLLM leaves to code, without the margin."""
-    found = code_size([";"] * 588, device("wse2"))
+    found = code_size([STATEMENT] * 588, device("wse2"))
     known = device("wse2").reserved_bytes
     assert abs(found.runtime + found.own - known) <= 0.01 * known
