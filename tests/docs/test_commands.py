@@ -66,9 +66,11 @@ def variants(line):
 
 
 def runnable(line):
-    """The shortest form of a command, unless it needs weights, a tokenizer or a client, or long."""
+    """The shortest form of a command, unless it needs weights, a tokenizer, a client or torch, or
+    long."""
     found = next(variants(without_options(line)))
-    needs = {"smollm2-135m", "--prompt", "--messages", "cuda", "estimate", "serve"} & set(found)
+    others = {"smollm2-135m", "--prompt", "--messages", "cuda", "estimate", "serve", "import-torch"}
+    needs = others & set(found)
     minutes = found == ["reproduce"]  # whose sections are those of test_reproduction_page.py
     return None if needs or minutes else found
 
