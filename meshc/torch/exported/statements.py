@@ -65,12 +65,8 @@ def model_text(
     def shown(axis: Iterable[Dim]) -> str:
         return f"[{', '.join(dims[dim] for dim in settled(axis))}]"
 
-    extents = {
-        dims[dim]: dim.extent
-        for one in (given, *params)
-        for dim in settled(one.dims)
-        if dim.role not in (BATCH, ROWS)
-    }
+    declared = settled(dim for axis in [given.dims, *(one.dims for one in params)] for dim in axis)
+    extents = {dims[dim]: dim.extent for dim in declared if dim.role not in (BATCH, ROWS)}
     head = ", ".join(f"{called}={extent}" for called, extent in extents.items())
     lines = [f"# {comment}", "use blocks", "", f"model {name}({head}) {{"]
     lines += [f"  weights {dtype}  accumulate f32", ""]
