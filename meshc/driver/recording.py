@@ -22,6 +22,7 @@ from meshc.backends.python.emitted_lines import emitted_lines as lines_of_python
 from meshc.cost.mesh_modules import searched
 from meshc.cost.predictions import Prediction
 from meshc.driver.compiled import Compiled
+from meshc.driver.record_files import FORMAT, RECORD, TIMELINE
 from meshc.driver.request import CompileRequest
 from meshc.driver.running import RunRequest
 from meshc.driver.simulated_timelines import StepTrace, step_trace, timeline
@@ -34,10 +35,6 @@ from meshc.passes.instruments import Instrument
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError, fail
 from meshc.support.output import write_directory
 from meshc.support.spans import Source, Span
-
-RECORD = "record.json"
-TIMELINE = "timeline.json"
-FORMAT = 1
 
 _WRITERS = {"csl": lines_of_csl, "python": lines_of_python, "cuda": lines_of_cuda}
 _SUFFIXES = {"csl": ".csl", "python": ".py", "cuda": ".cu"}
