@@ -22,6 +22,7 @@ from meshc.backends.target import Target, target_of
 from meshc.cost.mesh_modules import searched
 from meshc.cost.predictions import Prediction
 from meshc.driver.compiled import Compiled
+from meshc.driver.record_files import FORMAT, RECORD, TIMELINE
 from meshc.driver.running import RunRequest
 from meshc.driver.simulated_timelines import StepTrace, step_trace, timeline
 from meshc.ir.module import Module
@@ -32,10 +33,6 @@ from meshc.passes.instruments import Instrument
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError, fail
 from meshc.support.output import write_directory
 from meshc.support.spans import Source, Span
-
-RECORD = "record.json"
-TIMELINE = "timeline.json"
-FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False)

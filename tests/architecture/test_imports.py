@@ -20,8 +20,9 @@ ROWS = (
     ("backends",),
     ("driver",),
     ("view",),
-    ("cli", "api"),
+    ("api",),
     ("torch",),
+    ("cli",),
     ("__init__", "__main__"),
 )
 HEIGHT = {part: height for height, row in enumerate(ROWS) for part in row}

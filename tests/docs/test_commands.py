@@ -66,9 +66,11 @@ def variants(line):
 
 
 def runnable(line):
-    """The shortest form of a command, unless it needs weights, a tokenizer or a client, or long."""
+    """The shortest form of a command, unless it needs weights, a tokenizer, a client or torch, or
+    long."""
     found = next(variants(without_options(line)))
-    needs = {"smollm2-135m", "--prompt", "--messages", "cuda", "estimate", "serve"} & set(found)
+    others = {"smollm2-135m", "--prompt", "--messages", "cuda", "estimate", "serve", "import-torch"}
+    needs = others & set(found)
     minutes = found == ["reproduce"]  # whose sections are those of test_reproduction_page.py
     return None if needs or minutes else found
 
@@ -111,6 +113,13 @@ def test_command_runs(line, place, capsys):
         assert main(["compile", TINY, "--record", "-o", "out", "--mesh", "2x2"]) == 0
     assert main(command) == 0
     assert capsys.readouterr().out
+
+
+def test_programs_of_the_page_run():
+    programs = blocks("docs/command-line.md", "python")
+    assert programs
+    for program in programs:
+        exec(compile(program, "command-line.md", "exec"), {})
 
 
 def test_enough_commands_are_found():

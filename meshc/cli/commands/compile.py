@@ -22,7 +22,8 @@ from meshc.driver import (
     standalone_content,
     weight_files,
 )
-from meshc.driver.recording import RECORD, Recording
+from meshc.driver.record_files import RECORD
+from meshc.driver.recording import Recording
 from meshc.driver.weights import check_present
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.output import Content, check_free, write_directory

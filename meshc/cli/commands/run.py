@@ -40,7 +40,8 @@ from meshc.driver import (
     simulated_run,
     smallest_place,
 )
-from meshc.driver.recording import RunRecorder
+from meshc.driver.record_files import RECORD
+from meshc.driver.recording import Recording, RunRecorder
 from meshc.frontend.chat import Conversation
 from meshc.frontend.checkpoints import ModelConfig
 from meshc.sim.machine.options import Options
@@ -154,6 +155,9 @@ def _answers(
         recorder.check(compile_request, request)
         watching.instruments.append(recorder.recording)
     compiled: list[Compiled] = []
+    profiled = Recording(report) if request.trace is not None else None
+    if profiled is not None:
+        watching.instruments.append(profiled)
 
     def emit() -> Emitted:
         if target.FOLLOWED:
@@ -161,6 +165,8 @@ def _answers(
         else:
             found = compile_loaded(loaded, compile_request, watching.instruments, report)
         compiled.append(found)
+        if profiled is not None:
+            found.files[RECORD] = profiled.record(found)
         return found.emitted
 
     with _opened(compile_request.target, request) as backend:

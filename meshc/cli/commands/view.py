@@ -11,7 +11,8 @@ from meshc.cli.output import print_diagnostics, print_json
 from meshc.cli.progress import Progress
 from meshc.cli.requests import keeping, request_of
 from meshc.driver import compile_loaded, load_any
-from meshc.driver.recording import RECORD, Recording
+from meshc.driver.record_files import RECORD
+from meshc.driver.recording import Recording
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.extras import module_of_extra
 from meshc.support.files import check_place, replace_file, reported, write_text
