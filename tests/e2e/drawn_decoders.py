@@ -91,6 +91,8 @@ def drawn_decoder(seed: int) -> Drawn:
     )
     if decoder.parallel and decoder.where != "before":
         decoder = replace(decoder, parallel=False)
+    if decoder.norm != "rms" and decoder.head_norm == "each":
+        decoder = replace(decoder, head_norm="centred")
     parts = rng.choice([1, 1, 1, 2, 3])
     merge = rng.random() < 0.3
     divided = [decoder.features, *([decoder.heads * lanes] if merge else [])]

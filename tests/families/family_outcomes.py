@@ -66,7 +66,6 @@ _CHUNKS_SIDE_BY_SIDE = Refused("cuda-graph", "also gives")
 _CHUNKS_OF_SUMS = Refused("cuda-graph", "comes from graph.add, not graph.rms_norm")
 _CHUNKS_NORMED_BEHIND = Refused("cuda-graph", "is read by graph.rms_norm, not one graph.add")
 _CHUNKS_OF_POSITIONS = Refused("cuda-graph", "adds learned positions")
-_HEADS_CENTRED = Refused("no-tasks", "no tasks for the mean of some lanes")
 _LONG = Refused("rope-length", "other frequencies from 6 tokens on")
 
 TABLE: dict[tuple[str, str], Row] = {
@@ -90,7 +89,9 @@ TABLE: dict[tuple[str, str], Row] = {
     ("olmo2", ""): _row("tiny_families/olmo2-6h2", cuda_chunks=_CHUNKS_OF_SUMS),
     ("smollm3", ""): _row("tiny_families/smollm3-6h2", cuda_chunks=_CHUNKS_OF_ROPE),
     ("cohere", ""): _row("tiny_families/cohere-6h2", cuda_chunks=_CHUNKS_SIDE_BY_SIDE),
-    ("cohere", "head norms"): _row("tiny_families/cohere-4h2-normed-bf16", cuda=_HEADS_CENTRED),
+    ("cohere", "head norms"): _row(
+        "tiny_families/cohere-4h2-normed-bf16", cuda_chunks=_CHUNKS_SIDE_BY_SIDE
+    ),
     ("cohere2", "window"): _row("tiny_families/cohere2-6h2-window", cuda_chunks=_CHUNKS_OF_WINDOWS),
     ("olmo", ""): _row("tiny_families/olmo-4h4-clipped-bf16", cuda_chunks=_CHUNKS_CENTRED),
     ("nemotron", ""): _row("tiny_families/nemotron-6h2", cuda_chunks=_CHUNKS_OF_SUMS),
