@@ -40,17 +40,27 @@ ATTENDED_HEADS = 8
 OF_NUMBERS = 6
 """Instructions of a warp for 16 x 16 weights of 16 bits and 8 columns, the loop's among them."""
 OF_CODES = {
+    (DType.U2, DType.F16): 14,
+    (DType.U2, DType.BF16): 16,
+    (DType.U3, DType.F16): 26,
+    (DType.U3, DType.BF16): 30,
     (DType.U4, DType.F16): 8,
     (DType.U4, DType.BF16): 11,
+    (DType.U5, DType.F16): 25,
+    (DType.U5, DType.BF16): 28,
+    (DType.U6, DType.F16): 22,
+    (DType.U6, DType.BF16): 27,
     (DType.U8, DType.F16): 9,
     (DType.U8, DType.BF16): 30,
     (DType.E4M3, DType.F16): 12,
     (DType.E4M3, DType.BF16): 20,
+    (DType.E2M1, DType.F16): 15,
+    (DType.E2M1, DType.BF16): 18,
 }
 """The same for codes of a type that are multiplied as another."""
-OF_SCALES, OF_LEAST = 18, 9
-"""The same for the scales of a block, and for its least numbers besides. All are counted in machine
-code (docs/step-times.md)."""
+OF_SCALES, OF_LEAST, OF_UNITS = 18, 9, 10
+"""The same for the scales of a group, for its least numbers besides, and where these are codes with
+a unit. All are counted in machine code (docs/step-times.md)."""
 WARP_LANES = 32
 
 
@@ -190,9 +200,11 @@ class TileTimes:
         """Seconds for a tile of ``size`` bytes of codes, where one of 16-bit weights takes
         ``whole``, and ``least`` by the fewest columns."""
         blocks = size // coded.bytes
-        fragments = blocks * coded.fragments
+        groups = blocks * coded.groups
+        fragments = groups * coded.fragments
         issued = fragments * OF_CODES[coded.codes, coded.values]
-        issued += blocks * (OF_SCALES + (OF_LEAST if coded.lifted else 0))
+        of_group = OF_SCALES + (OF_LEAST if coded.lifted else 0)
+        issued += groups * (of_group + (OF_UNITS if coded.groups > 1 else 0))
         more = issued - OF_NUMBERS * self.tile // FRAGMENT_BYTES
         at_once = self.device.real("f32_macs_per_cycle") / WARP_LANES
         columns = (whole - least) * fragments * FRAGMENT_BYTES / self.tile

@@ -379,7 +379,7 @@ MC_INLINE float load_constant(const float* p) {
     return v;
 }
 
-// Eight or four neighbours of 16 bits as a lane's words, from shared memory.
+// Eight, four or two neighbours of 16 bits as a lane's words, from shared memory.
 template <class T>
 MC_INLINE void load_fragment(const T* p, u32 (&words)[4]) {
     const uint4 all = *(const uint4*)p;
@@ -390,6 +390,11 @@ template <class T>
 MC_INLINE void load_fragment(const T* p, u32 (&words)[2]) {
     const uint2 all = *(const uint2*)p;
     words[0] = all.x, words[1] = all.y;
+}
+
+template <class T>
+MC_INLINE void load_fragment(const T* p, u32 (&words)[1]) {
+    words[0] = *(const u32*)p;
 }
 
 // Four 8 x 8 matrices of 16-bit values from shared memory. Lane l names row l % 8 of matrix l / 8, of

@@ -68,7 +68,7 @@ class Product:
         """Where the row group of a task begins in its matrix."""
         *lead, row, column = rows_of(self.stream)
         whole = self.stream.buffer_type.shape[-1]
-        own = FRAGMENT if self.form is None else self.form.group
+        own = FRAGMENT if self.form is None else self.form.span
         if self.width != whole and self.width % own:
             fail("cuda-shape", f"parts of {self.width} values are no whole blocks of {own}")
         self.blocks = -(-self.width // own)

@@ -213,8 +213,9 @@ class Demand:
         """A value less the mean of its lanes, token by token, of all or of those of each head."""
         (source,) = known.operands
         width, rows = self.program.source.dims[op.dim], part.rows(self.program.tokens)
-        shape, order, every = (rows,), (1, 0), replace(part, start=constant(0), count=width)
-        given: tuple[Expr, ...] = ()
+        shape: tuple[int, ...] = (rows,)
+        order: tuple[int, ...] = (1, 0)
+        every, given = replace(part, start=constant(0), count=width), tuple[Expr, ...]()
         if width != self.program.lanes(known.kind):
             if known.kind.dims[-1] != op.dim:
                 refuse(op, "the mean of other lanes than the last ones")
