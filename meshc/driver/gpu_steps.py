@@ -36,6 +36,8 @@ PARTS = (4, 8, 2, 1)
 """Into how many parts of their width products may be divided whose left side has ``WIDE`` bytes, in
 the order in which they are tried: a block that reads a part begins earlier, and more do where all
 of it leaves no room for the ring."""
+STREAMING_REFUSED = "keep-quantised"
+"""The code of weights that cannot stay quantised, of which parts may cut groups."""
 WIDE = 32_768
 MOST_RECORDS = 131_072
 """Bytes of what attention leaves in a layer that all blocks read; more is merged by tasks of its
@@ -265,7 +267,8 @@ class GpuStep:
             if not isinstance(made, MeshcError):
                 self._keep(made)
                 return made[0]
-            if not _of_parts(made):
+            cuts = made.diagnostics[0].code == STREAMING_REFUSED and parts > 1
+            if not _of_parts(made) and not cuts:
                 raise made
             refusals.append(made)
             if isinstance(made, cuda.QueriesDoNotFit | cuda.GpuIsTooSmall):
