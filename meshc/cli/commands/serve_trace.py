@@ -10,7 +10,7 @@ from pathlib import Path
 
 from meshc.cli.output import print_diagnostics, print_json
 from meshc.cli.progress import Progress
-from meshc.cli.requests import request_of
+from meshc.cli.requests import asked_target, request_of
 from meshc.cli.watching import Watching
 from meshc.driver import Backend, CompileRequest, LoadedModel, load_any, opened
 from meshc.driver.recorded_runs import served_timeline, write_run
@@ -116,8 +116,9 @@ def served_by(options: argparse.Namespace) -> Iterator[Backend]:
     """What runs the program, before anything is compiled; stderr is told where that was chosen.
     Raises ``bad-argument`` for a target whose programs do not serve, and what :func:`opened` does.
     """
-    check_serves(options.target)
-    with opened(options.target, options.backend) as backend:
+    target = asked_target(options)
+    check_serves(target)
+    with opened(target, options.backend) as backend:
         if backend.remark:
             print_diagnostics([Diagnostic("remark", "backend", backend.remark)])
         yield backend
@@ -126,8 +127,7 @@ def served_by(options: argparse.Namespace) -> Iterator[Backend]:
 def compile_request(options: argparse.Namespace) -> CompileRequest:
     """What the flags say to compile, for several requests unless they say how many."""
     found = request_of(options)
-    batch, tokens = options.batch or USUAL_REQUESTS, options.cache_tokens
-    return dataclasses.replace(found, batch=batch, chunk=None, cache_tokens=tokens)
+    return found.changed(batch=options.batch or USUAL_REQUESTS, chunk=None)
 
 
 def _first(trace: Trace, count: int | None) -> Trace:
