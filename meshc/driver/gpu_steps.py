@@ -14,7 +14,7 @@ from math import prod
 from meshc.backends import cuda
 from meshc.driver.request import CompileRequest
 from meshc.driver.step_times import predicted, step_with_full_caches
-from meshc.ir.batch import LENGTH
+from meshc.ir.batch import BATCH, LENGTH
 from meshc.ir.clone import clone_module
 from meshc.ir.core import Op
 from meshc.ir.module import Module
@@ -45,10 +45,18 @@ _NO_TASKS = frozenset({"no-tasks", "cuda-graph"})
 _OF_PARTS = frozenset({"does-not-fit", "cuda-shape"})
 CHUNKS = (16, 8, 4)
 """Tokens of a prompt that tasks read at once, the most for which a block has room."""
+LONG_CHUNKS = (64, 32)
+"""The same where left sides of products lie in memory, of prompts for which there are no kernels:
+each launch reads the weights once."""
+MOST_LONG = 128
+"""Tokens that tasks read at once at the most."""
 LEAST_OF_KERNELS, WORTH_KERNELS = 64, 128
 """Tokens that are left of a prompt from which on kernels of many tokens are faster than tasks, and
 tokens that caches hold from which on a program has both: 512 tokens of Llama-3-8B take an H200
 36.2 ms, 128 take 19.7, and tasks read 16 in 5.4."""
+LEAST_COLUMNS = 5
+"""Requests of a step from which on left sides of products, rounded once, may lie in memory; those
+of fewer are two values each, the rounded one and what rounding left."""
 SOME = 4
 """Tokens for which a task of a prompt attends where those of as many as its queries may be leave no
 room, which norms and rotations of many take, and those of one leave some."""
@@ -77,16 +85,19 @@ class GpuStep:
     def files(self) -> Made:
         """The step that is fastest of those that obey the request. Raises MeshcError."""
         graph = self._dealt(self.given)
-        if self.request.chunk is not None:
-            check_chunk(self.given)
-            kernels = self.kernels(self.request.chunk, 1)
-            module, files = self._step(graph, lambda tasks: self._emitted(tasks, kernels))
+        by_kernels = self._by_asked_kernels(graph)
+        if by_kernels is not None:
+            module, files = by_kernels
         else:
             module, files = self._step(graph, self._emitted)
             step = cuda.TaskGraph(module, graph)
-            files, prompts = self._with_prompts(step, files)
-            if not self.request.serving:
-                files = self._with_kernels(step, prompts, files)
+            asked = self.request.chunk
+            if asked is not None and asked > CHUNKS[0]:
+                files = self._with_long(step, [], files)
+            if self.chunk is None:
+                files, prompts = self._with_prompts(step, files)
+                if prompts is not None and asked is None and not self.request.serving:
+                    files = self._with_more(step, prompts, files)
         time = predicted(module)
         words = "the decode step is one kernel made of tasks" + (f": {time}" if time else "")
         self.report.remark("step-of-tasks", words + self._slow(module))
@@ -96,7 +107,7 @@ class GpuStep:
         self,
         tasks: cuda.TaskGraph,
         kernels: cuda.ChunkGraph | None = None,
-        prompts: cuda.TaskGraph | None = None,
+        prompts: Sequence[cuda.TaskGraph] = (),
     ) -> dict[str, str]:
         asked = self.request
         how = asked.page, asked.collectives, kernels, prompts, self._choice
@@ -168,12 +179,14 @@ class GpuStep:
     ) -> tuple[dict[str, str], cuda.TaskGraph | None]:
         """``files`` of a ``step`` with a kernel of tasks that reads prompts, and these; if there is
         one."""
-        for tokens in CHUNKS:
+        asked = min(self.request.chunk or CHUNKS[0], CHUNKS[0])
+        sizes = sorted({asked, *(n for n in CHUNKS if n < asked)}, reverse=True)
+        for tokens in sizes:
             prompts = self.prompts(tokens)
             if prompts is None:
                 break
             graph = self._dealt(prompts)
-            made = self._chunk(graph, lambda tasks: self._emitted(step, None, tasks))
+            made = self._chunk_or_less(graph, lambda tasks: self._emitted(step, None, [tasks]))
             if not isinstance(made, MeshcError):
                 self._keep(made)
                 (self.chunk, files), _ = made
@@ -183,55 +196,143 @@ class GpuStep:
             first = made.diagnostics[0]
             if first.code not in _NO_TASKS | _OF_PARTS:
                 raise made
-            if tokens == CHUNKS[-1] or first.code in _NO_TASKS or _of_memory(made):
+            if tokens == sizes[-1] or first.code in _NO_TASKS or _of_memory(made):
                 words = f"steps read prompts, token by token: {first.message} ({first.code})"
                 self.report.warning("prompt-by-steps", words)
                 break
         return files, None
 
-    def _with_kernels(
-        self, step: cuda.TaskGraph, prompts: cuda.TaskGraph | None, files: dict[str, str]
+    def _by_asked_kernels(self, graph: Module) -> Made | None:
+        """The step of ``graph`` whose prompts are read by kernels of as many tokens at once as are
+        asked for; None where none are, or tasks read them. Raises MeshcError where neither do."""
+        asked = self.request.chunk
+        if asked is None:
+            return None
+
+        def made() -> Made:
+            kernels = self.kernels(asked, 1)
+            return self._step(graph, lambda tasks: self._emitted(tasks, kernels))
+
+        tried = self._tried(made)
+        if not isinstance(tried, MeshcError):
+            self._keep(tried)
+            return tried[0]
+        first = tried.diagnostics[0]
+        if first.code not in _NO_TASKS | _OF_PARTS or self.request.keep_quantised:
+            raise tried
+        if asked > MOST_LONG:
+            fail(
+                first.code,
+                first.message,
+                help=f"tasks read up to {MOST_LONG} tokens at once: --chunk {MOST_LONG}",
+            )
+        return None
+
+    def _with_more(
+        self, step: cuda.TaskGraph, prompts: cuda.TaskGraph, files: dict[str, str]
     ) -> dict[str, str]:
-        """``files`` of a ``step`` whose prompts are read by tasks, with kernels that read more of
-        their tokens at once, of a model that has such over the same weights."""
-        if prompts is None or self.request.gpus > 1 or self.given.capacity < WORTH_KERNELS:
+        """``files`` of a ``step`` whose ``prompts`` are read by tasks, with what reads more of
+        their tokens at once: kernels, of a model that has such over the same weights, or more
+        tasks."""
+        if self.given.capacity < WORTH_KERNELS:
             return files
+        if self.request.gpus == 1:
+            both = self._with_kernels(step, prompts, files)
+            if both is not None:
+                return both
+        return self._with_long(step, [prompts], files)
+
+    def _with_long(
+        self, step: cuda.TaskGraph, less: Sequence[cuda.TaskGraph], files: dict[str, str]
+    ) -> dict[str, str]:
+        """``files`` of a ``step`` with tasks that read more tokens of a prompt at once than those
+        of ``less``, or as many as are asked for: left sides of their products lie in memory, and
+        come through the ring with the weights. Where there are no such tasks ``files`` are as they
+        were."""
+        asked = self.request.chunk
+        for tokens in LONG_CHUNKS if asked is None else (asked,):
+            more = self.prompts(tokens)
+            if more is None or tokens > self.given.capacity:
+                continue
+            graph = self._dealt(more)
+            made = self._chunk(graph, lambda tasks: self._emitted(step, None, [tasks, *less]), True)
+            if isinstance(made, MeshcError):
+                first = made.diagnostics[0]
+                if first.code not in _NO_TASKS | _OF_PARTS:
+                    raise made
+                if asked is not None:
+                    words = f"no tasks read {asked} tokens of a prompt at once"
+                    self.report.warning("chunk-of-fewer", f"{words}: {first.message}")
+                continue
+            (chunk, found), _ = made
+            if asked is None and self._slow(chunk) and not self._slow(less[0].placed):
+                continue
+            self._keep(made)
+            self.chunk, files = chunk, found
+            count = more.dims["L"]
+            words = f"one kernel made of tasks reads up to {count} tokens of a prompt at once"
+            if less:
+                words += f" where more than {less[0].placed.dims['L']} are left"
+            self.report.remark("prompt-of-tasks", words + self._slow(chunk))
+            break
+        return files
+
+    def _with_kernels(
+        self, step: cuda.TaskGraph, prompts: cuda.TaskGraph, files: dict[str, str]
+    ) -> dict[str, str] | None:
+        """``files`` of a ``step`` whose prompts are read by tasks, with kernels that read more of
+        their tokens at once; None of a model that has none over the same weights."""
         if self.request.keep_quantised:
             words = "kernels of many tokens read decoded weights"
-            self.report.remark(
-                "prompt-of-kernels", f"tasks read prompts however long they are: {words}"
-            )
-            return files
+            self.report.remark("prompt-of-kernels", f"tasks read prompts: {words}")
+            return None
         try:
             kernels = self.kernels(cuda.MOST_CHUNK, LEAST_OF_KERNELS)
-            both = self._emitted(step, kernels, prompts)
+            both = self._emitted(step, kernels, [prompts])
         except MeshcError as refusal:
             first = refusal.diagnostics[0]
             if first.code not in _NO_TASKS | _OF_PARTS:
                 raise
-            words = f"tasks read prompts however long they are: {first.message} ({first.code})"
+            words = f"tasks read prompts: {first.message} ({first.code})"
             self.report.remark("prompt-of-kernels", words)
-            return files
+            return None
         program, alone = (cuda.from_json(made[cuda.MANIFEST]) for made in (both, files))
         held, room = cuda.memory_of(program), self.request.the_device().global_memory_bytes
         if held.weights > cuda.memory_of(alone).weights or held.total > room:
             more = "weights of their own" if held.total <= room else "no room beside the caches"
-            words = "tasks read prompts however long they are: kernels of many tokens would have "
+            words = "tasks read prompts: kernels of many tokens would have "
             self.report.remark("prompt-of-kernels", words + more)
-            return files
+            return None
         most, least = program.prefills[0].tokens, program.prefills[0].least
         words = f"kernels read up to {most} tokens of a prompt at once where {least} or more are"
         self.report.remark("prompt-of-kernels", f"{words} left")
         return both
 
-    def _chunk(
+    def _chunk_or_less(
         self, graph: Module, written: Callable[[cuda.TaskGraph], dict[str, str]]
     ) -> tuple[Made, list[Diagnostic]] | MeshcError:
+        """A chunk of a prompt with left sides of products in memory or, where that cannot be, with
+        these in each block that multiplies them; or a refusal."""
+        if not self.request.keep_quantised:
+            made = self._chunk(graph, written, True)
+            if not isinstance(made, MeshcError) or _of_memory(made):
+                return made
+            if made.diagnostics[0].code not in _NO_TASKS | _OF_PARTS:
+                return made
+        return self._chunk(graph, written)
+
+    def _chunk(
+        self,
+        graph: Module,
+        written: Callable[[cuda.TaskGraph], dict[str, str]],
+        columns: bool = False,
+    ) -> tuple[Made, list[Diagnostic]] | MeshcError:
         """A chunk of a prompt whose tasks attend for as many tokens as a block has room for; or its
-        refusal, that of tasks that attend for one where queries leave no room."""
+        refusal, that of tasks that attend for one where queries leave no room. With ``columns``
+        left sides of products lie in memory."""
 
         def made(together: int) -> tuple[Made, list[Diagnostic]] | MeshcError:
-            return self._tried(lambda: self._in_parts(graph, written, 0, together))
+            return self._tried(lambda: self._in_parts(graph, written, 0, together, columns))
 
         most = made(0)
         if not isinstance(most, cuda.QueriesDoNotFit):
@@ -254,15 +355,20 @@ class GpuStep:
         written: Callable[[cuda.TaskGraph], dict[str, str]],
         cluster: int,
         together: int = 0,
+        columns: bool = False,
     ) -> Made:
         """The first division of products whose columns leave room in a block; in clusters of so
-        many blocks."""
-        whole = self._tasks(graph, _Division(1, False, cluster, together), None)
-        merge = _records_bytes(whole) > MOST_RECORDS
+        many blocks. ``columns`` in memory need none."""
+        whole = self._tasks(graph, _Division(1, False, cluster, together, columns), None)
+        merge = columns or _records_bytes(whole) > MOST_RECORDS
         refusals = []
-        for parts in PARTS:
-            made = self._meeting(graph, _Division(parts, merge, cluster, together), written)
+        for parts in PARTS if not columns else (1,):
+            division = _Division(parts, merge, cluster, together, columns)
+            made = self._meeting(graph, division, written)
             if not isinstance(made, MeshcError):
+                many = graph.dims.get(BATCH, 1) >= LEAST_COLUMNS
+                if many and not (cluster or self.request.keep_quantised):
+                    made = self._or_columns(graph, made, written)
                 self._keep(made)
                 return made[0]
             if not _of_parts(made):
@@ -271,6 +377,26 @@ class GpuStep:
             if isinstance(made, cuda.QueriesDoNotFit | cuda.GpuIsTooSmall):
                 break  # it is no product that leaves no room
         raise next(filter(_of_memory, reversed(refusals)), refusals[-1])
+
+    def _or_columns(
+        self,
+        graph: Module,
+        made: tuple[Made, list[Diagnostic]],
+        written: Callable[[cuda.TaskGraph], dict[str, str]],
+    ) -> tuple[Made, list[Diagnostic]]:
+        """The step that was ``made``, or one with left sides of products in memory where that is
+        predicted to be faster."""
+        other = self._meeting(graph, _Division(1, True, 0, 0, True), written)
+        if isinstance(other, MeshcError):
+            if other.diagnostics[0].code not in _NO_TASKS | _OF_PARTS:
+                raise other
+            return made
+        one, two = (step_with_full_caches(module) for (module, _), _ in (made, other))
+        if one is None or two is None or two.seconds >= one.seconds:
+            return made
+        words = f"left sides of products lie in memory: {one.seconds * 1e6:.0f} us otherwise"
+        other[1].append(Diagnostic("remark", "columns-in-memory", words))
+        return other
 
     def _meeting(
         self,
@@ -295,7 +421,7 @@ class GpuStep:
         if isinstance(tried, MeshcError) and _of_parts(tried) and not _of_memory(tried):
             return tried
         counted = self._tried(lambda: made(task.COUNTER))
-        by_counter = division.cluster or LENGTH in graph.scalars
+        by_counter = division.cluster or division.columns or LENGTH in graph.scalars
         if by_counter or isinstance(counted, cuda.GpuIsTooSmall):
             return counted
         by_tags = self._tried(lambda: made(task.TAGS))
@@ -327,19 +453,21 @@ class GpuStep:
 @dataclass(frozen=True)
 class _Division:
     """How work is divided: wide left sides of products in so many ``parts``; records of attention
-    perhaps merged by tasks of their own; blocks in clusters of so many, if any; and tokens of a
-    prompt that a task attends for, 0 for the most."""
+    perhaps merged by tasks of their own; blocks in clusters of so many, if any; tokens of a prompt
+    that a task attends for, 0 for the most; and left sides of products perhaps in memory."""
 
     parts: int
     merge: bool
     cluster: int
     together: int
+    columns: bool = False
 
     def spec(self, share: str) -> str:
         """How tasks are expanded: blocks of clusters have attention and its part of the output
         projection by key heads, and ``share`` lanes or the splits of tokens."""
         own = f"heads=true,{share}={self.cluster}"
         grain = own if self.cluster else f"merge={str(self.merge).lower()}"
+        grain += ",columns=true" if self.columns else ""
         return f"expand-tasks{{parts={self.parts},{grain},wide={WIDE},together={self.together}}}"
 
 
@@ -372,17 +500,6 @@ def _records_bytes(placed: Module) -> int:
 def _streams(op: Op) -> bool:
     """Whether ``op`` is a loop over tiles of a cache."""
     return isinstance(op, tile.For) and any(isinstance(o, task.Stream) for o in op.regions[0].ops)
-
-
-def check_chunk(module: Module) -> None:
-    """Raise ``cuda-graph`` where kernels of many tokens at once do not compute what ``module``
-    does, in words of models."""
-    if any(isinstance(op, whole.TopK) for op in module.walk()):
-        fail(
-            "cuda-graph",
-            "the kernels that --chunk asks for compute no mixtures of experts",
-            help="without --chunk a kernel of tasks reads prompts",
-        )
 
 
 def dealing(module: Module, gpus: int) -> str:
