@@ -24,6 +24,13 @@ class Drawn:
     cores: int
     positions: tuple[tuple[int, ...], ...] = field(default=())
     meet: str = "counter"
+    columns: bool = False
+
+    def with_columns(self, batch: int) -> Drawn:
+        """The same for a ``batch`` of requests with left sides of products in memory."""
+        every = tuple(tuple(at[b % len(at)] for b in range(batch)) for at in self.positions)
+        given = {"batch": batch, "positions": every, "parts": 1, "merge": True}
+        return replace(self, columns=True, meet="counter", **given)
 
 
 def drawn_decoder(seed: int) -> Drawn:

@@ -28,7 +28,9 @@ from meshc.support.native import Toolchain
 # those of float64 too; where the two round differently, one term of many differs by as much. Each
 # bound is about twice what the worst of the drawn decoders has.
 BOUNDS = {("f16", False): 5e-5, ("bf16", False): 1.5e-3, ("f16", True): 2e-3, ("bf16", True): 1e-2}
-_HOW = ("dtype", "capacity", "batch", "page", "rows", "tokens", "parts", "merge", "meet")
+_HOW = (
+    "dtype", "capacity", "batch", "page", "rows", "tokens", "parts", "merge", "meet", "columns",
+)  # fmt: skip
 NAN = {"f16": 0x7E5A, "bf16": 0x7FDA}
 
 
@@ -49,6 +51,11 @@ class Step:
         assert self.texts[file].count(old) == 1
         return replace(self, texts={**self.texts, file: self.texts[file].replace(old, new)})
 
+    def replaced(self, file: str, old: str, new: str) -> Step:
+        """The same with ``new`` in the first place where ``file`` has ``old``."""
+        assert old in self.texts[file]
+        return replace(self, texts={**self.texts, file: self.texts[file].replace(old, new, 1)})
+
     def with_blocks(self, blocks: int) -> Step:
         """The same, launched with so many blocks."""
         kernel = replace(self.program.kernels["step"], blocks=blocks)
@@ -58,11 +65,12 @@ class Step:
 def step_of(
     model: str | Path, *, dtype="f16", capacity=64, batch=1, page=16, rows=16, tokens=32, parts=1,
     merge=False, meet="counter", device="h200", cluster=0, split="splits", ranks=1,
-    transport="peers", keep="",
+    transport="peers", keep="", columns=False,
 ) -> Step:  # fmt: skip
     """The step of a model in a file; of clusters of so many blocks, that attend by heads and
     ``split`` tokens of these (splits) or lanes (lanes); of each of several ``ranks``. All weights
-    that can stay quantised in the format ``keep``."""
+    that can stay quantised in the format ``keep``. With ``columns`` left sides of products lie in
+    memory."""
     graph = meshc.compile(
         str(model), dtype=dtype, compile_to="graph", phase="decode",
         seq=capacity, device=device, batch=batch,
@@ -77,7 +85,8 @@ def step_of(
     merges = str(merge and not cluster).lower()
     keeping = f'stream-quantised{{formats=["all={keep}"]}},' if keep else ""
     passes = meshc.parse_pipeline(
-        f"expand-tasks{{rows={rows},tokens={tokens},parts={parts},merge={merges}{by_heads}}},"
+        f"expand-tasks{{rows={rows},tokens={tokens},parts={parts},merge={merges}{by_heads}"
+        f"{',columns=true' if columns else ''}}},"
         f"{keeping}"
         f"{placed},meet{{kind={meet}}},fold-scratch"
     )

@@ -98,9 +98,10 @@ def test_all_weights_are_there_once(result, tmp_path):
 def test_a_model_of_no_such_kernel_has_its_prompts_read_by_tasks(tmp_path):
     result = compiled(tmp_path, (KeptKeys(1, 2, 2, 96, 100.0),), seq=CAPACITY)
     (remark,) = (m for m in result.report.messages if m.code == "prompt-of-kernels")
-    assert "tasks read prompts however long they are" in remark.message
-    (reader,) = from_json(result.files["manifest.json"]).prefills
-    assert reader.inputs == "prompt"
+    assert "tasks read prompts" in remark.message
+    long, short = from_json(result.files["manifest.json"]).prefills
+    assert (long.inputs, long.tokens, long.least) == ("long_prompt", 64, 17)
+    assert (short.inputs, short.tokens, short.least) == ("prompt", 16, 1)
 
 
 def test_a_manifest_whose_readers_ask_for_what_they_do_not_read_is_refused(result):

@@ -30,7 +30,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "csl chunks": {"target": "csl", "mesh": "3x2", "dtype": "f32", "chunk": 4},
     "csl steps": {"target": "csl", "mesh": "2x3", "dtype": "f32", "phase": "decode"},
     "cuda": {"target": "cuda", "dtype": "f16"},
-    "cuda chunks": {"target": "cuda", "dtype": "f16", "chunk": 8},
+    "cuda chunks": {"target": "cuda", "dtype": "f16", "chunk": 24},
 }
 """How programs of a column are compiled."""
 BOUNDS = {"f32": 2e-4, "f16": 2.0**-8}

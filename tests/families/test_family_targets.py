@@ -9,7 +9,7 @@ from shutil import copytree
 import pytest
 from drawn_families import DRAWN, drawn
 from family_cells import DATA, OPTIONS, Recorded, check, refused, write_config
-from family_outcomes import CHUNKS_OF_EXPERTS, COLUMNS, EQUAL, TABLE, as_markdown
+from family_outcomes import COLUMNS, EQUAL, TABLE, as_markdown
 from reduced import only
 
 import meshc
@@ -30,6 +30,7 @@ IN_CI = {
     ("starcoder2", "window", "cuda"),
     ("gpt2", "", "cuda"),
     ("gpt_neox", "", "cuda"),
+    ("gemma2", "window", "cuda chunks"),
 }
 """Cells that CI runs besides those of kernels of clusters: cheap ones of each kind. Whole prompts
 of all these checkpoints are those of ``tests/e2e/test_families.py`` and its neighbours."""
@@ -38,16 +39,18 @@ OF_CUDA = {"llama": "tiny_cuda/llama-4h2", "deepseek_v2": "tiny_cuda/deepseek-4h
 
 
 def cells() -> list[object]:
-    """All cells of recorded checkpoints on meshes, and steps for CUDA but those of gemma and of
+    """All cells of recorded checkpoints on meshes, and those for CUDA but those of gemma and of
     mixtures of experts, whose recorded answers are of gains, or of weights and so of gates, that
     are not rounded: these alone move their logits by more than the bound. Mixtures with rounded
     weights are those of ``tests/e2e/test_task_steps_experts.py``. Their sizes are none of kernels
     of clusters, so refusals have other words."""
     found = []
     for (family, case), row in TABLE.items():
-        routed = row.outcomes["cuda chunks"] == CHUNKS_OF_EXPERTS
+        routed = any(kind in row.example for kind in ("experts", "gpt_oss"))
         steps = row.outcomes["cuda"] == EQUAL and family != "gemma" and not routed
-        for column in [*ON_MESHES, *(["cuda"] if steps else [])] if row.example else ():
+        for column in (
+            [*ON_MESHES, *(["cuda", "cuda chunks"] if steps else [])] if row.example else ()
+        ):
             marks = [] if (family, case, column) in IN_CI else [pytest.mark.slow]
             name = "-".join(filter(None, (family, case, column))).replace(" ", "_")
             found.append(pytest.param(family, case, column, id=name, marks=marks))

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from meshc.backends.cuda.chunk_launches import ChunkGraph
 from meshc.backends.cuda.emitted_lines import emitted_lines
-from meshc.backends.cuda.gpu_steps import GpuStep, dealing
+from meshc.backends.cuda.gpu_divisions import dealing
+from meshc.backends.cuda.gpu_steps import GpuStep
 from meshc.backends.cuda.halves import AUTO_OVERLAP, splitting_of
 from meshc.backends.cuda.host import LanguageModel
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS

@@ -4,7 +4,8 @@ Statements have costs by kernel and form. A product multiplies weights by 8 or 1
 values on tensor cores: up to four vectors take two columns each, their rounded values and what
 rounding left. Attention is of up to eight query heads at once. Rows of a fragment that a task has
 no rows for are wasted, or, with ``packed``, hold further parts of the width, as far as there are
-columns for these: an emitter could do that, none does.
+columns for these: an emitter could do that, none does. More columns than 16 take longer by as much
+as 16 do than 8, or as long as their vectors take to come from where blocks share them.
 
 What is quantised takes as long as a tile of 16-bit weights, but for the instructions: where it has
 more of them, these take a cycle of a scheduler each. Nobody has measured it.
@@ -189,6 +190,9 @@ class TileTimes:
             times = self._points("product_tile_ns")
             parts = max(8 // columns, 1) if self.packed else 1
             whole = _at(times, columns) * NS
+            if piece.vectors:
+                shared = self.device.real("shared_bytes_per_second") / self.device.cores
+                whole = max(whole, self.tile * (1 + piece.vectors) / shared)
             if piece.coded is not None:
                 whole = self.decoded(piece.coded, self.size(piece), whole, _at(times, 8) * NS)
             return whole / min(1.0, piece.filled * parts)

@@ -3,7 +3,8 @@
 A stream is *brought* by way of a block's ring if a product takes it, or each task has a part of its
 own of it. What all tasks of a family read alike (a norm's weights, the vector that an earlier phase
 gave) each block *reads* once in a phase, and a few bytes of a task's own (frequencies, a residual)
-too. Streams of one body, or of one round of a loop, are brought together.
+too. Streams of one body, or of one round of a loop, are brought together. Left sides of products
+that lie in memory, rounded, come through the ring beside the weights, for several tasks at once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from meshc.ir.affine import Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
+from meshc.ir.types import DType
 from meshc.ir.values import Value
 
 Scalars = Mapping[str, int | Sequence[int]]
@@ -37,6 +39,8 @@ READ_AT_ONCE = 32768
 """Bytes that the threads of a block ask for, and hold, before they wait for them: 128 each."""
 SUMS_BYTES = 1024
 """Sums that the warps of a block have of a vector and a fragment, twice."""
+MOST_TOGETHER = 8
+"""Tasks that share vectors which come through the ring, a fragment each, at the most."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +48,14 @@ class Piece:
     """Bytes that a task brings together. They are multiplied by ``rows`` vectors: requests, or
     the query heads of a key head, twice so many where keys are values too. ``filled`` is the share
     of the rows of a tensor core's fragment that a product uses. Numbers are made of what is
-    ``coded``, block by block."""
+    ``coded``, block by block. With each byte come so many of ``vectors``, which others gave."""
 
     bytes: int
     kind: Kind = "copy"
     rows: int = 1
     filled: float = 1.0
     coded: Coded | None = None
+    vectors: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -333,6 +338,12 @@ class _Family:
         self.parts: dict[str, int] = {}
         self.names = {*self.dims, *family.each}
         self.uses = _uses(family)
+        left = {use.views()[1].buffer for use in self.products()}
+        self.streamed = left & {
+            op.result
+            for op in family.regions[0].walk()
+            if isinstance(op, task.Need) and op.view.buffer_type.dtype is not DType.F32
+        }
         self.brought: list[tuple[Piece, NDArray[np.int64]]] = []
 
     def work(self) -> Iterator[FamilyWork]:
@@ -354,7 +365,7 @@ class _Family:
             )
             for row in kinds
         ]
-        tasks = tuple(made[k] for k in which.reshape(-1))
+        tasks = self.beside_vectors(tuple(made[k] for k in which.reshape(-1)))
         vectors, width = self.left()
         if not self.parts:
             shape = vectors, width, self.groups
@@ -367,6 +378,26 @@ class _Family:
             shape = vectors, width, self.groups[these]
             if some := self.run(tasks[these]):
                 yield FamilyWork(name, some, self.read | own, self.held(), *shape)
+
+    def beside_vectors(self, tasks: tuple[TaskWork, ...]) -> tuple[TaskWork, ...]:
+        """``tasks`` with the vectors that come beside their weights, of as many as a block has."""
+        if not self.streamed:
+            return tasks
+        vectors, width = self.left()
+        each = len(self.run(tasks)) // self.module.the_device().cores
+        together = min(max(each, 1), MOST_TOGETHER)
+        rows = max(sum(p.bytes for p in one.pieces if p.kind == "product") for one in tasks)
+        share = DType.F16.bytes * vectors * width / together / max(rows, 1)
+        kinds = {
+            one: replace(
+                one,
+                pieces=tuple(
+                    replace(p, vectors=share) if p.kind == "product" else p for p in one.pieces
+                ),
+            )
+            for one in dict.fromkeys(tasks)
+        }
+        return tuple(kinds[one] for one in tasks)
 
     def run(self, tasks: tuple[TaskWork, ...]) -> tuple[TaskWork, ...]:
         """Those of ``tasks`` that are dealt: of experts those of chosen ones."""
@@ -381,6 +412,8 @@ class _Family:
                 size = self.size(op, at)
                 fresh = isinstance(op, task.Stream)
                 mine = op.view.free_vars & names or op.when is not None
+                if op.result in self.streamed:
+                    continue
                 if op.result in self.uses:
                     together = together + size
                     first = first or op.result
@@ -469,6 +502,8 @@ class _Family:
         with up to four vectors what rounding left as well, so that products are those of f32, and
         sums of warps."""
         vectors, width = self.left()
+        if self.streamed:
+            return SUMS_BYTES // 2 * vectors
         columns = 2 * width * vectors * (2 if vectors <= 4 else 1)
         return columns + SUMS_BYTES * max(vectors, 8) if width else 0
 

@@ -96,12 +96,33 @@ class Placed:
     @contextmanager
     def _each_of_experts(self, text: Text, expert: str) -> Iterator[None]:
         """The same, expert by expert."""
-        if self.first or self.groups or expert not in self.sizes:
-            fail("cuda-graph", f"tasks of @{self.op.name} are not those of experts alone")
+        self.check_experts()
         text.add(NOT_UNROLLED)
         with text.within("for (int task = mine.begin; task < mine.end; task++) {"):
-            text.add(f"const int {expert} = choice.expert(task / {self.of_expert});")
+            self.point_expert(text)
             yield
+
+    def check_experts(self) -> None:
+        """Raise ``cuda-graph`` where tasks that do something for experts stand among others."""
+        routed = self.routed
+        if routed and (self.first or self.groups or routed.expert not in self.sizes):
+            fail("cuda-graph", f"tasks of @{self.op.name} are not those of experts alone")
+
+    def point_expert(self, text: Text) -> None:
+        """The expert of the task, if it is of one."""
+        if self.routed is not None:
+            expert = self.routed.expert
+            text.add(f"const int {expert} = choice.expert(task / {self.of_expert});")
+
+    def alike(self, dims: frozenset[str]) -> int:
+        """How many tasks one behind the other, beginning with the first one, have the same values
+        of ``dims``; 0 if all have them, and 1 where they are not the first that are counted."""
+        if not dims:
+            return 0
+        if self.routed is not None:
+            return self.of_expert if dims == {self.routed.expert} else 1
+        (first, *_), sizes = self.sizes, self.sizes
+        return prod(sizes.values()) // sizes[first] if dims == {first} else 1
 
     def point(self, text: Text, names: Container[str]) -> None:
         """The dims of the task that are among ``names``; which expert it is of is known."""

@@ -226,11 +226,12 @@ class GroupAttention:
             of_row = f"[&](int row) {{ return {score} * mc::LOG2E; }}"
             text.add(f"if ({whose}{number} == {last}) {name}.start_with_sink({of_row});")
         if shape.new > 1:
-            # One sixteen of tokens, which is the first warp's.
+            # Sixteens of tokens, the first of which is the first warp's.
+            sixteens = -(-shape.new // FRAGMENT) * FRAGMENT
             limit = self.values.spelled(Expr.var(POSITION) + shape.new)
             given = f"fresh, fresh + {shape.new * lanes}, 0, {POSITION}, {limit}, {first}, {end}"
             there = f"if ({owner}) " if owner else ""
-            text.add(f"{there}{name}.template add<{FRAGMENT}>({given}{extra});")
+            text.add(f"{there}{name}.template add<{sixteens}>({given}{extra});")
         else:
             there = f"{owner} && {number} == 0" if owner else f"{number} == 0"
             given = f"locals, locals + {queries * lanes}, locals + {(queries + 1) * lanes}"

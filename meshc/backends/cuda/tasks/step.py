@@ -11,6 +11,7 @@ from meshc.backends.cuda.chunk_launches import ChunkGraph, chunk_of
 from meshc.backends.cuda.launches import OF_ALL, OF_EACH, Launch, Stage
 from meshc.backends.cuda.launches import RANK as RANK_NUMBER
 from meshc.backends.cuda.program import (
+    LONG,
     TASKS,
     TRANSPORTS,
     Buffer,
@@ -39,6 +40,14 @@ from meshc.backends.cuda.tasks.room import Form, Room
 from meshc.backends.cuda.tasks.shared import Known
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
 from meshc.backends.cuda.tasks.storage import CHOSEN, LOGITS, OF_GPUS, RUNS_BEFORE, Storage
+from meshc.backends.cuda.tasks.streamed_products import (
+    HEAR as HEAR_OF_COLUMNS,
+)
+from meshc.backends.cuda.tasks.streamed_products import (
+    TELL,
+    StreamedProduct,
+    streams_columns,
+)
 from meshc.backends.templates import render
 from meshc.ir.batch import LENGTH, POSITION
 from meshc.ir.module import Module
@@ -64,10 +73,15 @@ _GO_ON = (
 )
 """What follows the choice of a token, one of so many words, in the task of its request."""
 
+_ELEMENT = (
+    "    const int b = me / 16;  // request of this thread's element of a task",
+    "    const int i = me % 16;  // its lane",
+)
+"""What products begin with whose sums a thread has one of."""
 _WORDS = ("met", "runs", "told", "told_before")
 """Buffers of one word that counts."""
 _OWN = ("tokens", "cached", "pages", "count", "layers", "runs")
-"""Buffers of which a kernel that reads prompts has its own, called after :data:`TASKS`."""
+"""Buffers of which a kernel that reads prompts has its own, called after it."""
 
 _KINDS = {
     "ASKED": "T",
@@ -82,7 +96,7 @@ _KINDS = {
 @dataclass
 class StepText:
     """Writes the kernel of ``module``, whose graph was ``source``; what ranks give each other goes
-    by ``transport``."""
+    by ``transport``. One that reads prompts is called ``reader``."""
 
     module: Module
     source: Module
@@ -90,25 +104,18 @@ class StepText:
     known: Known = field(default_factory=Known)
     frequencies: tuple[tuple[float, ...], ...] = ()
     transport: str = ""
+    reader: str = TASKS
     locals: Locals = field(default_factory=Locals)
     attending: Locals = field(default_factory=Locals)
 
     def __post_init__(self) -> None:
         self.storage = Storage(self.module, self.source, self.page, self.known)
         self.storage.frequencies += self.frequencies
-        if self.storage.tokens > MOST_TOKENS:
-            what = "tokens" if self.storage.of_prompt else "requests"
-            words = f"{self.storage.tokens} {what}, and a thread has an element of one"
-            fail("cuda-shape", f"a step has {words} of {MOST_TOKENS} at the most")
         self.forms: list[Form] = []
         self.meetings = self.of_ranks = 0
         self.ranks = 0 if self.module.ranks is None else self.module.ranks.count
         self.device = self.module.the_device()
         self.bring, self.compute = Text(2), Text(1)
-        self.compute.add(
-            "const int b = me / 16;  // request of this thread's element of a task",
-            "const int i = me % 16;  // its lane",
-        )
         self.blocks = 1
         self.choosing = Choosing(self.storage)
         self.clusters = clusters_of(self.module)
@@ -116,9 +123,26 @@ class StepText:
         ranges = self.storage.scalars | ({RANK: (0, self.ranks - 1)} if self.ranks else {})
         self.grouped = bool(self.source.option(groups.LAYER_GROUPS, False))
         self._walk(body, ranges, some=self.grouped)
+        self._check_tokens()
+        if self.products:
+            self.compute.lines[:0] = _ELEMENT
         self._leave()
         if self.clusters.size > 1:
             self.compute.add(*LEAVE)
+
+    @property
+    def products(self) -> bool:
+        """Whether blocks have left sides of products for themselves."""
+        return any(type(form) is Product for form in self.forms)
+
+    def _check_tokens(self) -> None:
+        """Raise ``cuda-shape`` for more tokens than a thread has elements of."""
+        count, what = self.storage.tokens, "tokens" if self.storage.of_prompt else "requests"
+        if count > MOST_TOKENS and self.products:
+            words = (
+                f"{count} {what}, and a thread has an element of one of {MOST_TOKENS} at the most"
+            )
+            fail("cuda-shape", f"a step has {words}")
 
     def _leave(self) -> None:
         """The last block keeps what the next run must know of this one."""
@@ -141,7 +165,7 @@ class StepText:
         """What the kernel is called."""
         if self.storage.choices:
             return "choose"
-        return "prompt" if self.storage.of_prompt else "step"
+        return self.reader if self.storage.of_prompt else "step"
 
     # --- phases
 
@@ -187,12 +211,16 @@ class StepText:
         with self.compute.within(f"{when}{{"):
             self._columns(phase, forms, choice)
             self.compute.add(phase.run())
+            if _stream_columns(forms):
+                self.compute.add(TELL)
             for form in forms:
                 form.compute(self.compute)
 
     def _bring(self, phase: Phase, forms: Sequence[Product | Attention]) -> None:
         text = self.bring
         text.add(phase.run())
+        if _stream_columns(forms):
+            text.add(HEAR_OF_COLUMNS)
         for form in forms:
             if isinstance(form, Attention):
                 form.bring(text)
@@ -205,7 +233,7 @@ class StepText:
         """What all tasks of a phase have, asked for before blocks have met; and the choice of
         experts, which the warp that brings waits for."""
         text = self.compute
-        products = [form for form in forms if isinstance(form, Product)]
+        products = [form for form in forms if type(form) is Product]
         shared = [p for p in products if not p.of_tasks]
         if len({p.key for p in shared}) > 1 or 0 < len(shared) < len(products):
             fail("cuda-graph", f"products of the phase {phase.name} have different left sides")
@@ -235,6 +263,8 @@ class StepText:
     def _form(self, family: Placed, ranges: dict[str, tuple[int, int]]) -> Form:
         if folds(family):
             return Attention(family, self.storage, self.attending, ranges)
+        if streams_columns(family, self.storage):
+            return StreamedProduct(family, self.storage, self.locals, ranges)
         if streamed_products(family):
             return Product(family, self.storage, self.locals, ranges)
         gives = (op.view.buffer for op in family.ops if isinstance(op, task.Give))
@@ -279,13 +309,14 @@ class StepText:
             compute=str(self.compute),
             runs_before=RUNS_BEFORE if storage.runs_apart else "",
             of_layers=groups.OF_A_RUN if self.grouped else (),
-            has_columns="COLUMNS" in names,
+            has_products=self.products,
             has_locals="LOCALS" in names,
             attending=[(kind, name) for name, kind in _KINDS.items() if name in names],
             cluster=self.clusters.size,
             ranks=self.ranks if self.of_ranks else 0,
             of_cluster=self.clusters.arrays(storage),
             experts=self.choosing.most,
+            of_columns=_stream_columns(self.forms),
         )
         shared = {part.name.lower(): (part.at, part.bytes) for part in arena.parts}
         blocks = self.clusters.blocks or max(1, min(self.device.cores, self.blocks))
@@ -329,7 +360,7 @@ class StepText:
             names.append(name)
             kind = "unsigned char" if weight.codes else f"{self.name}_::T"
             parameters.append(f"const {kind}* {name}")
-        own = f"{TASKS}_" if storage.of_prompt else ""
+        own = f"{self.reader}_" if storage.of_prompt else ""
         for name, buffer in storage.buffers.items():
             names.append(f"{own}{name}" if name in _OWN else name)
             kind = {"f32": "float", "i32": "int"}.get(buffer.dtype, f"{self.name}_::T")
@@ -350,6 +381,11 @@ class StepText:
         return tuple(names), parameters
 
 
+def _stream_columns(forms: Sequence[Form]) -> bool:
+    """Whether vectors come through the ring, once blocks have met."""
+    return any(isinstance(form, StreamedProduct) for form in forms)
+
+
 @dataclass(frozen=True)
 class TaskGraph:
     """A placed program of tasks, and the graph that it was made of."""
@@ -364,11 +400,12 @@ def step_of_tasks(
     page: int,
     transport: str = "multimem",
     kernels: ChunkGraph | None = None,
-    prompts: TaskGraph | None = None,
+    prompts: Sequence[TaskGraph] = (),
     choice: TaskGraph | None = None,
 ) -> tuple[StepProgram, dict[str, str]]:
     """A decode step of ``tasks`` and the text of its kernel; ``kernels`` of a fused graph read
-    prompts, and a kernel of the tasks of ``prompts`` what is too little for those, over the same
+    prompts, and a kernel of the tasks of each of ``prompts``, those of most tokens first, what the
+    next one takes several launches for, over the same
     weights and caches. Without either prompts are read by steps. With a ``choice`` among the logits
     of the step the program chooses tokens itself. Ranks give each other what they have by
     ``transport``.
@@ -407,8 +444,13 @@ def step_of_tasks(
     if chunk is not None:
         made = _with_kernels(made, chunk)
         texts |= chunk.texts
-    if prompts is not None:
-        made, more, prefill, frequencies = _with_tasks(written, made, prompts, transport)
+    counts = [one.placed.dims["L"] for one in prompts]
+    for number, one in enumerate(prompts):
+        last = number + 1 == len(prompts)
+        reader, least = (TASKS, 1) if last else (LONG, counts[number + 1] + 1)
+        made, more, prefill, frequencies = _with_tasks(
+            written, made, one, transport, reader, least, frequencies
+        )
         prefills.append(prefill)
         texts |= more
     chooses: Launch | None = None
@@ -438,11 +480,17 @@ Parts = tuple[dict[str, Kernel], dict[str, Buffer], dict[str, Weight]]
 
 
 def _with_tasks(
-    step: StepText, made: Parts, prompts: TaskGraph, transport: str
+    step: StepText,
+    made: Parts,
+    prompts: TaskGraph,
+    transport: str,
+    reader: str,
+    least: int,
+    angles: tuple[tuple[float, ...], ...],
 ) -> tuple[Parts, dict[str, str], Prefill, tuple[tuple[float, ...], ...]]:
-    """Kernels, buffers and weights of a ``step`` with those of a kernel of tasks that reads
-    prompts, its text, how it is launched, and the angles of both. Raises as
-    :func:`step_of_tasks`."""
+    """Kernels, buffers and weights of a ``step`` with those of a kernel of tasks called ``reader``,
+    which reads prompts of ``least`` tokens or more, its text, how it is launched, and the
+    ``angles`` of all. Raises as :func:`step_of_tasks`."""
     storage, (kernels, buffers, weights) = step.storage, made
     caches = {
         buffer.value.name: storage.cache(buffer.value).name
@@ -450,17 +498,16 @@ def _with_tasks(
         if buffer.role == "state"
     }
     known = Known(weights, buffers, caches, storage.requests)
-    angles = tuple(storage.frequencies)
-    written = StepText(prompts.placed, prompts.graph, step.page, known, angles, transport)
+    written = StepText(prompts.placed, prompts.graph, step.page, known, angles, transport, reader)
     text, kernel, arguments = written.text()
     own = written.storage
     named = {
-        f"{TASKS}_{name}" if name in _OWN else name: buffer for name, buffer in own.buffers.items()
+        f"{reader}_{name}" if name in _OWN else name: buffer for name, buffer in own.buffers.items()
     }
     _check_caches(buffers, named, "tasks", "split_token keeps whole heads")
-    parts = {**kernels, "prompt": kernel}, {**named, **buffers}, {**own.weights, **weights}
-    prefill = Prefill(TASKS, own.tokens, 1, (Launch("prompt", arguments),), (), ())
-    return parts, {"prompt.cu": text}, prefill, tuple(own.frequencies)
+    parts = {**kernels, reader: kernel}, {**named, **buffers}, {**own.weights, **weights}
+    prefill = Prefill(reader, own.tokens, least, (Launch(reader, arguments),), (), ())
+    return parts, {f"{reader}.cu": text}, prefill, tuple(own.frequencies)
 
 
 def _with_choice(

@@ -3,7 +3,8 @@
 Matrices lie in the order of tensor cores, group of rows after group of rows as tasks stream them;
 rows that a task multiplies together are one group. Caches lie in pages, the rows of tokens
 swizzled. What tasks give lies as in the program, of as many versions as are kept; last dims are
-filled up to whole groups of four.
+filled up to whole groups of four. Rounded left sides of products lie in blocks of sixteen lanes of
+all tokens.
 """
 
 from __future__ import annotations
@@ -317,6 +318,8 @@ class Storage:
             return (*lead, self._lanes_outside(value))
         if buffer.kept is not None and lead:
             lead[0] = buffer.kept
+        if self.of_columns(value):
+            return (*lead[:-1], -(-last // FRAGMENT), lead[-1], FRAGMENT)
         found = [*lead, last + -last % 4]
         if buffer.cluster is not None:
             dim, extent = buffer.cluster
@@ -326,6 +329,10 @@ class Storage:
     def _lanes_outside(self, value: Value) -> int:
         dims = self.ports[value].tensor.dims
         return prod(self.module.dims[d] for d in dims if d not in ("B", "L"))
+
+    def of_columns(self, value: Value) -> bool:
+        """Whether a buffer has rounded left sides of products, ``[.., tokens, lanes]``."""
+        return self.role(value) == "" and _kind(value).dtype is not DType.F32
 
     def of_cluster(self, value: Value) -> bool:
         """Whether a buffer lies in the memory of clusters."""
@@ -349,6 +356,8 @@ class Storage:
         tag = self.tag(value, index, ranges)
         if tag:
             return f"mc::give<{self.roles[value].tags}>({at}, {given}, {tag});"
+        if self.of_columns(value):
+            return f"{name}[{place}] = mc::narrow<T>({given});"
         return f"{name}[{place}] = {given};"
 
     def scratch(self, value: Value) -> str:
@@ -361,7 +370,8 @@ class Storage:
         if role == "out" and not self.of_prompt:
             name = CHOSEN if self.choices else LOGITS
         own = "symmetric" if self.of_ranks(value) else "scratch"
-        made = Buffer("f32", self.shape(value), "output" if role == "out" else own)
+        dtype = str(self.dtype) if self.of_columns(value) else "f32"
+        made = Buffer(dtype, self.shape(value), "output" if role == "out" else own)
         self.buffers.setdefault(name, made)
         return name
 
@@ -375,6 +385,9 @@ class Storage:
         if cluster is not None:
             dim, extent = cluster
             at[dim] = at[dim] % extent
+        if self.of_columns(value):
+            *lead, token, lane = at
+            at = [*lead, lane // FRAGMENT, token, lane % FRAGMENT]
         return flattened(at, shape)
 
     def load(self, value: Value, index: Sequence[Expr], ranges: Ranges, waits: bool = False) -> str:
@@ -383,6 +396,8 @@ class Storage:
         if role == "":
             at, name = spelled(self.place(value, index), ranges), self.scratch(value)
             words = self.words(value, index, ranges, waits)
+            if self.of_columns(value):
+                return f"mc::widen({name}[{at}])"
             return f"{words}.one({name} + {at})" if words else f"{name}[{at}]"
         if role == "weight":
             place = flattened(index, _kind(value).shape)

@@ -66,10 +66,11 @@ class Demand:
         return task.known[key]
 
     def columns(self, task: OpenTask, known: Known, part: Part, dtype: DType) -> Value:
-        """A part of a value as the left side of products, rounded to ``dtype``."""
+        """A part of a value as the left side of products, rounded to ``dtype`` if it is not rounded
+        yet."""
         value = self.of(task, known, part)
         assert isinstance(value.type, BufferType)
-        if value.type.dtype is dtype:
+        if value.type.dtype is dtype or value.type.dtype is not DType.F32:
             return value
         key = (known, (part, dtype))
         if key not in task.known:
