@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
+from meshc.backends.cuda.tasks.places import base
 from meshc.backends.cuda.tasks.statements import Text
-from meshc.backends.cuda.tasks.storage import base, element_type
+from meshc.backends.cuda.tasks.storage import element_type
 from meshc.ir.affine import Expr
 from meshc.ir.codes import CodeFormat, format_like
 from meshc.ir.core import Block, Op

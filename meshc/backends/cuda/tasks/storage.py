@@ -28,7 +28,6 @@ from meshc.ir.module import Module, Port
 from meshc.ir.ops import graph
 from meshc.ir.types import BufferType, DType, TensorType
 from meshc.ir.values import Value
-from meshc.ir.views import Point, Range, View, Whole
 from meshc.support.diagnostics import fail
 
 RUNS_BEFORE = "past"
@@ -463,30 +462,6 @@ class Storage:
         if any(len(e.free_vars) > 1 for e in element):
             fail("cuda-graph", f"%{port.name} lies along lanes of two dims")
         return Gathered(tuple(lanes), tuple(shape), tuple(map(str, element)))
-
-
-def base(view: View, index: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The index in the buffer of the element ``index`` of ``view``."""
-    at = list(index)
-    if view.order:
-        turned = list(at)
-        for place, dim in enumerate(view.order):
-            turned[dim] = at[place]
-        at = turned
-    if view.reshape:
-        whole = flattened(at, [extent.constant for extent in view.reshape])
-        kept = View(view.buffer, view.indices).shape()
-        at = list(unflattened(whole, [extent.constant for extent in kept]))
-    found, left = [], iter(at)
-    for position in range(len(view.buffer_type.shape)):
-        chosen = view.indices[position] if position < len(view.indices) else Whole()
-        if isinstance(chosen, Point):
-            found.append(chosen.at)
-        elif isinstance(chosen, Range):
-            found.append(chosen.start + next(left) * chosen.step)
-        else:
-            found.append(next(left))
-    return tuple(found)
 
 
 def _rows_of(tables: Sequence[Value]) -> str:

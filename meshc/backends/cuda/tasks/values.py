@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from meshc.backends.cuda.kernels.tiles import literal
+from meshc.backends.cuda.tasks.places import base
 from meshc.backends.cuda.tasks.spelling import flattened, simplified, spelled, unflattened
-from meshc.backends.cuda.tasks.storage import Storage, base, element_type
+from meshc.backends.cuda.tasks.storage import Storage, element_type
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
 from meshc.ir.core import Op
