@@ -89,7 +89,7 @@ class GpuStep:
             asked = self.request.chunk
             if asked is not None and asked > CHUNKS[0]:
                 files = self._with_long(step, [], files)
-            else:
+            if self.chunk is None:
                 files, prompts = self._with_prompts(step, files)
                 if prompts is not None and asked is None and not self.request.serving:
                     files = self._with_more(step, prompts, files)
@@ -201,7 +201,7 @@ class GpuStep:
         """``files`` of a ``step`` with tasks that read more tokens of a prompt at once than those
         of ``less``, or as many as are asked for: left sides of their products lie in memory, and
         come through the ring with the weights. Where there are no such tasks ``files`` are as they
-        were, or if they are asked for a MeshcError is raised."""
+        were."""
         asked = self.request.chunk
         for tokens in LONG_CHUNKS if asked is None else (asked,):
             more = self.prompts(tokens)
@@ -210,8 +210,12 @@ class GpuStep:
             graph = self.divisions.dealt(more)
             made = self._chunk(graph, lambda tasks: self._emitted(step, None, [tasks, *less]), True)
             if isinstance(made, MeshcError):
-                if asked is not None or made.diagnostics[0].code not in NO_TASKS | OF_PARTS:
+                first = made.diagnostics[0]
+                if first.code not in NO_TASKS | OF_PARTS:
                     raise made
+                if asked is not None:
+                    words = f"no tasks read {asked} tokens of a prompt at once"
+                    self.report.warning("chunk-of-fewer", f"{words}: {first.message}")
                 continue
             (chunk, found), _ = made
             if asked is None and self._slow(chunk) and not self._slow(less[0].placed):
