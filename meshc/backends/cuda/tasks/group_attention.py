@@ -68,6 +68,11 @@ class GroupAttention:
         return self.shape.asking > 1
 
     @property
+    def _one(self) -> bool:
+        """Whether one new token, which is no tile, is attended first."""
+        return self.shape.new == 1 or self.shape.own is not None
+
+    @property
     def kind(self) -> str:
         """The routine of the library."""
         return f"mc::GroupAttention<T, {self.shape.queries}, {self.shape.lanes}, WARPS>"
@@ -111,9 +116,13 @@ class GroupAttention:
         with self.tiles.rounds(text, release=True):
             begin = self.values.spelled(self.tiles.first(self.tiles.streams[0]))
             text.add("const T* const keys = (const T*)ring.ready(item);")
-            given = f"keys, keys + {keys}, {self.tiles.loop.var}, {begin}, {POSITION}"
+            limit = POSITION if shape.own is None else position
+            given = f"keys, keys + {keys}, {self.tiles.loop.var}, {begin}, {limit}"
             extra = f", {change}" if change else ""
-            text.add(f"{name}.template add<{shape.tokens}>({given}, {first}, {POSITION}{extra});")
+            if shape.own is not None:
+                new = f"fresh, fresh + {shape.new * shape.lanes}, {POSITION}"
+                extra = f", {change or 'mc::Same()'}, mc::NewRows<T, {shape.lanes}>{{{new}}}"
+            text.add(f"{name}.template add<{shape.tokens}>({given}, {first}, {limit}{extra});")
         self._leave(text, name)
 
     def _stage(self, text: Text, statements: Statements, factor: float) -> None:
@@ -130,6 +139,8 @@ class GroupAttention:
         if shape.new > 1:
             statements.each((queries, lanes), query, meet=False)
             self._stage_tile(text, statements)
+            if shape.own is not None:
+                self._stage_own(text)
             return
         kept = self.tiles.kept(shape.key)
         gives = [self.tiles.give_of(view) for view in (shape.key, shape.value)]
@@ -174,9 +185,10 @@ class GroupAttention:
         def staged(view: View, first: str, at: tuple[Expr, ...]) -> None:
             row, lane = (values.spelled(one) for one in at)
             place = f"{first}({row}) * {shape.lanes}"
+            token = row if shape.own is None else values.spelled(at[0] + Expr.var(POSITION))
             text.add(
                 f"const T lane = mc::narrow<T>({values.element(view, at)});",
-                f"fresh[{place} + mc::Swizzle<{shape.lanes}>::lane({lane}, {row})] = lane;",
+                f"fresh[{place} + mc::Swizzle<{shape.lanes}>::lane({lane}, {token})] = lane;",
             )
             cache, index, there = self.tiles.kept_row(view, at)
             cached = self.storage.cached(cache, index, values.ranges)
@@ -186,6 +198,21 @@ class GroupAttention:
         statements.each(tile, partial(staged, shape.key, ""), meet=False)
         statements.each(tile, partial(staged, shape.value, f"{count} + "))
         values.registers.clear()
+
+    def _stage_own(self, text: Text) -> None:
+        """The key and value of the task's token, of several new ones, as floats."""
+        shape, values = self.shape, self.values
+        assert shape.own is not None
+        count, queries, lanes = shape.new * shape.lanes, shape.queries, shape.lanes
+        with values.within(me=lanes), text.within(f"if (me < {lanes}) {{"):
+            row = values.spelled(shape.own)
+            lane = f"mc::Swizzle<{lanes}>::lane(me, {values.spelled(shape.position)})"
+            text.add(
+                f"const T* const own = fresh + ({row}) * {lanes} + {lane};",
+                f"locals[{queries * lanes} + me] = mc::widen(own[0]);",
+                f"locals[{(queries + 1) * lanes} + me] = mc::widen(own[{count}]);",
+            )
+        text.add(SYNC)
 
     def _asked(self, text: Text) -> dict[int, str]:
         """Ask for a thread's words of the new key, of the value and of the queries, all before one
@@ -225,7 +252,7 @@ class GroupAttention:
             last = "WARPS - 1" if queries <= SET else f"{self.kind}::SHARE - 1"
             of_row = f"[&](int row) {{ return {score} * mc::LOG2E; }}"
             text.add(f"if ({whose}{number} == {last}) {name}.start_with_sink({of_row});")
-        if shape.new > 1:
+        if not self._one:
             # One sixteen of tokens, which is the first warp's.
             limit = self.values.spelled(Expr.var(POSITION) + shape.new)
             given = f"fresh, fresh + {shape.new * lanes}, 0, {POSITION}, {limit}, {first}, {end}"

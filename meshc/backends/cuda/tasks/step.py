@@ -97,7 +97,8 @@ class StepText:
         self.storage = Storage(self.module, self.source, self.page, self.known)
         self.storage.frequencies += self.frequencies
         if self.storage.tokens > MOST_TOKENS:
-            what = "tokens" if self.storage.of_prompt else "requests"
+            of_requests = "requests" if self.storage.together == 1 else "tokens of requests"
+            what = "tokens" if self.storage.of_prompt else of_requests
             words = f"{self.storage.tokens} {what}, and a thread has an element of one"
             fail("cuda-shape", f"a step has {words} of {MOST_TOKENS} at the most")
         self.forms: list[Form] = []
@@ -263,6 +264,7 @@ class StepText:
             of_choice=storage.choices > 0,
             most_ends=MOST_ENDS,
             has_lengths=storage.has_lengths,
+            together=storage.together,
             length=LENGTH,
             tokens=count,
             lanes=-(-max(32, 16 * count) // 32) * 32,

@@ -21,7 +21,7 @@ from meshc.backends.cuda.tasks.reserved import TAKEN, fresh, indices
 from meshc.backends.cuda.tasks.shared import Known, Place
 from meshc.backends.cuda.tasks.spelling import Ranges, flattened, spelled, unflattened
 from meshc.ir.affine import Expr
-from meshc.ir.batch import LENGTH, POSITION
+from meshc.ir.batch import LENGTH, POSITION, batch_of, rows_of, tokens_of_request
 from meshc.ir.builder import Names
 from meshc.ir.module import Module, Port
 from meshc.ir.ops import graph
@@ -45,7 +45,7 @@ OF_GPUS = "_of_all"
 class Storage:
     """The memory of ``module``, whose graph was ``source``; caches have pages of ``page`` tokens.
     What is ``known`` lies already as other kernels read it. Rows of scratch are of ``tokens``:
-    those of a prompt, or one of each request."""
+    those of a prompt, or those of each request that a step reads."""
 
     module: Module
     source: Module
@@ -172,7 +172,7 @@ class Storage:
         of_row = self.side_by_side.get(value, (value,))
         widths = [-(-_kind(one).shape[-1] // 8) * 8 for one in of_row]
         lanes, first = sum(widths), sum(widths[: of_row.index(value)])
-        usual = (self.known.requests or self.tokens) * self.capacity_pages
+        usual = (self.known.requests or self.requests) * self.capacity_pages
         pages = int(self.source.option(CACHE_PAGES, usual))
         shape = (pages, heads, self.page, lanes)
         full = (layers, *shape) if stacked else shape
@@ -210,20 +210,25 @@ class Storage:
 
     @property
     def tokens(self) -> int:
-        """Tokens that are read: one of each request of a step, or those of a prompt."""
-        return self.module.dims["L"] if self.of_prompt else self.module.dims.get("B", 1)
+        """Tokens that are read: those of each request of a step, or those of a prompt."""
+        return rows_of(self.module)
 
     @property
     def requests(self) -> int:
         """Requests whose pages are known."""
-        return 1 if self.of_prompt else self.tokens
+        return batch_of(self.module)
+
+    @property
+    def together(self) -> int:
+        """Tokens of a request that a step reads."""
+        return tokens_of_request(self.module)
 
     @property
     def scalars(self) -> dict[str, tuple[int, int]]:
         """What a run is told, and what it may be."""
         if self.choices:
             return {}
-        found = {POSITION: (0, self.capacity - 1)}
+        found = {POSITION: (0, self.capacity - self.together)}
         return found | ({LENGTH: (1, self.tokens)} if self.of_prompt else {})
 
     @property
