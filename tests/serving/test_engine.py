@@ -76,8 +76,8 @@ def test_a_cancelled_request_leaves_at_once_and_disturbs_nobody(chosen, drawn, c
 
     def step():
         record = server.step()
-        for name, token in record.tokens.items() if record else ():
-            found[name].append(token)
+        for name, tokens in record.tokens.items() if record else ():
+            found[name] += tokens
 
     for victim, rounds in cancelled:
         for _ in range(rounds):

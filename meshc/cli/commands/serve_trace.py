@@ -228,7 +228,7 @@ def _object(
                 "read": [list(segment) for segment in record.segments],
                 "decode": list(record.decode),
                 "put_back": list(record.put_back),
-                "tokens": {str(name): token for name, token in record.tokens.items()},
+                "tokens": {str(name): list(own) for name, own in record.tokens.items()},
                 "first": list(record.first),
                 "ended": list(record.ended),
             }
