@@ -20,7 +20,7 @@ from meshc.driver.one_program import Choice, choose, refuse
 from meshc.driver.remedies import with_help
 from meshc.driver.request import DEFAULT_SEQ, CompileRequest
 from meshc.driver.trials import Trials
-from meshc.ir.batch import BATCH, REQUEST, batch_of
+from meshc.ir.batch import BATCH, POSITION, REQUEST, ROW, batch_of
 from meshc.ir.clone import clone_module
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
@@ -187,11 +187,14 @@ def _gpu_step(
     no room for it, steps do."""
 
     step_graph = clone_module(given)
+    of_one = step_graph
+    if request.drafts:
+        of_one = given_module(loaded, "decode", replace(request, drafts=0), Diagnostics())
 
     def kernels(tokens: int, least: int) -> cuda.ChunkGraph:
         if request.chunk is None:
             passes = PassManager(pipeline_to_kernels(request.settings()))
-            return cuda.ChunkGraph(passes.run(clone_module(step_graph)), tokens, None, least)
+            return cuda.ChunkGraph(passes.run(clone_module(of_one)), tokens, None, least)
         fused, splitting = lowered("decode"), splitting_of(request, given, report)
         return cuda.ChunkGraph(fused, tokens, splitting, least)
 
@@ -294,6 +297,9 @@ def given_module(
     """What the passes start from: the graph of ``phase``, or the module of a ``.meshir`` file, of
     which what the passes ahead ask for is proved where its text does not claim it. Where the cores
     choose tokens, a decode step gives these."""
+    if loaded.module is not None and request.drafts:
+        words = f"'{loaded.name}' is the module of a phase, made without it"
+        fail("bad-argument", f"--drafts is {request.drafts}, but {words}")
     if loaded.module is None:
         module = graph_module(loaded, phase, request, report)
         chooses = request.choose == "cores" and phase == "decode"
@@ -316,6 +322,8 @@ def graph_module(
     if pages is not None:
         module.options[cuda.CACHE_PAGES] = pages
     _give_requests(module, request.requests, request.target == "csl")
+    if request.drafts and phase == "decode":
+        _give_drafts(module, request.drafts)
     return module
 
 
@@ -338,6 +346,20 @@ def _give_requests(module: Module, asked: int, apart: bool) -> None:
     module.dims[BATCH] = 1 if reads or apart else batch
     if reads != apart:
         module.scalars[REQUEST] = (0, batch - 1)
+
+
+def _give_drafts(module: Module, drafts: int) -> None:
+    """Let a step of decoding read so many drafts behind the next token of each request. Raises
+    ``bad-argument`` for what is no such step, and for caches that have no places for them."""
+    words = f"--drafts is {drafts}, but"
+    if module.row_dim != ROW or module.dims[ROW] != 1 or POSITION not in module.scalars:
+        fail("bad-argument", f"{words} '{module.name}' is no step that reads a token L of requests")
+    first, last = module.scalars[POSITION]
+    if last - drafts < first:
+        words = f"{words} caches of {module.capacity} tokens have no room behind them"
+        fail("bad-argument", words, help="compile it with a larger --seq")
+    module.dims[ROW] = 1 + drafts
+    module.scalars[POSITION] = first, last - drafts
 
 
 def sequence(loaded: LoadedModel, request: CompileRequest) -> int | None:

@@ -104,7 +104,10 @@ class GpuStep:
 
     @cached_property
     def _choice(self) -> cuda.TaskGraph | None:
-        """The choice of a token by the logits of a step; None for a step of no language model."""
+        """The choice of a token by the logits of a step; None for a step of no language model, and
+        for one that verifies drafts, of which the host knows which it takes."""
+        if self.request.drafts:
+            return None
         try:
             graph = PassManager(choosing_passes(alone=True)).run(clone_module(self.given))
         except MeshcError as refusal:

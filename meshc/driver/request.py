@@ -47,10 +47,11 @@ _MAX_CLUSTER = 16
 MOST_REQUESTS = {"python": 256, "cuda": 16, "csl": 64}
 _MAX_LAYERS = 1 << 10
 
+_OF_KERNELS = ("cluster", "dataflow", "page", "collectives", "cache_tokens", "drafts")
 _MESHES, _KERNELS, _WAFERS = ("python", "csl"), ("cuda",), ("csl",)
 _TARGETS_OF = {
     **dict.fromkeys(("mesh", "kv", "algo", "align", "result"), _MESHES),
-    **dict.fromkeys(("cluster", "dataflow", "page", "collectives", "cache_tokens"), _KERNELS),
+    **dict.fromkeys(_OF_KERNELS, _KERNELS),
     "portable": _WAFERS,
 }
 """The targets whose programs obey a field that not all do; other fields say it in their checks."""
@@ -92,6 +93,7 @@ class CompileRequest:
     step of one kernel, which it always is.
     ``cache_tokens`` is, for CUDA that serves, how many tokens the pages of all requests together
     have room for; None for all that ``seq`` gives each.
+    ``drafts`` is how many drafts of each request a step for CUDA verifies at the most.
     ``keep_quantised`` are weights that stay quantised in the memory of cores, each with its format,
     as the pass keep-quantised takes them.
     """
@@ -124,6 +126,7 @@ class CompileRequest:
     phases: str = "two"
     keep_quantised: tuple[str, ...] = ()
     cache_tokens: int | None = None
+    drafts: int = 0
 
     @property
     def device_name(self) -> str:
@@ -278,6 +281,8 @@ class CompileRequest:
         if self.cache_tokens is not None and not self.serving:
             words = "each request of a program that does not serve has its own pages"
             found.error("bad-argument", f"--cache-tokens is {self.cache_tokens}, but {words}")
+        if self.drafts:
+            self._check_drafts(found)
         if self.serving and self.target == "cuda" and self.gpus != 1:
             words = "programs of several GPUs do not serve yet"
             found.error("bad-argument", f"--gpus is {self.gpus}, but {words}")
@@ -334,6 +339,26 @@ class CompileRequest:
         if self.target == "cuda" and self.compile_to not in ("", "graph"):
             words = "kernels are made of the graph level"
             found.error("bad-argument", f"--compile-to is {self.compile_to}, but {words}")
+
+    def _check_drafts(self, found: Diagnostics) -> None:
+        """Steps of one GPU verify drafts, those whose blocks are no clusters."""
+        words = f"--drafts is {self.drafts}"
+        most = MOST_REQUESTS["cuda"] // self.requests - 1
+        if not 1 <= self.drafts <= most:
+            room = f"{most} with --batch {self.requests}" if most > 0 else "fewer requests"
+            found.error(
+                "bad-argument",
+                f"{words}, and a step reads {MOST_REQUESTS['cuda']} tokens of all requests at the "
+                f"most: 1 to {room}",
+                help="a request has one token and its drafts in a step",
+            )
+        if self.gpus != 1:
+            found.error("bad-argument", f"{words}, but steps of several GPUs verify none")
+        for flag, value in (("--cluster", self.cluster), ("--dataflow", self.dataflow)):
+            if value:
+                found.error("bad-argument", f"{words}, but steps with {flag} {value} verify none")
+        if self.chunk is not None and not self.serving:
+            found.error("bad-argument", f"{words}, but steps with --chunk {self.chunk} verify none")
 
     def _check_cuda_kept(self, found: Diagnostics) -> None:
         """Kernels of tasks alone decode weights, those of one GPU."""

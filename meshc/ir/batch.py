@@ -33,9 +33,9 @@ def batch_of(module: Module) -> int:
 
 
 def tokens_of_request(module: Module) -> int:
-    """Tokens that a decode step reads of each request, one behind the other: one, or with drafts that
-    it verifies (``verify-drafts``) more. ``pos`` is the position of the first one, of which a run
-    of tasks is given one for each token."""
+    """Tokens that a decode step reads of each request, one behind the other: its next one, and
+    drafts that it verifies. ``pos`` is the position of the first one, which a run of tasks is given
+    for each token."""
     steps = POSITION in module.scalars and LENGTH not in module.scalars
     return module.dims.get(ROW, 1) if steps else 1
 

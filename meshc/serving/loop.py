@@ -173,9 +173,10 @@ class Loop:
             last: Reason = ""
             if name in record.ended:
                 last = "stop" if name in record.stopped else "length"
-            reasons = [*[""] * (len(tokens) - 1), last]
-            for token, reason in zip(tokens, reasons, strict=True):
-                self._news(name, News(token, reason, cached=self._read_from.get(name, 0)))
+            cached = self._read_from.get(name, 0)
+            for number, token in enumerate(tokens, 1):
+                reason = last if number == len(tokens) else ""
+                self._news(name, News(token, reason, cached=cached))
         for name, words in record.failed.items():
             self._news(name, News(None, "error", words))
 

@@ -73,7 +73,9 @@ class VerifyingBooks(PagedBooks):
         assert all(1 <= len(own) <= 1 + self.drafts for own, _ in tokens.values())
         logits = {request: [] for request in tokens}
         for number in range(1 + self.drafts):
-            there = {r: (own[number], at + number) for r, (own, at) in tokens.items() if own[number:]}
+            there = {
+                r: (own[number], at + number) for r, (own, at) in tokens.items() if own[number:]
+            }
             for request, row in (self.step(there) if there else {}).items():
                 logits[request].append(row)
         return {request: np.array(rows) for request, rows in logits.items()}

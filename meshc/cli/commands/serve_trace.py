@@ -14,6 +14,7 @@ from meshc.cli.requests import request_of
 from meshc.cli.watching import Watching
 from meshc.driver import Backend, CompileRequest, LoadedModel, load_any, opened
 from meshc.driver.recorded_runs import served_timeline, write_run
+from meshc.driver.request import MOST_REQUESTS
 from meshc.driver.serving import (
     USUAL_REQUESTS,
     ServeRequest,
@@ -73,7 +74,8 @@ def _serve(
         if not options.json:
             print(_line(record, seconds), flush=True)
 
-    found = replayed(service.server(), entries, options.iteration_ms / 1e3, note)
+    server = service.server()
+    found = replayed(server, entries, options.iteration_ms / 1e3, note)
     if options.record is not None:
         facts = {
             "policy": service.policy.name,
@@ -91,9 +93,12 @@ def _serve(
             alone = opened_service(loaded, asked, whole, Diagnostics(), backend=backend)
         _compare(alone, entries, found)
     if options.json:
-        print_json(_object(options, service, entries, found, records))
+        drafts = {"drafts": dataclasses.asdict(server.guesses)} if asked.drafts else {}
+        print_json(_object(options, service, entries, found, records) | drafts)
     else:
         print("\n".join(_answer(entry, found[entry.name]) for entry in entries))
+        if asked.drafts:
+            print(f"drafted {server.guesses.drafted}, accepted {server.guesses.accepted}")
     return 0
 
 
@@ -108,6 +113,8 @@ def serve_request(options: argparse.Namespace) -> ServeRequest:
         long_chunk=options.long_chunk,
         long_prompts=options.long_prompts,
         cache=not options.no_cache,
+        draft_model=options.draft_model or "",
+        draft_weights=options.draft_weights,
     )
 
 
@@ -126,7 +133,10 @@ def served_by(options: argparse.Namespace) -> Iterator[Backend]:
 def compile_request(options: argparse.Namespace) -> CompileRequest:
     """What the flags say to compile, for several requests unless they say how many."""
     found = request_of(options)
-    batch, tokens = options.batch or USUAL_REQUESTS, options.cache_tokens
+    usual = USUAL_REQUESTS
+    if found.drafts > 0:
+        usual = max(1, min(usual, MOST_REQUESTS["cuda"] // (1 + found.drafts)))
+    batch, tokens = options.batch or usual, options.cache_tokens
     return dataclasses.replace(found, batch=batch, chunk=None, cache_tokens=tokens)
 
 

@@ -44,6 +44,24 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
         "default: as of run",
     )
     parser.add_argument(
+        "--drafts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="CUDA: guess up to N tokens of each request and verify them in one step, up to 16 "
+        "tokens of all requests; tokens are those that come without; --batch is then 16 / (1 + N) "
+        "by default, at most 8",
+    )
+    parser.add_argument(
+        "--draft-model",
+        metavar="MODEL",
+        help="with --drafts: guess by this model, which has the same tokens; default: what "
+        "followed the last tokens of a text where they stood before",
+    )
+    parser.add_argument(
+        "--draft-weights", metavar="PATH", help="a checkpoint of --draft-model; default: its own"
+    )
+    parser.add_argument(
         "--cache-tokens",
         type=int,
         metavar="N",

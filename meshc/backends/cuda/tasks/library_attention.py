@@ -110,8 +110,7 @@ def library_shape(family: Placed, loop: tile.For, values: Values) -> LibraryAtte
 
 
 def _with_new(loop: tile.For) -> dict[Value, Value]:
-    """What of the tiles that ``loop`` folds stands in copies in which new tokens are in their places:
-    the copy of each."""
+    """The copy of a tile of ``loop`` in which new tokens stand in their places, if there is one."""
     body = loop.regions[0].ops
     replaced = {
         one.views()[0].buffer
@@ -123,9 +122,7 @@ def _with_new(loop: tile.For) -> dict[Value, Value]:
     return {
         op.views()[1].buffer: op.views()[0].buffer
         for op in body
-        if isinstance(op, tile.Compute)
-        and op.kernel == "copy"
-        and op.views()[0].buffer in replaced
+        if isinstance(op, tile.Compute) and op.kernel == "copy" and op.views()[0].buffer in replaced
     }
 
 

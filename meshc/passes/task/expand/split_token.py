@@ -2,10 +2,9 @@
 token that is read or for some of a prompt (SplitToken of ClusterFusion, section 3.2; flash
 decoding).
 
-Where a step verifies drafts, tokens of a request attend to those in front of them that are read with
-them. Each token is attended as if it were read alone: new keys and values stand in the runs in which
-they would be found in the caches, so what is computed of a token does not depend on how many of
-those before it are new, to the bit."""
+Where a step verifies drafts, a token attends to those of its request that are read in front of it
+as if it were read alone: new keys and values stand in the runs in which they would be found in the
+caches, so what is computed of a token does not depend, to the bit, on which of them are new."""
 
 from __future__ import annotations
 
