@@ -50,7 +50,7 @@ class Repeats:
 
 
 class OfModel:
-    """Drafts the most likely tokens of another model, of the same vocabulary, which ``engine`` runs:
+    """Drafts the most likely tokens of another model, of the same tokens, which ``engine`` runs:
     it serves nobody else and has pages for as many whole requests as it has places."""
 
     def __init__(self, engine: PagedEngine) -> None:

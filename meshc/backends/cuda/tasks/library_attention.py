@@ -69,7 +69,7 @@ def library_shape(family: Placed, loop: tile.For, values: Values) -> LibraryAtte
         return None
     (score, fold) = (op for op in computes if op.kernel == "gemm")
     keys, rows = (op.result for op in streams)
-    seen = _with_new(loop)
+    seen = with_new(loop)
     folded = (op.views()[2].buffer for op in (score, fold))
     if [*folded] != [seen.get(keys, keys), seen.get(rows, rows)]:
         return None
@@ -109,7 +109,7 @@ def library_shape(family: Placed, loop: tile.For, values: Values) -> LibraryAtte
     )  # fmt: skip
 
 
-def _with_new(loop: tile.For) -> dict[Value, Value]:
+def with_new(loop: tile.For) -> dict[Value, Value]:
     """The copy of a tile of ``loop`` in which new tokens stand in their places, if there is one."""
     body = loop.regions[0].ops
     replaced = {

@@ -60,7 +60,8 @@ class Tile:
 class Values:
     """The values of one task. ``ranges`` has the names that its indices are made of, ``arrays`` the
     values that lie in shared memory, ``registers`` those that a thread has an element of. A task
-    that ``waits`` reads words with tags until their values are there."""
+    that ``waits`` reads words with tags until their values are there. Of ``cached`` ones elements
+    are as a cache has them, whatever their type."""
 
     storage: Storage
     ops: Sequence[Op]
@@ -72,6 +73,7 @@ class Values:
     angles: dict[tile.Compute, tuple[str, str]] = field(default_factory=dict)
     terms: dict[Value, int] = field(default_factory=dict)
     digests: dict[Value, str] = field(default_factory=dict)
+    cached: frozenset[Value] = frozenset()
 
     def __post_init__(self) -> None:
         self.reads: dict[Value, task.Need | task.Stream] = {}
@@ -180,7 +182,8 @@ class Values:
     def computed(self, op: tile.Compute, at: Sequence[Expr]) -> str:
         """The formula of the element ``at`` of the first view of ``op``, rounded to its type."""
         text = self._computed(op, at)
-        if element_type(op.views()[0].buffer) is DType.F32:
+        value = op.views()[0].buffer
+        if element_type(value) is DType.F32 and value not in self.cached:
             return text
         return f"mc::widen(mc::narrow<T>({text}))"
 
