@@ -187,14 +187,11 @@ def _gpu_step(
     no room for it, steps do."""
 
     step_graph = clone_module(given)
-    of_one = step_graph
-    if request.drafts:
-        of_one = given_module(loaded, "decode", replace(request, drafts=0), Diagnostics())
 
     def kernels(tokens: int, least: int) -> cuda.ChunkGraph:
         if request.chunk is None:
             passes = PassManager(pipeline_to_kernels(request.settings()))
-            return cuda.ChunkGraph(passes.run(clone_module(of_one)), tokens, None, least)
+            return cuda.ChunkGraph(passes.run(clone_module(step_graph)), tokens, None, least)
         fused, splitting = lowered("decode"), splitting_of(request, given, report)
         return cuda.ChunkGraph(fused, tokens, splitting, least)
 

@@ -93,7 +93,7 @@ class CompileRequest:
     step of one kernel, which it always is.
     ``cache_tokens`` is, for CUDA that serves, how many tokens the pages of all requests together
     have room for; None for all that ``seq`` gives each.
-    ``drafts`` is how many drafts of each request a step for CUDA verifies at the most.
+    ``drafts`` is how many drafts of each request a step of such a program verifies at the most.
     ``keep_quantised`` are weights that stay quantised in the memory of cores, each with its format,
     as the pass keep-quantised takes them.
     """
@@ -357,8 +357,8 @@ class CompileRequest:
         for flag, value in (("--cluster", self.cluster), ("--dataflow", self.dataflow)):
             if value:
                 found.error("bad-argument", f"{words}, but steps with {flag} {value} verify none")
-        if self.chunk is not None and not self.serving:
-            found.error("bad-argument", f"{words}, but steps with --chunk {self.chunk} verify none")
+        if not self.serving:
+            found.error("bad-argument", f"{words}, but programs that do not serve verify none")
 
     def _check_cuda_kept(self, found: Diagnostics) -> None:
         """Kernels of tasks alone decode weights, those of one GPU."""

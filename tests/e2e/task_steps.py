@@ -58,14 +58,15 @@ class Step:
 def step_of(
     model: str | Path, *, dtype="f16", capacity=64, batch=1, page=16, rows=16, tokens=32, parts=1,
     merge=False, meet="counter", device="h200", cluster=0, split="splits", ranks=1,
-    transport="peers", keep="",
+    transport="peers", keep="", drafts=0,
 ) -> Step:  # fmt: skip
     """The step of a model in a file; of clusters of so many blocks, that attend by heads and
     ``split`` tokens of these (splits) or lanes (lanes); of each of several ``ranks``. All weights
-    that can stay quantised in the format ``keep``."""
+    that can stay quantised in the format ``keep``. It verifies so many ``drafts`` of a request."""
+    flags = {"target": "cuda", "serving": "chunks", "drafts": drafts} if drafts else {"mesh": "1x1"}
     graph = meshc.compile(
         str(model), dtype=dtype, compile_to="graph", phase="decode", seq=capacity, device=device,
-        mesh="1x1", batch=batch,
+        batch=batch, **flags,
     ).modules["decode"]  # fmt: skip
     if ranks > 1:
         deal = f"tensor-parallel{{ranks={ranks},multiple=8,keep=[V]}}"
