@@ -18,7 +18,6 @@ from meshc.backends.cuda.packing import kept
 from meshc.cli import main
 from meshc.driver import Backend, CompileRequest, emitted, hosts, load_any
 from meshc.driver.serving import ServeRequest, opened_service
-from meshc.serving.drafting import Repeats
 from meshc.serving.groups import Fixed
 from meshc.serving.policies import Policy, policy
 from meshc.serving.replaying import Entry, replayed
@@ -141,93 +140,6 @@ def test_each_request_has_the_logits_that_it_has_alone(dense):
     assert found.failed.keys() == {name for name in found.logits if name < 0}
     for name in requests.keys() - cancelled:
         assert found.same(wanted, name), name
-
-
-class Random:
-    """Drafts of any tokens, now and then of none."""
-
-    def __init__(self, vocab):
-        self.vocab, self.random = vocab, np.random.default_rng(8)
-
-    def draft(self, texts):
-        return {
-            name: self.random.integers(0, self.vocab, self.random.integers(0, most + 1)).tolist()
-            for name, (_, most) in texts.items()
-        }
-
-    def leave(self, name):
-        pass
-
-
-class Known:
-    """Drafts what requests get, with a wrong token after ``right`` of them."""
-
-    def __init__(self, texts, right):
-        self.texts, self.right = texts, right
-
-    def draft(self, texts):
-        found = {}
-        for name, (text, most) in texts.items():
-            found[name] = [*self.texts[name][len(text) :][: self.right], 0][:most]
-        return found
-
-    def leave(self, name):
-        pass
-
-
-@pytest.fixture(scope="module")
-def verifying():
-    few = OF_ONE | {"cache_tokens": 48}
-    return service_of("tiny/llama-3h1", FEW, drafts=3, **few)
-
-
-@pytest.mark.parametrize(
-    "guesses",
-    ["half", *(pytest.param(g, marks=pytest.mark.slow) for g in ("random", "right", "repeats"))],
-)
-def test_drafts_change_no_bit_of_any_request(verifying, guesses):
-    """Shared beginnings, requests that are put back, and cancelled ones, as without drafts."""
-    vocab, random = verifying.engine.vocab, np.random.default_rng(15)
-    requests = {name: (p, 8) for name, (p, _) in drawn(vocab, 6, random, 32).items()}
-    wanted = Requests(None)
-    for name, (prompt, most) in requests.items():
-        wanted.server = verifying.server(Policy("chunked", 2 * SEQ, Fixed(1)), drafts=False)
-        wanted.submit(name, prompt, most)
-        wanted.drain()
-    texts = {n: [*prompt, *wanted.tokens[n]] for n, (prompt, _) in requests.items()}
-    drafter = {
-        "random": lambda: Random(vocab),
-        "right": lambda: Known(texts, 3),
-        "half": lambda: Known(texts, 1),
-        "repeats": Repeats,
-    }[guesses]
-    found = Requests(replace(verifying, drafter=drafter).server())
-    for name, (prompt, most) in requests.items():
-        found.submit(name, prompt, most)
-        for _ in range(int(random.integers(0, 3))):
-            found.step()
-        if name == 4:
-            found.server.cancel(3)
-    found.drain()
-    assert found.put_back
-    for name in requests.keys() - {3}:
-        assert found.same(wanted, name), name
-    counted = found.server.guesses
-    assert counted.drafted > 0 and counted.accepted <= counted.drafted
-    assert guesses != "right" or counted.accepted > counted.drafted / 2
-
-
-@pytest.mark.slow
-def test_a_model_drafts_what_it_would_say(serve):
-    """A model that drafts for itself, in steps of another batch, which round otherwise."""
-    model = str(DATA / "tiny_cuda/llama-4h2")
-    words = [*GPU, "--seq", "64", "--chunk", "16", "--drafts", "3", "--json"]
-    plain = json.loads(serve(*words, "--compare-alone").out)
-    own = json.loads(serve(*words, "--draft-model", model).out)
-    assert [one["tokens"] for one in own["requests"]] == [o["tokens"] for o in plain["requests"]]
-    assert own["drafts"]["accepted"] > 0.8 * own["drafts"]["drafted"] > 0
-    assert len(own["iterations"]) < len(plain["iterations"])
-    assert plain["drafts"]["accepted"] <= plain["drafts"]["drafted"]
 
 
 @pytest.mark.serve
