@@ -294,9 +294,11 @@ def given_module(
     """What the passes start from: the graph of ``phase``, or the module of a ``.meshir`` file, of
     which what the passes ahead ask for is proved where its text does not claim it. Where the cores
     choose tokens, a decode step gives these."""
-    if loaded.module is not None and request.drafts:
-        words = f"'{loaded.name}' is the module of a phase, made without it"
-        fail("bad-argument", f"--drafts is {request.drafts}, but {words}")
+    if loaded.module is not None:
+        for flag, value in (("--drafts", request.drafts), ("--kv-layout", request.kv_layout)):
+            if value not in (0, "own"):
+                words = f"'{loaded.name}' is the module of a phase, made without it"
+                fail("bad-argument", f"{flag} is {value}, but {words}")
     if loaded.module is None:
         module = graph_module(loaded, phase, request, report)
         chooses = request.choose == "cores" and phase == "decode"
@@ -318,6 +320,8 @@ def graph_module(
     pages = request.cache_pages(module.capacity)
     if pages is not None:
         module.options[cuda.CACHE_PAGES] = pages
+    if request.kv_layout == cuda.NHD:
+        module.options[cuda.KV_LAYOUT] = cuda.NHD
     give_requests(module, request.requests, request.target == "csl")
     if request.drafts and phase == "decode":
         give_drafts(module, request.drafts)

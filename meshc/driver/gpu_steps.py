@@ -199,8 +199,12 @@ class GpuStep:
         their tokens at once, of a model that has such over the same weights."""
         if prompts is None or self.request.gpus > 1 or self.given.capacity < WORTH_KERNELS:
             return files
+        words = ""
         if self.request.keep_quantised:
             words = "kernels of many tokens read decoded weights"
+        elif self.request.kv_layout == cuda.NHD:
+            words = "kernels of many tokens have pages of their own"
+        if words:
             self.report.remark(
                 "prompt-of-kernels", f"tasks read prompts however long they are: {words}"
             )

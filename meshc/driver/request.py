@@ -47,7 +47,10 @@ _MAX_CLUSTER = 16
 MOST_REQUESTS = {"python": 256, "cuda": 16, "csl": 64}
 _MAX_LAYERS = 1 << 10
 
-_OF_KERNELS = ("cluster", "dataflow", "page", "collectives", "cache_tokens", "drafts")
+_OF_KERNELS = (
+    "cluster", "dataflow", "page", "kv_layout", "collectives", "cache_tokens", "drafts"
+)  # fmt: skip
+KV_LAYOUTS = ("own", "nhd")
 _MESHES, _KERNELS, _WAFERS = ("python", "csl"), ("cuda",), ("csl",)
 _TARGETS_OF = {
     **dict.fromkeys(("mesh", "kv", "algo", "align", "result"), _MESHES),
@@ -86,7 +89,8 @@ class CompileRequest:
     phases of CSL are one program (:mod:`meshc.driver.one_program`). For CUDA ``cluster`` is the
     blocks of a cluster, ``dataflow`` how they share attention, by as many as are predicted to be
     fastest if ``cluster`` is empty, in no clusters if both are; ``page`` is the tokens of a page of
-    the cache; ``gpus`` are those that a model is dealt to, whose ``collectives`` add up in the
+    the cache, which lie as kernels of this project read them or (``kv_layout`` ``nhd``) as those of
+    others do; ``gpus`` are those that a model is dealt to, whose ``collectives`` add up in the
     switch (``multimem``) or by loads from each peer (``peers``); ``overlap`` says which chunks they
     read in two halves beside each other: ``none``, those that the cost of a node is lower for
     (``auto``), or all with that many tokens in the first half; ``persistent`` asks for a decode
@@ -116,6 +120,7 @@ class CompileRequest:
     cluster: int | None = None
     dataflow: str = ""
     page: int = 16
+    kv_layout: str = KV_LAYOUTS[0]
     gpus: int = 1
     collectives: str = "multimem"
     overlap: str = NO_OVERLAP
@@ -245,6 +250,9 @@ class CompileRequest:
         _one_of(found, "--choose", self.choose, CHOOSING)
         _one_of(found, "--result", self.result, ("", *RESULTS))
         _one_of(found, "--dataflow", self.dataflow, ("", *DATAFLOWS))
+        _one_of(found, "--kv-layout", self.kv_layout, KV_LAYOUTS)
+        if self.kv_layout != KV_LAYOUTS[0]:
+            self._check_layout(found)
         _one_of(found, "serving", self.serving, ("", *SERVING))
         ops = [text.partition("=")[0] for text in self.algo]
         for text in self.algo:
@@ -339,6 +347,18 @@ class CompileRequest:
         if self.target == "cuda" and self.compile_to not in ("", "graph"):
             words = "kernels are made of the graph level"
             found.error("bad-argument", f"--compile-to is {self.compile_to}, but {words}")
+
+    def _check_layout(self, found: Diagnostics) -> None:
+        """Tasks of one GPU, whose blocks are no clusters, read pages of others."""
+        words = f"--kv-layout is {self.kv_layout}, but"
+        if self.gpus != 1:
+            found.error("bad-argument", f"{words} programs of several GPUs have pages of their own")
+        others = {"--cluster": self.cluster, "--dataflow": self.dataflow}
+        if not self.serving:
+            others["--chunk"] = self.chunk
+        for flag, value in others.items():
+            if value:
+                found.error("bad-argument", f"{words} kernels of {flag} {value} have their own")
 
     def _check_drafts(self, found: Diagnostics) -> None:
         """Steps of one GPU verify drafts, those whose blocks are no clusters."""

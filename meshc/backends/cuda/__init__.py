@@ -19,14 +19,16 @@ from meshc.backends.cuda.tasks.attending import attends_by_statements
 from meshc.backends.cuda.tasks.groups import LAYER_GROUPS
 from meshc.backends.cuda.tasks.room import QueriesDoNotFit
 from meshc.backends.cuda.tasks.step import TaskGraph
-from meshc.backends.cuda.tasks.storage import CACHE_PAGES
+from meshc.backends.cuda.tasks.storage import CACHE_PAGES, KV_LAYOUT, NHD
 
 __all__ = [
     "CACHE_PAGES",
     "KERNELS",
+    "KV_LAYOUT",
     "LAYER_GROUPS",
     "MANIFEST",
     "MOST_CHUNK",
+    "NHD",
     "ChunkGraph",
     "CpuMachine",
     "CpuNode",

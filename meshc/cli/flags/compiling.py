@@ -143,6 +143,13 @@ def add_compiling(parser: argparse.ArgumentParser) -> None:
         help="CUDA: tokens of a page of the KV cache; default: %(default)s",
     )
     group.add_argument(
+        "--kv-layout",
+        default="own",
+        metavar="own|nhd",
+        help="CUDA: pages of the KV cache as kernels read them fastest, or as vLLM and FlashInfer "
+        "have them: [pages, tokens, heads, lanes] of each layer; default: %(default)s",
+    )
+    group.add_argument(
         "--gpus",
         type=int,
         default=1,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from meshc.backends.cuda.tasks.cached_tiles import CachedTiles
 from meshc.backends.cuda.tasks.families import Placed, folds, phases_around, phases_of
@@ -92,7 +93,12 @@ class Attention:
             assert op.below is not None
             first = self.tiles.first(op)
             self.tiles.values.tiles[op.result] = Tile(
-                name, cache.lanes, cache.first, first, op.below
+                name,
+                cache.lanes,
+                cache.first,
+                first,
+                op.below,
+                partial(self.storage.lane, op.view.buffer),
             )
 
 

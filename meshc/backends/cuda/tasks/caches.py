@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from meshc.ir.module import Module
-from meshc.ir.ops import task, tile
+from meshc.ir.ops import graph, task, tile
+from meshc.ir.rows import Paired
 from meshc.ir.values import Value
 
 
@@ -33,6 +34,37 @@ def side_by_side(module: Module) -> dict[Value, tuple[Value, ...]]:
             order = tuple(dict.fromkeys([*values, *caches.values()]))
             if len(order) > 1:
                 found |= dict.fromkeys(order, order)
+    return found
+
+
+def paired_caches(module: Module) -> dict[str, Paired]:
+    """Of a graph, how the lanes of caches whose rows are in another order are taken: that of the
+    weight that makes what is appended."""
+    made = {result: op for op in module.walk() for result in op.results}
+    found: dict[str, Paired] = {}
+
+    def given(value: Value) -> list[Value]:
+        op = made.get(value)
+        if op is None or isinstance(op, graph.Append):
+            return [value]
+        if isinstance(op, graph.Matmul):
+            return [op.tensors()[1 + op.results.index(value)]]
+        return [one for operand in op.tensors() for one in given(operand)]
+
+    def named(loop: graph.Repeat) -> dict[Value, str]:
+        pairs = zip(loop.regions[0].args, loop.tensors(), strict=True)
+        return {inner: outer.name for inner, outer in pairs}
+
+    loops = [op for op in module.walk() if isinstance(op, graph.Repeat)]
+    names = {p.value: p.value.name for p in module.function.params}
+    for loop in loops:
+        names |= named(loop)
+    for op in module.walk():
+        if isinstance(op, graph.Append):
+            cache, new = op.tensors()
+            made_by = {names.get(one, "") for one in given(new)} & {*module.paired}
+            if made_by:
+                (found[names[cache]],) = {module.paired[name] for name in made_by}
     return found
 
 

@@ -134,7 +134,7 @@ class GroupAttention:
 
         def query(at: tuple[Expr, ...]) -> None:
             value = self.values.element(shape.query, at)
-            text.add(f"locals[element] = {value} * {constant(factor)};")
+            text.add(f"locals[{self._place(*at)}] = {value} * {constant(factor)};")
 
         if shape.new > 1:
             statements.each((queries, lanes), query, meet=False)
@@ -158,14 +158,18 @@ class GroupAttention:
         for first, value in asked.items():
             there = queries * lanes - first
             guard = f"if (me < {there}) " if there < 32 * WARPS else ""
-            element = f"me + {first}" if first else "me"
+            with self.values.within(me=32 * WARPS):
+                at = unflattened(Expr.var("me") + first, (queries, lanes))
+                element = self._place(*at) if self._turned else f"me + {first}" if first else "me"
             text.add(f"{guard}locals[{element}] = {value} * {constant(factor)};")
         if not asked:
             statements.each((queries, lanes), query, meet=False)
         with text.within(f"if (me < {lanes}) {{"):
+            with self.values.within(me=lanes):
+                place = self.values.spelled(self._lane(Expr.var("me")))
             text.add(
                 "const T new_key = mc::narrow<T>(key), new_value = mc::narrow<T>(value);",
-                f"locals[{queries * lanes} + me] = mc::widen(new_key);",
+                f"locals[{queries * lanes} + {place}] = mc::widen(new_key);",
                 f"locals[{(queries + 1) * lanes} + me] = mc::widen(new_value);",
             )
             stores = [f"{p} = new_{n};" for p, n in zip(places, ("key", "value"), strict=True)]
@@ -183,7 +187,8 @@ class GroupAttention:
         count = shape.new * shape.lanes
 
         def staged(view: View, first: str, at: tuple[Expr, ...]) -> None:
-            row, lane = (values.spelled(one) for one in at)
+            row = values.spelled(at[0])
+            lane = values.spelled(at[1] if first else self._lane(at[1]))
             place = f"{first}({row}) * {shape.lanes}"
             token = row if shape.own is None else values.spelled(at[0] + Expr.var(POSITION))
             text.add(
@@ -198,6 +203,21 @@ class GroupAttention:
         statements.each(tile, partial(staged, shape.key, ""), meet=False)
         statements.each(tile, partial(staged, shape.value, f"{count} + "))
         values.registers.clear()
+
+    @property
+    def _turned(self) -> bool:
+        """Whether caches have lanes of keys in another order than tasks."""
+        return self._lane(Expr.var("lane")) != Expr.var("lane")
+
+    def _lane(self, lane: Expr) -> Expr:
+        """Where a lane of a key, and so of a query, lies in a row of the cache."""
+        return self.storage.lane(self.tiles.streams[0].view.buffer, lane)
+
+    def _place(self, row: Expr, lane: Expr) -> str:
+        """Where a lane of a query lies among those of all."""
+        if not self._turned:
+            return "element"
+        return self.values.spelled(row * self.shape.lanes + self._lane(lane))
 
     def _stage_own(self, text: Text) -> None:
         """The key and value of the task's token, of several new ones, as floats."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -47,13 +47,14 @@ def _call(function: str, element: str, options: Mapping[str, object]) -> str:
 class Tile:
     """Rows of a cache in shared memory: ``name`` of their first value, ``lanes`` of each, those of
     the cache from lane ``begin`` on; the first is that of the token ``first``, and those from
-    ``end`` on are zeros, whatever lies there."""
+    ``end`` on are zeros, whatever lies there. ``lane`` says where in a row a lane is."""
 
     name: str
     lanes: int
     begin: int
     first: Expr
     end: Expr
+    lane: Callable[[Expr], Expr]
 
 
 @dataclass
@@ -143,7 +144,7 @@ class Values:
         return simplified(expr, self.ranges)
 
     def _of_tile(self, tile: Tile, row: Expr, lane: Expr) -> str:
-        token, own = self.spelled(tile.first + row), self.spelled(lane + tile.begin)
+        token, own = self.spelled(tile.first + row), self.spelled(tile.lane(lane) + tile.begin)
         swizzled = f"mc::Swizzle<{tile.lanes}>::lane({own}, {token})"
         at = f"({self.spelled(row)}) * {tile.lanes} + {swizzled}"
         return f"({token} < {self.spelled(tile.end)} ? mc::widen({tile.name}[{at}]) : 0.0f)"
