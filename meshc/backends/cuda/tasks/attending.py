@@ -98,7 +98,7 @@ class Attention:
                 cache.first,
                 first,
                 op.below,
-                partial(self.storage.lane, op.view.buffer),
+                partial(self.storage.rows.lane, op.view.buffer),
             )
 
 

@@ -211,7 +211,7 @@ class GroupAttention:
 
     def _lane(self, lane: Expr) -> Expr:
         """Where a lane of a key, and so of a query, lies in a row of the cache."""
-        return self.storage.lane(self.tiles.streams[0].view.buffer, lane)
+        return self.storage.rows.lane(self.tiles.streams[0].view.buffer, lane)
 
     def _place(self, row: Expr, lane: Expr) -> str:
         """Where a lane of a query lies among those of all."""

@@ -265,7 +265,7 @@ class StepText:
             most_ends=MOST_ENDS,
             has_lengths=storage.has_lengths,
             together=storage.together,
-            nhd=storage.nhd,
+            nhd=storage.rows.nhd,
             length=LENGTH,
             tokens=count,
             lanes=-(-max(32, 16 * count) // 32) * 32,

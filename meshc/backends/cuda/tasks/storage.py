@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from math import lcm, prod
 
 from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
 from meshc.analysis.tasks.tiles import tile_bytes
 from meshc.backends.cuda.program import Buffer, Gathered, Weight, numbered
-from meshc.backends.cuda.tasks.caches import paired_caches, side_by_side
+from meshc.backends.cuda.tasks.caches import RowOrder, side_by_side
 from meshc.backends.cuda.tasks.places import Cache, Matrix, Table
 from meshc.backends.cuda.tasks.reserved import TAKEN, fresh, indices
 from meshc.backends.cuda.tasks.shared import Known, Place
@@ -26,7 +25,6 @@ from meshc.ir.batch import LENGTH, POSITION, batch_of, rows_of, tokens_of_reques
 from meshc.ir.builder import Names
 from meshc.ir.module import Module, Port
 from meshc.ir.ops import graph
-from meshc.ir.rows import Paired
 from meshc.ir.types import BufferType, DType, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Point, Range, View, Whole
@@ -39,9 +37,6 @@ LOGITS, CHOSEN = "logits", "token"
 CACHE_PAGES = "cache_pages"
 """The option of a graph that says how many pages caches of all requests have, where the host deals
 them out; else each request has pages for all its tokens."""
-KV_LAYOUT, NHD = "kv_layout", "nhd"
-"""The option of a graph that says how caches lie in pages, and the value for pages of tokens that
-have their heads side by side, with lanes as the model has them: those of other programs."""
 OF_GPUS = "_of_all"
 """Behind the name of what ranks give each other: its memory on all GPUs, or where it is on each."""
 
@@ -69,6 +64,7 @@ class Storage:
         self.roles = {buffer.value: buffer for buffer in self.module.buffers}
         self.matrices: dict[object, Matrix] = {}
         self.side_by_side = side_by_side(self.module)
+        self.rows = RowOrder.of(self.source)
         self.dtype = self.module.dtype()
 
     # --- what is there
@@ -179,12 +175,7 @@ class Storage:
         lanes, first = sum(widths), sum(widths[: of_row.index(value)])
         usual = (self.known.requests or self.requests) * self.capacity_pages
         pages = int(self.source.option(CACHE_PAGES, usual))
-        shape = (pages, heads, self.page, lanes)
-        if self.nhd:
-            if len(own) < 3 or lanes != _kind(value).shape[-1]:
-                words = "pages in NHD layout hold keys and values of heads of whole eights of lanes"
-                fail("cuda-shape", f"{words}, not those of %{value.name}")
-            shape = (pages, self.page, heads, lanes)
+        shape = self.rows.pool(value, pages, self.page, heads if len(own) == 3 else 0, lanes)
         full = (layers, *shape) if stacked else shape
         name = self.known.cache(value.name, full) or self.name(of_row[0])
         self.buffers.setdefault(name, Buffer(str(self.dtype), full, "state"))
@@ -269,25 +260,10 @@ class Storage:
         request = at.pop(0) if "B" in self.cache_dims(value) else Expr.const(0)
         token, *head, lane = at
         rows = f"mc::CacheRows<{cache.heads}, {self.page}, {cache.lanes}>"
-        place = token, *(head or [Expr.const(0)]), self.lane(value, lane) + cache.first
+        place = token, *(head or [Expr.const(0)]), self.rows.lane(value, lane) + cache.first
         asked = (spelled(one, ranges) for one in place)
         found = f"{rows}::lane({', '.join((self.pages(request, ranges), *asked))})"
         return f"{cache.name}[{self.of_layer(cache.layer, layer, ranges)}{found}]"
-
-    @property
-    def nhd(self) -> bool:
-        """Whether caches lie as those of other programs."""
-        return self.source.option(KV_LAYOUT, "") == NHD
-
-    def lane(self, value: Value, lane: Expr) -> Expr:
-        """Where a lane of a head lies in a row of a cache."""
-        pairs = self._pairs.get(value.name) if self.nhd else None
-        return lane if pairs is None else pairs.element(lane, _kind(value).shape[-1])
-
-    @cached_property
-    def _pairs(self) -> dict[str, Paired]:
-        """How lanes of caches are taken of the model's, of those that are in another order."""
-        return paired_caches(self.source)
 
     def pages(self, request: Expr, ranges: Ranges) -> str:
         """Where the pages of a request stand."""
