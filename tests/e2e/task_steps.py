@@ -90,6 +90,17 @@ def step_of(
     return Step(program, {**texts, **headers()})
 
 
+def machine_of(step: Step, mode: Mode = FIRST, toolchain: Toolchain = QUICK) -> CpuMachine:
+    """The executor with the kernels of a step, over its own texts of the library."""
+    kernels = step.program.kernels
+    machine = CpuMachine(kernels, step.texts, mode, toolchain)
+    own = {name: step.texts[name] for name in headers()}
+    if own != headers():
+        for name, kernel in kernels.items():
+            machine._libraries[name] = Library(step.texts[kernel.file], own, toolchain)
+    return machine
+
+
 @dataclass
 class Run:
     """A step's model in the executor, with pages that lie anywhere."""
@@ -102,12 +113,7 @@ class Run:
 
     def __post_init__(self) -> None:
         program = self.step.program
-        self.machine = CpuMachine(program.kernels, self.step.texts, self.mode, self.toolchain)
-        own = {name: self.step.texts[name] for name in headers()}
-        if own != headers():
-            for name, kernel in program.kernels.items():
-                made = Library(self.step.texts[kernel.file], own, self.toolchain)
-                self.machine._libraries[name] = made
+        self.machine = machine_of(self.step, self.mode, self.toolchain)
         self.model = LanguageModel(program, self.machine, self.tensors)
         count = program.batch * program.capacity_pages
         self.pages = np.random.default_rng(self.seed).permutation(count).astype(np.int32)

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from task_steps import NAN, Step, step_of
+from task_steps import NAN, Step, machine_of, step_of
 
-from meshc.backends.cuda import CpuMachine
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode, modes
 from meshc.backends.cuda.host import prepare
 from meshc.driver.models import load_any
@@ -32,7 +31,7 @@ class Steps:
 
     def __init__(self, model, positions, step, mode=FIRST, toolchain=QUICK):
         self.program, self.positions = step.program, positions
-        self.machine = CpuMachine(step.program.kernels, step.texts, mode, toolchain)
+        self.machine = machine_of(step, mode, toolchain)
         loaded, report = load_any(str(model), Diagnostics()), Diagnostics()
         prepare(self.program, self.machine, open_weights(model, loaded.config, None, report), None)
         shape = self.program.buffers["pages"].shape
@@ -206,8 +205,8 @@ EDITS = {
     "each has its own position": (STEP, "cached[me / 4 * 4]", "cached[me]"),
     "all are turned as the first": (STEP, "cosines[(size_t)(pos + b % 4) * 32", "cosines[(size_t)pos * 32"),
     "pages of another request": (STEP, "from(pages + 3 * (b / 4)", "from(pages + 3 * (b % 2)"),
-    "tiles of no cached token have some": (STEP, "max(min(16, pos - begin), 0)", "16"),
-    "tiles of new tokens are left out": (STEP, "const int tiles = (pos + b % 4 + 63", "const int tiles = (pos + 63"),
+    "tiles of no cached token have less than none": (STEP, "max(min(16, pos - begin), 0)", "min(16, pos - begin)"),
+    "tiles of new tokens are left out": (STEP, "const int tiles = (pos + b % 4 +", "const int tiles = (pos +"),
     "the value of the key": (STEP, "mc::widen(own[256])", "mc::widen(own[0])"),
     "keys of another request": (STEP, "element % 64 + 512 * (b / 4)", "element % 64"),
 }  # fmt: skip
