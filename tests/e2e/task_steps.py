@@ -64,7 +64,9 @@ def step_of(
     ``split`` tokens of these (splits) or lanes (lanes); of each of several ``ranks``. All weights
     that can stay quantised in the format ``keep``. It verifies so many ``drafts`` of a request;
     caches lie as ``kv_layout`` says."""
-    flags = {"target": "cuda", "serving": "chunks", "drafts": drafts} if drafts else {"mesh": "1x1"}
+    flags = {"mesh": "1x1"}
+    if drafts:
+        flags = {"target": "cuda", "serving": "chunks", "drafts": drafts, "page": page}
     graph = meshc.compile(
         str(model), dtype=dtype, compile_to="graph", phase="decode", seq=capacity, device=device,
         batch=batch, **flags,

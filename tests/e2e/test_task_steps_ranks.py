@@ -29,7 +29,13 @@ MANY = Drawn(
     Decoder(hidden=64, heads=8, groups=1, lanes=16, features=96, words=40, tied=True),
     "f16", 6, 40, 64, 16, 32, 1, True, 3, (),
 )  # fmt: skip
+# Logits that ranks share, in groups of sixteen; behind a cap, and of tied embeddings.
+SHARED = replace(LLAMA, cores=3, decoder=replace(LLAMA.decoder, words=64))
+CAPPED = replace(MANY, decoder=replace(MANY.decoder, words=128, logit_cap=9.0))
 OF_RANKS = {
+    "shared": (SHARED, 2, "peers"),
+    "shared by four": (SHARED, 4, "multimem"),
+    "shared by eight": (CAPPED, 8, "peers"),
     "llama": (LLAMA, 2, "peers"),
     "llama in the switch": (LLAMA, 3, "multimem"),
     "tags": (replace(CASES["tags"], cores=5), 4, "multimem"),
