@@ -66,11 +66,12 @@ def step_of(
     caches lie as ``kv_layout`` says."""
     flags = {"mesh": "1x1"}
     if drafts:
-        flags = {"target": "cuda", "serving": "chunks", "drafts": drafts, "page": page}
+        flags = {"target": "cuda", "serving": "chunks", "drafts": drafts}
     graph = meshc.compile(
         str(model), dtype=dtype, compile_to="graph", phase="decode", seq=capacity, device=device,
         batch=batch, **flags,
     ).modules["decode"]  # fmt: skip
+    graph.options.pop("cache_pages", None)  # each request has pages of its own
     if kv_layout:
         graph.options["kv_layout"] = kv_layout
     if ranks > 1:
