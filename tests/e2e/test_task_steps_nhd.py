@@ -67,6 +67,6 @@ def test_cases_of_steps_in_other_orders(case, tmp_path):
     drawn = {"llama": LLAMA, "parts": PARTS, "tags": TAGS, "windows": windows}[case]
     judge = Judge.of(drawn, 5, tmp_path, kv_layout="nhd")
     wanted = judge.check()
-    for mode, toolchain in ((Mode("random", True, 4), WATCHED), (Mode("backward", True, 1), QUICK)):
+    for mode, toolchain in ((Mode("random", True, 4), WATCHED), (Mode("reverse", True, 1), QUICK)):
         found = judge.check(mode=mode, toolchain=toolchain)
         assert all(map(np.array_equal, found, wanted))
