@@ -13,6 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshc.backends import cuda
+from meshc.backends.host_protocols import Host, Loading
+from meshc.backends.hosts import PythonHost
+from meshc.driver.backends import load_host, opened
 from meshc.driver.generating import (
     Answer,
     Continuation,
@@ -22,7 +25,6 @@ from meshc.driver.generating import (
     generated,
     read_prompts,
 )
-from meshc.driver.hosts import Host, PythonHost, load_host, opened
 from meshc.driver.weights import Array, check_present, open_weights
 from meshc.frontend.checkpoints import ModelConfig
 from meshc.serving.sampling import GREEDY, Sampling
@@ -74,9 +76,8 @@ class Executable:
                 report.remark("backend", self._backend.remark)
             given = _weights(program, report) if tensors is None else tensors
             check_present(program.names, given)
-            self._host = load_host(
-                program.folder, self._backend, given, report, packed=program.packed
-            )
+            where = program.folder, self._backend
+            self._host = load_host(Loading(*where, given, report, packed=program.packed))
             self._open = stack.pop_all()
 
     def run(

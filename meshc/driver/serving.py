@@ -10,15 +10,19 @@ from pathlib import Path
 
 import numpy as np
 
+from meshc.backends.host_protocols import Backend, Loading
+from meshc.backends.options import MeshOptions
+from meshc.backends.registry import target_names
+from meshc.backends.request import CompileRequest
+from meshc.backends.target import target_named, target_of
 from meshc.cost.layer_groups import layer_costs
+from meshc.driver.backends import load_engine
 from meshc.driver.chatting import Chat, open_chat
 from meshc.driver.compiled import Compiled
 from meshc.driver.compiling import compile_loaded, graph_module
 from meshc.driver.decoded import kept
 from meshc.driver.generating import read_prompts
-from meshc.driver.hosts import Backend, load_engine
 from meshc.driver.models import LoadedModel, load_any
-from meshc.driver.request import CompileRequest
 from meshc.driver.scheduling import groups_of
 from meshc.driver.weights import Progress, check_present, open_weights
 from meshc.frontend.chat import conversation_of
@@ -37,7 +41,6 @@ from meshc.serving.scheduler import Scheduler
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.scratch import scratch_folder
 
-_TARGETS = ("python", "cuda")
 USUAL_REQUESTS = 8
 """Requests that a server continues at once unless somebody asks for another number."""
 
@@ -150,10 +153,15 @@ class Service:
 
 def check_serves(target: str) -> None:
     """Raise ``bad-argument`` for a target whose programs do not serve."""
-    if target not in _TARGETS:
-        known = " or ".join(_TARGETS)
+    if not target_named(target).SERVES:
+        known = " or ".join(name for name in target_names() if target_named(name).SERVES)
         words = f"programs for --target {target} do not serve yet"
         fail("bad-argument", words, help=f"serve and serve-trace take --target {known}")
+
+
+def drafts_of(request: CompileRequest) -> int:
+    """How many drafts of each request a step of the program verifies at the most."""
+    return target_of(request).drafts(request)
 
 
 def opened_service(
@@ -177,20 +185,22 @@ def opened_service(
     drafter = _drafter(compile_request, request)
     chosen, prefixes = request.chosen(), request.prefixes
     decode = graph_module(loaded, "decode", compile_request)
-    asked = replace(compile_request, serving=request.serving, phase="both")
-    if compile_request.target == "python":
+    asked = compile_request.changed(serving=request.serving, phase="both")
+    target = target_of(compile_request)
+    if target.served_by_passes():
         whole = request.whole or chosen.chunk is None
         chunk = None if whole else max(chosen.chunk or 0, compile_request.rows)
-        prefixes = prefixes and compile_request.kv in (AUTO, "cyclic")
-        kv = "cyclic" if prefixes else compile_request.kv
-        asked = replace(asked, chunk=chunk, kv=kv)
+        policy_of_caches = compile_request.options_of(MeshOptions).kv
+        prefixes = prefixes and policy_of_caches in (AUTO, "cyclic")
+        asked = asked.changed(chunk=chunk, kv="cyclic" if prefixes else policy_of_caches)
     else:
         experts = sum(isinstance(op, graph.TopK) for op in decode.walk())
         for_model(chosen, experts, request.force)
     compiled = compile_loaded(loaded, asked, instruments, report)
     if not compiled.makes_tokens or not _reads_prompts(compiled):
         fail("no-tokens", f"'{loaded.name}' does not map tokens to tokens, so it serves nobody")
-    if compile_request.target == "cuda" and compiled.chunk is None and chosen.name != "chunked":
+    by_steps = compiled.chunk is None and not target.served_by_passes()
+    if by_steps and chosen.name != "chunked":
         fail(
             "bad-argument",
             f"'{chosen.name}' reads prompts by groups of layers, and steps read those of "
@@ -212,7 +222,7 @@ def opened_service(
         packed = program.packed if request.cache else None
         if request.cache and runs.name == "python":
             tensors = kept(tensors)
-        engine = load_engine(program.folder, runs, tensors, report, packed)
+        engine = load_engine(Loading(program.folder, runs, tensors, report, packed=packed))
         if request.draft_model:
             drafter = _of_model(engine, compile_request, request, report, runs)
         (prompt,) = read_prompts([(0,)], config, program.weights, program.name)
@@ -236,10 +246,11 @@ def _drafter(
 ) -> Callable[[], Drafter] | None:
     """What drafts, if no model does. Raises ``bad-argument`` for one that would for nobody."""
     given = "--draft-model" if request.draft_model else "--draft-weights"
-    if compile_request.drafts and (request.draft_model or request.draft_weights is None):
+    drafts = drafts_of(compile_request)
+    if drafts and (request.draft_model or request.draft_weights is None):
         return Repeats
     if request.draft_model or request.draft_weights is not None:
-        missing = "--draft-model" if compile_request.drafts else "--drafts"
+        missing = "--draft-model" if drafts else "--drafts"
         fail("bad-argument", f"{given} is given, but {missing} is not")
     return None
 
@@ -253,7 +264,7 @@ def _of_model(
 ) -> Callable[[], Drafter]:
     """What drafts by a model beside ``engine``. Raises ``bad-argument`` for one of other tokens,
     and what :func:`opened_service` does."""
-    asked = replace(compile_request, drafts=0, cache_tokens=None, layers=None, keep_quantised=())
+    asked = compile_request.changed(drafts=0, cache_tokens=None, layers=None, keep_quantised=())
     how = ServeRequest(weights=request.draft_weights, cache=request.cache)
     small = opened_service(
         load_any(request.draft_model, report), asked, how, report, backend=backend
@@ -271,7 +282,7 @@ def _of_model(
 
 def _reads_prompts(compiled: Compiled) -> bool:
     """Whether a program reads prompts: one for GPUs does by a kernel or by its steps."""
-    return "prefill" in compiled.modules or compiled.request.target == "cuda"
+    return "prefill" in compiled.modules or not target_of(compiled.request).served_by_passes()
 
 
 def entries_of(trace: Trace, service: Service, seed: int, stop_at_eos: bool) -> list[Entry]:

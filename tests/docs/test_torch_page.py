@@ -19,3 +19,6 @@ def test_the_programs_run(monkeypatch):
         exec(compile(program, "own-program.md", "exec"), names)
     assert names["answer"].shape == (1, 7)
     assert int(names["cached"]) == 6
+    assert names["compiled"].files and names["imported"].text.splitlines()[3].startswith(
+        "model mine("
+    )

@@ -64,12 +64,12 @@ def step_of(
     ``split`` tokens of these (splits) or lanes (lanes); of each of several ``ranks``. All weights
     that can stay quantised in the format ``keep``. It verifies so many ``drafts`` of a request;
     caches lie as ``kv_layout`` says."""
-    flags = {"mesh": "1x1"}
+    flags = {}
     if drafts:
         flags = {"target": "cuda", "serving": "chunks", "drafts": drafts}
     graph = meshc.compile(
-        str(model), dtype=dtype, compile_to="graph", phase="decode", seq=capacity, device=device,
-        batch=batch, **flags,
+        str(model), dtype=dtype, compile_to="graph", phase="decode",
+        seq=capacity, device=device, batch=batch, **flags,
     ).modules["decode"]  # fmt: skip
     graph.options.pop("cache_pages", None)  # each request has pages of its own
     if kv_layout:

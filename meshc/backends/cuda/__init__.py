@@ -16,7 +16,6 @@ from meshc.backends.cuda.paged import PagedModel
 from meshc.backends.cuda.program import KERNELS, MOST_CHUNK, StepProgram, from_json
 from meshc.backends.cuda.standalone import standalone_files
 from meshc.backends.cuda.tasks.attending import attends_by_statements
-from meshc.backends.cuda.tasks.caches import KV_LAYOUT, NHD
 from meshc.backends.cuda.tasks.groups import LAYER_GROUPS
 from meshc.backends.cuda.tasks.room import QueriesDoNotFit
 from meshc.backends.cuda.tasks.step import TaskGraph
@@ -25,11 +24,9 @@ from meshc.backends.cuda.tasks.storage import CACHE_PAGES
 __all__ = [
     "CACHE_PAGES",
     "KERNELS",
-    "KV_LAYOUT",
     "LAYER_GROUPS",
     "MANIFEST",
     "MOST_CHUNK",
-    "NHD",
     "ChunkGraph",
     "CpuMachine",
     "CpuNode",

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from meshc.cli.output import print_diagnostics, print_json
 from meshc.cli.progress import Progress
-from meshc.cli.requests import request_of
+from meshc.cli.requests import asked_target, request_of
 from meshc.cli.watching import Watching
 from meshc.driver import Backend, CompileRequest, LoadedModel, load_any, opened
 from meshc.driver.recorded_runs import served_timeline, write_run
-from meshc.driver.request import MOST_REQUESTS
 from meshc.driver.serving import (
     USUAL_REQUESTS,
     ServeRequest,
     Service,
     check_serves,
+    drafts_of,
     entries_of,
     opened_service,
 )
@@ -93,11 +93,11 @@ def _serve(
             alone = opened_service(loaded, asked, whole, Diagnostics(), backend=backend)
         _compare(alone, entries, found)
     if options.json:
-        drafts = {"drafts": dataclasses.asdict(server.guesses)} if asked.drafts else {}
+        drafts = {"drafts": dataclasses.asdict(server.guesses)} if drafts_of(asked) else {}
         print_json(_object(options, service, entries, found, records) | drafts)
     else:
         print("\n".join(_answer(entry, found[entry.name]) for entry in entries))
-        if asked.drafts:
+        if drafts_of(asked):
             print(f"drafted {server.guesses.drafted}, accepted {server.guesses.accepted}")
     return 0
 
@@ -123,8 +123,9 @@ def served_by(options: argparse.Namespace) -> Iterator[Backend]:
     """What runs the program, before anything is compiled; stderr is told where that was chosen.
     Raises ``bad-argument`` for a target whose programs do not serve, and what :func:`opened` does.
     """
-    check_serves(options.target)
-    with opened(options.target, options.backend) as backend:
+    target = asked_target(options)
+    check_serves(target)
+    with opened(target, options.backend) as backend:
         if backend.remark:
             print_diagnostics([Diagnostic("remark", "backend", backend.remark)])
         yield backend
@@ -133,11 +134,10 @@ def served_by(options: argparse.Namespace) -> Iterator[Backend]:
 def compile_request(options: argparse.Namespace) -> CompileRequest:
     """What the flags say to compile, for several requests unless they say how many."""
     found = request_of(options)
-    usual = USUAL_REQUESTS
-    if found.drafts > 0:
-        usual = max(1, min(usual, MOST_REQUESTS["cuda"] // (1 + found.drafts)))
-    batch, tokens = options.batch or usual, options.cache_tokens
-    return dataclasses.replace(found, batch=batch, chunk=None, cache_tokens=tokens)
+    usual, drafts, target = USUAL_REQUESTS, drafts_of(found), found.rules
+    if drafts > 0 and target is not None:
+        usual = max(1, min(usual, target.MOST_REQUESTS // (1 + drafts)))
+    return found.changed(batch=options.batch or usual, chunk=None)
 
 
 def _first(trace: Trace, count: int | None) -> Trace:

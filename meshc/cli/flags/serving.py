@@ -44,15 +44,6 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
         "default: as of run",
     )
     parser.add_argument(
-        "--drafts",
-        type=int,
-        default=0,
-        metavar="N",
-        help="CUDA: guess up to N tokens of each request and verify them in one step, up to 16 "
-        "tokens of all requests; tokens are those that come without; --batch is then 16 / (1 + N) "
-        "by default, at most 8",
-    )
-    parser.add_argument(
         "--draft-model",
         metavar="MODEL",
         help="with --drafts: guess by this model, which has the same tokens; default: what "
@@ -60,14 +51,6 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--draft-weights", metavar="PATH", help="a checkpoint of --draft-model; default: its own"
-    )
-    parser.add_argument(
-        "--cache-tokens",
-        type=int,
-        metavar="N",
-        help="CUDA: tokens that all requests together have pages for, filled up to whole pages; "
-        "where these run out, those that came last wait and begin again; default: --batch times "
-        "--seq",
     )
 
 
