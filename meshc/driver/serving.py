@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from meshc.driver.compiled import Compiled
 from meshc.driver.compiling import compile_loaded, graph_module
 from meshc.driver.decoded import kept
 from meshc.driver.generating import read_prompts
-from meshc.driver.models import LoadedModel
+from meshc.driver.models import LoadedModel, load_any
 from meshc.driver.scheduling import groups_of
 from meshc.driver.weights import Progress, check_present, open_weights
 from meshc.frontend.chat import conversation_of
@@ -30,6 +30,7 @@ from meshc.frontend.checkpoints import ModelConfig, Tokenizer, load_tokenizer
 from meshc.ir.ops import graph
 from meshc.passes.instruments import Instrument
 from meshc.passes.mesh.forms.problem import AUTO
+from meshc.serving.drafting import Drafter, OfModel, Repeats
 from meshc.serving.engine import Server
 from meshc.serving.engines import PagedEngine, WholeEngine
 from meshc.serving.groups import Fixed
@@ -51,6 +52,8 @@ class ServeRequest:
     is the path of a checkpoint, None for the model's own. ``whole`` leaves room for prompts in one
     piece also where the policy cuts them. With ``cache`` decoded weights are kept for later runs.
     With ``prefixes`` what requests begin with alike is read once, where caches do not move rows.
+    Of a program that verifies drafts ``draft_model`` drafts, what ``meshc compile`` takes, with
+    ``draft_weights``; empty for what followed the last tokens of a text before.
     """
 
     policy: str = "chunked"
@@ -63,6 +66,8 @@ class ServeRequest:
     long_prompts: int | None = None
     cache: bool = True
     prefixes: bool = False
+    draft_model: str = ""
+    draft_weights: str | None = None
 
     def chosen(self) -> Policy:
         """The policy. Raises ``bad-argument``."""
@@ -90,6 +95,7 @@ class Service:
 
     ``layer_costs`` are relative; prompts are cut at multiples of ``multiple`` tokens, and those in
     ``eos`` end a text. ``prefixes`` says whether caches of requests that have left are used again.
+    ``drafter`` makes what drafts for a server, if anything does.
     """
 
     name: str
@@ -102,6 +108,7 @@ class Service:
     weights: Path
     config: ModelConfig | None
     prefixes: bool = False
+    drafter: Callable[[], Drafter] | None = None
 
     @cached_property
     def chat(self) -> Chat:
@@ -122,12 +129,14 @@ class Service:
             return None
         return load_tokenizer(self.weights, self.config)
 
-    def server(self, chosen: Policy | None = None) -> Server:
-        """A server by its policy, or by ``chosen``. Raises ``bad-argument``."""
+    def server(self, chosen: Policy | None = None, drafts: bool = True) -> Server:
+        """A server by its policy, or by ``chosen``, perhaps without drafts; one at a time where a
+        model drafts. Raises ``bad-argument``."""
         most, room = self.engine.requests, self.engine.capacity + 1
         wanted = chosen or self.policy
         scheduler = Scheduler(wanted, self.layer_costs, most * room, most, self.multiple)
-        return Server(self.engine, scheduler, self.prefixes)
+        drafter = self.drafter() if self.drafter is not None and drafts else None
+        return Server(self.engine, scheduler, self.prefixes, drafter)
 
     @property
     def whole(self) -> bool:
@@ -135,10 +144,11 @@ class Service:
         return self.engine.most == self.engine.capacity
 
     def alone(self, entry: Entry) -> list[int]:
-        """The tokens of a request that nothing else runs beside, its prompt read whole. Raises
-        ``bad-argument`` where the program has no room for that."""
+        """The tokens of a request that nothing else runs beside, its prompt read whole and without
+        drafts. Raises ``bad-argument`` where the program has no room for that."""
         whole = Policy("chunked", self.engine.capacity + self.multiple, Fixed(1))
-        return replayed(self.server(whole), [replace(entry, seconds=0.0)], 1.0)[entry.name]
+        server = self.server(whole, drafts=False)
+        return replayed(server, [replace(entry, seconds=0.0)], 1.0)[entry.name]
 
 
 def check_serves(target: str) -> None:
@@ -147,6 +157,11 @@ def check_serves(target: str) -> None:
         known = " or ".join(name for name in target_names() if target_named(name).SERVES)
         words = f"programs for --target {target} do not serve yet"
         fail("bad-argument", words, help=f"serve and serve-trace take --target {known}")
+
+
+def drafts_of(request: CompileRequest) -> int:
+    """How many drafts of each request a step of the program verifies at the most."""
+    return target_of(request).drafts(request)
 
 
 def opened_service(
@@ -167,6 +182,7 @@ def opened_service(
     """
     runs = backend or Backend("python")
     check_serves(compile_request.target)
+    drafter = _drafter(compile_request, request)
     chosen, prefixes = request.chosen(), request.prefixes
     decode = graph_module(loaded, "decode", compile_request)
     asked = compile_request.changed(serving=request.serving, phase="both")
@@ -207,6 +223,8 @@ def opened_service(
         if request.cache and runs.name == "python":
             tensors = kept(tensors)
         engine = load_engine(Loading(program.folder, runs, tensors, report, packed=packed))
+        if request.draft_model:
+            drafter = _of_model(engine, compile_request, request, report, runs)
         (prompt,) = read_prompts([(0,)], config, program.weights, program.name)
     return Service(
         loaded.name,
@@ -219,7 +237,47 @@ def opened_service(
         program.weights,
         config,
         prefixes,
+        drafter,
     )
+
+
+def _drafter(
+    compile_request: CompileRequest, request: ServeRequest
+) -> Callable[[], Drafter] | None:
+    """What drafts, if no model does. Raises ``bad-argument`` for one that would for nobody."""
+    given = "--draft-model" if request.draft_model else "--draft-weights"
+    drafts = drafts_of(compile_request)
+    if drafts and (request.draft_model or request.draft_weights is None):
+        return Repeats
+    if request.draft_model or request.draft_weights is not None:
+        missing = "--draft-model" if drafts else "--drafts"
+        fail("bad-argument", f"{given} is given, but {missing} is not")
+    return None
+
+
+def _of_model(
+    engine: WholeEngine | PagedEngine,
+    compile_request: CompileRequest,
+    request: ServeRequest,
+    report: Diagnostics,
+    backend: Backend,
+) -> Callable[[], Drafter]:
+    """What drafts by a model beside ``engine``. Raises ``bad-argument`` for one of other tokens,
+    and what :func:`opened_service` does."""
+    asked = compile_request.changed(drafts=0, cache_tokens=None, layers=None, keep_quantised=())
+    how = ServeRequest(weights=request.draft_weights, cache=request.cache)
+    small = opened_service(
+        load_any(request.draft_model, report), asked, how, report, backend=backend
+    )
+    own = small.engine
+    if own.vocab != engine.vocab:
+        fail(
+            "bad-argument",
+            f"--draft-model {small.name} has {own.vocab} tokens, and the model {engine.vocab}",
+            help="take a model with the same tokenizer",
+        )
+    assert isinstance(own, PagedEngine)
+    return partial(OfModel, own)
 
 
 def _reads_prompts(compiled: Compiled) -> bool:

@@ -25,6 +25,7 @@ from meshc.backends.cuda.memory import memory_of
 from meshc.backends.cuda.program import MOST_CHUNK, from_json
 from meshc.backends.cuda.step_times import predicted
 from meshc.backends.cuda.tasks.attending import attends_by_statements
+from meshc.backends.cuda.tasks.caches import NHD
 from meshc.backends.cuda.tasks.room import QueriesDoNotFit
 from meshc.backends.cuda.tasks.step import TaskGraph
 from meshc.backends.options import CudaOptions
@@ -110,7 +111,10 @@ class GpuStep:
 
     @cached_property
     def _choice(self) -> TaskGraph | None:
-        """The choice of a token by the logits of a step; None for a step of no language model."""
+        """The choice of a token by the logits of a step; None for a step of no language model, and
+        for one that verifies drafts, of which the host knows which it takes."""
+        if self._options.drafts:
+            return None
         try:
             graph = PassManager(choosing_passes(alone=True)).run(clone_module(self.given))
         except MeshcError as refusal:
@@ -235,8 +239,12 @@ class GpuStep:
     ) -> dict[str, str] | None:
         """``files`` of a ``step`` whose prompts are read by tasks, with kernels that read more of
         their tokens at once; None of a model that has none over the same weights."""
+        words = ""
         if self.request.keep_quantised:
             words = "kernels of many tokens read decoded weights"
+        elif self._options.kv_layout == NHD:
+            words = "kernels of many tokens have pages of their own"
+        if words:
             self.report.remark("prompt-of-kernels", f"tasks read prompts: {words}")
             return None
         try:

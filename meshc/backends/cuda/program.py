@@ -256,6 +256,12 @@ class StepProgram:
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n"
 
     @property
+    def columns(self) -> int:
+        """Tokens of a request that a step reads: its next one, and drafts behind it. Of ``tokens``,
+        ``cached`` and ``logits`` those of a request stand together."""
+        return self.buffers["tokens"].shape[0] // self.batch
+
+    @property
     def capacity_pages(self) -> int:
         """Pages of the cache of one request."""
         return -(-self.capacity // self.page)

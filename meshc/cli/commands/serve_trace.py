@@ -19,6 +19,7 @@ from meshc.driver.serving import (
     ServeRequest,
     Service,
     check_serves,
+    drafts_of,
     entries_of,
     opened_service,
 )
@@ -73,7 +74,8 @@ def _serve(
         if not options.json:
             print(_line(record, seconds), flush=True)
 
-    found = replayed(service.server(), entries, options.iteration_ms / 1e3, note)
+    server = service.server()
+    found = replayed(server, entries, options.iteration_ms / 1e3, note)
     if options.record is not None:
         facts = {
             "policy": service.policy.name,
@@ -91,9 +93,12 @@ def _serve(
             alone = opened_service(loaded, asked, whole, Diagnostics(), backend=backend)
         _compare(alone, entries, found)
     if options.json:
-        print_json(_object(options, service, entries, found, records))
+        drafts = {"drafts": dataclasses.asdict(server.guesses)} if drafts_of(asked) else {}
+        print_json(_object(options, service, entries, found, records) | drafts)
     else:
         print("\n".join(_answer(entry, found[entry.name]) for entry in entries))
+        if drafts_of(asked):
+            print(f"drafted {server.guesses.drafted}, accepted {server.guesses.accepted}")
     return 0
 
 
@@ -108,6 +113,8 @@ def serve_request(options: argparse.Namespace) -> ServeRequest:
         long_chunk=options.long_chunk,
         long_prompts=options.long_prompts,
         cache=not options.no_cache,
+        draft_model=options.draft_model or "",
+        draft_weights=options.draft_weights,
     )
 
 
@@ -127,7 +134,10 @@ def served_by(options: argparse.Namespace) -> Iterator[Backend]:
 def compile_request(options: argparse.Namespace) -> CompileRequest:
     """What the flags say to compile, for several requests unless they say how many."""
     found = request_of(options)
-    return found.changed(batch=options.batch or USUAL_REQUESTS, chunk=None)
+    usual, drafts, target = USUAL_REQUESTS, drafts_of(found), found.rules
+    if drafts > 0 and target is not None:
+        usual = max(1, min(usual, target.MOST_REQUESTS // (1 + drafts)))
+    return found.changed(batch=options.batch or usual, chunk=None)
 
 
 def _first(trace: Trace, count: int | None) -> Trace:
@@ -228,7 +238,7 @@ def _object(
                 "read": [list(segment) for segment in record.segments],
                 "decode": list(record.decode),
                 "put_back": list(record.put_back),
-                "tokens": {str(name): token for name, token in record.tokens.items()},
+                "tokens": {str(name): list(own) for name, own in record.tokens.items()},
                 "first": list(record.first),
                 "ended": list(record.ended),
             }

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.ir.batch import BATCH, LENGTH, POSITION
+from meshc.ir.batch import BATCH, LENGTH, POSITION, tokens_of_request
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
 from meshc.passes.task.expand.graphs import Grain, GraphExpander
@@ -104,7 +104,8 @@ class ExpandTasks(Pass):
                 f"there are no tasks for prompts whose tokens {module.row_dim} counts",
                 help="call that dim L",
             )
-        if not of_prompt and module.rows is not None and module.dims[module.rows.dim] != 1:
+        read = 1 if of_prompt or module.rows is None else module.dims[module.rows.dim]
+        if read != 1 and read != tokens_of_request(module):
             fail(
                 "no-tasks",
                 "a step of a request reads one token",

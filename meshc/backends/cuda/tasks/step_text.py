@@ -129,7 +129,10 @@ class StepText:
 
     def _check_tokens(self) -> None:
         """Raise ``cuda-shape`` for more tokens than a thread has elements of."""
-        count, what = self.storage.tokens, "tokens" if self.storage.of_prompt else "requests"
+        count, of_requests = self.storage.tokens, "requests"
+        if self.storage.together > 1:
+            of_requests = "tokens of requests"
+        what = "tokens" if self.storage.of_prompt else of_requests
         if count > MOST_TOKENS and self.products:
             words = (
                 f"{count} {what}, and a thread has an element of one of {MOST_TOKENS} at the most"
@@ -285,6 +288,8 @@ class StepText:
             of_choice=storage.choices > 0,
             most_ends=MOST_ENDS,
             has_lengths=storage.has_lengths,
+            together=storage.together,
+            nhd=storage.rows.nhd,
             length=LENGTH,
             tokens=count,
             lanes=-(-max(32, 16 * count) // 32) * 32,

@@ -16,13 +16,13 @@ from math import lcm, prod
 from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
 from meshc.analysis.tasks.tiles import tile_bytes
 from meshc.backends.cuda.program import Buffer, Gathered, Weight, numbered
-from meshc.backends.cuda.tasks.caches import side_by_side
+from meshc.backends.cuda.tasks.caches import RowOrder, side_by_side
 from meshc.backends.cuda.tasks.places import Cache, Matrix, Table
 from meshc.backends.cuda.tasks.reserved import TAKEN, fresh, indices
 from meshc.backends.cuda.tasks.shared import Known, Place
 from meshc.backends.cuda.tasks.spelling import Ranges, flattened, spelled, unflattened
 from meshc.ir.affine import Expr
-from meshc.ir.batch import LENGTH, POSITION
+from meshc.ir.batch import LENGTH, POSITION, batch_of, rows_of, tokens_of_request
 from meshc.ir.builder import Names
 from meshc.ir.module import Module, Port
 from meshc.ir.ops import graph
@@ -45,7 +45,7 @@ OF_GPUS = "_of_all"
 class Storage:
     """The memory of ``module``, whose graph was ``source``; caches have pages of ``page`` tokens.
     What is ``known`` lies already as other kernels read it. Rows of scratch are of ``tokens``:
-    those of a prompt, or one of each request."""
+    those of a prompt, or those of each request that a step reads."""
 
     module: Module
     source: Module
@@ -64,6 +64,7 @@ class Storage:
         self.roles = {buffer.value: buffer for buffer in self.module.buffers}
         self.matrices: dict[object, Matrix] = {}
         self.side_by_side = side_by_side(self.module)
+        self.rows = RowOrder.of(self.source)
         self.dtype = self.module.dtype()
 
     # --- what is there
@@ -172,9 +173,9 @@ class Storage:
         of_row = self.side_by_side.get(value, (value,))
         widths = [-(-_kind(one).shape[-1] // 8) * 8 for one in of_row]
         lanes, first = sum(widths), sum(widths[: of_row.index(value)])
-        usual = (self.known.requests or self.tokens) * self.capacity_pages
+        usual = (self.known.requests or self.requests) * self.capacity_pages
         pages = int(self.source.option(CACHE_PAGES, usual))
-        shape = (pages, heads, self.page, lanes)
+        shape = self.rows.pool(value, pages, self.page, heads if len(own) == 3 else 0, lanes)
         full = (layers, *shape) if stacked else shape
         name = self.known.cache(value.name, full) or self.name(of_row[0])
         self.buffers.setdefault(name, Buffer(str(self.dtype), full, "state"))
@@ -210,20 +211,25 @@ class Storage:
 
     @property
     def tokens(self) -> int:
-        """Tokens that are read: one of each request of a step, or those of a prompt."""
-        return self.module.dims["L"] if self.of_prompt else self.module.dims.get("B", 1)
+        """Tokens that are read: those of each request of a step, or those of a prompt."""
+        return rows_of(self.module)
 
     @property
     def requests(self) -> int:
         """Requests whose pages are known."""
-        return 1 if self.of_prompt else self.tokens
+        return batch_of(self.module)
+
+    @property
+    def together(self) -> int:
+        """Tokens of a request that a step reads."""
+        return tokens_of_request(self.module)
 
     @property
     def scalars(self) -> dict[str, tuple[int, int]]:
         """What a run is told, and what it may be."""
         if self.choices:
             return {}
-        found = {POSITION: (0, self.capacity - 1)}
+        found = {POSITION: (0, self.capacity - self.together)}
         return found | ({LENGTH: (1, self.tokens)} if self.of_prompt else {})
 
     @property
@@ -254,7 +260,7 @@ class Storage:
         request = at.pop(0) if "B" in self.cache_dims(value) else Expr.const(0)
         token, *head, lane = at
         rows = f"mc::CacheRows<{cache.heads}, {self.page}, {cache.lanes}>"
-        place = token, *(head or [Expr.const(0)]), lane + cache.first
+        place = token, *(head or [Expr.const(0)]), self.rows.lane(value, lane) + cache.first
         asked = (spelled(one, ranges) for one in place)
         found = f"{rows}::lane({', '.join((self.pages(request, ranges), *asked))})"
         return f"{cache.name}[{self.of_layer(cache.layer, layer, ranges)}{found}]"

@@ -270,7 +270,8 @@ class Demand:
         at = Expr.var(name)
         row, token = (Point(at),), at if part.token is None else part.token + at
         position = self.program.position(token)
-        task.loop(name, constant(part.rows(self.program.tokens)), self.program.each)
+        each = self.program.each if part.token is None else ()
+        task.loop(name, constant(part.rows(self.program.tokens)), each)
         made, given = View(result, row, shape), View(value, row, shape)
         task.compute("rope", made, given, angles, position=position, step=1)
         task.leave()

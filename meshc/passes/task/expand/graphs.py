@@ -157,6 +157,8 @@ class GraphExpander:
         elif left.routed is not None:
             self.env[op.result] = self.experts.join(op, left, rights[0])
         elif all(r.weight is not None for r in rights):
+            if self._is_result(op):
+                self.products.deal(op)
             found: dict[int, Known] = {}
             joined = joined_results(op, self.users)
             routed = [one for one in joined if self.experts.are_in(op.results[one[0]])]
@@ -170,6 +172,18 @@ class GraphExpander:
             self.env |= {op.results[n]: one for n, one in found.items()}
         else:
             refuse(op, "a product of two values that are computed")
+
+    def _is_result(self, op: graph.Matmul) -> bool:
+        """Whether nothing but a result of the program is made of a product, lane by lane."""
+        users = self.users.get(op.results[0], [])
+        while len(op.results) == 1 and len(users) == 1:
+            (user,) = users
+            if isinstance(user, graph.Return):
+                return True
+            if not isinstance(user, graph.Scale | Function) or len(user.tensors()) > 1:
+                return False
+            users = self.users.get(user.results[0], [])
+        return False
 
     # --- loops and results
 

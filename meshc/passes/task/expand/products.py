@@ -44,6 +44,8 @@ class Products:
         self.columns = columns
         self.multiplied: dict[Known, Block] = {}
         self.rounded: dict[Known, Known] = {}
+        self.dealt: set[graph.Matmul] = set()
+        self.shares: dict[OpenTask, int] = {}
 
     # --- families
 
@@ -60,7 +62,7 @@ class Products:
         if op.group:
             refuse(op, "a product of groups of heads with a weight")
         left = self.in_columns(left)
-        parts = self._parts(op, left) if len(rights) == 1 else 1
+        parts = self._parts(op, left) if len(rights) == 1 and op not in self.dealt else 1
         if parts > 1:
             return {0: self._in_parts(op, left, rights[0], parts)}
         found: dict[int, Known] = {}
@@ -89,6 +91,8 @@ class Products:
             refuse(op, f"a product that keeps {', '.join(heads)} of its left side, other than rows")
         name = op.results[together[0]].name
         opened = self.of_lanes(phase, name, heads, self.extent(down), len(together))
+        if op in self.dealt:
+            self._deal(opened)
         width = self.extent(across)
         columns = Part(Expr.var(HEAD) * width if heads else constant(0), width)
         return self.rows_times(opened, op, left, columns, rights, together, heads, HEAD)
@@ -120,7 +124,8 @@ class Products:
             weight = self.program.matrix(right.weight, right.stacked, *packed)
             lead = self.program.at_layer if right.stacked else ()
             of_head = [Point(Expr.var(head))] if heads else []
-            rows = span(Expr.var(GROUP) * opened.own.count, opened.own.count)
+            start = opened.own.start if op in self.dealt else Expr.var(GROUP) * opened.own.count
+            rows = span(start, opened.own.count)
             group = region(weight, *lead, *of_head, rows, within or Whole())
             tile = opened.add(task.Stream([group]), right.name)
             name = op.results[number].name
@@ -177,6 +182,24 @@ class Products:
         phase, tokens = self.program.phase(known.name), {"b": self.program.tokens}
         opened = self.program.family(phase, known.name, tokens, own)
         return opened, self.demand.of(opened, known, own)
+
+    def deal(self, op: graph.Matmul) -> bool:
+        """Let ranks share the lanes of a product whose result is one of the program, if they have
+        equal shares of whole groups of rows."""
+        lanes = self.program.lanes(tensor_type(op.result))
+        even = self.program.ranks > 1 and not lanes % (self.program.ranks * self.program.rows)
+        if even:
+            self.dealt.add(op)
+        return even
+
+    def _deal(self, opened: OpenTask) -> None:
+        """Let the tasks of a family be those of the rank's share of its lanes."""
+        sizes = opened.family.domain
+        sizes[GROUP] //= self.program.ranks
+        opened.family.sizes = tuple(sizes.values())
+        first = Expr.var(RANK) * sizes[GROUP] + Expr.var(GROUP)
+        opened.own = Part(first * opened.own.count, opened.own.count)
+        self.shares[opened] = sizes[GROUP] * opened.own.count
 
     def _parts(self, op: graph.Matmul, left: Known) -> int:
         """Into how many parts the width of a product is divided, of which tasks take one each: of
@@ -375,10 +398,31 @@ class Products:
         self._give(known, target)
 
     def deliver_out(self, known: Known) -> None:
-        """Give a value as a result of the program."""
+        """Give a value as a result of the program. One that ranks share each gives to all, whose
+        tasks bring the shares together."""
         opened = self._have(known)
+        if opened in self.shares:
+            known = self._of_all_ranks(known, opened, self.shares[opened])
+            opened = self._have(known)
         buffer = self.program.rows_out(known.name, known.kind)
         self._give(known, Stored(buffer, (), opened.phase))
+
+    def _of_all_ranks(self, known: Known, opened: OpenTask, share: int) -> Known:
+        """A value of whose lanes each rank has a ``share``, as all of them give it."""
+        program, count, value = self.program, opened.own.count, known.here
+        assert value is not None
+        shape = (program.ranks, program.tokens, share)
+        shares = program.scratch(f"{known.name}_of_ranks", shape, of_ranks=True)
+        own = span(Expr.var(GROUP) * count, count)
+        opened.add(task.Give([region(shares, Point(Expr.var(RANK)), Whole(), own), View(value)]))
+        name = f"{known.name}_whole"
+        found = Known(known.name, known.kind)
+        lanes = program.lanes(known.kind)
+        found.task = whole = self.of_lanes(program.phase(name), name, (), lanes)
+        start = whole.own.start
+        place = Point(start // share), Whole(), span(start % share, whole.own.count)
+        found.here = whole.add(task.Need([region(shares, *place)]), known.name)
+        return found
 
     def _have(self, known: Known) -> OpenTask:
         """The family that has a value; one is opened if there is none."""
