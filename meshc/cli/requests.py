@@ -24,6 +24,20 @@ def request_of(options: argparse.Namespace) -> CompileRequest:
     return CompileRequest(**given | {"algo": tuple(options.algo)})
 
 
+def check_compiled(options: argparse.Namespace, target: str, given: Sequence[str]) -> None:
+    """Fail with ``bad-argument`` where one of the flags that are ``given`` says what to compile, or
+    ``--target`` another one than that of a program that is compiled."""
+    named = [flag for flag in given if flag != "--target"]
+    if options.target not in ("python", target):
+        named.insert(0, "--target")
+    if named:
+        fail(
+            "bad-argument",
+            f"{named[0]} says what to compile, but '{options.model}' is a program that is compiled",
+            help="leave it out, or give it to meshc compile",
+        )
+
+
 def prompts_of(options: argparse.Namespace) -> tuple[str | tuple[int, ...] | Conversation, ...]:
     """What ``meshc run`` continues. Raises ``bad-argument`` for flags that contradict each other,
     and what :func:`read_conversation` does."""

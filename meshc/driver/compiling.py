@@ -19,6 +19,7 @@ from meshc.driver.models import LoadedModel
 from meshc.driver.one_program import Choice, choose, refuse
 from meshc.driver.remedies import with_help
 from meshc.driver.request import DEFAULT_SEQ, CompileRequest
+from meshc.driver.serving_facts import Serving
 from meshc.driver.trials import Trials
 from meshc.ir.batch import BATCH, REQUEST, batch_of
 from meshc.ir.clone import clone_module
@@ -132,14 +133,15 @@ def _compiled(
     given = in_each(phases, lambda phase: given_module(loaded, phase, request, report))
     host = _host_facts(loaded, given)
     _check_prompts(request, host)
+    serving = Serving.of(request, given.get("decode"))
     if request.serving and request.target != "cuda":
-        serving = serving_passes(
+        passes = serving_passes(
             request.rows,
             request.serving != "chunks",
             request.serving == "layers!",
             request.chunk or 0,
         )
-        manager = PassManager(serving, instruments)
+        manager = PassManager(passes, instruments)
         given = in_each(phases, lambda phase: manager.run(given[phase], report))
         host = _of_groups(host, given.get("prefill"))
     elif request.chunk is not None and "prefill" in given:
@@ -169,7 +171,7 @@ def _compiled(
     files = _files(request, modules, host, report, instruments)
     for instrument in instruments:
         instrument.written()
-    facts = facts_of(loaded, request, modules, host)
+    facts = facts_of(loaded, request, modules, host, serving)
     return Compiled(request, modules, files, report, facts, loaded)
 
 
@@ -186,7 +188,7 @@ def _gpu_step(
     """A decode step for GPUs, and what reads its prompts, which no ``trial`` needs: where there is
     no room for it, steps do."""
 
-    step_graph = clone_module(given)
+    serving, step_graph = Serving.of(request, given), clone_module(given)
 
     def kernels(tokens: int, least: int) -> cuda.ChunkGraph:
         if request.chunk is None:
@@ -217,7 +219,7 @@ def _gpu_step(
     with _quoting_missed(report):
         module, files = step.files()
     modules = {"decode": module}
-    facts = facts_of(loaded, request, modules, host)
+    facts = facts_of(loaded, request, modules, host, serving)
     return Compiled(request, modules, files, report, facts, loaded, step.chunk)
 
 

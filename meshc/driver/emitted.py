@@ -18,6 +18,7 @@ from typing import Any
 from meshc.driver.executable import Program
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import CompileRequest
+from meshc.driver.serving_facts import serving_of
 from meshc.driver.weights import PACKED_FOLDER, Array, find_weights
 from meshc.support.cache import cache_folder, keep_for_all, recall
 from meshc.support.code import code_here
@@ -69,6 +70,7 @@ class Emitted:
             self.weights,
             self.makes_tokens,
             cache_folder() / PACKED_FOLDER,
+            serving_of(self.facts),
         )
 
 

@@ -23,6 +23,7 @@ from meshc.driver.generating import (
     read_prompts,
 )
 from meshc.driver.hosts import Host, PythonHost, load_host, opened
+from meshc.driver.serving_facts import Serving
 from meshc.driver.weights import Array, check_present, open_weights
 from meshc.frontend.checkpoints import ModelConfig
 from meshc.serving.sampling import GREEDY, Sampling
@@ -36,7 +37,7 @@ class Program:
     ``weights`` is where its weights are, or None when nothing says so; ``names`` are those it
     reads, where they are known. It ``makes_tokens``, or maps arrays to arrays. ``mesh`` is None
     where it is of none. Weights that are packed for GPUs are kept in the folder ``packed``, None
-    for nowhere.
+    for nowhere. ``serving`` is there for one that was compiled to serve.
     """
 
     folder: Path
@@ -49,6 +50,7 @@ class Program:
     names: tuple[str, ...] = ()
     makes_tokens: bool = True
     packed: Path | None = None
+    serving: Serving | None = None
 
 
 class Executable:
@@ -67,6 +69,7 @@ class Executable:
     ) -> None:
         """``tensors`` are the weights, None for those that the program names. Raises what
         :meth:`meshc.driver.compiled.Compiled.load` does."""
+        check_generates(program)
         self._program = program
         with ExitStack() as stack:
             self._backend = stack.enter_context(opened(program.target, backend))
@@ -193,6 +196,17 @@ class Executable:
 
 def _told(on_token: OnToken, _: int, token: int, text: str) -> None:
     on_token(token, text)
+
+
+def check_generates(program: Program) -> None:
+    """Raise ``bad-argument`` for a program whose requests have the pages that a server gives."""
+    if program.serving is not None and program.target == "cuda":
+        fail(
+            "bad-argument",
+            f"'{program.name}' was compiled to serve, and a server says where its requests have "
+            "their pages",
+            help="meshc serve DIR; or compile it without --serving",
+        )
 
 
 def no_tokens(name: str, instead: str) -> NoReturn:

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from meshc.backends.python import HostFacts
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import CompileRequest
+from meshc.driver.serving_facts import Serving
 from meshc.frontend.checkpoints import ModelConfig, RopeScaling
 from meshc.frontend.families import family_names
 from meshc.ir.module import Module
@@ -25,6 +26,7 @@ def facts_of(
     request: CompileRequest,
     modules: Mapping[str, Module],
     host: HostFacts,
+    serving: Serving | None = None,
 ) -> dict[str, object]:
     """Facts of the output; the same bytes wherever and whenever it is compiled."""
     first = next(iter(modules.values()))
@@ -40,6 +42,8 @@ def facts_of(
     }
     if host.learned is not None:
         found["positions"] = host.learned
+    if serving is not None:
+        found["serving"] = serving.facts
     if loaded.config is not None:
         found["config"] = asdict(loaded.config)
     return found

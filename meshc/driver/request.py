@@ -242,7 +242,7 @@ class CompileRequest:
         _one_of(found, "--choose", self.choose, CHOOSING)
         _one_of(found, "--result", self.result, ("", *RESULTS))
         _one_of(found, "--dataflow", self.dataflow, ("", *DATAFLOWS))
-        _one_of(found, "serving", self.serving, ("", *SERVING))
+        _one_of(found, "--serving", self.serving, ("", *SERVING))
         ops = [text.partition("=")[0] for text in self.algo]
         for text in self.algo:
             _algorithm(found, text)
@@ -278,6 +278,12 @@ class CompileRequest:
         if self.cache_tokens is not None and not self.serving:
             words = "each request of a program that does not serve has its own pages"
             found.error("bad-argument", f"--cache-tokens is {self.cache_tokens}, but {words}")
+        if self.serving and self.target == "csl":
+            words = "programs for --target csl do not serve yet"
+            found.error("bad-argument", f"--serving is {self.serving}, but {words}")
+        if self.serving and self.target == "cuda" and self.chunk is not None:
+            words = "the kernels of many tokens that it asks for do not serve yet"
+            found.error("bad-argument", f"--chunk is {self.chunk}, but {words}")
         if self.serving and self.target == "cuda" and self.gpus != 1:
             words = "programs of several GPUs do not serve yet"
             found.error("bad-argument", f"--gpus is {self.gpus}, but {words}")

@@ -10,27 +10,26 @@ from pathlib import Path
 
 import numpy as np
 
-from meshc.cost.layer_groups import layer_costs
+from meshc.backends import cuda
 from meshc.driver.chatting import Chat, open_chat
-from meshc.driver.compiled import Compiled
-from meshc.driver.compiling import compile_loaded, graph_module
+from meshc.driver.compiling import compile_loaded
 from meshc.driver.decoded import kept
+from meshc.driver.executable import Program
 from meshc.driver.generating import read_prompts
-from meshc.driver.hosts import Backend, load_engine
+from meshc.driver.hosts import Backend, PythonHost, load_engine
 from meshc.driver.models import LoadedModel
 from meshc.driver.request import CompileRequest
 from meshc.driver.scheduling import groups_of
 from meshc.driver.weights import Progress, check_present, open_weights
 from meshc.frontend.chat import conversation_of
 from meshc.frontend.checkpoints import ModelConfig, Tokenizer, load_tokenizer
-from meshc.ir.ops import graph
 from meshc.passes.instruments import Instrument
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.serving.engine import Server
 from meshc.serving.engines import PagedEngine, WholeEngine
 from meshc.serving.groups import Fixed
 from meshc.serving.lengths import Trace
-from meshc.serving.policies import Policy, for_model, policy, with_long_prompts
+from meshc.serving.policies import Policy, policy, with_long_prompts
 from meshc.serving.replaying import Entry, replayed
 from meshc.serving.scheduler import Scheduler
 from meshc.support.diagnostics import Diagnostics, fail
@@ -134,8 +133,13 @@ class Service:
     def alone(self, entry: Entry) -> list[int]:
         """The tokens of a request that nothing else runs beside, its prompt read whole. Raises
         ``bad-argument`` where the program has no room for that."""
-        whole = Policy("chunked", self.engine.capacity + self.multiple, Fixed(1))
+        whole = whole_prompts(self.engine)
         return replayed(self.server(whole), [replace(entry, seconds=0.0)], 1.0)[entry.name]
+
+
+def whole_prompts(engine: WholeEngine | PagedEngine) -> Policy:
+    """The policy by which each prompt is read in one piece."""
+    return Policy("chunked", engine.capacity + engine.multiple, Fixed(1))
 
 
 def check_serves(target: str) -> None:
@@ -144,6 +148,25 @@ def check_serves(target: str) -> None:
         known = " or ".join(_TARGETS)
         words = f"programs for --target {target} do not serve yet"
         fail("bad-argument", words, help=f"serve and serve-trace take --target {known}")
+
+
+def to_serve(asked: CompileRequest) -> CompileRequest:
+    """``asked``, which says how it serves, as a program of its target takes it: for
+    `USUAL_REQUESTS` at once unless it says for how many, by chunks as long as those of the policy
+    unless it says how long, and with caches whose rows stay where they are."""
+    chunk = asked.chunk
+    if chunk is None and asked.serving == "chunks":
+        chunk = policy("chunked").chunk
+    return _to_serve(replace(asked, batch=asked.batch or USUAL_REQUESTS), chunk, True)
+
+
+def _to_serve(asked: CompileRequest, chunk: int | None, prefixes: bool) -> CompileRequest:
+    """``asked`` with room for ``chunk`` tokens of a prompt at once (None: as many as caches hold),
+    and with caches that keep ``prefixes`` unless it says which. Kernels for GPUs have both."""
+    if asked.target != "python":
+        return asked
+    room = None if chunk is None or asked.keep_quantised else max(chunk, asked.rows)
+    return replace(asked, chunk=room, kv="cyclic" if prefixes and asked.kv == AUTO else asked.kv)
 
 
 def opened_service(
@@ -162,64 +185,104 @@ def opened_service(
     ``dense-layered``, ``no-tokens``, ``weights-not-found``, and what compiling and reading weights
     raise.
     """
-    runs = backend or Backend("python")
     check_serves(compile_request.target)
-    chosen, prefixes = request.chosen(), request.prefixes
-    decode = graph_module(loaded, "decode", compile_request)
+    chosen = request.chosen()
     asked = replace(compile_request, serving=request.serving, phase="both")
-    if compile_request.target == "python":
-        whole = request.whole or chosen.chunk is None
-        chunk = None if whole else max(chosen.chunk or 0, compile_request.rows)
-        prefixes = prefixes and compile_request.kv in (AUTO, "cyclic")
-        kv = "cyclic" if prefixes else compile_request.kv
-        asked = replace(asked, chunk=chunk, kv=kv)
-    else:
-        experts = sum(isinstance(op, graph.TopK) for op in decode.walk())
-        for_model(chosen, experts, request.force)
+    asked = _to_serve(asked, None if request.whole else chosen.chunk, request.prefixes)
     compiled = compile_loaded(loaded, asked, instruments, report)
-    if not compiled.makes_tokens or not _reads_prompts(compiled):
-        fail("no-tokens", f"'{loaded.name}' does not map tokens to tokens, so it serves nobody")
-    if compile_request.target == "cuda" and compiled.chunk is None and chosen.name != "chunked":
-        fail(
-            "bad-argument",
-            f"'{chosen.name}' reads prompts by groups of layers, and steps read those of "
-            f"'{loaded.name}', which pass all layers",
-            help="take --policy chunked",
-        )
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder())
         program = compiled.written(folder / "program", request.weights)
-        if program.weights is None:
-            fail(
-                "weights-not-found",
-                f"nothing says where the weights of '{program.name}' are",
-                help="give them with --weights",
-            )
-        config = program.config
-        tensors = open_weights(program.weights, config, program.layers, report, on_read)
-        check_present(program.names, tensors)
-        packed = program.packed if request.cache else None
-        if request.cache and runs.name == "python":
-            tensors = kept(tensors)
-        engine = load_engine(program.folder, runs, tensors, report, packed)
-        (prompt,) = read_prompts([(0,)], config, program.weights, program.name)
+        return _service(program, request, report, on_read, backend or Backend("python"))
+
+
+def compiled_service(
+    program: Program,
+    request: ServeRequest,
+    report: Diagnostics,
+    on_read: Progress | None = None,
+    backend: Backend | None = None,
+) -> Service:
+    """The compiled ``program`` behind a server by ``request``; the rest is as of
+    :func:`opened_service`.
+
+    One that was not compiled to serve does so too if it takes one request at a time: it reads
+    prompts whole. Raises ``bad-argument`` for others and for policies that the program does not
+    obey.
+    """
+    check_serves(program.target)
+    request.chosen()
+    if program.serving is None and program.target != "python":
+        fail(
+            "bad-argument",
+            f"'{program.name}' was not compiled to serve requests as they come",
+            help="meshc compile --serving chunks, for policies of layers --serving layers",
+        )
+    return _service(program, request, report, on_read, backend or Backend("python"))
+
+
+def _service(
+    program: Program,
+    request: ServeRequest,
+    report: Diagnostics,
+    on_read: Progress | None,
+    backend: Backend,
+) -> Service:
+    if program.weights is None:
+        fail(
+            "weights-not-found",
+            f"nothing says where the weights of '{program.name}' are",
+            help="give them with --weights",
+        )
+    config, serving = program.config, program.serving
+    layers = program.layers or (config.layers if config else 1)
+    tensors = open_weights(program.weights, config, program.layers, report, on_read)
+    check_present(program.names, tensors)
+    packed = program.packed if request.cache else None
+    if request.cache and backend.name == "python":
+        tensors = kept(tensors)
+    engine = load_engine(program.folder, backend, tensors, report, packed)
+    (prompt,) = read_prompts([(0,)], config, program.weights, program.name)
     return Service(
-        loaded.name,
+        program.name,
         engine,
-        chosen,
-        layer_costs(decode),
+        _policy(program, engine, request),
+        (1.0,) * layers if serving is None else serving.layer_costs,
         engine.multiple,
         tuple(config.eos_ids) if config else (),
         prompt.tokenizer,
         program.weights,
         config,
-        prefixes,
+        request.prefixes and serving is not None and serving.rows_stay,
     )
 
 
-def _reads_prompts(compiled: Compiled) -> bool:
-    """Whether a program reads prompts: one for GPUs does by a kernel or by its steps."""
-    return "prefill" in compiled.modules or compiled.request.target == "cuda"
+def _policy(
+    program: Program, engine: PythonHost | cuda.PagedModel, request: ServeRequest
+) -> Policy:
+    """The policy of ``request``, by chunks that ``program`` reads where nothing says how long they
+    are. Raises ``bad-argument`` where it obeys no such policy."""
+    chosen = request.chosen()
+    if chosen.name != "chunked" and not engine.grouped:
+        fail(
+            "bad-argument",
+            f"'{chosen.name}' reads prompts by groups of layers, and those of '{program.name}' "
+            "pass all layers at once",
+            help="take --policy chunked, or compile with --serving layers where a kernel reads "
+            "prompts",
+        )
+    if not engine.cuts_prompts:
+        if request.chunk is not None or request.long_chunk is not None:
+            flag = "--long-chunk" if request.chunk is None else "--chunk"
+            fail(
+                "bad-argument",
+                f"{flag} is given, but '{program.name}' reads prompts whole",
+                help="meshc compile --serving chunks makes a program that reads them by chunks",
+            )
+        return whole_prompts(engine)
+    if request.chunk is None and chosen.chunk is not None and chosen.chunk > engine.most:
+        return replace(chosen, chunk=engine.most)
+    return chosen
 
 
 def entries_of(trace: Trace, service: Service, seed: int, stop_at_eos: bool) -> list[Entry]:
