@@ -242,7 +242,7 @@ def _service(
     if request.cache and backend.name == "python":
         tensors = kept(tensors)
     engine = load_engine(program.folder, backend, tensors, report, packed)
-    (prompt,) = read_prompts([(0,)], config, program.weights, program.name)
+    (prompt,) = read_prompts([(0,)], config, program.weights, program.name, report)
     return Service(
         program.name,
         engine,
