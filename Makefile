@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 CHECKS := $(VENV)/.checks
 READY  := $(VENV)/.ready
 
-.PHONY: help setup demo demo-wafer test test-all lint types format golden clean
+.PHONY: help setup demo demo-wafer test test-all lint types format golden docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +59,10 @@ format: $(CHECKS) ## bring code into the project's style
 
 golden: $(READY) ## rewrite expected files after an intended change
 	$(BIN)/python -m pytest tests/golden tests/passes --update-golden
+
+docs: $(READY) ## build the pages as a site with a search and the library's reference, in build/site
+	$(PIP) -e '.[docs]'
+	$(BIN)/zensical build --clean
 
 clean: ## remove what was built
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -82,7 +82,7 @@ def graph_of(target: Device, shape: Attention, context: int) -> Module:
         model.write_text(text, encoding="utf-8")
         compiled = meshc.compile(
             str(model), dtype="f16", compile_to="graph", phase="decode", seq=context + 1,
-            device=target.name, mesh="1x1",
+            device=target.name,
         )  # fmt: skip
     return compiled.modules["decode"]
 

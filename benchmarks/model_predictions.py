@@ -5,7 +5,7 @@
 Models are drawn at random: llama or qwen2, layers, heads and groups, odd dims, element type, KV
 policy, mesh, architecture, capacity, and the position of the token whose step is run. Prompts are
 as long as there is room for, which is what is predicted. Weights are random numbers. No constant of
-the model is fitted to any of them. The timing model is the environment's (``MESHC_SIM_TIMING``).
+the model is fitted to any of them. The timing model is the default one.
 """
 
 from __future__ import annotations

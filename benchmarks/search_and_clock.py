@@ -70,7 +70,7 @@ def row(phase: MeshPhase) -> tuple[float, list[object]]:
         phase.phase,
         asked.device_name,
         asked.dtype,
-        asked.mesh,
+        asked.mesh_name,
         asked.layers,
         asked.seq,
         f"{search.total:,.0f}",

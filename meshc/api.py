@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from difflib import get_close_matches
 from inspect import signature
 from pathlib import Path
@@ -12,6 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from meshc.backends.meshes import MeshTarget
+from meshc.backends.options import MeshOptions, TargetOptions, option
+from meshc.backends.request import argument_names
+from meshc.backends.target import Target, Work, Written, usual_target
 from meshc.driver import (
     Answer,
     Compiled,
@@ -94,7 +97,7 @@ def parse(text: str, name: str = "<text>") -> Module:
 def compile(
     model: str | Path | LoadedModel,
     *,
-    target: str = "python",
+    target: str = "",
     device: str = "",
     mesh: str = "",
     phase: str = "both",
@@ -109,8 +112,9 @@ def compile(
     **flags: Any,
 ) -> Compiled:
     """Compile a model; the arguments are the flags of ``meshc compile``, ``flags`` those that are
-    rarely needed (fields of :class:`CompileRequest`).
+    rarely needed (arguments of :class:`CompileRequest`).
 
+    Without ``target`` the program is for the one that ``device`` is made for, else for Python.
     ``model`` is a ``.mesh`` or ``.gguf`` file, a Hugging Face directory or ``config.json``, or a
     built-in name; or what a front end has made of one. The result has ``modules`` by phase and
     ``files`` by path; ``output`` names a directory to write them to. Its ``remarks`` are also added
@@ -118,9 +122,19 @@ def compile(
     :class:`MeshcError` for what is wrong with the input, unknown ``flags`` among it, and
     :class:`InternalError` for what is wrong with meshc.
     """
-    _check_flags(flags)
+    named = target or usual_target(device, compile_to)
+    _check_flags(flags, named)
     request = CompileRequest(
-        target, device, mesh, phase, seq, layers, dtype, kv, compile_to, **flags
+        target=named,
+        device=device,
+        mesh=mesh,
+        phase=phase,
+        seq=seq,
+        layers=layers,
+        dtype=dtype,
+        kv=kv,
+        compile_to=compile_to,
+        **flags,
     )
     found = Diagnostics()
     try:
@@ -135,9 +149,9 @@ def compile(
     return compiled
 
 
-def _check_flags(flags: Mapping[str, object]) -> None:
+def _check_flags(flags: Mapping[str, object], target: str) -> None:
     """Fail with ``bad-argument`` for a name that is none of an argument of :func:`compile`."""
-    known = {field.name for field in fields(CompileRequest)}
+    known = argument_names(target)
     others = {*signature(compile).parameters} - {"flags"}
     unknown = next((name for name in flags if name not in known), None)
     if unknown is not None:
@@ -180,6 +194,7 @@ __all__ = [
     "Canonicalize",
     "ChooseToken",
     "ChunkPrompts",
+    "CompileRequest",
     "Compiled",
     "Diagnostic",
     "Diagnostics",
@@ -198,6 +213,8 @@ __all__ = [
     "KeepQuantised",
     "Meet",
     "MergeCslBuffers",
+    "MeshOptions",
+    "MeshTarget",
     "MeshcError",
     "Module",
     "Partition",
@@ -220,10 +237,15 @@ __all__ = [
     "SplitRegions",
     "SplitTokens",
     "StreamQuantised",
+    "Target",
+    "TargetOptions",
     "TensorParallel",
+    "Work",
+    "Written",
     "__version__",
     "compile",
     "load",
+    "option",
     "parse",
     "parse_pipeline",
     "print_module",

@@ -5,8 +5,6 @@ import os
 # Threads of BLAS spin while they wait for each other, which costs a hundred times the products of
 # small matrices wherever all cores are busy. NumPy reads this when it is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# The cores are those of the workers.
-os.environ.setdefault("MESHC_SIM_THREADS", "1")
 
 import gc
 import re
@@ -22,7 +20,11 @@ from hypothesis import settings
 from meshc.backends.cuda.toolchain.nvrtc import find_nvrtc
 from meshc.backends.cuda.toolchain.toolkit import find_compiler
 from meshc.frontend.checkpoints import find_packaged_weights
+from meshc.sim import machines
 from meshc.support.diagnostics import MeshcError
+
+# The cores are those of the workers.
+machines.MOST_THREADS_BY_DEFAULT = 1
 
 # Tests that do not compare compilers take the faster one.
 if find_nvrtc() is not None:

@@ -11,6 +11,7 @@ from meshc.cli.flags import (
     diff,
     estimate,
     explain,
+    import_torch,
     opt,
     passes,
     reproduce,
@@ -28,6 +29,7 @@ from meshc.version import VERSION
 _COMMANDS = (
     compile,
     run,
+    import_torch,
     opt,
     estimate,
     tune,

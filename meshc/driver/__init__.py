@@ -1,15 +1,16 @@
 """The driver: from what a person asks for to compiled programs and answers."""
 
+from meshc.backends.host_protocols import Backend
+from meshc.backends.request import CompileRequest
+from meshc.driver.backends import opened
 from meshc.driver.checking import Check
 from meshc.driver.compiled import Compiled
 from meshc.driver.compiling import compile_loaded, graph_module
 from meshc.driver.emitted import Emitted, emitted_once
 from meshc.driver.executable import Executable
 from meshc.driver.generating import Answer, read_prompts
-from meshc.driver.hosts import Backend, opened
 from meshc.driver.models import LoadedModel, load_any
 from meshc.driver.profiling import Profile
-from meshc.driver.request import MOST_REQUESTS, CompileRequest
 from meshc.driver.running import RunRequest, open_program, run_emitted, run_program
 from meshc.driver.simulated_runs import cheapest, simulated_run
 from meshc.driver.smallest import smallest_place
@@ -17,7 +18,6 @@ from meshc.driver.standalone import standalone_content
 from meshc.driver.weights import find_weights, formats_to_keep, open_weights, weight_files
 
 __all__ = [
-    "MOST_REQUESTS",
     "Answer",
     "Backend",
     "Check",

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 
 from meshc.analysis.layout.occupancy import Overflow, first_overflow
 from meshc.backends import csl
+from meshc.backends.options import MeshOptions
+from meshc.backends.request import MOST_TOKENS, CompileRequest
+from meshc.backends.target import NO_ROOM
 from meshc.driver.fitting import Fit, planned
 from meshc.driver.models import LoadedModel
-from meshc.driver.remedies import NO_ROOM
-from meshc.driver.request import MOST_TOKENS, CompileRequest
 from meshc.ir.ops.mesh import CACHE_POLICIES
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
@@ -55,7 +56,7 @@ def capacities(
     """
     found: dict[str, Capacity] = {}
     for policy in sorted(CACHE_POLICIES, key=("shift", "cyclic", "concat").index):
-        found[policy] = capacity(loaded, replace(request, kv=policy), on_try)
+        found[policy] = capacity(loaded, request.changed(kv=policy), on_try)
     if all(one.tokens is None for one in found.values()):
         raise MeshcError([found["shift"].refused])
     shift, cyclic = found["shift"], found["cyclic"]
@@ -76,7 +77,7 @@ def capacity(
     ``bad-argument``."""
     _check(loaded, request)
     search = _Search(loaded, request, on_try)
-    policies = (request.kv,)
+    policies = (request.options_of(MeshOptions).kv,)
     first = search.attempt(1)
     if isinstance(first, Diagnostic):
         return Capacity(policies, 0 if first.code in NO_ROOM else None, first)
@@ -134,9 +135,9 @@ class _Search:
     def attempt(self, tokens: int) -> Fit | Diagnostic:
         """The program for ``tokens`` tokens, or why there is none."""
         if self.on_try is not None:
-            self.on_try(self.request.kv, tokens)
+            self.on_try(self.request.options_of(MeshOptions).kv, tokens)
         try:
-            return planned(self.loaded, "decode", replace(self.request, seq=tokens))
+            return planned(self.loaded, "decode", self.request.changed(seq=tokens))
         except MeshcError as error:
             return error.diagnostics[0]
 

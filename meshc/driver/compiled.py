@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from meshc.backends import csl, cuda
+from meshc.backends.cuda.step_times import predicted
+from meshc.backends.request import CompileRequest
 from meshc.driver import showing
 from meshc.driver.emitted import Emitted
 from meshc.driver.executable import Executable, Program
 from meshc.driver.models import LoadedModel
-from meshc.driver.request import CompileRequest
-from meshc.driver.step_times import predicted
 from meshc.driver.weights import Array
 from meshc.ir.module import Module
 from meshc.support.diagnostics import Diagnostic, Diagnostics, fail

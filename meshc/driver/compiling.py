@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from meshc.analysis.rotary import least_tokens
-from meshc.backends import csl, cuda
-from meshc.backends.python import HostFacts, emit
+from meshc.backends.options import MeshOptions
+from meshc.backends.own_passes import check_own_passes, with_own_passes
+from meshc.backends.python import HostFacts
+from meshc.backends.request import DEFAULT_SEQ, CompileRequest
+from meshc.backends.target import Target, Work, Written, target_of
 from meshc.driver.compiled import Compiled
 from meshc.driver.element_types import element_type
 from meshc.driver.given_modules import check_asked, on_its_device, started
-from meshc.driver.gpu_steps import GpuStep, dealing
-from meshc.driver.halves import splitting_of
 from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
-from meshc.driver.one_program import Choice, choose, refuse
 from meshc.driver.remedies import with_help
-from meshc.driver.request import DEFAULT_SEQ, CompileRequest
 from meshc.driver.serving_facts import Serving
 from meshc.driver.trials import Trials
 from meshc.ir.batch import BATCH, REQUEST, batch_of
-from meshc.ir.clone import clone_module
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import graph, mesh
@@ -33,18 +31,8 @@ from meshc.passes.graph.group_layers import ROW_SCALE
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.passes.mesh.forms.problem import AUTO
-from meshc.pipelines import (
-    DEALING,
-    choosing_passes,
-    chunking_passes,
-    graph_passes,
-    pipeline_from,
-    pipeline_to_kernels,
-    resource_passes,
-    serving_passes,
-)
+from meshc.pipelines import choosing_passes, chunking_passes, pipeline_from, serving_passes
 from meshc.support.diagnostics import Diagnostics, InternalError, MeshcError, fail, in_each
-from meshc.verify.shared_state import check_shared_state
 
 _BY_STEPS = "decode steps read the prompt, token by token"
 
@@ -63,21 +51,22 @@ def compile_loaded(
     Where nobody asked for one phase alone, a model for CSL whose prompts cannot be read in one
     piece is its decode step, with a warning, and so is one whose weights stay quantised. Both
     phases are one program where ``request`` asks for that and it fits
-    (:mod:`meshc.driver.one_program`). The help of a refusal is what was tried
+    (:mod:`meshc.backends.csl.one_program`). The help of a refusal is what was tried
     (:mod:`meshc.driver.remedies`).
     """
     if loaded.module is not None:
         request = on_its_device(loaded.name, loaded.module, request)
     request.check()
-    if loaded.module is not None and request.target != "cuda":
+    phases = _phases(loaded, request)
+    if loaded.module is not None:
         check_asked(loaded.name, loaded.module, request, _passes(loaded.module, request, 0))
     report = Diagnostics() if report is None else report
     try:
-        return _in_phases(loaded, request, instruments, report, trial)
+        return _in_phases(loaded, request, phases, instruments, report, trial)
     except MeshcError as refusal:
 
         def again(other: CompileRequest) -> Compiled:
-            return _in_phases(loaded, other, (), Diagnostics(), trial=True)
+            return _in_phases(loaded, other, phases, (), Diagnostics(), trial=True)
 
         raise with_help(refusal, request, again) from refusal
 
@@ -85,29 +74,25 @@ def compile_loaded(
 def _in_phases(
     loaded: LoadedModel,
     request: CompileRequest,
+    phases: Sequence[str],
     instruments: Sequence[Instrument],
     report: Diagnostics,
     trial: bool = False,
 ) -> Compiled:
     """The same without help; of a ``trial`` no more is asked than whether it compiles."""
-    phases = _phases(loaded, request)
-    if request.keep_quantised and not request.kernels and phases != ("decode",):
+    target = target_of(request)
+    if request.keep_quantised and not target.streams(request) and phases != ("decode",):
         phases = _by_steps(loaded, phases, report)
-    if request.target == "csl" and request.phase == "both" and {*phases} == {"prefill", "decode"}:
-        said = len(report.messages)
-        try:
-            return _compiled(loaded, request, phases, instruments, report, trial)
-        except MeshcError as refusal:
-            first = refusal.diagnostics[0]
-            if first.code == "one-program":
-                raise
-            why = f"{first.message} ({first.code})"
-            if request.joined:
-                refuse([why], [first.code])
-            del report.messages[said:]
-            report.warning("prompt-by-steps", f"{_BY_STEPS}: {why}")
-        phases = ("decode",)
-    return _compiled(loaded, request, phases, instruments, report, trial)
+    said = len(report.messages)
+    try:
+        return _compiled(loaded, request, phases, instruments, report, trial)
+    except MeshcError as refusal:
+        first, both = refusal.diagnostics[0], {*phases} == {"prefill", "decode"}
+        if not both or request.phase != "both" or not target.steps_instead(request, first):
+            raise
+        del report.messages[said:]
+        report.warning("prompt-by-steps", f"{_BY_STEPS}: {first.message} ({first.code})")
+    return _compiled(loaded, request, ("decode",), instruments, report, trial)
 
 
 def _by_steps(loaded: LoadedModel, phases: Sequence[str], report: Diagnostics) -> tuple[str, ...]:
@@ -128,13 +113,14 @@ def _compiled(
     report: Diagnostics,
     trial: bool,
 ) -> Compiled:
-    if request.choose == "cores" and "decode" not in phases:
+    target, chooses = target_of(request), request.options_of(MeshOptions).choose == "cores"
+    if chooses and "decode" not in phases:
         fail("bad-argument", "--choose is cores, but there is no decode step, which gives logits")
     given = in_each(phases, lambda phase: given_module(loaded, phase, request, report))
     host = _host_facts(loaded, given)
-    _check_prompts(request, host)
+    _check_prompts(target, request, host)
     serving = Serving.of(request, given.get("decode"))
-    if request.serving and request.target != "cuda":
+    if request.serving and target.served_by_passes():
         passes = serving_passes(
             request.rows,
             request.serving != "chunks",
@@ -148,8 +134,10 @@ def _compiled(
         chunking = PassManager(chunking_passes(request.rows, request.chunk), instruments)
         given["prefill"] = chunking.run(given["prefill"], report)
 
+    for module in given.values():
+        check_own_passes(request, target.passes(module, request, request.settings()))
     trials = Trials(given)
-    agreed = replace(request, kv=_common_policy(loaded, given, request, trials))
+    agreed = request.changed(kv=_common_policy(loaded, given, request, trials))
     asked = {phase: agreed if phase == "prefill" else request for phase in phases}
     regions = _common_regions(given, asked, trials)
 
@@ -160,67 +148,34 @@ def _compiled(
         module, left = trials.continued(phase, passes, report)
         return PassManager(left).run(module, report)
 
-    if request.target == "cuda" and not request.compile_to:
-        how = lowered, host, report, instruments, trial
-        return _gpu_step(loaded, request, given["decode"], *how)
-    modules = in_each(phases, lowered)
-    try:
-        check_shared_state(modules)
-    except MeshcError as error:
-        raise InternalError(str(error), "", print_module(modules[phases[-1]])) from error
-    files = _files(request, modules, host, report, instruments)
+    others = partial(_other_phase, loaded, request)
+    how = lowered, others, host, report, instruments, trial
+    work = Work(request, loaded.name, given, *how)
+    written = _ir(work) if request.compile_to else target.write(work)
     for instrument in instruments:
         instrument.written()
-    facts = facts_of(loaded, request, modules, host, serving)
-    return Compiled(request, modules, files, report, facts, loaded)
+    facts = facts_of(loaded, request, written.modules, host, serving)
+    made = written.modules, written.files, report, facts, loaded, written.chunk
+    return Compiled(request, *made)
 
 
-def _gpu_step(
-    loaded: LoadedModel,
-    request: CompileRequest,
-    given: Module,
-    lowered: Callable[[str], Module],
-    host: HostFacts,
-    report: Diagnostics,
-    instruments: Sequence[Instrument],
-    trial: bool,
-) -> Compiled:
-    """A decode step for GPUs, and what reads its prompts, which no ``trial`` needs: where there is
-    no room for it, steps do."""
+def _other_phase(loaded: LoadedModel, request: CompileRequest, phase: str) -> Module | None:
+    """The graph of ``phase`` as the passes are given it; None where it is not asked for, or the
+    model has none."""
+    if loaded.module is not None or phase not in loaded.phases():
+        return None
+    wanted = request.phase in ("both", phase)
+    return given_module(loaded, phase, request, Diagnostics()) if wanted else None
 
-    serving, step_graph = Serving.of(request, given), clone_module(given)
 
-    def kernels(tokens: int, least: int) -> cuda.ChunkGraph:
-        if request.chunk is None:
-            passes = PassManager(pipeline_to_kernels(request.settings()))
-            return cuda.ChunkGraph(passes.run(clone_module(step_graph)), tokens, None, least)
-        fused, splitting = lowered("decode"), splitting_of(request, given, report)
-        return cuda.ChunkGraph(fused, tokens, splitting, least)
-
-    def prompts(tokens: int) -> Module | None:
-        """A chunk of a prompt of one request, whose pages the host says."""
-        if trial or loaded.module is not None or "prefill" not in loaded.phases():
-            return None
-        module = given_module(loaded, "prefill", request, Diagnostics())
-        module.scalars.pop(REQUEST, None)
-        if request.serving.startswith("layers"):
-            module.options[cuda.LAYER_GROUPS] = True
-        return PassManager(chunking_passes(1, tokens)).run(module, Diagnostics())
-
-    step = GpuStep(
-        request,
-        loaded.name,
-        step_graph,
-        prompts,
-        kernels,
-        report,
-        instruments,
-    )
-    with _quoting_missed(report):
-        module, files = step.files()
-    modules = {"decode": module}
-    facts = facts_of(loaded, request, modules, host, serving)
-    return Compiled(request, modules, files, report, facts, loaded, step.chunk)
+def _ir(work: Work) -> Written:
+    """The modules as text of the level to stop at."""
+    asked = work.request
+    modules = work.modules()
+    work.tell_of_writing()
+    printed = print_mlir if asked.emit == "mlir" else print_module
+    texts = {f"{phase}.{asked.emit}": printed(module) for phase, module in modules.items()}
+    return Written(modules, texts)
 
 
 def tile_program(
@@ -239,11 +194,7 @@ def _passes(module: Module, request: CompileRequest, regions: int) -> list[Pass]
     settings = request.settings()
     if regions:
         settings["split-regions"] = f"split-regions{{regions={regions}}}"
-    if request.target == "cuda":
-        if request.gpus > 1:
-            settings[DEALING] = dealing(module, request.gpus)
-        return graph_passes(settings) if request.chunk is None else pipeline_to_kernels(settings)
-    return pipeline_from(module, request.level(), settings)
+    return with_own_passes(request, target_of(request).passes(module, request, settings))
 
 
 def _common_policy(
@@ -251,19 +202,20 @@ def _common_policy(
 ) -> str:
     """The policy of KV caches in all phases. Where it goes by cost it is that of the decode step,
     in which rows enter one by one; a step that is refused will say so itself."""
-    meshes = request.target != "cuda" and request.level() != "graph"
-    if request.kv != AUTO or "prefill" not in given or not meshes:
-        return request.kv
+    asked = request.options_of(MeshOptions).kv
+    if asked != AUTO or "prefill" not in given or not target_of(request).shared_policy(request):
+        return asked
     try:
         if "decode" not in given:
             given = {"decode": given_module(loaded, "decode", request, Diagnostics())}
             trials = Trials(given)
-        passes = pipeline_from(given["decode"], "mesh", request.settings())
+        settings = request.settings()
+        passes = with_own_passes(request, pipeline_from(given["decode"], "mesh", settings))
         steps = [step for step in passes if step.LEVELS == ("graph",)]
         found = trials.run("decode", steps)
     except (MeshcError, InternalError):
-        return request.kv
-    return next((op.policy for op in found.walk() if isinstance(op, mesh.Append)), request.kv)
+        return asked
+    return next((op.policy for op in found.walk() if isinstance(op, mesh.Append)), asked)
 
 
 def _common_regions(
@@ -281,7 +233,8 @@ def _common_regions(
         return untold
     needed = {}
     for phase, module in given.items():
-        passes = pipeline_from(module, "mesh", asked[phase].settings())
+        settings = asked[phase].settings()
+        passes = with_own_passes(asked[phase], pipeline_from(module, "mesh", settings))
         try:
             needed[phase] = trials.run(phase, passes).the_mesh().regions
         except (MeshcError, InternalError):
@@ -298,7 +251,7 @@ def given_module(
     choose tokens, a decode step gives these."""
     if loaded.module is None:
         module = graph_module(loaded, phase, request, report)
-        chooses = request.choose == "cores" and phase == "decode"
+        chooses = request.options_of(MeshOptions).choose == "cores" and phase == "decode"
         return PassManager(choosing_passes()).run(module, report) if chooses else module
     return started(loaded.module, request)
 
@@ -314,10 +267,8 @@ def graph_module(
     module.options["dtype"] = dtype
     module.options.setdefault("accumulate", "f32")
     module.device = numbers
-    pages = request.cache_pages(module.capacity)
-    if pages is not None:
-        module.options[cuda.CACHE_PAGES] = pages
-    _give_requests(module, request.requests, request.target == "csl")
+    module.options |= target_of(request).graph_options(request, module.capacity)
+    _give_requests(module, request.requests, target_of(request).ONE_REQUEST)
     return module
 
 
@@ -354,26 +305,9 @@ def sequence(loaded: LoadedModel, request: CompileRequest) -> int | None:
 
 
 def _phases(loaded: LoadedModel, request: CompileRequest) -> tuple[str, ...]:
-    known = loaded.phases()
-    if request.target == "cuda":
-        return _decode_only(loaded, request)
-    if request.phase == "both" or known == ("main",):
-        return known
-    if request.phase not in known:
-        fail("bad-phase", f"'{loaded.name}' has no phase '{request.phase}'")
-    return (request.phase,)
-
-
-def _decode_only(loaded: LoadedModel, request: CompileRequest) -> tuple[str, ...]:
-    """Kernels are made of decode steps; a prompt is read by them too."""
-    if "decode" not in loaded.phases() or request.phase == "prefill":
-        fail(
-            "bad-phase",
-            f"'{loaded.name}' has no decode step to make CUDA kernels of"
-            if "decode" not in loaded.phases()
-            else "CUDA kernels are made of the decode step, which reads the prompt too",
-        )
-    return ("decode",)
+    # A module is of one phase, and whether that is asked for is looked at with its text.
+    asked = request if loaded.module is None else request.changed(phase="both")
+    return target_of(request).phases(loaded.name, loaded.phases(), asked)
 
 
 def _host_facts(loaded: LoadedModel, graphs: Mapping[str, Module]) -> HostFacts:
@@ -397,10 +331,10 @@ def _learned(module: Module) -> str | None:
     return next((taken[2].name for taken in lookups if len(taken) > 2), None)
 
 
-def _check_prompts(request: CompileRequest, host: HostFacts) -> None:
+def _check_prompts(target: Target, request: CompileRequest, host: HostFacts) -> None:
     """Refuse a program whose host would not look whether sequences are as long as those for which
     it is right."""
-    looks = request.target == "python" and not request.serving
+    looks = target.CHECKS_LENGTHS and not request.serving
     if host.least > 1 and not looks and not request.compile_to:
         who = "a server" if request.serving else f"the host of --target {request.target}"
         fail(
@@ -427,74 +361,3 @@ def _embedding(module: Module) -> tuple[str, int] | None:
     """Name and rows of the table that token ids are looked up in, or None."""
     lookups = (op for op in module.walk() if isinstance(op, graph.Embed))
     return next(((op.tensors()[1].name, module.dims[op.dim]) for op in lookups), None)
-
-
-@contextmanager
-def _quoting_missed(report: Diagnostics) -> Iterator[None]:
-    """Let the refusal of an op that no kernel holds say why ``fuse-chunk`` left it."""
-    try:
-        yield
-    except MeshcError as error:
-        missed = [m for m in report.messages if (m.severity, m.code) == ("missed", "fuse-chunk")]
-        notes = tuple(f"{m.message} ({m.span})" if m.span else m.message for m in missed)
-        raise MeshcError(
-            replace(d, notes=d.notes + notes) if d.code == "cuda-graph" else d
-            for d in error.diagnostics
-        ) from error
-
-
-def _vocabulary(host: HostFacts) -> csl.Vocabulary | None:
-    """What the host of a CSL program knows of tokens."""
-    if host.embedding is None:
-        return None
-    return csl.Vocabulary(host.embedding, host.vocab, host.capacity, host.eos, host.learned)
-
-
-def _assigned(
-    request: CompileRequest,
-    modules: Mapping[str, Module],
-    report: Diagnostics,
-    instruments: Sequence[Instrument],
-) -> dict[str, Module]:
-    """The programs, with what each takes of a core."""
-    in_each(modules, lambda phase: csl.check(modules[phase]))
-    manager = PassManager(resource_passes(request.portable), instruments)
-    return in_each(modules, lambda phase: manager.run(modules[phase], report))
-
-
-def _files(
-    request: CompileRequest,
-    modules: Mapping[str, Module],
-    host: HostFacts,
-    report: Diagnostics,
-    instruments: Sequence[Instrument],
-) -> dict[str, str]:
-    apart = request.target == "csl" and not request.compile_to and request.phases == "two"
-    if not apart:  # else passes come first
-        _tell_of_writing(request, instruments)
-    if request.compile_to:
-        printed = print_mlir if request.emit == "mlir" else print_module
-        return {f"{phase}.{request.emit}": printed(module) for phase, module in modules.items()}
-    if request.target == "csl":
-        choice = choose(request, modules, _vocabulary(host), report)
-        if choice.files is not None:
-            return choice.files
-        assigned = _assigned(request, modules, report, instruments)
-        if apart:
-            _tell_of_writing(request, instruments)
-        files = csl.emit(assigned, request.portable, _vocabulary(host))
-        return _with_choice(files, choice)
-    return emit(modules, host)
-
-
-def _tell_of_writing(request: CompileRequest, instruments: Sequence[Instrument]) -> None:
-    for instrument in instruments:
-        instrument.behind(f"writing {request.target} for {request.mesh} and counting its cycles")
-
-
-def _with_choice(files: dict[str, str], choice: Choice) -> dict[str, str]:
-    """The files of two programs, whose reports say why no program holds both phases."""
-    if not choice.tried:
-        return files
-    reports = [name for name in files if name.endswith("report.json")]
-    return files | {name: csl.with_entry(files[name], "phases", choice.told) for name in reports}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from meshc.backends.request import CompileRequest
+from meshc.backends.target import target_of
 from meshc.devices import Device
 from meshc.driver.models import LoadedModel
-from meshc.driver.request import CompileRequest
 from meshc.frontend.language.ast import Dtype
 from meshc.support.diagnostics import Diagnostics, fail
 
@@ -20,8 +21,9 @@ def element_type(
     """
     if request.dtype:
         return request.dtype
-    if request.target == "python" and not request.compile_to:
-        return _instead_of(declared, "f32", "the one that emitted NumPy is fast in", report)
+    usual = target_of(request).USUAL_TYPE
+    if usual is not None and not request.compile_to:
+        return _instead_of(declared, *usual, report)
     statement = _stated(loaded)
     if statement is None:
         why = f"the usual one of {device.name}"

@@ -15,9 +15,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from meshc.backends.request import CompileRequest
+from meshc.backends.target import target_of
 from meshc.driver.executable import Program
 from meshc.driver.models import LoadedModel
-from meshc.driver.request import CompileRequest
 from meshc.driver.serving_facts import serving_of
 from meshc.driver.weights import PACKED_FOLDER, Array, find_weights
 from meshc.support.cache import cache_folder, keep_for_all, recall
@@ -63,7 +64,7 @@ class Emitted:
             folder,
             loaded.name,
             self.request.target,
-            None if self.request.target == "cuda" else self.request.mesh_name,
+            self.request.mesh_name if target_of(self.request).ON_MESH else None,
             loaded.config,
             self.request.layers,
             place,

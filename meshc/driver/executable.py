@@ -13,6 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from meshc.backends import cuda
+from meshc.backends.host_protocols import Host, Loading
+from meshc.backends.hosts import PythonHost
+from meshc.backends.target import target_named
+from meshc.driver.backends import load_host, opened
 from meshc.driver.generating import (
     Answer,
     Continuation,
@@ -22,7 +26,6 @@ from meshc.driver.generating import (
     generated,
     read_prompts,
 )
-from meshc.driver.hosts import Host, PythonHost, load_host, opened
 from meshc.driver.serving_facts import Serving
 from meshc.driver.weights import Array, check_present, open_weights
 from meshc.frontend.checkpoints import ModelConfig
@@ -77,9 +80,8 @@ class Executable:
                 report.remark("backend", self._backend.remark)
             given = _weights(program, report) if tensors is None else tensors
             check_present(program.names, given)
-            self._host = load_host(
-                program.folder, self._backend, given, report, packed=program.packed
-            )
+            where = program.folder, self._backend
+            self._host = load_host(Loading(*where, given, report, packed=program.packed))
             self._open = stack.pop_all()
 
     def run(
@@ -200,7 +202,7 @@ def _told(on_token: OnToken, _: int, token: int, text: str) -> None:
 
 def check_generates(program: Program) -> None:
     """Raise ``bad-argument`` for a program whose requests have the pages that a server gives."""
-    if program.serving is not None and program.target == "cuda":
+    if program.serving is not None and not target_named(program.target).served_by_passes():
         fail(
             "bad-argument",
             f"'{program.name}' was compiled to serve, and a server says where its requests have "

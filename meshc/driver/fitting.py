@@ -4,13 +4,15 @@ compiler makes, without the files."""
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from meshc.analysis.csl.memory import late
 from meshc.backends import csl
+from meshc.backends.options import CslOptions
+from meshc.backends.request import USUAL_TARGET, CompileRequest
+from meshc.backends.target import target_for
 from meshc.driver.compiling import tile_program
 from meshc.driver.models import LoadedModel
-from meshc.driver.request import CompileRequest
 from meshc.ir.module import Buffer, Module
 from meshc.passes.manager import PassManager
 from meshc.pipelines import resource_passes
@@ -40,9 +42,10 @@ def planned(loaded: LoadedModel, phase: str, request: CompileRequest) -> Fit:
 
     Raises what the passes and the back end do, of ``NO_ROOM`` where it does not fit.
     """
-    target = "python" if request.the_device().csl_arch is None else "csl"
-    module = tile_program(loaded, phase, replace(request, target=target), Diagnostics())
-    return fit_of(module, request.portable, verified=False)
+    device = request.the_device()
+    target = USUAL_TARGET if device.csl_arch is None else target_for(device)
+    module = tile_program(loaded, phase, request.changed(target=target), Diagnostics())
+    return fit_of(module, request.options_of(CslOptions).portable, verified=False)
 
 
 def fit_of(

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.backends import cuda
+from meshc.backends.host_protocols import SIMULATING, ChoosingHost, Host
 from meshc.driver.chatting import Chat, open_chat
-from meshc.driver.hosts import SIMULATING, ChoosingHost, Host
 from meshc.frontend.chat import Conversation
 from meshc.frontend.checkpoints import (
     ModelConfig,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from meshc.driver.request import CompileRequest, flag_of, told
+from meshc.backends.request import CompileRequest, flag_of, told
 from meshc.ir.batch import requests_of
 from meshc.ir.clone import clone_module
 from meshc.ir.mesh import Mesh
@@ -42,7 +41,7 @@ def on_its_device(name: str, module: Module, request: CompileRequest) -> Compile
             + (" of other numbers" if request.device_name == module.device.name else ""),
             help="leave it out, or compile the model that the text was made of",
         )
-    return replace(request, device=module.device)
+    return request.changed(device=module.device)
 
 
 def started(given: Module, request: CompileRequest) -> Module:
@@ -87,7 +86,7 @@ def check_asked(name: str, module: Module, request: CompileRequest, ahead: Seque
 def _asked(request: CompileRequest) -> dict[str, object]:
     """What a request asks for, by fields; algorithms by their op."""
     asked = request.asked()
-    algorithms = dict(text.split("=", 1) for text in asked.pop("algo", ()))  # type: ignore[attr-defined]
+    algorithms = dict(text.split("=", 1) for text in asked.pop("algo", ()))
     return asked | {f"algo {op}": name for op, name in algorithms.items()}
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from meshc.backends.python import HostFacts
+from meshc.backends.request import CompileRequest
+from meshc.backends.target import target_of
 from meshc.driver.models import LoadedModel
-from meshc.driver.request import CompileRequest
 from meshc.driver.serving_facts import Serving
 from meshc.frontend.checkpoints import ModelConfig, RopeScaling
 from meshc.frontend.families import family_names
@@ -34,7 +35,7 @@ def facts_of(
         "format": FORMAT,
         "model": loaded.name,
         "target": request.compile_to or request.target,
-        "mesh": None if request.target == "cuda" else str(first.mesh or request.mesh_name),
+        "mesh": str(first.mesh or request.mesh_name) if target_of(request).ON_MESH else None,
         "phases": list(modules),
         "dtype": str(first.dtype()),
         "layers": request.layers,

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from meshc.backends.csl.one_program import COPIED, MOVED, TWO, form_of
+from meshc.backends.request import CompileRequest
 from meshc.driver.compiling import compile_loaded
 from meshc.driver.models import LoadedModel
-from meshc.driver.one_program import COPIED, MOVED, TWO, form_of
-from meshc.driver.request import CompileRequest
 from meshc.ir.module import Module
 from meshc.passes.tile.phases.joining import weights_of_both
 from meshc.support.diagnostics import MeshcError, fail
@@ -69,7 +69,7 @@ class PhaseCosts:
 def phase_costs(loaded: LoadedModel, request: CompileRequest) -> PhaseCosts:
     """What each way takes of a core of the device and mesh of ``request``. Raises ``one-program``
     where there are no two phases, and what compiling them raises."""
-    compiled = compile_loaded(loaded, replace(request, target="csl", phases=TWO))
+    compiled = compile_loaded(loaded, request.changed(target="csl", phases=TWO))
     modules = compiled.modules
     if {*modules} != {"prefill", "decode"}:
         said = [m.message for m in compiled.remarks if m.code == "prompt-by-steps"]
@@ -82,7 +82,7 @@ def phase_costs(loaded: LoadedModel, request: CompileRequest) -> PhaseCosts:
     words = host_words(modules["decode"])
     forms = [_two(reports, words)]
     weights = weights_of_both(modules["prefill"], modules["decode"])
-    chosen = replace(request, target="csl", phases="auto")
+    chosen = request.changed(target="csl", phases="auto")
     for name in (COPIED, MOVED):
         known: dict[str, dict[str, Any]] = {}
         refused = ""

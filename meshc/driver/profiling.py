@@ -10,8 +10,13 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+from meshc.driver.perfetto import with_ops
+from meshc.driver.record_files import RECORD
+from meshc.ir.module import Module
+from meshc.ir.parser import parse_module
 from meshc.ir.phases import DECODE
 from meshc.sim.profile import Split, by_place, read_trace
+from meshc.support.spans import Source
 
 _ENDS = re.compile(r"\b(\w+?)_(?:in|out)_[\d_]+\b")
 _OP = re.compile(r"// (\w+) (%[\w.]+)")
@@ -35,11 +40,14 @@ class Profile:
 
 def profile(trace: Path, folder: Path) -> Profile:
     """That of the run that wrote ``trace``, of the program in ``folder``; of one that holds both
-    phases, of its steps of decoding."""
+    phases, of its steps of decoding. ``trace`` is written anew, under the names of ops."""
     names: dict[str, str] = {}
     texts = {file: file.read_text() for file in sorted(folder.glob("*.csl"))}
     launched = "run" if any("fn run(" in text for text in texts.values()) else DECODE
-    places = by_place(read_trace(trace), launched)
+    events = read_trace(trace)
+    places = by_place(events, launched)
+    shown = with_ops(events, {file.name: text for file, text in texts.items()}, _module(folder))
+    trace.write_text(json.dumps({"traceEvents": shown}), encoding="utf-8")
     for file, text in texts.items():
         lines = text.split("\n")
         names |= {f"{file.name}:{line}": name for line, name in _labels(lines).items()}
@@ -50,6 +58,15 @@ def profile(trace: Path, folder: Path) -> Profile:
     told = json.loads((folder / "report.json").read_text())["cycles_by_op"]
     predicted = told[DECODE] if isinstance(told, dict) else told
     return Profile(tuple(found.items()), tuple(predicted), trace)
+
+
+def _module(folder: Path) -> Module | None:
+    """The last module of the program in ``folder``, if its compile was recorded."""
+    path = folder / RECORD
+    if not path.is_file():
+        return None
+    phases = json.loads(path.read_text(encoding="utf-8"))["phases"]
+    return parse_module(Source(RECORD, phases[-1]["modules"][-1]["text"]))
 
 
 def _sum(one: Split, other: Split) -> Split:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshc.backends.meshes import algorithm_settings
+from meshc.backends.request import spec
 from meshc.devices import device
-from meshc.driver.request import algorithm_settings, spec
 from meshc.ir.module import Module
 from meshc.ir.parser import parse_module
 from meshc.ir.types import DType

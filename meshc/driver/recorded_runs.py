@@ -10,7 +10,7 @@ from typing import Any
 
 from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
 from meshc.cost.nodes.overlap import Schedule
-from meshc.driver.recording import FORMAT, RECORD, TIMELINE
+from meshc.driver.record_files import FORMAT, RECORD, TIMELINE
 from meshc.serving.engine import Record
 from meshc.serving.replaying import Entry
 from meshc.serving.simulator import Run

@@ -15,17 +15,16 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from meshc.backends import cuda
-from meshc.backends.csl.emitted_lines import emitted_lines as lines_of_csl
-from meshc.backends.cuda.emitted_lines import emitted_lines as lines_of_cuda
 from meshc.backends.cuda.memory import memory_of
-from meshc.backends.python.emitted_lines import emitted_lines as lines_of_python
+from meshc.backends.cuda.step_times import prediction_with_full_caches
+from meshc.backends.request import CompileRequest
+from meshc.backends.target import Target, target_of
 from meshc.cost.mesh_modules import searched
 from meshc.cost.predictions import Prediction
 from meshc.driver.compiled import Compiled
-from meshc.driver.request import CompileRequest
+from meshc.driver.record_files import FORMAT, RECORD, TIMELINE
 from meshc.driver.running import RunRequest
 from meshc.driver.simulated_timelines import StepTrace, step_trace, timeline
-from meshc.driver.step_times import prediction_with_full_caches
 from meshc.ir.module import Module
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import op_lines, print_module
@@ -34,13 +33,6 @@ from meshc.passes.instruments import Instrument
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError, fail
 from meshc.support.output import write_directory
 from meshc.support.spans import Source, Span
-
-RECORD = "record.json"
-TIMELINE = "timeline.json"
-FORMAT = 1
-
-_WRITERS = {"csl": lines_of_csl, "python": lines_of_python, "cuda": lines_of_cuda}
-_SUFFIXES = {"csl": ".csl", "python": ".py", "cuda": ".cu"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +145,7 @@ class RunRecorder:
 
     def check(self, asked: CompileRequest, run: RunRequest) -> None:
         """Fail with ``bad-argument`` where there is no one program on that simulator to follow."""
-        if asked.target != "csl":
+        if not target_of(asked).FOLLOWED:
             fail(
                 "bad-argument",
                 f"--record follows programs on the simulator of wafers, not of {asked.target}",
@@ -205,21 +197,23 @@ def _name(source: Source) -> str:
 
 def _emitted(phase: str, module: Module, compiled: Compiled) -> dict[str, list[list[int]]]:
     """By emitted file, the line of an op in the module, and first and last line in the file."""
-    target = "" if compiled.request.compile_to else compiled.request.target
-    writer, found = _WRITERS.get(target), {}
+    found: dict[str, list[list[int]]] = {}
+    if compiled.request.compile_to:
+        return found
+    target = target_of(compiled.request)
     for name in _files_of(phase, target, compiled.files):
-        if writer is not None:
-            became = writer(module, compiled.files[name])
+        became = target.lines_of(compiled.request, module, compiled.files[name])
+        if became is not None:
             found[name] = [
                 [line, *stretch] for line, op in op_lines(module) for stretch in became.get(op, ())
             ]
     return found
 
 
-def _files_of(phase: str, target: str, files: Mapping[str, str]) -> list[str]:
+def _files_of(phase: str, target: Target, files: Mapping[str, str]) -> list[str]:
     """The files that a phase was emitted as."""
-    stem = {"decode": "step"}.get(phase, phase) if target == "cuda" else phase
-    name = f"{stem}{_SUFFIXES.get(target, '')}"
+    stem = target.stem(phase)
+    name = f"{stem}{target.SUFFIX}"
     return [file for file in (name, f"{stem}/{name}") if file in files]
 
 

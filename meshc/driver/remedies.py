@@ -6,18 +6,17 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
+from meshc.backends.options import MeshOptions
+from meshc.backends.request import CompileRequest
+from meshc.backends.target import NO_ROOM, target_of
 from meshc.devices import KEYS
 from meshc.devices.catalogue import usual_values
 from meshc.devices.keys import NUMBERS
 from meshc.devices.numbers import line_of
-from meshc.driver.request import CompileRequest
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.support.diagnostics import Diagnostic, MeshcError
 
 _ROUTES = ("too-many-routes", "too-many-queues")
-NO_ROOM = frozenset({"does-not-fit", "csl-memory-full"})
-"""Codes of refusals for want of memory."""
 _NUMBER = "device-number"
 _MISSING = re.compile(r"does not give '(\w+)'")
 
@@ -44,56 +43,44 @@ def _helped(one: Diagnostic, request: CompileRequest, compiles: Compiles) -> Dia
             return replace(one, help=f"{' or '.join(cures)} takes fewer, and fits")
         named = ", ".join(words for words, _ in settings)
         return replace(one, help=f"tried, and of no help: {named}" if named else None)
-    if one.code in NO_ROOM and request.target == "cuda":
-        for words, other in _with_more_room(request):
-            if _does(compiles, other):
-                return replace(one, help=f"{words} fits; {one.help}")
-    if one.code in NO_ROOM and request.target == "python" and not request.compile_to:
-        return replace(one, notes=(*one.notes, _whose(request)))
-    return one
+    if one.code not in NO_ROOM:
+        return one
+    for words, other in target_of(request).cures(request):
+        if _does(compiles, other):
+            return replace(one, help=f"{words} fits; {one.help}")
+    whose = "" if request.compile_to else target_of(request).whose(request)
+    return replace(one, notes=(*one.notes, whose)) if whose else one
 
 
 def _as_chosen(request: CompileRequest) -> Iterator[tuple[str, CompileRequest]]:
     """The request without each of its settings, which the cost model then chooses."""
-    if request.kv != AUTO:
-        yield f"leaving out --kv {request.kv}", replace(request, kv=AUTO)
-    for text in request.algo:
-        others = tuple(other for other in request.algo if other != text)
-        yield f"leaving out --algo {text}", replace(request, algo=others)
+    given = request.options_of(MeshOptions)
+    if given.kv != AUTO:
+        yield f"leaving out --kv {given.kv}", request.changed(kv=AUTO)
+    for text in given.algo:
+        others = tuple(other for other in given.algo if other != text)
+        yield f"leaving out --algo {text}", request.changed(algo=others)
 
 
 def _with_fewer_channels(request: CompileRequest) -> Iterator[tuple[str, CompileRequest]]:
     """Settings that take fewer channels and were not asked for otherwise, as flags: caches that
     need no ring, reductions in one phase, products whose rings reductions share, and all at once.
     """
-    asked = {text.split("=")[0] for text in request.algo}
-    flags, together = [], request
-    if request.kv == AUTO:
+    given = request.options_of(MeshOptions)
+    asked = {text.split("=")[0] for text in given.algo}
+    flags, algo, together = [], given.algo, request
+    if given.kv == AUTO:
         flags.append("--kv cyclic")
-        together = replace(together, kv="cyclic")
+        together = together.changed(kv="cyclic")
         yield flags[-1], together
     for op, name in (("all_reduce", "k_tree:1"), ("gemm", "cannon")):
         if op not in asked:
             flags.append(f"--algo {op}={name}")
-            yield flags[-1], replace(request, algo=(*request.algo, f"{op}={name}"))
-            together = replace(together, algo=(*together.algo, f"{op}={name}"))
+            yield flags[-1], request.changed(algo=(*given.algo, f"{op}={name}"))
+            algo = (*algo, f"{op}={name}")
+            together = together.changed(algo=algo)
     if len(flags) > 1:
         yield " ".join(flags), together
-
-
-def _with_more_room(request: CompileRequest) -> Iterator[tuple[str, CompileRequest]]:
-    """Smaller clusters of blocks where these were asked for, else more GPUs."""
-    if request.cluster is not None or request.dataflow:
-        for blocks in (8, 4, 2):
-            if blocks < (request.cluster or 0):
-                yield f"--cluster {blocks}", replace(request, cluster=blocks)
-        given = {"--cluster": request.cluster, "--dataflow": request.dataflow}
-        flags = " and ".join(flag for flag, value in given.items() if value)
-        yield f"leaving out {flags}", replace(request, cluster=None, dataflow="")
-        return
-    for count in (2, 4, 8, 16):
-        if request.gpus < count <= MOST_GPUS:
-            yield f"--gpus {count}", replace(request, gpus=count)
 
 
 def _with_all_missing(one: Diagnostic, request: CompileRequest, compiles: Compiles) -> Diagnostic:
@@ -108,7 +95,7 @@ def _with_all_missing(one: Diagnostic, request: CompileRequest, compiles: Compil
             break
         missing.append(named[1])
         trial = lacking.with_numbers(**usual_values(missing))
-        refusal = _refusal(compiles, replace(request, device=trial))
+        refusal = _refusal(compiles, request.changed(device=trial))
     if len(missing) < 2:
         return one
     missing.sort()
@@ -133,14 +120,3 @@ def _refusal(compiles: Compiles, request: CompileRequest) -> Diagnostic | None:
 
 def _does(compiles: Compiles, request: CompileRequest) -> bool:
     return _refusal(compiles, request) is None
-
-
-def _whose(request: CompileRequest) -> str:
-    """For whom a program is that was refused for its memory, and who may have room."""
-    numbers = request.the_device()
-    words = f"this is the program for --target python, with all of a core's data on {numbers.name}"
-    if numbers.csl_arch is not None:
-        return f"{words}; --target csl plans memory in its own way"
-    if numbers.kind in ("cluster", "node"):
-        return f"{words}; --target cuda keeps weights and caches in the memory of the GPU"
-    return words

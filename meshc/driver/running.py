@@ -8,6 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
+from meshc.backends.host_protocols import Backend, Loading
+from meshc.backends.hosts import WaferHost
+from meshc.backends.target import target_named
+from meshc.driver.backends import is_backend, known_backends, load_host
 from meshc.driver.decoded import kept
 from meshc.driver.emitted import Emitted
 from meshc.driver.executable import Program, check_generates, no_tokens
@@ -18,7 +22,6 @@ from meshc.driver.generating import (
     generated,
     read_prompts,
 )
-from meshc.driver.hosts import Backend, WaferHost, known_backends, load_host
 from meshc.driver.manifest import config_of, read_program
 from meshc.driver.profiling import Profile, profile
 from meshc.driver.serving_facts import serving_of
@@ -33,6 +36,7 @@ from meshc.driver.weights import (
 from meshc.frontend.chat import Conversation
 from meshc.frontend.checkpoints import Generation, ModelConfig, read_generation
 from meshc.serving.sampling import GREEDY, Sampling
+from meshc.sim.machine.options import USUAL, Options
 from meshc.sim.machine.trace import Trace
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.files import error_words
@@ -53,7 +57,8 @@ class RunRequest:
     ``logits`` and ``steps`` are those of :class:`Continuation`.
     With ``cache`` the program and decoded weights, or those that are packed for a GPU, are kept for
     later runs.
-    ``trace`` is a file for what happens on a simulated wafer, from which a profile is made.
+    ``trace`` is a file for what happens on a simulated wafer, from which a profile is made, and
+    ``simulated`` says which machine simulates it, whose cycles it counts and on how many threads.
     """
 
     prompts: tuple[str | tuple[int, ...] | Conversation, ...] = ()
@@ -71,6 +76,7 @@ class RunRequest:
     logits: bool = True
     steps: int | None = None
     cache: bool = True
+    simulated: Options = USUAL
 
     def continuation(
         self, config: ModelConfig | None = None, usual: Generation | None = None
@@ -114,9 +120,19 @@ class RunRequest:
                 f"--seed is {self.seed}, but the most likely tokens are taken, and none is drawn",
                 help="leave it out, or draw tokens: --sample, --temperature, --top-k or --top-p",
             )
-        if self.backend and self.backend not in known_backends():
+        threads = self.simulated.threads
+        if threads is not None and threads < 1:
+            fail("bad-argument", f"--sim-threads is {threads}, not a positive number")
+        if self.backend and not is_backend(self.backend):
             known = " or ".join(known_backends())
             fail("bad-argument", f"there is no backend '{self.backend}'", help=f"it is {known}")
+
+    def check_simulator(self, backend: Backend) -> None:
+        """Raise ``bad-argument`` for options of a simulator that does not run the program."""
+        for name in ("backend", "threads", "timing"):
+            if getattr(self.simulated, name) is not None and backend.name != "csl-sim":
+                words = f"--sim-{name} is for the simulator of wafers, not for {backend.name}"
+                fail("bad-argument", words)
 
 
 def run_emitted(
@@ -188,17 +204,20 @@ def run_program(
         )
     tensors = open_weights(program.weights, program.config, program.layers, report, on_read)
     check_present(program.names, tensors)
-    if request.cache and program.target != "cuda":
+    if request.cache and not target_named(program.target).PACKS:
         tensors = kept(tensors)
     prompts = read_prompts(request.prompts, program.config, program.weights, program.name, report)
+    request.check_simulator(backend)
     trace = _trace(request, backend, program.folder)
     packed = program.packed if request.cache else None
-    host = load_host(program.folder, backend, tensors, report, trace or watch, packed)
+    watched = trace or watch
+    how = report, watched, packed, request.simulated
+    host = load_host(Loading(program.folder, backend, tensors, *how))
     usual = read_generation(program.weights) if request.sample else Generation()
     usual.check_drawing()
-    how = request.continuation(program.config, usual)
-    how.check()
-    found = generated(host, prompts, how, program.mesh, backend.name, on_token)
+    continued = request.continuation(program.config, usual)
+    continued.check()
+    found = generated(host, prompts, continued, program.mesh, backend.name, on_token)
     if trace is not None and isinstance(host, WaferHost):
         host.stop()
         if on_profile is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from meshc.backends.request import CompileRequest
 from meshc.cost.served_graphs import served_of
 from meshc.cost.served_models import ServedModel
 from meshc.driver.compiling import given_module
 from meshc.driver.models import load_any
-from meshc.driver.request import CompileRequest
 from meshc.support.diagnostics import Diagnostics
 
 _OF_GPUS = CompileRequest(target="cuda", device="h100", dtype="bf16")

@@ -10,15 +10,18 @@ from pathlib import Path
 
 import numpy as np
 
-from meshc.backends import cuda
+from meshc.backends.host_protocols import Backend, Loading
+from meshc.backends.options import MeshOptions
+from meshc.backends.registry import target_names
+from meshc.backends.request import CompileRequest
+from meshc.backends.target import Engine, target_named, target_of
+from meshc.driver.backends import load_engine
 from meshc.driver.chatting import Chat, open_chat
 from meshc.driver.compiling import compile_loaded
 from meshc.driver.decoded import kept
 from meshc.driver.executable import Program
 from meshc.driver.generating import read_prompts
-from meshc.driver.hosts import Backend, PythonHost, load_engine
 from meshc.driver.models import LoadedModel
-from meshc.driver.request import CompileRequest
 from meshc.driver.scheduling import groups_of
 from meshc.driver.weights import Progress, check_present, open_weights
 from meshc.frontend.chat import conversation_of
@@ -35,7 +38,6 @@ from meshc.serving.scheduler import Scheduler
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.scratch import scratch_folder
 
-_TARGETS = ("python", "cuda")
 USUAL_REQUESTS = 8
 """Requests that a server continues at once unless somebody asks for another number."""
 
@@ -144,8 +146,8 @@ def whole_prompts(engine: WholeEngine | PagedEngine) -> Policy:
 
 def check_serves(target: str) -> None:
     """Raise ``bad-argument`` for a target whose programs do not serve."""
-    if target not in _TARGETS:
-        known = " or ".join(_TARGETS)
+    if not target_named(target).SERVES:
+        known = " or ".join(name for name in target_names() if target_named(name).SERVES)
         words = f"programs for --target {target} do not serve yet"
         fail("bad-argument", words, help=f"serve and serve-trace take --target {known}")
 
@@ -157,16 +159,18 @@ def to_serve(asked: CompileRequest) -> CompileRequest:
     chunk = asked.chunk
     if chunk is None and asked.serving == "chunks":
         chunk = policy("chunked").chunk
-    return _to_serve(replace(asked, batch=asked.batch or USUAL_REQUESTS), chunk, True)
+    return _to_serve(asked.changed(batch=asked.batch or USUAL_REQUESTS), chunk, True)
 
 
 def _to_serve(asked: CompileRequest, chunk: int | None, prefixes: bool) -> CompileRequest:
     """``asked`` with room for ``chunk`` tokens of a prompt at once (None: as many as caches hold),
     and with caches that keep ``prefixes`` unless it says which. Kernels for GPUs have both."""
-    if asked.target != "python":
+    target = target_of(asked)
+    if not (target.SERVES and target.served_by_passes()):
         return asked
     room = None if chunk is None or asked.keep_quantised else max(chunk, asked.rows)
-    return replace(asked, chunk=room, kv="cyclic" if prefixes and asked.kv == AUTO else asked.kv)
+    kv = asked.options_of(MeshOptions).kv
+    return asked.changed(chunk=room, kv="cyclic" if prefixes and kv == AUTO else kv)
 
 
 def opened_service(
@@ -187,9 +191,11 @@ def opened_service(
     """
     check_serves(compile_request.target)
     chosen = request.chosen()
-    asked = replace(compile_request, serving=request.serving, phase="both")
+    asked = compile_request.changed(serving=request.serving, phase="both")
     asked = _to_serve(asked, None if request.whole else chosen.chunk, request.prefixes)
     compiled = compile_loaded(loaded, asked, instruments, report)
+    if not compiled.makes_tokens:
+        fail("no-tokens", f"'{loaded.name}' does not map tokens to tokens, so it serves nobody")
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder())
         program = compiled.written(folder / "program", request.weights)
@@ -212,7 +218,7 @@ def compiled_service(
     """
     check_serves(program.target)
     request.chosen()
-    if program.serving is None and program.target != "python":
+    if program.serving is None and not target_named(program.target).served_by_passes():
         fail(
             "bad-argument",
             f"'{program.name}' was not compiled to serve requests as they come",
@@ -241,7 +247,7 @@ def _service(
     packed = program.packed if request.cache else None
     if request.cache and backend.name == "python":
         tensors = kept(tensors)
-    engine = load_engine(program.folder, backend, tensors, report, packed)
+    engine = load_engine(Loading(program.folder, backend, tensors, report, packed=packed))
     (prompt,) = read_prompts([(0,)], config, program.weights, program.name, report)
     return Service(
         program.name,
@@ -257,9 +263,7 @@ def _service(
     )
 
 
-def _policy(
-    program: Program, engine: PythonHost | cuda.PagedModel, request: ServeRequest
-) -> Policy:
+def _policy(program: Program, engine: Engine, request: ServeRequest) -> Policy:
     """The policy of ``request``, by chunks that ``program`` reads where nothing says how long they
     are. Raises ``bad-argument`` where it obeys no such policy."""
     chosen = request.chosen()

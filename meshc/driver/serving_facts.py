@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from meshc.backends.options import MeshOptions
+from meshc.backends.request import SERVING, CompileRequest
+from meshc.backends.target import target_of
 from meshc.cost.layer_groups import layer_costs
-from meshc.driver.request import SERVING, CompileRequest
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
 from meshc.serving.policies import for_model, policy
@@ -30,10 +32,11 @@ class Serving:
         not serve. Raises ``dense-layered`` for GPUs; of cores passes do so."""
         if not request.serving or decode is None:
             return None
-        if request.target == "cuda" and request.serving == "layers":
+        by_passes = target_of(request).served_by_passes()
+        if not by_passes and request.serving == "layers":
             experts = sum(isinstance(op, graph.TopK) for op in decode.walk())
             for_model(policy("layered"), experts)
-        stay = request.target == "cuda" or request.kv == "cyclic"
+        stay = not by_passes or request.options_of(MeshOptions).kv == "cyclic"
         return cls(request.serving, stay, layer_costs(decode))
 
     @property

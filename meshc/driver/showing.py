@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+from meshc.backends.request import CompileRequest
+from meshc.backends.target import target_of
 from meshc.devices import Device
-from meshc.driver.request import CompileRequest
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
 from meshc.support.diagnostics import Diagnostic
@@ -66,7 +67,7 @@ def html(
 
 
 def _where(request: CompileRequest, mesh: Mesh | None = None) -> str:
-    if request.target == "cuda":
+    if not target_of(request).ON_MESH:
         return request.device_name
     return f"{request.device_name}, mesh {mesh or request.mesh_name}"
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from meshc.backends.request import CompileRequest
 from meshc.driver.compiled import Compiled
 from meshc.driver.compiling import compile_loaded
 from meshc.driver.models import LoadedModel
-from meshc.driver.request import CompileRequest
 from meshc.passes.instruments import Instrument
 from meshc.support.diagnostics import Diagnostics
 
@@ -88,7 +88,7 @@ def cheapest(
     found = both
     if {*both.modules} == {"prefill", "decode"}:
         own = Diagnostics()
-        steps = compile_loaded(loaded, replace(request, phase="decode"), instruments, own)
+        steps = compile_loaded(loaded, request.changed(phase="decode"), instruments, own)
         reading, stepping = (simulated_run(one, lengths, count) for one in (both, steps))
         if stepping.cycles <= reading.cycles:
             found, said = steps, own

@@ -7,12 +7,11 @@ happens in others is only counted.
 
 from __future__ import annotations
 
-import re
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
 from meshc.analysis.traffic.roles import CoreClass, core_classes
+from meshc.driver.ops_of_code import KINDS, Happened, Span, ops_behind, ops_in_front, spans_of
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute, Recv, Relay, Send
 from meshc.ir.parser import parse_module
@@ -23,24 +22,10 @@ from meshc.support.spans import Source
 
 MOST_FOLLOWED = 20
 """Cores that are followed, at the most."""
-KINDS = ("computing", "transfer", "waiting", "beside code")
-_OF_KIND = {"transfer": 1, "wait": 2, "microthread": 3}
 _VERBS = {Send: "send", Recv: "receive", Relay: "pass on"}
-
-_END = re.compile(r"\b\w+?_(?:in|out)_\d")
-_OP = re.compile(r"// (\w+) (%[\w.]+)")
-_CALL = re.compile(r"\s*(\w+)\(\);\s*")
-_FUNCTION = re.compile(r"fn (\w+)\(")
 
 Core = tuple[int, int]
 """Column and row."""
-
-
-class _Happened(NamedTuple):
-    start: int
-    end: int
-    kind: str
-    name: str
 
 
 class StepTrace(Trace):
@@ -51,7 +36,7 @@ class StepTrace(Trace):
         super().__init__()
         self.launched, self.followed = launched, followed
         self.busy: dict[Core, int] = {}
-        self.of_core: dict[Core, list[_Happened]] = {core: [] for core in followed}
+        self.of_core: dict[Core, list[Happened]] = {core: [] for core in followed}
 
     def add(self, kind: str, name: str, x: int, y: int, start: int, end: int) -> None:
         core, begins = (x, y), kind == "task" and name == self.launched
@@ -61,18 +46,7 @@ class StepTrace(Trace):
             return
         if begins:  # which is told when it has ended
             self.of_core[core] = [one for one in self.of_core[core] if one.start >= start]
-        self.of_core[core].append(_Happened(start, max(start, end), kind, name))
-
-
-class _Span(NamedTuple):
-    """What a core did: its ``place`` in the text, of code that of the next operation, ``behind``
-    that of the last one."""
-
-    start: int
-    end: int
-    kind: int
-    place: str
-    behind: str = ""
+        self.of_core[core].append(Happened(start, max(start, end), kind, name))
 
 
 def step_trace(record: Mapping[str, Any], files: Mapping[str, str]) -> StepTrace:
@@ -102,7 +76,7 @@ def timeline(
     for core, alike in sorted(trace.followed.items(), key=lambda one: (one[0][1], one[0][0])):
         happened = sorted(trace.of_core[core])
         for lane in (False, True):
-            mine = [*_spans(happened, beside=lane)]
+            mine = [*spans_of(happened, beside=lane)]
             if lane and not mine:
                 continue
             words = "beside code" if lane else f"{alike.cores} alike"
@@ -134,39 +108,6 @@ def _rows(found: Mapping[Core, int]) -> list[list[int]]:
     return [[found.get((x, y), 0) for x in range(columns)] for y in range(rows)]
 
 
-def _spans(happened: Sequence[_Happened], beside: bool) -> Iterator[_Span]:
-    """What a core did; operations ``beside`` code are apart."""
-    operations = [one for one in happened if one.kind != "task"]
-    if beside:
-        for one in operations:
-            if one.kind == "microthread":
-                yield _Span(one.start, one.end, _OF_KIND[one.kind], _place(one.name))
-        return
-    inside = [one for one in operations if one.kind in ("transfer", "wait")]
-    starts = [one.start for one in operations]
-    behind = ""
-    for task in (one for one in happened if one.kind == "task"):
-        now = task.start
-        for one in inside:
-            if one.start < task.start or one.end > task.end or one.start < now:
-                continue
-            place = _place(one.name)
-            if one.start > now:
-                yield _Span(now, one.start, 0, place, behind)
-            if one.end > one.start:
-                yield _Span(one.start, one.end, _OF_KIND[one.kind], place)
-            now, behind = one.end, place
-        if now < task.end:
-            at = bisect_left(starts, task.end)
-            ahead = _place(operations[at].name) if at < len(operations) else ""
-            yield _Span(now, task.end, 0, ahead, behind)
-
-
-def _place(name: str) -> str:
-    """``file:line`` at the end of what an operation is called."""
-    return name.rpartition(" ")[2].rpartition("/")[2]
-
-
 class _Names:
     """What spans are called, each with the lines of its ops in the last module."""
 
@@ -186,14 +127,14 @@ class _Names:
         for file, entries in record["phases"][-1]["emitted"].items():
             name = file.rpartition("/")[2]
             lines = files[file].split("\n")
-            self._ahead |= {f"{name}:{n}": found for n, found in _in_front(lines).items()}
-            self._behind |= {f"{name}:{n}": found for n, found in _behind(lines).items()}
+            self._ahead |= {f"{name}:{n}": found for n, found in ops_in_front(lines).items()}
+            self._behind |= {f"{name}:{n}": found for n, found in ops_behind(lines).items()}
             for line, first, last in entries:
                 if isinstance(ops[line], (Send, Recv, Relay)):
                     for number in range(first, last + 1):
                         self._ops.setdefault(f"{name}:{number}", []).append((last - first, line))
 
-    def number(self, span: _Span) -> int:
+    def number(self, span: Span) -> int:
         """The number of the name of a span; code is called after the ops in front of the next
         operation or, where these are in another function, after those behind the last one."""
         key = span.place, span.behind, span.kind == 0
@@ -207,7 +148,7 @@ class _Names:
                 self.lines.append(lines)
         return self._known[key]
 
-    def _of_code(self, span: _Span) -> tuple[str, list[int]]:
+    def _of_code(self, span: Span) -> tuple[str, list[int]]:
         before = self._ahead.get(span.place) or self._behind.get(span.behind)
         if not before:
             return "code between operations on words", []
@@ -220,57 +161,6 @@ class _Names:
             return place, []
         lines = [line for _, line in found]
         return self._words[lines[0]], sorted(dict.fromkeys(lines))
-
-
-def _in_front(lines: Sequence[str]) -> dict[int, list[str]]:
-    """For each line with an operation on words, the ops in front of it, as comments spell them:
-    those since other such operations, or since the function begins."""
-    found: dict[int, list[str]] = {}
-    ops: list[str] = []
-    passed = False
-    for number, (op, ends, moves, begins) in enumerate(_read(lines), 1):
-        if begins or (op and passed):
-            ops, passed = [], False
-        if op:
-            ops.append(op)
-        passed = passed or moves
-        if ends:
-            found[number] = [*ops]
-    return found
-
-
-def _behind(lines: Sequence[str]) -> dict[int, list[str]]:
-    """For each line with an operation on words, the ops behind it up to another such operation, or
-    to the end of the function."""
-    found: dict[int, list[str]] = {}
-    waiting: list[int] = []
-    ops: list[str] = []
-    for number, (op, ends, moves, begins) in enumerate(_read(lines), 1):
-        if begins or (moves and ops):
-            found |= dict.fromkeys(waiting, ops)
-            waiting, ops = [], []
-        if ends:
-            waiting.append(number)
-        elif op:
-            ops.append(op)
-    return found | dict.fromkeys(waiting, ops)
-
-
-def _read(lines: Sequence[str]) -> Iterator[tuple[str, bool, bool, bool]]:
-    """Of each line: the op that its comment spells, whether there is an operation on words, whether
-    there is one or a call of a function that has some, and whether a function begins."""
-    moving, name = set[str](), ""
-    for line in lines:
-        begins = _FUNCTION.match(line)
-        name = begins[1] if begins else name
-        if _END.search(line.partition("//")[0]):
-            moving.add(name)
-    for line in lines:
-        code, op = line.partition("//")[0], _OP.search(line)
-        ends, call = _END.search(code) is not None, _CALL.fullmatch(code)
-        moves = ends or (call is not None and call[1] in moving)
-        words = f"{op[1]} {op[2]}" if op else ""
-        yield words, ends, moves, _FUNCTION.match(line) is not None
 
 
 def _words(op: object) -> str:

@@ -10,17 +10,17 @@ few of them all are tried.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import isqrt, prod
 
 from meshc.backends import csl
+from meshc.backends.request import CompileRequest
+from meshc.backends.target import NO_ROOM, target_of
 from meshc.devices import Device, device, device_names
 from meshc.driver.compiling import graph_module
 from meshc.driver.executable import no_tokens
 from meshc.driver.fitting import planned
 from meshc.driver.models import LoadedModel
-from meshc.driver.remedies import NO_ROOM
-from meshc.driver.request import USUAL_DEVICE, CompileRequest
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
@@ -61,7 +61,7 @@ def smallest_place(
     refused: list[tuple[str, Diagnostic]] = []
     for where in _devices(request):
         for regions in (1, 0):
-            search = _Search(loaded, replace(request, device=where), regions, on_try)
+            search = _Search(loaded, request.changed(device=where), regions, on_try)
             side = search.run()
             if side is not None:
                 return search.place(side)
@@ -84,7 +84,7 @@ def _devices(request: CompileRequest) -> list[str | Device]:
     """The devices to try: the one that is asked for, else those for CSL, the usual one first."""
     if request.device:
         return [request.device]
-    usual = USUAL_DEVICE["csl"]
+    usual = target_of(request).USUAL_DEVICE
     known = [name for name in device_names() if device(name).csl_arch is not None]
     return [usual, *(name for name in known if name != usual)]
 
@@ -159,7 +159,7 @@ class _Search:
         """Whether a mesh of ``side`` x ``side`` cores holds the program."""
         if side in self.fits or side in self.refused:
             return side in self.fits
-        request = replace(self.request, mesh=self.mesh(side))
+        request = self.request.changed(mesh=self.mesh(side))
         if self.on_try is not None:
             self.on_try(self.device.name, f"{side}x{side}")
         try:

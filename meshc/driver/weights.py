@@ -190,20 +190,20 @@ def check_present(names: Sequence[str], tensors: Mapping[str, Array]) -> None:
     found.raise_errors()
 
 
-def known_formats(target: str) -> tuple[str, ...]:
-    """The formats in which weights of programs for ``target`` can stay quantised: GPUs decode
-    floats of eight bits as well."""
-    return tuple(f.name for f in CODE_FORMATS.values() if f.whole or target == "cuda")
+def known_formats(streamed: bool) -> tuple[str, ...]:
+    """The formats in which weights can stay quantised: those that are ``streamed`` may be floats of
+    eight bits as well."""
+    return tuple(f.name for f in CODE_FORMATS.values() if f.whole or streamed)
 
 
-def kept_formats(checkpoint: Checkpoint, target: str = "") -> tuple[str, ...]:
+def kept_formats(checkpoint: Checkpoint, streamed: bool = False) -> tuple[str, ...]:
     """The weights that can stay quantised as their files hold them, each with its format, as the
-    passes keep-quantised and stream-quantised take them; for CUDA those in other encodings as well,
-    with the words of files for these. Fails with ``keep-quantised`` where none can."""
-    known, found = known_formats(target), {}
+    passes keep-quantised and stream-quantised take them; ``streamed`` those in other encodings as
+    well, with the words of files for these. Fails with ``keep-quantised`` where none can."""
+    known, found = known_formats(streamed), {}
     for name in checkpoint.names():
         form, whole = checkpoint.kept_format(name), not checkpoint.in_parts(name)
-        if form is not None and form.name in known and (whole or target == "cuda"):
+        if form is not None and form.name in known and (whole or streamed):
             found[name] = form.name
     if not found:
         fail(
@@ -211,7 +211,7 @@ def kept_formats(checkpoint: Checkpoint, target: str = "") -> tuple[str, ...]:
             f"'{checkpoint.source.label}' has no weights that can stay quantised",
             help=f"formats that can: {', '.join(known)} (docs/weights.md)",
         )
-    if target == "cuda":
+    if streamed:
         encodings = {n: checkpoint.encoding(n) for n in checkpoint.names() if n not in found}
         found |= {name: encoding for name, encoding in encodings.items() if encoding}
     return tuple(f"{name}={form}" for name, form in found.items())
@@ -222,13 +222,13 @@ def formats_to_keep(
     place: Path | None,
     config: ModelConfig | None,
     layers: int | None,
-    target: str = "",
+    streamed: bool = False,
 ) -> tuple[str, ...]:
-    """What the passes keep-quantised and, of ``target`` cuda, stream-quantised are given for
-    ``asked``: a format for all weights, `AS_STORED` for those of the file at ``place``, or
-    `IF_POSSIBLE` for as many of these as can be. Fails with ``bad-argument``, ``keep-quantised``,
-    ``weights-not-found`` and what :func:`open_checkpoint` raises."""
-    formats = known_formats(target)
+    """What the passes keep-quantised and, where weights are ``streamed``, stream-quantised are
+    given for ``asked``: a format for all weights, `AS_STORED` for those of the file at ``place``,
+    or `IF_POSSIBLE` for as many of these as can be. Fails with ``bad-argument``,
+    ``keep-quantised``, ``weights-not-found`` and what :func:`open_checkpoint` raises."""
+    formats = known_formats(streamed)
     if asked in formats:
         return (f"all={asked}",)
     if asked not in (AS_STORED, IF_POSSIBLE):
@@ -240,7 +240,7 @@ def formats_to_keep(
             "nothing says where the quantised weights are",
             help=f"give them with --weights, or a format: {', '.join(formats)}",
         )
-    found = kept_formats(open_checkpoint(place, config, layers), target)
+    found = kept_formats(open_checkpoint(place, config, layers), streamed)
     return found if asked == AS_STORED else tuple(f"{text}?" for text in found)
 
 

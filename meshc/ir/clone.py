@@ -23,10 +23,7 @@ def clone_module(module: Module) -> Module:
         multiples=dict(module.multiples),
         paired=dict(module.paired),
         options=dict(module.options),
-        tasks=dict(module.tasks),
-        scratch=dict(module.scratch),
-        tables=dict(module.tables),
-        words=dict(module.words),
+        resources={name: dict(numbers) for name, numbers in module.resources.items()},
         holds=set(module.holds),
     )
     copy.buffers = [replace(b, value=_fresh(b.value, values)) for b in module.buffers]

@@ -30,7 +30,7 @@ MACHINE_LEVELS: tuple[Level, ...] = ("tile", "task")
 """Levels of programs on buffers of a machine, instead of functions on tensors over named dims."""
 
 RESOURCES = ("tasks", "scratch", "tables", "words")
-"""Sections of the header that say what a CSL program takes of a core, numbers by name."""
+"""Sections of the header that say what a program of a target takes of a core, numbers by name."""
 
 
 @dataclass(frozen=True)
@@ -142,10 +142,9 @@ class Module:
     has an entry for each kind of attention over cached keys; ``ranks`` is None where one machine
     runs all of a graph or of a program of tasks; ``token_parts`` are dims of parts of the tokens of
     a batch; ``paired`` names weights of the model whose lanes of a dim are taken in the order 0,
-    D/2, 1, D/2 + 1, .., perhaps in runs (canonicalize). ``tasks`` are the ids of the local tasks of
-    a CSL program (assign-csl-tasks), ``scratch`` the elements that its kernels share, by element
-    type or use (plan-csl-memory), ``tables`` its words of 32 bits and ``words`` those of 16 that it
-    has besides, by use (plan-csl-words). ``places`` says where sections of the header and
+    D/2, 1, D/2 + 1, .., perhaps in runs (canonicalize). ``resources`` are what the program of a
+    target takes of a core besides, numbers by name in sections that passes for that target write
+    (:mod:`meshc.analysis.csl.resources`). ``places`` says where sections of the header and
     declarations stand in the text that it was read from.
     """
 
@@ -168,10 +167,7 @@ class Module:
     channels: list[Channel] = field(default_factory=list)
     ports: list[Port] = field(default_factory=list)
     programs: list[Program] = field(default_factory=list)
-    tasks: dict[str, int] = field(default_factory=dict)
-    scratch: dict[str, int] = field(default_factory=dict)
-    tables: dict[str, int] = field(default_factory=dict)
-    words: dict[str, int] = field(default_factory=dict)
+    resources: dict[str, dict[str, int]] = field(default_factory=dict)
     multiples: dict[str, int] = field(default_factory=dict)
     places: dict[str, Span] = field(default_factory=dict, repr=False)
 

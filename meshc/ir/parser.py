@@ -138,7 +138,8 @@ class _Parser(Tokens):
         elif word == "mesh":
             module.mesh = self.mesh(start)
         elif word in RESOURCES:
-            setattr(module, word, {k: self.as_int(v, start) for k, v in self.pairs().items()})
+            numbers = {k: self.as_int(v, start) for k, v in self.pairs().items()}
+            module.resources[word] = numbers
         elif word == "constant":
             name = self.symbol()
             module.constants[name] = self.floats(self.raw(), start)

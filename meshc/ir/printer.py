@@ -97,7 +97,7 @@ def header_lines(module: Module) -> list[str]:
     if module.mesh is not None:
         lines.append(f"mesh {_mesh(module.mesh)}")
     for word in RESOURCES:
-        if found := getattr(module, word):
+        if found := module.resources.get(word):
             lines.append(f"{word} " + ", ".join(f"{k} = {v}" for k, v in found.items()))
     return lines
 

@@ -20,6 +20,7 @@ from meshc.mlir.writer import (
     ARGUMENTS,
     DIMS,
     ELEMENTS,
+    EXTENTS,
     HEADER,
     HOLDS,
     LEVEL,
@@ -54,7 +55,7 @@ class _Reader:
     source: Source
     lines: list[str] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
-    values: dict[str, str] = field(default_factory=dict)
+    scopes: list[dict[str, str]] = field(default_factory=lambda: [{}])
     given: list[tuple[TypeText, Span]] = field(default_factory=list)
 
     def module(self) -> Module:
@@ -66,10 +67,11 @@ class _Reader:
         holds = [_word(one, HOLDS, span) for one in _list(facts.get(HOLDS, []), HOLDS, span)]
         claims = f" holds({', '.join(holds)})" if holds else ""
         self._line(f"module @{name} level({_word(level, LEVEL, span)}){claims} {{", span)
-        dims = facts.get(DIMS, {})
-        if not isinstance(dims, dict):
-            fail("bad-mlir", f"'{DIMS}' says extents by name", span)
-        extents = {_word(k, DIMS, span): _whole(v, DIMS, span) for k, v in dims.items()}
+        dims = [_word(one, DIMS, span) for one in _list(facts.get(DIMS, []), DIMS, span)]
+        sizes = [_whole(one, EXTENTS, span) for one in _list(facts.get(EXTENTS, []), EXTENTS, span)]
+        if len(dims) != len(sizes) or len(dims) != len(set(dims)):
+            fail("bad-mlir", f"'{DIMS}' and '{EXTENTS}' are not one extent for each name", span)
+        extents = dict(zip(dims, sizes, strict=True))
         if extents:
             self._line("dims " + ", ".join(f"{k} = {v}" for k, v in extents.items()), span)
         for line in _list(facts.get(HEADER, []), HEADER, span):
@@ -133,7 +135,7 @@ class _Reader:
             if len(op.results) != 1:
                 fail("bad-mlir", "a buffer is one value", op.span)
             (name,), (held,) = self._names(op), self._typed(op.types, op.span)
-            self.values[op.results[0]] = name
+            self._define(op.results[0], name, op.span)
             self._line(f"buffer {name} : {held}{self._braced(facts, op.span)}", op.span)
         elif kind == "meshc.channel":
             route = meshir_quoted(_text(facts.pop("route", None), "route", op.span))
@@ -154,7 +156,7 @@ class _Reader:
             self._function(op, facts)
         elif kind == "meshc.program":
             self._line(f"program @{self._symbol(op)} {{", op.span)
-            self._body(op, {})
+            self._body(op, [])
         else:
             fail("bad-mlir", f"'{kind}' is nothing that stands in a module", op.span)
 
@@ -169,7 +171,7 @@ class _Reader:
         (arguments,) = self._arguments(op, 1)
         if len(roles) != len(arguments):
             fail("bad-mlir", f"{len(arguments)} parameters, but {len(roles)} roles", op.span)
-        pairs = zip(roles, arguments.values(), strict=True)
+        pairs = zip(roles, arguments, strict=True)
         params = ", ".join(f"{role} {one}" for role, one in pairs)
         self._line(f"func @{self._symbol(op)}({params}) -> ({', '.join(results)}) {{", op.span)
         self._body(op, arguments)
@@ -204,14 +206,15 @@ class _Reader:
         text += self._braced({k: v for k, v in facts.items() if k not in _OF_OURS}, op.span)
         text += f" : {', '.join(types)}" if names else ""
         for body, own in zip(op.bodies, arguments, strict=True):
-            shown = f" ({', '.join(own.values())})" if own else ""
+            shown = f" ({', '.join(own)})" if own else ""
             self._line(f"{text}{shown} {{", op.span)
             self._block(body, own)
             text = ""
             self._line("}", op.span)
         if text:
             self._line(text, op.span)
-        self.values |= zip(op.results, names, strict=True)  # its bodies may call their own so
+        for result, name in zip(op.results, names, strict=True):  # bodies may call their own so
+            self._define(result, name, op.span)
 
     def _view(self, op: MlirOp) -> None:
         """A window is written where the value that stands for it is read."""
@@ -221,33 +224,37 @@ class _Reader:
         if "\n" in window or window[:1] not in ("[", "a", "o"):
             fail("bad-mlir", "a window is such as '[i, 0 +: 4, :]'", op.span)
         space = "" if window.startswith("[") else " "
-        self.values[op.results[0]] = f"{self._value(op.operands[0], op.span)}{space}{window}"
+        buffer = self._value(op.operands[0], op.span)
+        self._define(op.results[0], f"{buffer}{space}{window}", op.span)
 
-    def _body(self, op: MlirOp, arguments: Mapping[str, str]) -> None:
+    def _body(self, op: MlirOp, arguments: Sequence[str]) -> None:
         if len(op.bodies) != 1:
             fail("bad-mlir", f"'{op.name}' has one body", op.span)
         self._block(op.bodies[0], arguments)
         self._line("}", op.span)
 
-    def _block(self, body: Body, arguments: Mapping[str, str]) -> None:
-        self.values |= {value: text.partition(":")[0] for value, text in arguments.items()}
+    def _block(self, body: Body, arguments: Sequence[str]) -> None:
+        self.scopes.append({})
+        for one, text in zip(body.arguments, arguments, strict=True):
+            self._define(one.value, text.partition(":")[0], one.span)
         for op in body.ops:
             self._inner(op)
+        self.scopes.pop()
 
-    def _arguments(self, op: MlirOp, count: int) -> list[dict[str, str]]:
-        """The arguments of each of ``count`` bodies by their values, with their types."""
+    def _arguments(self, op: MlirOp, count: int) -> list[list[str]]:
+        """The arguments of each of ``count`` bodies, with their types."""
         if len(op.bodies) != count:
             fail("bad-mlir", f"'{op.name}' has {count} bodies", op.span)
         kept = _list(op.attributes.get(ARGUMENTS, []), ARGUMENTS, op.span)
         found = []
         for number, body in enumerate(op.bodies):
             names = _list(kept[number], ARGUMENTS, op.span) if number < len(kept) else []
-            own = {}
+            own = []
             for at, one in enumerate(body.arguments):
                 kept_name = _text(names[at], ARGUMENTS, op.span) if at < len(names) else None
                 (kind,) = self._typed([one.kind], one.span)
                 name = _value_name(kept_name or one.value[1:], one.span)
-                own[one.value] = f"{name}: {kind}"
+                own.append(f"{name}: {kind}")
             found.append(own)
         return found
 
@@ -259,10 +266,16 @@ class _Reader:
         names = [_text(one, NAMES, op.span) for one in kept] or [v[1:] for v in op.results]
         return [_value_name(name, op.span) for name in names]
 
+    def _define(self, value: str, name: str, span: Span) -> None:
+        if any(value in scope for scope in self.scopes):
+            fail("bad-mlir", f"{value} is defined twice", span)
+        self.scopes[-1][value] = name
+
     def _value(self, value: str, span: Span) -> str:
-        if value not in self.values:
+        found = next((one[value] for one in reversed(self.scopes) if value in one), None)
+        if found is None:
             fail("bad-mlir", f"{value} is not defined above", span)
-        return self.values[value]
+        return found
 
     def _called(self, op: MlirOp) -> str:
         return _symbol_name(_text(op.attributes.get(NAME), NAME, op.span), op.span)

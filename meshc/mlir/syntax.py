@@ -33,6 +33,7 @@ _GRAMMAR = Grammar(
     max_depth=64,
     comment="//",
 )
+_SHORT_FORM = re.compile(r"(?:\s|//[^\n]*\n)*((?:builtin\.)?module\b)")
 _ESCAPE = re.compile(r"\\([0-9A-Fa-f]{2}|.)", re.DOTALL)
 
 
@@ -82,6 +83,16 @@ class MlirOp:
 
 def parse_mlir(source: Source) -> MlirOp:
     """The only op of ``source``, all others in its bodies. Fails with ``bad-mlir`` at its place."""
+    short = _SHORT_FORM.match(source.text)
+    if short is not None:
+        start = source.text.rfind("\n", 0, short.start(1)) + 1
+        line = source.text.count("\n", 0, start) + 1
+        fail(
+            "bad-mlir",
+            "this is MLIR in its short form; what is read is the generic form",
+            Span(source, line, short.start(1) - start + 1, len(short[1])),
+            help="mlir-opt prints it with --mlir-print-op-generic, xdsl-opt --print-op-generic",
+        )
     return _op(_GRAMMAR.parse(source).node(0))
 
 

@@ -34,8 +34,10 @@ ELEMENTS = {
 TOKEN = "!meshc.token"
 NAME, NAMES, ARGUMENTS = "meshc.name", "meshc.names", "meshc.arguments"
 SYMBOLS, SYMBOLS_AT = "meshc.symbols", "meshc.symbols_at"
-HEADER, DIMS, LEVEL, HOLDS = "meshc.header", "meshc.dims", "meshc.level", "meshc.holds"
+HEADER, LEVEL, HOLDS = "meshc.header", "meshc.level", "meshc.holds"
+DIMS, EXTENTS = "meshc.dims", "meshc.extents"
 _IDENTIFIER = re.compile(r"\d+|[A-Za-z_.][A-Za-z0-9_.]*")
+_COUNTED = re.compile(r"_(\d+)$")
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_$.]*")
 
 
@@ -80,7 +82,9 @@ class _Writer:
 
     def text(self) -> str:
         module = self.module
-        facts: dict[str, object] = {LEVEL: module.level, DIMS: dict(module.dims)}
+        facts: dict[str, object] = {LEVEL: module.level}
+        if module.dims:  # as two lists: dictionaries of MLIR keep no order
+            facts |= {DIMS: list(module.dims), EXTENTS: list(module.dims.values())}
         if module.holds:
             facts[HOLDS] = sorted(module.holds)
         rest = header_lines(module)[bool(module.dims) :]  # of which the first says the dims
@@ -191,8 +195,10 @@ class _Writer:
         return name, shown
 
     def _defined(self, value: Value) -> str:
+        """What ``value`` is called from here on: %gate.1 for gate_1, as xDSL counts the values of a
+        name by such endings and takes no notice of those that have one already."""
         name = value.name if _IDENTIFIER.fullmatch(value.name) else f"v_{value.name}"
-        self.names[value] = self._unused(name)
+        self.names[value] = self._unused(_COUNTED.sub(r".\1", name))
         return self.names[value]
 
     def _unused(self, name: str) -> str:
@@ -228,8 +234,6 @@ class _Writer:
             return _float(value)
         if isinstance(value, str | Expr | Cond):
             return quoted(str(value))
-        if isinstance(value, Mapping):
-            return self._braced(value)
         if isinstance(value, tuple | list):
             return f"[{', '.join(map(self._attribute, value))}]"
         raise TypeError(f"no attribute of MLIR for {value!r}")

@@ -9,14 +9,14 @@ from __future__ import annotations
 import inspect
 import re
 import traceback
-from dataclasses import dataclass, fields
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from dataclasses import fields
 from typing import Any, NoReturn, get_type_hints
 
 from meshc.ir.module import LEVELS
 from meshc.passes.base import Pass
+from meshc.support import plugins
 from meshc.support.diagnostics import fail
+from meshc.support.plugins import Offer, words
 from meshc.support.spans import Span
 from meshc.verify import FACTS
 
@@ -26,46 +26,16 @@ _OPTION_TYPES = (str, int, float, bool, tuple[str, ...])
 _ORIGINS: dict[type[Pass], str] = {}
 
 
-@dataclass(frozen=True)
-class Offer:
-    """A pass that an installed package offers as ``name``; ``origin`` says which package."""
-
-    name: str
-    origin: str
-    entry: EntryPoint
-
-
-@cache
 def offers() -> tuple[Offer, ...]:
     """What all installed packages offer, by name; nothing is imported. Raises ``bad-plugin``."""
-    try:
-        found = {_offer(entry) for entry in entry_points(group=GROUP)}
-    except Exception as problem:  # metadata that someone else has written
-        fail("bad-plugin", f"entry points of installed packages cannot be read: {_words(problem)}")
-    return tuple(sorted(found, key=lambda offer: (offer.name, offer.origin)))
-
-
-def _offer(entry: EntryPoint) -> Offer:
-    package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "a package"
-    return Offer(entry.name, f"{package} ({entry.value})", entry)
+    return plugins.offers(GROUP)
 
 
 def loaded(offer: Offer, span: Span | None = None) -> type[Pass]:
     """The class that is offered. Raises ``bad-plugin`` for what is no pass of that name."""
-    try:
-        found = offer.entry.load()
-        fault = _fault(offer.name, found)
-    except (Exception, SystemExit) as problem:  # whatever its module does when it is imported
-        fault = f"cannot be loaded: {_words(problem)}"
-    if fault:
-        fail(
-            "bad-plugin",
-            f"pass '{offer.name}' of {offer.origin} {fault}",
-            span,
-            help="docs/passes.md says what a package must bring; without this one nothing is lost",
-        )
+    found: type[Pass] = plugins.loaded(offer, "pass", _fault, "docs/passes.md", span)
     _ORIGINS[found] = offer.origin
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def origin_of(step: Pass) -> str | None:
@@ -77,7 +47,7 @@ def failed(step: Pass, origin: str, problem: BaseException) -> NoReturn:
     """Raise ``bad-plugin`` for a pass of another package that did not do its work."""
     fail(
         "bad-plugin",
-        f"pass '{step.NAME}' of {origin} failed: {_words(problem)}",
+        f"pass '{step.NAME}' of {origin} failed: {words(problem)}",
         notes=_places(type(step), problem),
         help="this is a fault of that package, or the module is not what it expects",
     )
@@ -115,7 +85,3 @@ def _fault(name: str, found: Any) -> str:
             return f"has an option '{field.name}' that is no text, number, truth value or list"
     found()  # all options have defaults
     return ""
-
-
-def _words(problem: BaseException) -> str:
-    return f"{type(problem).__name__}: {problem}"

@@ -21,6 +21,7 @@ _CORES = f"one for each core, up to {MOST_THREADS_BY_DEFAULT}"
 def add_arguments(subparsers: Any) -> None:
     """Add ``bin``, ``suite`` and ``run`` to the sub-parsers of ``meshc sim``."""
     bin_parser = subparsers.add_parser("bin", help="print a directory with cslc and cs_python")
+    _add_machine_options(bin_parser)  # of each run of cs_python
     bin_parser.set_defaults(handler=_bin)
     suite = subparsers.add_parser("suite", help="run the scripts of all programs below a directory")
     suite.add_argument("directory")
@@ -58,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _bin(args: argparse.Namespace) -> int:
-    print(own_bin())
+    print(own_bin(cs_python_options(args)))
     return 0
 
 

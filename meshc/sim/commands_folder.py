@@ -15,16 +15,17 @@ from meshc.support.files import put_file
 _COMMANDS = {"cslc": "meshc.sim.cslc", "cs_python": "meshc.sim.cs_python"}
 
 
-def own_bin() -> Path:
-    """The commands in a directory that only this interpreter and this copy of meshc use: one of the
-    user's cache or, where that cannot be written, a new one among temporary files, which stays."""
-    place = f"{sys.executable}\0{Path(__file__).resolve()}"
+def own_bin(options: Sequence[str] = ()) -> Path:
+    """The commands in a directory that only this interpreter, this copy of meshc and these
+    ``options`` of ``cs_python`` use: one of the user's cache or, where that cannot be written, a
+    new one among temporary files, which stays."""
+    place = "\0".join((sys.executable, str(Path(__file__).resolve()), *options))
     name = f"bin-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
     try:
-        return make_bin(cache_folder() / name)
+        return make_bin(cache_folder() / name, options)
     except OSError as problem:
         tell_unusable(problem, "the commands are among the temporary files")
-        return make_bin(Path(tempfile.mkdtemp(prefix="meshc-bin-")))
+        return make_bin(Path(tempfile.mkdtemp(prefix="meshc-bin-")), options)
 
 
 def make_bin(folder: Path, options: Sequence[str] = ()) -> Path:

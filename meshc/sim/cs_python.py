@@ -14,7 +14,7 @@ from meshc.sim.host.numpy_changes import shift_remark
 from meshc.sim.host.progress import Progress
 from meshc.sim.host.runtime import OPTIONS
 from meshc.sim.machine.options import MAX_CYCLES, Options
-from meshc.sim.machines import backend_of, threads_of, timing_of
+from meshc.sim.machines import backend_of, timing_of
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
 STAND_IN = Path(__file__).parent / "stand_in"
@@ -44,7 +44,6 @@ def take_options(args: list[str]) -> Options:
         timing=files.get("--timing"),
     )
     backend_of(options)
-    threads_of(options)
     timing_of(options)
     return options
 

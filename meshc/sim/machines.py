@@ -15,35 +15,27 @@ from meshc.sim.timing import DEFAULT, MODELS
 from meshc.support.diagnostics import Diagnostic, fail
 from meshc.support.native import BuildError
 
-VARIABLE = "MESHC_SIM_BACKEND"
-THREADS = "MESHC_SIM_THREADS"
-TIMING = "MESHC_SIM_TIMING"
-
 
 def backend_of(options: Options) -> str:
-    """The wanted back end: of the options, else of the environment. Raises ``csl-usage``."""
-    wanted = options.backend or os.environ.get(VARIABLE) or "auto"
+    """The wanted back end. Raises ``csl-usage``."""
+    wanted = options.backend or "auto"
     if wanted not in BACKENDS:
         fail("csl-usage", f"there is no back end '{wanted}': choose auto, python or c")
     return wanted
 
 
 def timing_of(options: Options) -> str:
-    """The timing model: of the options, else of the environment, else the default one. Raises
-    ``csl-usage``."""
-    wanted = options.timing or os.environ.get(TIMING) or DEFAULT
+    """The timing model. Raises ``csl-usage``."""
+    wanted = options.timing or DEFAULT
     if wanted not in MODELS:
         fail("csl-usage", f"there is no timing model '{wanted}': choose {' or '.join(MODELS)}")
     return wanted
 
 
 def threads_of(options: Options) -> int:
-    """Threads of the C machine: of the options, else of the environment, else one for each core
-    that this process may use, up to ``MOST_THREADS_BY_DEFAULT``. Raises ``csl-usage``."""
-    wanted = options.threads or os.environ.get(THREADS) or min(_cores(), MOST_THREADS_BY_DEFAULT)
-    if not str(wanted).isdecimal() or int(wanted) == 0:
-        fail("csl-usage", f"{THREADS} is {wanted}, not a positive number")
-    return int(wanted)
+    """Threads of the C machine: of the options, else one for each core that this process may use,
+    up to ``MOST_THREADS_BY_DEFAULT``."""
+    return options.threads or min(_cores(), MOST_THREADS_BY_DEFAULT)
 
 
 def _cores() -> int:

@@ -3,7 +3,12 @@
 >>> model = meshc.torch.compile(AutoModelForCausalLM.from_pretrained("..."), seq=2048)
 >>> model.generate(**tokenizer("The capital of France", return_tensors="pt"))
 
-torch and transformers are imported when the first of these names is used; see docs/library.md.
+Programs of ``torch.export`` become models in the ``.mesh`` language:
+
+>>> imported = meshc.torch.import_exported("layer.pt2")
+>>> meshc.compile(imported.load(), target="python")
+
+torch and transformers are imported when the first of these names is used; see docs/own-program.md.
 """
 
 from __future__ import annotations
@@ -12,11 +17,21 @@ from typing import TYPE_CHECKING
 
 from meshc.support.extras import module_of_extra
 
-__all__ = ["CompiledModel", "ProgramCache", "compile", "step"]
+__all__ = [
+    "CompiledModel",
+    "ImportedModel",
+    "ProgramCache",
+    "compile",
+    "import_exported",
+    "step",
+]
+
+_EXPORTED = ("ImportedModel", "import_exported")
 
 if TYPE_CHECKING:
     from meshc.torch.caches import ProgramCache
     from meshc.torch.compiling import compile
+    from meshc.torch.exported.importing import ImportedModel, import_exported
     from meshc.torch.module import CompiledModel
     from meshc.torch.operator import step
 else:
@@ -24,7 +39,8 @@ else:
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module 'meshc.torch' has no attribute '{name}'")
-        return getattr(module_of_extra("meshc.torch.compiling", "torch", "meshc.torch"), name)
+        place = "exported.importing" if name in _EXPORTED else "compiling"
+        return getattr(module_of_extra(f"meshc.torch.{place}", "torch", "meshc.torch"), name)
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

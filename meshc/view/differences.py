@@ -7,7 +7,7 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
-from meshc.driver.recording import RECORD, TIMELINE
+from meshc.driver.record_files import RECORD, TIMELINE
 from meshc.support.diagnostics import fail
 from meshc.support.output import MANIFEST
 from meshc.view.changes import changes

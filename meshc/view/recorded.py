@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshc.driver.recording import FORMAT, RECORD, TIMELINE
+from meshc.driver.record_files import FORMAT, RECORD, TIMELINE
 from meshc.support.diagnostics import fail
 from meshc.support.files import read_text
 from meshc.support.output import read_manifest

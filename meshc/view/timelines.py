@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshc.driver.recording import TIMELINE
+from meshc.driver.record_files import TIMELINE
 from meshc.view.recorded import Recorded
 
 _KINDS = {"compute": "compute", "transfer": "memory", "stages": "meeting", "waits": "idle"}

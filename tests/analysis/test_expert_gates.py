@@ -33,7 +33,7 @@ def test_values_that_are_read_twice_are_followed_once(tmp_path: Path, line: str)
     path = tmp_path / "experts.mesh"
     lines = "\n      ".join(line.replace("; ", "\n      ").splitlines() * 60)
     path.write_text(MODEL.format(lines=lines))
-    (module,) = meshc.compile(path, mesh="1x1", seq=4, compile_to="graph").modules.values()
+    (module,) = meshc.compile(path, seq=4, compile_to="graph").modules.values()
     routes = routes_of(module)
     assert len(routes.weighted) == 1 and len(routes.by) == 2
     assert {gates.count for gates in routes.by.values()} == {2}

@@ -15,12 +15,14 @@ ROWS = (
     ("analysis",),
     ("cost",),
     ("verify", "mlir"),
-    ("frontend", "passes", "backends", "interp", "sim", "serving"),
+    ("frontend", "passes", "interp", "sim", "serving"),
     ("pipelines",),
+    ("backends",),
     ("driver",),
     ("view",),
-    ("cli", "api"),
+    ("api",),
     ("torch",),
+    ("cli",),
     ("__init__", "__main__"),
 )
 HEIGHT = {part: height for height, row in enumerate(ROWS) for part in row}

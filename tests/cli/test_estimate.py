@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from meshc.backends.target import target_named
 from meshc.cli import main
 from meshc.cost.terms import MECHANISMS
 from meshc.devices import device
-from meshc.driver.request import USUAL_DEVICE
 
 
 def test_the_table(capsys):
@@ -82,4 +82,4 @@ def test_what_to_estimate_must_be_said(capsys):
 
 def test_the_device_is_that_of_compile_for_wafers_unless_it_is_named(capsys):
     assert main(["estimate", "--plmr", "--mesh", "2x2", "--json", "8", "8", "8"]) == 0
-    assert json.loads(capsys.readouterr().out)["device"] == USUAL_DEVICE["csl"]
+    assert json.loads(capsys.readouterr().out)["device"] == target_named("csl").USUAL_DEVICE

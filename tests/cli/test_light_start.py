@@ -11,7 +11,8 @@ from meshc.driver import CompileRequest
 
 HEAVY = (
     "numpy", "islpy", "lark", "networkx", "jinja2", "gguf", "tqdm",
-    "meshc.ir", "meshc.analysis", "meshc.passes", "meshc.frontend", "meshc.backends",
+    "meshc.ir", "meshc.analysis", "meshc.passes", "meshc.frontend", "meshc.backends.python",
+    "meshc.backends.csl", "meshc.backends.cuda", "meshc.backends.request",
     "meshc.interp", "meshc.driver", "meshc.sim.cs_python", "meshc.sim.compiler",
 )  # fmt: skip
 

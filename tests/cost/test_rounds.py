@@ -33,7 +33,6 @@ def test_layers_with_and_without_a_window_take_turns():
     """Layers of two kinds, of which each is read once."""
     graph = meshc.compile(
         str(GPT_OSS), dtype="f16", compile_to="graph", phase="decode", seq=64, device="h200",
-        mesh="1x1",
     ).modules["decode"]  # fmt: skip
     graph.dims["layers"] = 7
     passes = meshc.parse_pipeline("expand-tasks{tokens=4},place-tasks,meet,fold-scratch")

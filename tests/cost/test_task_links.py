@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 import meshc
+from meshc.backends.cuda.step_times import predicted
 from meshc.cost.tasks.steps import step_time
 from meshc.cost.tasks.tile_times import Links, TileTimes
 from meshc.cost.tasks.work import LoopWork, Meeting, work_of
 from meshc.devices import device
-from meshc.driver.step_times import predicted
 from meshc.ir.ranks import RANK
 
 MODEL = Path(__file__).parents[1] / "data" / "tiny_cuda" / "llama-4h2"
@@ -17,7 +17,7 @@ AT = {"pos": 3, RANK: 0}
 
 
 def program(ranks, gpu="h100"):
-    given = {"phase": "decode", "seq": 32, "device": gpu, "mesh": "1x1", "dtype": "f16"}
+    given = {"phase": "decode", "seq": 32, "device": gpu, "dtype": "f16"}
     graph = meshc.compile(str(MODEL), compile_to="graph", **given).modules["decode"]
     deal = f"tensor-parallel{{ranks={ranks},multiple=8,keep=[V]}}"
     passes = f"{deal},expand-tasks,place-tasks,meet,fold-scratch"

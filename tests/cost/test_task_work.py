@@ -17,7 +17,7 @@ from meshc.support.spans import Source
 
 
 def tasks_of(model, passes="expand-tasks{rows=4,tokens=4}", **options):
-    usual = {"phase": "decode", "dtype": "f16", "device": "h200", "mesh": "1x1", "seq": 40}
+    usual = {"phase": "decode", "dtype": "f16", "device": "h200", "seq": 40}
     made = meshc.compile(model, compile_to="graph", **{**usual, **options})
     return PassManager(parse_pipeline(passes)).run(made.modules["decode"])
 
@@ -114,9 +114,7 @@ def test_scalars_that_are_none(scalars, words):
 
 
 def test_other_levels_have_no_tasks():
-    made = meshc.compile(
-        "tests/data/tiny/llama-3h1", phase="decode", seq=8, compile_to="graph", mesh="1x1"
-    )
+    made = meshc.compile("tests/data/tiny/llama-3h1", phase="decode", seq=8, compile_to="graph")
     with pytest.raises(ValueError, match="graph level has no tasks"):
         work_of(made.modules["decode"], {"pos": 1})
 

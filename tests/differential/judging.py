@@ -80,7 +80,7 @@ def compile_case(case: Case, folder: Path) -> meshc.Compiled:
 
 def compiled_tasks(case: Case, path: Path) -> meshc.Compiled:
     """A decode step as a program of tasks."""
-    given = {"seq": case.options["seq"], "dtype": case.options["dtype"], "mesh": "1x1"}
+    given = {"seq": case.options["seq"], "dtype": case.options["dtype"]}
     compiled = meshc.compile(path, device="h200", phase="decode", compile_to="graph", **given)
     grain = ",".join(f"{n}={case.options[n]}" for n in ("rows", "tokens", "parts", "merge"))
     blocks = case.options["blocks"]

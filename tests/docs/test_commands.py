@@ -66,9 +66,11 @@ def variants(line):
 
 
 def runnable(line):
-    """The shortest form of a command, unless it needs weights, a tokenizer or a client, or long."""
+    """The shortest form of a command, unless it needs weights, a tokenizer, a client or torch, or
+    long."""
     found = next(variants(without_options(line)))
-    needs = {"smollm2-135m", "--prompt", "--messages", "cuda", "estimate", "serve"} & set(found)
+    others = {"smollm2-135m", "--prompt", "--messages", "cuda", "estimate", "serve", "import-torch"}
+    needs = others & set(found)
     minutes = found == ["reproduce"]  # whose sections are those of test_reproduction_page.py
     return None if needs or minutes else found
 
@@ -113,13 +115,20 @@ def test_command_runs(line, place, capsys):
     assert capsys.readouterr().out
 
 
+def test_programs_of_the_page_run():
+    programs = blocks("docs/command-line.md", "python")
+    assert programs
+    for program in programs:
+        exec(compile(program, "command-line.md", "exec"), {})
+
+
 def test_enough_commands_are_found():
     assert len(LISTED) >= 15 and len(RUN) >= 9
     assert any("examples/mlp.meshir" in line for line in RUN)
 
 
 def test_the_shipped_graph_is_what_meshc_makes(place, capsys):
-    main(["compile", "examples/mlp.mesh", "--mesh", "4x4", "--compile-to", "graph", "-o", "-"])
+    main(["compile", "examples/mlp.mesh", "--compile-to", "graph", "-o", "-"])
     assert capsys.readouterr().out == (ROOT / "examples" / "mlp.meshir").read_text(encoding="utf-8")
 
 

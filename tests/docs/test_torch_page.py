@@ -14,8 +14,11 @@ def test_the_programs_run(monkeypatch):
     monkeypatch.chdir(ROOT)
     names = {}
     programs = blocks("docs/own-program.md", "python")
-    assert len(programs) == 2
+    assert len(programs) == 3
     for program in programs:
         exec(compile(program, "own-program.md", "exec"), names)
     assert names["answer"].shape == (1, 7)
     assert int(names["cached"]) == 6
+    assert names["compiled"].files and names["imported"].text.splitlines()[3].startswith(
+        "model mine("
+    )

@@ -5,7 +5,7 @@ import shlex
 from pages import ROOT, commands, page
 
 from meshc.cli import main
-from meshc.driver.recording import FORMAT
+from meshc.driver.record_files import FORMAT
 
 TINY = str(ROOT / "examples" / "tiny_llama.mesh")
 

@@ -58,7 +58,7 @@ def test_parameters_spell_the_config(name):
 @pytest.mark.parametrize("folder", [*FOLDERS, WINDOWED], ids=lambda path: path.name)
 def test_config_survives_the_manifest(folder):
     loaded = load_any(str(folder), Diagnostics())
-    request = CompileRequest(mesh="2x2", seq=16, compile_to="graph")
+    request = CompileRequest(seq=16, compile_to="graph")
     compiled = compile_loaded(loaded, request)
     facts = json.loads(json.dumps(compiled.facts))
     assert config_of(facts) == loaded.config
@@ -70,7 +70,7 @@ def test_config_survives_the_manifest(folder):
 )
 def test_a_changed_manifest_is_refused(field):
     loaded = load_any(str(FOLDERS[0]), Diagnostics())
-    compiled = compile_loaded(loaded, CompileRequest(mesh="1x1", seq=8, compile_to="graph"))
+    compiled = compile_loaded(loaded, CompileRequest(seq=8, compile_to="graph"))
     facts = json.loads(json.dumps(compiled.facts))
     facts["config"][field] = ["x"]
     with pytest.raises(meshc.MeshcError) as error:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from meshc.backends.python import load_program
+from meshc.backends.request import argument_names
 from meshc.cli import main
 from meshc.driver import Compiled, CompileRequest, compile_loaded, load_any
 from meshc.ir.module import Port
@@ -89,7 +89,8 @@ def test_a_dump_goes_on_to_the_same_program(level: str, tmp_path: Path) -> None:
     source = tmp_path / "product.mesh"
     source.write_text(PRODUCT, encoding="utf-8")
     options = {"mesh": "3x2", "dtype": "f32", "algo": ("gemm=summa",)}
-    dump = compiled(source, compile_to=level, **options)
+    laid_out = {} if level == "graph" else options
+    dump = compiled(source, compile_to=level, **{"dtype": "f32"} | laid_out)
     (text,) = dump.files.values()
     path = tmp_path / "dumped.meshir"
     path.write_text(text, encoding="utf-8")
@@ -104,13 +105,14 @@ OTHERS: dict[str, object] = {
     "cluster": 2, "dataflow": "split_head", "page": 1, "gpus": 2, "collectives": "peers",
     "overlap": "auto", "persistent": True, "batch": 2, "serving": "chunks", "chunk": 4,
     "phases": "one", "keep_quantised": ("q8_0",), "cache_tokens": 16,
-    "emit": "mlir",
+    "emit": "mlir", "passes_before": ("nothing=canonicalize",),
+    "passes_after": ("nothing=canonicalize",),
 }  # fmt: skip
 """Of each field something else than ``attention.mesh`` is compiled with."""
 
 
 def test_all_fields_are_tried() -> None:
-    assert set(OTHERS) == {field.name for field in fields(CompileRequest)}
+    assert set(OTHERS) == argument_names()
 
 
 @pytest.mark.parametrize("level", ["graph", "mesh", "tile"])
@@ -119,11 +121,12 @@ def test_what_a_dump_fixes_is_refused_by_name(level: str, tmp_path: Path) -> Non
     unheard = set(OTHERS)
     words = {"target": "CUDA kernels", "serving": "works on the graph level"}
     for phase in ("prefill", "decode"):
-        made = {"mesh": "2x2", "seq": 8, "dtype": "f32", "phase": phase}
+        made = {"seq": 8, "dtype": "f32", "phase": phase}
+        made |= {} if level == "graph" else {"mesh": "2x2"}
         (text,) = compiled(EXAMPLES / "attention.mesh", compile_to=level, **made).files.values()
         path = tmp_path / "dumped.meshir"
         path.write_text(text, encoding="utf-8")
-        plain = compiled(path, **made)
+        plain = compiled(path, **made | {"mesh": "2x2"})
         assert plain.summary()[0] == "dumped on ideal, mesh 2x2"
         for name, value in OTHERS.items():
             asked = {name: value} if name == "target" else {"mesh": "2x2", name: value}
@@ -138,7 +141,7 @@ def test_what_a_dump_fixes_is_refused_by_name(level: str, tmp_path: Path) -> Non
 
 
 def test_a_dump_is_for_the_device_that_it_names(tmp_path: Path) -> None:
-    graph = compiled(EXAMPLES / "mlp.mesh", compile_to="graph", device="h100x8", mesh="gpu=4")
+    graph = compiled(EXAMPLES / "mlp.mesh", compile_to="graph", device="h100x8")
     path = tmp_path / "nodes.meshir"
     path.write_text(graph.files["main.meshir"], encoding="utf-8")
     found = compiled(path, mesh="gpu=4")
@@ -289,7 +292,7 @@ def test_unknown_choices_are_refused(options: dict[str, object], words: str) -> 
 
 @pytest.mark.parametrize(("phase", "scalar"), [("prefill", "len"), ("decode", "pos")])
 def test_a_cache_needs_its_scalar(phase: str, scalar: str, tmp_path: Path) -> None:
-    options = {"mesh": "2x2", "seq": 6, "phase": phase}
+    options = {"seq": 6, "phase": phase}
     graph = compiled(EXAMPLES / "attention.mesh", compile_to="graph", **options)
     (module,) = graph.modules.values()
     del module.scalars[scalar]

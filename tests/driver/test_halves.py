@@ -6,14 +6,15 @@ from functools import cache
 
 import pytest
 
+from meshc.backends.cuda import halves
+from meshc.backends.cuda.halves import splitting_of
 from meshc.cost.nodes.batches import prompts
 from meshc.cost.nodes.overlap import fused_only, overlapped
 from meshc.cost.nodes.ranks import Ranks
 from meshc.cost.nodes.splitting import boundaries, boundaries_tried, threshold_tokens
 from meshc.devices import device
-from meshc.driver import CompileRequest, compile_loaded, halves, load_any
+from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.compiling import given_module
-from meshc.driver.halves import splitting_of
 from meshc.driver.served_models import served_model
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
@@ -111,7 +112,7 @@ def test_a_compiled_program_has_the_queue():
         ({"chunk": 64, "overlap": "half"}, "--overlap is half, not none, auto or 1 to 63 tokens"),
         ({"chunk": 64, "overlap": "auto", "gpus": 1}, "one GPU has no collectives to hide"),
         ({"overlap": "auto"}, "it is for --target cuda with --gpus and --chunk"),
-        ({"chunk": 64, "overlap": "8", "target": "csl", "gpus": 1}, "it is for --target cuda"),
+        ({"chunk": 64, "overlap": "8", "target": "csl", "gpus": 1}, "--target csl do not take it"),
         ({"chunk": 1024}, "not a multiple of 8 up to 512; with --overlap up to 1024"),
         ({"chunk": 1032, "overlap": "auto"}, "not a multiple of 8 up to 1024"),
         (

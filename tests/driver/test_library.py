@@ -183,7 +183,8 @@ def test_a_language_model_generates(target):
 def test_modules_of_all_levels_run(weights):
     x = np.random.default_rng(4).standard_normal((16, 64))
     for level in ("graph", "mesh", "tile"):
-        module = meshc.compile(MLP, mesh="2x2", compile_to=level, dtype="f32").modules["main"]
+        place = {} if level == "graph" else {"mesh": "2x2"}
+        module = meshc.compile(MLP, **place, compile_to=level, dtype="f32").modules["main"]
         (found,) = meshc.run(module, {"x": x, **weights})
         assert np.abs(found - by_numpy(x, **weights)).max() < 1e-5, level
     with pytest.raises(meshc.MeshcError, match="takes no array 'z'"):

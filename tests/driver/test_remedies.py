@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import meshc.devices
-from meshc.backends import cuda
-from meshc.backends.cuda import emit
+from meshc.backends.cuda import emit, gpu_steps
+from meshc.backends.options import CudaOptions, MeshOptions
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.remedies import with_help
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
@@ -16,6 +16,14 @@ from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
 TINY = Path(__file__).parents[1] / "data" / "tiny" / "llama-3h1"
 PRODUCT = Path(__file__).parents[2] / "examples" / "matmul.mesh"
 DATA = Path(meshc.devices.__file__).parent / "data"
+
+
+def asked(request):
+    return request.options_of(CudaOptions)
+
+
+def laid_out(request):
+    return request.options_of(MeshOptions)
 
 
 def refused(code, request, cures):
@@ -34,31 +42,31 @@ def refused(code, request, cures):
 @pytest.mark.parametrize("code", ["too-many-routes", "too-many-queues"])
 def test_only_settings_that_cure_it_are_named(code):
     request = CompileRequest(target="csl", algo=("dispatch=ring",))
-    one, _ = refused(code, request, lambda other: "gemm=cannon" in other.algo)
+    one, _ = refused(code, request, lambda other: "gemm=cannon" in laid_out(other).algo)
     both = "--kv cyclic --algo all_reduce=k_tree:1 --algo gemm=cannon"
     assert one.help == f"--algo gemm=cannon or {both} takes fewer, and fits"
     none, tried = refused(code, request, lambda other: False)
     assert none.help.startswith("tried, and of no help: ") and "--kv cyclic" in none.help
     assert "leaving out --algo dispatch=ring" in none.help and len(tried) == 5
-    asked = replace(request, kv="shift", algo=("gemm=summa", "all_reduce=ring"))
-    one, tried = refused(code, asked, lambda other: other.kv == "auto")
+    other = request.changed(kv="shift", algo=("gemm=summa", "all_reduce=ring"))
+    one, tried = refused(code, other, lambda other: laid_out(other).kv == "auto")
     assert one.help == "leaving out --kv shift takes fewer, and fits" and len(tried) == 3
 
 
 def test_gpus_that_have_room_are_named():
     request = CompileRequest(target="cuda", gpus=2)
-    one, tried = refused("does-not-fit", request, lambda other: other.gpus >= 8)
-    assert one.help.startswith("--gpus 8 fits") and [other.gpus for other in tried] == [4, 8]
+    one, tried = refused("does-not-fit", request, lambda other: asked(other).gpus >= 8)
+    assert one.help.startswith("--gpus 8 fits") and [asked(other).gpus for other in tried] == [4, 8]
 
 
 def test_clusters_that_have_room_are_named():
     """For which a step is one of one GPU."""
     request = CompileRequest(target="cuda", cluster=8, dataflow="split_head")
-    one, tried = refused("does-not-fit", request, lambda other: other.cluster == 2)
-    assert one.help.startswith("--cluster 2 fits") and {other.gpus for other in tried} == {1}
-    one, tried = refused("does-not-fit", request, lambda other: not other.dataflow)
+    one, tried = refused("does-not-fit", request, lambda other: asked(other).cluster == 2)
+    assert one.help.startswith("--cluster 2 fits") and {asked(other).gpus for other in tried} == {1}
+    one, tried = refused("does-not-fit", request, lambda other: not asked(other).dataflow)
     assert one.help.startswith("leaving out --cluster and --dataflow fits") and len(tried) == 3
-    one, _ = refused("does-not-fit", request, lambda other: other.gpus > 1)
+    one, _ = refused("does-not-fit", request, lambda other: asked(other).gpus > 1)
     assert one.help is None
 
 
@@ -71,7 +79,7 @@ def test_seventy_billion_weights_want_two_gpus(monkeypatch):
         tried.append((step.placed.ranks is not None, how[3] is not None))
         return emit(step, *how)
 
-    monkeypatch.setattr(cuda, "emit", emitted)
+    monkeypatch.setattr(gpu_steps, "emit", emitted)
     loaded = load_any("llama-3.3-70b", Diagnostics())
     with pytest.raises(MeshcError) as caught:
         compile_loaded(loaded, CompileRequest(target="cuda", device="h200"))
@@ -96,13 +104,13 @@ def test_what_is_named_compiles(tmp_path):
     """Reductions in two phases want more colors than there are."""
     loaded = load_any(str(TINY), Diagnostics())
     request = CompileRequest(target="csl", phase="prefill", mesh="4x4", seq=16)
-    request = replace(request, device=small(tmp_path, colors=9), algo=("all_reduce=k_tree:2",))
+    request = request.changed(device=small(tmp_path, colors=9), algo=("all_reduce=k_tree:2",))
     with pytest.raises(MeshcError) as caught:
         compile_loaded(loaded, request)
     (one,) = caught.value.diagnostics
     assert one.code == "too-many-queues"
     assert one.help == "leaving out --algo all_reduce=k_tree:2 takes fewer, and fits"
-    assert compile_loaded(loaded, replace(request, algo=())).files
+    assert compile_loaded(loaded, request.changed(algo=())).files
 
 
 def test_a_refusal_says_whose_program_it_was():

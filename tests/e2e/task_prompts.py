@@ -39,7 +39,7 @@ class PromptJudge:
         def tasks(phase: str, before: str) -> TaskGraph:
             graph = meshc.compile(
                 str(model), dtype=drawn.dtype, compile_to="graph", phase=phase, seq=drawn.capacity,
-                device=device, mesh="1x1", batch=drawn.batch if phase == "decode" else 1,
+                device=device, batch=drawn.batch if phase == "decode" else 1,
             ).modules[phase]  # fmt: skip
             graph = meshc.PassManager(meshc.parse_pipeline(before)).run(graph)
             grain = f"rows={drawn.rows},tokens={drawn.tokens},parts={drawn.parts}"

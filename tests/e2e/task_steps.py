@@ -64,8 +64,8 @@ def step_of(
     ``split`` tokens of these (splits) or lanes (lanes); of each of several ``ranks``. All weights
     that can stay quantised in the format ``keep``."""
     graph = meshc.compile(
-        str(model), dtype=dtype, compile_to="graph", phase="decode", seq=capacity, device=device,
-        mesh="1x1", batch=batch,
+        str(model), dtype=dtype, compile_to="graph", phase="decode",
+        seq=capacity, device=device, batch=batch,
     ).modules["decode"]  # fmt: skip
     if ranks > 1:
         deal = f"tensor-parallel{{ranks={ranks},multiple=8,keep=[V]}}"

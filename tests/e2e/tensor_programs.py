@@ -10,9 +10,9 @@ from laying_out import laid_out
 from mesh_programs import write
 
 from meshc.backends.python import HostFacts, emit, load_program
+from meshc.backends.request import CompileRequest
 from meshc.driver.compiling import graph_module
 from meshc.driver.models import LoadedModel
-from meshc.driver.request import CompileRequest
 from meshc.frontend.language import parse_model
 from meshc.interp.inputs import random_inputs
 from meshc.ir.module import Module

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from reduced import each, only
 
+from meshc.backends.meshes import ALGORITHMS_OF
 from meshc.backends.python import load_program
 from meshc.driver import CompileRequest, compile_loaded, load_any
-from meshc.driver.request import ALGORITHMS_OF
 from meshc.interp.inputs import random_inputs
 from meshc.ir.ops.mesh import CACHE_POLICIES
 from meshc.support.diagnostics import Diagnostics

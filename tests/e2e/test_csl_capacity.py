@@ -45,8 +45,8 @@ def twin(folder, arch, mesh, kv, slack, **sizes):
     path = folder / "twin.mesh"
     path.write_text(MODEL.format(**SIZES | sizes))
     loaded = load_any(str(path), Diagnostics())
-    request = CompileRequest("csl", arch, mesh, phase="decode", kv=kv)
-    spare = planned(loaded, "decode", CompileRequest("csl", arch, mesh, kv=kv, seq=1)).spare
+    request = CompileRequest("csl", arch, mesh=mesh, phase="decode", kv=kv)
+    spare = planned(loaded, "decode", CompileRequest("csl", arch, mesh=mesh, kv=kv, seq=1)).spare
     return loaded, request, small_device(folder, arch, FULL - spare + slack)
 
 
@@ -135,7 +135,7 @@ def test_the_simulated_run_overflows_where_it_is_predicted(kv, arch, mesh, tmp_p
 def test_shifted_caches_hold_as_many_times_more_as_there_are_rows(tmp_path):
     """Shift against concat as in Table 5 of WaferLLM: one row of cores holds what all could."""
     loaded, request, device = twin(tmp_path, "wse2", "2x5", "shift", 300, layers=1)
-    request = CompileRequest(device=device, mesh=request.mesh)
+    request = CompileRequest(device=device, mesh=request.mesh_name)
     found = {policy: one for one in capacities(loaded, request) for policy in one.policies}
     assert found.keys() == {"shift", "cyclic", "concat"}
     for one in found.values():

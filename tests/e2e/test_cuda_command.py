@@ -236,7 +236,7 @@ def test_several_gpus_give_the_tokens_of_one(tmp_path):
         (("--gpus", "17"), "--gpus is 17, not 1 to 16"),
         (("--gpus", "2", "--collectives", "mail"), "--collectives cannot be 'mail'"),
         (("--device", "h100x8"), "device h100x8 is a node of several"),
-        (("--target", "python", "--gpus", "2"), "programs for --target python are of one"),
+        (("--target", "python", "--gpus", "2"), "programs for --target python do not take it"),
     ],
 )
 def test_what_no_program_of_several_gpus_is(words, told, tmp_path, capsys):

@@ -36,9 +36,9 @@ BOUNDS = {"f16": 2e-3, "bf16": 1.5e-2}
 PROJECTIONS = {"wq", "wk", "wv", "wo", "w_gate", "w_up", "w_down"}
 
 
-def kept(folder: Path, asked: str = AS_STORED, target: str = "cuda") -> tuple[str, ...]:
+def kept(folder: Path, asked: str = AS_STORED, streamed: bool = True) -> tuple[str, ...]:
     loaded = load_any(str(folder), Diagnostics())
-    return formats_to_keep(asked, loaded.weights, loaded.config, None, target)
+    return formats_to_keep(asked, loaded.weights, loaded.config, None, streamed)
 
 
 def logits(folder: Path, **asked: Any) -> tuple[np.ndarray, meshc.driver.Compiled, Diagnostics]:
@@ -133,9 +133,9 @@ def test_what_kernels_do_not_decode_is_refused_by_name(tmp_path: Path) -> None:
 def test_cores_of_other_targets_decode_no_floats(tmp_path: Path) -> None:
     folder = save(tmp_path, fp8(np.random.default_rng(8), "tensor"), {"quant_method": "fp8"})
     with pytest.raises(MeshcError, match="has no weights that can stay quantised"):
-        kept(folder, target="python")
+        kept(folder, streamed=False)
     with pytest.raises(MeshcError, match="cannot be 'e4m3_64'"):
-        kept(folder, "e4m3_64", "python")
+        kept(folder, "e4m3_64", False)
     request = CompileRequest(mesh="1x1", seq=8, phase="decode", keep_quantised=("all=e4m3_64",))
     with pytest.raises(MeshcError, match="codes of e4m3_64 are no whole numbers"):
         compile_loaded(load_any(str(folder), Diagnostics()), request)

@@ -9,12 +9,12 @@ import pytest
 from layer_kinds import BOUND, Kind, check, compiled, expected, weights_of
 from reduced import only
 
-from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json, gpu_steps
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, Mode
+from meshc.backends.cuda.step_times import predicted, step_with_full_caches
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.devices import device
-from meshc.driver import CompileRequest, compile_loaded, gpu_steps, load_any
-from meshc.driver.step_times import predicted, step_with_full_caches
+from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")

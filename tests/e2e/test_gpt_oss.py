@@ -127,7 +127,7 @@ def test_kernels_of_chunks_refuse_dense_models_for_some_windows_and_sinks_alone(
     """Of sizes that all of them take."""
     (tmp_path / "sized.mesh").write_text(KERNEL_SIZES.format(more=more), encoding="utf-8")
     with pytest.raises(MeshcError, match=words):
-        meshc.compile(tmp_path / "sized.mesh", target="cuda", phase="decode", seq=16, chunk=16)
+        meshc.compile(tmp_path / "sized.mesh", target="cuda", seq=16, chunk=16)
 
 
 @pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -138,7 +138,7 @@ def test_steps_made_of_tasks_have_windows_and_sinks(more: str, tmp_path: Path) -
     model.write_text(KERNEL_SIZES.format(more=more), encoding="utf-8")
     found = meshc.compile(model, target="cuda", seq=16)
     assert "step-of-tasks" in {remark.code for remark in found.remarks}
-    graph = meshc.compile(model, seq=16, phase="decode", compile_to="graph", mesh="1x1")
+    graph = meshc.compile(model, seq=16, phase="decode", compile_to="graph")
     module, dice = graph.modules["decode"], np.random.default_rng(3)
     weights, names = {}, []
     for param in module.function.params:

@@ -17,10 +17,11 @@ import pytest
 from mesh_programs import write
 from reduced import each
 
+from meshc.backends.meshes import algorithm_settings
 from meshc.backends.python import HostFacts, emit, load_program
+from meshc.backends.request import CompileRequest
 from meshc.driver.compiling import graph_module
 from meshc.driver.models import LoadedModel
-from meshc.driver.request import CompileRequest, algorithm_settings
 from meshc.frontend.language import parse_model
 from meshc.interp.bounds import UNIT_ROUNDOFF
 from meshc.interp.sessions import Session

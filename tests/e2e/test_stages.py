@@ -227,7 +227,9 @@ def test_the_first_layers_of_two_kinds_are_refused(tmp_path: Path, capsys) -> No
 
 def test_two_kinds_that_one_region_does_not_hold_are_refused(tmp_path: Path, capsys) -> None:
     model = text({"first": 9, "rest": 20})
-    said = refused(tmp_path, capsys, model, "--mesh", "2x1", "--device", "wse2")
+    said = refused(
+        tmp_path, capsys, model, "--mesh", "2x1", "--target", "python", "--device", "wse2"
+    )
     assert "9 + 20 layers need" in said
     assert "layers of 2 loops are not dealt to regions" in said
 

@@ -105,7 +105,8 @@ _TARGETS = (
 
 def _compiled(random: Random, name: str) -> tuple[str, ...]:
     mesh, target = random.choice(MESHES), random.choice(_TARGETS)
-    flags = ["compile", name, *([] if "cuda" in target else ["--mesh", mesh]), *target, "-o", "o"]
+    place = [] if {"cuda", "graph"} & {*target} else ["--mesh", mesh]
+    flags = ["compile", name, *place, *target, "-o", "o"]
     if random.random() < 0.3:
         flags += ["--seq", random.choice(("1", "2", "5", "16"))]
     if random.random() < 0.2:
@@ -140,7 +141,8 @@ def _lowered() -> list[str]:
     for name in ("mlp", "attention", "matmul"):
         for level in ("graph", "mesh", "tile"):
             report = Diagnostics()
-            request = CompileRequest(mesh="2x2", seq=4, compile_to=level)
+            place = {} if level == "graph" else {"mesh": "2x2"}
+            request = CompileRequest(**place, seq=4, compile_to=level)
             model = load_any(str(ROOT / "examples" / f"{name}.mesh"), report)
             found += list(compile_loaded(model, request, report=report).files.values())
     return found
@@ -229,7 +231,7 @@ def _config(random: Random) -> Case:
     text = random.choice(_checkpoints())["config.json"].decode()
     damaged = damage.damaged_json(random, text).encode(errors="surrogatepass")
     target = random.choice((*_TARGETS, ("--compile-to", "graph"), ("--compile-to", "graph")))
-    mesh = () if "cuda" in target else ("--mesh", "2x2")
+    mesh = () if {"cuda", "graph"} & {*target} else ("--mesh", "2x2")
     flags = ("--seq", "8", "--layers", "1", *mesh, *target)
     return Case({"config.json": damaged}, ("compile", "config.json", *flags))
 

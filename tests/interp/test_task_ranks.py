@@ -31,7 +31,7 @@ BY_BLOCKS = [Order(seed, blocks=True) for seed in range(3)]
 
 
 def graph(model: Path = MODEL) -> Module:
-    given = {"phase": "decode", "seq": 8, "device": "h200", "mesh": "1x1", "batch": 2}
+    given = {"phase": "decode", "seq": 8, "device": "h200", "batch": 2}
     return meshc.compile(str(model), dtype="f32", compile_to="graph", **given).modules["decode"]
 
 

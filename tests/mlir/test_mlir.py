@@ -1,12 +1,14 @@
 """Modules in MLIR: the same behind writing and reading, and behind xDSL."""
 
-import io
 import json
 import math
+from collections import Counter
 
 import pytest
+from drawn_modules import drawn_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mlir_tools import through_mlir_opt, through_xdsl, tools
 from modules import ROOT, texts
 
 from meshc.cli import main
@@ -28,6 +30,8 @@ SEVERAL = [
     else pytest.param(name, marks=SLOW)
     for name in TEXTS
 ]
+COUNT = 200
+DRAWN = [n if n < 10 else pytest.param(n, marks=SLOW) for n in range(COUNT)]
 MLP = (ROOT / "examples" / "mlp.meshir").read_text(encoding="utf-8")
 
 
@@ -57,29 +61,35 @@ def test_a_module_is_the_same_behind_mlir(name):
 @pytest.mark.parametrize("name", SEVERAL)
 def test_xdsl_reads_it_and_what_it_prints_is_the_same_module(name):
     """It calls values otherwise, and knows none of the ops."""
-    pytest.importorskip("xdsl", reason="the extra mlir is not installed")
     text = print_module(module_of(TEXTS[name]))
     assert print_module(read(through_xdsl(mlir_of(TEXTS[name])))) == text
 
 
-def through_xdsl(text):
-    from xdsl.context import Context
-    from xdsl.dialects.builtin import Builtin
-    from xdsl.parser import Parser
-    from xdsl.printer import Printer
+@pytest.mark.parametrize("name", SEVERAL)
+def test_mlir_opt_reads_it_and_what_it_prints_is_the_same_module(name):
+    """Besides, it sorts attributes."""
+    text = print_module(module_of(TEXTS[name]))
+    assert print_module(read(through_mlir_opt(mlir_of(TEXTS[name])))) == text
 
-    context = Context(allow_unregistered=True)
-    context.load_dialect(Builtin)
-    module = Parser(context, text, "module").parse_module()
-    module.verify()
-    out = io.StringIO()
-    Printer(out, print_generic_format=True).print_op(module)
-    return out.getvalue()
+
+@pytest.mark.parametrize("number", DRAWN)
+def test_a_drawn_module_is_the_same_behind_mlir_and_both_tools(number):
+    module = drawn_module(number)
+    text, written = print_module(module), print_mlir(module)
+    assert print_module(read(written)) == text
+    for through in tools():
+        assert print_module(read(through(written))) == text
+
+
+@SLOW
+def test_modules_of_all_levels_are_drawn():
+    levels = Counter(drawn_module(number).level for number in range(COUNT))
+    assert min(levels[level] for level in ("graph", "mesh", "tile", "task")) >= COUNT // 16
 
 
 def test_bodies_may_call_values_alike():
     """Each body has its own %0, and so has what stands behind the op."""
-    text = mlir_of(MLP).replace("%gate_1,", "%0,").replace("(%gate_1)", "(%0)")
+    text = mlir_of(MLP).replace("%gate.1,", "%0,").replace("(%gate.1)", "(%0)")
     assert print_module(read(text)) == print_module(module_of(MLP))
 
 
@@ -107,8 +117,10 @@ def test_numbers_keep_their_bits(value):
         ("meshc.graph.silu", "meshc.graph.sulk", "no op 'graph.sulk'"),
         ("tensor<16x160xf16", "tensor<16x161xf16", "its layout says"),
         ('"builtin.module"', '"builtin.unit"', "a file holds one builtin.module"),
-        ("(%gate_1)", "(%gates)", "%gates is not defined above"),
-        ("(%gate_1)", "(%gate_1", "unexpected"),
+        ("(%gate.1)", "(%gates)", "%gates is not defined above"),
+        ("(%gate.1)", "(%gate.1", "unexpected"),
+        ("%gate = ", "%h = ", "%h is defined twice"),
+        ("%w_up : ", "%w_gate : ", "%w_gate is defined twice"),
         ('meshc.level = "graph"', 'meshc.level = "cave"', "no such level"),
         ('meshc.level = "graph"', "meshc.level = 3 : i64", "'meshc.level' is no string"),
         ('dim = "E"', 'dim = "E", dim = "E"', "'dim' is given twice"),
@@ -116,7 +128,9 @@ def test_numbers_keep_their_bits(value):
         ('roles = ["in", ', "roles = [", "5 parameters, but 4 roles"),
         ('meshc.names = ["gate"]', 'meshc.names = ["ga te"]', "no value can be called 'ga te'"),
         ('sym_name = "main"', 'sym_name = "ma{in"', "is no name of a symbol"),
-        ("F = 160 : i64", "F = 161 : i64", "its layout says"),
+        ("[16 : i64, 64 : i64, 160 : i64]", "[16 : i64, 64 : i64, 161 : i64]", "its layout says"),
+        ("[16 : i64, 64 : i64, 160 : i64]", "[16 : i64, 64 : i64]", "one extent for each name"),
+        ('["L", "E", "F"]', '["L", "E", "L"]', "one extent for each name"),
     ],
 )
 def test_what_is_no_module_is_refused_at_its_place(old, new, words):
@@ -127,6 +141,18 @@ def test_what_is_no_module_is_refused_at_its_place(old, new, words):
     first = refused.value.diagnostics[0]
     assert words in first.message and first.span is not None
     assert first.span.source.name == "module.mlir"
+
+
+@pytest.mark.parametrize("head", ["module", "// printed\n  builtin.module"])
+def test_the_short_form_is_refused_with_what_prints_the_other(head):
+    with pytest.raises(MeshcError) as refused:
+        read(f"{head} @m attributes {{}} {{\n}}\n")
+    (found,) = refused.value.diagnostics
+    assert "short form" in found.message and "--mlir-print-op-generic" in found.help
+    assert found.span.line == head.count("\n") + 1
+    assert found.span.source.text.split("\n")[found.span.line - 1][
+        found.span.column - 1 :
+    ].startswith(head.split()[-1])
 
 
 @settings(max_examples=60, deadline=None)

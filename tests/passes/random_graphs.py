@@ -6,10 +6,10 @@ from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from meshc.backends.request import CompileRequest
 from meshc.devices import device, load_device
 from meshc.driver.compiling import graph_module
 from meshc.driver.models import LoadedModel
-from meshc.driver.request import CompileRequest
 from meshc.frontend.language import parse_model
 from meshc.ir.parser import parse_module
 from meshc.passes.manager import PassManager

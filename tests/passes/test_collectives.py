@@ -8,10 +8,10 @@ import pytest
 from reduced import crossed
 
 from meshc.analysis.traffic.tracks import ring_track, room_of, tree_tracks
+from meshc.backends.meshes import algorithm_settings
 from meshc.backends.python import HostFacts, emit, load_program
 from meshc.cost.reductions import tree_candidates
 from meshc.devices import device
-from meshc.driver.request import algorithm_settings
 from meshc.interp.mesh import run_mesh
 from meshc.interp.tile import TileMachine
 from meshc.ir.clone import clone_module

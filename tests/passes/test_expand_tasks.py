@@ -23,7 +23,7 @@ NAMES = [f"{path.parent.name}/{path.name}" for path in MODELS]
 
 
 def graph_of(model, batch=1, seq=24, dtype="f32"):
-    given = {"phase": "decode", "seq": seq, "device": "h200", "mesh": "1x1", "batch": batch}
+    given = {"phase": "decode", "seq": seq, "device": "h200", "batch": batch}
     return meshc.compile(str(model), dtype=dtype, compile_to="graph", **given).modules["decode"]
 
 
@@ -89,7 +89,7 @@ def test_random_attention(seed):
 
 def prompt_of(name, most, dtype="f32"):
     """The graph of a chunk of a prompt of at most so many tokens."""
-    given = {"phase": "prefill", "seq": 24, "device": "h200", "mesh": "1x1"}
+    given = {"phase": "prefill", "seq": 24, "device": "h200"}
     graph = meshc.compile(str(DATA / name), dtype=dtype, compile_to="graph", **given)
     passes = meshc.parse_pipeline(f"chunk-prompts{{most={most}}}")
     return meshc.PassManager(passes).run(graph.modules["prefill"])
@@ -282,7 +282,6 @@ def test_size_does_not_grow_with_layers():
         dtype="f16",
         device="h200",
         compile_to="graph",
-        mesh="1x1",
     ).modules["decode"]
     text = meshc.print_module(tasks_of(graph))
     assert len(text.splitlines()) < 260

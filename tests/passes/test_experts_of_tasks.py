@@ -31,8 +31,8 @@ MIXTRAL = DATA / "tiny_experts" / "mixtral-5x2"
 
 def graph_of(model, batch=1):
     return meshc.compile(
-        str(model), dtype="f32", compile_to="graph", phase="decode", seq=24, device="h200",
-        mesh="1x1", batch=batch,
+        str(model), dtype="f32", compile_to="graph", phase="decode",
+        seq=24, device="h200", batch=batch,
     ).modules["decode"]  # fmt: skip
 
 
@@ -190,7 +190,7 @@ EARLY = """model early(E=4, N=4, X=2, F=2) {
 def test_experts_in_front_of_their_gates_are_refused(tmp_path):
     """Products of one left side are one op, which may stand in front of the router's."""
     (tmp_path / "early.mesh").write_text(EARLY)
-    given = {"compile_to": "graph", "device": "h200", "mesh": "1x1", "seq": 1}
+    given = {"compile_to": "graph", "device": "h200", "seq": 1}
     (graph,) = meshc.compile(str(tmp_path / "early.mesh"), **given).modules.values()
     with pytest.raises(MeshcError) as caught:
         tasks_of(graph)

@@ -27,7 +27,7 @@ GROUPED = DATA / "tiny" / "llama-9h3-tied"
 
 
 def graph_of(model, batch=1, seq=24, dtype="f32"):
-    given = {"phase": "decode", "seq": seq, "device": "h200", "mesh": "1x1", "batch": batch}
+    given = {"phase": "decode", "seq": seq, "device": "h200", "batch": batch}
     return meshc.compile(str(model), dtype=dtype, compile_to="graph", **given).modules["decode"]
 
 

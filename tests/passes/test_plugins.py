@@ -1,21 +1,20 @@
 """Passes of other packages: found by entry points, refused with their origins, and installed."""
 
 import json
-import os
 import shlex
-import shutil
-import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
+from installed_examples import installed
 
 import meshc
 from meshc.cli import main
 from meshc.passes import plugins
 from meshc.passes.plugins import Offer
 from meshc.passes.registry import own_pipeline, pass_names
+from meshc.support import plugins as shared
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "own_pass"
@@ -201,49 +200,31 @@ def test_unreadable_metadata_is_a_diagnostic(monkeypatch):
     def broken(group):
         raise ValueError("not an entry point")
 
-    plugins.offers.cache_clear()
-    monkeypatch.setattr(plugins, "entry_points", broken)
+    shared.offers.cache_clear()
+    monkeypatch.setattr(shared, "entry_points", broken)
     assert refused(lambda: meshc.parse_pipeline("canonicalize")).code == "bad-plugin"
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory):
-    """The example package, installed as a user would, without network; and how to run with it."""
-    place = tmp_path_factory.mktemp("own_pass")
-    shutil.copytree(EXAMPLE, place / "source")
-    options = ["--no-build-isolation", "--no-deps", "--no-index", "--disable-pip-version-check"]
-    target = ["--target", str(place / "site"), str(place / "source")]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", *options, *target],
-        capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-
-    def run(*command):
-        paths = [str(place / "site"), os.environ.get("PYTHONPATH", "")]
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
-        return subprocess.run(
-            [sys.executable, *command],
-            capture_output=True, text=True, check=False, cwd=place, env=env, timeout=300,
-        )  # fmt: skip
-
-    return run
+def own_pass(tmp_path_factory):
+    """How to run Python with the example package."""
+    return installed("own_pass", tmp_path_factory.mktemp("own_pass"))
 
 
-def test_the_example_package_runs_through_opt(installed, tmp_path):
+def test_the_example_package_runs_through_opt(own_pass, tmp_path):
     text = (EXAMPLE / "tests" / "test_sink_scales.py").read_text()
     module = text.split('TEXT = """\\\n')[1].split('"""')[0]
     scores = tmp_path / "scores.meshir"
     scores.write_text(module)
-    done = installed("-m", "meshc", "opt", str(scores), "--passes", "sink-scales", "--remarks")
+    done = own_pass("-m", "meshc", "opt", str(scores), "--passes", "sink-scales", "--remarks")
     assert done.returncode == 0, done.stderr
     assert done.stdout.index("graph.matmul") < done.stdout.index("graph.scale")
     assert "remark[scale-sunk]" in done.stderr
-    listed = json.loads(installed("-m", "meshc", "passes", "--json").stdout)["passes"]
+    listed = json.loads(own_pass("-m", "meshc", "passes", "--json").stdout)["passes"]
     assert listed[-1]["name"] == "sink-scales" and listed[-1]["options"] == {"always": False}
 
 
 @pytest.mark.slow
-def test_the_tests_of_the_example_package_pass(installed):
-    done = installed("-m", "pytest", "-q", "-p", "no:cacheprovider", "source/tests")
+def test_the_tests_of_the_example_package_pass(own_pass):
+    done = own_pass("-m", "pytest", "-q", "-p", "no:cacheprovider", "source/tests")
     assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout + done.stderr

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 from reduced import crossed
 
+from meshc.backends.meshes import algorithm_settings
 from meshc.backends.python import HostFacts, emit, load_program
+from meshc.backends.request import spec
 from meshc.devices import device
-from meshc.driver.request import algorithm_settings, spec
 from meshc.interp.check import check_outcomes, random_trace, run_trace
 from meshc.interp.tile import TileMachine
 from meshc.ir.clone import clone_module

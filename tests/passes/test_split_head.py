@@ -26,8 +26,8 @@ LATENTS = DATA / "tiny_cuda" / "deepseek-4h"
 
 def graph_of(model, batch=1):
     return meshc.compile(
-        str(model), dtype="f32", compile_to="graph", phase="decode", seq=24, device="h200",
-        mesh="1x1", batch=batch,
+        str(model), dtype="f32", compile_to="graph", phase="decode",
+        seq=24, device="h200", batch=batch,
     ).modules["decode"]  # fmt: skip
 
 

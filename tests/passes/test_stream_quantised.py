@@ -67,7 +67,7 @@ def kept(graph, module, trace, form, seed):
 
 
 def compiled(model, passes, batch):
-    given = {"phase": "decode", "seq": 24, "device": "h200", "mesh": "1x1", "batch": batch}
+    given = {"phase": "decode", "seq": 24, "device": "h200", "batch": batch}
     graph = meshc.compile(str(model), dtype="f32", compile_to="graph", **given).modules["decode"]
     return meshc.PassManager(meshc.parse_pipeline(passes)).run(graph) if passes else graph
 

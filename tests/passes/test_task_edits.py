@@ -37,7 +37,7 @@ class Edit:
 
 
 def graph() -> Module:
-    given = {"phase": "decode", "seq": 16, "device": "h200", "mesh": "1x1", "batch": 2}
+    given = {"phase": "decode", "seq": 16, "device": "h200", "batch": 2}
     compiled = meshc.compile(str(MODEL), dtype="f32", compile_to="graph", **given)
     return compiled.modules["decode"]
 

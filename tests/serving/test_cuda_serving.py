@@ -12,11 +12,13 @@ import pytest
 from served import Served, wait_until
 from test_not_finite import BAD, checkpoint
 
-from meshc.backends.cuda import CpuMachine
+from meshc.backends import hosts
+from meshc.backends.cuda import CACHE_PAGES, CpuMachine
 from meshc.backends.cuda.executor import CXX, QUICK, WATCHED, Mode, modes
 from meshc.backends.cuda.packing import kept
+from meshc.backends.target import target_of
 from meshc.cli import main
-from meshc.driver import Backend, CompileRequest, emitted, hosts, load_any
+from meshc.driver import Backend, CompileRequest, emitted, load_any
 from meshc.driver.serving import ServeRequest, opened_service
 from meshc.serving.groups import Fixed
 from meshc.serving.policies import Policy, policy
@@ -454,6 +456,10 @@ def test_pages_of_requests_are_for_programs_that_serve():
     with pytest.raises(MeshcError, match="a program that does not serve"):
         asked.check()
     serves = replace(asked, serving="chunks", batch=2, page=64)
-    assert serves.cache_pages(100) == 1 + 1
-    assert replace(serves, cache_tokens=None).cache_pages(100) == 1 + 2 * 2
-    assert replace(serves, target="python").cache_pages(100) is None
+
+    def options(request):
+        return target_of(request).graph_options(request, 100)
+
+    assert options(serves) == {CACHE_PAGES: 1 + 1}
+    assert options(replace(serves, cache_tokens=None)) == {CACHE_PAGES: 1 + 2 * 2}
+    assert options(replace(serves, target="python")) == {}

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 from csl_runner import PE_HEAD, Run, exports, function, single
 
+from meshc.sim import machines
 from meshc.support.diagnostics import MeshcError
 
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Registers and flushed queues are modelled by the Python machine."""
-    monkeypatch.setenv("MESHC_SIM_BACKEND", "python")
+    monkeypatch.setattr(machines, "backend_of", lambda options: "python")
 
 
 def test_complex_numbers(tmp_path: Path) -> None:

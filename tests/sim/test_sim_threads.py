@@ -282,22 +282,16 @@ def test_the_number_of_threads(
     for wrong in ("0", "two"):
         with pytest.raises(MeshcError, match="--threads is"):
             take_options(["--threads", wrong])
-    monkeypatch.setenv("MESHC_SIM_THREADS", "many")
-    with pytest.raises(MeshcError, match="MESHC_SIM_THREADS is many"):
-        take_options([])
-    monkeypatch.delenv("MESHC_SIM_THREADS")
+    monkeypatch.setattr(machines_module, "MOST_THREADS_BY_DEFAULT", 4)
     for cores, threads in ((1, 1), (3, 3), (64, 4)):
         monkeypatch.setattr(machines_module, "_cores", lambda cores=cores: cores)
         assert machines_module.threads_of(Options()) == threads
         assert machines_module.threads_of(Options(threads=7)) == 7
 
 
-def test_both_back_ends_see_threads_of_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MESHC_SIM_THREADS", "2")
+def test_a_machine_has_the_threads_of_its_options(tmp_path: Path) -> None:
     program = compiled(tmp_path, BROADCAST, "wse2")
-    machine = make_machine(program, Options(backend="c"))
+    machine = make_machine(program, Options(backend="c", threads=2))
     assert isinstance(machine, CMachine)
     assert machine.threads == 2
     assert runtime.make_machine is Twin

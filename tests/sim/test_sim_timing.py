@@ -45,24 +45,17 @@ def test_a_model_changes_the_cycles_of_its_entries_only() -> None:
     assert one(*call) == on_the_machine(lambda: one(*call))
 
 
-def test_the_model_is_that_of_the_options_else_of_the_environment(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_model_is_that_of_the_options() -> None:
     assert timing_of(Options()) == DEFAULT
-    monkeypatch.setenv("MESHC_SIM_TIMING", MACHINE)
-    assert timing_of(Options()) == MACHINE
-    assert timing_of(Options(timing=DEFAULT)) == DEFAULT
+    assert timing_of(Options(timing=MACHINE)) == MACHINE
     assert take_options(["--timing", "machine", "run.py"]).timing == MACHINE
 
 
-def test_an_unknown_model_is_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_model_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--timing", "wafer", "run.py"]) == 2
     assert "there is no timing model 'wafer'" in capsys.readouterr().err
-    monkeypatch.setenv("MESHC_SIM_TIMING", "wafer")
     with pytest.raises(MeshcError, match="choose vendor-simulator or machine"):
-        timing_of(Options())
+        timing_of(Options(timing="wafer"))
 
 
 VARIABLES = (

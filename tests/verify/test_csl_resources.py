@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from meshc.analysis.csl import resources
 from meshc.backends import csl
 from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.devices import device
@@ -107,9 +108,9 @@ def test_wrong_ids_are_found(given, why):
 
 def test_ids_are_printed_and_read_again():
     module = parse_module(Source("assigned.meshir", ASSIGNED))
-    assert module.tasks == {"resume": 24, "joined_a": 25}
+    assert resources.tasks(module) == {"resume": 24, "joined_a": 25}
     assert print_module(module) == ASSIGNED
-    assert clone_module(module).tasks == module.tasks
+    assert resources.tasks(clone_module(module)) == resources.tasks(module)
 
 
 PRODUCTS = CASE.parents[1] / "assign_csl_registers" / "example.meshir"
@@ -378,7 +379,9 @@ def test_wrong_sharing_is_found(one, other, why):
 def test_memory_is_printed_and_read_again():
     module = parse_module(Source("planned.meshir", PLANNED))
     check_claims(module)
-    assert print_module(module) == PLANNED and clone_module(module).scratch == module.scratch
+    assert print_module(module) == PLANNED and resources.scratch(
+        clone_module(module)
+    ) == resources.scratch(module)
 
 
 COUNTED = (
@@ -418,8 +421,11 @@ def test_words_are_printed_and_read_again():
     check_claims(module)
     assert print_module(module) == COUNTED
     copy = clone_module(module)
-    assert (copy.tables, copy.words) == (module.tables, module.words)
-    assert copy.words is not module.words
+    assert (resources.tables(copy), resources.words(copy)) == (
+        resources.tables(module),
+        resources.words(module),
+    )
+    assert resources.words(copy) is not resources.words(module)
 
 
 def test_a_kernel_that_keeps_more_than_planned_is_refused(monkeypatch):

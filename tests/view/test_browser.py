@@ -41,13 +41,18 @@ class Shown(HTMLParser):
 
 
 def shown(name, address, tmp_path):
-    """What the page ``name`` shows at ``address``; the browser has a home of its own."""
+    """What the page ``name`` shows at ``address``."""
     page(name)
+    return shown_at(recorded(name), address, tmp_path)
+
+
+def shown_at(folder, address, home):
+    """What the page in ``folder`` shows at ``address``; the browser has a ``home`` of its own."""
     found = subprocess.run(
         [
             BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
-            f"--user-data-dir={tmp_path}", "--virtual-time-budget=2000", "--dump-dom",
-            f"file://{recorded(name) / 'view.html'}#{address}",
+            f"--user-data-dir={home}", "--virtual-time-budget=2000", "--dump-dom",
+            f"file://{folder / 'view.html'}#{address}",
         ],
         capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip

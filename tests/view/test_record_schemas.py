@@ -8,7 +8,7 @@ from json_schema import faults
 from viewed import COMPILES, recorded
 
 from meshc.cli import main
-from meshc.driver.recording import FORMAT
+from meshc.driver.record_files import FORMAT
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = {

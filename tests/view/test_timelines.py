@@ -31,7 +31,7 @@ def step(tmp_path_factory):
     events = {}
     for event in json.loads((place / "trace.json").read_text())["traceEvents"]:
         if event["ph"] == "X":
-            events.setdefault((event["tid"] // 2, event["pid"]), []).append(event)
+            events.setdefault((event["args"]["column"], event["args"]["row"]), []).append(event)
     return shown(place / "out"), events
 
 

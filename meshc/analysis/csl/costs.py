@@ -2,7 +2,7 @@
 
 Lanes per cycle are numbers of the device, stride classes the vendor's documented ones, set-ups,
 calls and loads of registers the measured or assumed cycles that ``docs/sim.md`` lists, the same for
-which the simulator is calibrated on published points. Those of scalar code are counted in the text
+which the simulator is calibrated on published points. Those of scalar code are counted in the tree
 that ``pe/program.py`` writes. None is fitted to cycles of whole programs;
 ``docs/performance.md`` says how close predictions come.
 """

@@ -6,6 +6,7 @@ together (``sharing.py``); scratch is shared by all kernels, since none keeps an
 
 from __future__ import annotations
 
+from meshc.analysis.csl import resources
 from meshc.analysis.csl.choosing import choosing
 from meshc.analysis.csl.codes import CODES, KERNEL, WORD_BYTES, WORDS, decoding
 from meshc.analysis.csl.costs import Costs
@@ -78,7 +79,9 @@ def element_bytes(module: Module) -> int:
     """Bytes of the buffers, with what lies unused before them, and of the scratch that a module
     says."""
     buffers = sum(home.bytes for home in homes(module))
-    return buffers + sum(n * stored_bytes(scratch_type(name)) for name, n in module.scratch.items())
+    return buffers + sum(
+        n * stored_bytes(scratch_type(name)) for name, n in resources.scratch(module).items()
+    )
 
 
 def scratch_type(name: str) -> DType:
@@ -104,10 +107,10 @@ def wrong_memory(module: Module) -> str | None:
     if (wrong := wrong_sharing(module)) is not None:
         return wrong
     for name, elements in scratch_of(module).items():
-        if module.scratch.get(name, 0) < elements:
-            said = module.scratch.get(name, 0)
+        if resources.scratch(module).get(name, 0) < elements:
+            said = resources.scratch(module).get(name, 0)
             return f"kernels need {elements} elements of scratch '{name}', and {said} are planned"
-    for name in module.scratch:
+    for name in resources.scratch(module):
         if name not in (WIDENED, CODES, *map(str, (DType.F16, DType.BF16, DType.F32))):
             return f"there is no scratch '{name}'"
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from meshc.analysis.csl import resources
 from meshc.analysis.csl.ends import used_colors
 from meshc.analysis.csl.transfers import RESUME, Transfers
 from meshc.devices.csl import Targets
@@ -35,11 +36,11 @@ def wrong_task(module: Module, goals: Targets) -> str | None:
     """What is wrong with the ids that a module says for ``goals``, in words; None where each of its
     tasks has a free one of its own."""
     names, free = task_names(Transfers(module)), free_ids(module, goals)
-    for name in sorted(set(names) ^ module.tasks.keys()):
+    for name in sorted(set(names) ^ resources.tasks(module).keys()):
         return f"task '{name}' has no id" if name in names else f"there is no task '{name}'"
-    for name, number in module.tasks.items():
+    for name, number in resources.tasks(module).items():
         if number not in free:
             return f"task '{name}' has the id {number}, which is not free"
-    if len(set(module.tasks.values())) < len(module.tasks):
+    if len(set(resources.tasks(module).values())) < len(resources.tasks(module)):
         return "two tasks have one id"
     return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from meshc.analysis.csl import resources
 from meshc.analysis.csl.element_costs import rows_of
 from meshc.analysis.csl.transfers import Group, Transfers
 from meshc.analysis.csl.ways import KEPT, WHOLE, block_of, parts_of, type_of_angles
@@ -197,8 +198,8 @@ def wrong_words(module: Module) -> str | None:
     """What is wrong with the tables and words that a module says, in words; None where they are
     those of its program."""
     for what, said, needed in (
-        ("of tables", module.tables, tables_of(module)),
-        ("of state", module.words, words_of(module)),
+        ("of tables", resources.tables(module), tables_of(module)),
+        ("of state", resources.words(module), words_of(module)),
     ):
         for name in sorted(said.keys() | needed.keys()):
             if said.get(name, 0) != needed.get(name, 0):
@@ -211,4 +212,6 @@ def wrong_words(module: Module) -> str | None:
 
 def word_bytes(module: Module) -> int:
     """Bytes of the tables and words that a module says."""
-    return TABLE_BYTES * sum(module.tables.values()) + WORD_BYTES * sum(module.words.values())
+    return TABLE_BYTES * sum(resources.tables(module).values()) + WORD_BYTES * sum(
+        resources.words(module).values()
+    )

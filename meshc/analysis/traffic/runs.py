@@ -23,7 +23,7 @@ def among(place: Expr, numbers: Sequence[int], count: int) -> Cond:
     """
     runs = runs_of(numbers)
     if len(runs) <= FEW:
-        return Cond.any(_run(place, low, high, count) for low, high in runs)
+        return Cond.any(run(place, low, high, count) for low, high in runs)
     first, last = numbers[0], numbers[-1]
     period = _period(set(numbers), first, last)
     within = runs_of(sorted({number % period for number in numbers}))
@@ -34,8 +34,8 @@ def among(place: Expr, numbers: Sequence[int], count: int) -> Cond:
             "program would need a condition for each",
             help="take fewer and larger regions, or let them follow one another in rows",
         )
-    often = Cond.any(_run(place % period, low, high, period) for low, high in within)
-    return often & _run(place, first, last, count)
+    often = Cond.any(run(place % period, low, high, period) for low, high in within)
+    return often & run(place, first, last, count)
 
 
 def runs_of(numbers: Sequence[int]) -> list[tuple[int, int]]:
@@ -58,7 +58,7 @@ def _period(numbers: AbstractSet[int], first: int, last: int) -> int:
     )
 
 
-def _run(place: Expr, low: int, high: int, count: int) -> Cond:
+def run(place: Expr, low: int, high: int, count: int) -> Cond:
     """``place`` from ``low`` to ``high`` of ``count``, with no bound that is kept anyway."""
     if low == high:
         return Cond.eq(place, low)

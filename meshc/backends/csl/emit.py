@@ -16,6 +16,7 @@ from meshc.backends.csl.pe.pe_file import PeFile, check_kernels, pe_file
 from meshc.backends.csl.phases_file import phases_file, reads_prompts
 from meshc.backends.csl.report import report
 from meshc.backends.csl.spelling.names import IDLE, check_axes, phase_file, scalar_name
+from meshc.backends.csl.tree.printed import printed
 from meshc.devices.csl import targets
 from meshc.ir.affine import Floor
 from meshc.ir.batch import REQUEST
@@ -137,10 +138,12 @@ def _program(
     pe = pe_file(module, phase, goals, *choices)
     if not full:
         pe.memory.check()
-    idle = {f"{IDLE}.csl": idle_file(pe.launched)} if Regions(module.the_mesh()).idle else {}
+    idle = (
+        {f"{IDLE}.csl": printed(idle_file(pe.launched))} if Regions(module.the_mesh()).idle else {}
+    )
     return pe, {
-        "layout.csl": layout_file(module, pe, phase_file(phase)),
-        f"{phase_file(phase)}.csl": pe.text,
+        "layout.csl": printed(layout_file(module, pe, phase_file(phase))),
+        f"{phase_file(phase)}.csl": printed(pe.file),
         **idle,
         "run.py": host_file(module, pe.symbols, place, vocabulary),
         **{f"commands_{one}.sh": _commands({"": module}, one) for one in goals.archs},

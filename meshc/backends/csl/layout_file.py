@@ -31,8 +31,8 @@ from meshc.backends.csl.spelling.guards import (
     layout_spelling,
     piecewise_function,
 )
-from meshc.backends.csl.spelling.lines import wrapped
 from meshc.backends.csl.spelling.names import IDLE, Names, of_rounds, plain
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Cond, Constraint, Expr, Piecewise
 from meshc.ir.affine.piecewise import range_name
 from meshc.ir.mesh import Mesh
@@ -41,36 +41,33 @@ from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.support.diagnostics import fail
 from meshc.support.plmr import violates
 
-_PAD = "    "
+_SPELL = as_named()
 
 
 @dataclass
 class _Functions:
-    """What the text of a layout calls: ``lines`` of functions that it defines for its channels, the
-    ``painters`` of routers by name, and through ``spell`` the helpers of expressions."""
+    """What a layout calls: the functions ``made`` for its channels, and the ``painters`` of routers
+    by name."""
 
     mesh: Mesh
     names: Names = field(default_factory=Names)
-    lines: list[str] = field(default_factory=list)
+    made: list[csl.Statement] = field(default_factory=list)
     painters: set[str] = field(default_factory=set)
-    spell: Spelling = field(default_factory=as_named)
 
     @cached_property
     def regions(self) -> Regions:
         """Where the regions of the mesh lie."""
         return Regions(self.mesh)
 
-    def here(self, axis: str) -> str:
+    def here(self, axis: str) -> csl.Expression:
         """The place of a core in the rectangle."""
         return self.regions.at(axis, axis)
 
-    def of_position(self, hint: str, comment: str, value: Piecewise) -> str:
+    def of_position(self, hint: str, comment: str, value: Piecewise) -> csl.Expression:
         """A call of a new function of the position whose value is ``value``."""
         name = self.names.fresh(hint)
-        self.lines += [""] if self.lines else []
-        self.lines.append(f"// {comment}")
-        self.lines += piecewise_function(self.mesh, name, value, self.spell)
-        return f"{name}({', '.join(in_order(self.mesh, value))})"
+        self.made.append(piecewise_function(self.mesh, name, value, _SPELL, comment))
+        return csl.call(name, *in_order(self.mesh, value))
 
     def painter(self, name: str) -> str:
         """The name of a painter, which is called."""
@@ -78,53 +75,46 @@ class _Functions:
         return name
 
 
-def layout_file(module: Module, pe: PeFile, phase: str) -> str:
+def layout_file(module: Module, pe: PeFile, phase: str) -> list[csl.Statement]:
     """``layout.csl``; ``phase`` names the PEs' file. Raises ``csl-route``."""
     mesh = module.the_mesh()
     functions = _Functions(mesh)
     regions = functions.regions
-    used = {n for cond in pe.guards.params for n in cond.free_vars}
+    used = {n for cond in pe.guards.given.values() for n in cond.free_vars}
     colors = {key: _color(end, functions) for key, end in pe.ends.of.items()}
     routes = _routes(module, pe.ends, colors, functions)
-    place = f"{functions.here(mesh.across)}, {functions.here(mesh.down)}"
+    place = functions.here(mesh.across), functions.here(mesh.down)
+    given = _tile_params(pe, colors, functions)
+    tiles = csl.do("@set_tile_code", *place, csl.text(f"{phase}.csl"), given)
+    rectangle = csl.do("@set_rectangle", regions.columns, regions.rows)
     body = [
-        f"@set_rectangle({regions.columns}, {regions.rows});",
-        *regions.over(
-            mesh.plane,
-            [
-                f'@set_tile_code({place}, "{phase}.csl", .{{',
-                *(_PAD + line for line in _tile_params(pe, colors, functions)),
-                "});",
-            ],
-        ),
+        rectangle,
+        *regions.over(mesh.plane, [tiles]),
         *_idle(regions),
         *routes,
-        "",
+        csl.Blank(),
         *_exports(pe, module),
     ]
     size = f"{mesh.columns} x {mesh.rows}"
     if regions.several:
         size = f"{mesh.regions} regions of {size}"
-    lines = [
-        f"// {plain(module.name)} on {size} PEs: who runs what, and routes.",
-        "// Written by meshc.",
-        "",
-        'const memcpy = @import_module("<memcpy/get_params>", .{',
-        f"{_PAD}.width = {regions.columns}, .height = {regions.rows}",
-        "});",
+    whole = csl.record(width=regions.columns, height=regions.rows)
+    found: list[csl.Statement] = [
+        csl.Remark(f"{plain(module.name)} on {size} PEs: who runs what, and routes."),
+        csl.Remark("Written by meshc."),
+        csl.Blank(),
+        csl.const("memcpy", csl.imported("memcpy/get_params", whole)),
     ]
-    known = coordinate_functions(mesh, used, functions.spell)
-    firsts = regions.functions(functions.spell)
-    divisions = helpers(functions.spell.helpers)
-    painted = [*router_painters(functions.painters), *painters(functions.painters)][1:]
-    parts = _table(pe, mesh), divisions, firsts, known, painted, functions.lines
-    for part in parts:
-        lines += ["", *part] if part else []
-    lines += ["", "layout {", *(_indent(line) for line in body), "}"]
-    return "\n".join(piece for line in lines for piece in wrapped(line)) + "\n"
+    known = coordinate_functions(mesh, used, _SPELL)
+    firsts = regions.functions(_SPELL)
+    painted = [*router_painters(functions.painters), *painters(functions.painters)]
+    divisions = helpers([*firsts, *known, *functions.made, *body])
+    for part in (_table(pe, mesh), divisions, firsts, known, painted, functions.made):
+        found += [csl.Blank(), *part] if part else []
+    return [*found, csl.Blank(), csl.Scope(tuple(body), "layout")]
 
 
-def _table(pe: PeFile, mesh: Mesh) -> list[str]:
+def _table(pe: PeFile, mesh: Mesh) -> list[csl.Remark]:
     """What channels take, as a comment."""
     rows = [("Channel", "end", "colors", "queue", "hops")]
     for (name, verb), end in pe.ends.of.items():
@@ -133,37 +123,35 @@ def _table(pe: PeFile, mesh: Mesh) -> list[str]:
         rows.append((plain(name)[:40], verb, " ".join(map(str, colors)), str(end.queue), str(hops)))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return [f"// {line}" for line in lines] if len(rows) > 1 else []
+    return [csl.Remark(line) for line in lines] if len(rows) > 1 else []
 
 
-def _indent(line: str) -> str:
-    return _PAD + line if line else ""
-
-
-def _idle(regions: Regions) -> list[str]:
+def _idle(regions: Regions) -> list[csl.Statement]:
     """The program of PEs that no region has."""
-    mesh, lines = regions.mesh, []
+    mesh, found = regions.mesh, list[csl.Statement]()
     for first_column, first_row in regions.idle:
-        column, row = f"{first_column} + {mesh.across}", f"{first_row} + {mesh.down}"
-        params = f".{{ .memcpy_params = memcpy.get_params({column}) }}"
-        code = [f'@set_tile_code({column}, {row}, "{IDLE}.csl", {params});']
-        lines += over(mesh, mesh.plane, code)
-    return lines
+        column, row = first_column + csl.Name(mesh.across), first_row + csl.Name(mesh.down)
+        params = csl.record(memcpy_params=csl.call("memcpy.get_params", column))
+        code = [csl.do("@set_tile_code", column, row, csl.text(f"{IDLE}.csl"), params)]
+        found += over(mesh, mesh.plane, code)
+    return found
 
 
 def _tile_params(
-    pe: PeFile, colors: dict[tuple[str, str], str], functions: _Functions
-) -> list[str]:
+    pe: PeFile, colors: dict[tuple[str, str], csl.Expression], functions: _Functions
+) -> csl.Expression:
     mesh = functions.mesh
-    spell = Spelling(layout_spelling(mesh).__getitem__, helpers=functions.spell.helpers)
-    lines = [f".memcpy_params = memcpy.get_params({functions.here(mesh.across)}),"]
+    spell = Spelling(layout_spelling(mesh).__getitem__)
+    found: dict[str, csl.Operand] = {
+        "memcpy_params": csl.call("memcpy.get_params", functions.here(mesh.across))
+    }
     if mesh.outer in pe.guards.coordinates:
-        lines.append(f".{pe.guards.spell(mesh.outer)} = {mesh.outer},")
+        found[pe.guards.spell(mesh.outer)] = mesh.outer
     for key, end in pe.ends.of.items():
-        lines.append(f".{end.color} = @get_color({colors[key]}),")
-    for cond, name in pe.guards.params.items():
-        lines.append(f".{name} = {condition(cond, spell)},")
-    return lines
+        found[end.color] = csl.call("@get_color", colors[key])
+    for name, cond in pe.guards.given.items():
+        found[name] = condition(cond, spell)
+    return csl.record(**found)
 
 
 def _live(value: Piecewise, mesh: Mesh) -> Piecewise:
@@ -179,11 +167,11 @@ def _live(value: Piecewise, mesh: Mesh) -> Piecewise:
     return Piecewise.of(kept)
 
 
-def _color(end: End, functions: _Functions) -> str:
+def _color(end: End, functions: _Functions) -> csl.Expression:
     """The color of an end as an expression of the axes of the plane."""
     value = _live(end.colors, functions.mesh)
     if value.expr is not None and value.expr.is_const:
-        return str(value.expr)
+        return expression(value.expr, _SPELL)
     verb = "sends" if end.verb == "send" else "receives"
     comment = f"The color on which a PE {verb} on {plain(end.channel.name)}."
     return functions.of_position(f"{end.color}_color", comment, value)
@@ -195,22 +183,27 @@ def _color(end: End, functions: _Functions) -> str:
 def _routes(
     module: Module,
     ends: Ends,
-    colors: dict[tuple[str, str], str],
+    colors: dict[tuple[str, str], csl.Expression],
     functions: _Functions,
-) -> list[str]:
-    lines: list[str] = []
+) -> list[csl.Statement]:
+    found: list[csl.Statement] = []
     for channel in module.channels:
         if (channel.name, "send") not in ends.of:
             continue
-        color = f"@get_color({colors[channel.name, 'send']})"
+        color = csl.call("@get_color", colors[channel.name, "send"])
         if channel.turns:
             paint = _in_turn
         elif len(channel.route.inputs) > len(functions.mesh.plane):
             paint = _over_edges
         else:
             paint = _multicast if channel.multicast else _messages
-        lines += ["", *paint(channel, color, functions)]
-    return lines
+        found += [csl.Blank(), csl.Remark(plain(channel.name)), *paint(channel, color, functions)]
+    return found
+
+
+def _where(cond: Cond, painted: csl.Statement) -> list[csl.Statement]:
+    """``painted`` for the PEs for which ``cond`` holds."""
+    return csl.chosen([(condition(cond, _SPELL), [painted])], short=True)
 
 
 def _axis(channel: Channel, mesh: Mesh) -> str:
@@ -227,7 +220,9 @@ def _axis(channel: Channel, mesh: Mesh) -> str:
     )
 
 
-def _messages(channel: Channel, color: str, functions: _Functions) -> list[str]:
+def _messages(
+    channel: Channel, color: csl.Expression, functions: _Functions
+) -> list[csl.Statement]:
     """One message per sender, to the target that its map gives; -1 for none."""
     mesh = functions.mesh
     axis = _axis(channel, mesh)
@@ -238,15 +233,18 @@ def _messages(channel: Channel, color: str, functions: _Functions) -> list[str]:
     comment = f"The {'column' if place else 'row'} that a message on {name} goes to; -1 for none."
     to = functions.of_position(f"{channel.name}_to", comment, target)
     paint = functions.painter(f"{'row' if place else 'column'}_message")
-    ends = f"{functions.here(axis)}, {functions.regions.at(axis, 'to')}"
-    call = f"{paint}({color}, {functions.here(mesh.other(axis))}, {ends});"
-    inner = [f"const to = {to};", f"if (to >= 0 and to < {mesh.size(axis)}) {{ {call} }}"]
-    return [f"// {name}", *functions.regions.over(mesh.plane, inner)]
+    ends = functions.here(axis), functions.regions.at(axis, "to")
+    painted = csl.do(paint, color, functions.here(mesh.other(axis)), *ends)
+    there = csl.infix(csl.infix("to", ">=", 0), "and", csl.infix("to", "<", mesh.size(axis)))
+    inner = [csl.const("to", to), csl.when(there, [painted], short=True)]
+    return functions.regions.over(mesh.plane, inner)
 
 
-def _over_edges(channel: Channel, color: str, functions: _Functions) -> list[str]:
+def _over_edges(
+    channel: Channel, color: csl.Expression, functions: _Functions
+) -> list[csl.Statement]:
     """Messages from a region to the next one, each along a line that crosses their edge."""
-    mesh, spell, lines = functions.mesh, functions.spell, list[str]()
+    mesh, inner = functions.mesh, list[csl.Statement]()
     axis = crossed_axis(channel, mesh)
     for piece in channel.route.pieces:
         region, *there = piece.outputs
@@ -260,31 +258,31 @@ def _over_edges(channel: Channel, color: str, functions: _Functions) -> list[str
                 notes=(violates("R"),),
             )
         paint = functions.painter(f"{'row' if place else 'column'}_message")
-        to = functions.regions.next_at(axis, expression(there[place], spell))
-        ends = f"{functions.here(axis)}, {to}"
-        call = f"{paint}({color}, {functions.here(mesh.other(axis))}, {ends});"
-        lines.append(f"if ({condition(piece.domain, spell)}) {{ {call} }}")
-    return [f"// {plain(channel.name)}", *functions.regions.over(mesh.plane, lines)]
+        to = functions.regions.next_at(axis, expression(there[place], _SPELL))
+        line = functions.here(mesh.other(axis))
+        painted = csl.do(paint, color, line, functions.here(axis), to)
+        inner += _where(piece.domain, painted)
+    return functions.regions.over(mesh.plane, inner)
 
 
-def _multicast(channel: Channel, color: str, functions: _Functions) -> list[str]:
+def _multicast(
+    channel: Channel, color: csl.Expression, functions: _Functions
+) -> list[csl.Statement]:
     """One message per sender, to all cores between the first and the last that its map gives, or
     that the parts of its map do, of which each has senders of its own. A single sender may have a
     part on either side."""
-    mesh, spell = functions.mesh, functions.spell
+    mesh, found = functions.mesh, list[csl.Statement]()
     axis = _axis(channel, mesh)
     place = mesh.plane.index(axis)
     head = "row" if place else "column"
-    lines = [f"// {plain(channel.name)}"]
+    line = functions.here(mesh.other(axis)), functions.here(axis)
     steps = _by_steps(channel, mesh)
     if steps is not None:
         low, high, step, domain = steps
         paint = functions.painter(f"{head}_multicast_by_steps")
-        ends = [functions.regions.at(axis, str(end)) for end in (low, high)]
-        line = f"{functions.here(mesh.other(axis))}, {functions.here(axis)}"
-        call = f"{paint}({color}, {line}, {', '.join(ends)}, {step});"
-        inner = [f"if ({condition(domain, spell)}) {{ {call} }}"]
-        return [*lines, *functions.regions.over(mesh.plane, inner)]
+        ends = [functions.regions.at(axis, end) for end in (low, high)]
+        painted = csl.do(paint, color, *line, *ends, step)
+        return functions.regions.over(mesh.plane, _where(domain, painted))
     paint = functions.painter(f"{head}_multicast")
     spans = [
         _span(clause, ranged, mesh.size(axis))
@@ -301,12 +299,10 @@ def _multicast(channel: Channel, color: str, functions: _Functions) -> list[str]
             notes=(violates("R"),),
         )
     for first, last, domain in spans:
-        ends = [functions.regions.at(axis, expression(end, spell)) for end in (first, last)]
-        line = f"{functions.here(mesh.other(axis))}, {functions.here(axis)}"
-        call = f"{paint}({color}, {line}, {', '.join(ends)});"
-        inner = [call] if domain.is_true else [f"if ({condition(domain, spell)}) {{ {call} }}"]
-        lines += functions.regions.over(mesh.plane, inner)
-    return lines
+        ends = [functions.regions.at(axis, expression(end, _SPELL)) for end in (first, last)]
+        painted = csl.do(paint, color, *line, *ends)
+        found += functions.regions.over(mesh.plane, _where(domain, painted))
+    return found
 
 
 def _both_sides(
@@ -349,16 +345,16 @@ def _sent_twice(axis: str, mesh: Mesh, senders: list[Cond]) -> bool:
     return bool(np.max(np.sum(held, axis=0)) > 1)
 
 
-def _in_turn(channel: Channel, color: str, functions: _Functions) -> list[str]:
+def _in_turn(channel: Channel, color: csl.Expression, functions: _Functions) -> list[csl.Statement]:
     """The routers of every line along which cores take turns."""
     mesh = functions.mesh
     turns = turns_of(channel, mesh)
     assert turns is not None
     other = mesh.other(turns.axis)
     paint = functions.painter(painter(turns.axis == mesh.across, turns.way))
-    start = functions.regions.at(turns.axis, "0")
-    call = f"{paint}({color}, {functions.here(other)}, {start}, {turns.size});"
-    return [f"// {plain(channel.name)}", *functions.regions.over([other], [call])]
+    start = functions.regions.at(turns.axis, 0)
+    painted = csl.do(paint, color, functions.here(other), start, turns.size)
+    return functions.regions.over([other], [painted])
 
 
 def _span(clause: Iterable[Constraint], ranged: str, size: int) -> tuple[Expr, Expr, Cond]:
@@ -380,15 +376,20 @@ def _span(clause: Iterable[Constraint], ranged: str, size: int) -> tuple[Expr, E
     return first, last, rest
 
 
-def _exports(pe: PeFile, module: Module) -> list[str]:
-    lines = [
-        f'@export_name("{symbol}", [*]{stored(buffer.type.dtype)}, true);'
-        for symbol, buffer in pe.symbols.items()
+def _exports(pe: PeFile, module: Module) -> list[csl.Statement]:
+    arrays = {name: stored(buffer.type.dtype) for name, buffer in pe.symbols.items()}
+    arrays |= {of_rounds(name): "i16" for name in scalars_of_rounds(module)}
+    arrays["cycles_of_run"] = "u16"
+    writable = csl.TRUE
+    functions = {
+        name: f"fn({', '.join('i16' for _ in scalars)})void"
+        for name, scalars in pe.launched.items()
+    }
+    return [
+        *(_export(name, f"[*]{kind}", writable) for name, kind in arrays.items()),
+        *(_export(name, kind) for name, kind in functions.items()),
     ]
-    for name in scalars_of_rounds(module):
-        lines.append(f'@export_name("{of_rounds(name)}", [*]i16, true);')
-    lines.append('@export_name("cycles_of_run", [*]u16, true);')
-    for name, scalars in pe.launched.items():
-        params = ", ".join(["i16"] * len(scalars))
-        lines.append(f'@export_name("{name}", fn({params})void);')
-    return lines
+
+
+def _export(name: str, kind: str, *more: csl.Expression) -> csl.Statement:
+    return csl.do("@export_name", csl.text(name), csl.Literal(kind), *more)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import takewhile
 from typing import NoReturn
 
+from meshc.analysis.layout.shortest import on_cores
 from meshc.backends.python.expressions import (
     comparison,
     condition,
@@ -157,23 +158,28 @@ def _refuse(channel: Channel, what: str) -> NoReturn:
 def _hop(
     piece: MapPiece, channel: Channel, writer: Writer, every: dict[tuple[str, int], str]
 ) -> list[str]:
-    """``Hop(to=(row, column), where=guard)``; a multicast reaches all of an axis."""
+    """``Hop(to=(row, column), where=guard)``, if any core takes it; a multicast reaches all of an
+    axis."""
     axes = channel.route.inputs
     if len(piece.outputs) != len(axes):
         _refuse(channel, f"leads to {len(piece.outputs)} coordinates, not {len(axes)}")
     names = {n: f"core.{n}" for n in channel.route.inputs}
-    count = 0
+    ranges: list[tuple[str, int]] = []
     for output, axis in zip(piece.outputs, axes, strict=True):
         name = range_name(output)
         if name:
-            fresh = every.get((axis, count)) or writer.names.fresh(f"every_{axis}")
-            names[name] = every[axis, count] = fresh
-            count += 1
+            place = (axis, len(ranges))
+            fresh = every.get(place) or writer.names.fresh(f"every_{axis}")
+            names[name] = every[place] = fresh
+            ranges.append((name, writer.mesh.size(axis)))
     spell = spelled(names)
     to = ", ".join(expression(e, spell) for e in piece.outputs)
-    if piece.domain.is_true:
+    where = on_cores(piece.domain, writer.mesh, tuple(ranges))
+    if where.is_false:
+        return []
+    if where.is_true:
         return [f"Hop(to=({to}))"]
-    return [_fitting(f"Hop(to=({to}), where=", condition(piece.domain, spell))]
+    return [_fitting(f"Hop(to=({to}), where=", condition(where, spell))]
 
 
 def _fitting(head: str, where: Argument) -> str:

@@ -27,7 +27,7 @@ def phase_file(module: Module, function: str) -> str:
     """
     if module.level != "tile":
         fail("not-tile-level", f"module '{module.name}' is at the {module.level} level")
-    writer = Writer(Names(frozenset({function})), module.the_mesh().coordinates)
+    writer = Writer(Names(frozenset({function})), module.the_mesh())
     rounds = scalars_of_rounds(module)
     scalars = [
         writer.declare_several(name) if name in rounds else writer.declare(name)

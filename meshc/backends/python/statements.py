@@ -89,8 +89,11 @@ class Statements:
         return parts(self.items(block), self.loops, self.writer.coordinates)
 
     def part(self, part: Part, indent: int, block: Block) -> list[str]:
-        """A call of the function of a part, which is defined beside the others."""
-        name = self.writer.names.fresh(f"{self.loops[-1]}_part")
+        """A call of the function of a part, which is defined beside the others and named after what
+        it gives last."""
+        last = part.items[-1]
+        made = last.view if isinstance(last, Exchange) else last.views()[0]
+        name = self.writer.names.fresh(f"{made.buffer.name}_of_{self.loops[-1]}")
         arguments = [self.writer.variables[v] for v in part.variables]
         self.parts += ["", "    @phase.recorded", f"    def {name}({', '.join(arguments)}):"]
         for item in part.items:
@@ -117,7 +120,7 @@ class Statements:
 
     def run(self, ops: Sequence[Op], indent: int, depth: int, block: Block) -> list[str]:
         """Ops that share a guard; one that is equal on all cores becomes an ``if``."""
-        guard = ops[0].when
+        guard = self.writer.when(ops[0].when)
         if guard is None or self.writer.varies(guard):
             return [line for op in ops for line in self.op(op, indent, depth)]
         lines = []
@@ -197,8 +200,9 @@ class Statements:
         """A loop, or a chain that is run core by core; a guard is put around the whole."""
         pad = " " * indent
         (body,) = op.regions
-        if op.when is not None and self.writer.varies(op.when):
-            name = self.writer.guard(op.when, f"{_subject(body)}_members")
+        guard = self.writer.when(op.when)
+        if guard is not None and self.writer.varies(guard):
+            name = self.writer.guard(guard, f"{_subject(body)}_members")
             inner = self.opened(op, indent + 4, depth + 1)
             return [f"{pad}with fabric.only({name}):", *inner]
         return self.opened(op, indent, depth)
@@ -239,9 +243,10 @@ class Statements:
 
     def on(self, op: Op, hint: str) -> list[str]:
         """The guard as an argument; an ``if`` around the statement has the others."""
-        if op.when is None or not self.writer.varies(op.when):
+        guard = self.writer.when(op.when)
+        if guard is None or not self.writer.varies(guard):
             return []
-        return [f"on={self.writer.guard(op.when, hint)}"]
+        return [f"on={self.writer.guard(guard, hint)}"]
 
     def token(self, token: Value) -> str:
         """Identifier of a token."""

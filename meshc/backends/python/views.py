@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from meshc.analysis.layout.shortest import on_cores
 from meshc.backends.python.expressions import condition, expression, spelled
 from meshc.backends.python.names import Names
 from meshc.backends.python.text import Argument, call
 from meshc.ir.affine import Cond, Expr
+from meshc.ir.mesh import Mesh
 from meshc.ir.ops.tile import Sweep
 from meshc.ir.views import Index, Point, Range, View
 
@@ -25,12 +27,13 @@ class Hoisted:
 
 
 class Writer:
-    """Spells the names of one phase: buffers, channels, scalars, loop variables, tokens;
-    ``coordinates`` are those of its cores."""
+    """Spells the names of one phase: buffers, channels, scalars, loop variables, tokens; the
+    ``coordinates`` of its cores are those of its ``mesh``."""
 
-    def __init__(self, names: Names, coordinates: frozenset[str]) -> None:
+    def __init__(self, names: Names, mesh: Mesh) -> None:
         self.names = names
-        self.coordinates = coordinates
+        self.mesh = mesh
+        self.coordinates = mesh.coordinates
         self.hoisted = Hoisted()
         self.extents: dict[Expr, str] = {}
         self.variables: dict[str, str] = {}
@@ -101,6 +104,11 @@ class Writer:
         return self._hoist(self.hoisted.places, f"{owner}_place", at, [text], "")
 
     # --- guards and chains
+
+    def when(self, cond: Cond | None) -> Cond | None:
+        """A guard in its shortest form; None for one that holds on all cores."""
+        found = cond and on_cores(cond, self.mesh)
+        return None if found is not None and found.is_true else found
 
     def guard(self, cond: Cond, hint: str) -> str:
         """The set of cores on which ``cond`` holds."""

@@ -6,9 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
+from meshc.backends.registry import target_names
+from meshc.backends.target import target_named
 from meshc.cli.output import print_json
 from meshc.cli.progress import Progress
-from meshc.cli.requests import keeping, request_of
+from meshc.cli.requests import asked_target, keeping, request_of
 from meshc.cli.watching import Watching
 from meshc.driver import (
     Compiled,
@@ -20,7 +22,8 @@ from meshc.driver import (
     standalone_content,
     weight_files,
 )
-from meshc.driver.recording import RECORD, Recording
+from meshc.driver.record_files import RECORD
+from meshc.driver.recording import Recording
 from meshc.driver.serving import to_serve
 from meshc.driver.weights import check_present
 from meshc.support.diagnostics import Diagnostics, fail
@@ -96,8 +99,9 @@ def _check_standalone(options: argparse.Namespace) -> None:
     """Fail with ``bad-argument`` for --standalone where no such directory can be written."""
     if not options.standalone:
         return
-    if options.target != "cuda" or options.compile_to:
-        fail("bad-argument", "--standalone writes programs for --target cuda")
+    if not target_named(asked_target(options)).ALONE or options.compile_to:
+        known = " or ".join(name for name in target_names() if target_named(name).ALONE)
+        fail("bad-argument", f"--standalone writes programs for --target {known}")
     if options.output in (None, "-"):
         fail("bad-argument", "--standalone writes a directory, and -o names none")
     if options.serving:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from meshc.backends.request import USUAL_MESH
+from meshc.backends.target import target_named
 from meshc.cli.capacities import capacity_object, capacity_tables
 from meshc.cli.output import print_json, table
 from meshc.cli.phase_tables import phases_object, phases_tables
@@ -25,7 +27,6 @@ from meshc.driver.models import LoadedModel
 from meshc.driver.phase_costs import phase_costs
 from meshc.driver.planning.plans import PlanRequest, plan
 from meshc.driver.questions import Question
-from meshc.driver.request import USUAL_DEVICE, USUAL_MESH
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.extras import module_of_extra
 
@@ -96,7 +97,7 @@ _OF_PLANS = ("phase", "batch", "gpus", "cluster", "clock", "plot")
 def _places(options: argparse.Namespace) -> list[tuple[str, str, int | None]]:
     """Devices, each with the meshes or the number of GPUs to try. Where wafers stand beside GPUs,
     meshes are of the wafers and ``--gpus`` of the others."""
-    names = list(dict.fromkeys(options.device or [USUAL_DEVICE["csl"]]))
+    names = list(dict.fromkeys(options.device or [target_named("csl").USUAL_DEVICE]))
     wafers = [name for name in names if device(name).kind == "mesh"]
     mixed = 0 < len(wafers) < len(names)
     given = ["" if mesh == _AUTO else mesh for mesh in dict.fromkeys(options.mesh or [_AUTO])]
@@ -132,7 +133,7 @@ def _one_place(options: argparse.Namespace) -> tuple[str, str]:
         if given and len(given) > 1:
             found.error("bad-argument", f"{flag} is given twice, and one value would count")
     found.raise_errors()
-    where = options.device[0] if options.device else USUAL_DEVICE["csl"]
+    where = options.device[0] if options.device else target_named("csl").USUAL_DEVICE
     return where, options.mesh[0] if options.mesh else USUAL_MESH
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
+from meshc.backends.options import CslOptions, MeshOptions
+from meshc.backends.target import target_of
 from meshc.cli.flags.compiling import given_to_compile
 from meshc.cli.output import print_diagnostics, print_json
 from meshc.cli.progress import Progress
 from meshc.cli.requests import check_compiled, keeping, prompts_of, request_of
 from meshc.cli.watching import Watching
 from meshc.driver import (
-    MOST_REQUESTS,
     Answer,
     Backend,
     Compiled,
@@ -40,9 +40,11 @@ from meshc.driver import (
     simulated_run,
     smallest_place,
 )
-from meshc.driver.recording import RunRecorder
+from meshc.driver.record_files import RECORD
+from meshc.driver.recording import Recording, RunRecorder
 from meshc.frontend.chat import Conversation
 from meshc.frontend.checkpoints import ModelConfig
+from meshc.sim.machine.options import Options
 from meshc.support.diagnostics import Diagnostic, Diagnostics, fail
 from meshc.support.files import error_words
 from meshc.support.output import check_free, read_manifest
@@ -71,6 +73,9 @@ def run(options: argparse.Namespace) -> int:
         options.logits is not None,
         options.steps,
         not options.no_cache,
+        Options(
+            backend=options.sim_backend, threads=options.sim_threads, timing=options.sim_timing
+        ),
     )
     profiles: list[Profile] = []
     request.check()
@@ -139,28 +144,35 @@ def _answers(
         request = _with_chats_read(request, loaded.config, weights, loaded.name)
     compile_request = _with_batch(options, request)
     if compile_request.seq is None and loaded.config is not None:
-        compile_request = dataclasses.replace(
-            compile_request, seq=_capacity(request, loaded.config.max_positions)
+        compile_request = compile_request.changed(
+            seq=_capacity(request, loaded.config.max_positions)
         )
     compile_request.check()
     compile_request = keeping(compile_request, options, loaded)
-    if compile_request.target == "csl" and options.mesh is None:
+    target = target_of(compile_request)
+    if target.FITS_MESH and not compile_request.options_of(MeshOptions).mesh:
         compile_request = _placed(loaded, compile_request, live.progress)
     if recorder is not None:
         recorder.check(compile_request, request)
         watching.instruments.append(recorder.recording)
     compiled: list[Compiled] = []
+    profiled = Recording(report) if request.trace is not None else None
+    if profiled is not None:
+        watching.instruments.append(profiled)
 
     def emit() -> Emitted:
-        if compile_request.target == "csl":
+        if target.FOLLOWED:
             found = _for_simulator(options, loaded, compile_request, request, watching, report)
         else:
             found = compile_loaded(loaded, compile_request, watching.instruments, report)
         compiled.append(found)
+        if profiled is not None:
+            found.files[RECORD] = profiled.record(found)
         return found.emitted
 
     with _opened(compile_request.target, request) as backend:
-        keeps = request.cache and compile_request.target != "csl" and not watching.looks
+        own = compile_request.passes_before or compile_request.passes_after
+        keeps = request.cache and not (target.FOLLOWED or watching.looks or own)
         emitted = emitted_once(loaded, compile_request, emit, report) if keeps else emit()
         told = live.progress.reading, live.token, on_profile
         watch = None if recorder is None else recorder.watch(compiled[0])
@@ -195,6 +207,7 @@ def _opened(target: str, request: RunRequest) -> Iterator[Backend]:
     with opened(target, request.backend) as backend:
         if backend.remark:
             print_diagnostics([Diagnostic("remark", "backend", backend.remark)])
+        request.check_simulator(backend)
         yield backend
 
 
@@ -202,12 +215,10 @@ def _with_batch(options: argparse.Namespace, request: RunRequest) -> CompileRequ
     """What to compile, for as many requests as there are prompts unless a flag says how many or
     programs for the target, or one that holds both phases, take one."""
     found, prompts = request_of(options), len(request.prompts)
-    if options.logits is not None and found.choose == "cores":
+    if options.logits is not None and found.options_of(MeshOptions).choose == "cores":
         fail("bad-argument", "--logits is given, but with --choose cores the host gets none")
-    if options.batch is None and (found.joined or found.target not in MOST_REQUESTS):
-        return found
     if options.batch is None:
-        return dataclasses.replace(found, batch=prompts)
+        return found if found.options_of(CslOptions).joined else found.changed(batch=prompts)
     if found.requests < prompts:
         fail("bad-argument", f"{prompts} prompts do not go into --batch {found.batch}")
     return found
@@ -221,7 +232,7 @@ def _placed(loaded: LoadedModel, request: CompileRequest, progress: Progress) ->
 
     place = smallest_place(loaded, request, tell)
     print_diagnostics([Diagnostic("remark", "mesh", place.words)])
-    return dataclasses.replace(request, device=place.device, mesh=place.mesh)
+    return request.changed(device=place.device, mesh=place.mesh)
 
 
 def _for_simulator(
@@ -235,7 +246,11 @@ def _for_simulator(
     """The programs that the simulator runs: where no flag says how prompts are read, those that get
     to the tokens in the fewest cycles. How long that takes is said before it begins."""
     lengths = _lengths(request, loaded)
-    if options.phase is None and options.chunk is None and compile_request.phases == "two":
+    if (
+        options.phase is None
+        and options.chunk is None
+        and compile_request.options_of(CslOptions).phases == "two"
+    ):
         most = request.max_tokens
         found = cheapest(loaded, compile_request, lengths, most, watching.instruments, report)
     else:

@@ -55,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     with (
         running.bound(options.port, access.host) as listener,
         _log(options) as watchers,
-        served_by(options, program.target if program else options.target) as backend,
+        served_by(options, program) as backend,
     ):
         service = _service(options, request, program, backend)
         endpoint = app.Endpoint(

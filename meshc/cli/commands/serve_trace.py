@@ -12,7 +12,7 @@ from pathlib import Path
 from meshc.cli.flags.compiling import given_to_compile
 from meshc.cli.output import print_diagnostics, print_json
 from meshc.cli.progress import Progress
-from meshc.cli.requests import check_compiled, keeping, request_of
+from meshc.cli.requests import asked_target, check_compiled, keeping, request_of
 from meshc.cli.watching import Watching
 from meshc.driver import Backend, CompileRequest, LoadedModel, load_any, open_program, opened
 from meshc.driver.executable import Program
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     if options.record is not None:
         check_free(Path(options.record))
     program = compiled_program(options)
-    with served_by(options, program.target if program else options.target) as backend:
+    with served_by(options, program) as backend:
         return _serve(options, trace, request, program, backend)
 
 
@@ -128,10 +128,11 @@ def serve_request(options: argparse.Namespace) -> ServeRequest:
 
 
 @contextmanager
-def served_by(options: argparse.Namespace, target: str) -> Iterator[Backend]:
-    """What runs the program for ``target``, before anything is compiled; stderr is told where that
-    was chosen. Raises ``bad-argument`` for a target whose programs do not serve, and what
-    :func:`opened` does."""
+def served_by(options: argparse.Namespace, program: Program | None) -> Iterator[Backend]:
+    """What runs ``program`` or, without one, that of the model, before anything is compiled; stderr
+    is told where that was chosen. Raises ``bad-argument`` for a target whose programs do not serve,
+    and what :func:`opened` does."""
+    target = asked_target(options) if program is None else program.target
     check_serves(target)
     with opened(target, options.backend) as backend:
         if backend.remark:
@@ -149,7 +150,7 @@ def compiled_program(options: argparse.Namespace) -> Program | None:
     given = [flag for flag in given_to_compile(options) if flag != "--chunk"]  # of the policy
     if getattr(options, "record", None) is not None:
         given.append("--record")
-    given += ["--force"] * options.force + ["--cache-tokens"] * (options.cache_tokens is not None)
+    given += ["--force"] * options.force
     check_compiled(options, program.target, given)
     return program
 
@@ -157,8 +158,7 @@ def compiled_program(options: argparse.Namespace) -> Program | None:
 def compile_request(options: argparse.Namespace) -> CompileRequest:
     """What the flags say to compile, for several requests unless they say how many."""
     found = request_of(options)
-    batch, tokens = options.batch or USUAL_REQUESTS, options.cache_tokens
-    return dataclasses.replace(found, batch=batch, chunk=None, cache_tokens=tokens)
+    return found.changed(batch=options.batch or USUAL_REQUESTS, chunk=None)
 
 
 def _first(trace: Trace, count: int | None) -> Trace:

@@ -11,7 +11,8 @@ from meshc.cli.output import print_diagnostics, print_json
 from meshc.cli.progress import Progress
 from meshc.cli.requests import keeping, request_of
 from meshc.driver import compile_loaded, load_any
-from meshc.driver.recording import RECORD, Recording
+from meshc.driver.record_files import RECORD
+from meshc.driver.recording import Recording
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.extras import module_of_extra
 from meshc.support.files import check_place, replace_file, reported, write_text
@@ -48,10 +49,12 @@ def run(options: argparse.Namespace) -> int:
 def _read(folder: Path, options: argparse.Namespace) -> Recorded:
     """What ``folder`` holds. Fails with ``bad-argument`` for flags of a compile."""
     given = given_to_compile(options)
-    given += [f for f, v in (("--phase", options.phase), ("--portable", options.portable)) if v]
-    given += [
-        f for f, v in (("--compile-to", options.compile_to), ("--weights", options.weights)) if v
-    ]
+    others = {
+        "--phase": options.phase,
+        "--compile-to": options.compile_to,
+        "--weights": options.weights,
+    }
+    given += [flag for flag, value in others.items() if value]
     if given:
         fail(
             "bad-argument",

@@ -19,9 +19,6 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser("compile", help="compile a model", description=_DESCRIPTION)
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument(
-        "--portable", action="store_true", help="one CSL source for all architectures that have CSL"
-    )
-    parser.add_argument(
         "--phase", default="both", metavar="prefill|decode|both", help="default: %(default)s"
     )
     parser.add_argument(

@@ -7,6 +7,8 @@ from typing import Any
 
 from meshc.cli.flags.compiling import add_cache, add_chunk, add_compiling, add_keeping
 from meshc.cli.flags.watching import add_watching
+from meshc.sim.machine.options import BACKENDS, MOST_THREADS_BY_DEFAULT
+from meshc.sim.timing import DEFAULT, MODELS
 
 _DESCRIPTION = """\
 Generate text with MODEL (as for compile), or with a program that compile wrote to a directory.
@@ -96,10 +98,27 @@ def add_to(commands: Any) -> None:
         "has; default: 16 on a GPU, 1 on this CPU",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    _add_simulator(parser)
     add_chunk(parser)
     add_keeping(parser)
     add_compiling(parser)
     add_watching(parser)
+
+
+def _add_simulator(parser: argparse.ArgumentParser) -> None:
+    """How wafers are simulated."""
+    group = parser.add_argument_group("the simulator of wafers")
+    group.add_argument(
+        "--sim-backend", choices=BACKENDS, help="the machine to run on; default: auto"
+    )
+    group.add_argument("--sim-timing", choices=MODELS, help=f"whose cycles; default: {DEFAULT}")
+    group.add_argument(
+        "--sim-threads",
+        type=int,
+        metavar="N",
+        help="threads of the C machine; default: one for each core, up to "
+        f"{MOST_THREADS_BY_DEFAULT}",
+    )
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:

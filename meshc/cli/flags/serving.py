@@ -43,14 +43,6 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
         help="what executes the program: cuda-cpu CUDA kernels on this CPU, cuda on a GPU; "
         "default: as of run",
     )
-    parser.add_argument(
-        "--cache-tokens",
-        type=int,
-        metavar="N",
-        help="CUDA: tokens that all requests together have pages for, filled up to whole pages; "
-        "where these run out, those that came last wait and begin again; default: --batch times "
-        "--seq",
-    )
 
 
 def add_long_prompts(group: Any) -> None:

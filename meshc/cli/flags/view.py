@@ -29,9 +29,6 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--phase", metavar="prefill|decode|both", help="of a MODEL; default: both")
     parser.add_argument(
-        "--portable", action="store_true", help="of a MODEL: one CSL source for all architectures"
-    )
-    parser.add_argument(
         "--compile-to", default="", metavar="graph|mesh|tile", help="of a MODEL: stop there"
     )
     parser.add_argument("--weights", metavar="PATH", help="of a MODEL: for --keep-quantised")

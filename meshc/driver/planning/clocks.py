@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
+from meshc.backends.request import CompileRequest
 from meshc.cost.predictions import Input, Part, Prediction, inputs_of
 from meshc.cost.terms import Cost
 from meshc.driver.compiling import compile_loaded
 from meshc.driver.models import LoadedModel
-from meshc.driver.request import CompileRequest
 
 _PRICES = Input(
     "prices of statements",
@@ -26,7 +25,7 @@ def clocked(loaded: LoadedModel, request: CompileRequest) -> Prediction:
     """Cycles of the emitted program of the one phase of ``request``, with their lower bound. Raises
     what compiling does."""
     device = request.the_device().watched()
-    compiled = compile_loaded(loaded, replace(request, device=device))
+    compiled = compile_loaded(loaded, request.changed(device=device))
     told = json.loads(compiled.files["report.json"])
     parts = tuple(map(_part, told["cycles_by_op"]))
     return Prediction(

@@ -8,12 +8,12 @@ from math import prod
 from typing import Any
 
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
+from meshc.backends.request import CompileRequest
 from meshc.driver.planning.answers import PhasePlan
 from meshc.driver.planning.gpus import GpuPhases
 from meshc.driver.planning.nodes import NodePhases
 from meshc.driver.planning.parts import bytes_held
 from meshc.driver.planning.wafers import MeshPhase
-from meshc.driver.request import CompileRequest
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import mesh as ops
 from meshc.ir.printer import print_module
@@ -100,7 +100,7 @@ def _fits(phase: MeshPhase, **changes: Any) -> bool:
 def _changed(phase: MeshPhase, **changes: Any) -> MeshPhase:
     """The phase of the request with other fields, of which no more is asked than whether it
     fits."""
-    return MeshPhase(phase.loaded, phase.phase, replace(phase.request, **changes), trial=True)
+    return MeshPhase(phase.loaded, phase.phase, phase.request.changed(**changes), trial=True)
 
 
 def _fitted(phase: MeshPhase, **changes: Any) -> bool:
@@ -158,8 +158,8 @@ def cures_on_gpus(phases: GpuPhases) -> tuple[str, ...]:
 def _of_gpus(phases: GpuPhases) -> Iterator[str]:
     mine = phases.request
     for count in _GPUS:
-        if mine.gpus < count <= MOST_GPUS:
-            request = replace(mine, gpus=count)
+        if phases.options.gpus < count <= MOST_GPUS:
+            request = mine.changed(gpus=count)
             if _undealt(request, phases):
                 yield f"--gpus {count}"
                 break
@@ -185,7 +185,7 @@ def _undealt(request: CompileRequest, phases: GpuPhases) -> bool:
 def cures_on_node(phases: NodePhases) -> tuple[str, ...]:
     """More of the GPUs of a node with which a model fits it."""
     for count in range(phases.gpus + 1, phases.device.cores + 1):
-        other = NodePhases(phases.loaded, replace(phases.request, gpus=count))
+        other = NodePhases(phases.loaded, phases.request.changed(gpus=count))
         try:
             if other.refusal() is None:
                 return (f"--gpus {count}",)

@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from meshc.backends import cuda
+from meshc.backends.cuda.halves import node_of
 from meshc.backends.cuda.memory import Memory, capacity_that_fits, memory_of
+from meshc.backends.options import CudaOptions
+from meshc.backends.request import CompileRequest
 from meshc.cost.nodes.batches import Batch, prompts
 from meshc.cost.nodes.overlap import fused_only
 from meshc.cost.nodes.predicting import predicted_schedule
@@ -19,11 +22,9 @@ from meshc.cost.tasks.tile_times import Links
 from meshc.devices import Device
 from meshc.driver.compiled import Compiled
 from meshc.driver.compiling import compile_loaded, given_module
-from meshc.driver.halves import node_of
 from meshc.driver.models import LoadedModel
 from meshc.driver.planning.answers import PhasePlan, Room
 from meshc.driver.planning.parts import bytes_held, part_of, served_by_ranks
-from meshc.driver.request import CompileRequest
 from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
 from meshc.ir.ranks import RANK
@@ -45,6 +46,11 @@ class GpuPhases:
     request: CompileRequest
     trial: bool = False
 
+    @property
+    def options(self) -> CudaOptions:
+        """What is asked of kernels."""
+        return self.request.options_of(CudaOptions)
+
     @cached_property
     def device(self) -> Device:
         """The kind of GPU."""
@@ -54,7 +60,7 @@ class GpuPhases:
     def asked(self) -> CompileRequest:
         """The request of the decode step, on a GPU whose memory holds anything."""
         free = self.device.unlimited()
-        return replace(self.request, target="cuda", phase="decode", device=free)
+        return self.request.changed(target="cuda", phase="both", device=free)
 
     @cached_property
     def graph(self) -> Module:
@@ -105,7 +111,7 @@ class GpuPhases:
         room, memory = self.device.global_memory_bytes, self.memory
         if memory.total <= room:
             return None
-        of = "each of the GPUs" if self.request.gpus > 1 else "the GPU"
+        of = "each of the GPUs" if self.options.gpus > 1 else "the GPU"
         return Diagnostic(
             "error",
             "does-not-fit",
@@ -167,7 +173,7 @@ def _of_tasks(phases: GpuPhases, tasks: Module) -> Prediction:
     if tasks.ranks is None:
         return predicted_step(tasks, position)
     position[RANK] = 0
-    count = phases.request.gpus
+    count = phases.options.gpus
     try:
         node = node_of(phases.device, count).watched()
         links = Links.of(node)
@@ -182,7 +188,7 @@ def _prompt(phases: GpuPhases) -> Prediction:
     """A prompt as long as the caches: on one GPU by the kernels and tasks that read chunks of it,
     or by steps; on several by the kernels of a node. Raises ``no-tasks`` where there are none, and
     ``device-number`` and ``bad-argument``."""
-    if phases.request.gpus == 1:
+    if phases.options.gpus == 1:
         compiled = phases.compiled
         if not isinstance(compiled, Compiled) or compiled.modules["decode"].level != "task":
             fail("no-tasks", "nothing predicts prompts on one GPU that no tasks read")
@@ -205,8 +211,8 @@ def _prompt_kernels(phases: GpuPhases) -> PromptKernels | None:
 def _kernels(phases: GpuPhases, batch: Batch, heads: int) -> Prediction:
     """An iteration of ``batch`` by the kernels of a node of such GPUs, in which ``heads`` tokens
     are chosen."""
-    count = phases.request.gpus
+    count = phases.options.gpus
     node = node_of(phases.device, count).watched()
-    costs = Ranks(served_by_ranks(phases.graph), node, count, phases.request.in_switch)
+    costs = Ranks(served_by_ranks(phases.graph), node, count, phases.options.in_switch)
     behind = (costs.head(heads),) if heads else ()
     return predicted_schedule(fused_only(costs, batch), node, behind)

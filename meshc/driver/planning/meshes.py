@@ -9,14 +9,14 @@ no tile program; what fits is compiled, from the fastest on. ``meshc tune`` trie
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 
 from meshc.analysis.layout.tiling import ceil_div, heads_of
+from meshc.backends.request import CompileRequest
 from meshc.cost.mesh_modules import searched
 from meshc.driver.models import LoadedModel
 from meshc.driver.planning.wafers import MeshPhase
-from meshc.driver.request import CompileRequest
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
@@ -73,7 +73,7 @@ def sides_of(loaded: LoadedModel, phase: str, request: CompileRequest) -> list[i
     Raises what reading the model raises."""
     device = request.the_device()
     most = min(device.cores_x, device.cores_y)
-    graph = MeshPhase(loaded, phase, replace(request, mesh="1x1")).graph
+    graph = MeshPhase(loaded, phase, request.changed(mesh="1x1")).graph
     heads = heads_of(graph)
     parts = 1 if heads is None or heads.headless else graph.dims[heads.key]
     grain = max(n for n in range(1, _GRAIN + 1) if parts % n == 0)
@@ -131,7 +131,7 @@ class _Search:
 
     def at(self, columns: int, rows: int) -> MeshPhase:
         """The phase on a mesh, of which no more is asked than what it costs and whether it fits."""
-        request = replace(self.request, mesh=f"{columns}x{rows}")
+        request = self.request.changed(mesh=f"{columns}x{rows}")
         return MeshPhase(self.loaded, self.phase, request, trial=True)
 
     def tried(self, columns: int, rows: int) -> None:

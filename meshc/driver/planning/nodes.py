@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from meshc.backends.options import CudaOptions
+from meshc.backends.request import CompileRequest
 from meshc.cost.nodes.batches import Batch, Chunk, prompts
 from meshc.cost.nodes.iterations import NodeIterations
 from meshc.cost.nodes.overlap import fused_only
@@ -22,7 +24,6 @@ from meshc.driver.compiling import given_module
 from meshc.driver.models import LoadedModel
 from meshc.driver.planning.answers import PhasePlan, Room
 from meshc.driver.planning.parts import bytes_held, part_of, served_by_ranks
-from meshc.driver.request import CompileRequest
 from meshc.ir.module import Module
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
 from meshc.support.plmr import violates
@@ -46,7 +47,7 @@ class NodePhases:
     @property
     def gpus(self) -> int:
         """GPUs that the model is dealt to."""
-        return self.request.gpus
+        return self.request.options_of(CudaOptions).gpus
 
     @cached_property
     def graph(self) -> Module:

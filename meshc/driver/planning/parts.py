@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
+from meshc.backends.cuda.gpu_steps import dealing
+from meshc.backends.options import CudaOptions
+from meshc.backends.request import CompileRequest
 from meshc.cost.served_graphs import served_of
 from meshc.cost.served_models import ServedModel
 from meshc.driver.compiling import given_module
-from meshc.driver.gpu_steps import dealing
 from meshc.driver.models import LoadedModel
-from meshc.driver.request import CompileRequest
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.passes.manager import PassManager
@@ -19,11 +20,12 @@ from meshc.support.diagnostics import Diagnostics
 
 
 def part_of(loaded: LoadedModel, request: CompileRequest) -> Module:
-    """The graph of the decode step of one of ``request.gpus`` GPUs. Raises what the passes do."""
+    """The graph of the decode step of one of the GPUs of ``request``. Raises what the passes do."""
     whole = given_module(loaded, "decode", request, Diagnostics())
     passes = pipeline_to("graph")
-    if request.gpus > 1:
-        passes += own_pipeline(dealing(whole, request.gpus))
+    gpus = request.options_of(CudaOptions).gpus
+    if gpus > 1:
+        passes += own_pipeline(dealing(whole, gpus))
     return PassManager(passes).run(whole)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
+from meshc.backends.options import MeshOptions
+from meshc.backends.request import CompileRequest
 from meshc.devices import Device
 from meshc.driver.capacity import capacity
 from meshc.driver.models import LoadedModel
@@ -17,7 +19,6 @@ from meshc.driver.planning.meshes import best_mesh
 from meshc.driver.planning.nodes import NodePhases, phase_on_node
 from meshc.driver.planning.streaming import tokens_streamed
 from meshc.driver.planning.wafers import MeshPhase, phase_on_mesh
-from meshc.driver.request import CompileRequest
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.support.diagnostics import fail
@@ -98,14 +99,14 @@ def _on_meshes(
 ) -> Plan:
     if request.gpus is not None:
         fail("bad-argument", f"--gpus is given, and {device.name} is no GPU but a mesh of cores")
-    asked = replace(request.compile, phase="both")
+    asked = request.compile.changed(phase="both")
     _checked(asked, device)
     found: dict[str, tuple[MeshPhase, PhasePlan]] = {}
     for phase in phases:
         own = asked
-        if not asked.mesh:
-            own = replace(asked, mesh=best_mesh(loaded, phase, asked, watch))
-        watch(f"{loaded.name}, {phase} on {own.mesh} cores of {device.name}")
+        if not asked.options_of(MeshOptions).mesh:
+            own = asked.changed(mesh=best_mesh(loaded, phase, asked, watch))
+        watch(f"{loaded.name}, {phase} on {own.mesh_name} cores of {device.name}")
         one = MeshPhase(loaded, phase, own)
         found[phase] = one, phase_on_mesh(one, request.clock)
     found = _in_alike_regions(found, request.clock)
@@ -128,9 +129,9 @@ def _on_meshes(
 def _checked(asked: CompileRequest, device: Device) -> None:
     """Raise for a request that no compile for the device takes."""
     if device.csl_arch is not None:
-        replace(asked, target="csl").check()
+        asked.changed(target="csl").check()
     else:
-        replace(asked, compile_to="tile").check()
+        asked.changed(compile_to="tile").check()
 
 
 def _in_alike_regions(
@@ -138,7 +139,7 @@ def _in_alike_regions(
 ) -> dict[str, tuple[MeshPhase, PhasePlan]]:
     """On one mesh a core has the same layers in both phases, whose caches it keeps: both phases in
     as many regions as the one that needs more."""
-    meshes = {one.request.mesh for one, _ in found.values()}
+    meshes = {one.request.options_of(MeshOptions).mesh for one, _ in found.values()}
     regions = {made.regions or 1 for _, made in found.values()}
     fits = all(made.fits for _, made in found.values())
     if len(meshes) > 1 or len(regions) == 1 or not fits:
@@ -147,9 +148,9 @@ def _in_alike_regions(
     for phase, (one, made) in found.items():
         if made.regions != most:
             axes = one.request.the_device().axes
-            columns, rows, _ = axes.sizes_of(one.request.mesh)
+            columns, rows, _ = axes.sizes_of(one.request.mesh_name)
             mesh = f"{axes.outer}={most},{axes.down}={rows},{axes.across}={columns}"
-            one = MeshPhase(one.loaded, phase, replace(one.request, mesh=mesh))
+            one = MeshPhase(one.loaded, phase, one.request.changed(mesh=mesh))
             made = phase_on_mesh(one, clock)
         result[phase] = one, made
     return result
@@ -171,7 +172,7 @@ def _cached(phase: MeshPhase) -> int | None:
         return None
     fit = phase.program.fit
     known = () if fit is None else (fit,)
-    return capacity(phase.loaded, replace(phase.asked, kv=policy), known=known).tokens
+    return capacity(phase.loaded, phase.asked.changed(kv=policy), known=known).tokens
 
 
 def _between(phases: dict[str, MeshPhase], streams: bool) -> Transition | None:
@@ -190,7 +191,7 @@ def _between(phases: dict[str, MeshPhase], streams: bool) -> Transition | None:
         "the host copies caches to itself and back and the weights of decode, a word a cycle at "
         "best on one channel"
     )
-    if prefill.request.mesh == decode.request.mesh:
+    if prefill.request.mesh_name == decode.request.mesh_name:
         why += "; --phases says what one program for both phases would take"
     return Transition(words, "cycles", why)
 
@@ -206,18 +207,14 @@ def _on_gpus(
     watch: Watch,
 ) -> Plan:
     _without_mesh(request, device)
-    asked = replace(
-        request.compile,
-        target="cuda",
-        phase="both",
-        gpus=1 if request.gpus is None else request.gpus,
-    )
+    gpus = 1 if request.gpus is None else request.gpus
+    asked = request.compile.changed(target="cuda", phase="both", gpus=gpus)
     asked.check()
-    watch(f"{loaded.name} on {asked.gpus} {device.name}")
+    watch(f"{loaded.name} on {gpus} {device.name}")
     one = GpuPhases(loaded, asked)
     cures = cache(lambda: cures_on_gpus(one))
     made = tuple(_with_cures(phase_on_gpus(one, phase), cures) for phase in phases)
-    return _plan(loaded, request, one.graph, made, asked.gpus, _nothing_between(phases))
+    return _plan(loaded, request, one.graph, made, gpus, _nothing_between(phases))
 
 
 def _on_node(
@@ -228,13 +225,13 @@ def _on_node(
     watch: Watch,
 ) -> Plan:
     _without_mesh(request, device)
-    asked = replace(request.compile, phase="both", compile_to="graph")
+    asked = request.compile.changed(phase="both", compile_to="graph")
     asked.check()
     gpus = device.cores if request.gpus is None else request.gpus
     if not 1 <= gpus <= device.cores:
         fail("bad-argument", f"--gpus is {gpus}, not 1 to {device.cores} of '{device.name}'")
     watch(f"{loaded.name} on {gpus} GPUs of {device.name}")
-    one = NodePhases(loaded, replace(asked, gpus=gpus))
+    one = NodePhases(loaded, asked.changed(gpus=gpus))
     made = tuple(
         _with_cures(phase_on_node(one, phase), lambda: cures_on_node(one)) for phase in phases
     )
@@ -242,11 +239,11 @@ def _on_node(
 
 
 def _without_mesh(request: PlanRequest, device: Device) -> None:
-    if request.compile.mesh:
+    if mesh := request.compile.options_of(MeshOptions).mesh:
         what = "a GPU" if device.kind == "cluster" else "a node of GPUs"
         fail(
             "bad-argument",
-            f"--mesh is {request.compile.mesh}, and {device.name} is {what}",
+            f"--mesh is {mesh}, and {device.name} is {what}",
             help="--gpus says to how many GPUs a model is dealt",
         )
 

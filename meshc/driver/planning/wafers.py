@@ -8,6 +8,8 @@ from functools import cached_property
 from math import prod
 
 from meshc.backends import csl
+from meshc.backends.request import CompileRequest
+from meshc.backends.target import NO_ROOM
 from meshc.cost.mesh_modules import searched
 from meshc.cost.mesh_streams import Streams
 from meshc.cost.predictions import Prediction, inputs_of
@@ -18,8 +20,6 @@ from meshc.driver.models import LoadedModel
 from meshc.driver.planning.answers import PhasePlan, Room, Routes
 from meshc.driver.planning.clocks import clocked
 from meshc.driver.planning.streaming import stream_of
-from meshc.driver.remedies import NO_ROOM
-from meshc.driver.request import CompileRequest
 from meshc.ir.clone import clone_module
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
@@ -66,8 +66,8 @@ class MeshPhase:
     def asked(self) -> CompileRequest:
         """The request of the program that would be compiled."""
         if self.emitted:
-            return replace(self.request, target="csl", phase=self.phase)
-        return replace(self.request, compile_to="tile", phase=self.phase)
+            return self.request.changed(target="csl", phase=self.phase)
+        return self.request.changed(compile_to="tile", phase=self.phase)
 
     @cached_property
     def graph(self) -> Module:
@@ -77,7 +77,7 @@ class MeshPhase:
     def passes(self, kept: tuple[str, ...]) -> tuple[list[Pass], list[Pass]]:
         """The passes that choose layouts and algorithms, and those from the dealing of layers to
         regions to the tile level, of weights of which some are ``kept`` quantised."""
-        settings = replace(self.asked, keep_quantised=kept).settings()
+        settings = self.asked.changed(keep_quantised=kept).settings()
         every = pipeline_from(self.graph, "tile", settings)
         at = [one.NAME for one in every].index(SplitRegions.NAME)
         return every[:at], every[at:]

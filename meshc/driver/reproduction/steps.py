@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from math import exp
 
+from meshc.backends.request import CompileRequest
 from meshc.cost.predictions import inputs_of
 from meshc.cost.tasks.blocks import Ring
 from meshc.cost.tasks.steps import StepTime, time_of_work
@@ -27,7 +28,6 @@ from meshc.devices import Device, Number, device
 from meshc.driver.models import load_any
 from meshc.driver.planning.parts import part_of
 from meshc.driver.reproduction.compared import Compared, Section, compared, not_modelled, role_of
-from meshc.driver.request import CompileRequest
 from meshc.ir.module import Module
 from meshc.passes.manager import PassManager
 from meshc.passes.registry import parse_pipeline

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
+from meshc.backends.options import MeshOptions
+from meshc.backends.request import CompileRequest
 from meshc.cost.terms import MECHANISMS
 from meshc.driver.models import LoadedModel
 from meshc.driver.planning.answers import PhasePlan
 from meshc.driver.planning.gpus import GpuPhases, phase_on_gpus
 from meshc.driver.planning.nodes import NodePhases, phase_on_node
 from meshc.driver.planning.wafers import MeshPhase, phase_on_mesh
-from meshc.driver.request import CompileRequest
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.support.diagnostics import InternalError, MeshcError
@@ -103,34 +104,32 @@ def outcome_of(job: Job) -> Outcome:
 def request_of(job: Job) -> CompileRequest:
     """The request of the program of a configuration."""
     own = job.configuration
-    algo = (*job.request.algo, *own.algo)
-    return replace(job.request, phase="both", mesh=own.mesh, batch=own.batch, algo=algo)
+    algo = (*job.request.options_of(MeshOptions).algo, *own.algo)
+    return job.request.changed(phase="both", mesh=own.mesh, batch=own.batch, algo=algo)
 
 
 def _on_mesh(job: Job) -> Outcome:
     request = request_of(job)
     phase = MeshPhase(job.loaded, job.configuration.phase, request)
     made = phase_on_mesh(phase)
-    columns, rows, _ = request.the_device().axes.sizes_of(request.mesh)
+    columns, rows, _ = request.the_device().axes.sizes_of(request.mesh_name)
     cores = columns * rows * (made.regions or 1)
     return _outcome(job, made, cores, tuple(dict.fromkeys(_algorithms(phase.chosen))))
 
 
 def _on_gpus(job: Job) -> Outcome:
     own = job.configuration
-    request = replace(
-        request_of(job), target="cuda", gpus=own.gpus, persistent=own.cluster > 0,
-        cluster=own.cluster or None,
-    )  # fmt: skip
+    how = {"gpus": own.gpus, "persistent": own.cluster > 0, "cluster": own.cluster or None}
+    request = request_of(job).changed(target="cuda", **how)
     request.check()
     return _outcome(job, phase_on_gpus(GpuPhases(job.loaded, request), own.phase), own.gpus)
 
 
 def _on_node(job: Job) -> Outcome:
     own = job.configuration
-    asked = replace(request_of(job), compile_to="graph")
+    asked = request_of(job).changed(compile_to="graph")
     asked.check()
-    phases = NodePhases(job.loaded, replace(asked, gpus=own.gpus))
+    phases = NodePhases(job.loaded, asked.changed(gpus=own.gpus))
     return _outcome(job, phase_on_node(phases, own.phase), own.gpus)
 
 

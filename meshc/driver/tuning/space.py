@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
+from meshc.backends.meshes import ALGORITHMS_OF
+from meshc.backends.options import MeshOptions
+from meshc.backends.request import CompileRequest
+from meshc.backends.target import target_named
 from meshc.driver.models import LoadedModel
 from meshc.driver.planning.meshes import BEST, rectangles_around, sides_of
 from meshc.driver.planning.wafers import MeshPhase
-from meshc.driver.request import ALGORITHMS_OF, MOST_REQUESTS, CompileRequest
 from meshc.driver.tuning.configurations import Configuration, Outcome
 from meshc.driver.tuning.fronts import front, rank
 from meshc.ir.ops.graph import Repeat
@@ -64,7 +67,11 @@ class Space:
         """Requests of a step; a prompt is one."""
         if phase == "prefill":
             return (1,)
-        usual = {"mesh": (1,), "cluster": (1, 4, MOST_REQUESTS["cuda"]), "node": (1, 4, 16, 64)}
+        usual = {
+            "mesh": (1,),
+            "cluster": (1, 4, target_named("cuda").MOST_REQUESTS),
+            "node": (1, 4, 16, 64),
+        }
         return self.batches or usual[self.request.the_device().kind]
 
     # --- GPUs
@@ -111,7 +118,7 @@ class Space:
 
     def _algorithms(self, phase: str) -> list[tuple[str, ...]]:
         """One algorithm of products or reductions at a time, of what was not asked for."""
-        asked = {text.partition("=")[0] for text in self.request.algo}
+        asked = {text.partition("=")[0] for text in self.request.options_of(MeshOptions).algo}
         kinds = [kind for kind in ("gemm", "all_reduce") if kind not in asked]
         if phase == "decode":
             kinds = [kind for kind in kinds if kind != "gemm"]
@@ -124,7 +131,7 @@ class Space:
 
     def _layers(self, phase: str) -> int:
         """The most regions of which each has a layer."""
-        graph = MeshPhase(self.loaded, phase, replace(self.request, mesh="1x1")).graph
+        graph = MeshPhase(self.loaded, phase, self.request.changed(mesh="1x1")).graph
         return max((graph.dims[op.dim] for op in graph.walk() if isinstance(op, Repeat)), default=1)
 
     def _wider(self, outcome: Outcome, layers: int) -> list[Configuration]:

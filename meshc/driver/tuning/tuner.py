@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from meshc.backends.options import MeshOptions
+from meshc.backends.request import CompileRequest
+from meshc.backends.target import target_for
 from meshc.devices import Device
 from meshc.driver.compiling import given_module
 from meshc.driver.models import LoadedModel
 from meshc.driver.planning.plans import phases_of
-from meshc.driver.request import CompileRequest
 from meshc.driver.tuning.configurations import Configuration, Job, Outcome, outcome_of
 from meshc.driver.tuning.fronts import front
 from meshc.driver.tuning.results import Results, results_in
@@ -118,17 +120,17 @@ def _check(request: TuneRequest, device: Device) -> None:
         fail("bad-argument", f"--gpus is given, and {device.name} is no GPU but a mesh of cores")
     if not wafer and request.meshes:
         fail("bad-argument", f"--mesh is given, and {device.name} is no mesh of cores")
-    if not wafer and request.compile.algo:
+    if not wafer and request.compile.options_of(MeshOptions).algo:
         fail("bad-argument", f"--algo is of wafers, and {device.name} is none")
-    target = {"mesh": "csl" if device.csl_arch else "python", "cluster": "cuda", "node": "python"}
+    target = target_for(device)
     for mesh in request.meshes or ("",):
         columns, rows, regions = device.axes.sizes_of(mesh) if mesh else (1, 1, 0)
         places = (device.cores_x // columns) * (device.cores_y // rows)
         if mesh and places < max(1, regions):
             fail("bad-argument", f"--mesh {mesh} has more cores than {device.name}, or other sides")
         for batch in request.batches or (1,):
-            own = replace(request.compile, mesh=mesh, batch=batch, target=target[device.kind])
-            replace(own, phase="both").check()
+            own = request.compile.changed(mesh=mesh, batch=batch, target=target)
+            own.changed(phase="both").check()
     most = device.cores if device.kind == "node" else 16
     for gpus in request.gpus:
         if not 1 <= gpus <= most:
@@ -136,7 +138,7 @@ def _check(request: TuneRequest, device: Device) -> None:
 
 
 def _graph(loaded: LoadedModel, phase: str, request: CompileRequest) -> Module:
-    asked = replace(request, phase=phase, compile_to="graph")
+    asked = request.changed(phase=phase, compile_to="graph")
     return given_module(loaded, phase, asked, Diagnostics())
 
 
@@ -153,7 +155,7 @@ def _question(
         "device": own.device_name,
         "phases": list(graphs),
         "graphs": digest,
-        "algo": list(own.algo),
+        "algo": list(own.options_of(MeshOptions).algo),
         "keep_quantised": list(own.keep_quantised),
         "meshes": list(request.meshes),
         "gpus": list(request.gpus),

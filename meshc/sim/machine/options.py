@@ -18,12 +18,11 @@ class Options:
     """``strict``: what is only remarked otherwise stops the run. ``strict_queues``: queues hold
     what the hardware's do. ``cycles_file`` collects cycles and architecture of each run;
     ``trace_file`` receives a trace for Chrome or Perfetto; ``report_folder`` a page. ``backend`` is
-    auto, python or c; without one the environment decides. ``max_cycles`` is how long the host
-    waits for one thing, and how long a task may run. ``threads`` is how many the C machine may use;
-    the environment decides without one, else the cores, and the results are the same. Without
-    ``files`` a run leaves no log in the working directory. ``timing`` names the timing model
-    (``meshc.sim.timing``); without one the environment decides. What ``tracer`` gives is told what
-    happens, with no file.
+    auto, python or c; None is auto. ``max_cycles`` is how long the host waits for one thing, and
+    how long a task may run. ``threads`` is how many the C machine may use, by default as the cores
+    say, and the results are the same. Without ``files`` a run leaves no log in the working
+    directory. ``timing`` names the timing model (``meshc.sim.timing``), None the default one. What
+    ``tracer`` gives is told what happens, with no file.
     """
 
     strict_queues: bool = False
@@ -43,3 +42,6 @@ class Options:
         if self.tracer is not None:
             return self.tracer()
         return Trace() if self.trace_file else None
+
+
+USUAL = Options()

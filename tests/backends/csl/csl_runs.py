@@ -8,6 +8,7 @@ from io import StringIO
 import numpy as np
 
 from meshc.backends import csl
+from meshc.backends.csl.spelling.names import RESERVED
 from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.ir.parser import parse_module
@@ -35,7 +36,22 @@ def emit(modules, portable=False):
         csl.check(module)
         for one in resource_passes(portable):
             one.run(module, Diagnostics())
-    return csl.emit(modules, portable)
+    files = csl.emit(modules, portable)
+    for name in files:
+        if name.endswith(".csl") and "layout" not in name:
+            assert not own_names(files[name]) - RESERVED, "buffers could have these names"
+    return files
+
+
+def own_names(text):
+    """Names that functions of a program declare for themselves, but for those of the module."""
+    found = set(re.findall(r"^ +(?:const|var) (\w+)", text, re.MULTILINE))
+    for function in re.split(r"^(?=fn |task )", text, flags=re.MULTILINE):
+        head, _, body = function.partition("\n")
+        found |= set(re.findall(r"(\w+): ", head)) if head.startswith("fn") else set()
+        if not head.startswith("fn step"):  # where loops of the module are
+            found |= set(re.findall(r"\|(\w+)\| \{", body))
+    return {name for name in found if not name.startswith(("given_", "my_"))} - {"_"}
 
 
 def emitted(modules, *choices, **options):

@@ -78,3 +78,13 @@ def test_the_first_of_the_largest(lanes, limit, dtype, arch, tmp_path, monkeypat
     for name, tensor in given.items():
         machine.load(name, tensor)
     np.testing.assert_array_equal(machine.run({})["before"], wanted)
+
+
+@pytest.mark.parametrize("name", ["many", "index"])
+def test_a_buffer_may_be_called_like_a_variable_of_the_kernel(name, tmp_path, monkeypatch):
+    a, top = rows_of(5, 9, np.random.default_rng(5))
+    text = program(len(a), 5, 9).replace("%top", f"%{name}")
+    found, _ = run_files(
+        emit({"main": tile_text(text, "wse2")}), {"a": a, "top": top}, tmp_path, monkeypatch
+    )
+    np.testing.assert_array_equal(found["before"], expected(a, top, 9))

@@ -1,4 +1,4 @@
-"""Expressions as CSL text, and what is said of that text: what it reads, calls and computes."""
+"""Affine expressions as those of CSL: their text, and what a core does to work them out."""
 
 import re
 
@@ -12,9 +12,9 @@ from meshc.backends.csl.spelling.expressions import (
     condition,
     expression,
     helpers,
-    written,
-    written_condition,
 )
+from meshc.backends.csl.tree.printed import spelled
+from meshc.backends.csl.tree.syntax_tree import Call, Infix, Name, Prefix
 from meshc.ir.affine import Cond, Expr
 
 X, Y, T = (Expr.var(name) for name in "xyt")
@@ -45,55 +45,46 @@ def conditions(draw):
 
 
 def agrees(found):
-    """What is said of a text is what its words and signs say."""
-    names = re.findall(r"[a-z]+", found.text)
-    assert list(found.reads) == [name for name in names if name not in WORDS]
-    assert sorted(found.calls) == sorted(name for name in names if name in ("mod", "floor"))
-    assert found.operations == len(re.findall(r"[<>=]=|[-+*/%<]|\band\b|\bor\b", found.text))
+    """What is in a tree is what the words and signs of its text say."""
+    text, nodes = spelled(found), [*found.walk()]
+    names = re.findall(r"[a-z]+", text)
+    assert [node.text for node in nodes if isinstance(node, Name)] == [
+        name for name in names if name not in WORDS
+    ]
+    called = [node.function for node in nodes if isinstance(node, Call)]
+    assert called == [name for name in names if name in ("mod", "floor")]
+    operations = [node for node in nodes if isinstance(node, (Infix, Prefix))]
+    assert len(operations) == len(re.findall(r"[<>=]=|[-+*/%<]|\band\b|\bor\b", text))
 
 
 @given(expressions(), st.booleans())
 def test_a_value_says_what_it_does(value, bounded):
     spell = Spelling(lambda name: name, {"x": 5, "y": 5, "t": 5} if bounded else {})
-    agrees(written(value, spell))
+    agrees(expression(value, spell))
 
 
 @given(conditions())
 def test_a_condition_says_what_it_does(cond):
-    agrees(written_condition(cond, as_named()))
+    agrees(condition(cond, as_named()))
 
 
 @given(expressions(), st.lists(st.integers(0, 40), min_size=3, max_size=3))
 def test_the_text_has_the_value(value, numbers):
     """As Python evaluates it, where ``/`` is the division that CSL rounds to zero."""
     names = dict(zip("xyt", numbers, strict=True))
-    text = expression(value, as_named()).replace("/", "//")
+    text = spelled(expression(value, as_named())).replace("/", "//")
     known = {"mod": lambda a, n: a % n, "floor": lambda a, n: a // n, **names}
     assert eval(text, {"__builtins__": {}}, known) == value.evaluate(names)
 
 
 @pytest.mark.parametrize(
-    ("value", "called", "defined"),
+    ("value", "defined"),
     [
-        (X - 1, set(), []),
-        ((X + 4) % 3, set(), []),
-        ((X - Y) % 3, {"mod"}, ["mod"]),
-        (2 * ((X - Y) // 3) + T, {"floor"}, ["mod", "floor"]),  # which calls mod
+        (X - 1, []),
+        ((X + 4) % 3, []),
+        ((X - Y) % 3, ["mod"]),
+        (2 * ((X - Y) // 3) + T, ["mod", "floor"]),  # which calls mod
     ],
 )
-def test_helpers_that_are_called_are_gathered(value, called, defined):
-    spell = as_named()
-    expression(value, spell)
-    assert spell.helpers == called
-    lines = helpers(spell.helpers)
-    assert [line.split("(")[0] for line in lines if line.startswith("fn ")] == [
-        f"fn {name}" for name in defined
-    ]
-
-
-def test_what_is_asked_for_its_cost_gathers_nothing():
-    spell = as_named()
-    assert written((X - Y) % 3, spell).calls == ("mod",)
-    assert not spell.helpers
-    condition(Cond.eq((X - Y) % 3, 0), spell)
-    assert spell.helpers == {"mod"}
+def test_helpers_that_are_called_are_defined(value, defined):
+    assert [each.name for each in helpers([expression(value, as_named())])] == defined

@@ -15,6 +15,7 @@ from meshc.ir.ops.mesh import AllReduce
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
 from meshc.passes.mesh.select_collective import SelectCollective
+from meshc.sim import machines
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.spans import Source
 
@@ -52,7 +53,7 @@ def ran(text, size_of_axis, folder, monkeypatch, arch, timing="vendor-simulator"
     """The terms, what every core has, with a last dim for the cores of the line, the cycles and
     those predicted."""
     folder.mkdir()
-    monkeypatch.setenv("MESHC_SIM_TIMING", timing)
+    monkeypatch.setattr(machines, "DEFAULT", timing)
     modules = compiled(text, folder, "folded.meshir", device=arch)
     axis, size = size_of_axis
     module = modules["main"]
@@ -138,7 +139,7 @@ SEGMENTED = f"""module @layer level(mesh){GIVEN} {{
 @pytest.mark.parametrize("timing", ["vendor-simulator", "machine"])
 def test_coming_back_by_segments_saves_cycles_and_can_be_turned_off(timing, tmp_path, monkeypatch):
     """Three queues are left, as beside sums over columns."""
-    monkeypatch.setenv("MESHC_SIM_TIMING", timing)
+    monkeypatch.setattr(machines, "DEFAULT", timing)
     scarce = device("wse2")
     scarce = scarce.with_numbers(input_queues=scarce.whole("reserved_input_queues") + 3)
     found = {}

@@ -12,10 +12,12 @@ from csl_texts import tile_program
 from csl_turn_texts import all_gather
 from reduced import crossed, each
 
+from meshc.analysis.csl import resources
 from meshc.analysis.csl.memory import element_bytes
 from meshc.analysis.csl.words import TABLE_BYTES, WORD_BYTES, word_bytes
 from meshc.backends.csl.pe.code_size import code_size
 from meshc.backends.csl.pe.core_memory import CoreMemory
+from meshc.backends.csl.tree.syntax_tree import Return
 from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module
@@ -29,6 +31,8 @@ GOLDENS = sorted((ROOT / "tests/golden").glob("csl_*/expected/out/report.json"))
 ARCHS = ("wse2", "wse3")
 EXAMPLES = ("all_gather", "column_sums", "relay", "scatter")
 OF_LIBRARIES = 16  # statements of time stamps and of the end of a launch, which runtime_bytes hold
+
+STATEMENT = Return()
 
 
 def placed(files, folder, arch, monkeypatch):
@@ -113,15 +117,15 @@ def test_the_plan_is_what_is_placed(asked, kind, arch, tmp_path, monkeypatch):
     files = emit({"main": module})
     memory = json.loads(files["report.json"])["memory"]
     classes = placed(files, tmp_path, arch, monkeypatch)
-    assert module.scratch or memory["scratch"] == 0
+    assert resources.scratch(module) or memory["scratch"] == 0
     planned_is_placed(module, memory, classes)
 
 
 def planned_is_placed(module, memory, classes):
     planned = element_bytes(module) + word_bytes(module)
     assert planned == memory["data"] == max(data for data, _, _ in classes)
-    assert TABLE_BYTES * sum(module.tables.values()) == memory["tables"]
-    assert WORD_BYTES * sum(module.words.values()) == memory["variables"]
+    assert TABLE_BYTES * sum(resources.tables(module).values()) == memory["tables"]
+    assert WORD_BYTES * sum(resources.words(module).values()) == memory["variables"]
 
 
 @pytest.mark.parametrize(("name", "arch"), crossed([*EXAMPLES, "turns"], ARCHS))
@@ -133,7 +137,7 @@ def test_the_plan_of_collectives_is_what_is_placed(name, arch, tmp_path, monkeyp
         (module,) = compiled(text, tmp_path, f"{name}.meshir", device=arch).values()
     files = emit({"main": module})
     memory = json.loads(files["report.json"])["memory"]
-    assert module.tables == ({"turns": 3} if name == "turns" else {})
+    assert resources.tables(module) == ({"turns": 3} if name == "turns" else {})
     planned_is_placed(module, memory, placed(files, tmp_path, arch, monkeypatch))
 
 
@@ -146,7 +150,11 @@ def test_the_plan_of_a_decode_step_is_what_is_placed(kind, arch, tmp_path, monke
     )
     found = compile_loaded(loaded, request, (), Diagnostics())
     (module,), files = found.modules.values(), found.files
-    assert module.tables["angles"] and module.words["scalars"] and module.words["coordinates"]
+    assert (
+        resources.tables(module)["angles"]
+        and resources.words(module)["scalars"]
+        and resources.words(module)["coordinates"]
+    )
     memory = json.loads(files["report.json"])["memory"]
     planned_is_placed(module, memory, placed(files, tmp_path, arch, monkeypatch))
 
@@ -196,12 +204,12 @@ def test_what_the_search_keeps_free_is_named_as_in_the_report():
 
 def test_an_estimate_leaves_a_public_program_its_size():
     """The vendor's single-tile product runs with 40,848 bytes of data, in 32 statements."""
-    from_vendor = code_size([";"] * 32, device("wse2"))
+    from_vendor = code_size([STATEMENT] * 32, device("wse2"))
     assert from_vendor.bytes <= device("wse2").memory_bytes - 40_848
 
 
 def test_the_calibration_is_the_size_that_is_known():
     """588 statements and the host's copies are what WaferLLM leaves to code, without the margin."""
-    found = code_size([";"] * 588, device("wse2"))
+    found = code_size([STATEMENT] * 588, device("wse2"))
     known = device("wse2").reserved_bytes
     assert abs(found.runtime + found.own - known) <= 0.01 * known

@@ -11,6 +11,7 @@ from meshc.analysis.csl.windows import window
 from meshc.backends.csl.spelling.descriptors import Descriptors
 from meshc.backends.csl.spelling.expressions import as_named
 from meshc.backends.csl.spelling.names import Names
+from meshc.backends.csl.tree.printed import spelled
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
@@ -85,12 +86,12 @@ def test_descriptors_walk_through_the_view(case):
     view, expected = case
     descriptors = Descriptors(Names(), as_named(), {})
     try:
-        text = descriptors.memory(window(view))
+        text = spelled(descriptors.memory(window(view)))
     except MeshcError as error:
         assert [d.code for d in error.diagnostics] == ["csl-view"]
         assert uneven(view)
         return
-    constants = dict(re.match(r"const (\w+) = (.*);", line).groups() for line in descriptors.lines)
+    constants = {one.name: spelled(one.value) for one in descriptors.constants}
     strides = {name: int(text) for name, text in constants.items() if text.isdigit()}
     assert walked(text, constants, {**strides, "x": 1}) == expected.tolist()
 

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from meshc.backends.cuda import from_json
+from meshc.backends.cuda import from_json, gpu_steps
 from meshc.backends.cuda.memory import check_memory, memory_of, pages_that_fit
-from meshc.driver import CompileRequest, compile_loaded, gpu_steps, load_any
+from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.estimating import estimate
 from meshc.driver.questions import Question
 from meshc.support.diagnostics import Diagnostics, MeshcError

@@ -179,9 +179,9 @@ def test_a_decode_step_reads_like_its_algorithm():
     steps = steps[: steps.index("# Constants")]
     lines = [line.strip() for line in steps.splitlines()]
     order = [
-        "def layer_part(layer):",
+        "def q_k_v_n1_ss_of_layer(layer):",
         "all_reduce_add_y(q_k_v_n1_ss[:11])",
-        "def layer_part_2(layer):",
+        "def x0_of_layer(layer):",
         "mask_slots(s, kv_state[layer])",
         "all_reduce_max_y(p_max)",
         "exp_sub(s, s, p_max)",
@@ -189,9 +189,9 @@ def test_a_decode_step_reads_like_its_algorithm():
         "silu(gate_up_n2_ss[:4], gate_up_n2_ss[:4])",
         "def step(pos):",
         "for layer in range(2):",
-        "layer_part(layer)",
+        "q_k_v_n1_ss_of_layer(layer)",
         "ring_grow(kv_state[layer], on=ring_push_cores(pos))",
-        "layer_part_2(layer)",
+        "x0_of_layer(layer)",
         "all_reduce_add_y(logits_2_z_ss[:5])",
     ]
     places = [lines.index(line) for line in order]

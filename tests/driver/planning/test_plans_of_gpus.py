@@ -5,12 +5,13 @@ from pathlib import Path
 import pytest
 
 from meshc.backends import cuda
+from meshc.backends.cuda import gpu_steps
 from meshc.backends.cuda.memory import memory_of
 from meshc.cost.prompt_kernels import PromptKernels
 from meshc.cost.served_graphs import served_of
 from meshc.cost.tasks.steps import step_time
 from meshc.devices import device
-from meshc.driver import CompileRequest, compile_loaded, gpu_steps, load_any
+from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.compiling import given_module
 from meshc.driver.node_scheduling import NodeRequest, node_report
 from meshc.driver.planning.plans import PlanRequest, plan
@@ -27,9 +28,7 @@ def planned(model, where, phase="decode", gpus=None, **fields):
 @pytest.mark.parametrize(("model", "batch"), [("llama-9h3-tied", 1), ("qwen2-7h1", 3)])
 def test_a_step_has_the_memory_and_the_time_of_its_program(model, batch):
     (found,) = planned(TINY / model, "h200", batch=batch).phases
-    request = CompileRequest(
-        target="cuda", device="h200", phase="decode", persistent=True, seq=64, batch=batch
-    )
+    request = CompileRequest(target="cuda", device="h200", persistent=True, seq=64, batch=batch)
     program = compile_loaded(load_any(str(TINY / model), Diagnostics()), request)
     memory = memory_of(cuda.from_json(program.files[cuda.MANIFEST]))
     assert found.room.needed == memory.total and sum(found.room.buffers.values()) == memory.total
@@ -47,7 +46,7 @@ def test_a_prompt_takes_what_its_chunks_and_its_last_token_take(model, seq, rel,
     """Each run is followed, of which the prediction follows five at the most."""
     monkeypatch.setattr(gpu_steps, "WORTH_KERNELS", 2048)
     (found,) = planned(model, "h200", "prefill", seq=seq, layers=2).phases
-    request = CompileRequest(target="cuda", device="h200", phase="decode", seq=seq, layers=2)
+    request = CompileRequest(target="cuda", device="h200", seq=seq, layers=2)
     program = compile_loaded(load_any(str(model), Diagnostics()), request)
     step = step_time(program.modules["decode"], {"pos": seq - 1})
     runs = [step_time(program.chunk, {"pos": first, "len": 16}) for first in range(0, seq - 1, 16)]
@@ -64,7 +63,7 @@ def test_kernels_read_long_prompts_and_tasks_and_a_step_what_is_left():
     """Of 1,060 tokens two chunks, two runs of tasks and the last token."""
     seq = 1060
     (found,) = planned("smollm2-135m", "h200", "prefill", seq=seq, layers=2).phases
-    request = CompileRequest(target="cuda", device="h200", phase="decode", seq=seq, layers=2)
+    request = CompileRequest(target="cuda", device="h200", seq=seq, layers=2)
     program = compile_loaded(load_any("smollm2-135m", Diagnostics()), request)
     loaded = load_any("smollm2-135m", Diagnostics())
     model = served_of(given_module(loaded, "decode", request, Diagnostics()))
@@ -100,7 +99,7 @@ def test_prompts_that_steps_read_take_a_step_a_token():
     """A device whose blocks have no room for a chunk."""
     small = device("h200").with_numbers(memory_bytes=86_616)
     (found,) = planned("smollm2-135m", small, "prefill", seq=5, layers=2).phases
-    request = CompileRequest(target="cuda", device=small, phase="decode", seq=5, layers=2)
+    request = CompileRequest(target="cuda", device=small, seq=5, layers=2)
     program = compile_loaded(load_any("smollm2-135m", Diagnostics()), request)
     assert program.chunk is None
     steps = [step_time(program.modules["decode"], {"pos": pos}).seconds for pos in range(5)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from meshc.analysis.csl.ends import colors_on, ends_of
@@ -15,6 +15,7 @@ from meshc.backends.csl.fabric.messages import in_pairs
 from meshc.backends.csl.fabric.turns import check_colors, handover
 from meshc.backends.csl.spelling.descriptors import Descriptors
 from meshc.backends.csl.spelling.names import Names
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.devices.csl import Targets
 from meshc.ir.affine import Cond, Expr, Piecewise, parse_piecewise
 from meshc.ir.module import Channel, Module
@@ -98,23 +99,28 @@ class Ends:
                 _within(line.axis, places, self.mesh.size(line.axis)),
             )
 
-    def queues(self) -> list[str]:
+    def queues(self) -> list[csl.Statement]:
         """Constants for the queues."""
-        return [f"const {e.queue_name} = @get_{e.side}_queue({e.queue});" for e in self.of.values()]
+        return [
+            csl.const(e.queue_name, csl.call(f"@get_{e.side}_queue", e.queue))
+            for e in self.of.values()
+        ]
 
-    def descriptor(self, name: str, verb: str, message: Window) -> str:
+    def descriptor(self, name: str, verb: str, message: Window) -> csl.Expression:
         """The fabric DSD for the elements of ``message``; pairs of f16 share a wavelet.
 
         The DSD of a message names its color, unless its queue is bound to one on every target.
         """
         paired = in_pairs(message)
-        more = [".simd_mode = .{ .simd_32 = true }"] if paired else []
+        more = {"simd_mode": csl.record(simd_32=csl.TRUE)} if paired else {}
         mark = "_pairs" if paired and not message.constant else ""
         found = self._fabric(self.of[name, verb], message.size, more, mark)
         return found if message.constant else self.descriptors.lengthened(found, message.count)
 
-    def handover(self, name: str, resets: Callable[[Cond, str], str]) -> str:
-        """The sources and the destination of the operation that ends a turn on a channel;
+    def handover(
+        self, name: str, resets: Callable[[Cond, str], csl.Expression]
+    ) -> list[csl.Expression]:
+        """The destination and the source of the operation that ends a turn on a channel;
         ``resets`` spells the guard of the last core of a line. Raises ``csl-route``."""
         end = self.of[name, "send"]
         turns = turns_of(end.channel, self.mesh)
@@ -123,53 +129,50 @@ class Ends:
         check_colors(name, colors, self.targets)
         wavelets = handover(turns)
         count = len(wavelets.words)
-        words, last = (
-            ", ".join(f"{w:#010x}" for w in of) for of in (wavelets.words, wavelets.last)
-        )
-        text = f"[{count}]u32{{ {words} }}"
-        if words != last:
+
+        def array(words: Sequence[int]) -> csl.Expression:
+            return csl.Words(f"[{count}]u32", tuple(csl.Literal(f"{word:#010x}") for word in words))
+
+        words = array(wavelets.words)
+        if wavelets.words != wavelets.last:
             at_end = resets(Cond.eq(Expr.var(turns.axis), turns.size - 1), f"{end.color}_resets")
-            text = f"if ({at_end}) [{count}]u32{{ {last} }} else {text}"
-        array = self.descriptors.table(text, count, f"{end.color}_words")
-        access = f"@get_dsd(mem1d_dsd, .{{ .tensor_access = |i|{{{count}}} -> {array}[i] }})"
-        source = self.descriptors.declare(access, f"{end.color}_over")
-        return f"{self._fabric(end, count, ['.control = true'], '_control')}, {source}"
+            words = csl.either(at_end, array(wavelets.last), words)
+        held = self.descriptors.table(words, count, f"{end.color}_words")
+        walked = csl.Walked(("i",), (count,), csl.element(held.text, "i"))
+        access = csl.call("@get_dsd", "mem1d_dsd", csl.record(tensor_access=walked))
+        source = self.descriptors.constant(access, f"{end.color}_over")
+        return [self._fabric(end, count, {"control": csl.TRUE}, "_control"), source]
 
-    def _fabric(self, end: End, elements: int, more: list[str], mark: str) -> str:
+    def _fabric(
+        self, end: End, elements: int, more: Mapping[str, csl.Expression], mark: str
+    ) -> csl.Expression:
         kind = "fabout" if end.verb == "send" else "fabin"
-        rest = [f".{end.side}_queue = {end.queue_name}", *more]
+        rest = {f"{end.side}_queue": csl.Name(end.queue_name), **more}
 
-        def text(*color: str) -> str:
-            fields = ", ".join([f".extent = {elements}", *color, *rest])
-            return f"@get_dsd({kind}_dsd, .{{ {fields} }})"
+        def made(**color: csl.Operand) -> csl.Expression:
+            return csl.call("@get_dsd", f"{kind}_dsd", csl.record(extent=elements, **color, **rest))
 
-        colored = text(f".fabric_color = {end.color}")
-        bound = self._bound()
-        if bound in ("true", "false"):
-            found = text() if bound == "true" else colored
-        else:
-            found = f"if ({bound})\n    {text()}\nelse\n    {colored}"
-        return self.descriptors.declare(found, f"{end.color}{mark}_{elements}")
+        found = csl.either(self._bound(), made(), made(fabric_color=end.color))
+        return self.descriptors.constant(found, f"{end.color}{mark}_{elements}")
 
-    def _bound(self) -> str:
+    def _bound(self) -> csl.Expression:
         """Whether output queues are bound to colors, as a condition that is known when a program
         is compiled."""
         bound = self.targets.bound
         if len(bound) == len(self.targets.archs):
-            return "true"
-        return " or ".join(f'@is_arch("{arch}")' for arch in bound) or "false"
+            return csl.TRUE
+        tests = [csl.call("@is_arch", csl.text(arch)) for arch in bound]
+        return csl.joined("or", tests) if tests else csl.FALSE
 
-    def bindings(self, used: Callable[[End], str]) -> list[str]:
+    def bindings(self, used: Callable[[End], csl.Expression]) -> list[csl.Statement]:
         """Statements that bind queues to colors: of inputs, and of outputs that are bound."""
-        lines = []
+        found: list[csl.Statement] = []
         for end in self.of.values():
-            bound = self._bound() if end.verb == "send" else "true"
-            if bound == "false":
-                continue
-            tests = [test for test in (bound, used(end)) if test != "true"]
-            text = f"@initialize_queue({end.queue_name}, .{{ .color = {end.color} }});"
-            lines.append(f"if ({' and '.join(tests)}) {{ {text} }}" if tests else text)
-        return lines
+            bound = self._bound() if end.verb == "send" else csl.TRUE
+            binding = csl.do("@initialize_queue", end.queue_name, csl.record(color=end.color))
+            test = csl.all_of([bound, used(end)]) if bound != csl.FALSE else csl.FALSE
+            found += csl.chosen([(test, [binding])], short=True)
+        return found
 
 
 def _within(axis: str, places: frozenset[int], size: int) -> Cond:

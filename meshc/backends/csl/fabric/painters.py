@@ -4,109 +4,119 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-_PAD = "    "
+from meshc.backends.csl.tree import syntax_tree as csl
+
+_AT, _FROM, _TO, _LOW, _HIGH = map(csl.Name, ("at", "from", "to", "low", "high"))
 
 
-def router_painters(called: Collection[str]) -> list[str]:
+def router_painters(called: Collection[str]) -> list[csl.Function]:
     """The functions that set routers, those whose names are in ``called``."""
-    lines: list[str] = []
-    for head, away, back in (("row", "EAST", "WEST"), ("column", "SOUTH", "NORTH")):
-        for kind, write in _PAINTERS.items():
-            if f"{head}_{kind}" in called:
-                lines += ["", *write(head, away, back)]
-    return lines
-
-
-def _paint_message(head: str, up: str, down: str) -> list[str]:
     return [
-        f"// A message along a {head}, from one place to another, through the routers between.",
-        f"fn {head}_message(c: color, line: i16, from: i16, to: i16) void {{",
-        f"{_PAD}const away = if (to > from) {up} else {down};",
-        f"{_PAD}const back = if (to > from) {down} else {up};",
-        f"{_PAD}const low = if (to > from) from else to;",
-        f"{_PAD}const high = if (to > from) to else from;",
-        f"{_PAD}for (@range(i16, low, high + 1, 1)) |at| {{",
-        f"{2 * _PAD}const rx = if (at == from) RAMP else back;",
-        f"{2 * _PAD}const tx = if (at == to) RAMP else away;",
-        f"{2 * _PAD}{_config(head, 'rx', 'tx')}",
-        f"{_PAD}}}",
-        "}",
+        write(head, away, back)
+        for head, away, back in (("row", "EAST", "WEST"), ("column", "SOUTH", "NORTH"))
+        for kind, write in _PAINTERS.items()
+        if f"{head}_{kind}" in called
     ]
 
 
-def _config(head: str, rx: str, *tx: str) -> str:
-    core = "at, line" if head == "row" else "line, at"
-    routes = f".{{ .rx = .{{ {rx} }}, .tx = .{{ {', '.join(tx)} }} }}"
-    return f"@set_color_config({core}, c, .{{ .routes = {routes} }});"
+def is_equal(left: csl.Operand, right: csl.Operand) -> csl.Expression:
+    """``left == right``."""
+    return csl.infix(left, "==", right)
 
 
-def _paint_multicast(head: str, up: str, down: str) -> list[str]:
-    def either(test: str, rx: str, others: tuple[str, ...]) -> list[str]:
-        then, otherwise = _config(head, rx, "RAMP"), _config(head, rx, *others)
-        return [f"{3 * _PAD}if ({test}) {{ {then} }}", f"{3 * _PAD}else {{ {otherwise} }}"]
+def routes(rx: str, *tx: str) -> csl.Expression:
+    """What a router hears, and where it passes that on."""
+    return csl.record(rx=csl.record(rx), tx=csl.record(*tx))
 
-    return [
-        f"// A message along a {head} from one place to all others from first to last.",
-        f"fn {head}_multicast(c: color, line: i16, from: i16, first: i16, last: i16) void {{",
-        *_both_ways(
-            _from_one(head, up, down),
-            either("at == high", down, ("RAMP", up)),
-            either("at == low", up, ("RAMP", down)),
-        ),
+
+def _paint_message(head: str, up: str, down: str) -> csl.Function:
+    forward = csl.infix(_TO, ">", _FROM)
+    body = [
+        csl.const("rx", csl.either(is_equal(_AT, _FROM), "RAMP", "back")),
+        csl.const("tx", csl.either(is_equal(_AT, _TO), "RAMP", "away")),
+        _config(head, "rx", "tx"),
     ]
+    return csl.function(
+        f"{head}_message",
+        ["c: color", "line: i16", "from: i16", "to: i16"],
+        [
+            csl.const("away", csl.either(forward, up, down)),
+            csl.const("back", csl.either(forward, down, up)),
+            csl.const("low", csl.either(forward, _FROM, _TO)),
+            csl.const("high", csl.either(forward, _TO, _FROM)),
+            _between_low_and_high(body),
+        ],
+        remark=f"A message along a {head}, from one place to another, through the routers between.",
+    )
 
 
-def _paint_multicast_by_steps(head: str, up: str, down: str) -> list[str]:
-    def passed(place: str, back: str, away: str, end: str) -> list[str]:
-        then, otherwise = _config(head, back, "RAMP", away), _config(head, back, away)
-        last = _config(head, back, "RAMP")
+def _config(head: str, rx: str, *tx: str) -> csl.Do:
+    core = ("at", "line") if head == "row" else ("line", "at")
+    return csl.do("@set_color_config", *core, "c", csl.record(routes=routes(rx, *tx)))
+
+
+def _paint_multicast(head: str, up: str, down: str) -> csl.Function:
+    def passed(end: csl.Expression, back: str, away: str) -> csl.Statements:
+        last, others = _config(head, back, "RAMP"), _config(head, back, "RAMP", away)
+        return _short((is_equal(_AT, end), last), (csl.TRUE, others))
+
+    return csl.function(
+        f"{head}_multicast",
+        ["c: color", "line: i16", "from: i16", "first: i16", "last: i16"],
+        _both_ways(head, up, down, passed(_HIGH, down, up), passed(_LOW, up, down)),
+        remark=f"A message along a {head} from one place to all others from first to last.",
+    )
+
+
+def _paint_multicast_by_steps(head: str, up: str, down: str) -> csl.Function:
+    def passed(place: csl.Expression, back: str, away: str, end: csl.Expression) -> csl.Statements:
+        heard = is_equal(csl.Name("place") % "step", 0)
         return [
-            f"{3 * _PAD}const place = {place};",
-            f"{3 * _PAD}if (at == {end}) {{ {last} }}",
-            f"{3 * _PAD}else if (place % step == 0) {{ {then} }}",
-            f"{3 * _PAD}else {{ {otherwise} }}",
+            csl.const("place", place),
+            *_short(
+                (is_equal(_AT, end), _config(head, back, "RAMP")),
+                (heard, _config(head, back, "RAMP", away)),
+                (csl.TRUE, _config(head, back, away)),
+            ),
         ]
 
+    above = passed(_AT - _FROM, down, up, _HIGH)
+    below = passed(_FROM - 1 - _AT, up, down, _LOW)
+    return csl.function(
+        f"{head}_multicast_by_steps",
+        ["c: color", "line: i16", "from: i16", "first: i16", "last: i16", "step: i16"],
+        _both_ways(head, up, down, above, below),
+        remark=f"A message along a {head} from one place to every so many behind it, up to last, "
+        "and from the one before it to every so many down to first.",
+    )
+
+
+def _both_ways(
+    head: str, up: str, down: str, above: csl.Statements, below: csl.Statements
+) -> list[csl.Statement]:
+    """The body of a function that sets the routers between ``first`` and ``last``: that of
+    ``from``, which sends to one side or to both, those above it and those below."""
+    at_from = _short(
+        (is_equal(_LOW, _FROM), _config(head, "RAMP", up)),
+        (is_equal(_HIGH, _FROM), _config(head, "RAMP", down)),
+        (csl.TRUE, _config(head, "RAMP", down, up)),
+    )
+    is_above = csl.infix(_AT, ">", _FROM)
     return [
-        f"// A message along a {head} from one place to every so many behind it, up to last, and",
-        "// from the one before it to every so many down to first.",
-        f"fn {head}_multicast_by_steps(",
-        f"{_PAD}c: color, line: i16, from: i16, first: i16, last: i16, step: i16",
-        ") void {",
-        *_both_ways(
-            _from_one(head, up, down),
-            passed("at - from", down, up, "high"),
-            passed("from - 1 - at", up, down, "low"),
+        csl.const("low", csl.either(csl.infix("first", "<", _FROM), "first", _FROM)),
+        csl.const("high", csl.either(csl.infix("last", ">", _FROM), "last", _FROM)),
+        _between_low_and_high(
+            csl.chosen([(is_equal(_AT, _FROM), at_from), (is_above, above), (csl.TRUE, below)])
         ),
     ]
 
 
-def _from_one(head: str, up: str, down: str) -> list[str]:
-    """The router of the core that sends, to one side or to both."""
-    return [
-        f"{3 * _PAD}if (low == from) {{ {_config(head, 'RAMP', up)} }}",
-        f"{3 * _PAD}else if (high == from) {{ {_config(head, 'RAMP', down)} }}",
-        f"{3 * _PAD}else {{ {_config(head, 'RAMP', down, up)} }}",
-    ]
+def _between_low_and_high(body: csl.Statements) -> csl.Statement:
+    return csl.For("at", (_LOW, _HIGH + 1, csl.as_expression(1)), tuple(body))
 
 
-def _both_ways(at_from: list[str], above: list[str], below: list[str]) -> list[str]:
-    """The rest of a function that sets the routers between ``first`` and ``last``: that of
-    ``from``, those above it and those below."""
-    return [
-        f"{_PAD}const low = if (first < from) first else from;",
-        f"{_PAD}const high = if (last > from) last else from;",
-        f"{_PAD}for (@range(i16, low, high + 1, 1)) |at| {{",
-        f"{2 * _PAD}if (at == from) {{",
-        *at_from,
-        f"{2 * _PAD}}} else if (at > from) {{",
-        *above,
-        f"{2 * _PAD}}} else {{",
-        *below,
-        f"{2 * _PAD}}}",
-        f"{_PAD}}}",
-        "}",
-    ]
+def _short(*arms: tuple[csl.Expression, csl.Do]) -> list[csl.Statement]:
+    return csl.chosen([(test, [body]) for test, body in arms], short=True)
 
 
 _PAINTERS = {

@@ -14,11 +14,11 @@ from functools import cached_property
 from meshc.analysis.traffic.handovers import handovers, origins_of
 from meshc.backends.csl.spelling.expressions import Spelling
 from meshc.backends.csl.spelling.guards import piecewise_function
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Cond, Expr, Piecewise
 from meshc.ir.mesh import Mesh
 from meshc.support.diagnostics import fail
 
-_PAD = "    "
 _FIRST = ("top", "left")  # of rows, of columns
 
 
@@ -69,48 +69,44 @@ class Regions:
         ]
         return [place for place in places if place not in self.origins]
 
-    # --- the layout's text
+    # --- what the layout says
 
-    def at(self, axis: str, place: str) -> str:
+    def at(self, axis: str, place: csl.Operand) -> csl.Expression:
         """``place`` on an ``axis`` of the plane, counted in a region, as a place of the rectangle;
         inside the loops of :meth:`over`."""
         if axis not in self._apart:
-            return place
-        first = _FIRST[axis == self.mesh.across]
-        return first if place == "0" else f"{first} + {place}"
+            return csl.as_expression(place)
+        return _behind(csl.Name(_FIRST[axis == self.mesh.across]), place)
 
-    def next_at(self, axis: str, place: str) -> str:
+    def next_at(self, axis: str, place: csl.Expression) -> csl.Expression:
         """``place`` on ``axis``, counted in the next region, as a place of the rectangle."""
         if axis not in self._apart:
             return place
-        first = f"{self._first_of(axis)}({self.mesh.outer} + 1)"
-        return first if place == "0" else f"{first} + {place}"
+        return _behind(csl.call(self._first_of(axis), csl.Name(self.mesh.outer) + 1), place)
 
-    def functions(self, spell: Spelling) -> list[str]:
+    def functions(self, spell: Spelling) -> list[csl.Statement]:
         """Functions of a region that give its first column and row."""
-        lines: list[str] = []
+        found: list[csl.Statement] = []
         for axis, firsts in self._apart.items():
             region, last = Expr.var(self.mesh.outer), Expr.const(firsts[-1])
             pieces = [(Cond.eq(region, r), Expr.const(first)) for r, first in enumerate(firsts)]
             pieces[-1] = (Cond.true(), last)
             what = "column" if axis == self.mesh.across else "row"
-            lines += ["", f"// The first {what} of a region."]
-            lines += piecewise_function(
-                self.mesh, self._first_of(axis), Piecewise.of(pieces), spell
-            )
-        return lines[1:]
+            name, remark = self._first_of(axis), f"The first {what} of a region."
+            found.append(piecewise_function(self.mesh, name, Piecewise.of(pieces), spell, remark))
+        return found
 
-    def over(self, axes: Sequence[str], inner: Sequence[str]) -> list[str]:
+    def over(self, axes: Sequence[str], inner: csl.Statements) -> list[csl.Statement]:
         """``inner`` for each place on ``axes`` of the plane, of each region."""
-        lines = over(self.mesh, axes, inner)
+        found = over(self.mesh, axes, inner)
         if not self.several:
-            return lines
+            return found
         outer = self.mesh.outer
         known = [
-            f"const {_FIRST[axis == self.mesh.across]} = {self._first_of(axis)}({outer});"
+            csl.const(_FIRST[axis == self.mesh.across], csl.call(self._first_of(axis), outer))
             for axis in self._apart
         ]
-        return _loop(outer, self.mesh.regions, [*known, *lines])
+        return [csl.loop(outer, self.mesh.regions, [*known, *found])]
 
     @cached_property
     def _apart(self) -> dict[str, list[int]]:
@@ -123,13 +119,14 @@ class Regions:
         return "first_column" if axis == self.mesh.across else "first_row"
 
 
-def over(mesh: Mesh, axes: Sequence[str], inner: Sequence[str]) -> list[str]:
+def over(mesh: Mesh, axes: Sequence[str], inner: csl.Statements) -> list[csl.Statement]:
     """``inner`` for each place on ``axes`` of ``mesh``."""
-    lines = list(inner)
+    found = [*inner]
     for axis in reversed(axes):
-        lines = _loop(axis, mesh.size(axis), lines)
-    return lines
+        found = [csl.loop(axis, mesh.size(axis), found)]
+    return found
 
 
-def _loop(name: str, count: int, inner: Sequence[str]) -> list[str]:
-    return [f"for (@range(i16, {count})) |{name}| {{", *(_PAD + line for line in inner), "}"]
+def _behind(first: csl.Expression, place: csl.Operand) -> csl.Expression:
+    """``place`` counted from ``first``."""
+    return first if csl.as_expression(place) == csl.as_expression(0) else first + place

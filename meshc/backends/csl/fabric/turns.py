@@ -21,10 +21,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from meshc.analysis.traffic.turns import Turns
+from meshc.backends.csl.fabric.painters import is_equal, routes
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.devices.csl import Targets
 from meshc.support.diagnostics import fail
 
-_PAD = "    "
 _NOTHING, _ADVANCE, _RESET = 0, 1, 2
 _COMMANDS = 8
 _NO_TASK = 0x1F << 16
@@ -83,71 +84,59 @@ def painter(row: bool, way: int) -> str:
     return f"{'row' if row else 'column'}_turns_{'up' if way > 0 else 'down'}"
 
 
-def painters(called: Collection[str]) -> list[str]:
+def painters(called: Collection[str]) -> list[csl.Function]:
     """The functions that set the routers of a line, those whose names are in ``called``."""
-    lines: list[str] = []
-    for row, ahead, behind in ((True, "EAST", "WEST"), (False, "SOUTH", "NORTH")):
-        for way, write in ((1, _paint_up), (-1, _paint_down)):
-            name = painter(row, way)
-            if name in called:
-                core = "start + at, line" if row else "line, start + at"
-                lines += ["", *write(name, core, ahead, behind)]
-    return lines
-
-
-def _paint_up(name: str, core: str, ahead: str, behind: str) -> list[str]:
-    first = _switched(f".pos1 = .{{ .rx = RAMP }}, {_POP}")
-    moving = f".pos1 = .{{ .tx = {ahead} }}, .pos2 = .{{ .rx = RAMP }}, .ring_mode = true, {_POP}"
     return [
-        "// Cores of a line send in turn to those behind them: routers pass on what comes, until",
-        "// control wavelets turn the outputs away from the core and then the input to it.",
-        f"fn {name}(c: color, line: i16, start: i16, size: i16) void {{",
-        f"{_PAD}for (@range(i16, size)) |at| {{",
-        f"{2 * _PAD}if (at == 0) {{",
-        *_config(core, "RAMP", ahead, first),
-        f"{2 * _PAD}}} else if (at == size - 1) {{",
-        *_config(core, behind, "RAMP", ""),
-        f"{2 * _PAD}}} else {{",
-        *_config(core, behind, f"RAMP, {ahead}", _switched(moving)),
-        f"{2 * _PAD}}}",
-        f"{_PAD}}}",
-        "}",
+        write(name, row, ahead, behind)
+        for row, ahead, behind in ((True, "EAST", "WEST"), (False, "SOUTH", "NORTH"))
+        for way, write in ((1, _paint_up), (-1, _paint_down))
+        if (name := painter(row, way)) in called
     ]
 
 
-def _paint_down(name: str, core: str, ahead: str, behind: str) -> list[str]:
-    turned = _switched(f".pos1 = .{{ .rx = {ahead} }}")
-    return [
-        "// Cores of a line send in turn to those before them and to themselves: routers listen to",
-        "// their own core until its turn is over, then to the one behind.",
-        f"fn {name}(c: color, line: i16, start: i16, size: i16) void {{",
-        f"{_PAD}for (@range(i16, size)) |at| {{",
-        f"{2 * _PAD}if (at == 0) {{",
-        *_config(core, "RAMP", "RAMP", turned),
-        f"{2 * _PAD}}} else if (at == size - 1) {{",
-        *_config(core, "RAMP", f"RAMP, {behind}", ""),
-        f"{2 * _PAD}}} else {{",
-        *_config(core, "RAMP", f"RAMP, {behind}", turned),
-        f"{2 * _PAD}}}",
-        f"{_PAD}}}",
-        "}",
-    ]
+def _paint_up(name: str, row: bool, ahead: str, behind: str) -> csl.Function:
+    remark = (
+        "Cores of a line send in turn to those behind them: routers pass on what comes, until "
+        "control wavelets turn the outputs away from the core and then the input to it."
+    )
+    pop = csl.record(always_pop=csl.TRUE)
+    own, out = csl.record(rx="RAMP"), csl.record(tx=ahead)
+    moving = csl.record(pos1=out, pos2=own, ring_mode=csl.TRUE, pop_mode=pop)
+    return _painted(
+        name,
+        remark,
+        _config(row, routes("RAMP", ahead), csl.record(pos1=own, pop_mode=pop)),
+        _config(row, routes(behind, "RAMP")),
+        _config(row, routes(behind, "RAMP", ahead), moving),
+    )
 
 
-_POP = ".pop_mode = .{ .always_pop = true }"
+def _paint_down(name: str, row: bool, ahead: str, behind: str) -> csl.Function:
+    remark = (
+        "Cores of a line send in turn to those before them and to themselves: routers listen to "
+        "their own core until its turn is over, then to the one behind."
+    )
+    turned = csl.record(pos1=csl.record(rx=ahead))
+    return _painted(
+        name,
+        remark,
+        _config(row, routes("RAMP", "RAMP"), turned),
+        _config(row, routes("RAMP", "RAMP", behind)),
+        _config(row, routes("RAMP", "RAMP", behind), turned),
+    )
 
 
-def _switched(positions: str) -> str:
-    return f".switches = .{{ {positions} }}"
+def _painted(name: str, remark: str, first: csl.Do, last: csl.Do, others: csl.Do) -> csl.Function:
+    """The function that sets the routers of a line: that of its first core, of its last one, and of
+    those between."""
+    at_last = is_equal("at", csl.Name("size") - 1)
+    body = csl.chosen([(is_equal("at", 0), [first]), (at_last, [last]), (csl.TRUE, [others])])
+    params = ["c: color", "line: i16", "start: i16", "size: i16"]
+    return csl.function(name, params, [csl.loop("at", "size", body)], remark=remark)
 
 
-def _config(core: str, rx: str, tx: str, switches: str) -> list[str]:
-    routes = f".routes = .{{ .rx = .{{ {rx} }}, .tx = .{{ {tx} }} }}"
-    if not switches:
-        return [f"{3 * _PAD}@set_color_config({core}, c, .{{ {routes} }});"]
-    return [
-        f"{3 * _PAD}@set_color_config({core}, c, .{{",
-        f"{4 * _PAD}{routes},",
-        f"{4 * _PAD}{switches},",
-        f"{3 * _PAD}}});",
-    ]
+def _config(row: bool, route: csl.Expression, switches: csl.Expression | None = None) -> csl.Do:
+    place = csl.Name("start") + "at"
+    core = (place, csl.Name("line")) if row else (csl.Name("line"), place)
+    switched = {} if switches is None else {"switches": switches}
+    return csl.do("@set_color_config", *core, "c", csl.record(routes=route, **switched))

@@ -7,8 +7,6 @@ from ``ring_grow`` on, so that several rings can share a state.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from meshc.analysis.csl.across import (
     OF_A_RING,
     across_cycles,
@@ -18,9 +16,10 @@ from meshc.analysis.csl.across import (
 from meshc.analysis.csl.costs import Costs, walked
 from meshc.analysis.csl.ways import ACROSS
 from meshc.analysis.csl.windows import Window, own
-from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal, repeat
-from meshc.backends.csl.spelling.descriptors import builtin, element
+from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, literal, repeat
+from meshc.backends.csl.spelling.descriptors import builtin, moved, resized
 from meshc.backends.csl.spelling.expressions import expression
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -35,7 +34,7 @@ class Caches:
 
     def __init__(self, code: SharedCode) -> None:
         self.code = code
-        self.writers: dict[str, Callable[[Compute, list[Window]], list[str]]] = {
+        self.writers: dict[str, Writer] = {
             "ring_set": self._ring_set,
             "ring_push": self._ring_push,
             "ring_grow": self._ring_grow,
@@ -57,93 +56,97 @@ class Caches:
 
     # --- states
 
-    def _ring_set(self, op: Compute, windows: list[Window]) -> list[str]:
-        (state,) = windows
-        head, count = _words(self.code, op, state)
+    def _ring_set(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
+        head, count = _words(self.code, op, windows[0])
         given = op.params["count"]
         assert isinstance(given, Expr)
-        return [f"{head} = 0;", f"{count} = {expression(given, self.code.descriptors.spell)};"]
+        return [
+            csl.assign(head, 0),
+            csl.assign(count, expression(given, self.code.descriptors.spell)),
+        ]
 
-    def _ring_grow(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _ring_grow(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         _, count = _words(self.code, op, windows[0])
-        return [f"{count} += 1;"]
+        return [csl.assign(count, 1, "+=")]
 
-    def _ring_drop(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _ring_drop(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         head, count = _words(self.code, op, windows[0])
         given = op.params["capacity"]
         assert isinstance(given, int)
-        return [f"{head} = ({head} + 1) % {self._slots(windows[0], given)};", f"{count} -= 1;"]
+        next_head = (head + 1) % self._slots(windows[0], given)
+        return [csl.assign(head, next_head), csl.assign(count, 1, "-=")]
 
     # --- entries
 
-    def _ring_push(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _ring_push(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         ring, entry, state = windows
-        head, count = _words(self.code, op, state)
-        capacity = self._slots(state, ring.dims[-2].extent)
-        to = _slot(ring, own("slot"))
+        free = self._free(op, state, ring.dims[-2].extent)
         return [
-            "{",
-            f"{PAD}const slot = @as(i16, ({head} + {count}) % {capacity});",
-            f"{PAD}{self.code.move(to, entry)};",
-            "}",
+            csl.scope([csl.const("slot", free), self.code.move(_slot(ring, own("slot")), entry)])
         ]
 
-    def _ring_oldest(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _ring_oldest(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, ring, state = windows
         head, _ = _words(self.code, op, state)
-        source = _slot(ring, own("slot"))
-        return [
-            "{",
-            f"{PAD}const slot = @as(i16, {head});",
-            f"{PAD}{self.code.move(to, source)};",
-            "}",
-        ]
+        moved = self.code.move(to, _slot(ring, own("slot")))
+        return [csl.scope([csl.const("slot", csl.cast("i16", head)), moved])]
 
     # --- masks
 
-    def _mask_slots(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _mask_slots(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """The empty slots follow the last entry, and go on from slot 0 where the last slot is
         among them."""
         scores, state = windows
-        head, count = _words(self.code, op, state)
         *lead, slots = scores.dims
         if slots.stride != 1 and slots.extent > 1:
             fail("csl-view", f"slots of %{scores.buffer.name} do not follow each other", op.span)
-        capacity, kind = self._slots(state, slots.extent), element(scores.dtype)
-        lowest = f"{builtin('fmov', scores.dtype)}({{}}, {literal(float('-inf'), scores.dtype)});"
+        _, count = _words(self.code, op, state)
+        capacity = csl.Name(self._slots(state, slots.extent))
+        first, empty, behind, more = map(csl.Name, ("first", "empty", "behind", "more"))
         begin = [
-            f"const first = @as(i16, ({head} + {count}) % {capacity});",
-            f"const empty = {capacity} - @as(i16, {count});",
+            csl.const("first", self._free(op, state, slots.extent)),
+            csl.const("empty", capacity - csl.cast("i16", count)),
         ]
+
+        def lowest(to: csl.Expression) -> csl.Statement:
+            return csl.do(builtin("fmov", scores.dtype), to, literal(float("-inf"), scores.dtype))
+
         if op.way == ACROSS:
             slot = lane_of(scores).moved(own("slot") * slots.stride)
+            at = first + "i"
             body = [
-                f"const slot = if (first + i < {capacity}) first + i else first + i - {capacity};",
-                lowest.format(self.code.descriptors.memory(slot)),
+                csl.const("slot", csl.either(csl.infix(at, "<", capacity), at, at - capacity)),
+                lowest(self.code.descriptors.memory(slot)),
             ]
-            lines = [*begin, *repeat("i", "empty", body)]
-            return ["{", *(PAD + line for line in lines), "}"]
-        rows: list[str] = [f"const row = {self._row(scores, len(lead))};"]
-        rest = f"@increment_dsd_offset(row, first, {kind})"
-        rows += [
-            f"if (behind > 0) {{ {lowest.format(f'@set_dsd_length({rest}, @as(u16, behind))')} }}",
-            f"if (more > 0) {{ {lowest.format('@set_dsd_length(row, @as(u16, more))')} }}",
+            return [csl.scope([*begin, csl.loop("i", "empty", body)])]
+        rest = moved(csl.Name("row"), "first", scores.dtype)
+        rows: list[csl.Statement] = [
+            csl.const("row", self._row(scores, len(lead))),
+            csl.when(csl.infix(behind, ">", 0), [lowest(resized(rest, "behind"))], short=True),
+            csl.when(
+                csl.infix(more, ">", 0), [lowest(resized(csl.Name("row"), "more"))], short=True
+            ),
         ]
         for place in reversed(range(len(lead))):
             rows = repeat(_variable(place), lead[place].extent, rows)
-        body = [
-            *begin,
-            f"const behind = if (empty < {capacity} - first) empty else {capacity} - first;",
-            "const more = empty - behind;",
-            *rows,
+        last = capacity - first
+        fewer = csl.either(csl.infix(empty, "<", last), empty, last)
+        return [
+            csl.scope(
+                [*begin, csl.const("behind", fewer), csl.const("more", empty - behind), *rows]
+            )
         ]
-        return ["{", *(PAD + line for line in body), "}"]
+
+    def _free(self, op: Compute, state: Window, capacity: int) -> csl.Expression:
+        """The first slot behind the entries."""
+        head, count = _words(self.code, op, state)
+        return csl.cast("i16", (head + count) % self._slots(state, capacity))
 
     def _slots(self, state: Window, capacity: int) -> str:
         """The constant that says how many slots the rings of a state have."""
         return self.code.descriptors.number(state.buffer.name, "slots", capacity)
 
-    def _row(self, scores: Window, heads: int) -> str:
+    def _row(self, scores: Window, heads: int) -> csl.Expression:
         """The descriptor of one row of ``scores``, in loops over the leading dims."""
         row = scores
         for place, dim in enumerate(scores.dims[:heads]):
@@ -162,11 +165,11 @@ def _slot(ring: Window, at: Expr) -> Window:
     return ring.moved(at * slots.stride).inner([*lead, lanes])
 
 
-def _words(code: SharedCode, op: Compute, state: Window) -> tuple[str, str]:
+def _words(code: SharedCode, op: Compute, state: Window) -> tuple[csl.Element, csl.Element]:
     """Head and count as elements of an array. Raises ``csl-dtype`` for a state that is not i32."""
     if state.dtype != DType.I32:
         fail("csl-dtype", f"the state of a ring of '{op.kernel}' is of type {state.dtype}", op.span)
     name = code.names.of("buffer", state.buffer.name)
     spell = code.descriptors.spell
     first, second = (expression(state.start + n * state.dims[0].stride, spell) for n in (0, 1))
-    return f"{name}[{first}]", f"{name}[{second}]"
+    return csl.Element(name, first), csl.Element(name, second)

@@ -7,9 +7,10 @@ from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import FOUND, OF_A_CHOSEN_ROW, READ
 from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.rows import Row, Rows
-from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
-from meshc.backends.csl.spelling.descriptors import builtin, element
+from meshc.backends.csl.kernels.shared_code import SharedCode, literal
+from meshc.backends.csl.spelling.descriptors import builtin, element, resized
 from meshc.backends.csl.spelling.expressions import expression
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -26,15 +27,15 @@ class Choice(Rows):
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
         """Predicted cycles on a core that does not have the element, and so looks at all it has."""
         to, source, _ = windows
-        around, address = OF_A_CHOSEN_ROW if to.size > 1 else (0, 0)
-        address += READ
+        around, begin = OF_A_CHOSEN_ROW if to.size > 1 else (0, 0)
+        begin += READ
         search = search_cycles(
             source.dims[-1].extent,
-            lambda half: address + costs.vector("convert", source.dtype, half, ()),
+            lambda half: begin + costs.vector("convert", source.dtype, half, ()),
         )
         return to.size * (FOUND + around + search)
 
-    def _first_at(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _first_at(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """Lanes without an element come last."""
         to, source, tops = windows
         if source.dtype == DType.BF16 or tops.dtype == DType.BF16:
@@ -45,41 +46,38 @@ class Choice(Rows):
         if lanes.count is not None:
             fail("csl-extent", f"'{op.kernel}' of as many lanes as the run says", op.span)
         none = literal(float("-inf"), DType.F32)
-        here = expression(rank, self.code.descriptors.spell)
+        here = csl.cast("f32", expression(rank, self.code.descriptors.spell))
 
-        def write(row: Row) -> list[str]:
-            lane = row[1].moved(own("lane") * lanes.stride)
-            top = self._cell(row[2])
+        def write(row: Row) -> list[csl.Statement]:
+            cell = self.code.descriptors.cell
+            top = cell(row[2])
+            is_top = csl.infix(cell(row[1].moved(own("lane") * lanes.stride)), "==", top)
             return [
                 *first_of(self.code, row[1], top),
-                f"const index = @as(f32, {here}) * {block}.0 + @as(f32, lane);",
-                f"const found = {self._cell(lane)} == {top} and index < {limit}.0;",
-                f"{self._cell(row[0])} = if (found) -index else {none};",
+                csl.const("index", here * float(block) + csl.cast("f32", "lane")),
+                csl.const("found", csl.infix(is_top, "and", csl.infix("index", "<", float(limit)))),
+                csl.assign(cell(row[0]), csl.either(csl.Name("found"), -csl.Name("index"), none)),
             ]
 
-        lines = self._each(to, (to, source, tops), write)
-        return lines if to.size > 1 else ["{", *(PAD + line for line in lines), "}"]
+        body = self._each(to, (to, source, tops), write)
+        return body if to.size > 1 else [csl.scope(body)]
 
 
-def first_of(code: SharedCode, row: Window, top: str) -> list[str]:
+def first_of(code: SharedCode, row: Window, top: csl.Operand) -> list[csl.Statement]:
     """The ``lane`` of a ``row`` at which ``top``, its largest, stands first: the first half of the
     lanes while it has an equal one, else the second, until one lane is left."""
     (lanes,) = row.dims
-    half = code.descriptors.memory(row.moved(own("lane") * lanes.stride))
-    most = f"{builtin('fmax', row.dtype)}(&most, most, @set_dsd_length({half}, @as(u16, half)));"
-    lowest = literal(float("-inf"), row.dtype)
+    half = resized(code.descriptors.memory(row.moved(own("lane") * lanes.stride)), "half")
+    first = [csl.assign("many", "half")]
+    second = [csl.assign("lane", "half", "+="), csl.assign("many", "half", "-=")]
+    body = [
+        csl.const("half", csl.infix("many", ">>", 1)),
+        csl.var("most", element(row.dtype), literal(float("-inf"), row.dtype)),
+        csl.do(builtin("fmax", row.dtype), csl.address("most"), "most", half),
+        csl.when(csl.infix("most", "==", top), first, second),
+    ]
     return [
-        "var lane: i16 = 0;",
-        f"var many: i16 = {lanes.extent};",
-        "while (many > 1) {",
-        f"{PAD}const half = many >> 1;",
-        f"{PAD}var most: {element(row.dtype)} = {lowest};",
-        f"{PAD}{most}",
-        f"{PAD}if (most == {top}) {{",
-        f"{PAD}{PAD}many = half;",
-        f"{PAD}}} else {{",
-        f"{PAD}{PAD}lane += half;",
-        f"{PAD}{PAD}many -= half;",
-        f"{PAD}}}",
-        "}",
+        csl.var("lane", "i16", 0),
+        csl.var("many", "i16", lanes.extent),
+        csl.While(csl.infix("many", ">", 1), tuple(body)),
     ]

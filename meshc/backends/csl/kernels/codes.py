@@ -8,9 +8,11 @@ from meshc.analysis.csl.codes import WORD_BITS, Decoding, Operand, Step, decodin
 from meshc.analysis.csl.costs import LOOP, OFFSET, Costs
 from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.scalar import CALL
-from meshc.backends.csl.kernels.shared_code import PAD, SharedCode
+from meshc.backends.csl.kernels.shared_code import SharedCode
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.ops.tile import Compute
 
+_SHIFT = "shift"
 _PART = 4
 """Cycles of the scalar code that finds how far the codes of a part lie up in words."""
 
@@ -33,11 +35,11 @@ class Codes:
         """The cycles in vector steps, during which the core's transfers stand still."""
         return decoding(op).vector_steps(self.costs)
 
-    def lines(self, op: Compute) -> list[str]:
+    def statements(self, op: Compute) -> list[csl.Statement]:
         """A call of the function that decodes."""
         found = decoding(op)
         self.code.reserve(found.scratch)
-        starts: dict[str, str] = {}
+        starts: dict[str, csl.Expression] = {}
         inside = replace(
             found,
             words=self._from_param("words", found.words, starts),
@@ -47,9 +49,9 @@ class Codes:
         )
         params = [f"{name}: i16" for name in starts]
         name = self.code.function("decode", found.words, params, self._body(inside))
-        return [f"{name}({', '.join(starts.values())});"]
+        return [csl.do(name, *starts.values())]
 
-    def _from_param(self, what: str, one: Window, starts: dict[str, str]) -> Window:
+    def _from_param(self, what: str, one: Window, starts: dict[str, csl.Expression]) -> Window:
         """``one`` as the function has it: where it begins is a parameter if that varies."""
         first = one.start.constant
         moving = one.start - first
@@ -59,7 +61,7 @@ class Codes:
         starts[name] = self.code.descriptors.at(one.buffer.name, moving)
         return Window(one.buffer, one.dtype, own(name) + first, one.dims)
 
-    def _body(self, found: Decoding) -> list[str]:
+    def _body(self, found: Decoding) -> list[csl.Statement]:
         memory = self.code.descriptors.memory
         moved = {"words": found.words, "scales": found.scales, "least": found.least}
         here = {
@@ -67,24 +69,25 @@ class Codes:
             for name, one in moved.items()
             if one is not None and not one.start.is_const and (name != "scales" or not found.wide)
         }
-
-        def spelled(operand: Operand) -> str:
-            if isinstance(operand, str):
-                return operand
-            if operand is numbers:
-                return "numbers"
-            return next((n for n, one in here.items() if one is operand), "") or memory(operand)
-
-        def written(step: Step) -> str:
-            return f"{step.builtin}({', '.join(map(spelled, step.operands))});"
-
         numbers = found.numbers.moved(own("part") * found.step)
-        shift = f"@as(u16, {WORD_BITS // found.parts} * part)"
+        shift = csl.cast("u16", WORD_BITS // found.parts * csl.Name("part"))
+
+        def operand(given: Operand) -> csl.Expression:
+            if isinstance(given, str):
+                return shift if given == _SHIFT else csl.Literal(given)
+            if given is numbers:
+                return csl.Name("numbers")
+            name = next((n for n, one in here.items() if one is given), "")
+            return csl.Name(name) if name else memory(given)
+
+        def written(step: Step) -> csl.Statement:
+            return csl.do(step.builtin, *map(operand, step.operands))
+
+        of_part = found.of_part(numbers, _SHIFT)
         return [
-            *(f"const {name} = {memory(one)};" for name, one in here.items()),
+            *(csl.const(name, memory(one)) for name, one in here.items()),
             *map(written, found.before()),
-            f"for (@range(i16, {found.parts})) |part| {{",
-            f"{PAD}const numbers = {memory(numbers)};",
-            *(PAD + written(step) for step in found.of_part(numbers, shift)),
-            "}",
+            csl.loop(
+                "part", found.parts, [csl.const("numbers", memory(numbers)), *map(written, of_part)]
+            ),
         ]

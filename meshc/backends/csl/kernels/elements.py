@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from meshc.analysis.csl.windows import Dim, Window
-from meshc.backends.csl.kernels.shared_code import SharedCode, literal
-from meshc.backends.csl.spelling.descriptors import builtin
+from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, literal
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import fail
 
@@ -20,7 +20,7 @@ class Elements:
 
     def __init__(self, code: SharedCode) -> None:
         self.code = code
-        self.writers: dict[str, Callable[[Compute, list[Window]], list[str]]] = {
+        self.writers: dict[str, Writer] = {
             "fill": self._fill,
             "copy": self._copy,
             "add": self._pointwise,
@@ -32,66 +32,52 @@ class Elements:
             "clamp": self._clamp,
         }
 
-    def _fill(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _fill(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         (to,) = windows
         return self.code.set(to, float(op.params["value"]))  # type: ignore[arg-type]
 
-    def _copy(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _copy(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source = windows
         return self.code.copied(to, source)
 
-    def _pointwise(self, op: Compute, windows: list[Window]) -> list[str]:
-        _same_type(op, *windows)
-        operation = builtin(_POINTWISE[op.kernel], windows[0].dtype)
-        memory = self.code.descriptors.memory
-        return self.code.parts(
-            alike(windows), lambda part: [f"{operation}({', '.join(map(memory, part))});"]
-        )
+    def _pointwise(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
+        same_type(op, *windows)
+        return self.code.operations(_POINTWISE[op.kernel], alike(windows))
 
-    def _with_number(self, op: Compute, windows: list[Window]) -> list[str]:
-        to, source = windows
-        _same_type(op, to, source)
+    def _with_number(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
+        same_type(op, *windows)
         operation, name = _WITH_NUMBER[op.kernel]
-        number = literal(float(op.params[name]), to.dtype)  # type: ignore[arg-type]
-        by, memory = builtin(_POINTWISE[operation], to.dtype), self.code.descriptors.memory
-        return self.code.parts(
-            (to, source), lambda part: [f"{by}({', '.join(map(memory, part))}, {number});"]
-        )
+        number = literal(float(op.params[name]), windows[0].dtype)  # type: ignore[arg-type]
+        return self.code.operations(_POINTWISE[operation], windows, number)
 
-    def _relu2(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _relu2(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """The larger of the element and zero, then its square."""
-        to, source = windows
-        _same_type(op, to, source)
-        memory = self.code.descriptors.memory
+        same_type(op, *windows)
+        do = self.code.operation
 
-        def squared(part: Sequence[Window]) -> list[str]:
-            out, given = map(memory, part)
-            return [
-                f"{builtin('fmax', to.dtype)}({out}, {given}, 0.0);",
-                f"{builtin('fmul', to.dtype)}({out}, {out}, {out});",
-            ]
+        def squared(part: Sequence[Window]) -> csl.Statements:
+            to, _ = part
+            return [do("fmax", part, 0.0), do("fmul", (to, to, to))]
 
-        return self.code.parts((to, source), squared)
+        return self.code.parts(windows, squared)
 
-    def _clamp(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _clamp(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """The larger of the element and the least; then, as there is no smaller of two, the larger
         of the negative and of that of the most, the other way round."""
-        to, source = windows
-        _same_type(op, to, source)
+        same_type(op, *windows)
         least, most = (float(op.params[name]) for name in ("least", "most"))  # type: ignore[arg-type]
-        memory = self.code.descriptors.memory
-        larger, negative = builtin("fmax", to.dtype), builtin("fneg", to.dtype)
+        do, kind = self.code.operation, windows[0].dtype
 
-        def clamped(part: Sequence[Window]) -> list[str]:
-            out, given = map(memory, part)
+        def clamped(part: Sequence[Window]) -> csl.Statements:
+            here = (part[0], part[0])
             return [
-                f"{larger}({out}, {given}, {literal(least, to.dtype)});",
-                f"{negative}({out}, {out});",
-                f"{larger}({out}, {out}, {literal(-most, to.dtype)});",
-                f"{negative}({out}, {out});",
+                do("fmax", part, literal(least, kind)),
+                do("fneg", here),
+                do("fmax", here, literal(-most, kind)),
+                do("fneg", here),
             ]
 
-        return self.code.parts((to, source), clamped)
+        return self.code.parts(windows, clamped)
 
 
 def operations(op: Compute) -> int:
@@ -111,7 +97,8 @@ def alike(windows: list[Window]) -> list[Window]:
     return [to, *(_repeated(other, to) for other in others)]
 
 
-def _same_type(op: Compute, *windows: Window) -> None:
+def same_type(op: Compute, *windows: Window) -> None:
+    """Raise ``csl-dtype`` where windows have several element types."""
     if len({w.dtype for w in windows}) > 1:
         kinds = ", ".join(str(w.dtype) for w in windows)
         fail("csl-dtype", f"'{op.kernel}' of {kinds} mixes element types", op.span)

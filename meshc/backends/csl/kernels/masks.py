@@ -7,14 +7,13 @@ lanes up to the last key that lies before the window.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import rows_masked
 from meshc.analysis.csl.windows import Dim, Window, own
-from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
-from meshc.backends.csl.spelling.descriptors import builtin, element
+from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, literal
+from meshc.backends.csl.spelling.descriptors import builtin, moved, resized
 from meshc.backends.csl.spelling.expressions import expression
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.support.diagnostics import fail
@@ -28,7 +27,7 @@ class Masks:
 
     def __init__(self, code: SharedCode) -> None:
         self.code = code
-        self.writers: dict[str, Callable[[Compute, list[Window]], list[str]]] = {
+        self.writers: dict[str, Writer] = {
             "mask_causal": self._mask_causal,
             "mask_window": self._mask_window,
         }
@@ -37,51 +36,53 @@ class Masks:
         """Predicted cycles of a mask."""
         return rows_masked(op.kernel, windows[0], _hidden(op, windows[0]), costs)
 
-    def _mask_causal(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _mask_causal(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """Scores [.., rows, keys]; ``until`` is the position behind the last that a row sees."""
         row, keys = self._row(op, windows[0])
-        rest = f"@increment_dsd_offset({row}, seen, {element(windows[0].dtype)})"
         count = self._count(op, own("until") - own("first"))
-        lines = [
-            f"const seen = if (until <= first) @as(i16, 0) else {count};",
-            f"const beyond = {keys} - seen;",
-            "if (beyond > 0) {",
-            *self._lowest(windows[0], f"@set_dsd_length({rest}, @as(u16, beyond))"),
-            "}",
+        none_seen = csl.infix("until", "<=", "first")
+        rest = resized(moved(row, "seen", windows[0].dtype), "beyond")
+        body = [
+            csl.const("seen", csl.either(none_seen, csl.cast("i16", 0), count)),
+            csl.const("beyond", keys - "seen"),
+            csl.when(csl.infix("beyond", ">", 0), self._lowest(windows[0], rest)),
         ]
-        return self._rows(op, windows[0], lines)
+        return self._rows(op, windows[0], body)
 
-    def _mask_window(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _mask_window(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """The same; ``reach`` counts the positions from the first key to the query."""
         row, keys = self._row(op, windows[0])
         window = _window(op)
-        lines = [
-            "const reach = until - first;",
-            f"if (reach > {window}) {{",
-            f"{PAD}const passed = {self._count(op, own('reach') - window)};",
-            f"{PAD}const hidden = if (passed < {keys}) passed else {keys};",
-            *self._lowest(windows[0], f"@set_dsd_length({row}, @as(u16, hidden))"),
-            "}",
+        hiding = [
+            csl.const("passed", self._count(op, own("reach") - window)),
+            csl.const("hidden", csl.either(csl.infix("passed", "<", keys), "passed", keys)),
+            *self._lowest(windows[0], resized(row, "hidden")),
         ]
-        return self._rows(op, windows[0], lines)
+        reach = csl.const("reach", csl.Name("until") - "first")
+        return self._rows(
+            op, windows[0], [reach, csl.when(csl.infix("reach", ">", window), hiding)]
+        )
 
-    def _rows(self, op: Compute, scores: Window, lines: list[str]) -> list[str]:
-        """``lines`` for each row, where ``first`` is the position of its first key."""
+    def _rows(self, op: Compute, scores: Window, inner: list[csl.Statement]) -> list[csl.Statement]:
+        """``inner`` for each row, where ``first`` is the position of its first key."""
         spell, rows = self.code.descriptors.spell, scores.dims[-2]
         query, key, limit = (_position(op, name) for name in ("query", "key", "limit"))
         each = op.params["query_step"]
         assert isinstance(each, int)
         body = [
-            f"const query = {expression(query + _index('row', rows) * each + 1, spell)};",
-            f"const limit = @as(i16, {expression(limit, spell)});",
-            "const until = if (query < limit) query else limit;",
-            f"const first = @as(i16, {expression(key, spell)});",
-            *lines,
+            csl.const("query", expression(query + _index("row", rows) * each + 1, spell)),
+            csl.const("limit", csl.cast("i16", expression(limit, spell))),
+            csl.const("until", csl.either(csl.infix("query", "<", "limit"), "query", "limit")),
+            csl.const("first", csl.cast("i16", expression(key, spell))),
+            *inner,
         ]
-        loop = self.code.over("row", rows, body)
-        return loop if loop is not body else ["{", *(PAD + line for line in body), "}"]
+        return (
+            self.code.over("row", rows, body)
+            if rows.extent > 1 or rows.count
+            else [csl.scope(body)]
+        )
 
-    def _row(self, op: Compute, scores: Window) -> tuple[str, str]:
+    def _row(self, op: Compute, scores: Window) -> tuple[csl.Expression, csl.Expression]:
         """The descriptor of the keys of a row of a head, and how many these are."""
         *heads, rows, keys = scores.dims
         if keys.stride != 1 and keys.extent > 1:
@@ -92,19 +93,19 @@ class Masks:
         descriptor = self.code.descriptors.memory(row.inner([Dim(keys.extent, keys.stride)]))
         return descriptor, expression(keys.steps, self.code.descriptors.spell)
 
-    def _count(self, op: Compute, positions: Expr) -> str:
+    def _count(self, op: Compute, positions: Expr) -> csl.Expression:
         """Keys at the first of so many positions, and at steps from there."""
-        apart, spell = _apart(op), self.code.descriptors.spell
-        text = expression(positions + (apart - 1), spell)
-        return text if apart == 1 else f"({text}) / {apart}"
+        apart = _apart(op)
+        found = expression(positions + (apart - 1), self.code.descriptors.spell)
+        return found if apart == 1 else found / apart
 
-    def _lowest(self, scores: Window, lanes: str) -> list[str]:
-        """Minus infinity in ``lanes`` of each head, as statements of a block."""
+    def _lowest(self, scores: Window, lanes: csl.Expression) -> list[csl.Statement]:
+        """Minus infinity in ``lanes`` of each head."""
         number = literal(float("-inf"), scores.dtype)
-        lines = [f"{builtin('fmov', scores.dtype)}({lanes}, {number});"]
+        body: list[csl.Statement] = [csl.do(builtin("fmov", scores.dtype), lanes, number)]
         for place, dim in reversed([*enumerate(scores.dims[:-2])]):
-            lines = self.code.over(f"h{place}", dim, lines)
-        return [PAD + line for line in lines]
+            body = self.code.over(f"h{place}", dim, body)
+        return body
 
 
 def _index(variable: str, dim: Dim) -> Expr:

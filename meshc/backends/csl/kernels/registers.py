@@ -7,6 +7,7 @@ from typing import NamedTuple
 from meshc.analysis.csl.held import CHANGED
 from meshc.analysis.csl.registers import AT_CALL
 from meshc.backends.csl.spelling.names import Names
+from meshc.backends.csl.tree import syntax_tree as csl
 
 
 class Sums(NamedTuple):
@@ -17,15 +18,15 @@ class Sums(NamedTuple):
 
 
 class Registers:
-    """Declares registers in ``lines``; ``loads`` fills those that never change."""
+    """Declares registers in ``constants``; ``loads`` fills those that never change."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
-        self.lines: list[str] = []
-        self.loads: list[str] = []
+        self.constants: list[csl.Declare] = []
+        self.loads: list[csl.Do] = []
         self._rows: str | None = None
         self._moving: Sums | None = None
-        self._loaded: dict[str, Sums] = {}
+        self._loaded: dict[csl.Name, Sums] = {}
         self._held: dict[tuple[str, int], str] = {}
 
     def rows(self) -> str:
@@ -40,11 +41,11 @@ class Registers:
             self._moving = self._sums("sum", AT_CALL)
         return self._moving
 
-    def loaded(self, descriptor: str, number: int) -> Sums:
+    def loaded(self, descriptor: csl.Name, number: int) -> Sums:
         """The registers with this number, which hold ``descriptor`` from before the start."""
         if descriptor not in self._loaded:
-            self._loaded[descriptor] = sums = self._sums(descriptor, number)
-            self.loads += [f"@load_to_dsr({register}, {descriptor});" for register in sums]
+            self._loaded[descriptor] = sums = self._sums(descriptor.text, number)
+            self.loads += [loaded(register, descriptor) for register in sums]
         return self._loaded[descriptor]
 
     def held(self, file: str, number: int) -> str:
@@ -60,5 +61,10 @@ class Registers:
 
     def _declare(self, hint: str, bank: str, number: int) -> str:
         name = self.names.fresh(hint)
-        self.lines.append(f"const {name} = @get_dsr({bank}, {number});")
+        self.constants.append(csl.const(name, csl.call("@get_dsr", bank, number)))
         return name
+
+
+def loaded(register: str, descriptor: csl.Operand, *options: csl.Operand) -> csl.Do:
+    """The statement that loads a register."""
+    return csl.do("@load_to_dsr", register, descriptor, *options)

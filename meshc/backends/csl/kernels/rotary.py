@@ -31,8 +31,9 @@ from meshc.analysis.csl.vector_steps import Steps
 from meshc.analysis.csl.ways import ANGLES, KEPT, TURNS, block_of, parts_of, type_of_angles
 from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.analysis.csl.words import angles_of, fixed_angles
-from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, repeat
+from meshc.backends.csl.kernels.shared_code import SharedCode, repeat
 from meshc.backends.csl.spelling.expressions import expression
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Op
 from meshc.ir.ops.tile import Compute
@@ -40,24 +41,28 @@ from meshc.ir.types import DType
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
-_WITHIN_A_TURN = [
-    "// What is left of an angle that is not negative when whole turns are taken off, between -pi",
-    "// and pi. The first two parts of 2 pi have so few bits that their products are exact.",
-    "fn within_a_turn(angle: f32) f32 {",
-    f"{PAD}const turns = @as(f32, @as(i16, angle * 0.159154943 + 0.5));",
-    f"{PAD}return angle - {' - '.join(f'turns * {part}' for part in TURN)};",
-    "}",
-]
+_ANGLE, _TURNS = csl.Name("angle"), csl.Name("turns")
+_WITHIN_A_TURN = csl.function(
+    "in_a_turn",
+    ["angle: f32"],
+    [
+        csl.const("turns", csl.cast("f32", csl.cast("i16", _ANGLE * 0.159154943 + 0.5))),
+        csl.returned(csl.joined("-", [_ANGLE, *(_TURNS * part for part in TURN)])),
+    ],
+    "f32",
+    "What is left of an angle that is not negative when whole turns are taken off, between -pi and "
+    "pi. The first two parts of 2 pi have so few bits that their products are exact.",
+)
 _PLACE = 40
 """Cycles of the position of a row and of its parts."""
 
 
 @dataclass
 class AtStart:
-    """What a program does when it starts: a line, its predicted cycles, and the guard of the phase
+    """What a program does when it starts: a call, its predicted cycles, and the guard of the phase
     that needs it, None for all runs."""
 
-    line: str
+    setter: csl.Do
     cycles: int
     when: Cond | None
 
@@ -83,12 +88,12 @@ class Rotary:
         self.of_rounds = of_rounds
         self.phases = phases
         self.at_start: dict[tuple[str, ...], AtStart] = {}
-        self.at_round: list[str] = []
+        self.at_round: list[csl.Do] = []
         self.cycles_at_round = 0
         self._tables: dict[tuple[str, ...], tuple[Window, Window]] = {}
 
-    def lines(self, op: Compute, windows: list[Window]) -> list[str]:
-        """The statements of one ``rope`` of [.., rows, lanes] and frequencies f32 [lanes / 2]."""
+    def statements(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
+        """Those of one ``rope`` of [.., rows, lanes] and frequencies f32 [lanes / 2]."""
         to, source, frequencies = windows
         position, step = _angle(op)
         if frequencies.dtype != DType.F32:
@@ -109,7 +114,7 @@ class Rotary:
         at = expression(
             position + own("row") * step if rows > 1 else position, self.code.descriptors.spell
         )
-        body = [f"{self._setter(op, frequencies, tables)}({at});", *turned]
+        body = [csl.do(self._setter(op, frequencies, tables), at), *turned]
         return self.code.over("row", to.dims[-2], body) if rows > 1 else body
 
     def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
@@ -148,23 +153,23 @@ class Rotary:
             self._tables[key] = tables
             if fixed and KEPT in parts_of(op):
                 setter, cycles = self._setter_of_rows(op, to, frequencies, tables)
-                self._begin_with(key, f"{setter}();", cycles, op)
+                self._begin_with(key, csl.do(setter), cycles, op)
             elif fixed:
                 setter = self._setter(op, frequencies, tables)
                 at = expression(_angle(op)[0], self.code.descriptors.spell)
                 cycles = self._angles(op, frequencies, tables)[1]
-                self._begin_with(key, f"{setter}({at});", cycles, op)
+                self._begin_with(key, csl.do(setter, at), cycles, op)
         if key in self.at_start and self.at_start[key].when != self.phases.get(op):
             self.at_start[key].when = None
         return self._tables[key]
 
-    def _begin_with(self, key: tuple[str, ...], line: str, cycles: int, op: Compute) -> None:
+    def _begin_with(self, key: tuple[str, ...], setter: csl.Do, cycles: int, op: Compute) -> None:
         """Let the program, or each round if the positions of ``op`` are those of a round, begin
-        with ``line``."""
+        with ``setter``."""
         if _angle(op)[0].free_vars.isdisjoint(self.of_rounds):
-            self.at_start[key] = AtStart(line, cycles, self.phases.get(op))
+            self.at_start[key] = AtStart(setter, cycles, self.phases.get(op))
         else:
-            self.at_round.append(line)
+            self.at_round.append(setter)
             self.cycles_at_round += cycles
 
     def _setter_of_rows(
@@ -179,35 +184,37 @@ class Rotary:
         if op.dsr:
             steps.hold()
 
-        def put(window: Window, value: str) -> str:
-            at = self.code.descriptors.at(window.buffer.name, window.start + own("row"))
-            return f"{self._name(window.buffer)}[{at}] = @as(f32, {value});"
+        def put(window: Window, value: csl.Expression) -> csl.Statement:
+            cell = self.code.descriptors.cell(window.moved(own("row")))
+            return csl.assign(cell, csl.cast("f32", value))
 
-        at = expression(position + own("row") * step, self.code.descriptors.spell)
+        place = csl.Name("place")
         body = [
-            f"const place = {at};",
-            put(places.whole, "place"),
-            put(places.high, f"place - place % {LOW}"),
-            put(places.low, f"place % {LOW}"),
+            csl.const(
+                "place", expression(position + own("row") * step, self.code.descriptors.spell)
+            ),
+            put(places.whole, place),
+            put(places.high, place - place % LOW),
+            put(places.low, place % LOW),
         ]
-        lines = [*repeat("row", rows, body), *self.code.steps(steps)]
+        body = [*repeat("row", rows, body), *self.code.steps(steps)]
         cycles = steps.cycles + rows * _PLACE
-        return self.code.function("turn", frequencies, [], lines), cycles
+        return self.code.function("turn", frequencies, [], body), cycles
 
-    def _turned_in_blocks(self, op: Compute, pairs: list[Window]) -> list[str]:
+    def _turned_in_blocks(self, op: Compute, pairs: list[Window]) -> list[csl.Statement]:
         """All rows turned by the angles that are kept for them: so many at once as ``op`` says,
         those that are left one by one."""
         block = block_of(op)
         if not block:
             return self.code.steps(turning_steps(self.costs, *pairs))
         place = len(pairs[0].dims) - 2
-        lines: list[str] = []
+        found: list[csl.Statement] = []
         for rows in stretches(pairs[0].dims[place], block, "row"):
             part = [cut(window, place, rows.start, rows.length) for window in pairs]
             loop = rows.loop
             turned = self.code.steps(turning_steps(self.costs, *part))
-            lines += turned if loop is None else self.code.over(rows.variable, loop, turned)
-        return lines
+            found += turned if loop is None else self.code.over(rows.variable, loop, turned)
+        return found
 
     def _array(self, name: str, size: int, dtype: DType) -> Window:
         return table(self.code.table(name, size, dtype), size, dtype)
@@ -218,30 +225,37 @@ class Rotary:
     def _setter(self, op: Compute, frequencies: Window, tables: tuple[Window, Window]) -> str:
         """The function that fills ``tables`` for a position."""
         steps, _ = self._angles(op, frequencies, tables)
+        place, low, high, head, tail = map(csl.Name, ("place", "low", "high", "head", "tail"))
         parts = [
-            f"const low = @as(f32, place % {LOW});",
-            f"const high = @as(f32, place - place % {LOW});",
+            csl.const("low", csl.cast("f32", place % LOW)),
+            csl.const("high", csl.cast("f32", place - place % LOW)),
         ]
         if steps is not None:
-            parts += ["const whole = high + low;", f"const turned = whole * {TURNED};"]
-            body = [*parts, *self.code.steps(steps)]
-            return self.code.function("turn", frequencies, ["place: i16"], body)
-        self.code.uses_math = True
+            parts += [
+                csl.const("whole", high + low),
+                csl.const("turned", csl.Name("whole") * TURNED),
+            ]
+            return self._setting(frequencies, [*parts, *self.code.steps(steps)])
         self.code.helper(_WITHIN_A_TURN)
         cosines, sines = (self._name(table.buffer) for table in tables)
-        place = own("i") * frequencies.dims[-1].stride if frequencies.size > 1 else Expr.const(0)
-        at = self.code.descriptors.at(frequencies.buffer.name, frequencies.start + place)
-        target = "i" if frequencies.size > 1 else "0"
+        many = frequencies.size > 1
+        pair = own("i") * frequencies.dims[-1].stride if many else Expr.const(0)
+        bits = csl.call("@bitcast", "u32", "frequency")
+        turn = csl.call("in_a_turn", high * head) + csl.call("in_a_turn", low * head)
         body = [
-            f"const frequency = {self._name(frequencies.buffer)}[{at}];",
-            "const head = @bitcast(f32, @bitcast(u32, frequency) & 0xfffff000);",
-            "const tail = frequency - head;",
-            "const angle = within_a_turn(high * head) + within_a_turn(low * head)",
-            f"{PAD}+ high * tail + low * tail;",
-            f"{cosines}[{target}] = math.cos_f32(angle);",
-            f"{sines}[{target}] = math.sin_f32(angle);",
+            csl.const("frequency", self.code.descriptors.cell(frequencies.moved(pair))),
+            csl.const(
+                "head", csl.call("@bitcast", "f32", csl.infix(bits, "&", csl.Literal("0xfffff000")))
+            ),
+            csl.const("tail", csl.Name("frequency") - head),
+            csl.const("angle", turn + high * tail + low * tail),
+            csl.assign(csl.element(cosines, "i" if many else 0), csl.call("math.cos_f32", _ANGLE)),
+            csl.assign(csl.element(sines, "i" if many else 0), csl.call("math.sin_f32", _ANGLE)),
         ]
-        body = [*parts, *repeat("i", frequencies.size, body)]
+        return self._setting(frequencies, [*parts, *repeat("i", frequencies.size, body)])
+
+    def _setting(self, frequencies: Window, body: csl.Statements) -> str:
+        """The function of a ``place`` that does this."""
         return self.code.function("turn", frequencies, ["place: i16"], body)
 
     def _angles(
@@ -259,27 +273,31 @@ class Rotary:
 
     # --- turning
 
-    def _turned(self, to: Window, source: Window, tables: tuple[Window, Window]) -> list[str]:
+    def _turned(
+        self, to: Window, source: Window, tables: tuple[Window, Window]
+    ) -> list[csl.Statement]:
         """All heads of one row turned, pair by pair of lanes."""
         lanes = to.dims[-1].extent
         pairs, heads = lanes // 2, to.size // lanes // rows_of(to)
         pair = own("i") if pairs > 1 else Expr.const(0)
         row = own("row") if rows_of(to) > 1 else Expr.const(0)
-        cosine, sine = (f"{self._name(t.buffer)}[{'i' if pairs > 1 else 0}]" for t in tables)
-        memory = self.code.descriptors.memory
+        cosine, sine = (
+            csl.element(self._name(each.buffer), "i" if pairs > 1 else 0) for each in tables
+        )
         turned = [self.code.scratch_window(DType.F32, 2 * heads, n * heads, heads) for n in (0, 1)]
         old = [_lane(source, row, pair, n) for n in (0, 1)]
         new = [_lane(to, row, pair, n) for n in (0, 1)]
-        body = [
-            f"@fmuls({memory(turned[0])}, {memory(old[1])}, -{sine});",
-            f"@fmuls({memory(turned[1])}, {memory(old[0])}, {sine});",
+        wide = to.dtype == DType.F32
+        memory = self.code.descriptors.memory
+        body: list[csl.Statement] = [
+            csl.do("@fmuls", memory(turned[0]), memory(old[1]), -sine),
+            csl.do("@fmuls", memory(turned[1]), memory(old[0]), sine),
         ]
         for n in (0, 1):
-            target = new[n] if to.dtype == DType.F32 else turned[n]
-            operands = f"{memory(turned[n])}, {memory(old[n])}, {cosine}"
-            body.append(f"@fmacs({memory(target)}, {operands});")
-        if to.dtype != DType.F32:
-            body += [self.code.move(new[n], turned[n]) + ";" for n in (0, 1)]
+            target = memory(new[n] if wide else turned[n])
+            body.append(csl.do("@fmacs", target, memory(turned[n]), memory(old[n]), cosine))
+        if not wide:
+            body += [self.code.move(new[n], turned[n]) for n in (0, 1)]
         return repeat("i", pairs, body)
 
 

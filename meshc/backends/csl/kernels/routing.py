@@ -12,13 +12,14 @@ from meshc.analysis.csl.element_costs import (
 )
 from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.backends.csl.kernels.rows import Row, Rows
-from meshc.backends.csl.kernels.shared_code import PAD, SharedCode
+from meshc.backends.csl.kernels.shared_code import SharedCode
 from meshc.backends.csl.spelling.descriptors import builtin
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-_ROW_OF_WEIGHTS = "m"
+_ROW_OF_WEIGHTS = "depth"
 
 
 class Routing(Rows):
@@ -49,56 +50,54 @@ class Routing(Rows):
             each += OF_A_LOOP_OF_ROUTES
         return cleared + gates.size * each
 
-    def _dispatch(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _dispatch(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source, gates = windows
         *rows, lanes = source.dims
         everywhere = source.inner((*rows, _repeated(gates.dims[-1]), lanes))
 
-        def write(row: Row) -> list[str]:
-            return self._where_routed(row[2], self.code.copied(row[0], row[1]))
+        def write(row: Row) -> list[csl.Statement]:
+            return [self._where_routed(row[2], self.code.copied(row[0], row[1]))]
 
-        lines = self._each(gates, (to, everywhere, gates), write)
-        return [*self.code.set(to, 0.0), *lines]
+        return [*self.code.set(to, 0.0), *self._each(gates, (to, everywhere, gates), write)]
 
-    def _combine(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _combine(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source, gates = windows
         *rows, lanes = to.dims
         sums = to.inner((*rows, _repeated(gates.dims[-1]), lanes))
-        add = builtin("fmac", to.dtype)
 
-        def write(row: Row) -> list[str]:
-            total, value = map(self.code.descriptors.memory, row[:2])
-            weighted = f"{add}({total}, {total}, {value}, {self._cell(row[2])});"
-            return self._where_routed(row[2], [weighted])
+        def write(row: Row) -> list[csl.Statement]:
+            total, value, gate = row
+            by = self.code.descriptors.cell(gate)
+            weighted = self.code.operation("fmac", (total, total, value), by)
+            return [self._where_routed(gate, [weighted])]
 
         return [*self.code.set(to, 0.0), *self._each(gates, (sums, source, gates), write)]
 
-    def _expert_gemm(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _expert_gemm(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """Of a row and an expert, element after element of the row times a row of the weights."""
         to, source, weights, gates = windows
         if source.dtype != weights.dtype or (to.dtype.half and source.dtype == DType.F32):
             kinds = f"{source.dtype} and {weights.dtype} into {to.dtype}"
             fail("csl-dtype", f"products of {kinds}", op.span)
-        mixed = "@fmachs" if to.dtype != source.dtype else ""
-        add = mixed or (builtin("fmac", to.dtype))
+        add = "@fmachs" if to.dtype != source.dtype else builtin("fmac", to.dtype)
         depth, experts, columns = weights.dims
         rows = (_repeated(dim) for dim in gates.dims[:-1])
         matrices = weights.inner((*rows, experts, depth, columns))
 
-        def write(row: Row) -> list[str]:
+        def write(row: Row) -> list[csl.Statement]:
             memory, at = self.code.descriptors.memory, own(_ROW_OF_WEIGHTS)
-            first = row[2].moved(at * depth.stride).inner((columns,))
-            factor = self._cell(row[1].moved(at * row[1].dims[0].stride))
-            step = [f"{add}(row, row, {memory(first)}, {factor});"]
-            loop = [f"for (@range(i16, {depth.extent})) |{_ROW_OF_WEIGHTS}| {{"]
-            loop += [*(PAD + line for line in step), "}"]
-            return self._where_routed(row[3], [f"const row = {memory(row[0])};", *loop])
+            first = memory(row[2].moved(at * depth.stride).inner((columns,)))
+            factor = self.code.descriptors.cell(row[1].moved(at * row[1].dims[0].stride))
+            step = csl.loop(
+                _ROW_OF_WEIGHTS, depth.extent, [csl.do(add, "row", "row", first, factor)]
+            )
+            return [self._where_routed(row[3], [csl.const("row", memory(row[0])), step])]
 
         return [*self.code.set(to, 0.0), *self._each(gates, (to, source, matrices, gates), write)]
 
-    def _where_routed(self, gate: Window, lines: list[str]) -> list[str]:
-        """``lines`` if the row is sent to the expert."""
-        return [f"if ({self._cell(gate)} != 0.0) {{", *(PAD + line for line in lines), "}"]
+    def _where_routed(self, gate: Window, body: csl.Statements) -> csl.Statement:
+        """``body`` if the row is sent to the expert."""
+        return csl.when(csl.infix(self.code.descriptors.cell(gate), "!=", 0.0), body)
 
 
 def _accumulated(costs: Costs, to: Window, kind: str) -> int:

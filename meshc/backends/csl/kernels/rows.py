@@ -19,43 +19,62 @@ from meshc.analysis.csl.operands import one_by_one
 from meshc.analysis.csl.vector_ways import vector_cycles
 from meshc.analysis.csl.ways import ACROSS, NEWTON, block_of, goes_over
 from meshc.analysis.csl.windows import Dim, Window, dense, own
-from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, literal
+from meshc.backends.csl.kernels.elements import same_type
+from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, literal
 from meshc.backends.csl.spelling.descriptors import builtin
 from meshc.backends.csl.spelling.expressions import expression
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
 _VARIABLES = "ijkl"
-_RECIPROCAL = [
-    "// 1 / value for sizes from 2^-126 to 2^126: a first guess that is right to 5.1e-2, as its",
-    "// bits are those of the value from a constant, and two of Newton's steps, 6.7e-6.",
-    "fn reciprocal(value: f32) f32 {",
-    f"{PAD}const first = @bitcast(f32, @as(u32, 0x7ef311c7) - @bitcast(u32, value));",
-    f"{PAD}const second = first * (2.0 - value * first);",
-    f"{PAD}return second * (2.0 - value * second);",
-    "}",
-]
-_INVERSE_ROOT = [
-    "// 1 / sqrt(value) in the same way, its first guess right to 3.5e-2, and 4.8e-6 in the end.",
-    "fn inverse_root(value: f32) f32 {",
-    f"{PAD}const half = 0.5 * value;",
-    f"{PAD}const first = @bitcast(f32, @as(u32, 0x5f3759df) - (@bitcast(u32, value) >> 1));",
-    f"{PAD}const second = first * (1.5 - half * first * first);",
-    f"{PAD}return second * (1.5 - half * second * second);",
-    "}",
-]
-_ERF = [
-    "// The error function, right to 1.5e-7 (Abramowitz and Stegun, 7.1.26).",
-    "fn erf(value: f32) f32 {",
-    f"{PAD}const size = if (value < 0.0) -value else value;",
-    f"{PAD}const near = 1.0 / (1.0 + 0.3275911 * size);",
-    f"{PAD}const high = ((1.061405429 * near - 1.453152027) * near + 1.421413741) * near;",
-    f"{PAD}const tail = ((high - 0.284496736) * near + 0.254829592) * near;",
-    f"{PAD}const found = 1.0 - tail * math.exp_f32(-size * size);",
-    f"{PAD}return if (value < 0.0) -found else found;",
-    "}",
-]
+
+Formula = Callable[[csl.Expression], csl.Expression]
+"""A function of one element of f32."""
+_VALUE, _FIRST, _SECOND, _HALF = map(csl.Name, ("value", "first", "second", "half"))
+_SIZE, _NEAR, _HIGH, _TAIL, _FOUND = map(csl.Name, ("size", "near", "high", "tail", "found"))
+_BITS = csl.call("@bitcast", "u32", _VALUE)
+_RECIPROCAL = csl.function(
+    "reciprocal",
+    ["value: f32"],
+    [
+        csl.const("first", csl.call("@bitcast", "f32", csl.bits("u32", 0x7EF311C7) - _BITS)),
+        csl.const("second", _FIRST * (2.0 - _VALUE * _FIRST)),
+        csl.returned(_SECOND * (2.0 - _VALUE * _SECOND)),
+    ],
+    "f32",
+    "1 / value for sizes from 2^-126 to 2^126: a first guess that is right to 5.1e-2, as its bits "
+    "are those of the value from a constant, and two of Newton's steps, 6.7e-6.",
+)
+_ROOT_BITS = csl.bits("u32", 0x5F3759DF) - csl.infix(_BITS, ">>", 1)
+_INVERSE_ROOT = csl.function(
+    "inverse_root",
+    ["value: f32"],
+    [
+        csl.const("half", 0.5 * _VALUE),
+        csl.const("first", csl.call("@bitcast", "f32", _ROOT_BITS)),
+        csl.const("second", _FIRST * (1.5 - _HALF * _FIRST * _FIRST)),
+        csl.returned(_SECOND * (1.5 - _HALF * _SECOND * _SECOND)),
+    ],
+    "f32",
+    "1 / sqrt(value) in the same way, its first guess right to 3.5e-2, and 4.8e-6 in the end.",
+)
+_BELOW_ZERO = csl.infix(_VALUE, "<", 0.0)
+_ERF = csl.function(
+    "erf",
+    ["value: f32"],
+    [
+        csl.const("size", csl.either(_BELOW_ZERO, -_VALUE, _VALUE)),
+        csl.const("near", 1.0 / (1.0 + 0.3275911 * _SIZE)),
+        csl.const("high", ((1.061405429 * _NEAR - 1.453152027) * _NEAR + 1.421413741) * _NEAR),
+        csl.const("tail", ((_HIGH - 0.284496736) * _NEAR + 0.254829592) * _NEAR),
+        csl.const("found", 1.0 - _TAIL * csl.call("math.exp_f32", -_SIZE * _SIZE)),
+        csl.returned(csl.either(_BELOW_ZERO, -_FOUND, _FOUND)),
+    ],
+    "f32",
+    "The error function, right to 1.5e-7 (Abramowitz and Stegun, 7.1.26).",
+)
 
 Row = tuple[Window, ...]
 
@@ -66,7 +85,7 @@ class Rows:
     def __init__(self, code: SharedCode, costs: Costs) -> None:
         self.code = code
         self.costs = costs
-        self.writers: dict[str, Callable[[Compute, list[Window]], list[str]]] = {
+        self.writers: dict[str, Writer] = {
             "row_sum": self._row_sum,
             "row_max": self._row_max,
             "square_sum": self._square_sum,
@@ -87,12 +106,7 @@ class Rows:
         """Predicted cycles of one of these kernels."""
         return vector_cycles(op, windows, costs)
 
-    def _by_steps(
-        self,
-        op: Compute,
-        windows: list[Window],
-        each: Callable[[Compute, list[Window]], list[str]],
-    ) -> list[str]:
+    def _by_steps(self, op: Compute, windows: list[Window], each: Writer) -> list[csl.Statement]:
         """The vector operations that ``op`` says, in a function where it may lie outside of loops;
         without a way, and for what no block holds, ``each`` element one by one."""
         if not op.way:
@@ -100,258 +114,242 @@ class Rows:
         block = block_of(op)
         if block and blocks_of(windows[0].dims):
             return self._in_blocks(op, in_blocks(windows, block, goes_over(op)), each)
-        lines = []
+        body: list[csl.Statement] = []
         for part in pieces(windows, block) if block else [Piece(windows, 1, None)]:
             steps = function_steps(op, part.windows, self.costs)
             assert steps is not None
             one = self.code.steps(steps)
-            lines += self.code.over(*part.loop, one) if part.loop else one
+            body += self.code.over(*part.loop, one) if part.loop else one
         if not all(window.start.is_const for window in windows):
-            return lines
-        return [f"{self.code.function(op.kernel, windows[0], [], lines)}();"]
+            return body
+        return [csl.do(self.code.function(op.kernel, windows[0], [], body))]
 
-    def _in_blocks(
-        self, op: Compute, cut: Blocks, each: Callable[[Compute, list[Window]], list[str]]
-    ) -> list[str]:
+    def _in_blocks(self, op: Compute, cut: Blocks, each: Writer) -> list[csl.Statement]:
         """Vector operations on whole blocks, then ``each`` element that is left one by one."""
         steps = function_steps(op, cut.whole, self.costs)
         assert steps is not None
-        lines = self.code.steps(steps)
+        body = self.code.steps(steps)
         for loop in reversed(cut.loops):
             assert loop.loop is not None
-            lines = self.code.over(loop.variable, loop.loop, lines)
+            body = self.code.over(loop.variable, loop.loop, body)
         for rest in cut.rests:
             counts = (expression(count, self.code.descriptors.spell) for count in rest.counts)
-            lines.append(f"if ({' and '.join(f'{count} > 0' for count in counts)}) {{")
             left = self.code.in_one_type(
                 rest.windows, one_by_one(op, rest.windows), lambda windows: each(op, windows)
             )
-            lines += [*(PAD + line for line in left), "}"]
-        return lines
+            body.append(
+                csl.when(csl.joined("and", [csl.infix(count, ">", 0) for count in counts]), left)
+            )
+        return body
 
     # --- reductions
 
-    def _row_sum(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _row_sum(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source = windows
-        return self._reduced(op, to, source, "fadd", "0.0")
+        return self._reduced(op, to, source, "fadd", csl.as_expression(0.0))
 
-    def _row_max(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _row_max(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source = windows
         if op.way == ACROSS:
             return self._max_across(to, source)
         return self._reduced(op, to, source, "fmax", literal(float("-inf"), to.dtype))
 
-    def _max_across(self, to: Window, source: Window) -> list[str]:
+    def _max_across(self, to: Window, source: Window) -> list[csl.Statement]:
         """A lane of all rows after the other."""
         most, kind = to, source.dtype
         if to.dtype != kind:
             most = self.code.scratch_window(kind, to.size).inner(dense(to.dims))
-        lanes, memory = source.dims[-1], self.code.descriptors.memory
+        lanes = source.dims[-1]
         at = own("lane") if lanes.extent > 1 else 0
         lane = lane_of(source).moved(at * lanes.stride)
-        larger = f"{builtin('fmax', kind)}({memory(most)}, {memory(most)}, {memory(lane)});"
-        lines = [*self.code.set(most, float("-inf")), *self.code.over("lane", lanes, [larger])]
-        return lines if most is to else [*lines, *self.code.copied(to, most)]
+        larger = self.code.operation("fmax", (most, most, lane))
+        found = [*self.code.set(most, float("-inf")), *self.code.over("lane", lanes, [larger])]
+        return found if most is to else [*found, *self.code.copied(to, most)]
 
     def _reduced(
-        self, op: Compute, to: Window, source: Window, operation: str, start: str
-    ) -> list[str]:
-        _same(op, to, source)
+        self, op: Compute, to: Window, source: Window, operation: str, start: csl.Expression
+    ) -> list[csl.Statement]:
+        same_type(op, to, source)
+        combined = builtin(operation, to.dtype)
 
-        def write(row: Row) -> list[str]:
-            total, memory = self._cell(row[0]), self.code.descriptors.memory
-            added = f"{builtin(operation, to.dtype)}(&{total}, {total}, {{}});"
-            sums = self.code.parts(row[1:], lambda part: [added.format(memory(part[0]))])
-            return [f"{total} = {start};", *sums]
+        def write(row: Row) -> list[csl.Statement]:
+            total, memory = self.code.descriptors.cell(row[0]), self.code.descriptors.memory
+            sums = self.code.parts(
+                row[1:], lambda part: [csl.do(combined, csl.address(total), total, memory(part[0]))]
+            )
+            return [csl.assign(total, start), *sums]
 
         return self._each(to, (to, source), write)
 
-    def _square_sum(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _square_sum(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source = windows
-        wide = self.code.scratch_window(to.dtype, source.size).inner(dense(source.dims))
-        memory = self.code.descriptors.memory
-        squares = self.code.copied(wide, source) if source.dtype != to.dtype else []
-        factor = wide if squares else source
-
-        def square(part: Sequence[Window]) -> list[str]:
-            one, other = map(memory, part)
-            return [f"{builtin('fmul', to.dtype)}({one}, {other}, {other});"]
-
-        return [*squares, *self.code.parts((wide, factor), square), *self._row_sum(op, [to, wide])]
+        spare = self.code.scratch_window(to.dtype, source.size).inner(dense(source.dims))
+        squares = self.code.copied(spare, source) if source.dtype != to.dtype else []
+        factor = spare if squares else source
+        squared = self.code.operations("fmul", (spare, factor, factor))
+        return [*squares, *squared, *self._row_sum(op, [to, spare])]
 
     # --- scaling
 
-    def _div(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _div(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, left, right = windows
-        _same(op, to, left, right)
+        same_type(op, to, left, right)
 
-        def write(row: Row) -> list[str]:
-            memory = self.code.descriptors.memory
-            inverse = f"1.0 / {self._cell(row[2])}"
+        def write(row: Row) -> list[csl.Statement]:
+            divisor = self.code.descriptors.cell(row[2])
+            inverse: csl.Expression = 1.0 / divisor
             if op.way == NEWTON:
                 self.code.helper(_RECIPROCAL)
-                inverse = f"reciprocal({_wide(self._cell(row[2]), row[2].dtype)})"
-                if to.dtype != DType.F32:
-                    inverse = f"@as({to.dtype}, {inverse})"
-            return self.code.parts(
-                row[:2],
-                lambda part: [
-                    f"{builtin('fmul', to.dtype)}({', '.join(map(memory, part))}, {inverse});"
-                ],
-            )
+                inverse = narrow(csl.call("reciprocal", wide(divisor, row[2].dtype)), to.dtype)
+            return self.code.operations("fmul", row[:2], inverse)
 
         return self._each(right, (to, left, right), write)
 
-    def _rms_scale(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _rms_scale(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source, squares, gain = windows
-        _same(op, to, source, gain)
-        self.code.uses_math |= op.way != NEWTON
-        count, eps = op.params["count"], float(op.params["eps"])  # type: ignore[arg-type]
+        same_type(op, to, source, gain)
+        count, eps = int(str(op.params["count"])), float(op.params["eps"])  # type: ignore[arg-type]
 
-        def write(row: Row) -> list[str]:
-            memory = self.code.descriptors.memory
-            total = f"@as(f32, {self._cell(row[2])})"
-            scale = f"1.0 / math.sqrt_f32({total} / {count}.0 + {eps!r})"
+        def write(row: Row) -> list[csl.Statement]:
+            total = csl.cast("f32", self.code.descriptors.cell(row[2]))
+            scale: csl.Expression = _inverse_root_of_mean(total, count, eps)
             if op.way == NEWTON:
                 self.code.helper(_INVERSE_ROOT)
-                assert isinstance(count, int)
-                share = float(np.float32(1 / count))
-                scale = f"inverse_root({total} * {share!r} + {eps!r})"
-            if to.dtype != DType.F32:
-                scale = f"@as({to.dtype}, {scale})"
+                scale = csl.call("inverse_root", total * float(np.float32(1 / count)) + eps)
 
-            def scaled(part: Sequence[Window]) -> list[str]:
-                one, other, by = map(memory, part)
+            def scaled(part: Sequence[Window]) -> csl.Statements:
+                one, other, by = part
                 return [
-                    f"{builtin('fmul', to.dtype)}({one}, {other}, {scale});",
-                    f"{builtin('fmul', to.dtype)}({one}, {one}, {by});",
+                    self.code.operation("fmul", (one, other), narrow(scale, to.dtype)),
+                    self.code.operation("fmul", (one, one, by)),
                 ]
 
             return self.code.parts((*row[:2], gain), scaled)
 
         return self._each(squares, (to, source, squares), write)
 
-    def _inverse_rms(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _inverse_rms(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, squares = windows
-        _same(op, to, squares)
-        self.code.uses_math = True
-        count, eps = op.params["count"], float(op.params["eps"])  # type: ignore[arg-type]
+        same_type(op, to, squares)
+        count, eps = int(str(op.params["count"])), float(op.params["eps"])  # type: ignore[arg-type]
 
-        def write(row: Row) -> list[str]:
-            mean = f"@as(f32, {self._cell(row[1])}) / {count}.0 + {eps!r}"
-            value = f"1.0 / math.sqrt_f32({mean})"
-            if to.dtype != DType.F32:
-                value = f"@as({to.dtype}, {value})"
-            return [f"{self._cell(row[0])} = {value};"]
+        def write(row: Row) -> list[csl.Statement]:
+            cell = self.code.descriptors.cell
+            value = _inverse_root_of_mean(csl.cast("f32", cell(row[1])), count, eps)
+            return [csl.assign(cell(row[0]), narrow(value, to.dtype))]
 
         return self._each(squares, (to, squares), write)
 
     # --- functions of elements
 
-    def _exp_sub(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _exp_sub(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         return self._by_steps(op, windows, self._exp_sub_by_rows)
 
-    def _exp_sub_by_rows(self, op: Compute, windows: list[Window]) -> list[str]:
-        _same(op, *windows)
+    def _exp_sub_by_rows(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
+        same_type(op, *windows)
         to, source, most = windows
-        self.code.uses_math = True
         self.code.variable("most_of_row", to.dtype)
-        text = f"math.exp_f32({{}} - {_wide('most_of_row', to.dtype)})"
-        name = self._function("exponential", to.dtype, text)
+        top = wide(csl.Name("most_of_row"), to.dtype)
+        name = self._function("exponential", to.dtype, lambda x: csl.call("math.exp_f32", x - top))
 
-        def write(row: Row) -> list[str]:
-            memory = self.code.descriptors.memory
-            each = self.code.parts(
-                row[1::-1], lambda part: [f"@map({name}, {', '.join(map(memory, part))});"]
-            )
-            return [f"most_of_row = {self._cell(row[2])};", *each]
+        def write(row: Row) -> list[csl.Statement]:
+            most = csl.assign("most_of_row", self.code.descriptors.cell(row[2]))
+            return [most, *self._map(name, row[1], row[0])]
 
         return self._each(most, (to, source, most), write)
 
-    def _exp(self, op: Compute, windows: list[Window]) -> list[str]:
-        return self._mapped(op, windows, "exp", "math.exp_f32({0})")
+    def _exp(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
+        return self._mapped(op, windows, "exp", lambda x: csl.call("math.exp_f32", x))
 
-    def _merge_softmax(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _merge_softmax(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """Both are scaled to the larger of their maxima, softmax by softmax, and added."""
-        _same(op, *windows)
-        self.code.uses_math = True
+        same_type(op, *windows)
         kind = windows[0].dtype
         self.code.variable("most_of_row", kind)
         count = softmaxes(op)
         mine, theirs = (_softmaxes(window, count) for window in windows)
 
-        def exponential(top: str) -> str:
+        def exponential(top: csl.Expression) -> csl.Expression:
             if kind != DType.BF16:
-                return f"math.exp_{kind}({top} - most_of_row)"
-            return f"@as({kind}, math.exp_f32(@as(f32, {top} - most_of_row)))"
+                return csl.call(f"math.exp_{kind}", top - "most_of_row")
+            return narrow(csl.call("math.exp_f32", wide(top - "most_of_row", kind)), kind)
 
-        def write(row: Row) -> list[str]:
-            memory = self.code.descriptors.memory
-            values, total, top, more, other, high = row
-            cells = [self._cell(window) for window in (total, top, other, high)]
-            sums = memory(values)
+        def write(row: Row) -> list[csl.Statement]:
+            memory, do_all = self.code.descriptors.memory, self.code.operation
+            values, _, _, more, _, high = row
+            total, top, other, their_top = (
+                self.code.descriptors.cell(row[place]) for place in (1, 2, 4, 5)
+            )
+            larger = csl.do(
+                builtin("fmax", kind), csl.address("most_of_row"), "most_of_row", memory(high)
+            )
             return [
-                f"most_of_row = {cells[1]};",
-                f"{builtin('fmax', kind)}(&most_of_row, most_of_row, {memory(high)});",
-                f"const kept = {exponential(cells[1])};",
-                f"const added = {exponential(cells[3])};",
-                f"{builtin('fmul', kind)}({sums}, {sums}, kept);",
-                f"{builtin('fmac', kind)}({sums}, {sums}, {memory(more)}, added);",
-                f"{cells[0]} = {cells[0]} * kept + {cells[2]} * added;",
-                f"{cells[1]} = most_of_row;",
+                csl.assign("most_of_row", top),
+                larger,
+                csl.const("kept", exponential(top)),
+                csl.const("added", exponential(their_top)),
+                do_all("fmul", (values, values), "kept"),
+                do_all("fmac", (values, values, more), "added"),
+                csl.assign(total, total * "kept" + other * "added"),
+                csl.assign(top, "most_of_row"),
             ]
 
-        lines = self._each(mine[1], (*mine, *theirs), write)
-        return lines if count > 1 else ["{", *(PAD + line for line in lines), "}"]
+        body = self._each(mine[1], (*mine, *theirs), write)
+        return body if count > 1 else [csl.scope(body)]
 
-    def _silu(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _silu(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         return self._by_steps(op, windows, self._silu_of_each)
 
-    def _silu_of_each(self, op: Compute, windows: list[Window]) -> list[str]:
-        return self._mapped(op, windows, "silu", "{0} / (1.0 + math.exp_f32(-{0}))")
+    def _silu_of_each(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
+        return self._mapped(op, windows, "silu", lambda x: x / _one_and_exp(-x))
 
-    def _gelu(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _gelu(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         return self._by_steps(op, windows, self._gelu_of_each)
 
-    def _gelu_of_each(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _gelu_of_each(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         if op.params["form"] == "tanh":
-            inner = "0.7978845608 * ({0} + 0.044715 * {0} * {0} * {0})"
-            return self._mapped(
-                op, windows, "gelu", f"0.5 * {{0}} * (1.0 + math.tanh_f32({inner}))"
-            )
+            return self._mapped(op, windows, "gelu", _gelu_by_tanh)
         self.code.helper(_ERF)
-        return self._mapped(op, windows, "gelu_erf", "0.5 * {0} * (1.0 + erf(0.7071067812 * {0}))")
-
-    def _tanh(self, op: Compute, windows: list[Window]) -> list[str]:
-        return self._mapped(op, windows, "tanh", "math.tanh_f32({0})")
-
-    def _sigmoid(self, op: Compute, windows: list[Window]) -> list[str]:
-        return self._mapped(op, windows, "sigmoid", "1.0 / (1.0 + math.exp_f32(-{0}))")
-
-    def _quick_gelu(self, op: Compute, windows: list[Window]) -> list[str]:
-        return self._mapped(op, windows, "quick_gelu", "{0} / (1.0 + math.exp_f32(-1.702 * {0}))")
-
-    def _mapped(self, op: Compute, windows: list[Window], name: str, text: str) -> list[str]:
-        to, source = windows
-        _same(op, to, source)
-        self.code.uses_math = True
-        function = self._function(name, to.dtype, text)
-        memory = self.code.descriptors.memory
-        return self.code.parts(
-            (source, to), lambda part: [f"@map({function}, {', '.join(map(memory, part))});"]
+        return self._mapped(
+            op,
+            windows,
+            "gelu_erf",
+            lambda x: 0.5 * x * (1.0 + csl.call("erf", 0.7071067812 * x)),
         )
 
-    def _function(self, name: str, dtype: DType, text: str) -> str:
-        """The name of a function of one element, which has its place in ``text``; it is computed in
-        f32 whatever its type."""
-        found = text.format(_wide("value", dtype))
-        if dtype != DType.F32:
-            found = f"@as({dtype}, {found})"
+    def _tanh(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
+        return self._mapped(op, windows, "tanh", lambda x: csl.call("math.tanh_f32", x))
+
+    def _sigmoid(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
+        return self._mapped(op, windows, "sigmoid", lambda x: 1.0 / _one_and_exp(-x))
+
+    def _quick_gelu(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
+        return self._mapped(op, windows, "quick_gelu", lambda x: x / _one_and_exp(-1.702 * x))
+
+    def _mapped(
+        self, op: Compute, windows: list[Window], name: str, formula: Formula
+    ) -> list[csl.Statement]:
+        to, source = windows
+        same_type(op, to, source)
+        return self._map(self._function(name, to.dtype, formula), source, to)
+
+    def _map(self, name: str, source: Window, to: Window) -> list[csl.Statement]:
+        """A function for each element of ``source``."""
+        memory = self.code.descriptors.memory
+        return self.code.parts(
+            (source, to), lambda part: [csl.do("@map", name, *map(memory, part))]
+        )
+
+    def _function(self, name: str, dtype: DType, formula: Formula) -> str:
+        """The name of a function of one element, computed in f32 whatever its type."""
+        found = narrow(formula(wide(csl.Name("value"), dtype)), dtype)
         return self.code.value_function(name, str(dtype), found)
 
     # --- rows
 
-    def _each(self, small: Window, windows: Row, write: Callable[[Row], list[str]]) -> list[str]:
+    def _each(
+        self, small: Window, windows: Row, write: Callable[[Row], list[csl.Statement]]
+    ) -> list[csl.Statement]:
         """``write`` for each element of ``small`` with that element's row of each window."""
         loops: list[tuple[str, Dim]] = []
         moved, heads = list(windows), len(small.dims)
@@ -364,15 +362,10 @@ class Rows:
             loops.append((name, dim))
             strides = [w.dims[place].stride if place < len(w.dims) else 0 for w in windows]
             moved = [w.moved(own(name) * s) for w, s in zip(moved, strides, strict=True)]
-        lines = write(tuple(w.inner(w.dims[heads:] or (Dim(1, 1),)) for w in moved))
+        body = write(tuple(w.inner(w.dims[heads:] or (Dim(1, 1),)) for w in moved))
         for name, dim in reversed(loops):
-            lines = self.code.over(name, dim, lines)
-        return lines
-
-    def _cell(self, window: Window) -> str:
-        """The element at which a window begins."""
-        name, shift = self.code.descriptors.place(window.buffer.name)
-        return f"{name}[{self.code.descriptors.at(window.buffer.name, window.start + shift)}]"
+            body = self.code.over(name, dim, body)
+        return body
 
 
 def _softmaxes(window: Window, count: int) -> Row:
@@ -385,9 +378,27 @@ def _softmaxes(window: Window, count: int) -> Row:
     return values, sums, sums.moved(count * step)
 
 
-def _wide(name: str, dtype: DType) -> str:
-    """A variable as f32."""
-    return name if dtype == DType.F32 else f"@as(f32, {name})"
+def wide(value: csl.Expression, dtype: DType) -> csl.Expression:
+    """A value of ``dtype`` as f32."""
+    return value if dtype == DType.F32 else csl.cast("f32", value)
+
+
+def narrow(value: csl.Expression, dtype: DType) -> csl.Expression:
+    """A value of f32 as one of ``dtype``."""
+    return value if dtype == DType.F32 else csl.cast(dtype, value)
+
+
+def _inverse_root_of_mean(total: csl.Expression, count: int, eps: float) -> csl.Expression:
+    return 1.0 / csl.call("math.sqrt_f32", total / float(count) + eps)
+
+
+def _one_and_exp(power: csl.Expression) -> csl.Expression:
+    return 1.0 + csl.call("math.exp_f32", power)
+
+
+def _gelu_by_tanh(x: csl.Expression) -> csl.Expression:
+    inner = 0.7978845608 * (x + 0.044715 * x * x * x)
+    return 0.5 * x * (1.0 + csl.call("math.tanh_f32", inner))
 
 
 def _like(dims: Sequence[Dim], others: Sequence[Dim]) -> bool:
@@ -395,9 +406,3 @@ def _like(dims: Sequence[Dim], others: Sequence[Dim]) -> bool:
     pairs = zip(dims, others, strict=False)
     known = [(a.extent, b.extent) for a, b in pairs if a.count is None and b.count is None]
     return len(dims) == len(others) and all(a == b for a, b in known)
-
-
-def _same(op: Compute, *windows: Window) -> None:
-    if len({w.dtype for w in windows}) > 1:
-        kinds = ", ".join(str(w.dtype) for w in windows)
-        fail("csl-dtype", f"'{op.kernel}' of {kinds} mixes element types", op.span)

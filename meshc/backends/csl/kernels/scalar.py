@@ -1,7 +1,7 @@
 """Cycles of scalar code: one per operation and load, two per branch, four per call.
 
 These are the costs that ``docs/sim.md`` lists for scalar code, predictions that no published number
-calibrates. What is written says what it costs, so they follow the emitted text.
+calibrates. They are counted in the tree that is emitted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from collections.abc import Collection
 
 from meshc.analysis.csl.costs import LENGTH, OFFSET
 from meshc.analysis.csl.windows import Window
-from meshc.backends.csl.spelling.expressions import Spelling, Written, written, written_condition
+from meshc.backends.csl.spelling.expressions import Spelling, condition, expression
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Cond, Expr
 
 BRANCH = 2
@@ -32,11 +33,11 @@ class Scalar:
 
     def value(self, value: Expr, local: Collection[str]) -> int:
         """Cycles of working a value out."""
-        return _cycles(written(value, self.spell), local)
+        return self._cycles(expression(value, self.spell), local)
 
     def test(self, cond: Cond, local: Collection[str]) -> int:
         """Cycles of a branch on a condition that is decided at run time."""
-        return _cycles(written_condition(cond, self.spell), local) + BRANCH
+        return self._cycles(condition(cond, self.spell), local) + BRANCH
 
     def address(self, window: Window, local: Collection[str]) -> int:
         """Cycles of addressing a window: of moving its descriptor and setting its length, nothing
@@ -45,7 +46,15 @@ class Scalar:
         found = 0 if moving.is_const else OFFSET + self.value(moving, local)
         return found if window.constant else found + LENGTH
 
-
-def _cycles(what: Written, local: Collection[str]) -> int:
-    loads = sum(name not in local for name in what.reads)
-    return loads + sum(_HELPER[name] for name in what.calls) + what.operations
+    def _cycles(self, what: csl.Expression, local: Collection[str]) -> int:
+        """A load for each name, and for a coordinate function; the other calls are helpers'."""
+        near = {self.spell(name) for name in local}
+        found = 0
+        for node in what.walk():
+            if isinstance(node, csl.Name):
+                found += node not in near
+            elif isinstance(node, csl.Call):
+                found += _HELPER.get(node.function, 1)
+            else:
+                found += isinstance(node, (csl.Infix, csl.Prefix))
+        return found

@@ -7,102 +7,115 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from meshc.analysis.csl.codes import CODES
-from meshc.analysis.csl.held import Operand, Place, places
+from meshc.analysis.csl.held import Place, places
 from meshc.analysis.csl.memory import WIDENED, scratch_type, stored_bytes
 from meshc.analysis.csl.vector_steps import Steps
 from meshc.analysis.csl.windows import Dim, Window, dense, first_part
-from meshc.backends.csl.kernels.registers import Registers
+from meshc.backends.csl.kernels.registers import Registers, loaded
 from meshc.backends.csl.spelling.descriptors import Descriptors, builtin, stored
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.spelling.storage import ALIGNMENT, Kind, Variable
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Expr
+from meshc.ir.ops.tile import Compute
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
 
-PAD = "    "
+Writer = Callable[[Compute, list[Window]], list[csl.Statement]]
+"""Writes a kernel on windows of memory."""
 
 
 class SharedCode:
-    """Gathers the text of ``functions`` and ``registers``, the elements of ``scratch`` by type,
+    """Gathers ``functions`` and ``registers``, the elements of ``scratch`` by type,
     those of operands that are ``widened`` to f32, and the ``words`` for codes of weights."""
 
     def __init__(self, names: Names, descriptors: Descriptors) -> None:
         self.names = names
         self.descriptors = descriptors
-        self.functions: list[str] = []
+        self.functions: list[csl.Statement] = []
         self.registers = Registers(names)
         self.variables: list[Variable] = []
-        self.uses_math = False
         self.scratch: dict[DType, int] = {}
         self.widened = 0
         self.words = 0
         self.tables: list[Variable] = []
-        self._known: dict[tuple[str, ...], str] = {}
+        self._known: dict[tuple[object, ...], str] = {}
 
-    def move(self, to: Window, source: Window) -> str:
+    def move(self, to: Window, source: Window) -> csl.Do:
         """An operation that copies ``source`` to ``to``, converting its elements."""
         copied = builtin("fmov", to.dtype)
         if to.dtype.half != source.dtype.half:
             copied = "@fs2h" if to.dtype.half else "@fh2s"
-        return f"{copied}({self.descriptors.memory(to)}, {self.descriptors.memory(source)})"
+        return csl.do(copied, self.descriptors.memory(to), self.descriptors.memory(source))
 
-    def copied(self, to: Window, source: Window) -> list[str]:
+    def copied(self, to: Window, source: Window) -> list[csl.Statement]:
         """Statements that copy ``source`` to ``to``, converting its elements."""
-        return self.parts((to, source), lambda part: [self.move(*part) + ";"])
+        return self.parts((to, source), lambda part: [self.move(*part)])
 
-    def set(self, to: Window, value: float) -> list[str]:
+    def set(self, to: Window, value: float) -> list[csl.Statement]:
         """Statements that set all elements of ``to``."""
-        number, move = literal(value, to.dtype), builtin("fmov", to.dtype)
-        memory = self.descriptors.memory
-        return self.parts((to,), lambda part: [f"{move}({memory(part[0])}, {number});"])
+        return self.operations("fmov", (to,), literal(value, to.dtype))
+
+    def operations(
+        self, operation: str, windows: Sequence[Window], *numbers: csl.Operand
+    ) -> list[csl.Statement]:
+        """The vector ``operation`` on windows, the result first, and ``numbers``, in loops where no
+        DSD walks through them."""
+        return self.parts(windows, lambda part: [self.operation(operation, part, *numbers)])
+
+    def operation(self, operation: str, windows: Sequence[Window], *numbers: csl.Operand) -> csl.Do:
+        """The same where DSDs walk through the windows."""
+        memory = map(self.descriptors.memory, windows)
+        return csl.do(builtin(operation, windows[0].dtype), *memory, *numbers)
 
     def parts(
-        self, windows: Sequence[Window], write: Callable[[Sequence[Window]], list[str]]
-    ) -> list[str]:
+        self, windows: Sequence[Window], write: Callable[[Sequence[Window]], csl.Statements]
+    ) -> list[csl.Statement]:
         """``write`` for parts of windows of one shape through which DSDs can walk: for all at once,
         or in loops over their first dims."""
         loops, part = first_part(windows)
-        lines = write(part)
+        found = write(part)
         for variable, dim in reversed(loops):
-            lines = self.over(variable, dim, lines)
-        return lines
+            found = self.over(variable, dim, found)
+        return [*found]
 
-    def over(self, variable: str, dim: Dim, body: list[str]) -> list[str]:
+    def over(self, variable: str, dim: Dim, body: csl.Statements) -> list[csl.Statement]:
         """``body`` in a loop over ``dim``."""
         if dim.count is None:
             return repeat(variable, dim.extent, body)
         return repeat(variable, expression(dim.count, self.descriptors.spell), body)
 
-    def function(self, verb: str, about: Window, params: list[str], body: list[str]) -> str:
-        """The name of a function with this text."""
+    def function(
+        self, verb: str, about: Window, params: Iterable[str], body: csl.Statements
+    ) -> str:
+        """The name of a function that does this."""
         key = (*params, *body)
         if key not in self._known:
-            name = self.names.fresh(f"{verb}_{about.buffer.name}")
-            self._known[key] = name
-            head = f"fn {name}({', '.join(params)}) void {{"
-            self.functions += ["", head, *(PAD + line for line in body), "}"]
+            name = self._known[key] = self.names.fresh(f"{verb}_{about.buffer.name}")
+            self.functions.append(csl.function(name, params, body))
         return self._known[key]
 
-    def value_function(self, name: str, kind: str, text: str) -> str:
+    def value_function(self, name: str, kind: str, value: csl.Expression) -> str:
         """The name of a function of one element ``value``, for ``@map``."""
-        key = (name, kind, text)
+        key = (name, kind, value)
         if key not in self._known:
-            self._known[key] = self.names.fresh(f"{name}_{kind}")
-            head = f"fn {self._known[key]}(value: {kind}) {kind} {{"
-            self.functions += ["", head, f"{PAD}return {text};", "}"]
+            found = self._known[key] = self.names.fresh(f"{name}_{kind}")
+            body = [csl.returned(value)]
+            self.functions.append(csl.function(found, [f"value: {kind}"], body, kind))
         return self._known[key]
 
     def variable(self, name: str, dtype: DType) -> None:
         """Declare a variable that functions share."""
-        found = Variable("variable", dtype.bytes, f"var {name}: {dtype} = 0.0;", "rows")
+        declared = csl.var(name, dtype, 0.0)
+        found = Variable("variable", dtype.bytes, declared, "rows")
         if found not in self.variables:
             self.variables.append(found)
-            self.functions += ["", found.line]
+            self.functions.append(declared)
 
     def table(self, name: str, size: int, dtype: DType) -> str:
         """The name of an array that functions fill and read, called like ``name``."""
@@ -111,11 +124,10 @@ class SharedCode:
         self.tables.append(replace(found, use="angles"))
         return chosen
 
-    def helper(self, lines: list[str]) -> None:
+    def helper(self, function: csl.Function) -> None:
         """Declare a function that others call."""
-        if tuple(lines) not in self._known:
-            self._known[tuple(lines)] = ""
-            self.functions += ["", *lines]
+        if function not in self.functions:
+            self.functions.append(function)
 
     def widened_window(self, source: Window, first: int) -> Window:
         """f32 memory for the elements of ``source``, one behind the other, from element ``first``
@@ -128,8 +140,8 @@ class SharedCode:
         self,
         given: Sequence[Window],
         copied: Sequence[bool],
-        write: Callable[[list[Window]], list[str]],
-    ) -> list[str]:
+        write: Callable[[list[Window]], csl.Statements],
+    ) -> list[csl.Statement]:
         """``write`` for operands of which those that are ``copied`` lie in f32 memory of their own;
         the first is the result."""
         windows = self.widened_windows(given, copied)
@@ -158,7 +170,7 @@ class SharedCode:
         if str(DType.F32) in scratch:
             self.scratch_window(DType.F32, scratch[str(DType.F32)])
 
-    def steps(self, steps: Steps) -> list[str]:
+    def steps(self, steps: Steps) -> list[csl.Statement]:
         """The statements of vector operations on scratch, and before them of the registers that
         hold their operands."""
         self.scratch_window(steps.dtype, steps.words)
@@ -167,19 +179,17 @@ class SharedCode:
             for place, (number, _) in steps.held.items()
         }
 
-        def spelled(operand: Operand, place: Place | None) -> str:
+        def spelled(operand: Window | float | str, place: Place | None) -> csl.Operand:
             if place in names:
                 return names[place]
-            if isinstance(operand, Window):
-                return self.descriptors.memory(operand)
-            return operand if isinstance(operand, str) else repr(operand)
+            return self.descriptors.memory(operand) if isinstance(operand, Window) else operand
 
-        loads = [
-            f"@load_to_dsr({names[place]}, {self.descriptors.memory(window)});"
+        loads: list[csl.Statement] = [
+            loaded(names[place], self.descriptors.memory(window))
             for place, (_, window) in steps.held.items()
         ]
         return loads + [
-            f"{one[0]}({', '.join(map(spelled, one[1], places(one)))});" for one in steps.operations
+            csl.do(one[0], *map(spelled, one[1], places(one))) for one in steps.operations
         ]
 
     def needed(self) -> dict[str, int]:
@@ -201,26 +211,26 @@ class SharedCode:
         return self.names.of("buffer", name if name == WIDENED else f"scratch_{name}")
 
 
-def repeat(variable: str, count: int | str, body: list[str]) -> list[str]:
+def repeat(variable: str, count: int | csl.Expression, body: csl.Statements) -> list[csl.Statement]:
     """``body`` in a loop of ``count`` steps; without one where there is a single step."""
-    if count == 1:
-        return body
-    return [f"for (@range(i16, {count})) |{variable}| {{", *(PAD + line for line in body), "}"]
+    return [*body] if count == 1 else [csl.loop(variable, count, body)]
 
 
 def array(kind: Kind, name: str, dtype: DType, size: int, remark: str = "") -> Variable:
     """An aligned array of ``size`` elements, all of them zero."""
-    text = f"[{size}]{stored(dtype)}"
-    line = f"var {name}: {text} align({ALIGNMENT}) = @zeros({text});{remark}"
-    return Variable(kind, stored_bytes(dtype) * size, line)
+    held = f"[{size}]{stored(dtype)}"
+    declared = csl.Declare(
+        "var", name, csl.call("@zeros", csl.Literal(held)), f"{held} align({ALIGNMENT})", remark
+    )
+    return Variable(kind, stored_bytes(dtype) * size, declared)
 
 
-def literal(value: float, dtype: DType) -> str:
+def literal(value: float, dtype: DType) -> csl.Expression:
     """``value`` as a constant of ``dtype``, infinities and overflow by their bits."""
     bits, largest = _bits(value, dtype)
     if bits & largest != largest:
-        return repr(value)
-    return f"@bitcast({dtype}, @as(u{8 * dtype.bytes}, 0x{bits:x}))"
+        return csl.as_expression(value)
+    return csl.call("@bitcast", str(dtype), csl.bits(f"u{8 * dtype.bytes}", bits))
 
 
 def _bits(value: float, dtype: DType) -> tuple[int, int]:

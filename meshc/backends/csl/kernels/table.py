@@ -31,14 +31,15 @@ from meshc.backends.csl.kernels.codes import Codes
 from meshc.backends.csl.kernels.elements import Elements, alike, operations
 from meshc.backends.csl.kernels.gates import Gates
 from meshc.backends.csl.kernels.masks import Masks
-from meshc.backends.csl.kernels.registers import Sums
+from meshc.backends.csl.kernels.registers import loaded
 from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.backends.csl.kernels.routing import Routing
 from meshc.backends.csl.kernels.rows import Rows
-from meshc.backends.csl.kernels.shared_code import PAD, SharedCode, repeat
+from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, repeat
 from meshc.backends.csl.spelling.descriptors import Descriptors, builtin, element
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Op
 from meshc.ir.ops.tile import Compute
@@ -49,8 +50,6 @@ from meshc.support.diagnostics import fail
 _WITH_A_NUMBER = ("fill", "scale", "at_least")
 _SELECTED = 21
 """Cycles of one lane that is selected, measured on the simulator."""
-
-Writer = Callable[[Compute, list[Window]], list[str]]
 
 
 class Kernels:
@@ -72,24 +71,20 @@ class Kernels:
         self.descriptors = descriptors
         self.costs = costs
         self.code = SharedCode(names, descriptors)
-        self.rows = Rows(self.code, costs)
-        self.routing = Routing(self.code, costs)
-        self.choice = Choice(self.code, costs)
-        self.gates = Gates(self.code, costs)
-        self.caches = Caches(self.code)
-        self.masks = Masks(self.code)
         self.codes = Codes(self.code, costs)
         self.rotary = Rotary(self.code, costs, known_at_start, of_rounds, phases)
-        self._own = (self.rows, self.routing, self.choice, self.gates, self.caches, self.masks)
+        self._own = (
+            Rows(self.code, costs),
+            Routing(self.code, costs),
+            Choice(self.code, costs),
+            Gates(self.code, costs),
+            Caches(self.code),
+            Masks(self.code),
+        )
         self._writers: dict[str, Writer] = {
-            **self.rows.writers,
-            **self.routing.writers,
-            **self.choice.writers,
-            **self.gates.writers,
-            **self.caches.writers,
-            **self.masks.writers,
+            **{name: write for own in self._own for name, write in own.writers.items()},
             **Elements(self.code).writers,
-            "rope": self.rotary.lines,
+            "rope": self.rotary.statements,
             "gemm": self._gemm,
             "rotate": self._rotate,
             "select_lanes": self._select_lanes,
@@ -100,14 +95,14 @@ class Kernels:
         """The kernels that can be emitted."""
         return (*self._writers, KERNEL)
 
-    def lines(self, op: Compute) -> list[str]:
-        """The statements of one kernel out of ``known``."""
+    def statements(self, op: Compute) -> list[csl.Statement]:
+        """Those of one kernel out of ``known``."""
         if op.kernel == KERNEL:
-            return self.codes.lines(op)
+            return self.codes.statements(op)
         given, write = _windows(op), self._writers[op.kernel]
         part = at_once(op, given)
-        lines = self.code.in_one_type(part, widened(op, part), lambda windows: write(op, windows))
-        return lines if part is given else self.code.over("part", given[0].dims[0], lines)
+        body = self.code.in_one_type(part, widened(op, part), lambda windows: write(op, windows))
+        return body if part is given else self.code.over("part", given[0].dims[0], body)
 
     def cycles(self, op: Compute) -> int:
         """Predicted cycles of one kernel."""
@@ -154,18 +149,9 @@ class Kernels:
         if op.kernel == "gemm":
             adds = bool(op.params["accumulate"])
             return cycles_of_all(call(op), self._plan(op), self.costs, adds)
-        if op.kernel in self.rows.writers:
-            return self.rows.cycles(op, windows, self.costs)
-        if op.kernel in self.routing.writers:
-            return self.routing.cycles(op, windows, self.costs)
-        if op.kernel in self.choice.writers:
-            return self.choice.cycles(op, windows, self.costs)
-        if op.kernel in self.gates.writers:
-            return self.gates.cycles(op, windows, self.costs)
-        if op.kernel in self.caches.writers:
-            return self.caches.cycles(op, windows, self.costs)
-        if op.kernel in self.masks.writers:
-            return self.masks.cycles(op, windows, self.costs)
+        for kernels in self._own:
+            if op.kernel in kernels.writers:
+                return kernels.cycles(op, windows, self.costs)
         if op.kernel == "rope":
             return self.rotary.cycles(op, windows, self.costs)
         if op.kernel == "select_lanes":
@@ -203,7 +189,7 @@ class Kernels:
 
     # --- moves
 
-    def _rotate(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _rotate(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """The first dim moves down by ``by``, one place at a time."""
         (all_,) = windows
         by = op.params["by"]
@@ -218,10 +204,11 @@ class Kernels:
             *repeat("i", count - 1, step),
             *self.code.copied(slot.moved((count - 1) * stride), spare),
         ]
-        name = self.code.function("rotate", all_, ["places: i16"], repeat("_", "places", body))
-        return [f"{name}({expression(by % count, self.descriptors.spell)});"]
+        places = repeat("_", csl.Name("places"), body)
+        name = self.code.function("rotate", all_, ["places: i16"], places)
+        return [csl.do(name, expression(by % count, self.descriptors.spell))]
 
-    def _select_lanes(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _select_lanes(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """Lane i takes lane i + shift, and 0 where there is none."""
         to, source = windows
         shift = op.params["shift"]
@@ -230,28 +217,27 @@ class Kernels:
         lane = own("lane")
         target = to.moved(lane * to.dims[0].stride).inner(to.dims[1:])
         taken = source.moved(own("from") * source.dims[0].stride).inner(source.dims[1:])
+        there = csl.infix(csl.infix("from", ">=", 0), "and", csl.infix("from", "<", given))
         body = [
-            "const from = lane + places;",
-            f"if (from >= 0 and from < {given}) {{",
-            *(PAD + line for line in self.code.copied(target, taken)),
-            "}",
+            csl.const("from", csl.Name("lane") + "places"),
+            csl.when(there, self.code.copied(target, taken)),
         ]
-        loop = [f"for (@range(i16, {lanes})) |lane| {{", *(PAD + line for line in body), "}"]
-        name = self.code.function("select", to, ["places: i16"], [*self.code.set(to, 0.0), *loop])
-        return [f"{name}({expression(shift, self.descriptors.spell)});"]
+        selected = [*self.code.set(to, 0.0), csl.loop("lane", lanes, body)]
+        name = self.code.function("select", to, ["places: i16"], selected)
+        return [csl.do(name, expression(shift, self.descriptors.spell))]
 
     # --- products
 
-    def _gemm(self, op: Compute, windows: list[Window]) -> list[str]:
+    def _gemm(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, left, right = windows
         if left.dtype != right.dtype or (left.dtype == DType.F32 and to.dtype.half):
             fail(
                 "csl-dtype", f"a product of {left.dtype} and {right.dtype} into {to.dtype}", op.span
             )
-        lines = self._batches(op)
+        found = self._batches(op)
         if op.params["accumulate"] or self._plan(op).fresh:
-            return lines
-        return [*self.code.set(to, 0.0), *lines]
+            return found
+        return [*self.code.set(to, 0.0), *found]
 
     def _plan(self, op: Compute) -> Plan:
         """The way that the call says, zeros included. Raises ``csl-unassigned`` where it says none
@@ -267,19 +253,19 @@ class Kernels:
             )
         return found
 
-    def _batches(self, op: Compute) -> list[str]:
+    def _batches(self, op: Compute) -> list[csl.Statement]:
         """Loops over leading dims around one product."""
         said = call(op)
-        lines = [self._product(op, said.each(lambda place: own(f"h{place}")))]
+        found: list[csl.Statement] = [self._product(op, said.each(lambda place: own(f"h{place}")))]
         for place, batch in reversed(said.batches.items()):
-            lines = self.code.over(f"h{place}", batch.dim, lines)
-        return lines
+            found = self.code.over(f"h{place}", batch.dim, found)
+        return found
 
-    def _product(self, op: Compute, product: Product) -> str:
+    def _product(self, op: Compute, product: Product) -> csl.Do:
         """A call of the function that does one product."""
         chosen = self._plan(op)
         chosen = replace(chosen, product=product.flipped() if chosen.flipped else product)
-        starts: dict[str, str] = {}
+        starts: dict[str, csl.Expression] = {}
         windows = []
         for label, one in zip("cab", _sides(chosen.product), strict=True):
             fixed = one.start.constant
@@ -294,9 +280,9 @@ class Kernels:
         inner = Product(*windows)
         body = self._body(replace(chosen, product=inner), op.dsr)
         name = self.code.function("gemm", product.c, [f"{n}: i16" for n in starts], body)
-        return f"{name}({', '.join(starts.values())});"
+        return csl.do(name, *starts.values())
 
-    def _body(self, plan: Plan, dsr: int) -> list[str]:
+    def _body(self, plan: Plan, dsr: int) -> list[csl.Statement]:
         if plan.form == "outer":
             return self._outer(plan)
         if plan.form == "packed":
@@ -305,7 +291,9 @@ class Kernels:
             return self._mapped(plan.product, dsr, plan.rebased, plan.fresh)
         return self._looped(plan.product)
 
-    def _mapped(self, product: Product, dsr: int, rebased: bool, fresh: bool = False) -> list[str]:
+    def _mapped(
+        self, product: Product, dsr: int, rebased: bool, fresh: bool = False
+    ) -> list[csl.Statement]:
         """Sums in the registers ``dsr``, which are loaded here where no others hold the row: for
         each row, or once, with any place, and then ``rebased``. A ``fresh`` row is written by the
         first factor."""
@@ -314,46 +302,37 @@ class Kernels:
         row = product.c.moved(at * product.c.dims[0].stride).inner(product.c.dims[1:])
         factors = product.a.moved(at * product.a.dims[0].stride).inner(product.a.dims[1:])
         first = product.b.inner(product.b.dims[1:])
-        memory = self.descriptors.memory
-        body = []
+        memory, cell = self.descriptors.memory, self.descriptors.cell
+        body: list[csl.Statement] = []
         if dsr > AT_CALL:
-            sums = self.code.registers.loaded(memory(row), dsr)
+            held = memory(row)
+            assert isinstance(held, csl.Name)
+            sums = self.code.registers.loaded(held, dsr)
         else:
             sums = self.code.registers.moving()
-            body += self._loaded(sums, _at_start(row) if rebased else row)
+            body.append(csl.const("row", memory(_at_start(row) if rebased else row)))
+            body += [loaded(name, "row") for name in sums]
         rows = self.code.registers.rows()
-        dtype = element(product.b.dtype)
-        step = self.code.function("accumulate", product.c, [f"factor: {dtype}"], [
-            f"{_multiply_add(product)}({sums.to}, {sums.source}, {rows}, factor);"
-        ])  # fmt: skip
-        loaded = memory(_at_start(first) if rebased else first)
-        body.append(f"@load_to_dsr({rows}, {loaded}, .{{ .save_address = true }});")
+        added = csl.do(_multiply_add(product), sums.to, sums.source, rows, "factor")
+        factor = f"factor: {element(product.b.dtype)}"
+        step = self.code.function("accumulate", product.c, [factor], [added])
+        kept = csl.record(save_address=csl.TRUE)
+        body.append(loaded(rows, memory(_at_start(first) if rebased else first), kept))
         if fresh:
             (count,) = factors.merged().dims
-            multiply, factor = builtin("fmul", product.c.dtype), self._element(factors)
-            body.append(f"{multiply}({sums.to}, {factor}, {rows});")
+            multiply = builtin("fmul", product.c.dtype)
+            body.append(csl.do(multiply, sums.to, cell(factors), rows))
             factors = factors.moved(count.stride).inner([Dim(count.extent - 1, count.stride)])
-        called = [f"@map({step}, {memory(factors)});"]
+        called = csl.do("@map", step, memory(factors))
         if not rebased:
-            return self.code.over("i", product.a.dims[0], body + called)
+            return self.code.over("i", product.a.dims[0], [*body, called])
         places = {sums.to: row, sums.source: row, rows: first}
         bases = [
-            f"@set_dsr_base_addr({name}, &{self._element(at)});" for name, at in places.items()
+            csl.do("@set_dsr_base_addr", name, csl.address(cell(at))) for name, at in places.items()
         ]
-        return [*body, *self.code.over("i", product.a.dims[0], bases + called)]
+        return [*body, *self.code.over("i", product.a.dims[0], [*bases, called])]
 
-    def _loaded(self, sums: Sums, row: Window) -> list[str]:
-        """Registers of a sum loaded with a row of it."""
-        memory = self.descriptors.memory(row)
-        return [f"const row = {memory};", *(f"@load_to_dsr({name}, row);" for name in sums)]
-
-    def _element(self, window: Window) -> str:
-        """The element at which ``window`` begins."""
-        name = window.buffer.name
-        array, shift = self.descriptors.place(name)
-        return f"{array}[{self.descriptors.at(name, window.start + shift)}]"
-
-    def _packed(self, plan: Plan) -> list[str]:
+    def _packed(self, plan: Plan) -> list[csl.Statement]:
         """The rows of a block of columns copied one behind the other, then mapped. Columns of the
         last block that there are none of are zeros, and their sums stay as they are."""
         product, block = plan.product, plan.block
@@ -361,64 +340,62 @@ class Kernels:
         columns = products.packed_columns(product, block)
         scratch = self.code.scratch_window(product.b.dtype, k * block)
         source, inner = products.packed(product, columns, scratch.buffer)
-        lines = self.code.copied(inner.b, source)
+        body = self.code.copied(inner.b, source)
         count = product.b.dims[1].count
         if count is not None:
             missing = columns.start + (block - count)
-            spelled = expression(missing, self.descriptors.spell)
-            zeros = self._zeros(inner.b, missing, spelled)
-            lines += [f"if ({spelled} > 0) {{", *(PAD + line for line in zeros), "}"]
-        lines += self._mapped(inner, AT_CALL, plan.rebased)
-        return lines if columns.loop is None else self.code.over("column", columns.loop, lines)
+            number = expression(missing, self.descriptors.spell)
+            body.append(csl.when(csl.infix(number, ">", 0), self._zeros(inner.b, missing, number)))
+        body += self._mapped(inner, AT_CALL, plan.rebased)
+        return body if columns.loop is None else self.code.over("column", columns.loop, body)
 
-    def _zeros(self, packed: Window, missing: Expr, spelled: str) -> list[str]:
+    def _zeros(self, packed: Window, missing: Expr, number: csl.Expression) -> list[csl.Statement]:
         """The ``missing`` last columns of ``packed`` rows set to zero, row by row or column by
         column, whichever are fewer."""
         rows, columns = packed.dims
         if rows.extent > columns.extent:
             last = packed.moved(columns.extent - 1 - own("missing")).inner([rows])
-            return repeat("missing", spelled, self.code.set(last, 0.0))
+            return repeat("missing", number, self.code.set(last, 0.0))
         row = _index("j", rows.extent)
         behind = packed.moved(row * rows.stride + (columns.extent - missing))
         tail = behind.inner([Dim(columns.extent, 1, missing)])
         return repeat("j", rows.extent, self.code.set(tail, 0.0))
 
-    def _looped(self, product: Product) -> list[str]:
+    def _looped(self, product: Product) -> list[csl.Statement]:
         m, k, _ = product.extents
         i, j = _index("i", m), _index("j", k)
         row = product.c.moved(i * product.c.dims[0].stride).inner(product.c.dims[1:])
         right = product.b.moved(j * product.b.dims[0].stride).inner(product.b.dims[1:])
-        array, shift = self.descriptors.place(product.a.buffer.name)
-        left = product.a.start + shift + i * product.a.dims[0].stride + j * product.a.dims[1].stride
-        factor = f"{array}[{self.descriptors.at(product.a.buffer.name, left)}]"
-        inner = [
-            f"const row = {self.descriptors.memory(row)};",
-            f"{_multiply_add(product)}(row, row, {self.descriptors.memory(right)}, {factor});",
-        ]
         rows, columns = product.a.dims
+        factor = self.descriptors.cell(product.a.moved(i * rows.stride + j * columns.stride))
+        memory = self.descriptors.memory
+        inner = [
+            csl.const("row", memory(row)),
+            csl.do(_multiply_add(product), "row", "row", memory(right), factor),
+        ]
         return self.code.over("i", rows, self.code.over("j", columns, inner))
 
-    def _outer(self, plan: Plan) -> list[str]:
+    def _outer(self, plan: Plan) -> list[csl.Statement]:
         """Loops over blocks of rows, columns and depth, as far as they are not taken at once."""
 
-        def over(stretch: Stretch, body: list[str]) -> list[str]:
-            loop = stretch.loop
-            return body if loop is None else self.code.over(stretch.variable, loop, body)
+        def over(stretch: Stretch, body: list[csl.Statement]) -> list[csl.Statement]:
+            dim = stretch.loop
+            return body if dim is None else self.code.over(stretch.variable, dim, body)
 
         rows, columns, depths = products.outer_parts(plan.product, plan.depth, plan.block)
-        lines: list[str] = []
+        found: list[csl.Statement] = []
         for row in rows:
-            in_row: list[str] = []
+            in_row: list[csl.Statement] = []
             for column in columns:
-                sums: list[str] = []
+                sums: list[csl.Statement] = []
                 for deep in depths:
                     part = products.part(plan.product, row, column, deep)
                     sums += over(deep, self._round(part, plan.fresh))
                 in_row += over(column, sums)
-            lines += over(row, in_row)
-        return lines
+            found += over(row, in_row)
+        return found
 
-    def _round(self, product: Product, fresh: bool) -> list[str]:
+    def _round(self, product: Product, fresh: bool) -> list[csl.Statement]:
         """All products of the columns and rows, then their sum into the result, or, when it is
         ``fresh``, in its place."""
         m, depth, n = product.extents
@@ -426,31 +403,30 @@ class Kernels:
         left, right = products.broadcast(product)
         memory = self.descriptors.memory
 
-        def part(first: int, count: int) -> str:
+        def part(first: int, count: int) -> csl.Expression:
             where = self.code.scratch_window(
                 product.c.dtype, depth * m * n, first * m * n, count * m * n
             )
             return memory(where)
 
-        add = builtin("fadd", dtype)
-        multiply = builtin("fmul", dtype)
-        factors = ", ".join(
+        add, multiply = builtin("fadd", dtype), builtin("fmul", dtype)
+        factors = [
             memory(side, f"{self.names.of('buffer', side.buffer.name)}_{what}")
             for side, what in ((left, "columns"), (right, "rows"))
-        )
+        ]
         sums = memory(product.c)
         if fresh and depth == 1:
-            return [f"{multiply}({sums}, {factors});"]
-        lines = [f"{multiply}({part(0, depth)}, {factors});"]
+            return [csl.do(multiply, sums, *factors)]
+        found: list[csl.Statement] = [csl.do(multiply, part(0, depth), *factors)]
         if dtype == DType.F32:
             first = self.code.scratch_window(product.c.dtype, depth * m * n, 0, m * n)
             each = memory(first.moved(_index("j", depth) * (m * n)))
-            return [*lines, *repeat("j", depth, [f"{add}({sums}, {sums}, {each});"])]
+            return [*found, *repeat("j", depth, [csl.do(add, sums, sums, each)])]
         halvings = products.halvings(depth)
         for kept, more in halvings[:-1] if fresh else halvings:
-            lines.append(f"{add}({part(0, more)}, {part(0, more)}, {part(kept, more)});")
-        last = f"{part(0, 1)}, {part(1, 1)}" if fresh else f"{sums}, {part(0, 1)}"
-        return [*lines, f"{add}({sums}, {last});"]
+            found.append(csl.do(add, part(0, more), part(0, more), part(kept, more)))
+        last = (part(0, 1), part(1, 1)) if fresh else (sums, part(0, 1))
+        return [*found, csl.do(add, sums, *last)]
 
 
 def _windows(op: Compute) -> list[Window]:

@@ -37,7 +37,7 @@ class Buffers:
         found = []
         for home, name in self.arrays:
             kind = home.buffers[0].type.dtype
-            remark = f" // {', '.join(self._said(home, buffer) for buffer in home.buffers)}"
+            remark = ", ".join(self._said(home, buffer) for buffer in home.buffers)
             found.append(array("buffer", name, kind, home.bytes // stored_bytes(kind), remark))
         return found
 

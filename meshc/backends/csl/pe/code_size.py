@@ -12,11 +12,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.devices import Device
-
-_STATEMENTS = (";", "if (", "for (", "while (", "switch (", "@increment_dsd_offset(")
-"""What stands for a statement: its end, a test, the head of a loop or a switch, a descriptor that
-is moved at run time."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +32,24 @@ class CodeSize:
         return self.runtime + self.own + self.margin
 
 
-def code_size(lines: Iterable[str], device: Device) -> CodeSize:
-    """The size of the functions and tasks whose text is ``lines``, comments left out."""
-    code = [line.partition("// ")[0] for line in lines]
-    statements = sum(line.count(word) for line in code for word in _STATEMENTS)
+def code_size(code: Iterable[csl.Statement], device: Device) -> CodeSize:
+    """The size of functions and tasks."""
+    statements = sum(map(_counted, csl.walk(code)))
     runtime = device.whole("runtime_bytes")
     own = math.ceil(statements * device.real("statement_bytes"))
     return CodeSize(
         statements, runtime, own, math.ceil((runtime + own) * device.real("code_margin"))
+    )
+
+
+def _counted(node: csl.Node) -> int:
+    """What stands for a statement: one that does something, a test, the head of a loop or a switch,
+    a descriptor that is moved at run time."""
+    if isinstance(node, csl.If):
+        return sum(test is not None for test, _ in node.arms)
+    if isinstance(node, csl.Call):
+        return node.function == "@increment_dsd_offset"
+    return isinstance(
+        node,
+        (csl.Do, csl.Assign, csl.Declare, csl.Return, csl.For, csl.While, csl.Switch, csl.Either),
     )

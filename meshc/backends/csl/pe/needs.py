@@ -49,7 +49,7 @@ def needs(module: Module, refused: Diagnostic | None = None) -> Needs:
     kernels = kernels_of(module)
     for op in module.walk():
         if isinstance(op, Compute):
-            kernels.lines(op)
+            kernels.statements(op)
     cases = Cases(module, Transfers(module))
     found = prediction(module, kernels, cases)
     scratch = kernels.code.shared_variables(kernels.code.needed())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from meshc.analysis.csl import resources
 from meshc.analysis.csl.banks import shifts
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.memory import wrong_memory
@@ -27,33 +28,33 @@ from meshc.backends.csl.kernels.table import Kernels
 from meshc.backends.csl.pe.buffers import Buffers, buffers_of
 from meshc.backends.csl.pe.code_size import code_size
 from meshc.backends.csl.pe.core_memory import CoreMemory
-from meshc.backends.csl.pe.program import Case, Lowering, Task
+from meshc.backends.csl.pe.program import Case, Lowering
 from meshc.backends.csl.spelling.descriptors import Descriptors, stored
 from meshc.backends.csl.spelling.expressions import Spelling, condition, expression, helpers
 from meshc.backends.csl.spelling.guards import Guards
-from meshc.backends.csl.spelling.lines import wrapped
 from meshc.backends.csl.spelling.names import Names, of_rounds, plain, scalar_name
-from meshc.backends.csl.spelling.storage import Variable, bytes_by_use, word
+from meshc.backends.csl.spelling.storage import Variable, bytes_by_use, declarations, word
 from meshc.backends.csl.timing.breakdown import Prediction, prediction
 from meshc.backends.csl.timing.cases import Cases, together
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.devices.csl import Targets
-from meshc.ir.affine import Expr
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.core import Op
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.ir.phases import PHASE, guards_of_phases, phases_of
 from meshc.support.diagnostics import fail
 
-_PAD = "    "
 _RUN = "run"
 
 
 @dataclass(frozen=True)
 class PeFile:
-    """Text of a phase's file, and what the layout and the host must know of it: ``launched`` are
-    the functions that the host launches, each with the scalars that it is given, and
-    ``predicted`` the cycles of each."""
+    """The file of a phase as a tree, and what the layout and the host must know of it: ``launched``
+    are the functions that the host launches, each with the scalars that it is given, and
+    ``predicted`` the cycles of each. Ops that share what others became are ``alike`` with them."""
 
-    text: str
+    file: tuple[csl.Statement, ...]
     guards: Guards
     ends: Ends
     symbols: dict[str, Buffer]
@@ -61,6 +62,7 @@ class PeFile:
     predicted: dict[str, Prediction]
     tasks: dict[str, int]
     launched: dict[str, tuple[str, ...]]
+    alike: dict[Op, Op]
 
 
 def pe_file(
@@ -99,32 +101,33 @@ def pe_file(
     symbols = _symbols(module, names)
     tasks = _task_ids(module, targets)
     bodies = lowering.tasks()  # which name what guards of bindings are named after
-    bindings = ends.bindings(lambda end: guards.text(end.static_uses, f"{end.color}_used"))
+    bindings = ends.bindings(lambda end: guards.test(end.static_uses, f"{end.color}_used"))
     _check_memory(module, kernels)
     memory = _memory(module, buffers, symbols, kernels)
     state = _state(lowering, guards, [*scalars.values()])
     body = _step(lowering, grouped)
     ends_of_transfers = _tasks(lowering, bodies, guards, module, entries)
-    sections = [
+    code = [*kernels.code.functions, *lowering.functions, body, *ends_of_transfers]
+    divisions = helpers([*code, *descriptors.constants])
+    sections: list[tuple[str, csl.Statements]] = [
         ("", _params(ends, guards)),
-        ("", _modules(guards, kernels)),
+        ("", _modules(guards, code)),
         ("", _queues(ends)),
-        ("Memory", [each.line for each in memory]),
-        ("State of the program", [*_ids(tasks), *(each.line for each in state)]),
-        ("Descriptors", descriptors.lines),
-        ("Kernels", [*kernels.code.registers.lines, *kernels.code.functions]),
-        ("What the program does in several places", lowering.functions[1:]),
-        ("The program", body),
+        ("Integer division that rounds down", divisions),
+        ("Memory", declarations(memory)),
+        ("State of the program", [*_ids(tasks), *declarations(state)]),
+        ("Descriptors", descriptors.constants),
+        ("Kernels", [*kernels.code.registers.constants, *kernels.code.functions]),
+        ("What the program does in several places", lowering.functions),
+        ("The program", [body]),
         ("Start, and what ends of transfers do", ends_of_transfers),
-        ("", _comptime(lowering, bindings, symbols, module, entries)),
+        ("", [_comptime(lowering, bindings, symbols, module, entries)]),
     ]
-    text = _assemble(module, phase, sections, helpers(guards.helpers))
     device = module.the_device()
-    code = [*kernels.code.functions, *lowering.functions, *body, *ends_of_transfers]
     taken = CoreMemory(
         device.whole("memory_bytes"),
         (*memory, *state, *kernels.code.variables, *descriptors.tables),
-        code_size([*helpers(guards.helpers), *code], device),
+        code_size([*divisions, *code], device),
     )
     _check_words(module, taken.variables)
     predicted: dict[str, Prediction] = {}
@@ -133,7 +136,9 @@ def pe_file(
         for entry in entries:
             predicted[entry.name] = prediction(module, kernels, cases, lowering.runs, entry.told)
     launched = {entry.name: entry.scalars for entry in entries}
-    return PeFile(text, guards, ends, symbols, taken, predicted, tasks, launched)
+    file = _assemble(module, phase, sections)
+    alike = lowering.alike
+    return PeFile(file, guards, ends, symbols, taken, predicted, tasks, launched, alike)
 
 
 @dataclass(frozen=True)
@@ -190,7 +195,7 @@ def _task_ids(module: Module, targets: Targets) -> dict[str, int]:
             f"the program does not say which ids its tasks take: {wrong}",
             help="run the pass assign-csl-tasks, for --portable with {portable=true}",
         )
-    return module.tasks
+    return resources.tasks(module)
 
 
 def _check_registers(module: Module) -> None:
@@ -209,7 +214,7 @@ def _check_memory(module: Module, kernels: Kernels) -> None:
     ``csl-unassigned``."""
     wrong = wrong_memory(module)
     for name, elements in kernels.code.needed().items():
-        if wrong is None and elements > module.scratch.get(name, 0):
+        if wrong is None and elements > resources.scratch(module).get(name, 0):
             wrong = f"kernels take {elements} elements of scratch '{name}'"
     if wrong is not None:
         fail(
@@ -222,8 +227,8 @@ def _check_memory(module: Module, kernels: Kernels) -> None:
 def _check_words(module: Module, variables: Collection[Variable]) -> None:
     """The module says the tables and the words that were written. Raises ``csl-unassigned``."""
     wrong = wrong_words(module)
-    planned = {use: TABLE_BYTES * count for use, count in module.tables.items()}
-    planned |= {use: WORD_BYTES * count for use, count in module.words.items()}
+    planned = {use: TABLE_BYTES * count for use, count in resources.tables(module).items()}
+    planned |= {use: WORD_BYTES * count for use, count in resources.words(module).items()}
     for use, size in bytes_by_use(variables).items():
         if wrong is None and size > planned.get(use, 0):
             wrong = f"it has {size} bytes of '{use}', and {planned.get(use, 0)} are planned"
@@ -238,36 +243,42 @@ def _check_words(module: Module, variables: Collection[Variable]) -> None:
 # --- sections
 
 
-def _params(ends: Ends, guards: Guards) -> list[str]:
-    lines = ["param memcpy_params: comptime_struct;"]
+def _params(ends: Ends, guards: Guards) -> list[csl.Statement]:
+    found: list[csl.Statement] = [_param("memcpy_params", "comptime_struct")]
     if ends.of:
-        lines += ["", "// Colors of this PE."]
-        lines += [f"param {end.color}: color;" for end in ends.of.values()]
+        found += [csl.Blank(), csl.Remark("Colors of this PE.")]
+        found += [_param(end.color, "color") for end in ends.of.values()]
     if guards.mesh.outer in guards.coordinates:
-        lines += ["", f"param {guards.spell(guards.mesh.outer)}: i16; // The region of this PE."]
+        region = guards.spell(guards.mesh.outer)
+        found += [csl.Blank(), _param(region, "i16", "The region of this PE.")]
     if guards.params:
-        lines += ["", "// What this PE takes part in."]
-        lines += [
-            f"param {name}: bool; // {str(cond).replace(chr(10), ' ')}"
-            for cond, name in guards.params.items()
+        found += [csl.Blank(), csl.Remark("What this PE takes part in.")]
+        found += [
+            _param(name, "bool", str(cond).replace("\n", " "))
+            for name, cond in guards.given.items()
         ]
-    return lines
+    return found
 
 
-def _queues(ends: Ends) -> list[str]:
+def _param(name: str, kind: str, remark: str = "") -> csl.Statement:
+    return csl.Declare("param", name, None, kind, remark)
+
+
+def _queues(ends: Ends) -> list[csl.Statement]:
     if not ends.of:
         return []
-    return ["// A transfer runs on the microthread with the number of its queue.", *ends.queues()]
+    remark = "A transfer runs on the microthread with the number of its queue."
+    return [csl.Remark(remark), *ends.queues()]
 
 
-def _modules(guards: Guards, kernels: Kernels) -> list[str]:
-    position = ['const position = @import_module("<layout>");'] if guards.coordinates else []
-    return [
-        'const sys = @import_module("<memcpy/memcpy>", memcpy_params);',
-        *position,
-        'const time = @import_module("<time>");',
-        *(['const math = @import_module("<math>");'] if kernels.code.uses_math else []),
-    ]
+def _modules(guards: Guards, code: csl.Statements) -> list[csl.Statement]:
+    """What the file imports: the position of a core and mathematics only where they are used."""
+    calls = (node.function for node in csl.walk(code) if isinstance(node, csl.Call))
+    found = {"sys": csl.imported("memcpy/memcpy", "memcpy_params")}
+    found |= {"position": csl.imported("layout")} if guards.coordinates else {}
+    found |= {"time": csl.imported("time")}
+    found |= {"math": csl.imported("math")} if any(f.startswith("math.") for f in calls) else {}
+    return [csl.const(name, module) for name, module in found.items()]
 
 
 def _memory(
@@ -277,28 +288,36 @@ def _memory(
     kernels: Kernels,
 ) -> list[Variable]:
     """Arrays, and pointers to those that the host sees."""
-    found = [*buffers.variables(), *kernels.code.shared_variables(module.scratch)]
+    found = [*buffers.variables(), *kernels.code.shared_variables(resources.scratch(module))]
     for symbol, buffer in symbols.items():
         name, shift = kernels.descriptors.place(buffer.value.name)
-        first = f"{name}[{shift}]" if shift else name
+        first = csl.element(name, shift) if shift else name
         kind = f"[*]{stored(buffer.type.dtype)}"
-        found.append(word(_pointer(symbol), kind, f"&{first}", "pointers"))
+        found.append(word(_pointer(symbol), kind, csl.address(first), "pointers"))
     for scalar, count in scalars_of_rounds(module).items():
         name = of_rounds(scalar)
-        line = f"var {name} = @zeros([{count}]i16); // Of each round."
-        found.append(Variable("variable", count * WORD_BYTES, line, "rounds"))
-        found.append(word(_pointer(name), "[*]i16", f"&{name}", "pointers"))
-    line = f"var cycles_of_run = @zeros([{STAMPS}]u16);"
-    stamps = Variable("variable", STAMPS * WORD_BYTES, line, "stamps")
-    return [*found, stamps, word("cycles_ptr", "[*]u16", "&cycles_of_run", "pointers")]
+        found.append(_zeros(name, count, "i16", "rounds", "Of each round."))
+        found.append(word(_pointer(name), "[*]i16", csl.address(name), "pointers"))
+    stamps = _zeros("cycles_of_run", STAMPS, "u16", "stamps")
+    return [*found, stamps, word("cycles_ptr", "[*]u16", csl.address("cycles_of_run"), "pointers")]
+
+
+def _zeros(name: str, count: int, kind: str, use: str, remark: str = "") -> Variable:
+    """An array of words."""
+    zeros = csl.call("@zeros", csl.Literal(f"[{count}]{kind}"))
+    declared = csl.Declare("var", name, zeros, remark=remark)
+    return Variable("variable", count * WORD_BYTES, declared, use)
 
 
 def _pointer(symbol: str) -> str:
     return f"{symbol}_ptr"
 
 
-def _ids(tasks: dict[str, int]) -> list[str]:
-    return [f"const {name}_id = @get_local_task_id({number});" for name, number in tasks.items()]
+def _ids(tasks: dict[str, int]) -> list[csl.Statement]:
+    return [
+        csl.const(f"{name}_id", csl.call("@get_local_task_id", number))
+        for name, number in tasks.items()
+    ]
 
 
 def _state(lowering: Lowering, guards: Guards, scalars: list[str]) -> list[Variable]:
@@ -310,148 +329,153 @@ def _state(lowering: Lowering, guards: Guards, scalars: list[str]) -> list[Varia
         "loops": dict.fromkeys(lowering.loops),
         "sent": lowering.counters.values(),
     }
-    found = [word(name, "i16", "0", use) for use, names in counters.items() for name in names]
+    found = [word(name, "i16", 0, use) for use, names in counters.items() for name in names]
     for group in lowering.shared:
-        found.append(word(f"ended_{group.number}_now", "bool", "false", "flags"))
-        found.append(word(f"ended_{group.number}_wanted", "bool", "false", "flags"))
+        for flag in ("now", "wanted"):
+            name = f"ended_{group.number}_{flag}"
+            found.append(word(name, "bool", csl.FALSE, "flags"))
     here = [guards.spell(name) for name in guards.coordinates if name != guards.mesh.outer]
-    return [*found, *(word(name, "i16", "0", "coordinates") for name in here)]
+    return [*found, *(word(name, "i16", 0, "coordinates") for name in here)]
 
 
-def _step(lowering: Lowering, grouped: bool) -> list[str]:
-    finish = [
-        "time.get_timestamp(@ptrcast(*[3]u16, &cycles_of_run[3]));",
-        "sys.unblock_cmd_stream();",
-    ]
+def _step(lowering: Lowering, grouped: bool) -> csl.Function:
+    finish = [_stamp(3), csl.do("sys.unblock_cmd_stream")]
     cases = lowering.cases
     if len(cases) == 1:
-        return _function("step", "", [*cases[0].lines, *finish])
-    cases[-1].lines += ["pc = 0;", *finish, "return;"]
+        return csl.function("step", [], [*cases[0].body, *finish])
+    cases[-1].body += [csl.assign("pc", 0), *finish, csl.Return()]
     each = together(len(cases), grouped)
-    lines: list[str] = []
+    arms: list[tuple[csl.Expression | None, csl.Body]] = []
     for first in range(0, len(cases), each):
-        switch = _switch(cases[first : first + each], first)
-        if each == len(cases):
-            lines += switch
-            continue
         behind = first + each
-        test = f"if (pc < {behind}) {{" if behind < len(cases) else "{"
-        lines += [f"}} else {test}" if first else test, *(_PAD + line for line in switch)]
-    lines += ["}"] if each < len(cases) else []
-    return _function("step", "", ["while (true) {", *(_PAD + line for line in lines), "}"])
+        test = csl.infix("pc", "<", behind) if behind < len(cases) else None
+        arms.append((test, (_switch(cases[first:behind], first),)))
+    forever = csl.While(csl.TRUE, arms[0][1] if len(arms) == 1 else (csl.If(tuple(arms)),))
+    return csl.function("step", [], [forever])
 
 
-def _switch(cases: list[Case], first: int) -> list[str]:
+def _stamp(first: int) -> csl.Statement:
+    """The time in the words from this one on."""
+    words = csl.call(
+        "@ptrcast", csl.Literal("*[3]u16"), csl.address(csl.element("cycles_of_run", first))
+    )
+    return csl.do("time.get_timestamp", words)
+
+
+def _switch(cases: list[Case], first: int) -> csl.Switch:
     """A switch over cases, of which the first has the number ``first``."""
-    lines = ["switch (pc) {"]
-    for number, case in enumerate(cases, first):
-        label = "else" if case is cases[-1] else str(number)
-        lines.append(f"{_PAD}{label} => {{ // {case.comment}")
-        lines += [2 * _PAD + line for line in case.lines]
-        lines.append(f"{_PAD}}},")
-    return [*lines, "}"]
+    labels = [*map(str, range(first, first + len(cases) - 1)), "else"]
+    told = zip(labels, cases, strict=True)
+    return csl.Switch(
+        csl.Name("pc"), tuple((label, one.comment, tuple(one.body)) for label, one in told)
+    )
 
 
 def _tasks(
-    lowering: Lowering, bodies: list[Task], guards: Guards, module: Module, entries: list[_Entry]
-) -> list[str]:
-    lines: list[str] = []
+    lowering: Lowering,
+    bodies: dict[str, list[csl.Statement]],
+    guards: Guards,
+    module: Module,
+    entries: list[_Entry],
+) -> list[csl.Statement]:
+    found: list[csl.Statement] = []
     if lowering.transfers.suspends:
-        for task in bodies:
-            lines += [f"task {task.name}() void {{", *(_PAD + line for line in task.body), "}", ""]
-        lines += ["task resume() void {", f"{_PAD}@block(resume_id);", f"{_PAD}step();", "}", ""]
+        bodies = {**bodies, "resume": [csl.do("@block", "resume_id"), csl.do("step")]}
+        for name, body in bodies.items():
+            found.append(csl.Function(name, (), tuple(body), word="task"))
     start = _coordinates(guards, module)
-    plain_spelling = Spelling(guards.spell, guards.most, guards.helpers)
-    kept = [
-        f"{name} = {expression(Expr(((atom, 1),)), plain_spelling)};"
+    plain_spelling = Spelling(guards.spell, guards.most)
+    kept: list[csl.Statement] = [
+        csl.assign(name, expression(Expr(((atom, 1),)), plain_spelling))
         for atom, name in guards.kept.items()
     ]
-    kept += ["time.enable_tsc();", "time.get_timestamp(@ptrcast(*[3]u16, &cycles_of_run[0]));"]
+    kept += [csl.do("time.enable_tsc"), _stamp(0)]
     for each in lowering.kernels.rotary.at_start.values():
-        test = None if each.when is None else guards.text(each.when, "phase_here")
-        kept.append(each.line if test is None else f"if ({test}) {{ {each.line} }}")
-    kept.append("step();")
+        cond = Cond.true() if each.when is None else each.when
+        kept += csl.chosen([(guards.test(cond, "phase_here"), [each.setter])], short=True)
+    kept.append(csl.do("step"))
     if entries[0].phase is None:
-        return [*lines, *_entry(entries[0], guards, start, kept)]
-    lines += _function("start", "", [*start, *kept])
+        return [*found, _entry(entries[0], guards, start, kept)]
+    found.append(csl.function("start", [], [*start, *kept]))
     for entry in entries:
-        lines += ["", *_entry(entry, guards, [f"{PHASE} = {entry.phase};"], ["start();"])]
-    return lines
+        assert entry.phase is not None
+        phase = csl.assign(PHASE, entry.phase)
+        found.append(_entry(entry, guards, [phase], [csl.do("start")]))
+    return found
 
 
-def _entry(entry: _Entry, guards: Guards, before: list[str], behind: list[str]) -> list[str]:
+def _entry(
+    entry: _Entry, guards: Guards, before: csl.Statements, behind: csl.Statements
+) -> csl.Function:
     """A function that the host launches, which takes the scalars of a run."""
     names = [guards.spell(scalar_name(name)) for name in entry.scalars]
-    taken = [f"{name} = given_{name};" for name in names]
-    params = ", ".join(f"given_{name}: i16" for name in names)
-    return _function(entry.name, params, [*before, *taken, *behind])
+    taken = [csl.assign(name, f"given_{name}") for name in names]
+    params = [f"given_{name}: i16" for name in names]
+    return csl.function(entry.name, params, [*before, *taken, *behind])
 
 
-def _coordinates(guards: Guards, module: Module) -> list[str]:
+def _coordinates(guards: Guards, module: Module) -> list[csl.Statement]:
     """Set the coordinates that run-time code uses."""
     mesh = module.the_mesh()
     values = coordinate_values(mesh)
     needed = {n for name in guards.coordinates for n in values[name].free_vars}
-    own = Spelling(lambda name: f"my_{name}", helpers=guards.helpers)
-    lines = []
+    own = Spelling(lambda name: f"my_{name}")
+    found: list[csl.Statement] = []
     for axis, place in zip(mesh.plane, ("get_y_coord", "get_x_coord"), strict=True):
         if axis in needed:
-            declared = "" if axis in guards.coordinates else "const "
-            inside = f" % {mesh.size(axis)}" if mesh.regions > 1 else ""
-            lines.append(f"{declared}{own(axis)} = @as(i16, position.{place}()){inside};")
+            here: csl.Expression = csl.cast("i16", csl.call(f"position.{place}"))
+            here = here % mesh.size(axis) if mesh.regions > 1 else here
+            name = f"my_{axis}"
+            found.append(
+                csl.assign(name, here) if axis in guards.coordinates else csl.const(name, here)
+            )
     for name in guards.coordinates:
         if name in mesh.names:
             continue
-        target = guards.spell(name)
-        for number, (cond, value) in enumerate(values[name].pieces):
-            text = f"{target} = {expression(value, own)};"
-            if cond.is_true:
-                lines.append(f"else {{ {text} }}" if number else text)
-            else:
-                head = "else if" if number else "if"
-                lines.append(f"{head} ({condition(cond, own)}) {{ {text} }}")
-    return lines
+        arms: list[tuple[csl.Expression | None, csl.Body]] = []
+        for cond, value in values[name].pieces:
+            test = None if cond.is_true else condition(cond, own)
+            arms.append((test, (csl.assign(guards.spell(name), expression(value, own)),)))
+        found += arms[0][1] if arms[0][0] is None else (csl.If(tuple(arms), short=True),)
+    return found
 
 
 def _comptime(
     lowering: Lowering,
-    bindings: list[str],
+    bindings: csl.Statements,
     symbols: dict[str, Buffer],
     module: Module,
     entries: list[_Entry],
-) -> list[str]:
-    inner = [*bindings, *lowering.kernels.code.registers.loads]
-    lines = ["comptime {", *(_PAD + line for line in inner)]
+) -> csl.Scope:
+    body = [*bindings, *lowering.kernels.code.registers.loads]
     if lowering.transfers.suspends:
-        tasks = ["resume", *(task.name for task in lowering.tasks())]
-        lines += [f"{_PAD}@bind_local_task({name}, {name}_id);" for name in tasks]
-        lines += [f"{_PAD}@block({name}_id);" for name in lowering.blocked()]
+        tasks = ["resume", *lowering.tasks()]
+        body += [csl.do("@bind_local_task", name, f"{name}_id") for name in tasks]
+        body += [csl.do("@block", f"{name}_id") for name in lowering.blocked()]
     for symbol in [*symbols, *map(of_rounds, scalars_of_rounds(module))]:
-        lines.append(f'{_PAD}@export_symbol({_pointer(symbol)}, "{symbol}");')
-    lines.append(f'{_PAD}@export_symbol(cycles_ptr, "cycles_of_run");')
-    return [*lines, *(f"{_PAD}@export_symbol({entry.name});" for entry in entries), "}"]
-
-
-def _function(name: str, params: str, body: list[str]) -> list[str]:
-    return [f"fn {name}({params}) void {{", *(_PAD + line for line in body), "}"]
+        body.append(csl.do("@export_symbol", _pointer(symbol), csl.text(symbol)))
+    body.append(csl.do("@export_symbol", "cycles_ptr", csl.text("cycles_of_run")))
+    return csl.Scope(
+        (*body, *(csl.do("@export_symbol", entry.name) for entry in entries)), "comptime"
+    )
 
 
 def _assemble(
-    module: Module, phase: str, sections: list[tuple[str, list[str]]], divisions: list[str]
-) -> str:
+    module: Module, phase: str, sections: list[tuple[str, csl.Statements]]
+) -> tuple[csl.Statement, ...]:
     mesh = module.the_mesh()
     size = f"{mesh.columns} x {mesh.rows}"
     if mesh.regions > 1:
         size = f"{mesh.regions} x {size}"
-    lines = [
-        f"// Phase {phase} of {plain(module.name)}: what each of {size} PEs runs.",
-        "// Written by meshc. Transfers run beside the kernels; step() returns where it must wait",
-        "// for one, and the last end of what it waits for runs resume.",
+    found: list[csl.Statement] = [
+        csl.Remark(f"Phase {phase} of {plain(module.name)}: what each of {size} PEs runs."),
+        csl.Remark(
+            "Written by meshc. Transfers run beside the kernels; step() returns where it must wait"
+        ),
+        csl.Remark("for one, and the last end of what it waits for runs resume."),
     ]
-    sections = [*sections[:3], ("Integer division that rounds down", divisions), *sections[3:]]
     for title, part in sections:
-        if not part:
-            continue
-        rule = f"// ---- {title} ".ljust(90, "-") if title else ""
-        lines += ["", *([rule] if rule else []), *part]
-    return "\n".join(piece for line in lines for piece in wrapped(line)) + "\n"
+        if part:
+            rule = [csl.Remark(f"---- {title} ".ljust(87, "-"))] if title else []
+            found += [csl.Blank(), *rule, *part]
+    return tuple(found)

@@ -7,8 +7,9 @@ loops; others become cases. A sweep means nothing to a core, so only its body is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from meshc.analysis.csl.repeats import Run, repeated_runs
 from meshc.analysis.csl.rounds import rounds_of
@@ -20,6 +21,8 @@ from meshc.backends.csl.spelling.descriptors import Descriptors, builtin
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.guards import Guards
 from meshc.backends.csl.spelling.names import of_rounds, plain
+from meshc.backends.csl.tree import syntax_tree as csl
+from meshc.backends.csl.tree.printed import spelled
 from meshc.ir.affine import Cond
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
@@ -27,44 +30,35 @@ from meshc.ir.ops.tile import Compute, For, Recv, Relay, Send, Sweep, Transfer, 
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
-_PAD = "    "
 _COMBINE = {"store": "fmov", "add": "fadd", "max": "fmax"}
 
 
 @dataclass
 class Case:
-    """One case of the switch: a comment and its lines; ``leads`` says that it sets ``pc``, in the
-    line ``turn`` where it waits or ends a round of a loop."""
+    """One case of the switch: a comment and its statements; ``leads`` says that it sets ``pc``, in
+    the statement ``turn`` where it waits or ends a round of a loop."""
 
     comment: str
-    lines: list[str] = field(default_factory=list)
+    body: list[csl.Statement] = field(default_factory=list)
     leads: bool = False
     turn: int = 0
 
 
-@dataclass(frozen=True)
-class Task:
-    """A task besides ``resume``; ``blocked`` says that it waits for a second input."""
-
-    name: str
-    body: list[str]
-    blocked: bool = False
-
-
 @dataclass
 class _Guarded:
-    """Lines under one guard, and those of the other cores, gathered to share an ``if``."""
+    """Statements under one guard, and those of the other cores, gathered to share an ``if``."""
 
     guard: Cond | None = None
     hint: str = ""
-    lines: list[str] = field(default_factory=list)
-    other: list[str] = field(default_factory=list)
+    body: list[csl.Statement] = field(default_factory=list)
+    other: list[csl.Statement] = field(default_factory=list)
 
 
 class Lowering:
     """Writes the program of ``module`` as cases; runs of statements that are the same in several
-    places are ``functions``, unless nothing is ``shared``. The wait with which the rounds of a loop
-    end leads ``direct`` to the next one, or is a case of its own."""
+    places are ``functions``, unless nothing is ``shared``, whose ops are ``alike`` with those that
+    were written. The wait with which the rounds of a loop end leads ``direct`` to the next one, or
+    is a case of its own."""
 
     def __init__(
         self,
@@ -86,55 +80,49 @@ class Lowering:
         self.transfers = Transfers(module)
         self.runs = repeated_runs(module, self.transfers) if shared else {}
         self.rounds = rounds_of(module)
-        self.functions: list[str] = []
+        self.functions: list[csl.Statement] = []
         self._written: dict[Run, str] = {}
+        self.alike: dict[Op, Op] = {}
         self.messages = Messages(module)
         self.cases = [Case("start")]
         self.loops: list[str] = []
         self.counters: dict[str, str] = {}
         self.shared: list[Group] = []
         self._pending = _Guarded()
-        self._into: list[str] | None = None
+        self._into: list[csl.Statement] | None = None
         self._block(module.program.body)
         self._flush()
 
-    # --- where lines go
+    # --- where statements go
 
     @property
-    def _lines(self) -> list[str]:
-        return self.cases[-1].lines if self._into is None else self._into
+    def _body(self) -> list[csl.Statement]:
+        return self.cases[-1].body if self._into is None else self._into
 
     def _put(
         self,
-        lines: list[str],
+        body: csl.Statements,
         guard: Cond | None = None,
         hint: str = "",
-        other: tuple[str, ...] = (),
+        other: csl.Statements = (),
     ) -> None:
-        """Add lines under a guard, ``other`` where it does not hold."""
+        """Add statements under a guard, ``other`` where it does not hold."""
         if self._pending.guard != guard:
             self._flush()
             self._pending = _Guarded(guard, hint)
-        self._pending.lines += lines
+        self._pending.body += body
         self._pending.other += other
 
     def _flush(self) -> None:
         pending, self._pending = self._pending, _Guarded()
-        if not pending.lines and not pending.other:
+        if not pending.body and not pending.other:
             return
-        if pending.guard is None or pending.guard.is_true:
-            self._lines.extend(pending.lines)
-            return
-        test = self.guards.text(pending.guard, pending.hint)
-        self._lines.append(f"if ({test}) {{")
-        self._lines.extend(_PAD + line for line in pending.lines)
-        if pending.other:
-            self._lines.append("} else {")
-            self._lines.extend(_PAD + line for line in pending.other)
-        self._lines.append("}")
+        guard = Cond.true() if pending.guard is None else pending.guard
+        test = self.guards.test(guard, pending.hint)
+        self._body.extend(csl.chosen([(test, pending.body), (csl.TRUE, pending.other)]))
 
-    def _captured(self, write: Callable[[], None]) -> list[str]:
-        """The lines that ``write`` adds."""
+    def _captured(self, write: Callable[[], None]) -> list[csl.Statement]:
+        """The statements that ``write`` adds."""
         self._flush()
         outer, self._into = self._into, []
         write()
@@ -147,7 +135,7 @@ class Lowering:
         self._flush()
         number = len(self.cases)
         if not self.cases[-1].leads:
-            self.cases[-1].lines.append(f"pc = {number};")
+            self.cases[-1].body.append(csl.assign("pc", number))
         self.cases.append(Case(comment))
         return number
 
@@ -160,9 +148,9 @@ class Lowering:
             if run is None:
                 self._op(op)
                 continue
-            self._put([f"{self._function(run)}();"])
-            for _ in run.ops[1:]:
-                next(left)
+            self._put([csl.do(self._function(run))])
+            for written, here in zip(run.ops, (op, *islice(left, len(run.ops) - 1)), strict=True):
+                self.alike |= zip(_with_all_inside(here), _with_all_inside(written), strict=True)
         group = self.transfers.of_block.get(id(block))
         if group is not None:
             self._wait(group, id(block))
@@ -170,10 +158,10 @@ class Lowering:
     def _function(self, run: Run) -> str:
         """The function that a run of statements becomes."""
         if run not in self._written:
-            lines = self._captured(lambda: self._ops(run.ops))
+            body = self._captured(lambda: self._ops(run.ops))
             name = self._written[run] = self.guards.names.fresh(_name(run))
-            lines = [f"fn {name}() void {{", *(_PAD + line for line in lines), "}"]
-            self.functions += ["", f"// In {run.places} places of the program.", *lines]
+            remark = f"In {run.places} places of the program."
+            self.functions.append(csl.function(name, [], body, remark=remark))
         return self._written[run]
 
     def _ops(self, ops: Sequence[Op]) -> None:
@@ -182,9 +170,8 @@ class Lowering:
 
     def _op(self, op: Op) -> None:
         if isinstance(op, Compute):
-            first, *rest = self.kernels.lines(op)
-            lines = [f"{first} // {said(op)}", *rest]
-            self._put(lines, op.when, f"{op.kernel}_here")
+            became = csl.Became(op, tuple(self.kernels.statements(op)), said(op))
+            self._put([became], op.when, f"{op.kernel}_here")
         elif isinstance(op, (Send, Recv, Relay)):
             self._transfer(op)
         elif isinstance(op, Wait):
@@ -204,10 +191,10 @@ class Lowering:
         group = self.transfers.of_token[op.result]
         hint = f"{op.channel}_{_VERBS[type(op)]}"
         if group.at_once:
-            lines = [f"{self._operation(op)});"]
+            body: list[csl.Statement] = [self._operation(op)]
             if isinstance(op, Send) and self.module.channel(op.channel).turns:
-                lines += self._handover(op, f"@mov32({self._wavelets(op)});", [])
-            self._put(lines, op.when, hint)
+                body += self._handover(op, self._over(op), [])
+            self._put(body, op.when, hint)
             return
         if op in group.follows.values():
             return  # the end of the transfer before it starts this one
@@ -216,37 +203,35 @@ class Lowering:
             if op is choice.starts[0]:
                 self._choice(choice)
             return
-        line = self._start(op, group.plain)
+        start = self._start(op, group.plain)
         alone = group.guard is not None or op.when is None
         last = group.plain.signals[group.last_of(op).result]
-        self._put([line], op.when, hint, () if alone else (_effect(last),))
+        self._put([start], op.when, hint, () if alone else (_effect(last),))
 
-    def _start(self, op: Transfer, case: Alternative) -> str:
+    def _start(self, op: Transfer, case: Alternative) -> csl.Statement:
         """The operation of a transfer, and what its end does."""
         signal = case.signals[op.result]
         if op.result in case.turns:
             signal = Signal("activate", case.turns[op.result])
-        return f"{self._operation(op)}, {_options(signal)});"
+        return self._operation(op, _options(signal))
 
     def _choice(self, choice: Choice) -> None:
         """Transfers of which a core starts those of one case."""
-        lines: list[str] = []
+        arms: list[tuple[csl.Expression, csl.Statements]] = []
         for number, case in enumerate(choice.cases):
             inner = [self._start(op, case) for op in case.starts]
             inner += [_effect(case.idle)] if case.idle is not None else []
-            if case.when.is_true:
-                head = "} else {" if number else ""
-            else:
-                test = self.guards.text(case.when, f"{choice.starts[0].channel}_{number}_here")
-                head = f"{'} else ' if number else ''}if ({test}) {{"
-            lines += [head, *(_PAD + line for line in inner)] if head else inner
-        self._put([*lines, "}"] if len(choice.cases) > 1 else lines)
+            hint = f"{choice.starts[0].channel}_{number}_here"
+            arms.append((self.guards.test(case.when, hint), inner))
+        self._put(csl.chosen(arms))
 
-    def _wavelets(self, op: Send) -> str:
-        """The operands of the operation that ends a turn."""
-        return self.ends.handover(op.channel, self.guards.text)
+    def _over(self, op: Send, *options: csl.Expression) -> csl.Statement:
+        """The operation that ends a turn."""
+        return csl.do("@mov32", *self.ends.handover(op.channel, self.guards.test), *options)
 
-    def _handover(self, op: Send, over: str, otherwise: list[str]) -> list[str]:
+    def _handover(
+        self, op: Send, over: csl.Statement, otherwise: csl.Statements
+    ) -> list[csl.Statement]:
         """What follows a message: ``over`` if it was the last of a turn."""
         each = self.module.channel(op.channel).turns
         if each == 1:
@@ -255,31 +240,28 @@ class Lowering:
             color = self.ends.of[op.channel, "send"].color
             self.counters[op.channel] = self.guards.names.fresh(f"{color}_sent")
         count = self.counters[op.channel]
-        lines = [f"{count} += 1;", f"if ({count} == {each}) {{", f"{_PAD}{count} = 0;"]
-        lines += [f"{_PAD}{over}"]
-        if otherwise:
-            lines += ["} else {", *(_PAD + line for line in otherwise)]
-        return [*lines, "}"]
+        last = csl.when(csl.infix(count, "==", each), [csl.assign(count, 0), over], otherwise)
+        return [csl.assign(count, 1, "+="), last]
 
-    def _operation(self, op: Transfer) -> str:
-        """The vector operation of a transfer, its last parenthesis left open."""
+    def _operation(self, op: Transfer, *options: csl.Expression) -> csl.Statement:
+        """The vector operation of a transfer."""
         here = self.messages.window(op)
         memory = self.descriptors.memory(here)
 
-        def fabric(name: str, verb: str) -> str:
+        def fabric(name: str, verb: str) -> csl.Expression:
             return self.ends.descriptor(name, verb, here)
 
+        combine = "store" if isinstance(op, Send) else op.combine
         if isinstance(op, Send):
-            return (
-                f"{builtin(_COMBINE['store'], here.dtype)}({fabric(op.channel, 'send')}, {memory}"
-            )
-        source = fabric(op.channel, "recv")
-        combined = builtin(_COMBINE[op.combine], here.dtype)
-        if isinstance(op, Relay):
-            return f"{combined}({fabric(op.onward, 'send')}, {source}, {memory}"
-        if op.combine == "store":
-            return f"{combined}({memory}, {source}"
-        return f"{combined}({memory}, {source}, {memory}"
+            operands = [fabric(op.channel, "send"), memory]
+        else:
+            source = fabric(op.channel, "recv")
+            to = fabric(op.onward, "send") if isinstance(op, Relay) else memory
+            combines = isinstance(op, Relay) or combine != "store"
+            operands = [to, source, memory] if combines else [to, source]
+        return csl.Became(
+            op, (csl.do(builtin(_COMBINE[combine], here.dtype), *operands, *options),)
+        )
 
     def _wait(self, group: Group, where: int) -> None:
         """Return from the task until the transfers of ``group`` have ended; at the wait ``where`` a
@@ -289,56 +271,51 @@ class Lowering:
         self._flush()
         case = self.cases[-1]
         variable = self._closing.get(where)
-        ended = f"// once {_names(group)} ended"
-        case.lines += [f"{variable} += 1;", ended, ""] if variable else [f"pc = {len(self.cases)};"]
-        case.turn = len(case.lines) - 1
+        if variable:
+            case.body += [csl.assign(variable, 1, "+="), csl.Remark(f"once {_names(group)} ended")]
+        case.turn = len(case.body)
+        case.body.append(csl.assign("pc", len(self.cases)))
         case.leads = True
         leave = self._leave(group)
-        guard = group.guard
-        if guard is None or guard.is_true:
-            case.lines += leave
-        else:
-            test = self.guards.text(guard, "waits")
-            case.lines += [f"if ({test}) {{", *(_PAD + line for line in leave), "}"]
+        guard = Cond.true() if group.guard is None else group.guard
+        case.body += csl.chosen([(self.guards.test(guard, "waits"), leave)])
         if variable:
             return
         self._next_case(f"{_names(group)} ended")
         if group.shared:
-            self._put([f"ended_{group.number}_now = false;"])
+            self._put([csl.assign(f"ended_{group.number}_now", csl.FALSE)])
 
-    def _leave(self, group: Group) -> list[str]:
+    def _leave(self, group: Group) -> list[csl.Statement]:
+        resume = csl.do("@unblock", f"{RESUME}_id")
         if group.shared:
             self.shared.append(group)
-            flag = f"ended_{group.number}_now"
-            wanted = [f"ended_{group.number}_wanted = true;", f"@unblock({RESUME}_id);", "return;"]
-            return [f"if (!{flag}) {{", *(_PAD + line for line in wanted), "}"]
-        single = [f"@unblock({RESUME}_id);"] if group.inputs == 1 else []
-        return [*single, "return;"]
+            flag = csl.Name(f"ended_{group.number}_now")
+            wanted = csl.assign(f"ended_{group.number}_wanted", csl.TRUE)
+            return [csl.when(csl.Prefix("!", flag), [wanted, resume, csl.Return()])]
+        return [*([resume] if group.inputs == 1 else []), csl.Return()]
 
     # --- loops
 
     def _for(self, op: For) -> None:
         (body,) = op.regions
         count = expression(op.count, self.guards.spelling)
-        if not self.transfers.suspends_in(body):
-            variable = self.guards.declare(op.var)
-            own = self._scalars_of_round(op)
-            lines = [*own, *self._captured(lambda: self._block(body))]
-            captured = variable if op.var in self.guards.spelled else "_"
-            head = f"for (@range(i16, {count})) |{captured}| {{"
-            self._put([head, *(_PAD + line for line in lines), "}"], op.when, "loop_here")
-            return
-        self._suspending_for(op, body, count)
-
-    def _suspending_for(self, op: For, body: Block, count: str) -> None:
         variable = self.guards.declare(op.var)
+        if self.transfers.suspends_in(body):
+            self._suspending_for(op, body, count)
+            return
+        rounds = [*self._scalars_of_round(op), *self._captured(lambda: self._block(body))]
+        captured = variable if csl.Name(variable) in csl.walk(rounds) else "_"
+        self._put([csl.Became(op, (csl.loop(captured, count, rounds),))], op.when, "loop_here")
+
+    def _suspending_for(self, op: For, body: Block, count: csl.Expression) -> None:
+        variable = self.guards.variables[op.var]
         self.loops.append(variable)
         self._flush()
-        self._lines.append(f"{variable} = 0;")
+        self._body.append(csl.Became(op, (csl.assign(variable, 0),)))
         entry = self.cases[-1]
-        last_step = op.count.constant - 1 if op.count.is_const else f"{count} - 1"
+        last_step = op.count.constant - 1 if op.count.is_const else f"{spelled(count)} - 1"
         head = self._next_case(f"for {variable} = 0 .. {last_step}")
-        self._lines.extend(self._scalars_of_round(op))
+        self._body.extend(self._scalars_of_round(op))
         closing = self.transfers.closing(op) if self.direct else None
         if closing is not None:
             self._closing[closing] = variable
@@ -346,20 +323,24 @@ class Lowering:
         self._flush()
         last = self.cases[-1]
         after = self._next_case(f"after the loop over {variable}")
+        more = csl.infix(variable, "<", count)
         if closing is None:
-            last.lines[-1:] = [f"{variable} += 1;", ""]
-            last.turn = len(last.lines) - 1
-        last.lines[last.turn] = f"pc = if ({variable} < {count}) {head} else {after};"
-        tests = [] if op.count.is_const and op.count.constant > 0 else [f"{variable} < {count}"]
-        if op.when is not None and not op.when.is_true:
-            tests.insert(0, self.guards.text(op.when, "loop_here"))
-        if tests:
-            entry.lines[-1] = f"pc = if ({' and '.join(tests)}) {head} else {after};"
+            last.turn = len(last.body)
+            last.body[-1:] = [csl.assign(variable, 1, "+="), last.body[-1]]
+        last.body[last.turn] = csl.assign("pc", csl.either(more, head, after))
+        guard = Cond.true() if op.when is None else op.when
+        surely = op.count.is_const and op.count.constant > 0
+        begins = csl.all_of([self.guards.test(guard, "loop_here"), csl.TRUE if surely else more])
+        entry.body[-1] = csl.assign("pc", csl.either(begins, head, after))
 
-    def _scalars_of_round(self, op: For) -> list[str]:
+    def _scalars_of_round(self, op: For) -> list[csl.Statement]:
         """What a round of ``op`` begins with: its scalars, from those of all rounds."""
-        round_ = self.guards.spell(op.var) if op.each else ""
-        return [f"{self.guards.spell(name)} = {of_rounds(name)}[{round_}];" for name in op.each]
+        return [
+            csl.assign(
+                self.guards.spell(name), csl.element(of_rounds(name), self.guards.spell(op.var))
+            )
+            for name in op.each
+        ]
 
     def _sweep(self, op: Sweep) -> None:
         (body,) = op.regions
@@ -368,17 +349,17 @@ class Lowering:
             self._block(body)
             return
         if not self.transfers.suspends_in(body):
-            lines = self._captured(lambda: self._block(body))
-            self._put([*start, *lines], op.when, "sweep_here")
+            inner = self._captured(lambda: self._block(body))
+            self._put([*start, *inner], op.when, "sweep_here")
             return
         self._flush()
         entry = self.cases[-1]
-        test = self.guards.text(op.when, "sweep_here")
+        test = self.guards.test(op.when, "sweep_here")
         begin = self._next_case("a request" if self._is_work(op) else "chain")
         self._block(body)
-        self.cases[begin].lines[:0] = start  # known when all of the body is written
+        self.cases[begin].body[:0] = start  # known when all of the body is written
         after = self._next_case(f"after the {'request' if self._is_work(op) else 'chain'}")
-        entry.lines[-1] = f"pc = if ({test}) {begin} else {after};"
+        entry.body[-1] = csl.assign("pc", csl.either(test, begin, after))
 
     def _is_work(self, op: Sweep) -> bool:
         """Whether ``op`` is what a round does for a request that is there."""
@@ -386,49 +367,45 @@ class Lowering:
 
     # --- tasks
 
-    def tasks(self) -> list[Task]:
-        """Each task besides ``resume``."""
-        found: dict[str, Task] = {}
+    def tasks(self) -> dict[str, list[csl.Statement]]:
+        """What each task besides ``resume`` does, by its name."""
+        found: dict[str, list[csl.Statement]] = {}
         for group in self.transfers.of_token.values():
             for join in group.joins:
                 found.setdefault(join.task, self._join(join, group))
             for token, op in group.follows.items():
                 options = _options(group.plain.signals[op.result])
-                task = group.plain.signals[token].task
-                found[task] = Task(task, [f"{self._operation(op)}, {options});"])
+                found[group.plain.signals[token].task] = [self._operation(op, options)]
             for case in group.cases:
                 for op in group.starts:
                     if isinstance(op, Send) and op.result in case.turns:
-                        task = case.turns[op.result]
-                        found[task] = Task(task, self._turn(op, case.signals[op.result]))
-        return list(found.values())
+                        turn = self._turn(op, case.signals[op.result])
+                        found[case.turns[op.result]] = turn
+        return found
 
-    def _turn(self, op: Send, signal: Signal) -> list[str]:
-        """The task at the end of a send in turn."""
-        over = f"@mov32({self._wavelets(op)}, {_options(signal)});"
-        return self._handover(op, over, [_effect(signal)])
+    def _turn(self, op: Send, signal: Signal) -> list[csl.Statement]:
+        """What the end of a send in turn does."""
+        return self._handover(op, self._over(op, _options(signal)), [_effect(signal)])
 
-    def _join(self, join: Join, group: Group) -> Task:
-        blocked = join.inputs > 1
-        block = [f"@block({join.task}_id);"] if blocked else []
-        return Task(join.task, [*block, *self._ended(join, group)], blocked)
-
-    def _ended(self, join: Join, group: Group) -> list[str]:
+    def _join(self, join: Join, group: Group) -> list[csl.Statement]:
         """What a join does when all that it joins has ended."""
+        block = [csl.do("@block", f"{join.task}_id")] if join.inputs > 1 else []
         if join.then is not None:
-            return [_effect(join.then)]
-        wanted = f"ended_{group.number}_wanted"
-        inner = [f"{wanted} = false;", f"@activate({RESUME}_id);"]
-        return [
-            f"ended_{group.number}_now = true;",
-            f"if ({wanted}) {{",
-            *(_PAD + line for line in inner),
-            "}",
-        ]
+            return [*block, _effect(join.then)]
+        wanted = csl.Name(f"ended_{group.number}_wanted")
+        resume = [csl.assign(wanted, csl.FALSE), csl.do("@activate", f"{RESUME}_id")]
+        return [*block, csl.assign(f"ended_{group.number}_now", csl.TRUE), csl.when(wanted, resume)]
 
     def blocked(self) -> list[str]:
         """Tasks that wait for their second input from the start."""
-        return [RESUME, *(task.name for task in self.tasks() if task.blocked)]
+        joins = (join for group in self.transfers.of_token.values() for join in group.joins)
+        return [RESUME, *dict.fromkeys(join.task for join in joins if join.inputs > 1)]
+
+
+def _with_all_inside(op: Op) -> Iterator[Op]:
+    yield op
+    for region in op.regions:
+        yield from region.walk()
 
 
 def _name(run: Run) -> str:
@@ -458,12 +435,13 @@ def said(op: Compute) -> str:
     return plain(f"{op.kernel} {', '.join(str(v.buffer) for v in views)}")[:_MOST_SAID]
 
 
-def _options(signal: Signal) -> str:
-    return f".{{ .async = true, .{signal.verb} = {signal.task}_id }}"
+def _options(signal: Signal) -> csl.Expression:
+    action = {signal.verb: csl.Name(f"{signal.task}_id")}
+    return csl.record(**{"async": csl.TRUE}, **action)
 
 
-def _effect(signal: Signal) -> str:
-    return f"@{signal.verb}({signal.task}_id);"
+def _effect(signal: Signal) -> csl.Statement:
+    return csl.do(f"@{signal.verb}", f"{signal.task}_id")
 
 
 def _names(group: Group) -> str:

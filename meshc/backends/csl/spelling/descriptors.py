@@ -11,6 +11,7 @@ from meshc.analysis.csl.words import TABLE_BYTES
 from meshc.backends.csl.spelling.expressions import Spelling, expression
 from meshc.backends.csl.spelling.names import LONGEST, Names
 from meshc.backends.csl.spelling.storage import Variable
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
 from meshc.support.diagnostics import fail
@@ -23,8 +24,7 @@ _VARIABLES = "ijkl"
 
 class Descriptors:
     """Hoists each distinct DSD to a constant ``NAME``, and numbers of a buffer to constants called
-    after it; ``lines`` declares them in order of use. ``tables`` are the constant arrays among
-    them."""
+    after it; ``constants`` are they in order of use, ``tables`` the constant arrays among them."""
 
     def __init__(
         self,
@@ -39,49 +39,58 @@ class Descriptors:
         self.spell = _with_own(spell)
         self.shifts = shifts
         self.homes = homes or {}
-        self.lines: list[str] = []
+        self.constants: list[csl.Declare] = []
         self.tables: list[Variable] = []
-        self._known: dict[str, str] = {}
+        self._known: dict[csl.Expression, str] = {}
         self._numbers: dict[tuple[str, str, int], str] = {}
 
-    def memory(self, window: Window, hint: str = "") -> str:
-        """A DSD of ``window`` as an expression. Raises ``csl-view`` beyond four dims, and for what
-        a DSD does not walk through."""
+    def memory(self, window: Window, hint: str = "") -> csl.Expression:
+        """A DSD of ``window``. Raises ``csl-view`` beyond four dims, and for what a DSD does not
+        walk through."""
         flat = window.merged()
         if not window.walked:
             fail("csl-view", f"the extents of a view of %{window.buffer.name} are not constant")
         fixed, moving = split(flat.start)
         array, shift = self.place(window.buffer.name)
         buffer = self.names.of("buffer", window.buffer.name)
-        text = access(flat, array, fixed + shift)
-        name = self._constant(text, hint or _hint(flat, buffer, fixed))
+        found: csl.Expression = self.constant(
+            access(flat, array, fixed + shift), hint or _hint(flat, buffer, fixed)
+        )
         if moving is not None:
             by = self.at(window.buffer.name, moving)
-            name = f"@increment_dsd_offset({name}, {by}, {element(window.dtype)})"
-        return name if flat.constant else self.lengthened(name, flat.dims[0].steps)
+            found = moved(found, by, window.dtype)
+        return found if flat.constant else self.lengthened(found, flat.dims[0].steps)
 
-    def at(self, buffer: str, place: Expr) -> str:
+    def at(self, buffer: str, place: Expr) -> csl.Expression:
         """The number of an element of a buffer, with names for the strides of variables."""
         return expression(place, replace(self.spell, stride=partial(self._stride, buffer)))
+
+    def cell(self, window: Window) -> csl.Element:
+        """The element at which ``window`` begins."""
+        array, shift = self.place(window.buffer.name)
+        return csl.Element(array, self.at(window.buffer.name, window.start + shift))
 
     def place(self, buffer: str) -> tuple[str, int]:
         """The array that holds a buffer, and the element at which it begins there."""
         own_name = self.names.of("buffer", buffer)
         return self.homes.get(buffer, own_name), self.shifts.get(buffer, 0)
 
-    def lengthened(self, descriptor: str, length: Expr) -> str:
+    def lengthened(self, descriptor: csl.Expression, length: Expr) -> csl.Expression:
         """``descriptor`` with so many elements."""
-        return f"@set_dsd_length({descriptor}, @as(u16, {expression(length, self.spell)}))"
+        return resized(descriptor, expression(length, self.spell))
 
-    def declare(self, text: str, hint: str) -> str:
-        """The constant whose value is ``text``."""
-        return self._constant(text, hint)
+    def constant(self, value: csl.Expression, hint: str) -> csl.Name:
+        """The name of the constant with this value."""
+        if value not in self._known:
+            self._known[value] = self.names.fresh(hint)
+            self.constants.append(csl.const(self._known[value], value))
+        return csl.Name(self._known[value])
 
-    def table(self, text: str, words: int, hint: str) -> str:
-        """The constant array of so many words of 32 bits whose value is ``text``."""
-        if text not in self._known:
+    def table(self, value: csl.Expression, words: int, hint: str) -> csl.Name:
+        """The constant array of so many words of 32 bits with this value."""
+        if value not in self._known:
             self.tables.append(Variable("table", TABLE_BYTES * words, use="turns"))
-        return self._constant(text, hint)
+        return self.constant(value, hint)
 
     def number(self, buffer: str, what: str, value: int) -> str:
         """The constant ``BUFFER_WHAT`` of a buffer."""
@@ -89,24 +98,18 @@ class Descriptors:
         if key not in self._numbers:
             begin = self.names.of("buffer", buffer)[: LONGEST - 1 - len(what)]
             self._numbers[key] = self.names.fresh(f"{begin}_{what}")
-            self.lines.append(f"const {self._numbers[key]} = {value};")
+            self.constants.append(csl.const(self._numbers[key], value))
         return self._numbers[key]
 
     def _stride(self, buffer: str, variable: str, elements: int) -> str:
         """The constant that says how many elements of a buffer a step of ``variable`` is."""
         return self.number(buffer, f"per_{variable}", elements)
 
-    def _constant(self, text: str, hint: str) -> str:
-        if text not in self._known:
-            self._known[text] = self.names.fresh(hint)
-            self.lines += f"const {self._known[text]} = {text};".split("\n")
-        return self._known[text]
-
 
 def _with_own(spell: Spelling) -> Spelling:
     """``spell``, and names of functions' own variables as they are."""
 
-    def either(name: str) -> str:
+    def either(name: str) -> str | csl.Expression:
         return name.removeprefix(OWN) if name.startswith(OWN) else spell(name)
 
     return replace(spell, name=either)
@@ -128,7 +131,7 @@ def split(start: Expr) -> tuple[int, Expr | None]:
     return start.constant, start - start.constant
 
 
-def access(window: Window, buffer: str, start: int) -> str:
+def access(window: Window, buffer: str, start: int) -> csl.Expression:
     """``@get_dsd`` of a memory window that starts at element ``start``.
 
     Strides beyond eight bits take the form for several dims, also where there is one.
@@ -139,17 +142,28 @@ def access(window: Window, buffer: str, start: int) -> str:
             f"a view of %{window.buffer.name} walks through {len(window.dims)} dims, but a DSD "
             f"has {MOST_DIMS}",
         )
-    variables = _VARIABLES[: len(window.dims)]
-    terms = [
-        name if dim.stride == 1 else f"{dim.stride} * {name}"
+    variables = tuple(_VARIABLES[: len(window.dims)])
+    terms: list[csl.Expression] = [
+        csl.Name(name) if dim.stride == 1 else dim.stride * csl.Name(name)
         for name, dim in zip(variables, window.dims, strict=True)
         if dim.stride
     ]
-    index = " + ".join([*terms, *([str(start)] if start or not terms else [])])
-    extents = ", ".join(str(dim.extent) for dim in window.dims)
+    if start or not terms:
+        terms.append(csl.as_expression(start))
+    extents = tuple(dim.extent for dim in window.dims)
+    walked = csl.Walked(variables, extents, csl.Element(buffer, csl.joined("+", terms)))
     kind = "mem1d_dsd" if has_one_dim(window) else "mem4d_dsd"
-    head = f"|{', '.join(variables)}|{{{extents}}} -> {buffer}[{index}]"
-    return f"@get_dsd({kind}, .{{ .tensor_access = {head} }})"
+    return csl.call("@get_dsd", kind, csl.record(tensor_access=walked))
+
+
+def moved(descriptor: csl.Expression, by: csl.Operand, dtype: DType) -> csl.Expression:
+    """``descriptor`` so many elements further on."""
+    return csl.call("@increment_dsd_offset", descriptor, by, element(dtype))
+
+
+def resized(descriptor: csl.Expression, length: csl.Operand) -> csl.Expression:
+    """``descriptor`` with so many elements."""
+    return csl.call("@set_dsd_length", descriptor, csl.cast("u16", length))
 
 
 def element(dtype: DType) -> str:

@@ -1,4 +1,4 @@
-"""Affine expressions and conditions as CSL text, in i16 arithmetic.
+"""Affine expressions and conditions as those of CSL, in i16 arithmetic.
 
 CSL's ``%`` and ``/`` round towards zero. An operand that may be negative is made positive by a
 multiple of the divisor where its bounds are known; else the emitted program's own ``mod`` and
@@ -7,23 +7,27 @@ multiple of the divisor where its bounds are known; else the emitted program's o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
-from meshc.ir.affine import Atom, Call, Cond, Constraint, Expr, Floor, Mod, Var
+from meshc.backends.csl.tree import syntax_tree as csl
+from meshc.ir.affine import Atom, Cond, Constraint, Expr, Floor, Mod, Var
+from meshc.ir.affine import Call as Applied
 
+_A, _N, _REST = csl.Name("a"), csl.Name("n"), csl.Name("rest")
 HELPERS = {
-    "mod": [
-        "fn mod(a: i16, n: i16) i16 {",
-        "    const rest = a % n;",
-        "    return if (rest < 0) rest + n else rest;",
-        "}",
-    ],
-    "floor": [
-        "fn floor(a: i16, n: i16) i16 {",
-        "    return (a - mod(a, n)) / n;",
-        "}",
-    ],
+    "mod": csl.function(
+        "mod",
+        ("a: i16", "n: i16"),
+        [
+            csl.const("rest", _A % _N),
+            csl.returned(csl.either(csl.infix(_REST, "<", 0), _REST + _N, _REST)),
+        ],
+        "i16",
+    ),
+    "floor": csl.function(
+        "floor", ("a: i16", "n: i16"), [csl.returned((_A - csl.call("mod", _A, _N)) / _N)], "i16"
+    ),
 }
 
 
@@ -32,91 +36,55 @@ class Spelling:
     """How names are written, and the largest values of those whose bounds are known; all names
     stand for values that are not negative.
 
-    ``helpers`` gathers which of :data:`HELPERS` the text that is written calls, so that its file
-    can define them. ``kept`` are variables that keep the value of a part of expressions.
-    ``stride`` names the factor of a variable, given the variable's text and the factor; without
-    it factors are numbers.
+    ``kept`` are variables that keep the value of a part of expressions. ``stride`` names the factor
+    of a variable, given the variable's text and the factor; without it factors are numbers.
     """
 
-    name: Callable[[str], str]
+    name: Callable[[str], str | csl.Expression]
     most: Mapping[str, int] = field(default_factory=dict)
-    helpers: set[str] = field(default_factory=set)
     kept: Mapping[Atom, str] = field(default_factory=dict)
     stride: Callable[[str, int], str] | None = None
 
-    def __call__(self, name: str) -> str:
+    def __call__(self, name: str) -> csl.Expression:
         """The spelling of ``name``."""
-        return self.name(name)
+        return csl.as_expression(self.name(name))
 
 
 def as_named() -> Spelling:
-    """Names as they are, without helpers so far."""
+    """Names as they are."""
     return Spelling(lambda name: name)
 
 
-@dataclass(frozen=True)
-class Written:
-    """The text of an expression and what a core does to work it out: the names that it ``reads``,
-    as the IR has them, the helpers that it ``calls``, both in order, and the ``operations`` beside.
-
-    ``single`` says that the text is one operand, wherever it stands: a name, a number, a call, or
-    something in parentheses.
-    """
-
-    text: str
-    reads: tuple[str, ...] = ()
-    calls: tuple[str, ...] = ()
-    operations: int = 0
-    single: bool = True
-
-    @property
-    def operand(self) -> str:
-        """The text, in parentheses if it needs them as an operand of a product."""
-        return self.text if self.single else f"({self.text})"
-
-
-def expression(value: Expr, spell: Spelling) -> str:
+def expression(value: Expr, spell: Spelling) -> csl.Expression:
     """``value`` as a sum."""
-    return _noted(written(value, spell), spell)
-
-
-def condition(cond: Cond, spell: Spelling) -> str:
-    """``cond`` as a boolean expression."""
-    return _noted(written_condition(cond, spell), spell)
-
-
-def helpers(called: Collection[str]) -> list[str]:
-    """The functions of :data:`HELPERS` that text needs which calls those in ``called``."""
-    found = HELPERS["mod"] if called else []
-    return [*found, *([""] + HELPERS["floor"] if "floor" in called else [])]
-
-
-def written(value: Expr, spell: Spelling) -> Written:
-    """``value`` as a sum, for those who ask what it costs; its helpers are not gathered."""
     parts = [(_term(atom, factor, spell), factor > 0) for atom, factor in value.terms]
     parts.sort(key=lambda part: not part[1])
     if value.constant or not parts:
-        constant = (Written(str(abs(value.constant))), value.constant >= 0)
+        constant = (csl.Literal(str(abs(value.constant))), value.constant >= 0)
         parts.insert(0 if constant[1] and parts and not parts[0][1] else len(parts), constant)
     (first, positive), *rest = parts
-    text = first.text if positive else f"-{first.text}"
-    text += "".join(f" {'+' if plus else '-'} {part.text}" for part, plus in rest)
-    single = first.single and positive and not rest
-    return _together(text, [part for part, _ in parts], len(rest) + (not positive), single)
+    total = first if positive else csl.Prefix("-", first)
+    for part, plus in rest:
+        total = csl.infix(total, "+" if plus else "-", part)
+    return total
 
 
-def written_condition(cond: Cond, spell: Spelling) -> Written:
-    """``cond`` as a boolean expression, as :func:`written` writes values."""
+def condition(cond: Cond, spell: Spelling) -> csl.Expression:
+    """``cond`` as a boolean expression."""
     if cond.is_true or cond.is_false:
-        return Written("true" if cond.is_true else "false")
-    clauses = [_clause([_comparison(c, spell) for c in clause]) for clause in cond.clauses]
-    if len(clauses) == 1:
-        return clauses[0]
-    text = " or ".join(
-        f"({found.text})" if len(clause) > 1 else found.text
-        for clause, found in zip(cond.clauses, clauses, strict=True)
-    )
-    return _together(text, clauses, len(clauses) - 1, False)
+        return csl.TRUE if cond.is_true else csl.FALSE
+    clauses = ([_comparison(each, spell) for each in clause] for clause in cond.clauses)
+    return csl.joined("or", [csl.joined("and", clause) for clause in clauses])
+
+
+def helpers(nodes: Iterable[csl.Node]) -> list[csl.Statement]:
+    """The functions of :data:`HELPERS` that ``nodes`` call, with those that these call."""
+    called = {node.function for node in csl.walk(nodes) if isinstance(node, csl.Call)}
+    return [
+        helper
+        for name, helper in HELPERS.items()
+        if name in called or (name == "mod" and "floor" in called)
+    ]
 
 
 def nonnegative(value: Expr) -> bool:
@@ -127,30 +95,7 @@ def nonnegative(value: Expr) -> bool:
     )
 
 
-def _noted(found: Written, spell: Spelling) -> str:
-    """The text of what is written, whose helpers ``spell`` gathers."""
-    spell.helpers.update(found.calls)
-    return found.text
-
-
-def _together(text: str, parts: Sequence[Written], operations: int, single: bool) -> Written:
-    """``text``, which is made of ``parts`` and ``operations`` between them."""
-    return Written(
-        text,
-        tuple(name for part in parts for name in part.reads),
-        tuple(name for part in parts for name in part.calls),
-        operations + sum(part.operations for part in parts),
-        single,
-    )
-
-
-def _clause(comparisons: list[Written]) -> Written:
-    """Comparisons of which all hold."""
-    text = " and ".join(one.text for one in comparisons)
-    return _together(text, comparisons, len(comparisons) - 1, False)
-
-
-def _comparison(constraint: Constraint, spell: Spelling) -> Written:
+def _comparison(constraint: Constraint, spell: Spelling) -> csl.Expression:
     """One comparison, with what is subtracted moved to the other side."""
     expr = constraint.expr
     plus = Expr.sum((a, c) for a, c in expr.terms if c > 0)
@@ -163,44 +108,35 @@ def _comparison(constraint: Constraint, spell: Spelling) -> Written:
         left, relation, right = plus, ">=", Expr.const(-expr.constant)
     elif plus.terms and expr.constant == -1:
         relation, right = "<", plus
-    sides = [written(left, spell), written(right, spell)]
-    return _together(f" {relation} ".join(side.text for side in sides), sides, 1, False)
+    return csl.infix(expression(left, spell), relation, expression(right, spell))
 
 
-def _term(atom: Atom, factor: int, spell: Spelling) -> Written:
+def _term(atom: Atom, factor: int, spell: Spelling) -> csl.Expression:
     """``atom`` times the magnitude of ``factor``."""
     found = _atom(atom, spell)
-    if factor == 1:
+    if abs(factor) == 1:
         return found
-    if factor == -1:
-        return replace(found, text=found.operand, single=True)
-    number = str(abs(factor))
-    if spell.stride and (isinstance(atom, Var) or atom in spell.kept):
-        number = spell.stride(found.text, abs(factor))
-    return _together(f"{number} * {found.operand}", [found], 1, False)
+    if spell.stride and isinstance(found, csl.Name):
+        return csl.infix(spell.stride(found.text, abs(factor)), "*", found)
+    return csl.infix(abs(factor), "*", found)
 
 
-def _atom(atom: Atom, spell: Spelling) -> Written:
+def _atom(atom: Atom, spell: Spelling) -> csl.Expression:
     if isinstance(atom, Var):
-        return Written(spell(atom.name), reads=(atom.name,))
+        return spell(atom.name)
     if atom in spell.kept:
-        return Written(spell.kept[atom], reads=(spell.kept[atom],))
-    if isinstance(atom, Call):
-        argument = written(atom.argument, spell)
-        call = replace(argument, text=f"{spell(atom.function)}({argument.text})", single=True)
-        return replace(call, reads=(atom.function, *argument.reads))
+        return csl.Name(spell.kept[atom])
+    if isinstance(atom, Applied):
+        called = spell(atom.function)
+        assert isinstance(called, csl.Name)
+        return csl.call(called.text, expression(atom.argument, spell))
     by, raised = _divisor(atom), _raise(atom, spell.most)
     if raised is None:
-        body = written(atom.body, spell)
         helper = "mod" if isinstance(atom, Mod) else "floor"
-        call = replace(body, text=f"{helper}({body.text}, {by})", single=True)
-        return replace(call, calls=(helper, *body.calls))
-    body = written(atom.body + raised, spell)
-    operator = "%" if isinstance(atom, Mod) else "/"
-    quotient = _together(f"{body.operand} {operator} {by}", [body], 1, False)
-    if not raised or isinstance(atom, Mod):
-        return quotient
-    return _together(f"({quotient.text} - {raised // by})", [quotient], 1, True)
+        return csl.call(helper, expression(atom.body, spell), by)
+    body = expression(atom.body + raised, spell)
+    quotient = csl.infix(body, "%" if isinstance(atom, Mod) else "/", by)
+    return quotient if not raised or isinstance(atom, Mod) else quotient - raised // by
 
 
 def _raise(atom: Mod | Floor, most: Mapping[str, int]) -> int | None:

@@ -10,27 +10,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from meshc.analysis.layout.coordinates import coordinate_values
-from meshc.backends.csl.spelling.expressions import Spelling, condition, expression
+from meshc.analysis.layout.shortest import on_cores
+from meshc.backends.csl.spelling.expressions import Spelling, as_named, condition, expression
 from meshc.backends.csl.spelling.names import Names
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Atom, Cond, Piecewise
 from meshc.ir.mesh import Mesh
 
 
 @dataclass
 class Guards:
-    """Spelling of names in run-time code, parameters for guards, coordinates in use; ``spelled``
-    are the scalars and loop variables that have been written since they were declared, ``helpers``
-    the functions of integer division that what is written calls, ``kept`` variables for what is
-    worked out once of run-time scalars."""
+    """Spelling of names in run-time code, parameters for guards, coordinates in use; ``kept`` are
+    variables for what is worked out once of run-time scalars."""
 
     mesh: Mesh
     names: Names
     params: dict[Cond, str] = field(default_factory=dict)
     coordinates: list[str] = field(default_factory=list)
     variables: dict[str, str] = field(default_factory=dict)
-    spelled: set[str] = field(default_factory=set)
     most: dict[str, int] = field(default_factory=dict)
-    helpers: set[str] = field(default_factory=set)
     kept: dict[Atom, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -40,12 +38,11 @@ class Guards:
     @property
     def spelling(self) -> Spelling:
         """How run-time code writes names, with the bounds that are known."""
-        return Spelling(self.spell, self.most, self.helpers, self.kept)
+        return Spelling(self.spell, self.most, self.kept)
 
     def spell(self, name: str) -> str:
         """A name in run-time code; names of functions' own variables stand for themselves."""
         if name in self.variables:
-            self.spelled.add(name)
             return self.variables[name]
         if name in self.mesh.coordinates:
             if name not in self.coordinates:
@@ -53,49 +50,53 @@ class Guards:
             return self.names.of("coordinate", f"my_{name}")
         return name
 
+    @property
+    def given(self) -> dict[str, Cond]:
+        """What the layout says of a PE, by parameter."""
+        return {name: on_cores(cond, self.mesh) for cond, name in self.params.items()}
+
     def declare(self, name: str) -> str:
         """Spelling of a scalar or loop variable."""
         self.variables[name] = self.names.of("variable", name)
-        self.spelled.discard(name)
         return self.variables[name]
 
-    def text(self, cond: Cond, hint: str) -> str:
-        """``cond`` as a boolean expression of a PE program."""
-        if cond.is_true or cond.is_false:
-            return "true" if cond.is_true else "false"
-        if cond.free_vars <= self.mesh.coordinates:
-            if cond not in self.params:
-                self.params[cond] = self.names.fresh(hint)
-            return self.params[cond]
-        return condition(cond, self.spelling)
+    def test(self, cond: Cond, hint: str) -> csl.Expression:
+        """``cond`` as a boolean expression of a PE program, in its shortest form."""
+        found = on_cores(cond, self.mesh)
+        if found.is_true or found.is_false or not cond.free_vars <= self.mesh.coordinates:
+            return condition(found, self.spelling)
+        if cond not in self.params:
+            self.params[cond] = self.names.fresh(hint)
+        return csl.Name(self.params[cond])
 
 
-def layout_spelling(mesh: Mesh) -> dict[str, str]:
+def layout_spelling(mesh: Mesh) -> dict[str, csl.Expression]:
     """Coordinates as the layout spells them: the axes are its loop variables, others are functions
     of theirs."""
     return {
-        name: f"{name}({', '.join(in_order(mesh, value))})" if known is None else known
+        name: csl.call(name, *in_order(mesh, value)) if known is None else known
         for name, value in coordinate_values(mesh).items()
         for known in [_without_function(mesh, name, value)]
     }
 
 
-def _without_function(mesh: Mesh, name: str, value: Piecewise) -> str | None:
+def _without_function(mesh: Mesh, name: str, value: Piecewise) -> csl.Expression | None:
     """A coordinate that is a loop variable or a number; None for one that needs a function."""
     if name in mesh.names:
-        return name
+        return csl.Name(name)
     single = value.expr
-    known = single is not None and (single.is_const or str(single) in mesh.plane)
-    return str(single) if known else None
+    if single is None or not (single.is_const or str(single) in mesh.plane):
+        return None
+    return expression(single, as_named())
 
 
-def coordinate_functions(mesh: Mesh, used: set[str], spell: Spelling) -> list[str]:
+def coordinate_functions(mesh: Mesh, used: set[str], spell: Spelling) -> list[csl.Statement]:
     """Functions of the position for the coordinates in ``used`` that need one."""
-    lines: list[str] = []
+    found: list[csl.Statement] = []
     for name, value in coordinate_values(mesh).items():
         if name in used and _without_function(mesh, name, value) is None:
-            lines += ["", *piecewise_function(mesh, name, value, spell)]
-    return lines[1:]
+            found.append(piecewise_function(mesh, name, value, spell))
+    return found
 
 
 def in_order(mesh: Mesh, value: Piecewise) -> list[str]:
@@ -103,14 +104,16 @@ def in_order(mesh: Mesh, value: Piecewise) -> list[str]:
     return [name for name in mesh.names if name in value.free_vars]
 
 
-def piecewise_function(mesh: Mesh, name: str, value: Piecewise, spell: Spelling) -> list[str]:
+def piecewise_function(
+    mesh: Mesh, name: str, value: Piecewise, spell: Spelling, remark: str = ""
+) -> csl.Function:
     """``fn name(y: i16, x: i16) i16``, of the axes that ``value`` depends on: the value of the
     first piece whose condition holds."""
-    params = ", ".join(f"{n}: i16" for n in in_order(mesh, value))
-    lines = [f"fn {name}({params}) i16 {{"]
+    params = [f"{n}: i16" for n in in_order(mesh, value)]
+    body: list[csl.Statement] = []
     for cond, expr in value.pieces:
-        text = expression(expr, spell)
+        found = csl.returned(expression(expr, spell))
         if cond.is_true:
-            return [*lines, f"    return {text};", "}"]
-        lines.append(f"    if ({condition(cond, spell)}) {{ return {text}; }}")
-    return [*lines, "    return 0;", "}"]
+            return csl.function(name, params, [*body, found], "i16", remark)
+        body.append(csl.when(condition(cond, spell), [found], short=True))
+    return csl.function(name, params, [*body, csl.returned(0)], "i16", remark)

@@ -22,9 +22,11 @@ _OWN = """
 memcpy memcpy_params sys time position pc step run resume cycles cycles_of_run cycles_ptr
 mod floor row column factor places i j k l value h0 h1 h2 h3 a_at b_at c_at
 math most_of_row kept added slot first empty behind more
-within_a_turn place low high frequency head tail angle turns erf size near found lane from
+in_a_turn place low high frequency head tail angle turns erf size near found lane from
 left top first_column first_row
 query limit seen until beyond whole half second reciprocal inverse_root
+turned largest many most group total index depth reach passed hidden missing
+part words scales least numbers words_at scales_at least_at numbers_at
 """
 IDLE = "idle"
 """The program of PEs of the rectangle that no region has."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshc.analysis.csl.words import WORD_BYTES
+from meshc.backends.csl.tree import syntax_tree as csl
 
 Kind = Literal["buffer", "scratch", "table", "variable"]
 
@@ -18,18 +19,23 @@ full speed."""
 @dataclass(frozen=True)
 class Variable:
     """A variable that takes ``bytes``: of a buffer of the program, of scratch that kernels share, a
-    table of constants, or anything else. ``line`` declares it; constants are declared elsewhere.
-    ``use`` is what the pass plan-csl-words counts it under."""
+    table of constants, or anything else. ``declared`` is where it is, constants elsewhere; ``use``
+    is what the pass plan-csl-words counts it under."""
 
     kind: Kind
     bytes: int
-    line: str = ""
+    declared: csl.Declare | None = None
     use: str = ""
 
 
-def word(name: str, kind: str, value: str, use: str) -> Variable:
+def word(name: str, kind: str, value: csl.Operand, use: str) -> Variable:
     """A variable of one word."""
-    return Variable("variable", WORD_BYTES, f"var {name}: {kind} = {value};", use)
+    return Variable("variable", WORD_BYTES, csl.var(name, kind, value), use)
+
+
+def declarations(variables: Iterable[Variable]) -> list[csl.Declare]:
+    """Those of ``variables`` that are declared as such."""
+    return [each.declared for each in variables if each.declared is not None]
 
 
 def bytes_of(variables: Iterable[Variable], *kinds: Kind) -> int:

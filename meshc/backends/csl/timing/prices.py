@@ -1,6 +1,6 @@
 """What the statements of a program take: the prices by which clocks are moved on.
 
-Those of the machine are read off the text that is emitted (``costs.py``, ``scalar.py``,
+Those of the machine are read off the tree that is emitted (``costs.py``, ``scalar.py``,
 ``kernels/``).
 """
 

@@ -53,5 +53,5 @@ class AssignCslTasks(Pass):
                 f"the program needs {len(names)} tasks and a core has {len(free)} ids left",
                 notes=(violates("R"),),
             )
-        module.tasks = dict(zip(names, free, strict=False))
+        module.resources["tasks"] = dict(zip(names, free, strict=False))
         return module

@@ -51,12 +51,12 @@ class PlanCslMemory(Pass):
             for buffer in module.buffers:
                 buffer.address = addresses[buffer.value]
             report.remark("buffers", f"{buffer_bytes(module) - taken} bytes of buffers are shared")
-            module.scratch = scratch_of(module)
+            module.resources["scratch"] = scratch_of(module)
             return module
         moved = shifts(module)
         top = 0
         for buffer in module.buffers:
             buffer.address = top + moved.get(buffer.value.name, 0) * buffer.type.dtype.bytes
             top = align(buffer.address + buffer.type.bytes)
-        module.scratch = scratch_of(module)
+        module.resources["scratch"] = scratch_of(module)
         return module

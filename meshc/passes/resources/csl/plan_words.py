@@ -41,6 +41,6 @@ class PlanCslWords(Pass):
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
 
     def run(self, module: Module, report: Diagnostics) -> Module:
-        module.tables = tables_of(module)
-        module.words = words_of(module)
+        module.resources["tables"] = tables_of(module)
+        module.resources["words"] = words_of(module)
         return module

@@ -248,7 +248,11 @@ class Emitter:
 
     @contextmanager
     def loop(self, var: str, count: Number) -> Iterator[Expr]:
-        """A counted loop; yields its variable. Guards in force move onto the loop itself."""
+        """A counted loop; yields its variable. Guards in force move onto the loop itself. What is
+        done once stands without one."""
+        if expr(count) == Expr.const(1):
+            yield Expr.const(0)
+            return
         op = tile.For(var=self.fresh(var), count=expr(count))
         with self._region(op):
             yield Expr.var(op.var)

@@ -31,16 +31,13 @@ def main_phase(fabric: Fabric) -> Phase:
     ring_x = phase.channel(
         "ring_x",
         Hop(to=(core.y, 1), where=core.x == 0),
-        Hop(to=(core.y, core.x - 2), where=(core.x >= 2) & (core.x % 2 == 0)),
-        Hop(to=(core.y, core.x + 2), where=(core.x <= 0) & (core.x % 2 == 1)),
-        Hop(to=(core.y, 3 - core.x), where=(core.x >= 1) & (core.x % 2 == 1)),
+        Hop(to=(core.y, core.x - 2), where=core.x >= 2),
+        Hop(to=(core.y, 3 - core.x), where=core.x == 1),
     )
     ring_y = phase.channel(
         "ring_y",
         Hop(to=(1, core.x), where=core.y == 0),
-        Hop(to=(core.y - 2, core.x), where=(core.y >= 2) & (core.y % 2 == 0)),
-        Hop(to=(core.y + 2, core.x), where=(core.y <= -1) & (core.y % 2 == 1)),
-        Hop(to=(1 - core.y, core.x), where=(core.y >= 0) & (core.y % 2 == 1)),
+        Hop(to=(1 - core.y, core.x), where=core.y == 1),
     )
 
     # Guards: the cores that take part in a statement.

@@ -87,7 +87,7 @@ def decode(fabric: Fabric) -> Phase:
     every_y = core.every(2)
     chain_y_1 = phase.channel("chain_y_1", Hop(to=(core.y - 1, core.x), where=core.y >= 1))
     cast_y = phase.channel(
-        "cast_y", Hop(to=(every_y, core.x), where=(every_y >= 1) & (every_y <= 1) & (core.y == 0))
+        "cast_y", Hop(to=(every_y, core.x), where=(every_y >= 1) & (core.y == 0))
     )
 
     # Guards: the cores that take part in a statement.
@@ -120,77 +120,67 @@ def decode(fabric: Fabric) -> Phase:
         got_2 = cast_y.recv(view, on=cast_y_receivers)
         wait(got_2, sent_2)
 
-    # Parts of loops that are the same in every run.
-    @phase.recorded
-    def layer_part(layer):
+    def step(pos_of_each):
         square_sum(h_ss, x)
-        rms_scale(h, x, h_ss, attn_norm[layer], count=48, eps=1e-05)
+        rms_scale(h, x, h_ss, attn_norm[0], count=48, eps=1e-05)
         select_lanes(h_1.ordered(1, 0), h.ordered(1, 0), shift=24 * core.rank_y - 48 * core.rank_x)
-        gemm(q_1_k_1_x_5[:, :80], h_1, wq_wk_wv[layer])
+        gemm(q_1_k_1_x_5[:, :80], h_1, wq_wk_wv[0])
         all_reduce_add_y(q_1_k_1_x_5[:, :80])
-
-    @phase.recorded
-    def layer_part_2(layer):
+        for request, pos in enumerate(pos_of_each):
+            rope(
+                q_1_k_1_x_5[request, :64].shaped(8, 1, 8),
+                q_1_k_1_x_5[request, :64].shaped(8, 1, 8),
+                rope_frequency_lanes,
+                position=pos,
+                step=1,
+            )
+            ring_push(
+                kv_cache[0, request, 0],
+                q_1_k_1_x_5[request, 48:64].shaped(2, 8),
+                kv_state[0, request],
+                on=ring_push_cores(pos),
+            )
+            ring_push(
+                kv_cache[0, request, 1],
+                q_1_k_1_x_5[request, 64:80].shaped(2, 8),
+                kv_state[0, request],
+                on=ring_push_cores(pos),
+            )
+            ring_grow(kv_state[0, request], on=ring_push_cores(pos))
+        gemm(
+            s_2.shaped(2, 2, 3, 4),
+            q_1_k_1_x_5[:, :48].shaped(2, 2, 3, 8),
+            kv_cache[0, :, 0],
+            transposed=True,
+        )
+        scale(s_2, s_2, factor=0.35355339059327373)
+        for request_1 in range(2):
+            mask_slots(s_2[request_1], kv_state[0, request_1])
         row_max(s_max, s_2)
         all_reduce_max_y(s_max)
         exp_sub(s_2, s_2, s_max)
         row_sum(x_6_s_sum[:, 48:54], s_2)
-        gemm(x_6_s_sum[:, :48].shaped(2, 2, 3, 8), s_2.shaped(2, 2, 3, 4), kv_cache[layer, :, 1])
+        gemm(x_6_s_sum[:, :48].shaped(2, 2, 3, 8), s_2.shaped(2, 2, 3, 4), kv_cache[0, :, 1])
         all_reduce_add_y(x_6_s_sum[:, :54])
         div(
             x_6_s_sum[:, :48].shaped(2, 6, 8),
             x_6_s_sum[:, :48].shaped(2, 6, 8),
             x_6_s_sum[:, 48:54],
         )
-        gemm(x_7, x_6_s_sum[:, :48].shaped(2, 48), wo[layer])
+        gemm(x_7, x_6_s_sum[:, :48].shaped(2, 48), wo[0])
         select_lanes(
             x_7_1.ordered(1, 0), x_7.ordered(1, 0), shift=48 * core.rank_x - 24 * core.rank_y
         )
         all_reduce_add_y(x_7_1)
         add(x, x, x_7_1)
         square_sum(h_1_ss, x)
-        rms_scale(h_1_1, x, h_1_ss, ffn_norm[layer], count=48, eps=1e-05)
-        gemm(x_8_x_10[:, :128], h_1_1, w_gate_w_up[layer])
+        rms_scale(h_1_1, x, h_1_ss, ffn_norm[0], count=48, eps=1e-05)
+        gemm(x_8_x_10[:, :128], h_1_1, w_gate_w_up[0])
         silu(x_8_x_10[:, :64], x_8_x_10[:, :64])
         mul(x_8_x_10[:, :64], x_8_x_10[:, :64], x_8_x_10[:, 64:128])
-        gemm(x_12, x_8_x_10[:, :64], w_down[layer])
+        gemm(x_12, x_8_x_10[:, :64], w_down[0])
         all_reduce_add_y(x_12)
         add(x, x, x_12)
-
-    def step(pos_of_each):
-        for layer in range(1):
-            layer_part(layer)
-            for request, pos in enumerate(pos_of_each):
-                rope(
-                    q_1_k_1_x_5[request, :64].shaped(8, 1, 8),
-                    q_1_k_1_x_5[request, :64].shaped(8, 1, 8),
-                    rope_frequency_lanes,
-                    position=pos,
-                    step=1,
-                )
-                ring_push(
-                    kv_cache[layer, request, 0],
-                    q_1_k_1_x_5[request, 48:64].shaped(2, 8),
-                    kv_state[layer, request],
-                    on=ring_push_cores(pos),
-                )
-                ring_push(
-                    kv_cache[layer, request, 1],
-                    q_1_k_1_x_5[request, 64:80].shaped(2, 8),
-                    kv_state[layer, request],
-                    on=ring_push_cores(pos),
-                )
-                ring_grow(kv_state[layer, request], on=ring_push_cores(pos))
-            gemm(
-                s_2.shaped(2, 2, 3, 4),
-                q_1_k_1_x_5[:, :48].shaped(2, 2, 3, 8),
-                kv_cache[layer, :, 0],
-                transposed=True,
-            )
-            scale(s_2, s_2, factor=0.35355339059327373)
-            for request_1 in range(2):
-                mask_slots(s_2[request_1], kv_state[layer, request_1])
-            layer_part_2(layer)
         square_sum(result_1_ss, x)
         rms_scale(x, x, result_1_ss, final_norm, count=48, eps=1e-05)
         gemm(result, x, lm_head)

@@ -94,188 +94,142 @@ def prefill(fabric: Fabric) -> Phase:
     ring_y = phase.channel(
         "ring_y",
         Hop(to=(1, core.x), where=core.y == 0),
-        Hop(to=(core.y - 2, core.x), where=(core.y >= 2) & (core.y % 2 == 0)),
-        Hop(to=(core.y + 2, core.x), where=(core.y <= -1) & (core.y % 2 == 1)),
-        Hop(to=(1 - core.y, core.x), where=(core.y >= 0) & (core.y % 2 == 1)),
+        Hop(to=(1 - core.y, core.x), where=core.y == 1),
     )
 
     def step(len_, request):
         extent = (len_ + 1) // 2
-        for layer in range(1):
-            square_sum(h_ss[:extent], x[:extent])
-            rms_scale(h[:extent], x[:extent], h_ss[:extent], attn_norm[layer], count=48, eps=1e-05)
-            for c in range(2):
-                copy(left_chunks[c % 2, :extent], h[:extent, 24 * c : 24 * c + 24])
-            copy(weight_chunks[:1], wq_wk_wv[layer])
-            rotate(left_chunks[:2, :extent], by=core.rank_y)
-            fill(q_1_k_1_x_5[:extent, :80], value=0.0)
-            for t in range(1):
-                sent = ring_y.send(weight_chunks[t % 2])
-                got = ring_y.recv(weight_chunks[(t + 1) % 2])
-                gemm(
-                    q_1_k_1_x_5[:extent, :80],
-                    left_chunks[t % 2, :extent],
-                    weight_chunks[t % 2],
-                    accumulate=True,
-                )
-                wait(got, sent)
+        square_sum(h_ss[:extent], x[:extent])
+        rms_scale(h[:extent], x[:extent], h_ss[:extent], attn_norm[0], count=48, eps=1e-05)
+        for c in range(2):
+            copy(left_chunks[c % 2, :extent], h[:extent, 24 * c : 24 * c + 24])
+        copy(weight_chunks[:1], wq_wk_wv[0])
+        rotate(left_chunks[:2, :extent], by=core.rank_y)
+        fill(q_1_k_1_x_5[:extent, :80], value=0.0)
+        sent = ring_y.send(weight_chunks[0])
+        got = ring_y.recv(weight_chunks[1])
+        gemm(q_1_k_1_x_5[:extent, :80], left_chunks[0, :extent], weight_chunks[0], accumulate=True)
+        wait(got, sent)
+        gemm(q_1_k_1_x_5[:extent, :80], left_chunks[1, :extent], weight_chunks[1], accumulate=True)
+        rope(
+            q_1_k_1_x_5[:extent, :48].shaped(extent, 6, 8).ordered(1, 0, 2),
+            q_1_k_1_x_5[:extent, :48].shaped(extent, 6, 8).ordered(1, 0, 2),
+            rope_frequency_lanes,
+            position=core.rank_y,
+            step=2,
+        )
+        rope(
+            q_1_k_1_x_5[:extent, 48:64].shaped(extent, 2, 8).ordered(1, 0, 2),
+            q_1_k_1_x_5[:extent, 48:64].shaped(extent, 2, 8).ordered(1, 0, 2),
+            rope_frequency_lanes,
+            position=core.rank_y,
+            step=2,
+        )
+        copy(
+            kv_cache[0, request, 0, :, :extent],
+            q_1_k_1_x_5[:extent, 48:64].shaped(extent, 2, 8).ordered(1, 0, 2),
+        )
+        copy(
+            kv_cache[0, request, 1, :, :extent],
+            q_1_k_1_x_5[:extent, 64:80].shaped(extent, 2, 8).ordered(1, 0, 2),
+        )
+        ring_set(kv_state[0, request], count=(len_ - core.rank_y + 1) // 2)
+        copy(key_chunks[0, :, :extent], kv_cache[0, request, 0, :, :extent])
+        fill(score_chunks, value=0.0)
+        for t in range(2):
+            sent_1 = ring_y.send(key_chunks[t % 2, :, :extent])
+            got_1 = ring_y.recv(key_chunks[(t + 1) % 2, :, :extent])
             gemm(
-                q_1_k_1_x_5[:extent, :80],
-                left_chunks[1, :extent],
-                weight_chunks[1],
+                score_chunks[t % 2, :extent, :, :extent]
+                .shaped(extent, 2, 3, extent)
+                .ordered(1, 2, 0, 3),
+                q_1_k_1_x_5[:extent, :48].shaped(extent, 2, 3, 8).ordered(1, 2, 0, 3),
+                key_chunks[t % 2, :, :extent].shaped(2, 1, extent, 8),
                 accumulate=True,
+                transposed=True,
             )
-            rope(
-                q_1_k_1_x_5[:extent, :48].shaped(extent, 6, 8).ordered(1, 0, 2),
-                q_1_k_1_x_5[:extent, :48].shaped(extent, 6, 8).ordered(1, 0, 2),
-                rope_frequency_lanes,
-                position=core.rank_y,
-                step=2,
+            wait(got_1, sent_1)
+        for m in range(2):
+            scale(
+                s_3[m, :extent, :, :extent],
+                score_chunks[m % 2, :extent, :, :extent],
+                factor=0.35355339059327373,
             )
-            rope(
-                q_1_k_1_x_5[:extent, 48:64].shaped(extent, 2, 8).ordered(1, 0, 2),
-                q_1_k_1_x_5[:extent, 48:64].shaped(extent, 2, 8).ordered(1, 0, 2),
-                rope_frequency_lanes,
-                position=core.rank_y,
-                step=2,
+        for m_1 in range(2):
+            mask_causal(
+                s_3[m_1, :extent, :, :extent].ordered(1, 0, 2),
+                query=core.rank_y,
+                query_step=2,
+                key=(m_1 + core.rank_y) % 2,
+                key_step=2,
+                limit=len_,
             )
-            copy(
-                kv_cache[layer, request, 0, :, :extent],
-                q_1_k_1_x_5[:extent, 48:64].shaped(extent, 2, 8).ordered(1, 0, 2),
-            )
-            copy(
-                kv_cache[layer, request, 1, :, :extent],
-                q_1_k_1_x_5[:extent, 64:80].shaped(extent, 2, 8).ordered(1, 0, 2),
-            )
-            ring_set(kv_state[layer, request], count=(len_ - core.rank_y + 1) // 2)
-            for c_1 in range(1):
-                copy(
-                    key_chunks[c_1 % 2, :, :extent],
-                    kv_cache[layer, request, 0, :, c_1 : c_1 + (len_ + 1) // 2],
-                )
-            fill(score_chunks, value=0.0)
-            for t_1 in range(2):
-                sent_1 = ring_y.send(key_chunks[t_1 % 2, :, :extent])
-                got_1 = ring_y.recv(key_chunks[(t_1 + 1) % 2, :, :extent])
-                gemm(
-                    score_chunks[t_1 % 2, :extent, :, :extent]
-                    .shaped(extent, 2, 3, extent)
-                    .ordered(1, 2, 0, 3),
-                    q_1_k_1_x_5[:extent, :48].shaped(extent, 2, 3, 8).ordered(1, 2, 0, 3),
-                    key_chunks[t_1 % 2, :, :extent].shaped(2, 1, extent, 8),
-                    accumulate=True,
-                    transposed=True,
-                )
-                wait(got_1, sent_1)
-            for m in range(2):
-                scale(
-                    s_3[m, :extent, :, :extent],
-                    score_chunks[m % 2, :extent, :, :extent],
-                    factor=0.35355339059327373,
-                )
-            for m_1 in range(2):
-                mask_causal(
-                    s_3[m_1, :extent, :, :extent].ordered(1, 0, 2),
-                    query=core.rank_y,
-                    query_step=2,
-                    key=(m_1 + core.rank_y) % 2,
-                    key_step=2,
-                    limit=len_,
-                )
-            row_max(s_max[:extent], s_3[:2, :extent, :, :extent].ordered(1, 2, 0, 3))
-            exp_sub(
-                s_3[:2, :extent, :, :extent].ordered(1, 2, 0, 3),
-                s_3[:2, :extent, :, :extent].ordered(1, 2, 0, 3),
-                s_max[:extent],
-            )
-            row_sum(s_sum[:extent], s_3[:2, :extent, :, :extent].ordered(1, 2, 0, 3))
-            for c_2 in range(1):
-                copy(
-                    value_chunks[c_2 % 2, :, :extent],
-                    kv_cache[layer, request, 1, :, c_2 : c_2 + (len_ + 1) // 2],
-                )
-            fill(x_6[:extent], value=0.0)
-            for t_2 in range(1):
-                sent_2 = ring_y.send(value_chunks[t_2 % 2, :, :extent])
-                got_2 = ring_y.recv(value_chunks[(t_2 + 1) % 2, :, :extent])
-                gemm(
-                    x_6[:extent].shaped(extent, 2, 3, 8).ordered(1, 2, 0, 3),
-                    s_3[t_2 % 2, :extent, :, :extent]
-                    .shaped(extent, 2, 3, extent)
-                    .ordered(1, 2, 0, 3),
-                    value_chunks[t_2 % 2, :, :extent].shaped(2, 1, extent, 8),
-                    accumulate=True,
-                )
-                wait(got_2, sent_2)
-            gemm(
-                x_6[:extent].shaped(extent, 2, 3, 8).ordered(1, 2, 0, 3),
-                s_3[1, :extent, :, :extent].shaped(extent, 2, 3, extent).ordered(1, 2, 0, 3),
-                value_chunks[1, :, :extent].shaped(2, 1, extent, 8),
-                accumulate=True,
-            )
-            div(x_6[:extent], x_6[:extent], s_sum[:extent])
-            copy(left_flat[:extent], x_6[:extent].shaped(extent, 48))
-            for c_3 in range(2):
-                copy(left_chunks_1[c_3 % 2, :extent], left_flat[:extent, 24 * c_3 : 24 * c_3 + 24])
-            copy(weight_chunks_1[:1], wo[layer])
-            rotate(left_chunks_1[:2, :extent], by=core.rank_y)
-            fill(x_7[:extent], value=0.0)
-            for t_3 in range(1):
-                sent_3 = ring_y.send(weight_chunks_1[t_3 % 2])
-                got_3 = ring_y.recv(weight_chunks_1[(t_3 + 1) % 2])
-                gemm(
-                    x_7[:extent],
-                    left_chunks_1[t_3 % 2, :extent],
-                    weight_chunks_1[t_3 % 2],
-                    accumulate=True,
-                )
-                wait(got_3, sent_3)
-            gemm(x_7[:extent], left_chunks_1[1, :extent], weight_chunks_1[1], accumulate=True)
-            add(x[:extent], x[:extent], x_7[:extent])
-            square_sum(h_1_ss[:extent], x[:extent])
-            rms_scale(
-                h_1[:extent], x[:extent], h_1_ss[:extent], ffn_norm[layer], count=48, eps=1e-05
-            )
-            for c_4 in range(2):
-                copy(left_chunks_2[c_4 % 2, :extent], h_1[:extent, 24 * c_4 : 24 * c_4 + 24])
-            copy(weight_chunks_2[:1], w_gate_w_up[layer])
-            rotate(left_chunks_2[:2, :extent], by=core.rank_y)
-            fill(x_8_x_10[:extent, :256], value=0.0)
-            for t_4 in range(1):
-                sent_4 = ring_y.send(weight_chunks_2[t_4 % 2])
-                got_4 = ring_y.recv(weight_chunks_2[(t_4 + 1) % 2])
-                gemm(
-                    x_8_x_10[:extent, :256],
-                    left_chunks_2[t_4 % 2, :extent],
-                    weight_chunks_2[t_4 % 2],
-                    accumulate=True,
-                )
-                wait(got_4, sent_4)
-            gemm(
-                x_8_x_10[:extent, :256],
-                left_chunks_2[1, :extent],
-                weight_chunks_2[1],
-                accumulate=True,
-            )
-            silu(x_8_x_10[:extent, :128], x_8_x_10[:extent, :128])
-            mul(x_8_x_10[:extent, :128], x_8_x_10[:extent, :128], x_8_x_10[:extent, 128:256])
-            for c_5 in range(2):
-                copy(left_chunks_3[c_5 % 2, :extent], x_8_x_10[:extent, 64 * c_5 : 64 * c_5 + 64])
-            copy(weight_chunks_3[:1], w_down[layer])
-            rotate(left_chunks_3[:2, :extent], by=core.rank_y)
-            fill(x_12[:extent], value=0.0)
-            for t_5 in range(1):
-                sent_5 = ring_y.send(weight_chunks_3[t_5 % 2])
-                got_5 = ring_y.recv(weight_chunks_3[(t_5 + 1) % 2])
-                gemm(
-                    x_12[:extent],
-                    left_chunks_3[t_5 % 2, :extent],
-                    weight_chunks_3[t_5 % 2],
-                    accumulate=True,
-                )
-                wait(got_5, sent_5)
-            gemm(x_12[:extent], left_chunks_3[1, :extent], weight_chunks_3[1], accumulate=True)
-            add(x[:extent], x[:extent], x_12[:extent])
+        row_max(s_max[:extent], s_3[:2, :extent, :, :extent].ordered(1, 2, 0, 3))
+        exp_sub(
+            s_3[:2, :extent, :, :extent].ordered(1, 2, 0, 3),
+            s_3[:2, :extent, :, :extent].ordered(1, 2, 0, 3),
+            s_max[:extent],
+        )
+        row_sum(s_sum[:extent], s_3[:2, :extent, :, :extent].ordered(1, 2, 0, 3))
+        copy(value_chunks[0, :, :extent], kv_cache[0, request, 1, :, :extent])
+        fill(x_6[:extent], value=0.0)
+        sent_2 = ring_y.send(value_chunks[0, :, :extent])
+        got_2 = ring_y.recv(value_chunks[1, :, :extent])
+        gemm(
+            x_6[:extent].shaped(extent, 2, 3, 8).ordered(1, 2, 0, 3),
+            s_3[0, :extent, :, :extent].shaped(extent, 2, 3, extent).ordered(1, 2, 0, 3),
+            value_chunks[0, :, :extent].shaped(2, 1, extent, 8),
+            accumulate=True,
+        )
+        wait(got_2, sent_2)
+        gemm(
+            x_6[:extent].shaped(extent, 2, 3, 8).ordered(1, 2, 0, 3),
+            s_3[1, :extent, :, :extent].shaped(extent, 2, 3, extent).ordered(1, 2, 0, 3),
+            value_chunks[1, :, :extent].shaped(2, 1, extent, 8),
+            accumulate=True,
+        )
+        div(x_6[:extent], x_6[:extent], s_sum[:extent])
+        copy(left_flat[:extent], x_6[:extent].shaped(extent, 48))
+        for c_1 in range(2):
+            copy(left_chunks_1[c_1 % 2, :extent], left_flat[:extent, 24 * c_1 : 24 * c_1 + 24])
+        copy(weight_chunks_1[:1], wo[0])
+        rotate(left_chunks_1[:2, :extent], by=core.rank_y)
+        fill(x_7[:extent], value=0.0)
+        sent_3 = ring_y.send(weight_chunks_1[0])
+        got_3 = ring_y.recv(weight_chunks_1[1])
+        gemm(x_7[:extent], left_chunks_1[0, :extent], weight_chunks_1[0], accumulate=True)
+        wait(got_3, sent_3)
+        gemm(x_7[:extent], left_chunks_1[1, :extent], weight_chunks_1[1], accumulate=True)
+        add(x[:extent], x[:extent], x_7[:extent])
+        square_sum(h_1_ss[:extent], x[:extent])
+        rms_scale(h_1[:extent], x[:extent], h_1_ss[:extent], ffn_norm[0], count=48, eps=1e-05)
+        for c_2 in range(2):
+            copy(left_chunks_2[c_2 % 2, :extent], h_1[:extent, 24 * c_2 : 24 * c_2 + 24])
+        copy(weight_chunks_2[:1], w_gate_w_up[0])
+        rotate(left_chunks_2[:2, :extent], by=core.rank_y)
+        fill(x_8_x_10[:extent, :256], value=0.0)
+        sent_4 = ring_y.send(weight_chunks_2[0])
+        got_4 = ring_y.recv(weight_chunks_2[1])
+        gemm(
+            x_8_x_10[:extent, :256], left_chunks_2[0, :extent], weight_chunks_2[0], accumulate=True
+        )
+        wait(got_4, sent_4)
+        gemm(
+            x_8_x_10[:extent, :256], left_chunks_2[1, :extent], weight_chunks_2[1], accumulate=True
+        )
+        silu(x_8_x_10[:extent, :128], x_8_x_10[:extent, :128])
+        mul(x_8_x_10[:extent, :128], x_8_x_10[:extent, :128], x_8_x_10[:extent, 128:256])
+        for c_3 in range(2):
+            copy(left_chunks_3[c_3 % 2, :extent], x_8_x_10[:extent, 64 * c_3 : 64 * c_3 + 64])
+        copy(weight_chunks_3[:1], w_down[0])
+        rotate(left_chunks_3[:2, :extent], by=core.rank_y)
+        fill(x_12[:extent], value=0.0)
+        sent_5 = ring_y.send(weight_chunks_3[0])
+        got_5 = ring_y.recv(weight_chunks_3[1])
+        gemm(x_12[:extent], left_chunks_3[0, :extent], weight_chunks_3[0], accumulate=True)
+        wait(got_5, sent_5)
+        gemm(x_12[:extent], left_chunks_3[1, :extent], weight_chunks_3[1], accumulate=True)
+        add(x[:extent], x[:extent], x_12[:extent])
 
     # Constants of the program.
     phase.constant("rope_frequency", [1.0, 0.1, 0.01, 0.001])

@@ -84,11 +84,11 @@ def decode(fabric: Fabric) -> Phase:
     every_x = core.every(2)
     chain_y_1 = phase.channel("chain_y_1", Hop(to=(core.y - 1, core.x), where=core.y >= 1))
     cast_y = phase.channel(
-        "cast_y", Hop(to=(every_y, core.x), where=(every_y >= 1) & (every_y <= 1) & (core.y == 0))
+        "cast_y", Hop(to=(every_y, core.x), where=(every_y >= 1) & (core.y == 0))
     )
     chain_xd_1 = phase.channel("chain_xd_1", Hop(to=(core.y, core.x - 1), where=core.x >= 1))
     cast_xd = phase.channel(
-        "cast_xd", Hop(to=(core.y, every_x), where=(every_x >= 1) & (every_x <= 1) & (core.x == 0))
+        "cast_xd", Hop(to=(core.y, every_x), where=(every_x >= 1) & (core.x == 0))
     )
 
     # Guards: the cores that take part in a statement.
@@ -136,7 +136,7 @@ def decode(fabric: Fabric) -> Phase:
 
     # Parts of loops that are the same in every run.
     @phase.recorded
-    def layer_part(layer):
+    def q_1_k_1_x_5_h_ss_of_layer(layer):
         square_sum(q_1_k_1_x_5_h_ss[40:41], x.shaped(1, 24))
         mul(h, x, attn_norm[layer])
         gemm(q_1_k_1_x_5_h_ss[:40].shaped(1, 40), h.shaped(1, 24), wq_wk_wv[layer])
@@ -149,7 +149,7 @@ def decode(fabric: Fabric) -> Phase:
         )
 
     @phase.recorded
-    def layer_part_2(layer):
+    def x_of_layer(layer):
         gemm(
             s_2.shaped(2, 3, 8),
             q_1_k_1_x_5_h_ss[:24].shaped(2, 3, 4),
@@ -187,7 +187,7 @@ def decode(fabric: Fabric) -> Phase:
 
     def step(pos):
         for layer in range(2):
-            layer_part(layer)
+            q_1_k_1_x_5_h_ss_of_layer(layer)
             rope(
                 q_1_k_1_x_5_h_ss[:32].shaped(8, 1, 4),
                 q_1_k_1_x_5_h_ss[:32].shaped(8, 1, 4),
@@ -208,7 +208,7 @@ def decode(fabric: Fabric) -> Phase:
                 on=ring_push_cores(pos),
             )
             ring_grow(kv_state[layer], on=ring_push_cores(pos))
-            layer_part_2(layer)
+            x_of_layer(layer)
         square_sum(result_3_result_1_ss[128:129], x.shaped(1, 24))
         mul(x, x, final_norm)
         gemm(result_3_result_1_ss[:128].shaped(1, 128), x.shaped(1, 24), lm_head)

@@ -27,7 +27,7 @@ Kernels, the result first:
     square_sum   out[..] = sum of a*a over trailing dims
 """
 
-from mesh_runtime import Fabric, Hop, Phase, element, memo, wait
+from mesh_runtime import Fabric, Hop, Phase, element, wait
 from mesh_runtime.kernels import (
     add,
     copy,
@@ -93,51 +93,25 @@ def prefill(fabric: Fabric) -> Phase:
     every_x = core.every(2)
     chain_x_1 = phase.channel("chain_x_1", Hop(to=(core.y, core.x - 1), where=core.x >= 1))
     cast_x = phase.channel(
-        "cast_x", Hop(to=(core.y, every_x), where=(every_x >= 1) & (every_x <= 1) & (core.x == 0))
+        "cast_x", Hop(to=(core.y, every_x), where=(every_x >= 1) & (core.x == 0))
     )
     ring_x = phase.channel(
         "ring_x",
         Hop(to=(core.y, 1), where=core.x == 0),
-        Hop(to=(core.y, core.x - 2), where=(core.x >= 2) & (core.x % 2 == 0)),
-        Hop(to=(core.y, core.x + 2), where=(core.x <= -1) & (core.x % 2 == 1)),
-        Hop(to=(core.y, 1 - core.x), where=(core.x >= 0) & (core.x % 2 == 1)),
+        Hop(to=(core.y, 1 - core.x), where=core.x == 1),
     )
     ring_y = phase.channel(
         "ring_y",
         Hop(to=(1, core.x), where=core.y == 0),
-        Hop(to=(core.y - 2, core.x), where=(core.y >= 2) & (core.y % 2 == 0)),
-        Hop(to=(core.y + 2, core.x), where=(core.y <= -1) & (core.y % 2 == 1)),
-        Hop(to=(1 - core.y, core.x), where=(core.y >= 0) & (core.y % 2 == 1)),
+        Hop(to=(1 - core.y, core.x), where=core.y == 1),
     )
 
     # Guards: the cores that take part in a statement.
     x_is_1 = phase.where(core.x == 1)
     x_is_0 = phase.where(core.x == 0)
     cast_x_receivers = phase.where(core.x >= 1)
-
-    @memo
-    def ring_x_senders(a):
-        return phase.where(a < core.rank_y)
-
-    @memo
-    def ring_y_senders(a_1):
-        return phase.where(a_1 < core.rank_xd)
-
-    @memo
-    def ring_y_senders_2(a_2):
-        return phase.where(a_2 < core.rank_xd)
-
-    @memo
-    def ring_x_senders_2(a_3):
-        return phase.where(a_3 < core.rank_y)
-
-    @memo
-    def ring_x_senders_3(a_4):
-        return phase.where(a_4 < core.rank_y)
-
-    @memo
-    def ring_x_senders_4(a_5):
-        return phase.where(a_5 < core.rank_y)
+    ring_x_senders = phase.where(core.rank_y >= 1)
+    ring_y_senders = phase.where(core.rank_xd >= 1)
 
     # Exchanges between cores that occur again and again.
     @phase.recorded
@@ -168,24 +142,22 @@ def prefill(fabric: Fabric) -> Phase:
             rms_scale(h[:extent], x[:extent], h_ss[:extent], attn_norm[layer], count=48, eps=1e-05)
             copy(left_chunks[0, :extent], h[:extent])
             copy(weight_chunks[:1], wq_wk_wv[layer])
-            for a in range(1):
-                sent_2_2 = ring_x.send(left_chunks[a % 2, :extent], on=ring_x_senders(a))
-                got_2_2 = ring_x.recv(left_chunks[(a + 1) % 2, :extent], on=ring_x_senders(a))
-                wait(got_2_2, sent_2_2)
+            sent_2_2 = ring_x.send(left_chunks[0, :extent], on=ring_x_senders)
+            got_2_2 = ring_x.recv(left_chunks[1, :extent], on=ring_x_senders)
+            wait(got_2_2, sent_2_2)
             rotate(left_chunks[:2, :extent], by=core.rank_y % 2)
             fill(q_1_k_1_x_5[:extent, :40], value=0.0)
-            for t in range(1):
-                sent_3 = ring_x.send(left_chunks[t % 2, :extent])
-                got_3 = ring_x.recv(left_chunks[(t + 1) % 2, :extent])
-                sent_4 = ring_y.send(weight_chunks[t % 2])
-                got_4 = ring_y.recv(weight_chunks[(t + 1) % 2])
-                gemm(
-                    q_1_k_1_x_5[:extent, :40],
-                    left_chunks[t % 2, :extent],
-                    weight_chunks[t % 2],
-                    accumulate=True,
-                )
-                wait(got_3, got_4, sent_3, sent_4)
+            sent_3 = ring_x.send(left_chunks[0, :extent])
+            got_3 = ring_x.recv(left_chunks[1, :extent])
+            sent_4 = ring_y.send(weight_chunks[0])
+            got_4 = ring_y.recv(weight_chunks[1])
+            gemm(
+                q_1_k_1_x_5[:extent, :40],
+                left_chunks[0, :extent],
+                weight_chunks[0],
+                accumulate=True,
+            )
+            wait(got_3, got_4, sent_3, sent_4)
             gemm(
                 q_1_k_1_x_5[:extent, :40],
                 left_chunks[1, :extent],
@@ -215,44 +187,40 @@ def prefill(fabric: Fabric) -> Phase:
                 q_1_k_1_x_5[:extent, 32:40].shaped(extent, 2, 4).ordered(1, 0, 2),
             )
             ring_set(kv_state[layer], count=(len_ - core.rank_y + 1) // 2)
-            for c in range(1):
-                copy(key_chunks[c % 2, :, :extent], kv_cache[layer, 0, :, c : c + (len_ + 1) // 2])
-            for a_1 in range(1):
-                sent_5 = ring_y.send(key_chunks[a_1 % 2, :, :extent], on=ring_y_senders(a_1))
-                got_5 = ring_y.recv(key_chunks[(a_1 + 1) % 2, :, :extent], on=ring_y_senders(a_1))
-                wait(got_5, sent_5)
+            copy(key_chunks[0, :, :extent], kv_cache[layer, 0, :, :extent])
+            sent_5 = ring_y.send(key_chunks[0, :, :extent], on=ring_y_senders)
+            got_5 = ring_y.recv(key_chunks[1, :, :extent], on=ring_y_senders)
+            wait(got_5, sent_5)
             rotate(key_chunks[:2, :, :extent], by=core.rank_xd % 2)
             fill(score_chunks, value=0.0)
-            for t_1 in range(2):
-                sent_6 = ring_y.send(key_chunks[t_1 % 2, :, :extent])
-                got_6 = ring_y.recv(key_chunks[(t_1 + 1) % 2, :, :extent])
+            for t in range(2):
+                sent_6 = ring_y.send(key_chunks[t % 2, :, :extent])
+                got_6 = ring_y.recv(key_chunks[(t + 1) % 2, :, :extent])
                 gemm(
-                    score_chunks[t_1 % 2, :extent, :, :extent]
+                    score_chunks[t % 2, :extent, :, :extent]
                     .shaped(extent, 2, 3, extent)
                     .ordered(1, 2, 0, 3),
                     q_1_k_1_x_5[:extent, :24].shaped(extent, 2, 3, 4).ordered(1, 2, 0, 3),
-                    key_chunks[t_1 % 2, :, :extent].shaped(2, 1, extent, 4),
+                    key_chunks[t % 2, :, :extent].shaped(2, 1, extent, 4),
                     accumulate=True,
                     transposed=True,
                 )
-                sent_7 = ring_x.send(score_chunks[t_1 % 2, :extent, :, :extent])
-                got_7 = ring_x.recv(score_chunks[(t_1 + 1) % 2, :extent, :, :extent])
+                sent_7 = ring_x.send(score_chunks[t % 2, :extent, :, :extent])
+                got_7 = ring_x.recv(score_chunks[(t + 1) % 2, :extent, :, :extent])
                 wait(got_6, got_7, sent_6, sent_7)
-            for m in range(1):
-                scale(
-                    s_3[m, :extent, :, :extent],
-                    score_chunks[m % 2, :extent, :, :extent],
-                    factor=0.35355339059327373,
-                )
-            for m_1 in range(1):
-                mask_causal(
-                    s_3[m_1, :extent, :, :extent].ordered(1, 0, 2),
-                    query=core.rank_y,
-                    query_step=2,
-                    key=(m_1 + core.rank_xd + core.rank_y) % 2,
-                    key_step=2,
-                    limit=len_,
-                )
+            scale(
+                s_3[0, :extent, :, :extent],
+                score_chunks[0, :extent, :, :extent],
+                factor=0.35355339059327373,
+            )
+            mask_causal(
+                s_3[0, :extent, :, :extent].ordered(1, 0, 2),
+                query=core.rank_y,
+                query_step=2,
+                key=(core.rank_xd + core.rank_y) % 2,
+                key_step=2,
+                limit=len_,
+            )
             row_max(s_max[:extent], s_3[:1, :extent, :, :extent].ordered(1, 2, 0, 3))
             all_reduce_max_x(s_max[:extent])
             exp_sub(
@@ -261,34 +229,29 @@ def prefill(fabric: Fabric) -> Phase:
                 s_max[:extent],
             )
             row_sum(s_sum[:extent], s_3[:1, :extent, :, :extent].ordered(1, 2, 0, 3))
-            all_reduce_add_x(s_sum[:extent])
-            for c_1 in range(1):
-                copy(
-                    value_chunks[c_1 % 2, :, :extent],
-                    kv_cache[layer, 1, :, c_1 : c_1 + (len_ + 1) // 2],
-                )
-            for a_2 in range(1):
-                sent_12 = ring_y.send(value_chunks[a_2 % 2, :, :extent], on=ring_y_senders_2(a_2))
-                got_12 = ring_y.recv(
-                    value_chunks[(a_2 + 1) % 2, :, :extent], on=ring_y_senders_2(a_2)
-                )
-                wait(got_12, sent_12)
+            sent_10 = chain_x_1.send(s_sum[:extent], on=x_is_1)
+            got_10 = chain_x_1.recv(s_sum[:extent], combine="add", on=x_is_0)
+            wait(got_10, sent_10)
+            sent_11 = cast_x.send(s_sum[:extent], on=x_is_0)
+            got_11 = cast_x.recv(s_sum[:extent], on=cast_x_receivers)
+            copy(value_chunks[0, :, :extent], kv_cache[layer, 1, :, :extent])
+            wait(got_11, sent_11)
+            sent_12 = ring_y.send(value_chunks[0, :, :extent], on=ring_y_senders)
+            got_12 = ring_y.recv(value_chunks[1, :, :extent], on=ring_y_senders)
+            wait(got_12, sent_12)
             rotate(value_chunks[:2, :, :extent], by=core.rank_xd % 2)
             fill(x_6[:extent], value=0.0)
-            for t_2 in range(1):
-                sent_13 = ring_x.send(s_3[t_2 % 2, :extent, :, :extent])
-                got_13 = ring_x.recv(s_3[(t_2 + 1) % 2, :extent, :, :extent])
-                sent_14 = ring_y.send(value_chunks[t_2 % 2, :, :extent])
-                got_14 = ring_y.recv(value_chunks[(t_2 + 1) % 2, :, :extent])
-                gemm(
-                    x_6[:extent].shaped(extent, 2, 3, 4).ordered(1, 2, 0, 3),
-                    s_3[t_2 % 2, :extent, :, :extent]
-                    .shaped(extent, 2, 3, extent)
-                    .ordered(1, 2, 0, 3),
-                    value_chunks[t_2 % 2, :, :extent].shaped(2, 1, extent, 4),
-                    accumulate=True,
-                )
-                wait(got_13, got_14, sent_13, sent_14)
+            sent_13 = ring_x.send(s_3[0, :extent, :, :extent])
+            got_13 = ring_x.recv(s_3[1, :extent, :, :extent])
+            sent_14 = ring_y.send(value_chunks[0, :, :extent])
+            got_14 = ring_y.recv(value_chunks[1, :, :extent])
+            gemm(
+                x_6[:extent].shaped(extent, 2, 3, 4).ordered(1, 2, 0, 3),
+                s_3[0, :extent, :, :extent].shaped(extent, 2, 3, extent).ordered(1, 2, 0, 3),
+                value_chunks[0, :, :extent].shaped(2, 1, extent, 4),
+                accumulate=True,
+            )
+            wait(got_13, got_14, sent_13, sent_14)
             gemm(
                 x_6[:extent].shaped(extent, 2, 3, 4).ordered(1, 2, 0, 3),
                 s_3[1, :extent, :, :extent].shaped(extent, 2, 3, extent).ordered(1, 2, 0, 3),
@@ -298,26 +261,17 @@ def prefill(fabric: Fabric) -> Phase:
             div(x_6[:extent], x_6[:extent], s_sum[:extent])
             copy(left_chunks_1[0, :extent], x_6[:extent].shaped(extent, 24))
             copy(weight_chunks_1[:1], wo[layer])
-            for a_3 in range(1):
-                sent_15 = ring_x.send(left_chunks_1[a_3 % 2, :extent], on=ring_x_senders_2(a_3))
-                got_15 = ring_x.recv(
-                    left_chunks_1[(a_3 + 1) % 2, :extent], on=ring_x_senders_2(a_3)
-                )
-                wait(got_15, sent_15)
+            sent_15 = ring_x.send(left_chunks_1[0, :extent], on=ring_x_senders)
+            got_15 = ring_x.recv(left_chunks_1[1, :extent], on=ring_x_senders)
+            wait(got_15, sent_15)
             rotate(left_chunks_1[:2, :extent], by=core.rank_y % 2)
             fill(x_7[:extent], value=0.0)
-            for t_3 in range(1):
-                sent_16 = ring_x.send(left_chunks_1[t_3 % 2, :extent])
-                got_16 = ring_x.recv(left_chunks_1[(t_3 + 1) % 2, :extent])
-                sent_17 = ring_y.send(weight_chunks_1[t_3 % 2])
-                got_17 = ring_y.recv(weight_chunks_1[(t_3 + 1) % 2])
-                gemm(
-                    x_7[:extent],
-                    left_chunks_1[t_3 % 2, :extent],
-                    weight_chunks_1[t_3 % 2],
-                    accumulate=True,
-                )
-                wait(got_16, got_17, sent_16, sent_17)
+            sent_16 = ring_x.send(left_chunks_1[0, :extent])
+            got_16 = ring_x.recv(left_chunks_1[1, :extent])
+            sent_17 = ring_y.send(weight_chunks_1[0])
+            got_17 = ring_y.recv(weight_chunks_1[1])
+            gemm(x_7[:extent], left_chunks_1[0, :extent], weight_chunks_1[0], accumulate=True)
+            wait(got_16, got_17, sent_16, sent_17)
             gemm(x_7[:extent], left_chunks_1[1, :extent], weight_chunks_1[1], accumulate=True)
             add(x[:extent], x[:extent], x_7[:extent])
             square_sum(h_1_ss[:extent], x[:extent])
@@ -327,26 +281,22 @@ def prefill(fabric: Fabric) -> Phase:
             )
             copy(left_chunks_2[0, :extent], h_1[:extent])
             copy(weight_chunks_2[:1], w_gate_w_up[layer])
-            for a_4 in range(1):
-                sent_20 = ring_x.send(left_chunks_2[a_4 % 2, :extent], on=ring_x_senders_3(a_4))
-                got_20 = ring_x.recv(
-                    left_chunks_2[(a_4 + 1) % 2, :extent], on=ring_x_senders_3(a_4)
-                )
-                wait(got_20, sent_20)
+            sent_20 = ring_x.send(left_chunks_2[0, :extent], on=ring_x_senders)
+            got_20 = ring_x.recv(left_chunks_2[1, :extent], on=ring_x_senders)
+            wait(got_20, sent_20)
             rotate(left_chunks_2[:2, :extent], by=core.rank_y % 2)
             fill(x_8_x_10[:extent, :128], value=0.0)
-            for t_4 in range(1):
-                sent_21 = ring_x.send(left_chunks_2[t_4 % 2, :extent])
-                got_21 = ring_x.recv(left_chunks_2[(t_4 + 1) % 2, :extent])
-                sent_22 = ring_y.send(weight_chunks_2[t_4 % 2])
-                got_22 = ring_y.recv(weight_chunks_2[(t_4 + 1) % 2])
-                gemm(
-                    x_8_x_10[:extent, :128],
-                    left_chunks_2[t_4 % 2, :extent],
-                    weight_chunks_2[t_4 % 2],
-                    accumulate=True,
-                )
-                wait(got_21, got_22, sent_21, sent_22)
+            sent_21 = ring_x.send(left_chunks_2[0, :extent])
+            got_21 = ring_x.recv(left_chunks_2[1, :extent])
+            sent_22 = ring_y.send(weight_chunks_2[0])
+            got_22 = ring_y.recv(weight_chunks_2[1])
+            gemm(
+                x_8_x_10[:extent, :128],
+                left_chunks_2[0, :extent],
+                weight_chunks_2[0],
+                accumulate=True,
+            )
+            wait(got_21, got_22, sent_21, sent_22)
             gemm(
                 x_8_x_10[:extent, :128],
                 left_chunks_2[1, :extent],
@@ -357,26 +307,17 @@ def prefill(fabric: Fabric) -> Phase:
             mul(x_8_x_10[:extent, :64], x_8_x_10[:extent, :64], x_8_x_10[:extent, 64:128])
             copy(left_chunks_3[0, :extent], x_8_x_10[:extent, :64])
             copy(weight_chunks_3[:1], w_down[layer])
-            for a_5 in range(1):
-                sent_23 = ring_x.send(left_chunks_3[a_5 % 2, :extent], on=ring_x_senders_4(a_5))
-                got_23 = ring_x.recv(
-                    left_chunks_3[(a_5 + 1) % 2, :extent], on=ring_x_senders_4(a_5)
-                )
-                wait(got_23, sent_23)
+            sent_23 = ring_x.send(left_chunks_3[0, :extent], on=ring_x_senders)
+            got_23 = ring_x.recv(left_chunks_3[1, :extent], on=ring_x_senders)
+            wait(got_23, sent_23)
             rotate(left_chunks_3[:2, :extent], by=core.rank_y % 2)
             fill(x_12[:extent], value=0.0)
-            for t_5 in range(1):
-                sent_24 = ring_x.send(left_chunks_3[t_5 % 2, :extent])
-                got_24 = ring_x.recv(left_chunks_3[(t_5 + 1) % 2, :extent])
-                sent_25 = ring_y.send(weight_chunks_3[t_5 % 2])
-                got_25 = ring_y.recv(weight_chunks_3[(t_5 + 1) % 2])
-                gemm(
-                    x_12[:extent],
-                    left_chunks_3[t_5 % 2, :extent],
-                    weight_chunks_3[t_5 % 2],
-                    accumulate=True,
-                )
-                wait(got_24, got_25, sent_24, sent_25)
+            sent_24 = ring_x.send(left_chunks_3[0, :extent])
+            got_24 = ring_x.recv(left_chunks_3[1, :extent])
+            sent_25 = ring_y.send(weight_chunks_3[0])
+            got_25 = ring_y.recv(weight_chunks_3[1])
+            gemm(x_12[:extent], left_chunks_3[0, :extent], weight_chunks_3[0], accumulate=True)
+            wait(got_24, got_25, sent_24, sent_25)
             gemm(x_12[:extent], left_chunks_3[1, :extent], weight_chunks_3[1], accumulate=True)
             add(x[:extent], x[:extent], x_12[:extent])
 

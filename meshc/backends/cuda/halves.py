@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from meshc.backends.cuda.overlapping import Splitting
 from meshc.backends.cuda.program import MOST_CHUNK
 from meshc.backends.cuda.queues import Cut
+from meshc.backends.options import NO_OVERLAP, CudaOptions
+from meshc.backends.request import CompileRequest
 from meshc.cost.nodes.batches import prompts
 from meshc.cost.nodes.overlap import fused_only, overlapped
 from meshc.cost.nodes.ranks import Ranks
@@ -15,10 +17,10 @@ from meshc.cost.nodes.splitting import best_schedule, boundaries_tried, threshol
 from meshc.cost.served_attention import LatentAttention
 from meshc.cost.served_graphs import served_of
 from meshc.devices import Device, device, device_names
-from meshc.driver.request import AUTO_OVERLAP, NO_OVERLAP, CompileRequest
 from meshc.ir.module import Module
 from meshc.support.diagnostics import Diagnostics, fail
 
+AUTO_OVERLAP = "auto"
 _STEP = 64
 """Tokens from one length of a chunk whose cut is looked for to the next."""
 
@@ -31,13 +33,14 @@ def splitting_of(request: CompileRequest, step: Module, report: Diagnostics) -> 
     nothing is of the model, ``device-number`` where the GPU gives collectives no multiprocessors,
     and what :class:`Ranks` does.
     """
-    if request.overlap == NO_OVERLAP or request.chunk is None:
+    asked = request.options_of(CudaOptions)
+    if asked.overlap == NO_OVERLAP or request.chunk is None:
         return None
     chunk, gpu = request.chunk, request.the_device()
-    if request.overlap != AUTO_OVERLAP:
-        at = int(request.overlap)
+    if asked.overlap != AUTO_OVERLAP:
+        at = int(asked.overlap)
         return Splitting(chunk, gpu.whole("collective_blocks"), (Cut(at + 1, at),))
-    node = node_of(gpu, request.gpus)
+    node = node_of(gpu, asked.gpus)
     served = served_of(step)
     if isinstance(served.attention, LatentAttention):
         fail(
@@ -46,7 +49,7 @@ def splitting_of(request: CompileRequest, step: Module, report: Diagnostics) -> 
             "make keys of latents; emitted programs ask the latents",
             help="--overlap N cuts chunks behind N tokens",
         )
-    ranks = Ranks(served, node, request.gpus, request.in_switch)
+    ranks = Ranks(served, node, asked.gpus, asked.in_switch)
     blocks = _blocks(ranks, chunk)
     cuts = tuple(_cuts(ranks, chunk, blocks)) if blocks else ()
     if any(cut.at for cut in cuts):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from meshc.backends.cuda.halves import node_of
 from meshc.cost.predictions import Prediction
 from meshc.cost.tasks.predicting import predicted_step, timed
 from meshc.cost.tasks.steps import StepTime
 from meshc.cost.tasks.tile_times import Links
-from meshc.driver.halves import node_of
 from meshc.ir.batch import LENGTH, POSITION
 from meshc.ir.module import Module
 from meshc.ir.ranks import RANK

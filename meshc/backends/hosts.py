@@ -1,145 +1,26 @@
-"""Programs of a compiled directory, ready to generate: one face for every target."""
+"""Programs of a compiled directory, ready to generate."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
-
-from numpy.typing import NDArray
 
 from meshc.backends import cuda
+from meshc.backends.host_protocols import Array, Backend, Choose, Loading, OnToken
 from meshc.backends.python import load_program
 from meshc.ir.batch import POSITION
-from meshc.sim.machine.options import Options
+from meshc.sim.machine.options import USUAL, Options
 from meshc.sim.machine.trace import Trace
-from meshc.support.diagnostics import Diagnostics, MeshcError, fail
+from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.files import read_text
 from meshc.support.scratch import scratch_folder
 
-Array = NDArray[Any]
-BACKENDS: dict[str, tuple[str, ...]] = {
-    "python": ("python",),
-    "cuda": ("cuda-cpu", "cuda"),
-    "csl": ("csl-sim",),
-}
-"""What runs the programs of a target, the usual one first."""
-SIMULATING = frozenset({"cuda-cpu", "csl-sim"})
-"""Those that stand in for another machine, whose time they do not take."""
 _FILE_LIMIT_BYTES = 1 << 24
-
-
-OnToken = Callable[[int, int, Array], bool]
-"""Called with the number of a prompt, a token behind it and its logits; whether it is the last."""
-Choose = Callable[[int, Array], int]
-"""The next token, for the number of a prompt and the logits behind it."""
-
-
-class Host(Protocol):
-    """A loaded language model."""
-
-    def generate_all(
-        self,
-        prompts: Sequence[Sequence[int]],
-        count: int,
-        on_token: OnToken,
-        stop: Collection[int],
-        choose: Choose,
-    ) -> list[list[int]]:
-        """The ids of at most ``count`` tokens that continue each of ``prompts``, all at once, as
-        ``choose`` takes them. One in ``stop`` is the last, and one of which ``on_token`` returns
-        true."""
-
-
-@runtime_checkable
-class ChoosingHost(Host, Protocol):
-    """A language model whose program may choose tokens itself."""
-
-    @property
-    def most_steps(self) -> int:
-        """Steps of decoding of one launch at the most; 0 where the host chooses all tokens."""
-
-    def generate_chosen(
-        self,
-        prompts: Sequence[Sequence[int]],
-        count: int,
-        on_token: Callable[[int, int], bool],
-        stop: Collection[int],
-        steps: int,
-        draw: cuda.Draw | None,
-    ) -> list[list[int]]:
-        """As :meth:`Host.generate_all`, in launches of so many ``steps``: the most likely tokens,
-        or those that ``draw`` says; ``on_token`` is given no logits."""
-
-
-def known_backends() -> tuple[str, ...]:
-    """All names of backends."""
-    return tuple(name for names in BACKENDS.values() for name in names)
-
-
-@dataclass(frozen=True)
-class Backend:
-    """What runs a program; ``device`` is the open GPU of ``cuda``.
-
-    ``remark`` says what was chosen where nobody asked for a backend and there was a choice.
-    """
-
-    name: str
-    device: cuda.Device | None = None
-    remark: str = ""
-
-
-@contextmanager
-def opened(target: str, name: str = "") -> Iterator[Backend]:
-    """The backend called ``name``, or the usual one of ``target``, before anything is compiled or
-    read for it. Usual for CUDA is a GPU that runs the kernels, else the CPU.
-
-    Raises ``bad-argument`` for another target's backend, and what :class:`cuda.Device` does.
-    """
-    _check_fits(target, name)
-    if target == "cuda" and name != "cuda-cpu":
-        device, remark = _device(required=bool(name))
-        if device is None:
-            yield Backend("cuda-cpu", None, remark)
-            return
-        with device:
-            yield Backend("cuda", device, remark)
-        return
-    yield Backend(name or BACKENDS[target][0])
-
-
-def _device(required: bool) -> tuple[cuda.Device | None, str]:
-    """The GPU, or None where there is none and it is not ``required``; and what was found."""
-    try:
-        device = cuda.Device(cuda.own_gpu())
-    except MeshcError as problem:
-        first = problem.diagnostics[0]
-        if required or first.code not in ("cuda-driver", "cuda-device"):
-            raise
-        return None, f"kernels run on the CPU, which takes long: {first.message}"
-    return device, "" if required else f"kernels run on {device.facts.words()}"
-
-
-def _check_fits(target: str, name: str) -> None:
-    fitting = BACKENDS.get(target, ())
-    if not fitting:
-        known = " or ".join(BACKENDS)
-        fail(
-            "bad-argument",
-            f"meshc runs no programs for --target {target}",
-            help=f"run takes --target {known}",
-        )
-    if name and name not in fitting:
-        fail(
-            "bad-argument",
-            f"a program for {target} does not run with --backend {name}",
-            help=f"it runs with {', '.join(fitting)}",
-        )
 
 
 class PythonHost:
@@ -274,7 +155,11 @@ class WaferHost:
     """
 
     def __init__(
-        self, folder: Path, tensors: Mapping[str, Array], trace: Path | Trace | None = None
+        self,
+        folder: Path,
+        tensors: Mapping[str, Array],
+        trace: Path | Trace | None = None,
+        simulated: Options = USUAL,
     ) -> None:
         """``folder`` is not needed any more afterwards. ``trace`` is told what happens in a run of
         one program, or is where :meth:`stop` writes it. Queues hold what the hardware's do. Raises
@@ -288,7 +173,7 @@ class WaferHost:
                 simulator.compile_folder(phase, scratch / "out" / phase.name)
             if not phases:
                 simulator.compile_folder(folder, scratch / "out")
-            options = Options(strict_queues=True, files=False)
+            options = replace(simulated, strict_queues=True, files=False)
             if isinstance(trace, Path):
                 options = replace(options, trace_file=str(trace))
             elif trace is not None:
@@ -346,48 +231,35 @@ def _refusals_of_host() -> Iterator[None]:
         fail("run-refused", str(refusal))
 
 
-def load_host(
-    folder: Path,
-    backend: Backend,
-    tensors: Mapping[str, Array],
-    report: Diagnostics,
-    trace: Path | Trace | None = None,
-    packed: Path | None = None,
-) -> Host:
-    """The language model in ``folder`` with its weights, ready to generate; ``report`` is told
-    where a GPU is another than the program is for. ``trace`` is for the simulator of wafers; the
-    folder ``packed`` keeps weights that are packed for GPUs."""
-    if backend.name == "python":
-        return PythonHost(folder, tensors)
-    if backend.name == "csl-sim":
-        return WaferHost(folder, tensors, trace)
-    return cuda.LanguageModel(*_on_gpu(folder, backend, tensors, report, packed))
+@contextmanager
+def opened_gpu(name: str) -> Iterator[Backend]:
+    """A GPU that runs the kernels or, where there is none and ``name`` does not ask for it, the
+    CPU. Raises what :class:`cuda.Device` does."""
+    device, remark = (None, "") if name == "cuda-cpu" else _device(required=bool(name))
+    if device is None:
+        yield Backend("cuda-cpu", None, remark)
+        return
+    with device:
+        yield Backend("cuda", device, remark)
 
 
-def load_engine(
-    folder: Path,
-    backend: Backend,
-    tensors: Mapping[str, Array],
-    report: Diagnostics,
-    packed: Path | None = None,
-) -> PythonHost | cuda.PagedModel:
-    """The language model in ``folder``, ready to serve, with its weights; arguments are those of
-    :func:`load_host`. Raises what :meth:`PythonHost.check_serves` does."""
-    if backend.name == "python":
-        host = PythonHost(folder, tensors)
-        host.check_serves()
-        return host
-    return cuda.PagedModel(*_on_gpu(folder, backend, tensors, report, packed))
+def _device(required: bool) -> tuple[cuda.Device | None, str]:
+    """The GPU, or None where there is none and it is not ``required``; and what was found."""
+    try:
+        device = cuda.Device(cuda.own_gpu())
+    except MeshcError as problem:
+        first = problem.diagnostics[0]
+        if required or first.code not in ("cuda-driver", "cuda-device"):
+            raise
+        return None, f"kernels run on the CPU, which takes long: {first.message}"
+    return device, "" if required else f"kernels run on {device.facts.words()}"
 
 
-def _on_gpu(
-    folder: Path,
-    backend: Backend,
-    tensors: Mapping[str, Array],
-    report: Diagnostics,
-    packed: Path | None,
+def on_gpu(
+    loading: Loading,
 ) -> tuple[cuda.StepProgram, cuda.Machine, Mapping[str, Array], cuda.Keeping | None]:
     """What a model on a GPU, or on the CPU in its place, is made of."""
+    folder, backend, report = loading.folder, loading.backend, loading.report
     program = cuda.from_json(read_text(folder / cuda.MANIFEST, _FILE_LIMIT_BYTES).text)
     _check_library(folder)
     texts = {
@@ -399,8 +271,9 @@ def _on_gpu(
         words := cuda.other_than(backend.device.facts, program.device)
     ):
         report.remark("backend", words)
+    packed = loading.packed
     keeping = None if packed is None else cuda.Keeping(packed, partial(report.remark, "cache"))
-    return program, machine, tensors, keeping
+    return program, machine, loading.tensors, keeping
 
 
 def _check_library(folder: Path) -> None:

@@ -11,9 +11,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-from meshc.backends import cuda
-from meshc.driver.request import CompileRequest
-from meshc.driver.step_times import predicted, step_with_full_caches
+from meshc.backends.cuda.chunk_launches import ChunkGraph
+from meshc.backends.cuda.emit import MANIFEST, emit
+from meshc.backends.cuda.memory import GpuIsTooSmall, memory_of
+from meshc.backends.cuda.program import MOST_CHUNK, from_json
+from meshc.backends.cuda.step_times import predicted, step_with_full_caches
+from meshc.backends.cuda.tasks.attending import attends_by_statements
+from meshc.backends.cuda.tasks.room import QueriesDoNotFit
+from meshc.backends.cuda.tasks.step import TaskGraph
+from meshc.backends.options import CudaOptions
+from meshc.backends.own_passes import with_own_passes
+from meshc.backends.request import CompileRequest
 from meshc.ir.batch import LENGTH
 from meshc.ir.clone import clone_module
 from meshc.ir.core import Op
@@ -69,10 +77,14 @@ class GpuStep:
     model: str
     given: Module
     prompts: Callable[[int], Module | None]
-    kernels: Callable[[int, int], cuda.ChunkGraph]
+    kernels: Callable[[int, int], ChunkGraph]
     report: Diagnostics
     instruments: Sequence[Instrument] = ()
     chunk: Module | None = field(default=None, init=False)
+
+    @property
+    def _options(self) -> CudaOptions:
+        return self.request.options_of(CudaOptions)
 
     def files(self) -> Made:
         """The step that is fastest of those that obey the request. Raises MeshcError."""
@@ -83,7 +95,7 @@ class GpuStep:
             module, files = self._step(graph, lambda tasks: self._emitted(tasks, kernels))
         else:
             module, files = self._step(graph, self._emitted)
-            step = cuda.TaskGraph(module, graph)
+            step = TaskGraph(module, graph)
             files, prompts = self._with_prompts(step, files)
             if not self.request.serving:
                 files = self._with_kernels(step, prompts, files)
@@ -94,16 +106,16 @@ class GpuStep:
 
     def _emitted(
         self,
-        tasks: cuda.TaskGraph,
-        kernels: cuda.ChunkGraph | None = None,
-        prompts: cuda.TaskGraph | None = None,
+        tasks: TaskGraph,
+        kernels: ChunkGraph | None = None,
+        prompts: TaskGraph | None = None,
     ) -> dict[str, str]:
-        asked = self.request
+        asked = self._options
         how = asked.page, asked.collectives, kernels, prompts, self._choice
-        return cuda.emit(tasks, self.model, *how)
+        return emit(tasks, self.model, *how)
 
     @cached_property
-    def _choice(self) -> cuda.TaskGraph | None:
+    def _choice(self) -> TaskGraph | None:
         """The choice of a token by the logits of a step; None for a step of no language model."""
         try:
             graph = PassManager(choosing_passes(alone=True)).run(clone_module(self.given))
@@ -112,11 +124,11 @@ class GpuStep:
                 raise
             return None
         placed = PassManager(pipeline_to_tasks()).run(clone_module(graph))
-        return cuda.TaskGraph(placed, graph)
+        return TaskGraph(placed, graph)
 
     def _slow(self, module: Module) -> str:
         """Words on what attends slowly, if anything does."""
-        slow = cuda.attends_by_statements(module, self.given)
+        slow = attends_by_statements(module, self.given)
         return f"; {', '.join(slow)} attends statement by statement, which is slow" if slow else ""
 
     def _tried(self, make: Callable[[], Made]) -> tuple[Made, list[Diagnostic]] | MeshcError:
@@ -134,10 +146,10 @@ class GpuStep:
         for message in tried[1]:
             self.report.add(message)
 
-    def _step(self, graph: Module, written: Callable[[cuda.TaskGraph], dict[str, str]]) -> Made:
+    def _step(self, graph: Module, written: Callable[[TaskGraph], dict[str, str]]) -> Made:
         """The step in clusters of as many blocks as are asked for or, where only a dataflow is, of
         as many as are predicted to be fastest; in none where neither is."""
-        asked = self.request
+        asked = self._options
         if asked.cluster is not None or not asked.dataflow:
             return self._in_parts(graph, written, asked.cluster or 0)
         clusters = graph.the_device().clusters
@@ -164,8 +176,8 @@ class GpuStep:
         return best[0]
 
     def _with_prompts(
-        self, step: cuda.TaskGraph, files: dict[str, str]
-    ) -> tuple[dict[str, str], cuda.TaskGraph | None]:
+        self, step: TaskGraph, files: dict[str, str]
+    ) -> tuple[dict[str, str], TaskGraph | None]:
         """``files`` of a ``step`` with a kernel of tasks that reads prompts, and these; if there is
         one."""
         for tokens in CHUNKS:
@@ -179,7 +191,7 @@ class GpuStep:
                 (self.chunk, files), _ = made
                 words = f"one kernel made of tasks reads up to {tokens} tokens of a prompt at once"
                 self.report.remark("prompt-of-tasks", words + self._slow(self.chunk))
-                return files, cuda.TaskGraph(self.chunk, graph)
+                return files, TaskGraph(self.chunk, graph)
             first = made.diagnostics[0]
             if first.code not in _NO_TASKS | _OF_PARTS:
                 raise made
@@ -190,11 +202,11 @@ class GpuStep:
         return files, None
 
     def _with_kernels(
-        self, step: cuda.TaskGraph, prompts: cuda.TaskGraph | None, files: dict[str, str]
+        self, step: TaskGraph, prompts: TaskGraph | None, files: dict[str, str]
     ) -> dict[str, str]:
         """``files`` of a ``step`` whose prompts are read by tasks, with kernels that read more of
         their tokens at once, of a model that has such over the same weights."""
-        if prompts is None or self.request.gpus > 1 or self.given.capacity < WORTH_KERNELS:
+        if prompts is None or self._options.gpus > 1 or self.given.capacity < WORTH_KERNELS:
             return files
         if self.request.keep_quantised:
             words = "kernels of many tokens read decoded weights"
@@ -203,7 +215,7 @@ class GpuStep:
             )
             return files
         try:
-            kernels = self.kernels(cuda.MOST_CHUNK, LEAST_OF_KERNELS)
+            kernels = self.kernels(MOST_CHUNK, LEAST_OF_KERNELS)
             both = self._emitted(step, kernels, prompts)
         except MeshcError as refusal:
             first = refusal.diagnostics[0]
@@ -212,9 +224,9 @@ class GpuStep:
             words = f"tasks read prompts however long they are: {first.message} ({first.code})"
             self.report.remark("prompt-of-kernels", words)
             return files
-        program, alone = (cuda.from_json(made[cuda.MANIFEST]) for made in (both, files))
-        held, room = cuda.memory_of(program), self.request.the_device().global_memory_bytes
-        if held.weights > cuda.memory_of(alone).weights or held.total > room:
+        program, alone = (from_json(made[MANIFEST]) for made in (both, files))
+        held, room = memory_of(program), self.request.the_device().global_memory_bytes
+        if held.weights > memory_of(alone).weights or held.total > room:
             more = "weights of their own" if held.total <= room else "no room beside the caches"
             words = "tasks read prompts however long they are: kernels of many tokens would have "
             self.report.remark("prompt-of-kernels", words + more)
@@ -225,7 +237,7 @@ class GpuStep:
         return both
 
     def _chunk(
-        self, graph: Module, written: Callable[[cuda.TaskGraph], dict[str, str]]
+        self, graph: Module, written: Callable[[TaskGraph], dict[str, str]]
     ) -> tuple[Made, list[Diagnostic]] | MeshcError:
         """A chunk of a prompt whose tasks attend for as many tokens as a block has room for; or its
         refusal, that of tasks that attend for one where queries leave no room."""
@@ -234,7 +246,7 @@ class GpuStep:
             return self._tried(lambda: self._in_parts(graph, written, 0, together))
 
         most = made(0)
-        if not isinstance(most, cuda.QueriesDoNotFit):
+        if not isinstance(most, QueriesDoNotFit):
             return most
         one = made(1)
         if isinstance(one, MeshcError):
@@ -244,14 +256,15 @@ class GpuStep:
 
     def _dealt(self, given: Module) -> Module:
         """``given`` behind the passes of the graph, that of a rank of several."""
-        graph, gpus = clone_module(given), self.request.gpus
+        graph, gpus = clone_module(given), self._options.gpus
         dealt = {DEALING: dealing(graph, gpus)} if gpus > 1 else {}
-        return PassManager(graph_passes(dealt), self.instruments).run(graph, self.report)
+        passes = with_own_passes(self.request, graph_passes(dealt))
+        return PassManager(passes, self.instruments).run(graph, self.report)
 
     def _in_parts(
         self,
         graph: Module,
-        written: Callable[[cuda.TaskGraph], dict[str, str]],
+        written: Callable[[TaskGraph], dict[str, str]],
         cluster: int,
         together: int = 0,
     ) -> Made:
@@ -268,7 +281,7 @@ class GpuStep:
             if not _of_parts(made):
                 raise made
             refusals.append(made)
-            if isinstance(made, cuda.QueriesDoNotFit | cuda.GpuIsTooSmall):
+            if isinstance(made, QueriesDoNotFit | GpuIsTooSmall):
                 break  # it is no product that leaves no room
         raise next(filter(_of_memory, reversed(refusals)), refusals[-1])
 
@@ -276,7 +289,7 @@ class GpuStep:
         self,
         graph: Module,
         division: _Division,
-        written: Callable[[cuda.TaskGraph], dict[str, str]],
+        written: Callable[[TaskGraph], dict[str, str]],
     ) -> tuple[Made, list[Diagnostic]] | MeshcError:
         """A step whose tasks meet by a counter or, where that is predicted to be faster, by tags,
         and by the other where one does not fit; clusters of blocks and prompts, most of whose time
@@ -285,18 +298,18 @@ class GpuStep:
 
         def made(kind: str) -> Made:
             placed = self._met(self._tasks(graph, division, self.report), division, kind)
-            return placed, written(cuda.TaskGraph(placed, graph))
+            return placed, written(TaskGraph(placed, graph))
 
         def apart() -> Made:
             tasks = self._tasks(graph, division, None)
-            return tasks, written(cuda.TaskGraph(tasks, graph))
+            return tasks, written(TaskGraph(tasks, graph))
 
         tried = self._tried(apart)
         if isinstance(tried, MeshcError) and _of_parts(tried) and not _of_memory(tried):
             return tried
         counted = self._tried(lambda: made(task.COUNTER))
         by_counter = division.cluster or LENGTH in graph.scalars
-        if by_counter or isinstance(counted, cuda.GpuIsTooSmall):
+        if by_counter or isinstance(counted, GpuIsTooSmall):
             return counted
         by_tags = self._tried(lambda: made(task.TAGS))
         if isinstance(by_tags, MeshcError):
@@ -309,7 +322,7 @@ class GpuStep:
     def _tasks(self, graph: Module, division: _Division, report: Diagnostics | None) -> Module:
         """The tasks of ``graph``, placed on blocks that do not meet yet. Without a ``report`` they
         are only looked at, and not verified."""
-        share = "lanes" if self.request.dataflow == "split_head" else "splits"
+        share = "lanes" if self._options.dataflow == "split_head" else "splits"
         kept = {n: s for n, s in self.request.settings().items() if n == STREAMING}
         chosen = {"expand-tasks": division.spec(share), **kept}
         passes = pipeline_to_tasks(chosen, division.cluster)

@@ -7,9 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from meshc.backends import csl
-from meshc.driver.remedies import NO_ROOM
-from meshc.driver.request import CompileRequest
+from meshc.backends.csl.emit import emit, with_entry
+from meshc.backends.csl.host_file import Vocabulary
+from meshc.backends.csl.phases_file import reads_prompts
+from meshc.backends.options import CslOptions, MeshOptions
+from meshc.backends.request import CompileRequest
+from meshc.backends.target import NO_ROOM
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.passes.manager import PassManager
@@ -61,15 +64,16 @@ class Choice:
 def choose(
     request: CompileRequest,
     modules: Mapping[str, Module],
-    vocabulary: csl.Vocabulary | None,
+    vocabulary: Vocabulary | None,
     report: Diagnostics,
 ) -> Choice:
     """The form that ``request`` asks for, of tile-level ``modules``. Raises what refuses a form
     that was asked for by name."""
-    if request.phases == TWO:
+    asked = request.options_of(CslOptions)
+    if asked.phases == TWO:
         return Choice(TWO, {})
-    if vocabulary is None or not csl.reads_prompts(modules):
-        if request.joined:
+    if vocabulary is None or not reads_prompts(modules):
+        if asked.joined:
             fail(
                 "one-program",
                 "there are no two phases, a prompt's and a step's, that one program could hold",
@@ -81,7 +85,7 @@ def choose(
     if scalars_of_rounds(modules["decode"]):
         several = "steps take several requests, and one program takes one"
         return _two(request, {ONE: {"refused": several}}, codes, report)
-    wanted = (request.phases,) if request.phases in (COPIED, MOVED) else (COPIED, MOVED)
+    wanted = (asked.phases,) if asked.phases in (COPIED, MOVED) else (COPIED, MOVED)
     weights = weights_of_both(modules["prefill"], modules["decode"])
     for form in wanted:
         try:
@@ -114,7 +118,7 @@ def _two(
     """A program for each phase, since what was ``tried`` is refused for reasons of these ``codes``.
     Raises ``one-program`` where one program was asked for."""
     choice = Choice(TWO, tried)
-    if request.joined:
+    if request.options_of(CslOptions).joined:
         refuse(choice.refusals, codes)
     report.remark("one-program", choice.words)
     return choice
@@ -125,24 +129,25 @@ def form_of(
     request: CompileRequest,
     modules: Mapping[str, Module],
     weights: Sequence[Weight],
-    vocabulary: csl.Vocabulary | None,
+    vocabulary: Vocabulary | None,
     tried: dict[str, dict[str, Any]],
 ) -> tuple[dict[str, str], dict[str, Any]]:
     """The files of a form, ``copied`` or ``moved``, and what is told of it; ``tried`` has its bytes
     even if it is refused. Moving is for weights whose copies take more than the code of their
     moves, unless it was asked for by name. Raises ``one-program``, ``csl-memory-full`` and what
     passes and the back end raise."""
+    asked = request.options_of(CslOptions)
     known = [weight for weight in weights if weight.moves] if form == MOVED else []
-    moved = [w for w in known if request.phases == MOVED or _worth(w, modules)]
+    moved = [w for w in known if asked.phases == MOVED or _worth(w, modules)]
     if form == MOVED and not moved:
         fail("one-program", _nothing_moves(weights))
     joint = joined(modules["prefill"], modules["decode"], moved)
-    passes = [*joining_passes(), *resource_passes(request.portable)]
+    passes = [*joining_passes(), *resource_passes(asked.portable)]
     for fact in GIVEN["tile"]:
         check_fact(joint.module, fact)
         joint.module.holds.add(fact)
     module = PassManager(passes).run(joint.module)
-    files = csl.emit({"model": module}, request.portable, vocabulary, full=True)
+    files = emit({"model": module}, asked.portable, vocabulary, full=True)
     found = json.loads(files["report.json"])
     memory = found["memory"]
     told = {
@@ -168,7 +173,7 @@ def _worth(weight: Weight, modules: Mapping[str, Module]) -> bool:
 def _remedy(code: str, request: CompileRequest) -> str:
     """What takes fewer queues: in natural order, chains of reductions are parts of the rings of
     products and so no channels of their own."""
-    asked = any(text.startswith("gemm=") for text in request.algo)
+    asked = any(text.startswith("gemm=") for text in request.options_of(MeshOptions).algo)
     return "; --algo gemm=cannon takes fewer" if code == "too-many-routes" and not asked else ""
 
 
@@ -193,5 +198,5 @@ def _with_reasons(choice: Choice) -> Choice:
     """The same with the reasons in ``report.json``."""
     assert choice.files is not None
     files = {**choice.files}
-    files["report.json"] = csl.with_entry(files["report.json"], "phases", choice.told)
+    files["report.json"] = with_entry(files["report.json"], "phases", choice.told)
     return Choice(choice.form, choice.tried, files)

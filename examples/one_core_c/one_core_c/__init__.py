@@ -1,0 +1,1 @@
+"""A target for meshc: the tile program of one core as C."""

@@ -1,0 +1,1 @@
+"""CSL before it is text: its expressions, statements and declarations, and how they are printed."""

@@ -1,0 +1,258 @@
+"""The CUDA target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from meshc.backends.cuda.chunk_launches import ChunkGraph
+from meshc.backends.cuda.emitted_lines import emitted_lines
+from meshc.backends.cuda.gpu_steps import GpuStep, dealing
+from meshc.backends.cuda.halves import AUTO_OVERLAP, splitting_of
+from meshc.backends.cuda.host import LanguageModel
+from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
+from meshc.backends.cuda.paged import PagedModel
+from meshc.backends.cuda.program import CHUNK_UNIT, MOST_CHUNK, TRANSPORTS
+from meshc.backends.cuda.tasks.groups import LAYER_GROUPS
+from meshc.backends.cuda.tasks.storage import CACHE_PAGES
+from meshc.backends.host_protocols import Backend, Loading
+from meshc.backends.hosts import on_gpu, opened_gpu
+from meshc.backends.options import NO_OVERLAP, CudaOptions
+from meshc.backends.own_passes import with_own_passes
+from meshc.backends.request import MOST_TOKENS, CompileRequest, one_of, within
+from meshc.backends.target import Cure, OpLines, Target, Work, Written, check_read_by_chunks
+from meshc.devices import Device
+from meshc.ir.batch import REQUEST
+from meshc.ir.clone import clone_module
+from meshc.ir.module import Level, Module, Scalar
+from meshc.passes.base import Pass
+from meshc.passes.manager import PassManager
+from meshc.pipelines import (
+    DEALING,
+    STREAMING,
+    chunking_passes,
+    graph_passes,
+    pipeline_to_kernels,
+)
+from meshc.support.diagnostics import Diagnostics, MeshcError, fail
+
+PAGES = (1, 16, 64)
+DATAFLOWS = ("split_token", "split_head")
+_MAX_CLUSTER = 16
+
+
+class CudaTarget(Target):
+    """Kernels for Hopper GPUs and nodes of them."""
+
+    NAME = "cuda"
+    OPTIONS = CudaOptions
+    USUAL_DEVICE = "h200"
+    MOST_REQUESTS = 16
+    OF_PROGRAMS = ("page", "collectives", "overlap", "cluster", "dataflow")
+    ON_MESH = False
+    BACKENDS = ("cuda-cpu", "cuda")
+    SERVES = True
+    SUFFIX = ".cu"
+    ALONE = True
+    PACKS = True
+
+    def check(self, request: CompileRequest, found: Diagnostics) -> None:
+        asked = request.options_of(CudaOptions)
+        if request.compile_to not in ("", "graph"):
+            words = "kernels are made of the graph level"
+            found.error("bad-argument", f"--compile-to is {request.compile_to}, but {words}")
+        one_of(found, "--dataflow", asked.dataflow, ("", *DATAFLOWS))
+        within(found, "--cluster", asked.cluster, _MAX_CLUSTER)
+        one_of(found, "--collectives", asked.collectives, tuple(TRANSPORTS))
+        within(found, "--gpus", asked.gpus, MOST_GPUS)
+        for flag, value in (("--cluster", asked.cluster), ("--dataflow", asked.dataflow)):
+            if value and asked.gpus != 1:
+                words = f"with --gpus {asked.gpus} the blocks of a step are no clusters"
+                found.error("bad-argument", f"{flag} is {value}, but {words}")
+        if asked.collectives != CudaOptions.collectives and asked.gpus == 1:
+            words = "one GPU has none: --gpus says how many there are"
+            found.error("bad-argument", f"--collectives is {asked.collectives}, but {words}")
+        if asked.page not in PAGES:
+            known = ", ".join(map(str, PAGES))
+            found.error(
+                "bad-argument", f"--page cannot be {asked.page}", help=f"it is one of {known}"
+            )
+        within(found, "--cache-tokens", asked.cache_tokens, MOST_TOKENS)
+        if asked.cache_tokens is not None and not request.serving:
+            words = "each request of a program that does not serve has its own pages"
+            found.error("bad-argument", f"--cache-tokens is {asked.cache_tokens}, but {words}")
+        if request.serving and request.chunk is not None:
+            words = "the kernels of many tokens that it asks for do not serve yet"
+            found.error("bad-argument", f"--chunk is {request.chunk}, but {words}")
+        if request.serving and asked.gpus != 1:
+            words = "programs of several GPUs do not serve yet"
+            found.error("bad-argument", f"--gpus is {asked.gpus}, but {words}")
+        if request.chunk is not None:
+            check_read_by_chunks(request, found)
+            _check_chunk(found, asked, request.chunk)
+        elif asked.overlap != NO_OVERLAP:
+            words = "it is for --target cuda with --gpus and --chunk"
+            found.error("bad-argument", f"--overlap is {asked.overlap}, but {words}")
+        if request.keep_quantised:
+            _check_kept(found, request, asked)
+
+    def check_device(self, device: Device) -> None:
+        if device.kind == "node":
+            fail(
+                "bad-argument",
+                f"kernels are made for one GPU, and device {device.name} is a node of several",
+                help="--device h100 --gpus 8 makes a program of eight GPUs",
+            )
+
+    def level(self, request: CompileRequest) -> Level:
+        return "graph"
+
+    def settings(self, request: CompileRequest) -> dict[str, str]:
+        kept = ",".join(f'"{text}"' for text in request.keep_quantised)
+        return {STREAMING: f"{STREAMING}{{formats=[{kept}]}}"} if kept else {}
+
+    def phases(
+        self, model: str, known: tuple[str, ...], request: CompileRequest
+    ) -> tuple[str, ...]:
+        """Kernels are made of decode steps; a prompt is read by them too."""
+        if "decode" not in known:
+            fail("bad-phase", f"'{model}' has no decode step to make CUDA kernels of")
+        if request.phase == "prefill":
+            words = "CUDA kernels are made of the decode step, which reads the prompt too"
+            fail("bad-phase", words)
+        return ("decode",)
+
+    def made_for(self, device: Device) -> bool:
+        return device.kind == "cluster"
+
+    def graph_options(self, request: CompileRequest, seq: int) -> dict[str, Scalar]:
+        """Pages of the caches of a program that serves, one that no request has among them."""
+        if not request.serving:
+            return {}
+        asked = request.options_of(CudaOptions)
+        whole, tokens = request.requests * -(-seq // asked.page), asked.cache_tokens
+        return {CACHE_PAGES: 1 + (whole if tokens is None else -(-tokens // asked.page))}
+
+    def streams(self, request: CompileRequest) -> bool:
+        return not request.compile_to
+
+    def passes(
+        self, module: Module, request: CompileRequest, settings: dict[str, str]
+    ) -> list[Pass]:
+        gpus = request.options_of(CudaOptions).gpus
+        if gpus > 1:
+            settings = settings | {DEALING: dealing(module, gpus)}
+        return graph_passes(settings) if request.chunk is None else pipeline_to_kernels(settings)
+
+    def write(self, work: Work) -> Written:
+        """A decode step for GPUs, and what reads its prompts, which no trial needs: where there is
+        no room for it, steps do."""
+        asked, step_graph = work.request, clone_module(work.given["decode"])
+
+        def kernels(tokens: int, least: int) -> ChunkGraph:
+            if asked.chunk is None:
+                passes = with_own_passes(asked, pipeline_to_kernels(asked.settings()))
+                fused = PassManager(passes).run(clone_module(step_graph))
+                return ChunkGraph(fused, tokens, None, least)
+            splitting = splitting_of(asked, work.given["decode"], work.report)
+            return ChunkGraph(work.lowered("decode"), tokens, splitting, least)
+
+        def prompts(tokens: int) -> Module | None:
+            """A chunk of a prompt of one request, whose pages the host says."""
+            module = None if work.trial else work.graph("prefill")
+            if module is None:
+                return None
+            module.scalars.pop(REQUEST, None)
+            if asked.serving.startswith("layers"):
+                module.options[LAYER_GROUPS] = True
+            return PassManager(chunking_passes(1, tokens)).run(module, Diagnostics())
+
+        how = work.report, work.instruments
+        step = GpuStep(asked, work.model, step_graph, prompts, kernels, *how)
+        with _quoting_missed(work.report):
+            module, files = step.files()
+        return Written({"decode": module}, files, step.chunk)
+
+    @contextmanager
+    def opened(self, name: str) -> Iterator[Backend]:
+        with opened_gpu(name) as backend:
+            yield backend
+
+    def load(self, loading: Loading) -> LanguageModel:
+        return LanguageModel(*on_gpu(loading))
+
+    def load_engine(self, loading: Loading) -> PagedModel:
+        return PagedModel(*on_gpu(loading))
+
+    def lines_of(self, request: CompileRequest, module: Module, text: str) -> OpLines:
+        return emitted_lines(module, text)
+
+    def stem(self, phase: str) -> str:
+        return {"decode": "step"}.get(phase, phase)
+
+    def cures(self, request: CompileRequest) -> Iterator[Cure]:
+        """Smaller clusters of blocks where these were asked for, else more GPUs."""
+        asked = request.options_of(CudaOptions)
+        if asked.cluster is not None or asked.dataflow:
+            for blocks in (8, 4, 2):
+                if blocks < (asked.cluster or 0):
+                    yield f"--cluster {blocks}", request.changed(cluster=blocks)
+            given = {"--cluster": asked.cluster, "--dataflow": asked.dataflow}
+            flags = " and ".join(flag for flag, value in given.items() if value)
+            yield f"leaving out {flags}", request.changed(cluster=None, dataflow="")
+            return
+        for count in (2, 4, 8, 16):
+            if asked.gpus < count <= MOST_GPUS:
+                yield f"--gpus {count}", request.changed(gpus=count)
+
+
+def _check_kept(found: Diagnostics, request: CompileRequest, asked: CudaOptions) -> None:
+    """Kernels of tasks alone decode weights, those of one GPU."""
+    if request.compile_to:
+        words = "weights are streamed by kernels, which are no graph"
+        found.error("bad-argument", f"--keep-quantised is given, but {words}")
+    others = []
+    if request.chunk is not None:
+        others.append(f"--chunk is {request.chunk}, and kernels of many tokens read")
+    if asked.gpus != 1:
+        others.append(f"--gpus is {asked.gpus}, and programs of several GPUs read")
+    for words in others:
+        why = f"but {words} decoded weights"
+        found.error("bad-argument", f"--keep-quantised is given, {why}")
+
+
+def _check_chunk(found: Diagnostics, asked: CudaOptions, chunk: int) -> None:
+    """Kernels of many tokens take whole eights of them."""
+    halves = 1 if asked.overlap == NO_OVERLAP else 2
+    if chunk % CHUNK_UNIT or not CHUNK_UNIT <= chunk <= halves * MOST_CHUNK:
+        words = f"a multiple of {CHUNK_UNIT} up to {halves * MOST_CHUNK}"
+        more = f"; with --overlap up to {2 * MOST_CHUNK}" if halves == 1 else ""
+        found.error("bad-argument", f"--chunk is {chunk}, for --target cuda not {words}{more}")
+    if halves == 1:
+        return
+    if asked.gpus == 1:
+        words = "one GPU has no collectives to hide"
+        found.error("bad-argument", f"--overlap is {asked.overlap}, but {words}")
+    if asked.overlap != AUTO_OVERLAP:
+        at = int(asked.overlap) if asked.overlap.isdecimal() else 0
+        if not 1 <= at < chunk or at > MOST_CHUNK:
+            words = f"none, auto or 1 to {min(chunk - 1, MOST_CHUNK)} tokens"
+            found.error("bad-argument", f"--overlap is {asked.overlap}, not {words}")
+
+
+@contextmanager
+def _quoting_missed(report: Diagnostics) -> Iterator[None]:
+    """Let the refusal of an op that no kernel holds say why ``fuse-chunk`` left it."""
+    try:
+        yield
+    except MeshcError as error:
+        missed = [m for m in report.messages if (m.severity, m.code) == ("missed", "fuse-chunk")]
+        notes = tuple(f"{m.message} ({m.span})" if m.span else m.message for m in missed)
+        raise MeshcError(
+            replace(d, notes=d.notes + notes) if d.code == "cuda-graph" else d
+            for d in error.diagnostics
+        ) from error
+
+
+TARGET = CudaTarget()

@@ -1,0 +1,206 @@
+"""What a target is asked beside what all are: a record of its own, whose fields are flags.
+
+Nothing heavy is imported here, since the command line reads the records of meshc's own targets for
+its help. What values may be, the target says (:meth:`meshc.backends.request.Rules.check`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any
+
+from meshc.support.diagnostics import fail
+
+NO_OVERLAP = "none"
+
+
+def option(default: Any, help: str, metavar: str = "") -> Any:
+    """A field of a record: its default, what help says of its flag, and of a flag with a value what
+    stands for that. A default of () is that of a flag that may be repeated."""
+    return field(default=default, metadata={"help": help, "metavar": metavar})
+
+
+@dataclass(frozen=True)
+class TargetOptions:
+    """The options of a target, none unless it declares fields by :func:`option`."""
+
+    @classmethod
+    def declared(cls) -> Iterator[Field[Any]]:
+        """The fields that are options."""
+        return (one for one in fields(cls) if one.default is not MISSING)
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """What the options are called."""
+        return tuple(one.name for one in cls.declared())
+
+
+@dataclass(frozen=True)
+class MeshOptions(TargetOptions):
+    """How a model is laid out on a mesh of cores.
+
+    ``mesh`` is columns x rows of one region, or its axes by name, that of regions included, such as
+    ``r=2,y=4,x=4``. ``kv`` is the policy of the KV cache, ``auto`` by predicted cycles of the
+    decode step. ``algo`` names algorithms, such as ``gemm=cannon`` and ``all_reduce=k_tree:2``;
+    ``align`` says who skews operands of products, the host or the cores; ``result`` ``roots``
+    leaves reduced results of main on the first cores of their axis. ``choose`` says who takes the
+    largest logit of a decode step, the ``host`` or the ``cores``, which then give its token instead
+    of all logits.
+    """
+
+    mesh: str = option(
+        "",
+        "columns x rows of one region of cores, or axes by name, that of regions included; "
+        "default: 8x8; of run with --target csl the smallest that fits",
+        "WxH|AXIS=N,..",
+    )
+    kv: str = option(
+        "auto",
+        "how the KV cache takes new tokens; default: auto, shift or cyclic by the cost model",
+        "auto|shift|concat|cyclic",
+    )
+    algo: tuple[str, ...] = option(
+        (),
+        "algorithm of gemm (cyclic_shift, cannon, summa, allgather, transposed), all_reduce "
+        "(pipeline, ring, tree, two_phase, k_tree:K) or dispatch (multicast, ring, gather); may be "
+        "repeated; default: by the cost model",
+        "OP=NAME",
+    )
+    align: str = option(
+        "",
+        "who skews the operands of MeshGEMM and Cannon; default: the host those of weights, the "
+        "cores those of inputs",
+        "host|device",
+    )
+    result: str = option(
+        "",
+        "where reduced results of main end: on the first core of their axis or on all; default: "
+        "everywhere",
+        "roots|everywhere",
+    )
+    choose: str = option(
+        "host",
+        "CSL: who takes the largest logit of a decode step: the host, of all logits, or the cores, "
+        "which give its token alone; default: host",
+        "host|cores",
+    )
+
+
+@dataclass(frozen=True)
+class CslOptions(MeshOptions):
+    """How programs for wafers are made. ``portable`` ones run on every architecture that has CSL;
+    ``phases`` says whether both phases are one program (:mod:`meshc.backends.csl.one_program`)."""
+
+    portable: bool = option(False, "one CSL source for all architectures that have CSL")
+    phases: str = option(
+        "two",
+        "CSL: a program for each phase (two), or one for both, with copies of weights that lie "
+        "differently (copied) or moving them in between (moved); auto: one if it fits; default: "
+        "two",
+        "auto|one|copied|moved|two",
+    )
+
+    @property
+    def joined(self) -> bool:
+        """Whether one program for both phases is asked for, whose steps take one request."""
+        return self.phases not in ("auto", "two")
+
+
+@dataclass(frozen=True)
+class CudaOptions(TargetOptions):
+    """How kernels are made.
+
+    ``cluster`` is the blocks of a cluster, ``dataflow`` how they share attention, by as many as are
+    predicted to be fastest if ``cluster`` is empty, in no clusters if both are; ``page`` is the
+    tokens of a page of the cache; ``gpus`` are those that a model is dealt to, whose
+    ``collectives`` add up in the switch (``multimem``) or by loads from each peer (``peers``);
+    ``overlap`` says which chunks they read in two halves beside each other: ``none``, those that
+    the cost of a node is lower for (``auto``), or all with that many tokens in the first half;
+    ``persistent`` asks for a decode step of one kernel, which it always is. ``cache_tokens`` is, of
+    a program that serves, how many tokens the pages of all requests together have room for; None
+    for all that the capacity gives each.
+    """
+
+    cluster: int | None = option(
+        None,
+        "CUDA, one GPU: thread blocks of a cluster, which share attention; default: none, or with "
+        "--dataflow as many as are predicted to be fastest",
+        "N",
+    )
+    dataflow: str = option(
+        "",
+        "CUDA, one GPU: how the blocks of a cluster share attention",
+        "split_token|split_head",
+    )
+    page: int = option(16, "CUDA: tokens of a page of the KV cache; default: 16", "1|16|64")
+    gpus: int = option(
+        1,
+        "CUDA: GPUs of the kind of --device that a model is dealt to, up to 16; default: 1",
+        "N",
+    )
+    collectives: str = option(
+        "multimem",
+        "CUDA, several GPUs: the switch adds up what they have and gives it to all, or each loads "
+        "from its peers and stores to them; default: multimem",
+        "multimem|peers",
+    )
+    overlap: str = option(
+        NO_OVERLAP,
+        "CUDA, several GPUs: read chunks of --chunk tokens, up to 1024, in two halves, one's "
+        "collectives beside the other's kernels: where the cost of a node is lower for it (auto), "
+        "or with N tokens in the first half; default: none",
+        "none|auto|N",
+    )
+    persistent: bool = option(False, "CUDA: a decode step of one kernel, which it always is")
+    cache_tokens: int | None = option(
+        None,
+        "CUDA: tokens that all requests together have pages for, filled up to whole pages; where "
+        "these run out, those that came last wait and begin again; default: --batch times --seq",
+        "N",
+    )
+
+    @property
+    def in_switch(self) -> bool:
+        """Whether collectives add up in the switch."""
+        return self.collectives == "multimem"
+
+
+OWN: dict[str, type[TargetOptions]] = {
+    "python": MeshOptions,
+    "csl": CslOptions,
+    "cuda": CudaOptions,
+}
+"""The record of each of meshc's own targets, that of a request which names none first."""
+
+
+def read_options(
+    record: type[TargetOptions], texts: Mapping[str, str | tuple[str, ...]]
+) -> dict[str, Any]:
+    """The values that ``texts`` spell of options of ``record``. Raises ``bad-argument`` for an
+    option that it does not declare, and for a text that is no such value."""
+    known = {one.name.replace("_", "-"): one for one in record.declared()}
+    found = {}
+    for name, text in texts.items():
+        if name not in known:
+            words = f"the target has no option '{name}'"
+            fail("bad-argument", words, help=f"its options: {', '.join(known) or 'none'}")
+        one = known[name]
+        value = _value(text, one.default, "int" in str(one.type))
+        if value is None:
+            fail("bad-argument", f"{name} cannot be '{text}'")
+        found[one.name] = value
+    return found
+
+
+def _value(text: str | tuple[str, ...], usual: object, whole: bool) -> object:
+    """What ``text`` says of an option whose default is ``usual``; None for nothing."""
+    if isinstance(usual, tuple):
+        return text if isinstance(text, tuple) else (text,)
+    if isinstance(text, tuple):
+        return None
+    if isinstance(usual, bool):
+        return {"true": True, "false": False}.get(text)
+    if whole:
+        return int(text) if text.lstrip("-").isdecimal() else None
+    return text

@@ -1,0 +1,68 @@
+"""Pages of real sizes, opened in a browser without a window."""
+
+import json
+import re
+import time
+
+import pytest
+from test_browser import BROWSER, shown_at
+from viewed import ROOT, data
+
+from meshc.cli import main
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(BROWSER is None, reason="no chromium is installed"),
+]
+
+LLAMA = ["compile", "llama-3-8b", "--target", "csl", "--phase", "decode"]
+LLAMA += ["--dtype", "f16", "--seq", "1024"]
+TRACE = str(ROOT / "tests" / "data" / "trace.csv")
+TINY = str(ROOT / "tests" / "data" / "tiny" / "llama-rope3")
+RECORDED = {
+    "regions of a wafer": [*LLAMA, "--device", "wse3", "--mesh", "r=6,y=360,x=360"],
+    "a whole wafer": [*LLAMA, "--device", "wse2", "--mesh", "750x990", "--layers", "1"],
+    "a GPU": ["compile", "llama-3-8b", "--target", "cuda", "--device", "h200", "--seq", "4096"],
+    "a node": ["schedule", "llama-3.3-70b", "--tokens", "8192"],
+    "a server": ["serve-trace", TINY, "--mesh", "2x2", "--weights", TINY, "--trace", TRACE],
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_page_of_real_size(name, tmp_path):
+    """In ten seconds of processor time and 5 MB, without an error on the console; an op is found by
+    its source line and emitted lines, and memory is that of the report."""
+    command, folder = RECORDED[name], tmp_path / "out"
+    recording = ["--record", "-o"] if command[0] == "compile" else ["--record"]
+    assert main([*command, *recording, str(folder)]) == 0
+    begin = time.process_time()
+    assert main(["view", str(folder)]) == 0
+    assert time.process_time() - begin < 10
+    text = (folder / "view.html").read_text(encoding="utf-8")
+    assert len(text.encode()) < 5_000_000
+    found = data(text)
+    shown_at(folder, "overview", tmp_path / "overview")
+    if not found["phases"]:
+        (timeline, *_) = found["timelines"]
+        seen = shown_at(folder, "timeline", tmp_path / "timeline")
+        assert timeline["name"] in seen.main and timeline["spans"]
+        return
+    phase = found["phases"][0]
+    last = phase["modules"][-1]
+    lines = last["text"].split("\n")
+    line = next(n for n, words in enumerate(lines, 1) if words.strip().startswith("tile.gemm"))
+    seen = shown_at(folder, f"passes/0//{line}", tmp_path / "passes")
+    assert lines[line - 1].strip() in seen.texts["chosen"]
+    _, source, number, *_ = next(place for place in last["places"] if place[0] == line)
+    words = found["sources"][source]["text"].split("\n")[number - 1].strip()
+    assert words in seen.texts["source"]
+    file, _, first, _ = next(entry for entry in phase["emitted"] if entry[1] == line)
+    assert found["files"][file]["text"].split("\n")[first - 1].strip() in seen.texts["emitted"]
+    seen = shown_at(folder, "memory/0", tmp_path / "memory")
+    report = folder / "report.json"
+    if report.is_file():
+        memory = json.loads(report.read_text())["memory"]
+        assert phase["memory"]["left"] == memory["left"]
+        uses = phase["memory"]["uses"]
+        assert sum(uses.values()) == memory["data"] + memory["padding"] + memory["code"]["bytes"]
+        assert str(memory["left"]) in re.sub(r"[,\u202f\u00a0 ]", "", seen.main)
