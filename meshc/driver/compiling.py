@@ -19,6 +19,7 @@ from meshc.driver.given_modules import check_asked, on_its_device, started
 from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
 from meshc.driver.remedies import with_help
+from meshc.driver.serving_facts import Serving
 from meshc.driver.trials import Trials
 from meshc.ir.batch import batch_of
 from meshc.ir.module import Module
@@ -118,14 +119,15 @@ def _compiled(
     given = in_each(phases, lambda phase: given_module(loaded, phase, request, report))
     host = _host_facts(loaded, given)
     _check_prompts(target, request, host)
+    serving = Serving.of(request, given.get("decode"))
     if request.serving and target.served_by_passes():
-        serving = serving_passes(
+        passes = serving_passes(
             request.rows,
             request.serving != "chunks",
             request.serving == "layers!",
             request.chunk or 0,
         )
-        manager = PassManager(serving, instruments)
+        manager = PassManager(passes, instruments)
         given = in_each(phases, lambda phase: manager.run(given[phase], report))
         host = _of_groups(host, given.get("prefill"))
     elif request.chunk is not None and "prefill" in given:
@@ -152,7 +154,7 @@ def _compiled(
     written = _ir(work) if request.compile_to else target.write(work)
     for instrument in instruments:
         instrument.written()
-    facts = facts_of(loaded, request, written.modules, host)
+    facts = facts_of(loaded, request, written.modules, host, serving)
     made = written.modules, written.files, report, facts, loaded, written.chunk
     return Compiled(request, *made)
 

@@ -14,20 +14,18 @@ from meshc.backends.host_protocols import Backend, Loading
 from meshc.backends.options import MeshOptions
 from meshc.backends.registry import target_names
 from meshc.backends.request import CompileRequest
-from meshc.backends.target import target_named, target_of
-from meshc.cost.layer_groups import layer_costs
+from meshc.backends.target import Engine, target_named, target_of
 from meshc.driver.backends import load_engine
 from meshc.driver.chatting import Chat, open_chat
-from meshc.driver.compiled import Compiled
-from meshc.driver.compiling import compile_loaded, graph_module
+from meshc.driver.compiling import compile_loaded
 from meshc.driver.decoded import kept
+from meshc.driver.executable import Program
 from meshc.driver.generating import read_prompts
 from meshc.driver.models import LoadedModel, load_any
 from meshc.driver.scheduling import groups_of
 from meshc.driver.weights import Progress, check_present, open_weights
 from meshc.frontend.chat import conversation_of
 from meshc.frontend.checkpoints import ModelConfig, Tokenizer, load_tokenizer
-from meshc.ir.ops import graph
 from meshc.passes.instruments import Instrument
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.serving.drafting import Drafter, OfModel, Repeats
@@ -35,7 +33,7 @@ from meshc.serving.engine import Server
 from meshc.serving.engines import PagedEngine, WholeEngine
 from meshc.serving.groups import Fixed
 from meshc.serving.lengths import Trace
-from meshc.serving.policies import Policy, for_model, policy, with_long_prompts
+from meshc.serving.policies import Policy, policy, with_long_prompts
 from meshc.serving.replaying import Entry, replayed
 from meshc.serving.scheduler import Scheduler
 from meshc.support.diagnostics import Diagnostics, fail
@@ -146,9 +144,13 @@ class Service:
     def alone(self, entry: Entry) -> list[int]:
         """The tokens of a request that nothing else runs beside, its prompt read whole and without
         drafts. Raises ``bad-argument`` where the program has no room for that."""
-        whole = Policy("chunked", self.engine.capacity + self.multiple, Fixed(1))
-        server = self.server(whole, drafts=False)
+        server = self.server(whole_prompts(self.engine), drafts=False)
         return replayed(server, [replace(entry, seconds=0.0)], 1.0)[entry.name]
+
+
+def whole_prompts(engine: WholeEngine | PagedEngine) -> Policy:
+    """The policy by which each prompt is read in one piece."""
+    return Policy("chunked", engine.capacity + engine.multiple, Fixed(1))
 
 
 def check_serves(target: str) -> None:
@@ -162,6 +164,27 @@ def check_serves(target: str) -> None:
 def drafts_of(request: CompileRequest) -> int:
     """How many drafts of each request a step of the program verifies at the most."""
     return target_of(request).drafts(request)
+
+
+def to_serve(asked: CompileRequest) -> CompileRequest:
+    """``asked``, which says how it serves, as a program of its target takes it: for
+    `USUAL_REQUESTS` at once unless it says for how many, by chunks as long as those of the policy
+    unless it says how long, and with caches whose rows stay where they are."""
+    chunk = asked.chunk
+    if chunk is None and asked.serving == "chunks":
+        chunk = policy("chunked").chunk
+    return _to_serve(asked.changed(batch=asked.batch or USUAL_REQUESTS), chunk, True)
+
+
+def _to_serve(asked: CompileRequest, chunk: int | None, prefixes: bool) -> CompileRequest:
+    """``asked`` with room for ``chunk`` tokens of a prompt at once (None: as many as caches hold),
+    and with caches that keep ``prefixes`` unless it says which. Kernels for GPUs have both."""
+    target = target_of(asked)
+    if not (target.SERVES and target.served_by_passes()):
+        return asked
+    room = None if chunk is None or asked.keep_quantised else max(chunk, asked.rows)
+    kv = asked.options_of(MeshOptions).kv
+    return asked.changed(chunk=room, kv="cyclic" if prefixes and kv == AUTO else kv)
 
 
 def opened_service(
@@ -180,64 +203,86 @@ def opened_service(
     ``dense-layered``, ``no-tokens``, ``weights-not-found``, and what compiling and reading weights
     raise.
     """
-    runs = backend or Backend("python")
     check_serves(compile_request.target)
     drafter = _drafter(compile_request, request)
-    chosen, prefixes = request.chosen(), request.prefixes
-    decode = graph_module(loaded, "decode", compile_request)
+    chosen = request.chosen()
     asked = compile_request.changed(serving=request.serving, phase="both")
-    target = target_of(compile_request)
-    if target.served_by_passes():
-        whole = request.whole or chosen.chunk is None
-        chunk = None if whole else max(chosen.chunk or 0, compile_request.rows)
-        policy_of_caches = compile_request.options_of(MeshOptions).kv
-        prefixes = prefixes and policy_of_caches in (AUTO, "cyclic")
-        asked = asked.changed(chunk=chunk, kv="cyclic" if prefixes else policy_of_caches)
-    else:
-        experts = sum(isinstance(op, graph.TopK) for op in decode.walk())
-        for_model(chosen, experts, request.force)
+    asked = _to_serve(asked, None if request.whole else chosen.chunk, request.prefixes)
     compiled = compile_loaded(loaded, asked, instruments, report)
-    if not compiled.makes_tokens or not _reads_prompts(compiled):
+    if not compiled.makes_tokens:
         fail("no-tokens", f"'{loaded.name}' does not map tokens to tokens, so it serves nobody")
-    by_steps = compiled.chunk is None and not target.served_by_passes()
-    if by_steps and chosen.name != "chunked":
-        fail(
-            "bad-argument",
-            f"'{chosen.name}' reads prompts by groups of layers, and steps read those of "
-            f"'{loaded.name}', which pass all layers",
-            help="take --policy chunked",
-        )
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder())
         program = compiled.written(folder / "program", request.weights)
-        if program.weights is None:
-            fail(
-                "weights-not-found",
-                f"nothing says where the weights of '{program.name}' are",
-                help="give them with --weights",
-            )
-        config = program.config
-        tensors = open_weights(program.weights, config, program.layers, report, on_read)
-        check_present(program.names, tensors)
-        packed = program.packed if request.cache else None
-        if request.cache and runs.name == "python":
-            tensors = kept(tensors)
-        engine = load_engine(Loading(program.folder, runs, tensors, report, packed=packed))
+        runs = backend or Backend("python")
+        service = _service(program, request, report, on_read, runs)
         if request.draft_model:
-            drafter = _of_model(engine, compile_request, request, report, runs)
-        (prompt,) = read_prompts([(0,)], config, program.weights, program.name)
+            drafter = _of_model(service.engine, compile_request, request, report, runs)
+        return replace(service, drafter=drafter)
+
+
+def compiled_service(
+    program: Program,
+    request: ServeRequest,
+    report: Diagnostics,
+    on_read: Progress | None = None,
+    backend: Backend | None = None,
+) -> Service:
+    """The compiled ``program`` behind a server by ``request``; the rest is as of
+    :func:`opened_service`.
+
+    One that was not compiled to serve does so too if it takes one request at a time: it reads
+    prompts whole. Raises ``bad-argument`` for others and for policies that the program does not
+    obey.
+    """
+    check_serves(program.target)
+    request.chosen()
+    if request.draft_model or request.draft_weights is not None:
+        given = "--draft-model" if request.draft_model else "--draft-weights"
+        words = f"'{program.name}' is compiled, and programs of directories verify no drafts yet"
+        fail("bad-argument", f"{given} is given, but {words}")
+    if program.serving is None and not target_named(program.target).served_by_passes():
+        fail(
+            "bad-argument",
+            f"'{program.name}' was not compiled to serve requests as they come",
+            help="meshc compile --serving chunks, for policies of layers --serving layers",
+        )
+    return _service(program, request, report, on_read, backend or Backend("python"))
+
+
+def _service(
+    program: Program,
+    request: ServeRequest,
+    report: Diagnostics,
+    on_read: Progress | None,
+    backend: Backend,
+) -> Service:
+    if program.weights is None:
+        fail(
+            "weights-not-found",
+            f"nothing says where the weights of '{program.name}' are",
+            help="give them with --weights",
+        )
+    config, serving = program.config, program.serving
+    layers = program.layers or (config.layers if config else 1)
+    tensors = open_weights(program.weights, config, program.layers, report, on_read)
+    check_present(program.names, tensors)
+    packed = program.packed if request.cache else None
+    if request.cache and backend.name == "python":
+        tensors = kept(tensors)
+    engine = load_engine(Loading(program.folder, backend, tensors, report, packed=packed))
+    (prompt,) = read_prompts([(0,)], config, program.weights, program.name, report)
     return Service(
-        loaded.name,
+        program.name,
         engine,
-        chosen,
-        layer_costs(decode),
+        _policy(program, engine, request),
+        (1.0,) * layers if serving is None else serving.layer_costs,
         engine.multiple,
         tuple(config.eos_ids) if config else (),
         prompt.tokenizer,
         program.weights,
         config,
-        prefixes,
-        drafter,
+        request.prefixes and serving is not None and serving.rows_stay,
     )
 
 
@@ -280,9 +325,30 @@ def _of_model(
     return partial(OfModel, own)
 
 
-def _reads_prompts(compiled: Compiled) -> bool:
-    """Whether a program reads prompts: one for GPUs does by a kernel or by its steps."""
-    return "prefill" in compiled.modules or not target_of(compiled.request).served_by_passes()
+def _policy(program: Program, engine: Engine, request: ServeRequest) -> Policy:
+    """The policy of ``request``, by chunks that ``program`` reads where nothing says how long they
+    are. Raises ``bad-argument`` where it obeys no such policy."""
+    chosen = request.chosen()
+    if chosen.name != "chunked" and not engine.grouped:
+        fail(
+            "bad-argument",
+            f"'{chosen.name}' reads prompts by groups of layers, and those of '{program.name}' "
+            "pass all layers at once",
+            help="take --policy chunked, or compile with --serving layers where a kernel reads "
+            "prompts",
+        )
+    if not engine.cuts_prompts:
+        if request.chunk is not None or request.long_chunk is not None:
+            flag = "--long-chunk" if request.chunk is None else "--chunk"
+            fail(
+                "bad-argument",
+                f"{flag} is given, but '{program.name}' reads prompts whole",
+                help="meshc compile --serving chunks makes a program that reads them by chunks",
+            )
+        return whole_prompts(engine)
+    if request.chunk is None and chosen.chunk is not None and chosen.chunk > engine.most:
+        return replace(chosen, chunk=engine.most)
+    return chosen
 
 
 def entries_of(trace: Trace, service: Service, seed: int, stop_at_eos: bool) -> list[Entry]:

@@ -378,7 +378,7 @@ def test_a_program_without_a_kernel_of_prompts_reads_them_by_steps():
 
 
 def test_steps_pass_no_groups_of_layers():
-    with pytest.raises(MeshcError, match="steps read those of 'llama-4h2'"):
+    with pytest.raises(MeshcError, match="those of 'llama-4h2' pass all layers at once"):
         service_of("tiny_cuda/llama-4h2", ServeRequest("combined", force=True), **SPLIT)
 
 

@@ -102,6 +102,11 @@ class PagedModel:
         """Whether :meth:`read` may pass some of the layers."""
         return _LAYERS in self.program.buffers
 
+    @property
+    def cuts_prompts(self) -> bool:
+        """Whether prompts may be read piece by piece."""
+        return True
+
     def lay(self, request: int, pages: Sequence[int]) -> None:
         """The tokens of ``request`` lie in these pages from now on, in their order."""
         self._tables[request] = self.pages

@@ -90,6 +90,9 @@ class CudaTarget(Target):
             found.error("bad-argument", f"--cache-tokens is {asked.cache_tokens}, but {words}")
         if asked.drafts:
             _check_drafts(found, request, asked, self.MOST_REQUESTS)
+        if request.serving and request.chunk is not None:
+            words = "the kernels of many tokens that it asks for do not serve yet"
+            found.error("bad-argument", f"--chunk is {request.chunk}, but {words}")
         if request.serving and asked.gpus != 1:
             words = "programs of several GPUs do not serve yet"
             found.error("bad-argument", f"--gpus is {asked.gpus}, but {words}")

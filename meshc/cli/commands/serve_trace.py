@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from meshc.cli.flags.compiling import given_to_compile
 from meshc.cli.output import print_diagnostics, print_json
 from meshc.cli.progress import Progress
-from meshc.cli.requests import asked_target, request_of
+from meshc.cli.requests import asked_target, check_compiled, keeping, request_of
 from meshc.cli.watching import Watching
-from meshc.driver import Backend, CompileRequest, LoadedModel, load_any, opened
+from meshc.driver import Backend, CompileRequest, LoadedModel, load_any, open_program, opened
+from meshc.driver.executable import Program
 from meshc.driver.recorded_runs import served_timeline, write_run
 from meshc.driver.serving import (
     USUAL_REQUESTS,
     ServeRequest,
     Service,
     check_serves,
+    compiled_service,
     drafts_of,
     entries_of,
     opened_service,
@@ -28,7 +32,7 @@ from meshc.serving.lengths import Trace
 from meshc.serving.replaying import Entry, replayed
 from meshc.serving.traces import read_trace
 from meshc.support.diagnostics import Diagnostic, Diagnostics, fail
-from meshc.support.output import check_free
+from meshc.support.output import check_free, read_manifest
 
 _SEQ_STEP = 64
 
@@ -49,21 +53,30 @@ def run(options: argparse.Namespace) -> int:
     request.chosen()
     if options.record is not None:
         check_free(Path(options.record))
-    with served_by(options) as backend:
-        return _serve(options, trace, request, backend)
+    program = compiled_program(options)
+    with served_by(options, program) as backend:
+        return _serve(options, trace, request, program, backend)
 
 
 def _serve(
-    options: argparse.Namespace, trace: Trace, request: ServeRequest, backend: Backend
+    options: argparse.Namespace,
+    trace: Trace,
+    request: ServeRequest,
+    program: Program | None,
+    backend: Backend,
 ) -> int:
     report = Diagnostics()
     with Progress() as progress:
         watching = Watching.of(options, progress)
         try:
-            loaded = load_any(options.model, report)
-            asked = _with_capacity(compile_request(options), loaded, trace)
-            how = report, watching.instruments, progress.reading, backend
-            service = opened_service(loaded, asked, request, *how)
+            if program is not None:
+                service = compiled_service(program, request, report, progress.reading, backend)
+            else:
+                loaded = load_any(options.model, report)
+                asked = _with_capacity(compile_request(options), loaded, trace)
+                asked = keeping(asked, options, loaded)
+                how = report, watching.instruments, progress.reading, backend
+                service = opened_service(loaded, asked, request, *how)
         finally:
             watching.finish(report)
     entries = entries_of(trace, service, options.seed, options.stop_at_eos)
@@ -89,6 +102,9 @@ def _serve(
     if options.compare_alone:
         alone = service
         if not service.whole:
+            if program is not None:
+                words = "the program has no room for whole prompts"
+                fail("bad-argument", f"--compare-alone is given, but {words}")
             whole = dataclasses.replace(request, whole=True)
             alone = opened_service(loaded, asked, whole, Diagnostics(), backend=backend)
         _compare(alone, entries, found)
@@ -119,16 +135,31 @@ def serve_request(options: argparse.Namespace) -> ServeRequest:
 
 
 @contextmanager
-def served_by(options: argparse.Namespace) -> Iterator[Backend]:
-    """What runs the program, before anything is compiled; stderr is told where that was chosen.
-    Raises ``bad-argument`` for a target whose programs do not serve, and what :func:`opened` does.
-    """
-    target = asked_target(options)
+def served_by(options: argparse.Namespace, program: Program | None) -> Iterator[Backend]:
+    """What runs ``program`` or, without one, that of the model, before anything is compiled; stderr
+    is told where that was chosen. Raises ``bad-argument`` for a target whose programs do not serve,
+    and what :func:`opened` does."""
+    target = asked_target(options) if program is None else program.target
     check_serves(target)
     with opened(target, options.backend) as backend:
         if backend.remark:
             print_diagnostics([Diagnostic("remark", "backend", backend.remark)])
         yield backend
+
+
+def compiled_program(options: argparse.Namespace) -> Program | None:
+    """The program of a directory that compile wrote, None for a model. Raises ``bad-argument`` for
+    flags that say what to compile."""
+    folder = Path(options.model)
+    if not os.path.isdir(folder) or read_manifest(folder) is None:
+        return None
+    program = open_program(folder, options.weights)
+    given = [flag for flag in given_to_compile(options) if flag != "--chunk"]  # of the policy
+    if getattr(options, "record", None) is not None:
+        given.append("--record")
+    given += ["--force"] * options.force
+    check_compiled(options, program.target, given)
+    return program
 
 
 def compile_request(options: argparse.Namespace) -> CompileRequest:
