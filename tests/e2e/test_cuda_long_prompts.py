@@ -7,7 +7,7 @@ from reduced import only
 from test_cuda_persistent import KeptKeys
 
 from meshc.backends import cuda
-from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json, gpu_steps
 from meshc.backends.cuda.executor import CXX, QUICK
 from meshc.support.diagnostics import MeshcError
 
@@ -31,7 +31,7 @@ class Watched(CpuMachine):
 def result(tmp_path_factory):
     """Kernels of 64 tokens, two of whose chunks and a half fit the caches."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(cuda, "MOST_CHUNK", AT_ONCE)
+        patched.setattr(gpu_steps, "MOST_CHUNK", AT_ONCE)
         return compiled(tmp_path_factory.mktemp("long"), KINDS, seq=CAPACITY, batch=2)
 
 
