@@ -3,9 +3,10 @@
     python benchmarks/code_instructions.py
 
 A kernel that multiplies one row group is compiled for each format and both types of vectors, and
-the instructions of the loop over the blocks of a tile are counted in its machine code, for one
-vector: those of a block of the format, and of 16 x 16 codes of it. ``cost/tasks/tile_times.py`` has
-what the event model makes of that. Needs NVRTC or nvcc, and nvdisasm.
+the instructions of the loop over the blocks of a tile, or over the groups of a block, are counted
+in its machine code, for one vector: those of a group of the format, and of 16 x 16 codes of it.
+``cost/tasks/tile_times.py`` has what the event model makes of that. Needs NVRTC or nvcc, and
+nvdisasm.
 """
 
 from __future__ import annotations
@@ -73,9 +74,9 @@ def counted(form: CodeFormat | None, dtype: str) -> Count:
 
 def _multiplies_twice(form: CodeFormat, dtype: str) -> bool:
     """Whether each fragment has a second product, with what is taken off, or with ones."""
-    if form.least is not None or (form.codes.bits == 4 and dtype == "bf16"):
-        return True
-    return form.zero > 0 and dtype == "f16"
+    if form.least is not None or not form.whole:
+        return form.least is not None
+    return form.codes.bits < 8 if dtype == "bf16" else form.zero > 0
 
 
 def _loops(code: str) -> Iterator[list[str]]:

@@ -22,9 +22,9 @@ from recorded_steps import EMITTED, FITTED, FITTED_THEN, HELD_OUT, HELD_OUT_THEN
 
 from meshc.analysis.tasks.shares import share
 from meshc.cost.tasks.blocks import Run
+from meshc.cost.tasks.stages import PhaseWork
 from meshc.cost.tasks.steps import shared_evenly, time_of_work
 from meshc.cost.tasks.tile_times import TileTimes
-from meshc.cost.tasks.work import PhaseWork
 from meshc.devices import device
 from meshc.driver.reproduction.steps import (
     THEN,

@@ -51,6 +51,7 @@ OPTIONS = (
     "parts=8",
     "merge=true,parts=2",
     "merge=true,parts=4",
+    "columns=true",
 )
 """Of expand-tasks: the usual ones, and others."""
 BY_TAGS = (

@@ -133,7 +133,7 @@ def _compiled(folder: Path, case: Case) -> tuple[Prepared, dict[str, Any]]:
     chunk = int(case.options.get("chunk", 16))
     tokens = case.capacity or max((*case.contexts, *(n + chunk for n in case.behind))) + 1
     asked = {"dtype": "f16", "seq": tokens, "batch": case.batch, "device": "h200"} | case.options
-    with patch("meshc.backends.cuda.gpu_steps.step_with_full_caches", _known(case)):
+    with patch("meshc.backends.cuda.gpu_divisions.step_with_full_caches", _known(case)):
         made = meshc.compile(case.model, target="cuda", output=folder, **asked)
     module, predicted = made.modules["decode"], []
     for cached in case.contexts:

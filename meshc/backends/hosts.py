@@ -85,6 +85,36 @@ class PythonHost:
         prefill = self._program.prefill
         return int(prefill.multiples.get(POSITION, 1)) if prefill is not None else 1
 
+    @property
+    def grouped(self) -> bool:
+        """Whether prompts may pass some of the layers at once."""
+        return bool(self._program.loops)
+
+    @property
+    def cuts_prompts(self) -> bool:
+        """Whether prompts may be read piece by piece."""
+        prefill = self._program.prefill
+        return prefill is None or POSITION in prefill.scalars
+
+    def check_serves(self) -> None:
+        """Raise ``bad-argument`` for a program whose steps continue all of several requests, and
+        ``rope-length`` for one that is right for long prompts alone: nobody looks at these here."""
+        program = self._program
+        if program.batch > 1 and program.decode.scalars[POSITION][0] >= 0:
+            fail(
+                "bad-argument",
+                f"the program continues its {program.batch} requests together, and those of a "
+                "server come and go",
+                help="compile it with --serving chunks, or for one request",
+            )
+        if program.least > 1:
+            fail(
+                "rope-length",
+                f"the program is for sequences of {program.least} tokens or more, and a server "
+                "takes prompts that are shorter",
+                help=f"compile for shorter sequences: --seq {program.least - 1}",
+            )
+
     def begin(self, request: int, known: int) -> None:
         """See :class:`meshc.serving.engines.WholeEngine`."""
         if not known:

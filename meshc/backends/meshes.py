@@ -55,6 +55,9 @@ class MeshTarget(Target):
         if asked.choose != "host" and not self.CHOOSES and not request.compile_to:
             words = f"the host of a program for --target {self.NAME} takes logits"
             found.error("bad-argument", f"--choose is {asked.choose}, but {words}")
+        if request.serving and not self.SERVES:
+            words = f"programs for --target {self.NAME} do not serve yet"
+            found.error("bad-argument", f"--serving is {request.serving}, but {words}")
         if request.compile_to == "graph":
             _check_graph(request, found)
         if request.keep_quantised and (request.phase == "prefill" or request.chunk is not None):

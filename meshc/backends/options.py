@@ -113,13 +113,15 @@ class CudaOptions(TargetOptions):
 
     ``cluster`` is the blocks of a cluster, ``dataflow`` how they share attention, by as many as are
     predicted to be fastest if ``cluster`` is empty, in no clusters if both are; ``page`` is the
-    tokens of a page of the cache; ``gpus`` are those that a model is dealt to, whose
+    tokens of a page of the cache, which lie as kernels of this project read them or (``kv_layout``
+    ``nhd``) as those of others do; ``gpus`` are those that a model is dealt to, whose
     ``collectives`` add up in the switch (``multimem``) or by loads from each peer (``peers``);
     ``overlap`` says which chunks they read in two halves beside each other: ``none``, those that
     the cost of a node is lower for (``auto``), or all with that many tokens in the first half;
     ``persistent`` asks for a decode step of one kernel, which it always is. ``cache_tokens`` is, of
     a program that serves, how many tokens the pages of all requests together have room for; None
-    for all that the capacity gives each.
+    for all that the capacity gives each. ``drafts`` is how many drafts of each request a step of
+    such a program verifies at the most.
     """
 
     cluster: int | None = option(
@@ -134,6 +136,12 @@ class CudaOptions(TargetOptions):
         "split_token|split_head",
     )
     page: int = option(16, "CUDA: tokens of a page of the KV cache; default: 16", "1|16|64")
+    kv_layout: str = option(
+        "own",
+        "CUDA: pages of the KV cache as kernels read them fastest, or as vLLM and FlashInfer have "
+        "them: [pages, tokens, heads, lanes] of each layer; default: own",
+        "own|nhd",
+    )
     gpus: int = option(
         1,
         "CUDA: GPUs of the kind of --device that a model is dealt to, up to 16; default: 1",
@@ -157,6 +165,13 @@ class CudaOptions(TargetOptions):
         None,
         "CUDA: tokens that all requests together have pages for, filled up to whole pages; where "
         "these run out, those that came last wait and begin again; default: --batch times --seq",
+        "N",
+    )
+    drafts: int = option(
+        0,
+        "CUDA, serving: guess up to N tokens of each request and verify them in one step, up to 16 "
+        "tokens of all requests; tokens are those that come without; --batch is then 16 / (1 + N) "
+        "by default, at most 8",
         "N",
     )
 

@@ -205,7 +205,7 @@ class CompileRequest:
         one_of(found, "--dtype", self.dtype, ("", *(d.value for d in DType if d.floats)))
         one_of(found, "--compile-to", self.compile_to, ("", *STAGES))
         one_of(found, "--emit", self.emit, IR_FORMATS)
-        one_of(found, "serving", self.serving, ("", *SERVING))
+        one_of(found, "--serving", self.serving, ("", *SERVING))
         within(found, "--seq", self.seq, MOST_TOKENS)
         within(found, "--chunk", self.chunk, MOST_TOKENS)
         within(found, "--layers", self.layers, _MAX_LAYERS)

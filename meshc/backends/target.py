@@ -148,6 +148,10 @@ class Target(Rules):
         """Options of the graph of a model with caches of ``seq`` tokens that its programs read."""
         return {}
 
+    def drafts(self, request: CompileRequest) -> int:
+        """How many drafts of each request a step of the program verifies at the most."""
+        return 0
+
     def served_by_passes(self) -> bool:
         """Whether passes let a graph read prompts in chunks where it serves."""
         return self.ON_MESH

@@ -50,6 +50,20 @@ def _target_and_options(options: argparse.Namespace) -> tuple[str, dict[str, obj
     return named[0].name, read_options(target_named(named[0].name).OPTIONS, dict(named[0].options))
 
 
+def check_compiled(options: argparse.Namespace, target: str, given: Sequence[str]) -> None:
+    """Fail with ``bad-argument`` where one of the flags that are ``given`` says what to compile, or
+    ``--target`` another one than that of a program that is compiled."""
+    named = [flag for flag in given if flag != "--target"]
+    if options.target not in (None, target):
+        named.insert(0, "--target")
+    if named:
+        fail(
+            "bad-argument",
+            f"{named[0]} says what to compile, but '{options.model}' is a program that is compiled",
+            help="leave it out, or give it to meshc compile",
+        )
+
+
 def prompts_of(options: argparse.Namespace) -> tuple[str | tuple[int, ...] | Conversation, ...]:
     """What ``meshc run`` continues. Raises ``bad-argument`` for flags that contradict each other,
     and what :func:`read_conversation` does."""

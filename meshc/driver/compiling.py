@@ -12,15 +12,16 @@ from meshc.backends.own_passes import check_own_passes, with_own_passes
 from meshc.backends.python import HostFacts
 from meshc.backends.request import DEFAULT_SEQ, CompileRequest
 from meshc.backends.target import Target, Work, Written, target_of
+from meshc.driver.batching import give_drafts, give_requests
 from meshc.driver.compiled import Compiled
 from meshc.driver.element_types import element_type
 from meshc.driver.given_modules import check_asked, on_its_device, started
 from meshc.driver.manifest import facts_of
 from meshc.driver.models import LoadedModel
 from meshc.driver.remedies import with_help
+from meshc.driver.serving_facts import Serving
 from meshc.driver.trials import Trials
-from meshc.ir.batch import BATCH, REQUEST, batch_of
-from meshc.ir.core import tensor_type
+from meshc.ir.batch import batch_of
 from meshc.ir.module import Module
 from meshc.ir.ops import graph, mesh
 from meshc.ir.printer import print_module
@@ -118,14 +119,15 @@ def _compiled(
     given = in_each(phases, lambda phase: given_module(loaded, phase, request, report))
     host = _host_facts(loaded, given)
     _check_prompts(target, request, host)
+    serving = Serving.of(request, given.get("decode"))
     if request.serving and target.served_by_passes():
-        serving = serving_passes(
+        passes = serving_passes(
             request.rows,
             request.serving != "chunks",
             request.serving == "layers!",
             request.chunk or 0,
         )
-        manager = PassManager(serving, instruments)
+        manager = PassManager(passes, instruments)
         given = in_each(phases, lambda phase: manager.run(given[phase], report))
         host = _of_groups(host, given.get("prefill"))
     elif request.chunk is not None and "prefill" in given:
@@ -152,7 +154,7 @@ def _compiled(
     written = _ir(work) if request.compile_to else target.write(work)
     for instrument in instruments:
         instrument.written()
-    facts = facts_of(loaded, request, written.modules, host)
+    facts = facts_of(loaded, request, written.modules, host, serving)
     made = written.modules, written.files, report, facts, loaded, written.chunk
     return Compiled(request, *made)
 
@@ -265,30 +267,13 @@ def graph_module(
     module.options["dtype"] = dtype
     module.options.setdefault("accumulate", "f32")
     module.device = numbers
-    module.options |= target_of(request).graph_options(request, module.capacity)
-    _give_requests(module, request.requests, target_of(request).ONE_REQUEST)
+    target = target_of(request)
+    module.options |= target.graph_options(request, module.capacity)
+    give_requests(module, request.requests, target.ONE_REQUEST)
+    drafts = target.drafts(request)
+    if drafts and phase == "decode":
+        give_drafts(module, drafts)
     return module
-
-
-def _give_requests(module: Module, asked: int, apart: bool) -> None:
-    """Let a step of decoding work on as many requests as are ``asked`` for, or as the model says;
-    prompts are read one at a time, each into the caches of its request. Where programs are kept
-    ``apart``, one at a time on the cores, the host puts caches of prompts side by side, and a step
-    is that of one request, of which the passes make one of all. Fails with ``unsupported-batch``
-    for a model that knows no requests."""
-    batch = asked if asked > 1 else batch_of(module)
-    if batch == 1:
-        return
-    if not any(BATCH in tensor_type(p.value).dims for p in module.function.params):
-        fail(
-            "unsupported-batch",
-            f"'{module.name}' takes no dim {BATCH}, so there is nothing to batch",
-            help=f"give its inputs the dim {BATCH}, such as main(tokens[{BATCH}, L])",
-        )
-    reads = module.option("phase", "") == "prefill"
-    module.dims[BATCH] = 1 if reads or apart else batch
-    if reads != apart:
-        module.scalars[REQUEST] = (0, batch - 1)
 
 
 def sequence(loaded: LoadedModel, request: CompileRequest) -> int | None:

@@ -19,6 +19,7 @@ from meshc.backends.request import CompileRequest
 from meshc.backends.target import target_of
 from meshc.driver.executable import Program
 from meshc.driver.models import LoadedModel
+from meshc.driver.serving_facts import serving_of
 from meshc.driver.weights import PACKED_FOLDER, Array, find_weights
 from meshc.support.cache import cache_folder, keep_for_all, recall
 from meshc.support.code import code_here
@@ -70,6 +71,7 @@ class Emitted:
             self.weights,
             self.makes_tokens,
             cache_folder() / PACKED_FOLDER,
+            serving_of(self.facts),
         )
 
 

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from meshc.backends import cuda
 from meshc.backends.host_protocols import Host, Loading
 from meshc.backends.hosts import PythonHost
+from meshc.backends.target import target_named
 from meshc.driver.backends import load_host, opened
 from meshc.driver.generating import (
     Answer,
@@ -25,6 +26,7 @@ from meshc.driver.generating import (
     generated,
     read_prompts,
 )
+from meshc.driver.serving_facts import Serving
 from meshc.driver.weights import Array, check_present, open_weights
 from meshc.frontend.checkpoints import ModelConfig
 from meshc.serving.sampling import GREEDY, Sampling
@@ -38,7 +40,7 @@ class Program:
     ``weights`` is where its weights are, or None when nothing says so; ``names`` are those it
     reads, where they are known. It ``makes_tokens``, or maps arrays to arrays. ``mesh`` is None
     where it is of none. Weights that are packed for GPUs are kept in the folder ``packed``, None
-    for nowhere.
+    for nowhere. ``serving`` is there for one that was compiled to serve.
     """
 
     folder: Path
@@ -51,6 +53,7 @@ class Program:
     names: tuple[str, ...] = ()
     makes_tokens: bool = True
     packed: Path | None = None
+    serving: Serving | None = None
 
 
 class Executable:
@@ -69,6 +72,7 @@ class Executable:
     ) -> None:
         """``tensors`` are the weights, None for those that the program names. Raises what
         :meth:`meshc.driver.compiled.Compiled.load` does."""
+        check_generates(program)
         self._program = program
         with ExitStack() as stack:
             self._backend = stack.enter_context(opened(program.target, backend))
@@ -194,6 +198,17 @@ class Executable:
 
 def _told(on_token: OnToken, _: int, token: int, text: str) -> None:
     on_token(token, text)
+
+
+def check_generates(program: Program) -> None:
+    """Raise ``bad-argument`` for a program whose requests have the pages that a server gives."""
+    if program.serving is not None and not target_named(program.target).served_by_passes():
+        fail(
+            "bad-argument",
+            f"'{program.name}' was compiled to serve, and a server says where its requests have "
+            "their pages",
+            help="meshc serve DIR; or compile it without --serving",
+        )
 
 
 def no_tokens(name: str, instead: str) -> NoReturn:

@@ -22,7 +22,7 @@ from meshc.frontend.checkpoints import (
 )
 from meshc.serving.sampling import GREEDY, SEEDS, Sampler, Sampling
 from meshc.serving.texts import Flow
-from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 
 _MAX_NEW_TOKENS = 1 << 20
 USUAL_STEPS = {"cuda": 16, "cuda-cpu": 1}
@@ -108,13 +108,16 @@ def read_prompts(
 ) -> list[Prompt]:
     """``prompts`` for the model ``name``, whose tokenizer and chat template lie with its weights.
 
-    Raises ``no-tokenizer`` for a text where there is none, and what :func:`load_tokenizer`,
+    Where token ids alone are given, a tokenizer that is not read is as none, of which ``report`` is
+    told. Raises ``no-tokenizer`` for a text where there is none, and what :func:`load_tokenizer`,
     :func:`open_chat` and :meth:`Chat.ids` do.
     """
     texts = any(isinstance(prompt, str | Conversation) for prompt in prompts)
     tokenizer = None
     if config is not None and weights is not None and (texts or has_vocabulary(weights)):
-        tokenizer = load_tokenizer(weights, config)
+        tokenizer = (
+            load_tokenizer(weights, config) if texts else _of_answers(weights, config, report)
+        )
     if texts and tokenizer is None:
         fail(
             "no-tokenizer",
@@ -125,6 +128,19 @@ def read_prompts(
     if tokenizer is not None and weights is not None and _talks(prompts):
         chat = open_chat(weights, tokenizer, name)
     return [Prompt(_ids(prompt, tokenizer, chat, report), tokenizer) for prompt in prompts]
+
+
+def _of_answers(weights: Path, config: ModelConfig, report: Diagnostics | None) -> Tokenizer | None:
+    """The tokenizer that makes texts of answers to token ids, None where it is not read."""
+    try:
+        return load_tokenizer(weights, config)
+    except MeshcError as refusal:
+        (first, *others) = refusal.diagnostics
+        if others or first.code != "tokenizer-unsupported":
+            raise
+        if report is not None:
+            report.warning(first.code, f"answers are token ids: {first.message}")
+        return None
 
 
 def _talks(prompts: Sequence[Given]) -> bool:

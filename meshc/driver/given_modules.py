@@ -25,7 +25,7 @@ _OBEYED_BY: Mapping[str, tuple[str, ...]] = {
     "keep_quantised": (KEEPING,),
 }
 """What a request asks of passes, and those that obey it where one of them is still ahead."""
-_OF_MODELS = ("seq", "layers", "choose", "phases", "chunk")
+_OF_MODELS = ("seq", "layers", "choose", "phases", "chunk", "kv_layout", "drafts")
 """What is settled before there is a module of one phase."""
 
 

@@ -11,6 +11,7 @@ from meshc.backends.python import HostFacts
 from meshc.backends.request import CompileRequest
 from meshc.backends.target import target_of
 from meshc.driver.models import LoadedModel
+from meshc.driver.serving_facts import Serving
 from meshc.frontend.checkpoints import ModelConfig, RopeScaling
 from meshc.frontend.families import family_names
 from meshc.ir.module import Module
@@ -26,6 +27,7 @@ def facts_of(
     request: CompileRequest,
     modules: Mapping[str, Module],
     host: HostFacts,
+    serving: Serving | None = None,
 ) -> dict[str, object]:
     """Facts of the output; the same bytes wherever and whenever it is compiled."""
     first = next(iter(modules.values()))
@@ -41,6 +43,8 @@ def facts_of(
     }
     if host.learned is not None:
         found["positions"] = host.learned
+    if serving is not None:
+        found["serving"] = serving.facts
     if loaded.config is not None:
         found["config"] = asdict(loaded.config)
     return found

@@ -14,7 +14,7 @@ from meshc.backends.target import target_named
 from meshc.driver.backends import is_backend, known_backends, load_host
 from meshc.driver.decoded import kept
 from meshc.driver.emitted import Emitted
-from meshc.driver.executable import Program, no_tokens
+from meshc.driver.executable import Program, check_generates, no_tokens
 from meshc.driver.generating import (
     Answer,
     Continuation,
@@ -24,6 +24,7 @@ from meshc.driver.generating import (
 )
 from meshc.driver.manifest import config_of, read_program
 from meshc.driver.profiling import Profile, profile
+from meshc.driver.serving_facts import serving_of
 from meshc.driver.weights import (
     PACKED_FOLDER,
     WEIGHTS_FOLDER,
@@ -154,8 +155,9 @@ def run_emitted(
         return run_program(program, request, backend, report, *told)
 
 
-def open_program(folder: Path, request: RunRequest) -> Program:
-    """The compiled program in ``folder``; its own ``weights`` come before installed packages."""
+def open_program(folder: Path, weights: str | None) -> Program:
+    """The compiled program in ``folder``, with ``weights`` if they are given, else its own or an
+    installed package's."""
     facts = read_program(folder)
     if facts.get("embedding") is None:
         _no_tokens(str(facts.get("model")))
@@ -169,8 +171,9 @@ def open_program(folder: Path, request: RunRequest) -> Program:
         mesh if isinstance(mesh := facts.get("mesh"), str) else None,
         config_of(facts),
         layers if isinstance(layers, int) else None,
-        find_weights(name, own if os.path.isdir(own) else None, request.weights),
+        find_weights(name, own if os.path.isdir(own) else None, weights),
         packed=folder / PACKED_FOLDER,
+        serving=serving_of(facts),
     )
 
 
@@ -192,6 +195,7 @@ def run_program(
     the tokenizer raises.
     """
     request.check()
+    check_generates(program)
     if program.weights is None:
         fail(
             "weights-not-found",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -14,27 +14,26 @@ from meshc.backends.host_protocols import Backend, Loading
 from meshc.backends.options import MeshOptions
 from meshc.backends.registry import target_names
 from meshc.backends.request import CompileRequest
-from meshc.backends.target import target_named, target_of
-from meshc.cost.layer_groups import layer_costs
+from meshc.backends.target import Engine, target_named, target_of
 from meshc.driver.backends import load_engine
 from meshc.driver.chatting import Chat, open_chat
-from meshc.driver.compiled import Compiled
-from meshc.driver.compiling import compile_loaded, graph_module
+from meshc.driver.compiling import compile_loaded
 from meshc.driver.decoded import kept
+from meshc.driver.executable import Program
 from meshc.driver.generating import read_prompts
-from meshc.driver.models import LoadedModel
+from meshc.driver.models import LoadedModel, load_any
 from meshc.driver.scheduling import groups_of
 from meshc.driver.weights import Progress, check_present, open_weights
 from meshc.frontend.chat import conversation_of
 from meshc.frontend.checkpoints import ModelConfig, Tokenizer, load_tokenizer
-from meshc.ir.ops import graph
 from meshc.passes.instruments import Instrument
 from meshc.passes.mesh.forms.problem import AUTO
+from meshc.serving.drafting import Drafter, OfModel, Repeats
 from meshc.serving.engine import Server
 from meshc.serving.engines import PagedEngine, WholeEngine
 from meshc.serving.groups import Fixed
 from meshc.serving.lengths import Trace
-from meshc.serving.policies import Policy, for_model, policy, with_long_prompts
+from meshc.serving.policies import Policy, policy, with_long_prompts
 from meshc.serving.replaying import Entry, replayed
 from meshc.serving.scheduler import Scheduler
 from meshc.support.diagnostics import Diagnostics, fail
@@ -51,6 +50,8 @@ class ServeRequest:
     is the path of a checkpoint, None for the model's own. ``whole`` leaves room for prompts in one
     piece also where the policy cuts them. With ``cache`` decoded weights are kept for later runs.
     With ``prefixes`` what requests begin with alike is read once, where caches do not move rows.
+    Of a program that verifies drafts ``draft_model`` drafts, what ``meshc compile`` takes, with
+    ``draft_weights``; empty for what followed the last tokens of a text before.
     """
 
     policy: str = "chunked"
@@ -63,6 +64,8 @@ class ServeRequest:
     long_prompts: int | None = None
     cache: bool = True
     prefixes: bool = False
+    draft_model: str = ""
+    draft_weights: str | None = None
 
     def chosen(self) -> Policy:
         """The policy. Raises ``bad-argument``."""
@@ -90,6 +93,7 @@ class Service:
 
     ``layer_costs`` are relative; prompts are cut at multiples of ``multiple`` tokens, and those in
     ``eos`` end a text. ``prefixes`` says whether caches of requests that have left are used again.
+    ``drafter`` makes what drafts for a server, if anything does.
     """
 
     name: str
@@ -102,6 +106,7 @@ class Service:
     weights: Path
     config: ModelConfig | None
     prefixes: bool = False
+    drafter: Callable[[], Drafter] | None = None
 
     @cached_property
     def chat(self) -> Chat:
@@ -122,12 +127,14 @@ class Service:
             return None
         return load_tokenizer(self.weights, self.config)
 
-    def server(self, chosen: Policy | None = None) -> Server:
-        """A server by its policy, or by ``chosen``. Raises ``bad-argument``."""
+    def server(self, chosen: Policy | None = None, drafts: bool = True) -> Server:
+        """A server by its policy, or by ``chosen``, perhaps without drafts; one at a time where a
+        model drafts. Raises ``bad-argument``."""
         most, room = self.engine.requests, self.engine.capacity + 1
         wanted = chosen or self.policy
         scheduler = Scheduler(wanted, self.layer_costs, most * room, most, self.multiple)
-        return Server(self.engine, scheduler, self.prefixes)
+        drafter = self.drafter() if self.drafter is not None and drafts else None
+        return Server(self.engine, scheduler, self.prefixes, drafter)
 
     @property
     def whole(self) -> bool:
@@ -135,10 +142,15 @@ class Service:
         return self.engine.most == self.engine.capacity
 
     def alone(self, entry: Entry) -> list[int]:
-        """The tokens of a request that nothing else runs beside, its prompt read whole. Raises
-        ``bad-argument`` where the program has no room for that."""
-        whole = Policy("chunked", self.engine.capacity + self.multiple, Fixed(1))
-        return replayed(self.server(whole), [replace(entry, seconds=0.0)], 1.0)[entry.name]
+        """The tokens of a request that nothing else runs beside, its prompt read whole and without
+        drafts. Raises ``bad-argument`` where the program has no room for that."""
+        server = self.server(whole_prompts(self.engine), drafts=False)
+        return replayed(server, [replace(entry, seconds=0.0)], 1.0)[entry.name]
+
+
+def whole_prompts(engine: WholeEngine | PagedEngine) -> Policy:
+    """The policy by which each prompt is read in one piece."""
+    return Policy("chunked", engine.capacity + engine.multiple, Fixed(1))
 
 
 def check_serves(target: str) -> None:
@@ -147,6 +159,32 @@ def check_serves(target: str) -> None:
         known = " or ".join(name for name in target_names() if target_named(name).SERVES)
         words = f"programs for --target {target} do not serve yet"
         fail("bad-argument", words, help=f"serve and serve-trace take --target {known}")
+
+
+def drafts_of(request: CompileRequest) -> int:
+    """How many drafts of each request a step of the program verifies at the most."""
+    return target_of(request).drafts(request)
+
+
+def to_serve(asked: CompileRequest) -> CompileRequest:
+    """``asked``, which says how it serves, as a program of its target takes it: for
+    `USUAL_REQUESTS` at once unless it says for how many, by chunks as long as those of the policy
+    unless it says how long, and with caches whose rows stay where they are."""
+    chunk = asked.chunk
+    if chunk is None and asked.serving == "chunks":
+        chunk = policy("chunked").chunk
+    return _to_serve(asked.changed(batch=asked.batch or USUAL_REQUESTS), chunk, True)
+
+
+def _to_serve(asked: CompileRequest, chunk: int | None, prefixes: bool) -> CompileRequest:
+    """``asked`` with room for ``chunk`` tokens of a prompt at once (None: as many as caches hold),
+    and with caches that keep ``prefixes`` unless it says which. Kernels for GPUs have both."""
+    target = target_of(asked)
+    if not (target.SERVES and target.served_by_passes()):
+        return asked
+    room = None if chunk is None or asked.keep_quantised else max(chunk, asked.rows)
+    kv = asked.options_of(MeshOptions).kv
+    return asked.changed(chunk=room, kv="cyclic" if prefixes and kv == AUTO else kv)
 
 
 def opened_service(
@@ -165,66 +203,152 @@ def opened_service(
     ``dense-layered``, ``no-tokens``, ``weights-not-found``, and what compiling and reading weights
     raise.
     """
-    runs = backend or Backend("python")
     check_serves(compile_request.target)
-    chosen, prefixes = request.chosen(), request.prefixes
-    decode = graph_module(loaded, "decode", compile_request)
+    drafter = _drafter(compile_request, request)
+    chosen = request.chosen()
     asked = compile_request.changed(serving=request.serving, phase="both")
-    target = target_of(compile_request)
-    if target.served_by_passes():
-        whole = request.whole or chosen.chunk is None
-        chunk = None if whole else max(chosen.chunk or 0, compile_request.rows)
-        policy_of_caches = compile_request.options_of(MeshOptions).kv
-        prefixes = prefixes and policy_of_caches in (AUTO, "cyclic")
-        asked = asked.changed(chunk=chunk, kv="cyclic" if prefixes else policy_of_caches)
-    else:
-        experts = sum(isinstance(op, graph.TopK) for op in decode.walk())
-        for_model(chosen, experts, request.force)
+    asked = _to_serve(asked, None if request.whole else chosen.chunk, request.prefixes)
     compiled = compile_loaded(loaded, asked, instruments, report)
-    if not compiled.makes_tokens or not _reads_prompts(compiled):
+    if not compiled.makes_tokens:
         fail("no-tokens", f"'{loaded.name}' does not map tokens to tokens, so it serves nobody")
-    by_steps = compiled.chunk is None and not target.served_by_passes()
-    if by_steps and chosen.name != "chunked":
-        fail(
-            "bad-argument",
-            f"'{chosen.name}' reads prompts by groups of layers, and steps read those of "
-            f"'{loaded.name}', which pass all layers",
-            help="take --policy chunked",
-        )
     with ExitStack() as stack:
         folder = stack.enter_context(scratch_folder())
         program = compiled.written(folder / "program", request.weights)
-        if program.weights is None:
-            fail(
-                "weights-not-found",
-                f"nothing says where the weights of '{program.name}' are",
-                help="give them with --weights",
-            )
-        config = program.config
-        tensors = open_weights(program.weights, config, program.layers, report, on_read)
-        check_present(program.names, tensors)
-        packed = program.packed if request.cache else None
-        if request.cache and runs.name == "python":
-            tensors = kept(tensors)
-        engine = load_engine(Loading(program.folder, runs, tensors, report, packed=packed))
-        (prompt,) = read_prompts([(0,)], config, program.weights, program.name)
+        runs = backend or Backend("python")
+        service = _service(program, request, report, on_read, runs)
+        if request.draft_model:
+            drafter = _of_model(service.engine, compile_request, request, report, runs)
+        return replace(service, drafter=drafter)
+
+
+def compiled_service(
+    program: Program,
+    request: ServeRequest,
+    report: Diagnostics,
+    on_read: Progress | None = None,
+    backend: Backend | None = None,
+) -> Service:
+    """The compiled ``program`` behind a server by ``request``; the rest is as of
+    :func:`opened_service`.
+
+    One that was not compiled to serve does so too if it takes one request at a time: it reads
+    prompts whole. Raises ``bad-argument`` for others and for policies that the program does not
+    obey.
+    """
+    check_serves(program.target)
+    request.chosen()
+    if request.draft_model or request.draft_weights is not None:
+        given = "--draft-model" if request.draft_model else "--draft-weights"
+        words = f"'{program.name}' is compiled, and programs of directories verify no drafts yet"
+        fail("bad-argument", f"{given} is given, but {words}")
+    if program.serving is None and not target_named(program.target).served_by_passes():
+        fail(
+            "bad-argument",
+            f"'{program.name}' was not compiled to serve requests as they come",
+            help="meshc compile --serving chunks, for policies of layers --serving layers",
+        )
+    return _service(program, request, report, on_read, backend or Backend("python"))
+
+
+def _service(
+    program: Program,
+    request: ServeRequest,
+    report: Diagnostics,
+    on_read: Progress | None,
+    backend: Backend,
+) -> Service:
+    if program.weights is None:
+        fail(
+            "weights-not-found",
+            f"nothing says where the weights of '{program.name}' are",
+            help="give them with --weights",
+        )
+    config, serving = program.config, program.serving
+    layers = program.layers or (config.layers if config else 1)
+    tensors = open_weights(program.weights, config, program.layers, report, on_read)
+    check_present(program.names, tensors)
+    packed = program.packed if request.cache else None
+    if request.cache and backend.name == "python":
+        tensors = kept(tensors)
+    engine = load_engine(Loading(program.folder, backend, tensors, report, packed=packed))
+    (prompt,) = read_prompts([(0,)], config, program.weights, program.name, report)
     return Service(
-        loaded.name,
+        program.name,
         engine,
-        chosen,
-        layer_costs(decode),
+        _policy(program, engine, request),
+        (1.0,) * layers if serving is None else serving.layer_costs,
         engine.multiple,
         tuple(config.eos_ids) if config else (),
         prompt.tokenizer,
         program.weights,
         config,
-        prefixes,
+        request.prefixes and serving is not None and serving.rows_stay,
     )
 
 
-def _reads_prompts(compiled: Compiled) -> bool:
-    """Whether a program reads prompts: one for GPUs does by a kernel or by its steps."""
-    return "prefill" in compiled.modules or not target_of(compiled.request).served_by_passes()
+def _drafter(
+    compile_request: CompileRequest, request: ServeRequest
+) -> Callable[[], Drafter] | None:
+    """What drafts, if no model does. Raises ``bad-argument`` for one that would for nobody."""
+    given = "--draft-model" if request.draft_model else "--draft-weights"
+    drafts = drafts_of(compile_request)
+    if drafts and (request.draft_model or request.draft_weights is None):
+        return Repeats
+    if request.draft_model or request.draft_weights is not None:
+        missing = "--draft-model" if drafts else "--drafts"
+        fail("bad-argument", f"{given} is given, but {missing} is not")
+    return None
+
+
+def _of_model(
+    engine: WholeEngine | PagedEngine,
+    compile_request: CompileRequest,
+    request: ServeRequest,
+    report: Diagnostics,
+    backend: Backend,
+) -> Callable[[], Drafter]:
+    """What drafts by a model beside ``engine``. Raises ``bad-argument`` for one of other tokens,
+    and what :func:`opened_service` does."""
+    asked = compile_request.changed(drafts=0, cache_tokens=None, layers=None, keep_quantised=())
+    how = ServeRequest(weights=request.draft_weights, cache=request.cache)
+    small = opened_service(
+        load_any(request.draft_model, report), asked, how, report, backend=backend
+    )
+    own = small.engine
+    if own.vocab != engine.vocab:
+        fail(
+            "bad-argument",
+            f"--draft-model {small.name} has {own.vocab} tokens, and the model {engine.vocab}",
+            help="take a model with the same tokenizer",
+        )
+    assert isinstance(own, PagedEngine)
+    return partial(OfModel, own)
+
+
+def _policy(program: Program, engine: Engine, request: ServeRequest) -> Policy:
+    """The policy of ``request``, by chunks that ``program`` reads where nothing says how long they
+    are. Raises ``bad-argument`` where it obeys no such policy."""
+    chosen = request.chosen()
+    if chosen.name != "chunked" and not engine.grouped:
+        fail(
+            "bad-argument",
+            f"'{chosen.name}' reads prompts by groups of layers, and those of '{program.name}' "
+            "pass all layers at once",
+            help="take --policy chunked, or compile with --serving layers where a kernel reads "
+            "prompts",
+        )
+    if not engine.cuts_prompts:
+        if request.chunk is not None or request.long_chunk is not None:
+            flag = "--long-chunk" if request.chunk is None else "--chunk"
+            fail(
+                "bad-argument",
+                f"{flag} is given, but '{program.name}' reads prompts whole",
+                help="meshc compile --serving chunks makes a program that reads them by chunks",
+            )
+        return whole_prompts(engine)
+    if request.chunk is None and chosen.chunk is not None and chosen.chunk > engine.most:
+        return replace(chosen, chunk=engine.most)
+    return chosen
 
 
 def entries_of(trace: Trace, service: Service, seed: int, stop_at_eos: bool) -> list[Entry]:

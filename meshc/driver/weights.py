@@ -19,7 +19,7 @@ from meshc.frontend.checkpoints import (
     find_packaged_weights,
     open_checkpoint,
 )
-from meshc.ir.codes import CODE_FORMATS, CODES, LEAST, SCALES, CodeFormat, kept_name
+from meshc.ir.codes import CODE_FORMATS, CODES, CodeFormat, kept_name
 from meshc.ir.stored import Layered
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.files import file_stamps
@@ -51,7 +51,7 @@ class CheckpointTensors(Mapping[str, Array]):
             for name in self.checkpoint.names()
             for form in CODE_FORMATS.values()
             if self.checkpoint.kept_format(name) == form or self.checkpoint.can_make(name, form)
-            for part in (CODES, SCALES, *((LEAST,) if form.least else ()))
+            for part in (CODES, *form.parts)
         }
 
     def __getitem__(self, name: str) -> Array:
@@ -191,9 +191,9 @@ def check_present(names: Sequence[str], tensors: Mapping[str, Array]) -> None:
 
 
 def known_formats(streamed: bool) -> tuple[str, ...]:
-    """The formats in which weights can stay quantised: those that are ``streamed`` may be floats of
-    eight bits as well."""
-    return tuple(f.name for f in CODE_FORMATS.values() if f.whole or streamed)
+    """The formats in which weights can stay quantised: those that are ``streamed`` may be in more
+    than cores of a mesh decode."""
+    return tuple(f.name for f in CODE_FORMATS.values() if f.on_cores or streamed)
 
 
 def kept_formats(checkpoint: Checkpoint, streamed: bool = False) -> tuple[str, ...]:
@@ -202,7 +202,7 @@ def kept_formats(checkpoint: Checkpoint, streamed: bool = False) -> tuple[str, .
     well, with the words of files for these. Fails with ``keep-quantised`` where none can."""
     known, found = known_formats(streamed), {}
     for name in checkpoint.names():
-        form, whole = checkpoint.kept_format(name), not checkpoint.in_parts(name)
+        form, whole = checkpoint.kept_format(name), not checkpoint.of_experts(name)
         if form is not None and form.name in known and (whole or streamed):
             found[name] = form.name
     if not found:

@@ -16,6 +16,8 @@ from meshc.ir.values import Value
 from meshc.ir.views import Point
 
 BATCH = "B"
+ROW = "L"
+"""The dim of the tokens that are read of a request."""
 POSITION = "pos"
 REQUEST = "request"
 LENGTH = "len"
@@ -28,6 +30,20 @@ position. Tokens of one request stand in the order of their positions."""
 def batch_of(module: Module) -> int:
     """Requests that one run of ``module`` works on."""
     return module.dims.get(BATCH, 1)
+
+
+def tokens_of_request(module: Module) -> int:
+    """Tokens that a decode step reads of each request, one behind the other: its next one, and
+    drafts that it verifies. ``pos`` is the position of the first one, which a run of tasks is given
+    for each token."""
+    steps = POSITION in module.scalars and LENGTH not in module.scalars
+    return module.dims.get(ROW, 1) if steps else 1
+
+
+def rows_of(module: Module) -> int:
+    """Tokens of all requests that a step reads, or those of a chunk of a prompt."""
+    own = module.dims[ROW] if LENGTH in module.scalars else tokens_of_request(module)
+    return batch_of(module) * own
 
 
 def requests_of(module: Module) -> int:

@@ -4,7 +4,7 @@ A microkernel declares views, with a role, a shape and, where it is not a float,
 
     out c[*batch, m, n], a[*batch, m, k], b[*batch, k, n]
     inout scores[*rows, slots], state[2]: i32
-    out b[k, n], codes[k, n]: u4 | u8 | e4m3
+    out b[k, n], codes[k, n]: code
 
 ``in`` is the role of an operand that states none. A name in brackets is the extent of one dim,
 ``2*half`` twice that of another, a number an extent itself, ``*batch`` any number of dims and
@@ -37,7 +37,7 @@ Default = TypeVar("Default")
 MANY = 1 << 30
 _RULE = "rule"  # the key of a bound in the metadata of a dataclass's field
 
-_OPERAND = re.compile(r"(?:(out|inout|in) )?(\w+)\[([^\]]*)\](?:: (i32|f32|u4 \| u8 \| e4m3))?\Z")
+_OPERAND = re.compile(r"(?:(out|inout|in) )?(\w+)\[([^\]]*)\](?:: (i32|f32|code))?\Z")
 _DIM = re.compile(r"(?:(\d+)\*)?([a-z_]\w*)\Z|(\d+)\Z|(\*)(\w+)(\|1)?\Z")
 _NAMED = re.compile(r"(\w+)([*+?]?)(?:: (like|within) (\w+))?\Z")
 _ATTRIBUTE = re.compile(r"(\w+): (?:(affine|int|float|bool)(?: >= (\S+))?|(\w+(?: \| \w+)+))\Z")
@@ -64,7 +64,7 @@ class Dim:
 @dataclass(frozen=True)
 class Operand:
     """A view that a microkernel takes. ``element`` is ``i32``, ``f32``, empty for any float, or
-    ``u4 | u8 | e4m3`` for codes of quantised weights."""
+    ``code`` for codes of quantised weights."""
 
     name: str
     role: Role

@@ -13,6 +13,7 @@ from itertools import product
 
 from meshc.ir.affine import Expr
 from meshc.ir.declared import Dim, Operand
+from meshc.ir.types import DType
 from meshc.support.shared import shared
 
 Shape = tuple[Expr, ...]
@@ -21,7 +22,6 @@ Extents = dict[tuple[str, int], Expr]
 
 _MOST_DIMS = 16
 _ONE = Expr.const(1)
-_CODES = "u4 | u8 | e4m3"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ def misfit(
 
 def _class_of(element: str) -> str:
     """What a declaration calls elements of this type."""
-    return {"i32": "i32", "u4": _CODES, "u8": _CODES, "e4m3": _CODES}.get(element, "")
+    if element == "i32":
+        return element
+    return "code" if DType(element).coded else ""
 
 
 def shape_text(shape: Shape) -> str:

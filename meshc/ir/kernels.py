@@ -128,14 +128,14 @@ _CATALOGUE = (
     ),
     _kernel(
         "dequantise",
-        "out b[*dims, k, n], codes[*dims, k, n]: u4 | u8 | e4m3, scales[*dims, groups, n]",
+        "out b[*dims, k, n], codes[*dims, k, n]: code, scales[*dims, groups, n]",
         "out[.., k, n] = (codes[.., k, n] - zero) * scales[.., k / group, n], and "
         "+ least[.., k / group, n] if `lifted`: the numbers that the codes of quantised weights "
         "stand for, of which `group` rows have a scale",
         "group: int >= 1, zero: int >= 0, lifted: bool",
         (
             "lifted",
-            "out b[*dims, k, n], codes[*dims, k, n]: u4 | u8 | e4m3, scales[*dims, groups, n], "
+            "out b[*dims, k, n], codes[*dims, k, n]: code, scales[*dims, groups, n], "
             "least[*dims, groups, n]",
         ),
         extra=_groups,

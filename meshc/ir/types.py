@@ -14,9 +14,9 @@ _LOWEST = {
     "f16": -65504.0,
     "bf16": -(2 - 2.0**-7) * 2.0**127,
     "i32": -(2.0**31),
-    "u8": 0.0,
-    "u4": 0.0,
+    **dict.fromkeys(("u8", "u6", "u5", "u4", "u3", "u2"), 0.0),
     "e4m3": -448.0,
+    "e2m1": -6.0,
 }
 
 
@@ -28,14 +28,19 @@ class DType(Enum):
     BF16 = "bf16"
     I32 = "i32"
     U8 = "u8"
+    U6 = "u6"
+    U5 = "u5"
     U4 = "u4"
+    U3 = "u3"
+    U2 = "u2"
     E4M3 = "e4m3"
+    E2M1 = "e2m1"
 
     @property
     def bits(self) -> int:
         """Bits of one element in a core's memory."""
-        if self.coded:
-            return 4 if self is DType.U4 else 8
+        if self in _CODE_BITS:
+            return _CODE_BITS[self]
         return 32 if self in (DType.F32, DType.I32) else 16
 
     @property
@@ -45,9 +50,9 @@ class DType(Enum):
 
     @property
     def coded(self) -> bool:
-        """Whether elements are codes of quantised weights, whole numbers from 0 on or floats of
-        eight bits, which only `dequantise` reads."""
-        return self in (DType.U8, DType.U4, DType.E4M3)
+        """Whether elements are codes of quantised weights, whole numbers from 0 on or floats of a
+        few bits, which only `dequantise` reads."""
+        return self in _CODE_BITS
 
     @property
     def floats(self) -> bool:
@@ -68,6 +73,16 @@ class DType(Enum):
         return self.value
 
 
+_CODE_BITS = {
+    DType.U8: 8,
+    DType.U6: 6,
+    DType.U5: 5,
+    DType.U4: 4,
+    DType.U3: 3,
+    DType.U2: 2,
+    DType.E4M3: 8,
+    DType.E2M1: 4,
+}
 SplitKind = Literal["block", "cyclic", "shift"]
 _KIND_MARK = {"block": "", "cyclic": "%", "shift": "~"}
 

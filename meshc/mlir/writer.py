@@ -27,8 +27,13 @@ ELEMENTS = {
     DType.BF16: "bf16",
     DType.I32: "i32",
     DType.U8: "ui8",
+    DType.U6: "ui6",
+    DType.U5: "ui5",
     DType.U4: "ui4",
+    DType.U3: "ui3",
+    DType.U2: "ui2",
     DType.E4M3: "f8E4M3FN",
+    DType.E2M1: "f4E2M1FN",
 }
 """Element types by their names in MLIR."""
 TOKEN = "!meshc.token"

@@ -55,6 +55,9 @@ class Caches(Protocol):
     def ready(self, job: Job) -> None:
         """``job`` is read or continued next."""
 
+    def stretch(self, job: Job, tokens: int) -> int:
+        """For how many tokens ``job`` has room, up to ``tokens``, without taking it from others."""
+
     def read(self, job: Job, tokens: int) -> None:
         """All layers have read the first ``tokens`` of the prompt of ``job``."""
 
@@ -102,6 +105,10 @@ class WholeCaches:
 
     def ready(self, job: Job) -> None:
         """See :class:`Caches`."""
+
+    def stretch(self, job: Job, tokens: int) -> int:
+        """See :class:`Caches`."""
+        return min(tokens, self._engine.capacity)
 
     def read(self, job: Job, tokens: int) -> None:
         """See :class:`Caches`."""
@@ -151,6 +158,10 @@ class PagedCaches:
         if self._laid.get(job.place) != table:
             self._laid[job.place] = table
             self._engine.lay(job.place, table)
+
+    def stretch(self, job: Job, tokens: int) -> int:
+        """See :class:`Caches`."""
+        return self.room.stretch(job.name, tokens)
 
     def read(self, job: Job, tokens: int) -> None:
         """See :class:`Caches`."""

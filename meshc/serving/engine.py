@@ -9,11 +9,13 @@ first token of the answer, in the same iteration.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from meshc.serving.caches import Caches, Job, PagedCaches, WholeCaches
-from meshc.serving.engines import PagedEngine, WholeEngine
+from meshc.serving.drafting import Drafter
+from meshc.serving.engines import Array, PagedEngine, VerifyingEngine, WholeEngine
 from meshc.serving.requests import Request
 from meshc.serving.sampling import Choose, Sampler
 from meshc.serving.scheduler import Iteration, Prefill, Progress, Scheduler
@@ -24,16 +26,16 @@ from meshc.support.diagnostics import MeshcError, fail
 class Record:
     """What an iteration did: ``segments`` are (request, first token, token behind the last) of
     prompts that passed ``layers`` (first, one behind the last; None where no prompt was read).
-    ``tokens`` has what requests got, ``first`` and ``ended`` who got their first and last one,
-    ``stopped`` for whom that is a token to stop at, and ``failed`` why others, whose logits give no
-    token, were given up. Those that were ``put_back`` begin again once there is memory for them,
-    and get nothing that they have got before."""
+    ``tokens`` has what requests got, one each or with drafts several, ``first`` and ``ended`` who
+    got their first and last one, ``stopped`` for whom that is a token to stop at, and ``failed``
+    why others, whose logits give no token, were given up. Those that were ``put_back`` begin again
+    once there is memory for them, and get nothing that they have got before."""
 
     number: int
     layers: tuple[int, int] | None
     segments: tuple[tuple[int, int, int], ...]
     decode: tuple[int, ...]
-    tokens: dict[int, int]
+    tokens: dict[int, tuple[int, ...]]
     first: tuple[int, ...]
     ended: tuple[int, ...]
     stopped: frozenset[int]
@@ -41,18 +43,30 @@ class Record:
     put_back: tuple[int, ...] = ()
 
 
+@dataclass
+class Guesses:
+    """How many tokens were ``drafted``, and how many of them ``accepted``: chosen as drafted."""
+
+    drafted: int = 0
+    accepted: int = 0
+
+
 class Server:
     """Continuous batching: requests enter, are read and continued, and leave.
 
     ``scheduler`` decides; its ``most_requests`` are at most those of the engine. Not to be called
     from several threads at once. With ``prefixes`` nothing is read again that caches hold of what
-    a prompt begins with.
+    a prompt begins with. What the ``drafter`` guesses is verified by an engine that can.
 
     Errors: ``bad-argument`` for a policy of longer chunks than the engine reads.
     """
 
     def __init__(
-        self, engine: WholeEngine | PagedEngine, scheduler: Scheduler, prefixes: bool = False
+        self,
+        engine: WholeEngine | PagedEngine,
+        scheduler: Scheduler,
+        prefixes: bool = False,
+        drafter: Drafter | None = None,
     ) -> None:
         longest = min(scheduler.policy.chunk or engine.capacity, engine.capacity)
         if longest > engine.most:
@@ -73,6 +87,8 @@ class Server:
         if self._caches.room is not None:
             scheduler.room = self._caches.room
         scheduler.known = self._known
+        self._drafter = drafter if isinstance(engine, VerifyingEngine) else None
+        self.guesses = Guesses()
 
     def submit(
         self,
@@ -142,25 +158,27 @@ class Server:
         for name in iteration.put_back:
             self._put_back(self.jobs[name])
         try:
-            decoding = list(iteration.decode)
-            if iteration.prefill is not None:
-                decoding += self._read(iteration.prefill)
-            found, failed = self._continue(decoding)
+            read = [] if iteration.prefill is None else self._read(iteration.prefill)
+            ahead = self._ahead(iteration.decode)
+            found, failed, steps = self._continue([*iteration.decode, *read], ahead)
         except Exception:
             for name in list(self.jobs):
                 self.cancel(name)
             self.scheduler.finish(iteration)
             self._caches.forget()
             raise
-        stopped = {
-            name
-            for name, token in found.items()
-            if token in self.jobs[name].stop and len(self.jobs[name].tokens) > self.jobs[name].given
-        }
-        progress = self.scheduler.finish(iteration, stopped | failed.keys())
+        stopped = {name for name in found if self._stopped(self.jobs[name])}
+        more = {name: count - 1 for name, count in steps.items() if count > 1}
+        progress = self.scheduler.finish(iteration, stopped | failed.keys(), more)
         for name in progress.ended:
             self._leave(name, name in failed)
-        return _record(iteration, found, progress, frozenset(stopped), failed)
+        tokens = {name: tuple(own) for name, own in found.items()}
+        return _record(iteration, tokens, progress, frozenset(stopped), failed)
+
+    @staticmethod
+    def _stopped(job: Job) -> bool:
+        """Whether the last token of ``job`` is one to stop at."""
+        return job.tokens[-1] in job.stop and len(job.tokens) > job.given
 
     def _read(self, prefill: Prefill) -> list[int]:
         """Let prompts pass the layers of their group; who has now been read whole."""
@@ -184,32 +202,82 @@ class Server:
                 done += [job.name] if segment.stop == len(job.prompt) else []
         return done
 
-    def _continue(self, names: Sequence[int]) -> tuple[dict[int, int], dict[int, str]]:
-        """The next token of each request, or why there is none. One that was put back goes on with
-        the tokens that it has, whatever it would choose now."""
-        tokens: dict[int, tuple[int, int]] = {}
+    def _continue(
+        self, names: Sequence[int], ahead: Mapping[int, Sequence[int]]
+    ) -> tuple[dict[int, list[int]], dict[int, str], dict[int, int]]:
+        """The next tokens of each request, of which some are read ``ahead``, or why there are none,
+        and how many steps it has taken. One that was put back goes on with the tokens that it has,
+        whatever it would choose now."""
+        tokens: dict[int, tuple[list[int], int]] = {}
         for name in names:
             job = self.jobs[name]
             assert job.place is not None
             self._caches.ready(job)
             last = job.tokens[job.steps - 1] if job.steps else job.prompt[-1]
-            tokens[job.place] = (last, len(job.prompt) - 1 + job.steps)
-        logits = self.engine.step(tokens) if tokens else {}
-        found: dict[int, int] = {}
+            tokens[job.place] = ([last, *ahead.get(name, ())], len(job.prompt) - 1 + job.steps)
+        logits = self._logits(tokens) if tokens else {}
+        found: dict[int, list[int]] = {}
         failed: dict[int, str] = {}
+        steps: dict[int, int] = {}
         for name in names:
             job = self.jobs[name]
             assert job.place is not None
-            job.steps += 1
-            if job.steps <= len(job.tokens):
-                continue
+            before, new = job.steps, len(job.tokens)
             try:
-                found[name] = job.choose(logits[job.place])
+                self._take(job, tokens[job.place][0][1:], logits[job.place])
             except MeshcError as error:
                 failed[name] = error.diagnostics[0].message
-            else:
-                job.tokens.append(found[name])
-        return found, failed
+            if len(job.tokens) > new:
+                found[name] = job.tokens[new:]
+            steps[name] = job.steps - before
+        return found, failed, steps
+
+    def _logits(self, tokens: Mapping[int, tuple[Sequence[int], int]]) -> Mapping[int, Array]:
+        """The logits behind some tokens of each place, ``[tokens, vocab]``."""
+        if self._drafter is not None:
+            assert isinstance(self.engine, VerifyingEngine)
+            return self.engine.verify(tokens)
+        single = {place: (own[0], at) for place, (own, at) in tokens.items()}
+        return {place: row[None] for place, row in self.engine.step(single).items()}
+
+    def _ahead(self, names: Sequence[int]) -> dict[int, list[int]]:
+        """What is read of each request behind its next token: tokens that it has had before it was
+        put back, and drafts."""
+        if self._drafter is None or not isinstance(self.engine, VerifyingEngine):
+            return {}
+        known: dict[int, list[int]] = {}
+        wanted: dict[int, tuple[list[int], int]] = {}
+        for name in names:
+            job = self.jobs[name]
+            held = len(job.prompt) + job.steps
+            room = self._caches.stretch(job, held + self.engine.drafts) - held
+            most = min(room, self.engine.drafts, job.most - job.steps - 1)
+            known[name] = job.tokens[job.steps :][:most]
+            if len(known[name]) < most:
+                wanted[name] = [*job.prompt, *job.tokens], most - len(known[name])
+        drafts = self._drafter.draft(wanted) if wanted else {}
+        return {name: [*own, *self._sound(drafts.get(name, ()))] for name, own in known.items()}
+
+    def _sound(self, drafts: Sequence[int]) -> list[int]:
+        """``drafts`` up to the first that is no token."""
+        return list(takewhile(lambda token: 0 <= token < self.engine.vocab, drafts))
+
+    def _take(self, job: Job, ahead: Sequence[int], logits: Array) -> None:
+        """Let ``job`` go on by the ``logits`` behind its next token and behind each of those that
+        were read ``ahead``, as far as these are the ones that it gets. Raises what choosing does.
+        """
+        drafted = len(ahead) - max(len(job.tokens) - job.steps, 0)
+        self.guesses.drafted += max(drafted, 0)
+        for row, guess in zip(logits, [*ahead, None], strict=True):
+            job.steps += 1
+            known = job.steps <= len(job.tokens)
+            if not known:
+                job.tokens.append(job.choose(row))
+            if guess != job.tokens[job.steps - 1]:
+                return
+            self.guesses.accepted += not known
+            if not known and self._stopped(job):
+                return
 
     def _known(self, name: int) -> int:
         """How many tokens of the prompt of request ``name`` need not be read."""
@@ -225,11 +293,13 @@ class Server:
         job = self.jobs.pop(name, None)
         if job is not None:
             self._caches.leave(job, not failed)
+            if self._drafter is not None:
+                self._drafter.leave(name)
 
 
 def _record(
     iteration: Iteration,
-    tokens: dict[int, int],
+    tokens: dict[int, tuple[int, ...]],
     progress: Progress,
     stopped: frozenset[int],
     failed: dict[int, str],

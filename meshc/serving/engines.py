@@ -58,6 +58,19 @@ class WholeEngine(Engine, Protocol):
 
 
 @runtime_checkable
+class VerifyingEngine(Engine, Protocol):
+    """One whose steps may read up to ``drafts`` drafts behind the next token of a request."""
+
+    @property
+    def drafts(self) -> int: ...
+
+    def verify(self, tokens: Mapping[int, tuple[Sequence[int], int]]) -> dict[int, Array]:
+        """The logits ``[tokens, vocab]`` behind each of some tokens of each request, by its place,
+        the first of which stands at a position. They are those that :meth:`step` gives of one token
+        after the other."""
+
+
+@runtime_checkable
 class PagedEngine(Engine, Protocol):
     """One whose caches lie in ``pages`` pages of ``page`` tokens, those of any request in any of
     them. What it leaves there of a whole piece of a prompt, which begins at a multiple of

@@ -169,11 +169,14 @@ class Loop:
             for name, start, _ in record.segments:
                 if name in self._live:
                     self._read_from.setdefault(name, start)
-        for name, token in record.tokens.items():
-            reason: Reason = ""
+        for name, tokens in record.tokens.items():
+            last: Reason = ""
             if name in record.ended:
-                reason = "stop" if name in record.stopped else "length"
-            self._news(name, News(token, reason, cached=self._read_from.get(name, 0)))
+                last = "stop" if name in record.stopped else "length"
+            cached = self._read_from.get(name, 0)
+            for number, token in enumerate(tokens, 1):
+                reason = last if number == len(tokens) else ""
+                self._news(name, News(token, reason, cached=cached))
         for name, words in record.failed.items():
             self._news(name, News(None, "error", words))
 

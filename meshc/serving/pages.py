@@ -102,6 +102,15 @@ class Pages:
         held.pages += self._taken(max(need, 0))
         return True
 
+    def stretch(self, name: int, tokens: int) -> int:
+        """How many tokens request ``name`` has room for, up to ``tokens``, in its pages and in free
+        ones of which the others need none soon: a page for each request is left to them."""
+        held = self._held[name]
+        spare = len(self._free) - len(self._held)
+        more = min(self._pages_of(tokens) - len(held.pages), spare)
+        held.pages += self._taken(max(more, 0))
+        return min(tokens, len(held.pages) * self.page)
+
     def free(self, name: int) -> None:
         """See :class:`~meshc.serving.requests.Room`; units of its prompt stay for others."""
         held = self._held.pop(name, None)

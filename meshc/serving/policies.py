@@ -135,6 +135,7 @@ def for_model(chosen: Policy, experts: int, forced: bool = False) -> Policy:
                 "groups of layers, decoding loads weights that no arithmetic hides, and the GPU is "
                 "used less (arXiv 2510.08055, section 5.13: mean TTFT 1.45 s against 0.955 s)"
             ],
-            help="take --policy chunked, or --force to see what it costs",
+            help="take --policy chunked, or --force (of compile --serving layers!) to see what it "
+            "costs",
         )
     return chosen

@@ -51,8 +51,8 @@ def replayed(
         if record is not None:
             for name, words in record.failed.items():
                 fail("run-refused", f"request {name}: {words}")
-            for name, token in record.tokens.items():
-                found[name].append(token)
+            for name, tokens in record.tokens.items():
+                found[name] += tokens
             if on_record is not None:
                 on_record(record, now)
     return found

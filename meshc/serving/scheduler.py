@@ -9,7 +9,8 @@ it is done::
     ...                                # carry it out
     progress = scheduler.finish(iteration)
 
-Decoding never stalls: every iteration of a pool that decodes has all of its running requests.
+Decoding never stalls: every iteration of a pool that decodes has all of its running requests. A
+request gets a token in each, or more where a program verifies drafts.
 Requests are admitted in the order of their arrival, but for long prompts where a policy limits how
 many of them are read at once. An admitted request holds room for all tokens that it may come to
 have, so none is ever put back and none starves; or, where memory has pages, room for those that it
@@ -20,7 +21,7 @@ begins again, so the first one always goes on.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -117,6 +118,14 @@ class _Running:
         """How many steps are left of request ``name``; None where it does not decode."""
         last = self.last_step.get(name)
         return None if last is None else last - self.step
+
+    def hasten(self, name: int, tokens: int) -> None:
+        """The next step gives request ``name`` so many tokens more than one."""
+        last = self.last_step.get(name)
+        if last is not None:
+            self.ending[last].remove(name)
+            self.last_step[name] = last - tokens
+            self.ending.setdefault(last - tokens, []).append(name)
 
     def leave(self, name: int) -> None:
         last = self.last_step.pop(name, None)
@@ -268,12 +277,20 @@ class Scheduler:
         self._in_flight[pool] = found
         return found
 
-    def finish(self, iteration: Iteration, stopped: Collection[int] = ()) -> Progress:
+    def finish(
+        self,
+        iteration: Iteration,
+        stopped: Collection[int] = (),
+        more: Mapping[int, int] | None = None,
+    ) -> Progress:
         """``iteration`` has been carried out. Requests in ``stopped`` have got a token that ends
-        them before their last one."""
+        them before their last one. Of those that decode some have got ``more`` tokens than one, by
+        so many, never more than they asked for."""
         if self._in_flight.get(iteration.pool) is not iteration:
             fail("bad-argument", f"iteration {iteration.number} is not the one under way")
         del self._in_flight[iteration.pool]
+        for name, tokens in (more or {}).items():
+            self._running.hasten(name, tokens)
         ended = self._running.advance() if iteration.decode else []
         ended += [n for n in iteration.decode if n in stopped and n in self._running.last_step]
         first = self._finish_prefill(iteration.prefill) if iteration.prefill else []

@@ -2,9 +2,10 @@
 
 import pytest
 from code_instructions import counted
+from reduced import only
 
 from meshc.backends.cuda.toolchain.toolkit import BuildError, find_compiler
-from meshc.cost.tasks.tile_times import OF_CODES, OF_LEAST, OF_NUMBERS, OF_SCALES
+from meshc.cost.tasks.tile_times import OF_CODES, OF_LEAST, OF_NUMBERS, OF_SCALES, OF_UNITS
 from meshc.ir.codes import CODE_FORMATS
 from meshc.ir.types import DType
 from meshc.support.diagnostics import MeshcError
@@ -21,11 +22,13 @@ def count(form, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["f16", "bf16"])
-@pytest.mark.parametrize("form", CODE_FORMATS.values(), ids=CODE_FORMATS)
-def test_the_event_model_has_what_machine_code_has(form, dtype):
+@pytest.mark.parametrize("name", only(CODE_FORMATS, "q4_0", "q6_k", "mxfp4"))
+def test_the_event_model_has_what_machine_code_has(name, dtype):
+    form = CODE_FORMATS[name]
     found = count(form, dtype)
     modelled = OF_CODES[form.codes, DType(dtype)] * found.fragments + OF_SCALES
     modelled += OF_LEAST if form.least else 0
+    modelled += OF_UNITS if form.block else 0
     assert 0.95 * found.of_block <= modelled <= 1.25 * found.of_block
 
 

@@ -5,7 +5,7 @@ import step_changes
 import step_fit
 from recorded_steps import EMITTED, FITTED, FITTED_THEN, HELD_OUT, HELD_OUT_THEN
 
-from meshc.cost.tasks.work import LoopWork, PhaseWork
+from meshc.cost.tasks.stages import LoopWork, PhaseWork
 from meshc.devices import device
 from meshc.driver.reproduction.steps import predicted, predicted_of_made, predicted_of_tasks
 

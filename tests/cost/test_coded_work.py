@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 import meshc
+from meshc.cost.tasks.stages import PhaseWork
 from meshc.cost.tasks.tile_times import TileTimes
-from meshc.cost.tasks.work import PhaseWork, work_of
+from meshc.cost.tasks.work import work_of
 from meshc.devices import device
 from meshc.ir.types import DType
 

@@ -6,7 +6,8 @@ import pytest
 
 import meshc
 from meshc.cost.tasks.rounds import repeated
-from meshc.cost.tasks.work import LoopWork, PhaseWork, work_of
+from meshc.cost.tasks.stages import LoopWork, PhaseWork
+from meshc.cost.tasks.work import work_of
 
 GPT_OSS = Path(__file__).parents[1] / "data" / "tiny_gpt_oss" / "gpt-oss-5x2-yarn"
 

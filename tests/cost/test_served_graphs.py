@@ -63,14 +63,14 @@ def test_matrices_are_those_that_are_published(name):
 
 def matrices(folder):
     """Values of the matrices in the checkpoint of ``folder``, by the header of the file, but for
-    the table of positions, which is no product's."""
+    the table of positions and gains of each head, which are no product's."""
     data = (folder / "model.safetensors").read_bytes()
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     shapes = {name: one["shape"] for name, one in header.items() if name != "__metadata__"}
     return sum(
         prod(shape)
         for name, shape in shapes.items()
-        if len(shape) > 1 and min(shape) > 1 and not name.endswith("wpe.weight")
+        if len(shape) > 1 and min(shape) > 1 and not name.endswith(("wpe.weight", "norm.weight"))
     )
 
 

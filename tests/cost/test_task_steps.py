@@ -8,9 +8,10 @@ from test_task_work import tasks_of
 
 from meshc.cost.tasks import steps
 from meshc.cost.tasks.blocks import Ring, Run, Spent, Tile
+from meshc.cost.tasks.stages import LoopWork, Meeting, Piece, TaskWork
 from meshc.cost.tasks.steps import joined, step_time, time_of_work
 from meshc.cost.tasks.tile_times import TileTimes
-from meshc.cost.tasks.work import LoopWork, Meeting, Piece, TaskWork, work_of
+from meshc.cost.tasks.work import work_of
 from meshc.devices import Number, device
 from meshc.passes.manager import PassManager
 from meshc.passes.registry import parse_pipeline

@@ -7,7 +7,8 @@ import pytest
 
 import meshc
 from meshc.analysis.tasks.shares import share
-from meshc.cost.tasks.work import FamilyWork, LoopWork, Meeting, PhaseWork, Piece, work_of
+from meshc.cost.tasks.stages import FamilyWork, LoopWork, Meeting, PhaseWork, Piece
+from meshc.cost.tasks.work import work_of
 from meshc.ir.ops import task, tile
 from meshc.ir.parser import parse_module
 from meshc.ir.views import Point, Range

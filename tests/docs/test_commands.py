@@ -107,7 +107,7 @@ RUN = [line for _, line in LISTED if runnable(line)]
 @pytest.mark.parametrize("line", RUN)
 def test_command_runs(line, place, capsys):
     command = runnable(line)
-    if command[0] == "run":
+    if command[0] == "run" or command[:2] == ["serve-trace", "out"]:
         assert main(["compile", TINY, "--weights", TINY, "-o", "out", "--mesh", "2x2"]) == 0
     if command[0] in ("view", "diff"):
         assert main(["compile", TINY, "--record", "-o", "out", "--mesh", "2x2"]) == 0

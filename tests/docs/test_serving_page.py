@@ -10,7 +10,7 @@ from meshc.serving.policies import POLICIES
 from meshc.support.diagnostics import known_codes
 
 PAGE = page("docs/serving.md")
-COMMANDS = ("schedule", "serve-trace", "serve")
+COMMANDS = ("schedule", "serve-trace", "serve", "compile")
 
 
 def test_commands_are_understood():

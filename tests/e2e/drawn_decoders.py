@@ -24,6 +24,13 @@ class Drawn:
     cores: int
     positions: tuple[tuple[int, ...], ...] = field(default=())
     meet: str = "counter"
+    columns: bool = False
+
+    def with_columns(self, batch: int) -> Drawn:
+        """The same for a ``batch`` of requests with left sides of products in memory."""
+        every = tuple(tuple(at[b % len(at)] for b in range(batch)) for at in self.positions)
+        given = {"batch": batch, "positions": every, "parts": 1, "merge": True}
+        return replace(self, columns=True, meet="counter", **given)
 
 
 def drawn_decoder(seed: int) -> Drawn:
@@ -91,6 +98,8 @@ def drawn_decoder(seed: int) -> Drawn:
     )
     if decoder.parallel and decoder.where != "before":
         decoder = replace(decoder, parallel=False)
+    if decoder.norm != "rms" and decoder.head_norm == "each":
+        decoder = replace(decoder, head_norm="centred")
     parts = rng.choice([1, 1, 1, 2, 3])
     merge = rng.random() < 0.3
     divided = [decoder.features, *([decoder.heads * lanes] if merge else [])]

@@ -26,10 +26,11 @@ class Decoder:
     heads of ``lanes`` lanes, ``features`` of the feed-forward layer, ``words`` of the vocabulary.
 
     ``norm``: rms, layer, or layer with a bias; ``where``: before blocks, behind them, or both.
-    ``head_norm``: of each head's queries and keys or of all together. ``biases`` names those that
-    there are: q, o, f. ``rope``: style, of ``rotated`` lanes (0: all), with another base but in
-    every ``local``-th layer; none and ``learned`` positions. ``window`` with its ``every`` or
-    ``but``. Constants are left out where they are 0. ``renamed`` gives params other names.
+    ``head_norm``: of each head's queries and keys, less their mean where it is ``centred``, or of
+    all together. ``biases`` names those that there are: q, o, f. ``rope``: style, of ``rotated``
+    lanes (0: all), with another base but in every ``local``-th layer; none and ``learned``
+    positions. ``window`` with its ``every`` or ``but``. Constants are left out where they are 0.
+    ``renamed`` gives params other names.
     """
 
     hidden: int = 64
@@ -132,7 +133,8 @@ class Decoder:
         for name in "qkv":
             lines.append(f"{name} = h @ w{name}" + (f" + b{name}" if "q" in self.biases else ""))
             if self.head_norm and name != "v":
-                lines.append(f"{name} = rms_norm({name}, {name}_norm, {EPS})")
+                kind = "layer" if self.head_norm == "centred" else "rms"
+                lines.append(f"{name} = {kind}_norm({name}, {name}_norm, eps = {EPS})")
         lines += [f"q = {self._rope_text('q')}", f"keys = append(cache.k, {self._rope_text('k')})"]
         lines.append("values = append(cache.v, v)")
         scale = f"* {self.scale}" if self.scale else "/ sqrt(D)"
@@ -206,7 +208,7 @@ class Decoder:
             own["bo"] = ("E",)
         if "f" in self.biases:
             own |= {"b1": ("F",), "b2": ("E",)} | ({"b3": ("F",)} if self.gated else {})
-        if self.head_norm == "each":
+        if self.head_norm in ("each", "centred"):
             own |= {"q_norm": ("D",), "k_norm": ("D",)}
         elif self.head_norm == "all":
             own |= {"q_norm": ("H", "D"), "k_norm": ("G", "D")}
@@ -334,7 +336,9 @@ class Decoder:
             np.einsum("be,ehd->bhd", h, w[f"w{name}"]) + w.get(f"b{name}", 0.0) for name in "qkv"
         )
         if self.head_norm:
-            axes = (-1,) if self.head_norm == "each" else (-2, -1)
+            axes = (-2, -1) if self.head_norm == "all" else (-1,)
+            if self.head_norm == "centred":
+                q, k = (part - part.mean(-1, keepdims=True) for part in (q, k))
             q, k = rms(q, w["q_norm"], axes), rms(k, w["k_norm"], axes)
         q, k = (self._turned(part, positions, n) for part in (q, k))
         o = np.zeros((len(x), self.heads, self.lanes))

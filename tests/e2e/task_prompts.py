@@ -31,8 +31,9 @@ class PromptJudge:
     step: Step
 
     @classmethod
-    def of(cls, drawn: Drawn, seed: int, folder: Path) -> PromptJudge:
-        """The judge of a decoder, which is compiled."""
+    def of(cls, drawn: Drawn, seed: int, folder: Path, long: int = 0) -> PromptJudge:
+        """The judge of a decoder, which is compiled; prompts are read by tasks of 16 tokens, or of
+        so many with left sides of products in memory."""
         model, device = folder / "drawn.mesh", device_of(drawn.cores, folder)
         model.write_text(drawn.decoder.text())
 
@@ -43,15 +44,18 @@ class PromptJudge:
             ).modules[phase]  # fmt: skip
             graph = meshc.PassManager(meshc.parse_pipeline(before)).run(graph)
             grain = f"rows={drawn.rows},tokens={drawn.tokens},parts={drawn.parts}"
+            grain += f",merge={str(drawn.merge).lower()}"
+            meet = drawn.meet
+            if phase == "prefill" and long:
+                grain, meet = f"rows={drawn.rows},tokens={drawn.tokens},columns=true", "counter"
             passes = meshc.parse_pipeline(
-                f"expand-tasks{{{grain},merge={str(drawn.merge).lower()}}},"
-                f"place-tasks,meet{{kind={drawn.meet}}},fold-scratch"
+                f"expand-tasks{{{grain}}},place-tasks,meet{{kind={meet}}},fold-scratch"
             )
             return TaskGraph(meshc.PassManager(passes).run(clone_module(graph)), graph)
 
         decode = tasks("decode", "canonicalize")
-        prompts = tasks("prefill", f"chunk-prompts{{most={TOKENS}}}")
-        program, texts = step_of_tasks(decode, "model", drawn.page, prompts=prompts)
+        prompts = tasks("prefill", f"chunk-prompts{{most={long or TOKENS}}}")
+        program, texts = step_of_tasks(decode, "model", drawn.page, prompts=[prompts])
         return cls(drawn, seed, Step(program, {**texts, **headers()}))
 
     def check(

@@ -28,7 +28,9 @@ from meshc.support.native import Toolchain
 # those of float64 too; where the two round differently, one term of many differs by as much. Each
 # bound is about twice what the worst of the drawn decoders has.
 BOUNDS = {("f16", False): 5e-5, ("bf16", False): 1.5e-3, ("f16", True): 2e-3, ("bf16", True): 1e-2}
-_HOW = ("dtype", "capacity", "batch", "page", "rows", "tokens", "parts", "merge", "meet")
+_HOW = (
+    "dtype", "capacity", "batch", "page", "rows", "tokens", "parts", "merge", "meet", "columns",
+)  # fmt: skip
 NAN = {"f16": 0x7E5A, "bf16": 0x7FDA}
 
 
@@ -49,6 +51,11 @@ class Step:
         assert self.texts[file].count(old) == 1
         return replace(self, texts={**self.texts, file: self.texts[file].replace(old, new)})
 
+    def replaced(self, file: str, old: str, new: str) -> Step:
+        """The same with ``new`` in the first place where ``file`` has ``old``."""
+        assert old in self.texts[file]
+        return replace(self, texts={**self.texts, file: self.texts[file].replace(old, new, 1)})
+
     def with_blocks(self, blocks: int) -> Step:
         """The same, launched with so many blocks."""
         kernel = replace(self.program.kernels["step"], blocks=blocks)
@@ -58,15 +65,22 @@ class Step:
 def step_of(
     model: str | Path, *, dtype="f16", capacity=64, batch=1, page=16, rows=16, tokens=32, parts=1,
     merge=False, meet="counter", device="h200", cluster=0, split="splits", ranks=1,
-    transport="peers", keep="",
+    transport="peers", keep="", columns=False, drafts=0, kv_layout="",
 ) -> Step:  # fmt: skip
     """The step of a model in a file; of clusters of so many blocks, that attend by heads and
     ``split`` tokens of these (splits) or lanes (lanes); of each of several ``ranks``. All weights
-    that can stay quantised in the format ``keep``."""
+    that can stay quantised in the format ``keep``. It verifies so many ``drafts`` of a request;
+    caches lie as ``kv_layout`` says. With ``columns`` left sides of products lie in memory."""
+    flags = {}
+    if drafts:
+        flags = {"target": "cuda", "serving": "chunks", "drafts": drafts}
     graph = meshc.compile(
         str(model), dtype=dtype, compile_to="graph", phase="decode",
-        seq=capacity, device=device, batch=batch,
+        seq=capacity, device=device, batch=batch, **flags,
     ).modules["decode"]  # fmt: skip
+    graph.options.pop("cache_pages", None)  # each request has pages of its own
+    if kv_layout:
+        graph.options["kv_layout"] = kv_layout
     if ranks > 1:
         deal = f"tensor-parallel{{ranks={ranks},multiple=8,keep=[V]}}"
         graph = meshc.PassManager(meshc.parse_pipeline(deal)).run(graph)
@@ -77,13 +91,25 @@ def step_of(
     merges = str(merge and not cluster).lower()
     keeping = f'stream-quantised{{formats=["all={keep}"]}},' if keep else ""
     passes = meshc.parse_pipeline(
-        f"expand-tasks{{rows={rows},tokens={tokens},parts={parts},merge={merges}{by_heads}}},"
+        f"expand-tasks{{rows={rows},tokens={tokens},parts={parts},merge={merges}{by_heads}"
+        f"{',columns=true' if columns else ''}}},"
         f"{keeping}"
         f"{placed},meet{{kind={meet}}},fold-scratch"
     )
     module = meshc.PassManager(passes).run(clone_module(graph))
     program, texts = step_of_tasks(TaskGraph(module, graph), "model", page, transport=transport)
     return Step(program, {**texts, **headers()})
+
+
+def machine_of(step: Step, mode: Mode = FIRST, toolchain: Toolchain = QUICK) -> CpuMachine:
+    """The executor with the kernels of a step, over its own texts of the library."""
+    kernels = step.program.kernels
+    machine = CpuMachine(kernels, step.texts, mode, toolchain)
+    own = {name: step.texts[name] for name in headers()}
+    if own != headers():
+        for name, kernel in kernels.items():
+            machine._libraries[name] = Library(step.texts[kernel.file], own, toolchain)
+    return machine
 
 
 @dataclass
@@ -98,18 +124,14 @@ class Run:
 
     def __post_init__(self) -> None:
         program = self.step.program
-        self.machine = CpuMachine(program.kernels, self.step.texts, self.mode, self.toolchain)
-        own = {name: self.step.texts[name] for name in headers()}
-        if own != headers():
-            for name, kernel in program.kernels.items():
-                made = Library(self.step.texts[kernel.file], own, self.toolchain)
-                self.machine._libraries[name] = made
+        self.machine = machine_of(self.step, self.mode, self.toolchain)
         self.model = LanguageModel(program, self.machine, self.tensors)
         count = program.batch * program.capacity_pages
         self.pages = np.random.default_rng(self.seed).permutation(count).astype(np.int32)
         self.pages = self.pages.reshape(program.batch, -1)
         self.machine.write("pages", self.pages)
         self.dtype = next(iter(program.weights.values())).dtype
+        self.nhd = "MC_NHD" in self.step.text
 
     def buffer(self, cache: str) -> str:
         """What the program calls the memory of a cache: keys that are turned lie behind latents."""
@@ -122,8 +144,12 @@ class Run:
         """Where elements of a cache [layers, requests, tokens, heads, lanes] lie in its pool, which
         may have parts of the lanes of a head as heads."""
         pool = self.machine.arrays[self.buffer(cache)]
-        page, lanes = pool.shape[-2:]
         layers, requests, tokens, heads, own = np.indices(shape, sparse=True)
+        if self.nhd:
+            page = pool.shape[-3]
+            at = (self.pages[requests, tokens // page], tokens % page, heads, own)
+            return at if pool.ndim == 4 else (layers, *at)
+        page, lanes = pool.shape[-2:]
         parts = pool.shape[-3] // shape[3]
         heads, own = heads * parts + own // (shape[4] // parts), own % (shape[4] // parts)
         chunks = lanes // 8
@@ -178,6 +204,7 @@ class Judge:
         split: str = "splits",
         keep: str = "",
         tile: int = 0,
+        kv_layout: str = "",
     ) -> Judge:
         """The judge of a decoder, which is compiled, perhaps for clusters of so many blocks, with
         weights that stay quantised, or for a GPU with small tiles."""
@@ -186,6 +213,7 @@ class Judge:
         how = {name: getattr(drawn, name) for name in _HOW}
         device = device_of(drawn.cores, folder, tile)
         how |= {"device": device, "cluster": cluster, "split": split, "keep": keep}
+        how["kv_layout"] = kv_layout
         return cls(drawn, seed, step_of(model, **how))
 
     def check(
@@ -205,14 +233,14 @@ class Judge:
                 name: rounded(rng.standard_normal(shape), dtype) for name, shape in shapes.items()
             }
             tokens = rng.integers(0, decoder.words, drawn.batch)
-            run.give({name: c[..., decoder.stored(name)] for name, c in caches.items()}, positions)
+            run.give({name: c[..., self._order(name)] for name, c in caches.items()}, positions)
             before = {pool: run.machine.read(pool) for pool in map(run.buffer, caches)}
             logits = run.logits(tokens, positions)
             left = {name: self._left(run, name, shape) for name, shape in shapes.items()}
             wanted = decoder.step(weights, caches, tokens, np.array(positions), dtype, left)
             self._close(logits, wanted, BOUNDS[dtype, drawn.batch > 4])
             for name, cache in caches.items():
-                self._new_rows(run, name, cache[..., decoder.stored(name)], positions, before)
+                self._new_rows(run, name, cache[..., self._order(name)], positions, before)
             for pool, expected in before.items():
                 assert (run.machine.read(pool) == expected).all(), "other rows were written"
             assert run.machine.read("met").tolist() == [0]
@@ -224,8 +252,14 @@ class Judge:
         held against the decoder's, so attention to them is no freer than theirs are."""
         stored = values_of(run.cached(cache, shape), self.drawn.dtype)
         found = np.empty_like(stored)
-        found[..., self.drawn.decoder.stored(cache)] = stored
+        found[..., self._order(cache)] = stored
         return found
+
+    def _order(self, cache: str) -> np.ndarray:
+        """The order of the lanes of a row of a cache: that of kernels, or of the model where caches
+        are those of other programs."""
+        order = self.drawn.decoder.stored(cache)
+        return np.arange(len(order)) if "MC_NHD" in self.step.text else order
 
     def _close(self, found: np.ndarray, wanted: np.ndarray, bound: float) -> None:
         error = np.abs(found - wanted).max() / np.abs(wanted).max()

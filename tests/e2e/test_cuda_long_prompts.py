@@ -7,7 +7,7 @@ from reduced import only
 from test_cuda_persistent import KeptKeys
 
 from meshc.backends import cuda
-from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json, gpu_steps
 from meshc.backends.cuda.executor import CXX, QUICK
 from meshc.support.diagnostics import MeshcError
 
@@ -31,7 +31,7 @@ class Watched(CpuMachine):
 def result(tmp_path_factory):
     """Kernels of 64 tokens, two of whose chunks and a half fit the caches."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(cuda, "MOST_CHUNK", AT_ONCE)
+        patched.setattr(gpu_steps, "MOST_CHUNK", AT_ONCE)
         return compiled(tmp_path_factory.mktemp("long"), KINDS, seq=CAPACITY, batch=2)
 
 
@@ -98,9 +98,10 @@ def test_all_weights_are_there_once(result, tmp_path):
 def test_a_model_of_no_such_kernel_has_its_prompts_read_by_tasks(tmp_path):
     result = compiled(tmp_path, (KeptKeys(1, 2, 2, 96, 100.0),), seq=CAPACITY)
     (remark,) = (m for m in result.report.messages if m.code == "prompt-of-kernels")
-    assert "tasks read prompts however long they are" in remark.message
-    (reader,) = from_json(result.files["manifest.json"]).prefills
-    assert reader.inputs == "prompt"
+    assert "tasks read prompts" in remark.message
+    long, short = from_json(result.files["manifest.json"]).prefills
+    assert (long.inputs, long.tokens, long.least) == ("long_prompt", 64, 17)
+    assert (short.inputs, short.tokens, short.least) == ("prompt", 16, 1)
 
 
 def test_a_manifest_whose_readers_ask_for_what_they_do_not_read_is_refused(result):

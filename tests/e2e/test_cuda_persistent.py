@@ -9,7 +9,7 @@ import pytest
 from layer_kinds import BOUND, Kind, check, compiled, expected, weights_of
 from reduced import only
 
-from meshc.backends.cuda import CpuMachine, LanguageModel, from_json, gpu_steps
+from meshc.backends.cuda import CpuMachine, LanguageModel, from_json, gpu_divisions
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, Mode
 from meshc.backends.cuda.step_times import predicted, step_with_full_caches
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
@@ -141,7 +141,7 @@ def test_what_is_special_to_no_model(kinds, options, tmp_path):
 def test_parts_of_an_output_whose_weights_kernels_of_prompts_share(tmp_path, monkeypatch):
     """Two key heads, and tasks that have the width of one."""
     for name, value in (("WIDE", 0), ("MOST_RECORDS", 0), ("PARTS", (2, 1))):
-        monkeypatch.setattr(gpu_steps, name, value)
+        monkeypatch.setattr(gpu_divisions, name, value)
     kinds = (Kind(2, 4, 2, 96, 10000.0),)
     result = compiled(tmp_path, kinds, chunk=8)
     assert "* part) * 256" in result.files["step.cu"]

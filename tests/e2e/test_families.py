@@ -32,7 +32,9 @@ MESHES = ("2x2", "3x2", "1x1", "2x5", "1x4", "5x1", "3x3", "4x6")
 # Whose features others of CI have: of their own family, or of llama.
 OF_OTHERS = {
     "gemma-6h2", "gemma3-3h1-capped-bf16", "granite-3h1-tied-bf16", "mistral-6h2",
-    "olmo2-5h1-tied-bf16", "olmo2-6h2", "starcoder2-5h1-window",
+    "olmo2-5h1-tied-bf16", "olmo2-6h2", "starcoder2-5h1-window", "cohere2-3h3-f16",
+    "exaone4-5h1-llama3-f16", "falcon3-3h1-f16", "falcon3-4h4-bf16", "falcon3-6h2",
+    "glm4-3h3-whole-f16", "nemotron-5h5-quarter-f16",
 }  # fmt: skip
 
 

@@ -296,4 +296,4 @@ def test_the_whole_of_smollm2(mesh: str, dtype: str) -> None:
 
 
 def test_formats_are_whole() -> None:
-    assert {form.group for form in CODE_FORMATS.values() if form.whole} == {32, 64, 128}
+    assert {form.group for form in CODE_FORMATS.values() if form.on_cores} == {32, 64, 128}

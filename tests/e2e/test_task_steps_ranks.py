@@ -29,7 +29,13 @@ MANY = Drawn(
     Decoder(hidden=64, heads=8, groups=1, lanes=16, features=96, words=40, tied=True),
     "f16", 6, 40, 64, 16, 32, 1, True, 3, (),
 )  # fmt: skip
+# Logits that ranks share, in groups of sixteen; behind a cap, and of tied embeddings.
+SHARED = replace(LLAMA, cores=3, decoder=replace(LLAMA.decoder, words=64))
+CAPPED = replace(MANY, decoder=replace(MANY.decoder, words=128, logit_cap=9.0))
 OF_RANKS = {
+    "shared": (SHARED, 2, "peers"),
+    "shared by four": (SHARED, 4, "multimem"),
+    "shared by eight": (CAPPED, 8, "peers"),
     "llama": (LLAMA, 2, "peers"),
     "llama in the switch": (LLAMA, 3, "multimem"),
     "tags": (replace(CASES["tags"], cores=5), 4, "multimem"),
@@ -105,12 +111,28 @@ IN_LIBRARY = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [*EDITS, *IN_LIBRARY])
+OF_LOGITS = {
+    "each rank has the first share": ("8 * rank) * 256", "0 * rank) * 256", WRONG),
+    "a share in the place of another": (
+        "16 * g + i + 32 * rank", "16 * g + i + 32 * (1 - rank)", f"{RACE}|{WRONG}",
+    ),
+    "nobody waits for the shares of others": (
+        "wait_ranks(told, heard, me);\n        const mc::Run mine(4);",
+        "const mc::Run mine(4);", f"{RACE}|{WRONG}",
+    ),
+    "one share twice": ("logits_of_ranks[16 * g + i]", "logits_of_ranks[16 * (g % 2) + i]", WRONG),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*EDITS, *IN_LIBRARY, *(pytest.param(name, marks=pytest.mark.slow) for name in OF_LOGITS)],
+)
 def test_edits_of_meetings_of_ranks_are_noticed(name, tmp_path):
     """In some order, of plain runs or of watched ones."""
-    of_ranks = judge("llama", tmp_path)
-    old, new, words = {**EDITS, **IN_LIBRARY}[name]
-    file = "step.cu" if name in EDITS else "mc_tasks.cuh"
+    of_ranks = judge("shared" if name in OF_LOGITS else "llama", tmp_path)
+    old, new, words = {**EDITS, **IN_LIBRARY, **OF_LOGITS}[name]
+    file = "mc_tasks.cuh" if name in IN_LIBRARY else "step.cu"
     text = of_ranks.step.texts[file]
     assert old in text
     texts = {**of_ranks.step.texts, file: text.replace(old, new)}
@@ -122,16 +144,17 @@ def test_edits_of_meetings_of_ranks_are_noticed(name, tmp_path):
 
 
 def test_a_step_of_ranks_is_one_kernel_that_meets_twice_in_a_layer(tmp_path):
+    """And once more where ranks share the logits."""
     model = tmp_path / "drawn.mesh"
-    model.write_text(LLAMA.decoder.text())
-    for persistent in (False, True):
+    for drawn, persistent in ((LLAMA, False), (LLAMA, True), (SHARED, False)):
+        model.write_text(drawn.decoder.text())
         made = meshc.compile(
             str(model), target="cuda", device="h100", dtype="f16", seq=64, gpus=2,
             persistent=persistent,
         )  # fmt: skip
         program = from_json(made.files["manifest.json"])
         assert [launch.kernel for launch, _ in program.launches()] == ["step"]
-        assert program.meetings == 2 * LLAMA.decoder.layers + 1
+        assert program.meetings == 2 * LLAMA.decoder.layers + 1 + (drawn is SHARED)
         remarks = [m.message for m in made.report.messages if m.code == "step-of-tasks"]
         assert len(remarks) == 1
         assert all("is one kernel made of tasks: predicted" in words for words in remarks)

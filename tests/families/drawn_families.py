@@ -441,3 +441,14 @@ DRAWN: dict[tuple[str, str], Draw] = {
 def drawn(family: str, case: str, number: int, wide: bool) -> Settings:
     """The ``number``-th configuration of a row of the table, always the same."""
     return DRAWN[family, case](Random(f"{family} {case} {number}"), wide)
+
+
+def odd(family: str, case: str, number: int) -> Settings:
+    """The ``number``-th small configuration of a row whose sizes are nothing that kernels would
+    choose: heads of a few lanes, up to 20, odd widths, vocabularies up to 131."""
+    dice, found = Random(f"{family} {case} odd {number}"), drawn(family, case, number, False)
+    words, heads = dice.choice([17, 63, 64, 131]), found.get("num_attention_heads", 0)
+    whole = found.get("head_dim", 0) * heads == found.get("hidden_size")  # type: ignore[operator]
+    if "head_dim" in found and not whole and "long_factor" not in str(found):
+        found |= {"head_dim": dice.choice([8, 12, 20])}
+    return found | {"vocab_size": words}

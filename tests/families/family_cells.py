@@ -30,22 +30,23 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "csl chunks": {"target": "csl", "mesh": "3x2", "dtype": "f32", "chunk": 4},
     "csl steps": {"target": "csl", "mesh": "2x3", "dtype": "f32", "phase": "decode"},
     "cuda": {"target": "cuda", "dtype": "f16"},
-    "cuda chunks": {"target": "cuda", "dtype": "f16", "chunk": 8},
+    "cuda chunks": {"target": "cuda", "dtype": "f16", "chunk": 24},
 }
 """How programs of a column are compiled."""
 BOUNDS = {"f32": 2e-4, "f16": 2.0**-8}
 """How far logits may be off, as a part of the largest one, by the type in which a target computes.
 Of f16 these are eight roundings, to which keys, values and inputs of chunks are rounded. A
-reference may say that its model moves further where weights are rounded once more, which then is
-the bound."""
+reference may have another bound."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Greedy tokens behind a prompt, and logits [tokens, vocabulary] of each of them."""
+    """Greedy tokens behind a prompt, and logits [tokens, vocabulary] of each of them; so many
+    tokens of the prompt were read ``together``, none where steps read it."""
 
     tokens: list[int]
     logits: np.ndarray = field(repr=False)
+    together: int = 0
 
 
 class Reference(Protocol):
@@ -53,9 +54,8 @@ class Reference(Protocol):
 
     prompt: list[int]
     count: int
-    moved: float
-    """How far logits are moved, as a part of the largest one, where each weight is off by up to
-    half a unit of the type of programs that round."""
+    bound: float
+    """How far logits may be off, as a part of the largest one; 0 for what is usual."""
 
     def error(self, found: Answer) -> float:
         """How far ``found`` is off, as a part of the largest logit."""
@@ -68,7 +68,10 @@ class Recorded:
         self.wanted: dict[str, Any] = json.loads((folder / "expected.json").read_text())
         self.prompt = [int(token) for token in self.wanted["prompt_ids"]]
         self.count = len(self.wanted["tokens"])
-        self.moved = moved(folder, self.prompt, self.wanted["tokens"]) if rounds else 0.0
+        self.bound = 0.0
+        if rounds:
+            change = moved(folder, self.prompt, self.wanted["tokens"])
+            self.bound = max(BOUNDS["f16"], change)
 
     def error(self, found: Answer) -> float:
         """Infinite where tokens differ; of the logits of the prompt, and the best ones of steps."""
@@ -113,7 +116,11 @@ def run(folder: Path, column: str, reference: Reference, **options: Any) -> Answ
         return _in_chunks(folder, compiled, reference, rows * max(1, 4 // rows))
     with compiled.load(backend="cuda-cpu" if column.startswith("cuda") else "") as program:
         answer = program.generate(reference.prompt, reference.count, ignore_eos=True)
-    return Answer(answer.tokens, np.array(answer.logits))
+    together = 0
+    if "manifest.json" in compiled.files:
+        readers = json.loads(compiled.files["manifest.json"])["prefills"]
+        together = max((reader["tokens"] for reader in readers), default=0)
+    return Answer(answer.tokens, np.array(answer.logits), together)
 
 
 def _in_chunks(folder: Path, compiled: Compiled, reference: Reference, chunk: int) -> Answer:
@@ -142,7 +149,7 @@ def check(folder: Path, column: str, wanted: Outcome, reference: Reference, **op
         return refused(refusal, wanted)
     assert wanted == EQUAL, f"{column} gives logits, but the table says {wanted}"
     error = reference.error(found)
-    bound = max(BOUNDS[OPTIONS[column]["dtype"]], reference.moved)
+    bound = reference.bound or BOUNDS[OPTIONS[column]["dtype"]]
     assert error <= bound, f"{column}: logits are off by {error:.2g}, more than {bound:.2g}"
     return f"equal: {error / bound:.2f} of the bound"
 

@@ -9,7 +9,7 @@ from shutil import copytree
 import pytest
 from drawn_families import DRAWN, drawn
 from family_cells import DATA, OPTIONS, Recorded, check, refused, write_config
-from family_outcomes import CHUNKS_OF_EXPERTS, COLUMNS, EQUAL, TABLE, as_markdown
+from family_outcomes import COLUMNS, EQUAL, TABLE, as_markdown
 from reduced import only
 
 import meshc
@@ -30,24 +30,44 @@ IN_CI = {
     ("starcoder2", "window", "cuda"),
     ("gpt2", "", "cuda"),
     ("gpt_neox", "", "cuda"),
+    ("gemma2", "window", "cuda chunks"),
 }
 """Cells that CI runs besides those of kernels of clusters: cheap ones of each kind. Whole prompts
 of all these checkpoints are those of ``tests/e2e/test_families.py`` and its neighbours."""
+FURTHER = (
+    "tiny_families/cohere2-3h3-f16",
+    "tiny_families/cohere2-4h1-pairs-bf16",
+    "tiny_families/nemotron-4h1-biased-bf16",
+    "tiny_families/nemotron-5h5-quarter-f16",
+    "tiny_families/glm4-4h1-plain-bf16",
+    "tiny_families/glm4-3h3-whole-f16",
+    "tiny_families/exaone4-5h1-llama3-f16",
+    "tiny_families/olmo-6h2",
+    "tiny_families/olmo-5h1-biased",
+    "tiny_families/falcon3-6h2",
+    "tiny_families/falcon3-4h4-bf16",
+    "tiny_families/falcon3-3h1-f16",
+    "tiny_experts/granitemoe-4h1-6x3-tied-bf16",
+    "tiny_experts/granitemoe-3h3-4x1-biased-f16",
+)
+"""More recorded checkpoints of families that came last: three of each with those of the table."""
 OF_CUDA = {"llama": "tiny_cuda/llama-4h2", "deepseek_v2": "tiny_cuda/deepseek-4h"}
 """Recorded checkpoints of sizes that kernels of clusters take."""
 
 
 def cells() -> list[object]:
-    """All cells of recorded checkpoints on meshes, and steps for CUDA but those of gemma and of
+    """All cells of recorded checkpoints on meshes, and those for CUDA but those of gemma and of
     mixtures of experts, whose recorded answers are of gains, or of weights and so of gates, that
     are not rounded: these alone move their logits by more than the bound. Mixtures with rounded
     weights are those of ``tests/e2e/test_task_steps_experts.py``. Their sizes are none of kernels
     of clusters, so refusals have other words."""
     found = []
     for (family, case), row in TABLE.items():
-        routed = row.outcomes["cuda chunks"] == CHUNKS_OF_EXPERTS
+        routed = any(kind in row.example for kind in ("experts", "gpt_oss"))
         steps = row.outcomes["cuda"] == EQUAL and family != "gemma" and not routed
-        for column in [*ON_MESHES, *(["cuda"] if steps else [])] if row.example else ():
+        for column in (
+            [*ON_MESHES, *(["cuda", "cuda chunks"] if steps else [])] if row.example else ()
+        ):
             marks = [] if (family, case, column) in IN_CI else [pytest.mark.slow]
             name = "-".join(filter(None, (family, case, column))).replace(" ", "_")
             found.append(pytest.param(family, case, column, id=name, marks=marks))
@@ -69,6 +89,16 @@ def test_a_recorded_checkpoint_gives_what_the_table_says(
     row = TABLE[family, case]
     folder = copytree(DATA / row.example, tmp_path / "model")
     check(folder, column, row.outcomes[column], Recorded(folder))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("column", ON_MESHES)
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_checkpoints_give_what_transformers_gives(
+    name: str, column: str, tmp_path: Path
+) -> None:
+    folder = copytree(DATA / name, tmp_path / "model")
+    check(folder, column, EQUAL, Recorded(folder))
 
 
 @pytest.mark.parametrize("family", only(OF_CUDA, "llama"))

@@ -27,8 +27,8 @@ def drained(server, found, limit=2000):
         if record is None:
             assert server.idle
             return
-        for who, token in record.tokens.items():
-            found.setdefault(who, []).append(token)
+        for who, tokens in record.tokens.items():
+            found.setdefault(who, []).extend(tokens)
     raise AssertionError("requests starve")
 
 
@@ -42,8 +42,8 @@ def check_alone(server, drawn, stop, cancelled, free):
         server.submit(name, prompt, most, stop)
         for _ in range(steps):
             record = server.step()
-            for who, token in record.tokens.items() if record else ():
-                found.setdefault(who, []).append(token)
+            for who, tokens in record.tokens.items() if record else ():
+                found.setdefault(who, []).extend(tokens)
         if name in cancelled:
             server.cancel(name)
     drained(server, found)

@@ -64,6 +64,24 @@ class PagedBooks:
         return logits
 
 
-def paged_server(chosen, pages, prefixes=True):
+class VerifyingBooks(PagedBooks):
+    """The same, which verifies drafts: a token is written behind those in front of it."""
+
+    drafts = 3
+
+    def verify(self, tokens):
+        assert all(1 <= len(own) <= 1 + self.drafts for own, _ in tokens.values())
+        logits = {request: [] for request in tokens}
+        for number in range(1 + self.drafts):
+            there = {
+                r: (own[number], at + number) for r, (own, at) in tokens.items() if own[number:]
+            }
+            for request, row in (self.step(there) if there else {}).items():
+                logits[request].append(row)
+        return {request: np.array(rows) for request, rows in logits.items()}
+
+
+def paged_server(chosen, pages, prefixes=True, drafter=None):
     scheduler = Scheduler(chosen, (1.0,) * LAYERS, 0, REQUESTS, MULTIPLE)
-    return Server(PagedBooks(pages), scheduler, prefixes)
+    books = PagedBooks if drafter is None else VerifyingBooks
+    return Server(books(pages), scheduler, prefixes, drafter)

@@ -24,11 +24,14 @@ def endless(folder):
 
 
 class ServingProcess:
-    """A server of a tiny model."""
+    """A server of a tiny model, or of a program that is ``compiled``."""
 
-    def __init__(self, model=TINY, port=0, batch=3, seq=200, finish_s=60, environment=None):
+    def __init__(
+        self, model=TINY, port=0, batch=3, seq=200, finish_s=60, environment=None, compiled=False
+    ):
         command = [sys.executable, "-m", "meshc", "serve", str(model), "--port", str(port)]
-        command += ["--mesh", "2x2", "--chunk", "16", "--batch", str(batch), "--seq", str(seq)]
+        if not compiled:
+            command += ["--mesh", "2x2", "--chunk", "16", "--batch", str(batch), "--seq", str(seq)]
         command += ["--finish-s", str(finish_s)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         env = {**os.environ, **(environment or {})}

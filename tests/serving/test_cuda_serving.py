@@ -80,16 +80,18 @@ class Requests:
 
     def __init__(self, server):
         self.server, self.logits, self.failed, self.put_back = server, {}, {}, 0
+        self.tokens = {}
 
     def submit(self, name, prompt, most):
-        self.logits[name] = []
+        self.logits[name], self.tokens[name] = [], []
 
         def choose(row):
             if not np.isfinite(row).all():
                 fail("run-refused", "no numbers")
             self.logits[name].append(row.copy())
             token = (int(row.argmax()) + name) % len(row)
-            return BAD + 1 if token == BAD else token
+            self.tokens[name].append(BAD + 1 if token == BAD else token)
+            return self.tokens[name][-1]
 
         self.server.submit(name, prompt, most, (), choose)
 
@@ -143,9 +145,10 @@ def test_each_request_has_the_logits_that_it_has_alone(dense):
 
 
 @pytest.mark.serve
-def test_clients_get_what_they_get_alone():
+@pytest.mark.parametrize("drafts", [pytest.param(0, marks=pytest.mark.slow), 3])
+def test_clients_get_what_they_get_alone(drafts):
     """Fifty completions at once before the public client, every seventh of which hangs up."""
-    few = OF_ONE | {"cache_tokens": 44}
+    few = OF_ONE | {"cache_tokens": 44, "drafts": drafts}
     service, random = service_of("tiny/llama-3h1", FEW, **few), np.random.default_rng(5)
     prompts = [prompt for prompt, _ in drawn(service.engine.vocab, 9, random, 24).values()]
 
@@ -375,7 +378,7 @@ def test_a_program_without_a_kernel_of_prompts_reads_them_by_steps():
 
 
 def test_steps_pass_no_groups_of_layers():
-    with pytest.raises(MeshcError, match="steps read those of 'llama-4h2'"):
+    with pytest.raises(MeshcError, match="those of 'llama-4h2' pass all layers at once"):
         service_of("tiny_cuda/llama-4h2", ServeRequest("combined", force=True), **SPLIT)
 
 

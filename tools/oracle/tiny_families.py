@@ -57,11 +57,39 @@ def _full(hidden: int, heads: int, ffn: int, vocab: int, layers: int) -> dict[st
     return {key: value for key, value in found.items() if key != "num_key_value_heads"}
 
 
+def _turned(share: float) -> dict[str, object]:
+    """RoPE of this ``share`` of each head, with a base of its own."""
+    rope = {"partial_rotary_factor": share, "rope_theta": 5000.0, "rope_type": "default"}
+    return {"rope_parameters": rope}
+
+
+def _granitemoe(
+    name: str,
+    common: dict[str, object],
+    experts: int,
+    chosen: int,
+    multipliers: tuple[float, float, float, float],
+    dtype: torch.dtype = torch.float32,
+) -> TinyModel:
+    """A mixture whose ``multipliers`` are of embeddings, attention, residuals and logits."""
+    names = ("embedding_multiplier", "attention_multiplier", "residual_multiplier")
+    more = dict(zip((*names, "logits_scaling"), multipliers, strict=True))
+    counts = {"num_local_experts": experts, "num_experts_per_tok": chosen}
+    settings = {**common, **counts, **more}
+    return TinyModel(name, "granitemoe", settings, dtype, place="tiny_experts")
+
+
 def _gpt2(hidden: int, heads: int, vocab: int, layers: int) -> dict[str, object]:
     """The sizes of a gpt2."""
     found = {"n_embd": hidden, "n_head": heads, "vocab_size": vocab, "n_layer": layers}
     return {**found, "n_positions": 24, "bos_token_id": 1, "eos_token_id": 2}
 
+
+_LLAMA3 = {
+    "rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0, "original_max_position_embeddings": 32,
+}  # fmt: skip
+_FALCON3 = {"rope_theta": 1000042.0, "mlp_bias": False}
 
 MODELS = (
     _model(
@@ -353,19 +381,53 @@ MODELS = (
         },
         torch.bfloat16,
     ),
-    TinyModel(
-        "granitemoe-6h2-5x2",
-        "granitemoe",
+    _granitemoe("granitemoe-6h2-5x2", _partial(48, 6, 2, 11, 53, 2), 5, 2, (3.0, 0.4, 1.5, 1.7)),
+    _granitemoe(
+        "granitemoe-4h1-6x3-tied-bf16",
+        {**_partial(24, 4, 1, 9, 47, 2), "tie_word_embeddings": True},
+        6,
+        3,
+        (0.5, 0.3, 0.8, 2.5),
+        torch.bfloat16,
+    ),
+    _granitemoe(
+        "granitemoe-3h3-4x1-biased-f16",
+        {**_partial(30, 3, 3, 13, 43, 2), "attention_bias": True},
+        4,
+        1,
+        (1.5, 0.25, 0.6, 0.8),
+        torch.float16,
+    ),
+    _model("cohere2-3h3-f16", "cohere2", _partial(30, 3, 3, 25, 41, 5), torch.float16),
+    _model(
+        "nemotron-5h5-quarter-f16",
+        "nemotron",
+        {**sizes(25, 5, 5, 8, 23, 43, 2), **_turned(0.25)},
+        torch.float16,
+    ),
+    _model(
+        "glm4-3h3-whole-f16",
+        "glm4",
         {
-            **_partial(48, 6, 2, 11, 53, 2),
-            "num_local_experts": 5,
-            "num_experts_per_tok": 2,
-            "embedding_multiplier": 3.0,
-            "attention_multiplier": 0.4,
-            "residual_multiplier": 1.5,
-            "logits_scaling": 1.7,
+            **sizes(21, 3, 3, 6, 25, 43, 2),
+            **_turned(1.0),
+            "pad_token_id": 0,
+            "attention_bias": True,
         },
-        place="tiny_experts",
+        torch.float16,
+    ),
+    _model(
+        "exaone4-5h1-llama3-f16",
+        "exaone4",
+        {**sizes(25, 5, 1, 6, 23, 43, 4), "sliding_window": 4, "rope_parameters": _LLAMA3},
+        torch.float16,
+    ),
+    _model("falcon3-6h2", "llama", {**sizes(30, 6, 2, 10, 37, 53, 2), **_FALCON3}),
+    _model(
+        "falcon3-4h4-bf16", "llama", {**sizes(24, 4, 4, 8, 29, 47, 3), **_FALCON3}, torch.bfloat16
+    ),
+    _model(
+        "falcon3-3h1-f16", "llama", {**sizes(21, 3, 1, 12, 25, 41, 2), **_FALCON3}, torch.float16
     ),
     # The family that docs/families.md adds.
     TinyModel(

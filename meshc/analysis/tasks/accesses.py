@@ -16,6 +16,7 @@ from math import prod
 
 from meshc.analysis.tasks.shares import runner
 from meshc.ir.affine import Cond, Expr
+from meshc.ir.batch import tokens_of_request
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
@@ -290,7 +291,8 @@ def same_requests(first: At, second: At) -> Cond:
         here = first.access.requests.get(name)
         there = second.access.requests.get(name)
         if here and there:
-            one, other = first.of(here), second.of(there)
+            together = tokens_of_request(first.module)
+            one, other = first.of(here) // together, second.of(there) // together
             equal = equal | Cond.lt(one, other) | Cond.gt(one, other)
         parts.append(equal)
     return Cond.all(parts)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from meshc.backends.cuda.chunk_launches import ChunkGraph
 from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.memory import check_memory, memory_of
@@ -18,7 +20,7 @@ def emit(
     page: int,
     transport: str = "multimem",
     kernels: ChunkGraph | None = None,
-    prompts: TaskGraph | None = None,
+    prompts: Sequence[TaskGraph] = (),
     choice: TaskGraph | None = None,
 ) -> dict[str, str]:
     """Kernels, headers, ``manifest.json`` and ``run.py`` by name; of the graph of a rank one

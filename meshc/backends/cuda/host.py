@@ -88,7 +88,9 @@ class LanguageModel:
     ) -> None:
         """Packs and stores everything, what was packed before as ``keeping`` has it. Raises what
         :func:`packed` does, and ``run-refused`` for a program of one rank on a machine that meets
-        no others."""
+        no others, and for one whose steps verify drafts."""
+        if program.columns > 1:
+            fail("run-refused", "steps of the program verify drafts, as those of one that serves")
         self.program = program
         self.machine = machine
         self._step = program.launches()

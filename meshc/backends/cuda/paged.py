@@ -3,8 +3,8 @@
 A step has places for so many requests, whose tables the host writes between launches. A place
 without a request has token -1, a vector of zeros that goes to no experts, at position 0 of the last
 page of all, which is no request's: what it leaves there is never read, and columns of a step know
-nothing of each other. A prompt is
-read in pieces that begin at multiples of what a launch reads, so what is cached of a whole piece
+nothing of each other. So have columns for drafts that a request lacks, behind its tokens. A prompt
+is read in pieces that begin at multiples of what a launch reads, so what is cached of a whole piece
 depends on the tokens up to its end alone, to the bit.
 """
 
@@ -64,8 +64,13 @@ class PagedModel:
 
     @property
     def capacity(self) -> int:
-        """Tokens that a request may have."""
-        return min(self.program.capacity, self.pages * self.page)
+        """Tokens that a request may have: behind them its caches have places for drafts."""
+        return min(self.program.capacity - self.drafts, self.pages * self.page)
+
+    @property
+    def drafts(self) -> int:
+        """Drafts of a request that :meth:`verify` takes at the most."""
+        return self.program.columns - 1
 
     @property
     def most(self) -> int:
@@ -97,6 +102,11 @@ class PagedModel:
         """Whether :meth:`read` may pass some of the layers."""
         return _LAYERS in self.program.buffers
 
+    @property
+    def cuts_prompts(self) -> bool:
+        """Whether prompts may be read piece by piece."""
+        return True
+
     def lay(self, request: int, pages: Sequence[int]) -> None:
         """The tokens of ``request`` lie in these pages from now on, in their order."""
         self._tables[request] = self.pages
@@ -115,7 +125,7 @@ class PagedModel:
         for first in range(0, len(rows), step):
             part = rows[first : first + step]
             if self._reader is None:
-                self._run({request: (int(part[0, 0]), position + first)})
+                self._run({request: ([int(part[0, 0])], position + first)})
             else:
                 self._write(f"{TASKS}_pages", self._tables[[request]])
                 found.append(self._read_piece(part, position + first, layers))
@@ -123,20 +133,30 @@ class PagedModel:
 
     def step(self, tokens: Mapping[int, tuple[int, int]]) -> dict[int, Array]:
         """The logits ``[vocab]`` behind a token of each request, by its place, at a position."""
+        found = self.verify({request: ([token], at) for request, (token, at) in tokens.items()})
+        return {request: logits[0] for request, logits in found.items()}
+
+    def verify(self, tokens: Mapping[int, tuple[Sequence[int], int]]) -> dict[int, Array]:
+        """The logits ``[tokens, vocab]`` behind each of some tokens of each request, by its place,
+        of which the first stands at a position: one, and up to :attr:`drafts` drafts behind it.
+        What a token has depends on no token behind it, nor on whether it is a draft, to the bit."""
         self._use()
         self._run(tokens)
-        logits = self.machine.read("logits")
-        return {request: logits[request] for request in tokens}
+        logits = self.machine.read("logits").reshape(self.requests, self.program.columns, -1)
+        return {request: logits[request, : len(ids)] for request, (ids, _) in tokens.items()}
 
-    def _run(self, tokens: Mapping[int, tuple[int, int]]) -> None:
-        ids, cached = [_NOBODY] * self.requests, [0] * self.requests
+    def _run(self, tokens: Mapping[int, tuple[Sequence[int], int]]) -> None:
+        columns = self.program.columns
+        ids = np.full((self.requests, columns), _NOBODY, np.int32)
+        cached = np.zeros(self.requests, np.int32)
         tables = np.full_like(self._tables, self.pages)
-        for request, (token, position) in tokens.items():
-            ids[request], cached[request] = token, position
+        for request, (own, position) in tokens.items():
+            ids[request, : len(own)], cached[request] = own, position
             tables[request] = self._tables[request]
         self._write("pages", tables)
-        self.machine.write("tokens", np.array(ids, np.int32))
-        self.machine.write("cached", np.array(cached, np.int32))
+        self.machine.write("tokens", ids.ravel())
+        positions = cached[:, None] + np.arange(columns, dtype=np.int32)
+        self.machine.write("cached", positions.ravel())
         self.machine.run(self._step)
 
     def _read_piece(self, rows: Array, position: int, layers: range) -> Array:

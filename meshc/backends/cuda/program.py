@@ -25,10 +25,10 @@ _MOST_COUNT = 2**31 - 1  # of what a launch has
 CHUNK_UNIT, MOST_CHUNK = 8, 512
 """Tokens that kernels of many tokens read at once: whole units of them, and the most."""
 
-KERNELS, TASKS, SECOND = "chunk", "prompt", "second"
-"""What buffers of kernels of many tokens at once are called after, those of a kernel of tasks, and
-those of the second half of a chunk."""
-INPUTS = KERNELS, TASKS
+KERNELS, TASKS, LONG, SECOND = "chunk", "prompt", "long_prompt", "second"
+"""What buffers of kernels of many tokens at once are called after, those of a kernel of tasks and
+of one of more tokens, and those of the second half of a chunk."""
+INPUTS = KERNELS, TASKS, LONG
 
 TRANSPORTS = {"multimem": OF_ALL, "peers": OF_EACH}
 """What collectives are told of memory: sums by the switch, or by loads from each peer."""
@@ -254,6 +254,12 @@ class StepProgram:
     def to_json(self) -> str:
         """The text of ``manifest.json``."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1) + "\n"
+
+    @property
+    def columns(self) -> int:
+        """Tokens of a request that a step reads: its next one, and drafts behind it. Of ``tokens``,
+        ``cached`` and ``logits`` those of a request stand together."""
+        return self.buffers["tokens"].shape[0] // self.batch
 
     @property
     def capacity_pages(self) -> int:

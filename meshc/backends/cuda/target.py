@@ -8,12 +8,14 @@ from dataclasses import replace
 
 from meshc.backends.cuda.chunk_launches import ChunkGraph
 from meshc.backends.cuda.emitted_lines import emitted_lines
-from meshc.backends.cuda.gpu_steps import GpuStep, dealing
+from meshc.backends.cuda.gpu_divisions import dealing
+from meshc.backends.cuda.gpu_steps import GpuStep
 from meshc.backends.cuda.halves import AUTO_OVERLAP, splitting_of
 from meshc.backends.cuda.host import LanguageModel
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
 from meshc.backends.cuda.paged import PagedModel
 from meshc.backends.cuda.program import CHUNK_UNIT, MOST_CHUNK, TRANSPORTS
+from meshc.backends.cuda.tasks.caches import KV_LAYOUT, NHD
 from meshc.backends.cuda.tasks.groups import LAYER_GROUPS
 from meshc.backends.cuda.tasks.storage import CACHE_PAGES
 from meshc.backends.host_protocols import Backend, Loading
@@ -38,6 +40,7 @@ from meshc.pipelines import (
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 
 PAGES = (1, 16, 64)
+KV_LAYOUTS = (CudaOptions.kv_layout, NHD)
 DATAFLOWS = ("split_token", "split_head")
 _MAX_CLUSTER = 16
 
@@ -78,10 +81,18 @@ class CudaTarget(Target):
             found.error(
                 "bad-argument", f"--page cannot be {asked.page}", help=f"it is one of {known}"
             )
+        one_of(found, "--kv-layout", asked.kv_layout, KV_LAYOUTS)
+        if asked.kv_layout == NHD:
+            _check_layout(found, request, asked)
         within(found, "--cache-tokens", asked.cache_tokens, MOST_TOKENS)
         if asked.cache_tokens is not None and not request.serving:
             words = "each request of a program that does not serve has its own pages"
             found.error("bad-argument", f"--cache-tokens is {asked.cache_tokens}, but {words}")
+        if asked.drafts:
+            _check_drafts(found, request, asked, self.MOST_REQUESTS)
+        if request.serving and request.chunk is not None:
+            words = "the kernels of many tokens that it asks for do not serve yet"
+            found.error("bad-argument", f"--chunk is {request.chunk}, but {words}")
         if request.serving and asked.gpus != 1:
             words = "programs of several GPUs do not serve yet"
             found.error("bad-argument", f"--gpus is {asked.gpus}, but {words}")
@@ -124,12 +135,17 @@ class CudaTarget(Target):
         return device.kind == "cluster"
 
     def graph_options(self, request: CompileRequest, seq: int) -> dict[str, Scalar]:
-        """Pages of the caches of a program that serves, one that no request has among them."""
-        if not request.serving:
-            return {}
+        """How pages of caches lie where that is not the usual order, and how many a program has
+        that serves, one that no request has among them."""
         asked = request.options_of(CudaOptions)
+        found: dict[str, Scalar] = {KV_LAYOUT: NHD} if asked.kv_layout == NHD else {}
+        if not request.serving:
+            return found
         whole, tokens = request.requests * -(-seq // asked.page), asked.cache_tokens
-        return {CACHE_PAGES: 1 + (whole if tokens is None else -(-tokens // asked.page))}
+        return found | {CACHE_PAGES: 1 + (whole if tokens is None else -(-tokens // asked.page))}
+
+    def drafts(self, request: CompileRequest) -> int:
+        return request.options_of(CudaOptions).drafts
 
     def streams(self, request: CompileRequest) -> bool:
         return not request.compile_to
@@ -202,6 +218,42 @@ class CudaTarget(Target):
         for count in (2, 4, 8, 16):
             if asked.gpus < count <= MOST_GPUS:
                 yield f"--gpus {count}", request.changed(gpus=count)
+
+
+def _check_layout(found: Diagnostics, request: CompileRequest, asked: CudaOptions) -> None:
+    """Tasks of one GPU, whose blocks are no clusters, read pages of others."""
+    words = f"--kv-layout is {asked.kv_layout}, but"
+    if asked.gpus != 1:
+        found.error("bad-argument", f"{words} programs of several GPUs have pages of their own")
+    others = {"--cluster": asked.cluster, "--dataflow": asked.dataflow}
+    if not request.serving:
+        others["--chunk"] = request.chunk
+    for flag, value in others.items():
+        if value:
+            found.error("bad-argument", f"{words} kernels of {flag} {value} have their own")
+
+
+def _check_drafts(
+    found: Diagnostics, request: CompileRequest, asked: CudaOptions, tokens: int
+) -> None:
+    """Steps of one GPU, which read so many ``tokens``, verify drafts, those whose blocks are no
+    clusters."""
+    words = f"--drafts is {asked.drafts}"
+    most = tokens // request.requests - 1
+    if not 1 <= asked.drafts <= most:
+        room = f"{most} with --batch {request.requests}" if most > 0 else "fewer requests"
+        found.error(
+            "bad-argument",
+            f"{words}, and a step reads {tokens} tokens of all requests at the most: 1 to {room}",
+            help="a request has one token and its drafts in a step",
+        )
+    if asked.gpus != 1:
+        found.error("bad-argument", f"{words}, but steps of several GPUs verify none")
+    for flag, value in (("--cluster", asked.cluster), ("--dataflow", asked.dataflow)):
+        if value:
+            found.error("bad-argument", f"{words}, but steps with {flag} {value} verify none")
+    if not request.serving:
+        found.error("bad-argument", f"{words}, but programs that do not serve verify none")
 
 
 def _check_kept(found: Diagnostics, request: CompileRequest, asked: CudaOptions) -> None:

@@ -41,7 +41,9 @@ class PythonTarget(MeshTarget):
         return PythonHost(loading.folder, loading.tensors)
 
     def load_engine(self, loading: Loading) -> PythonHost:
-        return PythonHost(loading.folder, loading.tensors)
+        host = self.load(loading)
+        host.check_serves()
+        return host
 
     def lines_of(self, request: CompileRequest, module: Module, text: str) -> OpLines:
         return emitted_lines(module, text)

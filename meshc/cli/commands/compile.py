@@ -24,6 +24,7 @@ from meshc.driver import (
 )
 from meshc.driver.record_files import RECORD
 from meshc.driver.recording import Recording
+from meshc.driver.serving import to_serve
 from meshc.driver.weights import check_present
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.output import Content, check_free, write_directory
@@ -44,6 +45,8 @@ def run(options: argparse.Namespace) -> int:
         try:
             loaded = load_any(options.model, report)
             request = keeping(request, options, loaded)
+            if request.serving:
+                request = to_serve(request)
             compiled = compile_loaded(loaded, request, instruments, report)
             if recording is not None:
                 compiled.files[RECORD] = recording.record(compiled)
@@ -101,6 +104,9 @@ def _check_standalone(options: argparse.Namespace) -> None:
         fail("bad-argument", f"--standalone writes programs for --target {known}")
     if options.output in (None, "-"):
         fail("bad-argument", "--standalone writes a directory, and -o names none")
+    if options.serving:
+        words = "what serves has its pages from a server, and --standalone writes a host without"
+        fail("bad-argument", f"--serving is {options.serving}, but {words}")
 
 
 def _check_recorded(options: argparse.Namespace) -> None:

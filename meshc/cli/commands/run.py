@@ -16,7 +16,7 @@ from meshc.backends.target import target_of
 from meshc.cli.flags.compiling import given_to_compile
 from meshc.cli.output import print_diagnostics, print_json
 from meshc.cli.progress import Progress
-from meshc.cli.requests import keeping, prompts_of, request_of
+from meshc.cli.requests import check_compiled, keeping, prompts_of, request_of
 from meshc.cli.watching import Watching
 from meshc.driver import (
     Answer,
@@ -124,8 +124,9 @@ def _answers(
 ) -> list[Answer]:
     folder = Path(options.model)
     if os.path.isdir(folder) and read_manifest(folder) is not None:
-        program = open_program(folder, request)
-        _check_compiled(options, program.target)
+        program = open_program(folder, request.weights)
+        phase = [] if options.phase is None else ["--phase"]
+        check_compiled(options, program.target, [*given_to_compile(options), *phase])
         if recorder is not None:
             fail(
                 "bad-argument",
@@ -198,21 +199,6 @@ def _with_chats_read(
     read = request.with_chats_read(config, weights, name, said)
     print_diagnostics(said.messages)
     return read
-
-
-def _check_compiled(options: argparse.Namespace, target: str) -> None:
-    """Fail for flags of a compile, which can change nothing about a program that is compiled."""
-    given = [flag for flag in given_to_compile(options) if flag != "--target"]
-    if options.target not in (None, target):
-        given.insert(0, "--target")
-    if options.phase is not None:
-        given.append("--phase")
-    if given:
-        fail(
-            "bad-argument",
-            f"{given[0]} says what to compile, but '{options.model}' is a program that is compiled",
-            help="leave it out, or give it to meshc compile",
-        )
 
 
 @contextmanager

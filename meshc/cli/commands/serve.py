@@ -12,11 +12,18 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
-from meshc.cli.commands.serve_trace import compile_request, serve_request, served_by
+from meshc.cli.commands.serve_trace import (
+    compile_request,
+    compiled_program,
+    serve_request,
+    served_by,
+)
 from meshc.cli.progress import Progress
+from meshc.cli.requests import keeping
 from meshc.cli.watching import Watching
 from meshc.driver import Backend, load_any
-from meshc.driver.serving import ServeRequest, opened_service
+from meshc.driver.executable import Program
+from meshc.driver.serving import ServeRequest, Service, compiled_service, opened_service
 from meshc.serving.endpoint.memory import share
 from meshc.serving.loop import Loop
 from meshc.serving.request_log import RequestLog
@@ -43,13 +50,23 @@ def run(options: argparse.Namespace) -> int:
         fail("bad-argument", f"--waiting is {options.waiting}, not 0 to 1000000")
     request = replace(serve_request(options), prefixes=not options.no_prefixes)
     request.chosen()
+    program = compiled_program(options)
     share()
     with (
         running.bound(options.port, access.host) as listener,
         _log(options) as watchers,
-        served_by(options) as backend,
+        served_by(options, program) as backend,
     ):
-        endpoint = _endpoint(options, request, app, access, watchers, backend)
+        service = _service(options, request, program, backend)
+        endpoint = app.Endpoint(
+            service.name,
+            Loop(service.server(), options.waiting, watchers),
+            service.tokenizer,
+            service.eos,
+            service.read_chat,
+            service.another_tokenizer(),
+            access=access,
+        )
         cut = running.run_endpoint(endpoint, listener, options.finish_s, partial(_say, endpoint))
     if cut:
         print(f"requests that were cut: {cut}", file=sys.stderr)
@@ -86,22 +103,20 @@ def _log(options: argparse.Namespace) -> Iterator[list[Watcher]]:
         yield [RequestLog(stream)]
 
 
-def _endpoint(
-    options: argparse.Namespace,
-    request: ServeRequest,
-    app: ModuleType,
-    access: Any,
-    watchers: list[Watcher],
-    backend: Backend,
-) -> Any:
-    """The model, compiled, and an ``Endpoint`` before it."""
+def _service(
+    options: argparse.Namespace, request: ServeRequest, program: Program | None, backend: Backend
+) -> Service:
+    """What is served: a program, or else the model, compiled."""
     report = Diagnostics()
     with Progress() as progress:
         watching = Watching.of(options, progress)
         try:
-            service = opened_service(
-                load_any(options.model, report),
-                compile_request(options),
+            if program is not None:
+                return compiled_service(program, request, report, progress.reading, backend)
+            loaded = load_any(options.model, report)
+            return opened_service(
+                loaded,
+                keeping(compile_request(options), options, loaded),
                 request,
                 report,
                 watching.instruments,
@@ -110,15 +125,6 @@ def _endpoint(
             )
         finally:
             watching.finish(report)
-    return app.Endpoint(
-        service.name,
-        Loop(service.server(), options.waiting, watchers),
-        service.tokenizer,
-        service.eos,
-        service.read_chat,
-        service.another_tokenizer(),
-        access=access,
-    )
 
 
 def _say(endpoint: Any, address: str) -> None:

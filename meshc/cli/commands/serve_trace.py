@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from meshc.cli.flags.compiling import given_to_compile
 from meshc.cli.output import print_diagnostics, print_json
 from meshc.cli.progress import Progress
-from meshc.cli.requests import asked_target, request_of
+from meshc.cli.requests import asked_target, check_compiled, keeping, request_of
 from meshc.cli.watching import Watching
-from meshc.driver import Backend, CompileRequest, LoadedModel, load_any, opened
+from meshc.driver import Backend, CompileRequest, LoadedModel, load_any, open_program, opened
+from meshc.driver.executable import Program
 from meshc.driver.recorded_runs import served_timeline, write_run
 from meshc.driver.serving import (
     USUAL_REQUESTS,
     ServeRequest,
     Service,
     check_serves,
+    compiled_service,
+    drafts_of,
     entries_of,
     opened_service,
 )
@@ -27,7 +32,7 @@ from meshc.serving.lengths import Trace
 from meshc.serving.replaying import Entry, replayed
 from meshc.serving.traces import read_trace
 from meshc.support.diagnostics import Diagnostic, Diagnostics, fail
-from meshc.support.output import check_free
+from meshc.support.output import check_free, read_manifest
 
 _SEQ_STEP = 64
 
@@ -48,21 +53,30 @@ def run(options: argparse.Namespace) -> int:
     request.chosen()
     if options.record is not None:
         check_free(Path(options.record))
-    with served_by(options) as backend:
-        return _serve(options, trace, request, backend)
+    program = compiled_program(options)
+    with served_by(options, program) as backend:
+        return _serve(options, trace, request, program, backend)
 
 
 def _serve(
-    options: argparse.Namespace, trace: Trace, request: ServeRequest, backend: Backend
+    options: argparse.Namespace,
+    trace: Trace,
+    request: ServeRequest,
+    program: Program | None,
+    backend: Backend,
 ) -> int:
     report = Diagnostics()
     with Progress() as progress:
         watching = Watching.of(options, progress)
         try:
-            loaded = load_any(options.model, report)
-            asked = _with_capacity(compile_request(options), loaded, trace)
-            how = report, watching.instruments, progress.reading, backend
-            service = opened_service(loaded, asked, request, *how)
+            if program is not None:
+                service = compiled_service(program, request, report, progress.reading, backend)
+            else:
+                loaded = load_any(options.model, report)
+                asked = _with_capacity(compile_request(options), loaded, trace)
+                asked = keeping(asked, options, loaded)
+                how = report, watching.instruments, progress.reading, backend
+                service = opened_service(loaded, asked, request, *how)
         finally:
             watching.finish(report)
     entries = entries_of(trace, service, options.seed, options.stop_at_eos)
@@ -73,7 +87,8 @@ def _serve(
         if not options.json:
             print(_line(record, seconds), flush=True)
 
-    found = replayed(service.server(), entries, options.iteration_ms / 1e3, note)
+    server = service.server()
+    found = replayed(server, entries, options.iteration_ms / 1e3, note)
     if options.record is not None:
         facts = {
             "policy": service.policy.name,
@@ -87,13 +102,19 @@ def _serve(
     if options.compare_alone:
         alone = service
         if not service.whole:
+            if program is not None:
+                words = "the program has no room for whole prompts"
+                fail("bad-argument", f"--compare-alone is given, but {words}")
             whole = dataclasses.replace(request, whole=True)
             alone = opened_service(loaded, asked, whole, Diagnostics(), backend=backend)
         _compare(alone, entries, found)
     if options.json:
-        print_json(_object(options, service, entries, found, records))
+        drafts = {"drafts": dataclasses.asdict(server.guesses)} if drafts_of(asked) else {}
+        print_json(_object(options, service, entries, found, records) | drafts)
     else:
         print("\n".join(_answer(entry, found[entry.name]) for entry in entries))
+        if drafts_of(asked):
+            print(f"drafted {server.guesses.drafted}, accepted {server.guesses.accepted}")
     return 0
 
 
@@ -108,15 +129,17 @@ def serve_request(options: argparse.Namespace) -> ServeRequest:
         long_chunk=options.long_chunk,
         long_prompts=options.long_prompts,
         cache=not options.no_cache,
+        draft_model=options.draft_model or "",
+        draft_weights=options.draft_weights,
     )
 
 
 @contextmanager
-def served_by(options: argparse.Namespace) -> Iterator[Backend]:
-    """What runs the program, before anything is compiled; stderr is told where that was chosen.
-    Raises ``bad-argument`` for a target whose programs do not serve, and what :func:`opened` does.
-    """
-    target = asked_target(options)
+def served_by(options: argparse.Namespace, program: Program | None) -> Iterator[Backend]:
+    """What runs ``program`` or, without one, that of the model, before anything is compiled; stderr
+    is told where that was chosen. Raises ``bad-argument`` for a target whose programs do not serve,
+    and what :func:`opened` does."""
+    target = asked_target(options) if program is None else program.target
     check_serves(target)
     with opened(target, options.backend) as backend:
         if backend.remark:
@@ -124,10 +147,28 @@ def served_by(options: argparse.Namespace) -> Iterator[Backend]:
         yield backend
 
 
+def compiled_program(options: argparse.Namespace) -> Program | None:
+    """The program of a directory that compile wrote, None for a model. Raises ``bad-argument`` for
+    flags that say what to compile."""
+    folder = Path(options.model)
+    if not os.path.isdir(folder) or read_manifest(folder) is None:
+        return None
+    program = open_program(folder, options.weights)
+    given = [flag for flag in given_to_compile(options) if flag != "--chunk"]  # of the policy
+    if getattr(options, "record", None) is not None:
+        given.append("--record")
+    given += ["--force"] * options.force
+    check_compiled(options, program.target, given)
+    return program
+
+
 def compile_request(options: argparse.Namespace) -> CompileRequest:
     """What the flags say to compile, for several requests unless they say how many."""
     found = request_of(options)
-    return found.changed(batch=options.batch or USUAL_REQUESTS, chunk=None)
+    usual, drafts, target = USUAL_REQUESTS, drafts_of(found), found.rules
+    if drafts > 0 and target is not None:
+        usual = max(1, min(usual, target.MOST_REQUESTS // (1 + drafts)))
+    return found.changed(batch=options.batch or usual, chunk=None)
 
 
 def _first(trace: Trace, count: int | None) -> Trace:
@@ -228,7 +269,7 @@ def _object(
                 "read": [list(segment) for segment in record.segments],
                 "decode": list(record.decode),
                 "put_back": list(record.put_back),
-                "tokens": {str(name): token for name, token in record.tokens.items()},
+                "tokens": {str(name): list(own) for name, own in record.tokens.items()},
                 "first": list(record.first),
                 "ended": list(record.ended),
             }

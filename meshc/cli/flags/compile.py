@@ -53,6 +53,14 @@ def add_to(commands: Any) -> None:
         help="also write DIR/record.json, which meshc view shows: the module after each pass, what "
         "was said, places and predicted costs",
     )
+    parser.add_argument(
+        "--serving",
+        default="",
+        metavar="chunks|layers|layers!",
+        help="a program for requests as they come (meshc serve DIR), --batch of them at once "
+        "(default: 8): prompts are read by chunks of --chunk tokens (default: 512), or by groups "
+        "of layers too, those of a dense model with layers!",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     add_chunk(parser)
     add_keeping(parser)

@@ -17,8 +17,8 @@ def add_chunk(parser: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="CSL: read a prompt in chunks of at most N tokens behind those that are cached, which "
-        "takes less memory; default: in one piece. CUDA: read N tokens at once, 8 to 512, each "
-        "weight once; default: 16 at most, which round less",
+        "takes less memory; default: in one piece. CUDA: read N tokens at once, each weight "
+        "once: 8 to 512 by kernels, up to 128 by tasks of models without; default: by what is left",
     )
 
 

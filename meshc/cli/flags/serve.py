@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshc.cli.flags.compiling import add_compiling
+from meshc.cli.flags.compiling import add_compiling, add_keeping
 from meshc.cli.flags.serving import add_serving
 from meshc.cli.flags.watching import add_watching
 
 _DESCRIPTION = """\
-Serve MODEL (as for compile), for Python or CUDA, behind an endpoint for completions, as clients of
-the OpenAI API know it, streaming included; on the loopback address unless --host says another one.
+Serve MODEL (as for compile), for Python or CUDA, or a program that compile wrote to a directory,
+behind an endpoint for completions, as clients of the OpenAI API know it, streaming included; on the
+loopback address unless --host says another one.
 Tokens are drawn as a request says, at temperature 1 and top_p 1 where it is silent; temperature 0
 takes the most likely ones. SIGTERM finishes what runs. Needs the extra 'serve'.
 """
@@ -19,7 +20,7 @@ takes the most likely ones. SIGTERM finishes what runs. Needs the extra 'serve'.
 def add_to(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("serve", help="serve completions", description=_DESCRIPTION)
-    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("model", metavar="MODEL|DIR")
     parser.add_argument(
         "--port", type=int, default=8000, metavar="N", help="0: any; default: %(default)s"
     )
@@ -63,5 +64,6 @@ def add_to(commands: Any) -> None:
         "caches that nobody uses hold it",
     )
     add_serving(parser)
+    add_keeping(parser)
     add_compiling(parser)
     add_watching(parser)

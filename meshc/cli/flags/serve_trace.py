@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshc.cli.flags.compiling import add_compiling
+from meshc.cli.flags.compiling import add_compiling, add_keeping
 from meshc.cli.flags.serving import add_serving
 from meshc.cli.flags.watching import add_watching
 
 _DESCRIPTION = """\
-Serve the requests of a trace with MODEL (as for compile), for Python or CUDA: requests enter as
-they come, prompts are read by a policy beside decoding, and each leaves with its tokens. Prints
-every iteration and the tokens of every request. Prompts are random tokens of the trace's lengths;
---batch says how many requests run at once (default: 8).
+Serve the requests of a trace with MODEL (as for compile), for Python or CUDA, or with a program
+that compile wrote to a directory: requests enter as they come, prompts are read by a policy beside
+decoding, and each leaves with its tokens. Prints every iteration and the tokens of every request.
+Prompts are random tokens of the trace's lengths; --batch says how many requests run at once
+(default: 8).
 """
 
 
@@ -21,7 +22,7 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "serve-trace", help="serve a trace of requests", description=_DESCRIPTION
     )
-    parser.add_argument("model", metavar="MODEL")
+    parser.add_argument("model", metavar="MODEL|DIR")
     parser.add_argument(
         "--trace",
         required=True,
@@ -58,5 +59,6 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
     add_serving(parser)
+    add_keeping(parser)
     add_compiling(parser)
     add_watching(parser)

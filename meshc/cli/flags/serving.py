@@ -43,6 +43,15 @@ def add_serving(parser: argparse.ArgumentParser) -> None:
         help="what executes the program: cuda-cpu CUDA kernels on this CPU, cuda on a GPU; "
         "default: as of run",
     )
+    parser.add_argument(
+        "--draft-model",
+        metavar="MODEL",
+        help="with --drafts: guess by this model, which has the same tokens; default: what "
+        "followed the last tokens of a text where they stood before",
+    )
+    parser.add_argument(
+        "--draft-weights", metavar="PATH", help="a checkpoint of --draft-model; default: its own"
+    )
 
 
 def add_long_prompts(group: Any) -> None:

@@ -8,6 +8,7 @@ from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
 from meshc.ir.types import DType
 from meshc.ir.values import Value
+from meshc.ir.views import View
 
 FRAGMENT_ROWS = 16
 """Rows that tensor cores multiply at once."""
@@ -16,11 +17,12 @@ FRAGMENT_ROWS = 16
 @dataclass(frozen=True)
 class Coded:
     """Blocks of a matrix that stays quantised: codes of this element type, which are multiplied as
-    ``values``, for so many ``fragments`` of tensor cores, scales and, if ``lifted``, least numbers
-    of these, ``bytes`` in all."""
+    ``values``, in ``groups`` for so many ``fragments`` of tensor cores, with scales and, if
+    ``lifted``, least numbers of these, ``bytes`` in all."""
 
     codes: DType
     values: DType
+    groups: int
     fragments: int
     bytes: int
     lifted: bool
@@ -29,13 +31,38 @@ class Coded:
 def coded_of(module: Module, family: task.Family, stream: Value) -> Coded | None:
     """The blocks of codes of which a stream of ``family`` brings a part, None where it brings
     numbers."""
-    for op in family.regions[0].walk():
-        if not isinstance(op, tile.Compute) or op.kernel != "dequantise":
+    decodes = {
+        op.views()[0].buffer: op
+        for op in family.regions[0].walk()
+        if isinstance(op, tile.Compute) and op.kernel == "dequantise"
+    }
+    inner = {view.buffer for op in decodes.values() for view in op.views()[1:]}
+    for numbers, op in decodes.items():
+        _, codes, *others = op.views()
+        coded = [decodes[view.buffer] for view in others if view.buffer in decodes]
+        parts = [view for view in others if view.buffer not in decodes]
+        parts += [view for one in coded for view in one.views()[1:]]
+        if numbers in inner or stream not in [view.buffer for view in (codes, *parts)]:
             continue
-        if stream in [view.buffer for view in op.views()[1:]]:
-            _, codes, *parts = (view.buffer_type.dtype for view in op.views())
-            group = int(str(op.params["group"]))
-            bits = group * codes.bits + sum(part.bits for part in parts)
-            size, fragments = bits * FRAGMENT_ROWS // 8, -(-group // FRAGMENT_ROWS)
-            return Coded(codes, module.dtype(), fragments, size, len(parts) > 1)
+        group = int(str(op.params["group"]))
+        groups = int(str(coded[0].params["group"])) if coded else 1
+        size = sum(_bits(view) for view in (codes, *parts)) * group * groups // _columns(codes)
+        return Coded(
+            codes.buffer_type.dtype,
+            module.dtype(),
+            groups,
+            -(-group // FRAGMENT_ROWS),
+            size * FRAGMENT_ROWS // 8,
+            len(others) > 1,
+        )
     return None
+
+
+def _columns(view: View) -> int:
+    """How many elements of a row a task has of a stream of rows."""
+    return view.buffer_type.shape[-1]
+
+
+def _bits(view: View) -> int:
+    """Bits of a row of a stream of rows."""
+    return _columns(view) * view.buffer_type.dtype.bits

@@ -23,17 +23,9 @@ from typing import Literal
 
 from meshc.analysis.tasks.shares import share
 from meshc.cost.tasks.blocks import Memory, Ring, Run, Spent, Tiles, simulate
+from meshc.cost.tasks.stages import FamilyWork, LoopWork, Meeting, PhaseWork, Stage, TaskWork
 from meshc.cost.tasks.tile_times import TileTimes
-from meshc.cost.tasks.work import (
-    FamilyWork,
-    LoopWork,
-    Meeting,
-    PhaseWork,
-    Scalars,
-    Stage,
-    TaskWork,
-    work_of,
-)
+from meshc.cost.tasks.work import Scalars, work_of
 from meshc.cost.terms import Cost
 from meshc.devices import Kind
 from meshc.ir.module import Module

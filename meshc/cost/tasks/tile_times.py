@@ -4,7 +4,8 @@ Statements have costs by kernel and form. A product multiplies weights by 8 or 1
 values on tensor cores: up to four vectors take two columns each, their rounded values and what
 rounding left. Attention is of up to eight query heads at once. Rows of a fragment that a task has
 no rows for are wasted, or, with ``packed``, hold further parts of the width, as far as there are
-columns for these: an emitter could do that, none does.
+columns for these: an emitter could do that, none does. More columns than 16 take longer by as much
+as 16 do than 8, or as long as their vectors take to come from where blocks share them.
 
 What is quantised takes as long as a tile of 16-bit weights, but for the instructions: where it has
 more of them, these take a cycle of a scheduler each. Nobody has measured it.
@@ -20,7 +21,7 @@ from meshc.analysis.tasks.tiles import coded_tile_bytes
 from meshc.cost.clusters import link_bytes_per_second
 from meshc.cost.tasks.blocks import Memory, Ring, Shared, Tile, Tiles
 from meshc.cost.tasks.coded import Coded
-from meshc.cost.tasks.work import Piece, TaskWork
+from meshc.cost.tasks.stages import Piece, TaskWork
 from meshc.devices import Device
 from meshc.devices.keys import points
 from meshc.ir.types import DType
@@ -40,17 +41,27 @@ ATTENDED_HEADS = 8
 OF_NUMBERS = 6
 """Instructions of a warp for 16 x 16 weights of 16 bits and 8 columns, the loop's among them."""
 OF_CODES = {
+    (DType.U2, DType.F16): 14,
+    (DType.U2, DType.BF16): 16,
+    (DType.U3, DType.F16): 26,
+    (DType.U3, DType.BF16): 30,
     (DType.U4, DType.F16): 8,
     (DType.U4, DType.BF16): 11,
+    (DType.U5, DType.F16): 25,
+    (DType.U5, DType.BF16): 28,
+    (DType.U6, DType.F16): 22,
+    (DType.U6, DType.BF16): 27,
     (DType.U8, DType.F16): 9,
     (DType.U8, DType.BF16): 30,
     (DType.E4M3, DType.F16): 12,
     (DType.E4M3, DType.BF16): 20,
+    (DType.E2M1, DType.F16): 15,
+    (DType.E2M1, DType.BF16): 18,
 }
 """The same for codes of a type that are multiplied as another."""
-OF_SCALES, OF_LEAST = 18, 9
-"""The same for the scales of a block, and for its least numbers besides. All are counted in machine
-code (docs/step-times.md)."""
+OF_SCALES, OF_LEAST, OF_UNITS = 18, 9, 10
+"""The same for the scales of a group, for its least numbers besides, and where these are codes with
+a unit. All are counted in machine code (docs/step-times.md)."""
 WARP_LANES = 32
 
 
@@ -179,6 +190,9 @@ class TileTimes:
             times = self._points("product_tile_ns")
             parts = max(8 // columns, 1) if self.packed else 1
             whole = _at(times, columns) * NS
+            if piece.vectors:
+                shared = self.device.real("shared_bytes_per_second") / self.device.cores
+                whole = max(whole, self.tile * (1 + piece.vectors) / shared)
             if piece.coded is not None:
                 whole = self.decoded(piece.coded, self.size(piece), whole, _at(times, 8) * NS)
             return whole / min(1.0, piece.filled * parts)
@@ -190,9 +204,11 @@ class TileTimes:
         """Seconds for a tile of ``size`` bytes of codes, where one of 16-bit weights takes
         ``whole``, and ``least`` by the fewest columns."""
         blocks = size // coded.bytes
-        fragments = blocks * coded.fragments
+        groups = blocks * coded.groups
+        fragments = groups * coded.fragments
         issued = fragments * OF_CODES[coded.codes, coded.values]
-        issued += blocks * (OF_SCALES + (OF_LEAST if coded.lifted else 0))
+        of_group = OF_SCALES + (OF_LEAST if coded.lifted else 0)
+        issued += groups * (of_group + (OF_UNITS if coded.groups > 1 else 0))
         more = issued - OF_NUMBERS * self.tile // FRAGMENT_BYTES
         at_once = self.device.real("f32_macs_per_cycle") / WARP_LANES
         columns = (whole - least) * fragments * FRAGMENT_BYTES / self.tile

@@ -3,159 +3,44 @@
 A stream is *brought* by way of a block's ring if a product takes it, or each task has a part of its
 own of it. What all tasks of a family read alike (a norm's weights, the vector that an earlier phase
 gave) each block *reads* once in a phase, and a few bytes of a task's own (frequencies, a residual)
-too. Streams of one body, or of one round of a loop, are brought together.
+too. Streams of one body, or of one round of a loop, are brought together. Left sides of products
+that lie in memory, rounded, come through the ring beside the weights, for several tasks at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import prod
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from meshc.analysis.tasks.accesses import routed_of
 from meshc.analysis.tasks.routing import experts_of
-from meshc.cost.tasks.coded import FRAGMENT_ROWS, Coded, coded_of
+from meshc.cost.tasks.coded import FRAGMENT_ROWS, coded_of
 from meshc.cost.tasks.rounds import along, decided, repeated
+from meshc.cost.tasks.stages import (
+    MOST_TOGETHER,
+    SMALL_BYTES,
+    SUMS_BYTES,
+    FamilyWork,
+    LoopWork,
+    Meeting,
+    PhaseWork,
+    Piece,
+    Stage,
+    TaskWork,
+)
 from meshc.ir.affine import Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
+from meshc.ir.types import DType
 from meshc.ir.values import Value
 
 Scalars = Mapping[str, int | Sequence[int]]
 """Run-time scalars, and those of which every request has its own."""
-
-Kind = Literal["product", "attention", "copy"]
-SMALL_BYTES = 1024
-"""What a task has for itself of a stream is read by its threads if it is less than that."""
-READ_AT_ONCE = 32768
-"""Bytes that the threads of a block ask for, and hold, before they wait for them: 128 each."""
-SUMS_BYTES = 1024
-"""Sums that the warps of a block have of a vector and a fragment, twice."""
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Bytes that a task brings together. They are multiplied by ``rows`` vectors: requests, or
-    the query heads of a key head, twice so many where keys are values too. ``filled`` is the share
-    of the rows of a tensor core's fragment that a product uses. Numbers are made of what is
-    ``coded``, block by block."""
-
-    bytes: int
-    kind: Kind = "copy"
-    rows: int = 1
-    filled: float = 1.0
-    coded: Coded | None = None
-
-
-@dataclass(frozen=True)
-class TaskWork:
-    """What one task brings, in order, and the bytes that it reads for itself alone."""
-
-    pieces: tuple[Piece, ...]
-    own: int = 0
-
-    @cached_property
-    def multiplies(self) -> bool:
-        """Whether products hide what it reads for itself."""
-        return any(piece.kind == "product" for piece in self.pieces)
-
-    @cached_property
-    def brought(self) -> int:
-        """Bytes by way of the ring."""
-        return sum(piece.bytes for piece in self.pieces)
-
-
-@dataclass(frozen=True)
-class FamilyWork:
-    """Tasks of a family, or of one value of its first dim, in the order of its domain. ``read`` is
-    what a block that has one of them
-    reads in a phase, by its text: bytes, and whether they come from memory at first, being
-    streamed. ``held`` are bytes of the block's memory that its tasks take. Products have
-    ``vectors`` left sides of ``width`` elements. ``groups`` are those of its tasks, where these are
-    dealt to clusters."""
-
-    name: str
-    tasks: tuple[TaskWork, ...]
-    read: Mapping[str, tuple[int, bool]]
-    held: int
-    vectors: int = 1
-    width: int = 0
-    groups: tuple[int, ...] = ()
-
-    @property
-    def waited(self) -> Mapping[str, int]:
-        """What a block reads once it has met the others, by its text, in bytes: a norm's weights it
-        has asked for before. Vectors that are normed are read again if threads cannot hold them."""
-        normed = any(fresh for _, fresh in self.read.values())
-        return {
-            text: 2 * size if normed and size > READ_AT_ONCE else size
-            for text, (size, fresh) in self.read.items()
-            if not fresh
-        }
-
-    @property
-    def at_once(self) -> int:
-        """How much of that it asks for at once: of one vector, as much as threads hold; or where
-        several records are merged, up to four for each eight elements of a thread."""
-        elements = self.vectors * self.width
-        if not elements:
-            return READ_AT_ONCE
-        records = max((n for n, fresh in self.read.values() if not fresh), default=0) / elements / 4
-        if records > 1:
-            return READ_AT_ONCE // 4 * min(int(records), 4)
-        return min(READ_AT_ONCE, 4 * self.width)
-
-
-@dataclass(frozen=True)
-class PhaseWork:
-    """Families whose tasks run at the same time, shared by ``blocks``: 0 if they are not placed.
-    Blocks are clusters of ``cluster``, which share tasks in so many ``groups`` if there are any.
-    Experts are ``chosen`` in front of it."""
-
-    name: str
-    families: tuple[FamilyWork, ...]
-    blocks: int = 0
-    cluster: int = 0
-    groups: int = 0
-    chosen: bool = False
-
-    @cached_property
-    def bytes(self) -> int:
-        """What comes from memory: what all tasks of a family read alike once, what is brought for
-        each task."""
-        streamed = {k: n for f in self.families for k, (n, fresh) in f.read.items() if fresh}
-        return sum(t.brought for f in self.families for t in f.tasks) + sum(streamed.values())
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """Blocks wait for each other; ``kind`` says how (:class:`meshc.ir.ops.task.Meet`). Behind one
-    of all ranks each reads ``linked`` bytes that others have given it."""
-
-    kind: str = task.COUNTER
-    linked: int = 0
-
-    @property
-    def of_cluster(self) -> bool:
-        """Whether only those of each cluster do."""
-        return self.kind == task.CLUSTER
-
-
-@dataclass(frozen=True)
-class LoopWork:
-    """``count`` rounds of the same phases."""
-
-    count: int
-    body: tuple[Stage, ...]
-
-
-Stage = PhaseWork | LoopWork | Meeting
 
 
 def work_of(module: Module, scalars: Scalars) -> tuple[Stage, ...]:
@@ -333,6 +218,12 @@ class _Family:
         self.parts: dict[str, int] = {}
         self.names = {*self.dims, *family.each}
         self.uses = _uses(family)
+        left = {use.views()[1].buffer for use in self.products()}
+        self.streamed = left & {
+            op.result
+            for op in family.regions[0].walk()
+            if isinstance(op, task.Need) and op.view.buffer_type.dtype is not DType.F32
+        }
         self.brought: list[tuple[Piece, NDArray[np.int64]]] = []
 
     def work(self) -> Iterator[FamilyWork]:
@@ -354,7 +245,7 @@ class _Family:
             )
             for row in kinds
         ]
-        tasks = tuple(made[k] for k in which.reshape(-1))
+        tasks = self.beside_vectors(tuple(made[k] for k in which.reshape(-1)))
         vectors, width = self.left()
         if not self.parts:
             shape = vectors, width, self.groups
@@ -367,6 +258,26 @@ class _Family:
             shape = vectors, width, self.groups[these]
             if some := self.run(tasks[these]):
                 yield FamilyWork(name, some, self.read | own, self.held(), *shape)
+
+    def beside_vectors(self, tasks: tuple[TaskWork, ...]) -> tuple[TaskWork, ...]:
+        """``tasks`` with the vectors that come beside their weights, of as many as a block has."""
+        if not self.streamed:
+            return tasks
+        vectors, width = self.left()
+        each = len(self.run(tasks)) // self.module.the_device().cores
+        together = min(max(each, 1), MOST_TOGETHER)
+        rows = max(sum(p.bytes for p in one.pieces if p.kind == "product") for one in tasks)
+        share = DType.F16.bytes * vectors * width / together / max(rows, 1)
+        kinds = {
+            one: replace(
+                one,
+                pieces=tuple(
+                    replace(p, vectors=share) if p.kind == "product" else p for p in one.pieces
+                ),
+            )
+            for one in dict.fromkeys(tasks)
+        }
+        return tuple(kinds[one] for one in tasks)
 
     def run(self, tasks: tuple[TaskWork, ...]) -> tuple[TaskWork, ...]:
         """Those of ``tasks`` that are dealt: of experts those of chosen ones."""
@@ -381,6 +292,8 @@ class _Family:
                 size = self.size(op, at)
                 fresh = isinstance(op, task.Stream)
                 mine = op.view.free_vars & names or op.when is not None
+                if op.result in self.streamed:
+                    continue
                 if op.result in self.uses:
                     together = together + size
                     first = first or op.result
@@ -469,6 +382,8 @@ class _Family:
         with up to four vectors what rounding left as well, so that products are those of f32, and
         sums of warps."""
         vectors, width = self.left()
+        if self.streamed:
+            return SUMS_BYTES // 2 * vectors
         columns = 2 * width * vectors * (2 if vectors <= 4 else 1)
         return columns + SUMS_BYTES * max(vectors, 8) if width else 0
 

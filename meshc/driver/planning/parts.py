@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from meshc.backends.cuda.gpu_steps import dealing
+from meshc.backends.cuda.gpu_divisions import dealing
 from meshc.backends.options import CudaOptions
 from meshc.backends.request import CompileRequest
 from meshc.cost.served_graphs import served_of

@@ -21,9 +21,10 @@ from math import exp
 from meshc.backends.request import CompileRequest
 from meshc.cost.predictions import inputs_of
 from meshc.cost.tasks.blocks import Ring
+from meshc.cost.tasks.stages import SUMS_BYTES, LoopWork, Meeting, PhaseWork, Stage, TaskWork
 from meshc.cost.tasks.steps import StepTime, time_of_work
 from meshc.cost.tasks.tile_times import TileTimes
-from meshc.cost.tasks.work import SUMS_BYTES, LoopWork, Meeting, PhaseWork, Stage, TaskWork, work_of
+from meshc.cost.tasks.work import work_of
 from meshc.devices import Device, Number, device
 from meshc.driver.models import load_any
 from meshc.driver.planning.parts import part_of

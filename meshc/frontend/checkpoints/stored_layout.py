@@ -112,19 +112,31 @@ class StoredLayout:
         extents = {**self.extents, dim: stop - start}
         return Part(axis, first, last), replace(self, axes=axes, extents=extents)
 
-    def by_groups(self, group: int) -> StoredLayout | None:
-        """The layout of something that there is once for ``group`` elements of a stored row, of a
-        param that has as many fewer of its dim there; None where rows hold something else."""
-        factor = self.axes[-1][-1]
-        if not factor.dims or len(self.axes) != 2 or self.offset or self.stretch:
+    def by_groups(self, group: int, along: int = -1) -> StoredLayout | None:
+        """The layout of something that there is once for ``group`` elements of a stored row, or
+        ``along`` another axis, of a param that has as many fewer of its dim there, or of the two
+        dims that such a group covers; None where the axis holds something else."""
+        factor = self.axes[along][-1]
+        if not factor.dims or len(self.axes) < 2 or self.offset or self.stretch:
             return None
+        inner = self.extents[factor.dims[-1]]
+        if group > inner and group % inner == 0 and len(self.axes[along]) > 1:
+            axes = [*self.axes]
+            axes[along] = axes[along][:-1]
+            outer = replace(self, axes=tuple(axes)).by_groups(group // inner, along)
+            if outer is None or factor.dims[-1] == self.pairs or factor.extent != inner:
+                return None
+            axes = [*outer.axes]
+            axes[along] = (*axes[along], replace(factor, extent=1))
+            return replace(outer, axes=tuple(axes), extents={**outer.extents, factor.dims[-1]: 1})
         dim = factor.dims[-1]
         whole = factor.extent == math.prod(self.extents[each] for each in factor.dims)
         if not whole or dim == self.pairs or self.extents[dim] % group:
             return None
-        own = (*self.axes[-1][:-1], replace(factor, extent=factor.extent // group))
+        axes = [*self.axes]
+        axes[along] = (*axes[along][:-1], replace(factor, extent=factor.extent // group))
         extents = {**self.extents, dim: self.extents[dim] // group}
-        return replace(self, axes=(*self.axes[:-1], own), extents=extents)
+        return replace(self, axes=tuple(axes), extents=extents)
 
 
 def pairs_to_halves(array: np.ndarray, axis: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from meshc.frontend.checkpoints.files import open_regular
-from meshc.ir.codes import CODES, LEAST, SCALES, CodeFormat
+from meshc.ir.codes import CodeFormat
 from meshc.ir.stored import BF16
 
 Rows = Callable[[np.ndarray], np.ndarray]
@@ -30,27 +30,32 @@ _CHUNK_BYTES = 16 << 20
 @dataclass(frozen=True)
 class StoredTensor:
     """One tensor of a file: row-major ``shape``, the file's word for its ``dtype``. Its codes and
-    scales have the formats ``kept`` of `CODE_FORMATS`, those with larger groups first."""
+    scales have the formats ``kept`` of `CODE_FORMATS`, those with larger groups first, and groups
+    lie ``along`` this axis."""
 
     shape: tuple[int, ...]
     dtype: str
     readable: bool
     kept: tuple[str, ...] = ()
+    along: int = -1
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A matrix [outputs, inputs] as it is stored: ``codes`` uint8, or float32 where they are floats
-    themselves, and of groups of inputs ``scales`` and, in some formats, ``least`` numbers, float32
-    [outputs, groups]."""
+    """A tensor as it is stored, such as a matrix [outputs, inputs]: ``codes`` uint8, or floats
+    where they are floats themselves, and of groups along one axis ``scales`` and, in some formats,
+    ``least`` numbers, or codes of these and the ``units`` and ``least_units`` of larger groups;
+    float32, such as [outputs, groups]."""
 
     codes: np.ndarray
     scales: np.ndarray
     least: np.ndarray | None = None
+    units: np.ndarray | None = None
+    least_units: np.ndarray | None = None
 
     def part(self, name: str) -> np.ndarray:
         """What is called so in `meshc.ir.codes`."""
-        found = {CODES: self.codes, SCALES: self.scales, LEAST: self.least}[name]
+        found: np.ndarray | None = getattr(self, name)
         assert found is not None
         return found
 

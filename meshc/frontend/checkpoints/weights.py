@@ -125,16 +125,17 @@ class Checkpoint:
         where they have numbers, or layers are stored in different ways."""
         tensor = self._logical[name]
         stored = [
-            self.source.tensors[each].kept
+            (self.source.tensors[each].kept, self.source.tensors[each].along)
             for layer in range(self._count(tensor) if tensor.per_layer else 1)
             for each in tensor.stored_names(layer)
         ]
-        forms = [CODE_FORMATS[each] for each in stored[0]] if len(set(stored)) == 1 else []
-        return next((form for form in forms if tensor.layout.by_groups(form.group)), None)
+        kept, along = stored[0] if len(set(stored)) == 1 else ((), -1)
+        forms = [CODE_FORMATS[each] for each in kept]
+        return next((form for form in forms if tensor.layout.by_groups(form.span, along)), None)
 
-    def in_parts(self, name: str) -> bool:
-        """Whether files have a tensor for each expert of ``name``."""
-        return self._logical[name].parts > 0
+    def of_experts(self, name: str) -> bool:
+        """Whether ``name`` is more than a matrix, or has a stored tensor for each expert."""
+        return self._logical[name].parts > 0 or len(self._logical[name].layout.axes) > 2
 
     def encoding(self, name: str) -> str:
         """How files say that the tensor ``name`` is quantised, empty where they hold numbers."""
@@ -147,13 +148,16 @@ class Checkpoint:
         return " and ".join(sorted(found - {*FLOATS}))
 
     def read_kept(self, name: str, part: str) -> Layered:
-        """The codes (uint8, or float32 of floats), scales or least numbers (float32) of the tensor
-        ``name``, which has a `kept_format`: in its shape, the latter two with as many groups as
-        rows. Layers are read when they are asked for."""
+        """The codes (uint8, or floats) or another part (float32) of the tensor ``name``, which has
+        a `kept_format`: in its shape, but for as many groups as a part has for elements. Layers are
+        read when they are asked for."""
         tensor, form = self._logical[name], self.kept_format(name)
         assert form is not None
-        layout = tensor.layout if part == CODES else tensor.layout.by_groups(form.group)
-        assert layout is not None
+        layout, along = tensor.layout, self.source.tensors[tensor.stored_names(0)[0]].along
+        if part != CODES:
+            fewer = layout.by_groups(form.elements(part), along)
+            assert fewer is not None
+            layout = fewer
         read, source = layout.read, self.source
 
         def of_layer(layer: int) -> np.ndarray:
@@ -170,7 +174,8 @@ class Checkpoint:
         layers = range(self._count(tensor) if tensor.per_layer else 1)
         stored = [each for layer in layers for each in tensor.stored_names(layer)]
         kept = any(self.source.tensors[each].kept for each in stored)
-        return not kept and tensor.layout.by_groups(form.group) is not None
+        makes = not form.block and not kept
+        return makes and tensor.layout.by_groups(form.group) is not None
 
     def make_kept(self, name: str, form: CodeFormat, part: str) -> Layered:
         """As :meth:`read_kept`, of codes in ``form`` that are made of the numbers of the tensor."""

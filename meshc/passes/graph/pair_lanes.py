@@ -22,7 +22,7 @@ from meshc.ir.rows import Paired
 from meshc.ir.values import Value
 from meshc.support.diagnostics import Diagnostics
 
-_POINTWISE = (graph.Add, graph.Mul, graph.Scale, graph.RmsNorm, Function)
+_POINTWISE = (graph.Add, graph.Mul, graph.Scale, graph.RmsNorm, graph.Centre, Function)
 
 
 class _NotReorderable(Exception):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.ir.batch import BATCH, LENGTH, POSITION
+from meshc.ir.batch import BATCH, LENGTH, POSITION, tokens_of_request
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
 from meshc.passes.task.expand.graphs import Grain, GraphExpander
@@ -34,7 +34,9 @@ class ExpandTasks(Pass):
     each key head of a request where that is not 0, and each attends for ``together`` tokens of a
     prompt at the most, as many as divide a chunk, or with 0 for as many as a block has room for.
     With ``lanes`` so many tasks share the lanes of a key head, and not its tokens: some multiply
-    those of queries and keys that they have, others add these products up and weigh values. In
+    those of queries and keys that they have, others add these products up and weigh values. With
+    ``columns`` the left sides of products lie in memory, rounded to the type of the weights, each
+    given once: by the tasks that have it, or by those of a phase, a token each. In
     the graph of a rank an ``all_reduce`` is a buffer to which each rank gives what it has, in the
     memory of all, and a phase of tasks that add it up. An op without a rule is ``no-tasks``.
 
@@ -78,6 +80,7 @@ class ExpandTasks(Pass):
     splits: int = 0
     together: int = 0
     lanes: int = 1
+    columns: bool = False
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         for name, value, least in (
@@ -101,7 +104,8 @@ class ExpandTasks(Pass):
                 f"there are no tasks for prompts whose tokens {module.row_dim} counts",
                 help="call that dim L",
             )
-        if not of_prompt and module.rows is not None and module.dims[module.rows.dim] != 1:
+        read = 1 if of_prompt or module.rows is None else module.dims[module.rows.dim]
+        if read != 1 and read != tokens_of_request(module):
             fail(
                 "no-tasks",
                 "a step of a request reads one token",
@@ -117,6 +121,11 @@ class ExpandTasks(Pass):
             fail(
                 "bad-pass-option",
                 "expand-tasks: with merge no task has what a head attended for itself (heads)",
+            )
+        if self.columns and self.heads:
+            fail(
+                "bad-pass-option",
+                "expand-tasks: with columns no task has what a head attended for itself (heads)",
             )
         if self.lanes > 1 and (self.merge or self.splits):
             fail(
@@ -135,6 +144,7 @@ class ExpandTasks(Pass):
             self.splits,
             self.together,
             self.lanes,
+            self.columns,
         )
         expander = GraphExpander(module, grain)
         found = expander.expand()

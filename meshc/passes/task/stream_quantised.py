@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from meshc.ir.affine import Expr
 from meshc.ir.builder import Names
-from meshc.ir.codes import CODE_FORMATS, CODES, CodeFormat, kept_name
+from meshc.ir.codes import (
+    CODE_FORMATS,
+    CODES,
+    LEAST,
+    LEAST_UNITS,
+    SCALES,
+    UNITS,
+    CodeFormat,
+    kept_name,
+)
 from meshc.ir.core import Block, Op, Operand
 from meshc.ir.module import Buffer, Module, Port
 from meshc.ir.ops import task, tile
@@ -161,7 +170,7 @@ def _obstacle(
         return "more than products of its rows read it, or nothing does"
     if not buffer.type.dtype.floats:
         return f"its elements are {buffer.type.dtype}"
-    group, width = form.group, buffer.type.shape[-1]
+    group, width = form.span, buffer.type.shape[-1]
     if width % group:
         return f"its rows are {width} wide, which cuts groups of {group}"
     for one in streams:
@@ -200,22 +209,38 @@ def _cut(module: Module, port: Port, width: int, group: int) -> str | None:
     lane, place = port.lanes[-1], _grouped(port)
     if place is None or port.lets or port.pad or port.where is not None:
         return "its rows lie in a way that groups cannot follow"
-    dim = port.tensor.dims[place]
-    if module.dims[dim] % group:
+    covered = _covered(module, port, group)
+    if covered is None:
+        dim = port.tensor.dims[place]
         return f"its {module.dims[dim]} {dim} do not fill groups of {group}"
     along = np.arange(width)
-    first = along - along % group
+    first, flat = along - along % group, np.zeros(width, int)
     for at, element in enumerate(port.element):
         if lane not in element.free_vars:
             continue
         if element.free_vars != {lane}:
             return "its rows lie in a way that groups cannot follow"
         index = np.asarray(element.evaluate({lane: along}))
-        beginning = index[first]
-        wanted = beginning + along % group if at == place else beginning
-        if not np.array_equal(index, wanted) or (at == place and (beginning % group).any()):
+        if at in covered:
+            flat = flat * module.dims[port.tensor.dims[at]] + index
+        elif not np.array_equal(index, index[first]):
             return f"groups of {group} would cut its {port.tensor.dims[at]}"
+    if (flat[first] % group).any() or not np.array_equal(flat, flat[first] + along % group):
+        return f"groups of {group} would cut its {port.tensor.dims[place]}"
     return None
+
+
+def _covered(module: Module, port: Port, group: int) -> tuple[int, ...] | None:
+    """The places of the tensor's dims of which a group has some or all: the innermost of those of a
+    row, or that and the one around it; None where groups do not fill them."""
+    place = _grouped(port)
+    assert place is not None
+    inner = module.dims[port.tensor.dims[place]]
+    if inner % group == 0:
+        return (place,)
+    if group % inner or place == 0 or module.dims[port.tensor.dims[place - 1]] % (group // inner):
+        return None
+    return place - 1, place
 
 
 @dataclass(frozen=True)
@@ -230,9 +255,11 @@ class _Kept:
     def placed(self, streams: Sequence[_Streamed]) -> list[Buffer]:
         """Have it so in the module; the buffers that it takes the place of one."""
         shape, form = self.weight.type.shape, self.form
-        groups = (*shape[:-1], shape[-1] // form.group)
         codes = self._buffer(CODES, form.codes, shape)
-        others = {part: self._buffer(part, kind, groups) for part, kind in form.parts.items()}
+        others = {
+            part: self._buffer(part, kind, (*shape[:-1], shape[-1] // form.elements(part)))
+            for part, kind in form.parts.items()
+        }
         self._replace_port(codes, others)
         for one in streams:
             self._decode(one, {CODES: codes, **others})
@@ -261,16 +288,22 @@ class _Kept:
         module.ports[place : place + 1] = found
 
     def _of_groups(self, part: str, buffer: Buffer) -> Port:
-        """The port of scales or least numbers, whose last lane counts groups."""
-        port, group, place = self.port, self.form.group, _grouped(self.port)
-        assert place is not None
+        """The port of a part, whose last lane counts groups of elements."""
+        port, group = self.port, self.form.elements(part)
+        covered = _covered(self.module, port, group)
+        assert covered is not None
         lane, dims, element = port.lanes[-1], list(port.tensor.dims), []
-        by_group = f"{dims[place]}_by_{group}"
-        self.module.dims[by_group] = self.module.dims[dims[place]] // group
-        dims[place] = by_group
+        of_dim, left = {}, group
+        for at in reversed(covered):
+            extent = self.module.dims[dims[at]]
+            of_dim[at] = left if at == covered[0] else extent
+            left //= of_dim[at]
+            by_group = f"{dims[at]}_by_{of_dim[at]}"
+            self.module.dims[by_group] = extent // of_dim[at]
+            dims[at] = by_group
         for at, each in enumerate(port.element):
             first = each.substitute({lane: Expr.var(lane) * group})
-            element.append(first // group if at == place else first)
+            element.append(first // of_dim.get(at, 1))
         return replace(
             port,
             name=kept_name(port.name, self.form, part),
@@ -281,37 +314,41 @@ class _Kept:
 
     def _decode(self, one: _Streamed, parts: dict[str, Buffer]) -> None:
         """Let a product take numbers that are made of what is streamed instead of rows."""
-        stream, view = one.stream, one.stream.view
-        name, names, made = self.weight.value.name, Names.of(self.module), []
+        form, view = self.form, one.stream.view
+        name, names = self.weight.value.name, Names.of(self.module)
+        made: dict[str, Op] = {}
         for part, buffer in parts.items():
-            indices = view.indices if part == CODES else self._groups_of(view)
-            op = task.Stream([View(buffer.value, indices)])
+            op = task.Stream([View(buffer.value, self._groups_of(view, form.elements(part)))])
             kinds = op.infer({})
             assert kinds is not None
             op.results = [Value(names.fresh(f"{name}_{part}"), kinds[0])]
-            made.append(op)
-        numbers = task.Local()
-        shape = tuple(extent.constant for extent in view.shape())
-        numbers.results = [Value(names.fresh(f"{name}_numbers"), BufferType(DType.F32, shape))]
-        place = one.block.ops.index(stream)
-        one.block.ops[place : place + 1] = made
-        turned: list[Operand] = [View(op.result, order=_TURNED) for op in (numbers, *made)]
-        decode = tile.Compute(
-            turned,
-            kernel="dequantise",
-            params={
-                "group": self.form.group,
-                "zero": self.form.zero,
-                "lifted": self.form.least is not None,
-            },
-        )
-        place = one.of_product.ops.index(one.product)
-        one.of_product.ops[place:place] = [numbers, decode]
-        one.product.operands[2] = View(numbers.result)
+            made[part] = op
+        place = one.block.ops.index(one.stream)
+        one.block.ops[place : place + 1] = made.values()
+        decoded: list[Op] = []
 
-    def _groups_of(self, view: View) -> tuple[Index, ...]:
-        """The indices of the groups of the elements that a view has."""
-        across, group = _across(view), self.form.group
+        def numbers(called: str, group: int, zero: int, *given: Value) -> Value:
+            rows, columns = (extent.constant for extent in View(given[0]).shape())
+            local = task.Local()
+            local.results = [Value(names.fresh(called), BufferType(DType.F32, (rows, columns)))]
+            turned: list[Operand] = [View(v, order=_TURNED) for v in (local.result, *given)]
+            params: dict[str, Any] = {"group": group, "zero": zero, "lifted": len(given) > 2}
+            decoded.extend((local, tile.Compute(turned, kernel="dequantise", params=params)))
+            return local.result
+
+        own = {part: op.result for part, op in made.items()}
+        for part, units, zero in ((SCALES, UNITS, form.scale_zero), (LEAST, LEAST_UNITS, 0)):
+            if units in own:
+                given, many = (own[part], own.pop(units)), form.block // form.group
+                own[part] = numbers(f"{name}_{part}_numbers", many, zero, *given)
+        result = numbers(f"{name}_numbers", form.group, form.zero, *own.values())
+        place = one.of_product.ops.index(one.product)
+        one.of_product.ops[place:place] = decoded
+        one.product.operands[2] = View(result)
+
+    def _groups_of(self, view: View, group: int) -> tuple[Index, ...]:
+        """The indices of the groups of so many of the elements that a view has."""
+        across = _across(view)
         if not isinstance(across, Range):
             return view.indices
         return (*view.indices[:-1], Range(across.start // group, across.extent // group))

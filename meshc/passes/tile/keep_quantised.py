@@ -71,8 +71,8 @@ class KeepQuantised(Pass):
     def run(self, module: Module, report: Diagnostics) -> Module:
         chosen, must = formats_of(self.NAME, self.formats), must_stay(self.formats)
         for form in chosen.values():
-            if not form.whole:
-                words = f"codes of {form.name} are no whole numbers, which alone cores decode"
+            if not form.on_cores:
+                words = f"cores of a mesh do not decode {form.name}"
                 fail("keep-quantised", words, help="let the weights be decoded")
         weights = {port.name for port in module.ports if port.direction == "in"}
         for name in sorted(chosen.keys() - weights - {ALL}):

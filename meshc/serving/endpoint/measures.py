@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -13,7 +14,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from meshc.serving.engine import Server
+from meshc.serving.engine import Guesses, Server
 from meshc.serving.watching import Ended
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -35,6 +36,12 @@ class Measures:
         self._now("cache_tokens", "Tokens that caches have room for.", lambda: server.cache_tokens)
         self._read = self._counter("prompt_tokens", "Tokens of prompts of requests that ended.")
         self._written = self._counter("generated_tokens", "Tokens that requests were given.")
+        self._guesses = server.guesses
+        self._drafted = self._counter("drafted_tokens", "Tokens that were drafted and verified.")
+        self._accepted = self._counter(
+            "accepted_tokens", "Drafted tokens that requests were given."
+        )
+        self._told = Guesses()
         self._requests = Counter(
             "meshc_requests",
             "Requests that ended, by why.",
@@ -64,6 +71,10 @@ class Measures:
 
     def text(self) -> bytes:
         """All of them, now."""
+        now = replace(self._guesses)
+        self._drafted.inc(now.drafted - self._told.drafted)
+        self._accepted.inc(now.accepted - self._told.accepted)
+        self._told = now
         return bytes(generate_latest(self._registry))
 
     def _now(self, name: str, words: str, read: Callable[[], int]) -> None:

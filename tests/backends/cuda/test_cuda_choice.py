@@ -24,7 +24,7 @@ from meshc.backends.cuda.executor import (
     headers,
     modes,
 )
-from meshc.backends.cuda.tasks.step import MOST_ENDS, MOST_STEPS, StepText
+from meshc.backends.cuda.tasks.step_text import MOST_ENDS, MOST_STEPS, StepText
 from meshc.devices import device
 from meshc.ir.clone import clone_module
 from meshc.serving.sampling import Sampler, Sampling, weights

@@ -20,8 +20,12 @@ from model_files import (
     hf_tensors,
     model_config,
 )
+from reduced import only
 
 import meshc
+from meshc.backends.cuda.executor import CXX
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.driver.weights import AS_STORED, formats_to_keep
 from meshc.frontend.checkpoints import (
     ModelConfig,
     catalogue_config,
@@ -29,9 +33,12 @@ from meshc.frontend.checkpoints import (
     find_packaged_weights,
     open_checkpoint,
 )
+from meshc.frontend.checkpoints.gguf.blocks import CODES_OF
 from meshc.frontend.checkpoints.gguf.encodings import ENCODINGS, Encoding
 from meshc.frontend.checkpoints.gguf.parts import read_gguf_header
 from meshc.frontend.checkpoints.gguf.reader import GgufWeights
+from meshc.ir.codes import CODE_FORMATS, CODES, LEAST, LEAST_UNITS, SCALES, UNITS
+from meshc.support.diagnostics import Diagnostics
 
 pytestmark = pytest.mark.models
 
@@ -122,6 +129,30 @@ def test_values_are_those_of_the_package(
     found = _weights(tmp_path, name, (rows, columns), stored.tobytes()).read("t")
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, _dequantised(stored, QUANTISED[name]))
+
+
+@pytest.mark.parametrize("number", CODES_OF)
+def test_codes_and_scales_make_the_same_numbers(tmp_path: Path, number: int) -> None:
+    """What kernels decode: by the words of docs/weights.md, in f32 as the formulas of ggml."""
+    name, form = ENCODINGS[number].name, CODE_FORMATS[ENCODINGS[number].name.lower()]
+    blocks = _random_blocks(name, 12 * 256 // ENCODINGS[number].elements, seed=6)
+    weights = _weights(tmp_path, name, (3, 2, 2 * 256), blocks.tobytes())
+    assert weights.tensors["t"].kept == (form.name,)
+    found = weights.read_encoded("t", form)
+
+    def of_elements(part: str) -> np.ndarray:
+        values = found.part(part).astype(np.float32)
+        assert values.shape == (3, 2, 2 * 256 // form.elements(part))
+        return np.repeat(values, form.elements(part), -1)
+
+    scales = of_elements(SCALES)
+    if form.block:
+        scales = (scales - np.float32(form.scale_zero)) * of_elements(UNITS)
+    numbers = (of_elements(CODES) - np.float32(form.zero)) * scales
+    if form.least:
+        least = of_elements(LEAST)
+        numbers = numbers + (least * of_elements(LEAST_UNITS) if form.block else least)
+    np.testing.assert_array_equal(numbers, weights.read("t"))
 
 
 @pytest.mark.parametrize("name", QUANTISED)
@@ -245,6 +276,35 @@ def test_a_file_of_several_encodings(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.read("w_down")[0], wanted["blk.0.ffn_down.weight"].T)
     np.testing.assert_array_equal(found.read("w_gate")[0], wanted["blk.0.ffn_gate.weight"].T)
     np.testing.assert_array_equal(found.read("embedding"), wanted["token_embd.weight"])
+
+
+OF_A_MODEL = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q5_0", "Q5_1")
+
+
+@pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+@pytest.mark.parametrize("name", only(OF_A_MODEL, "Q4_K", "Q3_K"))
+def test_encodings_stay_as_they_are_on_a_gpu(tmp_path: Path, name: str) -> None:
+    """Beside the decoded file in f32, which rounds neither embeddings nor gains nor caches; what
+    kernels make of codes has tighter bounds in ``tests/e2e/test_task_steps_quantised.py``."""
+    config = model_config(hidden=256, ffn=256, head_dim=64, layers=1, tied_embeddings=False)
+    tensors = gguf_tensors(config, hf_tensors(config))
+    files, answers = _encoded_model(tmp_path, config, tensors, name), []
+    kept = formats_to_keep(AS_STORED, files[0], config, None, "cuda")
+    assert {f"{weight}={name.lower()}" for weight in ("wo", "w_down")} <= {*kept}
+    for file, asked in zip(
+        files,
+        (
+            {"target": "cuda", "dtype": "f16", "keep_quantised": kept},
+            {"mesh": "1x1", "dtype": "f32"},
+        ),
+        strict=True,
+    ):
+        request = CompileRequest(seq=40, **asked)
+        compiled = compile_loaded(load_any(str(file), Diagnostics()), request)
+        with compiled.load(backend="cuda-cpu" if request.target == "cuda" else "") as program:
+            answers.append(program.generate([3, 14, 15, 9, 26, 5, 35], 4, ignore_eos=True).logits)
+    found, wanted = answers
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=2e-3 * np.abs(wanted).max())
 
 
 def test_plain_files_are_unchanged(tmp_path: Path) -> None:

@@ -14,8 +14,12 @@ from model_files import diagnosed
 from quantised_files import safetensors_of
 
 import meshc
+from meshc.backends.cuda.executor import CXX
+from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.driver.weights import AS_STORED, formats_to_keep
 from meshc.frontend.checkpoints import open_checkpoint, read_config
 from meshc.frontend.checkpoints.tensor_source import Part
+from meshc.support.diagnostics import Diagnostics
 
 TINY = Path(__file__).parents[2] / "data" / "tiny_gpt_oss" / "gpt-oss-5x2-yarn"
 LAYERS, EXPERTS, HIDDEN, FFN, HEADS, LANES, VOCAB = 2, 5, 64, 96, 6, 4, 53
@@ -171,3 +175,24 @@ def test_transformers_reads_the_same_numbers(tmp_path: Path) -> None:
         theirs = getattr(experts, name).detach().float().numpy()
         ours = source.read(f"model.layers.0.mlp.experts.{name}")
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+def test_experts_stay_quantised_on_a_gpu(tmp_path: Path) -> None:
+    """Experts lie in the memory of the GPU as files have them, and logits are those of the numbers
+    that codes stand for."""
+    folders, answers = _models(tmp_path), []
+    kept = formats_to_keep(AS_STORED, folders[0], read_config(folders[0]), None, "cuda")
+    assert {*kept} == {f"{name}=mxfp4" for name in ("w_gate", "w_up", "w_down")}
+    for folder, formats in zip(folders, (kept, ()), strict=True):
+        request = CompileRequest(seq=32, target="cuda", dtype="bf16", keep_quantised=formats)
+        compiled = compile_loaded(load_any(str(folder), Diagnostics()), request)
+        codes = {
+            w["codes"] for w in json.loads(compiled.files["manifest.json"])["weights"].values()
+        }
+        assert ("mxfp4" in codes) == bool(formats)
+        with compiled.load(backend="cuda-cpu") as program:
+            answers.append(program.generate([1, 40, 3, 48], 8, ignore_eos=True))
+    assert answers[0].tokens == answers[1].tokens
+    found, wanted = (answer.logits for answer in answers)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-3 * np.abs(wanted).max())

@@ -25,7 +25,9 @@ from model_files import (
     model_config,
 )
 
+from meshc.driver import read_prompts
 from meshc.frontend.checkpoints import Tokenizer, find_packaged_weights, load_tokenizer
+from meshc.support.diagnostics import Diagnostics, MeshcError
 
 tokenizers = pytest.importorskip("tokenizers")
 pytestmark = pytest.mark.models
@@ -218,6 +220,8 @@ def _changed(**changes: Any) -> list[tuple[str, str, Any]]:
     ("code", "pairs"),
     [
         ("tokenizer-not-found", []),
+        ("tokenizer-not-found", _changed(model=("str", "none"))),
+        ("tokenizer-not-found", _changed(model=("str", "no_vocab"))),
         ("tokenizer-unsupported", _changed(model=("str", "bert"))),
         ("tokenizer-unsupported", _changed(model=("u32", 3))),
         ("tokenizer-unsupported", _changed(pre=("str", "no-cut-of-words"))),
@@ -248,6 +252,25 @@ def _changed(**changes: Any) -> list[tuple[str, str, Any]]:
 )
 def test_broken_vocabularies(tmp_path: Path, code: str, pairs: list[tuple[str, str, Any]]) -> None:
     diagnosed(code, lambda: _load(tmp_path, pairs))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "said"),
+    [
+        (_changed(pre=("str", "no-cut-of-words")), ["tokenizer-unsupported"]),
+        (_changed(model=("str", "none")), []),
+    ],
+)
+def test_token_ids_need_no_tokenizer_that_is_read(
+    tmp_path: Path, pairs: list[tuple[str, str, Any]], said: list[str]
+) -> None:
+    file, report = tmp_path / "x.gguf", Diagnostics()
+    file.write_bytes(gguf_bytes(pairs))
+    (found,) = read_prompts([(5, 7)], model_config(), file, "x", report)
+    assert (found.ids, found.tokenizer) == ([5, 7], None)
+    assert [message.code for message in report.messages] == said
+    with pytest.raises(MeshcError):
+        read_prompts(["a", (5, 7)], model_config(), file, "x", report)
 
 
 def test_a_tokenizer_larger_than_the_model(tmp_path: Path) -> None:

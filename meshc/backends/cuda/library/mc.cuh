@@ -235,6 +235,9 @@ MC_INLINE void push(void* to, u32 rank, const void* from, u32 bytes, Barrier* b)
 // Between plain writes of shared memory and a copy that reads or overwrites it.
 MC_INLINE void copy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// The same between plain writes of global memory and a copy that reads it, by who writes and by who copies.
+MC_INLINE void global_copy_fence() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
 // Bring ``bytes`` at ``from`` towards L2.
 MC_INLINE void prefetch(const void* from, u32 bytes) {
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
@@ -379,7 +382,7 @@ MC_INLINE float load_constant(const float* p) {
     return v;
 }
 
-// Eight or four neighbours of 16 bits as a lane's words, from shared memory.
+// Eight, four or two neighbours of 16 bits as a lane's words, from shared memory.
 template <class T>
 MC_INLINE void load_fragment(const T* p, u32 (&words)[4]) {
     const uint4 all = *(const uint4*)p;
@@ -390,6 +393,11 @@ template <class T>
 MC_INLINE void load_fragment(const T* p, u32 (&words)[2]) {
     const uint2 all = *(const uint2*)p;
     words[0] = all.x, words[1] = all.y;
+}
+
+template <class T>
+MC_INLINE void load_fragment(const T* p, u32 (&words)[1]) {
+    words[0] = *(const u32*)p;
 }
 
 // Four 8 x 8 matrices of 16-bit values from shared memory. Lane l names row l % 8 of matrix l / 8, of
@@ -439,5 +447,6 @@ MC_INLINE void multiply_16x8x16(float* c, const u32* a, const u32* b, bf16) {
 #include "mc_choice.cuh"
 #include "mc_gpus.cuh"
 #include "mc_group_attention.cuh"
+#include "mc_streamed.cuh"
 #include "mc_tasks.cuh"
 #include "mc_tokens.cuh"

@@ -29,6 +29,7 @@ constexpr int least_power_of_two(int n) { return n <= 1 ? 1 : 2 * least_power_of
 
 // Rows of ``LANES`` values in chunks of eight (16 bytes). A row of a multiple of 128 bytes starts in the
 // bank of the one before, shorter rows in one of several: as many tokens as start alike are told apart.
+// Caches whose pages other programs share have rows as they are (MC_NHD); these are turned on their way.
 template <int LANES>
 struct Swizzle {
     static constexpr int CHUNKS = LANES / 8;
@@ -36,8 +37,14 @@ struct Swizzle {
 
     // Where chunk ``chunk`` lies in the row of the token at ``position`` of its request.
     static MC_INLINE int chunk(int chunk, int position) {
-        return chunk ^ (position / (8 / APART) % APART);
+#ifdef MC_NHD
+        return (chunk + turns(position)) % CHUNKS;
+#else
+        return chunk ^ turns(position);
+#endif
     }
+
+    static MC_INLINE int turns(int position) { return position / (8 / APART) % APART; }
 
     static MC_INLINE int lane(int lane, int position) {
         return chunk(lane / 8, position) * 8 + lane % 8;

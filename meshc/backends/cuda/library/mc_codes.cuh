@@ -1,9 +1,9 @@
 // Products with a matrix that lies quantised, in memory and in the ring, and is decoded on the way to tensor cores.
 //
-// The matrix lies in blocks of 16 rows x GROUP values: their codes, in the order in which the lanes of a warp hold
-// fragments (mc_fragments.cuh), then a scale of each row and, in some formats, a least number of each. Bits of a code are
-// put where they are a 16-bit float, that of the code times a unit, or that of the code plus an offset; each row's sum over
-// a block is scaled in f32. What is to be taken off each value, an offset or the code that stands for 0, is taken off the
+// The matrix lies in blocks of 16 rows x SPAN values: their codes, in the order in which the lanes of a warp hold
+// fragments (mc_fragments.cuh), then for each GROUP of values a scale of each row and, in some formats, a least number of
+// each. Bits of a code are put where they are a 16-bit float, that of the code times a unit, or that of the code plus an
+// offset; each row's sum over a group is scaled in f32. What is to be taken off each value, an offset or the code that stands for 0, is taken off the
 // sums: of rows that have nothing but that, or of ones where least numbers are added as well.
 #pragma once
 
@@ -16,7 +16,7 @@ namespace mc {
 // and 3 are of the lower row, half 1.
 template <int ZERO>
 struct Codes4 {
-    static constexpr int BITS = 4;
+    static constexpr int BITS = 4, WORDS = 1, REST = 0;
 
     // In f16 as numbers below the normal ones, those of the lower row at bits where they are 16 times larger.
     static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], f16) {
@@ -45,7 +45,7 @@ struct Codes4 {
 // Codes of eight bits, of which ZERO stands for 0: of a lane's two words each has two pairs, codes 0 and 2, 1 and 3.
 template <int ZERO>
 struct Codes8 {
-    static constexpr int BITS = 8;
+    static constexpr int BITS = 8, WORDS = 2, REST = 0;
 
     // In f16 as numbers below the normal ones.
     static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], f16) {
@@ -77,7 +77,7 @@ struct Codes8 {
 // second pair, that of the first, and the other bits of the second and of the first. At the place of those of 16 bits they
 // are 2^-8 times as much in f16 and 2^-120 in bf16, numbers below the normal ones included.
 struct E4M3 {
-    static constexpr int BITS = 8;
+    static constexpr int BITS = 8, WORDS = 2, REST = 0;
 
     static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], f16) {
 #pragma unroll
@@ -106,15 +106,108 @@ struct E4M3 {
     static MC_INLINE float units(int, bf16) { return 1.0f; }
 };
 
-// No least numbers.
-struct None {};
+// Floats of four bits (e2m1), a sign, two bits of exponent and one more, in words as codes of four bits are. At the place
+// of those of 16 bits they are 2^-14 times as much in f16 and 2^-126 in bf16, numbers below the normal ones included.
+struct E2M1 {
+    static constexpr int BITS = 4, WORDS = 1, REST = 0;
 
+    static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], f16) {
+        pairs[0] = masked_or(words[0] << 12, 0x80008000u, words[0] << 9 & 0x0e000e00u);
+        pairs[1] = masked_or(words[0] << 8, 0x80008000u, words[0] << 5 & 0x0e000e00u);
+        pairs[2] = masked_or(words[0] << 4, 0x80008000u, words[0] << 1 & 0x0e000e00u);
+        pairs[3] = masked_or(words[0], 0x80008000u, words[0] >> 3 & 0x0e000e00u);
+    }
+
+    // Sums of so small values would be no normal numbers, so they are brought back.
+    static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], bf16) {
+        pairs[0] = masked_or(words[0] << 12, 0x80008000u, words[0] << 6 & 0x01c001c0u);
+        pairs[1] = masked_or(words[0] << 8, 0x80008000u, words[0] << 2 & 0x01c001c0u);
+        pairs[2] = masked_or(words[0] << 4, 0x80008000u, words[0] >> 2 & 0x01c001c0u);
+        pairs[3] = masked_or(words[0], 0x80008000u, words[0] >> 6 & 0x01c001c0u);
+#pragma unroll
+        for (int i = 0; i < 4; i++) pairs[i] = multiply_two(pairs[i], 0x7e807e80u, bf16());
+    }
+
+    template <class T>
+    static MC_INLINE u32 taken_off(int, T) { return 0; }
+    template <class T>
+    static MC_INLINE float offset(T) { return 0.0f; }
+    static MC_INLINE float units(int, f16) { return 16384.0f; }
+    static MC_INLINE float units(int, bf16) { return 1.0f; }
+};
+
+// Codes of BITS bits, of which ZERO stands for 0, in planes: a word with four bits of each code of a lane's fragment, as
+// codes of four bits lie, where they have as many, and behind all words of a block 16 bits with two of each and 8 with one
+// of each, where they have these, fragment by fragment. The lower half of each has the first codes of all pairs.
+template <int BITS_, int ZERO>
+struct Planes {
+    static constexpr int BITS = BITS_, WORDS = BITS / 4, FOUR = 4 * WORDS, TWO = BITS / 2 % 2 * 2, ONE = BITS % 2;
+    static constexpr int REST = 1;
+
+    // The word of a lane's fragment, and the planes behind ``words`` of all ``fragments``.
+    static MC_INLINE void rest(const unsigned char* block, int fragments, int fragment, u32 (&planes)[2]) {
+        const unsigned char* const two = block + fragments * WORDS * 128;
+        const unsigned char* const one = two + fragments * 32 * TWO;
+        const int at = fragment * 32 + (int)lane();
+        if (TWO) {
+            const u32 bits = ((const unsigned short*)two)[at];
+            planes[0] = (bits & 0xffu) | (bits & 0xff00u) << 8;
+        }
+        if (ONE) {
+            const u32 bits = one[at];
+            planes[1] = (bits & 0xfu) | (bits & 0xf0u) << 12;
+        }
+    }
+
+    // Pair i of those that begin at the bit AT of each half.
+    template <int AT>
+    static MC_INLINE u32 pair(const u32* words, const u32 (&planes)[2], int i) {
+        u32 found = 0;
+        if (FOUR) found |= shifted(words[0], AT - 4 * i) & (0x000f000fu << AT);
+        if (TWO) found |= shifted(planes[0], AT + FOUR - 2 * i) & (0x00030003u << (AT + FOUR));
+        if (ONE) found |= shifted(planes[1], AT + FOUR + TWO - i) & (0x00010001u << (AT + FOUR + TWO));
+        return found;
+    }
+
+    // In f16 as numbers below the normal ones.
+    static MC_INLINE void fragment(const u32* words, const u32 (&planes)[2], u32 (&pairs)[4], f16) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) pairs[i] = pair<0>(words, planes, i);
+    }
+
+    static MC_INLINE u32 taken_off(int, f16) { return ZERO ? (0x8000u | ZERO) * 0x00010001u : 0; }
+    static MC_INLINE float offset(f16) { return ZERO; }
+    static MC_INLINE float units(int, f16) { return 16777216.0f; }
+
+    // In bf16 as 1 + code / 2^BITS.
+    static MC_INLINE void fragment(const u32* words, const u32 (&planes)[2], u32 (&pairs)[4], bf16) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) pairs[i] = pair<7 - BITS>(words, planes, i) | 0x3f803f80u;
+    }
+
+    static MC_INLINE u32 taken_off(int, bf16) { return (0xbf80u | ZERO << (7 - BITS)) * 0x00010001u; }
+    static MC_INLINE float offset(bf16) { return (1 << BITS) + ZERO; }
+    static MC_INLINE float units(int, bf16) { return 1 << BITS; }
+
+private:
+    static MC_INLINE u32 shifted(u32 v, int by) { return by < 0 ? v >> -by : v << by; }
+};
+
+// No least numbers.
+struct None {
+    static constexpr int BYTES = 0;
+    static constexpr bool THERE = false;
+
+    static MC_INLINE float of(const unsigned char*, int, int) { return 0.0f; }
+};
+
+// A number of each row, of all values of a block.
 template <class Number>
 struct OfRows {
     static constexpr int BYTES = 16 * (int)sizeof(Number);
     static constexpr bool THERE = true;
 
-    static MC_INLINE float of(const unsigned char* numbers, int row) { return widened(((const Number*)numbers)[row]); }
+    static MC_INLINE float of(const unsigned char* numbers, int, int row) { return widened(((const Number*)numbers)[row]); }
 
 private:
     static MC_INLINE float widened(float v) { return v; }
@@ -122,41 +215,62 @@ private:
     static MC_INLINE float widened(T v) { return widen(v); }
 };
 
-template <>
-struct OfRows<None> {
-    static constexpr int BYTES = 0;
-    static constexpr bool THERE = false;
+// A code of eight bits for each of GROUPS groups and of each row, of which ZERO stands for 0, and behind all of them a unit
+// of each row.
+template <int ZERO, int GROUPS>
+struct OfCodes {
+    static constexpr int BYTES = 16 * GROUPS + 32;
+    static constexpr bool THERE = true;
 
-    static MC_INLINE float of(const unsigned char*, int) { return 0.0f; }
+    static MC_INLINE float of(const unsigned char* numbers, int group, int row) {
+        const float unit = widen(((const f16*)(numbers + 16 * GROUPS))[row]);
+        return (float)((int)numbers[16 * group + row] - ZERO) * unit;
+    }
 };
 
-// A block of codes of 16 rows x GROUP values.
-template <class Codes, int GROUP, class Scale, class Least>
+// A block of codes of 16 rows x SPAN values, GROUP of which have a scale.
+template <class Codes, int GROUP, int SPAN, class Scales, class Leasts>
 struct Coded {
-    typedef OfRows<Scale> Scales;
-    typedef OfRows<Least> Leasts;
-    static constexpr int FRAGMENTS = GROUP / 16;
-    static constexpr int WORDS = Codes::BITS / 4;  // of a lane, of a fragment
-    static constexpr int AT_ONCE = FRAGMENTS * WORDS < 4 ? FRAGMENTS * WORDS : 4;  // words that a lane loads
-    static constexpr int CODES = 2 * GROUP * Codes::BITS;
+    static constexpr int FRAGMENTS = SPAN / 16, OF_GROUP = GROUP / 16;
+    static constexpr bool LIFTED = Leasts::THERE, IN_GROUPS = SPAN > GROUP;
+    static constexpr int WORDS = Codes::WORDS;  // of a lane, of a fragment
+    static constexpr int AT_ONCE = OF_GROUP * WORDS < 4 ? OF_GROUP * WORDS : 4;  // words that a lane loads
+    static constexpr int STEP = WORDS ? AT_ONCE / (WORDS ? WORDS : 1) : 1;  // fragments of these
+    static constexpr int CODES = 2 * SPAN * Codes::BITS;
     static constexpr int BYTES = CODES + Scales::BYTES + Leasts::BYTES;
 
-    // Adds the products of a block with the same GROUP values of the vectors; both in shared memory.
+    // Adds the products of a block with the same SPAN values of the vectors; both in shared memory.
     template <class T, int BATCH>
     static MC_INLINE void add(RowSums<T, BATCH>& sums, const unsigned char* block, const T* columns) {
+#pragma unroll 1
+        for (int group = 0; group < SPAN / GROUP; group++) add_group<T, BATCH>(sums, block, columns, group);
+    }
+
+private:
+    template <class T, int BATCH>
+    static MC_INLINE void add_group(RowSums<T, BATCH>& sums, const unsigned char* block, const T* columns, int group) {
         typedef Columns<BATCH> C;
         RowSums<T, BATCH> own, all;
         const u32 off[4] = {Codes::taken_off(0, T()), Codes::taken_off(1, T()), Codes::taken_off(0, T()), Codes::taken_off(1, T())};
         const u32 one[4] = {ones(T()), ones(T()), ones(T()), ones(T())};
 #pragma unroll
-        for (int first = 0; first < FRAGMENTS * WORDS; first += AT_ONCE) {
-            u32 words[AT_ONCE];
-            load_fragment((const T*)(block + first * 128) + lane() * AT_ONCE * 2, words);
+        for (int first = 0; first < OF_GROUP; first += STEP) {
+            const int begin = group * OF_GROUP + first;
+            u32 words[WORDS ? AT_ONCE : 1];
+            if constexpr (WORDS > 0) {
+                load_fragment((const T*)(block + begin * WORDS * 128) + lane() * AT_ONCE * 2, words);
+            }
 #pragma unroll
-            for (int n = 0; n < AT_ONCE / WORDS; n++) {
-                const T* values = columns + (first / WORDS + n) * C::STEP;
+            for (int n = 0; n < STEP; n++) {
+                const T* values = columns + (begin + n) * C::STEP;
                 u32 pairs[4];
-                Codes::fragment(words + n * WORDS, pairs, T());
+                if constexpr (Codes::REST > 0) {
+                    u32 planes[2] = {0, 0};
+                    Codes::rest(block, FRAGMENTS, begin + n, planes);
+                    Codes::fragment(words + n * WORDS, planes, pairs, T());
+                } else {
+                    Codes::fragment(words + n * WORDS, pairs, T());
+                }
 #pragma unroll
                 for (int t = 0; t < C::TILES; t++) {
                     // Lanes without a column have another one's: nobody takes their sums.
@@ -164,28 +278,27 @@ struct Coded {
                     u32 b[2];
                     load_fragment(values + (C::COUNT % 8 ? min(column, C::COUNT - 1) : column) * 16 + lane() % 4 * 4, b);
                     multiply_16x8x16(own.c[t], pairs, b, T());
-                    if (Leasts::THERE) multiply_16x8x16(all.c[t], one, b, T());
-                    if (!Leasts::THERE && off[1]) multiply_16x8x16(own.c[t], off, b, T());
+                    if (LIFTED) multiply_16x8x16(all.c[t], one, b, T());
+                    if (!LIFTED && off[1]) multiply_16x8x16(own.c[t], off, b, T());
                 }
             }
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int row = (int)lane() / 4 + 8 * half;
-            const float scale = Scales::of(block + CODES, row), in_units = scale * Codes::units(half, T());
-            const float least = Leasts::of(block + CODES + Scales::BYTES, row) - Codes::offset(T()) * scale;
+            const float scale = Scales::of(block + CODES, group, row), in_units = scale * Codes::units(half, T());
+            const float least = Leasts::of(block + CODES + Scales::BYTES, group, row) - Codes::offset(T()) * scale;
 #pragma unroll
             for (int t = 0; t < C::TILES; t++) {
 #pragma unroll
                 for (int i = 2 * half; i < 2 * half + 2; i++) {
                     sums.c[t][i] = fused(own.c[t][i], in_units, sums.c[t][i]);
-                    if (Leasts::THERE) sums.c[t][i] = fused(all.c[t][i], least, sums.c[t][i]);
+                    if (LIFTED) sums.c[t][i] = fused(all.c[t][i], least, sums.c[t][i]);
                 }
             }
         }
     }
 
-private:
     static MC_INLINE u32 ones(f16) { return 0x3c003c00u; }
     static MC_INLINE u32 ones(bf16) { return 0x3f803f80u; }
 };
@@ -213,7 +326,7 @@ MC_INLINE float multiply_coded_group(const Ring<STAGES>& ring, int& item, const 
     for (int at = 0; at < count; at += tile_blocks, item++) {
         const unsigned char* tile = ring.ready(item);
         const int blocks = min(tile_blocks, count - at);
-#pragma unroll(Coded::Leasts::THERE && Columns<BATCH>::TILES > 1 ? 1 : 2)
+#pragma unroll(Coded::IN_GROUPS || (Coded::LIFTED && Columns<BATCH>::TILES > 1) ? 1 : 2)
         for (int k = (int)(warp() + WARPS - at % WARPS) % WARPS; k < blocks; k += WARPS) {
             Coded::add(sum, tile + k * Coded::BYTES, columns + (at + k) * Coded::FRAGMENTS * Columns<BATCH>::STEP);
         }

@@ -81,18 +81,25 @@ struct Choice {
         int* const chosen = words + made % 2 * WORDS;
         int* const of_warps = chosen + 1 + EXPERTS;
         static_assert(WORKERS == 32 * WARPS, "there is a count for each warp");
+        constexpr int SOME = BATCH < 16 ? BATCH : 16;  // gates that are asked for at once
         int count = 0;
         for (int first = 0; first < experts; first += WORKERS) {
             const int x = first + me;
-            const float* from[BATCH];
-            u32 tags[BATCH];
-            float came[BATCH];
-#pragma unroll
-            for (int b = 0; b < BATCH; b++) from[b] = gates + b * stride + x, tags[b] = tag;
-            need<BITS>(from, tags, x < experts ? (1u << BATCH) - 1 : 0, came);
             int sent = 0;
+#pragma unroll 1
+            for (int row = 0; row < BATCH; row += SOME) {
+                const float* from[SOME];
+                u32 tags[SOME];
+                float came[SOME];
 #pragma unroll
-            for (int b = 0; b < BATCH; b++) sent |= (int)(x < experts && came[b] != 0.0f);
+                for (int n = 0; n < SOME; n++) {
+                    const int b = BATCH % SOME ? min(row + n, BATCH - 1) : row + n;
+                    from[n] = gates + b * stride + x, tags[n] = tag;
+                }
+                need<BITS>(from, tags, x < experts ? (1u << SOME) - 1 : 0, came);
+#pragma unroll
+                for (int n = 0; n < SOME; n++) sent |= (int)(x < experts && came[n] != 0.0f);
+            }
             int place = sent;  // how many the warp finds up to this thread's
 #pragma unroll
             for (int apart = 1; apart < 32; apart *= 2) {

@@ -15,6 +15,28 @@ struct Same {
     MC_INLINE float operator()(float v) const { return v; }
 };
 
+// Rows of a tile of cached tokens as they lie there.
+struct CachedRows {
+    template <class T>
+    MC_INLINE const T* key(const T* row, int position) const { return row; }
+    template <class T>
+    MC_INLINE const T* value(const T* row, int position) const { return row; }
+};
+
+// Those of tokens from position ``since`` on, which no cache has yet, lie one behind the other, swizzled by position too.
+template <class T, int HEAD>
+struct NewRows {
+    const T *keys, *values;
+    int since;
+
+    MC_INLINE const T* key(const T* row, int position) const {
+        return position < since ? row : keys + (position - since) * HEAD;
+    }
+    MC_INLINE const T* value(const T* row, int position) const {
+        return position < since ? row : values + (position - since) * HEAD;
+    }
+};
+
 // ROWS queries of HEAD lanes, by WARPS warps, in sets of GROUP. Of the sixteen rows of scores the first eight are of
 // rounded queries, the others of what rounding left; up to four queries have two rows of either, so that the
 // eight columns of the sums are of rounded weights and of what rounding left.
@@ -111,9 +133,10 @@ struct GroupAttention {
     // Adds of a tile of TOKENS (a multiple of 16) from position ``begin`` on, a multiple of eight, those tokens in front
     // of ``limit`` that the lane's query sees: ``first`` .. ``end``. Warps take turns in the sixteens; ``turn`` counts
     // tiles, so that the next ones go to other warps. All in front of ``limit`` is finite, behind it nothing is read.
-    template <int TOKENS, class Change = Same>
+    // ``rows`` says where the rows of a token are.
+    template <int TOKENS, class Change = Same, class Rows = CachedRows>
     MC_INLINE void add(const T* keys, const T* values, int turn, int begin, int limit, int first, int end,
-                       Change change = Change()) {
+                       Change change = Change(), Rows rows = Rows()) {
         constexpr int UNITS = TOKENS / 16;
         if (SETS > 1 && set() >= SETS) return;
         const int q = lane() % 4, count = min(TOKENS, limit - begin);
@@ -123,12 +146,13 @@ struct GroupAttention {
             if (at >= count) break;
             // Scores [queries, 16 tokens]: lanes name rows of tokens 0 .. 7 twice, then 8 .. 15.
             const int token = min(at + (int)lane() / 16 * 8 + (int)lane() % 8, count - 1), part = lane() / 8 % 2;
+            const T* key = rows.key(keys + token * HEAD, begin + token);
             float c[2][4] = {};
 #pragma unroll 2
             for (int s = 0; s < STEPS; s++) {
                 u32 a[4], b[4];
                 load_fragment(queries + (s * 32 + lane()) * 8, a);
-                load_matrices(b, keys + token * HEAD + Swizzle<HEAD>::chunk(2 * s + part, token) * 8);
+                load_matrices(b, key + Swizzle<HEAD>::chunk(2 * s + part, token) * 8);
                 multiply_16x8x16(c[0], a, b, T());
                 multiply_16x8x16(c[1], a, b + 2, T());
             }
@@ -148,7 +172,7 @@ struct GroupAttention {
                 p[i] = position >= first && position < end ? power_of_two(p[i] - next) : 0.0f;
             }
             weight = fused(weight, keep, (p[0] + p[1]) + (p[2] + p[3]));
-            add_values(values + token * HEAD, token, part, keep, p);
+            add_values(rows.value(values + token * HEAD, begin + token), token, part, keep, p);
         }
     }
 

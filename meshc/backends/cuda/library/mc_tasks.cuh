@@ -75,6 +75,33 @@ struct Pages {
     }
 };
 
+#ifdef MC_NHD
+// Where a cache, [pages, PAGE, HEADS, LANES] of each layer, has tokens of a request.
+template <int HEADS, int PAGE, int LANES>
+struct CacheRows {
+    static MC_INLINE size_t row(int page, int token, int head) {
+        return (((size_t)page * PAGE + token % PAGE) * HEADS + head) * LANES;
+    }
+
+    static MC_INLINE size_t lane(const int* pages, int token, int head, int lane) {
+        return row(pages[token / PAGE], token, head) + lane;
+    }
+
+    // By a warp: ``count`` tokens from ``begin`` on of ``cache`` number OF of those that are copied side by side, to
+    // ``at`` of the place of ``item``. A row is turned by its token's position (Swizzle), so it comes in two parts.
+    template <int OF, class T, int STAGES>
+    static MC_INLINE void bring(const Ring<STAGES>& ring, int item, int at, const T* cache, const Pages<PAGE, OF>& pages,
+                                int head, int begin, int count) {
+        constexpr int CHUNK = 8 * (int)sizeof(T), ROW = LANES * (int)sizeof(T);
+        for (int t = (int)mc::lane() / OF; t < count; t += 32 / OF) {
+            const T* from = cache + row(pages.pages[(begin + t) / PAGE], begin + t, head);
+            const int turned = Swizzle<LANES>::turns(begin + t) * CHUNK;
+            ring.fill(item, at + t * ROW + turned, from, (u32)(ROW - turned));
+            if (turned > 0) ring.fill(item, at + t * ROW, from + (ROW - turned) / (int)sizeof(T), (u32)turned);
+        }
+    }
+};
+#else
 // Where a cache, [pages, HEADS, PAGE, LANES] of each layer, has tokens of a request. The chunks of a row are exchanged
 // by the token's position (Swizzle).
 template <int HEADS, int PAGE, int LANES>
@@ -101,6 +128,7 @@ struct CacheRows {
         }
     }
 };
+#endif
 
 // ---- Products ---------------------------------------------------------------------------------------
 

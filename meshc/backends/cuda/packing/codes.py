@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from meshc.backends.cuda.packing.rows import GROUP, Rows, matrices_of
 from meshc.backends.cuda.program import Weight
 from meshc.ir.codes import CODE_FORMATS, CodeFormat
-from meshc.ir.stored import floats
+from meshc.ir.stored import BF16, floats
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
@@ -31,14 +31,15 @@ _NUMBERS: dict[DType, np.dtype[Any]] = {
     DType.F16: np.dtype(np.float16),
     DType.F32: np.dtype(np.float32),
 }
+_E2M1 = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6), np.float32)
 _TOGETHER = 4
 """Words that a lane loads at once, at the most."""
 
 
 def block_words(form: CodeFormat) -> int:
     """Words of 16 bits of a block of a matrix in ``form``."""
-    behind = sum(kind.bytes for kind in form.parts.values())
-    return (form.group * form.codes.bits // 8 + behind) * GROUP // 2
+    behind = sum(kind.bytes * form.span // form.elements(p) for p, kind in form.parts.items())
+    return (form.span * form.codes.bits // 8 + behind) * GROUP // 2
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class CodedRows:
     @property
     def words(self) -> int:
         """Words of 16 bits that they are packed as."""
-        blocks = self.codes.width // self.form.group
+        blocks = self.codes.width // self.form.span
         return len(self.codes) // GROUP * blocks * block_words(self.form)
 
     def parts(self, most: int) -> Iterator[CodedRows]:
@@ -70,18 +71,18 @@ class CodedRows:
     def fill(self, target: Array) -> None:
         """Pack them into ``target``, ``[words]``. Raises ``quantised-weights-invalid``."""
         form = self.form
-        groups, blocks = len(self.codes) // GROUP, self.codes.width // form.group
+        groups, blocks = len(self.codes) // GROUP, self.codes.width // form.span
         packed = target.view(np.uint8).reshape(groups, blocks, -1)
-        codes = _words(code_bytes(_gathered(self.codes), form), form)
-        codes = codes.reshape(groups, blocks, -1).view(np.uint8)
-        packed[..., : codes.shape[-1]] = codes
-        at = codes.shape[-1]
+        parts = [*_planes(code_bytes(_gathered(self.codes), form), form)]
         for rows, kind in zip(self.numbers, form.parts.values(), strict=True):
-            values = _gathered(rows).astype(np.float32).astype(_NUMBERS[kind])
-            by_block = values.reshape(groups, GROUP, blocks).swapaxes(1, 2)
-            size = GROUP * kind.bytes
-            packed[..., at : at + size] = np.ascontiguousarray(by_block).view(np.uint8)
-            at += size
+            values = _elements(_gathered(rows).astype(np.float32), kind, form)
+            by_block = values.reshape(groups, GROUP, blocks, -1).transpose(0, 2, 3, 1)
+            parts.append(np.ascontiguousarray(by_block))
+        at = 0
+        for part in parts:
+            held = part.reshape(groups, blocks, -1).view(np.uint8)
+            packed[..., at : at + held.shape[-1]] = held
+            at += held.shape[-1]
 
 
 def coded_rows(weight: Weight, sources: Sequence[Array]) -> Iterator[CodedRows]:
@@ -115,6 +116,11 @@ def code_bytes(values: Array, form: CodeFormat) -> NDArray[np.uint8]:
         if (found != values).any() or (found >> form.codes.bits).any():
             _refuse(form)
         return found
+    if form.codes is DType.E2M1:
+        least = np.searchsorted(_E2M1, np.abs(values))
+        if (_E2M1[np.minimum(least, 7)] != np.abs(values)).any():
+            _refuse(form)
+        return np.asarray(least + 8 * np.signbit(values), np.uint8)
     with np.errstate(over="ignore", invalid="ignore"):
         halves = (values * np.float32(2.0**-8)).astype(np.float16)
         exact = halves.astype(np.float32) * np.float32(2.0**8) == values
@@ -133,27 +139,68 @@ def _refuse(form: CodeFormat) -> None:
     )
 
 
-def _words(codes: NDArray[np.uint8], form: CodeFormat) -> NDArray[np.uint32]:
-    """Codes ``[rows, width]`` in the order in which lanes load them, block behind block."""
+def _elements(values: NDArray[np.float32], kind: DType, form: CodeFormat) -> Array:
+    """What there is once for a group, as it lies in memory. Raises ``quantised-weights-invalid``
+    for codes that are none."""
+    if kind is DType.U8:
+        with np.errstate(invalid="ignore"):
+            codes = values.astype(np.uint8)
+        if (codes != values).any():
+            _refuse(form)
+        return codes
+    if kind is DType.BF16:
+        found = (values.view(np.uint32) >> 16).astype(np.uint16)
+        if (floats(found.view(BF16)) != values).any():
+            _refuse(form)
+        return found
+    return values.astype(_NUMBERS[kind])
+
+
+def _planes(codes: NDArray[np.uint8], form: CodeFormat) -> Iterator[Array]:
+    """Codes ``[rows, width]`` in the order in which lanes load them, block behind block: words of
+    four bits of each or of all bits, and then, of other codes, two bits of each and one bit of
+    each, as far as they have these."""
     rows, width = codes.shape
-    shape = rows // GROUP, 2, 8, width // form.group, form.group // GROUP, 4, 2, 2
+    shape = rows // GROUP, 2, 8, width // form.span, form.span // GROUP, 4, 2, 2
     # group of rows, half, g, block, fragment, q, pair of columns, column
     turned = codes.reshape(shape).transpose(0, 3, 4, 2, 5, 6, 1, 7)
     lead = *turned.shape[:3], 32
-    if form.codes is DType.U4:
-        pairs = turned.reshape(*lead, 4, 2).astype(np.uint32)
-        shifts = 4 * np.arange(4, dtype=np.uint32)[:, None] + np.array([0, 16], np.uint32)
-        words = (pairs << shifts).sum((-2, -1), dtype=np.uint32)[..., None]
-    elif form.codes is DType.E4M3:
+    if form.codes is DType.E4M3:
         second, first = (turned[..., half, :].astype(np.uint16) for half in (1, 0))
         signs = (second & 0x80) << 8 | (first & 0x80) << 7
         halves = signs | (second & 0x7F) << 7 | first & 0x7F
-        words = np.ascontiguousarray(halves).reshape(*lead, 4).view(np.uint32)
-    else:
+        yield _words(np.ascontiguousarray(halves).reshape(*lead, 4).view(np.uint32), form)
+        return
+    if form.codes is DType.U8:
         in_order = np.ascontiguousarray(turned.swapaxes(-1, -2))
-        words = in_order.reshape(*lead, 8).view(np.uint32)
-    groups, blocks, fragments, lanes, own = words.shape
-    together = min(fragments * own, _TOGETHER)
+        yield _words(in_order.reshape(*lead, 8).view(np.uint32), form)
+        return
+    pairs, bits = turned.reshape(*lead, 4, 2), form.codes.bits
+    at = 0
+    if bits >= 4:
+        yield _words(_plane(pairs & 15, 4, np.uint32)[..., None], form)
+        at = 4
+    if bits & 2:
+        yield _plane(pairs >> at & 3, 2, np.uint16)
+        at += 2
+    if bits & 1:
+        yield _plane(pairs >> at & 1, 1, np.uint8)
+
+
+def _plane(pairs: Array, bits: int, kind: type[np.unsignedinteger[Any]]) -> Array:
+    """The ``bits`` of the codes ``[.., 4, 2]`` of lanes, those of the first codes of all pairs in
+    the lower half."""
+    own = np.arange(4, dtype=np.uint32)[:, None] * bits
+    shifts = own + np.array([0, 4 * bits], np.uint32)
+    words: Array = (pairs.astype(np.uint32) << shifts).sum((-2, -1), dtype=np.uint32)
+    return words.astype(kind)
+
+
+def _words(words: NDArray[np.uint32], form: CodeFormat) -> NDArray[np.uint32]:
+    """Words ``[groups, blocks, fragments, lanes, own]`` so that those of a lane for one group of
+    elements lie together, by fours at the most."""
+    groups, blocks, _, lanes, own = words.shape
+    together = min(form.group // GROUP * own, _TOGETHER)
     of_lane = words.swapaxes(2, 3).reshape(groups, blocks, lanes, -1, together)
     return np.ascontiguousarray(of_lane.swapaxes(2, 3))
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from meshc.backends.cuda.tasks.cached_tiles import CachedTiles
 from meshc.backends.cuda.tasks.families import Placed, folds, phases_around, phases_of
 from meshc.backends.cuda.tasks.group_attention import GroupAttention
 from meshc.backends.cuda.tasks.latent_attention import LatentAttention, latent_shape
-from meshc.backends.cuda.tasks.library_attention import library_shape
+from meshc.backends.cuda.tasks.library_attention import library_shape, with_new
 from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.statements import Locals, Statements, Text
 from meshc.backends.cuda.tasks.storage import Storage
@@ -67,6 +68,7 @@ class Attention:
     def _by_statements(self, text: Text) -> None:
         values = self.tiles.values
         values.arrays.clear()
+        values.cached = frozenset(with_new(self.tiles.loop).values())
 
         def loop(op: tile.For, body: Callable[[], None]) -> None:
             if op is not self.tiles.loop:
@@ -91,7 +93,12 @@ class Attention:
             assert op.below is not None
             first = self.tiles.first(op)
             self.tiles.values.tiles[op.result] = Tile(
-                name, cache.lanes, cache.first, first, op.below
+                name,
+                cache.lanes,
+                cache.first,
+                first,
+                op.below,
+                partial(self.storage.rows.lane, op.view.buffer),
             )
 
 

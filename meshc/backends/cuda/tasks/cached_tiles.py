@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from meshc.backends.cuda.tasks.caches import streams_of
 from meshc.backends.cuda.tasks.families import Placed
+from meshc.backends.cuda.tasks.places import base
 from meshc.backends.cuda.tasks.spelling import bounds, condition
 from meshc.backends.cuda.tasks.statements import Text
-from meshc.backends.cuda.tasks.storage import Storage, base
+from meshc.backends.cuda.tasks.storage import Storage
 from meshc.backends.cuda.tasks.values import Values, extents
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.batch import POSITION
@@ -84,7 +85,7 @@ class CachedTiles:
                 total = sum(self.storage.cache(op.view.buffer).lanes for op in self.rows)
                 acquired = f"ring.limit(item, FLYING), ring.acquire(item, count * {2 * total})"
                 text.add(
-                    f"const int begin = {begin}, count = min({self.tokens}, {end} - begin);",
+                    f"const int begin = {begin}, count = {self._count(end)};",
                     f"if (mc::lane() == 0) {acquired};",
                     "mc::warp_sync();",
                 )
@@ -95,6 +96,11 @@ class CachedTiles:
                         at = str(self.at(op))
                         text.add(self._bring(op, self._cache_at(op), at, begin="begin"))
                 text.add(f"from.ahead({self._next(first)});")
+
+    def _count(self, end: str) -> str:
+        """How many tokens of a tile are cached; those behind them are new."""
+        count = f"min({self.tokens}, {end} - begin)"
+        return f"max({count}, 0)" if self.storage.together > 1 else count
 
     def _next(self, first: Expr) -> str:
         """The first token of the next tile."""

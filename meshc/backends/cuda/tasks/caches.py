@@ -3,10 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+from meshc.ir.affine import Expr
 from meshc.ir.module import Module
-from meshc.ir.ops import task, tile
+from meshc.ir.ops import graph, task, tile
+from meshc.ir.rows import Paired
 from meshc.ir.values import Value
+from meshc.ir.views import View
+from meshc.support.diagnostics import fail
+
+KV_LAYOUT, NHD = "kv_layout", "nhd"
+"""The option of a graph that says how caches lie in pages, and the value for pages of tokens that
+have their heads side by side, with lanes as the model has them: those of other programs."""
+
+
+@dataclass(frozen=True)
+class RowOrder:
+    """How rows of tokens lie in pages: as those of other programs (``nhd``), where the lanes of
+    some caches, by name, are taken of the model's in another order."""
+
+    nhd: bool
+    paired: Mapping[str, Paired]
+
+    @staticmethod
+    def of(source: Module) -> RowOrder:
+        """That of the program of a graph."""
+        nhd = source.option(KV_LAYOUT, "") == NHD
+        return RowOrder(nhd, _paired_caches(source) if nhd else {})
+
+    def pool(
+        self, value: Value, pages: int, page: int, heads: int, lanes: int
+    ) -> tuple[int, int, int, int]:
+        """The extents of the memory of a cache, of 0 ``heads`` where it has none. Raises
+        ``cuda-shape`` for one of which others have no such pages."""
+        if not self.nhd:
+            return pages, max(heads, 1), page, lanes
+        if not heads or lanes != View(value).buffer_type.shape[-1]:
+            words = "pages in NHD layout hold keys and values of heads of whole eights of lanes"
+            fail("cuda-shape", f"{words}, not those of %{value.name}")
+        return pages, page, heads, lanes
+
+    def lane(self, value: Value, lane: Expr) -> Expr:
+        """Where a lane of a head lies in a row of a cache."""
+        pairs, extent = self.paired.get(value.name), View(value).buffer_type.shape[-1]
+        found: Expr = lane if pairs is None else pairs.element(lane, extent)
+        return found
 
 
 def streams_of(op: tile.For) -> list[task.Stream]:
@@ -33,6 +75,37 @@ def side_by_side(module: Module) -> dict[Value, tuple[Value, ...]]:
             order = tuple(dict.fromkeys([*values, *caches.values()]))
             if len(order) > 1:
                 found |= dict.fromkeys(order, order)
+    return found
+
+
+def _paired_caches(module: Module) -> dict[str, Paired]:
+    """Of a graph, how the lanes of caches whose rows are in another order are taken: that of the
+    weight that makes what is appended."""
+    made = {result: op for op in module.walk() for result in op.results}
+    found: dict[str, Paired] = {}
+
+    def given(value: Value) -> list[Value]:
+        op = made.get(value)
+        if op is None or isinstance(op, graph.Append):
+            return [value]
+        if isinstance(op, graph.Matmul):
+            return [op.tensors()[1 + op.results.index(value)]]
+        return [one for operand in op.tensors() for one in given(operand)]
+
+    def named(loop: graph.Repeat) -> dict[Value, str]:
+        pairs = zip(loop.regions[0].args, loop.tensors(), strict=True)
+        return {inner: outer.name for inner, outer in pairs}
+
+    loops = [op for op in module.walk() if isinstance(op, graph.Repeat)]
+    names = {p.value: p.value.name for p in module.function.params}
+    for loop in loops:
+        names |= named(loop)
+    for op in module.walk():
+        if isinstance(op, graph.Append):
+            cache, new = op.tensors()
+            made_by = {names.get(one, "") for one in given(new)} & {*module.paired}
+            if made_by:
+                (found[names[cache]],) = {module.paired[name] for name in made_by}
     return found
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from meshc.analysis.cuda.blocks import WARPS
 from meshc.analysis.tasks.routing import experts_of
 from meshc.backends.cuda.tasks.families import Phase
+from meshc.backends.cuda.tasks.places import base
 from meshc.backends.cuda.tasks.spelling import Ranges, spelled
-from meshc.backends.cuda.tasks.storage import Storage, base
+from meshc.backends.cuda.tasks.storage import Storage
 from meshc.ir.affine import Expr
 from meshc.ir.ops import task
 from meshc.ir.values import Value

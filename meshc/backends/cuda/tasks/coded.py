@@ -15,11 +15,21 @@ from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 
 _CODES = {
+    DType.U2: "mc::Planes<2, {zero}>",
+    DType.U3: "mc::Planes<3, {zero}>",
     DType.U4: "mc::Codes4<{zero}>",
+    DType.U5: "mc::Planes<5, {zero}>",
+    DType.U6: "mc::Planes<6, {zero}>",
     DType.U8: "mc::Codes8<{zero}>",
     DType.E4M3: "mc::E4M3",
+    DType.E2M1: "mc::E2M1",
 }
-_NUMBERS = {DType.F16: "mc::f16", DType.F32: "float", None: "mc::None"}
+_NUMBERS = {
+    DType.F16: "mc::OfRows<mc::f16>",
+    DType.BF16: "mc::OfRows<mc::bf16>",
+    DType.F32: "mc::OfRows<float>",
+    None: "mc::None",
+}
 
 
 def block_bytes(form: CodeFormat) -> int:
@@ -30,7 +40,12 @@ def block_bytes(form: CodeFormat) -> int:
 def block_type(form: CodeFormat) -> str:
     """A block of a matrix in ``form``, as the library has it (mc_codes.cuh)."""
     codes = _CODES[form.codes].format(zero=form.zero)
-    return f"mc::Coded<{codes}, {form.group}, {_NUMBERS[form.scales]}, {_NUMBERS[form.least]}>"
+    scales, least = _NUMBERS.get(form.scales), _NUMBERS.get(form.least)
+    if form.block:
+        groups = form.block // form.group
+        scales = f"mc::OfCodes<{form.scale_zero}, {groups}>"
+        least = f"mc::OfCodes<0, {groups}>" if form.least else least
+    return f"mc::Coded<{codes}, {form.group}, {form.span}, {scales}, {least}>"
 
 
 def coded_matrix(
@@ -48,7 +63,7 @@ def coded_matrix(
     key = (sources, tuple(g.element for g in gathered), rows)
     if key not in storage.matrices:
         layers, inner = (lead[0], lead[1:]) if storage.stacked(codes[0]) else (0, lead)
-        groups, blocks = height // rows, width // form.group
+        groups, blocks = height // rows, width // form.span
         weight = Weight(
             str(storage.dtype),
             "codes",

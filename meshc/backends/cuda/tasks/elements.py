@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from meshc.backends.cuda.tasks.asking import Asking, waited_for
-from meshc.backends.cuda.tasks.columns import Merged, merged
+from meshc.backends.cuda.tasks.columns import Merged, merged, rounded
 from meshc.backends.cuda.tasks.families import Placed
 from meshc.backends.cuda.tasks.lanes import Lanes
+from meshc.backends.cuda.tasks.places import base
 from meshc.backends.cuda.tasks.statements import Locals, Statements, Text
-from meshc.backends.cuda.tasks.storage import Storage, base
+from meshc.backends.cuda.tasks.storage import Storage
 from meshc.backends.cuda.tasks.values import POINTWISE, Values, extents
 from meshc.ir.affine import Expr
 from meshc.ir.core import Op
@@ -64,7 +65,7 @@ class Elements:
         """The records of the head whose attention a task merges and gives as it is."""
         (give, *more) = [op for op in self.family.ops if isinstance(op, task.Give)]
         whole = not (more or give.source.indices or give.source.reshape)
-        found = merged(self.values, give.source.buffer) if whole else None
+        found = merged(self.values, rounded(self.values, give.source).buffer) if whole else None
         if found is None or len(found.shape) != 3 or len(self.given) != 2:
             return None
         if found.lanes % 8 or self.given[-1] % 8:
@@ -116,6 +117,9 @@ class Elements:
             if tag:
                 bits = storage.roles[give.view.buffer].tags
                 text.add(f"mc::give8<{bits}>({target}, v, {tag});")
+                return
+            if storage.of_columns(give.view.buffer):
+                text.add(f"mc::store8({target}, v);")
                 return
             text.add(
                 f"float4* const given = (float4*)({target});",

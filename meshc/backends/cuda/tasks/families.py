@@ -7,13 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
+from meshc.backends.cuda.tasks.places import base
 from meshc.backends.cuda.tasks.statements import Text
-from meshc.backends.cuda.tasks.storage import base, element_type
+from meshc.backends.cuda.tasks.storage import element_type
 from meshc.ir.affine import Expr
 from meshc.ir.codes import CodeFormat, format_like
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
+from meshc.ir.values import Value
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
@@ -95,12 +97,33 @@ class Placed:
     @contextmanager
     def _each_of_experts(self, text: Text, expert: str) -> Iterator[None]:
         """The same, expert by expert."""
-        if self.first or self.groups or expert not in self.sizes:
-            fail("cuda-graph", f"tasks of @{self.op.name} are not those of experts alone")
+        self.check_experts()
         text.add(NOT_UNROLLED)
         with text.within("for (int task = mine.begin; task < mine.end; task++) {"):
-            text.add(f"const int {expert} = choice.expert(task / {self.of_expert});")
+            self.point_expert(text)
             yield
+
+    def check_experts(self) -> None:
+        """Raise ``cuda-graph`` where tasks that do something for experts stand among others."""
+        routed = self.routed
+        if routed and (self.first or self.groups or routed.expert not in self.sizes):
+            fail("cuda-graph", f"tasks of @{self.op.name} are not those of experts alone")
+
+    def point_expert(self, text: Text) -> None:
+        """The expert of the task, if it is of one."""
+        if self.routed is not None:
+            expert = self.routed.expert
+            text.add(f"const int {expert} = choice.expert(task / {self.of_expert});")
+
+    def alike(self, dims: frozenset[str]) -> int:
+        """How many tasks one behind the other, beginning with the first one, have the same values
+        of ``dims``; 0 if all have them, and 1 where they are not the first that are counted."""
+        if not dims:
+            return 0
+        if self.routed is not None:
+            return self.of_expert if dims == {self.routed.expert} else 1
+        (first, *_), sizes = self.sizes, self.sizes
+        return prod(sizes.values()) // sizes[first] if dims == {first} else 1
 
     def point(self, text: Text, names: Container[str]) -> None:
         """The dims of the task that are among ``names``; which expert it is of is known."""
@@ -213,10 +236,15 @@ def streamed_products(family: Placed) -> dict[tile.Compute, Rows]:
         op.result: op for op in family.ops if isinstance(op, task.Stream) and op.below is None
     }
     rows = {value: Rows((op,)) for value, op in streams.items()}
-    for op in family.ops:
-        if isinstance(op, tile.Compute) and op.kernel == "dequantise":
-            numbers, *parts = op.views()
-            rows[numbers.buffer] = _coded(op, [streams.get(part.buffer) for part in parts])
+    decodes = {
+        op.views()[0].buffer: op
+        for op in family.ops
+        if isinstance(op, tile.Compute) and op.kernel == "dequantise"
+    }
+    inner = {view.buffer for op in decodes.values() for view in op.views()[1:]}
+    for numbers, op in decodes.items():
+        if numbers not in inner:
+            rows[numbers] = _coded(op, streams, decodes)
     return {
         op: rows[op.views()[2].buffer]
         for op in family.ops
@@ -228,23 +256,34 @@ def streamed_products(family: Placed) -> dict[tile.Compute, Rows]:
     }
 
 
-def _coded(op: tile.Compute, streams: Sequence[task.Stream | None]) -> Rows:
-    """The rows that ``op`` makes numbers of, which are as wide as the views say."""
-    if any(view != View(view.buffer, order=(1, 0)) for view in op.views()) or None in streams:
+def _coded(
+    op: tile.Compute, streams: Mapping[Value, task.Stream], decodes: Mapping[Value, tile.Compute]
+) -> Rows:
+    """The rows that ``op`` makes numbers of, which are as wide as the views say: of streams, or of
+    scales and least numbers that are decoded themselves."""
+    _, codes, *numbers = op.views()
+    group, zero = (int(str(op.params[name])) for name in ("group", "zero"))
+    views, parts, firsts = [*op.views()], [codes], [codes]
+    block = scale_zero = 0
+    for view in numbers:
+        inner = decodes.get(view.buffer)
+        given = [view] if inner is None else inner.views()[1:]
+        if inner is not None:
+            views += inner.views()
+            block = group * int(str(inner.params["group"]))
+            scale_zero = scale_zero or int(str(inner.params["zero"]))
+        parts += given
+        firsts.append(given[0])
+    turned = all(view == View(view.buffer, order=(1, 0)) for view in views)
+    found = tuple(streams[part.buffer] for part in parts if part.buffer in streams)
+    if not turned or len(found) != len(parts):
         fail("cuda-graph", "tasks decode codes that are no rows of a weight")
-    found = tuple(stream for stream in streams if stream is not None)
-    kinds = [element_type(stream.result) for stream in found]
-    given = CodeFormat(
-        "",
-        kinds[0],
-        int(str(op.params["group"])),
-        int(str(op.params["zero"])),
-        kinds[2] if op.params["lifted"] else None,
-        kinds[1],
-    )
-    form = format_like(given)
+    kinds = [element_type(view.buffer) for view in firsts]
+    least = kinds[2] if op.params["lifted"] else None
+    given_form = CodeFormat("", kinds[0], group, zero, least, kinds[1], block, scale_zero)
+    form = format_like(given_form)
     if form is None:
-        fail("cuda-graph", f"kernels decode no codes like those of %{found[0].view.buffer.name}")
+        fail("cuda-graph", f"kernels decode no codes like those of %{codes.buffer.name}")
     return Rows(found, form)
 
 

@@ -13,9 +13,9 @@ from meshc.backends.cuda.tasks.asking import Asking, waited_for
 from meshc.backends.cuda.tasks.cached_tiles import ZERO, CachedTiles
 from meshc.backends.cuda.tasks.columns import hoisted
 from meshc.backends.cuda.tasks.library_attention import SET, LibraryAttention, changed_scores
+from meshc.backends.cuda.tasks.places import base
 from meshc.backends.cuda.tasks.spelling import condition, unflattened
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Statements, Text
-from meshc.backends.cuda.tasks.storage import base
 from meshc.backends.cuda.tasks.values import Values, constant, extents
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
@@ -68,6 +68,11 @@ class GroupAttention:
         return self.shape.asking > 1
 
     @property
+    def _one(self) -> bool:
+        """Whether one new token, which is no tile, is attended first."""
+        return self.shape.new == 1 or self.shape.own is not None
+
+    @property
     def kind(self) -> str:
         """The routine of the library."""
         return f"mc::GroupAttention<T, {self.shape.queries}, {self.shape.lanes}, WARPS>"
@@ -111,9 +116,13 @@ class GroupAttention:
         with self.tiles.rounds(text, release=True):
             begin = self.values.spelled(self.tiles.first(self.tiles.streams[0]))
             text.add("const T* const keys = (const T*)ring.ready(item);")
-            given = f"keys, keys + {keys}, {self.tiles.loop.var}, {begin}, {POSITION}"
+            limit = POSITION if shape.own is None else position
+            given = f"keys, keys + {keys}, {self.tiles.loop.var}, {begin}, {limit}"
             extra = f", {change}" if change else ""
-            text.add(f"{name}.template add<{shape.tokens}>({given}, {first}, {POSITION}{extra});")
+            if shape.own is not None:
+                new = f"fresh, fresh + {shape.new * shape.lanes}, {POSITION}"
+                extra = f", {change or 'mc::Same()'}, mc::NewRows<T, {shape.lanes}>{{{new}}}"
+            text.add(f"{name}.template add<{shape.tokens}>({given}, {first}, {limit}{extra});")
         self._leave(text, name)
 
     def _stage(self, text: Text, statements: Statements, factor: float) -> None:
@@ -125,11 +134,13 @@ class GroupAttention:
 
         def query(at: tuple[Expr, ...]) -> None:
             value = self.values.element(shape.query, at)
-            text.add(f"locals[element] = {value} * {constant(factor)};")
+            text.add(f"locals[{self._place(*at)}] = {value} * {constant(factor)};")
 
         if shape.new > 1:
             statements.each((queries, lanes), query, meet=False)
             self._stage_tile(text, statements)
+            if shape.own is not None:
+                self._stage_own(text)
             return
         kept = self.tiles.kept(shape.key)
         gives = [self.tiles.give_of(view) for view in (shape.key, shape.value)]
@@ -147,14 +158,18 @@ class GroupAttention:
         for first, value in asked.items():
             there = queries * lanes - first
             guard = f"if (me < {there}) " if there < 32 * WARPS else ""
-            element = f"me + {first}" if first else "me"
+            with self.values.within(me=32 * WARPS):
+                at = unflattened(Expr.var("me") + first, (queries, lanes))
+                element = self._place(*at) if self._turned else f"me + {first}" if first else "me"
             text.add(f"{guard}locals[{element}] = {value} * {constant(factor)};")
         if not asked:
             statements.each((queries, lanes), query, meet=False)
         with text.within(f"if (me < {lanes}) {{"):
+            with self.values.within(me=lanes):
+                place = self.values.spelled(self._lane(Expr.var("me")))
             text.add(
                 "const T new_key = mc::narrow<T>(key), new_value = mc::narrow<T>(value);",
-                f"locals[{queries * lanes} + me] = mc::widen(new_key);",
+                f"locals[{queries * lanes} + {place}] = mc::widen(new_key);",
                 f"locals[{(queries + 1) * lanes} + me] = mc::widen(new_value);",
             )
             stores = [f"{p} = new_{n};" for p, n in zip(places, ("key", "value"), strict=True)]
@@ -172,11 +187,13 @@ class GroupAttention:
         count = shape.new * shape.lanes
 
         def staged(view: View, first: str, at: tuple[Expr, ...]) -> None:
-            row, lane = (values.spelled(one) for one in at)
+            row = values.spelled(at[0])
+            lane = values.spelled(at[1] if first else self._lane(at[1]))
             place = f"{first}({row}) * {shape.lanes}"
+            token = row if shape.own is None else values.spelled(at[0] + Expr.var(POSITION))
             text.add(
                 f"const T lane = mc::narrow<T>({values.element(view, at)});",
-                f"fresh[{place} + mc::Swizzle<{shape.lanes}>::lane({lane}, {row})] = lane;",
+                f"fresh[{place} + mc::Swizzle<{shape.lanes}>::lane({lane}, {token})] = lane;",
             )
             cache, index, there = self.tiles.kept_row(view, at)
             cached = self.storage.cached(cache, index, values.ranges)
@@ -186,6 +203,36 @@ class GroupAttention:
         statements.each(tile, partial(staged, shape.key, ""), meet=False)
         statements.each(tile, partial(staged, shape.value, f"{count} + "))
         values.registers.clear()
+
+    @property
+    def _turned(self) -> bool:
+        """Whether caches have lanes of keys in another order than tasks."""
+        return self._lane(Expr.var("lane")) != Expr.var("lane")
+
+    def _lane(self, lane: Expr) -> Expr:
+        """Where a lane of a key, and so of a query, lies in a row of the cache."""
+        return self.storage.rows.lane(self.tiles.streams[0].view.buffer, lane)
+
+    def _place(self, row: Expr, lane: Expr) -> str:
+        """Where a lane of a query lies among those of all."""
+        if not self._turned:
+            return "element"
+        return self.values.spelled(row * self.shape.lanes + self._lane(lane))
+
+    def _stage_own(self, text: Text) -> None:
+        """The key and value of the task's token, of several new ones, as floats."""
+        shape, values = self.shape, self.values
+        assert shape.own is not None
+        count, queries, lanes = shape.new * shape.lanes, shape.queries, shape.lanes
+        with values.within(me=lanes), text.within(f"if (me < {lanes}) {{"):
+            row = values.spelled(shape.own)
+            lane = f"mc::Swizzle<{lanes}>::lane(me, {values.spelled(shape.position)})"
+            text.add(
+                f"const T* const own = fresh + ({row}) * {lanes} + {lane};",
+                f"locals[{queries * lanes} + me] = mc::widen(own[0]);",
+                f"locals[{(queries + 1) * lanes} + me] = mc::widen(own[{count}]);",
+            )
+        text.add(SYNC)
 
     def _asked(self, text: Text) -> dict[int, str]:
         """Ask for a thread's words of the new key, of the value and of the queries, all before one
@@ -225,12 +272,13 @@ class GroupAttention:
             last = "WARPS - 1" if queries <= SET else f"{self.kind}::SHARE - 1"
             of_row = f"[&](int row) {{ return {score} * mc::LOG2E; }}"
             text.add(f"if ({whose}{number} == {last}) {name}.start_with_sink({of_row});")
-        if shape.new > 1:
-            # One sixteen of tokens, which is the first warp's.
+        if not self._one:
+            # Sixteens of tokens, the first of which is the first warp's.
+            sixteens = -(-shape.new // FRAGMENT) * FRAGMENT
             limit = self.values.spelled(Expr.var(POSITION) + shape.new)
             given = f"fresh, fresh + {shape.new * lanes}, 0, {POSITION}, {limit}, {first}, {end}"
             there = f"if ({owner}) " if owner else ""
-            text.add(f"{there}{name}.template add<{FRAGMENT}>({given}{extra});")
+            text.add(f"{there}{name}.template add<{sixteens}>({given}{extra});")
         else:
             there = f"{owner} && {number} == 0" if owner else f"{number} == 0"
             given = f"locals, locals + {queries * lanes}, locals + {(queries + 1) * lanes}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from meshc.backends.cuda.tasks.places import base
 from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.spelling import condition, unflattened
 from meshc.backends.cuda.tasks.statements import Text, angle_of
-from meshc.backends.cuda.tasks.storage import base
 from meshc.backends.cuda.tasks.values import Values, along, extents
 from meshc.ir.affine import Expr
 from meshc.ir.core import Op

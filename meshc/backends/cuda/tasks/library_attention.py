@@ -14,7 +14,8 @@ from meshc.ir.affine import Cond, Expr
 from meshc.ir.batch import POSITION
 from meshc.ir.functions import FUNCTIONS
 from meshc.ir.ops import tile
-from meshc.ir.views import View
+from meshc.ir.values import Value
+from meshc.ir.views import Range, View
 from meshc.support.diagnostics import fail
 
 LOG2E = math.log2(math.e)
@@ -32,7 +33,7 @@ class LibraryAttention:
     of ``asking`` tokens one behind the other, tiles of ``tokens``; scores are changed by ``steps``
     and seen within a ``window``, which is there where ``windowed`` holds; ``sink`` is a score of
     nothing. ``key`` and ``value`` are those of the new tokens, of which the one at ``position``
-    asks first."""
+    asks first; where they stand in their places among the cached ones it is ``own`` of them."""
 
     queries: int
     asking: int
@@ -46,6 +47,7 @@ class LibraryAttention:
     windowed: Cond | None
     sink: View | None
     position: Expr
+    own: Expr | None
 
     @property
     def new(self) -> int:
@@ -63,13 +65,16 @@ def library_shape(family: Placed, loop: tile.For, values: Values) -> LibraryAtte
     where it does not."""
     body, streams = loop.regions[0].ops, streams_of(loop)
     computes = [op for op in body if isinstance(op, tile.Compute)]
-    kernels = [op.kernel for op in computes]
-    if kernels.count("gemm") != 2 or len(streams) != 2:
+    if [op.kernel for op in computes].count("gemm") != 2 or len(streams) != 2:
         return None
     (score, fold) = (op for op in computes if op.kernel == "gemm")
     keys, rows = (op.result for op in streams)
-    if score.views()[2].buffer != keys or fold.views()[2].buffer != rows:
+    seen = with_new(loop)
+    folded = (op.views()[2].buffer for op in (score, fold))
+    if [*folded] != [seen.get(keys, keys), seen.get(rows, rows)]:
         return None
+    if seen:
+        computes = [op for op in computes if op.views()[0].buffer not in seen.values()]
     query, scores = score.views()[1], score.views()[0].buffer
     queries, lanes = extents(query)
     tokens = extents(View(keys))[0]
@@ -79,7 +84,7 @@ def library_shape(family: Placed, loop: tile.For, values: Values) -> LibraryAtte
         if op.views()[0].buffer == scores and (op.kernel == "scale" or op.kernel in FUNCTIONS)
     )
     known = SCORES | {*FUNCTIONS, "mask_window"}
-    if not {*kernels} <= known or extents(View(rows)) != (tokens, lanes):
+    if not {op.kernel for op in computes} <= known or extents(View(rows)) != (tokens, lanes):
         return None
     if lanes % 16 or lanes > 256 or tokens % 16:
         return None
@@ -100,7 +105,25 @@ def library_shape(family: Placed, loop: tile.For, values: Values) -> LibraryAtte
         _without_guard(windows[0].when, loop) if windows else None,
         _sink(family, values),
         position,
+        key.indices[0].start if seen and isinstance(key.indices[0], Range) else None,
     )  # fmt: skip
+
+
+def with_new(loop: tile.For) -> dict[Value, Value]:
+    """The copy of a tile of ``loop`` in which new tokens stand in their places, if there is one."""
+    body = loop.regions[0].ops
+    replaced = {
+        one.views()[0].buffer
+        for op in body
+        if isinstance(op, tile.For)
+        for one in op.regions[0].ops
+        if isinstance(one, tile.Compute) and one.kernel == "copy"
+    }
+    return {
+        op.views()[1].buffer: op.views()[0].buffer
+        for op in body
+        if isinstance(op, tile.Compute) and op.kernel == "copy" and op.views()[0].buffer in replaced
+    }
 
 
 def _sink(family: Placed, values: Values) -> View | None:

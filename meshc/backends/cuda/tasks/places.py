@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshc.backends.cuda.tasks.shared import Place
-from meshc.backends.cuda.tasks.spelling import flattened
+from meshc.backends.cuda.tasks.spelling import flattened, unflattened
 from meshc.ir.affine import Expr
+from meshc.ir.views import Point, Range, View, Whole
 
 
 @dataclass(frozen=True)
@@ -58,3 +59,27 @@ class Table:
         return (
             f"({word} >= 0 && {word} < {self.words}{there} ? mc::widen({self.name}[{at}]) : 0.0f)"
         )
+
+
+def base(view: View, index: Sequence[Expr]) -> tuple[Expr, ...]:
+    """The index in the buffer of the element ``index`` of ``view``."""
+    at = list(index)
+    if view.order:
+        turned = list(at)
+        for place, dim in enumerate(view.order):
+            turned[dim] = at[place]
+        at = turned
+    if view.reshape:
+        whole = flattened(at, [extent.constant for extent in view.reshape])
+        kept = View(view.buffer, view.indices).shape()
+        at = list(unflattened(whole, [extent.constant for extent in kept]))
+    found, left = [], iter(at)
+    for position in range(len(view.buffer_type.shape)):
+        chosen = view.indices[position] if position < len(view.indices) else Whole()
+        if isinstance(chosen, Point):
+            found.append(chosen.at)
+        elif isinstance(chosen, Range):
+            found.append(chosen.start + next(left) * chosen.step)
+        else:
+            found.append(next(left))
+    return tuple(found)

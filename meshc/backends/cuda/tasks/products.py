@@ -68,7 +68,7 @@ class Product:
         """Where the row group of a task begins in its matrix."""
         *lead, row, column = rows_of(self.stream)
         whole = self.stream.buffer_type.shape[-1]
-        own = FRAGMENT if self.form is None else self.form.group
+        own = FRAGMENT if self.form is None else self.form.span
         if self.width != whole and self.width % own:
             fail("cuda-shape", f"parts of {self.width} values are no whole blocks of {own}")
         self.blocks = -(-self.width // own)
@@ -152,18 +152,25 @@ class Product:
             product = f"mc::{kernel}WARPS, BATCH>(ring, item, {given})"
             text.add(f"const float sum = {product};")
             with text.within("if (me < LANES) {"):
-                self._sums(text)
-                gives = [op for op in epilogue if isinstance(op, task.Give)]
-                lanes = Lanes(self.values, text, True)
-                lanes.add([op for op in epilogue if not isinstance(op, task.Give)])
-                with text.within(f"if ({self.active}) {{"):
-                    lanes.add(gives)
+                self._follow(text, epilogue)
 
     @property
     def active(self) -> str:
-        """Whether a thread has an element."""
+        """Whether a thread has an element; empty where each has one."""
         there = "me < 16 * BATCH"
         return there if self.rows == FRAGMENT else f"{there} && i < {self.rows}"
+
+    def _follow(self, text: Text, epilogue: Sequence[Op]) -> None:
+        """What follows the product, of the element of a thread."""
+        self._sums(text)
+        gives = [op for op in epilogue if isinstance(op, task.Give)]
+        lanes = Lanes(self.values, text, True)
+        lanes.add([op for op in epilogue if not isinstance(op, task.Give)])
+        if not self.active:
+            lanes.add(gives)
+            return
+        with text.within(f"if ({self.active}) {{"):
+            lanes.add(gives)
 
     def _columns_of_task(self, text: Text, own: frozenset[str]) -> None:
         place = Expr.const(0)
@@ -255,8 +262,11 @@ class Product:
 
     def _load(self, text: Text, value: Value, own: tuple[Expr, ...]) -> None:
         name, element = fresh(self.storage.taken, value.name), self.values.element(View(value), own)
-        text.add(f"const float {name} = {self.active} ? {element} : 0.0f;")
+        text.add(f"const float {name} = {self._where_active(element)};")
         self.values.registers[value] = (name, own)
+
+    def _where_active(self, element: str) -> str:
+        return f"{self.active} ? {element} : 0.0f" if self.active else element
 
     def _angles(self, text: Text, op: tile.Compute, view: View) -> None:
         shape = extents(op.views()[0])
@@ -264,7 +274,7 @@ class Product:
         cosine, sine = angle_of(self.values, op, view, pair)
         names = [self.storage.taken.fresh(n) for n in ("cosine", "sine")]
         for name, element in zip(names, (cosine, sine), strict=True):
-            text.add(f"const float {name} = {self.active} ? {element} : 0.0f;")
+            text.add(f"const float {name} = {self._where_active(element)};")
         self.values.angles[op] = (names[0], names[1])
 
     def _sums(self, text: Text) -> None:
@@ -274,11 +284,14 @@ class Product:
             value = op.views()[0].buffer
             name = fresh(self.storage.taken, value.name)
             self.values.registers[value] = (name, (Expr.var("b"), Expr.var("i")))
-            source = "sum"
-            if count > 1:
-                plus = f" + {number}" if number else ""
-                source = f"mc::shuffle(sum, mc::lane() / 16 * 16 + {count} * i{plus})"
-            text.add(f"const float {name} = {source};")
+            plus = f" + {number}" if number else ""
+            text.add(
+                f"const float {name} = {self._sum(f'{count} * i{plus}' if count > 1 else '')};"
+            )
+
+    def _sum(self, row: str) -> str:
+        """The sum of the ``row`` of a thread's group and its vector, of its own row for none."""
+        return f"mc::shuffle(sum, mc::lane() / 16 * 16 + {row})" if row else "sum"
 
 
 _OF_NEIGHBOURS = frozenset({"square_sum", "row_sum", "row_max"})

@@ -16,6 +16,7 @@ from meshc.backends.cuda.tasks.elements import Elements
 from meshc.backends.cuda.tasks.products import Product
 from meshc.backends.cuda.tasks.statements import Locals
 from meshc.backends.cuda.tasks.storage import Storage
+from meshc.backends.cuda.tasks.streamed_products import SUMS_APART, StreamedProduct
 from meshc.support.diagnostics import Diagnostic, MeshcError
 
 MOST_STAGES = 16
@@ -84,7 +85,7 @@ class Room:
 
     def _column_bytes(self) -> int:
         """Bytes of the left sides of products of a phase, of that in which these are largest."""
-        products = [form for form in self.forms if isinstance(form, Product)]
+        products = [form for form in self.forms if type(form) is Product]
         width = max((p.blocks * FRAGMENT for p in products), default=0)
         count = self.storage.tokens
         return 2 * count * (2 if count <= 4 else 1) * width
@@ -95,9 +96,16 @@ class Room:
 
     def _parts(self, brings: bool) -> list[tuple[str, int, str]]:
         count = self.storage.tokens
-        sums = max(2 * FRAGMENT * count, 256)
+        sums = WARPS * 256
+        if any(type(form) is Product for form in self.forms):
+            sums = max(sums, 2 * WARPS * FRAGMENT * count)
+        streamed = any(isinstance(form, StreamedProduct) for form in self.forms)
+        if streamed:
+            sums = max(sums, SUMS_APART * count)
         parts = [("BARRIERS", 16 * MOST_STAGES, "")] if brings else []
-        parts.append(("PARTS", 4 * WARPS * sums, "sums of the warps"))
+        parts.append(("PARTS", 4 * sums, "sums of the warps"))
+        if streamed:
+            parts.append(("READY", 8, ""))
         parts += self.clusters.parts(self.storage)
         parts += self.choosing.parts()
         if self.storage.has_lengths:

@@ -15,9 +15,9 @@ from math import prod
 
 from meshc.analysis.cuda.blocks import WARPS
 from meshc.backends.cuda.tasks.declared import used_alone
+from meshc.backends.cuda.tasks.places import base
 from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.spelling import bounds, condition, flattened, unflattened
-from meshc.backends.cuda.tasks.storage import base
 from meshc.backends.cuda.tasks.values import Values, extents
 from meshc.ir.affine import Expr
 from meshc.ir.core import Op

@@ -3,7 +3,8 @@
 Matrices lie in the order of tensor cores, group of rows after group of rows as tasks stream them;
 rows that a task multiplies together are one group. Caches lie in pages, the rows of tokens
 swizzled. What tasks give lies as in the program, of as many versions as are kept; last dims are
-filled up to whole groups of four.
+filled up to whole groups of four. Rounded left sides of products lie in blocks of sixteen lanes of
+all tokens.
 """
 
 from __future__ import annotations
@@ -15,19 +16,18 @@ from math import lcm, prod
 from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
 from meshc.analysis.tasks.tiles import tile_bytes
 from meshc.backends.cuda.program import Buffer, Gathered, Weight, numbered
-from meshc.backends.cuda.tasks.caches import side_by_side
+from meshc.backends.cuda.tasks.caches import RowOrder, side_by_side
 from meshc.backends.cuda.tasks.places import Cache, Matrix, Table
 from meshc.backends.cuda.tasks.reserved import TAKEN, fresh, indices
 from meshc.backends.cuda.tasks.shared import Known, Place
 from meshc.backends.cuda.tasks.spelling import Ranges, flattened, spelled, unflattened
 from meshc.ir.affine import Expr
-from meshc.ir.batch import LENGTH, POSITION
+from meshc.ir.batch import LENGTH, POSITION, batch_of, rows_of, tokens_of_request
 from meshc.ir.builder import Names
 from meshc.ir.module import Module, Port
 from meshc.ir.ops import graph
 from meshc.ir.types import BufferType, DType, TensorType
 from meshc.ir.values import Value
-from meshc.ir.views import Point, Range, View, Whole
 from meshc.support.diagnostics import fail
 
 RUNS_BEFORE = "past"
@@ -45,7 +45,7 @@ OF_GPUS = "_of_all"
 class Storage:
     """The memory of ``module``, whose graph was ``source``; caches have pages of ``page`` tokens.
     What is ``known`` lies already as other kernels read it. Rows of scratch are of ``tokens``:
-    those of a prompt, or one of each request."""
+    those of a prompt, or those of each request that a step reads."""
 
     module: Module
     source: Module
@@ -64,6 +64,7 @@ class Storage:
         self.roles = {buffer.value: buffer for buffer in self.module.buffers}
         self.matrices: dict[object, Matrix] = {}
         self.side_by_side = side_by_side(self.module)
+        self.rows = RowOrder.of(self.source)
         self.dtype = self.module.dtype()
 
     # --- what is there
@@ -172,9 +173,9 @@ class Storage:
         of_row = self.side_by_side.get(value, (value,))
         widths = [-(-_kind(one).shape[-1] // 8) * 8 for one in of_row]
         lanes, first = sum(widths), sum(widths[: of_row.index(value)])
-        usual = (self.known.requests or self.tokens) * self.capacity_pages
+        usual = (self.known.requests or self.requests) * self.capacity_pages
         pages = int(self.source.option(CACHE_PAGES, usual))
-        shape = (pages, heads, self.page, lanes)
+        shape = self.rows.pool(value, pages, self.page, heads if len(own) == 3 else 0, lanes)
         full = (layers, *shape) if stacked else shape
         name = self.known.cache(value.name, full) or self.name(of_row[0])
         self.buffers.setdefault(name, Buffer(str(self.dtype), full, "state"))
@@ -210,20 +211,25 @@ class Storage:
 
     @property
     def tokens(self) -> int:
-        """Tokens that are read: one of each request of a step, or those of a prompt."""
-        return self.module.dims["L"] if self.of_prompt else self.module.dims.get("B", 1)
+        """Tokens that are read: those of each request of a step, or those of a prompt."""
+        return rows_of(self.module)
 
     @property
     def requests(self) -> int:
         """Requests whose pages are known."""
-        return 1 if self.of_prompt else self.tokens
+        return batch_of(self.module)
+
+    @property
+    def together(self) -> int:
+        """Tokens of a request that a step reads."""
+        return tokens_of_request(self.module)
 
     @property
     def scalars(self) -> dict[str, tuple[int, int]]:
         """What a run is told, and what it may be."""
         if self.choices:
             return {}
-        found = {POSITION: (0, self.capacity - 1)}
+        found = {POSITION: (0, self.capacity - self.together)}
         return found | ({LENGTH: (1, self.tokens)} if self.of_prompt else {})
 
     @property
@@ -254,7 +260,7 @@ class Storage:
         request = at.pop(0) if "B" in self.cache_dims(value) else Expr.const(0)
         token, *head, lane = at
         rows = f"mc::CacheRows<{cache.heads}, {self.page}, {cache.lanes}>"
-        place = token, *(head or [Expr.const(0)]), lane + cache.first
+        place = token, *(head or [Expr.const(0)]), self.rows.lane(value, lane) + cache.first
         asked = (spelled(one, ranges) for one in place)
         found = f"{rows}::lane({', '.join((self.pages(request, ranges), *asked))})"
         return f"{cache.name}[{self.of_layer(cache.layer, layer, ranges)}{found}]"
@@ -317,6 +323,8 @@ class Storage:
             return (*lead, self._lanes_outside(value))
         if buffer.kept is not None and lead:
             lead[0] = buffer.kept
+        if self.of_columns(value):
+            return (*lead[:-1], -(-last // FRAGMENT), lead[-1], FRAGMENT)
         found = [*lead, last + -last % 4]
         if buffer.cluster is not None:
             dim, extent = buffer.cluster
@@ -326,6 +334,10 @@ class Storage:
     def _lanes_outside(self, value: Value) -> int:
         dims = self.ports[value].tensor.dims
         return prod(self.module.dims[d] for d in dims if d not in ("B", "L"))
+
+    def of_columns(self, value: Value) -> bool:
+        """Whether a buffer has rounded left sides of products, ``[.., tokens, lanes]``."""
+        return self.role(value) == "" and _kind(value).dtype is not DType.F32
 
     def of_cluster(self, value: Value) -> bool:
         """Whether a buffer lies in the memory of clusters."""
@@ -349,6 +361,8 @@ class Storage:
         tag = self.tag(value, index, ranges)
         if tag:
             return f"mc::give<{self.roles[value].tags}>({at}, {given}, {tag});"
+        if self.of_columns(value):
+            return f"{name}[{place}] = mc::narrow<T>({given});"
         return f"{name}[{place}] = {given};"
 
     def scratch(self, value: Value) -> str:
@@ -361,7 +375,8 @@ class Storage:
         if role == "out" and not self.of_prompt:
             name = CHOSEN if self.choices else LOGITS
         own = "symmetric" if self.of_ranks(value) else "scratch"
-        made = Buffer("f32", self.shape(value), "output" if role == "out" else own)
+        dtype = str(self.dtype) if self.of_columns(value) else "f32"
+        made = Buffer(dtype, self.shape(value), "output" if role == "out" else own)
         self.buffers.setdefault(name, made)
         return name
 
@@ -375,6 +390,9 @@ class Storage:
         if cluster is not None:
             dim, extent = cluster
             at[dim] = at[dim] % extent
+        if self.of_columns(value):
+            *lead, token, lane = at
+            at = [*lead, lane // FRAGMENT, token, lane % FRAGMENT]
         return flattened(at, shape)
 
     def load(self, value: Value, index: Sequence[Expr], ranges: Ranges, waits: bool = False) -> str:
@@ -383,6 +401,8 @@ class Storage:
         if role == "":
             at, name = spelled(self.place(value, index), ranges), self.scratch(value)
             words = self.words(value, index, ranges, waits)
+            if self.of_columns(value):
+                return f"mc::widen({name}[{at}])"
             return f"{words}.one({name} + {at})" if words else f"{name}[{at}]"
         if role == "weight":
             place = flattened(index, _kind(value).shape)
@@ -448,30 +468,6 @@ class Storage:
         if any(len(e.free_vars) > 1 for e in element):
             fail("cuda-graph", f"%{port.name} lies along lanes of two dims")
         return Gathered(tuple(lanes), tuple(shape), tuple(map(str, element)))
-
-
-def base(view: View, index: Sequence[Expr]) -> tuple[Expr, ...]:
-    """The index in the buffer of the element ``index`` of ``view``."""
-    at = list(index)
-    if view.order:
-        turned = list(at)
-        for place, dim in enumerate(view.order):
-            turned[dim] = at[place]
-        at = turned
-    if view.reshape:
-        whole = flattened(at, [extent.constant for extent in view.reshape])
-        kept = View(view.buffer, view.indices).shape()
-        at = list(unflattened(whole, [extent.constant for extent in kept]))
-    found, left = [], iter(at)
-    for position in range(len(view.buffer_type.shape)):
-        chosen = view.indices[position] if position < len(view.indices) else Whole()
-        if isinstance(chosen, Point):
-            found.append(chosen.at)
-        elif isinstance(chosen, Range):
-            found.append(chosen.start + next(left) * chosen.step)
-        else:
-            found.append(next(left))
-    return tuple(found)
 
 
 def _rows_of(tables: Sequence[Value]) -> str:

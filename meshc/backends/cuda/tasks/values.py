@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 
 from meshc.backends.cuda.kernels.tiles import literal
+from meshc.backends.cuda.tasks.places import base
 from meshc.backends.cuda.tasks.spelling import flattened, simplified, spelled, unflattened
-from meshc.backends.cuda.tasks.storage import Storage, base, element_type
+from meshc.backends.cuda.tasks.storage import Storage, element_type
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
 from meshc.ir.core import Op
@@ -47,20 +48,22 @@ def _call(function: str, element: str, options: Mapping[str, object]) -> str:
 class Tile:
     """Rows of a cache in shared memory: ``name`` of their first value, ``lanes`` of each, those of
     the cache from lane ``begin`` on; the first is that of the token ``first``, and those from
-    ``end`` on are zeros, whatever lies there."""
+    ``end`` on are zeros, whatever lies there. ``lane`` says where in a row a lane is."""
 
     name: str
     lanes: int
     begin: int
     first: Expr
     end: Expr
+    lane: Callable[[Expr], Expr]
 
 
 @dataclass
 class Values:
     """The values of one task. ``ranges`` has the names that its indices are made of, ``arrays`` the
     values that lie in shared memory, ``registers`` those that a thread has an element of. A task
-    that ``waits`` reads words with tags until their values are there."""
+    that ``waits`` reads words with tags until their values are there. Of ``cached`` ones elements
+    are as a cache has them, whatever their type."""
 
     storage: Storage
     ops: Sequence[Op]
@@ -72,6 +75,7 @@ class Values:
     angles: dict[tile.Compute, tuple[str, str]] = field(default_factory=dict)
     terms: dict[Value, int] = field(default_factory=dict)
     digests: dict[Value, str] = field(default_factory=dict)
+    cached: frozenset[Value] = frozenset()
 
     def __post_init__(self) -> None:
         self.reads: dict[Value, task.Need | task.Stream] = {}
@@ -141,7 +145,7 @@ class Values:
         return simplified(expr, self.ranges)
 
     def _of_tile(self, tile: Tile, row: Expr, lane: Expr) -> str:
-        token, own = self.spelled(tile.first + row), self.spelled(lane + tile.begin)
+        token, own = self.spelled(tile.first + row), self.spelled(tile.lane(lane) + tile.begin)
         swizzled = f"mc::Swizzle<{tile.lanes}>::lane({own}, {token})"
         at = f"({self.spelled(row)}) * {tile.lanes} + {swizzled}"
         return f"({token} < {self.spelled(tile.end)} ? mc::widen({tile.name}[{at}]) : 0.0f)"
@@ -180,7 +184,8 @@ class Values:
     def computed(self, op: tile.Compute, at: Sequence[Expr]) -> str:
         """The formula of the element ``at`` of the first view of ``op``, rounded to its type."""
         text = self._computed(op, at)
-        if element_type(op.views()[0].buffer) is DType.F32:
+        value = op.views()[0].buffer
+        if element_type(value) is DType.F32 and value not in self.cached:
             return text
         return f"mc::widen(mc::narrow<T>({text}))"
 

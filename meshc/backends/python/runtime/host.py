@@ -168,13 +168,13 @@ class LanguageModel:
         ``rows`` ``[tokens, lanes]`` are their embeddings, or what the layers before gave; returns
         what these layers give. Raises ``HostError`` where the program cannot do that.
         """
-        if self.prefill is None:
-            raise HostError("the program has no prefill phase to read a prompt with")
-        if position and "pos" not in self.prefill.scalars:
-            raise HostError("the program reads prompts whole")
         if position + len(rows) > self.capacity:
             words = f"{position + len(rows)} tokens do not fit a cache of {self.capacity}"
             raise HostError(words)
+        if self.prefill is None:
+            return self._read_by_steps(request, rows, position)
+        if position and "pos" not in self.prefill.scalars:
+            raise HostError("the program reads prompts whole")
         most = self.prefill.scalars["len"][1]
         if len(rows) > most:
             raise HostError(f"a chunk of {len(rows)} tokens, but the program reads {most} at most")
@@ -188,12 +188,31 @@ class LanguageModel:
     def step(self, tokens: Mapping[int, tuple[int, int]]) -> dict[int, Array]:
         """Continue some requests: by number a token of each and its position. The logits behind
         each; the caches of other requests are left alone, which takes a program for serving."""
-        absent = Request(position=min(0, self.decode.scalars["pos"][0]))
-        if len(tokens) < self.batch and not absent.position:
-            raise HostError("the program continues all of its requests at once")
+        self._check_alone(len(tokens))
+        absent = Request(position=self._nowhere)
         known = {n: Request(token, position) for n, (token, position) in tokens.items()}
         logits = self._decode([known.get(number, absent) for number in range(self.batch)])
         return {number: logits[number] for number in tokens}
+
+    @property
+    def _nowhere(self) -> int:
+        """The position of a place without a request, whose caches a step leaves alone if it can."""
+        return min(0, self.decode.scalars["pos"][0])
+
+    def _check_alone(self, requests: int) -> None:
+        """Raise ``HostError`` where a step cannot continue so few ``requests``."""
+        if requests < self.batch and not self._nowhere:
+            raise HostError("the program continues all of its requests at once")
+
+    def _read_by_steps(self, request: int, rows: Array, position: int) -> Array:
+        """Let ``rows`` pass all layers one by one; what these give is of no use."""
+        self._check_alone(1)
+        for number, row in enumerate(rows):
+            every = np.zeros((self.batch, *row.shape), np.float32)
+            positions = [self._nowhere] * self.batch
+            every[request], positions[request] = row, position + number
+            self._run_step(every, positions)
+        return rows
 
     def _rounds(self, layers: range | None) -> dict[str, int]:
         """The scalars that say which of ``layers`` each loop runs."""
@@ -234,19 +253,25 @@ class LanguageModel:
         *before, last = ids
         if self.prefill is None or not before:
             return Request(ids[0], 0, list(ids[1:]), ended=False)
-        self.read(number, self.embedded(before))
+        multiple = self.prefill.multiples.get("pos", 1)
+        most = self.prefill.scalars["len"][1]
+        step = most - most % multiple
+        for first in range(0, len(before), step):
+            self.read(number, self.embedded(before[first : first + step], first), first)
         return Request(last, len(before), ended=False)
 
     def _decode(self, requests: Sequence[Request]) -> Array:
         """A step: the logits ``[batch, vocab]`` behind the token of each request."""
-        absent = Request(position=min(0, self.decode.scalars["pos"][0]))
+        absent = Request(position=self._nowhere)
         every = [*requests, *(absent for _ in range(self.batch - len(requests)))]
         positions = [request.position for request in every]
-        several = "pos" in self.decode.several
-        known = {"pos": positions if several else positions[0]}
-        rows = self.embedded([request.token for request in every], positions)
-        self._run(self.decode, rows, known)
+        self._run_step(self.embedded([request.token for request in every], positions), positions)
         return self.decode.output("logits").reshape(self.batch, -1)[:, : self.vocab]
+
+    def _run_step(self, rows: Array, positions: Sequence[int]) -> None:
+        """A step on ``rows`` ``[batch, lanes]`` at these ``positions``."""
+        several = "pos" in self.decode.several
+        self._run(self.decode, rows, {"pos": positions if several else positions[0]})
 
     def _run(self, phase: Phase, rows: Array, known: Mapping[str, int | Sequence[int]]) -> None:
         """Run a phase on ``rows`` ``[tokens, lanes]``."""

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from meshc.frontend.checkpoints.extras import fail_missing_extra
+from meshc.frontend.checkpoints.gguf.blocks import CODES_OF
 from meshc.frontend.checkpoints.gguf.encodings import ENCODINGS, MXFP4, decode_mxfp4
 from meshc.frontend.checkpoints.gguf.header import GgufHeader
 from meshc.frontend.checkpoints.tensor_source import (
@@ -24,9 +25,6 @@ from meshc.frontend.checkpoints.tensor_source import (
 )
 from meshc.ir.codes import CodeFormat
 from meshc.support.diagnostics import fail
-
-# Q4_0, Q4_1 and Q8_0: blocks of 32 codes with one scale.
-_KEPT = (2, 3, 8)
 
 
 def _part(name: str) -> Any:
@@ -72,7 +70,7 @@ class GgufWeights:
                 tensor.shape,
                 gguf_type_name(tensor.type_id),
                 tensor.encoding is not None,
-                (gguf_type_name(tensor.type_id).lower(),) if tensor.type_id in _KEPT else (),
+                (gguf_type_name(tensor.type_id).lower(),) if tensor.type_id in CODES_OF else (),
             )
             for tensor in self.header.tensors.values()
         }
@@ -110,23 +108,14 @@ class GgufWeights:
         return found
 
     def read_encoded(self, name: str, form: CodeFormat) -> Encoded:
-        """The matrix ``name`` as its blocks hold it. Errors: ``gguf-invalid``."""
+        """The tensor ``name`` as its blocks hold it. Errors: ``gguf-invalid``."""
         tensor = self.header.tensors[name]
         encoding, size = ENCODINGS[tensor.type_id], tensor.size_bytes
         assert size is not None
         raw = read_bytes(tensor.file, tensor.place, size)
         if raw is None:
             fail("gguf-invalid", f"'{self.label}' ends inside tensor '{name}'", help="get it again")
-        blocks = raw.reshape(tensor.shape[0], -1, encoding.block_bytes)
-        halves = 4 if encoding.name == "Q4_1" else 2
-        numbers = np.ascontiguousarray(blocks[..., :halves]).view("<f2").astype(np.float32)
-        codes = blocks[..., halves:]
-        if encoding.name == "Q8_0":
-            codes = codes ^ np.uint8(0x80)  # from -128 .. to 0 ..
-        else:
-            codes = np.concatenate((codes & np.uint8(15), codes >> np.uint8(4)), axis=-1)
-        least = numbers[..., 1] if halves == 4 else None
-        return Encoded(codes.reshape(tensor.shape), numbers[..., 0], least)
+        return CODES_OF[tensor.type_id](raw.reshape(*tensor.shape[:-1], -1, encoding.block_bytes))
 
 
 def _dequantize(type_id: int, rows: np.ndarray) -> np.ndarray:

@@ -23,6 +23,8 @@ from meshc.frontend.checkpoints.gguf.known_tokens import (
 from meshc.support.diagnostics import fail
 
 _KINDS: tuple[Literal["gpt2", "llama"], ...] = ("gpt2", "llama")
+_NO_KINDS = ("none", "no_vocab")
+"""What llama.cpp takes for a file without a vocabulary, whose prompts are token ids."""
 _MAX_TOKENS = 1 << 19
 # Longest normal piece of an SPM vocabulary; sentencepiece trains with 16 unless told.
 _MAX_PIECE = 128
@@ -47,8 +49,8 @@ class GgufVocabulary:
 
 
 def has_gguf_vocabulary(header: GgufHeader) -> bool:
-    """Whether the file has a vocabulary of any kind."""
-    return f"{PREFIX}model" in header.metadata
+    """Whether the file has a vocabulary of any kind; some say that they have none."""
+    return header.metadata.get(f"{PREFIX}model", _NO_KINDS[0]) not in _NO_KINDS
 
 
 def read_gguf_vocabulary(header: GgufHeader) -> GgufVocabulary:
@@ -92,7 +94,7 @@ class _Reader:
 
     def kind(self) -> Literal["gpt2", "llama"]:
         given = self.header.metadata.get(f"{PREFIX}model")
-        if given is None:
+        if not has_gguf_vocabulary(self.header):
             fail(
                 "tokenizer-not-found",
                 f"'{self.header.path}' holds no tokenizer",

@@ -7,6 +7,9 @@ for e4m3 scales such that the largest number of a group is the largest of these 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from meshc.frontend.checkpoints.tensor_source import Encoded
@@ -18,6 +21,8 @@ _MOST = 15
 """The largest code of four bits."""
 _MOST_E4M3 = 448
 """The largest number of e4m3."""
+_E2M1 = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6), np.float32)
+"""The numbers of e2m1 from 0 on."""
 
 
 def quantised(numbers: np.ndarray, axis: int, form: CodeFormat) -> Encoded:
@@ -26,7 +31,7 @@ def quantised(numbers: np.ndarray, axis: int, form: CodeFormat) -> Encoded:
     size = numbers.shape[axis] // form.group
     shape = (*numbers.shape[:axis], size, form.group, *numbers.shape[axis + 1 :])
     groups = np.moveaxis(numbers.reshape(shape), axis + 1, 0)
-    make = _BLOCKS.get(form.name, _int4 if form.whole else _e4m3)
+    make = _MADE.get(form.name, _int4 if form.whole else _e4m3)
     with np.errstate(all="ignore"):  # a group of zeros has no scale, a weight may be no number
         codes, scales, least = make(groups)
     held = codes.astype(np.uint8 if form.whole else np.float32)
@@ -34,17 +39,20 @@ def quantised(numbers: np.ndarray, axis: int, form: CodeFormat) -> Encoded:
     return Encoded(np.ascontiguousarray(whole), scales, least)
 
 
-def _q4_0(groups: np.ndarray) -> Made:
+def _about_middle(groups: np.ndarray, most: int) -> Made:
+    """Codes up to ``most`` about the middle, as ggml's Q4_0 and Q5_0."""
     largest = np.take_along_axis(groups, np.abs(groups).argmax(axis=0)[None], axis=0)[0]
-    scales = largest / np.float32(-8)
-    codes = np.minimum(np.trunc(groups * _inverse(scales) + np.float32(8.5)), _MOST)
+    zero = np.float32((most + 1) // 2)
+    scales = largest / -zero
+    codes = np.minimum(np.trunc(groups * _inverse(scales) + zero + np.float32(0.5)), most)
     return codes, _half(scales), None
 
 
-def _q4_1(groups: np.ndarray) -> Made:
+def _from_least(groups: np.ndarray, most: int) -> Made:
+    """Codes up to ``most`` from the least number on, as ggml's Q4_1 and Q5_1."""
     least = groups.min(axis=0)
-    scales = (groups.max(axis=0) - least) / np.float32(_MOST)
-    codes = np.minimum(np.trunc((groups - least) * _inverse(scales) + np.float32(0.5)), _MOST)
+    scales = (groups.max(axis=0) - least) / np.float32(most)
+    codes = np.minimum(np.trunc((groups - least) * _inverse(scales) + np.float32(0.5)), most)
     return codes, _half(scales), _half(least)
 
 
@@ -72,6 +80,16 @@ def _e4m3(groups: np.ndarray) -> Made:
     return codes, scales, None
 
 
+def _mxfp4(groups: np.ndarray) -> Made:
+    _, exponents = np.frexp(np.abs(groups).max(axis=0))
+    exponents = np.clip(exponents - 3, -127, 127)  # of 4 to 8; 6 is the largest code
+    exact = np.abs(np.ldexp(groups, -exponents))
+    above = np.clip(np.searchsorted(_E2M1, exact), 1, len(_E2M1) - 1)
+    low, high = _E2M1[above - 1], _E2M1[above]
+    codes = np.copysign(np.where(exact - low <= high - exact, low, high), groups)
+    return codes, np.ldexp(np.float32(1), exponents), None
+
+
 def _inverse(scales: np.ndarray) -> np.ndarray:
     """1 / ``scales``, and 0 for one that is 0."""
     return np.where(scales == 0, np.float32(0), np.float32(1) / scales)
@@ -82,4 +100,11 @@ def _half(numbers: np.ndarray) -> np.ndarray:
     return numbers.astype(np.float16).astype(np.float32)
 
 
-_BLOCKS = {"q4_0": _q4_0, "q4_1": _q4_1, "q8_0": _q8_0}
+_MADE: dict[str, Callable[[np.ndarray], Made]] = {
+    "q4_0": partial(_about_middle, most=15),
+    "q4_1": partial(_from_least, most=15),
+    "q5_0": partial(_about_middle, most=31),
+    "q5_1": partial(_from_least, most=31),
+    "q8_0": _q8_0,
+    "mxfp4": _mxfp4,
+}

@@ -23,6 +23,7 @@ from meshc.support.diagnostics import fail
 E2M1 = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6), np.float32)
 """The number of each code; the sign is its highest bit."""
 
+_HALVES = E2M1.astype(np.float16)
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _BLOCK_BYTES = 16
 _NO_NUMBER = 255
@@ -56,7 +57,7 @@ class Mxfp4Weights:
             if stem != name:
                 experts, outputs, groups, _ = self._checked(stem)
                 shape = (experts, groups * 2 * _BLOCK_BYTES, outputs)
-                found[stem] = StoredTensor(shape, "MXFP4", True)
+                found[stem] = StoredTensor(shape, "MXFP4", True, ("mxfp4",), along=1)
             elif f"{name.removesuffix(_SCALES)}{_BLOCKS}" not in self._files.tensors:
                 found[name] = stored
         return found
@@ -68,6 +69,15 @@ class Mxfp4Weights:
         """
         if name in self._files.tensors:
             return self._files.read(name, part)
+        blocks, scales = self._stored(name, part)
+        experts, outputs, groups, size = blocks.shape
+        found = np.empty((experts, groups * 2 * size, outputs), np.float32)
+        for expert in range(experts):
+            found[expert] = _decoded(blocks[expert], scales[expert]).T
+        return found
+
+    def _stored(self, name: str, part: Part | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """The blocks and scales of ``name``, or of a part of it."""
         blocks = self._files.read_codes(f"{name}{_BLOCKS}")
         scales = self._files.read_codes(f"{name}{_SCALES}")
         if part is not None and part.axis == 0:
@@ -76,11 +86,7 @@ class Mxfp4Weights:
             blocks, scales = blocks[:, part.start : part.stop], scales[:, part.start : part.stop]
         if (scales == _NO_NUMBER).any():
             _invalid(self.label, name, "a scale is no number")
-        experts, outputs, groups, size = blocks.shape
-        found = np.empty((experts, groups * 2 * size, outputs), np.float32)
-        for expert in range(experts):
-            found[expert] = _decoded(blocks[expert], scales[expert]).T
-        return found
+        return blocks, scales
 
     def mapped(self, name: str) -> np.ndarray | None:
         """The tensor ``name``, mapped into memory, None for one in MXFP4. Errors:
@@ -88,8 +94,16 @@ class Mxfp4Weights:
         return self._files.mapped(name) if name in self._files.tensors else None
 
     def read_encoded(self, name: str, form: CodeFormat) -> Encoded:
-        """None of these tensors can be kept as it is stored. Raises KeyError."""
-        raise KeyError(name)
+        """The tensor ``name`` as it is stored, ``[experts, inputs, outputs]`` and groups of inputs.
+
+        Errors: ``safetensors-invalid``, ``quantised-weights-invalid``.
+        """
+        blocks, scales = self._stored(name)
+        codes = _in_order(blocks).reshape(*blocks.shape[:2], -1)
+        return Encoded(
+            _HALVES[codes.swapaxes(1, 2)],
+            np.ldexp(np.float32(1.0), scales.astype(np.int32) - 127).swapaxes(1, 2),
+        )
 
     def _checked(self, stem: str) -> tuple[int, ...]:
         """The shape of the blocks of ``stem``, which its scales fit."""
@@ -106,10 +120,14 @@ class Mxfp4Weights:
 def _decoded(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """The numbers float32 [outputs, inputs] of ``blocks`` uint8 [outputs, groups, 16] and their
     ``scales`` [outputs, groups]."""
-    codes = np.stack((blocks & np.uint8(15), blocks >> np.uint8(4)), axis=-1)
-    numbers = E2M1[codes.reshape(*scales.shape, -1)]
+    numbers = E2M1[_in_order(blocks).reshape(*scales.shape, -1)]
     numbers *= np.ldexp(np.float32(1.0), scales[..., None].astype(np.int32) - 127)
-    return numbers.reshape(len(blocks), -1)
+    return np.asarray(numbers.reshape(len(blocks), -1))
+
+
+def _in_order(blocks: np.ndarray) -> np.ndarray:
+    """The codes of bytes, the one in the low half of each first, along a new axis."""
+    return np.asarray(np.stack((blocks & np.uint8(15), blocks >> np.uint8(4)), axis=-1))
 
 
 def _invalid(label: str, name: str, reason: str) -> NoReturn:

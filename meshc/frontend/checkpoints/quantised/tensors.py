@@ -21,6 +21,7 @@ from meshc.frontend.checkpoints.quantised.method import Awq, Fp8, Gptq, OfMatric
 from meshc.frontend.checkpoints.safetensors_reader import SafetensorsWeights
 from meshc.frontend.checkpoints.tensor_source import Encoded, Part, StoredTensor
 from meshc.ir.codes import CODE_FORMATS, CodeFormat
+from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
 _PACKED = 8
@@ -174,7 +175,9 @@ class QuantisedWeights:
         assert isinstance(self._quantization, Fp8)
         block = self._quantization.block
         columns = shape[-1] if block is None else math.gcd(shape[-1], block[1])
-        sizes = sorted((f.group for f in CODE_FORMATS.values() if not f.whole), reverse=True)
+        sizes = sorted(
+            (f.group for f in CODE_FORMATS.values() if f.codes is DType.E4M3), reverse=True
+        )
         return tuple(f"e4m3_{size}" for size in sizes if columns % size == 0)
 
     def _encoded_fp8(self, name: str, form: CodeFormat) -> Encoded:

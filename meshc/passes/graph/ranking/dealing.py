@@ -20,7 +20,7 @@ from meshc.ir.types import TensorType
 from meshc.ir.values import Value
 
 _ALONG_DIM = (
-    graph.RmsNorm, graph.Softmax, graph.Rope, graph.Append, graph.TopK, graph.ArgMax
+    graph.RmsNorm, graph.Centre, graph.Softmax, graph.Rope, graph.Append, graph.TopK, graph.ArgMax
 )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ class AttendingFamily:
         self.token = run * self.asking
         self.key_head = self.group // self.shares
         self.position, self.first = program.position(self.token), Expr.var(POSITION)
-        self.request = constant(0) if program.of_prompt else self.token
+        self.request = program.request(self.token)
         self.own = Part(constant(0), 0, self.token, self.asking)
 
     def family(self, name: str, domain: dict[str, int]) -> OpenTask:
@@ -120,7 +120,7 @@ class AttendingFamily:
         self,
         total: Value,
         scores: Value,
-        values: Value,
+        values: Value | View,
         first: Expr,
         limit: Expr,
         more: Callable[[View], None] | None = None,
@@ -128,7 +128,7 @@ class AttendingFamily:
         """Softmax of ``scores`` of keys from ``first`` on, of which there are those in front of
         ``limit``, and the ``values`` that it weighs, merged into ``total``. ``more`` writes what is
         added to weighed values."""
-        write, (_, tokens), (_, wide) = self.task, _shape(scores), _shape(total)
+        write, (_, tokens), (_, wide) = self.task, shape_of(scores), shape_of(total)
         for step in self.scores.steps:
             step(write, scores)
         at: dict[str, object] = {
@@ -185,7 +185,7 @@ def per_request(cache: Known) -> tuple[str, ...]:
     return tuple(d for d in cache.kind.dims if d != "B")
 
 
-def _shape(value: Value) -> tuple[int, int]:
+def shape_of(value: Value) -> tuple[int, int]:
     """The extents of a value of two dims."""
     rows, columns = (extent.constant for extent in View(value).shape())
     return rows, columns

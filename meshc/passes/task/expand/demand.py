@@ -66,10 +66,11 @@ class Demand:
         return task.known[key]
 
     def columns(self, task: OpenTask, known: Known, part: Part, dtype: DType) -> Value:
-        """A part of a value as the left side of products, rounded to ``dtype``."""
+        """A part of a value as the left side of products, rounded to ``dtype`` if it is not rounded
+        yet."""
         value = self.of(task, known, part)
         assert isinstance(value.type, BufferType)
-        if value.type.dtype is dtype:
+        if value.type.dtype is dtype or value.type.dtype is not DType.F32:
             return value
         key = (known, (part, dtype))
         if key not in task.known:
@@ -210,21 +211,28 @@ class Demand:
         return result
 
     def _centred(self, task: OpenTask, known: Known, op: graph.Centre, part: Part) -> Value:
-        """A value less the mean of its lanes, token by token."""
-        width = self.program.lanes(known.kind)
-        if self.program.source.dims[op.dim] != width:
-            refuse(op, "the mean of some lanes")
+        """A value less the mean of its lanes, token by token, of all or of those of each head."""
         (source,) = known.operands
-        every = replace(part, start=constant(0), count=width)
+        width, rows = self.program.source.dims[op.dim], part.rows(self.program.tokens)
+        shape: tuple[int, ...] = (rows,)
+        order: tuple[int, ...] = (1, 0)
+        every, given = replace(part, start=constant(0), count=width), tuple[Expr, ...]()
+        if width != self.program.lanes(known.kind):
+            if known.kind.dims[-1] != op.dim:
+                refuse(op, "the mean of other lanes than the last ones")
+            if part.count % width:
+                return self._slice(task, known, part)
+            shape, order, every = (rows, part.count // width), (2, 0, 1), part
+            given = tuple(map(constant, (*shape, width)))
         key = (("mean", source), every)
         if key not in task.known:
-            mean = task.local(f"{known.name}_mean", (part.rows(self.program.tokens),))
-            task.compute("row_sum", mean, self.of(task, source, every))
+            mean = task.local(f"{known.name}_mean", shape)
+            task.compute("row_sum", mean, View(self.of(task, source, every), (), given))
             task.compute("scale", mean, mean, factor=-1.0 / width)
             task.known[key] = mean
         value = self.of(task, source, part)
         result = task.local(known.name, _shape(value))
-        by_lane = [View(v, (), (), (1, 0)) for v in (result, value)]
+        by_lane = [View(v, (), given, order) for v in (result, value)]
         task.compute("add", *by_lane, task.known[key])
         return result
 
@@ -262,7 +270,8 @@ class Demand:
         at = Expr.var(name)
         row, token = (Point(at),), at if part.token is None else part.token + at
         position = self.program.position(token)
-        task.loop(name, constant(part.rows(self.program.tokens)), self.program.each)
+        each = self.program.each if part.token is None else ()
+        task.loop(name, constant(part.rows(self.program.tokens)), each)
         made, given = View(result, row, shape), View(value, row, shape)
         task.compute("rope", made, given, angles, position=position, step=1)
         task.leave()

@@ -112,6 +112,7 @@ class Experts:
         count = most_that_divide(lanes, max(self.program.rows // len(together), 1))
         start = Expr.var(EXPERT) * lanes + Expr.var(GROUP) * count
         opened = self._routed(name, expert, {GROUP: lanes // count}, Part(start, count))
+        left = self.products.in_columns(left)
         whole = self.demand.whole(left)
         found = self.products.rows_times(
             opened, op, left, whole, rights, together, [expert], EXPERT
@@ -129,7 +130,8 @@ class Experts:
         kind, name = tensor_type(op.result), op.result.name
         down = [d for d in kind.dims if d not in ROWS]
         lanes, width = self.products.extent(down), self.products.extent(inner)
-        self.products.store(left)
+        self.products.prepare(left)
+        left = self.products.in_columns(left)
         count, parts = self.program.rows, self._parts(width)
         own = Part(Expr.var(GROUP) * count, count)
         groups = self.program.padded(lanes) // count

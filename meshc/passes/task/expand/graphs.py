@@ -36,7 +36,7 @@ class Grain:
     ``splits``, for ``together`` tokens of a prompt, or not its tokens but its lanes by ``lanes``;
     ``parts`` of the width of products whose left side has ``wide`` bytes, and of those of what was
     attended a part for each key head with ``heads``. With ``merge`` tasks of their own merge what
-    attention leaves."""
+    attention leaves, with ``columns`` left sides of products lie in memory, rounded."""
 
     rows: int
     tokens: int
@@ -48,6 +48,7 @@ class Grain:
     splits: int
     together: int
     lanes: int
+    columns: bool
 
 
 class GraphExpander:
@@ -57,7 +58,7 @@ class GraphExpander:
         self.source, self.merge = source, grain.merge
         self.program = TaskProgram(source, grain.rows, grain.parts, grain.wide)
         self.demand = Demand(self.program)
-        self.products = Products(self.program, self.demand, grain.heads)
+        self.products = Products(self.program, self.demand, grain.heads, grain.columns)
         runs = Runs(
             self.program, grain.tokens, grain.blocks, grain.splits, grain.together, grain.lanes
         )
@@ -156,18 +157,33 @@ class GraphExpander:
         elif left.routed is not None:
             self.env[op.result] = self.experts.join(op, left, rights[0])
         elif all(r.weight is not None for r in rights):
-            self.products.store(left)
+            if self._is_result(op):
+                self.products.deal(op)
             found: dict[int, Known] = {}
             joined = joined_results(op, self.users)
             routed = [one for one in joined if self.experts.are_in(op.results[one[0]])]
             if len(routed) < len(joined):
                 dense = [one for one in joined if one not in routed]
+                self.products.prepare(left)
                 found |= self.products.multiply(op, left, rights, dense)
             for together in routed:
+                self.products.prepare(left)
                 found |= self.experts.multiply(op, left, rights, together)
             self.env |= {op.results[n]: one for n, one in found.items()}
         else:
             refuse(op, "a product of two values that are computed")
+
+    def _is_result(self, op: graph.Matmul) -> bool:
+        """Whether nothing but a result of the program is made of a product, lane by lane."""
+        users = self.users.get(op.results[0], [])
+        while len(op.results) == 1 and len(users) == 1:
+            (user,) = users
+            if isinstance(user, graph.Return):
+                return True
+            if not isinstance(user, graph.Scale | Function) or len(user.tensors()) > 1:
+                return False
+            users = self.users.get(user.results[0], [])
+        return False
 
     # --- loops and results
 

@@ -37,11 +37,15 @@ POINTWISE = (graph.Scale, graph.Add, graph.Mul, Function)
 class Products:
     """Writes families of products, and of what is stored for itself. A task gives as many lanes as
     the program's rows, those of several weights together. By ``heads`` the width of products of
-    what was attended is divided."""
+    what was attended is divided. With ``columns`` left sides are given rounded, each once."""
 
-    def __init__(self, program: TaskProgram, demand: Demand, heads: bool) -> None:
+    def __init__(self, program: TaskProgram, demand: Demand, heads: bool, columns: bool) -> None:
         self.program, self.demand, self.heads = program, demand, heads
+        self.columns = columns
         self.multiplied: dict[Known, Block] = {}
+        self.rounded: dict[Known, Known] = {}
+        self.dealt: set[graph.Matmul] = set()
+        self.shares: dict[OpenTask, int] = {}
 
     # --- families
 
@@ -57,7 +61,8 @@ class Products:
         each other lane by lane, a task gives the same lanes."""
         if op.group:
             refuse(op, "a product of groups of heads with a weight")
-        parts = self._parts(op, left) if len(rights) == 1 else 1
+        left = self.in_columns(left)
+        parts = self._parts(op, left) if len(rights) == 1 and op not in self.dealt else 1
         if parts > 1:
             return {0: self._in_parts(op, left, rights[0], parts)}
         found: dict[int, Known] = {}
@@ -86,6 +91,8 @@ class Products:
             refuse(op, f"a product that keeps {', '.join(heads)} of its left side, other than rows")
         name = op.results[together[0]].name
         opened = self.of_lanes(phase, name, heads, self.extent(down), len(together))
+        if op in self.dealt:
+            self._deal(opened)
         width = self.extent(across)
         columns = Part(Expr.var(HEAD) * width if heads else constant(0), width)
         return self.rows_times(opened, op, left, columns, rights, together, heads, HEAD)
@@ -117,7 +124,8 @@ class Products:
             weight = self.program.matrix(right.weight, right.stacked, *packed)
             lead = self.program.at_layer if right.stacked else ()
             of_head = [Point(Expr.var(head))] if heads else []
-            rows = span(Expr.var(GROUP) * opened.own.count, opened.own.count)
+            start = opened.own.start if op in self.dealt else Expr.var(GROUP) * opened.own.count
+            rows = span(start, opened.own.count)
             group = region(weight, *lead, *of_head, rows, within or Whole())
             tile = opened.add(task.Stream([group]), right.name)
             name = op.results[number].name
@@ -125,6 +133,73 @@ class Products:
             opened.compute("gemm", result, columns, tile, accumulate=False, transposed=True)
             found[number] = Known(name, kind, task=opened, here=result)
         return found
+
+    def prepare(self, left: Known) -> None:
+        """Let later phases need the left side of products, if not as it is rounded."""
+        if not self.columns:
+            self.store(left)
+
+    def in_columns(self, known: Known) -> Known:
+        """A left side of products as it is needed: with ``columns`` in memory, in the type of the
+        model, once for all."""
+        if not self.columns:
+            return known
+        if known not in self.rounded:
+            self._check_routed(known)
+            dtype = self.program.source.dtype()
+            opened, here = self._for_columns(known)
+            shape = [extent.constant for extent in View(here).shape()]
+            value = opened.local(f"{known.name}_columns", shape, dtype)
+            opened.compute("copy", value, here)
+            lanes = self.program.padded(self.program.lanes(known.kind))
+            buffer = self.program.scratch(value.name, (self.program.tokens, lanes), dtype)
+            stored = Stored(buffer, self.program.at_layer, opened.phase)
+            opened.add(task.Give([opened.own.of(buffer, stored.lead), View(value)]))
+            kind = TensorType(dtype, known.kind.dims)
+            self.rounded[known] = Known(
+                value.name, kind, stored=stored, routed=known.routed, sent=known.sent
+            )
+        return self.rounded[known]
+
+    def _for_columns(self, known: Known) -> tuple[OpenTask, Value]:
+        """A family that has a value, and what each of its tasks has of it."""
+        if known.here is not None and known.task is not None:
+            return known.task, known.here
+        if known.merged is not None:
+            return self._merging(known, known.merged.extents[-1] - 2)
+        lanes = self.program.lanes(known.kind)
+        return self._by_token(known, lanes) if whole_rows(known) else self._by_lane(known)
+
+    def _by_lane(self, known: Known) -> tuple[OpenTask, Value]:
+        """A family of a phase, whose tasks have some lanes of a value, of all tokens."""
+        phase, lanes = self.program.phase(known.name), self.program.lanes(known.kind)
+        opened = self.of_lanes(phase, known.name, (), lanes)
+        return opened, self.demand.of(opened, known, opened.own)
+
+    def _by_token(self, known: Known, lanes: int) -> tuple[OpenTask, Value]:
+        """A family of a phase, whose tasks have a token each, and so many lanes of a value."""
+        own = Part(constant(0), lanes, Expr.var("b"))
+        phase, tokens = self.program.phase(known.name), {"b": self.program.tokens}
+        opened = self.program.family(phase, known.name, tokens, own)
+        return opened, self.demand.of(opened, known, own)
+
+    def deal(self, op: graph.Matmul) -> bool:
+        """Let ranks share the lanes of a product whose result is one of the program, if they have
+        equal shares of whole groups of rows."""
+        lanes = self.program.lanes(tensor_type(op.result))
+        even = self.program.ranks > 1 and not lanes % (self.program.ranks * self.program.rows)
+        if even:
+            self.dealt.add(op)
+        return even
+
+    def _deal(self, opened: OpenTask) -> None:
+        """Let the tasks of a family be those of the rank's share of its lanes."""
+        sizes = opened.family.domain
+        sizes[GROUP] //= self.program.ranks
+        opened.family.sizes = tuple(sizes.values())
+        first = Expr.var(RANK) * sizes[GROUP] + Expr.var(GROUP)
+        opened.own = Part(first * opened.own.count, opened.own.count)
+        self.shares[opened] = sizes[GROUP] * opened.own.count
 
     def _parts(self, op: graph.Matmul, left: Known) -> int:
         """Into how many parts the width of a product is divided, of which tasks take one each: of
@@ -173,9 +248,17 @@ class Products:
         return self._sum(name, kind, lanes, sums, parts)
 
     def merged(self, known: Known, lanes: int) -> Known:
-        """Attention merged by tasks of a phase of its own, so that others need no records. A task
-        has as many of a head's ``lanes`` as one of products gives, or the whole head where that is
-        no part of it: each waits for the records of all splits."""
+        """Attention merged by tasks of a phase of its own, so that others need no records."""
+        opened, here = self._merging(known, lanes)
+        found = Known(known.name, known.kind, task=opened, here=here)
+        if not self.columns:
+            self.store(found)
+        return found
+
+    def _merging(self, known: Known, lanes: int) -> tuple[OpenTask, Value]:
+        """A family that merges records. A task has as many of a head's ``lanes`` as one of products
+        gives, or the whole head where that is no part of it: each waits for the records of all
+        splits."""
         name, heads = f"{known.name}_merged", self.program.lanes(known.kind) // lanes
         parts = lanes // self.program.rows if lanes % self.program.rows == 0 else 1
         own = Part(Expr.var(HEAD) * lanes, lanes)
@@ -184,10 +267,7 @@ class Products:
             own = Part(Expr.var(HEAD) * lanes + Expr.var(PART) * (lanes // parts), lanes // parts)
             domain[PART] = parts
         opened = self.program.family(self.program.phase(name), name, domain, own)
-        here = self.demand.of(opened, known, own)
-        found = Known(known.name, known.kind, task=opened, here=here)
-        self.store(found)
-        return found
+        return opened, self.demand.of(opened, known, own)
 
     def sum_of_ranks(self, op: ranks.AllReduce, known: Known) -> Known:
         """The sum of what all ranks have of a value, each of which gives its own to all; by tasks
@@ -302,12 +382,15 @@ class Products:
         """Give a value that a family still has to a buffer, so that later phases can need it."""
         if known.stored is not None or known.here is None or known.task is None:
             return
-        if known.routed is not None and not known.sent:
-            fail("no-tasks", f"there are no tasks for %{known.name} of experts without rows")
+        self._check_routed(known)
         lanes = self.program.padded(self.program.lanes(known.kind))
         buffer = self.program.scratch(known.name, (self.program.tokens, lanes))
         known.stored = Stored(buffer, self.program.at_layer, known.task.phase)
         self._give(known, known.stored)
+
+    def _check_routed(self, known: Known) -> None:
+        if known.routed is not None and not known.sent:
+            fail("no-tasks", f"there are no tasks for %{known.name} of experts without rows")
 
     def deliver(self, known: Known, target: Stored) -> None:
         """Give a value to ``target``, by the family that has it, or by one of its own."""
@@ -315,24 +398,55 @@ class Products:
         self._give(known, target)
 
     def deliver_out(self, known: Known) -> None:
-        """Give a value as a result of the program."""
+        """Give a value as a result of the program. One that ranks share each gives to all, whose
+        tasks bring the shares together."""
         opened = self._have(known)
+        if opened in self.shares:
+            known = self._of_all_ranks(known, opened, self.shares[opened])
+            opened = self._have(known)
         buffer = self.program.rows_out(known.name, known.kind)
         self._give(known, Stored(buffer, (), opened.phase))
+
+    def _of_all_ranks(self, known: Known, opened: OpenTask, share: int) -> Known:
+        """A value of whose lanes each rank has a ``share``, as all of them give it."""
+        program, count, value = self.program, opened.own.count, known.here
+        assert value is not None
+        shape = (program.ranks, program.tokens, share)
+        shares = program.scratch(f"{known.name}_of_ranks", shape, of_ranks=True)
+        own = span(Expr.var(GROUP) * count, count)
+        opened.add(task.Give([region(shares, Point(Expr.var(RANK)), Whole(), own), View(value)]))
+        name = f"{known.name}_whole"
+        found = Known(known.name, known.kind)
+        lanes = program.lanes(known.kind)
+        found.task = whole = self.of_lanes(program.phase(name), name, (), lanes)
+        start = whole.own.start
+        place = Point(start // share), Whole(), span(start % share, whole.own.count)
+        found.here = whole.add(task.Need([region(shares, *place)]), known.name)
+        return found
 
     def _have(self, known: Known) -> OpenTask:
         """The family that has a value; one is opened if there is none."""
         if known.here is None or known.task is None:
-            phase = self.program.phase(known.name)
-            opened = self.of_lanes(phase, known.name, (), self.program.lanes(known.kind))
-            known.here = self.demand.of(opened, known, opened.own)
-            known.task = opened
+            if self.columns and whole_rows(known):
+                lanes = self.program.padded(self.program.lanes(known.kind))
+                known.task, known.here = self._by_token(known, lanes)
+                return known.task
+            known.task, known.here = self._by_lane(known)
         return known.task
 
     def _give(self, known: Known, target: Stored) -> None:
         opened, value = known.task, known.here
         assert opened is not None and value is not None
         opened.add(task.Give([opened.own.of(target.buffer, target.lead), View(value)]))
+
+
+def whole_rows(known: Known) -> bool:
+    """Whether who computes a value from what is there needs more than its own lanes of it."""
+    if known.stored is not None or known.later is None:
+        return False
+    if isinstance(known.later, graph.RmsNorm | graph.Centre | graph.Softmax):
+        return True
+    return any(map(whole_rows, known.operands))
 
 
 def most_that_divide(count: int, most: int) -> int:

@@ -9,7 +9,7 @@ from math import prod
 
 from meshc.analysis.rotary import rope_frequencies
 from meshc.ir.affine import Cond, Expr
-from meshc.ir.batch import LENGTH, POSITION
+from meshc.ir.batch import LENGTH, POSITION, rows_of, tokens_of_request
 from meshc.ir.builder import Names
 from meshc.ir.core import Block, Op
 from meshc.ir.kernels import KERNELS
@@ -23,8 +23,8 @@ from meshc.ir.views import Index, Point, Range, View, Whole
 from meshc.support.spans import Span
 
 ROWS = ("B", "L")
-"""Dims of the rows of a program: the requests of a step, of each of which it reads one token, or
-the tokens of a prompt."""
+"""Dims of the rows of a program: the requests of a step, and the tokens of each that it reads, one
+but for drafts; or the tokens of a prompt."""
 
 
 def constant(value: int) -> Expr:
@@ -149,7 +149,8 @@ class TaskProgram:
     def __init__(self, source: Module, rows: int, parts: int, wide: int) -> None:
         self.source, self.rows, self.parts, self.wide = source, rows, parts, wide
         self.of_prompt = LENGTH in source.scalars
-        self.tokens = source.dims.get("B", 1) * (source.dims["L"] if self.of_prompt else 1)
+        self.tokens = rows_of(source)
+        self.together = 1 if self.of_prompt else tokens_of_request(source)
         self.module = Module(
             source.name,
             "task",
@@ -237,9 +238,18 @@ class TaskProgram:
     # --- tokens
 
     def position(self, token: Expr) -> Expr:
-        """Where a token stands in its request: those of a prompt stand behind the first one."""
+        """Where a token stands in its request: those that are read of one stand behind the first
+        one, whose position a run is told."""
         first = Expr.var(POSITION)
-        return first + token if self.of_prompt else first
+        if self.of_prompt:
+            return first + token
+        return first + token % self.together if self.together > 1 else first
+
+    def request(self, token: Expr) -> Expr:
+        """Which request a token is of."""
+        if self.of_prompt:
+            return constant(0)
+        return token // self.together if self.together > 1 else token
 
     @property
     def each(self) -> tuple[str, ...]:
@@ -343,7 +353,8 @@ class TaskProgram:
         dims = [d for d in kind.dims if d not in ROWS]
         lanes = self.padded(self.lanes(kind)) if dims else 1
         value = self.buffer(name, (self.tokens, lanes), dtype, role)
-        rows = dict.fromkeys(ROWS, constant(0)) | {"L" if self.of_prompt else "B": Expr.var("b")}
+        row = Expr.var("b")
+        rows = {"B": self.request(row), "L": row if self.of_prompt else row % self.together}
         elements = rows | self._elements(dims, Expr.var("i"), None)
         element = tuple(elements[d] for d in kind.dims)
         direction = "in" if role == "in" else "out"

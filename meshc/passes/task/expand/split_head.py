@@ -28,6 +28,8 @@ class SplitHead(AttendingFamily):
         super().__init__(runs, demand, op, scores, values)
         if self.program.of_prompt:
             refuse(op, "prompts whose heads are dealt lane by lane")
+        if self.program.together > 1:
+            refuse(op, "drafts whose heads are dealt lane by lane")
         if len(scores.products) > 1 or len(per_request(values)) != 3:
             refuse(op, "latents, which have no heads whose lanes are dealt")
         if self.lanes % runs.lanes:

@@ -1,6 +1,10 @@
 """Attention whose cached tokens are dealt: a task has some runs of tokens of a key head, for a
 token that is read or for some of a prompt (SplitToken of ClusterFusion, section 3.2; flash
-decoding)."""
+decoding).
+
+Where a step verifies drafts, a token attends to those of its request that are read in front of it
+as if it were read alone: new keys and values stand in the runs in which they would be found in the
+caches, so what is computed of a token does not depend, to the bit, on which of them are new."""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from math import prod
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.ops import graph, task
 from meshc.ir.values import Value
-from meshc.ir.views import Point, View
-from meshc.passes.task.expand.attending_family import AttendingFamily
+from meshc.ir.views import Point, Range, View
+from meshc.passes.task.expand.attending_family import AttendingFamily, shape_of
 from meshc.passes.task.expand.demand import Demand
 from meshc.passes.task.expand.program import Part, constant, region, span
 from meshc.passes.task.expand.runs import Runs
@@ -27,7 +31,10 @@ class SplitToken(AttendingFamily):
         super().__init__(runs, demand, op, scores, values)
         self.splits = runs.tasks(prod(self.sizes), self.capacity)
         self.split = Expr.var("s")
-        self.new = self.program.tokens if self.program.of_prompt else 1
+        self.new = self.program.tokens if self.program.of_prompt else self.program.together
+        self.drafted = self.program.together > 1
+        self.limit = self.position if self.drafted else self.first
+        self.fresh: dict[Value | None, Value] = {}
 
     def made(self) -> Known:
         """Write it; what it gives are records, which whoever needs attention merges."""
@@ -38,13 +45,12 @@ class SplitToken(AttendingFamily):
             for query, cache in self.scores.products
         ]
         caches = [*(cache for _, cache in self.scores.products), self.values]
-        fresh: dict[Value | None, Value] = {}
         for cache in caches:
-            if cache.weight not in fresh:
-                fresh[cache.weight] = self._stored(cache)
+            if cache.weight not in self.fresh:
+                self.fresh[cache.weight] = self._stored(cache)
         total = self.empty(self.lanes, Cond.eq(self.split, 0) if self.splits > 1 else None)
         self._cached(total, queries, caches)
-        self._fresh(total, queries, [fresh[cache.weight] for cache in caches])
+        self._fresh(total, queries, [self.fresh[cache.weight] for cache in caches])
         shape = (program.tokens, self.sizes[1], self.splits, self.heads, self.lanes + 2)
         records = program.scratch("records", shape)
         at = (span(self.token, self.asking), Point(self.group), Point(self.split))
@@ -54,10 +60,12 @@ class SplitToken(AttendingFamily):
         return Known(name, self.kind, merged=stored, key_heads=self.sizes[1])
 
     def _stored(self, cache: Known) -> Value:
-        """New keys or values as their cache will hold them, those of all tokens of a prompt; a task
-        gives those of its own tokens."""
+        """New keys or values as their cache will hold them, those of all tokens of a prompt, or of
+        the task's request; a task gives those of its own tokens."""
         assert cache.grown is not None
         of = Part(constant(0), 0, self.token if self.new == 1 else None)
+        if self.drafted:
+            of = Part(constant(0), 0, self.request * self.new, self.new)
         lanes = self.lanes_of_head(cache)
         new = self.lanes_of(cache.grown, self.key_head, lanes, of)
         value = self.task.local(f"{cache.name}_new", (self.new, lanes), cache.kind.dtype)
@@ -68,7 +76,8 @@ class SplitToken(AttendingFamily):
             token = token + Expr.var("t")
         position = span(self.program.position(token), 1)
         place = region(self.runs.cache(cache), *self.place(cache, position, self.key_head))
-        given = View(value) if self.new == 1 else View(value, (span(token, 1),))
+        own = self._own if self.drafted else span(token, 1)
+        given = View(value) if self.new == 1 else View(value, (own,))
         self.task.add(task.Give([place, given]))
         first = Cond.eq(self.group % self.shares, 0) if self.shares > 1 else None
         for cond in (self._owner(), first, self.program.there(token)):
@@ -77,44 +86,70 @@ class SplitToken(AttendingFamily):
             self.task.leave()
         return value
 
+    @property
+    def _own(self) -> Range:
+        """The row of this task's token among those of its request."""
+        return span(self.token % self.new, 1)
+
     def _owner(self) -> Cond | None:
         """Where this task has the new tokens; None where each has them."""
-        run = self.first // self.runs.tokens
+        run = self.limit // self.runs.tokens
         return Cond.eq(run % self.splits, self.split) if self.splits > 1 else None
 
     def _cached(self, total: Value, queries: Sequence[Value], caches: Sequence[Known]) -> None:
         """Fold the cached tokens of this task into ``total``, run by run."""
         tokens, splits = self.runs.tokens, self.splits
-        behind = self.first - self.split * tokens + tokens * splits - 1
+        behind = self.limit - self.split * tokens + tokens * splits - 1
         body = self.task.loop("n", behind // (tokens * splits))
         first = (Expr.var("n") * splits + self.split) * tokens
         runs: dict[Value | None, Value] = {}
         for cache in caches:
             if cache.weight not in runs:
                 runs[cache.weight] = self._run(cache, first)
-        self._fold(total, queries, [runs[c.weight] for c in caches], first, tokens, self.first)
+        folded = [runs[cache.weight] for cache in caches]
+        self._fold(total, queries, folded, first, tokens, self.limit)
         for cond in (self.in_window(first), self.program.there(self.token)):
             self.guard(body.ops, cond)
         self.task.leave()
 
     def _run(self, cache: Known, first: Expr) -> Value:
-        """A run of cached tokens of this key head, those of this step left out."""
+        """A run of cached tokens of this key head, those of this step left out, or in their
+        places."""
         at = self.place(cache, span(first, self.runs.tokens), self.key_head)
         dim = int(cache.stacked) + int("B" in cache.kind.dims)
         op = task.Stream([region(self.runs.cache(cache), *at)], dim=dim, below=self.first)
-        return self.task.add(op, f"{cache.name}_run")
+        run = self.task.add(op, f"{cache.name}_run")
+        return self._with_new(run, cache, first) if self.drafted else run
+
+    def _with_new(self, run: Value, cache: Known, first: Expr) -> Value:
+        """A ``run`` from token ``first`` on, in which new tokens stand in their places."""
+        write, new = self.task, self.fresh[cache.weight]
+        seen = write.local(f"{cache.name}_seen", shape_of(run), cache.kind.dtype)
+        write.compute("copy", seen, run)
+        write.loop("t", constant(self.new))
+        number = Expr.var("t")
+        at = self.first + number - first
+        rows = (region(value, span(row, 1)) for value, row in ((seen, at), (new, number)))
+        write.compute("copy", *rows)
+        self.guard(write.blocks[-1].ops[-1:], Cond.between(0, at, self.runs.tokens))
+        write.leave()
+        return seen
 
     def _fresh(self, total: Value, queries: Sequence[Value], fresh: Sequence[Value]) -> None:
         """Fold the new tokens into the record of the task that has them."""
         before = len(self.task.blocks[-1].ops)
-        self._fold(total, queries, fresh, self.first, self.new, self.first + self.new)
+        if self.drafted:
+            own = [View(value, (self._own,)) for value in fresh]
+            self._fold(total, queries, own, self.position, 1, self.position + 1)
+        else:
+            self._fold(total, queries, fresh, self.first, self.new, self.first + self.new)
         self.guard(self.task.blocks[-1].ops[before:], self._owner())
 
     def _fold(
         self,
         total: Value,
         queries: Sequence[Value],
-        cached: Sequence[Value],
+        cached: Sequence[Value | View],
         first: Expr,
         tokens: int,
         limit: Expr,

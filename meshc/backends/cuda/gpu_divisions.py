@@ -1,0 +1,276 @@
+"""Of the divisions of the work of a step of tasks, or of tasks that read a prompt, the first for
+which blocks have room, or that which is predicted to be fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from meshc.backends.cuda.memory import GpuIsTooSmall
+from meshc.backends.cuda.step_times import step_with_full_caches
+from meshc.backends.cuda.tasks.room import QueriesDoNotFit
+from meshc.backends.cuda.tasks.step import TaskGraph
+from meshc.backends.options import CudaOptions
+from meshc.backends.own_passes import with_own_passes
+from meshc.backends.request import CompileRequest
+from meshc.ir.batch import BATCH, LENGTH
+from meshc.ir.clone import clone_module
+from meshc.ir.core import Op
+from meshc.ir.module import Module
+from meshc.ir.ops import graph as whole
+from meshc.ir.ops import task, tile
+from meshc.passes.instruments import Instrument
+from meshc.passes.manager import PassManager
+from meshc.passes.task.meet import Meet
+from meshc.pipelines import DEALING, STREAMING, graph_passes, pipeline_to_tasks
+from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError, fail
+
+PARTS = (4, 8, 2, 1)
+"""Into how many parts of their width products may be divided whose left side has ``WIDE`` bytes, in
+the order in which they are tried: a block that reads a part begins earlier, and more do where all
+of it leaves no room for the ring."""
+STREAMING_REFUSED = "keep-quantised"
+"""The code of weights that cannot stay quantised, of which parts may cut groups."""
+WIDE = 32_768
+MOST_RECORDS = 131_072
+"""Bytes of what attention leaves in a layer that all blocks read; more is merged by tasks of its
+own first. On an H200 a step of Llama-2-7B with 68 KB takes 1.5 % longer with these, one of
+Llama-3-8B with 270 KB 1.6 % less."""
+NO_TASKS = frozenset({"no-tasks", "cuda-graph"})
+OF_PARTS = frozenset({"does-not-fit", "cuda-shape"})
+LEAST_COLUMNS = 5
+"""Requests of a step from which on left sides of products, rounded once, may lie in memory; those
+of fewer are two values each, the rounded one and what rounding left."""
+
+Made = tuple[Module, dict[str, str]]
+"""The module that a step was written from, and its files."""
+Tried = tuple[Made, list[Diagnostic]] | MeshcError
+"""What was made and what is reported of it, or its refusal."""
+Written = Callable[[TaskGraph], dict[str, str]]
+"""The files of tasks."""
+
+
+@dataclass
+class Divisions:
+    """Divides what ``request`` asks for into tasks; what is kept is reported."""
+
+    request: CompileRequest
+    report: Diagnostics
+    instruments: Sequence[Instrument] = ()
+
+    @property
+    def _options(self) -> CudaOptions:
+        return self.request.options_of(CudaOptions)
+
+    def tried(self, make: Callable[[], Made]) -> Tried:
+        """What ``make`` gives and reports, which the report does not keep; or its refusal."""
+        said = len(self.report.messages)
+        try:
+            made = make()
+            return made, self.report.messages[said:]
+        except MeshcError as refusal:
+            return refusal
+        finally:
+            del self.report.messages[said:]
+
+    def keep(self, tried: tuple[Made, list[Diagnostic]]) -> None:
+        """Let the report have what is said of what was made."""
+        for message in tried[1]:
+            self.report.add(message)
+
+    def step(self, graph: Module, written: Written) -> Made:
+        """The step in clusters of as many blocks as are asked for or, where only a dataflow is, of
+        as many as are predicted to be fastest; in none where neither is."""
+        asked = self._options
+        if asked.cluster is not None or not asked.dataflow:
+            return self.in_parts(graph, written, asked.cluster or 0)
+        clusters = graph.the_device().clusters
+        sizes = clusters.sizes if clusters else (1,)
+
+        def of(size: int) -> Callable[[], Made]:
+            return lambda: self.in_parts(graph, written, size)
+
+        tried = [self.tried(of(size)) for size in sizes]
+        made = [one for one in tried if not isinstance(one, MeshcError)]
+        if not made:
+            return of(sizes[0])()  # which is refused
+        times = [step_with_full_caches(module) for (module, _), _ in made]
+        known = [time.seconds for time in times if time is not None]
+        if len(known) < len(times):
+            fail(
+                "bad-argument",
+                f"--dataflow is {asked.dataflow}, but which clusters are fastest is not known of "
+                f"{graph.the_device().name}",
+                help="--cluster N says of how many blocks they are",
+            )
+        best = made[known.index(min(known))]
+        self.keep(best)
+        return best[0]
+
+    def dealt(self, given: Module) -> Module:
+        """``given`` behind the passes of the graph, that of a rank of several."""
+        graph, gpus = clone_module(given), self._options.gpus
+        dealt = {DEALING: dealing(graph, gpus)} if gpus > 1 else {}
+        passes = with_own_passes(self.request, graph_passes(dealt))
+        return PassManager(passes, self.instruments).run(graph, self.report)
+
+    def in_parts(
+        self,
+        graph: Module,
+        written: Written,
+        cluster: int,
+        together: int = 0,
+        columns: bool = False,
+    ) -> Made:
+        """The first division of products whose columns leave room in a block; in clusters of so
+        many blocks. ``columns`` in memory need none."""
+        whole = self._tasks(graph, _Division(1, False, cluster, together, columns), None)
+        merge = columns or _records_bytes(whole) > MOST_RECORDS
+        refusals = []
+        for parts in PARTS if not columns else (1,):
+            division = _Division(parts, merge, cluster, together, columns)
+            made = self._meeting(graph, division, written)
+            if not isinstance(made, MeshcError):
+                many = graph.dims.get(BATCH, 1) >= LEAST_COLUMNS
+                if many and not (cluster or self.request.keep_quantised):
+                    made = self._or_columns(graph, made, written)
+                self.keep(made)
+                return made[0]
+            cuts = made.diagnostics[0].code == STREAMING_REFUSED and parts > 1
+            if not of_parts(made) and not cuts:
+                raise made
+            refusals.append(made)
+            if isinstance(made, QueriesDoNotFit | GpuIsTooSmall):
+                break  # it is no product that leaves no room
+        raise next(filter(of_memory, reversed(refusals)), refusals[-1])
+
+    def _or_columns(
+        self,
+        graph: Module,
+        made: tuple[Made, list[Diagnostic]],
+        written: Written,
+    ) -> tuple[Made, list[Diagnostic]]:
+        """The step that was ``made``, or one with left sides of products in memory where that is
+        predicted to be faster."""
+        other = self._meeting(graph, _Division(1, True, 0, 0, True), written)
+        if isinstance(other, MeshcError):
+            if other.diagnostics[0].code not in NO_TASKS | OF_PARTS:
+                raise other
+            return made
+        one, two = (step_with_full_caches(module) for (module, _), _ in (made, other))
+        if one is None or two is None or two.seconds >= one.seconds:
+            return made
+        words = f"left sides of products lie in memory: {one.seconds * 1e6:.0f} us otherwise"
+        other[1].append(Diagnostic("remark", "columns-in-memory", words))
+        return other
+
+    def _meeting(
+        self,
+        graph: Module,
+        division: _Division,
+        written: Written,
+    ) -> Tried:
+        """A step whose tasks meet by a counter or, where that is predicted to be faster, by tags,
+        and by the other where one does not fit; clusters of blocks and prompts, most of whose time
+        is not that of meetings, meet by a counter. Whether a block has room for the tasks is asked
+        before it is found where they meet."""
+
+        def made(kind: str) -> Made:
+            placed = self._met(self._tasks(graph, division, self.report), division, kind)
+            return placed, written(TaskGraph(placed, graph))
+
+        def apart() -> Made:
+            tasks = self._tasks(graph, division, None)
+            return tasks, written(TaskGraph(tasks, graph))
+
+        tried = self.tried(apart)
+        if isinstance(tried, MeshcError) and of_parts(tried) and not of_memory(tried):
+            return tried
+        counted = self.tried(lambda: made(task.COUNTER))
+        by_counter = division.cluster or division.columns or LENGTH in graph.scalars
+        if by_counter or isinstance(counted, GpuIsTooSmall):
+            return counted
+        by_tags = self.tried(lambda: made(task.TAGS))
+        if isinstance(by_tags, MeshcError):
+            return counted
+        if isinstance(counted, MeshcError):
+            return by_tags
+        one, other = (step_with_full_caches(module) for (module, _), _ in (counted, by_tags))
+        return by_tags if one and other and other.seconds < one.seconds else counted
+
+    def _tasks(self, graph: Module, division: _Division, report: Diagnostics | None) -> Module:
+        """The tasks of ``graph``, placed on blocks that do not meet yet. Without a ``report`` they
+        are only looked at, and not verified."""
+        share = "lanes" if self._options.dataflow == "split_head" else "splits"
+        kept = {n: s for n, s in self.request.settings().items() if n == STREAMING}
+        chosen = {"expand-tasks": division.spec(share), **kept}
+        passes = pipeline_to_tasks(chosen, division.cluster)
+        first, last = len(graph_passes()), [step.NAME for step in passes].index(Meet.NAME)
+        manager = PassManager(passes[first:last], self.instruments, verified=report is not None)
+        return manager.run(clone_module(graph), report)
+
+    def _met(self, tasks: Module, division: _Division, kind: str) -> Module:
+        """``tasks``, whose blocks meet by ``kind``."""
+        passes = pipeline_to_tasks({"meet": f"meet{{kind={kind}}}"}, division.cluster)
+        first = [step.NAME for step in passes].index(Meet.NAME)
+        return PassManager(passes[first:], self.instruments).run(tasks, self.report)
+
+
+@dataclass(frozen=True)
+class _Division:
+    """How work is divided: wide left sides of products in so many ``parts``; records of attention
+    perhaps merged by tasks of their own; blocks in clusters of so many, if any; tokens of a prompt
+    that a task attends for, 0 for the most; and left sides of products perhaps in memory."""
+
+    parts: int
+    merge: bool
+    cluster: int
+    together: int
+    columns: bool = False
+
+    def spec(self, share: str) -> str:
+        """How tasks are expanded: blocks of clusters have attention and its part of the output
+        projection by key heads, and ``share`` lanes or the splits of tokens."""
+        own = f"heads=true,{share}={self.cluster}"
+        grain = own if self.cluster else f"merge={str(self.merge).lower()}"
+        grain += ",columns=true" if self.columns else ""
+        return f"expand-tasks{{parts={self.parts},{grain},wide={WIDE},together={self.together}}}"
+
+
+def of_parts(refusal: MeshcError) -> bool:
+    """Whether other parts may be possible where some are refused."""
+    return refusal.diagnostics[0].code in OF_PARTS
+
+
+def of_memory(refusal: MeshcError) -> bool:
+    """Whether the GPU's memory has no room for a program, whose parts notes then tell; it may be
+    that of a block instead."""
+    first = refusal.diagnostics[0]
+    return first.code == "does-not-fit" and bool(first.notes)
+
+
+def _records_bytes(placed: Module) -> int:
+    """Bytes of what attention leaves in a layer, which all blocks read unless it is merged."""
+    found = 0
+    for op in placed.walk():
+        if isinstance(op, task.Family) and any(map(_streams, op.regions[0].ops)):
+            gives = (one for one in op.regions[0].ops if isinstance(one, task.Give))
+            roles = {b.value: b.role for b in placed.buffers}
+            for give in gives:
+                if roles[give.view.buffer] == "":
+                    count = prod(e.constant for e in give.view.shape())
+                    found = max(found, 4 * count * prod(op.sizes))
+    return found
+
+
+def _streams(op: Op) -> bool:
+    """Whether ``op`` is a loop over tiles of a cache."""
+    return isinstance(op, tile.For) and any(isinstance(o, task.Stream) for o in op.regions[0].ops)
+
+
+def dealing(module: Module, gpus: int) -> str:
+    """The spec of tensor-parallel for kernels, which look up whole tables and read rows by
+    eights."""
+    tables = dict.fromkeys(op.dim for op in module.walk() if isinstance(op, whole.Embed))
+    return f"tensor-parallel{{ranks={gpus},multiple=8,keep=[{','.join(tables)}]}}"

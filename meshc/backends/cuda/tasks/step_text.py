@@ -1,0 +1,383 @@
+"""The text of a kernel that is made of a placed program of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from meshc.analysis.cuda.blocks import THREADS
+from meshc.backends.cuda.launches import OF_ALL, OF_EACH
+from meshc.backends.cuda.launches import RANK as RANK_NUMBER
+from meshc.backends.cuda.program import (
+    TASKS,
+    TRANSPORTS,
+    Buffer,
+    Kernel,
+)
+from meshc.backends.cuda.tasks import groups
+from meshc.backends.cuda.tasks.attending import Attention
+from meshc.backends.cuda.tasks.choosing import HEAR, Choosing
+from meshc.backends.cuda.tasks.clusters import LEAVE, MEET, clusters_of
+from meshc.backends.cuda.tasks.elements import Elements
+from meshc.backends.cuda.tasks.families import (
+    Loop,
+    Phase,
+    Placed,
+    folds,
+    phases_of,
+    streamed_products,
+)
+from meshc.backends.cuda.tasks.products import Product
+from meshc.backends.cuda.tasks.room import Form, Room
+from meshc.backends.cuda.tasks.shared import Known
+from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
+from meshc.backends.cuda.tasks.storage import CHOSEN, LOGITS, OF_GPUS, RUNS_BEFORE, Storage
+from meshc.backends.cuda.tasks.streamed_products import (
+    HEAR as HEAR_OF_COLUMNS,
+)
+from meshc.backends.cuda.tasks.streamed_products import (
+    TELL,
+    StreamedProduct,
+    streams_columns,
+)
+from meshc.backends.templates import render
+from meshc.ir.batch import LENGTH, POSITION
+from meshc.ir.module import Module
+from meshc.ir.ops import task
+from meshc.ir.ranks import RANK
+from meshc.support.diagnostics import fail
+
+MOST_TOKENS = 16
+_HALVES = {
+    task.COUNTER: ("arrive(met, target, me);", "wait(met, target, me);"),
+    task.RANKS: ("arrive_ranks(met, target, told_of, heard, me);", "wait_ranks(told, heard, me);"),
+}
+"""The two halves of a meeting of all blocks, of this GPU or of all."""
+
+MOST_STEPS, MOST_ENDS = 64, 16
+"""Steps of a launch, and tokens that end a text, of which a program takes notice itself."""
+_GOING_ON = ("tokens", "cached", "left", "stream", "chosen")
+"""Buffers that a choice writes, with which the next step goes on."""
+_GO_ON = (
+    "if (me == 0)  // the thread that has given the token",
+    f"    mc::go_on<{MOST_ENDS}>({CHOSEN}[b], {LOGITS} + b * {{words}}, tokens + b, cached + b,",
+    "        left + b, stream + b * 4, ends, chosen + row * BATCH + b);",
+)
+"""What follows the choice of a token, one of so many words, in the task of its request."""
+
+_ELEMENT = (
+    "    const int b = me / 16;  // request of this thread's element of a task",
+    "    const int i = me % 16;  // its lane",
+)
+"""What products begin with whose sums a thread has one of."""
+_WORDS = ("met", "runs", "told", "told_before")
+"""Buffers of one word that counts."""
+OWN = ("tokens", "cached", "pages", "count", "layers", "runs")
+"""Buffers of which a kernel that reads prompts has its own, called after it."""
+
+_KINDS = {
+    "ASKED": "T",
+    "FRESH": "T",
+    "JOINED": "float",
+    "STATISTICS": "float",
+    "WORK": "unsigned char",
+}
+"""What attention keeps in its parts of shared memory."""
+
+
+@dataclass
+class StepText:
+    """Writes the kernel of ``module``, whose graph was ``source``; what ranks give each other goes
+    by ``transport``. One that reads prompts is called ``reader``."""
+
+    module: Module
+    source: Module
+    page: int
+    known: Known = field(default_factory=Known)
+    frequencies: tuple[tuple[float, ...], ...] = ()
+    transport: str = ""
+    reader: str = TASKS
+    locals: Locals = field(default_factory=Locals)
+    attending: Locals = field(default_factory=Locals)
+
+    def __post_init__(self) -> None:
+        self.storage = Storage(self.module, self.source, self.page, self.known)
+        self.storage.frequencies += self.frequencies
+        self.forms: list[Form] = []
+        self.meetings = self.of_ranks = 0
+        self.ranks = 0 if self.module.ranks is None else self.module.ranks.count
+        self.device = self.module.the_device()
+        self.bring, self.compute = Text(2), Text(1)
+        self.blocks = 1
+        self.choosing = Choosing(self.storage)
+        self.clusters = clusters_of(self.module)
+        body = phases_of(self.module)
+        ranges = self.storage.scalars | ({RANK: (0, self.ranks - 1)} if self.ranks else {})
+        self.grouped = bool(self.source.option(groups.LAYER_GROUPS, False))
+        self._walk(body, ranges, some=self.grouped)
+        self._check_tokens()
+        if self.products:
+            self.compute.lines[:0] = _ELEMENT
+        self._leave()
+        if self.clusters.size > 1:
+            self.compute.add(*LEAVE)
+
+    @property
+    def products(self) -> bool:
+        """Whether blocks have left sides of products for themselves."""
+        return any(type(form) is Product for form in self.forms)
+
+    def _check_tokens(self) -> None:
+        """Raise ``cuda-shape`` for more tokens than a thread has elements of."""
+        count, of_requests = self.storage.tokens, "requests"
+        if self.storage.together > 1:
+            of_requests = "tokens of requests"
+        what = "tokens" if self.storage.of_prompt else of_requests
+        if count > MOST_TOKENS and self.products:
+            words = (
+                f"{count} {what}, and a thread has an element of one of {MOST_TOKENS} at the most"
+            )
+            fail("cuda-shape", f"a step has {words}")
+
+    def _leave(self) -> None:
+        """The last block keeps what the next run must know of this one."""
+        runs, kept = self.storage.runs_apart, []
+        leave = "mc::grid_leave(met, target + mc::blocks())"
+        if runs:
+            kept.append(f"runs[0] = ({RUNS_BEFORE} + 1) % {runs};")
+        if self.of_ranks:
+            kept.append("told_before[0] = heard;")
+        if len(kept) > 1:
+            with self.compute.within(f"if (me == 0 && {leave}) {{"):
+                self.compute.add(*kept)
+        elif kept:
+            self.compute.add(f"if (me == 0 && {leave}) {kept[0]}")
+        elif self.meetings:
+            self.compute.add(f"if (me == 0) {leave};")
+
+    @property
+    def name(self) -> str:
+        """What the kernel is called."""
+        if self.storage.choices:
+            return "choose"
+        return self.reader if self.storage.of_prompt else "step"
+
+    # --- phases
+
+    def _walk(
+        self,
+        body: Sequence[Phase | Loop],
+        ranges: dict[str, tuple[int, int]],
+        times: int = 1,
+        some: bool = False,
+    ) -> None:
+        """Write ``body``, which is done so many ``times``; of ``some`` layers only, if asked."""
+        before = 0
+        for one in body:
+            if isinstance(one, Phase):
+                self.of_ranks += times * (one.meets == task.RANKS)
+                self._phase(one, ranges, groups.there(before) if some else "")
+                continue
+            inner = {**ranges, one.var: (0, one.count - 1)}
+            head = groups.rounds(one, before if some else None)
+            with self.bring.within(head), self.compute.within(head):
+                self.choosing.gates = None
+                self._walk(one.body, inner, times * one.count)
+                self.choosing.gates = None
+            before += one.count
+        if some:
+            groups.keep_rows(self.storage, body)
+
+    def _phase(self, phase: Phase, ranges: dict[str, tuple[int, int]], when: str = "") -> None:
+        self.locals.restart()
+        forms = [self._form(family, ranges) for family in phase.families]
+        self.forms += forms
+        self.blocks = max(self.blocks, phase.tasks) if not self.clusters.size else 1
+        names = ", ".join(family.op.name for family in phase.families)
+        brought = [form for form in forms if not isinstance(form, Elements)]
+        choice = self.choosing.made_for(phase, ranges)
+        if choice is not None:
+            self.bring.add(HEAR)
+        if brought:
+            with self.bring.within(f"{when}{{  // {phase.name}"):
+                self._bring(phase, brought)
+        title = phase.name if names == phase.name else f"{phase.name}: {names}"
+        self.compute.add("", f"// ---- {title}")
+        with self.compute.within(f"{when}{{"):
+            self._columns(phase, forms, choice)
+            self.compute.add(phase.run())
+            if _stream_columns(forms):
+                self.compute.add(TELL)
+            for form in forms:
+                form.compute(self.compute)
+
+    def _bring(self, phase: Phase, forms: Sequence[Product | Attention]) -> None:
+        text = self.bring
+        text.add(phase.run())
+        if _stream_columns(forms):
+            text.add(HEAR_OF_COLUMNS)
+        for form in forms:
+            if isinstance(form, Attention):
+                form.bring(text)
+                continue
+            with text.within("if (mc::lane() == 0) {"):
+                form.bring(text)
+            text.add("item = mc::shuffle(item, 0);")
+
+    def _columns(self, phase: Phase, forms: Sequence[Form], choice: str | None) -> None:
+        """What all tasks of a phase have, asked for before blocks have met; and the choice of
+        experts, which the warp that brings waits for."""
+        text = self.compute
+        products = [form for form in forms if type(form) is Product]
+        shared = [p for p in products if not p.of_tasks]
+        if len({p.key for p in shared}) > 1 or 0 < len(shared) < len(products):
+            fail("cuda-graph", f"products of the phase {phase.name} have different left sides")
+        made = shared[0].columns() if shared else None
+        if phase.meets == task.CLUSTER:
+            if made is not None:
+                made.ahead(text)
+            text.add(MEET)
+        elif phase.meets in _HALVES:
+            arrive, wait = _HALVES[phase.meets]
+            self.meetings += 1
+            text.add(arrive)
+            if made is not None:
+                made.ahead(text)
+            text.add(wait)
+        else:
+            if made is not None and phase.meets:
+                made.ahead(text)
+            text.add(SYNC)
+            if made is not None and not phase.meets:
+                made.ahead(text)
+        if choice is not None:
+            text.add(choice)
+        if made is not None:
+            made.then(text)
+
+    def _form(self, family: Placed, ranges: dict[str, tuple[int, int]]) -> Form:
+        if folds(family):
+            return Attention(family, self.storage, self.attending, ranges)
+        if streams_columns(family, self.storage):
+            return StreamedProduct(family, self.storage, self.locals, ranges)
+        if streamed_products(family):
+            return Product(family, self.storage, self.locals, ranges)
+        gives = (op.view.buffer for op in family.ops if isinstance(op, task.Give))
+        behind: tuple[str, ...] = ()
+        if self.storage.choices and any(self.storage.role(one) == "out" for one in gives):
+            behind = tuple(line.format(words=self.storage.choices) for line in _GO_ON)
+        return Elements(family, self.storage, self.locals, ranges, behind)
+
+    # --- the whole
+
+    def text(self) -> tuple[str, Kernel, tuple[str, ...]]:
+        """The kernel, what it takes of a GPU, and the names of its arguments."""
+        room = Room(
+            self.storage, self.clusters, self.forms, self.locals, self.attending, self.choosing
+        )
+        arena, tile, stages, flying = room.arena()
+        storage, count = self.storage, self.storage.tokens
+        names = {part.name for part in arena.parts}
+        arguments, parameters = self._arguments()
+        text = render(
+            "meshc.backends.cuda.tasks",
+            "step.cu.jinja",
+            dtype=str(storage.dtype),
+            kernel=self.name,
+            of_prompt=storage.of_prompt,
+            of_choice=storage.choices > 0,
+            most_ends=MOST_ENDS,
+            has_lengths=storage.has_lengths,
+            together=storage.together,
+            nhd=storage.rows.nhd,
+            length=LENGTH,
+            tokens=count,
+            lanes=-(-max(32, 16 * count) // 32) * 32,
+            shared_bytes=arena.bytes,
+            stages=stages,
+            tile_bytes=tile,
+            tile_blocks=storage.tile_blocks,
+            flying=flying,
+            shared=arena.parts,
+            pages=storage.capacity_pages,
+            parameters=", ".join(parameters),
+            position=POSITION,
+            bring=str(self.bring),
+            compute=str(self.compute),
+            runs_before=RUNS_BEFORE if storage.runs_apart else "",
+            of_layers=groups.OF_A_RUN if self.grouped else (),
+            has_products=self.products,
+            has_locals="LOCALS" in names,
+            attending=[(kind, name) for name, kind in _KINDS.items() if name in names],
+            cluster=self.clusters.size,
+            ranks=self.ranks if self.of_ranks else 0,
+            of_cluster=self.clusters.arrays(storage),
+            experts=self.choosing.most,
+            of_columns=_stream_columns(self.forms),
+        )
+        shared = {part.name.lower(): (part.at, part.bytes) for part in arena.parts}
+        blocks = self.clusters.blocks or max(1, min(self.device.cores, self.blocks))
+        kernel = Kernel(
+            f"{self.name}.cu",
+            blocks,
+            THREADS,
+            max(self.clusters.size, 1),
+            arena.bytes,
+            shared,
+            meets=self.of_ranks > 0,
+            whole_grid=True,
+            least_blocks=self.clusters.least_blocks,
+            meetings=self.of_ranks,
+        )
+        return text, kernel, arguments
+
+    def _arguments(self) -> tuple[tuple[str, ...], list[str]]:
+        storage = self.storage
+        storage.buffers["tokens"] = Buffer("i32", (storage.tokens,), "input")
+        storage.buffers["cached"] = Buffer("i32", (storage.tokens,), "input")
+        if storage.choices:
+            storage.buffers["left"] = Buffer("i32", (storage.tokens,), "input")
+            storage.buffers["ends"] = Buffer("i32", (MOST_ENDS,), "input")
+            storage.buffers["chosen"] = Buffer("i32", (MOST_STEPS, storage.tokens), "output")
+        else:
+            pages = storage.requests, storage.capacity_pages
+            storage.buffers["pages"] = Buffer("i32", pages, "input")
+        if storage.of_prompt:
+            storage.buffers["count"] = Buffer("i32", (1,), "input")
+        if self.grouped:
+            storage.buffers["layers"] = Buffer("i32", (2,), "input")
+        storage.buffers["met"] = Buffer("i32", (1,), "scratch")
+        if storage.runs_apart:
+            storage.buffers["runs"] = Buffer("i32", (1,), "scratch")
+        if self.of_ranks:
+            storage.buffers["told"] = Buffer("i32", (1,), "counters")
+            storage.buffers["told_before"] = Buffer("i32", (1,), "scratch")
+        names, parameters = [], []
+        for name, weight in storage.weights.items():
+            names.append(name)
+            kind = "unsigned char" if weight.codes else f"{self.name}_::T"
+            parameters.append(f"const {kind}* {name}")
+        own = f"{self.reader}_" if storage.of_prompt else ""
+        for name, buffer in storage.buffers.items():
+            names.append(f"{own}{name}" if name in OWN else name)
+            kind = {"f32": "float", "i32": "int"}.get(buffer.dtype, f"{self.name}_::T")
+            writes = storage.choices and name in _GOING_ON
+            read = "const " if buffer.role in ("input", "constant") and not writes else ""
+            word = "mc::u32" if name in _WORDS else kind
+            parameters.append(f"{read}{word}* {name}")
+        for value in storage.roles:
+            if storage.of_ranks(value):
+                names.append(storage.name(value) + TRANSPORTS[self.transport])
+                star = "*" if TRANSPORTS[self.transport] == OF_ALL else "* const*"
+                parameters.append(f"float{star} {storage.name(value)}{OF_GPUS}")
+        if storage.choices:
+            parameters.append("int row")  # of ``chosen``; which, a launch says
+        if self.of_ranks:
+            names += ["told" + OF_EACH, RANK_NUMBER]
+            parameters += ["mc::u32* const* told_of", f"int {RANK}"]
+        return tuple(names), parameters
+
+
+def _stream_columns(forms: Sequence[Form]) -> bool:
+    """Whether vectors come through the ring, once blocks have met."""
+    return any(isinstance(form, StreamedProduct) for form in forms)

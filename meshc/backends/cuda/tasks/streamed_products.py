@@ -1,0 +1,146 @@
+"""Families of products with vectors that lie in memory, rounded: they come through the ring too,
+and a block multiplies several of its row groups by them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
+from meshc.backends.cuda.tasks.columns import ZERO
+from meshc.backends.cuda.tasks.families import NOT_UNROLLED, Placed, streamed_products
+from meshc.backends.cuda.tasks.products import Product
+from meshc.backends.cuda.tasks.statements import Statements, Text
+from meshc.backends.cuda.tasks.storage import Storage
+from meshc.ir.batch import POSITION
+from meshc.ir.ops import task
+from meshc.support.diagnostics import fail
+
+MOST_GROUPS, TILE_BLOCKS = 8, 4
+"""Row groups that are multiplied at once, and blocks of each that come at once (Streamed in
+mc_streamed.cuh)."""
+SUMS_APART = FRAGMENT * MOST_GROUPS + 4
+"""Floats from the sums of a vector to those of the next."""
+HEAR = "if (mine.begin < mine.end) mc::wait(ready, heard++ & 1), mc::global_copy_fence();"
+"""What the warp that brings does in front of a phase whose vectors others have given."""
+TELL = "if (me == 0 && mine.begin < mine.end) mc::arrive(ready);"
+
+
+def streams_columns(family: Placed, storage: Storage) -> bool:
+    """Whether a family multiplies rows by vectors that lie in memory, rounded."""
+    return any(
+        storage.of_columns(read.view.buffer)
+        for product in streamed_products(family)
+        for read in family.ops
+        if isinstance(read, task.Need) and read.result == product.views()[1].buffer
+    )
+
+
+@dataclass
+class StreamedProduct(Product):
+    """A family of products whose left side comes through the ring."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.form is not None:
+            fail("cuda-graph", "vectors that come through the ring are multiplied by no codes")
+        left = self.left
+        read = self.values.reads.get(left.buffer)
+        if read is None or left.indices or left.reshape or left.order:
+            fail("cuda-graph", "vectors that come through the ring are part of a value")
+        buffer, (*lead, token, lane) = self.values.source(left.buffer, (ZERO, ZERO))
+        first = lane // FRAGMENT
+        if token != ZERO or first * FRAGMENT != lane:
+            fail("cuda-shape", f"%{buffer.name} is divided between blocks of {FRAGMENT} lanes")
+        self.vectors, self.first_of_vectors = buffer, (*lead, token, lane)
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of a tile: rows of all groups, and vectors."""
+        vectors = 2 * FRAGMENT * self.storage.tokens
+        return TILE_BLOCKS * (MOST_GROUPS * FRAGMENT_BYTES + vectors)
+
+    @property
+    def kind(self) -> str:
+        """The routine of the library."""
+        return f"mc::Streamed<BATCH, {TILE_BLOCKS}>"
+
+    @contextmanager
+    def _rounds(self, text: Text) -> Iterator[None]:
+        """A loop over the block's tasks, of which those that have the same vectors some at once."""
+        first, end = f"mine.first({self.family.first})", f"mine.last({self.family.end})"
+        if self.family.routed is not None:
+            self.family.check_experts()
+            first, end = "mine.begin", "mine.end"
+        left, alike = f"{end} - first", self.family.alike(self.of_tasks)
+        if alike > 1:
+            number = f"(first - {self.family.first})" if self.family.first else "first"
+            left = f"min({left}, {alike} - {number} % {alike})"
+        count = "1" if alike == 1 else f"{self.kind}::together({left})"
+        text.add(NOT_UNROLLED)
+        with text.within(f"for (int first = {first}, groups; first < {end}; first += groups) {{"):
+            text.add(f"groups = {count};")
+            yield
+
+    def bring(self, text: Text) -> None:
+        """By one thread: the block's row groups, and vectors."""
+        place = self.matrix.block(self.lead, self.row_group, self.first_block)
+        spelled = self.values.spelled
+        with self._rounds(text):
+            at = self.storage.place(self.vectors, self.first_of_vectors)
+            begin, name = spelled(at), self.storage.scratch(self.vectors)
+            vectors = name if begin == "0" else f"{name} + {begin}"
+            given = f"ring, item, groups, {vectors}, {self.blocks}, FLYING, [&](int number) {{"
+            if self.of_tasks:
+                text.add("const int task = first;")
+                self._point(text, at.free_vars)
+            with text.within(f"{self.kind}::bring({given}", "});"):
+                text.add("const int task = first + number;")
+                self._point(text, place.free_vars)
+                block = f"(size_t)({spelled(place)}) * 256"
+                text.add(f"return {self.matrix.place.name} + {block};")
+
+    def _point(self, text: Text, names: frozenset[str]) -> None:
+        """The dims of a task that are among ``names``."""
+        if self.family.routed is not None and self.family.routed.expert in names:
+            self.family.point_expert(text)
+        self.family.point(text, names)
+
+    def compute(self, text: Text) -> None:
+        """By the workers: products, and what follows each element."""
+        epilogue = self._epilogue()
+        before = self._before(epilogue)
+        if before:
+            Statements(self.values, text, self.locals).add(before)
+        names = self._names(epilogue)
+        with self._rounds(text):
+            given = f"WARPS, {self.blocks}, T>(parts, ring, item, groups)"
+            text.add(f"{self.kind}::multiply<{given};")
+            rows, count = self.rows, f"BATCH * {self.rows} * groups"
+            if self.active:
+                count = f"({count} + 31) / 32 * 32"
+            with text.within(f"for (int at = me; at < {count}; at += WORKERS) {{"):
+                text.add(
+                    f"const int i = at % {rows}, number = at / {rows} % groups;",
+                    f"const int b = {self._vector}, task = first + number;",
+                )
+                if POSITION in names and self.storage.has_lengths:
+                    text.add(f"const int {POSITION} = lengths[b];")
+                self._point(text, frozenset(self.family.op.dims) & names)
+                self._ahead(text, epilogue)
+                self._follow(text, epilogue)
+
+    @property
+    def _vector(self) -> str:
+        every = f"at / {self.rows} / groups"
+        return f"min({every}, BATCH - 1)" if self.active else every
+
+    @property
+    def active(self) -> str:
+        """Whether a thread has an element, of which there may be no whole warps."""
+        whole = self.storage.tokens * self.rows % 32 == 0
+        return "" if whole else f"at < BATCH * {self.rows} * groups"
+
+    def _sum(self, row: str) -> str:
+        return f"parts[b * {self.kind}::STRIDE + 16 * number + {row or 'i'}]"

@@ -1,0 +1,90 @@
+"""Edits of products whose left sides come through the ring, in the library and in emitted kernels,
+are noticed: by float64, or by the executor."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from drawn_decoders import drawn_decoder
+from reduced import only
+from task_steps import Judge, noticed
+
+from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+
+STEP, LIBRARY = "step.cu", "mc_streamed.cuh"
+GROUPS, ROWS = (18, 11), (20, 13)
+"""Drawn decoders and how many requests a step has: three blocks with many row groups each, of widths
+that are no whole blocks; and rows that are no whole fragments, of widths of 100."""
+
+# Lines of kernels are as long as they are.
+# ruff: noqa: E501
+EDITS = {
+    # how many row groups at once, and which
+    "a row group too many at once": (GROUPS, LIBRARY, "return (left + rounds - 1) / rounds;", "return (left + rounds) / rounds;"),
+    "one round for all row groups": (GROUPS, LIBRARY, "const int rounds = (left + MOST - 1) / MOST;", "const int rounds = 1;"),
+    "the first row group alone": (GROUPS, STEP, "const int task = first + number;", "const int task = first;"),
+    "rounds begin one task later": (GROUPS, STEP, "first += groups) {", "first += groups + 1) {"),
+    # what comes
+    "rows of the first row group": (GROUPS, LIBRARY, "from(n) + (size_t)at", "from(0) + (size_t)at"),
+    "rows of the first tile": (GROUPS, LIBRARY, "from(n) + (size_t)at * BLOCK", "from(n)"),
+    "rows at the first place": (GROUPS, LIBRARY, "ring.fill(item, n * TILE", "ring.fill(item, 0 * TILE"),
+    "vectors of the first tile": (GROUPS, LIBRARY, "vectors + (size_t)at * VECTORS", "vectors"),
+    "vectors of another width": (ROWS, LIBRARY, "vectors + (size_t)at * VECTORS", "vectors + (size_t)at * BLOCK"),
+    "bytes of rows alone are announced": (GROUPS, LIBRARY, "groups * rows + columns);", "groups * rows);"),
+    "vectors of the next request": (GROUPS, STEP, "x_1_columns_1, 4", "x_1_columns_1 + 16, 4"),
+    # what is multiplied
+    "warps have the same row group": (GROUPS, LIBRARY, "group = warp() % groups,", "group = 0 * groups,"),
+    "row groups of fewer warps": (GROUPS, LIBRARY, "ring.ready(item) + group * TILE", "ring.ready(item) + group / 2 * TILE"),
+    "warps share no vectors": (ROWS, LIBRARY, "t += shares) own", "t += TILES) own"),
+    "the last tile is whole": (GROUPS, LIBRARY, "own ? min(TILE, COUNT - at) : 0", "own ? TILE : 0"),
+    "columns of other lanes": (GROUPS, LIBRARY, "lane() / 4 * 16 + lane() % 4 * 4;", "lane() / 4 * 16 + lane() / 4 % 4 * 4;"),
+    "the first eight vectors": (GROUPS, LIBRARY, "load_fragment(columns + t * 128, b)", "load_fragment(columns, b)"),
+    "the same block of rows": (GROUPS, LIBRARY, "k++, rows += BLOCK, columns", "k++, columns"),
+    "a ring that nobody empties": (GROUPS, LIBRARY, "            ring.release(item);\n", ""),
+    # where sums go
+    "sums of another vector": (GROUPS, LIBRARY, "vector = 8 * t + lane() % 4 * 2 + i % 2", "vector = 8 * t + lane() % 4 * 2 + i / 2"),
+    "sums of another row": (GROUPS, LIBRARY, "row = lane() / 4 + i / 2 * 8", "row = lane() / 4 + i % 2 * 8"),
+    "sums of the first row group": (GROUPS, LIBRARY, "STRIDE + group * 16 + row]", "STRIDE + row]"),
+    "no meeting before sums": (GROUPS, LIBRARY, "group_sync(1, 32 * WARPS);  // nobody", "// nobody"),
+    "no meeting behind sums": (GROUPS, LIBRARY, "        }\n        group_sync(1, 32 * WARPS);\n", "        }\n"),
+    "a sum of another vector is taken": (GROUPS, STEP, "parts[b * mc::Streamed", "parts[b / 2 * 2 * mc::Streamed"),
+    "an element of another request": (ROWS, STEP, "/ groups, BATCH - 1)", "/ groups, BATCH - 2)"),
+    # when
+    "vectors come before they are given": (GROUPS, STEP, "if (mine.begin < mine.end) mc::wait(ready, heard++ & 1), mc::global_copy_fence();", ""),
+    "vectors come in the other half": (GROUPS, STEP, "heard++ & 1", "heard++ + 1 & 1"),
+    "nobody tells": (GROUPS, STEP, "if (me == 0 && mine.begin < mine.end) mc::arrive(ready);", ""),
+}  # fmt: skip
+
+RUNS = (
+    (FIRST, QUICK),
+    (Mode("starve_warp", True, 2), QUICK),
+    (Mode("random", False, 3), QUICK),
+    (Mode("random", True, 5), WATCHED),
+)
+
+
+@cache
+def judge_of(case):
+    seed, batch = case
+    with TemporaryDirectory() as folder:
+        return Judge.of(drawn_decoder(seed).with_columns(batch), seed, Path(folder))
+
+
+@pytest.mark.parametrize(
+    "name", only(EDITS, "warps have the same row group", "vectors come before they are given")
+)
+def test_edits_are_noticed(name):
+    case, file, old, new = EDITS[name]
+    judge = judge_of(case)
+    text = judge.step.texts[file]
+    assert text.count(old) >= 1, f"there is no {old!r}"
+    assert noticed(judge, judge.step.replaced(file, old, new), RUNS), "nobody noticed"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [GROUPS, ROWS])
+def test_nothing_is_noticed_without_an_edit(case):
+    assert noticed(judge_of(case), judge_of(case).step, RUNS) is None

@@ -1,0 +1,85 @@
+"""Left sides of products in memory, which come through the ring beside the weights: steps of
+batches and prompts of many tokens, in the CPU executor, beside NumPy in float64."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from drawn_decoders import drawn_decoder
+from latent_decoders import drawn_latent_decoder
+from reduced import only
+from task_prompts import PromptJudge
+from task_steps import Judge
+
+from meshc.backends.cuda.executor import CXX, SCHEDULES, Mode
+from meshc.support.diagnostics import MeshcError
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+
+
+def mode_of(seed):
+    """An order of threads and copies."""
+    return Mode(SCHEDULES[seed % 6], bool(seed // 6 % 2), seed)
+
+
+def judged(make):
+    """What ``make`` gives; None where a block has no room for tiles."""
+    try:
+        return make()
+    except MeshcError as refusal:
+        assert refusal.diagnostics[0].code == "does-not-fit", refusal
+        return None
+
+
+def check_step(drawn, seed, folder):
+    """A step is as near to float64 as bounds say or, where left sides that round the other way move
+    logits by more than that, nearly as one whose blocks make left sides for themselves."""
+    drawn = drawn.with_columns(5 + seed % 12)
+    judge = judged(lambda: Judge.of(drawn, seed, folder))
+    if judge is None:
+        return
+    assert "mc::Streamed" in judge.step.text
+    try:
+        judge.check(mode=mode_of(seed))
+    except AssertionError:
+        other = Judge.of(replace(drawn, columns=False), seed, folder)
+        with pytest.raises(AssertionError, match="from those of float64"):
+            other.check(mode=mode_of(seed))
+        if judge.worst > 2 * other.worst:
+            raise
+
+
+@pytest.mark.parametrize("seed", only(range(200), 3, 15, 24))
+def test_a_step_agrees_with_float64(seed, tmp_path):
+    check_step(drawn_decoder(seed), seed, tmp_path)
+
+
+@pytest.mark.parametrize("seed", only(range(40), 2))
+def test_a_step_of_latent_attention_agrees_with_float64(seed, tmp_path):
+    check_step(drawn_latent_decoder(seed), seed, tmp_path)
+
+
+def check_prompt(drawn, seed, folder):
+    # What the last layer attends is no part of what is cached, so there are two at least.
+    rng = random.Random(seed)
+    tokens = rng.choice([17, 20, 24, 24, 32, 33, 40, 48, 64, 96])
+    decoder = replace(drawn.decoder, layers=max(drawn.decoder.layers, 2))
+    drawn = replace(drawn, decoder=decoder, capacity=max(drawn.capacity, tokens + 9))
+    judge = judged(lambda: PromptJudge.of(drawn, seed, folder, tokens))
+    if judge is None:
+        return
+    assert "mc::Streamed" in judge.step.texts["prompt.cu"]
+    for length in {rng.choice([2, tokens - 1]), tokens + rng.choice([0, 1, 2, 8])}:
+        judge.check(length, mode=mode_of(seed))
+
+
+@pytest.mark.parametrize("seed", only(range(200), 4, 12, 23))
+def test_a_prompt_agrees_with_float64(seed, tmp_path):
+    check_prompt(drawn_decoder(seed), seed, tmp_path)
+
+
+@pytest.mark.parametrize("seed", only(range(40), 3))
+def test_a_prompt_of_latent_attention_agrees_with_float64(seed, tmp_path):
+    check_prompt(drawn_latent_decoder(seed), seed, tmp_path)
