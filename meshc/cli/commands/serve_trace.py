@@ -66,6 +66,7 @@ def _serve(
     backend: Backend,
 ) -> int:
     report = Diagnostics()
+    drafts = 0  # a compiled program verifies none
     with Progress() as progress:
         watching = Watching.of(options, progress)
         try:
@@ -77,6 +78,7 @@ def _serve(
                 asked = keeping(asked, options, loaded)
                 how = report, watching.instruments, progress.reading, backend
                 service = opened_service(loaded, asked, request, *how)
+                drafts = drafts_of(asked)
         finally:
             watching.finish(report)
     entries = entries_of(trace, service, options.seed, options.stop_at_eos)
@@ -109,11 +111,11 @@ def _serve(
             alone = opened_service(loaded, asked, whole, Diagnostics(), backend=backend)
         _compare(alone, entries, found)
     if options.json:
-        drafts = {"drafts": dataclasses.asdict(server.guesses)} if drafts_of(asked) else {}
-        print_json(_object(options, service, entries, found, records) | drafts)
+        guesses = {"drafts": dataclasses.asdict(server.guesses)} if drafts else {}
+        print_json(_object(options, service, entries, found, records) | guesses)
     else:
         print("\n".join(_answer(entry, found[entry.name]) for entry in entries))
-        if drafts_of(asked):
+        if drafts:
             print(f"drafted {server.guesses.drafted}, accepted {server.guesses.accepted}")
     return 0
 
