@@ -44,18 +44,18 @@ def kept(graph, module, trace, form, seed):
             ports[f"{weight}.{form}.{part}"].tensor.shape(module.dims)
             for part in ("codes", "scales")
         )
-        (axis,) = (at for at, (n, m) in enumerate(zip(shape, fewer, strict=True)) if n != m)
+        each_of = np.ones([n // m for n, m in zip(shape, fewer, strict=True)], np.float32)
         codes = rng.integers(0, most + 1, shape).astype(np.float32)
         if form.startswith("e4m3"):
             fractions = rng.integers(-15, 16, shape)
             codes = (fractions * 2.0 ** rng.integers(-9, 1, shape)).astype(np.float32)
         scales = rng.choice([-1.0, 0.5, 1.0, 2.0], fewer).astype(np.float32) / 64
-        numbers = (codes - zero) * scales.repeat(shape[axis] // fewer[axis], axis)
+        numbers = (codes - zero) * np.kron(scales, each_of)
         constant |= {name: codes, f"{weight}.{form}.scales": scales}
         if lifted:
             least = rng.integers(-8, 1, fewer).astype(np.float32) / 16
             constant[f"{weight}.{form}.least"] = least
-            numbers = numbers + least.repeat(shape[axis] // fewer[axis], axis)
+            numbers = numbers + np.kron(least, each_of)
         constant[weight] = numbers
     (look_up,) = (op for op in graph.walk() if isinstance(op, ops.Embed))
     tokens, table = (value.name for value in look_up.tensors())

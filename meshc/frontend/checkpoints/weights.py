@@ -182,15 +182,12 @@ class Checkpoint:
         tensor = self._logical[name]
         fewer = tensor.layout.by_groups(form.group)
         assert fewer is not None
-        pairs = zip(tensor.layout.shape(), fewer.shape(), strict=True)
-        (axis,) = (at for at, (whole, groups) in enumerate(pairs) if whole != groups)
-        axis += bool(tensor.parts) and tensor.axis <= axis
-        made = replace(tensor, layout=tensor.layout if part == CODES else fewer)
+        groups = replace(tensor, layout=fewer).shape
 
         def of_layer(layer: int) -> np.ndarray:
-            return quantised(self._read(tensor, layer), axis, form).part(part)
+            return quantised(self._read(tensor, layer), groups, form).part(part)
 
-        return self._layers(tensor, made.shape, of_layer)
+        return self._layers(tensor, tensor.shape if part == CODES else groups, of_layer)
 
     def _layers(
         self, tensor: LogicalTensor, shape: tuple[int, ...], of_layer: Callable[[int], np.ndarray]

@@ -25,17 +25,20 @@ _E2M1 = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6), np.float32)
 """The numbers of e2m1 from 0 on."""
 
 
-def quantised(numbers: np.ndarray, axis: int, form: CodeFormat) -> Encoded:
-    """``numbers``, float32, in ``form``, whose groups lie along ``axis``: codes in their shape,
-    scales and least numbers with as many fewer along that axis."""
-    size = numbers.shape[axis] // form.group
-    shape = (*numbers.shape[:axis], size, form.group, *numbers.shape[axis + 1 :])
-    groups = np.moveaxis(numbers.reshape(shape), axis + 1, 0)
+def quantised(numbers: np.ndarray, counts: tuple[int, ...], form: CodeFormat) -> Encoded:
+    """``numbers``, float32, in ``form``, of which there are so many groups along each axis, one for
+    each number of a group along most: codes in the shape of the numbers, scales and least numbers
+    in that of the groups."""
+    within = [whole // count for whole, count in zip(numbers.shape, counts, strict=True)]
+    split = numbers.reshape([n for pair in zip(counts, within, strict=True) for n in pair])
+    order = (*range(1, split.ndim, 2), *range(0, split.ndim, 2))
+    apart = split.transpose(order)
+    groups = apart.reshape(form.group, *counts)
     make = _MADE.get(form.name, _int4 if form.whole else _e4m3)
     with np.errstate(all="ignore"):  # a group of zeros has no scale, a weight may be no number
         codes, scales, least = make(groups)
     held = codes.astype(np.uint8 if form.whole else np.float32)
-    whole = np.moveaxis(held, 0, axis + 1).reshape(numbers.shape)
+    whole = held.reshape(apart.shape).transpose(np.argsort(order)).reshape(numbers.shape)
     return Encoded(np.ascontiguousarray(whole), scales, least)
 
 
