@@ -108,6 +108,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "lanes": ("1", "2"),
         "splits": ("0", "1", "2"),
         "together": ("0", "1", "2", "16"),
+        "columns": ("true", "false"),
     },
     "place-tasks": {"blocks": ("0", "1", "3", "132")},
     "fuse-cluster": {"cluster": ("1", "2", "4")},
