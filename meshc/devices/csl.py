@@ -13,6 +13,9 @@ from meshc.devices.catalogue import device, device_names
 from meshc.devices.device import Device, Resource, Routing
 from meshc.support.diagnostics import fail
 
+USUAL = "wse3"
+"""The device of programs for which none is named."""
+
 
 @dataclass(frozen=True)
 class Targets:

@@ -16,6 +16,7 @@ from meshc.backends.python.host_file import HostFacts
 from meshc.backends.request import CompileRequest, one_of
 from meshc.backends.target import OpLines, Work, Written, check_read_by_chunks
 from meshc.devices import Device
+from meshc.devices.csl import USUAL
 from meshc.ir.module import Module
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
@@ -30,7 +31,7 @@ class CslTarget(MeshTarget):
 
     NAME = "csl"
     OPTIONS = CslOptions
-    USUAL_DEVICE = "wse3"
+    USUAL_DEVICE = USUAL
     MOST_REQUESTS = 64
     OF_PROGRAMS = ("portable", "phases")
     BACKENDS = ("csl-sim",)
