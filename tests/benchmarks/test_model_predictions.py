@@ -11,7 +11,7 @@ from csl_runs import prepare, run_script
 from model_predictions import DRAWN, LIMIT, taken, tensors
 from reduced import each
 
-from meshc.sim.machines import TIMING
+from meshc.sim import machines
 from meshc.sim.timing import MODELS
 from meshc.support.diagnostics import MeshcError
 
@@ -28,7 +28,7 @@ def test_within_a_tenth(phase, number, tmp_path, monkeypatch):
     (tmp_path / "program").mkdir()
     prepare(files, tensors(files), tmp_path / "program", monkeypatch)
     for timing in MODELS:
-        monkeypatch.setenv(TIMING, timing)
+        monkeypatch.setattr(machines, "DEFAULT", timing)
         cycles = int(re.match(r"(\d+) cycles", run_script(options=model.scalar))[1])
         assert predicted == pytest.approx(cycles, rel=LIMIT), (timing, model)
 

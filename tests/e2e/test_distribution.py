@@ -81,7 +81,7 @@ BROKEN_TRANSFERS = {
     "send left out": {CAST: f"{RECV}        wait(got_3)\n"},
     "receive left out": {CAST: f"{SEND}        wait(sent_2)\n"},
     "too few senders": {
-        "chain_y_1.send(view, on=chain_y_1_senders)": "chain_y_1.send(view, on=chain_y_3_senders)"
+        "chain_y_1.send(view, on=chain_y_1_senders)": "chain_y_1.send(view, on=y_is_3)"
     },
     "route to the wrong core": {"Hop(to=(core.y - 3, core.x)": "Hop(to=(core.y - 2, core.x)"},
     "send after the wait": {CAST: f"{RECV}        wait(got_3)\n{SEND}        wait(sent_2)\n"},
