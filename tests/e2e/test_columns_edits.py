@@ -53,8 +53,8 @@ EDITS = {
     "a sum of another vector is taken": (GROUPS, STEP, "parts[b * mc::Streamed", "parts[b / 2 * 2 * mc::Streamed"),
     "an element of another request": (ROWS, STEP, "/ groups, BATCH - 1)", "/ groups, BATCH - 2)"),
     # when
-    "vectors come before they are given": (GROUPS, STEP, "if (mine.begin < mine.end) mc::wait(ready, heard++ & 1), mc::global_copy_fence();", ""),
-    "vectors come in the other half": (GROUPS, STEP, "heard++ & 1", "heard++ + 1 & 1"),
+    "vectors come before they are given": (GROUPS, STEP, "if (mine.begin < mine.end) mc::wait(ready, filled++ & 1), mc::global_copy_fence();", ""),
+    "vectors come in the other half": (GROUPS, STEP, "filled++ & 1", "filled++ + 1 & 1"),
     "nobody tells": (GROUPS, STEP, "if (me == 0 && mine.begin < mine.end) mc::arrive(ready);", ""),
 }  # fmt: skip
 

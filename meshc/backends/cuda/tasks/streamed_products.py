@@ -22,7 +22,7 @@ MOST_GROUPS, TILE_BLOCKS = 8, 4
 mc_streamed.cuh)."""
 SUMS_APART = FRAGMENT * MOST_GROUPS + 4
 """Floats from the sums of a vector to those of the next."""
-HEAR = "if (mine.begin < mine.end) mc::wait(ready, heard++ & 1), mc::global_copy_fence();"
+HEAR = "if (mine.begin < mine.end) mc::wait(ready, filled++ & 1), mc::global_copy_fence();"
 """What the warp that brings does in front of a phase whose vectors others have given."""
 TELL = "if (me == 0 && mine.begin < mine.end) mc::arrive(ready);"
 
