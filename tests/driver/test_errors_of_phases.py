@@ -60,7 +60,7 @@ def test_errors_of_passes_come_from_both_phases() -> None:
 
 def test_a_refusal_of_cuda_quotes_why_nothing_was_fused() -> None:
     latents = Path(__file__).parents[1] / "data" / "tiny_cuda" / "deepseek-4h"
-    (found,) = errors(latents, target="cuda", chunk=16)
+    (found,) = errors(latents, target="cuda", chunk=256)
     assert found.code == "cuda-graph" and found.help == "without --chunk prompts are read by tasks"
     assert any("an attention block stays: the scores" in note for note in found.notes)
     assert all(".mesh:" in note for note in found.notes)

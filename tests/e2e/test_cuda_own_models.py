@@ -190,7 +190,7 @@ TURNED = {
 @pytest.mark.parametrize(("text", "words"), TURNED.items(), ids=["value", "up"])
 def test_weights_in_another_order_are_refused(text, words, tmp_path: Path):
     with pytest.raises(MeshcError) as caught:
-        compiled(tmp_path, text)
+        compiled(tmp_path, text, seq=256, chunk=256)  # tasks read no more than 128
     assert [d.code for d in caught.value.diagnostics] == ["cuda-shape"]
     assert words in str(caught.value)
 
@@ -207,7 +207,7 @@ SHARED_BIASES = {
 def test_biases_that_heads_or_lanes_share_are_refused(declared, words, tmp_path: Path):
     text = MODEL.replace(BIASES, declared)
     with pytest.raises(MeshcError) as caught:
-        compiled(tmp_path, text)
+        compiled(tmp_path, text, seq=256, chunk=256)  # tasks read no more than 128
     assert [d.code for d in caught.value.diagnostics] == ["cuda-graph"]
     assert words in str(caught.value)
 
@@ -260,7 +260,7 @@ def test_kernels_in_another_chain_are_refused(name, tmp_path: Path):
     """Launches join kernels by buffers of fixed names, so these would give wrong logits."""
     text, words = CHAINS[name]
     with pytest.raises(MeshcError) as caught:
-        compiled(tmp_path, text)
+        compiled(tmp_path, text, seq=256, chunk=256)  # tasks read no more than 128
     assert [d.code for d in caught.value.diagnostics] == ["cuda-graph"]
     assert words in str(caught.value)
 

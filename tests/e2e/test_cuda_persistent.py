@@ -252,14 +252,13 @@ def test_tasks_attend_for_fewer_tokens_before_a_chunk_has_fewer(tmp_path):
     assert max(map(int, queries[95_600])) < max(map(int, queries[200_000]))
 
 
-def test_steps_read_prompts_where_a_block_has_no_room_for_four_tokens(tmp_path, monkeypatch):
+def test_a_block_has_room_for_prompts_where_it_has_room_for_steps(tmp_path, monkeypatch):
+    """Their left sides lie in memory."""
     monkeypatch.setattr(layer_kinds, "HIDDEN", 4096)
-    small = device("h200").with_numbers(memory_bytes=133_600)
+    small = device("h200").with_numbers(memory_bytes=96_000)
     result = compiled(tmp_path, (PLAIN,), device=small)
-    program = from_json(result.files["manifest.json"])
-    assert program.kernels.keys() == {"step", "choose"} and not program.prefills
-    (told,) = (d for d in result.remarks if d.code == "prompt-by-steps")
-    assert "vectors of 4 token(s) leave" in told.message
+    (reader,) = from_json(result.files["manifest.json"]).prefills
+    assert reader.tokens == 16
 
 
 def test_a_device_that_is_no_gpu_is_refused(tmp_path):
@@ -271,7 +270,7 @@ def test_a_device_that_is_no_gpu_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"target": "csl", "persistent": True}, "--persistent .* not csl"),
+        ({"target": "csl", "persistent": True}, "--persistent .* --target csl do not take it"),
         ({"gpus": 2, "cluster": 2}, "--cluster is 2, but with --gpus 2 .* no clusters"),
         ({"gpus": 2, "dataflow": "split_token"}, "--dataflow is split_token, but with --gpus 2"),
     ],

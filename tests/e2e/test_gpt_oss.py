@@ -127,7 +127,7 @@ def test_kernels_of_chunks_refuse_dense_models_for_some_windows_and_sinks_alone(
     """Of sizes that all of them take."""
     (tmp_path / "sized.mesh").write_text(KERNEL_SIZES.format(more=more), encoding="utf-8")
     with pytest.raises(MeshcError, match=words):
-        meshc.compile(tmp_path / "sized.mesh", target="cuda", seq=16, chunk=16)
+        meshc.compile(tmp_path / "sized.mesh", target="cuda", seq=256, chunk=256)
 
 
 @pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")

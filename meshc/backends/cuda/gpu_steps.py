@@ -35,7 +35,7 @@ from meshc.ir.module import Module
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.pipelines import choosing_passes, pipeline_to_tasks
-from meshc.support.diagnostics import Diagnostics, MeshcError, fail
+from meshc.support.diagnostics import Diagnostics, MeshcError
 
 CHUNKS = (16, 8, 4)
 """Tokens of a prompt that tasks read at once, the most for which a block has room."""
@@ -82,7 +82,7 @@ class GpuStep:
         """The step that is fastest of those that obey the request. Raises MeshcError."""
         graph = self.divisions.dealt(self.given)
         by_kernels = self._by_asked_kernels(graph)
-        if by_kernels is not None:
+        if by_kernels is not None and not isinstance(by_kernels, MeshcError):
             module, files = by_kernels
         else:
             module, files = self.divisions.step(graph, self._emitted)
@@ -92,6 +92,8 @@ class GpuStep:
                 files = self._with_long(step, [], files)
             if self.chunk is None:
                 files, prompts = self._with_prompts(step, files)
+                if prompts is None and by_kernels is not None:
+                    raise by_kernels
                 if prompts is not None and asked is None and not self.request.serving:
                     files = self._with_more(step, prompts, files)
         time = predicted(module)
@@ -157,9 +159,9 @@ class GpuStep:
                 break
         return files, None
 
-    def _by_asked_kernels(self, graph: Module) -> Made | None:
+    def _by_asked_kernels(self, graph: Module) -> Made | MeshcError | None:
         """The step of ``graph`` whose prompts are read by kernels of as many tokens at once as are
-        asked for; None where none are, or tasks read them. Raises MeshcError where neither do."""
+        asked for, None where none are; or their refusal, where tasks may read as many."""
         asked = self.request.chunk
         if asked is None:
             return None
@@ -168,6 +170,8 @@ class GpuStep:
             kernels = self.kernels(asked, 1)
             return self.divisions.step(graph, lambda tasks: self._emitted(tasks, kernels))
 
+        if asked > MOST_LONG:
+            return made()
         tried = self.divisions.tried(made)
         if not isinstance(tried, MeshcError):
             self.divisions.keep(tried)
@@ -175,13 +179,9 @@ class GpuStep:
         first = tried.diagnostics[0]
         if first.code not in NO_TASKS | OF_PARTS or self.request.keep_quantised:
             raise tried
-        if asked > MOST_LONG:
-            fail(
-                first.code,
-                first.message,
-                help=f"tasks read up to {MOST_LONG} tokens at once: --chunk {MOST_LONG}",
-            )
-        return None
+        words = f"tasks read prompts: {first.message} ({first.code})"
+        self.report.remark("prompt-of-kernels", words)
+        return tried
 
     def _with_more(
         self, step: TaskGraph, prompts: TaskGraph, files: dict[str, str]

@@ -298,7 +298,7 @@ class StepText:
             tile_bytes=tile,
             tile_blocks=storage.tile_blocks,
             flying=flying,
-            shared=arena.parts,
+            shared=[p for p in arena.parts if p.name != "COLUMNS" or self.products],
             pages=storage.capacity_pages,
             parameters=", ".join(parameters),
             position=POSITION,
