@@ -53,14 +53,16 @@ EDITS = {
     "a sum of another vector is taken": (GROUPS, STEP, "parts[b * mc::Streamed", "parts[b / 2 * 2 * mc::Streamed"),
     "an element of another request": (ROWS, STEP, "/ groups, BATCH - 1)", "/ groups, BATCH - 2)"),
     # when
-    "vectors come before they are given": (GROUPS, STEP, "if (mine.begin < mine.end) mc::wait(ready, filled++ & 1), mc::global_copy_fence();", ""),
+    "vectors come before they are given": (GROUPS, STEP, "mc::wait(ready, filled++ & 1), mc::global_copy_fence();", ";"),
     "vectors come in the other half": (GROUPS, STEP, "filled++ & 1", "filled++ + 1 & 1"),
+    "each thread of the warp hears for itself": (GROUPS, STEP, "if (mc::lane() == 0 && mine.begin < mine.end)", "if (mine.begin < mine.end)"),
     "nobody tells": (GROUPS, STEP, "if (me == 0 && mine.begin < mine.end) mc::arrive(ready);", ""),
 }  # fmt: skip
 
 RUNS = (
     (FIRST, QUICK),
     (Mode("starve_warp", True, 2), QUICK),
+    (Mode("starve_warp", False, 8), QUICK),  # the warp that brings
     (Mode("random", False, 3), QUICK),
     (Mode("random", True, 5), WATCHED),
 )
@@ -74,7 +76,7 @@ def judge_of(case):
 
 
 @pytest.mark.parametrize(
-    "name", only(EDITS, "warps have the same row group", "vectors come before they are given")
+    "name", only(EDITS, "warps have the same row group", "each thread of the warp hears for itself")
 )
 def test_edits_are_noticed(name):
     case, file, old, new = EDITS[name]

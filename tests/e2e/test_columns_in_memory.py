@@ -11,18 +11,13 @@ from drawn_decoders import drawn_decoder
 from latent_decoders import drawn_latent_decoder
 from reduced import only
 from task_prompts import PromptJudge
-from task_steps import Judge
+from task_steps import Judge, mode_of
 
 import meshc
-from meshc.backends.cuda.executor import CXX, SCHEDULES, Mode
+from meshc.backends.cuda.executor import CXX
 from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
-
-
-def mode_of(seed):
-    """An order of threads and copies."""
-    return Mode(SCHEDULES[seed % 6], bool(seed // 6 % 2), seed)
 
 
 def judged(make):

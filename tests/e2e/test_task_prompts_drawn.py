@@ -8,8 +8,9 @@ from drawn_decoders import drawn_decoder
 from latent_decoders import drawn_latent_decoder
 from reduced import only
 from task_prompts import PromptJudge, lengths
+from task_steps import mode_of
 
-from meshc.backends.cuda.executor import CXX, SCHEDULES, Mode
+from meshc.backends.cuda.executor import CXX
 from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -31,7 +32,7 @@ def check(drawn, seed, folder):
     one = judge(drawn, seed, folder)
     if one is None:
         return
-    mode = Mode(SCHEDULES[seed % 6], bool(seed // 6 % 2), seed)
+    mode = mode_of(seed)
     for length in lengths(drawn.capacity, seed):
         one.check(length, mode=mode)
 

@@ -6,9 +6,9 @@ import pytest
 from drawn_decoders import drawn_decoder
 from reduced import only
 from task_step_cases import CASES, LLAMA
-from task_steps import Judge
+from task_steps import Judge, mode_of
 
-from meshc.backends.cuda.executor import CXX, SCHEDULES, WATCHED, Mode, modes
+from meshc.backends.cuda.executor import CXX, WATCHED, Mode, modes
 from meshc.backends.cuda.tasks.clusters import Clusters
 from meshc.support.diagnostics import MeshcError
 
@@ -98,7 +98,7 @@ def test_drawn_decoders(seed, tmp_path):
         wide = drawn.batch * drawn.decoder.heads * drawn.decoder.lanes
         assert wide >= 4096 or "of a cluster" in (refusal.diagnostics[0].help or "")
         return
-    judge.check(mode=Mode(SCHEDULES[seed % 6], bool(seed % 2), seed))
+    judge.check(mode=mode_of(seed))
 
 
 EDITS = {

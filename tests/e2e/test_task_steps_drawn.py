@@ -6,9 +6,9 @@ import pytest
 from drawn_decoders import drawn_decoder
 from latent_decoders import drawn_latent_decoder
 from reduced import only
-from task_steps import Judge
+from task_steps import Judge, mode_of
 
-from meshc.backends.cuda.executor import CXX, SCHEDULES, Mode
+from meshc.backends.cuda.executor import CXX
 from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -28,11 +28,11 @@ def test_a_step_agrees_with_float64(seed, tmp_path):
         assert refusal.diagnostics[0].code == "does-not-fit", refusal
         assert drawn.batch * drawn.decoder.heads * drawn.decoder.lanes >= 4096
         return
-    judge.check(mode=Mode(SCHEDULES[seed % 6], bool(seed // 6 % 2), seed))
+    judge.check(mode=mode_of(seed))
 
 
 @pytest.mark.parametrize("seed", only(range(40), 4, 10))
 def test_a_step_of_latent_attention_agrees_with_float64(seed, tmp_path):
     drawn = replace(drawn_latent_decoder(seed), meet="tags" if seed % 4 == 0 else "counter")
     judge = Judge.of(drawn, seed, tmp_path)
-    judge.check(mode=Mode(SCHEDULES[seed % 6], bool(seed // 6 % 2), seed))
+    judge.check(mode=mode_of(seed))

@@ -11,9 +11,9 @@ import pytest
 from drawn_decoders import drawn_decoder
 from reduced import only
 from task_step_cases import LLAMA, PARTS, TAGS, WINDOWS
-from task_steps import Judge, noticed
+from task_steps import Judge, mode_of, noticed
 
-from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, WATCHED, Mode
+from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode
 from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -33,7 +33,7 @@ def test_a_step_reads_pages_of_others(seed, tmp_path):
     decoder, program = drawn.decoder, judge.step.program
     shapes = {b.shape[-3:] for b in program.buffers.values() if b.role == "state"}
     assert shapes == {(program.page, decoder.groups, decoder.lanes)}
-    judge.check(mode=Mode(SCHEDULES[seed % 6], bool(seed // 6 % 2), seed))
+    judge.check(mode=mode_of(seed))
 
 
 EDITS = {

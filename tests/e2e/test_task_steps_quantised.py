@@ -13,9 +13,9 @@ from drawn_decoders import drawn_decoder
 from kept_weights import drawn_codes
 from reduced import each, only
 from task_step_cases import LLAMA, PARTS
-from task_steps import Judge, noticed
+from task_steps import Judge, mode_of, noticed
 
-from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, WATCHED, Mode
+from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode
 from meshc.backends.cuda.packing.codes import code_bytes
 from meshc.ir.codes import CODE_FORMATS
 from meshc.support.diagnostics import MeshcError
@@ -57,7 +57,7 @@ def test_a_step_agrees_with_float64(seed, tmp_path):
         assert drawn.batch * drawn.decoder.heads * drawn.decoder.lanes >= 4096
         return
     assert form in {weight.codes for weight in judge.step.program.weights.values()}
-    judge.check(mode=Mode(SCHEDULES[seed % 6], bool(seed // 6 % 2), seed))
+    judge.check(mode=mode_of(seed))
 
 
 @pytest.mark.parametrize("form", FORMATS)

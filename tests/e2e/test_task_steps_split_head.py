@@ -6,9 +6,9 @@ import pytest
 from drawn_decoders import drawn_decoder
 from reduced import only
 from task_step_cases import CASES
-from task_steps import Judge
+from task_steps import Judge, mode_of
 
-from meshc.backends.cuda.executor import CXX, SCHEDULES, WATCHED, Mode, modes
+from meshc.backends.cuda.executor import CXX, WATCHED, Mode, modes
 from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -59,7 +59,7 @@ def test_drawn_decoders(seed, tmp_path):
         (error,) = refusal.diagnostics
         assert error.code in ("does-not-fit", "no-tasks"), refusal
         return
-    judge.check(mode=Mode(SCHEDULES[seed % 6], bool(seed % 2), seed))
+    judge.check(mode=mode_of(seed))
 
 
 EDITS = {

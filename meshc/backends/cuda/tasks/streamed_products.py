@@ -22,8 +22,12 @@ MOST_GROUPS, TILE_BLOCKS = 8, 4
 mc_streamed.cuh)."""
 SUMS_APART = FRAGMENT * MOST_GROUPS + 4
 """Floats from the sums of a vector to those of the next."""
-HEAR = "if (mine.begin < mine.end) mc::wait(ready, filled++ & 1), mc::global_copy_fence();"
-"""What the warp that brings does in front of a phase whose vectors others have given."""
+HEAR = (
+    "if (mc::lane() == 0 && mine.begin < mine.end)",
+    "    mc::wait(ready, filled++ & 1), mc::global_copy_fence();",
+)
+"""What the thread that brings does in front of a phase whose vectors others have given. The other
+ones of its warp, which may be behind by a phase, wait for nothing."""
 TELL = "if (me == 0 && mine.begin < mine.end) mc::arrive(ready);"
 
 
@@ -52,7 +56,8 @@ class StreamedProduct(Product):
         buffer, (*lead, token, lane) = self.values.source(left.buffer, (ZERO, ZERO))
         first = lane // FRAGMENT
         if token != ZERO or first * FRAGMENT != lane:
-            fail("cuda-shape", f"%{buffer.name} is divided between blocks of {FRAGMENT} lanes")
+            words = f"parts of left sides of products are no whole blocks of {FRAGMENT} lanes"
+            fail("cuda-shape", f"{words} (%{buffer.name})")
         self.vectors, self.first_of_vectors = buffer, (*lead, token, lane)
 
     @property
