@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from drawn_decoders import drawn_decoder
@@ -87,3 +88,25 @@ def test_batches_have_them_where_that_is_predicted_to_be_faster():
         made = meshc.compile("llama-3-8b", batch=batch, **given)
         assert any(m.code == "columns-in-memory" for m in made.report.messages) is streamed
         assert ("mc::Streamed" in made.files["step.cu"]) is streamed
+
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus"),
+    [
+        pytest.param(model, gpus, marks=[] if "qwen3" in model and gpus == 1 else pytest.mark.slow)
+        for model in ("tiny_experts/qwen3-moe-7x3", "tiny_families/gemma2-6h2-window")
+        for gpus in (1, 2)
+    ],
+)
+def test_a_long_prompt_is_read_by_default_and_has_the_tokens_of_python(model, gpus):
+    """By 64 tokens, then 15 by tasks of 16; mixtures and windows have no kernels of many."""
+    prompt = [*range(1, 41), *range(1, 40)]
+    made = meshc.compile(str(DATA / model), target="cuda", dtype="f16", seq=160, gpus=gpus)
+    assert "long_prompt.cu" in made.files
+    with made.load(backend="cuda-cpu") as program:
+        found = program.generate(prompt, 4, ignore_eos=True).tokens
+    with meshc.compile(str(DATA / model), mesh="2x2", dtype="f32", seq=160).load() as program:
+        assert found == program.generate(prompt, 4, ignore_eos=True).tokens

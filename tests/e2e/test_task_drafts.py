@@ -185,6 +185,17 @@ def test_few_and_many_drafts(drafts, positions):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("model", ["tiny_cuda/llama-4h2", "tiny_families/gemma2-6h2-window"])
+def test_left_sides_in_memory_verify_drafts(model):
+    """Of a batch of five or more that is predicted to be faster so."""
+    how = {"alone": True, "columns": True, "merge": True, "meet": "counter"}
+    case = Case(model, 2, (13, 30, 5, 20, 9), **how)
+    assert "mc::Streamed" in case.step.text
+    case.check([(2,) * 5])
+    case.check([(0, 1, 2, 1, 0), (1, 0, 0, 1, 0), (0, 1, 0, 0, 1)])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("toolchain", [QUICK, WATCHED], ids=["quick", "watched"])
 def test_all_schedules_of_a_gpu_give_the_same_bits(llama, toolchain):
     chosen = [Mode("random", True, 5), Mode("random", False, 6)]

@@ -28,7 +28,7 @@ from meshc.backends.cuda.tasks.attending import attends_by_statements
 from meshc.backends.cuda.tasks.caches import NHD
 from meshc.backends.cuda.tasks.room import QueriesDoNotFit
 from meshc.backends.cuda.tasks.step import TaskGraph
-from meshc.backends.options import CudaOptions
+from meshc.backends.options import NO_OVERLAP, CudaOptions
 from meshc.backends.request import CompileRequest
 from meshc.ir.clone import clone_module
 from meshc.ir.module import Module
@@ -137,7 +137,9 @@ class GpuStep:
         """``files`` of a ``step`` with a kernel of tasks that reads prompts, and these; if there is
         one."""
         asked = self.request.chunk
-        sizes = CHUNKS if asked is None else (asked, *(n for n in CHUNKS if n < asked))
+        sizes = [n for n in CHUNKS if asked is None or n < asked]
+        if asked is not None and asked <= max(CHUNKS, default=0):
+            sizes.insert(0, asked)
         for tokens in sizes:
             prompts = self.prompts(tokens)
             if prompts is None:
@@ -170,7 +172,7 @@ class GpuStep:
             kernels = self.kernels(asked, 1)
             return self.divisions.step(graph, lambda tasks: self._emitted(tasks, kernels))
 
-        if asked > MOST_LONG:
+        if asked > MOST_LONG or self._options.overlap != NO_OVERLAP:
             return made()
         tried = self.divisions.tried(made)
         if not isinstance(tried, MeshcError):
