@@ -29,6 +29,7 @@ class PromptJudge:
     drawn: Drawn
     seed: int
     step: Step
+    worst: float = 0.0
 
     @classmethod
     def of(cls, drawn: Drawn, seed: int, folder: Path, long: int = 0) -> PromptJudge:
@@ -102,6 +103,7 @@ class PromptJudge:
 
     def _close(self, found: np.ndarray, wanted: np.ndarray, bound: float) -> None:
         error = np.abs(found - wanted).max() / np.abs(wanted).max()
+        self.worst = max(self.worst, float(error))
         assert error <= bound, f"{error:.1e} from float64"
 
 

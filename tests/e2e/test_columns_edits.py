@@ -53,9 +53,9 @@ EDITS = {
     "a sum of another vector is taken": (GROUPS, STEP, "parts[b * mc::Streamed", "parts[b / 2 * 2 * mc::Streamed"),
     "an element of another request": (ROWS, STEP, "/ groups, BATCH - 1)", "/ groups, BATCH - 2)"),
     # when
-    "vectors come before they are given": (GROUPS, STEP, "mc::wait(ready, filled++ & 1), mc::global_copy_fence();", ";"),
-    "vectors come in the other half": (GROUPS, STEP, "filled++ & 1", "filled++ + 1 & 1"),
-    "each thread of the warp hears for itself": (GROUPS, STEP, "if (mc::lane() == 0 && mine.begin < mine.end)", "if (mine.begin < mine.end)"),
+    "vectors come before they are given": (GROUPS, LIBRARY, "if (some) wait(ready, filled++ & 1), global_copy_fence();", ""),
+    "vectors come in the other half": (GROUPS, LIBRARY, "filled++ & 1", "filled++ + 1 & 1"),
+    "some threads of the warp hear later": (GROUPS, LIBRARY, "    warp_sync();\n}", "}"),
     "nobody tells": (GROUPS, STEP, "if (me == 0 && mine.begin < mine.end) mc::arrive(ready);", ""),
 }  # fmt: skip
 
@@ -76,7 +76,7 @@ def judge_of(case):
 
 
 @pytest.mark.parametrize(
-    "name", only(EDITS, "warps have the same row group", "each thread of the warp hears for itself")
+    "name", only(EDITS, "warps have the same row group", "some threads of the warp hear later")
 )
 def test_edits_are_noticed(name):
     case, file, old, new = EDITS[name]

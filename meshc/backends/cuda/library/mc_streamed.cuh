@@ -7,6 +7,13 @@
 
 namespace mc {
 
+// By the warp that brings: wait until vectors are there, if there are ``some`` tasks for them. ``filled`` counts how
+// often they were. No thread may be behind when the next one goes on, or it would take another phase for this one.
+MC_INLINE void hear(Barrier* ready, int& filled, bool some) {
+    if (some) wait(ready, filled++ & 1), global_copy_fence();
+    warp_sync();
+}
+
 // An item of the ring has TILE blocks of each of up to MOST row groups, and behind them the same blocks of the vectors.
 template <int BATCH, int TILE>
 struct Streamed {

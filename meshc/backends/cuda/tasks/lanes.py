@@ -130,11 +130,7 @@ class Lanes:
         kept = op.view.shape()
         at = (TOKEN, LANE) if len(kept) == 2 else (LANE,)
         index = base(op.view, at)
-        guard = ""
-        if storage.role(op.view.buffer) == "out":
-            lanes = storage.shape(op.view.buffer)[-1]
-            if storage.roles[op.view.buffer].type.shape[-1] != lanes:
-                guard = f"if ({values.spelled(index[-1])} < {lanes}) "
+        guard = storage.where_result(op.view.buffer, index, values.ranges)
         if op.when is not None and not op.when.is_true:
             guard += f"if ({condition(op.when, values.ranges)}) "
         given = values.element(op.source, at)

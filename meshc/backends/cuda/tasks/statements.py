@@ -443,7 +443,8 @@ class Statements:
                 place = storage.cached(buffer, index, values.ranges)
                 self.text.add(f"{place} = mc::narrow<T>({given});")
             else:
-                self.text.add(storage.store(buffer, index, values.ranges, given))
+                there = storage.where_result(buffer, index, values.ranges)
+                self.text.add(there + storage.store(buffer, index, values.ranges, given))
 
         if op.when is None or op.when.is_true:
             self.each(extents(op.view), one)

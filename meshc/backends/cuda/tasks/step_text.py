@@ -215,7 +215,7 @@ class StepText:
         text = self.bring
         text.add(phase.run())
         if _stream_columns(forms):
-            text.add(*HEAR_OF_COLUMNS)
+            text.add(HEAR_OF_COLUMNS)
         for form in forms:
             if isinstance(form, Attention):
                 form.bring(text)

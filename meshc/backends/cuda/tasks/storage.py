@@ -365,6 +365,14 @@ class Storage:
             return f"{name}[{place}] = mc::narrow<T>({given});"
         return f"{name}[{place}] = {given};"
 
+    def where_result(self, value: Value, index: Sequence[Expr], ranges: Ranges) -> str:
+        """In front of a statement that stores the element ``index``: that it is one of a result, of
+        whose lanes tasks give whole groups of rows; empty where each is one."""
+        lanes = self.shape(value)[-1]
+        if self.role(value) != "out" or _kind(value).shape[-1] == lanes:
+            return ""
+        return f"if ({spelled(index[-1], ranges)} < {lanes}) "
+
     def scratch(self, value: Value) -> str:
         """The name of scratch or of a result, which is added to the buffers but where it lies in
         the memory of clusters."""
