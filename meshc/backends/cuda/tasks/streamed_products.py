@@ -121,6 +121,7 @@ class StreamedProduct(Product):
             rows, count = self.rows, f"BATCH * {self.rows} * groups"
             if self.active:
                 count = f"({count} + 31) / 32 * 32"
+            text.add(NOT_UNROLLED)
             with text.within(f"for (int at = me; at < {count}; at += WORKERS) {{"):
                 text.add(
                     f"const int i = at % {rows}, number = at / {rows} % groups;",
