@@ -144,3 +144,10 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(32, 1) en
     y[mc::lane()] = 0.0f;
 }
 MC_EXPORT(ends_before_waiting)
+
+extern "C" __global__ void __launch_bounds__(32, 1) writes_behind_shared_memory(float* y) {
+    float* const shared = (float*)mc::arena();
+    shared[64 + mc::lane()] = 1.0f;
+    y[mc::lane()] = shared[64 + mc::lane()];
+}
+MC_EXPORT(writes_behind_shared_memory)

@@ -227,6 +227,11 @@ def test_a_stack_that_is_too_deep():
     assert "a thread's stack is too deep" in seen
 
 
+def test_a_write_behind_shared_memory():
+    for seen in found("writes_behind_shared_memory", Grid(2, 32, 1, 256), [None]):
+        assert "block 0 wrote behind its 256 bytes of shared memory" in seen
+
+
 def test_a_rank_outside_of_the_cluster():
     for seen in found("no_such_rank", Grid(2, 32, 2, 64), [None]):
         assert "rank 2 in a cluster of 2" in seen

@@ -75,6 +75,19 @@ static void check_stacks(const unsigned char* stacks) {
     }
 }
 
+// What lies between the shared memory of a block and that of the next one is as it was.
+static void check_shared() {
+    const size_t own = machine.launch.shared_bytes, apart = machine.shared_bytes - own;
+    for (const Block& b : machine.blocks) {
+        const unsigned char* behind = b.shared + own;
+        if (behind[0] == 0xff && !memcmp(behind, behind + 1, apart - 1)) continue;
+        snprintf(machine.message, sizeof machine.message,
+                 "block %u wrote behind its %zu bytes of shared memory", b.index, own);
+        machine.failed = true;
+        return;
+    }
+}
+
 // Run the blocks from ``first`` on that are alive together.
 static void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char* shared) {
     const Launch& l = machine.launch;
@@ -91,7 +104,7 @@ static void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char
         b.early = false;
         b.shared = shared + n * machine.shared_bytes;
         b.fibers = &machine.fibers[n * l.threads];
-        memset(b.shared, 0xff, l.shared_bytes);
+        memset(b.shared, 0xff, machine.shared_bytes);
         b.warps.resize(l.threads / WARP);
         b.cluster = &clusters[n / l.cluster];
         b.cluster->blocks.push_back(&b);
@@ -131,6 +144,7 @@ static void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char
     exchange(&machine.host, start);
     if (machine.failed) return;
     check_stacks(stacks);
+    if (!machine.failed) check_shared();
     if (!machine.failed && !machine.copies.empty()) {
         snprintf(machine.message, sizeof machine.message,
                  "the kernel ended with %zu copies under way", machine.copies.size());

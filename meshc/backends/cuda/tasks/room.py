@@ -86,7 +86,7 @@ class Room:
     def _column_bytes(self) -> int:
         """Bytes of the left sides of products of a phase, of that in which these are largest."""
         products = [form for form in self.forms if type(form) is Product]
-        width = max((p.blocks * FRAGMENT for p in products), default=0)
+        width = max((-(-p.width // FRAGMENT) * FRAGMENT for p in products), default=0)
         count = self.storage.tokens
         return 2 * count * (2 if count <= 4 else 1) * width
 
