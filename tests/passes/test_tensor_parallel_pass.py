@@ -126,6 +126,17 @@ def test_experts_and_latents_over_ranks(model: str, experts: str, count: int) ->
     judge(whole, rank, 1)
 
 
+FAMILIES = sorted(path.name for path in (DATA / "tiny_families").iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("model", FAMILIES)
+def test_a_model_of_every_family_over_ranks(model: str) -> None:
+    """Positions that are learned, norms and biases of all kinds, windows, scaled RoPE: what no
+    drawn configuration has."""
+    whole = graph_of(str(DATA / "tiny_families" / model), layers=0)
+    judge(whole, dealt(whole, 2 + FAMILIES.index(model) % 2), 1, steps=2)
+
+
 def test_a_layer_of_a_dense_model_meets_twice() -> None:
     """Behind the attention and behind the feed-forward layer; a rank has its share of weights."""
     rank = dealt(graph_of("llama-3-8b", layers=1), 8)

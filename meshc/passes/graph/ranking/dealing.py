@@ -115,8 +115,9 @@ def _whole_dims(module: Module) -> Iterator[str]:
                 yield from tensor_type(value).dims
         if isinstance(op, graph.Embed):
             yield from tensor_type(op.result).dims
-            if len(op.operands) > 2:  # each rank of parts of the table would add the positions
+            for learned in op.tensors()[2:]:  # each rank adds them, of any position
                 yield op.dim
+                yield from tensor_type(learned).dims
     for param in module.function.params:
         if param.role == "in":
             yield from tensor_type(param.value).dims
