@@ -32,6 +32,8 @@ def kept_weights(
         for name, shape in zip(weight.sources, weight.source_shapes, strict=True)
     }
     layers = {name: weight.layers for weight in program.weights.values() for name in weight.sources}
+    if program.ranks is not None:
+        shapes = {n: _of_all(shape, program.ranks, n) for n, shape in shapes.items()}
     for name in [name for name in shapes if name.endswith(".codes")]:
         weight, form, _ = name.rsplit(".", 2)
         whole = weights[weight].shape
@@ -69,6 +71,14 @@ def kept_weights(
         found[name], found[f"{weight}.{form}.scales"] = codes, scales
         weights[weight][...] = numbers
     return found
+
+
+def _of_all(shape: tuple[int, ...], share: object, name: str) -> tuple[int, ...]:
+    """The shape of what all ranks have together of a tensor of which one has so much."""
+    found = list(shape)
+    for dealt in share.dealt.get(name, ()):
+        found[dealt.axis] = dealt.whole
+    return tuple(found)
 
 
 def _spread(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from drawn_decoders import Drawn
+from kept_weights import kept_weights
 from task_steps import _HOW, BOUNDS, Step, device_of, step_of
 
 from meshc.backends.cuda import CpuNode, LanguageModel
@@ -27,14 +28,21 @@ class RankJudge:
 
     @classmethod
     def of(
-        cls, drawn: Drawn, seed: int, folder: Path, ranks: int, transport: str = "peers"
+        cls,
+        drawn: Drawn,
+        seed: int,
+        folder: Path,
+        ranks: int,
+        transport: str = "peers",
+        keep: str = "",
     ) -> RankJudge:
-        """The judge of a decoder, which is compiled."""
+        """The judge of a decoder, which is compiled, perhaps with weights that stay quantised."""
         model = folder / "drawn.mesh"
         model.write_text(drawn.decoder.text())
         how = {name: getattr(drawn, name) for name in _HOW}
         device = device_of(drawn.cores, folder)
-        step = step_of(model, device=device, ranks=ranks, transport=transport, **how)
+        how |= {"ranks": ranks, "transport": transport, "keep": keep}
+        step = step_of(model, device=device, **how)
         return cls(drawn, seed, ranks, step)
 
     def check(
@@ -53,7 +61,9 @@ class RankJudge:
             made = Library(given.text, own, toolchain)
             for gpu in node.gpus:
                 gpu._libraries["step"] = made
-        model = LanguageModel(given.program, node, decoder.named(weights))
+        table = dict(decoder.renamed).get("embedding", "embedding")
+        tensors = kept_weights(given.program, decoder.named(weights), self.seed, table)
+        model = LanguageModel(given.program, node, tensors)
         shapes = decoder.cached(drawn.batch, drawn.capacity)
         caches = {name: np.zeros(shape) for name, shape in shapes.items()}
         rng, found = np.random.default_rng(self.seed), []

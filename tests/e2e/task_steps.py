@@ -17,6 +17,7 @@ from kept_weights import kept_weights
 import meshc
 from meshc.backends.cuda import CpuMachine, LanguageModel
 from meshc.backends.cuda.executor import FIRST, QUICK, SCHEDULES, Library, Mode, headers
+from meshc.backends.cuda.gpu_divisions import dealing
 from meshc.backends.cuda.tasks.step import TaskGraph, step_of_tasks
 from meshc.ir.clone import clone_module
 from meshc.support.diagnostics import MeshcError
@@ -82,7 +83,7 @@ def step_of(
     if kv_layout:
         graph.options["kv_layout"] = kv_layout
     if ranks > 1:
-        deal = f"tensor-parallel{{ranks={ranks},multiple=8,keep=[V]}}"
+        deal = dealing(graph, ranks, (f"all={keep}",) if keep else ())
         graph = meshc.PassManager(meshc.parse_pipeline(deal)).run(graph)
     by_heads, placed = "", "place-tasks"
     if cluster:

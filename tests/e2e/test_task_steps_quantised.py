@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from drawn_decoders import drawn_decoder
 from kept_weights import drawn_codes
+from rank_steps import RankJudge
 from reduced import each, only
 from task_step_cases import LLAMA, PARTS
 from task_steps import Judge, mode_of, noticed
 
+import meshc
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode
 from meshc.backends.cuda.packing.codes import code_bytes
 from meshc.ir.codes import CODE_FORMATS
@@ -59,6 +61,39 @@ def test_a_step_agrees_with_float64(seed, tmp_path):
         return
     assert form in {weight.codes for weight in judge.step.program.weights.values()}
     judge.check(mode=mode_of(seed))
+
+
+@pytest.mark.parametrize("seed", only(range(120), 6, 10, 15, 29))
+def test_ranks_agree_with_float64(seed, tmp_path):
+    """Features, heads and what is once for groups of them are dealt to two or three GPUs."""
+    drawn, form = quantised_decoder(seed)
+    few = replace(drawn, cores=min(drawn.cores, 6))
+    try:
+        judge = RankJudge.of(
+            few, seed, tmp_path, 2 + seed % 2, ["peers", "multimem"][seed // 2 % 2], keep=form
+        )
+    except MeshcError as refusal:
+        assert refusal.diagnostics[0].code == "does-not-fit", refusal
+        assert drawn.batch * drawn.decoder.heads * drawn.decoder.lanes >= 4096
+        return
+    assert form in {weight.codes for weight in judge.step.program.weights.values()}
+    judge.check(mode=mode_of(seed), steps=min(3, drawn.capacity))
+
+
+def test_groups_that_ranks_would_cut_are_decoded(tmp_path):
+    """Two heads of 32 lanes have a group of 64 together, and the ranks would have one each; the
+    second group of 96 features is none."""
+    drawn = replace(LLAMA, decoder=replace(LLAMA.decoder, heads=2, groups=2, lanes=32, hidden=64))
+    (tmp_path / "drawn.mesh").write_text(drawn.decoder.text())
+    asked = {"phase": "decode", "seq": 64, "device": "h200", "target": "cuda"}
+    compiled = meshc.compile(
+        str(tmp_path / "drawn.mesh"), keep_quantised=("all=int4_64",), gpus=2, **asked
+    )
+    told = [said.message for said in compiled.report.messages]
+    assert "'wo' is decoded: its rows are 32 wide, which cuts groups of 64" in told
+    assert "'w2' is decoded: its 96 F do not fill groups of 64" in told
+    with pytest.raises(MeshcError, match="'wo' cannot stay quantised: "):
+        meshc.compile(str(tmp_path / "drawn.mesh"), keep_quantised=("wo=int4_64",), gpus=2, **asked)
 
 
 @pytest.mark.parametrize("form", FORMATS)

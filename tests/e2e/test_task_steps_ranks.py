@@ -32,7 +32,12 @@ MANY = Drawn(
 # Logits that ranks share, in groups of sixteen; behind a cap, and of tied embeddings.
 SHARED = replace(LLAMA, cores=3, decoder=replace(LLAMA.decoder, words=64))
 CAPPED = replace(MANY, decoder=replace(MANY.decoder, words=128, logit_cap=9.0))
+# A table of positions, which each rank has whole; in tasks of few rows.
+LEARNED = replace(
+    UNEVEN, rows=5, decoder=replace(UNEVEN.decoder, learned=True, rope="", gated=False)
+)
 OF_RANKS = {
+    "learned positions": (LEARNED, 2, "peers"),
     "shared": (SHARED, 2, "peers"),
     "shared by four": (SHARED, 4, "multimem"),
     "shared by eight": (CAPPED, 8, "peers"),

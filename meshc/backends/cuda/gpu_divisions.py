@@ -16,11 +16,13 @@ from meshc.backends.own_passes import with_own_passes
 from meshc.backends.request import CompileRequest
 from meshc.ir.batch import BATCH, LENGTH
 from meshc.ir.clone import clone_module
+from meshc.ir.codes import CODE_FORMATS
 from meshc.ir.core import Op
 from meshc.ir.module import Module
 from meshc.ir.ops import graph as whole
 from meshc.ir.ops import task, tile
 from meshc.passes.instruments import Instrument
+from meshc.passes.kept_formats import named
 from meshc.passes.manager import PassManager
 from meshc.passes.task.meet import Meet
 from meshc.pipelines import DEALING, STREAMING, graph_passes, pipeline_to_tasks
@@ -111,7 +113,8 @@ class Divisions:
     def dealt(self, given: Module) -> Module:
         """``given`` behind the passes of the graph, that of a rank of several."""
         graph, gpus = clone_module(given), self._options.gpus
-        dealt = {DEALING: dealing(graph, gpus)} if gpus > 1 else {}
+        kept = self.request.keep_quantised
+        dealt = {DEALING: dealing(graph, gpus, kept)} if gpus > 1 else {}
         passes = with_own_passes(self.request, graph_passes(dealt))
         return PassManager(passes, self.instruments).run(graph, self.report)
 
@@ -269,8 +272,10 @@ def _streams(op: Op) -> bool:
     return isinstance(op, tile.For) and any(isinstance(o, task.Stream) for o in op.regions[0].ops)
 
 
-def dealing(module: Module, gpus: int) -> str:
-    """The spec of tensor-parallel for kernels, which look up whole tables and read rows by
-    eights."""
+def dealing(module: Module, gpus: int, formats: Sequence[str] = ()) -> str:
+    """The spec of tensor-parallel for kernels, which look up whole tables and read rows by eights,
+    or whole groups of weights that stay quantised in ``formats``."""
     tables = dict.fromkeys(op.dim for op in module.walk() if isinstance(op, whole.Embed))
-    return f"tensor-parallel{{ranks={gpus},multiple=8,keep=[{','.join(tables)}]}}"
+    kept = [CODE_FORMATS[form].span for form in named(formats).values() if form in CODE_FORMATS]
+    multiple = max([8, *kept])
+    return f"tensor-parallel{{ranks={gpus},multiple={multiple},keep=[{','.join(tables)}]}}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,21 +18,28 @@ from meshc.ir.stored import Layered, Layers, StoredWeights, stored
 Array = NDArray[Any]
 
 
-def share_of(module: Module, transport: str) -> RankShare | None:
-    """What the header of ``module`` says of its ranks; None for the graph of one GPU."""
-    ranks = module.ranks
+def share_of(
+    graph: Module, tasks: Module, sources: Container[str], transport: str
+) -> RankShare | None:
+    """What the header of ``tasks`` says of the ranks that run them: which parts they have of the
+    ``sources``, weights of ``graph`` or what these stay quantised as; None for those of one GPU."""
+    ranks = tasks.ranks
     if ranks is None:
         return None
+    tensors = {port.name: port.tensor for port in tasks.ports if port.direction == "in"}
+    for param in graph.function.params:
+        if param.role == "weight":
+            tensors[param.value.name] = tensor_type(param.value)
     dealt = {}
-    for param in module.function.params:
-        parts = [ranks.part_of(dim) for dim in tensor_type(param.value).dims]
+    for name, tensor in tensors.items():
+        parts = [ranks.part_of(dim) for dim in tensor.dims]
         axes = tuple(
-            DealtAxis(axis, module.dims[p.whole], module.dims[p.dim], p.team, p.copies)
+            DealtAxis(axis, tasks.dims[p.whole], tasks.dims[p.dim], p.team, p.copies)
             for axis, p in enumerate(parts)
             if p is not None
         )
-        if axes and param.role == "weight":
-            dealt[param.value.name] = axes
+        if axes and name in sources:
+            dealt[name] = axes
     return RankShare(ranks.count, transport, dealt)
 
 

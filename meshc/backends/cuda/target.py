@@ -24,7 +24,7 @@ from meshc.backends.options import NO_OVERLAP, CudaOptions
 from meshc.backends.own_passes import with_own_passes
 from meshc.backends.request import MOST_TOKENS, CompileRequest, one_of, within
 from meshc.backends.target import Cure, OpLines, Target, Work, Written, check_read_by_chunks
-from meshc.devices import Device
+from meshc.devices import Device, device_names
 from meshc.ir.batch import REQUEST
 from meshc.ir.clone import clone_module
 from meshc.ir.module import Level, Module, Scalar
@@ -110,7 +110,7 @@ class CudaTarget(Target):
             fail(
                 "bad-argument",
                 f"kernels are made for one GPU, and device {device.name} is a node of several",
-                help="--device h100 --gpus 8 makes a program of eight GPUs",
+                help=f"--device {_gpu_like(device)} --gpus {device.cores} makes one of them all",
             )
 
     def level(self, request: CompileRequest) -> Level:
@@ -155,7 +155,7 @@ class CudaTarget(Target):
     ) -> list[Pass]:
         gpus = request.options_of(CudaOptions).gpus
         if gpus > 1:
-            settings = settings | {DEALING: dealing(module, gpus)}
+            settings = settings | {DEALING: dealing(module, gpus, request.keep_quantised)}
         return graph_passes(settings) if request.chunk is None else pipeline_to_kernels(settings)
 
     def write(self, work: Work) -> Written:
@@ -256,19 +256,20 @@ def _check_drafts(
         found.error("bad-argument", f"{words}, but programs that do not serve verify none")
 
 
+def _gpu_like(node: Device) -> str:
+    """A GPU as those of ``node`` or, where kernels are made for none of these, another one."""
+    names = [name for name in device_names() if node.name.startswith(f"{name}x")]
+    return names[0] if names else "h100"
+
+
 def _check_kept(found: Diagnostics, request: CompileRequest, asked: CudaOptions) -> None:
-    """Kernels of tasks alone decode weights, those of one GPU."""
+    """Kernels of tasks alone decode weights."""
     if request.compile_to:
         words = "weights are streamed by kernels, which are no graph"
         found.error("bad-argument", f"--keep-quantised is given, but {words}")
-    others = []
     if request.chunk is not None:
-        others.append(f"--chunk is {request.chunk}, and kernels of many tokens read")
-    if asked.gpus != 1:
-        others.append(f"--gpus is {asked.gpus}, and programs of several GPUs read")
-    for words in others:
-        why = f"but {words} decoded weights"
-        found.error("bad-argument", f"--keep-quantised is given, {why}")
+        words = f"--chunk is {request.chunk}, and kernels of many tokens read decoded weights"
+        found.error("bad-argument", f"--keep-quantised is given, but {words}")
 
 
 def _check_chunk(found: Diagnostics, asked: CudaOptions, chunk: int) -> None:

@@ -25,7 +25,7 @@ def part_of(loaded: LoadedModel, request: CompileRequest) -> Module:
     passes = pipeline_to("graph")
     gpus = request.options_of(CudaOptions).gpus
     if gpus > 1:
-        passes += own_pipeline(dealing(whole, gpus))
+        passes += own_pipeline(dealing(whole, gpus, request.keep_quantised))
     return PassManager(passes).run(whole)
 
 

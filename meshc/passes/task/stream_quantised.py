@@ -212,6 +212,9 @@ def _cut(module: Module, port: Port, width: int, group: int) -> str | None:
     covered = _covered(module, port, group)
     if covered is None:
         dim = port.tensor.dims[place]
+        part = None if module.ranks is None else module.ranks.part_of(dim)
+        if part is not None and module.dims[dim] % group == 0:
+            dim = part.whole
         return f"its {module.dims[dim]} {dim} do not fill groups of {group}"
     along = np.arange(width)
     first, flat = along - along % group, np.zeros(width, int)
@@ -235,12 +238,24 @@ def _covered(module: Module, port: Port, group: int) -> tuple[int, ...] | None:
     row, or that and the one around it; None where groups do not fill them."""
     place = _grouped(port)
     assert place is not None
-    inner = module.dims[port.tensor.dims[place]]
-    if inner % group == 0:
+    dims = port.tensor.dims
+    inner = module.dims[dims[place]]
+    if _fill(module, dims[place], group):
         return (place,)
-    if group % inner or place == 0 or module.dims[port.tensor.dims[place - 1]] % (group // inner):
+    if inner >= group or group % inner or place == 0:
         return None
-    return place - 1, place
+    whole = _fill(module, dims[place], inner) and _fill(module, dims[place - 1], group // inner)
+    return (place - 1, place) if whole else None
+
+
+def _fill(module: Module, dim: str, count: int) -> bool:
+    """Whether every ``count`` elements of ``dim`` fill it, and if it is a rank's part of another
+    dim, that and each part of it."""
+    part = None if module.ranks is None else module.ranks.part_of(dim)
+    extents = [module.dims[dim]]
+    if part is not None:
+        extents += [module.dims[part.whole], part.team]
+    return all(extent % count == 0 for extent in extents)
 
 
 @dataclass(frozen=True)
@@ -298,9 +313,7 @@ class _Kept:
             extent = self.module.dims[dims[at]]
             of_dim[at] = left if at == covered[0] else extent
             left //= of_dim[at]
-            by_group = f"{dims[at]}_by_{of_dim[at]}"
-            self.module.dims[by_group] = extent // of_dim[at]
-            dims[at] = by_group
+            dims[at] = self._by_group(dims[at], of_dim[at])
         for at, each in enumerate(port.element):
             first = each.substitute({lane: Expr.var(lane) * group})
             element.append(first // of_dim.get(at, 1))
@@ -311,6 +324,18 @@ class _Kept:
             buffer=buffer.value,
             element=tuple(element),
         )
+
+    def _by_group(self, dim: str, count: int) -> str:
+        """The dim that counts groups of ``count`` of ``dim``, which is dealt to ranks as it is."""
+        module, name = self.module, f"{dim}_by_{count}"
+        module.dims[name] = module.dims[dim] // count
+        part = None if module.ranks is None else module.ranks.part_of(dim)
+        if module.ranks is not None and part is not None and module.ranks.part_of(name) is None:
+            whole = f"{part.whole}_by_{count}"
+            module.dims[whole] = module.dims[part.whole] // count
+            own = replace(part, dim=name, whole=whole, team=part.team // count)
+            module.ranks = replace(module.ranks, parts=(*module.ranks.parts, own))
+        return name
 
     def _decode(self, one: _Streamed, parts: dict[str, Buffer]) -> None:
         """Let a product take numbers that are made of what is streamed instead of rows."""

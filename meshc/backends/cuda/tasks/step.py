@@ -98,6 +98,7 @@ def step_of_tasks(
     if choice is not None:
         made, more, chooses = _with_choice(made, choice, storage.requests, page)
         texts |= more
+    sources = {source for weight in made[2].values() for source in weight.sources}
     program = StepProgram(
         model,
         target_of(module.the_device()),
@@ -111,7 +112,7 @@ def step_of_tasks(
         (Stage(1, ()),),
         (Launch("step", arguments),),
         tuple(prefills),
-        share_of(tasks.graph, transport),
+        share_of(tasks.graph, module, sources, transport),
         chooses,
     )
     return program, texts
