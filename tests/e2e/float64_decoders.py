@@ -275,16 +275,18 @@ class Decoder:
         positions,
         dtype: str,
         left_rows: Mapping[str, np.ndarray] | None = None,
+        other_way: np.random.Generator | None = None,
     ) -> np.ndarray:
         """Logits [requests, words]; the rows of the tokens are written to ``caches``. Attention has
-        them as ``left_rows``, caches that a kernel left, which may round a row the other way."""
+        them as ``left_rows``, caches that a kernel left, which may round a row the other way. With
+        ``other_way`` one in eight elements of left sides that are rounded are so the other way."""
         tokens, positions = np.asarray(tokens), np.asarray(positions)
         there = (tokens >= 0)[:, None]
         x = np.where(there, weights["embedding"][np.maximum(tokens, 0)], 0.0)
         if self.learned:
             x = x + weights["places"][positions]
         x = x * (self.embedded or 1.0)
-        left = Left(dtype, len(tokens))
+        left = Left(dtype, len(tokens), other_way)
         for n in range(self.layers):
             own = {
                 name: weights[name][n] for name, (_, stacked) in self._params().items() if stacked
@@ -382,13 +384,20 @@ class Decoder:
 @dataclass(frozen=True)
 class Left:
     """Left sides of products as kernels have them: of a few requests as they are, of more
-    rounded."""
+    rounded, some of them perhaps the other way."""
 
     dtype: str
     requests: int
+    other_way: np.random.Generator | None = None
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        return x if self.requests <= _MOST_EXACT else rounded(x, self.dtype)
+        if self.requests <= _MOST_EXACT:
+            return x
+        near = rounded(x, self.dtype)
+        if self.other_way is None:
+            return near
+        far = rounded(x + (x - near) + np.sign(x - near) * np.abs(x) * 2.0**-20, self.dtype)
+        return np.where(self.other_way.random(x.shape) < 1 / 8, far, near)
 
 
 def with_row(cache: np.ndarray, left: np.ndarray, at: int) -> np.ndarray:
