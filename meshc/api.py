@@ -71,6 +71,7 @@ from meshc.passes.tile.keep_quantised import KeepQuantised
 from meshc.passes.tile.pipeline_requests import PipelineRequests
 from meshc.passes.tile.plan_memory import PlanMemory
 from meshc.passes.tile.schedule_tasks import ScheduleTasks
+from meshc.support.blame import blamed
 from meshc.support.diagnostics import Diagnostic, Diagnostics, InternalError, MeshcError, fail
 from meshc.support.files import read_text
 from meshc.support.output import write_directory
@@ -140,6 +141,12 @@ def compile(
     try:
         loaded = model if isinstance(model, LoadedModel) else load_any(str(model), found)
         compiled = compile_loaded(loaded, request, report=found)
+    except (MeshcError, InternalError):
+        raise
+    except Exception as error:
+        if blame := blamed(error):
+            raise blame from error
+        raise
     finally:
         if report is not None:
             for message in found.messages:

@@ -3,16 +3,15 @@
 import json
 import shlex
 import sys
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 from installed_examples import installed
+from offered import offer
 
 import meshc
 from meshc.cli import main
 from meshc.passes import plugins
-from meshc.passes.plugins import Offer
 from meshc.passes.registry import own_pipeline, pass_names
 from meshc.support import plugins as shared
 
@@ -53,18 +52,10 @@ def package(tmp_path, monkeypatch):
     def bring(text, name="given", value="brought:Given"):
         (tmp_path / "brought.py").write_text(text)
         sys.modules.pop("brought", None)
-        offer(monkeypatch, (name, value))
+        offer(monkeypatch, "meshc.passes", (name, value))
 
     yield bring
     sys.modules.pop("brought", None)
-
-
-def offer(monkeypatch, *pairs):
-    found = [
-        Offer(name, f"package-{n} 1.0 ({value})", EntryPoint(name, value, plugins.GROUP))
-        for n, (name, value) in enumerate(pairs)
-    ]
-    monkeypatch.setattr(plugins, "offers", lambda: tuple(found))
 
 
 def refused(call):
@@ -98,7 +89,8 @@ def test_names_are_suggested(package):
 @pytest.mark.parametrize("own", [False, True])
 def test_duplicates_are_refused_with_both_origins(monkeypatch, own):
     name = "partition" if own else "given"
-    offer(monkeypatch, (name, "one:Given"), *(() if own else ((name, "two:Given"),)))
+    others = () if own else ((name, "two:Given"),)
+    offer(monkeypatch, "meshc.passes", (name, "one:Given"), *others)
     problem = refused(lambda: meshc.parse_pipeline(f"canonicalize,{name}"))
     assert problem.code == "duplicate-pass" and problem.span.column == 14
     origins = "\n".join(problem.notes)
@@ -177,7 +169,10 @@ def test_a_pass_that_changes_the_meaning_is_a_diagnostic_of_its_package(
     said = capsys.readouterr().err
     assert "error[bad-plugin]: pass 'given' of package-0 1.0 (brought:Given) failed" in said
     assert f"note: at {tmp_path / 'brought.py'}:" in said and "meshc/" not in said
-    assert "fault of meshc" not in said and not Path("meshc-reproducer.meshir").exists()
+    assert "fault of meshc" not in said
+    command = said.strip().splitlines()[-1].split("again: meshc ")[1]
+    assert shlex.split(command)[-1] == "--check" and main(shlex.split(command)) == 1
+    assert "error[bad-plugin]: pass 'given'" in capsys.readouterr().err
 
 
 def test_what_check_alone_sees_is_shown_again_by_it(tmp_path, monkeypatch, capsys):
