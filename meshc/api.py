@@ -42,6 +42,7 @@ from meshc.passes.graph.split_tokens import SplitTokens
 from meshc.passes.graph.tensor_parallel import TensorParallel
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
+from meshc.passes.mesh.forms.brought import BroughtForm
 from meshc.passes.mesh.fuse_collective import FuseCollective
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
@@ -198,6 +199,7 @@ __all__ = [
     "AssignCslRegisters",
     "AssignCslTasks",
     "BatchTokens",
+    "BroughtForm",
     "Canonicalize",
     "ChooseToken",
     "ChunkPrompts",
