@@ -26,6 +26,8 @@ from meshc.driver import (
 )
 from meshc.interp.check import Session, run_any
 from meshc.interp.inputs import wanted_inputs
+from meshc.ir.brought_functions import BroughtFunction
+from meshc.ir.functions import Function as ElementFunction
 from meshc.ir.module import Module
 from meshc.ir.printer import print_module
 from meshc.ir.verifier import verify_module
@@ -200,6 +202,7 @@ __all__ = [
     "AssignCslTasks",
     "BatchTokens",
     "BroughtForm",
+    "BroughtFunction",
     "Canonicalize",
     "ChooseToken",
     "ChunkPrompts",
@@ -207,6 +210,7 @@ __all__ = [
     "Compiled",
     "Diagnostic",
     "Diagnostics",
+    "ElementFunction",
     "EliminateTranspose",
     "Executable",
     "ExpandPrograms",

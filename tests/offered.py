@@ -2,12 +2,15 @@
 
 from importlib.metadata import EntryPoint
 
+from meshc.frontend.families.family import family_named
 from meshc.support import plugins
 
 
 def offer(monkeypatch, group, *pairs):
     """Have packages ``package-0``, ``package-1``, .. offer pairs of a name and a place in the entry
     points of ``group``, beside what other calls offered in others."""
+    if group == "meshc.families":
+        family_named.cache_clear()
     known = plugins.offers
     found = tuple(
         plugins.Offer(name, f"package-{n} 1.0 ({value})", EntryPoint(name, value, group))

@@ -1,8 +1,11 @@
 """Forms, families, devices and functions of elements of other packages: the packages of
 ``examples/`` pass their tests, and what is wrong with one is said of it."""
 
+import shlex
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from offered import offer
 
@@ -13,6 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 PACKAGES = {
     "own_device": ("meshc.devices", "pocket", "own_device:POCKET"),
     "own_family": ("meshc.families", "glm", "own_family:FOLDER"),
+    "own_function": ("meshc.functions", "softsign", "own_function.softsign:SOFTSIGN"),
     "own_form": ("meshc.forms", "gathered", "own_form.gathered:GATHERED"),
 }
 
@@ -27,6 +31,7 @@ def bring(monkeypatch, tmp_path):
         module = value.partition(":")[0]
         if text:
             (tmp_path / f"{module}.py").write_text(text)
+            sys.modules.pop(module, None)
         offer(monkeypatch, group, (name, value))
 
     return brought
@@ -43,21 +48,46 @@ def test_the_tests_of_an_example_pass(bring, package):
     assert pytest.main(["-q", "-p", "no:cacheprovider", "-n0", folder]) == 0
 
 
-def refused(call):
-    with pytest.raises(meshc.MeshcError) as caught:
-        call()
-    (problem,) = caught.value.diagnostics
-    assert problem.code == "bad-plugin"
-    return problem
+@pytest.mark.cuda_compiler
+def test_a_brought_function_is_part_of_a_decode_step_in_cuda(bring, tmp_path):
+    """Its logits are those of the Python program of the same model."""
+    bring(*PACKAGES["own_function"])
+    text = (EXAMPLES / "tiny_llama.mesh").read_text()
+    mlp = "llama_mlp(x, ffn_norm, w_gate, w_up, w_down, eps)"
+    own = "x + (softsign(h @ w_gate, width = 0.5) * (h @ w_up)) @ w_down"
+    text = text.replace(f"x = {mlp}", f"h = rms_norm(x, ffn_norm, eps)\n      x = {own}")
+    path = tmp_path / "signed.mesh"
+    path.write_text(text)
+    python = meshc.compile(path, mesh="2x2", phase="decode", seq=16)
+    weights = drawn(meshc.compile(path, phase="decode", seq=16, compile_to="graph"))
+    answers = []
+    cuda = meshc.compile(path, target="cuda", device="h100", phase="decode", seq=16)
+    assert "MC_INLINE float softsign" in cuda.files["step.cu"]
+    for program in (python.load(weights), cuda.load(weights, backend="cuda-cpu")):
+        answers.append(program.generate([5, 17, 42], 3, ignore_eos=True))
+    assert answers[0].tokens == answers[1].tokens
+    np.testing.assert_allclose(answers[1].logits, answers[0].logits, rtol=0, atol=5e-3)
 
 
-ASKED = {
-    "meshc.devices": lambda: main(["devices", "mine"]),
-    "meshc.families": lambda: meshc.compile("x.mesh", mesh="2x2"),
-    "meshc.forms": lambda: main(["opt", "m.meshir", "--passes", PINNED]),
-}
-PINNED = 'canonicalize,eliminate-transpose,partition{grid=2x2,forms=["y=mine"]}'
-MODULE = """module @m level(graph) {
+def drawn(compiled):
+    """Weights of a decode step by name."""
+    random = np.random.default_rng(7)
+    module = compiled.modules["decode"]
+    shapes = {
+        p.value.name: p.value.type.shape(module.dims)
+        for p in module.function.params
+        if p.role == "weight"
+    }
+    return {n: random.standard_normal(s) / np.sqrt(s[-1]) for n, s in shapes.items()}
+
+
+PRODUCT = """model product(M=4, K=16, N=8) {
+  weights f32  accumulate f32
+  param w[K, N]
+  main(x[M, K]) -> [M, N] { return %s(x) @ w }
+}"""
+GLM = """{"architectures": ["GlmForCausalLM"], "model_type": "glm"}"""
+NORM = """module @m level(graph) holds(transpose_free) {
   dims E = 4
   func @main(in %x: f32[E]) -> (f32[E]) {
     %y = graph.scale %x {factor = 0.5} : f32[E]
@@ -65,3 +95,105 @@ MODULE = """module @m level(graph) {
   }
 }
 """
+ASKED = {
+    "meshc.devices": ["compile", "mine.mesh", "--mesh", "1x1", "--device", "mine"],
+    "meshc.families": ["compile", "config.json", "--mesh", "1x1", "--seq", "8"],
+    "meshc.forms": ["opt", "m.meshir", "--passes", 'partition{grid=2x1,forms=["y=mine"]}'],
+    "meshc.functions": ["compile", "mine.mesh", "--mesh", "1x1"],
+}
+FUNCTION = """import meshc
+from dataclasses import dataclass
+@dataclass(eq=False)
+class Mine(meshc.ElementFunction):
+    count: %s = 1
+IT = meshc.BroughtFunction(Mine, "out = a", lambda x, count: x)
+"""
+
+
+@pytest.fixture
+def given(monkeypatch, tmp_path):
+    """A folder with what the commands take."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.json").write_text(GLM)
+    (tmp_path / "m.meshir").write_text(NORM)
+    (tmp_path / "mine.mesh").write_text(PRODUCT % "mine")
+    return tmp_path
+
+
+@pytest.mark.parametrize("group", ASKED)
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("raise ValueError('no')", "cannot be loaded: ValueError: no"),
+        ("IT = 3", ("is no", "is no folder", "is no file")),
+    ],
+)
+def test_what_is_none_is_said_of_its_package(bring, given, capsys, group, text, words):
+    bring(group, "mine", "mine_parts:IT", text)
+    assert main(ASKED[group]) == 1
+    said = capsys.readouterr().err
+    assert "error[bad-plugin]: " in said and " 'mine' of package-0 1.0 (mine_parts:IT) " in said
+    assert any(one in said for one in ([words] if isinstance(words, str) else words))
+
+
+@pytest.mark.parametrize(
+    ("group", "text", "words"),
+    [
+        ("meshc.devices", 'name = "mine"', "is no device: "),
+        ("meshc.devices", "name = ", "is no device: not TOML"),
+        ("meshc.families", "", "has no model.mesh"),
+    ],
+)
+def test_files_that_are_none_are_said(bring, given, capsys, group, text, words):
+    (given / "mine.toml").write_text(text)
+    place = "'mine.toml'" if group == "meshc.devices" else ""
+    bring(group, "mine", "mine_parts:IT", f"from pathlib import Path\nIT = Path({place})")
+    assert main(ASKED[group]) == 1
+    assert f"(mine_parts:IT) {words}" in capsys.readouterr().err
+
+
+def test_an_option_of_no_known_type_is_said(bring, given, capsys):
+    bring("meshc.functions", "mine", "mine_parts:IT", FUNCTION % "list")
+    assert main(ASKED["meshc.functions"]) == 1
+    assert "has an option 'count' that is no text, number" in capsys.readouterr().err
+
+
+def test_what_breaks_in_a_form_is_said_with_its_line_and_shown_again(bring, given, capsys):
+    text = (
+        "import meshc\nfrom meshc.ir.ops import graph\n"
+        "def lower(way, op):\n    return 1 // 0\nIT = meshc.BroughtForm(graph.Scale, lower)\n"
+    )
+    bring("meshc.forms", "mine", "mine_parts:IT", text)
+    assert main(ASKED["meshc.forms"]) == 1
+    said = capsys.readouterr().err
+    assert "form 'mine' of package-0 1.0 (mine_parts:IT) failed: ZeroDivisionError" in said
+    assert f"note: at {given / 'mine_parts.py'}:4" in said
+    assert main(shlex.split(said.strip().splitlines()[-1].split("again: meshc ")[1])) == 1
+    assert "(mine_parts:IT) failed: ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("group", ["meshc.devices", "meshc.families", "meshc.forms"])
+def test_two_packages_of_one_name_are_refused(monkeypatch, given, capsys, group):
+    name = "glm" if group == "meshc.families" else "mine"
+    offer(monkeypatch, group, (name, "one:IT"), (name, "two:IT"))
+    assert main(ASKED[group]) == 1
+    said = capsys.readouterr().err
+    assert f"'{name}' is brought by package-0 1.0 (one:IT) and package-1 1.0 (two:IT)" in said
+
+
+def test_what_is_installed_changes_nothing_that_does_not_name_it(monkeypatch, given):
+    """Broken packages of the names of meshc's own parts are not even imported."""
+    names = {"meshc.devices": "wse2", "meshc.families": "llama", "meshc.functions": "silu"}
+    for group, name in names.items():
+        offer(monkeypatch, group, (name, "no_such_module:IT"))
+    (given / "mine.mesh").write_text(PRODUCT % "silu")
+    made = meshc.compile("mine.mesh", mesh="1x1", device="wse2", target="python")
+    assert made.modules["main"].the_device().name == "wse2"
+
+
+def test_a_block_of_the_model_comes_before_a_function_of_a_package(bring, given):
+    bring("meshc.functions", "mine", "no_such_module:IT")
+    text = (PRODUCT % "mine").replace("main(x", "block mine(t[M, K]) { return t * 0.5 }\n  main(x")
+    (given / "mine.mesh").write_text(text)
+    found = meshc.compile("mine.mesh", compile_to="graph").modules["main"]
+    assert [op.NAME for op in found.walk()].count("graph.scale") == 1

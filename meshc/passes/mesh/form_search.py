@@ -13,7 +13,7 @@ The search is exact as long as no more than ``MOST_WAYS`` go on at an op.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,7 +23,7 @@ from meshc.ir.core import Block, Op
 from meshc.ir.module import Param
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
-from meshc.passes.mesh.forms import FORMS
+from meshc.passes.mesh.forms import forms_of
 from meshc.passes.mesh.forms.append import flush
 from meshc.passes.mesh.forms.brought import brought_forms
 from meshc.passes.mesh.forms.form import Form
@@ -102,8 +102,7 @@ class Search:
 
     def forms_of(self, way: Lowering, name: str, op: Op) -> list[Form]:
         """The forms of ``op``, and the one of another package by which its result is pinned."""
-        make: Callable[[Lowering, Op], list[Form]] | None = FORMS.get(type(op))
-        if make is None:
+        if (make := forms_of(op)) is None:
             fail("unsupported-op", f"{op.NAME} cannot be partitioned", op.span)
         found, wanted = make(way, op), self.pins.get(name)
         if wanted is None or wanted in [form.name for form in found]:
