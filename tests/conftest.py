@@ -23,6 +23,8 @@ from meshc.frontend.checkpoints import find_packaged_weights
 from meshc.sim import machines
 from meshc.support.diagnostics import MeshcError
 
+pytest_plugins = ["meshc.testing"]
+
 # The cores are those of the workers.
 machines.MOST_THREADS_BY_DEFAULT = 1
 
@@ -126,20 +128,3 @@ def pytest_runtest_setup(item):
     for marker, (_, reason) in NEEDS.items():
         if item.get_closest_marker(marker) and not is_here(marker):
             pytest.skip(reason)
-
-
-def pytest_addoption(parser):
-    parser.addoption(
-        "--update-golden",
-        action="store_true",
-        help="rewrite expected files; the tests that rewrote one fail, so that it is looked at",
-    )
-
-
-@pytest.fixture
-def update_golden(request):
-    """Whether expected files are to be rewritten; never under CI."""
-    wanted = request.config.getoption("--update-golden")
-    if wanted and os.environ.get("CI"):
-        pytest.fail("goldens are not rewritten under CI")
-    return wanted

@@ -87,5 +87,5 @@ def _fault(name: str, found: object) -> str:
     return ""
 
 
-KIND = Kind("meshc.functions", "function of elements", "docs/tile-level.md", _fault)
+KIND = Kind("meshc.functions", "function of elements", "docs/packages.md", _fault)
 """Functions of installed packages."""

@@ -23,6 +23,7 @@ ROWS = (
     ("api",),
     ("torch",),
     ("cli",),
+    ("testing",),
     ("__init__", "__main__"),
 )
 HEIGHT = {part: height for height, row in enumerate(ROWS) for part in row}
@@ -34,6 +35,7 @@ OWNERS = {
     "networkx": "meshc.analysis.proofs.graphs",
     "lark": "meshc.support.grammar",
     "jinja2": ("meshc.backends.templates", "meshc.frontend.chat.sandbox", "meshc.view.page"),
+    "pytest": "meshc.testing",
     "tqdm": "meshc.cli.progress",
     "argcomplete": "meshc.cli.completion",
     "gguf": "meshc.frontend.checkpoints",

@@ -107,10 +107,6 @@ def test_two_packages_of_one_name_are_named(brought, capsys):
     assert code == 1 and "package-0 1.0" in found.err and "package-1 1.0" in found.err
 
 
-def test_the_tests_of_the_example_package_pass(brought):
-    assert pytest.main(["-q", "-p", "no:cacheprovider", "-n0", str(EXAMPLE / "tests")]) == 0
-
-
 @pytest.mark.slow
 def test_the_example_package_is_installed_and_compiles(tmp_path):
     python = installed("one_core_c", tmp_path)

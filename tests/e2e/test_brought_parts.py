@@ -1,5 +1,5 @@
-"""Forms, families, devices and functions of elements of other packages: the packages of
-``examples/`` pass their tests, and what is wrong with one is said of it."""
+"""What other packages bring: the packages of ``examples/`` pass their tests, and what is wrong with
+a form, a family, a device or a function of elements is said of its package."""
 
 import shlex
 import sys
@@ -7,16 +7,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from installed_examples import installed
 from offered import offer
 
 import meshc
+from meshc.backends import registry
 from meshc.cli import main
+from meshc.devices import catalogue as devices
+from meshc.frontend.families import family
+from meshc.ir import brought_functions as functions
+from meshc.passes import plugins
+from meshc.passes.mesh.forms import brought
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PACKAGES = {
     "own_device": ("meshc.devices", "pocket", "own_device:POCKET"),
     "own_family": ("meshc.families", "glm", "own_family:FOLDER"),
     "own_function": ("meshc.functions", "softsign", "own_function.softsign:SOFTSIGN"),
+    "own_pass": ("meshc.passes", "sink-scales", "own_pass.sink_scales:SinkScales"),
+    "one_core_c": ("meshc.targets", "one-core-c", "one_core_c.target:TARGET"),
     "own_form": ("meshc.forms", "gathered", "own_form.gathered:GATHERED"),
 }
 
@@ -46,6 +55,22 @@ def test_the_tests_of_an_example_pass(bring, package):
     bring(group, name, value)
     folder = str(EXAMPLES / package / "tests")
     assert pytest.main(["-q", "-p", "no:cacheprovider", "-n0", folder]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_an_installed_example_passes_its_tests(package, tmp_path):
+    done = installed(package, tmp_path)("-m", "pytest", "-q", "-p", "no:cacheprovider", "source")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_kind_has_an_example():
+    kinds = [devices.KIND, family.KIND, brought.KIND, plugins.KIND, registry.KIND, functions.KIND]
+    assert {kind.group for kind in kinds} == {group for group, _, _ in PACKAGES.values()}
+    page = (EXAMPLES.parent / "docs" / "packages.md").read_text()
+    for package, (group, _, _) in PACKAGES.items():
+        assert f"| `{group}` | " in page and f"`examples/{package}`" in page
+    assert all((EXAMPLES.parent / kind.page).is_file() for kind in kinds)
 
 
 @pytest.mark.cuda_compiler

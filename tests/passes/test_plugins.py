@@ -217,9 +217,3 @@ def test_the_example_package_runs_through_opt(own_pass, tmp_path):
     assert "remark[scale-sunk]" in done.stderr
     listed = json.loads(own_pass("-m", "meshc", "passes", "--json").stdout)["passes"]
     assert listed[-1]["name"] == "sink-scales" and listed[-1]["options"] == {"always": False}
-
-
-@pytest.mark.slow
-def test_the_tests_of_the_example_package_pass(own_pass):
-    done = own_pass("-m", "pytest", "-q", "-p", "no:cacheprovider", "source/tests")
-    assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout + done.stderr
