@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from meshc.ir.functions import FUNCTIONS, Function, function, type_name
 from meshc.ir.kernels import KERNELS, kernel_of_function
 from meshc.ir.module import Module
@@ -22,12 +24,12 @@ from meshc.support.spans import Span
 class BroughtFunction:
     """A function of elements and what it means to each who computes it.
 
-    ``op`` is its class, whose fields are its options, and ``doc`` what its microkernel computes.
-    ``formula`` is its meaning to the interpreters: of an array, in float64 or at the tile level in
-    float32, and of the options by name. ``python`` is the text of a function of its name in NumPy,
-    which fills an array ``out`` from one ``a``, for emitted Python; ``cuda`` that of one in CUDA
-    C++ of a float and the options that are numbers, whose name ends with ``_`` and the options that
-    are words. A target without a text, and CSL, refuses the function.
+    ``op`` is its class, whose fields are its options, all with defaults, and ``doc`` what its
+    microkernel computes. ``formula`` is its meaning to the interpreters: of an array, in float64 or
+    at the tile level in float32, and of the options by name. ``python`` is the text of a function
+    of its name in NumPy, which fills an array ``out`` from one ``a``, for emitted Python; ``cuda``
+    that of one in CUDA C++ of a float and the options that are numbers, whose name ends with ``_``
+    and the options that are words. A target without a text, and CSL, refuses the function.
     """
 
     op: type[Function]
@@ -84,6 +86,10 @@ def _fault(name: str, found: object) -> str:
     for field in fields(found.op):
         if field.name not in own and type_name(field) not in ("str", "float", "int", "bool"):
             return f"has an option '{field.name}' that is no text, number or truth value"
+    op = found.op([])  # all options have defaults
+    at_zero = float(found.formula(np.zeros(1), **op.attributes())[0])
+    if op.keeps_zero and at_zero != 0:
+        return f"gives {at_zero} at 0, but its op has KEEPS_ZERO: pads would be no zeros"
     return ""
 
 

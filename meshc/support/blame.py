@@ -8,13 +8,15 @@ import traceback
 
 from meshc.support.diagnostics import Diagnostic, MeshcError, Reproducer
 
-_BROUGHT: dict[str, str] = {}
+_BROUGHT: dict[str, list[str]] = {}
 """What was loaded of a package, by the name of its top module."""
 
 
 def note_package(module: str, what: str) -> None:
     """Remember that ``what`` was loaded from a ``module``."""
-    _BROUGHT.setdefault(_package_of(module), what)
+    known = _BROUGHT.setdefault(_package_of(module), [])
+    if what not in known:
+        known.append(what)
 
 
 def blamed(problem: BaseException, again: Reproducer | None = None) -> MeshcError | None:
@@ -23,7 +25,7 @@ def blamed(problem: BaseException, again: Reproducer | None = None) -> MeshcErro
     for frame, _ in reversed([*traceback.walk_tb(problem.__traceback__)]):
         package = _package_of(frame.f_globals.get("__name__"))
         if package in _BROUGHT:
-            said = f"{_BROUGHT[package]} failed: {fault_words(problem)}"
+            said = f"{' or '.join(_BROUGHT[package])} failed: {fault_words(problem)}"
             return _error(said, package, problem, again=again)
     return None
 

@@ -94,6 +94,27 @@ def test_a_brought_function_is_part_of_a_decode_step_in_cuda(bring, tmp_path):
     np.testing.assert_allclose(answers[1].logits, answers[0].logits, rtol=0, atol=5e-3)
 
 
+@pytest.mark.parametrize(
+    ("like", "changed", "model", "options", "file"),
+    [
+        ("wse3", ("memory_bytes = {value = 49_152", "memory_bytes = {value = 40_960"), "matmul",
+         {"mesh": "2x2"}, "layout.csl"),
+        ("h200", ("cores_x", "cores_x"), "tiny_llama", {"phase": "decode", "seq": 16}, "step.cu"),
+    ],
+)  # fmt: skip
+def test_a_device_is_its_file(bring, tmp_path, like, changed, model, options, file):
+    """A wafer and a GPU that no file of meshc names: each is compiled for by its own target."""
+    text = (EXAMPLES.parent / "meshc" / "devices" / "data" / f"{like}.toml").read_text()
+    assert f'name = "{like}"' in text and changed[0] in text
+    text = text.replace(f'name = "{like}"', 'name = "mine"').replace(*changed)
+    (tmp_path / "mine.toml").write_text(text)
+    code = f"from pathlib import Path\nIT = Path({str(tmp_path / 'mine.toml')!r})"
+    bring("meshc.devices", "mine", "mine_parts:IT", code)
+    made = meshc.compile(EXAMPLES / f"{model}.mesh", device="mine", **options)
+    assert file in made.files
+    assert {module.the_device().name for module in made.modules.values()} == {"mine"}
+
+
 def drawn(compiled):
     """Weights of a decode step by name."""
     random = np.random.default_rng(7)
@@ -131,7 +152,7 @@ from dataclasses import dataclass
 @dataclass(eq=False)
 class Mine(meshc.ElementFunction):
     count: %s = 1
-IT = meshc.BroughtFunction(Mine, "out = a", lambda x, count: x)
+IT = meshc.BroughtFunction(Mine, "out = a", lambda x, count: x%s)
 """
 
 
@@ -177,10 +198,17 @@ def test_files_that_are_none_are_said(bring, given, capsys, group, text, words):
     assert f"(mine_parts:IT) {words}" in capsys.readouterr().err
 
 
-def test_an_option_of_no_known_type_is_said(bring, given, capsys):
-    bring("meshc.functions", "mine", "mine_parts:IT", FUNCTION % "list")
+@pytest.mark.parametrize(
+    ("kind", "more", "words"),
+    [
+        ("list", "", "has an option 'count' that is no text, number"),
+        ("int", " + 1", "gives 1.0 at 0, but its op has KEEPS_ZERO"),
+    ],
+)
+def test_a_function_that_is_none_is_said(bring, given, capsys, kind, more, words):
+    bring("meshc.functions", "mine", "mine_parts:IT", FUNCTION % (kind, more))
     assert main(ASKED["meshc.functions"]) == 1
-    assert "has an option 'count' that is no text, number" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
 
 
 def test_what_breaks_in_a_form_is_said_with_its_line_and_shown_again(bring, given, capsys):
