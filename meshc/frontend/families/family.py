@@ -86,8 +86,11 @@ def family_named(name: str) -> Family:
 
 
 def _folder_of(name: str) -> Traversable:
-    found: Traversable = _FOLDER / name
-    return found if (found / _MODEL).is_file() else KIND.named(name)
+    own: Traversable = _FOLDER / name
+    found: Traversable | None = own if (own / _MODEL).is_file() else KIND.named(name)
+    if found is None:
+        raise KeyError(f"there is no family '{name}'")
+    return found
 
 
 def _family(name: str, folder: Traversable) -> Family:
@@ -98,11 +101,21 @@ def _family(name: str, folder: Traversable) -> Family:
     variants = {kind: config.pop(kind, {}) for kind in kinds}
     tables = {kind: _tables(config, variants.get(kind, {})) for kind in kinds}
     params = {
-        param: StoredParam(**{**entry, **_axes(entry)})
-        for param, entry in _table(folder, _TENSORS).items()
+        param: StoredParam(**{**entry, **_axes(entry)}) for param, entry in _tensors(folder).items()
     }
     of_gguf = _gguf_tables(name, gguf, config["rope_types"]) if gguf is not None else None
     return Family(name, architectures, tables, of_gguf, prefix, params)
+
+
+def _tensors(folder: Traversable) -> dict[str, dict[str, Any]]:
+    """The entries of tensors.toml: those of the family that it is ``like``, ``without`` some, and
+    its own, which stand for others of the same name."""
+    own = _table(folder, _TENSORS)
+    like, without = own.pop("like", ""), own.pop("without", [])
+    found = _tensors(_folder_of(like)) if like else {}
+    for param in without:
+        del found[param]
+    return found | own
 
 
 def _axes(entry: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
