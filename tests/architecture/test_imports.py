@@ -32,7 +32,7 @@ HEIGHT = {part: height for height, row in enumerate(ROWS) for part in row}
 # those of emitted texts need of jinja2 has nothing in common.
 OWNERS = {
     "islpy": ("meshc.analysis.proofs.isl", "meshc.analysis.proofs.islsets"),
-    "networkx": "meshc.analysis.proofs.graphs",
+    "networkx": "meshc.support.graphs",
     "lark": "meshc.support.grammar",
     "jinja2": ("meshc.backends.templates", "meshc.frontend.chat.sandbox", "meshc.view.page"),
     "pytest": "meshc.testing",
