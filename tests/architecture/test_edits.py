@@ -83,6 +83,7 @@ def test_an_entry_that_is_missing_is_a_sentence(file):
     assert sentence == f"{file} says nothing of the function of elements 'quick_gelu'"
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", family_names())
 def test_a_family_is_three_files(name):
     folder = PACKAGE / "frontend" / "families" / name

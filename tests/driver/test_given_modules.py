@@ -152,6 +152,7 @@ def test_a_dump_is_for_the_device_that_it_names(tmp_path: Path) -> None:
         compiled(path, device="ideal")
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("options", "flag"),
     [

@@ -12,6 +12,7 @@ EXAMPLES = HERE.parents[1] / "examples"
 CASES = sorted(path.parent for path in HERE.glob("*/command"))
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_golden(case, check_golden):
     check_golden(case, examples=EXAMPLES)

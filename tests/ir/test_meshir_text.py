@@ -120,6 +120,7 @@ def test_every_construct_survives():
     assert module.ports[0].pad == float("-inf")
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("text", "words", "line"),
     [

@@ -69,6 +69,7 @@ def test_keys_without_heads_and_several_kinds_are_read_back():
     assert lines in print_module(module)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("head", "words", "line"),
     [

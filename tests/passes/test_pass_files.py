@@ -14,6 +14,7 @@ CASES = sorted(HERE.glob("*/*.meshir"))
 NAMES = [f"{path.parent.name}/{path.stem}" for path in CASES]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("path", CASES, ids=NAMES)
 def test_pass_file(path, check_pass):
     check_pass(path)
@@ -24,6 +25,7 @@ def test_folders_are_named_after_passes():
     assert {path.parent.name for path in CASES} <= known
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("cls", meshc.PASSES, ids=lambda cls: cls.NAME)
 def test_docstring_example_is_what_happens(cls):
     """The lines of Before:: and After:: in the docstring stand in the case ``example``."""

@@ -101,6 +101,7 @@ def test_duplicates_are_refused_with_both_origins(monkeypatch, own):
     assert meshc.parse_pipeline("canonicalize")
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
