@@ -57,6 +57,34 @@ def test_the_tests_of_an_example_pass(bring, package):
     assert pytest.main(["-q", "-p", "no:cacheprovider", "-n0", folder]) == 0
 
 
+NORMED = """model normed(K=12, N=6) {
+  weights f32  accumulate f32
+  param gain[K], w[K, N]
+  main(x[K]) -> [N] {
+    h = rms_norm(x, gain, eps = 1e-5)
+    return h @ w
+  }
+}"""
+
+
+def test_a_brought_form_is_part_of_a_compile(bring, tmp_path):
+    bring(*PACKAGES["own_form"])
+    path = tmp_path / "normed.mesh"
+    path.write_text(NORMED)
+    random = np.random.default_rng(5)
+    x, w = random.standard_normal(12), random.standard_normal((12, 6))
+    usual, pinned = (
+        meshc.compile(path, mesh="3x2", **asked) for asked in ({}, {"form": ("h=gathered",)})
+    )
+    assert usual.files["main_phase.py"] != pinned.files["main_phase.py"]
+    found = pinned.load({"gain": np.ones(12), "w": w}).run({"x": x})["result"]
+    np.testing.assert_allclose(found, x / np.sqrt(np.mean(x**2) + 1e-5) @ w, rtol=1e-5, atol=1e-5)
+    with pytest.raises(meshc.MeshcError, match="there is no 'g' whose form could be pinned"):
+        meshc.compile(path, mesh="3x2", form=("g=gathered",))
+    with pytest.raises(meshc.MeshcError, match="--form cannot be 'h:gathered'"):
+        meshc.compile(path, mesh="3x2", form=("h:gathered",))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("package", sorted(PACKAGES))
 def test_an_installed_example_passes_its_tests(package, tmp_path):
