@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from meshc.support.blame import fault_words, note_package
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 Judge = Callable[[str, Any], str]
 """What is wrong with an object that is offered by a name, or an empty text."""
@@ -81,7 +84,8 @@ def offers(group: str) -> tuple[Offer, ...]:
     """What all installed packages offer in a ``group``, by name; nothing is imported. Raises
     ``bad-plugin``."""
     try:
-        found = {_offer(entry) for entry in entry_points(group=group)}
+        metadata = import_module("importlib.metadata")  # loaded where something is looked for
+        found = {_offer(entry) for entry in metadata.entry_points(group=group)}
     except Exception as problem:  # metadata that someone else has written
         fail(
             "bad-plugin",

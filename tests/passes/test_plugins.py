@@ -1,5 +1,6 @@
 """Passes of other packages: found by entry points, refused with their origins, and installed."""
 
+import importlib.metadata as metadata
 import json
 import shlex
 import sys
@@ -197,7 +198,7 @@ def test_unreadable_metadata_is_a_diagnostic(monkeypatch):
         raise ValueError("not an entry point")
 
     shared.offers.cache_clear()
-    monkeypatch.setattr(shared, "entry_points", broken)
+    monkeypatch.setattr(metadata, "entry_points", broken)
     assert refused(lambda: meshc.parse_pipeline("canonicalize")).code == "bad-plugin"
 
 
