@@ -3,6 +3,7 @@ a form, a family, a device or a function of elements is said of its package."""
 
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ import meshc
 from meshc.backends import registry
 from meshc.cli import main
 from meshc.devices import catalogue as devices
+from meshc.driver import load_any
+from meshc.driver.emitted import emitted_once
 from meshc.frontend.families import family
 from meshc.ir import brought_functions as functions
 from meshc.passes import plugins
@@ -251,6 +254,20 @@ def test_what_breaks_in_a_form_is_said_with_its_line_and_shown_again(bring, give
     assert f"note: at {given / 'mine_parts.py'}:4" in said
     assert main(shlex.split(said.strip().splitlines()[-1].split("again: meshc ")[1])) == 1
     assert "(mine_parts:IT) failed: ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_no_program_of_a_family_of_a_package_is_kept(bring):
+    """Its text is no part of what a kept program is found by."""
+    bring(*PACKAGES["own_family"])
+    folder = EXAMPLES.parent / "tests" / "data" / "tiny_unshipped" / "glm-6h2"
+    loaded = load_any(str(folder), meshc.Diagnostics())
+    made = []
+    for number in range(2):
+        found = emitted_once(
+            loaded, meshc.CompileRequest(), partial(next, iter([number])), meshc.Diagnostics()
+        )
+        made.append(found)
+    assert made == [0, 1]
 
 
 @pytest.mark.parametrize("group", ["meshc.devices", "meshc.families", "meshc.forms"])
