@@ -26,6 +26,8 @@ from meshc.driver import (
 )
 from meshc.interp.check import Session, run_any
 from meshc.interp.inputs import wanted_inputs
+from meshc.ir.brought_functions import BroughtFunction
+from meshc.ir.functions import Function as ElementFunction
 from meshc.ir.module import Module
 from meshc.ir.printer import print_module
 from meshc.ir.verifier import verify_module
@@ -42,6 +44,7 @@ from meshc.passes.graph.split_tokens import SplitTokens
 from meshc.passes.graph.tensor_parallel import TensorParallel
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
+from meshc.passes.mesh.forms.brought import BroughtForm
 from meshc.passes.mesh.fuse_collective import FuseCollective
 from meshc.passes.mesh.partition import Partition
 from meshc.passes.mesh.place_interleave import PlaceInterleave
@@ -71,6 +74,7 @@ from meshc.passes.tile.keep_quantised import KeepQuantised
 from meshc.passes.tile.pipeline_requests import PipelineRequests
 from meshc.passes.tile.plan_memory import PlanMemory
 from meshc.passes.tile.schedule_tasks import ScheduleTasks
+from meshc.support.blame import blamed
 from meshc.support.diagnostics import Diagnostic, Diagnostics, InternalError, MeshcError, fail
 from meshc.support.files import read_text
 from meshc.support.output import write_directory
@@ -140,6 +144,12 @@ def compile(
     try:
         loaded = model if isinstance(model, LoadedModel) else load_any(str(model), found)
         compiled = compile_loaded(loaded, request, report=found)
+    except (MeshcError, InternalError):
+        raise
+    except Exception as error:
+        if blame := blamed(error):
+            raise blame from error
+        raise
     finally:
         if report is not None:
             for message in found.messages:
@@ -191,6 +201,8 @@ __all__ = [
     "AssignCslRegisters",
     "AssignCslTasks",
     "BatchTokens",
+    "BroughtForm",
+    "BroughtFunction",
     "Canonicalize",
     "ChooseToken",
     "ChunkPrompts",
@@ -198,6 +210,7 @@ __all__ = [
     "Compiled",
     "Diagnostic",
     "Diagnostics",
+    "ElementFunction",
     "EliminateTranspose",
     "Executable",
     "ExpandPrograms",

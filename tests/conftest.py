@@ -7,7 +7,6 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import gc
-import re
 import signal
 from collections import defaultdict
 from functools import cache
@@ -22,6 +21,8 @@ from meshc.backends.cuda.toolchain.toolkit import find_compiler
 from meshc.frontend.checkpoints import find_packaged_weights
 from meshc.sim import machines
 from meshc.support.diagnostics import MeshcError
+
+pytest_plugins = ["meshc.testing"]
 
 # The cores are those of the workers.
 machines.MOST_THREADS_BY_DEFAULT = 1
@@ -61,23 +62,19 @@ def pytest_pycollect_makeitem(collector, name, obj):
     return None
 
 
-# Every parameter of these is a case of its own: judges and what they must see, models of others,
-# recorded texts, and what users are told.
-_EVERY_CASE = re.compile(
-    r"tests/(architecture|differential|families|golden|tools|verify)/"
-    r"|mutation|famil|malformed|errors|mistake|refuse|test_verifier|pass_file|real_configs"
-    r"|test_commands|command_line|published|oracle|transformers"
-)
 _MANY, _VERY_MANY = 8, 16
+_WHOLE = {"slow", "every_case"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of many parameters of one test every second one is slow or, of very many, two of three."""
+    """Of many parameters of one test every second one is slow or, of very many, two of three, but
+    where each is a case of its own (the mark ``every_case``): judges and what they must see, models
+    of others, recorded texts, and what users are told."""
     cases = defaultdict(list)
     for item in items:
         name, bracket, _ = item.nodeid.partition("[")
-        if bracket and not _EVERY_CASE.search(name) and not item.get_closest_marker("slow"):
+        if bracket and not (_WHOLE & {mark.name for mark in item.iter_markers()}):
             cases[name].append(item)
     for same in cases.values():
         stride = 1 + (len(same) >= _MANY) + (len(same) >= _VERY_MANY)
@@ -126,20 +123,3 @@ def pytest_runtest_setup(item):
     for marker, (_, reason) in NEEDS.items():
         if item.get_closest_marker(marker) and not is_here(marker):
             pytest.skip(reason)
-
-
-def pytest_addoption(parser):
-    parser.addoption(
-        "--update-golden",
-        action="store_true",
-        help="rewrite expected files; the tests that rewrote one fail, so that it is looked at",
-    )
-
-
-@pytest.fixture
-def update_golden(request):
-    """Whether expected files are to be rewritten; never under CI."""
-    wanted = request.config.getoption("--update-golden")
-    if wanted and os.environ.get("CI"):
-        pytest.fail("goldens are not rewritten under CI")
-    return wanted

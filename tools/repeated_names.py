@@ -4,7 +4,7 @@
 
 Each line has a name and the folders in which it occurs, those of most files first. A name may well
 occur twice where the folders make the difference clear (``passes/mesh/forms/gemm.py``,
-``interp/kernels/gemm.py``); where they do not, one of the files should be renamed.
+``passes/tile/expand/gemm.py``); where they do not, one of the files should be renamed.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from meshc.backends.options import MeshOptions
 from meshc.backends.request import CompileRequest, flag_of, one_of, spec, told
 from meshc.backends.target import Target
@@ -29,7 +32,7 @@ ALGORITHMS_OF = {
     "dispatch": ("auto", *DISPATCHES),
 }
 CHOOSING = ("host", "cores")
-_OF_LAYOUTS = ("mesh", "kv", "algo", "align", "result")
+_OF_LAYOUTS = ("mesh", "kv", "algo", "form", "align", "result")
 """Options that no pass of the graph level obeys."""
 
 
@@ -52,6 +55,9 @@ class MeshTarget(Target):
         for op in sorted({op for op in ops if ops.count(op) > 1}):
             words = f"--algo {op} is given twice, and one value would count"
             found.error("bad-argument", words)
+        for text in asked.form:
+            if not re.fullmatch(r"\w+=\w[\w-]*", text):
+                found.error("bad-argument", f"--form cannot be '{text}'", help="it is RESULT=FORM")
         if asked.choose != "host" and not self.CHOOSES and not request.compile_to:
             words = f"the host of a program for --target {self.NAME} takes logits"
             found.error("bad-argument", f"--choose is {asked.choose}, but {words}")
@@ -83,15 +89,13 @@ class MeshTarget(Target):
             "align": asked.align,
             "result": asked.result,
             "kv": policy,
+            "forms": _listed(asked.form),
         }
-        kept = ",".join(f'"{text}"' for text in request.keep_quantised)
-        regions: dict[str, str | int | None] = {
-            "regions": request.regions,
-            "kept": f"[{kept}]" if kept else "",
-        }
+        kept = _listed(request.keep_quantised)
+        regions: dict[str, str | int | None] = {"regions": request.regions, "kept": kept}
         return (
             algorithm_settings(**algorithms)
-            | ({KEEPING: f"{KEEPING}{{formats=[{kept}]}}"} if kept else {})
+            | ({KEEPING: f"{KEEPING}{{formats={kept}}}"} if kept else {})
             | {
                 "partition": spec("partition", partition),
                 "split-regions": spec("split-regions", regions),
@@ -103,6 +107,12 @@ class MeshTarget(Target):
         self, module: Module, request: CompileRequest, settings: dict[str, str]
     ) -> list[Pass]:
         return pipeline_from(module, self.level(request), settings)
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """``texts`` as an option of a pass that is a list; empty for none."""
+    quoted = ",".join(f'"{text}"' for text in texts)
+    return f"[{quoted}]" if texts else ""
 
 
 def _check_graph(request: CompileRequest, found: Diagnostics) -> None:

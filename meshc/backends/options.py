@@ -43,6 +43,7 @@ class MeshOptions(TargetOptions):
     ``mesh`` is columns x rows of one region, or its axes by name, that of regions included, such as
     ``r=2,y=4,x=4``. ``kv`` is the policy of the KV cache, ``auto`` by predicted cycles of the
     decode step. ``algo`` names algorithms, such as ``gemm=cannon`` and ``all_reduce=k_tree:2``;
+    ``form`` pins forms by which results are computed, such as ``h=deferred``;
     ``align`` says who skews operands of products, the host or the cores; ``result`` ``roots``
     leaves reduced results of main on the first cores of their axis. ``choose`` says who takes the
     largest logit of a decode step, the ``host`` or the ``cores``, which then give its token instead
@@ -66,6 +67,12 @@ class MeshOptions(TargetOptions):
         "(pipeline, ring, tree, two_phase, k_tree:K) or dispatch (multicast, ring, gather); may be "
         "repeated; default: by the cost model",
         "OP=NAME",
+    )
+    form: tuple[str, ...] = option(
+        (),
+        "compute a result of the model's graph by a form of its op, perhaps of an installed "
+        "package; may be repeated; default: by the cost model",
+        "RESULT=FORM",
     )
     align: str = option(
         "",

@@ -4,21 +4,18 @@ Installed packages bring others by entry points of the group ``meshc.targets``.
 
 from __future__ import annotations
 
-from functools import cache
 from importlib import import_module
 
 from meshc.backends.options import OWN as RECORDS
-from meshc.support.diagnostics import fail
-from meshc.support.plugins import Offer, loaded, offers
+from meshc.support.plugins import Kind
 
-GROUP = "meshc.targets"
 OWN = tuple(RECORDS)
 """meshc's own targets, that of a request which names none first."""
 
 
 def target_names() -> tuple[str, ...]:
     """All targets. Raises ``bad-plugin`` where entry points cannot be read."""
-    return (*OWN, *(one.name for one in offers(GROUP) if one.name not in OWN))
+    return (*OWN, *(name for name in KIND.names() if name not in OWN))
 
 
 def found_target(name: str) -> object:
@@ -26,16 +23,7 @@ def found_target(name: str) -> object:
     bring it, and for one that cannot be loaded."""
     if name in OWN:
         return import_module(f"meshc.backends.{name}.target").TARGET
-    brought = [one for one in offers(GROUP) if one.name == name]
-    if len(brought) > 1:
-        origins = " and ".join(one.origin for one in brought)
-        fail("bad-plugin", f"target '{name}' is brought by {origins}")
-    return _brought(brought[0]) if brought else None
-
-
-@cache
-def _brought(offer: Offer) -> object:
-    return loaded(offer, "target", _fault, "docs/targets.md")
+    return KIND.named(name)
 
 
 def _fault(name: str, found: object) -> str:
@@ -44,3 +32,7 @@ def _fault(name: str, found: object) -> str:
     if called is None:
         return "is no meshc.Target"
     return f"calls itself '{called}'; both names must be the same" if called != name else ""
+
+
+KIND = Kind("meshc.targets", "target", "docs/targets.md", _fault)
+"""Targets of installed packages."""

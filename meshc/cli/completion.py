@@ -16,7 +16,7 @@ from argcomplete import autocomplete
 from argcomplete.completers import FilesCompleter
 from argcomplete.shell_integration import shellcode
 
-from meshc.devices import device_names
+from meshc.devices import brought_devices, device_names
 from meshc.support.diagnostics import known_codes
 
 _ALTERNATIVES = re.compile(r"[a-z0-9_-]+(\|[a-z0-9_-]+)+")
@@ -53,7 +53,7 @@ def _values(metavar: str) -> Callable[..., Iterable[str]] | None:
 
 
 def _devices(prefix: str, **_: Any) -> list[str]:
-    return [*device_names(), *FilesCompleter(["toml"])(prefix)]
+    return [*device_names(), *brought_devices(), *FilesCompleter(["toml"])(prefix)]
 
 
 def _models(prefix: str, **_: Any) -> list[str]:

@@ -22,7 +22,8 @@ from meshc.cli.arguments import parser
 from meshc.cli.output import message_objects, print_diagnostics, print_json
 from meshc.cli.parsing import check_once
 from meshc.cli.signals import Signals, Stopped
-from meshc.support.diagnostics import Diagnostic, InternalError, MeshcError
+from meshc.support.blame import blamed
+from meshc.support.diagnostics import Diagnostic, InternalError, MeshcError, Reproducer
 from meshc.support.files import error_words, write_text
 
 EXIT_ERRORS = 1
@@ -79,6 +80,8 @@ def _outcome(arguments: Sequence[str] | None, signals: Signals) -> int:
             raise
         if (used_up := _used_up(error)) is not None:
             return _diagnosed([used_up], options)
+        if (blame := blamed(error)) is not None:
+            return _diagnosed(blame.diagnostics, options)
         given = sys.argv[1:] if arguments is None else arguments
         return _unexpected(error, shlex.join(["meshc", *given]))
 
@@ -97,8 +100,11 @@ def _used_up(error: Exception) -> Diagnostic | None:
 
 
 def _diagnosed(diagnostics: Sequence[Diagnostic], options: argparse.Namespace) -> int:
-    """Errors of the input or of the machine, in words and perhaps in JSON."""
+    """Errors of the input, of the machine or of a package, in words and perhaps in JSON."""
     print_diagnostics(diagnostics)
+    again = next((one.again for one in diagnostics if one.again), None)
+    if again is not None:
+        _left_behind(_shown_again(again), again.text)
     if getattr(options, "json", False):
         print_json({"errors": message_objects(diagnostics, "error")})
         _flush()
@@ -127,8 +133,12 @@ def _give_up(stream: TextIO | None) -> None:
 
 def _internal(error: InternalError) -> int:
     """A pass broke: leave the module and the passes that show it again."""
-    note = f"{REPRODUCER} shows it again: {error.command(REPRODUCER)}"
-    return _report(str(error), note, error.reproducer)
+    again = error.reproducer
+    return _report(str(error), f"this is a fault of meshc; {_shown_again(again)}", again.text)
+
+
+def _shown_again(again: Reproducer) -> str:
+    return f"{REPRODUCER} shows it again: {again.command(REPRODUCER)}"
 
 
 def _unexpected(error: Exception, command: str) -> int:
@@ -136,15 +146,21 @@ def _unexpected(error: Exception, command: str) -> int:
     trace = "".join(traceback.format_exception(error))
     text = "".join(f"# {line}\n" for line in [command, *trace.splitlines()])
     words = f"{type(error).__name__}: {error}"
-    return _report(words, f"{REPRODUCER} holds the command and the place", text)
+    note = f"this is a fault of meshc; {REPRODUCER} holds the command and the place"
+    return _report(words, note, text)
 
 
 def _report(words: str, note: str, text: str) -> int:
     print(f"internal error: {words}", file=sys.stderr)
+    _left_behind(note, text)
+    return EXIT_INTERNAL
+
+
+def _left_behind(note: str, text: str) -> None:
+    """Write what shows a fault again, and say so."""
     try:
         write_text(Path(REPRODUCER), text)
     except MeshcError as unwritable:
         print_diagnostics(unwritable.diagnostics)
     else:
-        print(f"  note: this is a fault of meshc; {note}", file=sys.stderr)
-    return EXIT_INTERNAL
+        print(f"  note: {note}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """Devices as PLMR numbers: cores, links, memory and routing resources, from a catalogue of TOML."""
 
 from meshc.devices.axes import WAFER, AxisNames
-from meshc.devices.catalogue import device, device_names, load_device
+from meshc.devices.catalogue import brought_devices, device, device_names, load_device
 from meshc.devices.checks import check_device, device_of
 from meshc.devices.describe import describe
 from meshc.devices.device import Clusters, Device, Link, Resource, Routing, WatchedDevice
@@ -25,6 +25,7 @@ __all__ = [
     "Resource",
     "Routing",
     "WatchedDevice",
+    "brought_devices",
     "check_device",
     "describe",
     "device",

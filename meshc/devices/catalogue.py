@@ -8,11 +8,13 @@ import tomllib
 from collections.abc import Iterable
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from meshc.devices.checks import device_of_file
 from meshc.devices.device import Device
-from meshc.support.diagnostics import fail
+from meshc.support.diagnostics import MeshcError, fail
+from meshc.support.plugins import Kind
 from meshc.support.spans import Source, Span
 
 MAX_FILE_BYTES = 65_536
@@ -24,21 +26,30 @@ def device_names() -> tuple[str, ...]:
     return tuple(sorted(e.name[:-5] for e in entries if e.name.endswith(".toml")))
 
 
+def brought_devices() -> tuple[str, ...]:
+    """Other devices, of installed packages. Raises ``bad-plugin``."""
+    own = device_names()
+    return tuple(name for name in KIND.names() if name not in own)
+
+
 def device(name: str) -> Device:
     """The device called ``name``, or the one of the file ``name`` if it ends with ``.toml``.
 
-    Raises ``unknown-device``, and what :func:`load_device` raises.
+    Raises ``unknown-device``, ``bad-plugin`` for one of an installed package, and what
+    :func:`load_device` raises.
     """
     if name.endswith(".toml"):
         return load_device(Path(name))
-    if name not in device_names():
-        known = ", ".join(device_names())
-        fail(
-            "unknown-device",
-            f"there is no device '{name}'",
-            help=f"use one of {known}, or a file my.toml",
-        )
-    return _catalogued(name)
+    if name in device_names():
+        return _catalogued(name)
+    if (file := KIND.named(name)) is not None:
+        return _of_entry(name, file)
+    known = ", ".join((*device_names(), *brought_devices()))
+    fail(
+        "unknown-device",
+        f"there is no device '{name}'",
+        help=f"use one of {known}, or a file my.toml",
+    )
 
 
 def usual_values(numbers: Iterable[str]) -> dict[str, int | float | str]:
@@ -54,8 +65,26 @@ def usual_values(numbers: Iterable[str]) -> dict[str, int | float | str]:
 
 @cache
 def _catalogued(name: str) -> Device:
-    entry = resources.files("meshc.devices") / "data" / f"{name}.toml"
-    return _parsed(Source(f"{name}.toml", entry.read_text(encoding="utf-8")))
+    return _of_entry(name, resources.files("meshc.devices") / "data" / f"{name}.toml")
+
+
+def _of_entry(name: str, file: Traversable) -> Device:
+    return _parsed(Source(f"{name}.toml", file.read_text(encoding="utf-8")))
+
+
+def _fault(name: str, found: object) -> str:
+    """What is wrong with what is offered as the file of the device ``name``, or an empty text."""
+    if not isinstance(found, Traversable) or not found.is_file():
+        return "is no file, such as one below importlib.resources.files"
+    try:
+        return "" if _of_entry(name, found).name == name else "calls itself otherwise"
+    except MeshcError as error:
+        first = error.diagnostics[0]
+        return f"is no device: {first.message}" + (f" (at {first.span})" if first.span else "")
+
+
+KIND = Kind("meshc.devices", "device", "docs/mesh-level.md", _fault)
+"""Devices of installed packages: their files."""
 
 
 def load_device(path: Path) -> Device:

@@ -14,7 +14,7 @@ from meshc.ir.printer import print_module
 from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument, phase_of
 from meshc.passes.plugins import failed, origin_of
-from meshc.support.diagnostics import InternalError, MeshcError, fail
+from meshc.support.diagnostics import InternalError, MeshcError, Reproducer, fail
 from meshc.verify import check_claims
 
 _MAX_ELEMENTS = 200_000_000
@@ -66,11 +66,10 @@ class Check(Instrument):
             wanted, got = given.outcome.results, self.stages[-1].outcome.results
             check_outcomes(given.module, module, wanted, got, self._earlier())
         except MeshcError as error:
+            again = (f"{step.NAME}: {error}", str(step), print_module(given.module), True)
             if origin := origin_of(step):
-                failed(step, origin, error)
-            text = print_module(given.module)
-            words = f"{step.NAME}: {error}"
-            raise InternalError(words, str(step), text, checked=True) from error
+                raise failed(step, origin, error, Reproducer(*again)) from error
+            raise InternalError(*again) from error
         self._left = module
         self.compared += 1
 

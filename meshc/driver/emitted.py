@@ -21,6 +21,7 @@ from meshc.driver.executable import Program
 from meshc.driver.models import LoadedModel
 from meshc.driver.serving_facts import serving_of
 from meshc.driver.weights import PACKED_FOLDER, Array, find_weights
+from meshc.frontend.families import family_names
 from meshc.support.cache import cache_folder, keep_for_all, recall
 from meshc.support.code import code_here
 from meshc.support.diagnostics import Diagnostic, Diagnostics
@@ -84,10 +85,10 @@ def emitted_once(
     """What ``emit`` gives for ``loaded`` and ``request``, from the user's cache where an earlier
     call kept it; messages that ``emit`` adds to ``report`` are kept and added with it.
 
-    Models without a configuration, such as ``.mesh`` files, are emitted each time. Raises what
-    ``emit`` raises.
+    Models without a configuration, such as ``.mesh`` files, and those of families of installed
+    packages, whose text may change, are emitted each time. Raises what ``emit`` raises.
     """
-    if loaded.config is None:
+    if loaded.config is None or loaded.config.family not in family_names():
         return emit()
     key = f"{_PART}/{_key(loaded, request)}"
     found = recall(key)

@@ -17,6 +17,7 @@ from meshc.verify import check_fact
 _OBEYED_BY: Mapping[str, tuple[str, ...]] = {
     "mesh": ("partition",),
     "align": ("partition",),
+    "form": ("partition",),
     "result": ("partition",),
     "kv": ("partition", "shift-kv-cache"),
     "algo gemm": ("partition", "select-gemm"),

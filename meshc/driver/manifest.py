@@ -13,7 +13,7 @@ from meshc.backends.target import target_of
 from meshc.driver.models import LoadedModel
 from meshc.driver.serving_facts import Serving
 from meshc.frontend.checkpoints import ModelConfig, RopeScaling
-from meshc.frontend.families import family_names
+from meshc.frontend.families import is_family
 from meshc.ir.module import Module
 from meshc.support.diagnostics import fail
 from meshc.support.output import MANIFEST, read_manifest
@@ -75,7 +75,7 @@ def config_of(facts: Mapping[str, object]) -> ModelConfig | None:
     values["eos_ids"] = tuple(stored.get("eos_ids") or ())
     values["rope_scaling"] = _scaling(stored.get("rope_scaling"))
     wrong = [name for name, value in values.items() if not _has_type(value, hints[name])]
-    if values["family"] not in family_names():
+    if not is_family(str(values["family"])):
         wrong.append("family")
     if wrong:
         fail("no-program", f"{MANIFEST} has no sound '{wrong[0]}' in its config")

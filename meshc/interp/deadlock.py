@@ -1,4 +1,5 @@
-"""The report of a run in which no core can go on: who waits for whom, and the cycle of waits."""
+"""The report of a run in which no core can go on: who waits for whom, and the shortest cycle of
+waits."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import NoReturn
 from meshc.interp.fabric import Fabric
 from meshc.interp.steps import Core
 from meshc.support.diagnostics import fail
+from meshc.support.graphs import shortest_cycle
 
 _SHOWN = 8
 
@@ -18,9 +20,10 @@ def report_deadlock(cores: Sequence[Core], ended: set[int], fabric: Fabric) -> N
     notes = [_wait_text(core, cores, ended, fabric) for core in stuck[:_SHOWN]]
     if len(stuck) > _SHOWN:
         notes.append(f"and {len(stuck) - _SHOWN} more cores wait")
-    cycle = _cycle(stuck[0], cores, ended, fabric)
-    if cycle:
-        notes.append("the waits form a cycle: " + " -> ".join(cores[c].name for c in cycle))
+    waits = [(core.index, s) for core in stuck for s in _senders(core, fabric) if s not in ended]
+    if cycle := shortest_cycle(waits):
+        names = [cores[one].name for one in (*cycle, cycle[0])]
+        notes.append("the waits form a cycle: " + " -> ".join(names))
     first = stuck[0].waits_for
     fail(
         "interp-deadlock",
@@ -45,16 +48,3 @@ def _wait_text(core: Core, cores: Sequence[Core], ended: set[int], fabric: Fabri
         for s in _senders(core, fabric)[:_SHOWN]
     ]
     return f"{core.name} waits for {place}{op.NAME} @{op.channel} from {' or '.join(senders)}"
-
-
-def _cycle(start: Core, cores: Sequence[Core], ended: set[int], fabric: Fabric) -> list[int]:
-    """Cores each of which waits for the next, the first repeated at the end; or nothing."""
-    path: list[int] = []
-    core = start
-    while core.index not in path:
-        path.append(core.index)
-        following = [s for s in _senders(core, fabric) if s not in ended]
-        if not following:
-            return []
-        core = cores[following[0]]
-    return [*path[path.index(core.index) :], core.index]

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from meshc.interp.named import Array
+from meshc.ir.brought_functions import BROUGHT
 
 _ERF = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -89,6 +90,11 @@ FUNCTIONS: dict[str, Callable[..., Array]] = {
     "clamp": clamp,
 }
 """What a function of elements means at every level: of an array and the function's options."""
+
+
+def formula_of(name: str) -> Callable[..., Array]:
+    """What the function of elements ``name`` means, which another package may have brought."""
+    return FUNCTIONS[name] if name in FUNCTIONS else BROUGHT[name].formula
 
 
 def frequencies(rotary: Rotary, extent: int, layer: int = 0) -> Array:

@@ -19,7 +19,7 @@ from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
 from meshc.interp.ranks import ALONE, Place
 from meshc.ir.batch import BATCH, OWNER, POSITION
 from meshc.ir.core import Block, Op, Operand, tensor_type
-from meshc.ir.functions import FUNCTIONS, Function
+from meshc.ir.functions import Function
 from meshc.ir.module import Module
 from meshc.ir.ops import batches, graph, ranks
 from meshc.ir.values import Value
@@ -98,10 +98,10 @@ def run_block(block: Block, scope: Scope) -> list[Array]:
     for op in block.ops:
         if isinstance(op, (graph.Return, graph.Yield)):
             return [scope.of(o) for o in op.operands]
-        if type(op) not in MEANINGS:
+        if (compute := _meaning_of(op)) is None:
             op.reject("has no meaning at graph level")
         try:
-            results = MEANINGS[type(op)](scope, op)
+            results = compute(scope, op)
         except ValueError as error:
             fail("interp-shape", f"{op.NAME}: {error}", op.span)
         scope.values.update(zip(op.results, results, strict=True))
@@ -162,11 +162,12 @@ def _scale(scope: Scope, op: graph.Scale) -> list[Array]:
 
 
 def _function(scope: Scope, op: Function) -> list[Array]:
-    formula = formulas.FUNCTIONS[op.NAME.removeprefix("graph.")]
+    formula = formulas.formula_of(op.NAME.removeprefix("graph."))
     return [formula(scope.of(op.operands[0]), **op.attributes())]
 
 
-MEANINGS.update((FUNCTIONS[name], _function) for name in formulas.FUNCTIONS)
+def _meaning_of(op: Op) -> Meaning | None:
+    return _function if isinstance(op, Function) else MEANINGS.get(type(op))
 
 
 @meaning(graph.RmsNorm)

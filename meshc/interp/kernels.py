@@ -13,6 +13,7 @@ import numpy as np
 
 from meshc.interp import draws, formulas, gating
 from meshc.interp.named import Array
+from meshc.ir.brought_functions import BROUGHT
 
 Params = Mapping[str, Any]
 Kernel = Callable[[Array, Sequence[Array], Params], Array]
@@ -79,6 +80,12 @@ def _function(formula: Callable[..., Array]) -> Kernel:
 
 
 MICROKERNELS.update({name: _function(f) for name, f in formulas.FUNCTIONS.items()})
+
+
+def kernel_named(name: str) -> Kernel | None:
+    """What the microkernel ``name`` computes, None where nobody has said so."""
+    brought = BROUGHT.get(name)
+    return _function(brought.formula) if brought else MICROKERNELS.get(name)
 
 
 @microkernel

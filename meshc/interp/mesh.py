@@ -17,11 +17,11 @@ from meshc.interp import formulas, gating
 from meshc.interp import mesh_moves as _  # noqa: F401  the meanings of collectives and moves
 from meshc.interp import mesh_routing as _routing  # noqa: F401  what goes to experts and back
 from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars, rounds_of
-from meshc.interp.mesh_state import CORES, MEANINGS, Shards, dims_of, meaning, position_of
+from meshc.interp.mesh_state import CORES, MEANINGS, Meaning, Shards, dims_of, meaning, position_of
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
 from meshc.interp.shards import PAD, lane_of
 from meshc.ir.core import Block, Op, Operand, tensor_type
-from meshc.ir.functions import FUNCTIONS, ON_MESH, Function
+from meshc.ir.functions import Function
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh
 from meshc.ir.values import Value
@@ -54,10 +54,10 @@ def run_block(block: Block, shards: Shards) -> Op:
     for op in block.ops:
         if isinstance(op, (mesh.Return, mesh.Yield)):
             return op
-        if type(op) not in MEANINGS:
+        if (compute := _meaning_of(op)) is None:
             op.reject("has no meaning at mesh level")
         try:
-            results = MEANINGS[type(op)](shards, op)
+            results = compute(shards, op)
         except ValueError as error:
             fail("interp-shape", f"{op.NAME}: {error}", op.span)
         for value, lanes in zip(op.results, results, strict=True):
@@ -145,11 +145,12 @@ def _scale(shards: Shards, op: mesh.Scale) -> list[Array]:
 
 
 def _function(shards: Shards, op: Function) -> list[Array]:
-    formula = formulas.FUNCTIONS[op.NAME.removeprefix("mesh.")]
+    formula = formulas.formula_of(op.NAME.removeprefix("mesh."))
     return [formula(shards.of(op.operands[0]), **op.attributes())]
 
 
-MEANINGS.update((ON_MESH[FUNCTIONS[name]], _function) for name in formulas.FUNCTIONS)
+def _meaning_of(op: Op) -> Meaning | None:
+    return _function if isinstance(op, Function) else MEANINGS.get(type(op))
 
 
 @meaning(mesh.RmsScale)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshc.interp.fabric import Fabric, Message, Posted
-from meshc.interp.kernels import MICROKERNELS, Kernel
+from meshc.interp.kernels import Kernel, kernel_named
 from meshc.interp.named import Array
 from meshc.interp.resolve import Memo, Names
 from meshc.interp.windows import Place, Window
@@ -246,7 +246,6 @@ class Compiler:
         make = self.makers().get(type(op))
         if make is None:
             op.reject("has no meaning here")
-            raise AssertionError("not reached")
         return make(self, op, guard, names)
 
     def window(self, op: Op, position: int, names: Names) -> Window:
@@ -254,7 +253,6 @@ class Compiler:
         view = op.operands[position] if position < len(op.operands) else None
         if not isinstance(view, View) or view.buffer not in self._slots:
             op.reject(f"operand {position + 1} is no view of a buffer")
-            raise AssertionError("not reached")
         return Window(view, self._slots[view.buffer], names, op.span)
 
     def compute(self, op: tile.Compute, guard: Memo[bool] | None, names: Names) -> Step:
@@ -262,12 +260,12 @@ class Compiler:
         takes = len(op.declared.operands_of(op.params))
         if len(op.operands) != takes:
             op.reject(f"tile.{op.kernel} takes {takes} operands")
-        if op.kernel not in MICROKERNELS:
+        if (kernel := kernel_named(op.kernel)) is None:
             op.reject(f"the interpreter has no meaning of tile.{op.kernel}")
         windows = [self.window(op, i, names) for i in range(len(op.operands))]
         affine = {n: names.expr(v, op.span) for n, v in op.params.items() if isinstance(v, Expr)}
         fixed = {n: v for n, v in op.params.items() if not isinstance(v, Expr)}
-        return ComputeStep(op, guard, MICROKERNELS[op.kernel], windows, fixed, affine)
+        return ComputeStep(op, guard, kernel, windows, fixed, affine)
 
     def send(self, op: tile.Send, guard: Memo[bool] | None, names: Names) -> Step:
         """A send on a channel that exists."""

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from meshc.ir.core import Block
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
 from meshc.support.diagnostics import fail
+from meshc.support.graphs import shortest_cycle
 
 
 @dataclass(frozen=True)
@@ -86,8 +87,7 @@ class Edges:
                 if not left[reader]:
                     heapq.heappush(ready, (rng.random(), reader))
         if len(found) < len(self.givers):
-            stuck = next(families[n] for n, count in enumerate(left) if count)
-            fail("interp-deadlock", f"tasks need each other in a circle, @{stuck} among them")
+            self._circle(families)
         return found
 
     def _early(self, rng: random.Random, first: str, families: list[str]) -> list[int]:
@@ -105,8 +105,7 @@ class Edges:
                     state[at] = False
                     waiting = [g for g in self.givers[at] if g not in state]
                     if any(state.get(g) is False for g in self.givers[at]):
-                        words = f"tasks need each other in a circle, @{families[at]} among them"
-                        fail("interp-deadlock", words)
+                        self._circle(families)
                     stack += waiting
                 else:
                     stack.pop()
@@ -114,6 +113,14 @@ class Edges:
                         state[at] = True
                         found.append(at)
         return found
+
+    def _circle(self, families: list[str]) -> NoReturn:
+        """Fail with the shortest circle of tasks, each of which needs the next."""
+        found = shortest_cycle(
+            (n, giver) for n, givers in enumerate(self.givers) for giver in givers
+        )
+        names = " -> ".join(f"@{families[number]}" for number in (*found, found[0]))
+        fail("interp-deadlock", f"tasks need each other in a circle: {names}")
 
 
 class Blocks:

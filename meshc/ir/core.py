@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NoReturn, TypeVar
 
 from meshc.ir.affine import Cond
 from meshc.ir.declared import Signature, signature
@@ -88,7 +88,7 @@ class Op:
         (value,) = self.results
         return value
 
-    def reject(self, message: str) -> None:
+    def reject(self, message: str) -> NoReturn:
         """Fail with ``invalid-ir``, pointing at this op."""
         fail("invalid-ir", f"{self.NAME}: {message}", self.span)
 

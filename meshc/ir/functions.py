@@ -10,8 +10,8 @@ program.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from typing import ClassVar, TypeVar
+from dataclasses import Field, dataclass, fields
+from typing import Any, ClassVar, TypeVar
 
 from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.declared import Attribute, AttributeKind, attribute, rule_of
@@ -71,7 +71,12 @@ def attributes_of(cls: type[Function]) -> tuple[Attribute, ...]:
     """The options of a function: the fields of its class."""
     known = {f.name for f in fields(Function)}
     found = [f for f in fields(cls) if f.name not in known]
-    return tuple(Attribute(f.name, _KINDS[str(f.type)], rule_of(f.metadata)) for f in found)
+    return tuple(Attribute(f.name, _KINDS[type_name(f)], rule_of(f.metadata)) for f in found)
+
+
+def type_name(option: Field[Any]) -> str:
+    """What the type of a field is called, which may stand there as a text."""
+    return str(getattr(option.type, "__name__", option.type))
 
 
 @function("silu", "out = a / (1 + exp(-a))")

@@ -105,7 +105,7 @@ _LEADING = "out c[*rows, *lanes], a[*rows, *lanes], b[*lanes]"
 _BY_ROWS = "out b[*rows], a[*rows, n, *lanes]"
 
 
-def _of_function(name: str) -> Kernel:
+def kernel_of_function(name: str) -> Kernel:
     """The microkernel of a function of elements, with the fields of its class as attributes."""
     return Kernel(name, operands(_ONE), DOCS[name], attributes_of(FUNCTIONS[name]))
 
@@ -117,7 +117,7 @@ _CATALOGUE = (
     _kernel("mul", _LEADING, "out = a * b"),
     _kernel("div", _TRAILING, "out = a / b, b repeated over trailing dims"),
     _kernel("scale", _ONE, "out = a * factor", "factor: float"),
-    *map(_of_function, FUNCTIONS),
+    *map(kernel_of_function, FUNCTIONS),
     _kernel(
         "gemm",
         "out c[*batch|1, m, n], a[*batch, m, k], b[*batch|1, k, n]",

@@ -20,6 +20,7 @@ from meshc.ir.attributes import (
     decode_way,
     unquoted,
 )
+from meshc.ir.brought_functions import is_function
 from meshc.ir.core import OP_CLASSES, Block, Op, Operand
 from meshc.ir.header import (
     as_cluster,
@@ -434,8 +435,10 @@ class _Parser(Tokens):
 
     def made(self, name: str, operands: list[Operand], raw: dict[str, Raw], span: Span) -> Op:
         when = decode_condition(raw.pop("when"), span) if "when" in raw else None
-        kernel = name.removeprefix("tile.")
-        if name.startswith("tile.") and kernel in KERNELS:
+        level, _, kernel = name.partition(".")
+        if name not in OP_CLASSES and kernel not in KERNELS:
+            is_function(kernel, span)  # an installed package may bring it
+        if level == "tile" and kernel in KERNELS:
             way = decode_way(raw.pop("way"), span) if "way" in raw else ""
             dsr = decode_dsr(raw.pop("dsr"), span) if "dsr" in raw else 0
             params = decode_params(kernel, raw, span)

@@ -18,7 +18,14 @@ from meshc.passes.base import Pass
 from meshc.passes.instruments import Instrument
 from meshc.passes.plugins import failed, origin_of
 from meshc.passes.registry import PASSES, pipeline_text
-from meshc.support.diagnostics import Diagnostics, InternalError, MeshcError, fail
+from meshc.support.blame import blamed
+from meshc.support.diagnostics import (
+    Diagnostics,
+    InternalError,
+    MeshcError,
+    Reproducer,
+    fail,
+)
 from meshc.verify import FACTS
 
 
@@ -60,12 +67,16 @@ class PassManager:
             except (MeshcError, MemoryError):
                 raise
             except (Exception, SystemExit) as error:
-                if origin := origin_of(step):
-                    failed(step, origin, error)
-                if isinstance(error, SystemExit):
+                origin = origin_of(step)
+                if isinstance(error, SystemExit) and not origin:
                     raise
+                words = f"{step.NAME}: {_words(error)}"
                 again = _seen_again(self.passes, position, given)
-                raise InternalError(f"{step.NAME}: {_words(error)}", *again) from error
+                if origin:
+                    raise failed(step, origin, error, Reproducer(words, *again)) from error
+                if blame := blamed(error, Reproducer(words, *again)):
+                    raise blame from error
+                raise InternalError(words, *again) from error
             seconds = time.perf_counter() - start
             for instrument in self.instruments:
                 instrument.after(step, module, seconds)
@@ -144,7 +155,7 @@ def _lowering_to(levels: Sequence[str]) -> str:
     return "partition, then expand-programs" if "mesh" not in levels else "partition"
 
 
-def _words(error: Exception) -> str:
+def _words(error: BaseException) -> str:
     if isinstance(error, _BrokenPass):
         return str(error)
     return f"{type(error).__name__}: {error}"

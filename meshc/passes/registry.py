@@ -96,7 +96,7 @@ _BY_NAME = {cls.NAME: cls for cls in PASSES}
 
 def pass_names() -> list[str]:
     """Names of all passes, meshc's own first. Raises ``bad-plugin``."""
-    return list(dict.fromkeys([*_BY_NAME, *(offer.name for offer in plugins.offers())]))
+    return list(dict.fromkeys([*_BY_NAME, *plugins.KIND.names()]))
 
 
 def pass_class(name: str, span: Span | None = None) -> type[Pass]:
@@ -106,7 +106,7 @@ def pass_class(name: str, span: Span | None = None) -> type[Pass]:
     ``bad-plugin`` where its package is broken; ``span`` is where the name stands.
     """
     own = _BY_NAME.get(name)
-    offered = [offer for offer in plugins.offers() if offer.name == name]
+    offered = plugins.KIND.offers(name)
     origins = [f"meshc {VERSION}"] if own else []
     origins += [offer.origin for offer in offered]
     if len(origins) > 1:

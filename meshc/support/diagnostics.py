@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import resources
 from typing import Literal, NoReturn, TypeVar
@@ -25,8 +25,31 @@ _TAB_WIDTH = 4
 
 
 @dataclass(frozen=True)
+class Reproducer:
+    """A module as it was before a pass that broke, and the passes that were left. ``checked``: what
+    broke is only seen where what each pass leaves is run."""
+
+    message: str
+    pipeline: str
+    module_text: str
+    checked: bool = False
+
+    @property
+    def text(self) -> str:
+        """``.meshir`` text, headed by comments that say what happened and how to see it again."""
+        comments = [*self.message.splitlines(), self.command("THIS_FILE")]
+        return "".join(f"# {line}\n" for line in comments) + self.module_text
+
+    def command(self, file: str) -> str:
+        """What shows it again, of ``file`` with the text."""
+        check = " --check" if self.checked else ""
+        return f"meshc opt {file} --passes '{self.pipeline}'{check}"
+
+
+@dataclass(frozen=True)
 class Diagnostic:
-    """One message. ``code`` is kebab-case and listed in ``support/codes``."""
+    """One message. ``code`` is kebab-case and listed in ``support/codes``; ``again`` shows a fault
+    of a pass of another package again."""
 
     severity: Severity
     code: str
@@ -34,6 +57,7 @@ class Diagnostic:
     span: Span | None = None
     notes: tuple[str, ...] = ()
     help: str | None = None
+    again: Reproducer | None = field(default=None, compare=False)
 
     def render(self, paint: Paint = plain) -> str:
         """The message as text of several lines, without a trailing newline."""
@@ -59,30 +83,18 @@ class MeshcError(Exception):
 
 
 class InternalError(Exception):
-    """meshc is at fault: a pass broke, left bad IR, or claimed a fact that does not hold.
-
-    ``reproducer`` is ``.meshir`` text: the module as it was before the pass, headed by comments
-    that say what happened and how to run the passes that were left. ``checked``: it is only seen
-    where what each pass leaves is run.
-    """
+    """meshc is at fault: a pass broke, left bad IR, or claimed a fact that does not hold, which the
+    ``reproducer`` shows again."""
 
     def __init__(
         self, message: str, pipeline: str, module_text: str, checked: bool = False
     ) -> None:
         super().__init__(message)
-        self.pipeline = pipeline
-        self._checked = checked
-        self._given = (message, pipeline, module_text, checked)
-        comments = [*message.splitlines(), self.command("THIS_FILE")]
-        self.reproducer = "".join(f"# {line}\n" for line in comments) + module_text
+        self.reproducer = Reproducer(message, pipeline, module_text, checked)
 
     def __reduce__(self) -> tuple[type[InternalError], tuple[str, str, str, bool]]:
-        return InternalError, self._given  # so that it can leave a process
-
-    def command(self, file: str) -> str:
-        """What shows it again, of ``file`` with the reproducer."""
-        check = " --check" if self._checked else ""
-        return f"meshc opt {file} --passes '{self.pipeline}'{check}"
+        again = self.reproducer  # so that it can leave a process
+        return InternalError, (again.message, again.pipeline, again.module_text, again.checked)
 
 
 class Diagnostics:

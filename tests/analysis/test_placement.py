@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from straight_routes import Route, color_mismatch, shared_router
 
 from meshc.analysis.layout import placement
 from meshc.analysis.proofs import isl
-from meshc.analysis.traffic.routes import Route, color_mismatch, shared_router
 from meshc.ir.affine import AffineMap, Cond, Expr, Piecewise, parse_cond, parse_map
 
 P = Expr.var("p")

@@ -23,6 +23,7 @@ ROWS = (
     ("api",),
     ("torch",),
     ("cli",),
+    ("testing",),
     ("__init__", "__main__"),
 )
 HEIGHT = {part: height for height, row in enumerate(ROWS) for part in row}
@@ -31,9 +32,10 @@ HEIGHT = {part: height for height, row in enumerate(ROWS) for part in row}
 # those of emitted texts need of jinja2 has nothing in common.
 OWNERS = {
     "islpy": ("meshc.analysis.proofs.isl", "meshc.analysis.proofs.islsets"),
-    "networkx": "meshc.analysis.proofs.graphs",
+    "networkx": "meshc.support.graphs",
     "lark": "meshc.support.grammar",
     "jinja2": ("meshc.backends.templates", "meshc.frontend.chat.sandbox", "meshc.view.page"),
+    "pytest": "meshc.testing",
     "tqdm": "meshc.cli.progress",
     "argcomplete": "meshc.cli.completion",
     "gguf": "meshc.frontend.checkpoints",

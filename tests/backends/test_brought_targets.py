@@ -2,16 +2,14 @@
 wrong with one is said of its package."""
 
 import sys
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 from installed_examples import installed
+from offered import offer
 
 import meshc
-from meshc.backends import registry
 from meshc.cli import main
-from meshc.support.plugins import Offer
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "one_core_c"
@@ -28,11 +26,7 @@ def brought(monkeypatch, tmp_path):
     def bring(*pairs, text=""):
         (tmp_path / "mine.py").write_text(text)
         sys.modules.pop("mine", None)
-        found = [
-            Offer(name, f"package-{n} 1.0 ({value})", EntryPoint(name, value, registry.GROUP))
-            for n, (name, value) in enumerate(pairs)
-        ]
-        monkeypatch.setattr(registry, "offers", lambda group: tuple(found))
+        offer(monkeypatch, "meshc.targets", *pairs)
 
     bring(TARGET)
     return bring
@@ -94,14 +88,23 @@ def test_a_package_that_brings_no_target_is_named(brought, capsys, text, words):
     assert f"bad-plugin]: target 'mine' of package-0 1.0 (mine:TARGET) {words}" in found.err
 
 
+def test_what_breaks_in_a_target_is_said_with_its_lines(brought, capsys, monkeypatch, tmp_path):
+    text = "class Own(meshc.MeshTarget):\n    NAME = 'mine'\n    def write(self, work):\n"
+    text = f"import meshc\n{text}        return 1 // 0\nTARGET = Own()\n"
+    brought(("mine", "mine:TARGET"), text=text)
+    monkeypatch.chdir(tmp_path)
+    code, found = said(capsys, "compile", MATMUL, "--target", "mine", "--mesh", "1x1")
+    assert code == 1 and "of package-0 1.0 (mine:TARGET) failed: ZeroDivisionError" in found.err
+    assert f"note: at {tmp_path / 'mine.py'}:5" in found.err and "meshc/" not in found.err
+    with pytest.raises(meshc.MeshcError) as caught:
+        meshc.compile(MATMUL, target="mine", mesh="1x1")
+    assert caught.value.diagnostics[0].code == "bad-plugin"
+
+
 def test_two_packages_of_one_name_are_named(brought, capsys):
     brought(TARGET, ("one-core-c", "mine:TARGET"))
     code, found = said(capsys, "compile", MATMUL, "--target", "one-core-c")
     assert code == 1 and "package-0 1.0" in found.err and "package-1 1.0" in found.err
-
-
-def test_the_tests_of_the_example_package_pass(brought):
-    assert pytest.main(["-q", "-p", "no:cacheprovider", "-n0", str(EXAMPLE / "tests")]) == 0
 
 
 @pytest.mark.slow

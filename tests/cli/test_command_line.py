@@ -58,6 +58,7 @@ def test_help_and_version(command):
     assert command("--version")[1] == f"meshc {meshc.__version__}\n"
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     "words",
     [
@@ -79,6 +80,7 @@ def test_usage_errors_leave_with_2(command, words):
     assert "usage: meshc" in err
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("words", "code"),
     [

@@ -12,6 +12,7 @@ PRODUCT = """model product(M={m}, K={k}, N=9) {{
 """
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("words", "sizes", "said"),
     [

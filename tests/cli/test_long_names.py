@@ -8,6 +8,7 @@ NAME = "n" * 300
 MODEL = "examples/matmul.mesh"
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     "arguments",
     [

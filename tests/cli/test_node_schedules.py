@@ -71,6 +71,7 @@ def test_the_timeline_says_whose_colors_are_whose(capsys, tmp_path, monkeypatch)
     assert [text.get_text() for text in legend.get_texts()] == ["half 0", "half 1"]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -114,6 +114,7 @@ def test_iterations_and_answers_are_printed_the_same_each_time(serve):
     assert layered.splitlines()[-4:] == lines[-4:]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("words", "code"),
     [

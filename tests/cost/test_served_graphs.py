@@ -54,6 +54,7 @@ def test_every_model_of_the_catalogue_is_told_of():
     assert {*PUBLISHED} == {*catalogue_names()}
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_matrices_are_those_that_are_published(name):
     found = served_model(name)

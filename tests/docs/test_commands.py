@@ -104,6 +104,7 @@ def test_flags_are_those_of_the_command():
 RUN = [line for _, line in LISTED if runnable(line)]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("line", RUN)
 def test_command_runs(line, place, capsys):
     command = runnable(line)

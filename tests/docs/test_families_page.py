@@ -1,33 +1,41 @@
-"""The family that docs/families.md adds: its files alone make meshc read and run a checkpoint."""
+"""The family that docs/families.md adds: its files alone, in a package of their own, make meshc
+read and run a checkpoint."""
 
 import json
 
 import numpy as np
 import pytest
-from added_family import FILES, added_family
+from added_family import FILES
+from offered import offer
 from pages import ROOT, blocks
 
 import meshc
 from meshc.frontend.checkpoints import open_checkpoint, read_config
-from meshc.frontend.families import family_names
+from meshc.frontend.families import brought_families, family_names
 from meshc.support.diagnostics import MeshcError
 
 TINY = ROOT / "tests" / "data" / "tiny_unshipped" / "glm-6h2"
 PAGE = "docs/families.md"
+PACKAGE = ROOT / "examples" / "own_family"
 
 
 @pytest.fixture
-def glm(tmp_path):
+def glm(monkeypatch):
     """meshc with the family of the page."""
-    texts = [*blocks(PAGE, "mesh"), *blocks(PAGE, "toml")]
-    with added_family("glm", dict(zip(FILES, texts, strict=True)), tmp_path):
-        yield
+    monkeypatch.syspath_prepend(str(PACKAGE))
+    offer(monkeypatch, "meshc.families", ("glm", "own_family:FOLDER"))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_page_shows_the_files_of_the_package(file):
+    shown = [*blocks(PAGE, "mesh"), *blocks(PAGE, "toml")]
+    assert (PACKAGE / "own_family" / file).read_text() in shown
 
 
 @pytest.mark.models
 @pytest.mark.usefixtures("glm")
 def test_tokens_and_logits_are_those_of_transformers():
-    assert "glm" in family_names()
+    assert "glm" in brought_families()
     expected = json.loads((TINY / "expected.json").read_text())
     ids, tokens = expected["prompt_ids"], expected["tokens"]
     compiled = meshc.compile(TINY, mesh="2x3", seq=len(ids) + len(tokens), dtype="f32")

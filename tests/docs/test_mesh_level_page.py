@@ -4,6 +4,7 @@ import re
 import shutil
 
 import pytest
+from offered import offer
 from pages import ROOT, blocks, page
 
 from meshc.driver import CompileRequest, graph_module, load_any
@@ -15,6 +16,7 @@ from meshc.pipelines import pipeline_to
 from meshc.support.diagnostics import Diagnostics
 
 PAGE = "docs/mesh-level.md"
+PACKAGE = ROOT / "examples" / "own_form"
 
 
 def test_programs_run(monkeypatch, tmp_path):
@@ -22,10 +24,13 @@ def test_programs_run(monkeypatch, tmp_path):
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     shutil.copytree(ROOT / "meshc" / "devices" / "data", tmp_path / "meshc" / "devices" / "data")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(PACKAGE))
+    offer(monkeypatch, "meshc.forms", ("gathered", "own_form.gathered:GATHERED"))
     names = {}
     for block in blocks(PAGE, "python"):
         exec(compile(block, PAGE, "exec"), names)
     assert names["pinned"].level == names["own"].level == "mesh"
+    assert (PACKAGE / "own_form" / "gathered.py").read_text() in blocks(PAGE, "python")
 
 
 def test_every_form_is_listed():

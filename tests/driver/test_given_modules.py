@@ -105,7 +105,7 @@ OTHERS: dict[str, object] = {
     "cluster": 2, "dataflow": "split_head", "page": 1, "gpus": 2, "collectives": "peers",
     "overlap": "auto", "persistent": True, "batch": 2, "serving": "chunks", "chunk": 4,
     "phases": "one", "keep_quantised": ("q8_0",), "cache_tokens": 16,
-    "drafts": 2, "kv_layout": "nhd",
+    "drafts": 2, "kv_layout": "nhd", "form": ("q=gemv_y",),
     "emit": "mlir", "passes_before": ("nothing=canonicalize",),
     "passes_after": ("nothing=canonicalize",),
 }  # fmt: skip
@@ -121,6 +121,7 @@ def test_what_a_dump_fixes_is_refused_by_name(level: str, tmp_path: Path) -> Non
     """Every option changes what comes of the dump of a phase, or is refused by its flag."""
     unheard = set(OTHERS)
     words = {"target": "CUDA kernels", "serving": "works on the graph level"}
+    words |= {"form": "'q' has no form"} if level == "graph" else {}
     for phase in ("prefill", "decode"):
         made = {"seq": 8, "dtype": "f32", "phase": phase}
         made |= {} if level == "graph" else {"mesh": "2x2"}
@@ -152,6 +153,7 @@ def test_a_dump_is_for_the_device_that_it_names(tmp_path: Path) -> None:
         compiled(path, device="ideal")
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("options", "flag"),
     [

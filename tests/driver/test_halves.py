@@ -104,6 +104,7 @@ def test_a_compiled_program_has_the_queue():
     assert "beside_chunk_all_reduce_norm.cu" in files
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -94,6 +94,7 @@ def test_weights_lie_in_a_folder(mlp, weights, tmp_path):
     assert np.array_equal(found, mlp.load(weights).run({"x": x})["result"])
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("arrays", "scalars", "words"),
     [

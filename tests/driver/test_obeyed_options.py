@@ -17,7 +17,7 @@ OTHERS = {
     "mesh": "2x1", "kv": "concat", "algo": ("gemm=summa",), "align": "device", "result": "roots",
     "choose": "cores", "portable": True, "phases": "one", "cluster": 2, "dataflow": "split_head",
     "page": 1, "gpus": 2, "collectives": "peers", "overlap": "auto", "persistent": True,
-    "cache_tokens": 16, "drafts": 2, "kv_layout": "nhd",
+    "cache_tokens": 16, "drafts": 2, "kv_layout": "nhd", "form": ("q=gemv_y",),
 }  # fmt: skip
 """Of each option of a target another value than the usual one."""
 
@@ -48,7 +48,7 @@ def test_options_of_other_targets_are_refused_by_name(target):
         assert one.help == f"those for --target {' and '.join(others)} do"
 
 
-@pytest.mark.parametrize("name", ["mesh", "kv", "algo", "align", "result"])
+@pytest.mark.parametrize("name", ["mesh", "kv", "algo", "form", "align", "result"])
 @pytest.mark.parametrize("target", ["python", "csl"])
 def test_a_graph_lies_on_no_cores(target, name):
     said = refused(target=target, compile_to="graph", **{name: OTHERS[name]})

@@ -1,16 +1,15 @@
 """Passes of one's own inside a whole compile: they run where they are asked for, on all phases."""
 
+import shlex
 import sys
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
 import pytest
+from offered import offer
 
 import meshc
 from meshc.cli import main
-from meshc.passes import plugins
-from meshc.passes.plugins import Offer
 
 ROOT = Path(__file__).parents[2]
 LLAMA = ROOT / "examples" / "tiny_llama.mesh"
@@ -46,11 +45,7 @@ def offered(monkeypatch, tmp_path):
     (tmp_path / "watching.py").write_text(WATCHING)
     sys.modules.pop("watching", None)
     places = {"sink-scales": "own_pass.sink_scales:SinkScales", "watching": "watching:Watching"}
-    found = [
-        Offer(name, "own 1.0", EntryPoint(name, value, plugins.GROUP))
-        for name, value in places.items()
-    ]
-    monkeypatch.setattr(plugins, "offers", lambda: tuple(found))
+    offer(monkeypatch, "meshc.passes", *places.items())
     return lambda: sys.modules["watching"].SEEN
 
 
@@ -119,3 +114,42 @@ def test_a_kept_program_is_none_with_other_passes(offered, tmp_path, monkeypatch
     for _ in range(2):
         assert main([*words, "--passes-after", "canonicalize=watching"]) == 0
     assert len(offered()) == 4
+
+
+BROKEN = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+import meshc
+
+
+@dataclass(frozen=True)
+class Broken(meshc.Pass):
+    NAME: ClassVar[str] = "broken"
+
+    def run(self, module, report):
+        return halved(module)
+
+
+def halved(module):
+    return len(module.functions) // (module.level == "graph")
+"""
+
+
+def test_a_pass_that_breaks_inside_a_compile_shows_it_again(monkeypatch, tmp_path, capsys):
+    """Its own lines are named from the innermost one on, and the reproducer breaks the same way."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "broken_pass.py").write_text(BROKEN)
+    sys.modules.pop("broken_pass", None)
+    offer(monkeypatch, "meshc.passes", ("broken", "broken_pass:Broken"))
+    asked = ["--mesh", "2x2", "--passes-after", "select-gemm=broken"]
+    assert main(["compile", str(LLAMA), *asked]) == 1
+    said = capsys.readouterr().err
+    assert "error[bad-plugin]: pass 'broken' of package-0 1.0 (broken_pass:Broken) failed" in said
+    places = [f"{tmp_path / 'broken_pass.py'}:{line}" for line in (17, 13)]
+    assert said.index(places[0]) < said.index(places[1])
+    command = said.strip().splitlines()[-1].split("again: meshc ")[1]
+    assert shlex.split(command)[-1].startswith("broken,")
+    assert main(shlex.split(command)) == 1
+    assert "(broken_pass:Broken) failed: ZeroDivisionError" in capsys.readouterr().err

@@ -291,6 +291,7 @@ MADE_OF_TASKS = {
 }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", each(MADE_OF_TASKS, 5))
 def test_what_kernels_of_chunks_refuse_is_made_of_tasks(name, tmp_path: Path):
     result = compiled(tmp_path, MADE_OF_TASKS[name], chunk=None)

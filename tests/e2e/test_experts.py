@@ -31,6 +31,7 @@ PREFILL_FORMS = {
 DECODE_FORMS = ("gemv_y", "gemv_x", "experts_y", "experts_x", "dispatch_y", "dispatch_x")
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(("name", "mesh"), crossed(FIXTURES, MESHES))
 def test_tokens_and_logits_equal_those_of_transformers(
     name: str, mesh: str, tmp_path: Path

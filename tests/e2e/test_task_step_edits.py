@@ -42,6 +42,7 @@ def edited(judge, file, old, new, place):
     return replace(judge.step, texts={**judge.step.texts, file: text})
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", each(EDITS, 9))
 def test_mutations_are_noticed(name):
     case, *edit = EDITS[name]
@@ -92,6 +93,7 @@ PLANS = {
 }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     "name", only(PLANS, "gates and features exchanged", "keys of the other head")
 )

@@ -48,6 +48,7 @@ def check(name: str, mesh: str, folder: Path, passes: dict[str, str] | None = No
     assert program.interpret(ids, 2) == tokens[:2]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(("name", "mesh"), crossed(FIXTURES, MESHES))
 def test_tokens_equal_those_of_transformers(name: str, mesh: str, tmp_path: Path) -> None:
     check(name, mesh, tmp_path)

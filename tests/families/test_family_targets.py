@@ -82,6 +82,7 @@ def test_every_family_is_in_the_table() -> None:
     assert COLUMNS.keys() == OPTIONS.keys()
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(("family", "case", "column"), cells())
 def test_a_recorded_checkpoint_gives_what_the_table_says(
     family: str, case: str, column: str, tmp_path: Path
@@ -107,6 +108,7 @@ def test_kernels_give_what_transformers_gives(family: str) -> None:
     check(folder, "cuda", TABLE[family, ""].outcomes["cuda"], Recorded(folder, rounds=True))
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(("family", "case"), TABLE)
 def test_cuda_takes_or_refuses_the_family_for_what_it_computes(
     family: str, case: str, tmp_path: Path

@@ -114,6 +114,7 @@ def test_one_position_stands_for_that_of_all_requests():
         np.testing.assert_array_equal(one[0], each[0])
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("rows", "scalars"),
     [

@@ -88,7 +88,7 @@ def test_a_circle():
         "%v = task.stream %x[2*g +: 2]",
         "%z = task.need %b : f32[6]\n        %v = task.stream %x[2*g +: 2]",
     )
-    with pytest.raises(meshc.MeshcError, match="in a circle"):
+    with pytest.raises(meshc.MeshcError, match="in a circle: @one -> @two -> @one"):
         run(text, Order(0))
     with pytest.raises(meshc.MeshcError, match="in a circle"):
         run(text, Order(0, "three"))

@@ -277,6 +277,7 @@ def check(text, code, words):
     return match
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(("call", "words"), CALLS, ids=[words for _, words in CALLS])
 def test_call_of_a_microkernel(call, words):
     match = check(TILE.replace("HERE", call), "kernel-views", words)
@@ -287,11 +288,13 @@ def test_call_of_a_microkernel(call, words):
     assert f"tile.{kernel.name} " in match.help
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(("module", "line", "words"), OPS, ids=[words for *_, words in OPS])
 def test_op(module, line, words):
     check(module.replace("HERE", line), "invalid-ir", words)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(("module", "edit", "words"), HEADERS, ids=[words for *_, words in HEADERS])
 def test_header(module, edit, words):
     sound = {TILE: "", GRAPH: "graph.return %x", MESH: "mesh.return %x"}[module]

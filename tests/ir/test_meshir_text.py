@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 
 import pytest
+from compared_modules import equal, first_difference
 from hypothesis import given
 from hypothesis import strategies as st
 
 from meshc.devices import Number
 from meshc.ir.clone import clone_module
-from meshc.ir.compare import equal, first_difference
 from meshc.ir.core import OP_CLASSES
 from meshc.ir.declared import Signature, signature
 from meshc.ir.module import Module
@@ -120,6 +120,7 @@ def test_every_construct_survives():
     assert module.ports[0].pad == float("-inf")
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("text", "words", "line"),
     [

@@ -1,13 +1,13 @@
 """Rows and attention in the header: text, mistakes, and what a graph without them is given."""
 
 import pytest
+from compared_modules import first_difference
 
 from meshc.backends.cuda.packing.rows import interleaved
 from meshc.devices import device
 from meshc.frontend.language import elaborate, parse_model
 from meshc.ir.affine import Expr, parse_expr
 from meshc.ir.clone import clone_module
-from meshc.ir.compare import first_difference
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
 from meshc.ir.rows import Attention, Paired, Rows
@@ -69,6 +69,7 @@ def test_keys_without_heads_and_several_kinds_are_read_back():
     assert lines in print_module(module)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("head", "words", "line"),
     [

@@ -193,6 +193,7 @@ def test_tags_are_for_tasks():
         meshc.parse(text)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_malformed(name):
     before, after, words = WRONG[name]

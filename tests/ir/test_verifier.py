@@ -60,6 +60,7 @@ def test_rows_and_caches_may_have_more_room_than_they_need():
         assert errors(mesh(body, params=f"in %x: {kind}", results=kind)) == []
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -277,6 +278,7 @@ def test_place_of_a_mistake():
     assert error.value.diagnostics[0].span.line == 4
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("option", "words"),
     [

@@ -110,6 +110,7 @@ def test_numbers_keep_their_bits(value):
     assert math.copysign(1, found) == math.copysign(1, value) and found == value
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

@@ -193,6 +193,7 @@ def test_the_op_means_a_sum_a_residual_and_a_norm() -> None:
         assert zeros.shape == (5, 2) and not zeros.any()
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

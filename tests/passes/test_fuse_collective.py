@@ -66,6 +66,7 @@ def test_the_op_means_a_sum_a_residual_and_a_norm():
     np.testing.assert_allclose(normed, wanted / scale * g, rtol=1e-12)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

@@ -7,45 +7,17 @@ from pathlib import Path
 import pytest
 
 import meshc
-from meshc.devices import device
-from meshc.interp.check import check_same
-from meshc.ir.clone import clone_module
+from meshc.testing import PassCase
 
 HERE = Path(__file__).parent
 CASES = sorted(HERE.glob("*/*.meshir"))
 NAMES = [f"{path.parent.name}/{path.stem}" for path in CASES]
 
 
-def outcome(case):
-    """What comes out: module and remark codes, or the messages of errors. A case that names no
-    device is one for ``ideal``, as it is to ``meshc compile``; its text leaves that out."""
-    report = meshc.Diagnostics()
-    try:
-        module = meshc.parse(case.given, "case.meshir")
-        named = module.device
-        module.device = named or device("ideal")
-        before = clone_module(module)
-        passes = meshc.parse_pipeline(case.fact("passes"))
-        after = meshc.PassManager(passes).run(module, report)
-    except meshc.MeshcError as error:
-        return "".join(f"{d.render()}\n" for d in error.diagnostics), report
-    after.device = named and after.device
-    if not case.fact("meaning"):
-        check_same(before, after)
-    return meshc.print_module(after), report
-
-
+@pytest.mark.every_case
 @pytest.mark.parametrize("path", CASES, ids=NAMES)
-def test_pass_file(path, pass_case, update_golden):
-    case = pass_case(path)
-    result, report = outcome(case)
-    if update_golden and result != case.expected:
-        case.rewrite(result)
-        pytest.fail("rewritten; look at the difference and run again")
-    assert result == case.expected
-    found = [m.code for m in report.messages]
-    for code in case.fact("remarks").split():
-        assert code in found, found
+def test_pass_file(path, check_pass):
+    check_pass(path)
 
 
 def test_folders_are_named_after_passes():
@@ -53,13 +25,14 @@ def test_folders_are_named_after_passes():
     assert {path.parent.name for path in CASES} <= known
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("cls", meshc.PASSES, ids=lambda cls: cls.NAME)
-def test_docstring_example_is_what_happens(cls, pass_case):
+def test_docstring_example_is_what_happens(cls):
     """The lines of Before:: and After:: in the docstring stand in the case ``example``."""
     doc = inspect.getdoc(cls)
     match = re.search(r"Before::\n\n(.*?)\n\nAfter::\n\n((?:    [^\n]*\n?)+)", doc, re.DOTALL)
     assert match, f"{cls.NAME} has no Before:: and After:: in its docstring"
-    case = pass_case(HERE / cls.NAME.replace("-", "_") / "example.meshir")
+    case = PassCase(HERE / cls.NAME.replace("-", "_") / "example.meshir")
     assert case.fact("passes").split("{")[0] == cls.NAME
     assert shows(case.given, match[1])
     assert shows(case.expected, match[2])

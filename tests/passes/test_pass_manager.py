@@ -131,8 +131,8 @@ def test_a_broken_pass_is_an_internal_error_that_can_be_seen_again(broken, words
     passes = [meshc.Canonicalize(), broken, meshc.EliminateTranspose()]
     with pytest.raises(meshc.InternalError, match=words) as error:
         run(passes)
-    assert error.value.pipeline == f"{broken.NAME},eliminate-transpose"
-    again = meshc.parse(error.value.reproducer)
+    assert error.value.reproducer.pipeline == f"{broken.NAME},eliminate-transpose"
+    again = meshc.parse(error.value.reproducer.text)
     assert meshc.print_module(again) == meshc.print_module(run("canonicalize"))
 
 

@@ -125,6 +125,7 @@ def test_stages_provide_what_they_require():
         held = (held - step.INVALIDATES) | step.ESTABLISHES
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("text", "code", "column"),
     [

@@ -81,6 +81,7 @@ def test_tokens_are_counted_and_spelled(letters):
     assert json.loads(letters.ask("POST", "/detokenize", '{"tokens": []}')[1]) == {"prompt": ""}
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("path", "asked"),
     [

@@ -94,6 +94,7 @@ def test_a_directory_for_gpus_serves_as_its_model_runs(serve, capsys):
         assert own["tokens"] == alone(capsys, own["prompt_ids"], len(own["tokens"]), *how)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("compiled", "words", "said"),
     [

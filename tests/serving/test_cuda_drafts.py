@@ -124,6 +124,7 @@ def test_a_model_drafts_what_it_would_say(served):
     assert plain["drafts"]["accepted"] <= plain["drafts"]["drafted"]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -433,6 +433,7 @@ def test_the_command_serves_by_what_it_has_packed_before(serve, tmp_path, monkey
     assert len(packed) == 1
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("words", "said"),
     [

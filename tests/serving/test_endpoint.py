@@ -102,6 +102,7 @@ def test_an_answer_of_a_chat_has_the_room_that_is_left(letters):
     assert (found.choices[0].token_ids, found.choices[0].finish_reason) == (tokens, reason)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

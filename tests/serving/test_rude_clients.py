@@ -319,6 +319,7 @@ def test_a_method_that_is_not_there_is_told_which_are(served):
 LONE = "\ud800"
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     "value",
     [

@@ -190,6 +190,7 @@ def test_a_long_prompt_holds_up_no_short_ones_where_it_is_limited(capsys, tmp_pa
     assert all(other < held / 10 for other in others)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("words", "code"),
     [
@@ -353,6 +354,7 @@ def test_any_configuration_is_a_shape_or_refused(tmp_path, values):
         assert found.parameters > 0 and found.active_parameters <= found.parameters
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("values", "code"),
     [

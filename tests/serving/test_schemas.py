@@ -183,6 +183,7 @@ def test_any_object(served, path):
         assert isinstance(json.loads(text), dict)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

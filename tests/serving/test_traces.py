@@ -39,6 +39,7 @@ def test_columns_of_azure(tmp_path):
     assert read(tmp_path, head + zones).seconds == (0, 7200.5, 7200.5)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -75,6 +75,7 @@ comptime {{ {texts["comptime"]} @export_symbol(run); }}
     dumps(compile_program(str(folder / "layout.csl"), arch, {}, {}, (0, 0), (4, 1)))
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("color", ["fun", "&fun", ".{ .a = 1 }", "sys", "true", "1.5", '"a"', "99",
                                    "-1", "iq", "E", "k", "@get_color(24)"])  # fmt: skip
 def test_mistakes_in_the_color_of_a_queue(tmp_path: Path, color: str) -> None:
@@ -83,6 +84,7 @@ def test_mistakes_in_the_color_of_a_queue(tmp_path: Path, color: str) -> None:
     assert all(d.span is not None for d in caught.value.diagnostics)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("code", "place", "words"),
     [

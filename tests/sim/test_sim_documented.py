@@ -64,6 +64,7 @@ def test_run_time_forms(tmp_path: Path, kind: str, body: str, expected: float) -
     assert function(tmp_path, body, kind)[0] == expected
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("body", "code", "words"),
     [

@@ -124,6 +124,7 @@ def test_a_core_file_is_a_dump(tmp_path: Path) -> None:
     assert list(found) == [7] * 4
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("action", "words"),
     [

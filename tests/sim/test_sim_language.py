@@ -218,6 +218,7 @@ def test_float_arithmetic_rounds_like_numpy(
     assert got == want or (np.isnan(got) and np.isnan(want))
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("pe", "code", "line"),
     [

@@ -51,6 +51,7 @@ def test_round_trip(w: int, h: int, rows: int, columns: int) -> None:
     assert (format_output_tensor(text, np.float32, data) == a).all()
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     "text",
     [

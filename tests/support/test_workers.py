@@ -43,8 +43,8 @@ def test_errors_of_jobs_arrive_whole(count):
     assert isinstance(refused, MeshcError) and refused.diagnostics[0].span == SPAN
     broken = error_of(count, "broken", "refused")
     assert isinstance(broken, InternalError) and str(broken) == "partition: KeyError: 'L'"
-    assert broken.command("x") == "meshc opt x --passes 'partition{grid=2x2}' --check"
-    assert broken.reproducer.endswith("module @m")
+    assert broken.reproducer.command("x") == "meshc opt x --passes 'partition{grid=2x2}' --check"
+    assert broken.reproducer.text.endswith("module @m")
 
 
 def test_what_cannot_leave_a_process_leaves_it_in_words():

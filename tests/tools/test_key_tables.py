@@ -37,6 +37,7 @@ def test_the_record_has_every_type_of_model_that_transformers_has():
     assert asked.count("changes") >= 200
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("kind", RECORD)
 def test_what_changes_their_logits_is_computed_or_refused(answers, kind):
     dropped = [

@@ -95,6 +95,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_facts_hold_of_what_the_passes_write(phase: str, grid: str) -> None:
@@ -103,6 +104,7 @@ def test_facts_hold_of_what_the_passes_write(phase: str, grid: str) -> None:
     check_claims(module)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_text_is_refused_with_a_witness(change: str) -> None:
     fact, code, words, *edits = CHANGES[change]

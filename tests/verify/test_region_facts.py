@@ -119,6 +119,7 @@ def test_any_core_is_near_where_all_reach_each_other() -> None:
     check_fact(changed(TEXT, far, ("topology = mesh", "topology = all_to_all")), "routed")
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_changed_program_is_refused(name: str) -> None:
     fact, code, message, *edits = CHANGES[name]

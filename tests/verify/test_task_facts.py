@@ -290,6 +290,7 @@ def test_holds(fact):
     check_fact(meshc.parse(placed()), fact)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", CHANGES)
 def test_does_not_hold(name):
     fact, change, words = CHANGES[name]

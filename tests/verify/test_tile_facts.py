@@ -235,6 +235,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 def test_facts_hold_of_what_the_passes_write(phase: str, grid: str) -> None:
@@ -280,6 +281,7 @@ def test_a_changed_step_of_several_requests_is_refused(
         check_fact(module, fact)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_text_is_refused_with_a_witness(change: str) -> None:
     fact, code, words, *edits = CHANGES[change]

@@ -1,5 +1,7 @@
 """The pass computes what it was given, moves what it should, and leaves the rest."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -49,3 +51,7 @@ def test_other_scales_stay(text):
 
 def test_the_option_moves_all():
     assert after(TEXT.replace("N = 8", "N = 32"), "sink-scales{always=true}")[1] == ["scale-sunk"]
+
+
+def test_the_text_and_the_meaning_of_what_comes_out(check_pass):
+    check_pass(Path(__file__).with_name("factors.meshir"))

@@ -15,11 +15,19 @@ from meshc.backends.python.host_file import (
 from meshc.backends.python.names import Names
 from meshc.backends.python.phase_file import phase_file
 from meshc.ir.batch import BATCH, POSITION, REQUEST
+from meshc.ir.brought_functions import texts_of
 from meshc.ir.module import Module
 from meshc.support.diagnostics import fail
 
 _RUNTIME = "meshc.backends.python.runtime"
 _HOST_SCALARS = frozenset({POSITION, "len", REQUEST})
+_KERNEL = "\n\n@_kernel()\n"
+_BROUGHT = '''"""Microkernels of functions of elements that other packages brought."""
+
+import numpy as np
+
+from .on_views import kernel as _kernel
+'''
 _FILES = frozenset({"main", "mesh_runtime", "weights"})
 
 
@@ -39,7 +47,11 @@ def emit(modules: Mapping[str, Module], host: HostFacts) -> dict[str, str]:
         phases.append(PhaseFile(function, function, role))
         files[f"{function}.py"] = phase_file(module, function)
     files["main.py"] = _main(modules, host, phases)
-    return files | _runtime()
+    texts: dict[str, str] = {}
+    for module in modules.values():
+        texts |= texts_of(module, "python", "python-kernel")
+    brought = {"mesh_runtime/brought.py": _BROUGHT + _KERNEL.join(["", *texts.values()])}
+    return files | _runtime() | (brought if texts else {})
 
 
 def _main(modules: Mapping[str, Module], host: HostFacts, phases: list[PhaseFile]) -> str:

@@ -10,6 +10,7 @@ from meshc.backends.python.names import Names
 from meshc.backends.python.statements import Statements
 from meshc.backends.python.text import WIDTH, call
 from meshc.backends.python.views import Writer
+from meshc.ir.brought_functions import BROUGHT
 from meshc.ir.kernels import KERNELS
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import scalars_of_rounds
@@ -105,7 +106,9 @@ def _imports(program: list[str], kernels: set[str]) -> list[str]:
     text = "\n".join(program)
     used = ["Fabric", *(n for n in _OPTIONAL if f"{n}(" in text or f"@{n}" in text), "Phase"]
     lines = _import("mesh_runtime", sorted(used, key=lambda n: (n.islower(), n)))
-    return lines + (_import("mesh_runtime.kernels", sorted(kernels)) if kernels else [])
+    own, brought = sorted(kernels - BROUGHT.keys()), sorted(kernels & BROUGHT.keys())
+    lines += _import("mesh_runtime.kernels", own) if own else []
+    return lines + (_import("mesh_runtime.brought", brought) if brought else [])
 
 
 def _import(module: str, names: list[str]) -> list[str]:

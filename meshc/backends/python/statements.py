@@ -12,6 +12,7 @@ from meshc.backends.python.parts import Part, parts
 from meshc.backends.python.runtime import kernels as runtime_kernels
 from meshc.backends.python.text import Argument, call
 from meshc.backends.python.views import Writer
+from meshc.ir.brought_functions import BROUGHT
 from meshc.ir.core import Block, Op
 from meshc.ir.kernels import KERNELS
 from meshc.ir.module import Module
@@ -156,7 +157,7 @@ class Statements:
 
     def compute(self, op: Compute, indent: int) -> list[str]:
         """A microkernel."""
-        if op.kernel not in vars(runtime_kernels):
+        if op.kernel not in vars(runtime_kernels) and op.kernel not in BROUGHT:
             fail(
                 "python-kernel",
                 f"the run-time support of Python has no '{op.kernel}'",

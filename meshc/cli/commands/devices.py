@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from meshc.cli.output import columns, print_json
-from meshc.devices import Device, describe, device, device_names, key_of
+from meshc.devices import Device, brought_devices, describe, device, device_names, key_of
 
 
 def run(options: argparse.Namespace) -> int:
@@ -17,7 +17,8 @@ def run(options: argparse.Namespace) -> int:
         else:
             print(describe(found))
         return 0
-    known = {name: device(name).description for name in device_names()}
+    names = (*device_names(), *brought_devices())
+    known = {name: device(name).description for name in names}
     if options.json:
         print_json({"devices": known})
     else:

@@ -172,6 +172,7 @@ def _answers(
 
     with _opened(compile_request.target, request) as backend:
         own = compile_request.passes_before or compile_request.passes_after
+        own = own or compile_request.options_of(MeshOptions).form  # perhaps of a package, too
         keeps = request.cache and not (target.FOLLOWED or watching.looks or own)
         emitted = emitted_once(loaded, compile_request, emit, report) if keeps else emit()
         told = live.progress.reading, live.token, on_profile

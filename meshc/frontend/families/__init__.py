@@ -8,7 +8,14 @@
 ``docs/families.md`` says how to add one.
 """
 
-from meshc.frontend.families.family import Family, family_named, family_names, model_text
+from meshc.frontend.families.family import (
+    Family,
+    brought_families,
+    family_named,
+    family_names,
+    is_family,
+    model_text,
+)
 from meshc.frontend.families.tables import (
     Dense,
     Experts,
@@ -36,7 +43,9 @@ __all__ = [
     "StoredParam",
     "Tables",
     "Windows",
+    "brought_families",
     "family_named",
     "family_names",
+    "is_family",
     "model_text",
 ]

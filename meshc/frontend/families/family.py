@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from meshc.frontend.families.gguf_keys import gguf_table
@@ -27,6 +28,7 @@ from meshc.frontend.families.tables import (
     Windows,
     Word,
 )
+from meshc.support.plugins import Kind
 
 _FOLDER = resources.files("meshc.frontend.families")
 _MODEL, _CONFIG, _TENSORS = "model.mesh", "config.toml", "tensors.toml"
@@ -52,34 +54,68 @@ class Family:
 
 
 def family_names() -> tuple[str, ...]:
-    """The families that are read, sorted."""
+    """The families that are shipped, sorted."""
     return tuple(sorted(e.name for e in _FOLDER.iterdir() if (e / _MODEL).is_file()))
+
+
+def brought_families() -> tuple[str, ...]:
+    """Other families, of installed packages. Raises ``bad-plugin``."""
+    own = family_names()
+    return tuple(name for name in KIND.names() if name not in own)
+
+
+def is_family(name: str) -> bool:
+    """Whether ``name`` is a family. Raises ``bad-plugin``."""
+    return name in family_names() or name in brought_families()
 
 
 def model_text(name: str) -> str:
     """The text of the ``model.mesh`` of the family ``name``."""
-    return (_FOLDER / name / _MODEL).read_text(encoding="utf-8")
+    return (_folder_of(name) / _MODEL).read_text(encoding="utf-8")
 
 
 @cache
 def family_named(name: str) -> Family:
-    """The family ``name``, one of `family_names`.
+    """The family ``name``, which `is_family`.
 
-    Raises TypeError or KeyError for a table that is not spelled as ``docs/families.md`` says: these
-    files are part of the program.
+    Raises TypeError or KeyError for a table of a shipped family that is not spelled as
+    ``docs/families.md`` says, since these files are part of the program, and ``bad-plugin`` for one
+    of an installed package.
     """
-    config = _table(name, _CONFIG)
+    return _family(name, _folder_of(name))
+
+
+def _folder_of(name: str) -> Traversable:
+    own: Traversable = _FOLDER / name
+    found: Traversable | None = own if (own / _MODEL).is_file() else KIND.named(name)
+    if found is None:
+        raise KeyError(f"there is no family '{name}'")
+    return found
+
+
+def _family(name: str, folder: Traversable) -> Family:
+    config = _table(folder, _CONFIG)
     architectures = config.pop("architectures")
     gguf, prefix = config.pop("gguf", None), config.pop("prefix", "")
     kinds = sorted(set(architectures.values()))
     variants = {kind: config.pop(kind, {}) for kind in kinds}
     tables = {kind: _tables(config, variants.get(kind, {})) for kind in kinds}
     params = {
-        param: StoredParam(**{**entry, **_axes(entry)})
-        for param, entry in _table(name, _TENSORS).items()
+        param: StoredParam(**{**entry, **_axes(entry)}) for param, entry in _tensors(folder).items()
     }
     of_gguf = _gguf_tables(name, gguf, config["rope_types"]) if gguf is not None else None
     return Family(name, architectures, tables, of_gguf, prefix, params)
+
+
+def _tensors(folder: Traversable) -> dict[str, dict[str, Any]]:
+    """The entries of tensors.toml: those of the family that it is ``like``, ``without`` some, and
+    its own, which stand for others of the same name."""
+    own = _table(folder, _TENSORS)
+    like, without = own.pop("like", ""), own.pop("without", [])
+    found = _tensors(_folder_of(like)) if like else {}
+    for param in without:
+        del found[param]
+    return found | own
 
 
 def _axes(entry: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
@@ -94,8 +130,8 @@ def _gguf_tables(name: str, table: dict[str, Any], rope_types: list[str]) -> Ggu
     return GgufTables(architecture, _tables({"rope_types": rope_types, **keys}, {}), **own)
 
 
-def _table(name: str, file: str) -> dict[str, Any]:
-    return tomllib.loads((_FOLDER / name / file).read_text(encoding="utf-8"))
+def _table(folder: Traversable, file: str) -> dict[str, Any]:
+    return tomllib.loads((folder / file).read_text(encoding="utf-8"))
 
 
 def _tables(config: Mapping[str, Any], variant: Mapping[str, Any]) -> Tables:
@@ -147,3 +183,18 @@ def _experts(table: Mapping[str, Any]) -> Experts | None:
         for kind, cls in kinds.items()
     }
     return Experts(**{**table, **entries})
+
+
+def _fault(name: str, found: Any) -> str:
+    """What is wrong with what is offered as the folder of the family ``name``, or an empty text."""
+    if not isinstance(found, Traversable):
+        return "is no folder, such as one of importlib.resources.files"
+    for file in (_MODEL, _CONFIG, _TENSORS):
+        if not (found / file).is_file():
+            return f"has no {file}"
+    _family(name, found)
+    return ""
+
+
+KIND = Kind("meshc.families", "family", "docs/families.md", _fault)
+"""Families of installed packages: their folders."""

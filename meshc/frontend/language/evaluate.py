@@ -26,9 +26,9 @@ from meshc.frontend.language.dims import HeadPair, show
 from meshc.frontend.language.emitter import Emitter
 from meshc.frontend.language.found import Found, Stopped
 from meshc.frontend.language.functions import (
-    FUNCTIONS,
     Applied,
     append,
+    applied_to,
     dims_of,
     elementwise,
     matmul,
@@ -37,7 +37,7 @@ from meshc.frontend.language.functions import (
 from meshc.frontend.language.names import CACHE_OPTION, check_word, without_cache_option
 from meshc.frontend.language.parameters import Extents
 from meshc.frontend.language.scope import PREDECLARED, Poisoned, Scope, phase_constants
-from meshc.frontend.language.signatures import BUILTINS, Formal, bind, signature_of
+from meshc.frontend.language.signatures import Formal, bind, built_in, signature_of
 from meshc.ir.values import Value
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 from meshc.support.spans import Span
@@ -188,7 +188,8 @@ class Evaluator:
         )
 
     def _builtin(self, call: Call, scope: Scope) -> Result:
-        signature = BUILTINS[call.name]
+        signature = built_in(call.name)
+        assert signature is not None  # names have been checked
         bound = bind(call, signature)
         values: dict[str, Result] = {}
         for formal in signature.formals:
@@ -202,7 +203,7 @@ class Evaluator:
         if call.name == "append":
             name = f"cache_{scope.caches}{applied.constant('cache')}"
             return append(self.emitter, name, applied.tensor("value"), applied)
-        return FUNCTIONS[call.name](self.emitter, applied)
+        return applied_to(self.emitter, applied)
 
     def _argument(self, formal: Formal, argument: Argument, scope: Scope) -> Result:
         value = argument.value

@@ -488,7 +488,7 @@ def append(emitter: Emitter, name: str, value: Value, applied: Applied) -> Value
     return cache.new
 
 
-FUNCTIONS: dict[str, Callable[[Emitter, Applied], Value]] = {
+_OTHERS: dict[str, Callable[[Emitter, Applied], Value]] = {
     "embed": _embed,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,
@@ -496,5 +496,9 @@ FUNCTIONS: dict[str, Callable[[Emitter, Applied], Value]] = {
     "softmax": _softmax,
     "top_k": _top_k,
     "transpose": _transpose,
-    **dict.fromkeys(functions.FUNCTIONS, _of_elements),
 }
+
+
+def applied_to(emitter: Emitter, applied: Applied) -> Value:
+    """The result of a built-in function, or of a function of elements."""
+    return _OTHERS.get(applied.call.name, _of_elements)(emitter, applied)

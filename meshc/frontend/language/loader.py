@@ -9,7 +9,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
 
-from meshc.frontend.families import family_names, model_text
+from meshc.frontend.families import family_names, is_family, model_text
 from meshc.frontend.language.ast import Block, File, Model, RawModel, Use
 from meshc.frontend.language.check import check_model
 from meshc.frontend.language.found import Found, Stopped
@@ -70,7 +70,7 @@ def read_source(path: Path) -> Source:
 
 def library_source(name: str) -> Source:
     """The text of the shipped file, or of the model of the family, ``name``."""
-    if name in family_names():
+    if is_family(name):
         text = model_text(name)
     else:
         text = _library().joinpath(name + SUFFIX).read_text(encoding="utf-8")

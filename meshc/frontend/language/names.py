@@ -32,6 +32,7 @@ from meshc.frontend.language.signatures import (
     Formal,
     Signature,
     bind,
+    built_in,
     did_you_mean,
     signature_of,
 )
@@ -212,8 +213,8 @@ class _Piece:
         blocks = self.model.visible.get(self.scope, {})
         if call.name in blocks:
             return signature_of(blocks[call.name])
-        if call.name in BUILTINS:
-            return BUILTINS[call.name]
+        if (found := built_in(call.name, call.span)) is not None:
+            return found
         self.diagnostics.error(
             "unknown-function",
             f"there is no function or block '{call.name}'",

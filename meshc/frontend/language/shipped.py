@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from meshc.frontend.families import family_names
+from meshc.frontend.families import family_names, is_family
 from meshc.frontend.language.ast import Constant, Model
 from meshc.frontend.language.loader import library_source, parse_model
 from meshc.frontend.language.parameters import with_parameters
@@ -17,9 +17,9 @@ def library_model(family: str, parameters: Mapping[str, Constant]) -> Model:
 
     Raises MeshcError for an unknown family (``bad-model``) or parameter (``bad-parameter``).
     """
-    names = family_names()
-    if family not in names:
-        fail("bad-model", f"the library has no family '{family}'", notes=[", ".join(names)])
+    if not is_family(family):
+        names = ", ".join(family_names())
+        fail("bad-model", f"the library has no family '{family}'", notes=[names])
     return with_parameters(_parsed(family), parameters)
 
 

@@ -8,8 +8,10 @@ from difflib import get_close_matches
 from typing import Literal, cast
 
 from meshc.frontend.language.ast import Argument, Block, Call, Constant, Tensor
+from meshc.ir.brought_functions import is_function
 from meshc.ir.functions import FUNCTIONS, Function, attributes_of
 from meshc.support.diagnostics import fail
+from meshc.support.spans import Span
 
 # Comparing with more names than any model has would take long.
 _MANY_NAMES = 500
@@ -49,6 +51,10 @@ def _option(name: str, default: float) -> Formal:
 
 def _word(name: str, *words: str) -> Formal:
     return Formal(name, "word", False, words[0], words)
+
+
+def _of_elements(name: str) -> Signature:
+    return Signature(name, (_X, *_options_of(FUNCTIONS[name])))
 
 
 def _options_of(function: type[Function]) -> Iterator[Formal]:
@@ -130,13 +136,21 @@ _ALL = (
             _DIM,
         ),
     ),
-    *(Signature(name, (_X, *_options_of(f))) for name, f in FUNCTIONS.items()),
+    *map(_of_elements, FUNCTIONS),
     Signature("transpose", (_X, Formal("first", "dim", False), Formal("second", "dim", False))),
     Signature("append", (Formal("cache", "cache"), Formal("value", "tensor"))),
     Signature("sqrt", (Formal("number", "number"),)),
 )
 
 BUILTINS = {signature.name: signature for signature in _ALL}
+
+
+def built_in(name: str, span: Span | None = None) -> Signature | None:
+    """The built-in function ``name``, or the function of elements of an installed package. Raises
+    ``bad-plugin``."""
+    if name in BUILTINS:
+        return BUILTINS[name]
+    return _of_elements(name) if is_function(name, span) else None
 
 
 def signature_of(block: Block) -> Signature:

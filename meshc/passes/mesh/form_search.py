@@ -13,7 +13,7 @@ The search is exact as long as no more than ``MOST_WAYS`` go on at an op.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,8 +23,9 @@ from meshc.ir.core import Block, Op
 from meshc.ir.module import Param
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
-from meshc.passes.mesh.forms import FORMS
+from meshc.passes.mesh.forms import forms_of
 from meshc.passes.mesh.forms.append import flush
+from meshc.passes.mesh.forms.brought import brought_forms
 from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.passes.mesh.forms.parameters import enter, is_hosted
@@ -92,12 +93,21 @@ class Search:
             try:
                 if not isinstance(op, graph.Append):
                     flush(way, op)
-                ready.append((way, self.forms(way, name, _forms_of(way, op))))
+                ready.append((way, self.forms(way, name, self.forms_of(way, name, op))))
             except MeshcError as error:
                 errors.append(error)
         if not ready:
             raise errors[0]
         return self.taken(ready, name, self.live[op])
+
+    def forms_of(self, way: Lowering, name: str, op: Op) -> list[Form]:
+        """The forms of ``op``, and the one of another package by which its result is pinned."""
+        if (make := forms_of(op)) is None:
+            fail("unsupported-op", f"{op.NAME} cannot be partitioned", op.span)
+        found, wanted = make(way, op), self.pins.get(name)
+        if wanted is None or wanted in [form.name for form in found]:
+            return found
+        return [*found, *brought_forms(wanted, op)]
 
     def forms(self, way: Lowering, name: str, forms: list[Form]) -> list[Form]:
         """The forms that a pin leaves."""
@@ -211,13 +221,6 @@ def _may_differ(value: Value, ways: Sequence[Lowering]) -> bool:
         or known in way.placed
         for way in ways
     )
-
-
-def _forms_of(way: Lowering, op: Op) -> list[Form]:
-    forms: Callable[[Lowering, Op], list[Form]] | None = FORMS.get(type(op))
-    if forms is None:
-        fail("unsupported-op", f"{op.NAME} cannot be partitioned", op.span)
-    return forms(way, op)
 
 
 def _nothing(way: Lowering) -> None:

@@ -141,6 +141,7 @@ def check(case, folder, monkeypatch):
     assert np.all(np.abs(result - exact) <= bound(x, w, exact, case.types, given))
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(("refused", "arch"), crossed(REFUSED, ARCHS))
 def test_what_is_refused(refused, arch, tmp_path):
     """With the letter of PLMR that is violated, before anything is emitted."""

@@ -86,6 +86,7 @@ def _in_ci(place):
     return fault in IN_CI and fault not in [one[0] for one in EDITS[:place]]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     "edit",
     [

@@ -55,6 +55,7 @@ EMITTED = {
 }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("arch", ["wse2", "wse3"])
 @pytest.mark.parametrize("name", EMITTED)
 def test_refused_programs_name_the_letter(name, arch):

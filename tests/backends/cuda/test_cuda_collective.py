@@ -146,6 +146,7 @@ def test_threads_have_words_and_no_more_than_registers_hold(hidden):
     assert words <= 8 * chosen.threads and chosen.threads < words + 128
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("shape", "blocks", "words"),
     [

@@ -177,6 +177,7 @@ def test_active_clusters_are_asked_for(fake):
         assert kernels["block"].active_clusters(Grid(132, 256, 1, 0)) == 2 * 132
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("kernel", "grid", "words"),
     [

@@ -27,6 +27,7 @@ def test_a_program_is_read_back():
     assert from_json(text) == program
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     "changes",
     [

@@ -79,6 +79,7 @@ CHAINS = {
 }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", CHAINS)
 def test_ranks_in_another_chain_are_refused(name: str) -> None:
     old, new, words = CHAINS[name]

@@ -104,6 +104,7 @@ def test_names_are_identifiers_of_their_own():
     assert names.of("channel", "x") != "x"
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     "name", ["../x", "a/b", "", ".hidden", "-x", "a b", "a\nb", 'a"b', "x" * 201, "nul.", "a\\b"]
 )

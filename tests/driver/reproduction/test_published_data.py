@@ -7,6 +7,7 @@ from meshc.published import SOURCES, table, tables
 EVERY = [(source, one) for source in SOURCES for one in tables(source).values()]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(("source", "one"), EVERY, ids=lambda x: getattr(x, "name", x))
 def test_rows_have_values_of_their_metrics(source, one):
     assert one.rows and one.title and one.paper
@@ -17,6 +18,7 @@ def test_rows_have_values_of_their_metrics(source, one):
     assert len(set(labels)) == len(labels)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("source", "name", "where", "metric", "value"),
     [

@@ -31,6 +31,7 @@ def test_names() -> None:
     assert catalogue_names() == tuple(PARAMETERS)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameter_counts_are_the_published_ones(name: str) -> None:
     config = catalogue_config(name)

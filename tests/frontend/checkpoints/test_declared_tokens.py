@@ -163,6 +163,7 @@ def flags(chance: random.Random) -> dict[str, bool]:
     return {flag: chance.random() < 0.3 for flag in FLAGS}
 
 
+@pytest.mark.every_case
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("seed", range(25))

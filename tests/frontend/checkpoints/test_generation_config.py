@@ -98,6 +98,7 @@ def test_what_is_not_computed_is_refused_where_the_file_counts(checkpoint, capsy
     assert main([*words, "--temperature", "1"]) == 0
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     "settings",
     [

@@ -155,6 +155,7 @@ def test_codes_and_scales_make_the_same_numbers(tmp_path: Path, number: int) -> 
     np.testing.assert_array_equal(numbers, weights.read("t"))
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", QUANTISED)
 def test_rows_that_cut_blocks_are_refused(tmp_path: Path, name: str) -> None:
     encoding = ENCODINGS[QUANTISED[name]]
@@ -165,6 +166,7 @@ def test_rows_that_cut_blocks_are_refused(tmp_path: Path, name: str) -> None:
     assert f"whole blocks of {encoding.elements}, as {name} has" in found.message
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", QUANTISED)
 def test_blocks_that_are_not_there_are_refused(tmp_path: Path, name: str) -> None:
     encoding = ENCODINGS[QUANTISED[name]]

@@ -68,6 +68,7 @@ def logits(found: Compiled) -> np.ndarray:
         return program.generate(PROMPT, 4, ignore_eos=True).logits
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", CASES)
 def test_the_model_and_the_weights_of_the_hugging_face_form(name: str, tmp_path: Path) -> None:
     folder, file = checkpoints.write_both(name, tmp_path)
@@ -81,6 +82,7 @@ def test_the_model_and_the_weights_of_the_hugging_face_form(name: str, tmp_path:
         np.testing.assert_array_equal(read[tensor], values, tensor)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     "name",
     ["tiny_experts/mixtral-5x2", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)],
@@ -145,6 +147,7 @@ def decoded(config: files.Config, tensors: files.Tensors, kind: str) -> files.Te
     return {name: coded(name, tensor) for name, tensor in tensors.items()}
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -206,6 +209,7 @@ STABLELM, GPT_OSS = "tiny_families/stablelm-6h2-biased", "tiny_gpt_oss/gpt-oss-5
 QWEN2_MOE = "tiny_experts/qwen2-moe-6x2"
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("name", "key"),
     [
@@ -226,6 +230,7 @@ def test_keys_that_are_needed(name: str, key: str, tmp_path: Path) -> None:
     assert [f"'{key}'" in d.message for d in found if d.code == "config-missing-key"] == [True]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("name", "code", "words", "change"),
     [

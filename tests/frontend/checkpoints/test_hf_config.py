@@ -135,6 +135,7 @@ def test_the_name_is_safe_in_any_text(tmp_path: Path) -> None:
     assert read_config(folder).name == "my-model-rm"
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", TINY_NAMES)
 def test_configs_as_transformers_writes_them_give_no_remark(name: str) -> None:
     diagnostics = Diagnostics()

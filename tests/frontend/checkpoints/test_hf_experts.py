@@ -72,6 +72,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("family", ["qwen2_moe", "qwen3_moe"])
 @pytest.mark.parametrize(("changes", "words"), REFUSED)
 def test_other_layers_without_experts_are_refused(

@@ -43,6 +43,7 @@ def test_absent_keys_stand_for_what_transformers_takes(tmp_path: Path) -> None:
     assert config.rope_theta == 150000.0 and model_parameters(config)["truncate"] is True
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [

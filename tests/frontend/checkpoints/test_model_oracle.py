@@ -98,6 +98,7 @@ def test_transformers_gives_the_first_record_again(monkeypatch: pytest.MonkeyPat
     np.testing.assert_allclose([s.logits[0] for s in steps], entry["best_logits"], atol=1e-3)
 
 
+@pytest.mark.every_case
 @pytest.mark.oracle
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", TINY_NAMES)

@@ -208,6 +208,7 @@ UNKNOWN: dict[str, tuple[object, str]] = {
 }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_what_is_not_known_is_refused(tmp_path: Path, name: str) -> None:
     quantization, words = UNKNOWN[name]

@@ -103,6 +103,7 @@ LIES = {
 }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", LIES)
 def test_lies_are_refused(tmp_path: Path, name: str) -> None:
     (found,) = diagnosed("safetensors-invalid", lambda: _read(tmp_path, LIES[name]))

@@ -42,6 +42,7 @@ def opened(place: Path) -> Tokenizer:
     return load_tokenizer(place, model_config(vocab=SIZE + 1))
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", RECORD)
 def test_ids_and_texts_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     place = written(tmp_path, name)
@@ -71,6 +72,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(("name", "config", "words"), REFUSED)
 def test_what_transformers_reads_otherwise_is_refused(
     name: str, config: dict[str, object], words: str, tmp_path: Path
@@ -104,6 +106,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(("name", "part", "fields", "words"), CHANGES)
 def test_what_the_model_asks_for_and_transformers_passes_over_is_refused(
     name: str, part: int, fields: bytes, words: str, tmp_path: Path
@@ -135,6 +138,7 @@ HARMS = {
 }
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("harm", HARMS)
 def test_what_is_no_model_is_refused(harm: str, tmp_path: Path) -> None:
     place = written(tmp_path, "llama", HARMS[harm](model_of("llama")))

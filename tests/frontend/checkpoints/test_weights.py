@@ -43,6 +43,7 @@ def _save(folder: Path, tensors: dict[str, np.ndarray], name: str = "model.safet
     return file
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", TINY_NAMES)
 def test_logits_and_tokens_equal_those_of_transformers(name: str) -> None:
     checkpoint = open_checkpoint(TINY / name, read_config(TINY / name))

@@ -38,6 +38,7 @@ def stored(checkpoint: Checkpoint, name: str) -> tuple[np.ndarray, set[object]]:
     return np.stack([floats(layer) for layer in layers]), {layer.dtype for layer in layers}
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("folder", [pytest.param(f, id=f.name) for f in FOLDERS])
 def test_weights_of_every_family(folder: Path) -> None:
     checkpoint, kinds = open_checkpoint(folder, read_config(folder)), set()

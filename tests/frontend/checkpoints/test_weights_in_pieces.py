@@ -76,6 +76,7 @@ def test_pieces_of_gguf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     _check(open_checkpoint(tmp_path / "x.gguf", config), 1000)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", TINY_NAMES)
 def test_pieces_of_other_families(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LIMIT, 2000)

@@ -56,6 +56,7 @@ def variants(family: str) -> list[dict[str, bool | int | str]]:
     return [{}, switched, untied, *others]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_param_has_a_stored_form_and_none_is_left_over(family: str) -> None:
     stored = family_named(family).params
@@ -77,6 +78,7 @@ def test_every_param_has_a_stored_form_and_none_is_left_over(family: str) -> Non
             assert layout.shape() == tuple(extents[dim] for dim in dims)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(("family", "kind", "tables"), all_tables())
 def test_tables_name_fields_of_a_config_and_parameters_of_the_model(
     family: str, kind: str, tables: Tables
@@ -112,6 +114,7 @@ def test_tables_name_fields_of_a_config_and_parameters_of_the_model(
         assert sum(given) == 1
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gguf_files_give_the_parameters_that_hugging_face_files_give(family: str) -> None:
     gguf, tables = family_named(family).gguf, family_named(family).tables[family]
@@ -135,6 +138,7 @@ def test_gguf_files_give_the_parameters_that_hugging_face_files_give(family: str
         assert named <= set(SIZE_LIMITS)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(("share", "turning"), [(1.0, {0, 64}), (0.5, {32})])
 @pytest.mark.parametrize(
     ("family", "kind", "tables"), [one for one in all_tables() if one[2].rotary is not None]

@@ -109,6 +109,7 @@ def test_every_configuration_has_its_count_or_refusal():
     assert {path.stem for path in CONFIGS.iterdir()} == {*PUBLISHED, *REFUSED}
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_are_as_many_as_published(name, tmp_path):
     shutil.copy(CONFIGS / f"{name}.json", tmp_path / "config.json")
@@ -119,6 +120,7 @@ def test_parameters_are_as_many_as_published(name, tmp_path):
     assert sum(map(prod, shapes)) == PUBLISHED[name]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_not_read_is_refused(name):
     with pytest.raises(MeshcError) as refusal:

@@ -17,6 +17,7 @@ PLACES = ("tiny_cuda", "tiny_experts", "tiny_latent_experts")
 FOLDERS = sorted(folder for place in PLACES for folder in (DATA / place).iterdir())
 
 
+@pytest.mark.every_case
 @pytest.mark.models
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_logits_of_the_prompt_are_those_of_transformers(folder: Path) -> None:

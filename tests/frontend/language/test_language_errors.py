@@ -185,6 +185,7 @@ CASES = [
 ]
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("code", "marked"), CASES, ids=[f"{c}-{i}" for i, (c, _) in enumerate(CASES)]
 )

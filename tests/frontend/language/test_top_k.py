@@ -39,6 +39,7 @@ def test_options_become_those_of_the_op() -> None:
     assert chosen("top_k(x, 1, dim = L)").dim == "L"
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("call", "code", "words"),
     [

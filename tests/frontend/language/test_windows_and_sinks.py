@@ -63,6 +63,7 @@ def test_a_sink_far_above_the_scores_takes_all() -> None:
     np.testing.assert_allclose(found[:, 1], 0.2)
 
 
+@pytest.mark.every_case
 @pytest.mark.parametrize(
     ("call", "code", "words"),
     [

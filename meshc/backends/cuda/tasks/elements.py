@@ -14,7 +14,7 @@ from meshc.backends.cuda.tasks.lanes import Lanes
 from meshc.backends.cuda.tasks.places import base
 from meshc.backends.cuda.tasks.statements import Locals, Statements, Text
 from meshc.backends.cuda.tasks.storage import Storage
-from meshc.backends.cuda.tasks.values import POINTWISE, Values, extents
+from meshc.backends.cuda.tasks.values import Values, extents, is_pointwise
 from meshc.ir.affine import Expr
 from meshc.ir.core import Op
 from meshc.ir.ops import task, tile
@@ -159,4 +159,4 @@ class Elements:
             return True
         kind = op.views()[0].buffer.type
         assert isinstance(kind, BufferType)
-        return op.kernel in POINTWISE and kind.shape in (self.given, self.given[1:])
+        return is_pointwise(op.kernel) and kind.shape in (self.given, self.given[1:])

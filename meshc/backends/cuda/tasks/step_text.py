@@ -42,6 +42,7 @@ from meshc.backends.cuda.tasks.streamed_products import (
 )
 from meshc.backends.templates import render
 from meshc.ir.batch import LENGTH, POSITION
+from meshc.ir.brought_functions import texts_of
 from meshc.ir.module import Module
 from meshc.ir.ops import task
 from meshc.ir.ranks import RANK
@@ -290,6 +291,7 @@ class StepText:
             has_lengths=storage.has_lengths,
             together=storage.together,
             nhd=storage.rows.nhd,
+            brought="".join(texts_of(self.module, "cuda", "cuda-graph").values()),
             length=LENGTH,
             tokens=count,
             lanes=-(-max(32, 16 * count) // 32) * 32,

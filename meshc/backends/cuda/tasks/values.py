@@ -27,8 +27,12 @@ MOST_TERMS = 64
 """Ops that a formula spells at the most: one that reads a value twice spells what that is twice."""
 
 _FORMULAS = "fill copy add mul div scale exp_sub larger at_least rms_scale inverse_rms likelihood"
-POINTWISE = frozenset([*_FORMULAS.split(), *FUNCTIONS])
-"""Kernels each of whose elements is a formula of elements of their operands."""
+_POINTWISE = frozenset(_FORMULAS.split())
+
+
+def is_pointwise(kernel: str) -> bool:
+    """Whether each element of what ``kernel`` gives is a formula of elements of its operands."""
+    return kernel in _POINTWISE or kernel in FUNCTIONS
 
 
 def constant(value: float) -> str:
@@ -158,7 +162,7 @@ class Values:
         """The op by whose formula each element of ``value`` is known: it alone writes the value,
         and all of it, and not too much is computed anew by each who reads it."""
         writers = self.writers.get(value, [])
-        if len(writers) != 1 or writers[0].kernel not in POINTWISE or writers[0].when is not None:
+        if len(writers) != 1 or not is_pointwise(writers[0].kernel) or writers[0].when is not None:
             return None
         (op,) = writers
         out = op.views()[0]

@@ -6,6 +6,7 @@ that a file lacks, its readers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn, get_args
@@ -32,7 +33,14 @@ from meshc.frontend.checkpoints.gguf.rope import ROPE_KEYS, read_gguf_rope
 from meshc.frontend.checkpoints.hf.config import EPS_LIMIT, model_name
 from meshc.frontend.checkpoints.hf.near import nearest
 from meshc.frontend.checkpoints.hf.numbers import read_numbers
-from meshc.frontend.families import Family, GgufTables, Tables, family_named, family_names
+from meshc.frontend.families import (
+    Family,
+    GgufTables,
+    Tables,
+    brought_families,
+    family_named,
+    family_names,
+)
 from meshc.support.diagnostics import Diagnostics, fail
 
 _VALUE_LENGTH = "attention.value_length"
@@ -66,10 +74,11 @@ def config_from_header(header: GgufHeader, diagnostics: Diagnostics | None = Non
     return config
 
 
-def _families() -> dict[str, list[tuple[Family, GgufTables]]]:
-    """The families of each architecture that is known."""
+def _families(names: Sequence[str] | None = None) -> dict[str, list[tuple[Family, GgufTables]]]:
+    """The families of each architecture that is known to those ``names``, by default to those that
+    are shipped."""
     found: dict[str, list[tuple[Family, GgufTables]]] = {}
-    for family in map(family_named, family_names()):
+    for family in map(family_named, family_names() if names is None else names):
         if family.gguf is not None:
             found.setdefault(family.gguf.architecture, []).append((family, family.gguf))
     return found
@@ -77,7 +86,9 @@ def _families() -> dict[str, list[tuple[Family, GgufTables]]]:
 
 def _read_family(header: GgufHeader) -> tuple[Family, GgufTables]:
     given = header.metadata.get("general.architecture")
-    known = _families().get(given, []) if isinstance(given, str) else []
+    known = []
+    if isinstance(given, str):
+        known = _families().get(given) or _families(brought_families()).get(given, [])
     if not known:
         _unsupported(header, given, [_near(given)] if isinstance(given, str) else [])
     count = header.metadata.get(f"{given}.{_EXPERTS}", 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -26,7 +27,7 @@ from meshc.frontend.checkpoints.hf.text_half import text_half
 from meshc.frontend.checkpoints.hf.unknown import judge_unread_keys
 from meshc.frontend.checkpoints.json_text import JsonText, read_json_object
 from meshc.frontend.checkpoints.quantised.method import read_quantization
-from meshc.frontend.families import Family, Tables, family_named, family_names
+from meshc.frontend.families import Family, Tables, brought_families, family_named, family_names
 from meshc.support.diagnostics import Diagnostics, fail
 
 CONFIG_LIMIT_BYTES = 1 << 20
@@ -92,7 +93,7 @@ def config_from_json(
     found = Diagnostics()
     text = text_half(text, found)
     kind = _read_kind(text)
-    family = _families()[kind]
+    family = _families().get(kind) or _by_type(brought_families())[kind]
     tables = family.tables[kind]
     fields = Fields(text.value, text.source.name, found, lambda key: text.span(key))
     config = _read_fields(fields, text, name, family.name, tables)
@@ -107,23 +108,30 @@ def config_from_json(
 
 @cache
 def _families() -> dict[str, Family]:
-    """The family of each ``model_type`` that is read."""
-    families = map(family_named, family_names())
-    return {kind: family for family in families for kind in family.tables}
+    """The family of each ``model_type`` that is read without an installed package."""
+    return _by_type(family_names())
+
+
+def _by_type(names: Iterable[str]) -> dict[str, Family]:
+    """The family of each ``model_type`` of the families ``names``."""
+    return {kind: family for family in map(family_named, names) for kind in family.tables}
 
 
 @cache
 def _architectures() -> dict[str, str]:
-    """The ``model_type`` of each class of transformers that is read."""
-    families = map(family_named, family_names())
+    """The ``model_type`` of each class of transformers that is read, as `_families`."""
+    return _by_class(family_names())
+
+
+def _by_class(names: Iterable[str]) -> dict[str, str]:
+    families = map(family_named, names)
     return {name: kind for family in families for name, kind in family.architectures.items()}
 
 
-@cache
-def _without_heads() -> dict[str, str]:
-    """The ``model_type`` of each class of such a model without its head. Files name it where the
-    head is the embedding, or where another tool has left it out, which is seen in the weights."""
-    return {_HEADED.sub("Model", name): kind for name, kind in _architectures().items()}
+def _without_heads(classes: Mapping[str, str]) -> dict[str, str]:
+    """The ``model_type`` of each of the ``classes`` without its head. Files name it where the head
+    is the embedding, or where another tool has left it out, which is seen in the weights."""
+    return {_HEADED.sub("Model", name): kind for name, kind in classes.items()}
 
 
 def _read_kind(text: JsonText) -> str:
@@ -131,7 +139,10 @@ def _read_kind(text: JsonText) -> str:
     listed = text.value.get("architectures")
     kind = text.value.get("model_type")
     by_name = _kind_of(text, listed) if listed is not None else None
-    by_type = next((known for known in _families() if known == kind), None)
+    of_text = isinstance(kind, str) and (
+        kind in _families() or kind in _by_type(brought_families())
+    )
+    by_type = str(kind) if of_text else None
     if kind is not None and by_type is None:
         _unsupported(text, "model_type", f"model type {brief(kind)} is not supported", kind)
     if by_name and by_type and by_name != by_type:
@@ -147,9 +158,10 @@ def _read_kind(text: JsonText) -> str:
 def _kind_of(text: JsonText, listed: object) -> str:
     names = listed if isinstance(listed, list) else [listed]
     first = names[0] if names else None
-    known = _without_heads() | _architectures()
-    if len(names) == 1 and isinstance(first, str) and first in known:
-        return known[first]
+    if len(names) == 1 and isinstance(first, str):
+        for known in (_architectures(), _by_class(brought_families())):
+            if (kind := (_without_heads(known) | known).get(first)) is not None:
+                return kind
     shown = ", ".join(brief(name) for name in names[:4]) or "[]"
     _unsupported(text, "architectures", f"architecture {shown} is not supported", first)
 

@@ -8,7 +8,7 @@ write it into the file of its op and let that file's function list it.
 from collections.abc import Callable, Mapping
 
 from meshc.ir.core import Op
-from meshc.ir.functions import FUNCTIONS
+from meshc.ir.functions import Function
 from meshc.ir.ops import graph
 from meshc.passes.mesh.forms.append import append
 from meshc.passes.mesh.forms.arg_max import arg_max
@@ -24,7 +24,8 @@ from meshc.passes.mesh.forms.rope import rope
 from meshc.passes.mesh.forms.softmax import softmax
 from meshc.passes.mesh.forms.top_k import top_k
 
-FORMS: Mapping[type[Op], Callable[[Lowering, Op], list[Form]]] = {
+FormsOf = Callable[[Lowering, Op], list[Form]]
+FORMS: Mapping[type[Op], FormsOf] = {
     graph.Add: of_two,
     graph.Append: append,
     graph.ArgMax: arg_max,
@@ -39,8 +40,13 @@ FORMS: Mapping[type[Op], Callable[[Lowering, Op], list[Form]]] = {
     graph.Softmax: softmax,
     graph.TopK: top_k,
     graph.Yield: yielded,
-    **dict.fromkeys(FUNCTIONS.values(), of_one),
 }
 """The forms that an op has on a way; loops have theirs in ``repeat``."""
 
-__all__ = ["FORMS"]
+
+def forms_of(op: Op) -> FormsOf | None:
+    """What gives the forms of ``op``, None where it has none."""
+    return of_one if isinstance(op, Function) else FORMS.get(type(op))
+
+
+__all__ = ["FORMS", "forms_of"]

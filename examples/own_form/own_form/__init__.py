@@ -1,0 +1,1 @@
+"""A form for meshc: RMSNorm of a vector that is gathered before."""

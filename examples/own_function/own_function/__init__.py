@@ -1,0 +1,1 @@
+"""A function of elements for meshc: softsign."""
