@@ -287,10 +287,12 @@ def _elements(kernel: str, windows: Sequence[Window], costs: Costs) -> int:
     kind = "mul" if kernel in ("mul", "scale") else "add"
     loops, part = first_part(alike)
     paces = tuple(one.pace for one in part)
-    steps = costs.vector(kind, to.dtype, part[0].size, paces, rows_of_grids(part))
+    rows = rows_of_grids(part)
+    steps = costs.vector(kind, to.dtype, part[0].size, paces, rows)
+    steps += costs.meetings(part[1:], kind, rows)
     numbers = NUMBER if kernel in _WITH_A_NUMBER else 0
     operations = _OPERATIONS.get(kernel, 1)
-    once = operations * (setup(part) + numbers + steps + costs.meetings(part[1:]))
+    once = operations * (setup(part) + numbers + steps)
     if not loops:
         return once
     moved = csl.OFFSET + (0 if part[0].constant else csl.LENGTH)

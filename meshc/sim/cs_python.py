@@ -90,12 +90,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         Progress(0).close()
         print(problem, file=sys.stderr)
         return 1
-    except ModuleNotFoundError as problem:
-        print(_missing_module(problem, script).render(), file=sys.stderr)
-        return 1
     except Exception as problem:  # theirs: shown as Python shows it
         Progress(0).close()
-        print(_their_traceback(problem, args[0]), file=sys.stderr, end="")
+        missing = _missing_name(problem, script)
+        told = missing.render() + "\n" if missing else _their_traceback(problem, args[0])
+        print(told, file=sys.stderr, end="")
         return 1
     return 0
 
@@ -108,11 +107,19 @@ def _their_traceback(problem: Exception, script: str) -> str:
     return "".join(traceback.format_exception(type(problem), problem, trace))
 
 
-def _missing_module(problem: ModuleNotFoundError, script: Path) -> Diagnostic:
-    """A module of others that is not installed, or one the stand-in does not have."""
-    name = problem.name or str(problem)
-    if name.partition(".")[0] == "cerebras":
-        words, advice = f"the stand-in has no host module '{name}'", None
+def _missing_name(problem: Exception, script: Path) -> Diagnostic | None:
+    """A module of others that is not installed, or what the stand-in does not have; None for any
+    other exception."""
+    if not isinstance(problem, ImportError):
+        return None
+    name, advice = problem.name or str(problem), None
+    ours = name.partition(".")[0] == "cerebras"
+    if not isinstance(problem, ModuleNotFoundError):
+        if not ours:
+            return None
+        words = f"{str(problem).partition(' (')[0]}: the stand-in has no such name"
+    elif ours:
+        words = f"the stand-in has no host module '{name}'"
     else:
         words = f"'{script}' needs the Python module '{name}', which is not installed"
         advice = f"install it for {sys.executable}"

@@ -109,6 +109,8 @@ def test_mistakes_in_the_color_of_a_queue(tmp_path: Path, color: str) -> None:
         ("@allocate_fifo(buf, .{ .empty_action = .terminate })", "const", "'.empty_action'"),
         ("@allocate_fifo(buf, .{ .xdsr = 1, .src = 1, .full_action = 1, .dest = 1 })", "const",
          "'.xdsr' of a FIFO"),
+        ("@bind_rotating_tasks(.{ tsk, tsk }, lt)", "comptime", "another one after each run"),
+        ("@dfilt(m, fin, 3)", "run", "drop wavelets by their payload"),
         ("@get_input_queue(col)", "const", "needs an integer"),
         ("@get_int(g)", "run", "@get_int of 'f32'"),
         ("@import_module(\"<math>\", 5)", "const", "expected a struct"),

@@ -17,7 +17,14 @@ from meshc.sim.commands_folder import make_bin
 from meshc.sim.host.api import MemcpyOrder, SdkRuntime
 from meshc.sim.host.copying import COL_MAJOR, ROW_MAJOR, order_indices
 from meshc.sim.host.debug import DUMP, debug_util
-from meshc.sim.host.utils import calculate_cycles, input_array_to_u32, memcpy_view
+from meshc.sim.host.utils import (
+    calculate_cycles,
+    float_to_hex,
+    input_array_to_u32,
+    make_u48,
+    memcpy_view,
+    sub_ts,
+)
 from meshc.sim.suite import find_commands, run_one
 from meshc.support.diagnostics import MeshcError, known_codes
 
@@ -400,7 +407,19 @@ def test_missing_python_modules_are_named(
     script.write_text("import cerebras.modelzoo\n")
     assert cs_python.main([str(script)]) == 1
     assert "no host module 'cerebras.modelzoo'" in capsys.readouterr().err
+    script.write_text("from cerebras.sdk.runtime.sdkruntimepybind import SdkRuntime, Nothing\n")
+    assert cs_python.main([str(script)]) == 1
+    found = capsys.readouterr().err
+    assert "[csl-host-module]" in found and "Traceback" not in found
+    assert "cannot import name 'Nothing' from 'cerebras.sdk.runtime.sdkruntimepybind'" in found
     assert cs_python.main([str(tmp_path / "missing.py")]) == 2
+
+
+def test_helpers_of_host_scripts_know_counters_and_patterns() -> None:
+    start, end = 0x0001_FFFF_FFF0, 0x0004_0000_0010
+    words = [(value >> shift) & 0xFFFF for value in (start, end) for shift in (0, 16, 32)]
+    assert make_u48(words) == start and sub_ts(words) == end - start
+    assert float_to_hex(-1.5) == "0xbfc00000"
 
 
 def test_the_compiler_finds_modules_along_import_paths(tmp_path: Path) -> None:

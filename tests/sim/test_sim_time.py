@@ -69,13 +69,16 @@ const d = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{N} -> z[i] });
         ("@fmuls(d, a, b);", 1, 1.125),
         ("@fmacs(d, a, b, 2.0);", 0, 2.0),
         ("@fmacs(d, a, b, 2.0);", 1, 1.0),
+        ("@fadds(d, a, b);", 0, 1.125),
+        ("@fadds(d, a, b);", 1, 1.125),
     ],
 )
 def test_rows_of_grids_meet_as_vectors_do(
     tmp_path: Path, call: str, shift: int, cycles: float
 ) -> None:
     """The rule of bank groups holds for the innermost dim of operands with several, whose rows
-    take a cycle each, but those of multiply-accumulates none."""
+    take a cycle each, but those of multiply-accumulates none. Sums take half of their lanes there
+    and have time for both reads."""
     text = """
 var x = @zeros([N, 8]f32); var y = @zeros([N, 9]f32); var z = @zeros([N, 8]f32);
 const a = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{N, 8} -> x[i, j] });
@@ -91,6 +94,28 @@ const d = @get_dsd(mem4d_dsd, .{ .tensor_access = |i, j|{N, 8} -> z[i, j] });
         for n in (8, 16)
     ]
     assert (times[1] - times[0]) / 64 == cycles
+
+
+@pytest.mark.parametrize(("shift", "cycles"), [(0, 3), (1, 2), (2, 2), (4, 3)])
+def test_columns_take_turns_where_they_lie_in_one_bank_group(
+    tmp_path: Path, shift: int, cycles: int
+) -> None:
+    """Results that stay in the bank they are read from take two cycles, and a third where the other
+    source lies in the same group: of three columns that a stencil adds to another one is."""
+    text = """
+var x = @zeros([1032]f32); var y = @zeros([1032]f32);
+const a = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{N} -> x[8 * i] });
+const b = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{N} -> y[8 * i + SHIFT] });
+"""
+    times = [
+        interval(
+            tmp_path,
+            "@fmacs(a, a, b, 2.0);",
+            TIMER + text.replace("{N}", f"{{{n}}}").replace("SHIFT", str(shift)),
+        )
+        for n in (64, 128)
+    ]
+    assert (times[1] - times[0] - 2) / 64 == cycles
 
 
 @pytest.mark.parametrize(

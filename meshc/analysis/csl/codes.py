@@ -57,7 +57,7 @@ class Step:
         if self.kind in ("mul", "add"):
             sources = [one for one in self.operands[1:] if isinstance(one, Window)]
             steps = costs.vector(self.kind, self.to.dtype, count, (), rows)
-            return steps + costs.meetings(sources)
+            return steps + costs.meetings(sources, self.kind, rows)
         lanes = costs.lanes_of_codes(self.kind)
         return rows + -(-count // (max(1, lanes // 2) if rows else lanes))
 

@@ -95,14 +95,18 @@ class Costs:
         name = "integer" if kind == "integer" else "convert"
         return int(self.device.real(f"{name}_lanes_per_cycle"))
 
-    def meetings(self, sources: Sequence[Window]) -> int:
+    def meetings(self, sources: Sequence[Window], kind: str = "mul", rows: int = 0) -> int:
         """Steps of an operation on f32 in which both ``sources`` lie in one bank group, so that
-        they are read one after the other. A source that does not move is read once; where one lies
-        is the run's to say, as many steps as in the mean over the bank groups."""
+        they are read one after the other; none of a ``kind`` that takes several elements a cycle
+        where an operand of several dims, which has ``rows``, leaves it half of them. A source that
+        does not move is read once; where one lies is the run's to say, as many steps as in the mean
+        over the bank groups."""
         if len(sources) < 2 or any(one.dtype != DType.F32 for one in sources):
             return 0
         first, second = (one.merged().dims[-1].stride for one in sources[:2])
-        if not first or not second:
+        lanes = self._lanes(kind, str(DType.F32))
+        halved = rows > 0 and min(stride_lanes(one, lanes) for one in (first, second)) > 1
+        if not first or not second or halved:
             return 0
         count = sources[0].size
         every = BANKS // gcd(first - second, BANKS)
@@ -171,8 +175,7 @@ def writes(extent: int, strides: tuple[int, ...] = ()) -> int:
     first stride is that of the sums, the other that of the factors."""
     if not strides or strides[0] == 0 or strides[0] % BANKS:
         return extent // WRITE_EVERY
-    turns = len(strides) > 1 and all(s and s % (2 * BANKS) == 0 for s in strides)
-    return extent + extent // STAY_EVERY + (extent if turns else 0)
+    return extent + extent // STAY_EVERY
 
 
 def stride_lanes(stride: int, lanes: int) -> int:

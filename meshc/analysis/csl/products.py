@@ -185,7 +185,8 @@ def _rows_cycles(product: Product, costs: Costs) -> int:
     strides = (product.c.dims[1].stride, product.b.dims[1].stride)
     cycles = m * k * costs.vector(kind, product.c.dtype, n, strides)
     if product.b.dtype == DType.F32 and strides[0] == strides[1]:
-        cycles += (n - writes(n)) * _meetings(product, costs)
+        instead = 0 if strides[0] and strides[0] % BANKS == 0 else writes(n)
+        cycles += (n - instead) * _meetings(product, costs)
     elif product.b.dtype == DType.F32 and all(strides):
         cycles += m * k * n // BANKS  # in the mean over where rows begin
     return cycles
@@ -449,7 +450,8 @@ def _round_steps(product: Product, costs: Costs) -> int:
     steps = costs.vector("mul", dtype, depth * part, paces, rows_of_grids(factors))
     once = costs.vector("add", dtype, part, (), rows_of_grids([product.c]))
     if dtype == DType.F32:
-        met = costs.meetings(factors) + _sums_that_meet(product, costs)
+        rows = rows_of_grids(factors)
+        met = costs.meetings(factors, "mul", rows) + _sums_that_meet(product, costs)
         return steps + depth * once + met
     return steps + sum(costs.vector("add", dtype, h * part, ()) for _, h in halvings(depth)) + once
 
@@ -462,7 +464,9 @@ def _sums_that_meet(product: Product, costs: Costs) -> int:
     scratch = Window(Value("scratch", BufferType(DType.F32, (size,))), DType.F32, Expr.const(0), ())
     part = (Dim(m * n, 1),)
     met = [
-        costs.meetings([product.c, scratch.moved(j * m * n).inner(part)])
+        costs.meetings(
+            [product.c, scratch.moved(j * m * n).inner(part)], "add", rows_of_grids([product.c])
+        )
         for j in range(min(depth, BANKS))
     ]
     whole, rest = divmod(depth, len(met))

@@ -103,7 +103,7 @@ class Steps:
         sources = [one for one in operands if isinstance(one, Window)]
         rows = rows_of_grids((to, *operands))
         steps = self.costs.vector(kind, dtype, to.size, (), rows)
-        self._steps.append(steps + self.costs.meetings(sources))
+        self._steps.append(steps + self.costs.meetings(sources, kind, rows))
 
     def wide(self, of: Window, room: Window) -> Window:
         """The elements of ``of`` in the type of scratch: those of another are converted to

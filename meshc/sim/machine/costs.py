@@ -48,15 +48,16 @@ class Costs:
             if isinstance(operand, Mem) and not operand.scalar:
                 lanes = min(lanes, _stride_lanes(operand, lanes))
                 rows = max(rows, _rows(operand, n))
-        if rows:
-            lanes = max(1, lanes // 2)
+        halved = bool(rows) and lanes > 1
+        if halved:
+            lanes //= 2
         cycles = rows * self.row.get(spec.kind, 1) + -(-n // lanes)
         if any(operand.esize != 4 for operand in memory):
             every = self.write_every.get(spec.kind, 0) if isinstance(dst, Mem) else 0
             return cycles + (cycles // every if every else 0)
-        lost = _reads_that_meet(memory, self.period, n)
+        lost = 0 if halved else _reads_that_meet(memory, self.period, n)
         if any(_stays_in_its_bank(dst, source) for source in memory):
-            lost = n + n // self.stay_every + (n if _takes_turns(memory) else 0)
+            lost = n + n // self.stay_every + (n if lost == n else 0)
         if lost or not isinstance(dst, Mem):
             return cycles + lost
         every = self.write_every.get(spec.kind, 0)
@@ -93,11 +94,6 @@ def _in_place(dst: Mem, source: Mem) -> bool:
     """Whether results are written over the elements of a source, which moves."""
     same = dst.addr == source.addr and pace(dst) == pace(source)
     return same and not dst.scalar and pace(dst) != 0
-
-
-def _takes_turns(memory: list[Mem]) -> bool:
-    """Whether two sources have strides of the slowest class, multiples of eight words."""
-    return len(memory) > 1 and all(pace(m) and pace(m) % 32 == 0 for m in memory)
 
 
 def pace(mem: Mem) -> int:

@@ -257,9 +257,6 @@ static int in_place(const dsd *to, const dsd *source)
            pace(to) == pace(source) && pace(to) != 0;
 }
 
-/* Whether a source has a stride of the slowest class, a multiple of eight words. */
-static int is_slow(const dsd *source) { return pace(source) && pace(source) % 32 == 0; }
-
 /* Cycles for n elements between memory operands, without the set-up. */
 int64_t vector_cycles(machine *m, int op, int sources, const dsd *operands, int64_t n)
 {
@@ -279,17 +276,19 @@ int64_t vector_cycles(machine *m, int op, int sources, const dsd *operands, int6
             words = words && d->esize == 4;
         }
     }
-    if (rows)
-        lanes = max64(1, lanes / 2);
+    int halved = rows && lanes > 1;
+    if (halved)
+        lanes /= 2;
     int64_t cycles = rows * m->costs.row[kind] + ceil_div(n, lanes);
     if (!words)
         return cycles + (every && operands[0].kind == MEM ? cycles / every : 0);
-    int turns = found > 1 && is_slow(memory[0]) && is_slow(memory[1]);
-    if (found > 1)
+    if (found > 1 && !halved)
         lost = reads_that_meet(memory[0], memory[1], m->costs.period, n);
+    int stays = 0;
     for (int k = 0; k < found; k++)
-        if (in_place(&operands[0], memory[k]) && pace(memory[k]) % 16 == 0)
-            lost = n + n / m->costs.stay_every + (turns ? n : 0);
+        stays = stays || (in_place(&operands[0], memory[k]) && pace(memory[k]) % 16 == 0);
+    if (stays)
+        lost = n + n / m->costs.stay_every + (lost == n ? n : 0);
     if (lost || operands[0].kind != MEM)
         return cycles + lost;
     for (int k = 0; !every && !rows && k < found; k++)
