@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from meshc.backends.ttlang.lanes import Elements, Grid, runs
 from meshc.backends.ttlang.operation import Node
 from meshc.backends.ttlang.panels import Panel
+from meshc.ir.rows import Paired
 
 Ranges = list[tuple[int, int, int]]
 ElementsOf = Callable[[Node], Elements]
@@ -74,7 +77,7 @@ def elements_of(grid: Grid, panel: Panel, dims: Sequence[str]) -> ElementsOf:
     return found
 
 
-def paired(found: ElementsOf, grid: Grid, dims: Sequence[str], pairs: Any) -> ElementsOf:
+def paired(found: ElementsOf, grid: Grid, dims: Sequence[str], pairs: Paired) -> ElementsOf:
     """The elements of a weight whose lanes of the dim of ``pairs``, one of ``dims``, the model has
     in another order (:class:`meshc.ir.rows.Paired`)."""
     behind = prod(grid.extents[dim] for dim in dims[dims.index(pairs.dim) + 1 :])
@@ -83,7 +86,7 @@ def paired(found: ElementsOf, grid: Grid, dims: Sequence[str], pairs: Any) -> El
     def in_model(node: Node) -> Elements:
         elements = found(node)
         rest, lane = elements // behind // extent, elements // behind % extent
-        taken = pairs.element(lane, extent)
+        taken = np.asarray(pairs.element(lane, extent), np.int64)
         return (rest * extent + taken) * behind + elements % behind
 
     return in_model

@@ -83,8 +83,7 @@ def matrix(
         if dims and count % TILE:
             fail(
                 "ttlang-tiles",
-                f"a node has {count} {', '.join(dims)} of {value} ({kind}), and a "
-                f"tile has {TILE}",
+                f"a node has {count} {', '.join(dims)} of {value} ({kind}), and a tile has {TILE}",
                 help=f"use a mesh on which every node has a multiple of {TILE} rows and lanes",
             )
     for node in grid.nodes:

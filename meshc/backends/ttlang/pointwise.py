@@ -61,15 +61,12 @@ def square(width: int) -> Operand:
     return Operand(Window("", "0", "0", width, width))
 
 
-def pointwise(
-    grid: Grid, result: Panel, operands: Sequence[Operand], expression: str
-) -> Operation:
+def pointwise(grid: Grid, result: Panel, operands: Sequence[Operand], expression: str) -> Operation:
     """``expression`` names its operands ``{a}``, ``{b}``, .., and ``{w}`` the tiles of a row of the
     result."""
     names = LETTERS[: len(operands)]
     windows = [
-        replace(operand.window, tensor=name)
-        for name, operand in zip(names, operands, strict=True)
+        replace(operand.window, tensor=name) for name, operand in zip(names, operands, strict=True)
     ]
     out = replace(_row(result, True), tensor=RESULT)
     values = {

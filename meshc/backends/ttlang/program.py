@@ -33,7 +33,8 @@ from meshc.backends.ttlang.pointwise import (
 from meshc.backends.ttlang.products import Heads, summa, turned
 from meshc.backends.ttlang.text import text_of
 from meshc.backends.ttlang.waits import check_waits
-from meshc.ir.core import Block, Op, Operand as Argument, tensor_type
+from meshc.ir.core import Block, Op, tensor_type
+from meshc.ir.core import Operand as Argument
 from meshc.ir.functions import Function
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh
@@ -63,10 +64,13 @@ _FUNCTIONS: dict[str, tuple[str, tuple[float, ...]]] = {
     "mesh.relu2": ("ttl.math.square(ttl.math.relu({a}))", ()),
     "mesh.quick_gelu": ("{a} * ttl.math.sigmoid({a} * {b})", (1.702,)),
 }
-_TANH_GELU = (
-    "{a} * {b} * ({c} + ttl.math.tanh(({a} + {a} * {a} * {a} * {e}) * {d}))",
-    (0.5, 1.0, float(np.sqrt(2 / np.pi)), 0.044715),
-)
+_GELU: dict[str, tuple[str, tuple[float, ...]]] = {
+    "erf": ("ttl.math.gelu({a})", ()),
+    "tanh": (
+        "{a} * {b} * ({c} + ttl.math.tanh(({a} + {a} * {a} * {a} * {e}) * {d}))",
+        (0.5, 1.0, float(np.sqrt(2 / np.pi)), 0.044715),
+    ),
+}
 
 
 @dataclass
@@ -179,9 +183,7 @@ class PhaseProgram:
         """Those of ``dims`` that have more than one element."""
         return tuple(dim for dim in dims if self.module.dims[dim] > 1)
 
-    def parameter(
-        self, value: Value, panel: Panel, rows: ElementsOf | None = None
-    ) -> Given:
+    def parameter(self, value: Value, panel: Panel, rows: ElementsOf | None = None) -> Given:
         """What the host fills for a parameter that is read as ``panel``; ``rows`` says which
         elements of its rows a node has, where that is not what its layout says."""
         source, layers = self.stacks.get(value, (value, 0))
@@ -226,8 +228,8 @@ class PhaseProgram:
     def check_alike(self, op: Op, one: Panel, other: Panel, dims: Sequence[str]) -> None:
         """Refuse two values of which a node has other elements of ``dims``."""
         for node in self.grid.nodes:
-            found = [self.grid.elements(panel.kind, dims, node) for panel in (one, other)]
-            if not np.array_equal(*found):
+            mine, its = (self.grid.elements(panel.kind, dims, node) for panel in (one, other))
+            if not np.array_equal(mine, its):
                 self.refuse(op, f"{', '.join(dims)} of its operands lie differently")
 
     # --- calls
@@ -345,16 +347,14 @@ def _binary(program: PhaseProgram, op: Op) -> None:
 
 
 def _function(program: PhaseProgram, op: Function) -> None:
-    attributes = op.attributes()
+    attributes: dict[str, Any] = op.attributes()
+    expression, numbers = _FUNCTIONS.get(op.NAME, ("", ()))
     if op.NAME == "mesh.gelu":
-        exact = ("ttl.math.gelu({a})", ())
-        expression, numbers = exact if attributes["form"] == "erf" else _TANH_GELU
+        expression, numbers = _GELU[attributes["form"]]
     elif op.NAME == "mesh.clamp":
         expression = "ttl.math.max(ttl.math.min({a}, {b}), {c})"
-        numbers = (attributes["most"], attributes["least"])  # type: ignore[assignment]
-    elif op.NAME in _FUNCTIONS:
-        expression, numbers = _FUNCTIONS[op.NAME]
-    else:
+        numbers = attributes["most"], attributes["least"]
+    if not expression:
         program.refuse(op, "there are no operations for it")
     _simple(program, op, expression, numbers=numbers)
 
@@ -428,9 +428,7 @@ def _rope(program: PhaseProgram, op: mesh.Rope) -> None:
     lanes = program.grid.extents[op.dim]
     turns = tuple(rope_frequencies(op, lanes))
     angles = _of_one_head(panel)
-    tables = [
-        program.table(word, angles, ((word, turns),), word) for word in ("cosine", "sine")
-    ]
+    tables = [program.table(word, angles, ((word, turns),), word) for word in ("cosine", "sine")]
     whole = Panel(TensorType(DType.F32, (), Layout()), (), (), panel.width, 1, panel.width)
     pairs = program.table("pairs", whole, (("pairs", panel.width),), "pairs")
     made = alike(panel, tensor_type(op.result))
@@ -477,9 +475,7 @@ def _gemm(program: PhaseProgram, op: mesh.Gemm) -> None:
         own_heads = _heads(program, op, left, right, heads)
         if columns[: len(heads)] != heads:
             program.refuse(op, "heads are not the first columns of its result")
-        operation = summa(
-            program.grid, left, right, made, op.axis, skew, own_heads, program.room
-        )
+        operation = summa(program.grid, left, right, made, op.axis, skew, own_heads, program.room)
         program.give(op, result, operation, [name, right_name], made)
 
 
@@ -489,7 +485,8 @@ def _order(
     """What is contracted, in the order in which parts of the left side have it. Raises
     ``ttlang-op`` where nodes of one part differ."""
     assert isinstance(op, mesh.Gemm)
-    grid, parts = program.grid, {}
+    grid = program.grid
+    parts: dict[int, Elements] = {}
     for node in grid.nodes:
         part = grid.rotated(op.axis, skew, node)
         found = grid.elements(left.kind, dims, node)
@@ -633,9 +630,7 @@ def _repeat(program: PhaseProgram, op: mesh.Repeat) -> None:
         program.say(f"{own_name} = {name}")
         program.put(argument, own_name, panel)
         carried.append(own_name)
-    for argument, operand in zip(
-        body.args[op.carried :], op.operands[op.carried :], strict=True
-    ):
+    for argument, operand in zip(body.args[op.carried :], op.operands[op.carried :], strict=True):
         assert isinstance(operand, Value)
         if operand not in program.parameters:
             program.refuse(op, f"{operand} is a stack that was computed")

@@ -9,7 +9,7 @@ from meshc.backends.target import Work, Written
 from meshc.backends.templates import render
 from meshc.backends.ttlang.program import PhaseProgram
 from meshc.devices import Device
-from meshc.ir.module import Level, Module
+from meshc.ir.module import Level
 from meshc.support.diagnostics import Diagnostics, fail
 
 _PACKAGE = "meshc.backends.ttlang"

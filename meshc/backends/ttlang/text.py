@@ -55,18 +55,21 @@ def _node() -> str:
 
 
 def _net(net: Net) -> Iterator[str]:
+    """A net is of pipes to single nodes or of pipes to rectangles, never of both."""
+    rectangles = any(len(pipe.receivers) > 1 for pipe in net.pipes)
     yield f"{net.name} = ttl.PipeNet(["
     for pipe in net.pipes:
-        yield f"{_STEP}{_pipe(pipe)},"
+        yield f"{_STEP}{_pipe(pipe, rectangles)},"
     yield "])"
 
 
-def _pipe(pipe: Pipe) -> str:
-    to = ", ".join(
-        str(first) if first == last else f"slice({first}, {last + 1})"
-        for first, last in (pipe.columns, pipe.rows)
-    )
-    return f"ttl.Pipe(src={pipe.source}, dst=({to}))"
+def _pipe(pipe: Pipe, rectangle: bool) -> str:
+    columns, rows = (_nodes(*ends, rectangle) for ends in (pipe.columns, pipe.rows))
+    return f"ttl.Pipe(src={pipe.source}, dst=({columns}, {rows}))"
+
+
+def _nodes(first: int, last: int, rectangle: bool) -> str:
+    return f"slice({first}, {last + 1})" if rectangle else str(first)
 
 
 class _Statements:

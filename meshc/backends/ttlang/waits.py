@@ -185,7 +185,9 @@ class _Thread:
             if pipe.source != self.node:
                 continue
             keys = [(net.name, self.node, target) for target in pipe.receivers]
-            words = f"receives that are posted to {net.name} on {', '.join(map(str, pipe.receivers))}"
+            words = (
+                f"receives that are posted to {net.name} on {', '.join(map(str, pipe.receivers))}"
+            )
             yield words, lambda keys=keys: all(posted[key] for key in keys)  # type: ignore[misc]
             for key in keys:
                 posted[key] -= 1
