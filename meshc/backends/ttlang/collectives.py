@@ -37,6 +37,7 @@ def spread(window: Window, senders: Nodes, net: Net | None) -> Body:
     filled: Body = (Read(block, window),)
     if net is not None:
         sent: Body = (*filled, Send(block, net.name))
+        senders = Nodes(f"{net.name}.is_src()", senders.members)
         filled = (When(senders, sent, (Receive(block, net.name),)),)
     return (Reserve(block, blocks_of(window.tensor)), *filled, Push(block))
 
@@ -72,8 +73,8 @@ def combined(grid: Grid, panel: Panel, axis: str, how: str) -> Operation:
         (SOURCE, RESULT),
         tuple(net for net in nets.values() if net is not None),
         tuple(
-            Buffer(blocks_of(name), RESULT, *size)
-            for name in (SOURCE, RESULT, *((SUMS,) if len(parts) > 1 else ()))
+            Buffer(blocks_of(name), RESULT, *size, max(2, count))
+            for name, count in ((SOURCE, len(parts)), (RESULT, 0), (SUMS, 0))
         ),
         (
             repeated("line", panel.height, bring),

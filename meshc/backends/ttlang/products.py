@@ -75,16 +75,17 @@ def summa(
     count = heads.keys * heads.share
     deep, wide, high = left.wide // count, result.wide // count, result.height
     across, crossing = axis, grid.mesh.other(axis)
-    step, piece = _chunks(high, gcd(deep, right.height), wide, room)
-    steps = range(0, deep * grid.mesh.size(across), step)
+    whole = deep * grid.mesh.size(across)
+    step, piece = _chunks(high, gcd(deep, right.height), wide, whole, room)
+    steps = range(0, whole, step)
     part_of_columns = (("piece", piece),) if wide > piece else ()
     nets: dict[str, Net | None] = {}
 
     def mover(tensor: str, panel: Panel, along: str, turned: str, extent: int) -> Iterator[Body]:
-        for first in steps:
+        for number, first in enumerate(steps):
             part, offset = divmod(first, extent)
             senders = grid.nodes_with(along, part, turned)
-            name = f"{tensor}_from_part{part}"
+            name = f"{tensor}_of_step{number}"
             nets[name] = grid.spreading(name, along, senders)
             if tensor == LEFT:
                 window = panel.window(tensor, (), heads.own(deep), (high, step), (0, offset))
@@ -110,8 +111,8 @@ def summa(
         (LEFT, RIGHT, RESULT),
         tuple(net for net in nets.values() if net is not None),
         (
-            Buffer(blocks_of(LEFT), LEFT, high, step),
-            Buffer(blocks_of(RIGHT), RIGHT, step, piece),
+            Buffer(blocks_of(LEFT), LEFT, high, step, max(2, len(steps))),
+            Buffer(blocks_of(RIGHT), RIGHT, step, piece, max(2, len(steps))),
             Buffer(blocks_of(RESULT), RESULT, high, piece),
             *((Buffer(blocks_of(SUMS), RESULT, high, piece),) if len(steps) > 1 else ()),
         ),
@@ -120,19 +121,22 @@ def summa(
     )
 
 
-def _chunks(high: int, deep: int, wide: int, room: int) -> tuple[int, int]:
-    """How many tiles of ``deep`` a step contracts and how many of ``wide`` are computed at once, as
-    many as buffers have room for."""
+def _chunks(high: int, deep: int, wide: int, whole: int, room: int) -> tuple[int, int]:
+    """How many tiles of ``deep`` a step contracts, of ``whole`` that all do, and how many of
+    ``wide`` are computed at once: as many as buffers have room for."""
+
+    def taken(step: int, piece: int) -> int:
+        count = max(2, whole // step)
+        return TILE_BYTES * (count * step * (high + piece) + 4 * high * piece)
+
     for piece in range(wide, 0, -1):
         for step in range(deep, 0, -1):
-            tiles = 2 * (high * step + step * piece + 2 * high * piece)
-            if wide % piece == deep % step == 0 and tiles * TILE_BYTES <= room:
+            if wide % piece == deep % step == 0 and taken(step, piece) <= room:
                 return step, piece
-    needed = 2 * (3 * high + 1) * TILE_BYTES
     fail(
         "ttlang-memory",
-        f"a product of {high} rows of tiles takes {needed} bytes of a node for one column of its "
-        f"result, of {room}",
+        f"a product of {high} rows of tiles that contracts {whole} takes {taken(1, 1)} bytes of a "
+        f"node for one column of its result, of {room}",
         help="use a mesh with more rows, or fewer rows of tokens",
     )
 
@@ -157,7 +161,7 @@ def turned(
     product = f"{block_of(LEFT)} @ ttl.block.transpose({block_of(RIGHT)})"
     for part in range(size):
         senders = grid.nodes_with(crossing, part)
-        net = grid.spreading(f"b_from_part{part}", crossing, senders)
+        net = grid.spreading(f"b_of_step{part}", crossing, senders)
         nets += [] if net is None else [net]
         bring += (*fetched(q), *spread(k, senders, net))
         owners = grid.nodes_with(axis, part, skew)
@@ -178,8 +182,11 @@ def turned(
         tuple(nets),
         (
             Buffer(blocks_of(LEFT), LEFT, high, deep),
-            Buffer(blocks_of(RIGHT), RIGHT, wide, deep),
-            *(Buffer(blocks_of(name), RESULT, high, wide) for name in names),
+            Buffer(blocks_of(RIGHT), RIGHT, wide, deep, max(2, size)),
+            *(
+                Buffer(blocks_of(name), RESULT, high, wide, max(2, size if name == CAME else 0))
+                for name in names
+            ),
         ),
         (heads.loop(bring), heads.loop(store)),
         heads.loop(compute),

@@ -13,29 +13,22 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from meshc.analysis.rotary import rope_frequencies
 from meshc.backends.python.names import Names
 from meshc.backends.ttlang import given as host
-from meshc.backends.ttlang.collectives import combined
 from meshc.backends.ttlang.given import ElementsOf, Given, elements_of, nodes_of, shape_of
-from meshc.backends.ttlang.lanes import Elements, Grid
-from meshc.backends.ttlang.operation import Node, Operation
-from meshc.backends.ttlang.panels import Panel, alike, matrix, numbers_of
+from meshc.backends.ttlang.lanes import Grid
+from meshc.backends.ttlang.operation import TILE_BYTES, Operation
+from meshc.backends.ttlang.panels import Panel, matrix
 from meshc.backends.ttlang.pointwise import (
     Operand,
-    constant,
     own,
-    pointwise,
     spread_line,
     spread_numbers,
-    square,
 )
-from meshc.backends.ttlang.products import Heads, summa, turned
 from meshc.backends.ttlang.text import text_of
 from meshc.backends.ttlang.waits import check_waits
 from meshc.ir.core import Block, Op, tensor_type
 from meshc.ir.core import Operand as Argument
-from meshc.ir.functions import Function
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh
 from meshc.ir.types import DType, Layout, TensorType
@@ -44,33 +37,19 @@ from meshc.support.diagnostics import fail
 
 USUAL_ROOM = 1_499_136
 """Bytes of a node for buffers where the device sets no limit: those of Blackhole."""
-_BINARY = {
-    "mesh.add": "{a} + {b}",
-    "mesh.mul": "{a} * {b}",
-    "mesh.div": "{a} / {b}",
-    "mesh.exp_sub": "ttl.math.exp({a} - {b})",
-    "mesh.larger": "ttl.math.max({a}, {b})",
-}
-_REDUCED = {
-    "mesh.row_sum": "ttl.math.reduce_sum({a}, dims=[-1], shape=(1, 1))",
-    "mesh.square_sum": "ttl.math.reduce_sum({a} * {a}, dims=[-1], shape=(1, 1))",
-    "mesh.row_max": "ttl.math.reduce_max({a}, dims=[-1], shape=(1, 1))",
-}
-_FUNCTIONS: dict[str, tuple[str, tuple[float, ...]]] = {
-    "mesh.silu": ("ttl.math.silu({a})", ()),
-    "mesh.sigmoid": ("ttl.math.sigmoid({a})", ()),
-    "mesh.exp": ("ttl.math.exp({a})", ()),
-    "mesh.tanh": ("ttl.math.tanh({a})", ()),
-    "mesh.relu2": ("ttl.math.square(ttl.math.relu({a}))", ()),
-    "mesh.quick_gelu": ("{a} * ttl.math.sigmoid({a} * {b})", (1.702,)),
-}
-_GELU: dict[str, tuple[str, tuple[float, ...]]] = {
-    "erf": ("ttl.math.gelu({a})", ()),
-    "tanh": (
-        "{a} * {b} * ({c} + ttl.math.tanh(({a} + {a} * {a} * {a} * {e}) * {d}))",
-        (0.5, 1.0, float(np.sqrt(2 / np.pi)), 0.044715),
-    ),
-}
+Writer = Callable[["PhaseProgram", Any], None]
+WRITERS: dict[type[Op], Writer] = {}
+"""What writes the operations of an op: the table that other files of this folder fill."""
+
+
+def writes(*classes: type[Op]) -> Callable[[Writer], Writer]:
+    """Decorator: the function writes the operations of ops of ``classes``."""
+
+    def add(writer: Writer) -> Writer:
+        WRITERS.update(dict.fromkeys(classes, writer))
+        return writer
+
+    return add
 
 
 @dataclass
@@ -107,6 +86,16 @@ class PhaseProgram:
             names.append(name)
             self.results.append(self._result(ending, value, panel))
         self.say(f"return {', '.join(names)}" + ("," if len(names) == 1 else ""))
+        self._check_chip()
+
+    def _check_chip(self) -> None:
+        """Raise ``ttlang-memory`` where all that is given does not fit the memory of the chip."""
+        room = self.module.the_device().global_memory_bytes
+        panels = [(given.panel, max(1, given.layers)) for given in self.givens.values()]
+        tiles = sum(panel.height * panel.wide * count for panel, count in panels)
+        taken = tiles * len(self.grid.nodes) * TILE_BYTES
+        if room and taken > room:
+            fail("ttlang-memory", f"weights and tables take {taken} bytes of the chip, of {room}")
 
     def _result(self, op: Op, value: Argument, panel: Panel) -> dict[str, Any]:
         """What the host reads about a result."""
@@ -270,19 +259,12 @@ class PhaseProgram:
         for op in block.ops:
             if isinstance(op, (mesh.Return, mesh.Yield)):
                 return op
-            writer = _WRITERS.get(type(op))
+            writer = WRITERS.get(type(op))
+            if writer is None:
+                self.refuse(op, "there are no operations for it")
             if op.when is not None:
                 self.refuse(op, "it has a condition")
-            if isinstance(op, Function):
-                _function(self, op)
-            elif op.NAME in _BINARY:
-                _binary(self, op)
-            elif op.NAME in _REDUCED:
-                _reduced(self, op)
-            elif writer is None:
-                self.refuse(op, "there are no operations for it")
-            else:
-                writer(self, op)
+            writer(self, op)
         raise AssertionError("a block without an ending")
 
     # --- operands beside others
@@ -309,352 +291,3 @@ class PhaseProgram:
 
 
 _UNNAMED = "unnamed"
-
-
-Writer = Callable[[PhaseProgram, Any], None]
-_WRITERS: dict[type[Op], Writer] = {}
-
-
-def _writes(cls: type[Op]) -> Callable[[Writer], Writer]:
-    def add(writer: Writer) -> Writer:
-        _WRITERS[cls] = writer
-        return writer
-
-    return add
-
-
-# --- work on a node's own block
-
-
-def _simple(
-    program: PhaseProgram, op: Op, expression: str, others: Sequence[Argument] = (),
-    numbers: Sequence[float] = (),
-) -> None:  # fmt: skip
-    """An op whose result lies as its first operand ``{a}``; ``others`` and then ``numbers`` are
-    ``{b}``, ``{c}``, .."""
-    name, panel = program.of(op.operands[0])
-    if panel.line:
-        program.refuse(op, f"{op.operands[0]} has no rows")
-    beside = [(name, own(panel)), *(program.beside(op, panel, value) for value in others)]
-    beside += [(program.number(value), constant(panel.width)) for value in numbers]
-    made = alike(panel, tensor_type(op.result))
-    operation = pointwise(program.grid, made, [operand for _, operand in beside], expression)
-    program.give(op, op.result, operation, [tensor for tensor, _ in beside], made)
-
-
-def _binary(program: PhaseProgram, op: Op) -> None:
-    _simple(program, op, _BINARY[op.NAME], op.operands[1:])
-
-
-def _function(program: PhaseProgram, op: Function) -> None:
-    attributes: dict[str, Any] = op.attributes()
-    expression, numbers = _FUNCTIONS.get(op.NAME, ("", ()))
-    if op.NAME == "mesh.gelu":
-        expression, numbers = _GELU[attributes["form"]]
-    elif op.NAME == "mesh.clamp":
-        expression = "ttl.math.max(ttl.math.min({a}, {b}), {c})"
-        numbers = attributes["most"], attributes["least"]
-    if not expression:
-        program.refuse(op, "there are no operations for it")
-    _simple(program, op, expression, numbers=numbers)
-
-
-@_writes(mesh.Scale)
-def _scale(program: PhaseProgram, op: mesh.Scale) -> None:
-    _simple(program, op, "{a} * {b}", numbers=(op.factor,))
-
-
-@_writes(mesh.AtLeast)
-def _at_least(program: PhaseProgram, op: mesh.AtLeast) -> None:
-    _simple(program, op, "ttl.math.max({a}, {b})", numbers=(op.value,))
-
-
-@_writes(mesh.InverseRms)
-def _inverse_rms(program: PhaseProgram, op: mesh.InverseRms) -> None:
-    numbers = (1 / program.module.dims[op.dim], op.eps)
-    _simple(program, op, "ttl.math.rsqrt({a} * {b} + {c})", numbers=numbers)
-
-
-@_writes(mesh.RmsScale)
-def _rms_scale(program: PhaseProgram, op: mesh.RmsScale) -> None:
-    if op.also:
-        program.refuse(op, f"it is over {op.dim} and {', '.join(op.also)}")
-    numbers = (1 / program.module.dims[op.dim], op.eps)
-    expression = "{a} * ttl.math.rsqrt({b} * {d} + {e}) * {c}"
-    _simple(program, op, expression, op.operands[1:], numbers)
-
-
-def _reduced(program: PhaseProgram, op: Op) -> None:
-    name, panel = program.of(op.operands[0])
-    over = op.over() if isinstance(op, mesh.RowReduction) else ()
-    if panel.line or panel.numbers or over != panel.columns[-1:]:
-        program.refuse(op, "it is not over the lanes of rows")
-    made = numbers_of(panel, tensor_type(op.result))
-    operation = pointwise(program.grid, made, [own(panel)], _REDUCED[op.NAME])
-    program.give(op, op.result, operation, [name], made)
-
-
-def _of_one_head(panel: Panel) -> Panel:
-    """What lies beside each head of ``panel``: its rows and their lanes."""
-    dims = (*panel.rows, *panel.columns[-1:])
-    splits = tuple(s for s in (panel.kind.layout or Layout()).splits if s.dim in dims)
-    kind = TensorType(panel.kind.dtype, dims, Layout(splits))
-    return Panel(kind, panel.rows, panel.columns[-1:], panel.height, 1, panel.width)
-
-
-@_writes(mesh.Mask)
-def _mask(program: PhaseProgram, op: mesh.Mask) -> None:
-    name, panel = program.of(op.operands[0])
-    if op.kind == "none":
-        program.put(op.result, name, alike(panel, tensor_type(op.result)))
-        return
-    if op.window and (op.every != 1 or op.but or op.after):
-        program.refuse(op, "its window is not that of all layers")
-    if panel.rows != (op.rows,) or panel.columns[-1:] != (op.dim,):
-        program.refuse(op, "its scores are not rows of keys")
-    seen = _of_one_head(panel)
-    table = program.table("mask", seen, (("causal", op.window),), "mask")
-    made = alike(panel, tensor_type(op.result))
-    operands = [own(panel), own(seen, grouped=False)]
-    operation = pointwise(program.grid, made, operands, "{a} + {b}")
-    program.give(op, op.result, operation, [name, table], made)
-
-
-@_writes(mesh.Rope)
-def _rope(program: PhaseProgram, op: mesh.Rope) -> None:
-    name, panel = program.of(op.operands[0])
-    if op.but or op.skip or op.rows not in panel.rows or panel.columns[-1:] != (op.dim,):
-        program.refuse(op, "layers turn by other angles, or its lanes are not those of rows")
-    lanes = program.grid.extents[op.dim]
-    turns = tuple(rope_frequencies(op, lanes))
-    angles = _of_one_head(panel)
-    tables = [program.table(word, angles, ((word, turns),), word) for word in ("cosine", "sine")]
-    whole = Panel(TensorType(DType.F32, (), Layout()), (), (), panel.width, 1, panel.width)
-    pairs = program.table("pairs", whole, (("pairs", panel.width),), "pairs")
-    made = alike(panel, tensor_type(op.result))
-    operands = [own(panel), own(angles, False), own(angles, False), square(panel.width)]
-    operation = pointwise(program.grid, made, operands, "{a} * {b} + ({a} @ {d}) * {c}")
-    program.give(op, op.result, operation, [name, *tables, pairs], made)
-
-
-# --- work of several nodes
-
-
-@_writes(mesh.AllReduce)
-def _all_reduce(program: PhaseProgram, op: mesh.AllReduce) -> None:
-    if op.reduce == "softmax":
-        program.refuse(op, "it merges softmaxes")
-    for operand, result in zip(op.operands, op.results, strict=True):
-        name, panel = program.of(operand)
-        made = alike(panel, tensor_type(result))
-        if program.grid.mesh.size(op.axis) == 1:
-            program.put(result, name, made)
-            continue
-        operation = combined(program.grid, panel, op.axis, op.reduce)
-        program.give(op, result, operation, [name], made)
-
-
-@_writes(mesh.Gemm)
-def _gemm(program: PhaseProgram, op: mesh.Gemm) -> None:
-    name, left = program.of(op.operands[0])
-    heads = tuple(dim for dim in left.columns if dim not in op.contract)
-    if left.columns != (*heads, *program.several(op.contract)) or left.line or left.numbers:
-        program.refuse(op, "what it contracts are not the last columns of its left side")
-    if program.grid.mesh.whole(op.axis) != program.grid.mesh.across:
-        program.refuse(op, "its left side moves along columns")
-    contracted = program.several(op.contract)
-    splits = (left.kind.layout or Layout()).splits
-    skew = next((s.skew for s in splits if s.dim in contracted), "")
-    order = _order(program, op, left, contracted, skew)
-    for argument, result in zip(op.operands[1:], op.results, strict=True):
-        new = tuple(d for d in tensor_type(argument).dims if d not in op.contract)
-        right_name, right = _right(program, op, argument, (contracted, new), order)
-        kind = tensor_type(result)
-        columns = program.several([d for d in kind.dims if d not in left.rows])
-        made = matrix(program.grid, result, left.rows, columns, kind)
-        own_heads = _heads(program, op, left, right, heads)
-        if columns[: len(heads)] != heads:
-            program.refuse(op, "heads are not the first columns of its result")
-        operation = summa(program.grid, left, right, made, op.axis, skew, own_heads, program.room)
-        program.give(op, result, operation, [name, right_name], made)
-
-
-def _order(
-    program: PhaseProgram, op: Op, left: Panel, dims: tuple[str, ...], skew: str
-) -> Elements:
-    """What is contracted, in the order in which parts of the left side have it. Raises
-    ``ttlang-op`` where nodes of one part differ."""
-    assert isinstance(op, mesh.Gemm)
-    grid = program.grid
-    parts: dict[int, Elements] = {}
-    for node in grid.nodes:
-        part = grid.rotated(op.axis, skew, node)
-        found = grid.elements(left.kind, dims, node)
-        if not np.array_equal(parts.setdefault(part, found), found):
-            program.refuse(op, "nodes of one part have other elements")
-    order = np.concatenate([parts[part] for part in sorted(parts)])
-    if not np.array_equal(np.sort(order), np.arange(len(order))):
-        program.refuse(op, f"{', '.join(dims)} of its left side does not lie over {op.axis} alone")
-    return order
-
-
-def _right(
-    program: PhaseProgram, op: mesh.Gemm, argument: Argument,
-    dims: tuple[tuple[str, ...], tuple[str, ...]], order: Elements,
-) -> tuple[str, Panel]:  # fmt: skip
-    """The right side of a product, rows of tiles being what is contracted, in ``order`` over the
-    rows of nodes. A parameter is given so; what was computed must lie so."""
-    grid, (contracted, new) = program.grid, dims
-    crossing = grid.mesh.other(op.axis)
-    share = len(order) // grid.mesh.size(crossing)
-
-    def wanted(node: Node) -> Elements:
-        part = grid.part(crossing, node)
-        return order[part * share : (part + 1) * share]
-
-    assert isinstance(argument, Value)
-    source, _ = program.stacks.get(argument, (argument, 0))
-    columns = program.several(new)
-    if source in program.parameters:
-        placed = _by_result(program, op, argument, contracted)
-        panel = matrix(grid, argument, contracted, columns, placed)
-        return program.parameter(argument, panel, wanted).name, panel
-    name, panel = program.of(argument)
-    if panel.rows != contracted or panel.columns != columns:
-        program.refuse(op, f"{argument} is no matrix of what it contracts")
-    for node in grid.nodes:
-        if not np.array_equal(grid.elements(panel.kind, contracted, node), wanted(node)):
-            program.refuse(op, f"parts of {argument} are not those of its left side")
-    return name, panel
-
-
-def _by_result(
-    program: PhaseProgram, op: mesh.Gemm, argument: Value, contracted: tuple[str, ...]
-) -> TensorType:
-    """The type of a right side that is given: new dims as they lie in the result, and what is
-    contracted in equal parts over rows of nodes."""
-    result = op.results[op.operands.index(argument) - 1]
-    layout = tensor_type(result).layout or Layout()
-    kind = tensor_type(argument)
-    own = (kind.layout or Layout()).splits
-    held = tuple(replace(s, skew="") for s in own if s.dim in contracted)
-    splits = held + tuple(s for s in layout.splits if s.dim in kind.dims)
-    return kind.with_layout(Layout(splits))
-
-
-def _heads(
-    program: PhaseProgram, op: mesh.Gemm | mesh.GemmT, left: Panel, right: Panel,
-    heads: tuple[str, ...],
-) -> Heads:  # fmt: skip
-    """How the products of heads share right sides; ``heads`` are those of the left one."""
-    if not heads:
-        return Heads()
-    own_heads = program.grid.local(left.kind, heads)
-    dims = (op.group[1],) if op.group else heads
-    keys = program.grid.local(right.kind, program.several(dims))
-    if len(heads) > 1 or own_heads % keys or (op.group and op.group[0] != heads[0]):
-        program.refuse(op, "a node has no whole groups of heads")
-    share = own_heads // keys
-    for node in program.grid.nodes:
-        query = program.grid.elements(left.kind, heads, node)
-        key = program.grid.elements(right.kind, program.several(dims), node)
-        if not np.array_equal(query // share, np.repeat(key, share)):
-            program.refuse(op, "a node lacks the keys of one of its heads")
-    return Heads(keys, share)
-
-
-@_writes(mesh.GemmT)
-def _gemm_t(program: PhaseProgram, op: mesh.GemmT) -> None:
-    (left_name, left), (right_name, right) = map(program.of, op.operands)
-    grid, kind = program.grid, tensor_type(op.result)
-    contracted = program.several(op.contract)
-    heads = tuple(dim for dim in left.columns if dim not in contracted)
-    columns = program.several([d for d in kind.dims if d not in left.rows])
-    if left.columns != (*heads, *contracted) or right.columns[-1:] != contracted:
-        program.refuse(op, "what it contracts are not the last columns of both sides")
-    if columns != (*heads, *right.rows) or grid.mesh.whole(op.axis) != grid.mesh.across:
-        program.refuse(op, "its result is not scores of rows beside rows")
-    made = matrix(grid, op.result, left.rows, columns, kind)
-    split = (kind.layout or Layout()).split_of(right.rows[0])
-    skew = "" if split is None else split.skew
-    crossing = grid.mesh.other(op.axis)
-    parts = {
-        grid.part(crossing, node): grid.elements(right.kind, right.rows, node)
-        for node in grid.nodes
-    }
-    program.check_alike(op, left, right, contracted)
-    for node in grid.nodes:
-        part = grid.rotated(op.axis, skew, node)
-        scores = grid.elements(kind, right.rows, node)
-        rows = grid.elements(right.kind, right.rows, node)
-        if part not in parts or len(parts) != grid.mesh.size(op.axis):
-            program.refuse(op, "rows and columns of nodes are not as many")
-        if not np.array_equal(parts[part], scores) or not np.array_equal(
-            parts[grid.part(crossing, node)], rows
-        ):
-            program.refuse(op, "parts of its result are not those of its right side")
-    own_heads = _heads(program, op, left, right, heads)
-    operation = turned(grid, left, right, made, op.axis, skew, own_heads, program.room)
-    program.give(op, op.result, operation, [left_name, right_name], made)
-
-
-@_writes(mesh.Append)
-def _append(program: PhaseProgram, op: mesh.Append) -> None:
-    """New rows are the whole cache: a program reads a prompt as long as its caches."""
-    pairs = zip(op.operands[::2], op.operands[1::2], op.results, strict=True)
-    for cache, new, result in pairs:
-        name, panel = program.of(new)
-        kind = tensor_type(cache)
-        rows = tuple(op.dim if dim == op.rows else dim for dim in panel.rows)
-        grown = replace(panel, kind=kind, rows=rows)
-        if program.module.dims[op.dim] != program.module.dims[op.rows]:
-            program.refuse(op, f"{op.rows} is not all of {op.dim}")
-        for node in program.grid.nodes:
-            held = program.grid.elements(kind, (*rows, *panel.columns), node)
-            given = program.grid.elements(panel.kind, (*panel.rows, *panel.columns), node)
-            if not np.array_equal(held, given):
-                program.refuse(op, f"{new} does not lie as {cache} does")
-        program.put(result, name, grown)
-
-
-@_writes(mesh.Repeat)
-def _repeat(program: PhaseProgram, op: mesh.Repeat) -> None:
-    (body,) = op.regions
-    if op.rounds:
-        program.refuse(op, "a run passes some of the layers")
-    count = program.module.dims[op.dim]
-    carried = []
-    for argument, operand in zip(body.args, op.operands[: op.carried], strict=False):
-        name, panel = program.of(operand)
-        own_name = program.names.fresh(argument.name)
-        program.say(f"{own_name} = {name}")
-        program.put(argument, own_name, panel)
-        carried.append(own_name)
-    for argument, operand in zip(body.args[op.carried :], op.operands[op.carried :], strict=True):
-        assert isinstance(operand, Value)
-        if operand not in program.parameters:
-            program.refuse(op, f"{operand} is a stack that was computed")
-        program.stacks[argument] = operand, count
-    kept = [program.names.fresh(value.name) for value in op.results[op.carried :]]
-    for name in kept:
-        program.say(f"{name} = []")
-    program.say(f"for layer in range({count}):")
-    program.depth += 1
-    ending = program.block(body)
-    given = [program.of(value) for value in ending.operands]
-    for name, (found, _) in zip(kept, given[op.carried :], strict=True):
-        program.say(f"{name}.append({found})")
-    goes_on = given[: op.carried]
-    program.say(f"{', '.join(carried)} = {', '.join(name for name, _ in goes_on)}")
-    program.depth -= 1
-    for value, name, (_, panel) in zip(
-        op.results, [*carried, *kept], [*goes_on, *given[op.carried :]], strict=True
-    ):
-        program.put(value, name, panel)
-
-
-@_writes(mesh.KeepLanes)
-def _keep_lanes(program: PhaseProgram, op: mesh.KeepLanes) -> None:
-    """All lanes of a tile hold elements."""
-    name, panel = program.of(op.operands[0])
-    program.put(op.result, name, alike(panel, tensor_type(op.result)))

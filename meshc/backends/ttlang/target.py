@@ -7,9 +7,12 @@ from meshc.backends.options import MeshOptions
 from meshc.backends.request import CompileRequest
 from meshc.backends.target import Work, Written
 from meshc.backends.templates import render
+from meshc.backends.ttlang import local_ops as _  # noqa: F401  what is written of ops
+from meshc.backends.ttlang import shared_ops as _shared  # noqa: F401  the same of others
 from meshc.backends.ttlang.program import PhaseProgram
 from meshc.devices import Device
-from meshc.ir.module import Level
+from meshc.ir.module import Level, Module
+from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics, fail
 
 _PACKAGE = "meshc.backends.ttlang"
@@ -70,6 +73,15 @@ class TtlangTarget(MeshTarget):
     def settings(self, request: CompileRequest) -> dict[str, str]:
         asked = request.options_of(MeshOptions)
         return super().settings(request.changed(algo=asked.algo or ("gemm=summa",), kv="cyclic"))
+
+    def passes(
+        self, module: Module, request: CompileRequest, settings: dict[str, str]
+    ) -> list[Pass]:
+        """Those of meshes, on nodes whose own memory is no limit: values lie in that of the chip,
+        and what an operation has of them is checked as it is made."""
+        if not request.compile_to:
+            module.device = module.the_device().unlimited()
+        return super().passes(module, request, settings)
 
     def write(self, work: Work) -> Written:
         modules = work.modules()

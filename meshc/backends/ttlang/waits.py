@@ -1,9 +1,9 @@
-"""Proof that an operation ends: its threads, run on all nodes with the waits that a device has.
+"""Proof that an operation ends, by a run of its threads on all nodes with the waits of a device.
 
 The maker's simulator lets a node send to another that has not said yet where the block goes; a
 device does not, so an order of sends and receives may be right there and never end here
 (tt-lang issue 614). Conditions, loops and pipes of an operation are known when it is made, so one
-run tells all.
+run tells all. It also sees what the maker's compiler refuses of buffers and nets.
 """
 
 from __future__ import annotations
@@ -57,13 +57,25 @@ class _Machine:
     held: dict[tuple[Node, str], _Held] = field(default_factory=dict)
     posted: Counter[tuple[str, Node, Node]] = field(default_factory=Counter)
     arrived: Counter[tuple[str, Node, Node]] = field(default_factory=Counter)
-    filled_by: dict[tuple[str, Node], str] = field(default_factory=dict)
+    filled: dict[tuple[Node, str], dict[str, None]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.nets = {net.name: net for net in self.operation.nets}
         for node in self.operation.nodes:
             for buffer in self.operation.buffers:
                 self.held[node, buffer.name] = _Held(buffer.count)
+
+    def fills(self, net: str, node: Node, buffer: str) -> None:
+        """A net fills blocks of one buffer of a node, and each of those that fill a buffer a block
+        of its own."""
+        nets = self.filled.setdefault((node, buffer), {})
+        nets[net] = None
+        both = [name for (at, name), known in self.filled.items() if at == node and net in known]
+        if len(both) > 1:
+            _reject(net, f"fills two buffers of node {node}, {' and '.join(both)}", [])
+        count = self.held[node, buffer].count
+        if len(nets) > count:
+            _reject(buffer, f"has {count} blocks on node {node}, and {len(nets)} nets fill it", [])
 
 
 def check_waits(operation: Operation, name: str) -> None:
@@ -185,9 +197,8 @@ class _Thread:
             if pipe.source != self.node:
                 continue
             keys = [(net.name, self.node, target) for target in pipe.receivers]
-            words = (
-                f"receives that are posted to {net.name} on {', '.join(map(str, pipe.receivers))}"
-            )
+            nodes = ", ".join(map(str, pipe.receivers))
+            words = f"{nodes} to post where {net.name} goes"
             yield words, lambda keys=keys: all(posted[key] for key in keys)  # type: ignore[misc]
             for key in keys:
                 posted[key] -= 1
@@ -196,11 +207,7 @@ class _Thread:
     def _received(self, statement: Receive) -> Waiting:
         posted, arrived = self.machine.posted, self.machine.arrived
         buffer = self.blocks[statement.block]
-        first = self.machine.filled_by.setdefault((statement.net, self.node), buffer)
-        if first != buffer:
-            _reject(
-                statement.net, f"fills two buffers of node {self.node}, {first} and {buffer}", []
-            )
+        self.machine.fills(statement.net, self.node, buffer)
         for pipe in self.machine.nets[statement.net].pipes:
             if self.node not in pipe.receivers:
                 continue
@@ -214,4 +221,4 @@ def _reject(name: str, words: str, notes: list[str]) -> None:
     shown = notes[:_SHOWN]
     if len(notes) > _SHOWN:
         shown.append(f"and {len(notes) - _SHOWN} more")
-    fail("ttlang-waits", f"the operation '{name}' {words}", notes=shown)
+    fail("ttlang-waits", f"'{name}' {words}", notes=shown)
