@@ -7,7 +7,7 @@ from meshc.backends.options import MeshOptions
 from meshc.backends.request import CompileRequest
 from meshc.backends.target import Work, Written
 from meshc.backends.templates import render
-from meshc.backends.ttlang import local_ops as _  # noqa: F401  what is written of ops
+from meshc.backends.ttlang import local_ops as _local  # noqa: F401  what is written of ops
 from meshc.backends.ttlang import shared_ops as _shared  # noqa: F401  the same of others
 from meshc.backends.ttlang.program import PhaseProgram
 from meshc.devices import Device

@@ -1,4 +1,4 @@
-"""What nodes wait for: orders that a device never ends, which the maker's simulator lets through."""
+"""Orders of waits that never end on a device, which the maker's simulator lets through."""
 
 from dataclasses import replace
 
@@ -175,7 +175,7 @@ def test_a_net_fills_one_buffer():
 def test_each_net_fills_a_block_of_its_own():
     operation = EMITTED["summa 4x2"]
     fewer = tuple(replace(buffer, count=2) for buffer in operation.buffers)
-    with pytest.raises(MeshcError, match="has 2 blocks on node .*, and 3 nets fill it"):
+    with pytest.raises(MeshcError, match=r"has 2 blocks on node .*, and 3 nets fill it"):
         check_waits(replace(operation, buffers=fewer), "summa")
 
 
