@@ -79,6 +79,7 @@ class PhaseProgram:
     def write(self) -> None:
         """Write all ops. Raises ``ttlang-op``, ``ttlang-tiles``, ``ttlang-memory`` and
         ``ttlang-waits``."""
+        self._check_module()
         ending = self.block(self.module.function.body)
         names = []
         for value in ending.operands:
@@ -87,6 +88,19 @@ class PhaseProgram:
             self.results.append(self._result(ending, value, panel))
         self.say(f"return {', '.join(names)}" + ("," if len(names) == 1 else ""))
         self._check_chip()
+
+    def _check_module(self) -> None:
+        """Raise ``ttlang-op`` for nodes that are not in natural order and for other types."""
+        mesh = self.grid.mesh
+        if mesh.interleaved or mesh.regions > 1:
+            words = "nodes are one plane in natural order"
+            fail("ttlang-op", f"programs for --target ttlang: {words}, not {self.module.name}'s")
+        values = [p.value for p in self.module.function.params]
+        values += [value for op in self.module.walk() for value in op.results]
+        for value in values:
+            if tensor_type(value).dtype != DType.F32:
+                words = f"compute in f32, and {value} is {tensor_type(value).dtype}"
+                fail("ttlang-op", f"programs for --target ttlang {words}")
 
     def _check_chip(self) -> None:
         """Raise ``ttlang-memory`` where all that is given does not fit the memory of the chip."""
@@ -238,7 +252,7 @@ class PhaseProgram:
 
     def _checked(self, op: Op, operation: Operation) -> str:
         """The name of an operation that is called for the first time."""
-        name = self.names.fresh(op.NAME.removeprefix("mesh."))
+        name = self.names.fresh(op.NAME.removeprefix("mesh.") + "_op")
         check_waits(operation, name)
         if operation.bytes > self.room:
             fail(

@@ -86,6 +86,9 @@ class TtlangTarget(MeshTarget):
     def write(self, work: Work) -> Written:
         modules = work.modules()
         ((phase, module),) = modules.items()
+        if module.level != "mesh":
+            words = f"begin at the mesh level, and '{module.name}' is at the {module.level} level"
+            fail("ttlang-op", f"programs for --target {self.NAME} {words}")
         program = PhaseProgram(module)
         program.write()
         files = {

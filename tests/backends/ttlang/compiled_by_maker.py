@@ -10,8 +10,8 @@ import types
 
 os.environ["TTLANG_COMPILE_ONLY"] = "1"
 
-import torch  # noqa: E402
-import ttnn  # noqa: E402
+import torch
+import ttnn
 
 TILE = 32
 

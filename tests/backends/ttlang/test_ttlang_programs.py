@@ -2,6 +2,8 @@
 
 import ast
 import json
+import re
+from pathlib import Path
 
 import pytest
 from ttlang_cases import TILE, drawn, llama
@@ -10,6 +12,7 @@ import meshc
 from meshc.cli import main
 from meshc.support.diagnostics import MeshcError
 
+ROOT = Path(__file__).parents[3]
 MODEL = """model one(M={M}, K={K}, N={N}) {{
   weights f32  accumulate f32
   param w[K, N], g[K]
@@ -41,7 +44,7 @@ def test_the_same_compile_gives_the_same_bytes(tmp_path):
 def test_equal_operations_are_written_once(tmp_path):
     text = compiled(tmp_path, body="silu(silu(x)) @ w").files["main.py"]
     assert text.count("ttl.math.silu(a_block)") == 1
-    assert text.count("silu_2(") == 3
+    assert text.count("silu_op(") == 3
 
 
 def test_a_block_of_weights_lies_as_the_left_side_asks(tmp_path):
@@ -89,12 +92,38 @@ def test_models_that_are_refused(model, words, tmp_path, capsys):
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("level", "flags", "words"), [
+    ("tile", {}, "is at the tile level"),
+    ("mesh", {}, "nodes are one plane in natural order"),
+    ("mesh", {"algo": ("gemm=summa",), "dtype": "f16"}, "compute in f32, and %x is f16"),
+])  # fmt: skip
+def test_given_modules_that_are_refused(level, flags, words, tmp_path):
+    model = tmp_path / "one.mesh"
+    model.write_text(MODEL.format(M=64, K=64, N=64, body="x @ w"))
+    usual = {"mesh": "2x2", "device": "blackhole", "dtype": "f32", "compile_to": level}
+    (module,) = meshc.compile(str(model), **usual | flags).modules.values()
+    with pytest.raises(MeshcError, match="ttlang-op") as refusal:
+        given = tmp_path / "given.meshir"
+        given.write_text(meshc.print_module(module))
+        meshc.compile(str(given), target="ttlang", mesh="2x2", device="blackhole")
+    assert words in str(refusal.value)
+
+
 def test_a_decode_step_has_one_row(tmp_path, capsys):
     command = ["compile", "examples/tiny_llama.mesh", "--target", "ttlang", "-o", str(tmp_path)]
     assert main(command) == 1
     said = capsys.readouterr().err
     assert "error[bad-phase]" in said and "has one row, and a tile 32" in said
     assert "--phase prefill" in said
+
+
+def test_the_command_of_the_page(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "ttlang.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^meshc (compile .*)$", page, re.M)
+    assert main(command.split()) == 0
+    written = {path.name for path in (tmp_path / "out").iterdir()}
+    assert written == {"prefill.py", "layouts.json", "tiles.py", "run.py", "meshc.json"}
 
 
 def test_nothing_runs_programs(tmp_path, capsys):
