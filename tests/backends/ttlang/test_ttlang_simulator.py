@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ttlang_cases import Case, drawn, llama
+from ttlang_cases import Case, drawn, functions, heads, llama
 
 SIMULATOR = Path(sys.executable).with_name("tt-lang-sim")
 pytestmark = pytest.mark.skipif(
@@ -22,6 +22,7 @@ PROMPTS = {
     "1x1, 32 tokens": (TINY | {"H": 4, "G": 2, "D": 32}, "1x1", 32),
     "1x1, 64 tokens": (TINY | {"layers": 1}, "1x1", 64),
     "2x2, 64 tokens, a key for each head": (TINY | {"G": 2, "layers": 1}, "2x2", 64),
+    "2x2, 64 tokens, of which 16 are seen": (TINY | {"layers": 1, "window": 16}, "2x2", 64),
     "4x4, 128 tokens": (TINY | {"D": 128, "layers": 1}, "4x4", 128),
     "2x2, 64 tokens, of SmolLM2's sizes": (
         {"E": 576, "H": 9, "G": 3, "D": 64, "F": 1536, "layers": 30}, "2x2", 64,
@@ -59,6 +60,10 @@ def test_drawn_programs_are_numpys(first, tmp_path):
 def test_prompts_of_a_llama_are_numpys(name, tmp_path):
     sizes, mesh, tokens = PROMPTS[name]
     check({name: llama(1, mesh, tokens, **sizes)}, tmp_path)
+
+
+def test_functions_and_heads_are_numpys(tmp_path):
+    check(functions() | heads(), tmp_path)
 
 
 def test_a_wrong_program_is_noticed(tmp_path):

@@ -102,6 +102,55 @@ def drawn(seed):
     return Case(text, f"{columns}x{rows}", given, {"result": wanted}, {})
 
 
+def written(params, body, result, wanted, tensors, **extents):
+    """A program of 64 rows on 2x2 nodes, of one expression."""
+    dims = ", ".join(f"{name}={extent}" for name, extent in extents.items())
+    text = (
+        f"model written(L=64, {dims}) {{\n  weights f32  accumulate f32\n  param {params}\n"
+        f"  main(x[L, E]) -> [{result}] {{ return {body} }}\n}}\n"
+    )
+    return Case(text, "2x2", tensors, {"result": wanted}, {})
+
+
+def functions():
+    """Each function of elements that is computed, by name."""
+    rng = np.random.default_rng(7)
+    x, w = rng.standard_normal((64, 64)), rng.standard_normal((64, 64)) / 8
+    y = x @ w
+    sigmoid = FUNCTIONS["sigmoid"]
+    tanh_gelu = y / 2 * (1 + np.tanh(math.sqrt(2 / math.pi) * (y + 0.044715 * y**3)))
+    known = {
+        'gelu(x @ w, form = "tanh")': tanh_gelu,
+        "quick_gelu(x @ w)": y * sigmoid(1.702 * y),
+        "relu2(x @ w)": np.maximum(y, 0) ** 2,
+        "clamp(x @ w, -0.3, 0.7)": np.clip(y, -0.3, 0.7),
+        "exp(x @ w) * -0.1": np.exp(y) * -0.1,
+    }
+    return {
+        body: written("w[E, F]", body, "L, F", wanted, {"x": x, "w": w}, E=64, F=64)
+        for body, wanted in known.items()
+    }
+
+
+def heads():
+    """Norms and biases of the lanes of heads."""
+    rng = np.random.default_rng(8)
+    x, w = rng.standard_normal((64, 64)), rng.standard_normal((64, 2, 64)) / 8
+    each, bias = rng.standard_normal(64), rng.standard_normal((2, 64))
+    y = np.einsum("le,ehd->lhd", x, w)
+    params, sizes = "w[E, H, D], each[D], bias[H, D]", {"E": 64, "H": 2, "D": 64}
+    tensors = {"x": x, "w": w, "each": each, "bias": bias}
+    known = {
+        "rms_norm(x @ w, each, 1e-5)": rms_norm(y, each),
+        "softmax(x @ w)": softmax(y),
+        "x @ w + bias": y + bias,
+    }
+    return {
+        body: written(params, body, "L, H, D", wanted, tensors, **sizes)
+        for body, wanted in known.items()
+    }
+
+
 LLAMA = """use blocks
 
 model tiny(E={E}, H={H}, G={G}, D={D}, F={F}, V=32, layers={layers}, eps=1e-5, theta=10000.0) {{
@@ -133,9 +182,9 @@ def rotated(x, theta=10000.0):
     )  # fmt: skip
 
 
-def llama(seed, mesh, tokens, **sizes):
-    """The prompt of ``tokens`` tokens of a tiny Llama: its rows behind all layers, and its cached
-    values."""
+def llama(seed, mesh, tokens, window=0, **sizes):
+    """The prompt of ``tokens`` tokens of a tiny Llama, whose rows see the last ``window`` ones if
+    that is not 0: its rows behind all layers, and its cached values."""
     rng = np.random.default_rng(seed)
     e, h, g, d, f, layers = (sizes[name] for name in ("E", "H", "G", "D", "F", "layers"))
 
@@ -161,11 +210,19 @@ def llama(seed, mesh, tokens, **sizes):
         q, k, v = (np.einsum("le,ehd->lhd", normed, w[name]) for name in ("wq", "wk", "wv"))
         keys, own = (np.repeat(part, h // g, 1) for part in (rotated(k), v))
         scores = np.einsum("lhd,shd->hls", rotated(q), keys) / math.sqrt(d)
-        scores[:, np.triu(np.ones((tokens, tokens), bool), 1)] = -np.inf
+        behind = np.subtract.outer(np.arange(tokens), np.arange(tokens))
+        scores[:, (behind < 0) | (behind >= (window or tokens))] = -np.inf
         x = x + np.einsum("hls,shd,hde->le", softmax(scores), own, w["wo"])
         normed = rms_norm(x, w["ffn_norm"])
         x = x + (silu(normed @ w["w_gate"]) * (normed @ w["w_up"])) @ w["w_down"]
         values.append(v[None])
     flags = {"phase": "prefill", "seq": tokens}
     wanted = {"x_4": x[None], "cache_v_2": np.stack(values)}
-    return Case(LLAMA.format(**sizes), mesh, tensors, wanted, flags)
+    text = LLAMA.format(**sizes)
+    if window:
+        usual = "llama_attention(x, attn_norm, wq, wk, wv, wo, eps, theta)"
+        seen = "rope(h @ wq, theta), rope(h @ wk, theta), h @ wv"
+        own = f"x + gqa_attention({seen}, window = {window}) @ wo"
+        text = text.replace(f"x = {usual}", f"h = rms_norm(x, attn_norm, eps)\n      x = {own}")
+        assert usual not in text
+    return Case(text, mesh, tensors, wanted, flags)
