@@ -192,6 +192,7 @@ OWN: dict[str, type[TargetOptions]] = {
     "python": MeshOptions,
     "csl": CslOptions,
     "cuda": CudaOptions,
+    "ttlang": MeshOptions,
 }
 """The record of each of meshc's own targets, that of a request which names none first."""
 

@@ -10,6 +10,7 @@ from meshc.backends.options import OWN
 OF_TARGETS = {
     "request.py", "target.py", "own_passes.py", "meshes.py", "csl/target.py",
     "csl/one_program.py", "cuda/target.py", "cuda/gpu_steps.py", "cuda/gpu_divisions.py",
+    "ttlang/target.py",
 }  # fmt: skip
 """Files of ``backends/`` that have passes run."""
 

@@ -34,7 +34,7 @@ def completed(line, folder):
     [
         ("meshc ", {"compile", "run", "sim", "completion"}),
         ("meshc com", {"compile", "completion"}),
-        ("meshc compile --target ", {"python", "csl", "cuda"}),
+        ("meshc compile --target ", {"python", "csl", "cuda", "ttlang"}),
         ("meshc compile --device ws", {"wse2", "wse3"}),
         ("meshc estimate --device ws", {"wse2", "wse3"}),
         ("meshc devices wse", {"wse2", "wse3"}),

@@ -334,7 +334,7 @@ def test_heads_of_an_odd_number_of_lanes(
     assert "passes compute what they were given" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("target", ["python", "csl", "cuda"])
+@pytest.mark.parametrize("target", ["python", "csl", "cuda", "ttlang"])
 def test_no_target_makes_a_program_of_tasks(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
