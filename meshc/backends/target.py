@@ -47,8 +47,8 @@ class Work:
     """A compile whose program is to be written: the modules ``given`` to the passes, by phase, and
     ``lowered``, which gives what the passes leave of one; what the ``host`` must know. ``graph``
     gives the graph of any phase of the model as the passes are given it, None where there is no
-    such phase. Of a ``trial`` no more is asked than whether there is a program. ``instruments`` are
-    told what happens."""
+    such phase. Of a ``trial`` no more is asked than whether there is a program. What passes leave of
+    one that nobody will run need not be ``verified``. ``instruments`` are told what happens."""
 
     request: CompileRequest
     model: str
@@ -59,6 +59,7 @@ class Work:
     report: Diagnostics
     instruments: Sequence[Instrument] = ()
     trial: bool = False
+    verified: bool = True
 
     def modules(self) -> dict[str, Module]:
         """What the passes leave of all phases. Raises InternalError where these do not agree on

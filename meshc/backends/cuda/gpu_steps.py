@@ -35,7 +35,7 @@ from meshc.ir.module import Module
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.pipelines import choosing_passes, pipeline_to_tasks
-from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 
 CHUNKS = (16, 8, 4)
 """Tokens of a prompt that tasks read at once, the most for which a block has room."""
@@ -67,12 +67,13 @@ class GpuStep:
     kernels: Callable[[int, int], ChunkGraph]
     report: Diagnostics
     instruments: Sequence[Instrument] = ()
+    verified: bool = True
     chunk: Module | None = field(default=None, init=False)
 
     @cached_property
     def divisions(self) -> Divisions:
         """What divides the work of the step and of its prompts."""
-        return Divisions(self.request, self.report, self.instruments)
+        return Divisions(self.request, self.report, self.instruments, self.verified)
 
     @property
     def _options(self) -> CudaOptions:
@@ -214,7 +215,13 @@ class GpuStep:
             if more is None or tokens > self.given.capacity:
                 continue
             graph = self.divisions.dealt(more)
-            made = self._chunk(graph, lambda tasks: self._emitted(step, None, [tasks, *less]), True)
+
+            def written(tasks: TaskGraph) -> dict[str, str]:
+                if asked is None and self._slow(tasks.placed) and not self._slow(less[0].placed):
+                    fail("cuda-shape", "tasks of fewer tokens attend by routines of the library")
+                return self._emitted(step, None, [tasks, *less])
+
+            made = self._chunk(graph, written, True)
             if isinstance(made, MeshcError):
                 first = made.diagnostics[0]
                 if first.code not in NO_TASKS | OF_PARTS:
@@ -224,8 +231,6 @@ class GpuStep:
                     self.report.warning("chunk-of-fewer", f"{words}: {first.message}")
                 continue
             (chunk, found), _ = made
-            if asked is None and self._slow(chunk) and not self._slow(less[0].placed):
-                continue
             self.divisions.keep(made)
             self.chunk, files = chunk, found
             count = more.dims["L"]
