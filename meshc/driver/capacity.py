@@ -147,9 +147,9 @@ class _Search:
 
         Memory is taken slot by slot, so it is tried with all slots taken: with multiples of what
         the caches of the first hold. The next number is where the bytes of the programs so far
-        lead or, where that did not fit, the last one below it, then one twice as far below each time,
-        no less than halfway to what fits. An odd number of slots may take more
-        code than the next even one, so two slots more are tried before the search ends.
+        lead or, where that did not fit, the last one below it, then one twice as far below each
+        time, no less than halfway to what fits. An odd number of slots may take more code than the
+        next even one, so two slots more are tried before the search ends.
         """
         grain = _held(known[0])
         fits = {_held(fit): fit for fit in known}

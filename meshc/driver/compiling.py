@@ -158,7 +158,7 @@ def _compiled(
     for instrument in instruments:
         instrument.written()
     facts = facts_of(loaded, request, written.modules, host, serving)
-    made = written.modules, written.files, report, facts, loaded, written.chunk
+    made = written.modules, written.files, report, facts, loaded, written.prompts
     return Compiled(request, *made)
 
 

@@ -22,7 +22,7 @@ from meshc.backends.cuda.gpu_divisions import (
     of_memory,
 )
 from meshc.backends.cuda.memory import memory_of
-from meshc.backends.cuda.program import MOST_CHUNK, from_json
+from meshc.backends.cuda.program import LONG, MOST_CHUNK, TASKS, from_json
 from meshc.backends.cuda.step_times import predicted
 from meshc.backends.cuda.tasks.attending import attends_by_statements
 from meshc.backends.cuda.tasks.caches import NHD
@@ -57,8 +57,9 @@ room, which norms and rotations of many take, and those of one leave some."""
 class GpuStep:
     """What the step of ``request`` is made of. ``given`` is its graph; ``prompts`` gives that of
     a chunk of so many tokens of a prompt, None for a model without, ``kernels`` the graph fused
-    into kernels of so many tokens at once, where the least number or more are left. ``chunk`` has
-    the tasks that read a chunk of a prompt, once there are files and if these have any."""
+    into kernels of so many tokens at once, where the least number or more are left.
+    ``tasks_of_prompts`` are those that read chunks of them, once there are files, by the names of
+    their kernels."""
 
     request: CompileRequest
     model: str
@@ -68,7 +69,7 @@ class GpuStep:
     report: Diagnostics
     instruments: Sequence[Instrument] = ()
     verified: bool = True
-    chunk: Module | None = field(default=None, init=False)
+    tasks_of_prompts: dict[str, Module] = field(default_factory=dict, init=False)
 
     @cached_property
     def divisions(self) -> Divisions:
@@ -91,7 +92,7 @@ class GpuStep:
             asked = self.request.chunk
             if asked is not None and asked > CHUNKS[0]:
                 files = self._with_long(step, [], files)
-            if self.chunk is None:
+            if not self.tasks_of_prompts:
                 files, prompts = self._with_prompts(step, files)
                 if prompts is None and by_kernels is not None:
                     raise by_kernels
@@ -149,10 +150,11 @@ class GpuStep:
             made = self._chunk_or_less(graph, lambda tasks: self._emitted(step, None, [tasks]))
             if not isinstance(made, MeshcError):
                 self.divisions.keep(made)
-                (self.chunk, files), _ = made
+                (chunk, files), _ = made
+                self.tasks_of_prompts[TASKS] = chunk
                 words = f"one kernel made of tasks reads up to {tokens} tokens of a prompt at once"
-                self.report.remark("prompt-of-tasks", words + self._slow(self.chunk))
-                return files, TaskGraph(self.chunk, graph)
+                self.report.remark("prompt-of-tasks", words + self._slow(chunk))
+                return files, TaskGraph(chunk, graph)
             first = made.diagnostics[0]
             if first.code not in NO_TASKS | OF_PARTS:
                 raise made
@@ -232,7 +234,8 @@ class GpuStep:
                 continue
             (chunk, found), _ = made
             self.divisions.keep(made)
-            self.chunk, files = chunk, found
+            files, name = found, LONG if less else TASKS
+            self.tasks_of_prompts = {name: chunk, **self.tasks_of_prompts}
             count = more.dims["L"]
             words = f"one kernel made of tasks reads up to {count} tokens of a prompt at once"
             if less:

@@ -185,7 +185,7 @@ class CudaTarget(Target):
         step = GpuStep(asked, work.model, step_graph, prompts, kernels, *how)
         with _quoting_missed(work.report):
             module, files = step.files()
-        return Written({"decode": module}, files, step.chunk)
+        return Written({"decode": module}, files, step.tasks_of_prompts)
 
     @contextmanager
     def opened(self, name: str) -> Iterator[Backend]:
