@@ -52,15 +52,23 @@ def plan(loaded: LoadedModel, request: PlanRequest, watch: Watch = _unwatched) -
     device = request.compile.the_device()
     kinds = {"mesh": _on_meshes, "cluster": _on_gpus, "node": _on_node}
     phases = phases_of(loaded, request.compile)
-    if request.compile.chunk is not None and device.kind != "cluster":
-        fail(
-            "bad-argument",
-            f"--chunk is {request.compile.chunk}, and {device.name} is no GPU",
-            help="--phases says what programs for wafers take that read prompts in chunks",
-        )
+    if request.compile.chunk is not None:
+        _check_chunk(request.compile.chunk, device, phases)
     if request.clock and device.kind != "mesh":
         fail("bad-argument", f"--clock is of emitted CSL, and {device.name} is no wafer")
     return kinds[device.kind](loaded, request, device, phases, watch)
+
+
+def _check_chunk(chunk: int, device: Device, phases: tuple[str, ...]) -> None:
+    """Raise ``bad-argument`` where no program reads prompts in chunks that are asked for."""
+    if device.kind != "cluster":
+        other = "--device h200 --gpus N has kernels that are compiled"
+        if device.kind == "mesh":
+            other = "--phases says what programs for wafers take that read prompts in chunks"
+        words = f"--chunk is {chunk}, and {device.name} is no GPU"
+        fail("bad-argument", words, help=other)
+    if "prefill" not in phases:
+        fail("bad-argument", f"--chunk is {chunk}, but --phase is decode, which reads no prompts")
 
 
 def phases_of(loaded: LoadedModel, request: CompileRequest) -> tuple[str, ...]:

@@ -120,10 +120,13 @@ def test_a_chunk_that_is_asked_for_is_read_by_kernels_of_as_many_tokens(gpus):
     assert found.seconds != plans[None].prediction.seconds
 
 
-def test_devices_without_kernels_take_no_chunk():
-    for where in ("wse2", "h200x8"):
-        with pytest.raises(MeshcError, match="no GPU"):
-            planned("smollm2-135m", where, chunk=16)
+@pytest.mark.parametrize(
+    ("where", "phase", "said"),
+    [("wse2", "both", "no GPU"), ("h200x8", "prefill", "no GPU"), ("h200", "decode", "no prompts")],
+)
+def test_a_chunk_that_nothing_reads_is_refused(where, phase, said):
+    with pytest.raises(MeshcError, match=said):
+        planned("smollm2-135m", where, phase, chunk=16)
 
 
 def test_energy_is_the_power_over_the_time_and_that_of_the_bytes():
