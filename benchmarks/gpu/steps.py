@@ -142,10 +142,10 @@ def _compiled(folder: Path, case: Case) -> tuple[Prepared, dict[str, Any]]:
         predicted.append({"seconds": found.seconds, "bytes": found.bytes, "phases": spent})
     chunks = []
     for cached in case.behind:
-        if made.chunk is None:  # of kernels whose times nothing predicts
+        if "prompt" not in made.prompts:  # of kernels whose times nothing predicts
             chunks.append({"seconds": 0.0, "bytes": 0})
             continue
-        found = step_time(made.chunk, {"pos": cached, "len": 16})
+        found = step_time(made.prompts["prompt"], {"pos": cached, "len": 16})
         chunks.append({"seconds": found.seconds, "bytes": found.bytes})
     prepared = opened(folder, check=False)
     if case.flying:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from meshc.backends import registry
@@ -47,8 +47,8 @@ class Work:
     """A compile whose program is to be written: the modules ``given`` to the passes, by phase, and
     ``lowered``, which gives what the passes leave of one; what the ``host`` must know. ``graph``
     gives the graph of any phase of the model as the passes are given it, None where there is no
-    such phase. Of a ``trial`` no more is asked than whether there is a program. ``instruments`` are
-    told what happens."""
+    such phase. Of a ``trial`` no more is asked than whether there is a program. What passes leave
+    of one that nobody will run need not be ``verified``. ``instruments`` are told what happens."""
 
     request: CompileRequest
     model: str
@@ -59,6 +59,7 @@ class Work:
     report: Diagnostics
     instruments: Sequence[Instrument] = ()
     trial: bool = False
+    verified: bool = True
 
     def modules(self) -> dict[str, Module]:
         """What the passes leave of all phases. Raises InternalError where these do not agree on
@@ -80,12 +81,13 @@ class Work:
 
 @dataclass(frozen=True)
 class Written:
-    """A program: its modules by phase and the text of each of its files. ``chunk`` has the tasks
-    that read a chunk of a prompt, of a program for GPUs that has such a kernel."""
+    """A program: its modules by phase and the text of each of its files. ``prompts`` are the tasks
+    of kernels that read chunks of prompts, of a program for GPUs that has such, by the names of
+    these, those that read more tokens at once first."""
 
     modules: dict[str, Module]
     files: dict[str, str]
-    chunk: Module | None = None
+    prompts: Mapping[str, Module] = field(default_factory=dict)
 
 
 class Target(Rules):

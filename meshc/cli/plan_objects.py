@@ -71,6 +71,7 @@ def _phase(phase: PhasePlan) -> dict[str, object]:
         "tokens_per_second": phase.tokens_per_second,
         **_predicted(phase.prediction),
         "not_predicted": phase.silent or None,
+        "chosen": list(phase.chosen),
         "memory": None if phase.room is None else _memory(phase.room),
         "routes": None
         if phase.routes is None

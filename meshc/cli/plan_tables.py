@@ -84,6 +84,7 @@ def _reasons(plan: Plan, phase: PhasePlan, named: bool) -> Iterator[str]:
     for letter, why in phase.violates.items():
         if not (short and letter == "M"):
             yield f"  {letter}: {why}"
+    yield from (f"{name}: {what}" for what in phase.chosen)
     if phase.silent:
         yield f"{name}: no time, {phase.silent}"
     if phase.prediction is not None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import repeat
 from typing import Literal
+
+import numpy as np
 
 from meshc.cost.terms import MECHANISMS, NOTHING, Cost
 from meshc.devices import Device, key_of
@@ -53,7 +56,8 @@ class Prediction:
 
     ``model`` is what predicts. It tells the mechanisms in ``apart`` from each other; what the
     others take is in those. ``bound`` is the least that any program with the same work takes, None
-    where nobody computes that. ``left_out`` says what costs something and is not counted.
+    where nobody computes that. ``left_out`` says what costs something and is not counted. ``bytes``
+    are read of the memory of a GPU, None where nobody counts them.
     """
 
     model: Model
@@ -64,6 +68,7 @@ class Prediction:
     bound: float | None = None
     apart: tuple[str, ...] = MECHANISMS
     left_out: tuple[str, ...] = ()
+    bytes: float | None = None
 
     @property
     def cost(self) -> Cost:
@@ -83,6 +88,56 @@ class Prediction:
     def in_seconds(self, amount: float) -> float:
         """An amount of the unit in seconds."""
         return amount if self.clock_hz is None else amount / self.clock_hz
+
+
+FOLLOWED = 5
+"""Runs of many alike that are predicted, at the most."""
+
+
+def in_turn(found: Sequence[Prediction]) -> Prediction:
+    """What is predicted of several runs, in a unit, one behind the other: parts of the same name
+    together."""
+    parts: dict[str, Part] = {}
+    for one in (part for run in found for part in run.parts):
+        known = parts.get(one.name, Part(one.name, 0, NOTHING))
+        parts[one.name] = Part(one.name, known.times + one.times, known.cost + one.cost)
+    return replace(
+        found[0],
+        parts=tuple(parts.values()),
+        inputs=tuple(dict.fromkeys(known for run in found for known in run.inputs)),
+        bound=_sum(run.bound for run in found),
+        bytes=_sum(run.bytes for run in found),
+        apart=tuple(dict.fromkeys(name for run in found for name in run.apart)),
+    )
+
+
+def interpolated(count: int, predict: Callable[[int], Prediction]) -> Prediction:
+    """What ``count`` runs take one behind the other that have the same parts, where ``predict``
+    tells it of the one of a number from 0 on. At most :data:`FOLLOWED` are asked for, the first one
+    and others at equal distances; what those in between take lies on the lines between these."""
+    others = np.linspace(min(1, count - 1), count - 1, FOLLOWED - 1).round().astype(int)
+    followed = np.unique([0, *others])
+    weights = [
+        float(np.interp(np.arange(count), followed, one).sum()) for one in np.eye(len(followed))
+    ]
+    runs = [predict(int(n)) for n in followed]
+    parts = tuple(
+        Part(
+            same[0].name,
+            same[0].times * count,
+            sum((part.cost * w for part, w in zip(same, weights, strict=True)), NOTHING),
+        )
+        for same in zip(*(run.parts for run in runs), strict=True)
+    )
+    bound = _sum((run.bound for run in runs), weights)
+    return replace(runs[0], parts=parts, bound=bound, bytes=_sum((r.bytes for r in runs), weights))
+
+
+def _sum(amounts: Iterable[float | None], weights: Iterable[float] = repeat(1.0)) -> float | None:
+    """All ``amounts`` together, each as often as its weight says; None where one is not known."""
+    found = list(zip(amounts, weights, strict=False))
+    known = [amount * weight for amount, weight in found if amount is not None]
+    return sum(known) if len(known) == len(found) else None
 
 
 def inputs_of(device: Device, asked: Collection[str]) -> tuple[Input, ...]:

@@ -49,13 +49,14 @@ class PromptKernels:
         """What ``chunks`` take, in seconds, with ``logits`` behind the last one. The bound is the
         time of their multiply-adds at the device's rate, or of their weights' bytes if that is
         more. Raises ``device-number``."""
-        parts, bound = [], 0.0
+        parts, bound, read = [], 0.0, 0.0
         for name, matrices in self._products().items():
             cost = NOTHING
             for rows, width in matrices:
                 for begin, end in chunks:
                     cost += self._product(rows, width, end - begin)
                     bound += self._least(rows, width, end - begin)
+                    read += weight_bytes(rows, width)
             parts.append(Part(name, len(matrices) * len(chunks), cost))
         seen = sum(
             self._attention(layer, *chunk) for layer in self.model.layers for chunk in chunks
@@ -63,11 +64,15 @@ class PromptKernels:
         calls = len(self.model.layers) * len(chunks)
         parts.append(Part("attention", calls, Cost(compute=seen * self.device.real(SEEN) * NS)))
         if logits:
-            head = weight_bytes(self.model.vocabulary, self.model.hidden) / self.device.real(RATE)
+            size = weight_bytes(self.model.vocabulary, self.model.hidden)
+            head = size / self.device.real(RATE)
             parts.append(Part("logits", 1, Cost(transfer=head)))
-            bound += head
+            bound, read = bound + head, read + size
         inputs = inputs_of(self.device, (STEP, TOKEN, SEEN, RATE, "cores"))
-        return Prediction("chunks", "seconds", None, tuple(parts), inputs, bound, _APART)
+        kept = self.model.kv_bytes * len(self.model.layers)
+        read += sum(kept * end for _, end in chunks)
+        found = tuple(parts)
+        return Prediction("chunks", "seconds", None, found, inputs, bound, _APART, bytes=read)
 
     @property
     def _grouped(self) -> GroupedAttention:

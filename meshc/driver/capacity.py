@@ -147,8 +147,9 @@ class _Search:
 
         Memory is taken slot by slot, so it is tried with all slots taken: with multiples of what
         the caches of the first hold. The next number is where the bytes of the programs so far
-        lead, or halfway between what fits and what does not. An odd number of slots may take more
-        code than the next even one, so two slots more are tried before the search ends.
+        lead or, where that did not fit, the last one below it, then one twice as far below each
+        time, no less than halfway to what fits. An odd number of slots may take more code than the
+        next even one, so two slots more are tried before the search ends.
         """
         grain = _held(known[0])
         fits = {_held(fit): fit for fit in known}
@@ -164,16 +165,16 @@ class _Search:
 
     def _bisect(self, fits: dict[int, Fit], refused: dict[int, Diagnostic], grain: int) -> int:
         """The most tokens that fit, where one more does not."""
-        low, high = max(fits), MOST_TOKENS + 1
+        low, high, back = max(fits), MOST_TOKENS + 1, 1
         while low + 1 not in refused:
             at = _promising(fits, grain)
             if at >= high:
-                apart = (high - low) // grain
-                at = low + max(1, apart // 2) * grain if high - low > grain else low + 1
+                apart = (high - low - 1) // grain
+                at = low + max(1, apart // 2, apart + 1 - back) * grain if apart else low + 1
             if self._fits(at, fits, refused):
-                low = max(fits)
+                low, back = max(fits), 1
             else:
-                high = at
+                high, back = at, 2 * back
         return low
 
     def _fits(self, tokens: int, fits: dict[int, Fit], refused: dict[int, Diagnostic]) -> bool:

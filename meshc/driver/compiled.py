@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from meshc.backends import csl, cuda
@@ -25,8 +25,9 @@ class Compiled:
     """What a compile gives: a module for each phase and the text of each file.
 
     ``report`` holds warnings and remarks; ``facts`` what the manifest of an output directory says;
-    ``loaded`` is the model. ``chunk`` has the tasks that read a chunk of a prompt, of a program for
-    GPUs that has such a kernel.
+    ``loaded`` is the model. ``prompts`` are the tasks of kernels that read chunks of prompts, of a
+    program for GPUs that has such, by the names of these, those that read more tokens at once
+    first.
     """
 
     request: CompileRequest
@@ -35,7 +36,7 @@ class Compiled:
     report: Diagnostics
     facts: dict[str, object]
     loaded: LoadedModel
-    chunk: Module | None = None
+    prompts: Mapping[str, Module] = field(default_factory=dict)
 
     @property
     def remarks(self) -> tuple[Diagnostic, ...]:

@@ -43,10 +43,11 @@ def compile_loaded(
     instruments: Sequence[Instrument] = (),
     report: Diagnostics | None = None,
     trial: bool = False,
+    verified: bool = True,
 ) -> Compiled:
     """Compile ``loaded`` as ``request`` says; of a ``trial`` no more is asked than whether it
-    compiles, so that a step for GPUs comes without what reads its prompts. Raises MeshcError and
-    InternalError.
+    compiles, so that a step for GPUs comes without what reads its prompts. A program for GPUs that
+    nobody will run need not be ``verified``. Raises MeshcError and InternalError.
 
     Where nobody asked for one phase alone, a model for CSL whose prompts cannot be read in one
     piece is its decode step, with a warning, and so is one whose weights stay quantised. Both
@@ -62,11 +63,11 @@ def compile_loaded(
         check_asked(loaded.name, loaded.module, request, _passes(loaded.module, request, 0))
     report = Diagnostics() if report is None else report
     try:
-        return _in_phases(loaded, request, phases, instruments, report, trial)
+        return _in_phases(loaded, request, phases, instruments, report, trial, verified)
     except MeshcError as refusal:
 
         def again(other: CompileRequest) -> Compiled:
-            return _in_phases(loaded, other, phases, (), Diagnostics(), trial=True)
+            return _in_phases(loaded, other, phases, (), Diagnostics(), True, False)
 
         raise with_help(refusal, request, again) from refusal
 
@@ -77,22 +78,23 @@ def _in_phases(
     phases: Sequence[str],
     instruments: Sequence[Instrument],
     report: Diagnostics,
-    trial: bool = False,
+    trial: bool,
+    verified: bool,
 ) -> Compiled:
-    """The same without help; of a ``trial`` no more is asked than whether it compiles."""
+    """The same without help."""
     target = target_of(request)
     if request.keep_quantised and not target.streams(request) and phases != ("decode",):
         phases = _by_steps(loaded, phases, report)
     said = len(report.messages)
     try:
-        return _compiled(loaded, request, phases, instruments, report, trial)
+        return _compiled(loaded, request, phases, instruments, report, trial, verified)
     except MeshcError as refusal:
         first, both = refusal.diagnostics[0], {*phases} == {"prefill", "decode"}
         if not both or request.phase != "both" or not target.steps_instead(request, first):
             raise
         del report.messages[said:]
         report.warning("prompt-by-steps", f"{_BY_STEPS}: {first.message} ({first.code})")
-    return _compiled(loaded, request, ("decode",), instruments, report, trial)
+    return _compiled(loaded, request, ("decode",), instruments, report, trial, verified)
 
 
 def _by_steps(loaded: LoadedModel, phases: Sequence[str], report: Diagnostics) -> tuple[str, ...]:
@@ -112,6 +114,7 @@ def _compiled(
     instruments: Sequence[Instrument],
     report: Diagnostics,
     trial: bool,
+    verified: bool,
 ) -> Compiled:
     target, chooses = target_of(request), request.options_of(MeshOptions).choose == "cores"
     if chooses and "decode" not in phases:
@@ -149,13 +152,13 @@ def _compiled(
         return PassManager(left).run(module, report)
 
     others = partial(_other_phase, loaded, request)
-    how = lowered, others, host, report, instruments, trial
+    how = lowered, others, host, report, instruments, trial, verified
     work = Work(request, loaded.name, given, *how)
     written = _ir(work) if request.compile_to else target.write(work)
     for instrument in instruments:
         instrument.written()
     facts = facts_of(loaded, request, written.modules, host, serving)
-    made = written.modules, written.files, report, facts, loaded, written.chunk
+    made = written.modules, written.files, report, facts, loaded, written.prompts
     return Compiled(request, *made)
 
 

@@ -72,9 +72,7 @@ class Recording(Instrument):
     def record(self, compiled: Compiled) -> str:
         """The record of ``compiled``, all of whose passes were watched, as JSON."""
         sources: dict[int, tuple[Source, int]] = {}
-        modules = dict(compiled.modules)
-        if compiled.chunk is not None:
-            modules["prompt"] = compiled.chunk
+        modules = {**compiled.modules, **compiled.prompts}
         phases = [self._phase(name, module, compiled, sources) for name, module in modules.items()]
         messages = [self._message(message, sources) for message in compiled.report.messages]
         found = {

@@ -185,12 +185,12 @@ def test_a_dataflow_has_the_clusters_that_are_predicted_to_be_fastest(tmp_path):
     best = min(times, key=times.__getitem__)
     assert f"clusters of {best} blocks" in "\n".join(d.message for d in result.remarks)
     assert from_json(result.files["manifest.json"]).kernels["step"].cluster == best
-    with pytest.raises(MeshcError, match=r"\[bad-argument\]: --dataflow .* not known of h20"):
-        compiled(tmp_path, (PLAIN,), dataflow="split_token", device="h20")
+    with pytest.raises(MeshcError, match=r"\[bad-argument\]: --dataflow .* not known of b200"):
+        compiled(tmp_path, (PLAIN,), dataflow="split_token", device="b200")
 
 
 def test_a_device_without_the_numbers_of_the_model_of_time_has_no_prediction(tmp_path):
-    result = compiled(tmp_path, (PLAIN,), device="h20")
+    result = compiled(tmp_path, (PLAIN,), device="b200")
     assert predicted(result.modules["decode"]) == ""
     (told,) = (d for d in result.remarks if d.code == "step-of-tasks")
     assert told.message == "the decode step is one kernel made of tasks"

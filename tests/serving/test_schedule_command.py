@@ -171,8 +171,41 @@ def test_heads_that_are_padded_are_simulated_with_their_padding(capsys, tmp_path
 
 
 def test_a_flag_given_twice_is_refused(capsys):
-    words = ["qwen3-8b", *QUICK, "--gpus", "1", "--chunk", "64", "--chunk", "64"]
-    assert "error[bad-argument]: --chunk is given twice" in schedule(capsys, *words, code=1).err
+    words = ["qwen3-8b", *QUICK, "--chunk", "64", "--gpus", "1", "--gpus", "1"]
+    assert "error[bad-argument]: --gpus is given twice" in schedule(capsys, *words, code=1).err
+
+
+def test_devices_and_chunks_are_compared(capsys, tmp_path):
+    """Each as it is alone; a policy that cuts no prompts stands once on each device."""
+    words = ["qwen3-30b-a3b", *QUICK, "--policy", "chunked", "--policy", "layered"]
+    words += ["--device", "h100x2", "--device", "h200x8", "--chunk", "512", "--chunk", "1024"]
+    path = tmp_path / "requests.csv"
+    found = json.loads(schedule(capsys, *words, "--json", "--per-request", str(path)).out)
+    assert [(r["policy"], r["device"], r["chunk"]) for r in found["results"]] == [
+        (policy, device, chunk)
+        for device in ("h100x2", "h200x8")
+        for policy, chunk in (("chunked", 512), ("layered", None), ("chunked", 1024))
+    ]
+    assert (found["device"], found["gpus"]) == (["h100x2", "h200x8"], [2, 8])
+    alone = ["--policy", "chunked", "--device", "h200x8", "--chunk", "1024", "--json"]
+    told = json.loads(schedule(capsys, "qwen3-30b-a3b", *QUICK, *alone).out)
+    assert found["results"][-1]["ttft_mean_s"] == told["ttft_mean_s"]
+    rows = [*csv.DictReader(path.read_text().splitlines())]
+    assert {(row["device"], row["chunk"]) for row in rows if row["policy"] == "chunked"} == {
+        ("h100x2", "512"), ("h100x2", "1024"), ("h200x8", "512"), ("h200x8", "1024"),
+    }  # fmt: skip
+    table = schedule(capsys, *words).out
+    assert "2 GPUs of h100x2; on 8 GPUs of h200x8" in table
+    assert "\nchunked of 1024 on h200x8" in table and "\nlayered on h100x2" in table
+
+
+@pytest.mark.parametrize("flag", [["--auto"], ["--tokens", "64"]])
+def test_one_device_is_chosen_for_and_scheduled(capsys, flag):
+    words = ["qwen3-8b", *flag, "--device", "h100x4", "--device", "h100x8"]
+    words += ["--rate", "1"] if flag == ["--auto"] else []
+    assert f"--device is given twice, and one value would count with {flag[0]}" in (
+        schedule(capsys, *words, code=1).err
+    )
 
 
 def test_a_long_prompt_holds_up_no_short_ones_where_it_is_limited(capsys, tmp_path):

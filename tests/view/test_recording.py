@@ -56,3 +56,20 @@ def test_remarks_know_their_pass(capsys):
 def test_a_record_needs_a_directory(capsys):
     assert main(["compile", *COMPILES["mlp"], "--record"]) == 1
     assert "--record writes into a directory" in capsys.readouterr().err
+
+
+def test_each_kernel_that_reads_prompts_stands_beside_its_text(tmp_path):
+    given = ["smollm2-135m", "--layers", "2", "--seq", "138", "--target", "cuda", "--gpus", "2"]
+    folder = tmp_path / "out"
+    assert main(["compile", *given, "--device", "h200", "--record", "-o", str(folder)]) == 0
+    record = json.loads((folder / "record.json").read_text())
+    files = {"decode": "step.cu", "long_prompt": "long_prompt.cu", "prompt": "prompt.cu"}
+    found = {phase["phase"]: phase for phase in record["phases"]}
+    assert list(found) == list(files)
+    for name, file in files.items():
+        text = (folder / file).read_text().split("\n")
+        assert list(found[name]["emitted"]) == [file] and found[name]["emitted"][file]
+        assert all(last <= len(text) for _, _, last in found[name]["emitted"][file])
+    lengths = {name: f"len = 1..{n}" for name, n in (("long_prompt", 64), ("prompt", 16))}
+    for name, words in lengths.items():
+        assert words in found[name]["modules"][-1]["text"]

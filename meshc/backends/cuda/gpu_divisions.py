@@ -55,11 +55,13 @@ Written = Callable[[TaskGraph], dict[str, str]]
 
 @dataclass
 class Divisions:
-    """Divides what ``request`` asks for into tasks; what is kept is reported."""
+    """Divides what ``request`` asks for into tasks; what is kept is reported, and what passes leave
+    is ``verified``, as the pass manager has it."""
 
     request: CompileRequest
     report: Diagnostics
     instruments: Sequence[Instrument] = ()
+    verified: bool = True
 
     @property
     def _options(self) -> CudaOptions:
@@ -116,7 +118,7 @@ class Divisions:
         kept = self.request.keep_quantised
         dealt = {DEALING: dealing(graph, gpus, kept)} if gpus > 1 else {}
         passes = with_own_passes(self.request, graph_passes(dealt))
-        return PassManager(passes, self.instruments).run(graph, self.report)
+        return PassManager(passes, self.instruments, self.verified).run(graph, self.report)
 
     def in_parts(
         self,
@@ -210,14 +212,16 @@ class Divisions:
         chosen = {"expand-tasks": division.spec(share), **kept}
         passes = pipeline_to_tasks(chosen, division.cluster)
         first, last = len(graph_passes()), [step.NAME for step in passes].index(Meet.NAME)
-        manager = PassManager(passes[first:last], self.instruments, verified=report is not None)
+        verified = self.verified and report is not None
+        manager = PassManager(passes[first:last], self.instruments, verified)
         return manager.run(clone_module(graph), report)
 
     def _met(self, tasks: Module, division: _Division, kind: str) -> Module:
         """``tasks``, whose blocks meet by ``kind``."""
         passes = pipeline_to_tasks({"meet": f"meet{{kind={kind}}}"}, division.cluster)
         first = [step.NAME for step in passes].index(Meet.NAME)
-        return PassManager(passes[first:], self.instruments).run(tasks, self.report)
+        manager = PassManager(passes[first:], self.instruments, self.verified)
+        return manager.run(tasks, self.report)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from meshc.backends.cuda.gpu_divisions import (
     of_memory,
 )
 from meshc.backends.cuda.memory import memory_of
-from meshc.backends.cuda.program import MOST_CHUNK, from_json
+from meshc.backends.cuda.program import LONG, MOST_CHUNK, TASKS, from_json
 from meshc.backends.cuda.step_times import predicted
 from meshc.backends.cuda.tasks.attending import attends_by_statements
 from meshc.backends.cuda.tasks.caches import NHD
@@ -35,7 +35,7 @@ from meshc.ir.module import Module
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.pipelines import choosing_passes, pipeline_to_tasks
-from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 
 CHUNKS = (16, 8, 4)
 """Tokens of a prompt that tasks read at once, the most for which a block has room."""
@@ -57,8 +57,9 @@ room, which norms and rotations of many take, and those of one leave some."""
 class GpuStep:
     """What the step of ``request`` is made of. ``given`` is its graph; ``prompts`` gives that of
     a chunk of so many tokens of a prompt, None for a model without, ``kernels`` the graph fused
-    into kernels of so many tokens at once, where the least number or more are left. ``chunk`` has
-    the tasks that read a chunk of a prompt, once there are files and if these have any."""
+    into kernels of so many tokens at once, where the least number or more are left.
+    ``tasks_of_prompts`` are those that read chunks of them, once there are files, by the names of
+    their kernels."""
 
     request: CompileRequest
     model: str
@@ -67,12 +68,13 @@ class GpuStep:
     kernels: Callable[[int, int], ChunkGraph]
     report: Diagnostics
     instruments: Sequence[Instrument] = ()
-    chunk: Module | None = field(default=None, init=False)
+    verified: bool = True
+    tasks_of_prompts: dict[str, Module] = field(default_factory=dict, init=False)
 
     @cached_property
     def divisions(self) -> Divisions:
         """What divides the work of the step and of its prompts."""
-        return Divisions(self.request, self.report, self.instruments)
+        return Divisions(self.request, self.report, self.instruments, self.verified)
 
     @property
     def _options(self) -> CudaOptions:
@@ -90,7 +92,7 @@ class GpuStep:
             asked = self.request.chunk
             if asked is not None and asked > CHUNKS[0]:
                 files = self._with_long(step, [], files)
-            if self.chunk is None:
+            if not self.tasks_of_prompts:
                 files, prompts = self._with_prompts(step, files)
                 if prompts is None and by_kernels is not None:
                     raise by_kernels
@@ -148,10 +150,11 @@ class GpuStep:
             made = self._chunk_or_less(graph, lambda tasks: self._emitted(step, None, [tasks]))
             if not isinstance(made, MeshcError):
                 self.divisions.keep(made)
-                (self.chunk, files), _ = made
+                (chunk, files), _ = made
+                self.tasks_of_prompts[TASKS] = chunk
                 words = f"one kernel made of tasks reads up to {tokens} tokens of a prompt at once"
-                self.report.remark("prompt-of-tasks", words + self._slow(self.chunk))
-                return files, TaskGraph(self.chunk, graph)
+                self.report.remark("prompt-of-tasks", words + self._slow(chunk))
+                return files, TaskGraph(chunk, graph)
             first = made.diagnostics[0]
             if first.code not in NO_TASKS | OF_PARTS:
                 raise made
@@ -214,7 +217,13 @@ class GpuStep:
             if more is None or tokens > self.given.capacity:
                 continue
             graph = self.divisions.dealt(more)
-            made = self._chunk(graph, lambda tasks: self._emitted(step, None, [tasks, *less]), True)
+
+            def written(tasks: TaskGraph) -> dict[str, str]:
+                if asked is None and self._slow(tasks.placed) and not self._slow(less[0].placed):
+                    fail("cuda-shape", "tasks of fewer tokens attend by routines of the library")
+                return self._emitted(step, None, [tasks, *less])
+
+            made = self._chunk(graph, written, True)
             if isinstance(made, MeshcError):
                 first = made.diagnostics[0]
                 if first.code not in NO_TASKS | OF_PARTS:
@@ -224,10 +233,9 @@ class GpuStep:
                     self.report.warning("chunk-of-fewer", f"{words}: {first.message}")
                 continue
             (chunk, found), _ = made
-            if asked is None and self._slow(chunk) and not self._slow(less[0].placed):
-                continue
             self.divisions.keep(made)
-            self.chunk, files = chunk, found
+            files, name = found, LONG if less else TASKS
+            self.tasks_of_prompts = {name: chunk, **self.tasks_of_prompts}
             count = more.dims["L"]
             words = f"one kernel made of tasks reads up to {count} tokens of a prompt at once"
             if less:

@@ -181,11 +181,11 @@ class CudaTarget(Target):
                 module.options[LAYER_GROUPS] = True
             return PassManager(chunking_passes(1, tokens)).run(module, Diagnostics())
 
-        how = work.report, work.instruments
+        how = work.report, work.instruments, work.verified
         step = GpuStep(asked, work.model, step_graph, prompts, kernels, *how)
         with _quoting_missed(work.report):
             module, files = step.files()
-        return Written({"decode": module}, files, step.chunk)
+        return Written({"decode": module}, files, step.tasks_of_prompts)
 
     @contextmanager
     def opened(self, name: str) -> Iterator[Backend]:

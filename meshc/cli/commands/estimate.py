@@ -53,7 +53,7 @@ def _plans(options: argparse.Namespace) -> int:
             "sizes of a product are given, and nothing says what to estimate",
             help="--plmr compares algorithms of a product M K N; other questions are of MODEL",
         )
-    _refuse(options, {"--plmr": ("accumulate",), "--phases": ("chunk",)})
+    _refuse(options, {"--plmr": ("accumulate",)})
     _check_weights(options)
     places, picture = _places(options), None
     if options.plot is not None:
@@ -72,6 +72,7 @@ def _plans(options: argparse.Namespace) -> int:
                     dtype=options.dtype,
                     seq=options.seq,
                     batch=options.batch,
+                    chunk=options.chunk,
                     algo=tuple(options.algo),
                     cluster=options.cluster,
                     persistent=options.cluster is not None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -43,8 +43,12 @@ Found = list[tuple[ScheduleRequest, dict[str, Band]]]
 
 def run(options: argparse.Namespace) -> int:
     """Simulate and print."""
-    options.device = options.device or ("h100x2" if options.tokens is None else "h100x8")
+    devices = options.device or ["h100x2" if options.tokens is None else "h100x8"]
+    devices, chunks = list(dict.fromkeys(devices)), list(dict.fromkeys(options.chunk or [None]))
+    if options.tokens is not None or options.auto:
+        _check_one(options, {"--device": devices, "--chunk": chunks})
     if options.tokens is not None:
+        options.device, options.chunk = devices[0], chunks[0]
         return node_schedules.run(options)
     node_schedules.check_apart(options)
     if (options.prefill_gpus is not None or options.kv_transfer) and (
@@ -58,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     workers = workers_of(options)
     rates = list(dict.fromkeys(options.rate or [None]))
     if options.auto:
-        return _choose(options, rates, workers)
+        return _choose(options, rates, devices[0], workers)
     names = list(dict.fromkeys(options.policy or ["chunked"]))
     plots = None
     if options.plots:
@@ -67,41 +71,56 @@ def run(options: argparse.Namespace) -> int:
         check_place(Path(options.per_request))
     if options.record is not None:
         check_free(Path(options.record))
-    plan = [
-        _request(options, name, rate, alone=len(names) == 1) for rate, name in product(rates, names)
-    ]
-    first = setting_of(plan[0])
+    asked = product(rates, devices, chunks, names)
+    alone = len(names) == 1
+    plan = list(dict.fromkeys(_request(options, *each, alone=alone) for each in asked))
+    places = [setting_of(own) for own in {own.device: own for own in reversed(plan)}.values()][::-1]
     with Progress() as progress:
         bands = simulated_bands(plan, workers, progress.runs)
     found = list(zip(plan, bands, strict=True))
     if plots is not None:
-        _draw(plots, Path(options.plots), names, found)
+        _draw(plots, Path(options.plots), found)
     if options.record is not None:
         _record(options, plan)
     if options.per_request is not None:
         write_text(Path(options.per_request), _requests(plan))
     if options.json:
-        print_json(_object(options, first, found))
-    elif len(rates) > 1:
-        print("\n".join([*_title(options, plan[0], first), *_aligned(_by_rate(found))]))
+        print_json(_object(options, places, found))
     else:
-        print("\n".join([*_title(options, plan[0], first), *_aligned(_by_metric(found))]))
+        rows = _by_metric(found) if len(found) <= len(names) else _by_plan(found)
+        print("\n".join([*_title(options, plan[0], places), *_aligned(rows)]))
     return 0
 
 
+def _check_one(options: argparse.Namespace, given: Mapping[str, Sequence[object]]) -> None:
+    """Raise ``bad-argument`` for flags that are ``given`` twice, where one value would count."""
+    found = Diagnostics()
+    for flag, values in given.items():
+        if len(values) > 1:
+            of = "--auto" if options.tokens is None else "--tokens"
+            words = f"{flag} is given twice, and one value would count with {of}"
+            found.error("bad-argument", words)
+    found.raise_errors()
+
+
 def _request(
-    options: argparse.Namespace, name: str, rate: float | None, alone: bool
+    options: argparse.Namespace,
+    rate: float | None,
+    where: str,
+    chunk: int | None,
+    name: str,
+    alone: bool,
 ) -> ScheduleRequest:
     """The request for the policy ``name``; beside others it takes only settings that it has."""
     return ScheduleRequest(
         model=options.model,
-        device=options.device,
+        device=where,
         trace=options.trace,
         policy=name,
         rate=rate,
         requests=options.requests,
         seeds=options.seeds,
-        chunk=options.chunk if alone or name in _CHUNKED else None,
+        chunk=chunk if alone or name in _CHUNKED else None,
         long_chunk=options.long_chunk if alone or name in _CHUNKED else None,
         long_prompts=options.long_prompts if alone or name in _CHUNKED else None,
         groups=options.groups if alone or name in _GROUPED else "",
@@ -121,14 +140,28 @@ def _request(
     )
 
 
-def _choose(options: argparse.Namespace, rates: Sequence[float | None], workers: Workers) -> int:
+def _names(plan: Sequence[ScheduleRequest]) -> list[str]:
+    """What tells each of ``plan`` from the others beside its rate: its policy, and where several
+    are compared its device and its chunks."""
+    devices, chunks = len({own.device for own in plan}) > 1, len({own.chunk for own in plan}) > 1
+    return [
+        own.policy
+        + (f" of {own.chunk}" if chunks and own.chunk is not None else "")
+        + (f" on {own.device}" if devices else "")
+        for own in plan
+    ]
+
+
+def _choose(
+    options: argparse.Namespace, rates: Sequence[float | None], where: str, workers: Workers
+) -> int:
     """Print the policies that were tried, the best first, and what the best gains."""
     given = (options.policy, options.chunk, options.groups, options.plots, options.per_request)
     if options.record is not None:
         fail("bad-argument", "--record keeps the runs of policies that are given, not of --auto")
     if any((*given, options.long_chunk, options.long_prompts)) or len(rates) > 1:
         fail("bad-argument", "--auto chooses policy, chunks and groups itself, for one rate")
-    request = _request(options, "chunked", rates[0], alone=True)
+    request = _request(options, rates[0], where, None, "chunked", alone=True)
     setting = setting_of(request)
     with Progress() as progress:
         found = choice(request, workers, progress.runs)
@@ -137,7 +170,7 @@ def _choose(options: argparse.Namespace, rates: Sequence[float | None], workers:
     if options.json:
         tried = [{"settings": one.words, **_values(one.bands)} for one in found]
         gains = {n: best.bands[n].mean - usual.bands[n].mean for n in _WEIGHED}
-        head = _head(options, request, setting)
+        head = _head(options, request, [setting])
         print_json({**head, "chosen": best.words, "over_chunked_512": gains, "tried": tried})
         return 0
     rows = [["", *_WEIGHED]]
@@ -148,7 +181,7 @@ def _choose(options: argparse.Namespace, rates: Sequence[float | None], workers:
     changes = (
         f"{n} {_short(usual.bands[n].mean)} -> {_short(best.bands[n].mean)}" for n in _WEIGHED
     )
-    print("\n".join([*_title(options, request, setting), *_aligned(rows), ""]))
+    print("\n".join([*_title(options, request, [setting]), *_aligned(rows), ""]))
     print(f"chosen: {best.words} ({why})")
     print(f"over {_USUAL}: {', '.join(changes)}")
     return 0
@@ -157,39 +190,41 @@ def _choose(options: argparse.Namespace, rates: Sequence[float | None], workers:
 def _record(options: argparse.Namespace, plan: Sequence[ScheduleRequest]) -> None:
     """Write the timelines of the first seed of each policy and rate."""
     timelines = []
-    for own in plan:
+    for own, name in zip(plan, _names(plan), strict=True):
         rate = "" if own.rate is None else f", {own.rate:g} requests a second"
         found = simulated(setting_of(own), 0)
-        timelines.append(simulated_timeline(found, f"{own.policy}{rate}"))
+        timelines.append(simulated_timeline(found, f"{name}{rate}"))
     facts = {"requests": options.requests, "policies": ", ".join(o.policy for o in plan)}
-    told = options.model, options.device, facts, timelines, Diagnostics()
+    where = ", ".join(dict.fromkeys(own.device for own in plan))
+    told = options.model, where, facts, timelines, Diagnostics()
     write_run(Path(options.record), "simulated server", *told)
 
 
 def _requests(plan: Sequence[ScheduleRequest]) -> str:
-    """The requests of the first seed as CSV, those of each policy and rate behind one another."""
+    """The requests of the first seed as CSV, those of each policy, rate, device and chunk behind
+    one another."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(("policy", "rate", *COLUMNS))
+    writer.writerow(("policy", "rate", "device", "chunk", *COLUMNS))
     for own in plan:
-        rate = "" if own.rate is None else own.rate
-        writer.writerows(
-            (own.policy, rate, *row) for row in trip_rows(simulated(setting_of(own), 0))
-        )
+        given = ("" if value is None else value for value in (own.rate, own.device, own.chunk))
+        of = own.policy, *given
+        writer.writerows((*of, *row) for row in trip_rows(simulated(setting_of(own), 0)))
     return stream.getvalue()
 
 
 # --- pictures
 
 
-def _draw(plots: ModuleType, folder: Path, names: Sequence[str], found: Found) -> None:
+def _draw(plots: ModuleType, folder: Path, found: Found) -> None:
     """Write the pictures: attainment and latency by rate, and tokens over time of the first seed at
     the last rate."""
-    curves = {
-        name: [(_rate(own), bands) for own, bands in found if own.policy == name] for name in names
-    }
-    last = found[-len(names) :]
-    runs = {own.policy: simulated(setting_of(own), 0) for own, _ in last}
+    curves: dict[str, list[tuple[float, dict[str, Band]]]] = {}
+    last: dict[str, ScheduleRequest] = {}
+    for (own, bands), name in zip(found, _names([own for own, _ in found]), strict=True):
+        curves.setdefault(name, []).append((_rate(own), bands))
+        last[name] = own
+    runs = {name: simulated(setting_of(own), 0) for name, own in last.items()}
     pictures = {
         "attainment.svg": plots.attainment_by_rate(curves),
         "frontier.svg": plots.latency_frontier(curves),
@@ -216,27 +251,38 @@ def _rate(request: ScheduleRequest) -> float:
 # --- text and JSON
 
 
-def _object(options: argparse.Namespace, first: Setting, found: Found) -> dict[str, object]:
-    """Metrics by name for one policy at one rate; for several policies under ``policies``, and for
-    several rates a list of ``results``."""
-    head = _head(options, found[0][0], first)
+def _object(
+    options: argparse.Namespace, places: Sequence[Setting], found: Found
+) -> dict[str, object]:
+    """Metrics by name for one policy at one rate; for several policies alone under ``policies``,
+    and for several rates, devices or chunks a list of ``results``."""
+    head = _head(options, found[0][0], places)
     if len(found) == 1:
         return {**head, "policy": found[0][0].policy, **_values(found[0][1])}
-    if len({own.rate for own, _ in found}) == 1:
+    if len({own.policy for own, _ in found}) == len(found):
         return {**head, "policies": {own.policy: _values(bands) for own, bands in found}}
-    results = [{"policy": own.policy, "rate": own.rate, **_values(b)} for own, b in found]
+    results = []
+    for own, bands in found:
+        of = {"policy": own.policy, "rate": own.rate, "device": own.device, "chunk": own.chunk}
+        results.append({**of, **_values(bands)})
     return {**head, "results": results}
 
 
 def _head(
-    options: argparse.Namespace, request: ScheduleRequest, first: Setting
+    options: argparse.Namespace, request: ScheduleRequest, places: Sequence[Setting]
 ) -> dict[str, object]:
-    """What was simulated; ``cv`` and ``seeds`` are null where nothing is drawn."""
-    rates = options.rate or [None]
+    """What was simulated; ``cv`` and ``seeds`` are null where nothing is drawn. Of several devices
+    what differs from one to the other is a list."""
+    rates, first = options.rate or [None], places[0]
+
+    def of_each(value: Callable[[Setting], object]) -> object:
+        found = [value(place) for place in places]
+        return found[0] if len(found) == 1 else found
+
     return {
         "model": options.model,
-        "device": options.device,
-        "gpus": first.gpus,
+        "device": of_each(lambda place: place.device.name),
+        "gpus": of_each(lambda place: place.gpus),
         "trace": options.trace,
         "arrivals": "trace" if first.load.rate is None else "drawn",
         "rate": rates[0] if len(rates) == 1 else rates,
@@ -245,12 +291,12 @@ def _head(
         "long_chunk": options.long_chunk,
         "long_prompts": (options.long_prompts or 1) if options.long_chunk else None,
         "seeds": None if first.load.rate is None else len(request.runs),
-        "collectives": first.collectives.policy if first.collectives else None,
-        "prefill_gpus": first.reading_gpus or None,
+        "collectives": of_each(lambda one: one.collectives.policy if one.collectives else None),
+        "prefill_gpus": of_each(lambda place: place.reading_gpus or None),
         "kv_transfer": ("streamed" if first.streamed else "whole") if first.reading_gpus else None,
         "prefix": options.prefix or ("trace" if first.load.prefixes else None),
         "experts": options.experts if first.model.experts else None,
-        "kv_bytes_per_token": _token_bytes(first),
+        "kv_bytes_per_token": of_each(_token_bytes),
         "weights": options.weights or None,
         "expert_weights": options.expert_weights or options.weights or None,
         "slo": asdict(first.objective),
@@ -266,20 +312,25 @@ def _by_metric(found: Found) -> list[list[str]]:
     runs."""
     several = len(found[0][0].runs) > 1
     what, cell = (": mean (5 % .. 95 %)", _cell) if several else ("", _value)
-    rows = [["", *(f"{own.policy}{what}" for own, _ in found)]]
+    rows = [["", *(f"{name}{what}" for name in _names([own for own, _ in found]))]]
     return rows + [[m, *(cell(bands[m]) for _, bands in found)] for m in found[0][1]]
 
 
-def _by_rate(found: Found) -> list[list[str]]:
-    """A row for each policy at each rate, means of the metrics that policies are weighed by."""
+def _by_plan(found: Found) -> list[list[str]]:
+    """A row for each policy at each rate, of each chunk and on each device, means of the metrics
+    that policies are weighed by."""
     rows = [["", *_WEIGHED]]
-    for own, bands in found:
-        rows.append([f"{own.policy} at {own.rate:g}/s", *(_short(bands[m].mean) for m in _WEIGHED)])
+    for (own, bands), name in zip(found, _names([own for own, _ in found]), strict=True):
+        rate = "" if own.rate is None else f" at {own.rate:g}/s"
+        rows.append([name + rate, *(_short(bands[m].mean) for m in _WEIGHED)])
     return rows
 
 
-def _title(options: argparse.Namespace, request: ScheduleRequest, first: Setting) -> list[str]:
+def _title(
+    options: argparse.Namespace, request: ScheduleRequest, places: Sequence[Setting]
+) -> list[str]:
     """What was simulated, in words."""
+    first = places[0]
     rates = ", ".join(f"{rate:g}" for rate in options.rate or [])
     when = f"{rates} requests/s" if rates else "arrivals of the trace"
     if rates and first.load.replaces_arrivals:
@@ -287,15 +338,23 @@ def _title(options: argparse.Namespace, request: ScheduleRequest, first: Setting
     if first.load.prefixes:
         when += f", prompts that begin with {options.prefix or 'what the trace says'} in common"
     runs = f"{len(request.runs)} seeds" if rates else "one run, since nothing is drawn"
-    goal, gpus = first.objective, f"{first.gpus} GPU{'s' if first.gpus > 1 else ''}"
-    sums = f", collectives {first.collectives.policy}" if first.collectives else ""
-    sums += ", whole experts on each GPU" if first.model.whole_experts else ""
+    goal, servers, tokens = first.objective, [], []
+    for place in places:
+        gpus = f"{place.gpus} GPU{'s' if place.gpus > 1 else ''} of {place.device.name}"
+        sums = f", collectives {place.collectives.policy}" if place.collectives else ""
+        servers.append(gpus + sums)
+        of = "" if len(places) == 1 else f" of {place.device.name}"
+        tokens.append(
+            f"a token takes {_token_bytes(place)} bytes of caches, on all GPUs{of} that decode "
+            "together"
+        )
+    sums = ", whole experts on each GPU" if first.model.whole_experts else ""
     sums += f", weights in {options.weights}" if options.weights else ""
     sums += f", experts in {options.expert_weights}" if options.expert_weights else ""
     return [
-        f"{first.model.name} on {gpus} of {first.device.name}{sums}, {options.trace}, {when}, "
+        f"{first.model.name} on {'; on '.join(servers)}{sums}, {options.trace}, {when}, "
         f"{first.load.requests} requests, {runs}",
-        f"a token takes {_token_bytes(first)} bytes of caches, on all GPUs that decode together",
+        *tokens,
         f"a request is in time when its first token takes {goal.ttft_s:g} s and no other more than "
         f"{goal.tbt_ms:g} ms",
         "",

@@ -54,7 +54,10 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--seq", type=int, metavar="N", help="tokens of a prompt and of KV caches")
     parser.add_argument(
-        "--chunk", type=int, metavar="N", help="of --phases: tokens of a prompt in a launch"
+        "--chunk",
+        type=int,
+        metavar="N",
+        help="of --phases, and of MODEL on GPUs: tokens of a prompt in a launch, as of compile",
     )
     parser.add_argument(
         "--algo",

@@ -22,7 +22,10 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("model", metavar="MODEL")
     parser.add_argument(
-        "--device", metavar="NAME|FILE.toml", help="default: h100x2, with --tokens h100x8"
+        "--device",
+        action="append",
+        metavar="NAME|FILE.toml",
+        help="may be repeated, to compare; default: h100x2, with --tokens h100x8",
     )
     parser.add_argument("--gpus", type=int, default=0, metavar="N", help="default: all of it")
     _add_load(parser.add_argument_group("what comes"))
@@ -105,8 +108,10 @@ def _add_policy(group: Any) -> None:
     group.add_argument(
         "--chunk",
         type=int,
+        action="append",
         metavar="N",
-        help="prompt tokens of an iteration; default: 512, of combined and disaggregated 8192",
+        help="prompt tokens of an iteration, may be repeated; default: 512, of combined and "
+        "disaggregated 8192",
     )
     add_long_prompts(group)
     group.add_argument(

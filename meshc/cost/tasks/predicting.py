@@ -3,24 +3,22 @@ blocks spend their time on."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-import numpy as np
-
-from meshc.cost.predictions import Part, Prediction, inputs_of
+from meshc.cost.predictions import Part, Prediction, in_turn, inputs_of, interpolated
 from meshc.cost.prompt_kernels import PromptKernels
 from meshc.cost.tasks.steps import PhaseTime, StepTime, step_time
 from meshc.cost.tasks.tile_times import Links, TileTimes
 from meshc.cost.tasks.work import Scalars
-from meshc.cost.terms import NOTHING, Cost
+from meshc.cost.terms import Cost
 from meshc.ir.batch import LENGTH, POSITION
 from meshc.ir.module import Module
 from meshc.ir.printer import print_module
+from meshc.ir.ranks import RANK
 
 APART = ("compute", "transfer", "stages", "waits")
-FOLLOWED = 5
-"""Runs of a prompt that are predicted, at the most."""
 
 
 def timed(module: Module, scalars: Scalars, links: Links | None = None) -> StepTime:
@@ -61,62 +59,67 @@ def predicted_step(module: Module, scalars: Scalars, links: Links | None = None)
     asked = {name for names in found.inputs.values() for name in names}
     inputs = inputs_of(module.the_device(), asked)
     parts = tuple(map(_part, found.phases))
-    return Prediction("events", "seconds", None, parts, inputs, found.ceiling, APART)
+    read = float(found.bytes)
+    return Prediction("events", "seconds", None, parts, inputs, found.ceiling, APART, bytes=read)
 
 
 def predicted_prompt(
-    chunk: Module, step: Module, tokens: int, kernels: PromptKernels | None = None
+    readers: Sequence[Module],
+    step: Module,
+    tokens: int,
+    kernels: PromptKernels | None = None,
+    links: Links | None = None,
 ) -> Prediction:
     """A prompt of so many tokens: ``kernels`` read as many of them as they do, ``step`` the last
-    one of what is left, and runs of ``chunk`` those before it, as many at once as it reads, or
-    steps if it is one. Of the runs at most :data:`FOLLOWED` are predicted, the first one and others
-    at equal distances, the last one as if it were full; what those in between take is interpolated.
-    Raises what :func:`predicted_step` and :meth:`PromptKernels.predicted` do."""
+    one of what is left, and runs of ``readers`` those before it, or steps where there are none. Of
+    the readers, those of more tokens first, each reads as many as it can while more are left than
+    the next one reads. The runs of each are interpolated, the last one as if it were full. Ranks
+    meet over ``links``. Raises what :func:`predicted_step` and :meth:`PromptKernels.predicted` do.
+    """
     chunks = kernels.chunks(tokens) if kernels is not None else []
     first = chunks[-1][1] if chunks else 0
     found = [kernels.predicted(chunks, first == tokens)] if kernels is not None and chunks else []
     if first < tokens:
-        found += _by_tasks(chunk, step, first, tokens)
-    return replace(
-        found[0],
-        parts=tuple(part for one in found for part in one.parts),
-        inputs=tuple(dict.fromkeys(known for one in found for known in one.inputs)),
-        bound=sum(one.bound or 0.0 for one in found),
-        apart=tuple(dict.fromkeys(name for one in found for name in one.apart)),
+        last = predicted_step(step, _scalars(step, tokens - 1), links)
+        runs = _runs(readers or [step], first, tokens - 1)
+        found += [_together(reader, positions, links) for reader, positions in runs]
+        named = (Part("step of the last token", 1, last.cost),)
+        found.append(replace(last, parts=named) if found else last)
+    return in_turn(found)
+
+
+def _runs(
+    readers: Sequence[Module], first: int, stop: int
+) -> Iterator[tuple[Module, Sequence[int]]]:
+    """Those of ``readers`` that have any, and how many tokens are cached before each, which read a
+    prompt from its token ``first`` to that in front of ``stop``."""
+    sizes = [_most(reader) for reader in readers]
+    for reader, most, less in zip(readers, sizes, [*sizes[1:], 0], strict=True):
+        count = (stop - first) // most
+        count += stop - first - count * most > less
+        if count:
+            yield reader, range(first, first + count * most, most)
+            first = min(first + count * most, stop)
+
+
+def _together(reader: Module, positions: Sequence[int], links: Links | None) -> Prediction:
+    """What runs of ``reader`` behind so many tokens take together."""
+    return interpolated(
+        len(positions), lambda n: predicted_step(reader, _scalars(reader, positions[n]), links)
     )
 
 
-def _by_tasks(chunk: Module, step: Module, first: int, tokens: int) -> list[Prediction]:
-    """Tokens from ``first`` on: runs of ``chunk``, then a step."""
-    last = predicted_step(step, {POSITION: tokens - 1})
-    whole = replace(last, parts=(Part("step of the last token", 1, last.cost),))
-    most = chunk.scalars[LENGTH][1] if LENGTH in chunk.scalars else 1
-    count = -(-(tokens - 1 - first) // most)
-    if not count:
-        return [last if not first else whole]
-    others = np.linspace(min(1, count - 1), count - 1, FOLLOWED - 1).round().astype(int)
-    followed = np.unique([0, *others])
-    weights = [
-        float(np.interp(np.arange(count), followed, one).sum()) for one in np.eye(len(followed))
-    ]
-    positions = [first + int(n) * most for n in followed]
-    runs = [predicted_step(chunk, _scalars(chunk, at, most)) for at in positions]
-    parts = tuple(
-        Part(
-            same[0].name,
-            same[0].times * count,
-            sum((part.cost * w for part, w in zip(same, weights, strict=True)), NOTHING),
-        )
-        for same in zip(*(run.parts for run in runs), strict=True)
-    )
-    bound = sum(w * (run.bound or 0.0) for w, run in zip(weights, runs, strict=True))
-    return [replace(runs[0], parts=parts, bound=bound), whole]
+def _most(reader: Module) -> int:
+    """Tokens that ``reader`` reads at once."""
+    return reader.scalars[LENGTH][1] if LENGTH in reader.scalars else 1
 
 
-def _scalars(chunk: Module, position: int, tokens: int) -> dict[str, int]:
-    """Those of a run behind so many tokens, at the latest of the last one that the caches hold."""
-    found = {POSITION: min(position, chunk.scalars[POSITION][1])}
-    return found | ({LENGTH: tokens} if LENGTH in chunk.scalars else {})
+def _scalars(reader: Module, position: int) -> dict[str, int]:
+    """Those of a full run behind so many tokens, at the latest of the last one that the caches
+    hold; ranks do alike, so that the first stands for all."""
+    found = {POSITION: min(position, reader.scalars[POSITION][1])}
+    found |= {LENGTH: _most(reader)} if LENGTH in reader.scalars else {}
+    return found | ({} if reader.ranks is None else {RANK: 0})
 
 
 def _part(phase: PhaseTime) -> Part:

@@ -64,6 +64,7 @@ class PhasePlan:
     each with its reason. ``kv_tokens`` are the most tokens that caches hold in the place of
     ``seq``, None where memory is not limited or nothing was tried. ``joules`` are those of a token,
     None where the device does not say its power. ``stream`` is None where cores hold all.
+    ``chosen`` says what compiling chose for it, where there was something to choose.
     """
 
     phase: str
@@ -80,6 +81,7 @@ class PhasePlan:
     kv_tokens: int | None = None
     joules: float | None = None
     stream: Stream | None = None
+    chosen: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:

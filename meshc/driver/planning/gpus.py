@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from meshc.backends import cuda
 from meshc.backends.cuda.halves import node_of
 from meshc.backends.cuda.memory import Memory, capacity_that_fits, memory_of
+from meshc.backends.cuda.program import Prefill
 from meshc.backends.options import CudaOptions
 from meshc.backends.request import CompileRequest
-from meshc.cost.nodes.batches import Batch, prompts
+from meshc.cost.nodes.batches import Chunk
 from meshc.cost.nodes.overlap import fused_only
 from meshc.cost.nodes.predicting import predicted_schedule
-from meshc.cost.nodes.ranks import Ranks
-from meshc.cost.predictions import Prediction, inputs_of
+from meshc.cost.nodes.ranks import Kernel, Ranks
+from meshc.cost.predictions import Input, Prediction, in_turn, inputs_of, interpolated
 from meshc.cost.prompt_kernels import PromptKernels
 from meshc.cost.served_graphs import served_of
 from meshc.cost.tasks.predicting import predicted_prompt, predicted_step
@@ -33,6 +35,12 @@ from meshc.pipelines import pipeline_to, pipeline_to_tasks
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError, fail
 from meshc.support.plmr import violates
 
+_POWER = "busy_watts", "joules_per_byte"
+_CHOSEN = {
+    "prefill": ("prompt-of-kernels", "prompt-of-tasks", "chunk-of-fewer", "prompt-by-steps"),
+    "decode": ("columns-in-memory",),
+}
+"""Codes of what compiling says of how it reads prompts, and steps their vectors."""
 _NO_PROGRAM = frozenset({"no-tasks", "cuda-graph", "cuda-shape"})
 """Codes of refusals of models that the CUDA target does not compute."""
 
@@ -77,7 +85,7 @@ class GpuPhases:
         """The program of the decode step, or why there is none. Raises what compiling raises for
         another reason than that the CUDA target does not compute such models."""
         try:
-            return compile_loaded(self.loaded, self.asked, trial=self.trial)
+            return compile_loaded(self.loaded, self.asked, trial=self.trial, verified=False)
         except MeshcError as refusal:
             first = refusal.diagnostics[0]
             if first.code not in _NO_PROGRAM:
@@ -133,6 +141,10 @@ def phase_on_gpus(phases: GpuPhases, phase: str) -> PhasePlan:
     except MeshcError as error:
         silent = error.diagnostics[0].message
     tokens = phases.request.requests if phase == "decode" else phases.graph.capacity
+    joules = None
+    if prediction is not None:
+        joules, power = _joules(phases, prediction)
+        prediction = replace(prediction, inputs=(*prediction.inputs, *power))
     return PhasePlan(
         phase,
         tokens,
@@ -142,7 +154,29 @@ def phase_on_gpus(phases: GpuPhases, phase: str) -> PhasePlan:
         refused=refused,
         violates={} if refused is None else {"M": refused.message},
         kv_tokens=phases.capacity,
+        joules=None if joules is None else joules / tokens,
+        chosen=_chosen(phases, phase),
     )
+
+
+def _joules(phases: GpuPhases, found: Prediction) -> tuple[float | None, tuple[Input, ...]]:
+    """What all GPUs take for what was predicted of one of them, and the numbers that this rests on:
+    their power while kernels run, and the energy of what they read. None where the device does not
+    say these, or nobody counts the bytes."""
+    device = phases.device
+    if found.bytes is None or not {*_POWER} <= device.numbers.keys():
+        return None, ()
+    watts, of_byte = map(device.real, _POWER)
+    spent = phases.options.gpus * (watts * found.seconds + of_byte * found.bytes)
+    return spent, inputs_of(device, _POWER)
+
+
+def _chosen(phases: GpuPhases, phase: str) -> tuple[str, ...]:
+    """What compiling says of how its program does ``phase``."""
+    if not isinstance(phases.compiled, Compiled):
+        return ()
+    found = (one.message for one in phases.compiled.remarks if one.code in _CHOSEN[phase])
+    return tuple(dict.fromkeys(found))
 
 
 def _buffers(phases: GpuPhases) -> dict[str, int]:
@@ -160,59 +194,64 @@ def _step(phases: GpuPhases) -> Prediction:
     ``no-tasks``, ``device-number`` and ``bad-argument``."""
     compiled = phases.compiled
     if isinstance(compiled, Compiled) and compiled.modules["decode"].level == "task":
-        return _of_tasks(phases, compiled.modules["decode"])
-    tasks = PassManager(pipeline_to_tasks()[len(pipeline_to("graph")) :]).run(phases.part)
-    return _of_tasks(phases, tasks)
+        tasks = compiled.modules["decode"]
+    else:
+        passes = pipeline_to_tasks()[len(pipeline_to("graph")) :]
+        tasks = PassManager(passes).run(phases.part)
+    position = {POSITION: phases.graph.capacity - 1} | ({} if tasks.ranks is None else {RANK: 0})
+    return _of_ranks(phases, lambda links: predicted_step(tasks, position, links))
 
 
-def _of_tasks(phases: GpuPhases, tasks: Module) -> Prediction:
-    """A step of ``tasks`` on each GPU, which tell and give each other their sums over the links of
-    a node; where no device file says what these take they are left out, which the prediction says.
-    Ranks do alike, so that one stands for all."""
-    position = {POSITION: phases.graph.capacity - 1}
-    if tasks.ranks is None:
-        return predicted_step(tasks, position)
-    position[RANK] = 0
+def _of_ranks(phases: GpuPhases, predict: Callable[[Links | None], Prediction]) -> Prediction:
+    """What is predicted of tasks on each GPU, which tell and give each other their sums over the
+    links of a node; where no device file says what these take they are left out, which the
+    prediction says. Ranks do alike, so that one stands for all."""
     count = phases.options.gpus
+    if count == 1:
+        return predict(None)
     try:
         node = node_of(phases.device, count).watched()
         links = Links.of(node)
     except MeshcError as unknown:
         words = f"what {count} GPUs tell each other ({unknown.diagnostics[0].message})"
-        return replace(predicted_step(tasks, position), left_out=(words,))
-    found = predicted_step(tasks, position, links)
+        return replace(predict(None), left_out=(words,))
+    found = predict(links)
     return replace(found, inputs=(*found.inputs, *inputs_of(node, node.asked)))
 
 
 def _prompt(phases: GpuPhases) -> Prediction:
-    """A prompt as long as the caches: on one GPU by the kernels and tasks that read chunks of it,
-    or by steps; on several by the kernels of a node. Raises ``no-tasks`` where there are none, and
-    ``device-number`` and ``bad-argument``."""
-    if phases.options.gpus == 1:
-        compiled = phases.compiled
-        if not isinstance(compiled, Compiled) or compiled.modules["decode"].level != "task":
-            fail("no-tasks", "nothing predicts prompts on one GPU that no tasks read")
-        step, tokens = compiled.modules["decode"], phases.graph.capacity
-        return predicted_prompt(compiled.chunk or step, step, tokens, _prompt_kernels(phases))
-    return _kernels(phases, prompts([phases.graph.capacity]), 0)
+    """A prompt as long as the caches, read as the program reads it: by kernels of many tokens, by
+    tasks, by steps. Raises ``no-tasks`` where there are none, and ``device-number`` and
+    ``bad-argument``."""
+    compiled, tokens = phases.compiled, phases.graph.capacity
+    if not isinstance(compiled, Compiled) or compiled.modules["decode"].level != "task":
+        fail("no-tasks", "nothing predicts prompts that no tasks read")
+    readers, step = tuple(compiled.prompts.values()), compiled.modules["decode"]
+    found, kernels = _kernels(compiled), None
+    if found is not None and phases.options.gpus > 1:
+        return _kernels_of_ranks(phases, found.tokens)
+    if found is not None:
+        model = served_of(phases.graph)
+        kernels = PromptKernels(phases.device, model, found.tokens, found.least)
+    return _of_ranks(phases, lambda links: predicted_prompt(readers, step, tokens, kernels, links))
 
 
-def _prompt_kernels(phases: GpuPhases) -> PromptKernels | None:
+def _kernels(compiled: Compiled) -> Prefill | None:
     """The kernels that read many tokens of a prompt at once, if the program has such."""
-    assert isinstance(phases.compiled, Compiled)
-    program = cuda.from_json(phases.compiled.files[cuda.MANIFEST])
-    for reader in program.prefills:
-        if reader.inputs == cuda.KERNELS:
-            model = served_of(phases.graph)
-            return PromptKernels(phases.device, model, reader.tokens, reader.least)
-    return None
+    program = cuda.from_json(compiled.files[cuda.MANIFEST])
+    return next((one for one in program.prefills if one.inputs == cuda.KERNELS), None)
 
 
-def _kernels(phases: GpuPhases, batch: Batch, heads: int) -> Prediction:
-    """An iteration of ``batch`` by the kernels of a node of such GPUs, in which ``heads`` tokens
-    are chosen."""
-    count = phases.options.gpus
+def _kernels_of_ranks(phases: GpuPhases, tokens: int) -> Prediction:
+    """A prompt by kernels of so many tokens at once on each of several GPUs, chunk by chunk."""
+    count, last = phases.options.gpus, phases.graph.capacity
     node = node_of(phases.device, count).watched()
     costs = Ranks(served_by_ranks(phases.graph), node, count, phases.options.in_switch)
-    behind = (costs.head(heads),) if heads else ()
-    return predicted_schedule(fused_only(costs, batch), node, behind)
+    whole = max(0, -(-last // tokens) - 1)
+
+    def chunk(at: int, behind: tuple[Kernel, ...] = ()) -> Prediction:
+        batch = (Chunk(at * tokens, min((at + 1) * tokens, last)),)
+        return predicted_schedule(fused_only(costs, batch), node, behind)
+
+    found = [interpolated(whole, chunk)] if whole else []
+    return in_turn([*found, chunk(whole, (costs.head(1),))])

@@ -8,6 +8,7 @@ no tile program; what fits is compiled, from the fastest on. ``meshc tune`` trie
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -99,13 +100,14 @@ def _extents(graph: Module) -> Iterator[int]:
 def rectangles_around(
     meshes: Sequence[tuple[int, int]], sides: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Columns and rows near those of ``meshes``, as far as they are ``sides``, each once."""
+    """Columns and rows near those of ``meshes``, which may have others themselves, as far as they
+    are ``sides``, each once."""
     found = [(w, h) for x, y in meshes for w in _near(sides, x) for h in _near(sides, y)]
     return list(dict.fromkeys(found))
 
 
 def _near(sides: Sequence[int], side: int) -> Sequence[int]:
-    at = sides.index(side)
+    at = bisect_left(sides, side)
     return sides[max(0, at - _AROUND) : at + _AROUND + 1]
 
 

@@ -52,9 +52,23 @@ def plan(loaded: LoadedModel, request: PlanRequest, watch: Watch = _unwatched) -
     device = request.compile.the_device()
     kinds = {"mesh": _on_meshes, "cluster": _on_gpus, "node": _on_node}
     phases = phases_of(loaded, request.compile)
+    if request.compile.chunk is not None:
+        _check_chunk(request.compile.chunk, device, phases)
     if request.clock and device.kind != "mesh":
         fail("bad-argument", f"--clock is of emitted CSL, and {device.name} is no wafer")
     return kinds[device.kind](loaded, request, device, phases, watch)
+
+
+def _check_chunk(chunk: int, device: Device, phases: tuple[str, ...]) -> None:
+    """Raise ``bad-argument`` where no program reads prompts in chunks that are asked for."""
+    if device.kind != "cluster":
+        other = "--device h200 --gpus N has kernels that are compiled"
+        if device.kind == "mesh":
+            other = "--phases says what programs for wafers take that read prompts in chunks"
+        words = f"--chunk is {chunk}, and {device.name} is no GPU"
+        fail("bad-argument", words, help=other)
+    if "prefill" not in phases:
+        fail("bad-argument", f"--chunk is {chunk}, but --phase is decode, which reads no prompts")
 
 
 def phases_of(loaded: LoadedModel, request: CompileRequest) -> tuple[str, ...]:
@@ -62,7 +76,8 @@ def phases_of(loaded: LoadedModel, request: CompileRequest) -> tuple[str, ...]:
     if loaded.model is None:
         fail("bad-argument", f"'{loaded.name}' is compiled already; plans are of models")
     phases = _asked(loaded, request.phase)
-    if request.keep_quantised and phases != ("decode",):
+    wafer = request.the_device().kind == "mesh"
+    if wafer and request.keep_quantised and phases != ("decode",):
         fail(
             "bad-argument",
             "--keep-quantised is given, and products of prompts move weights from core to core",
@@ -225,6 +240,12 @@ def _on_node(
     watch: Watch,
 ) -> Plan:
     _without_mesh(request, device)
+    if request.compile.keep_quantised:
+        fail(
+            "bad-argument",
+            f"--keep-quantised is given, and kernels of {device.name} read weights of 16 bits",
+            help="meshc schedule --weights FORMAT has servers of quantised weights",
+        )
     asked = request.compile.changed(phase="both", compile_to="graph")
     asked.check()
     gpus = device.cores if request.gpus is None else request.gpus

@@ -42,7 +42,8 @@ def _answers(found: Sequence[Answer]) -> Iterator[str]:
     for one in found:
         demand = one.demand
         if demand.required is None:
-            cells = ["", "", f"{one.holding} of {one.claims} claims", "all hold", ""]
+            less = f", reasons of {one.explained}" if one.explained else ""
+            cells = ["", "", f"{one.holding} of {one.rows} hold{less}", "all hold, or why not", ""]
         else:
             bound = _percent(demand.required)
             bound += f", none above {_percent(demand.most)}" if demand.most else ""
@@ -171,8 +172,9 @@ def _answer_object(one: Answer) -> dict[str, object]:
         "mean_error": one.mean,
         "most_error": one.most,
         "values": len(one.errors),
-        "claims_holding": one.holding,
-        "claims": one.claims,
+        "holding": one.holding,
+        "explained": one.explained,
+        "judged": one.rows,
         "required": demand.required,
         "required_most": demand.most,
         "aim": demand.aim,

@@ -6,10 +6,12 @@ import pytest
 
 from meshc.backends import cuda
 from meshc.backends.cuda import gpu_steps
+from meshc.backends.cuda.halves import node_of
 from meshc.backends.cuda.memory import memory_of
 from meshc.cost.prompt_kernels import PromptKernels
 from meshc.cost.served_graphs import served_of
 from meshc.cost.tasks.steps import step_time
+from meshc.cost.tasks.tile_times import Links, TileTimes
 from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.compiling import given_module
@@ -49,7 +51,8 @@ def test_a_prompt_takes_what_its_chunks_and_its_last_token_take(model, seq, rel,
     request = CompileRequest(target="cuda", device="h200", seq=seq, layers=2)
     program = compile_loaded(load_any(str(model), Diagnostics()), request)
     step = step_time(program.modules["decode"], {"pos": seq - 1})
-    runs = [step_time(program.chunk, {"pos": first, "len": 16}) for first in range(0, seq - 1, 16)]
+    reader = program.prompts["prompt"]
+    runs = [step_time(reader, {"pos": first, "len": 16}) for first in range(0, seq - 1, 16)]
     assert found.prediction.seconds == pytest.approx(
         step.seconds + sum(one.seconds for one in runs), rel=rel
     )
@@ -69,7 +72,8 @@ def test_kernels_read_long_prompts_and_tasks_and_a_step_what_is_left():
     model = served_of(given_module(loaded, "decode", request, Diagnostics()))
     kernels = PromptKernels(device("h200"), model, 512, 64)
     assert kernels.chunks(seq) == [(0, 512), (512, 1024)]
-    runs = [step_time(program.chunk, {"pos": first, "len": 16}) for first in (1024, 1040, 1056)]
+    reader = program.prompts["prompt"]
+    runs = [step_time(reader, {"pos": first, "len": 16}) for first in (1024, 1040, 1056)]
     last = step_time(program.modules["decode"], {"pos": seq - 1})
     assert found.prediction.model == "chunks"
     assert found.prediction.seconds == pytest.approx(
@@ -77,6 +81,78 @@ def test_kernels_read_long_prompts_and_tasks_and_a_step_what_is_left():
         + sum(one.seconds for one in runs)
         + last.seconds
     )
+
+
+def test_ranks_read_prompts_by_the_tasks_of_their_program():
+    """Of 138 tokens two runs of 64, one of the nine that are left, and the last token; GPUs meet
+    over the links of a node."""
+    seq = 138
+    (found,) = planned("smollm2-135m", "h200", "prefill", gpus=2, seq=seq, layers=2).phases
+    request = CompileRequest(target="cuda", device="h200", gpus=2, seq=seq, layers=2)
+    program = compile_loaded(load_any("smollm2-135m", Diagnostics()), request)
+    many, few = program.prompts["long_prompt"], program.prompts["prompt"]
+    times = TileTimes(device("h200"), links=Links.of(node_of(device("h200"), 2)))
+    runs = [
+        *(step_time(many, {"pos": pos, "len": 64, "rank": 0}, times) for pos in (0, 64)),
+        step_time(few, {"pos": 128, "len": 16, "rank": 0}, times),
+        step_time(program.modules["decode"], {"pos": seq - 1, "rank": 0}, times),
+    ]
+    assert found.prediction.seconds == pytest.approx(sum(run.seconds for run in runs))
+    assert found.prediction.bytes == sum(run.bytes for run in runs)
+    assert [words.rpartition("up to ")[2] for words in found.chosen] == [
+        "16 tokens of a prompt at once",
+        "64 tokens of a prompt at once where more than 16 are left",
+    ]
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_chunk_that_is_asked_for_is_read_by_kernels_of_as_many_tokens(gpus):
+    """Of 300 tokens two chunks of 128 and one of the rest, whose logits are wanted."""
+    asked = {"gpus": gpus, "seq": 300, "layers": 2}
+    plans = {
+        chunk: planned("smollm2-135m", "h200", "prefill", chunk=chunk, **asked).phases[0]
+        for chunk in (None, 128)
+    }
+    found = plans[128].prediction
+    assert found.model == ("chunks" if gpus == 1 else "kernels")
+    parts = {one.name: one.times for one in found.parts}
+    assert parts["logits" if gpus == 1 else "head"] == 1 and 3 * 2 in parts.values()
+    assert found.seconds != plans[None].prediction.seconds
+
+
+@pytest.mark.parametrize(
+    ("where", "phase", "said"),
+    [("wse2", "both", "no GPU"), ("h200x8", "prefill", "no GPU"), ("h200", "decode", "no prompts")],
+)
+def test_a_chunk_that_nothing_reads_is_refused(where, phase, said):
+    with pytest.raises(MeshcError, match=said):
+        planned("smollm2-135m", where, phase, chunk=16)
+
+
+def test_energy_is_the_power_over_the_time_and_that_of_the_bytes():
+    gpu = device("h200").with_numbers(busy_watts=200, joules_per_byte=1e-10)
+    for phase in planned("smollm2-135m", gpu, "both", gpus=2, batch=3, layers=2).phases:
+        found = phase.prediction
+        spent = 2 * (200 * found.seconds + 1e-10 * found.bytes)
+        assert phase.joules == pytest.approx(spent / phase.tokens)
+        assert {"busy_watts", "joules_per_byte"} <= {one.name for one in found.inputs}
+    (unknown,) = planned("smollm2-135m", "b200", layers=2).phases
+    assert unknown.joules is None
+
+
+def test_prompts_of_weights_that_stay_quantised_are_read_by_tasks():
+    kept = {"keep_quantised": ("all=q4_0",), "seq": 200, "layers": 2}
+    (found,) = planned("smollm2-135m", "h200", "prefill", **kept).phases
+    request = CompileRequest(target="cuda", device="h200", **kept)
+    program = compile_loaded(load_any("smollm2-135m", Diagnostics()), request)
+    runs = [
+        step_time(program.prompts["prompt"], {"pos": pos, "len": 16}) for pos in range(0, 199, 16)
+    ]
+    last = step_time(program.modules["decode"], {"pos": 199})
+    expected = last.seconds + sum(run.seconds for run in runs)
+    assert found.prediction.seconds == pytest.approx(expected, rel=0.005)
+    with pytest.raises(MeshcError, match="16 bits"):
+        planned("smollm2-135m", "h200x8", **kept)
 
 
 def test_a_program_without_room_for_kernels_has_none_and_fits():
@@ -101,7 +177,7 @@ def test_prompts_that_steps_read_take_a_step_a_token():
     (found,) = planned("smollm2-135m", small, "prefill", seq=5, layers=2).phases
     request = CompileRequest(target="cuda", device=small, seq=5, layers=2)
     program = compile_loaded(load_any("smollm2-135m", Diagnostics()), request)
-    assert program.chunk is None
+    assert not program.prompts and "token by token" in found.chosen[0]
     steps = [step_time(program.modules["decode"], {"pos": pos}).seconds for pos in range(5)]
     assert found.prediction.seconds == pytest.approx(sum(steps))
 

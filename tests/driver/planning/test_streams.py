@@ -11,7 +11,7 @@ from meshc.cost.mesh_modules import searched
 from meshc.cost.mesh_streams import Streams
 from meshc.devices import device
 from meshc.driver import CompileRequest, load_any
-from meshc.driver.planning.meshes import best_mesh
+from meshc.driver.planning.meshes import best_mesh, rectangles_around
 from meshc.driver.planning.plans import PlanRequest, plan
 from meshc.driver.planning.wafers import MeshPhase
 from meshc.ir.core import tensor_type
@@ -156,3 +156,11 @@ def test_a_mesh_has_no_more_cores_than_the_device():
     with pytest.raises(MeshcError, match="more than the 130 cores"):
         planned(TINY, wafer=few, seq=64)
     assert planned(TINY, "13x10", wafer=few, seq=64).fits
+
+
+def test_rectangles_lie_around_a_mesh_of_other_sides():
+    """The whole of a device is tried, whatever its sides."""
+    sides = [2, 4, 8, 10]
+    found = rectangles_around([(14, 10), (4, 4)], sides)
+    assert (10, 10) in found and (8, 8) in found and (4, 4) in found
+    assert {side for mesh in found for side in mesh} <= {*sides}

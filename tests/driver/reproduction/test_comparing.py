@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from meshc.driver.reproduction.claims import OF_FIGURES
 from meshc.driver.reproduction.compared import Compared, Section, compared, role_of
 from meshc.driver.reproduction.demands import DEMANDS, answers
 from meshc.driver.reproduction.page import page, sections_object
@@ -100,3 +101,28 @@ def test_a_page_has_errors_reasons_and_roles():
     first, second = found["rows"]
     assert first["published"]["source"].startswith("WaferLLM (OSDI 2025), arXiv")
     assert first["predicted"] == {"value": 400.0, "source": "hand"} and second["predicted"] is None
+
+
+@pytest.mark.parametrize(
+    ("published", "predicted", "holding"),
+    [(44.97, 44.978, 1), (2.22, 2.2154, 1), (0.3, 0.3038, 1), (44.97, 44.96, 0), (0.84, 0.851, 0)],
+)
+def test_ratios_of_energy_have_the_digits_that_are_printed(published, predicted, holding):
+    own = table("waferllm", "8")
+    row = replace(compared(own, own.rows[0], "ratio", predicted, "arithmetic"), published=published)
+    unknown = compared(own, own.rows[0], "ratio", None, "not modelled", "nobody knows")
+    sections = [Section(f"waferllm-{name}", own, "hand", (row, unknown)) for name in "678"]
+    (found,) = [one for one in answers(sections) if "energy" in one.demand.what]
+    assert (found.holding, found.rows) == (3 * holding, 3) and found.met == (holding == 1)
+
+
+@pytest.mark.parametrize("why", ["", "the paper does not say of which product it speaks"])
+def test_claims_hold_or_the_page_says_why_not(why):
+    own = table("waferllm", "claims")
+    name = f"{min(OF_FIGURES).replace('_', ' ')} (section 7.2)"
+    rows = (
+        Compared(name, "value", "", 0.7, "0.8", "claim", holds=True),
+        Compared(name, "value", "", 0.5, "0.8", "claim", why, holds=False),
+    )
+    (found,) = answers([Section("waferllm-claims", own, "hand", rows)])
+    assert (found.holding, found.rows, found.met) == (1, 2, bool(why))
