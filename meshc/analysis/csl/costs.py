@@ -25,6 +25,7 @@ CALL = 1 + START + NUMBER  # one call of a mapped function, whose operation is o
 CONSTANT = 2  # a register loaded from a constant descriptor
 WRITTEN = 7  # from a register written to an operation that names it
 DRAINED = 13  # from the end of an operation over registers to a new address of any of them
+REBASED = 2  # a register's address written
 LENGTH = 4  # a descriptor whose length is set at run time
 JOIN = 4  # a task that joins two ends, once it runs: blocked again, a signal
 FABRIC = START  # set-up of an operation with a fabric operand; on WSE-3 a second cycle is hidden
@@ -34,6 +35,12 @@ UNROLLED = 150  # operations of a loop that the vendor's compiler writes out, al
 PASS = 6  # scalar cycles of one pass of any other loop
 LOOP = PASS + 1  # scalar code around one pass of a loop
 START_OF_LOOP = 3
+BEGIN_OF_LOOP = 9
+BEGIN_OF_LOOP_WRITTEN_OUT = 4
+FUNCTION = {
+    "math.exp_f32": 44, "math.exp_f16": 44, "math.tanh_f32": 64, "math.sqrt_f32": 44,
+    "math.cos_f32": 64, "math.sin_f32": 64,
+}  # fmt: skip
 OFFSET = 4  # a descriptor moved at run time, its distance apart
 MOVED = OFFSET + 1  # the same by a multiple of a loop's variable
 LOOP_OF_CASES = 7  # the same where the pass suspends, the choice of the next case apart
@@ -74,10 +81,10 @@ class Costs:
     def vector(
         self, kind: str, dtype: DType, extent: int, strides: tuple[int, ...], rows: int = 0
     ) -> int:
-        """``extent`` elements, set-up apart, of a ``mac``, ``mixed``, ``mul``, ``add`` or
-        ``convert``; an operand of several dims has ``rows``. Maxima of f32 count as conversions, of
-        which a cycle takes one (on some devices more). A row takes a cycle, but none of f32
-        multiply-accumulates."""
+        """``extent`` elements, set-up apart, of a ``mac``, ``mixed``, ``mul``, ``add``, ``convert``
+        or ``integer``, which makes floats of words; an operand of several dims has ``rows``. Maxima
+        count as conversions, of which a cycle takes one (on some devices more). A row takes a
+        cycle, but none of f32 multiply-accumulates."""
         lanes = self._lanes(kind, str(dtype))
         for stride in strides:
             lanes = min(lanes, stride_lanes(stride, lanes))
@@ -87,49 +94,74 @@ class Costs:
         steps = -(-extent // lanes)
         return steps + writes(extent, strides) if (kind, dtype) == ("mac", DType.F32) else steps
 
-    def lanes_of_codes(self, kind: str) -> int:
-        """Elements per cycle of what makes numbers of codes: operations on ``words`` of 16 bits,
-        a ``shift`` of them, ``integer`` to float, ``convert`` from f16 to f32 or back."""
-        if kind == "words":
-            return int(self.device.lanes("f16"))
-        name = "integer" if kind == "integer" else "convert"
-        return int(self.device.real(f"{name}_lanes_per_cycle"))
-
-    def meetings(self, sources: Sequence[Window]) -> int:
+    def meetings(self, sources: Sequence[Window]) -> float:
         """Steps of an operation on f32 in which both ``sources`` lie in one bank group, so that
         they are read one after the other. A source that does not move is read once; where one lies
-        is the run's to say, as many steps as in the mean over the bank groups."""
+        is the run's to say, as many steps as in the mean over the places where it may."""
         if len(sources) < 2 or any(one.dtype != DType.F32 for one in sources):
             return 0
         first, second = (one.merged().dims[-1].stride for one in sources[:2])
         if not first or not second:
             return 0
-        count = sources[0].size
-        every = BANKS // gcd(first - second, BANKS)
-        begin = self.apart(*sources[:2])
-        if begin is None:
-            return count // BANKS
-        for step in range(min(every, count)):
-            if (begin + step * (first - second)) % BANKS == 0:
-                return -(-(count - step) // every)
-        return 0
+        count, drift = sources[0].size, first - second
+        apart, step = self.apart(*sources[:2])
+        reached = gcd(drift, step, BANKS)
+        if apart % reached:
+            return 0
+        if step == BANKS and drift:
+            every = BANKS // gcd(drift, BANKS)
+            met = (n for n in range(min(every, count)) if (apart + n * drift) % BANKS == 0)
+            return next((-(-(count - n) // every) for n in met), 0)
+        return count * (step if not drift else reached) / BANKS
 
-    def apart(self, first: Window, second: Window) -> int | None:
-        """Bank groups from where ``second`` begins to where ``first`` does; None where only the run
-        knows."""
+    def apart(self, first: Window, second: Window) -> tuple[int, int]:
+        """Bank groups from where ``second`` begins to where ``first`` does, and in which steps that
+        changes with what only the run knows."""
         way = first.start - second.start
-        if any(factor % BANKS for _, factor in way.terms):
-            return None
         late = (self.late.get(one.buffer.name, 0) for one in (first, second))
-        return (way.constant + next(late) - next(late)) % BANKS
+        step = gcd(BANKS, *(factor for _, factor in way.terms))
+        return (way.constant + next(late) - next(late)) % step, step
 
     def _lanes(self, kind: str, dtype: str) -> int:
         """Elements per cycle at full speed; a product takes as many as a multiply-add."""
-        if kind == "convert":
-            return self.lanes_of_codes("convert")
+        if kind in ("convert", "integer"):
+            return int(self.device.real(f"{kind}_lanes_per_cycle"))
         if kind == "add":
             return int(self.device.lanes(dtype))
         return int(self.device.macs("f16" if kind == "mixed" else dtype, dtype))
+
+
+_KINDS = {
+    **dict.fromkeys(("@fmulh",), ("mul", DType.F16)),
+    **dict.fromkeys(("@fmach",), ("mac", DType.F16)),
+    **dict.fromkeys(
+        ("@fmovh", "@faddh", "@fsubh", "@fabsh", "@fnegh", "@add16", "@and16", "@sub16"),
+        ("add", DType.F16),
+    ),
+    **dict.fromkeys(("@fmaxh", "@sll16", "@slr16"), ("convert", DType.F16)),
+    **dict.fromkeys(("@fmuls",), ("mul", DType.F32)),
+    **dict.fromkeys(("@fmacs",), ("mac", DType.F32)),
+    **dict.fromkeys(("@fmachs",), ("mixed", DType.F32)),
+    **dict.fromkeys(
+        ("@fmovs", "@fadds", "@fsubs", "@fabss", "@fnegs", "@faddhs"), ("add", DType.F32)
+    ),
+    **dict.fromkeys(("@fmaxs", "@fh2s", "@fs2h"), ("convert", DType.F32)),
+    **dict.fromkeys(("@xp162fs", "@xp162fh"), ("integer", DType.F32)),
+}
+"""What an operation on vectors costs as."""
+
+
+def operation_steps(costs: Costs, builtin: str, to: Window, sources: Sequence[Window]) -> float:
+    """Cycles of an operation on vectors, set-up apart, whose largest operand has all elements; in
+    the mean where only the run knows whether sources lie in one bank group, which is read twice in
+    place of what results lose where they are written."""
+    kind, dtype = _KINDS[builtin]
+    windows = (to, *sources)
+    size = max(window.size for window in windows)
+    paces = tuple(dict.fromkeys(window.pace for window in windows))
+    steps = costs.vector(kind, dtype, size, paces, rows_of_grids(windows))
+    met = costs.meetings(sources)
+    return steps + met * ((size - writes(size)) / size if builtin == "@fmacs" else 1)
 
 
 def walked(descriptors: int, numbers: int = 0) -> int:

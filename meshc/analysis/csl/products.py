@@ -195,8 +195,8 @@ def _meetings(product: Product, costs: Costs) -> int:
     """Pairs of rows of sums and of factors in one bank group, which are read one after the other;
     where rows lie is the run's to say, as many as in the mean."""
     m, k, _ = product.extents
-    apart = costs.apart(product.c, product.b)
-    if apart is None:
+    apart, step = costs.apart(product.c, product.b)
+    if step < BANKS:
         return m * k // BANKS
     sums = Counter((apart + i * product.c.dims[0].stride) % BANKS for i in range(m))
     factors = Counter(j * product.b.dims[0].stride % BANKS for j in range(k))
@@ -449,7 +449,7 @@ def _round_steps(product: Product, costs: Costs) -> int:
     steps = costs.vector("mul", dtype, depth * part, paces, rows_of_grids(factors))
     once = costs.vector("add", dtype, part, (), rows_of_grids([product.c]))
     if dtype == DType.F32:
-        met = costs.meetings(factors) + _sums_that_meet(product, costs)
+        met = round(costs.meetings(factors)) + _sums_that_meet(product, costs)
         return steps + depth * once + met
     return steps + sum(costs.vector("add", dtype, h * part, ()) for _, h in halvings(depth)) + once
 
@@ -462,7 +462,7 @@ def _sums_that_meet(product: Product, costs: Costs) -> int:
     scratch = Window(Value("scratch", BufferType(DType.F32, (size,))), DType.F32, Expr.const(0), ())
     part = (Dim(m * n, 1),)
     met = [
-        costs.meetings([product.c, scratch.moved(j * m * n).inner(part)])
+        round(costs.meetings([product.c, scratch.moved(j * m * n).inner(part)]))
         for j in range(min(depth, BANKS))
     ]
     whole, rest = divmod(depth, len(met))

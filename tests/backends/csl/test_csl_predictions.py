@@ -9,7 +9,7 @@ from reduced import crossed, each
 
 from meshc.analysis.csl.costs import OFFSET
 from meshc.analysis.csl.windows import Dim, Window
-from meshc.backends.csl.kernels.scalar import CALL, Scalar
+from meshc.backends.csl.kernels.scalar import CALLED, Scalar
 from meshc.backends.csl.spelling.expressions import Spelling
 from meshc.driver.questions import Question, tile_module
 from meshc.ir.affine import Cond, Expr
@@ -86,7 +86,7 @@ def test_scalar_code_costs_its_loads_and_operations(value, local, cycles):
 
 
 def test_helpers_and_branches():
-    assert SCALAR.value((Y - T) % 4, ()) > CALL + 20
+    assert SCALAR.value((Y - T) % 4, ()) > CALLED + 20
     assert SCALAR.test(Cond.ge(Y, T), ()) == 2 + 1 + 2
 
 

@@ -114,7 +114,7 @@ class Timing:
         self.clock += costs.FRAME
         for each in kernels.rotary.at_start.values():
             if each.when is None or each.when.evaluate(self.env):
-                self.clock += each.cycles
+                self.clock += kernels.cycles_of([each.setter])[0]
         self._switch(everywhere, 0)
         self._block(module.program.body, everywhere)
 
@@ -129,7 +129,7 @@ class Timing:
         shared: Cond | None = None
         for op in block.ops:
             if op in self.calls:
-                self.clock[cores] += scalar.CALL
+                self.clock[cores] += scalar.CALLED
             if op.when != shared and self._runs(op.when):
                 assert op.when is not None
                 self.clock[cores] += self.scalar.test(op.when, self.local)
@@ -151,9 +151,9 @@ class Timing:
 
     def _op(self, op: Op, cores: Mask) -> None:
         if isinstance(op, Compute):
-            moved = sum(self._address(view) for view in op.views())
-            self.clock[cores] += self.kernels.cycles(op) + moved
-            self.steps[cores] += self.kernels.steps(op)
+            cycles, steps = self.kernels.work(op, self.local)
+            self.clock[cores] += cycles
+            self.steps[cores] += steps
         elif isinstance(op, (Send, Recv, Relay)):
             self._start(op, cores)
         elif isinstance(op, Wait):
@@ -217,7 +217,7 @@ class Timing:
         if id(op) in self.cases.head:
             self._switch(cores, self.cases.head[id(op)])
         if self.rounds is not None and op is self.rounds.work:
-            self.clock[cores] += self.kernels.rotary.cycles_at_round
+            self.clock[cores] += self.kernels.cycles_of(self.kernels.rotary.at_round)[0]
         rank = np.broadcast_to(op.rank.evaluate(self.env, self.functions), cores.shape)
         for step in range(op.count):
             here = cores & (rank == step)

@@ -15,14 +15,17 @@ from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Cond, Expr
 
 BRANCH = 2
-CALL = 4
+BACK = 4  # to the beginning of a loop
+CALLED = 4
 STORE = 1
 TAKEN = 3 + STORE  # an element of an array into a variable: two loads, an addition
 EFFECT = 2  # an activation, or that a task is blocked or unblocked
 COMPARED = 2 + BRANCH  # one case of a switch: load, comparison, branch
-_DIVISION = 20  # by what is no constant
-_HELPER = {"mod": CALL + _DIVISION + 4}
-_HELPER["floor"] = CALL + _HELPER["mod"] + _DIVISION + 1
+DIVISION = 20  # by what is no constant
+REAL_DIVISION = 50
+TO_INTEGER = 100
+_HELPER = {"mod": CALLED + DIVISION + 4}
+_HELPER["floor"] = CALLED + _HELPER["mod"] + DIVISION + 1
 
 
 class Scalar:

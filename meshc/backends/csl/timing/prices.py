@@ -1,7 +1,6 @@
 """What the statements of a program take: the prices by which clocks are moved on.
 
-Those of the machine are read off the tree that is emitted (``costs.py``, ``scalar.py``,
-``kernels/``).
+Those of the machine are read off the tree that is emitted (``kernels/statement_cycles.py``).
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 
 from meshc.analysis.csl import costs
 from meshc.analysis.csl.loops import around
-from meshc.analysis.csl.windows import Window, window
+from meshc.analysis.csl.windows import Window
 from meshc.backends.csl.kernels import scalar
 from meshc.backends.csl.kernels.scalar import Scalar
 from meshc.backends.csl.kernels.table import Kernels
@@ -53,24 +52,21 @@ class Prices:
             resume=found.task + costs.RESUME,
             handover=found.task + costs.walked(2),  # from the end to its control wavelets
         )
-        self.call = scalar.CALL
+        self.call = scalar.CALLED
         self.effect = scalar.EFFECT
-        self.request = kernels.rotary.cycles_at_round  # before the work of one request
+        # Before the work of one request.
+        self.request, _ = kernels.cycles_of(kernels.rotary.at_round)
 
     def begin(self, values: Mapping[str, IntLike]) -> int:
         """From the time stamp at the start to the first statement, for a run of these scalars."""
         at_start = self.kernels.rotary.at_start.values()
-        told = (each for each in at_start if each.when is None or each.when.evaluate(values))
-        return costs.FRAME + sum(each.cycles for each in told)
+        told = [e.setter for e in at_start if e.when is None or e.when.evaluate(values)]
+        return costs.FRAME + self.kernels.cycles_of(told)[0]
 
-    def kernel(self, op: Compute, local: Collection[str]) -> int:
-        """A kernel, and the descriptors of its views; ``local`` names need no load."""
-        moved = sum(self._scalar.address(window(view), local) for view in op.views())
-        return self.kernels.cycles(op) + moved
-
-    def steps(self, op: Compute) -> int:
-        """The vector steps of a kernel, in which transfers of its core stand still."""
-        return self.kernels.steps(op)
+    def kernel(self, op: Compute, local: Collection[str]) -> tuple[int, int]:
+        """A kernel, and the vector steps among its cycles, in which transfers of its core stand
+        still; ``local`` names need no load."""
+        return self.kernels.work(op, local)
 
     def transfer(self, here: Window, combines: bool, relays: bool, local: Collection[str]) -> int:
         """A transfer before its operation starts: where what it moves ``here`` lies."""
