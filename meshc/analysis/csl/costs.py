@@ -41,6 +41,16 @@ FUNCTION = {
     "math.exp_f32": 44, "math.exp_f16": 44, "math.tanh_f32": 64, "math.sqrt_f32": 44,
     "math.cos_f32": 64, "math.sin_f32": 64,
 }  # fmt: skip
+BRANCH = 2  # of scalar code
+BACK = 4  # to the beginning of a loop
+CALLED = 4  # a function
+STORE = 1
+TAKEN = 3 + STORE  # an element of an array into a variable: two loads, an addition
+EFFECT = 2  # an activation, or that a task is blocked or unblocked
+COMPARED = 2 + BRANCH  # one case of a switch: load, comparison, branch
+DIVISION = 20  # of integers by what is no constant
+REAL_DIVISION = 50
+TO_INTEGER = 100  # from f32
 OFFSET = 4  # a descriptor moved at run time, its distance apart
 MOVED = OFFSET + 1  # the same by a multiple of a loop's variable
 LOOP_OF_CASES = 7  # the same where the pass suspends, the choice of the next case apart

@@ -7,10 +7,15 @@ import pytest
 from csl_runs import emit, run_files, tile_text
 from reduced import crossed, each
 
-from meshc.analysis.csl.costs import OFFSET
+from meshc.analysis.csl.costs import CALLED, OFFSET, Costs
 from meshc.analysis.csl.windows import Dim, Window
-from meshc.backends.csl.kernels.scalar import CALLED, Scalar
-from meshc.backends.csl.spelling.expressions import Spelling
+from meshc.backends.csl.kernels.table import Kernels
+from meshc.backends.csl.spelling.descriptors import Descriptors
+from meshc.backends.csl.spelling.expressions import Spelling, expression
+from meshc.backends.csl.spelling.names import Names
+from meshc.backends.csl.timing.prices import Prices
+from meshc.backends.csl.tree import syntax_tree as csl
+from meshc.devices import device
 from meshc.driver.questions import Question, tile_module
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.types import BufferType, DType
@@ -66,7 +71,10 @@ def test_the_best_algorithm_is_predicted(side, tile, best, tmp_path, monkeypatch
     assert min(predicted, key=predicted.get) == min(measured, key=measured.get) == best
 
 
-SCALAR = Scalar(Spelling(lambda name: f"my_{name}"))
+NAMES = Names()
+SPELL = Spelling(lambda name: f"my_{name}")
+KERNELS = Kernels(NAMES, Descriptors(NAMES, SPELL, {}), Costs(device("wse2")))
+PRICES = Prices(KERNELS, None)
 T, Y = Expr.var("t"), Expr.var("y")
 
 
@@ -82,19 +90,23 @@ T, Y = Expr.var("t"), Expr.var("y")
     ids=str,
 )
 def test_scalar_code_costs_its_loads_and_operations(value, local, cycles):
-    assert SCALAR.value(value, local) == cycles
+    assert value_cycles(value, local) == cycles
+
+
+def value_cycles(value, local=()):
+    return KERNELS.cycles_of([csl.const("value", expression(value, SPELL))], local)[0]
 
 
 def test_helpers_and_branches():
-    assert SCALAR.value((Y - T) % 4, ()) > CALLED + 20
-    assert SCALAR.test(Cond.ge(Y, T), ()) == 2 + 1 + 2
+    assert value_cycles((Y - T) % 4) > CALLED + 20
+    assert PRICES.test(Cond.ge(Y, T), ()) == 2 + 1 + 2
 
 
 def test_descriptors_that_do_not_move_cost_nothing():
     buffer = Value("v", BufferType(DType.F32, (8,)))
     still = Window(buffer, DType.F32, Expr.const(3), (Dim(2, 1),))
-    assert SCALAR.address(still, ()) == 0
-    assert SCALAR.address(still.moved(T * 2), ()) == OFFSET + 2
+    assert PRICES.address(still, ()) == 0
+    assert PRICES.address(still.moved(T * 2), ()) == OFFSET + 2
 
 
 BANKS = {

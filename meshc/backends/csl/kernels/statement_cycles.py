@@ -13,11 +13,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from meshc.analysis.csl.costs import (
+    BACK,
     BEGIN_OF_LOOP,
     BEGIN_OF_LOOP_WRITTEN_OUT,
+    BRANCH,
     CALL,
+    CALLED,
     CONSTANT,
     DESCRIPTOR,
+    DIVISION,
     DRAINED,
     FUNCTION,
     GRID,
@@ -25,22 +29,16 @@ from meshc.analysis.csl.costs import (
     NUMBER,
     OFFSET,
     PASS,
+    REAL_DIVISION,
     REBASED,
     START,
+    TO_INTEGER,
     UNROLLED,
     WRITTEN,
     Costs,
     operation_steps,
 )
 from meshc.analysis.csl.windows import Dim, Window, has_one_dim, own
-from meshc.backends.csl.kernels.scalar import (
-    BACK,
-    BRANCH,
-    CALLED,
-    DIVISION,
-    REAL_DIVISION,
-    TO_INTEGER,
-)
 from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Expr
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from meshc.analysis.csl import costs
 from meshc.analysis.csl.loops import around
 from meshc.analysis.csl.windows import Window
-from meshc.backends.csl.kernels import scalar
-from meshc.backends.csl.kernels.scalar import Scalar
 from meshc.backends.csl.kernels.table import Kernels
+from meshc.backends.csl.spelling.expressions import condition
 from meshc.backends.csl.timing.cases import Cases
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Cond, IntLike
 from meshc.ir.ops.tile import Compute, For
 
@@ -40,7 +40,6 @@ class Prices:
 
     def __init__(self, kernels: Kernels, cases: Cases) -> None:
         self.kernels, self._cases = kernels, cases
-        self._scalar = Scalar(kernels.descriptors.spell)
         found = kernels.costs
         self.fabric = Fabric(
             hop=found.hop,
@@ -52,8 +51,8 @@ class Prices:
             resume=found.task + costs.RESUME,
             handover=found.task + costs.walked(2),  # from the end to its control wavelets
         )
-        self.call = scalar.CALLED
-        self.effect = scalar.EFFECT
+        self.call = costs.CALLED
+        self.effect = costs.EFFECT
         # Before the work of one request.
         self.request, _ = kernels.cycles_of(kernels.rotary.at_round)
 
@@ -70,19 +69,25 @@ class Prices:
 
     def transfer(self, here: Window, combines: bool, relays: bool, local: Collection[str]) -> int:
         """A transfer before its operation starts: where what it moves ``here`` lies."""
-        address = self._scalar.address(here, local)
+        address = self.address(here, local)
         in_memory = [here, here] if combines or relays else [here]
         placed = costs.setup(in_memory) - costs.START + costs.DESCRIPTOR
         return placed + (2 * address if combines else address)
 
     def test(self, when: Cond, local: Collection[str]) -> int:
         """A guard that is decided when the program runs."""
-        return self._scalar.test(when, local)
+        test = condition(when, self.kernels.descriptors.spell)
+        return self.kernels.cycles_of([csl.when(test, [])], local)[0]
+
+    def address(self, here: Window, local: Collection[str]) -> int:
+        """A descriptor of what lies ``here``: nothing where it never moves and has one length."""
+        there = csl.const("there", self.kernels.descriptors.memory(here))
+        return self.kernels.cycles_of([there], local)[0]
 
     def round(self, op: For, rounds: int, in_cases: bool) -> int:
         """One of so many ``rounds`` of a loop, the choice of the next case apart."""
         each = costs.LOOP_OF_CASES if in_cases else around(op, rounds)
-        return each + scalar.TAKEN * len(op.each)
+        return each + costs.TAKEN * len(op.each)
 
     def switched(self, number: int) -> int:
         """Going to a case of the program."""
