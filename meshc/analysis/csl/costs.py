@@ -1,10 +1,10 @@
 """What operations cost, to choose between ways of writing a kernel and to predict programs.
 
-Lanes per cycle are numbers of the device, stride classes the vendor's documented ones, set-ups,
-calls and loads of registers the measured or assumed cycles that ``docs/sim.md`` lists, the same for
-which the simulator is calibrated on published points. Those of scalar code are counted in the tree
-that ``pe/program.py`` writes. None is fitted to cycles of whole programs;
-``docs/performance.md`` says how close predictions come.
+Lanes per cycle are numbers of the device, stride classes the vendor's documented ones; what is the
+same on all wafers is in ``devices/csl.toml``, each with kind and source: the measured or assumed
+cycles that ``docs/sim.md`` lists, the same for which the simulator is calibrated on published
+points. None is fitted to cycles of whole programs; ``docs/performance.md`` says how close
+predictions come.
 """
 
 from __future__ import annotations
@@ -15,48 +15,51 @@ from math import gcd
 
 from meshc.analysis.csl.windows import Window, has_one_dim
 from meshc.devices import Device
+from meshc.devices.csl import statement_cycles
 from meshc.ir.types import DType
 
-START = 1  # an operation, its operands in registers
-DESCRIPTOR = 2  # an operand named by a descriptor and no register
-GRID = 4  # the same, of several dims
-NUMBER = 1  # an operand that is a number
-CALL = 1 + START + NUMBER  # one call of a mapped function, whose operation is on registers
-CONSTANT = 2  # a register loaded from a constant descriptor
-WRITTEN = 7  # from a register written to an operation that names it
-DRAINED = 13  # from the end of an operation over registers to a new address of any of them
-REBASED = 2  # a register's address written
-LENGTH = 4  # a descriptor whose length is set at run time
-JOIN = 4  # a task that joins two ends, once it runs: blocked again, a signal
-FABRIC = START  # set-up of an operation with a fabric operand; on WSE-3 a second cycle is hidden
-RELAY = 1  # from a wavelet's arrival to the sum's departure
-RESUME = 6  # the task that goes on, once it runs: blocked again, a call
-UNROLLED = 150  # operations of a loop that the vendor's compiler writes out, all passes together
-PASS = 6  # scalar cycles of one pass of any other loop
-LOOP = PASS + 1  # scalar code around one pass of a loop
-START_OF_LOOP = 3
-BEGIN_OF_LOOP = 9
-BEGIN_OF_LOOP_WRITTEN_OUT = 4
+_OF = statement_cycles()
+START = _OF["operation"]
+DESCRIPTOR = _OF["descriptor"]
+GRID = _OF["grid_descriptor"]
+NUMBER = _OF["number"]
+MAPPED = _OF["mapped"]
+CALL = MAPPED + START + NUMBER  # of a mapped function, whose operation is on registers
+CONSTANT = _OF["constant_load"]
+WRITTEN = _OF["written"]
+DRAINED = _OF["drained"]
+REBASED = _OF["rebased"]
+OFFSET = LENGTH = _OF["routine"]
+MOVED = OFFSET + 1  # by a multiple of a loop's variable
+BRANCH = _OF["branch"]
+BACK = _OF["back"]
+CALLED = _OF["call"]
+EFFECT = _OF["effect"]
+DIVISION = _OF["divide"]
+REAL_DIVISION = _OF["real_divide"]
+TO_INTEGER = _OF["to_integer"]
 FUNCTION = {
-    "math.exp_f32": 44, "math.exp_f16": 44, "math.tanh_f32": 64, "math.sqrt_f32": 44,
-    "math.cos_f32": 64, "math.sin_f32": 64,
-}  # fmt: skip
-BRANCH = 2  # of scalar code
-BACK = 4  # to the beginning of a loop
-CALLED = 4  # a function
+    f"math.{name}_{kind}": LENGTH + _OF[name]
+    for name in ("exp", "tanh", "sqrt", "sin", "cos")
+    for kind in ("f16", "f32")
+}
 STORE = 1
 TAKEN = 3 + STORE  # an element of an array into a variable: two loads, an addition
-EFFECT = 2  # an activation, or that a task is blocked or unblocked
 COMPARED = 2 + BRANCH  # one case of a switch: load, comparison, branch
-DIVISION = 20  # of integers by what is no constant
-REAL_DIVISION = 50
-TO_INTEGER = 100  # from f32
-OFFSET = 4  # a descriptor moved at run time, its distance apart
-MOVED = OFFSET + 1  # the same by a multiple of a loop's variable
-LOOP_OF_CASES = 7  # the same where the pass suspends, the choice of the next case apart
-FRAME = 5  # between the time stamps: reading the counter, and the call of the program
-WRITE_EVERY = 8  # one step of an f32 multiply-accumulate in so many loses a cycle to its result
-STAY_EVERY = 32  # the same, on top of one in each, where results go to the bank of the sums
+JOIN = 2 * EFFECT  # a task that joins two ends, once it runs: blocked again, a signal
+RESUME = EFFECT + CALLED  # the task that goes on, once it runs: blocked again, a call
+FABRIC = START  # set-up of an operation with a fabric operand; on WSE-3 a second cycle is hidden
+RELAY = _OF["relay"]
+UNROLLED = _OF["unrolled"]
+PASS = _OF["pass"]
+LOOP = PASS + 1  # scalar code around one pass of a loop
+START_OF_LOOP = 3
+BEGIN_OF_LOOP = _OF["begin"]
+BEGIN_OF_LOOP_WRITTEN_OUT = _OF["begin_written_out"]
+LOOP_OF_CASES = LOOP  # the same where the pass suspends, the choice of the next case apart
+FRAME = _OF["timestamp"]
+WRITE_EVERY = _OF["write_every"]
+STAY_EVERY = _OF["stay_every"]
 BANKS = 4  # f32 words from one bank group to the same again
 
 

@@ -1,6 +1,8 @@
 """Predicted cycles against those of the simulator, on programs that calibrate nothing."""
 
 import json
+import tomllib
+from importlib import resources
 
 import numpy as np
 import pytest
@@ -16,10 +18,12 @@ from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.timing.prices import Prices
 from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.devices import device
+from meshc.devices.keys import KINDS
 from meshc.driver.questions import Question, tile_module
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
+from meshc.sim import timing
 
 HELD_OUT = [
     ("gemm", "cyclic_shift", (16, 8, 12), "4x4", "wse2", "f16", "f16"),
@@ -148,3 +152,21 @@ def test_f32_sources_that_meet_in_a_bank_group(name, arch, tmp_path, monkeypatch
     }
     _, cycles = run_files(files, tensors, tmp_path, monkeypatch)
     assert json.loads(files["report.json"])["predicted_cycles"] == pytest.approx(cycles, abs=2)
+
+
+def test_cycles_of_statements_have_a_kind_and_a_source():
+    """The simulator's are those of a file of its own, which shares no code; where both count the
+    same, they agree."""
+    text = (resources.files("meshc.devices") / "csl.toml").read_text()
+    entries = tomllib.loads(text)
+    assert {entry["kind"] for entry in entries.values()} <= {*KINDS}
+    assert all(entry["source"] for entry in entries.values())
+    scalar = timing.numbers("vendor-simulator", "wse2", "scalar")
+    same = {"branch": "branch", "call": "call", "effect": "effect", "divide": "divide"}
+    same |= {"real_divide": "divide_f32", "to_integer": "to_integer", "unrolled": "unrolled"}
+    same |= {"descriptor": "descriptor", "grid_descriptor": "grid_descriptor", "number": "scalar"}
+    same |= {"constant_load": "load_constant", "rebased": "register_base", "back": "back"}
+    same |= {"routine": "routine", "timestamp": "timestamp"}
+    assert {ours: entries[ours]["value"] for ours in same} == {
+        ours: scalar[theirs] for ours, theirs in same.items()
+    }

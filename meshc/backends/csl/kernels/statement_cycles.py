@@ -26,6 +26,7 @@ from meshc.analysis.csl.costs import (
     FUNCTION,
     GRID,
     LENGTH,
+    MAPPED,
     NUMBER,
     OFFSET,
     PASS,
@@ -295,7 +296,7 @@ class StatementCycles:
             self._made(operand, read)
         function = self._functions[_text(name)]
         inside = read.inside(parameter.partition(":")[0] for parameter in function.parameters)
-        inside.spend(NUMBER)
+        inside.spend(MAPPED)
         self._body(function.body, inside)
         named = {node.text for node in csl.walk(function.body) if isinstance(node, csl.Name)}
         waits = [ready for register, ready in read.ready.items() if register in named]
