@@ -252,7 +252,7 @@ def _call(call: Call, costs: Costs) -> int:
         case "ring_push":
             return OF_A_RING + setup([to]) + costs.vector("add", to.dtype, to.size, (1,))
         case "mask_causal":
-            return rows_masked(call.kernel, to, (to.shape[-2], to.shape[-1] // 2), costs)
+            return rows_masked(to, costs)
         case "rope":
             kind = to.dtype if to.dtype == DType.F16 else DType.F32
             return turned_rows(costs, to, windows[1], to.shape[-2], kind).cycles
@@ -285,11 +285,13 @@ def _elements(kernel: str, windows: Sequence[Window], costs: Costs) -> int:
         lacking = to.dims[: len(to.dims) - len(one.dims)]
         alike.append(one.inner((*(Dim(d.extent, 0, d.count) for d in lacking), *one.dims)))
     kind = "mul" if kernel in ("mul", "scale") else "add"
+    if any(one.dtype.half != to.dtype.half for one in others):
+        kind = "convert"
     loops, part = first_part(alike)
     paces = tuple(one.pace for one in part)
     rows = rows_of_grids(part)
     steps = costs.vector(kind, to.dtype, part[0].size, paces, rows)
-    steps += costs.meetings(part[1:], kind, rows)
+    steps += round(costs.meetings(part[1:], kind, rows))
     numbers = NUMBER if kernel in _WITH_A_NUMBER else 0
     operations = _OPERATIONS.get(kernel, 1)
     once = operations * (setup(part) + numbers + steps)

@@ -6,8 +6,11 @@ program takes must be there on every device of the catalogue that has an archite
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 
 from meshc.devices.catalogue import device, device_names
 from meshc.devices.device import Device, Resource, Routing
@@ -73,6 +76,13 @@ class Targets:
     def _common(each: list[tuple[int, ...]]) -> tuple[int, ...]:
         """What is in all of ``each``, in the order of the first."""
         return tuple(number for number in each[0] if all(number in other for other in each))
+
+
+@cache
+def statement_cycles() -> dict[str, int]:
+    """Cycles of statements by what they do, on every device that takes CSL."""
+    text = (resources.files("meshc.devices") / "csl.toml").read_text(encoding="utf-8")
+    return {name: entry["value"] for name, entry in tomllib.loads(text).items()}
 
 
 def targets(own: Device, portable: bool = False) -> Targets:

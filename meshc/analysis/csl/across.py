@@ -50,7 +50,7 @@ def across_cycles(op: Compute, windows: Sequence[Window], costs: Costs) -> int:
     to, source = windows
     rows, lanes = lane_of(source), source.dims[-1].extent
     each = walked(3) + costs.vector("convert", source.dtype, rows.size, (rows.pace,))
-    each += costs.meetings([to, rows])
+    each += round(costs.meetings([to, rows]))
     begun = walked(1, 1) + costs.vector("add", source.dtype, rows.size, (1,))
     narrow = maxima_scratch(windows)
     converted = setup([to, to]) + costs.vector("convert", to.dtype, narrow, ()) if narrow else 0

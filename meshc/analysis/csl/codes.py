@@ -13,9 +13,8 @@ rounded once.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-from meshc.analysis.csl.costs import BANKS, Costs, rows_of_grids, setup
+from meshc.analysis.csl.costs import BANKS
 from meshc.analysis.csl.windows import Dim, Window, dense, window
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
@@ -32,34 +31,15 @@ WORD_BYTES = 2
 WORDS = DType.U4
 """The element type of windows of words; CSL has no other of fewer than 16 bits."""
 
-Kind = Literal["words", "shift", "integer", "convert", "mul", "add"]
 Operand = Window | str
 
 
 @dataclass(frozen=True)
 class Step:
-    """An operation on memory; ``kind`` is what it costs as."""
+    """An operation on memory, the result first."""
 
     builtin: str
-    kind: Kind
     operands: tuple[Operand, ...]
-
-    @property
-    def to(self) -> Window:
-        """Its result."""
-        to = self.operands[0]
-        assert isinstance(to, Window)
-        return to
-
-    def cycles(self, costs: Costs) -> int:
-        """Predicted cycles in vector steps, the set-up apart."""
-        count, rows = self.to.size, rows_of_grids(self.operands)
-        if self.kind in ("mul", "add"):
-            sources = [one for one in self.operands[1:] if isinstance(one, Window)]
-            steps = costs.vector(self.kind, self.to.dtype, count, (), rows)
-            return steps + costs.meetings(sources, self.kind, rows)
-        lanes = costs.lanes_of_codes(self.kind)
-        return rows + -(-count // (max(1, lanes // 2) if rows else lanes))
 
 
 @dataclass(frozen=True)
@@ -97,48 +77,36 @@ class Decoding:
             return []
         rows, _, columns = self.scales.dims
         scales = self.scales.inner((rows, columns))
-        return [
-            Step("@fh2s", "convert", (self._wide_scales().inner(dense((rows, columns))), scales))
-        ]
+        return [Step("@fh2s", (self._wide_scales().inner(dense((rows, columns))), scales))]
 
     def of_part(self, numbers: Window, shift: str) -> list[Step]:
         """What makes ``numbers`` of the part whose codes lie ``shift`` bits up in words."""
         bits = self._scratch(CODES, WORDS, 0)
         steps = [
-            Step("@slr16", "shift", (bits, self.words, shift)),
-            Step("@and16", "words", (bits, bits, str((1 << WORD_BITS // self.parts) - 1))),
+            Step("@slr16", (bits, self.words, shift)),
+            Step("@and16", (bits, bits, str((1 << WORD_BITS // self.parts) - 1))),
         ]
         if self.zero:
-            steps.append(Step("@sub16", "words", (bits, bits, str(self.zero))))
+            steps.append(Step("@sub16", (bits, bits, str(self.zero))))
         if not self.wide:
             return [
                 *steps,
-                Step("@xp162fh", "integer", (numbers, bits)),
-                Step("@fmulh", "mul", (numbers, numbers, self.scales)),
+                Step("@xp162fh", (numbers, bits)),
+                Step("@fmulh", (numbers, numbers, self.scales)),
             ]
         inside = (
             numbers if numbers.dtype == DType.F32 else self._scratch(str(DType.F32), DType.F32, 1)
         )
         steps += [
-            Step("@xp162fs", "integer", (inside, bits)),
-            Step("@fmuls", "mul", (inside, inside, self._wide_scales())),
+            Step("@xp162fs", (inside, bits)),
+            Step("@fmuls", (inside, inside, self._wide_scales())),
         ]
         if self.least is not None:
             add = "@fadds" if self.least.dtype == DType.F32 else "@faddhs"
-            steps.append(Step(add, "add", (inside, inside, self.least)))
+            steps.append(Step(add, (inside, inside, self.least)))
         if inside is not numbers:
-            steps.append(Step("@fs2h", "convert", (numbers, inside)))
+            steps.append(Step("@fs2h", (numbers, inside)))
         return steps
-
-    def cycles(self, costs: Costs) -> int:
-        """Predicted cycles of all operations, set-ups included and scalar code apart."""
-        steps = [*self.before(), *self.parts * self.of_part(self.numbers, "0")]
-        return sum(setup(step.operands) + step.cycles(costs) for step in steps)
-
-    def vector_steps(self, costs: Costs) -> int:
-        """The cycles among them in which transfers of the core stand still."""
-        steps = [*self.before(), *self.parts * self.of_part(self.numbers, "0")]
-        return sum(step.cycles(costs) for step in steps)
 
     def _scale_count(self) -> int:
         return self.scales.dims[0].extent * self.scales.dims[2].extent

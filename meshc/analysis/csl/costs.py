@@ -1,10 +1,10 @@
 """What operations cost, to choose between ways of writing a kernel and to predict programs.
 
-Lanes per cycle are numbers of the device, stride classes the vendor's documented ones, set-ups,
-calls and loads of registers the measured or assumed cycles that ``docs/sim.md`` lists, the same for
-which the simulator is calibrated on published points. Those of scalar code are counted in the tree
-that ``pe/program.py`` writes. None is fitted to cycles of whole programs;
-``docs/performance.md`` says how close predictions come.
+Lanes per cycle are numbers of the device, stride classes the vendor's documented ones; what is the
+same on all wafers is in ``devices/csl.toml``, each with kind and source: the measured or assumed
+cycles that ``docs/sim.md`` lists, the same for which the simulator is calibrated on published
+points. None is fitted to cycles of whole programs; ``docs/performance.md`` says how close
+predictions come.
 """
 
 from __future__ import annotations
@@ -15,31 +15,51 @@ from math import gcd
 
 from meshc.analysis.csl.windows import Window, has_one_dim
 from meshc.devices import Device
+from meshc.devices.csl import statement_cycles
 from meshc.ir.types import DType
 
-START = 1  # an operation, its operands in registers
-DESCRIPTOR = 2  # an operand named by a descriptor and no register
-GRID = 4  # the same, of several dims
-NUMBER = 1  # an operand that is a number
-CALL = 1 + START + NUMBER  # one call of a mapped function, whose operation is on registers
-CONSTANT = 2  # a register loaded from a constant descriptor
-WRITTEN = 7  # from a register written to an operation that names it
-DRAINED = 13  # from the end of an operation over registers to a new address of any of them
-LENGTH = 4  # a descriptor whose length is set at run time
-JOIN = 4  # a task that joins two ends, once it runs: blocked again, a signal
+_OF = statement_cycles()
+START = _OF["operation"]
+DESCRIPTOR = _OF["descriptor"]
+GRID = _OF["grid_descriptor"]
+NUMBER = _OF["number"]
+MAPPED = _OF["mapped"]
+CALL = MAPPED + START + NUMBER  # of a mapped function, whose operation is on registers
+CONSTANT = _OF["constant_load"]
+WRITTEN = _OF["written"]
+DRAINED = _OF["drained"]
+REBASED = _OF["rebased"]
+OFFSET = LENGTH = _OF["routine"]
+MOVED = OFFSET + 1  # by a multiple of a loop's variable
+BRANCH = _OF["branch"]
+BACK = _OF["back"]
+CALLED = _OF["call"]
+EFFECT = _OF["effect"]
+DIVISION = _OF["divide"]
+REAL_DIVISION = _OF["real_divide"]
+TO_INTEGER = _OF["to_integer"]
+FUNCTION = {
+    f"math.{name}_{kind}": LENGTH + _OF[name]
+    for name in ("exp", "tanh", "sqrt", "sin", "cos")
+    for kind in ("f16", "f32")
+}
+STORE = 1
+TAKEN = 3 + STORE  # an element of an array into a variable: two loads, an addition
+COMPARED = 2 + BRANCH  # one case of a switch: load, comparison, branch
+JOIN = 2 * EFFECT  # a task that joins two ends, once it runs: blocked again, a signal
+RESUME = EFFECT + CALLED  # the task that goes on, once it runs: blocked again, a call
 FABRIC = START  # set-up of an operation with a fabric operand; on WSE-3 a second cycle is hidden
-RELAY = 1  # from a wavelet's arrival to the sum's departure
-RESUME = 6  # the task that goes on, once it runs: blocked again, a call
-UNROLLED = 150  # operations of a loop that the vendor's compiler writes out, all passes together
-PASS = 6  # scalar cycles of one pass of any other loop
+RELAY = _OF["relay"]
+UNROLLED = _OF["unrolled"]
+PASS = _OF["pass"]
 LOOP = PASS + 1  # scalar code around one pass of a loop
 START_OF_LOOP = 3
-OFFSET = 4  # a descriptor moved at run time, its distance apart
-MOVED = OFFSET + 1  # the same by a multiple of a loop's variable
-LOOP_OF_CASES = 7  # the same where the pass suspends, the choice of the next case apart
-FRAME = 5  # between the time stamps: reading the counter, and the call of the program
-WRITE_EVERY = 8  # one step of an f32 multiply-accumulate in so many loses a cycle to its result
-STAY_EVERY = 32  # the same, on top of one in each, where results go to the bank of the sums
+BEGIN_OF_LOOP = _OF["begin"]
+BEGIN_OF_LOOP_WRITTEN_OUT = _OF["begin_written_out"]
+LOOP_OF_CASES = LOOP  # the same where the pass suspends, the choice of the next case apart
+FRAME = _OF["timestamp"]
+WRITE_EVERY = _OF["write_every"]
+STAY_EVERY = _OF["stay_every"]
 BANKS = 4  # f32 words from one bank group to the same again
 
 
@@ -74,10 +94,10 @@ class Costs:
     def vector(
         self, kind: str, dtype: DType, extent: int, strides: tuple[int, ...], rows: int = 0
     ) -> int:
-        """``extent`` elements, set-up apart, of a ``mac``, ``mixed``, ``mul``, ``add`` or
-        ``convert``; an operand of several dims has ``rows``. Maxima of f32 count as conversions, of
-        which a cycle takes one (on some devices more). A row takes a cycle, but none of f32
-        multiply-accumulates."""
+        """``extent`` elements, set-up apart, of a ``mac``, ``mixed``, ``mul``, ``add``, ``convert``
+        or ``integer``, which makes floats of words; an operand of several dims has ``rows``. Maxima
+        count as conversions, of which a cycle takes one (on some devices more). A row takes a
+        cycle, but none of f32 multiply-accumulates."""
         lanes = self._lanes(kind, str(dtype))
         for stride in strides:
             lanes = min(lanes, stride_lanes(stride, lanes))
@@ -87,20 +107,12 @@ class Costs:
         steps = -(-extent // lanes)
         return steps + writes(extent, strides) if (kind, dtype) == ("mac", DType.F32) else steps
 
-    def lanes_of_codes(self, kind: str) -> int:
-        """Elements per cycle of what makes numbers of codes: operations on ``words`` of 16 bits,
-        a ``shift`` of them, ``integer`` to float, ``convert`` from f16 to f32 or back."""
-        if kind == "words":
-            return int(self.device.lanes("f16"))
-        name = "integer" if kind == "integer" else "convert"
-        return int(self.device.real(f"{name}_lanes_per_cycle"))
-
-    def meetings(self, sources: Sequence[Window], kind: str = "mul", rows: int = 0) -> int:
+    def meetings(self, sources: Sequence[Window], kind: str = "mul", rows: int = 0) -> float:
         """Steps of an operation on f32 in which both ``sources`` lie in one bank group, so that
         they are read one after the other; none of a ``kind`` that takes several elements a cycle
         where an operand of several dims, which has ``rows``, leaves it half of them. A source that
         does not move is read once; where one lies is the run's to say, as many steps as in the mean
-        over the bank groups."""
+        over the places where it may."""
         if len(sources) < 2 or any(one.dtype != DType.F32 for one in sources):
             return 0
         first, second = (one.merged().dims[-1].stride for one in sources[:2])
@@ -108,32 +120,66 @@ class Costs:
         halved = rows > 0 and min(stride_lanes(one, lanes) for one in (first, second)) > 1
         if not first or not second or halved:
             return 0
-        count = sources[0].size
-        every = BANKS // gcd(first - second, BANKS)
-        begin = self.apart(*sources[:2])
-        if begin is None:
-            return count // BANKS
-        for step in range(min(every, count)):
-            if (begin + step * (first - second)) % BANKS == 0:
-                return -(-(count - step) // every)
-        return 0
+        count, drift = sources[0].size, first - second
+        apart, step = self.apart(*sources[:2])
+        reached = gcd(drift, step, BANKS)
+        if apart % reached:
+            return 0
+        if step == BANKS and drift:
+            every = BANKS // gcd(drift, BANKS)
+            met = (n for n in range(min(every, count)) if (apart + n * drift) % BANKS == 0)
+            return next((-(-(count - n) // every) for n in met), 0)
+        return count * (step if not drift else reached) / BANKS
 
-    def apart(self, first: Window, second: Window) -> int | None:
-        """Bank groups from where ``second`` begins to where ``first`` does; None where only the run
-        knows."""
+    def apart(self, first: Window, second: Window) -> tuple[int, int]:
+        """Bank groups from where ``second`` begins to where ``first`` does, and in which steps that
+        changes with what only the run knows."""
         way = first.start - second.start
-        if any(factor % BANKS for _, factor in way.terms):
-            return None
         late = (self.late.get(one.buffer.name, 0) for one in (first, second))
-        return (way.constant + next(late) - next(late)) % BANKS
+        step = gcd(BANKS, *(factor for _, factor in way.terms))
+        return (way.constant + next(late) - next(late)) % step, step
 
     def _lanes(self, kind: str, dtype: str) -> int:
         """Elements per cycle at full speed; a product takes as many as a multiply-add."""
-        if kind == "convert":
-            return self.lanes_of_codes("convert")
+        if kind in ("convert", "integer"):
+            return int(self.device.real(f"{kind}_lanes_per_cycle"))
         if kind == "add":
             return int(self.device.lanes(dtype))
         return int(self.device.macs("f16" if kind == "mixed" else dtype, dtype))
+
+
+_KINDS = {
+    **dict.fromkeys(("@fmulh",), ("mul", DType.F16)),
+    **dict.fromkeys(("@fmach",), ("mac", DType.F16)),
+    **dict.fromkeys(
+        ("@fmovh", "@faddh", "@fsubh", "@fabsh", "@fnegh", "@add16", "@and16", "@sub16"),
+        ("add", DType.F16),
+    ),
+    **dict.fromkeys(("@fmaxh", "@sll16", "@slr16"), ("convert", DType.F16)),
+    **dict.fromkeys(("@fmuls",), ("mul", DType.F32)),
+    **dict.fromkeys(("@fmacs",), ("mac", DType.F32)),
+    **dict.fromkeys(("@fmachs",), ("mixed", DType.F32)),
+    **dict.fromkeys(
+        ("@fmovs", "@fadds", "@fsubs", "@fabss", "@fnegs", "@faddhs"), ("add", DType.F32)
+    ),
+    **dict.fromkeys(("@fmaxs", "@fh2s", "@fs2h"), ("convert", DType.F32)),
+    **dict.fromkeys(("@xp162fs", "@xp162fh"), ("integer", DType.F32)),
+}
+"""What an operation on vectors costs as."""
+
+
+def operation_steps(costs: Costs, builtin: str, to: Window, sources: Sequence[Window]) -> float:
+    """Cycles of an operation on vectors, set-up apart, whose largest operand has all elements; in
+    the mean where only the run knows whether sources lie in one bank group, which is read twice in
+    place of what results lose where they are written."""
+    kind, dtype = _KINDS[builtin]
+    windows = (to, *sources)
+    size = max(window.size for window in windows)
+    paces = tuple(dict.fromkeys(window.pace for window in windows))
+    rows = rows_of_grids(windows)
+    steps = costs.vector(kind, dtype, size, paces, rows)
+    met = costs.meetings(sources, kind, rows)
+    return steps + met * ((size - writes(size)) / size if builtin == "@fmacs" else 1)
 
 
 def walked(descriptors: int, numbers: int = 0) -> int:

@@ -1,7 +1,8 @@
-"""Predicted cycles of functions that are called for one element, row or pair of lanes at a time.
+"""What functions that are called for one element, row or pair of lanes at a time take, to choose
+between them and vector operations.
 
-They are measured on the simulator, one kernel at a time; the simulator's own costs of the library's
-functions are predictions.
+They are measured on the simulator, one kernel at a time; cycles of programs that are emitted are
+read off their statements.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ _OF_A_ROW = {
 """The scalar code of a row, a division and a root included."""
 BY_ROWS = (*_OF_A_ROW, *(name for name in FUNCTIONS if name not in ("relu2", "clamp")))
 """The kernels that go row by row, or call a function for each element."""
-_OF_A_MASK = {"mask_causal": 24, "mask_window": 14}
-"""The scalar code of a row of a mask by position, and of its first key that is not seen."""
+_OF_A_MASK = 24
+"""The scalar code of a row of a causal mask, and of its first key that is not seen."""
 _OF_A_MASKED_HEAD = (19, 10)
 """The loop around a head of such a row, and its descriptor; where the loop is written out, as that
 of the heads of a single row is, its descriptor and length."""
@@ -52,20 +53,6 @@ _BY_NEWTON = {"div": (16, 15), "rms_scale": (26, 23)}
 """The same where a reciprocal or a root is Newton's, and the loop around such a row."""
 _AROUND_NEWTON = 9
 """Around that loop."""
-OF_A_ROUTE = {"dispatch": 18, "expert_gemm": 18, "combine": 23}
-"""The test of a gate, and where a row begins that goes to an expert."""
-OF_A_LOOP_OF_ROUTES = 14
-"""The loop around such a test, and where it moves to, if it is not written out."""
-LENGTH_OF_A_ROUTE = {"dispatch": 25, "expert_gemm": 40, "combine": 38}
-"""Operations of such a test and of what follows."""
-OF_A_FACTOR = 8
-"""Reading an element of such a row, by which a row of weights is multiplied."""
-FOUND = 17
-"""The index of what was found, for a row."""
-READ = 2
-"""The element that is looked for, read at each choice between halves."""
-OF_A_CHOSEN_ROW = (7, 2)
-"""The loop around several such rows, and the address of each half."""
 _LOOPED = 17
 """The loop around a row, and moving its descriptors."""
 _MOVED_ALONE = 8
@@ -96,7 +83,7 @@ def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
     kind = DType.F32 if op.kernel == "merge_softmax" else whole.dtype
     multiplied, added = (costs.vector(name, kind, lanes, ()) for name in ("mul", "add"))
     if op.kernel == "row_max":
-        added = -(-lanes // costs.lanes_of_codes("convert"))
+        added = costs.vector("convert", kind, lanes, ())
     small = min(windows, key=lambda w: len(w.dims))
     in_parts = _in_parts(whole, len(small.dims)) if op.kernel in _BY_PARTS else 0
     each = {
@@ -115,6 +102,8 @@ def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
     if op.kernel == "square_sum":
         met = 1 if kind.half else 2  # both factors are read from one bank group
         found += walked(3) + met * costs.vector("mul", kind, whole.size, ())
+        if whole.dtype != windows[0].dtype:
+            found += walked(2) + costs.vector("convert", kind, whole.size, ())
     return found
 
 
@@ -129,16 +118,13 @@ def _in_parts(source: Window, rows: int) -> int:
     return parts * length + (parts * _OF_A_PART + (parts - 1) * walked(2, 1) if loops else 0)
 
 
-def rows_masked(kernel: str, scores: Window, masked: tuple[int, int], costs: Costs) -> int:
-    """Cycles of a mask by position of scores [*heads, rows, keys], which hides keys in so many rows
-    and so many in each."""
-    *heads, rows, _ = scores.dims
-    hiding, hidden = masked
-    each = walked(1, 1) + costs.vector("add", scores.dtype, hidden, (1,))
+def rows_masked(scores: Window, costs: Costs) -> int:
+    """Cycles of a causal mask of scores [*heads, rows, keys], which hides half of the keys."""
+    *heads, rows, keys = scores.dims
+    each = walked(1, 1) + costs.vector("add", scores.dtype, keys.extent // 2, (1,))
     count = scores.inner(heads).size
     alone = rows.extent == 1 and not around_pass(count, _STATEMENTS_OF_A_HEAD)
-    inside = hiding * count * (_OF_A_MASKED_HEAD[alone] + each)
-    return rows.extent * _OF_A_MASK[kernel] + inside
+    return rows.extent * (_OF_A_MASK + count * (_OF_A_MASKED_HEAD[alone] + each))
 
 
 def softmaxes(op: Compute) -> int:

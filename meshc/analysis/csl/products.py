@@ -196,8 +196,8 @@ def _meetings(product: Product, costs: Costs) -> int:
     """Pairs of rows of sums and of factors in one bank group, which are read one after the other;
     where rows lie is the run's to say, as many as in the mean."""
     m, k, _ = product.extents
-    apart = costs.apart(product.c, product.b)
-    if apart is None:
+    apart, step = costs.apart(product.c, product.b)
+    if step < BANKS:
         return m * k // BANKS
     sums = Counter((apart + i * product.c.dims[0].stride) % BANKS for i in range(m))
     factors = Counter(j * product.b.dims[0].stride % BANKS for j in range(k))
@@ -451,7 +451,7 @@ def _round_steps(product: Product, costs: Costs) -> int:
     once = costs.vector("add", dtype, part, (), rows_of_grids([product.c]))
     if dtype == DType.F32:
         rows = rows_of_grids(factors)
-        met = costs.meetings(factors, "mul", rows) + _sums_that_meet(product, costs)
+        met = round(costs.meetings(factors, "mul", rows)) + _sums_that_meet(product, costs)
         return steps + depth * once + met
     return steps + sum(costs.vector("add", dtype, h * part, ()) for _, h in halvings(depth)) + once
 
@@ -464,8 +464,10 @@ def _sums_that_meet(product: Product, costs: Costs) -> int:
     scratch = Window(Value("scratch", BufferType(DType.F32, (size,))), DType.F32, Expr.const(0), ())
     part = (Dim(m * n, 1),)
     met = [
-        costs.meetings(
-            [product.c, scratch.moved(j * m * n).inner(part)], "add", rows_of_grids([product.c])
+        round(
+            costs.meetings(
+                [product.c, scratch.moved(j * m * n).inner(part)], "add", rows_of_grids([product.c])
+            )
         )
         for j in range(min(depth, BANKS))
     ]

@@ -14,7 +14,7 @@ from meshc.analysis.csl.costs import (
     DESCRIPTOR,
     WRITTEN,
     Costs,
-    rows_of_grids,
+    operation_steps,
     setup,
 )
 from meshc.analysis.csl.held import Operand, Operation, Place, held, places
@@ -23,26 +23,6 @@ from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
 
-_KINDS = {
-    "@fmuls": ("mul", DType.F32),
-    "@fmacs": ("mac", DType.F32),
-    "@fadds": ("add", DType.F32),
-    "@fsubs": ("add", DType.F32),
-    "@fabss": ("add", DType.F32),
-    "@fnegs": ("add", DType.F32),
-    "@fmaxs": ("convert", DType.F32),
-    "@fh2s": ("convert", DType.F32),
-    "@fs2h": ("convert", DType.F32),
-    "@fmulh": ("mul", DType.F16),
-    "@fmach": ("mac", DType.F16),
-    "@faddh": ("add", DType.F16),
-    "@fsubh": ("add", DType.F16),
-    "@fabsh": ("add", DType.F16),
-    "@fnegh": ("add", DType.F16),
-    "@fmaxh": ("convert", DType.F16),
-    "@sll16": ("convert", DType.F16),
-    "@add16": ("add", DType.F16),
-}
 _ROUND = 12582912.0
 """1.5 * 2^23: an f32 below 2^22 that is added to it is rounded to a whole number."""
 
@@ -99,11 +79,8 @@ class Steps:
     def do(self, builtin: str, to: Window, *operands: Operand) -> None:
         """One operation."""
         self.operations.append((builtin, (to, *operands)))
-        kind, dtype = _KINDS[builtin]
         sources = [one for one in operands if isinstance(one, Window)]
-        rows = rows_of_grids((to, *operands))
-        steps = self.costs.vector(kind, dtype, to.size, (), rows)
-        self._steps.append(steps + self.costs.meetings(sources, kind, rows))
+        self._steps.append(round(operation_steps(self.costs, builtin, to, sources)))
 
     def wide(self, of: Window, room: Window) -> Window:
         """The elements of ``of`` in the type of scratch: those of another are converted to

@@ -1,5 +1,5 @@
 """Predicted cycles of kernels that go row by row or element by element, one kernel at a time, are
-within a tenth."""
+within 2 %."""
 
 import json
 
@@ -58,4 +58,4 @@ def test_predicted_cycles(kernel, place, tmp_path, monkeypatch):
         for name, shape in report["inputs"].items()
     }
     _, cycles = run_files(files, tensors, tmp_path, monkeypatch)
-    assert report["predicted_cycles"] == pytest.approx(cycles, rel=0.1, abs=2)
+    assert report["predicted_cycles"] == pytest.approx(cycles, rel=0.02, abs=2)

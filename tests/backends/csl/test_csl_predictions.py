@@ -1,20 +1,29 @@
 """Predicted cycles against those of the simulator, on programs that calibrate nothing."""
 
 import json
+import tomllib
+from importlib import resources
 
 import numpy as np
 import pytest
 from csl_runs import emit, run_files, tile_text
 from reduced import crossed, each
 
-from meshc.analysis.csl.costs import OFFSET
+from meshc.analysis.csl.costs import CALLED, OFFSET, Costs
 from meshc.analysis.csl.windows import Dim, Window
-from meshc.backends.csl.kernels.scalar import CALL, Scalar
-from meshc.backends.csl.spelling.expressions import Spelling
+from meshc.backends.csl.kernels.table import Kernels
+from meshc.backends.csl.spelling.descriptors import Descriptors
+from meshc.backends.csl.spelling.expressions import Spelling, expression
+from meshc.backends.csl.spelling.names import Names
+from meshc.backends.csl.timing.prices import Prices
+from meshc.backends.csl.tree import syntax_tree as csl
+from meshc.devices import device
+from meshc.devices.keys import KINDS
 from meshc.driver.questions import Question, tile_module
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
+from meshc.sim import timing
 
 HELD_OUT = [
     ("gemm", "cyclic_shift", (16, 8, 12), "4x4", "wse2", "f16", "f16"),
@@ -66,7 +75,10 @@ def test_the_best_algorithm_is_predicted(side, tile, best, tmp_path, monkeypatch
     assert min(predicted, key=predicted.get) == min(measured, key=measured.get) == best
 
 
-SCALAR = Scalar(Spelling(lambda name: f"my_{name}"))
+NAMES = Names()
+SPELL = Spelling(lambda name: f"my_{name}")
+KERNELS = Kernels(NAMES, Descriptors(NAMES, SPELL, {}), Costs(device("wse2")))
+PRICES = Prices(KERNELS, None)
 T, Y = Expr.var("t"), Expr.var("y")
 
 
@@ -82,19 +94,23 @@ T, Y = Expr.var("t"), Expr.var("y")
     ids=str,
 )
 def test_scalar_code_costs_its_loads_and_operations(value, local, cycles):
-    assert SCALAR.value(value, local) == cycles
+    assert value_cycles(value, local) == cycles
+
+
+def value_cycles(value, local=()):
+    return KERNELS.cycles_of([csl.const("value", expression(value, SPELL))], local)[0]
 
 
 def test_helpers_and_branches():
-    assert SCALAR.value((Y - T) % 4, ()) > CALL + 20
-    assert SCALAR.test(Cond.ge(Y, T), ()) == 2 + 1 + 2
+    assert value_cycles((Y - T) % 4) > CALLED + 20
+    assert PRICES.test(Cond.ge(Y, T), ()) == 2 + 1 + 2
 
 
 def test_descriptors_that_do_not_move_cost_nothing():
     buffer = Value("v", BufferType(DType.F32, (8,)))
     still = Window(buffer, DType.F32, Expr.const(3), (Dim(2, 1),))
-    assert SCALAR.address(still, ()) == 0
-    assert SCALAR.address(still.moved(T * 2), ()) == OFFSET + 2
+    assert PRICES.address(still, ()) == 0
+    assert PRICES.address(still.moved(T * 2), ()) == OFFSET + 2
 
 
 BANKS = {
@@ -136,3 +152,21 @@ def test_f32_sources_that_meet_in_a_bank_group(name, arch, tmp_path, monkeypatch
     }
     _, cycles = run_files(files, tensors, tmp_path, monkeypatch)
     assert json.loads(files["report.json"])["predicted_cycles"] == pytest.approx(cycles, abs=2)
+
+
+def test_cycles_of_statements_have_a_kind_and_a_source():
+    """The simulator's are those of a file of its own, which shares no code; where both count the
+    same, they agree."""
+    text = (resources.files("meshc.devices") / "csl.toml").read_text()
+    entries = tomllib.loads(text)
+    assert {entry["kind"] for entry in entries.values()} <= {*KINDS}
+    assert all(entry["source"] for entry in entries.values())
+    scalar = timing.numbers("vendor-simulator", "wse2", "scalar")
+    same = {"branch": "branch", "call": "call", "effect": "effect", "divide": "divide"}
+    same |= {"real_divide": "divide_f32", "to_integer": "to_integer", "unrolled": "unrolled"}
+    same |= {"descriptor": "descriptor", "grid_descriptor": "grid_descriptor", "number": "scalar"}
+    same |= {"constant_load": "load_constant", "rebased": "register_base", "back": "back"}
+    same |= {"routine": "routine", "timestamp": "timestamp"}
+    assert {ours: entries[ours]["value"] for ours in same} == {
+        ours: scalar[theirs] for ours, theirs in same.items()
+    }

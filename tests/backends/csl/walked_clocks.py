@@ -18,14 +18,12 @@ from meshc.analysis.csl import costs
 from meshc.analysis.csl.loops import around
 from meshc.analysis.csl.rounds import rounds_of
 from meshc.analysis.csl.transfers import Choice, Group, Transfers
-from meshc.analysis.csl.windows import window
 from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
 from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.messages import Messages, in_pairs
-from meshc.backends.csl.kernels import scalar
-from meshc.backends.csl.kernels.scalar import Scalar
 from meshc.backends.csl.kernels.table import Kernels
 from meshc.backends.csl.timing.cases import Cases
+from meshc.backends.csl.timing.prices import Prices
 from meshc.ir.affine import Cond, IntLike
 from meshc.ir.core import Block, Op
 from meshc.ir.mesh import Mesh
@@ -43,7 +41,6 @@ from meshc.ir.ops.tile import (
     channel_out,
 )
 from meshc.ir.values import Value
-from meshc.ir.views import View
 
 _HANDOVER = costs.walked(2)  # from a message's end to its control wavelets, beside a task
 
@@ -91,7 +88,7 @@ class Timing:
         self.transfers = Transfers(module)
         self.carried = Messages(module)
         self.cases = Cases(module, self.transfers, grouped)
-        self.scalar = Scalar(kernels.descriptors.spell)
+        self.prices = Prices(kernels, self.cases)
         self.rounds = rounds_of(module)
         self.local: set[str] = set()
         shape = tuple(self.mesh.size(name) for name in self.mesh.names)
@@ -114,7 +111,7 @@ class Timing:
         self.clock += costs.FRAME
         for each in kernels.rotary.at_start.values():
             if each.when is None or each.when.evaluate(self.env):
-                self.clock += each.cycles
+                self.clock += kernels.cycles_of([each.setter])[0]
         self._switch(everywhere, 0)
         self._block(module.program.body, everywhere)
 
@@ -129,14 +126,14 @@ class Timing:
         shared: Cond | None = None
         for op in block.ops:
             if op in self.calls:
-                self.clock[cores] += scalar.CALL
+                self.clock[cores] += costs.CALLED
             if op.when != shared and self._runs(op.when):
                 assert op.when is not None
-                self.clock[cores] += self.scalar.test(op.when, self.local)
+                self.clock[cores] += self.prices.test(op.when, self.local)
             shared = op.when
             where = self._where(op.when)
             if isinstance(op, (Send, Recv, Relay)) and self._stands_in(op):
-                self.clock[cores & ~where] += scalar.EFFECT
+                self.clock[cores & ~where] += costs.EFFECT
             self._op(op, cores & where)
         group = self.transfers.of_block.get(id(block))
         if group is not None:
@@ -151,9 +148,9 @@ class Timing:
 
     def _op(self, op: Op, cores: Mask) -> None:
         if isinstance(op, Compute):
-            moved = sum(self._address(view) for view in op.views())
-            self.clock[cores] += self.kernels.cycles(op) + moved
-            self.steps[cores] += self.kernels.steps(op)
+            cycles, steps = self.kernels.work(op, self.local)
+            self.clock[cores] += cycles
+            self.steps[cores] += steps
         elif isinstance(op, (Send, Recv, Relay)):
             self._start(op, cores)
         elif isinstance(op, Wait):
@@ -164,10 +161,6 @@ class Timing:
             self._for(op, cores)
         elif isinstance(op, Sweep):
             self._sweep(op, cores)
-
-    def _address(self, view: View) -> int:
-        """Scalar cycles of the descriptor of a view."""
-        return self.scalar.address(window(view), self.local)
 
     def _switch(self, cores: Mask, number: int) -> None:
         """Go to a case of the program."""
@@ -187,7 +180,7 @@ class Timing:
             before = self.clock.copy()
             self.env[op.var] = step
             self.clock[cores] += around(op, count) if head is None else costs.LOOP_OF_CASES
-            self.clock[cores] += scalar.TAKEN * len(op.each)
+            self.clock[cores] += costs.TAKEN * len(op.each)
             self._block(body, cores)
             step += 1
             after = self.cases.after.get(id(op))
@@ -217,7 +210,7 @@ class Timing:
         if id(op) in self.cases.head:
             self._switch(cores, self.cases.head[id(op)])
         if self.rounds is not None and op is self.rounds.work:
-            self.clock[cores] += self.kernels.rotary.cycles_at_round
+            self.clock[cores] += self.kernels.cycles_of(self.kernels.rotary.at_round)[0]
         rank = np.broadcast_to(op.rank.evaluate(self.env, self.functions), cores.shape)
         for step in range(op.count):
             here = cores & (rank == step)
@@ -236,7 +229,7 @@ class Timing:
     def _start(self, op: Transfer, cores: Mask) -> None:
         here = self.carried.window(op)
         words = here.size // 2 if in_pairs(here) else here.size
-        address = self.scalar.address(here, self.local)
+        address = self.prices.address(here, self.local)
         combines = isinstance(op, Recv) and op.combine != "store"
         self.clock[cores] += 2 * address if combines else address
         in_memory = [here, here] if combines or isinstance(op, Relay) else [here]
@@ -327,7 +320,7 @@ class Timing:
         number = self.cases.after[where]
         if group.guard is None or group.guard.is_true or group.shared:
             waits = cores
-        left = np.maximum(self.clock + scalar.EFFECT, self._moved(list(found.values())))
+        left = np.maximum(self.clock + costs.EFFECT, self._moved(list(found.values())))
         join = self.costs.task + costs.JOIN
         resumed = _joined(group, ends, left, join) + self.costs.task + costs.RESUME
         self.clock = np.where(waits, resumed, self.clock)

@@ -13,7 +13,8 @@ from meshc.analysis.traffic.runs import FEW, among, runs_of
 from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.messages import in_pairs
 from meshc.backends.csl.fabric.turns import check_colors, handover
-from meshc.backends.csl.spelling.descriptors import Descriptors
+from meshc.backends.csl.spelling.descriptors import Descriptors, resized
+from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.devices.csl import Targets
@@ -115,7 +116,10 @@ class Ends:
         more = {"simd_mode": csl.record(simd_32=csl.TRUE)} if paired else {}
         mark = "_pairs" if paired and not message.constant else ""
         found = self._fabric(self.of[name, verb], message.size, more, mark)
-        return found if message.constant else self.descriptors.lengthened(found, message.count)
+        if message.constant:
+            return found
+        count = expression(message.count, self.descriptors.spell)
+        return resized(found, count, message.size)
 
     def handover(
         self, name: str, resets: Callable[[Cond, str], csl.Expression]

@@ -7,13 +7,7 @@ from ``ring_grow`` on, so that several rings can share a state.
 
 from __future__ import annotations
 
-from meshc.analysis.csl.across import (
-    OF_A_RING,
-    across_cycles,
-    lane_of,
-    slots_of_rows,
-)
-from meshc.analysis.csl.costs import Costs, walked
+from meshc.analysis.csl.across import lane_of
 from meshc.analysis.csl.ways import ACROSS
 from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, literal, repeat
@@ -24,9 +18,6 @@ from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
-
-_OF_A_STATE = {"ring_set": 2, "ring_grow": 2, "ring_drop": 5}
-"""Cycles of what moves a ring's entries alone, measured on the simulator."""
 
 
 class Caches:
@@ -42,17 +33,6 @@ class Caches:
             "ring_drop": self._ring_drop,
             "mask_slots": self._mask_slots,
         }
-
-    def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
-        """Predicted cycles of one of these kernels; of a mask, where half of the slots are
-        empty."""
-        if op.kernel in ("ring_push", "ring_oldest"):
-            moved = windows[1 if op.kernel == "ring_push" else 0]
-            return OF_A_RING + walked(2) + costs.vector("add", moved.dtype, moved.size, (1,))
-        if op.kernel == "mask_slots":
-            across = op.way == ACROSS
-            return across_cycles(op, windows, costs) if across else slots_of_rows(windows, costs)
-        return _OF_A_STATE[op.kernel]
 
     # --- states
 
@@ -95,9 +75,10 @@ class Caches:
 
     def _mask_slots(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """The empty slots follow the last entry, and go on from slot 0 where the last slot is
-        among them."""
+        among them. A half of the slots counts, and none from slot 0 on."""
         scores, state = windows
         *lead, slots = scores.dims
+        half = slots.extent // 2
         if slots.stride != 1 and slots.extent > 1:
             fail("csl-view", f"slots of %{scores.buffer.name} do not follow each other", op.span)
         _, count = _words(self.code, op, state)
@@ -118,13 +99,18 @@ class Caches:
                 csl.const("slot", csl.either(csl.infix(at, "<", capacity), at, at - capacity)),
                 lowest(self.code.descriptors.memory(slot)),
             ]
-            return [csl.scope([*begin, csl.loop("i", "empty", body)])]
+            return [csl.scope([*begin, csl.loop("i", "empty", body, half)])]
         rest = moved(csl.Name("row"), "first", scores.dtype)
         rows: list[csl.Statement] = [
             csl.const("row", self._row(scores, len(lead))),
-            csl.when(csl.infix(behind, ">", 0), [lowest(resized(rest, "behind"))], short=True),
             csl.when(
-                csl.infix(more, ">", 0), [lowest(resized(csl.Name("row"), "more"))], short=True
+                csl.infix(behind, ">", 0), [lowest(resized(rest, "behind", half))], short=True
+            ),
+            csl.when(
+                csl.infix(more, ">", 0),
+                [lowest(resized(csl.Name("row"), "more", half))],
+                short=True,
+                share=0,
             ),
         ]
         for place in reversed(range(len(lead))):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.analysis.csl.choosing import search_cycles
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.element_costs import FOUND, OF_A_CHOSEN_ROW, READ
 from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.rows import Row, Rows
 from meshc.backends.csl.kernels.shared_code import SharedCode, literal
@@ -23,17 +21,6 @@ class Choice(Rows):
     def __init__(self, code: SharedCode, costs: Costs) -> None:
         super().__init__(code, costs)
         self.writers = {"first_at": self._first_at}
-
-    def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
-        """Predicted cycles on a core that does not have the element, and so looks at all it has."""
-        to, source, _ = windows
-        around, begin = OF_A_CHOSEN_ROW if to.size > 1 else (0, 0)
-        begin += READ
-        search = search_cycles(
-            source.dims[-1].extent,
-            lambda half: begin + costs.vector("convert", source.dtype, half, ()),
-        )
-        return to.size * (FOUND + around + search)
 
     def _first_at(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """Lanes without an element come last."""
@@ -67,7 +54,9 @@ def first_of(code: SharedCode, row: Window, top: csl.Operand) -> list[csl.Statem
     """The ``lane`` of a ``row`` at which ``top``, its largest, stands first: the first half of the
     lanes while it has an equal one, else the second, until one lane is left."""
     (lanes,) = row.dims
-    half = resized(code.descriptors.memory(row.moved(own("lane") * lanes.stride)), "half")
+    passes = (lanes.extent - 1).bit_length()
+    memory = code.descriptors.memory(row.moved(own("lane") * lanes.stride))
+    half = resized(memory, "half", -(-lanes.extent // max(1, passes)))
     first = [csl.assign("many", "half")]
     second = [csl.assign("lane", "half", "+="), csl.assign("many", "half", "-=")]
     body = [
@@ -79,5 +68,5 @@ def first_of(code: SharedCode, row: Window, top: csl.Operand) -> list[csl.Statem
     return [
         csl.var("lane", "i16", 0),
         csl.var("many", "i16", lanes.extent),
-        csl.While(csl.infix("many", ">", 1), tuple(body)),
+        csl.While(csl.infix("many", ">", 1), tuple(body), passes),
     ]

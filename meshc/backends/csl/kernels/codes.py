@@ -5,35 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshc.analysis.csl.codes import WORD_BITS, Decoding, Operand, Step, decoding
-from meshc.analysis.csl.costs import LOOP, OFFSET, Costs
 from meshc.analysis.csl.windows import Window, own
-from meshc.backends.csl.kernels.scalar import CALL
 from meshc.backends.csl.kernels.shared_code import SharedCode
 from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.ops.tile import Compute
 
 _SHIFT = "shift"
-_PART = 4
-"""Cycles of the scalar code that finds how far the codes of a part lie up in words."""
 
 
 class Codes:
     """Writer of ``dequantise``, with the functions of ``code``. Calls that differ in where they
     read alone share a function."""
 
-    def __init__(self, code: SharedCode, costs: Costs) -> None:
+    def __init__(self, code: SharedCode) -> None:
         self.code = code
-        self.costs = costs
-
-    def cycles(self, op: Compute) -> int:
-        """Predicted cycles; those of moving descriptors to where a call reads are the caller's."""
-        found = decoding(op)
-        scalars = LOOP + OFFSET + _PART
-        return CALL + found.cycles(self.costs) + found.parts * scalars
-
-    def steps(self, op: Compute) -> int:
-        """The cycles in vector steps, during which the core's transfers stand still."""
-        return decoding(op).vector_steps(self.costs)
 
     def statements(self, op: Compute) -> list[csl.Statement]:
         """A call of the function that decodes."""

@@ -80,11 +80,6 @@ class Elements:
         return self.code.parts(windows, clamped)
 
 
-def operations(op: Compute) -> int:
-    """Operations on all elements that a kernel of them is."""
-    return {"relu2": 2, "clamp": 4}.get(op.kernel, 1)
-
-
 def _repeated(operand: Window, to: Window) -> Window:
     """A smaller operand repeated over the leading dims that it lacks."""
     lacking = to.dims[: len(to.dims) - len(operand.dims)]

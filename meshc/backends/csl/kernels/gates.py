@@ -5,7 +5,7 @@ A row's candidates are f32 in scratch. What is chosen, or not to be chosen, beco
 
 from __future__ import annotations
 
-from meshc.analysis.csl.choosing import Choosing, choosing, top_k_cycles
+from meshc.analysis.csl.choosing import Choosing, choosing
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.choice import first_of
@@ -27,10 +27,6 @@ class Gates(Rows):
     def __init__(self, code: SharedCode, costs: Costs) -> None:
         super().__init__(code, costs)
         self.writers: dict[str, Writer] = {"top_k": self._top_k}
-
-    def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
-        """Predicted cycles."""
-        return top_k_cycles(op, windows, costs)
 
     def _top_k(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, scores, *bias = windows

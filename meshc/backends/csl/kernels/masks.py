@@ -7,8 +7,6 @@ lanes up to the last key that lies before the window.
 
 from __future__ import annotations
 
-from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.element_costs import rows_masked
 from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, literal
 from meshc.backends.csl.spelling.descriptors import builtin, moved, resized
@@ -32,35 +30,32 @@ class Masks:
             "mask_window": self._mask_window,
         }
 
-    def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
-        """Predicted cycles of a mask."""
-        return rows_masked(op.kernel, windows[0], _hidden(op, windows[0]), costs)
-
     def _mask_causal(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """Scores [.., rows, keys]; ``until`` is the position behind the last that a row sees."""
         row, keys = self._row(op, windows[0])
         count = self._count(op, own("until") - own("first"))
         none_seen = csl.infix("until", "<=", "first")
-        rest = resized(moved(row, "seen", windows[0].dtype), "beyond")
+        share, hidden = _hidden(op, windows[0])
+        rest = resized(moved(row, "seen", windows[0].dtype), "beyond", hidden)
         body = [
             csl.const("seen", csl.either(none_seen, csl.cast("i16", 0), count)),
             csl.const("beyond", keys - "seen"),
-            csl.when(csl.infix("beyond", ">", 0), self._lowest(windows[0], rest)),
+            csl.when(csl.infix("beyond", ">", 0), self._lowest(windows[0], rest), share=share),
         ]
         return self._rows(op, windows[0], body)
 
     def _mask_window(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         """The same; ``reach`` counts the positions from the first key to the query."""
         row, keys = self._row(op, windows[0])
-        window = _window(op)
+        window, (share, hidden) = _window(op), _hidden(op, windows[0])
         hiding = [
             csl.const("passed", self._count(op, own("reach") - window)),
             csl.const("hidden", csl.either(csl.infix("passed", "<", keys), "passed", keys)),
-            *self._lowest(windows[0], resized(row, "hidden")),
+            *self._lowest(windows[0], resized(row, "hidden", hidden)),
         ]
         reach = csl.const("reach", csl.Name("until") - "first")
         return self._rows(
-            op, windows[0], [reach, csl.when(csl.infix("reach", ">", window), hiding)]
+            op, windows[0], [reach, csl.when(csl.infix("reach", ">", window), hiding, share=share)]
         )
 
     def _rows(self, op: Compute, scores: Window, inner: list[csl.Statement]) -> list[csl.Statement]:
@@ -113,16 +108,14 @@ def _index(variable: str, dim: Dim) -> Expr:
     return own(variable) if dim.extent > 1 else Expr.const(0)
 
 
-def _hidden(op: Compute, scores: Window) -> tuple[int, int]:
-    """In how many rows a mask hides keys, and how many in each. Queries of several rows lie
+def _hidden(op: Compute, scores: Window) -> tuple[float, int]:
+    """In which share of rows a mask hides keys, and how many in each. Queries of several rows lie
     anywhere among the keys, a single one behind them."""
     rows, keys = (dim.extent for dim in scores.dims[-2:])
     if op.kernel == "mask_causal":
-        return rows, keys // 2
+        return 1, keys // 2
     passed = max(0, keys - _window(op) // _apart(op))
-    if rows == 1:
-        return min(passed, 1), passed
-    return rows * passed // keys, passed // 2
+    return (min(passed, 1), passed) if rows == 1 else (passed / keys, passed // 2)
 
 
 def _apart(op: Compute) -> int:

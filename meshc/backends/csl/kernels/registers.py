@@ -18,12 +18,14 @@ class Sums(NamedTuple):
 
 
 class Registers:
-    """Declares registers in ``constants``; ``loads`` fills those that never change."""
+    """Declares registers in ``constants``; ``loads`` fills those that never change, ``kept`` has
+    what these hold."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
         self.constants: list[csl.Declare] = []
         self.loads: list[csl.Do] = []
+        self.kept: dict[str, csl.Expression] = {}
         self._rows: str | None = None
         self._moving: Sums | None = None
         self._loaded: dict[csl.Name, Sums] = {}
@@ -46,6 +48,7 @@ class Registers:
         if descriptor not in self._loaded:
             self._loaded[descriptor] = sums = self._sums(descriptor.text, number)
             self.loads += [loaded(register, descriptor) for register in sums]
+            self.kept |= dict.fromkeys(sums, descriptor)
         return self._loaded[descriptor]
 
     def held(self, file: str, number: int) -> str:

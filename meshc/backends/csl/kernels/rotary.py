@@ -18,16 +18,13 @@ from types import MappingProxyType
 from meshc.analysis.csl.angles import LOW, TURN, TURNED, of_rows, sines_and_cosines
 from meshc.analysis.csl.blocks import cut, stretches
 from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.element_costs import ANGLE, pair_by_pair, rows_of
+from meshc.analysis.csl.element_costs import rows_of
 from meshc.analysis.csl.turning import (
-    PASS,
     one_row,
     pairs_of,
     table,
-    turned_rows,
     turning_steps,
 )
-from meshc.analysis.csl.vector_steps import Steps
 from meshc.analysis.csl.ways import ANGLES, KEPT, TURNS, block_of, parts_of, type_of_angles
 from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.analysis.csl.words import angles_of, fixed_angles
@@ -53,17 +50,14 @@ _WITHIN_A_TURN = csl.function(
     "What is left of an angle that is not negative when whole turns are taken off, between -pi and "
     "pi. The first two parts of 2 pi have so few bits that their products are exact.",
 )
-_PLACE = 40
-"""Cycles of the position of a row and of its parts."""
 
 
 @dataclass
 class AtStart:
-    """What a program does when it starts: a call, its predicted cycles, and the guard of the phase
-    that needs it, None for all runs."""
+    """What a program does when it starts: a call, and the guard of the phase that needs it, None
+    for all runs."""
 
     setter: csl.Do
-    cycles: int
     when: Cond | None
 
 
@@ -71,8 +65,8 @@ class Rotary:
     """Writes ``rope``; ``at_start`` is what a program does about it when it starts, when the names
     ``known_at_start``, run-time scalars and coordinates, have their values. Each round of requests
     behind each other has its own scalars, the names ``of_rounds``, and begins with what follows
-    from them, ``at_round``. The cycles of both are predicted. ``phases`` has the guard of the phase
-    around a statement, in programs of several phases."""
+    from them, ``at_round``. ``phases`` has the guard of the phase around a statement, in programs
+    of several phases."""
 
     def __init__(
         self,
@@ -89,7 +83,6 @@ class Rotary:
         self.phases = phases
         self.at_start: dict[tuple[str, ...], AtStart] = {}
         self.at_round: list[csl.Do] = []
-        self.cycles_at_round = 0
         self._tables: dict[tuple[str, ...], tuple[Window, Window]] = {}
 
     def statements(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
@@ -117,24 +110,6 @@ class Rotary:
         body = [csl.do(self._setter(op, frequencies, tables), at), *turned]
         return self.code.over("row", to.dims[-2], body) if rows > 1 else body
 
-    def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
-        """Predicted cycles of one ``rope``, without what is done at the start."""
-        to, source, frequencies = windows
-        size, dtype = frequencies.size, type_of_angles(op)
-        tables = table("cosines", size, dtype), table("sines", size, dtype)
-        if KEPT in parts_of(op):
-            rows, block = rows_of(to), block_of(op)
-            whole, singles = divmod(rows, block) if block else (1, 0)
-            loop = PASS if block else 0
-            found = whole * (turned_rows(costs, to, source, block or rows, dtype).cycles + loop)
-            return found + singles * (turned_rows(costs, to, source, 1, dtype).cycles + loop)
-        if TURNS in parts_of(op):
-            turned = turned_rows(costs, one_row(to), one_row(source), 1, dtype).cycles
-        else:
-            turned = pair_by_pair(to, frequencies, costs)
-        angles = 0 if self._fixed(op, windows) else self._angles(op, frequencies, tables)[1]
-        return rows_of(to) * (turned + angles)
-
     def _fixed(self, op: Compute, windows: list[Window]) -> bool:
         """Whether all angles are known when the program starts."""
         to, _, frequencies = windows
@@ -152,31 +127,28 @@ class Rotary:
             tables = self._array("cosines", size, dtype), self._array("sines", size, dtype)
             self._tables[key] = tables
             if fixed and KEPT in parts_of(op):
-                setter, cycles = self._setter_of_rows(op, to, frequencies, tables)
-                self._begin_with(key, csl.do(setter), cycles, op)
+                setter = self._setter_of_rows(op, to, frequencies, tables)
+                self._begin_with(key, csl.do(setter), op)
             elif fixed:
                 setter = self._setter(op, frequencies, tables)
                 at = expression(_angle(op)[0], self.code.descriptors.spell)
-                cycles = self._angles(op, frequencies, tables)[1]
-                self._begin_with(key, csl.do(setter, at), cycles, op)
+                self._begin_with(key, csl.do(setter, at), op)
         if key in self.at_start and self.at_start[key].when != self.phases.get(op):
             self.at_start[key].when = None
         return self._tables[key]
 
-    def _begin_with(self, key: tuple[str, ...], setter: csl.Do, cycles: int, op: Compute) -> None:
+    def _begin_with(self, key: tuple[str, ...], setter: csl.Do, op: Compute) -> None:
         """Let the program, or each round if the positions of ``op`` are those of a round, begin
         with ``setter``."""
         if _angle(op)[0].free_vars.isdisjoint(self.of_rounds):
-            self.at_start[key] = AtStart(setter, cycles, self.phases.get(op))
+            self.at_start[key] = AtStart(setter, self.phases.get(op))
         else:
             self.at_round.append(setter)
-            self.cycles_at_round += cycles
 
     def _setter_of_rows(
         self, op: Compute, to: Window, frequencies: Window, tables: tuple[Window, Window]
-    ) -> tuple[str, int]:
-        """The function that fills ``tables`` for the positions of all rows that there may be, and
-        its predicted cycles."""
+    ) -> str:
+        """The function that fills ``tables`` for the positions of all rows that there may be."""
         position, step = _angle(op)
         cosines, sines = tables
         rows = rows_of(to)
@@ -198,8 +170,7 @@ class Rotary:
             put(places.low, place % LOW),
         ]
         body = [*repeat("row", rows, body), *self.code.steps(steps)]
-        cycles = steps.cycles + rows * _PLACE
-        return self.code.function("turn", frequencies, [], body), cycles
+        return self.code.function("turn", frequencies, [], body)
 
     def _turned_in_blocks(self, op: Compute, pairs: list[Window]) -> list[csl.Statement]:
         """All rows turned by the angles that are kept for them: so many at once as ``op`` says,
@@ -224,20 +195,22 @@ class Rotary:
 
     def _setter(self, op: Compute, frequencies: Window, tables: tuple[Window, Window]) -> str:
         """The function that fills ``tables`` for a position."""
-        steps, _ = self._angles(op, frequencies, tables)
+        cosines, sines = tables
         place, low, high, head, tail = map(csl.Name, ("place", "low", "high", "head", "tail"))
         parts = [
             csl.const("low", csl.cast("f32", place % LOW)),
             csl.const("high", csl.cast("f32", place - place % LOW)),
         ]
-        if steps is not None:
+        if ANGLES in parts_of(op):
+            steps = sines_and_cosines(self.costs, frequencies, sines, cosines)
+            if op.dsr:
+                steps.hold()
             parts += [
                 csl.const("whole", high + low),
                 csl.const("turned", csl.Name("whole") * TURNED),
             ]
             return self._setting(frequencies, [*parts, *self.code.steps(steps)])
         self.code.helper(_WITHIN_A_TURN)
-        cosines, sines = (self._name(table.buffer) for table in tables)
         many = frequencies.size > 1
         pair = own("i") * frequencies.dims[-1].stride if many else Expr.const(0)
         bits = csl.call("@bitcast", "u32", "frequency")
@@ -249,27 +222,20 @@ class Rotary:
             ),
             csl.const("tail", csl.Name("frequency") - head),
             csl.const("angle", turn + high * tail + low * tail),
-            csl.assign(csl.element(cosines, "i" if many else 0), csl.call("math.cos_f32", _ANGLE)),
-            csl.assign(csl.element(sines, "i" if many else 0), csl.call("math.sin_f32", _ANGLE)),
+            csl.assign(
+                csl.element(self._name(cosines.buffer), "i" if many else 0),
+                csl.call("math.cos_f32", _ANGLE),
+            ),
+            csl.assign(
+                csl.element(self._name(sines.buffer), "i" if many else 0),
+                csl.call("math.sin_f32", _ANGLE),
+            ),
         ]
         return self._setting(frequencies, [*parts, *repeat("i", frequencies.size, body)])
 
     def _setting(self, frequencies: Window, body: csl.Statements) -> str:
         """The function of a ``place`` that does this."""
         return self.code.function("turn", frequencies, ["place: i16"], body)
-
-    def _angles(
-        self, op: Compute, frequencies: Window, tables: tuple[Window, Window]
-    ) -> tuple[Steps | None, int]:
-        """The vector operations that fill ``tables``, if ``op`` says so, and the predicted cycles
-        of filling them."""
-        if ANGLES not in parts_of(op):
-            return None, ANGLE * frequencies.size
-        cosines, sines = tables
-        steps = sines_and_cosines(self.costs, frequencies, sines, cosines)
-        if op.dsr:
-            steps.hold()
-        return steps, steps.cycles
 
     # --- turning
 

@@ -3,13 +3,7 @@ those that have nothing to do with each other."""
 
 from __future__ import annotations
 
-from meshc.analysis.csl.costs import BANKS, OFFSET, Costs, around_pass, walked
-from meshc.analysis.csl.element_costs import (
-    LENGTH_OF_A_ROUTE,
-    OF_A_FACTOR,
-    OF_A_LOOP_OF_ROUTES,
-    OF_A_ROUTE,
-)
+from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.backends.csl.kernels.rows import Row, Rows
 from meshc.backends.csl.kernels.shared_code import SharedCode
@@ -32,23 +26,6 @@ class Routing(Rows):
             "expert_gemm": self._expert_gemm,
             "combine": self._combine,
         }
-
-    def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
-        """Predicted cycles where every row goes to every expert, the most that there can be."""
-        to, gates = windows[0], windows[-1]
-        cleared = walked(1, 1) + costs.vector("add", to.dtype, to.size, ())
-        if op.kernel == "dispatch":
-            each = walked(2) + costs.vector("add", to.dtype, to.dims[-1].extent, ())
-        elif op.kernel == "combine":
-            each = walked(3, 1) + _accumulated(costs, to, "mac")
-        else:
-            row = _accumulated(costs, to, "mixed" if windows[1].dtype != to.dtype else "mac")
-            depth, scalars = windows[1].dims[-1].extent, walked(3, 1) + OFFSET + OF_A_FACTOR
-            each = depth * (row + scalars + around_pass(depth, scalars))
-        each += OF_A_ROUTE[op.kernel]
-        if around_pass(gates.dims[-1].extent, LENGTH_OF_A_ROUTE[op.kernel]):
-            each += OF_A_LOOP_OF_ROUTES
-        return cleared + gates.size * each
 
     def _dispatch(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source, gates = windows
@@ -98,14 +75,6 @@ class Routing(Rows):
     def _where_routed(self, gate: Window, body: csl.Statements) -> csl.Statement:
         """``body`` if the row is sent to the expert."""
         return csl.when(csl.infix(self.code.descriptors.cell(gate), "!=", 0.0), body)
-
-
-def _accumulated(costs: Costs, to: Window, kind: str) -> int:
-    """Cycles of one row added to another. f32 rows that begin at the same bank wait for each other
-    in every step."""
-    lanes = to.dims[-1].extent
-    waits = lanes if kind == "mac" and to.dtype == DType.F32 and lanes % BANKS == 0 else 0
-    return costs.vector(kind, to.dtype, lanes, (1, 1)) + waits
 
 
 def _repeated(dim: Dim) -> Dim:

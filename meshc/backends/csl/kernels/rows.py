@@ -16,7 +16,6 @@ from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import softmaxes
 from meshc.analysis.csl.function_steps import function_steps
 from meshc.analysis.csl.operands import one_by_one
-from meshc.analysis.csl.vector_ways import vector_cycles
 from meshc.analysis.csl.ways import ACROSS, NEWTON, block_of, goes_over
 from meshc.analysis.csl.windows import Dim, Window, dense, own
 from meshc.backends.csl.kernels.elements import same_type
@@ -101,10 +100,6 @@ class Rows:
             "sigmoid": self._sigmoid,
             "quick_gelu": self._quick_gelu,
         }
-
-    def cycles(self, op: Compute, windows: list[Window], costs: Costs) -> int:
-        """Predicted cycles of one of these kernels."""
-        return vector_cycles(op, windows, costs)
 
     def _by_steps(self, op: Compute, windows: list[Window], each: Writer) -> list[csl.Statement]:
         """The vector operations that ``op`` says, in a function where it may lie outside of loops;

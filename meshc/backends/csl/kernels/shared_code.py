@@ -17,7 +17,7 @@ from meshc.analysis.csl.vector_steps import Steps
 from meshc.analysis.csl.windows import Dim, Window, dense, first_part
 from meshc.backends.csl.kernels.registers import Registers, loaded
 from meshc.backends.csl.spelling.descriptors import Descriptors, builtin, stored
-from meshc.backends.csl.spelling.expressions import expression
+from meshc.backends.csl.spelling.expressions import HELPERS, expression
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.spelling.storage import ALIGNMENT, Kind, Variable
 from meshc.backends.csl.tree import syntax_tree as csl
@@ -31,13 +31,15 @@ Writer = Callable[[Compute, list[Window]], list[csl.Statement]]
 
 
 class SharedCode:
-    """Gathers ``functions`` and ``registers``, the elements of ``scratch`` by type,
-    those of operands that are ``widened`` to f32, and the ``words`` for codes of weights."""
+    """Gathers ``functions``, which are also ``named``, and ``registers``, the elements of
+    ``scratch`` by type, those of operands that are ``widened`` to f32, and the ``words`` for codes
+    of weights."""
 
     def __init__(self, names: Names, descriptors: Descriptors) -> None:
         self.names = names
         self.descriptors = descriptors
         self.functions: list[csl.Statement] = []
+        self.named: dict[str, csl.Function] = {**HELPERS}
         self.registers = Registers(names)
         self.variables: list[Variable] = []
         self.scratch: dict[DType, int] = {}
@@ -88,7 +90,8 @@ class SharedCode:
         """``body`` in a loop over ``dim``."""
         if dim.count is None:
             return repeat(variable, dim.extent, body)
-        return repeat(variable, expression(dim.count, self.descriptors.spell), body)
+        count = expression(dim.count, self.descriptors.spell)
+        return [csl.loop(variable, count, body, dim.extent)]
 
     def function(
         self, verb: str, about: Window, params: Iterable[str], body: csl.Statements
@@ -97,7 +100,7 @@ class SharedCode:
         key = (*params, *body)
         if key not in self._known:
             name = self._known[key] = self.names.fresh(f"{verb}_{about.buffer.name}")
-            self.functions.append(csl.function(name, params, body))
+            self._declare(csl.function(name, params, body))
         return self._known[key]
 
     def value_function(self, name: str, kind: str, value: csl.Expression) -> str:
@@ -106,7 +109,7 @@ class SharedCode:
         if key not in self._known:
             found = self._known[key] = self.names.fresh(f"{name}_{kind}")
             body = [csl.returned(value)]
-            self.functions.append(csl.function(found, [f"value: {kind}"], body, kind))
+            self._declare(csl.function(found, [f"value: {kind}"], body, kind))
         return self._known[key]
 
     def variable(self, name: str, dtype: DType) -> None:
@@ -126,8 +129,12 @@ class SharedCode:
 
     def helper(self, function: csl.Function) -> None:
         """Declare a function that others call."""
-        if function not in self.functions:
-            self.functions.append(function)
+        if function.name not in self.named:
+            self._declare(function)
+
+    def _declare(self, function: csl.Function) -> None:
+        self.functions.append(function)
+        self.named[function.name] = function
 
     def widened_window(self, source: Window, first: int) -> Window:
         """f32 memory for the elements of ``source``, one behind the other, from element ``first``

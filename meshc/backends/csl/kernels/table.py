@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
 from meshc.analysis.csl import products
 from meshc.analysis.csl.blocks import Stretch
 from meshc.analysis.csl.codes import KERNEL
-from meshc.analysis.csl.costs import (
-    LENGTH,
-    LOOP,
-    NUMBER,
-    OFFSET,
-    START_OF_LOOP,
-    Costs,
-    rows_of_grids,
-    setup,
-)
+from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.factors import Product, call
 from meshc.analysis.csl.operands import CACHES, at_once, widened
-from meshc.analysis.csl.product_choice import cycles_of_all
 from meshc.analysis.csl.products import Plan
 from meshc.analysis.csl.registers import AT_CALL
-from meshc.analysis.csl.windows import Dim, Window, dense, first_part, own, rounds, window
+from meshc.analysis.csl.windows import Dim, Window, dense, own, window
 from meshc.backends.csl.kernels.caches import Caches
 from meshc.backends.csl.kernels.choice import Choice
 from meshc.backends.csl.kernels.codes import Codes
-from meshc.backends.csl.kernels.elements import Elements, alike, operations
+from meshc.backends.csl.kernels.elements import Elements
 from meshc.backends.csl.kernels.gates import Gates
 from meshc.backends.csl.kernels.masks import Masks
 from meshc.backends.csl.kernels.registers import loaded
@@ -36,6 +26,7 @@ from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.backends.csl.kernels.routing import Routing
 from meshc.backends.csl.kernels.rows import Rows
 from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, repeat
+from meshc.backends.csl.kernels.statement_cycles import StatementCycles
 from meshc.backends.csl.spelling.descriptors import Descriptors, builtin, element
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.names import Names
@@ -46,10 +37,6 @@ from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.ir.views import View
 from meshc.support.diagnostics import fail
-
-_WITH_A_NUMBER = ("fill", "scale", "at_least")
-_SELECTED = 21
-"""Cycles of one lane that is selected, measured on the simulator."""
 
 
 class Kernels:
@@ -71,19 +58,28 @@ class Kernels:
         self.descriptors = descriptors
         self.costs = costs
         self.code = SharedCode(names, descriptors)
-        self.codes = Codes(self.code, costs)
+        self.codes = Codes(self.code)
         self.rotary = Rotary(self.code, costs, known_at_start, of_rounds, phases)
-        self._own = (
+        groups = (
             Rows(self.code, costs),
             Routing(self.code, costs),
             Choice(self.code, costs),
             Gates(self.code, costs),
             Caches(self.code),
             Masks(self.code),
+            Elements(self.code),
         )
+        self._reader = StatementCycles(
+            costs,
+            descriptors.windows,
+            self.code.named,
+            self.code.registers.kept,
+            descriptors.numbers,
+            descriptors.starts,
+        )
+        self._written: dict[Op, list[csl.Statement]] = {}
         self._writers: dict[str, Writer] = {
-            **{name: write for own in self._own for name, write in own.writers.items()},
-            **Elements(self.code).writers,
+            **{name: write for group in groups for name, write in group.writers.items()},
             "rope": self.rotary.statements,
             "gemm": self._gemm,
             "rotate": self._rotate,
@@ -104,88 +100,17 @@ class Kernels:
         body = self.code.in_one_type(part, widened(op, part), lambda windows: write(op, windows))
         return body if part is given else self.code.over("part", given[0].dims[0], body)
 
-    def cycles(self, op: Compute) -> int:
-        """Predicted cycles of one kernel."""
-        if op.kernel == KERNEL:
-            return self.codes.cycles(op)
-        whole = _windows(op)
-        given = at_once(op, whole)
-        if given is whole:
-            return self._cycles_at_once(op, given)
-        parts = whole[0].dims[0].extent
-        return START_OF_LOOP + parts * (LOOP + self._cycles_at_once(op, given))
+    def work(self, op: Compute, local: Collection[str] = ()) -> tuple[int, int]:
+        """Predicted cycles of one kernel, and the vector steps among them, during which the core's
+        transfers stand still; names in the program that are ``local`` need no load."""
+        if op not in self._written:
+            self._written[op] = self.statements(op)
+        return self.cycles_of(self._written[op], local)
 
-    def _cycles_at_once(self, op: Compute, given: list[Window]) -> int:
-        """Those of the operands that it takes at once."""
-        windows = self.code.widened_windows(given, widened(op, given))
-        moved = [(w, g) for w, g in zip(windows, given, strict=True) if w is not g]
-        return self._own_cycles(op, windows) + sum(
-            self._in_parts(
-                pair,
-                lambda part: self.costs.vector(
-                    "add", DType.F32, part[0].size, (1,), rows_of_grids(part)
-                ),
-            )
-            for pair in moved
-        )
-
-    def _in_parts(
-        self,
-        windows: Sequence[Window],
-        steps: Callable[[Sequence[Window]], int],
-        operations: int = 1,
-        numbers: int = 0,
-    ) -> int:
-        """Of so many operations on windows of one shape and ``numbers``, in loops where no DSD
-        walks through them; ``steps`` of each on a part."""
-        loops, part = first_part(windows)
-        once = operations * (setup(part) + numbers * NUMBER + steps(part))
-        if not loops:
-            return once
-        each = OFFSET if part[0].constant else OFFSET + LENGTH
-        return rounds(loops) * (once + LOOP + operations * each * len(part))
-
-    def _own_cycles(self, op: Compute, windows: list[Window]) -> int:
-        if op.kernel == "gemm":
-            adds = bool(op.params["accumulate"])
-            return cycles_of_all(call(op), self._plan(op), self.costs, adds)
-        for kernels in self._own:
-            if op.kernel in kernels.writers:
-                return kernels.cycles(op, windows, self.costs)
-        if op.kernel == "rope":
-            return self.rotary.cycles(op, windows, self.costs)
-        if op.kernel == "select_lanes":
-            return windows[0].dims[0].extent * _SELECTED
-        if op.kernel == "rotate":
-            moves = 3 * setup([windows[0], windows[0]])
-            return moves + self._vector(op, windows) + 2 * (windows[0].size // 4)
-        alike_windows = alike(windows)
-        return self._in_parts(
-            alike_windows,
-            lambda part: self._vector(op, part),
-            operations(op),
-            numbers=int(op.kernel in _WITH_A_NUMBER),
-        )
-
-    def steps(self, op: Compute) -> int:
-        """The cycles of a kernel in vector steps, during which the core's transfers stand still."""
-        if op.kernel == KERNEL:
-            return self.codes.steps(op)
-        windows = _windows(op)
-        if op.kernel == "gemm":
-            return call(op).times * self._plan(op).steps
-        if op.kernel == "rope" or any(op.kernel in own.writers for own in self._own):
-            return self.cycles(op)
-        return self._vector(op, windows) * operations(op)
-
-    def _vector(self, op: Compute, windows: Sequence[Window]) -> int:
-        """Cycles of one vector operation on the operands, its set-up apart."""
-        to = windows[0]
-        kind = "mul" if op.kernel in ("mul", "scale") else "add"
-        paces = tuple(w.pace for w in windows)
-        rows = rows_of_grids(windows)
-        steps = self.costs.vector(kind, to.dtype, to.size, paces, rows)
-        return steps + self.costs.meetings(windows[1:])
+    def cycles_of(self, body: csl.Statements, local: Collection[str] = ()) -> tuple[int, int]:
+        """The same of statements."""
+        near = {self.descriptors.spell(name) for name in local}
+        return self._reader.of(body, [each.text for each in near if isinstance(each, csl.Name)])
 
     # --- moves
 
@@ -345,7 +270,9 @@ class Kernels:
         if count is not None:
             missing = columns.start + (block - count)
             number = expression(missing, self.descriptors.spell)
-            body.append(csl.when(csl.infix(number, ">", 0), self._zeros(inner.b, missing, number)))
+            body.append(
+                csl.when(csl.infix(number, ">", 0), self._zeros(inner.b, missing, number), share=0)
+            )
         body += self._mapped(inner, AT_CALL, plan.rebased)
         return body if columns.loop is None else self.code.over("column", columns.loop, body)
 

@@ -40,6 +40,9 @@ class Descriptors:
         self.shifts = shifts
         self.homes = homes or {}
         self.constants: list[csl.Declare] = []
+        self.windows: dict[csl.Expression, Window] = {}
+        self.starts: dict[csl.Expression, Expr] = {}
+        self.numbers: dict[str, int] = {}
         self.tables: list[Variable] = []
         self._known: dict[csl.Expression, str] = {}
         self._numbers: dict[tuple[str, str, int], str] = {}
@@ -59,7 +62,10 @@ class Descriptors:
         if moving is not None:
             by = self.at(window.buffer.name, moving)
             found = moved(found, by, window.dtype)
-        return found if flat.constant else self.lengthened(found, flat.dims[0].steps)
+        if not flat.constant:
+            found = resized(found, expression(flat.dims[0].steps, self.spell), flat.dims[0].extent)
+        self.windows[found] = flat
+        return found
 
     def at(self, buffer: str, place: Expr) -> csl.Expression:
         """The number of an element of a buffer, with names for the strides of variables."""
@@ -68,16 +74,14 @@ class Descriptors:
     def cell(self, window: Window) -> csl.Element:
         """The element at which ``window`` begins."""
         array, shift = self.place(window.buffer.name)
-        return csl.Element(array, self.at(window.buffer.name, window.start + shift))
+        found = csl.Element(array, self.at(window.buffer.name, window.start + shift))
+        self.starts[csl.address(found)] = window.start
+        return found
 
     def place(self, buffer: str) -> tuple[str, int]:
         """The array that holds a buffer, and the element at which it begins there."""
         own_name = self.names.of("buffer", buffer)
         return self.homes.get(buffer, own_name), self.shifts.get(buffer, 0)
-
-    def lengthened(self, descriptor: csl.Expression, length: Expr) -> csl.Expression:
-        """``descriptor`` with so many elements."""
-        return resized(descriptor, expression(length, self.spell))
 
     def constant(self, value: csl.Expression, hint: str) -> csl.Name:
         """The name of the constant with this value."""
@@ -98,6 +102,7 @@ class Descriptors:
         if key not in self._numbers:
             begin = self.names.of("buffer", buffer)[: LONGEST - 1 - len(what)]
             self._numbers[key] = self.names.fresh(f"{begin}_{what}")
+            self.numbers[self._numbers[key]] = value
             self.constants.append(csl.const(self._numbers[key], value))
         return self._numbers[key]
 
@@ -161,9 +166,9 @@ def moved(descriptor: csl.Expression, by: csl.Operand, dtype: DType) -> csl.Expr
     return csl.call("@increment_dsd_offset", descriptor, by, element(dtype))
 
 
-def resized(descriptor: csl.Expression, length: csl.Operand) -> csl.Expression:
-    """``descriptor`` with so many elements."""
-    return csl.call("@set_dsd_length", descriptor, csl.cast("u16", length))
+def resized(descriptor: csl.Expression, length: csl.Operand, most: int) -> csl.Call:
+    """``descriptor`` with so many elements, of which ``most`` count where cycles are predicted."""
+    return csl.Call("@set_dsd_length", (descriptor, csl.cast("u16", length)), most)
 
 
 def element(dtype: DType) -> str:

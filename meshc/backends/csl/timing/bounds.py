@@ -38,8 +38,8 @@ class Bounds(Prices):
     def begin(self, values: Mapping[str, IntLike]) -> int:
         return 0
 
-    def kernel(self, op: Compute, local: Collection[str]) -> int:
-        return min(self._work(op), super().kernel(op, local))
+    def kernel(self, op: Compute, local: Collection[str]) -> tuple[int, int]:
+        return min(self._work(op), super().kernel(op, local)[0]), 0
 
     def _work(self, op: Compute) -> int:
         """Arithmetic at full lanes; moves of elements, masks and words of state take nothing."""
@@ -51,9 +51,6 @@ class Bounds(Prices):
         if op.kernel not in _ARITHMETIC:
             return 0
         return int(max(view.size for view in views) // self._device.lanes(kind))
-
-    def steps(self, op: Compute) -> int:
-        return 0
 
     def transfer(self, here: Window, combines: bool, relays: bool, local: Collection[str]) -> int:
         return 0

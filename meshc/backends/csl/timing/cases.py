@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import isqrt
 
+from meshc.analysis.csl.costs import COMPARED, STORE
 from meshc.analysis.csl.transfers import Transfers
-from meshc.backends.csl.kernels.scalar import COMPARED, STORE
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import For, Sweep, Wait

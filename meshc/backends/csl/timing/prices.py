@@ -1,7 +1,6 @@
 """What the statements of a program take: the prices by which clocks are moved on.
 
-Those of the machine are read off the tree that is emitted (``costs.py``, ``scalar.py``,
-``kernels/``).
+Those of the machine are read off the tree that is emitted (``kernels/statement_cycles.py``).
 """
 
 from __future__ import annotations
@@ -11,11 +10,11 @@ from dataclasses import dataclass
 
 from meshc.analysis.csl import costs
 from meshc.analysis.csl.loops import around
-from meshc.analysis.csl.windows import Window, window
-from meshc.backends.csl.kernels import scalar
-from meshc.backends.csl.kernels.scalar import Scalar
+from meshc.analysis.csl.windows import Window
 from meshc.backends.csl.kernels.table import Kernels
+from meshc.backends.csl.spelling.expressions import condition
 from meshc.backends.csl.timing.cases import Cases
+from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Cond, IntLike
 from meshc.ir.ops.tile import Compute, For
 
@@ -41,7 +40,6 @@ class Prices:
 
     def __init__(self, kernels: Kernels, cases: Cases) -> None:
         self.kernels, self._cases = kernels, cases
-        self._scalar = Scalar(kernels.descriptors.spell)
         found = kernels.costs
         self.fabric = Fabric(
             hop=found.hop,
@@ -53,40 +51,43 @@ class Prices:
             resume=found.task + costs.RESUME,
             handover=found.task + costs.walked(2),  # from the end to its control wavelets
         )
-        self.call = scalar.CALL
-        self.effect = scalar.EFFECT
-        self.request = kernels.rotary.cycles_at_round  # before the work of one request
+        self.call = costs.CALLED
+        self.effect = costs.EFFECT
+        # Before the work of one request.
+        self.request, _ = kernels.cycles_of(kernels.rotary.at_round)
 
     def begin(self, values: Mapping[str, IntLike]) -> int:
         """From the time stamp at the start to the first statement, for a run of these scalars."""
         at_start = self.kernels.rotary.at_start.values()
-        told = (each for each in at_start if each.when is None or each.when.evaluate(values))
-        return costs.FRAME + sum(each.cycles for each in told)
+        told = [e.setter for e in at_start if e.when is None or e.when.evaluate(values)]
+        return costs.FRAME + self.kernels.cycles_of(told)[0]
 
-    def kernel(self, op: Compute, local: Collection[str]) -> int:
-        """A kernel, and the descriptors of its views; ``local`` names need no load."""
-        moved = sum(self._scalar.address(window(view), local) for view in op.views())
-        return self.kernels.cycles(op) + moved
-
-    def steps(self, op: Compute) -> int:
-        """The vector steps of a kernel, in which transfers of its core stand still."""
-        return self.kernels.steps(op)
+    def kernel(self, op: Compute, local: Collection[str]) -> tuple[int, int]:
+        """A kernel, and the vector steps among its cycles, in which transfers of its core stand
+        still; ``local`` names need no load."""
+        return self.kernels.work(op, local)
 
     def transfer(self, here: Window, combines: bool, relays: bool, local: Collection[str]) -> int:
         """A transfer before its operation starts: where what it moves ``here`` lies."""
-        address = self._scalar.address(here, local)
+        address = self.address(here, local)
         in_memory = [here, here] if combines or relays else [here]
         placed = costs.setup(in_memory) - costs.START + costs.DESCRIPTOR
         return placed + (2 * address if combines else address)
 
     def test(self, when: Cond, local: Collection[str]) -> int:
         """A guard that is decided when the program runs."""
-        return self._scalar.test(when, local)
+        test = condition(when, self.kernels.descriptors.spell)
+        return self.kernels.cycles_of([csl.when(test, [])], local)[0]
+
+    def address(self, here: Window, local: Collection[str]) -> int:
+        """A descriptor of what lies ``here``: nothing where it never moves and has one length."""
+        there = csl.const("there", self.kernels.descriptors.memory(here))
+        return self.kernels.cycles_of([there], local)[0]
 
     def round(self, op: For, rounds: int, in_cases: bool) -> int:
         """One of so many ``rounds`` of a loop, the choice of the next case apart."""
         each = costs.LOOP_OF_CASES if in_cases else around(op, rounds)
-        return each + scalar.TAKEN * len(op.each)
+        return each + costs.TAKEN * len(op.each)
 
     def switched(self, number: int) -> int:
         """Going to a case of the program."""

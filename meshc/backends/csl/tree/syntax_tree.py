@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -103,10 +103,12 @@ class Prefix(Expression):
 
 @dataclass(frozen=True)
 class Call(Expression):
-    """A call of a function or of a builtin, whose name begins with ``@``."""
+    """A call of a function or of a builtin, whose name begins with ``@``; of a descriptor that gets
+    a length when the program runs ``most`` elements count."""
 
     function: str
     arguments: tuple[Expression, ...]
+    most: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -276,28 +278,31 @@ class Return(Statement):
 @dataclass(frozen=True)
 class If(Statement):
     """The body of the first of ``arms`` whose test holds; a test that is None always does. A
-    ``short`` one has a line for each arm."""
+    ``short`` one has a line for each arm. The arms are entered in a ``share`` of all cases."""
 
     arms: tuple[tuple[Expression | None, Body], ...]
     short: bool = False
+    share: float = field(default=1, compare=False)
 
 
 @dataclass(frozen=True)
 class For(Statement):
     """A loop over the numbers of a ``range``, which is a count or a first number, one behind the
-    last and a step."""
+    last and a step. Where only the run knows that, ``most`` passes count."""
 
     variable: str
     range: tuple[Expression, ...]
     body: Body
+    most: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True)
 class While(Statement):
-    """A loop."""
+    """A loop, of which so many ``passes`` count."""
 
     test: Expression
     body: Body
+    passes: int = field(default=1, compare=False)
 
 
 @dataclass(frozen=True)
@@ -379,10 +384,16 @@ def returned(value: Operand) -> Return:
     return Return(as_expression(value))
 
 
-def when(test: Expression, body: Statements, other: Statements = (), short: bool = False) -> If:
-    """``body`` where ``test`` holds, else ``other``."""
+def when(
+    test: Expression,
+    body: Statements,
+    other: Statements = (),
+    short: bool = False,
+    share: float = 1,
+) -> If:
+    """``body`` where ``test`` holds, in a ``share`` of all cases, else ``other``."""
     arms: list[tuple[Expression | None, Body]] = [(test, tuple(body))]
-    return If((*arms, (None, tuple(other))) if other else tuple(arms), short)
+    return If((*arms, (None, tuple(other))) if other else tuple(arms), short, share)
 
 
 def chosen(arms: Iterable[tuple[Expression, Statements]], short: bool = False) -> list[Statement]:
@@ -398,9 +409,9 @@ def chosen(arms: Iterable[tuple[Expression, Statements]], short: bool = False) -
     return [If(tuple(open_), short)] if open_ else []
 
 
-def loop(variable: str, count: Operand, body: Statements) -> For:
-    """``body`` so many times."""
-    return For(variable, (as_expression(count),), tuple(body))
+def loop(variable: str, count: Operand, body: Statements, most: int = 1) -> For:
+    """``body`` so many times, ``most`` where only the run knows how many."""
+    return For(variable, (as_expression(count),), tuple(body), most)
 
 
 def scope(body: Statements) -> Scope:
