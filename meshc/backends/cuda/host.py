@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.backends.cuda.launches import Launch
+from meshc.backends.cuda.nodes import Nodes, NodeTensors, bounds_of, on_each
 from meshc.backends.cuda.packing import Keeping, all_packed
 from meshc.backends.cuda.program import REACHED, SECOND, Prefill, StepProgram, numbered
 from meshc.backends.cuda.queues import Queue
@@ -87,8 +88,8 @@ class LanguageModel:
         keeping: Keeping | None = None,
     ) -> None:
         """Packs and stores everything, what was packed before as ``keeping`` has it. Raises what
-        :func:`packed` does, and ``run-refused`` for a program of one rank on a machine that meets
-        no others, and for one whose steps verify drafts."""
+        :func:`packed` does, and ``run-refused`` for a program of one rank or of nodes on a machine
+        that meets no others, and for one whose steps verify drafts."""
         if program.columns > 1:
             fail("run-refused", "steps of the program verify drafts, as those of one that serves")
         self.program = program
@@ -403,7 +404,10 @@ def _store(
     tensors: Mapping[str, Array],
     keeping: Keeping | None,
 ) -> None:
-    """Pack the weights, those of each rank here in turn, and make the buffers."""
+    """Pack the weights, those of each rank or node here in turn, and make the buffers."""
+    if program.nodes is not None:
+        _store_nodes(program, machine, tensors, keeping)
+        return
     buffers = {name: np.zeros(b.shape, _DTYPES[b.dtype]) for name, b in program.buffers.items()}
     if program.ranks is None:
         for name, words in all_packed(program, tensors, keeping):
@@ -423,6 +427,26 @@ def _store(
             machine.store_symmetric(name, zeros, role)
         else:
             machine.store(name, zeros)
+
+
+def _store_nodes(
+    program: StepProgram,
+    machine: Machine,
+    tensors: Mapping[str, Array],
+    keeping: Keeping | None,
+) -> None:
+    """The same of a program of several nodes."""
+    if not isinstance(machine, Nodes):
+        fail("run-refused", "a program of several nodes was given to a single machine")
+    own = on_each(program)
+    for node in machine.here:
+        for name, words in all_packed(own, NodeTensors(program, tensors, node), keeping):
+            machine.store_of(node, name, words)
+    for name, buffer in own.buffers.items():
+        machine.store(name, np.zeros(buffer.shape, _DTYPES[buffer.dtype]))
+    for node in machine.here:
+        for name, bounds in bounds_of(program, node).items():
+            machine.store_of(node, name, bounds)
 
 
 def _check(program: StepProgram, prompt: Sequence[int], count: int, behind: int = 0) -> None:

@@ -18,7 +18,8 @@ from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.device_memory import Buffer
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
 from meshc.backends.cuda.launches import OF_ALL, OF_EACH, RANK, RANKS
-from meshc.backends.cuda.program import Kernel, RankShare, Target
+from meshc.backends.cuda.program import Kernel, Target
+from meshc.backends.cuda.shares import RankShare
 from meshc.backends.cuda.toolchain.toolkit import CompilerName
 from meshc.support.diagnostics import fail
 
