@@ -30,7 +30,7 @@ KERNELS, TASKS, LONG, SECOND = "chunk", "prompt", "long_prompt", "second"
 of one of more tokens, and those of the second half of a chunk."""
 INPUTS = KERNELS, TASKS, LONG
 
-REACHED = ("symmetric", "signals", "counters")
+REACHED = ("symmetric", "words", "signals", "counters")
 """Roles of buffers that GPUs reach of each other."""
 
 
@@ -64,8 +64,8 @@ class Buffer:
     """Memory of the device. ``role``: input (the host writes it), output (the host reads it),
     state (kept from step to step), scratch, constant, rows (what layers hand on, where a run passes
     some of them and the host keeps these between runs), or, of ranks, symmetric (GPUs reach that of
-    each other), signals (symmetric, zeros between launches) or counters (symmetric, which only
-    grow). ``dtype``: f32, i32 or a 16-bit type."""
+    each other), words (symmetric, with tags), signals (symmetric, zeros between launches) or
+    counters (symmetric, which only grow). ``dtype``: f32, i32 or a 16-bit type."""
 
     dtype: str
     shape: tuple[int, ...]

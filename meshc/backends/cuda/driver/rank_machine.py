@@ -92,7 +92,7 @@ class RankMachine(GpuMachine):
         """Memory called ``name`` that all ranks reach, zeros of the shape of ``array``. Raises
         ``cuda-device`` where the GPUs have no multicast addresses that the kernels need."""
         reached = self._peers.allocate(array.nbytes)
-        if self._multicast and role == "symmetric" and not reached.multicast:
+        if self._multicast and role in ("symmetric", "words") and not reached.multicast:
             fail(
                 "cuda-device",
                 "these GPUs have no multicast addresses, by which the program's kernels add up",

@@ -356,9 +356,12 @@ class Storage:
         if self.of_cluster(value):
             return f"mc::cluster_put<CLUSTER>({at}, {given});"
         name, _, place = at.partition(" + ")
-        if self.of_ranks(value):
-            return f"mc::gpus_put<RANKS>({name}{OF_GPUS}, {place}, {given});"
         tag = self.tag(value, index, ranges)
+        if self.of_ranks(value):
+            to = f"{name}{OF_GPUS}, {place}, {given}"
+            if tag:
+                return f"mc::gpus_give<RANKS, {self.roles[value].tags}>({to}, {tag});"
+            return f"mc::gpus_put<RANKS>({to});"
         if tag:
             return f"mc::give<{self.roles[value].tags}>({at}, {given}, {tag});"
         if self.of_columns(value):
@@ -382,7 +385,9 @@ class Storage:
         name = self.name(value)
         if role == "out" and not self.of_prompt:
             name = CHOSEN if self.choices else LOGITS
-        own = "symmetric" if self.of_ranks(value) else "scratch"
+        own = "scratch"
+        if self.of_ranks(value):
+            own = "symmetric" if self.roles[value].tags is None else "words"
         dtype = str(self.dtype) if self.of_columns(value) else "f32"
         made = Buffer(dtype, self.shape(value), "output" if role == "out" else own)
         self.buffers.setdefault(name, made)
@@ -437,7 +442,13 @@ class Storage:
         tag = self.tag(value, index, ranges)
         if not tag:
             return ""
-        return f"mc::Tagged<{self.roles[value].tags}>({tag if waits else 0})"
+        return f"mc::Tagged<{self.words_of(value)}>({tag if waits else 0})"
+
+    def words_of(self, value: Value) -> str:
+        """How many bits tags of words of scratch have, 0 for none, and whether GPUs of all ranks
+        store them, as the library is told."""
+        bits = self.roles[value].tags or 0
+        return f"{bits}, mc::OF_GPUS" if bits and self.of_ranks(value) else str(bits)
 
     def tag(self, value: Value, index: Sequence[Expr], ranges: Ranges) -> str:
         """The tag of words of scratch, of the version that ``index`` names; empty without tags."""
