@@ -176,9 +176,9 @@ class CudaOptions(TargetOptions):
     )
     drafts: int = option(
         0,
-        "CUDA, serving: guess up to N tokens of each request and verify them in one step, up to 16 "
-        "tokens of all requests; tokens are those that come without; --batch is then 16 / (1 + N) "
-        "by default, at most 8",
+        "CUDA: guess up to N tokens of each request and verify them in one step, up to 16 "
+        "tokens of all requests; tokens are those that come without; of a server --batch is then "
+        "16 / (1 + N) by default, at most 8",
         "N",
     )
 

@@ -80,6 +80,9 @@ def _likeliest(request: int, logits: Array) -> int:
 class LanguageModel:
     """A compiled language model on a machine, for as many requests as its steps have."""
 
+    VERIFIES = False
+    """Whether its steps may read drafts."""
+
     def __init__(
         self,
         program: StepProgram,
@@ -90,8 +93,8 @@ class LanguageModel:
         """Packs and stores everything, what was packed before as ``keeping`` has it. Raises what
         :func:`packed` does, and ``run-refused`` for a program of one rank or of nodes on a machine
         that meets no others, and for one whose steps verify drafts."""
-        if program.columns > 1:
-            fail("run-refused", "steps of the program verify drafts, as those of one that serves")
+        if program.columns > 1 and not self.VERIFIES:
+            fail("run-refused", "steps of the program verify drafts, and nobody makes any")
         self.program = program
         self.machine = machine
         self._step = program.launches()
@@ -114,13 +117,16 @@ class LanguageModel:
 
     def _give_all(self, tokens: Sequence[int], cached: Sequence[int]) -> None:
         """Write what a step reads. Raises what :meth:`step` does."""
-        program = self.program
-        _check_requests(program, "tokens", tokens)
-        _check_requests(program, "positions", cached)
-        _check_tokens(program, tokens)
-        _check_positions(program, cached)
+        self._check_step(tokens, cached)
         self.machine.write("tokens", np.array(tokens, np.int32))
         self.machine.write("cached", np.array(cached, np.int32))
+
+    def _check_step(self, tokens: Sequence[int], cached: Sequence[int]) -> None:
+        """Raise what :meth:`step` does."""
+        _check_requests(self.program, "tokens", tokens)
+        _check_requests(self.program, "positions", cached)
+        _check_tokens(self.program, tokens)
+        _check_positions(self.program, cached)
 
     def prefill(
         self,

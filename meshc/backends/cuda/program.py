@@ -237,6 +237,11 @@ class StepProgram:
         return self.buffers["tokens"].shape[0] // self.batch
 
     @property
+    def alone(self) -> bool:
+        """Whether one GPU runs it, whose steps read a token of each request."""
+        return self.ranks is None and self.nodes is None and self.columns == 1
+
+    @property
     def capacity_pages(self) -> int:
         """Pages of the cache of one request."""
         return -(-self.capacity // self.page)

@@ -47,6 +47,12 @@ def standalone_files(
             "torch.distributed",
             help="leave --nodes out, or run the directory with meshc",
         )
+    if program.columns > 1:
+        fail(
+            "bad-argument",
+            "--standalone writes hosts that make no drafts",
+            help="leave --drafts out, or run the directory with meshc",
+        )
     if program.ranks is not None:
         fail(
             "bad-argument",

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from meshc.backends.cuda.chunk_launches import ChunkGraph
+from meshc.backends.cuda.drafted import DraftedModel
 from meshc.backends.cuda.emitted_lines import emitted_lines
 from meshc.backends.cuda.gpu_divisions import dealing
 from meshc.backends.cuda.gpu_steps import GpuStep
@@ -200,7 +201,8 @@ class CudaTarget(Target):
             yield backend
 
     def load(self, loading: Loading) -> LanguageModel:
-        return LanguageModel(*on_gpu(loading))
+        given = on_gpu(loading)
+        return DraftedModel(*given) if given[0].columns > 1 else LanguageModel(*given)
 
     def load_engine(self, loading: Loading) -> PagedModel:
         return PagedModel(*on_gpu(loading))
@@ -248,6 +250,7 @@ def _check_nodes(found: Diagnostics, request: CompileRequest, asked: CudaOptions
         "--dataflow": asked.dataflow,
         "--chunk": request.chunk,
         "--serving": request.serving,
+        "--drafts": asked.drafts,
         "--keep-quantised": ",".join(request.keep_quantised),
     }
     for flag, value in others.items():
@@ -275,8 +278,6 @@ def _check_drafts(
     for flag, value in (("--cluster", asked.cluster), ("--dataflow", asked.dataflow)):
         if value:
             found.error("bad-argument", f"{words}, but steps with {flag} {value} verify none")
-    if not request.serving:
-        found.error("bad-argument", f"{words}, but programs that do not serve verify none")
 
 
 def _gpu_like(node: Device) -> str:
