@@ -88,7 +88,9 @@ def test_the_command_gives_the_tokens_of_transformers(tmp_path, capsys) -> None:
         main(["compile", str(LLAMA), "--target", "cuda", "--nodes", "2", "--seq", "40", "-o", out])
         == 0
     )
-    assert "GPUs of 2 nodes, which pass 1 layers each" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "GPUs of 2 nodes, which pass 1 layers each" in said
+    assert "us on its 2 nodes, one behind the other, with 39 tokens before it" in said
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     assert faults(manifest, json.loads(SCHEMA.read_text())) == []
     words = ["run", out, "--backend", "cuda-cpu", "--weights", str(LLAMA), "--prompt-ids", ids]

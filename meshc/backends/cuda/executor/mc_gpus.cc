@@ -35,12 +35,7 @@ struct Part {
     bool ended;  // the grid of this GPU
 };
 
-struct Word {
-    u32 *to, value;
-};
-
 struct State {
-    std::vector<Word> words;  // under way
     std::vector<Part> parts;  // of the first allocation, by GPU; of the second; ..
     std::vector<u32> epochs;  // by block
     std::vector<Known> met;  // what all threads of a block know, by block
@@ -301,41 +296,6 @@ static void write(Part& part, size_t offset, uint4 v, u32 bytes = sizeof(uint4))
     part.under_way.push_back({part.at + offset, v, bytes, now(me())});
 }
 
-// ---- Words with tags --------------------------------------------------------------------------------
-
-bool words_come() {
-    const bool some = !state.words.empty();
-    for (const Word& word : state.words) *word.to = word.value;
-    state.words.clear();
-    if (some) tell_of_words();
-    return some;
-}
-
-// With late copies a word is under way until somebody waits for one.
-static void store_word(const Place& at, u32 gpu, u32 v) {
-    u32* const to = (u32*)(part_of(at, gpu).at + at.offset);
-    if (!late()) {
-        *to = v;
-        tell_of_words();
-        return;
-    }
-    state.words.push_back({to, v});
-    if (tell_of_words()) words_come();
-}
-
-// Whether ``p`` is such a word, as others that a thread asks for with it need not be.
-static bool holds_word(const void* p) {
-    for (u32 memory = 0; memory < given->memory_count; memory++) {
-        if (given->memories[memory].held != Held::WORDS) continue;
-        for (u32 gpu = 0; gpu < count(); gpu++) {
-            if ((u64)((const unsigned char*)p - given->memories[memory].parts[gpu]) < given->memories[memory].bytes) {
-                return true;
-            }
-        }
-    }
-    return false;
-}
-
 // ---- Runs -------------------------------------------------------------------------------------------
 
 void start() {
@@ -349,7 +309,7 @@ void start() {
     state.touched.assign(machine.fibers.size(), false);
     state.readers.assign(1, {});
     state.released.clear();
-    state.words.clear();
+    forget_words();
     state.parts.clear();
     given->link_bytes = 0;
     for (u32 memory = 0; memory < given->memory_count; memory++) {
@@ -487,29 +447,6 @@ void store_to_gpu(float* p, float v) {
     const gpus::Place at = gpus::place(p, sizeof v, false, Held::VALUES, "store_to_gpu");
     gpus::count_bytes(sizeof v, at.gpu != here().gpu);
     gpus::write(gpus::part_of(at, at.gpu), at.offset, {bits_of(v)}, sizeof v);
-}
-
-void store_word_to_gpu(u32* p, u32 v) {
-    const gpus::Place at = gpus::place(p, sizeof v, false, Held::WORDS, "store_word_to_gpu");
-    gpus::count_bytes(sizeof v, at.gpu != here().gpu);
-    gpus::store_word(at, at.gpu, v);
-}
-
-void store_word_to_gpus(u32* p, u32 v) {
-    const gpus::Place at = gpus::place(p, sizeof v, true, Held::WORDS, "store_word_to_gpus");
-    for (u32 gpu = 0; gpu < gpus::count(); gpu++) gpus::store_word(at, gpu, v);
-    gpus::count_bytes(sizeof v, gpus::count() > 1);
-}
-
-u32 load_word_of_gpus(const u32* p) {
-    if (!gpus::holds_word(p)) return load_word(p);
-    const gpus::Place at = gpus::place(p, sizeof *p, false, Held::WORDS, "load_word_of_gpus");
-    if (at.gpu != here().gpu) fail("a word of another GPU's memory is waited for");
-    return *p;
-}
-
-void load_words_of_gpus(const u32* p, u32 (&v)[4]) {
-    for (int i = 0; i < 4; i++) v[i] = load_word_of_gpus(p + i);
 }
 
 void gpu_arrive(u32* counter) {

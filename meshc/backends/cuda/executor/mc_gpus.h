@@ -72,6 +72,9 @@ void access(const void* p, size_t bytes, bool write);
 // Words that are under way to GPUs come there: whether there were any.
 bool words_come();
 
+// Words that a run before has left under way never come.
+void forget_words();
+
 // Where a waiter's signal lies, in words.
 void describe(const void* slot, char* text, size_t bytes);
 

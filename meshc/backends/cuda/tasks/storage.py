@@ -17,7 +17,7 @@ from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
 from meshc.analysis.tasks.tiles import tile_bytes
 from meshc.backends.cuda.program import Buffer, Gathered, Weight, numbered
 from meshc.backends.cuda.tasks.caches import RowOrder, side_by_side
-from meshc.backends.cuda.tasks.places import Cache, Matrix, Table
+from meshc.backends.cuda.tasks.places import Cache, Matrix, Table, positions_of
 from meshc.backends.cuda.tasks.reserved import TAKEN, fresh, indices
 from meshc.backends.cuda.tasks.shared import Known, Place
 from meshc.backends.cuda.tasks.spelling import Ranges, flattened, spelled, unflattened
@@ -284,7 +284,7 @@ class Storage:
             if isinstance(op, graph.Embed) and op.result.name == port.name:
                 tables = op.tensors()[1:]
                 asked = ("tokens", "cached")
-                dims = (op.dim, _rows_of(tables))
+                dims = (op.dim, positions_of(tables))
                 return [self._table(*one) for one in zip(tables, dims, asked, strict=False)]
         return []
 
@@ -487,15 +487,6 @@ class Storage:
         if any(len(e.free_vars) > 1 for e in element):
             fail("cuda-graph", f"%{port.name} lies along lanes of two dims")
         return Gathered(tuple(lanes), tuple(shape), tuple(map(str, element)))
-
-
-def _rows_of(tables: Sequence[Value]) -> str:
-    """The dim of positions of the second of two tables, whose first has words."""
-    if len(tables) < 2:
-        return ""
-    first, second = (t.type for t in tables)
-    assert isinstance(first, TensorType) and isinstance(second, TensorType)
-    return next(d for d in second.dims if d not in first.dims)
 
 
 def _kind(value: Value) -> BufferType:
