@@ -8,14 +8,15 @@ import queue
 import subprocess
 import sys
 import threading
+from copy import copy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from json_schema import faults
-from reduced import each
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, Nodes, from_json, memory_of
 from meshc.backends.cuda.driver.torch_links import TorchLinks
@@ -54,6 +55,11 @@ class Dealt:
         return LanguageModel(self.program, Nodes(self.program, machines), self.tensors)
 
 
+@cache
+def llama(nodes: int) -> Dealt:
+    return Dealt(LLAMA, nodes)
+
+
 def continued(model: LanguageModel) -> tuple[list[list[int]], np.ndarray]:
     logits: list[np.ndarray] = []
     tokens = model.generate_all(PROMPTS, COUNT, lambda r, t, row: logits.append(row))
@@ -69,7 +75,8 @@ MODELS = {
 
 @needs_compiler
 @pytest.mark.models
-@pytest.mark.parametrize("name", each(MODELS, 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
 def test_nodes_give_the_tokens_of_one_gpu(name: str) -> None:
     one, dealt = (Dealt(DATA / name, nodes).model() for nodes in (1, MODELS[name]))
     wanted, logits = continued(one)
@@ -101,9 +108,10 @@ def test_the_command_gives_the_tokens_of_transformers(tmp_path, capsys) -> None:
 @needs_compiler
 @pytest.mark.models
 def test_processes_hand_rows_on(monkeypatch) -> None:
-    """A thread for each node, over a stand-in for torch.distributed: both have all tokens."""
-    dealt = Dealt(LLAMA, 2)
-    wanted = continued(dealt.model())[0]
+    """A thread for each node, over a stand-in for torch.distributed: both have all tokens of one
+    GPU."""
+    dealt = llama(2)
+    wanted = continued(llama(1).model())[0]
     group = Group(2)
     found: dict[int, object] = {}
 
@@ -203,7 +211,7 @@ def test_processes_of_torch_hand_rows_on(tmp_path) -> None:
 
 @pytest.mark.parametrize(("layers", "count"), [(2, 2), (5, 4), (30, 4), (7, 7), (9, 2)])
 def test_each_layer_is_of_one_node(layers: int, count: int) -> None:
-    dealt = Dealt(LLAMA, 2).program
+    dealt = llama(2).program
     program = replace(dealt, nodes=replace(dealt.nodes, count=count, layers=layers))
     passed = [layers_of(program, node) for node in range(count)]
     assert [layer for own in passed for layer in own] == list(range(layers))
@@ -223,7 +231,7 @@ def test_each_layer_is_of_one_node(layers: int, count: int) -> None:
 
 
 def test_a_node_has_the_memory_of_its_layers() -> None:
-    one, two = (memory_of(Dealt(LLAMA, nodes).program) for nodes in (1, 2))
+    one, two = (memory_of(llama(nodes).program) for nodes in (1, 2))
     assert two.caches == one.caches // 2
     assert one.weights // 2 < two.weights < one.weights  # tables of words are on each
 
@@ -241,18 +249,17 @@ EDITS = {
 @needs_compiler
 @pytest.mark.models
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if i % 3 else n for i, n in enumerate(EDITS)]
+    "name", [pytest.param(n, marks=pytest.mark.slow) if i % 6 else n for i, n in enumerate(EDITS)]
 )
 def test_edits_of_what_nodes_have_are_noticed(name: str) -> None:
     """By other numbers, or as an access outside of what a node has."""
-    dealt = Dealt(LLAMA, 2, batch=1)
-    old, new = EDITS[name]
+    dealt, (old, new) = llama(2), EDITS[name]
     assert old in dealt.texts["step.cu"]
-    wanted = dealt.model().prefill([5, 17, 3])
-    dealt.texts = {**dealt.texts, "step.cu": dealt.texts["step.cu"].replace(old, new)}
-    dealt.texts["prompt.cu"] = dealt.texts["prompt.cu"].replace(old, new)
+    wanted, edited = dealt.model().prefill([5, 17, 3]), copy(dealt)
+    changed = {file: dealt.texts[file].replace(old, new) for file in ("step.cu", "prompt.cu")}
+    edited.texts = {**dealt.texts, **changed}
     try:
-        found = dealt.model().prefill([5, 17, 3])
+        found = edited.model().prefill([5, 17, 3])
     except MeshcError as error:
         assert error.diagnostics[0].code == "cuda-executor"
     else:
@@ -277,6 +284,7 @@ def test_nodes_race_in_no_order() -> None:
         (["--nodes", "2", "--gpus", "2"], "with --gpus 2 are dealt to no nodes"),
         (["--nodes", "2", "--chunk", "16"], "with --chunk 16 are dealt to no nodes"),
         (["--nodes", "2", "--cluster", "2"], "with --cluster 2 are dealt to no nodes"),
+        (["--nodes", "2", "--standalone"], "--standalone writes programs of one GPU"),
         (["--nodes", "2", "--serving", "chunks"], "with --serving chunks are dealt to no nodes"),
         (["--nodes", "3"], "2 layers are too few for 3 nodes"),
     ],
@@ -289,7 +297,7 @@ def test_what_nodes_do_not_have_is_refused_by_name(more, words, tmp_path, capsys
 
 
 def test_nodes_are_of_no_single_machine() -> None:
-    dealt = Dealt(LLAMA, 2)
+    dealt = llama(2)
     alone = SimpleNamespace(kernels={})
     with pytest.raises(MeshcError, match="several nodes was given to a single machine"):
         LanguageModel(dealt.program, alone, {})
