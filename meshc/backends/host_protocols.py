@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
 
+from meshc.backends.cuda.drafted import Drafter
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.host import Draw
 from meshc.sim.machine.options import USUAL, Options
@@ -61,6 +62,26 @@ class ChoosingHost(Host, Protocol):
     ) -> list[list[int]]:
         """As :meth:`Host.generate_all`, in launches of so many ``steps``: the most likely tokens,
         or those that ``draw`` says; ``on_token`` is given no logits."""
+
+
+@runtime_checkable
+class DraftingHost(Host, Protocol):
+    """A language model whose steps verify drafts."""
+
+    @property
+    def drafts(self) -> int:
+        """Drafts of a request that a step verifies at the most."""
+
+    def generate_drafted(
+        self,
+        prompts: Sequence[Sequence[int]],
+        count: int,
+        on_token: OnToken,
+        stop: Collection[int],
+        choose: Choose,
+        drafter: Drafter,
+    ) -> list[list[int]]:
+        """As :meth:`Host.generate_all`, by steps that verify what ``drafter`` guesses."""
 
 
 @dataclass(frozen=True)

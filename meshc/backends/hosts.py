@@ -18,6 +18,7 @@ from meshc.sim.machine.options import USUAL, Options
 from meshc.sim.machine.trace import Trace
 from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.files import read_text
+from meshc.support.native import Toolchain
 from meshc.support.scratch import scratch_folder
 
 _FILE_LIMIT_BYTES = 1 << 24
@@ -292,9 +293,11 @@ def _check_library(folder: Path) -> None:
 def _machine(
     program: cuda.StepProgram, texts: Mapping[str, str], device: cuda.Device | None
 ) -> cuda.Machine:
-    """What runs the kernels: a GPU or the CPU in its place; of a program of several GPUs that of
-    this process, or all of them on the CPU."""
+    """What runs the kernels: a GPU or the CPU in its place; of a program of several GPUs or nodes
+    that of this process, or all of them on the CPU."""
     chosen = cuda.toolchain_for(sum(weight.bytes for weight in program.weights.values()))
+    if program.nodes is not None:
+        return _nodes(program, texts, device, chosen)
     if program.ranks is None and device is None:
         return cuda.CpuMachine(program.kernels, texts, toolchain=chosen)
     if program.ranks is None:
@@ -304,3 +307,20 @@ def _machine(
         return cuda.CpuNode(program.kernels, texts, program.ranks.count, toolchain=chosen)
     peers = cuda.TorchPeers()
     return cuda.RankMachine(device, program.device, program.kernels, texts, program.ranks, peers)
+
+
+def _nodes(
+    program: cuda.StepProgram,
+    texts: Mapping[str, str],
+    device: cuda.Device | None,
+    toolchain: Toolchain,
+) -> cuda.Nodes:
+    """All nodes on the CPU, or that of this process where it is one of several."""
+    links = cuda.TorchLinks() if device is not None or cuda.started_by_torchrun() else None
+    if device is not None:
+        machine = cuda.GpuMachine(device, program.device, program.kernels, texts)
+        return cuda.Nodes(program, [machine], links)
+    assert program.nodes is not None
+    first = cuda.CpuMachine(program.kernels, texts, toolchain=toolchain)
+    others = 0 if links is not None else program.nodes.count - 1
+    return cuda.Nodes(program, [first, *(first.twin() for _ in range(others))], links)

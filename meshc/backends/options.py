@@ -125,6 +125,7 @@ class CudaOptions(TargetOptions):
     ``collectives`` add up in the switch (``multimem``) or by loads from each peer (``peers``);
     ``overlap`` says which chunks they read in two halves beside each other: ``none``, those that
     the cost of a node is lower for (``auto``), or all with that many tokens in the first half;
+    ``nodes`` are those over which layers are dealt, a GPU of each;
     ``persistent`` asks for a decode step of one kernel, which it always is. ``cache_tokens`` is, of
     a program that serves, how many tokens the pages of all requests together have room for; None
     for all that the capacity gives each. ``drafts`` is how many drafts of each request a step of
@@ -167,6 +168,12 @@ class CudaOptions(TargetOptions):
         "or with N tokens in the first half; default: none",
         "none|auto|N",
     )
+    nodes: int = option(
+        1,
+        "CUDA: nodes whose GPUs have some of the layers each, one behind the other, up to 16; "
+        "default: 1",
+        "N",
+    )
     persistent: bool = option(False, "CUDA: a decode step of one kernel, which it always is")
     cache_tokens: int | None = option(
         None,
@@ -176,9 +183,9 @@ class CudaOptions(TargetOptions):
     )
     drafts: int = option(
         0,
-        "CUDA, serving: guess up to N tokens of each request and verify them in one step, up to 16 "
-        "tokens of all requests; tokens are those that come without; --batch is then 16 / (1 + N) "
-        "by default, at most 8",
+        "CUDA: guess up to N tokens of each request and verify them in one step, up to 16 "
+        "tokens of all requests; tokens are those that come without; of a server --batch is then "
+        "16 / (1 + N) by default, at most 8",
         "N",
     )
 

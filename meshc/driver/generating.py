@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.backends import cuda
-from meshc.backends.host_protocols import SIMULATING, ChoosingHost, Host
+from meshc.backends.host_protocols import SIMULATING, ChoosingHost, DraftingHost, Host
 from meshc.driver.chatting import Chat, open_chat
 from meshc.frontend.chat import Conversation
 from meshc.frontend.checkpoints import (
@@ -20,6 +20,7 @@ from meshc.frontend.checkpoints import (
     has_vocabulary,
     load_tokenizer,
 )
+from meshc.serving.drafting import Repeats
 from meshc.serving.sampling import GREEDY, SEEDS, Sampler, Sampling
 from meshc.serving.texts import Flow
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
@@ -191,6 +192,8 @@ def generated(
             keys = [text.sampler.key for text in texts]
             draw = cuda.Draw(how.sampling.numbers().tolist(), keys, choose)
         found = host.generate_chosen(ids, how.count, tell_chosen, how.ends, steps, draw)
+    elif isinstance(host, DraftingHost):
+        found = host.generate_drafted(ids, how.count, tell, how.ends, choose, Repeats())
     else:
         found = host.generate_all(ids, how.count, tell, how.ends, choose)
     return [

@@ -93,6 +93,8 @@ class TaskMachine(Machine):
         for slot, buffer in enumerate(self.module.buffers):
             if buffer.ranks is not None:
                 self._memory[slot] = other._memory[slot]
+                if slot in self._tags:
+                    self._tags[slot].words = other._tags[slot].words
 
     def begun(self) -> list[NDArray[Any]]:
         """The memory of the GPU when a run begins."""

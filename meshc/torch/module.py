@@ -58,7 +58,7 @@ class CompiledModel(PreTrainedModel, GenerationMixin):  # type: ignore[misc]
         Raises ``no-tokens`` and ``run-refused`` for other programs."""
         super().__init__(deepcopy(config))
         host = executable.host
-        if not isinstance(host, cuda.LanguageModel) or host.program.ranks is not None:
+        if not isinstance(host, cuda.LanguageModel) or not host.program.alone:
             fail("run-refused", f"'{name}' is no program for one GPU")
         if layers is not None:
             self.config.get_text_config(decoder=True).num_hidden_layers = layers

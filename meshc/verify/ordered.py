@@ -30,6 +30,7 @@ from meshc.analysis.tasks.order import (
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops import task
+from meshc.ir.ranks import RANK
 from meshc.support.diagnostics import MeshcError, fail
 from meshc.verify.tasks import element_text, task_text
 
@@ -152,14 +153,16 @@ def _begun(give: At, found: Sequence[Meeting]) -> None:
 
 
 def _given_whole(module: Module, buffer: Buffer, every: Sequence[Access]) -> None:
-    """Each element of a buffer with tags is given, whatever the run."""
+    """Each element of a buffer with tags is given, whatever the run; of what ranks give each other,
+    by one of them."""
+    of_run = module.scalars.keys() - ({RANK} if buffer.ranks is not None else set())
     gives = [
         a
         for a in every
         if isinstance(a.op, task.Give)
         and a.buffer is buffer.value
         and (a.op.when is None or a.op.when.is_true)
-        and not a.op.view.free_vars & module.scalars.keys()
+        and not a.op.view.free_vars & of_run
     ]
     names = [f"element.{place}" for place in range(len(buffer.type.shape))]
     inside = Cond.all(

@@ -79,6 +79,15 @@ class RankJudge:
         assert all(gpu.read("met").tolist() == [0] for gpu in node.gpus)
         return np.array(found)
 
+    def tokens(self, count: int = 6) -> list[int]:
+        """Likeliest tokens behind a prompt."""
+        program, texts = self.step.program, self.step.texts
+        node = CpuNode(program.kernels, texts, self.ranks, FIRST, QUICK)
+        decoder = self.drawn.decoder
+        tensors = decoder.named(decoder.weights(self.seed, self.drawn.dtype))
+        model = LanguageModel(program, node, tensors)
+        return [*model.generate([3, 14, 15, 9], count, lambda *_: None)]
+
 
 def same(found: Sequence[np.ndarray]) -> bool:
     """Whether all runs gave the same bits."""

@@ -35,7 +35,8 @@ def test_a_prompt_is_what_steps_make_of_it(name, gpus, collectives):
     result = compile_loaded(load_any(str(folder), Diagnostics()), asked, (), Diagnostics())
     program = from_json(result.files["manifest.json"])
     assert program.prefills and "prompt" in program.kernels
-    assert program.kernels["prompt"].meetings == program.kernels["step"].meetings
+    # Prompts meet by counters, steps of which ranks share no logits at the start alone.
+    assert program.kernels["prompt"].meetings > program.kernels["step"].meetings >= 1
     stored = open_checkpoint(folder, config)
     tensors = {tensor: stored.read(tensor) for tensor in stored.names()}
     prompt = [int(token) for token in np.random.default_rng(gpus).integers(0, 40, 23)]

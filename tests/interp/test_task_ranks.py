@@ -161,13 +161,18 @@ class Edit:
     apply: Callable[[Module], None]
 
 
-def edits() -> list[Edit]:
+def edits(kind: str) -> list[Edit]:
     """Of what ranks give each other and of where they meet, each of one place."""
-    module, found = program(), []
+    module, found = program(kind=kind), []
     every = [*module.walk()]
     for number, op in enumerate(every):
         if isinstance(op, task.Meet):
             kinds = [k for k in (task.COUNTER, task.TAGS) if op.kind == task.RANKS]
+            hears = isinstance(every[number + 1], task.Phase) and any(
+                isinstance(need, task.Need) and shared(module, need)
+                for need in every[number + 1].regions[0].walk()
+            )
+            kinds += [task.COUNTER] if op.kind == task.TAGS and hears else []
             found += [
                 Edit(f"{number} meets by {k}", lambda m, n=number, k=k: kind_of(m, n, k))
                 for k in kinds
@@ -193,6 +198,9 @@ def edits() -> list[Edit]:
                 found.append(
                     Edit(f"{name} of ranks {value}", lambda m, b=name, v=value: ranks_of(m, b, v))
                 )
+            if buffer.tags is not None:
+                found.append(Edit(f"{name} without tags", lambda m, b=name: tags_of(m, b, None)))
+                found.append(Edit(f"{name} of bits", lambda m, b=name: tags_of(m, b, 0)))
     scratch = [b.value.name for b in module.buffers if b.role == "" and b.ranks is None]
     found += [Edit(f"{name} of ranks", lambda m, b=name: ranks_of(m, b, 1)) for name in scratch]
     found.append(Edit("no ranks", lambda m: setattr(m, "ranks", None)))
@@ -223,9 +231,13 @@ def ranks_of(module: Module, name: str, value: int | None) -> None:
     next(b for b in module.buffers if b.value.name == name).ranks = value
 
 
-def noticed(edit: Edit) -> str:
+def tags_of(module: Module, name: str, value: int | None) -> None:
+    next(b for b in module.buffers if b.value.name == name).tags = value
+
+
+def noticed(edit: Edit, kind: str) -> str:
     """By whom: the verifier, a fact, or what tasks compute."""
-    module = clone_module(program())
+    module = clone_module(program(kind=kind))
     try:
         edit.apply(module)
         verify_module(module)
@@ -241,8 +253,9 @@ def noticed(edit: Edit) -> str:
         return error.diagnostics[0].code
 
 
-def test_edits_are_noticed():
-    by = {edit.name: noticed(edit) for edit in edits()}
+@pytest.mark.parametrize("kind", ["counter", pytest.param("tags", marks=pytest.mark.slow)])
+def test_edits_are_noticed(kind):
+    by = {edit.name: noticed(edit, kind) for edit in edits(kind)}
     assert len(by) >= 30
     assert {name for name, code in by.items() if not code} == set()
     assert {"not-ordered"} < set(by.values())

@@ -10,11 +10,9 @@ from test_cuda_serving import DATA, FEW, GPU, OF_ONE, SEQ, TRACE, Requests, draw
 
 from meshc.backends.cuda.executor import CXX
 from meshc.cli import main
-from meshc.driver import CompileRequest
 from meshc.serving.drafting import Repeats
 from meshc.serving.groups import Fixed
 from meshc.serving.policies import Policy
-from meshc.support.diagnostics import MeshcError
 
 pytestmark = [
     pytest.mark.models,
@@ -143,9 +141,3 @@ def test_a_model_drafts_what_it_would_say(served):
 )
 def test_what_verifies_no_drafts_is_refused_by_name(served, words, said):
     assert said in served(*words, code=1)
-
-
-def test_one_that_generates_verifies_none():
-    asked = CompileRequest("cuda", drafts=2)
-    with pytest.raises(MeshcError, match="programs that do not serve verify none"):
-        asked.check()

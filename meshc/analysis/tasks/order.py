@@ -4,13 +4,15 @@ A meeting by a counter keeps all that is in front of it apart from all that is b
 of one rank; one of ranks does on those of all. One by
 tags makes each task of the phase behind it wait for the words that it needs, and for nothing else.
 It is *whole*, as good as a counter, where each of these tasks so waits for every task of the phase
-in front, and every block has tasks of both (``whole_meetings``).
+in front, and every block has tasks of both (``whole_meetings``). Where ranks give each other words,
+no task waits for all of them; but all tasks of a phase together do, and the next meeting behind
+that then keeps what all ranks have done in front of the first apart from what is behind it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from meshc.analysis.proofs.isl import Point, difference_point, uncovered_point
 from meshc.analysis.tasks.accesses import (
@@ -28,6 +30,7 @@ from meshc.ir.affine import Cond, Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
+from meshc.ir.ranks import RANK
 
 MEETING = "meeting."
 """What the names of a meeting begin with."""
@@ -63,7 +66,9 @@ class Front:
 class Meeting:
     """A ``task.meet`` at its place in the program; ``known`` are the rounds of loops around it.
     ``behind`` is the phase that follows it, if one does, ``fronts`` those that end in front of it:
-    None where that depends on the run."""
+    None where that depends on the run. With ``since``, a meeting in front of it whose loops are
+    then in ``rounds``, it keeps what all ranks do in front of that one apart from what is behind
+    this one, and orders nothing of what lies between them."""
 
     op: task.Meet
     path: Path
@@ -71,6 +76,13 @@ class Meeting:
     known: Cond
     behind: task.Phase | None
     fronts: tuple[Front, ...] | None
+    since: Meeting | None = None
+    rounds: Mapping[str, Expr] = field(default_factory=dict)
+
+    @property
+    def of_ranks(self) -> bool:
+        """Whether all ranks meet."""
+        return self.op.kind == task.RANKS or self.since is not None
 
 
 def meetings(module: Module) -> list[Meeting]:
@@ -136,11 +148,77 @@ def whole_meetings(module: Module, every: Sequence[Access]) -> list[Meeting]:
     tagged = {buffer.value for buffer in module.buffers if buffer.tags is not None}
     given = [a for a in every if isinstance(a.op, task.Give) and a.buffer in tagged]
     needed = [a for a in every if isinstance(a.op, task.Need) and a.buffer in tagged]
-    return [
+    every_meeting = meetings(module)
+    found = [
         one
-        for one in meetings(module)
-        if one.op.kind != "tags" or _is_whole(module, one, needed, given)
+        for one in every_meeting
+        if one.op.kind != task.TAGS or _is_whole(module, one, needed, given)
     ]
+    return [*found, *_of_ranks(module, every_meeting, found, needed, given)]
+
+
+def _of_ranks(
+    module: Module,
+    every: Sequence[Meeting],
+    whole: Sequence[Meeting],
+    needed: Sequence[Access],
+    given: Sequence[Access],
+) -> Iterator[Meeting]:
+    """Those of ``whole`` in front of which tasks end that wait for words of all ranks: together for
+    all that these give in front of a meeting by tags."""
+    begins = [
+        one
+        for one in every
+        if one.op.kind == task.TAGS and _hears_of_all(module, one, needed, given)
+    ]
+    for one in whole if begins else ():
+        if one.op.kind == task.CLUSTER or not _always(one.op):
+            continue
+        for front in one.fronts or ():
+            for since in begins:
+                if since.behind is front.phase:
+                    known = one.known & front.known
+                    yield replace(one, known=known, since=since, rounds=front.rounds)
+
+
+def _hears_of_all(
+    module: Module, meeting: Meeting, needed: Sequence[Access], given: Sequence[Access]
+) -> bool:
+    """Whether the tasks behind a meeting by tags together wait for every task in front of it, of
+    all ranks, and every block of these has such tasks."""
+    behind, fronts = meeting.behind, meeting.fronts
+    if behind is None or fronts is None or not (_always(meeting.op) and _always(behind)):
+        return False
+    needs = [a for a in needed if a.phase is behind and _is_first(a)]
+    for front in fronts:
+        if front.phase.blocks != behind.blocks or not _has_all_blocks(front.phase):
+            return False
+        for there in families_of(front.phase):
+            gives = [a for a in given if a.family is there and _is_last(a)]
+            if not any(_heard(module, meeting, front, needs, g) for g in gives):
+                return False
+    return True
+
+
+def _heard(
+    module: Module, meeting: Meeting, front: Front, needs: Sequence[Access], give: Access
+) -> bool:
+    """Whether some task behind ``meeting`` needs each element that tasks of any rank ``give``."""
+    writer = At(give, module, OTHER)
+    if not writer.of_ranks:
+        return False
+    readers = [At(need, module) for need in needs if need.buffer is give.buffer]
+    if not readers:
+        return False
+    rounds = [
+        Cond.eq(writer.of(name), front.rounds.get(name, Expr.var(name))) for name in give.around
+    ]
+    ranks = module.scalars[RANK][1] + 1
+    known = front.known & Cond.all(rounds) & Cond.between(0, Expr.var(RANK), ranks)
+    known = known & Cond.all(same_requests(reader, writer) for reader in readers)
+    own = {name for need in needs for name in need.names} - {*meeting.names}
+    covered = Cond.any(reader.touched for reader in readers)
+    return uncovered_point(known & writer.touched, covered, sorted(own)) is None
 
 
 def _is_whole(
@@ -189,7 +267,8 @@ def _is_last(give: Access) -> bool:
 
 def _of_task(access: Access) -> bool:
     """Whether each task of its family does it, once."""
-    return _always(access.op) and _always(access.family) and not access.folds
+    own = any(op is access.op for op in access.family.regions[0].ops)
+    return own and _always(access.op) and _always(access.family) and not access.folds
 
 
 def _waits(module: Module, front: Front, need: Access, give: Access) -> bool:
@@ -227,7 +306,7 @@ def met(first: At, second: At, every: Sequence[Meeting]) -> tuple[Cond, tuple[st
 def _met(first: At, second: At, meeting: Meeting) -> Cond:
     """The same of one meeting."""
     here = lies_between(first, second, meeting)
-    if here.is_false or meeting.op.kind == task.RANKS:
+    if here.is_false or meeting.of_ranks:
         return here
     if meeting.op.kind == task.CLUSTER:
         here = here & same_group(first, second)
@@ -237,13 +316,17 @@ def _met(first: At, second: At, meeting: Meeting) -> Cond:
 def lies_between(first: At, second: At, meeting: Meeting) -> Cond:
     """Where a meeting, of whatever kind, lies behind the phase of the first access and in front of
     that of the second, for some values of its names."""
-    later = _behind(meeting.path, first.access.path, MEETING, first.prefix)
+    begin = meeting.since or meeting
+    later = _behind(begin.path, first.access.path, MEETING, first.prefix)
+    names = {name: Expr.var(MEETING + name) for name in meeting.names}
+    later = later.substitute(
+        {MEETING + name: round.substitute(names) for name, round in meeting.rounds.items()}
+    )
     if later.is_false:
         return later
     sooner = _behind(second.access.path, meeting.path, second.prefix, MEETING)
     if sooner.is_false:
         return sooner
-    names = {name: Expr.var(MEETING + name) for name in meeting.names}
     return meeting.known.substitute(names) & later & sooner
 
 

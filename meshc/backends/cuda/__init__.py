@@ -4,13 +4,15 @@ from meshc.backends.cuda.chunk_launches import ChunkGraph
 from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine, other_than
 from meshc.backends.cuda.driver.rank_machine import RankMachine
-from meshc.backends.cuda.driver.torch_peers import TorchPeers, own_gpu
+from meshc.backends.cuda.driver.torch_links import TorchLinks
+from meshc.backends.cuda.driver.torch_peers import TorchPeers, own_gpu, started_by_torchrun
 from meshc.backends.cuda.emit import MANIFEST, emit, summary
 from meshc.backends.cuda.executor.cpu_machine import CpuMachine, toolchain_for
 from meshc.backends.cuda.executor.cpu_node import CpuNode
 from meshc.backends.cuda.host import Draw, LanguageModel, Machine
 from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.memory import GpuIsTooSmall, memory_of
+from meshc.backends.cuda.nodes import Nodes
 from meshc.backends.cuda.packing import Keeping
 from meshc.backends.cuda.paged import PagedModel
 from meshc.backends.cuda.program import KERNELS, MOST_CHUNK, StepProgram, from_json
@@ -37,11 +39,13 @@ __all__ = [
     "Keeping",
     "LanguageModel",
     "Machine",
+    "Nodes",
     "PagedModel",
     "QueriesDoNotFit",
     "RankMachine",
     "StepProgram",
     "TaskGraph",
+    "TorchLinks",
     "TorchPeers",
     "attends_by_statements",
     "emit",
@@ -51,6 +55,7 @@ __all__ = [
     "other_than",
     "own_gpu",
     "standalone_files",
+    "started_by_torchrun",
     "summary",
     "toolchain_for",
 ]

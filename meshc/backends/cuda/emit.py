@@ -29,7 +29,7 @@ def emit(
     does, and ``does-not-fit`` for more than the GPU's memory."""
     program, texts = step_of_tasks(tasks, model, page, transport, kernels, prompts, choice)
     check_memory(program, tasks.placed.the_device())
-    run = render("meshc.backends.cuda", "run.py.jinja", ranks=program.ranks)
+    run = render("meshc.backends.cuda", "run.py.jinja", ranks=program.ranks, nodes=program.nodes)
     return {**texts, **headers(), MANIFEST: program.to_json(), "run.py": run}
 
 
@@ -41,6 +41,11 @@ def summary(program: StepProgram) -> list[str]:
         lines.append(
             f"{program.ranks.count} GPUs, which meet {program.meetings} times in a step "
             f"({program.ranks.transport}); of each of them:"
+        )
+    if program.nodes is not None:
+        lines.append(
+            f"GPUs of {program.nodes.count} nodes, which pass {program.nodes.of_each} layers each; "
+            "of each of them:"
         )
     lines += [
         f"{held.total} bytes of the GPU's memory: {held.weights} of weights, {held.caches} of "

@@ -193,7 +193,9 @@ class Divisions:
         if isinstance(tried, MeshcError) and of_parts(tried) and not of_memory(tried):
             return tried
         counted = self.tried(lambda: made(task.COUNTER))
-        by_counter = division.cluster or division.columns or LENGTH in graph.scalars
+        # Tags follow from runs of all layers, and a node passes some.
+        some = self._options.nodes > 1 or LENGTH in graph.scalars
+        by_counter = division.cluster or division.columns or some
         if by_counter or isinstance(counted, GpuIsTooSmall):
             return counted
         by_tags = self.tried(lambda: made(task.TAGS))

@@ -115,9 +115,10 @@ class GpuStep:
 
     @cached_property
     def _choice(self) -> TaskGraph | None:
-        """The choice of a token by the logits of a step; None for a step of no language model, and
-        for one that verifies drafts, of which the host knows which it takes."""
-        if self._options.drafts:
+        """The choice of a token by the logits of a step; None for a step of no language model, for
+        one that verifies drafts, of which the host knows which it takes, and for one of nodes, the
+        first of which begins with what the last one gives."""
+        if self._options.drafts or self._options.nodes > 1:
             return None
         try:
             graph = PassManager(choosing_passes(alone=True)).run(clone_module(self.given))
@@ -196,7 +197,7 @@ class GpuStep:
         tasks."""
         if self.given.capacity < WORTH_KERNELS:
             return files
-        if self._options.gpus == 1:
+        if self._options.gpus == 1 and self._options.nodes == 1:
             both = self._with_kernels(step, prompts, files)
             if both is not None:
                 return both

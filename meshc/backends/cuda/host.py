@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.backends.cuda.launches import Launch
+from meshc.backends.cuda.nodes import Nodes, NodeTensors, bounds_of, on_each
 from meshc.backends.cuda.packing import Keeping, all_packed
 from meshc.backends.cuda.program import REACHED, SECOND, Prefill, StepProgram, numbered
 from meshc.backends.cuda.queues import Queue
@@ -79,6 +80,9 @@ def _likeliest(request: int, logits: Array) -> int:
 class LanguageModel:
     """A compiled language model on a machine, for as many requests as its steps have."""
 
+    VERIFIES = False
+    """Whether its steps may read drafts."""
+
     def __init__(
         self,
         program: StepProgram,
@@ -87,10 +91,10 @@ class LanguageModel:
         keeping: Keeping | None = None,
     ) -> None:
         """Packs and stores everything, what was packed before as ``keeping`` has it. Raises what
-        :func:`packed` does, and ``run-refused`` for a program of one rank on a machine that meets
-        no others, and for one whose steps verify drafts."""
-        if program.columns > 1:
-            fail("run-refused", "steps of the program verify drafts, as those of one that serves")
+        :func:`packed` does, and ``run-refused`` for a program of one rank or of nodes on a machine
+        that meets no others, and for one whose steps verify drafts."""
+        if program.columns > 1 and not self.VERIFIES:
+            fail("run-refused", "steps of the program verify drafts, and nobody makes any")
         self.program = program
         self.machine = machine
         self._step = program.launches()
@@ -113,13 +117,16 @@ class LanguageModel:
 
     def _give_all(self, tokens: Sequence[int], cached: Sequence[int]) -> None:
         """Write what a step reads. Raises what :meth:`step` does."""
-        program = self.program
-        _check_requests(program, "tokens", tokens)
-        _check_requests(program, "positions", cached)
-        _check_tokens(program, tokens)
-        _check_positions(program, cached)
+        self._check_step(tokens, cached)
         self.machine.write("tokens", np.array(tokens, np.int32))
         self.machine.write("cached", np.array(cached, np.int32))
+
+    def _check_step(self, tokens: Sequence[int], cached: Sequence[int]) -> None:
+        """Raise what :meth:`step` does."""
+        _check_requests(self.program, "tokens", tokens)
+        _check_requests(self.program, "positions", cached)
+        _check_tokens(self.program, tokens)
+        _check_positions(self.program, cached)
 
     def prefill(
         self,
@@ -403,7 +410,10 @@ def _store(
     tensors: Mapping[str, Array],
     keeping: Keeping | None,
 ) -> None:
-    """Pack the weights, those of each rank here in turn, and make the buffers."""
+    """Pack the weights, those of each rank or node here in turn, and make the buffers."""
+    if program.nodes is not None:
+        _store_nodes(program, machine, tensors, keeping)
+        return
     buffers = {name: np.zeros(b.shape, _DTYPES[b.dtype]) for name, b in program.buffers.items()}
     if program.ranks is None:
         for name, words in all_packed(program, tensors, keeping):
@@ -423,6 +433,26 @@ def _store(
             machine.store_symmetric(name, zeros, role)
         else:
             machine.store(name, zeros)
+
+
+def _store_nodes(
+    program: StepProgram,
+    machine: Machine,
+    tensors: Mapping[str, Array],
+    keeping: Keeping | None,
+) -> None:
+    """The same of a program of several nodes."""
+    if not isinstance(machine, Nodes):
+        fail("run-refused", "a program of several nodes was given to a single machine")
+    own = on_each(program)
+    for node in machine.here:
+        for name, words in all_packed(own, NodeTensors(program, tensors, node), keeping):
+            machine.store_of(node, name, words)
+    for name, buffer in own.buffers.items():
+        machine.store(name, np.zeros(buffer.shape, _DTYPES[buffer.dtype]))
+    for node in machine.here:
+        for name, bounds in bounds_of(program, node).items():
+            machine.store_of(node, name, bounds)
 
 
 def _check(program: StepProgram, prompt: Sequence[int], count: int, behind: int = 0) -> None:

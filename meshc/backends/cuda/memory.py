@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshc.backends.cuda.nodes import on_each
 from meshc.backends.cuda.program import StepProgram
 from meshc.devices import Device
 from meshc.support.diagnostics import Diagnostic, MeshcError
@@ -32,6 +33,7 @@ class Memory:
 
 def memory_of(program: StepProgram) -> Memory:
     """What ``program`` keeps on a GPU. Machine code and the driver's own take more beside it."""
+    program = on_each(program)
     held = program.buffers.values()
     return Memory(
         sum(weight.bytes for weight in program.weights.values()),
@@ -43,7 +45,7 @@ def memory_of(program: StepProgram) -> Memory:
 def capacity_that_fits(program: StepProgram, room: int) -> int:
     """The most cached tokens, in whole pages, with which ``program`` takes ``room`` bytes or less;
     0 where there is no such number."""
-    pages = program.capacity_pages
+    program, pages = on_each(program), program.capacity_pages
     rows = [buffer for name, buffer in program.buffers.items() if name.startswith(_BY_POSITION)]
     by_page = [
         buffer

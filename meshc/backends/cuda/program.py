@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
-from meshc.backends.cuda.launches import OF_ALL, OF_EACH, Launch, Stage
+from meshc.backends.cuda.launches import Launch, Stage
 from meshc.backends.cuda.queues import Overlap, overlap_of
+from meshc.backends.cuda.shares import NodeShare, RankShare, node_share, rank_share
 from meshc.ir.codes import CODE_FORMATS
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
-FORMAT = 15
+FORMAT = 16
 
-_MOST_RANKS, _MOST_PADDING = 16, 4096
 _MOST_COUNT = 2**31 - 1  # of what a launch has
 CHUNK_UNIT, MOST_CHUNK = 8, 512
 """Tokens that kernels of many tokens read at once: whole units of them, and the most."""
@@ -30,11 +30,7 @@ KERNELS, TASKS, LONG, SECOND = "chunk", "prompt", "long_prompt", "second"
 of one of more tokens, and those of the second half of a chunk."""
 INPUTS = KERNELS, TASKS, LONG
 
-TRANSPORTS = {"multimem": OF_ALL, "peers": OF_EACH}
-"""What collectives are told of memory: sums by the switch, or by loads from each peer."""
-
-
-REACHED = ("symmetric", "signals", "counters")
+REACHED = ("symmetric", "words", "signals", "counters")
 """Roles of buffers that GPUs reach of each other."""
 
 
@@ -68,8 +64,8 @@ class Buffer:
     """Memory of the device. ``role``: input (the host writes it), output (the host reads it),
     state (kept from step to step), scratch, constant, rows (what layers hand on, where a run passes
     some of them and the host keeps these between runs), or, of ranks, symmetric (GPUs reach that of
-    each other), signals (symmetric, zeros between launches) or counters (symmetric, which only
-    grow). ``dtype``: f32, i32 or a 16-bit type."""
+    each other), words (symmetric, with tags), signals (symmetric, zeros between launches) or
+    counters (symmetric, which only grow). ``dtype``: f32, i32 or a 16-bit type."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -175,28 +171,6 @@ class Prefill:
 
 
 @dataclass(frozen=True)
-class DealtAxis:
-    """A tensor's ``axis``, ``whole`` elements long, of which a rank has ``own``; teams of
-    ``copies`` ranks have ``team`` elements each (:class:`meshc.ir.ranks.RankPart`)."""
-
-    axis: int
-    whole: int
-    own: int
-    team: int
-    copies: int
-
-
-@dataclass(frozen=True)
-class RankShare:
-    """That ``count`` GPUs run the program, each with its part of the model's tensors: which axes of
-    which are ``dealt``. ``transport`` is one of :data:`TRANSPORTS`."""
-
-    count: int
-    transport: str
-    dealt: dict[str, tuple[DealtAxis, ...]]
-
-
-@dataclass(frozen=True)
 class Target:
     """The GPU that a program is for: its ``name``, what compilers call the architecture of its
     machine code (``arch``, such as ``sm_90a``), its multiprocessors, and the bytes of shared memory
@@ -223,7 +197,7 @@ class StepProgram:
     whose angles are equal share a pair. Of ``prefills``, each of which asks for fewer tokens than
     those in front of it, the first that asks for no more than are left reads the next ones of a
     prompt, and where none does a decode step reads one. With ``ranks`` it is the program of each of
-    several GPUs.
+    several GPUs, with ``nodes`` that of GPUs that have some of the layers each.
 
     With ``choice`` the program chooses tokens itself: a launch behind those of a step, with the row
     of ``chosen`` [steps, batch] as one more argument, where it leaves the token of each request, -1
@@ -250,6 +224,7 @@ class StepProgram:
     prefills: tuple[Prefill, ...] = ()
     ranks: RankShare | None = None
     choice: Launch | None = None
+    nodes: NodeShare | None = None
 
     def to_json(self) -> str:
         """The text of ``manifest.json``."""
@@ -260,6 +235,11 @@ class StepProgram:
         """Tokens of a request that a step reads: its next one, and drafts behind it. Of ``tokens``,
         ``cached`` and ``logits`` those of a request stand together."""
         return self.buffers["tokens"].shape[0] // self.batch
+
+    @property
+    def alone(self) -> bool:
+        """Whether one GPU runs it, whose steps read a token of each request."""
+        return self.ranks is None and self.nodes is None and self.columns == 1
 
     @property
     def capacity_pages(self) -> int:
@@ -355,9 +335,11 @@ def _program(found: Mapping[str, Any]) -> StepProgram:
     values |= _parts(values)
     values["prefills"] = tuple(map(_prefill, values["prefills"]))
     if values.get("ranks") is not None:
-        values["ranks"] = _ranks(values["ranks"])
+        values["ranks"] = rank_share(values["ranks"])
     if values.get("choice") is not None:
         (values["choice"],) = _launches([values["choice"]])
+    if values.get("nodes") is not None:
+        values["nodes"] = node_share(values["nodes"])
     program = StepProgram(**values)
     _check_positions(program)
     _check_blocks(program)
@@ -416,22 +398,6 @@ def _check_positions(program: StepProgram) -> None:
         table = of_step.partition("_")[0]
         if table in rows and buffer.shape[-1 if table == "pages" else 0] != rows[table]:
             raise ValueError(f"'{name}' is of other positions than the {program.capacity} kept")
-
-
-def _ranks(found: Mapping[str, Any]) -> RankShare:
-    count = int(found["count"])
-    if found["transport"] not in TRANSPORTS or not 1 <= count <= _MOST_RANKS:
-        raise ValueError(f"no {found['count']} ranks by '{found['transport']}'")
-    dealt = {name: tuple(map(_dealt, axes)) for name, axes in found["dealt"].items()}
-    return RankShare(count, found["transport"], dealt)
-
-
-def _dealt(found: Mapping[str, Any]) -> DealtAxis:
-    made = DealtAxis(**{key: int(value) for key, value in found.items()})
-    sound = made.axis >= 0 and made.team >= 0 and made.copies >= 1
-    if not sound or not 1 <= made.own <= made.whole + _MOST_PADDING:
-        raise ValueError(f"no part of a tensor is {found}")
-    return made
 
 
 def _parts(found: Mapping[str, Any]) -> dict[str, Any]:

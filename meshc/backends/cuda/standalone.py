@@ -40,6 +40,19 @@ def standalone_files(
     Raises ``bad-argument`` for a program of several GPUs, and ``cuda-toolkit`` where kernels
     cannot be compiled.
     """
+    if program.nodes is not None:
+        fail(
+            "bad-argument",
+            "--standalone writes programs of one GPU, and layers of several nodes are handed on by "
+            "torch.distributed",
+            help="leave --nodes out, or run the directory with meshc",
+        )
+    if program.columns > 1:
+        fail(
+            "bad-argument",
+            "--standalone writes hosts that make no drafts",
+            help="leave --drafts out, or run the directory with meshc",
+        )
     if program.ranks is not None:
         fail(
             "bad-argument",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from meshc.backends.cuda.halves import node_of
+from meshc.backends.cuda.tasks.groups import NODES
 from meshc.cost.predictions import Prediction
 from meshc.cost.tasks.predicting import predicted_step, timed
 from meshc.cost.tasks.steps import StepTime
@@ -65,12 +66,15 @@ def _tokens(module: Module) -> int:
 
 
 def predicted(module: Module) -> str:
-    """That time in words; nothing where it is not known."""
+    """That time in words; nothing where it is not known. Of nodes it is without what they hand
+    on."""
     found = step_with_full_caches(module)
     if found is None or (module.ranks is not None and _links(module) is None):
         return ""
+    nodes = int(module.option(NODES, 1))
+    of_all = f" on its {nodes} nodes, one behind the other," if nodes > 1 else ""
     return (
-        f"predicted {1e6 * found.seconds:.0f} us with {_tokens(module)} tokens before it, "
+        f"predicted {1e6 * found.seconds:.0f} us{of_all} with {_tokens(module)} tokens before it, "
         f"{found.ratio:.2f} times what its {found.bytes} bytes take at {found.rate / 1e9:.0f} "
         f"GB/s; most of it {_LIMITS[found.limit]}"
     )

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from meshc.backends.cuda.chunk_launches import ChunkGraph
+from meshc.backends.cuda.drafted import DraftedModel
 from meshc.backends.cuda.emitted_lines import emitted_lines
 from meshc.backends.cuda.gpu_divisions import dealing
 from meshc.backends.cuda.gpu_steps import GpuStep
@@ -14,9 +15,10 @@ from meshc.backends.cuda.halves import AUTO_OVERLAP, splitting_of
 from meshc.backends.cuda.host import LanguageModel
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
 from meshc.backends.cuda.paged import PagedModel
-from meshc.backends.cuda.program import CHUNK_UNIT, MOST_CHUNK, TRANSPORTS
+from meshc.backends.cuda.program import CHUNK_UNIT, MOST_CHUNK
+from meshc.backends.cuda.shares import TRANSPORTS
 from meshc.backends.cuda.tasks.caches import KV_LAYOUT, NHD
-from meshc.backends.cuda.tasks.groups import LAYER_GROUPS
+from meshc.backends.cuda.tasks.groups import LAYER_GROUPS, NODES
 from meshc.backends.cuda.tasks.storage import CACHE_PAGES
 from meshc.backends.host_protocols import Backend, Loading
 from meshc.backends.hosts import on_gpu, opened_gpu
@@ -43,6 +45,7 @@ PAGES = (1, 16, 64)
 KV_LAYOUTS = (CudaOptions.kv_layout, NHD)
 DATAFLOWS = ("split_token", "split_head")
 _MAX_CLUSTER = 16
+MOST_NODES = 16
 
 
 class CudaTarget(Target):
@@ -69,6 +72,9 @@ class CudaTarget(Target):
         within(found, "--cluster", asked.cluster, _MAX_CLUSTER)
         one_of(found, "--collectives", asked.collectives, tuple(TRANSPORTS))
         within(found, "--gpus", asked.gpus, MOST_GPUS)
+        within(found, "--nodes", asked.nodes, MOST_NODES)
+        if asked.nodes > 1:
+            _check_nodes(found, request, asked)
         for flag, value in (("--cluster", asked.cluster), ("--dataflow", asked.dataflow)):
             if value and asked.gpus != 1:
                 words = f"with --gpus {asked.gpus} the blocks of a step are no clusters"
@@ -139,6 +145,8 @@ class CudaTarget(Target):
         that serves, one that no request has among them."""
         asked = request.options_of(CudaOptions)
         found: dict[str, Scalar] = {KV_LAYOUT: NHD} if asked.kv_layout == NHD else {}
+        if asked.nodes > 1:
+            found[NODES] = asked.nodes
         if not request.serving:
             return found
         whole, tokens = request.requests * -(-seq // asked.page), asked.cache_tokens
@@ -193,7 +201,8 @@ class CudaTarget(Target):
             yield backend
 
     def load(self, loading: Loading) -> LanguageModel:
-        return LanguageModel(*on_gpu(loading))
+        given = on_gpu(loading)
+        return DraftedModel(*given) if given[0].columns > 1 else LanguageModel(*given)
 
     def load_engine(self, loading: Loading) -> PagedModel:
         return PagedModel(*on_gpu(loading))
@@ -233,6 +242,23 @@ def _check_layout(found: Diagnostics, request: CompileRequest, asked: CudaOption
             found.error("bad-argument", f"{words} kernels of {flag} {value} have their own")
 
 
+def _check_nodes(found: Diagnostics, request: CompileRequest, asked: CudaOptions) -> None:
+    """Layers of steps and of prompts by tasks are dealt, those of one GPU of each node."""
+    others: dict[str, object] = {
+        "--gpus": asked.gpus if asked.gpus != 1 else None,
+        "--cluster": asked.cluster,
+        "--dataflow": asked.dataflow,
+        "--chunk": request.chunk,
+        "--serving": request.serving,
+        "--drafts": asked.drafts,
+        "--keep-quantised": ",".join(request.keep_quantised),
+    }
+    for flag, value in others.items():
+        if value:
+            words = f"--nodes is {asked.nodes}, but layers of programs with {flag} {value}"
+            found.error("bad-argument", f"{words} are dealt to no nodes yet")
+
+
 def _check_drafts(
     found: Diagnostics, request: CompileRequest, asked: CudaOptions, tokens: int
 ) -> None:
@@ -252,8 +278,6 @@ def _check_drafts(
     for flag, value in (("--cluster", asked.cluster), ("--dataflow", asked.dataflow)):
         if value:
             found.error("bad-argument", f"{words}, but steps with {flag} {value} verify none")
-    if not request.serving:
-        found.error("bad-argument", f"{words}, but programs that do not serve verify none")
 
 
 def _gpu_like(node: Device) -> str:

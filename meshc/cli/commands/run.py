@@ -145,7 +145,11 @@ def _answers(
     compile_request = _with_batch(options, request)
     if compile_request.seq is None and loaded.config is not None:
         compile_request = compile_request.changed(
-            seq=_capacity(request, loaded.config.max_positions)
+            seq=_capacity(
+                request,
+                loaded.config.max_positions,
+                target_of(compile_request).drafts(compile_request),
+            )
         )
     compile_request.check()
     compile_request = keeping(compile_request, options, loaded)
@@ -279,9 +283,11 @@ def _most_tokens(request: RunRequest) -> list[int]:
     return [*map(len, ids), *(len(text.encode()) + 4 for text in texts)]
 
 
-def _capacity(request: RunRequest, most: int) -> int:
-    """A KV cache for the longest prompt and its answer, in steps so that programs are alike."""
-    wanted = -(-(max(_most_tokens(request)) + request.max_tokens) // _SEQ_STEP) * _SEQ_STEP
+def _capacity(request: RunRequest, most: int, drafts: int) -> int:
+    """A KV cache for the longest prompt, its answer and ``drafts`` behind these, in steps so that
+    programs are alike."""
+    tokens = max(_most_tokens(request)) + request.max_tokens + drafts
+    wanted = -(-tokens // _SEQ_STEP) * _SEQ_STEP
     return max(1, min(wanted, most))
 
 

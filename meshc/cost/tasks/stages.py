@@ -119,7 +119,8 @@ class PhaseWork:
 @dataclass(frozen=True)
 class Meeting:
     """Blocks wait for each other; ``kind`` says how (:class:`meshc.ir.ops.task.Meet`). Behind one
-    of all ranks each reads ``linked`` bytes that others have given it."""
+    of all ranks, or by tags in words of these, each reads ``linked`` bytes that others have given
+    it."""
 
     kind: str = task.COUNTER
     linked: int = 0

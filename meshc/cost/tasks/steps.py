@@ -321,7 +321,8 @@ def met(run: Run, phases: Sequence[PhaseWork], meeting: Meeting, times: TileTime
     if meeting.kind == task.RANKS:
         return replace(run, linked=times.linked(meeting.linked))
     if meeting.kind != task.CLUSTER:
-        return replace(run, tags=meeting.kind == task.TAGS)
+        linked = times.linked(meeting.linked) if meeting.linked else 0.0
+        return replace(run, tags=meeting.kind == task.TAGS, linked=linked)
     cluster = phases[0].cluster
     return replace(run, cluster=cluster, told=times.told(cluster, max(run.read)))
 

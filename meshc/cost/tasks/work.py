@@ -129,10 +129,10 @@ def _choices(phase: task.Phase) -> set[Value]:
 
 
 def _linked(module: Module, block: Block, meeting: task.Meet) -> int:
-    """Bytes that the phase behind a meeting of ranks needs of other ranks."""
+    """Bytes that the phase behind a meeting needs of other ranks."""
     after = block.ops[block.ops.index(meeting) + 1 :]
     phase = next((op for op in after if isinstance(op, task.Phase)), None)
-    if meeting.kind != task.RANKS or phase is None or module.ranks is None:
+    if phase is None or module.ranks is None:
         return 0
     of_ranks = {buffer.value for buffer in module.buffers if buffer.ranks is not None}
     size = 0

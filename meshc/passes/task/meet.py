@@ -37,7 +37,8 @@ class Meet(Pass):
     tasks of one block alone, is left out. All blocks meet, by a counter; only those of each cluster
     where nobody needs more (``kind = cluster``). In a program of ranks those of all of them meet
     (``kind = ranks``) where one needs what others give, and once before any gives to the others'
-    memory. With ``kind = tags`` the others become meetings by
+    memory. With ``kind = tags`` meetings of all blocks, and those of ranks but for that at the
+    start, become meetings by
     tags, where what the tasks behind them need is scratch of f32 that is given whole in every run:
     its words get tags, of :data:`TAGS` bits. What chosen experts give needs a counter, and so do
     products that merge many splits of attention. A remark says how many are left in each loop.
@@ -91,7 +92,7 @@ class Meet(Pass):
             for place, op in enumerate(block.ops):
                 if self.kind != "tags" or not isinstance(op, task.Meet):
                     continue
-                if op.kind == task.COUNTER:
+                if op.kind in (task.COUNTER, task.RANKS):
                     _by_tags(module, op, block.ops[place + 1])
         for block in blocks:
             kinds = [op.kind for op in block.ops if isinstance(op, task.Meet)]
@@ -109,9 +110,11 @@ class Meet(Pass):
 def _by_tags(module: Module, meeting: task.Meet, phase: Op) -> None:
     """Make a meeting one by tags, and give the words tags that tasks behind it need, if it orders
     all that it did before. What is done for experts alone waits for no words, as some are not
-    given; nor has what is compared or counted tags."""
+    given; nor has what is compared or counted tags, or what is a result as ranks have given it."""
     needed = {op.view.buffer for op in phase.regions[0].walk() if isinstance(op, task.Need)}
     if needed & _of_experts(module) or _merges_for_itself(phase):
+        return
+    if meeting.kind == task.RANKS and _gives_results(module, phase):
         return
     fresh = [b for b in module.buffers if b.value in needed and b.tags is None]
     exact = _counted(module)
@@ -119,11 +122,11 @@ def _by_tags(module: Module, meeting: task.Meet, phase: Op) -> None:
         b.type.dtype is not DType.F32 or b.cluster is not None or b.value in exact for b in fresh
     ):
         return
-    meeting.kind = "tags"
+    before, meeting.kind = meeting.kind, task.TAGS
     for buffer in fresh:
         buffer.tags = TAGS
     if not _ordered(module):
-        meeting.kind = "counter"
+        meeting.kind = before
         for buffer in fresh:
             buffer.tags = None
 
@@ -142,6 +145,13 @@ def _merges_for_itself(phase: Op) -> bool:
         if any(isinstance(o, task.Stream) for o in family.regions[0].ops)
         for op in family.regions[0].ops
     )
+
+
+def _gives_results(module: Module, phase: Op) -> bool:
+    """Whether tasks of ``phase`` give results of the program."""
+    results = {b.value for b in module.buffers if b.role == "out"}
+    gives = (op for op in phase.regions[0].walk() if isinstance(op, task.Give))
+    return any(op.view.buffer in results for op in gives)
 
 
 def _of_experts(module: Module) -> set[Value]:

@@ -32,9 +32,10 @@ from meshc.backends.cuda.executor.streams import (
 from meshc.backends.cuda.launches import Launch
 from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.overlapping import Splitting
-from meshc.backends.cuda.program import RankShare, from_json
+from meshc.backends.cuda.program import from_json
 from meshc.backends.cuda.queues import Cut, Queued
 from meshc.backends.cuda.ranks import RankTensors
+from meshc.backends.cuda.shares import RankShare
 from meshc.cost.nodes.batches import prompts
 from meshc.cost.nodes.overlap import overlapped
 from meshc.cost.nodes.ranks import Ranks

@@ -25,8 +25,9 @@ from meshc.backends.cuda.executor import CXX, QUICK, Library, symmetric_memory
 from meshc.backends.cuda.executor.compiled import _Gpus, _Symmetric
 from meshc.backends.cuda.launches import RANK, RANKS
 from meshc.backends.cuda.library import headers
-from meshc.backends.cuda.program import RankShare, Target
+from meshc.backends.cuda.program import Target
 from meshc.backends.cuda.ranks import RankTensors
+from meshc.backends.cuda.shares import RankShare
 from meshc.backends.cuda.toolchain.toolkit import Cubin
 from meshc.support.diagnostics import MeshcError
 

@@ -9,8 +9,8 @@ import pytest
 
 from meshc.backends.cuda import Keeping, from_json
 from meshc.backends.cuda.packing import all_packed, kept, packed
-from meshc.backends.cuda.program import RankShare
 from meshc.backends.cuda.ranks import RankTensors
+from meshc.backends.cuda.shares import RankShare
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics
 

@@ -18,7 +18,8 @@ from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.device_memory import Buffer
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
 from meshc.backends.cuda.launches import OF_ALL, OF_EACH, RANK, RANKS
-from meshc.backends.cuda.program import Kernel, RankShare, Target
+from meshc.backends.cuda.program import Kernel, Target
+from meshc.backends.cuda.shares import RankShare
 from meshc.backends.cuda.toolchain.toolkit import CompilerName
 from meshc.support.diagnostics import fail
 
@@ -91,7 +92,7 @@ class RankMachine(GpuMachine):
         """Memory called ``name`` that all ranks reach, zeros of the shape of ``array``. Raises
         ``cuda-device`` where the GPUs have no multicast addresses that the kernels need."""
         reached = self._peers.allocate(array.nbytes)
-        if self._multicast and role == "symmetric" and not reached.multicast:
+        if self._multicast and role in ("symmetric", "words") and not reached.multicast:
             fail(
                 "cuda-device",
                 "these GPUs have no multicast addresses, by which the program's kernels add up",

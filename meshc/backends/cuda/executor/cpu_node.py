@@ -76,8 +76,8 @@ class CpuNode:
     def store_symmetric(self, name: str, array: Array, role: str) -> None:
         """Memory called ``name`` that GPUs reach of each other, zeros like ``array``."""
         number, count = len(self.symmetric), len(self.gpus)
-        words = role == "signals", role == "counters"
-        made = symmetric_memory(number, count, array.shape, array.dtype, *words)
+        held = (role == kind for kind in ("signals", "counters", "words"))
+        made = symmetric_memory(number, count, array.shape, array.dtype, *held)
         self.symmetric[name] = made
         for gpu, part in zip(self.gpus, made.parts, strict=True):
             gpu.arrays[name] = part

@@ -4,6 +4,7 @@
 #include "mc_faults.cc"
 #include "mc_fibers.cc"
 #include "mc_gpus.cc"
+#include "mc_gpu_words.cc"
 #include "mc_known.cc"
 #include "mc_launch.cc"
 #include "mc_loads.cc"

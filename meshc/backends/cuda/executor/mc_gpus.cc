@@ -227,8 +227,8 @@ static void use(Part& part, size_t offset, size_t bytes, bool write) {
     }
 }
 
-static const char* const A_WORD[] = {"a value", "a word for signals", "a counter of arrivals"};
-static const char* const WORDS[] = {"values", "words for signals", "counters of arrivals"};
+static const char* const A_WORD[] = {"a value", "a word for signals", "a counter of arrivals", "a word with a tag"};
+static const char* const WORDS[] = {"values", "words for signals", "counters of arrivals", "words with tags"};
 
 void access(const void* p, size_t bytes, bool write) {
     const unsigned char* at = (const unsigned char*)p;
@@ -309,6 +309,7 @@ void start() {
     state.touched.assign(machine.fibers.size(), false);
     state.readers.assign(1, {});
     state.released.clear();
+    forget_words();
     state.parts.clear();
     given->link_bytes = 0;
     for (u32 memory = 0; memory < given->memory_count; memory++) {
@@ -360,6 +361,7 @@ void end_grid(u32 gpu) {
 }
 
 void finish() {
+    words_come();
     for (u32 memory = 0; memory < given->memory_count && !machine.failed; memory++) {
         const Symmetric& one = given->memories[memory];
         for (u32 gpu = 0; gpu < count() * (one.held == Held::SIGNALS) && !machine.failed; gpu++) {

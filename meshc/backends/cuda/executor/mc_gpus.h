@@ -27,7 +27,7 @@
 namespace mc {
 
 // What an allocation holds.
-enum class Held : u64 { VALUES, SIGNALS, COUNTERS };
+enum class Held : u64 { VALUES, SIGNALS, COUNTERS, WORDS };
 
 // An allocation of ``bytes`` on every GPU, at ``parts``; ``multicast`` stands for all of them.
 struct Symmetric {
@@ -69,6 +69,12 @@ void wait_for_previous_grid();
 // A plain access, of any memory.
 void access(const void* p, size_t bytes, bool write);
 
+// Words that are under way to GPUs come there: whether there were any.
+bool words_come();
+
+// Words that a run before has left under way never come.
+void forget_words();
+
 // Where a waiter's signal lies, in words.
 void describe(const void* slot, char* text, size_t bytes);
 
@@ -84,6 +90,10 @@ void store_to_gpus(float* p, float v);
 uint4 load_from_gpu(const void* p);
 void store_to_gpu(void* p, uint4 v);
 void store_to_gpu(float* p, float v);
+void store_word_to_gpu(u32* p, u32 v);
+void store_word_to_gpus(u32* p, u32 v);
+u32 load_word_of_gpus(const u32* p);
+void load_words_of_gpus(const u32* p, u32 (&v)[4]);
 void gpu_arrive(u32* counter);
 void gpu_wait(const u32* counter, u32 target);
 void put_signal(u32* slot);

@@ -87,22 +87,23 @@ static void check_words(const void* p, size_t bytes, bool write) {
     (void)write;
 }
 
-static void tell() {
-    if (!waiting) return;
+bool tell_of_words() {
+    if (!waiting) return false;
     waiting = 0;
     wake(&waiting, machine.fibers.data(), (u32)machine.fibers.size());
+    return true;
 }
 
 void store_word(u32* p, u32 v) {
     check_words(p, sizeof v, true);
     *p = v;
-    tell();
+    tell_of_words();
 }
 
 void store_words(u32* p, const u32 (&v)[4]) {
     check_words(p, sizeof v, true);
     memcpy(p, v, sizeof v);
-    tell();
+    tell_of_words();
 }
 
 u32 load_word(const u32* p) {
@@ -116,6 +117,7 @@ void load_words(const u32* p, u32 (&v)[4]) {
 }
 
 void wait_for_words(u32&) {
+    if (gpus::given && gpus::words_come()) return;
     waiting++;
     sleep(&waiting, "wait_for_words");
 }

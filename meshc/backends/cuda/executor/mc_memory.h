@@ -53,6 +53,9 @@ void store_words(u32* p, const u32 (&v)[4]);
 u32 load_word(const u32* p);
 void load_words(const u32* p, u32 (&v)[4]);
 
+// A word was stored: who waits for some looks again. Whether anybody did.
+bool tell_of_words();
+
 // Until some word is stored.
 void wait_for_words(u32& left);
 

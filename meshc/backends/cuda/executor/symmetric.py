@@ -20,17 +20,18 @@ class SymmetricMemory:
     """An allocation on every GPU: ``parts`` by GPU, arrays of one shape and type, and the
     ``multicast`` address that stands for all of them. One of ``signals`` holds the words of
     ``put_signal`` and ``wait_signal`` and nothing else, one of ``counters`` those of ``gpu_arrive``
-    and ``gpu_wait``."""
+    and ``gpu_wait``, one of ``words`` those with tags."""
 
     parts: tuple[NDArray[Any], ...]
     multicast: int
     signals: bool = False
     counters: bool = False
+    words: bool = False
 
     @property
     def held(self) -> int:
         """What it holds, as the executor is told."""
-        return 1 if self.signals else 2 if self.counters else 0
+        return 1 if self.signals else 2 if self.counters else 3 if self.words else 0
 
     @property
     def addresses(self) -> NDArray[np.uint64]:
@@ -45,7 +46,8 @@ def symmetric_memory(
     dtype: DTypeLike,
     signals: bool = False,
     counters: bool = False,
+    words: bool = False,
 ) -> SymmetricMemory:
     """Allocation ``number`` of a launch: zeros of ``shape`` on each of ``gpus``."""
     parts = tuple(guarded(np.zeros(shape, dtype)) for _ in range(gpus))
-    return SymmetricMemory(parts, _FIRST_MULTICAST + number * _WINDOW, signals, counters)
+    return SymmetricMemory(parts, _FIRST_MULTICAST + number * _WINDOW, signals, counters, words)

@@ -276,7 +276,7 @@ MC_INLINE void put_merged_columns(T* columns, const float* records, int apart, i
 
 // COUNT words of scratch, of which at(place) says where they are and tag(place) with which tag; all that a thread has
 // are asked for before one is waited for. Nothing of them is read before the workers have met.
-template <int BITS, int COUNT, int WORKERS, class At, class Tag>
+template <int BITS, int COUNT, int WORKERS, bool GPUS = false, class At, class Tag>
 MC_INLINE void fetch(float* to, int me, At at, Tag tag) {
     constexpr int OWN = (COUNT + WORKERS - 1) / WORKERS;
     const float* from[OWN];
@@ -288,7 +288,7 @@ MC_INLINE void fetch(float* to, int me, At at, Tag tag) {
         from[n] = at(own), tags[n] = tag(own);
         wanted |= (u32)(place < COUNT) << n;
     }
-    need<BITS>(from, tags, wanted, came);
+    need<BITS, GPUS>(from, tags, wanted, came);
 #pragma unroll
     for (int n = 0; n < OWN; n++) {
         if (wanted >> n & 1) to[me + n * WORKERS] = came[n];

@@ -32,6 +32,29 @@ MC_INLINE void load_words(const u32* p, u32 (&v)[4]) {
                  : "memory");
 }
 
+// The same of words that other GPUs store too.
+MC_INLINE u32 load_word_of_gpus(const u32* p) {
+    u32 v;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
+MC_INLINE void load_words_of_gpus(const u32* p, u32 (&v)[4]) {
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                 : "l"(p)
+                 : "memory");
+}
+
+// A word of the memory of one GPU, or of all at a multicast address.
+MC_INLINE void store_word_to_gpu(u32* p, u32 v) {
+    asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+MC_INLINE void store_word_to_gpus(u32* p, u32 v) {
+    asm volatile("multimem.st.relaxed.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
 // Words were not there yet; that they are not ``left`` more times is a fault, of a grid whose blocks are missing.
 MC_INLINE void wait_for_words(u32& left) {
     if (!left--) __trap();
@@ -43,6 +66,7 @@ MC_INLINE float float_of(u32 bits) { return __uint_as_float(bits); }
 #endif
 
 constexpr u32 MOST_POLLS = 1u << 26;  // a minute or so while the grid runs
+constexpr bool OF_GPUS = true;        // of words that the GPUs of all ranks store
 
 // The tag of the value behind ``before`` others of its word: 1, 2, .. and 1 again; 0 is that of memory that is fresh.
 template <int BITS>
@@ -77,7 +101,32 @@ MC_INLINE void give8(float* p, const float (&v)[8], u32 tag) {
     }
 }
 
+// To the memory of all GPUs, by its multicast address or where it is on each.
+template <int GPUS, int BITS>
+MC_INLINE void gpus_give(float* all, size_t at, float v, u32 tag) {
+    store_word_to_gpus((u32*)all + at, tagged<BITS>(v, tag));
+}
+
+template <int GPUS, int BITS>
+MC_INLINE void gpus_give(float* const* each, size_t at, float v, u32 tag) {
+    const u32 word = tagged<BITS>(v, tag);
+#pragma unroll
+    for (int gpu = 0; gpu < GPUS; gpu++) store_word_to_gpu((u32*)each[gpu] + at, word);
+}
+
 // ---- Who needs --------------------------------------------------------------------------------------------
+
+template <bool GPUS>
+MC_INLINE u32 word_at(const float* p) {
+    if constexpr (GPUS) return load_word_of_gpus((const u32*)p);
+    else return load_word((const u32*)p);
+}
+
+template <bool GPUS>
+MC_INLINE void words_at(const float* p, u32 (&v)[4]) {
+    if constexpr (GPUS) load_words_of_gpus((const u32*)p, v);
+    else load_words((const u32*)p, v);
+}
 
 // Floats as they are, which blocks have met to exchange.
 struct Plain {
@@ -109,7 +158,7 @@ struct Plain {
 
 // Words with tags; with 0 as the tag whatever lies there, which was waited for before. All are asked for at once; while
 // some are not there, all are asked for again, or, of many, first one of these alone.
-template <int BITS>
+template <int BITS, bool GPUS = false>
 struct Tagged {
     static constexpr int MOST = 4;
     static constexpr int AT_ONCE = 2;  // eights that are asked for again and again
@@ -122,10 +171,10 @@ struct Tagged {
     MC_INLINE bool there(u32 word) const { return tag == 0 || (word & ((1u << BITS) - 1)) == tag; }
 
     MC_INLINE float one(const float* from) const {
-        u32 left = MOST_POLLS, word = load_word((const u32*)from);
+        u32 left = MOST_POLLS, word = word_at<GPUS>(from);
         while (!there(word)) {
             wait_for_words(left);
-            word = load_word((const u32*)from);
+            word = word_at<GPUS>(from);
         }
         return value(word);
     }
@@ -159,8 +208,8 @@ struct Tagged {
 #pragma unroll
             for (int n = 0; n < N; n++) {
                 load(from[n] + lane, v[n]);
-                two[n].x = float_of(load_word((const u32*)from[n] + pair));
-                two[n].y = float_of(load_word((const u32*)from[n] + pair + 1));
+                two[n].x = float_of(word_at<GPUS>(from[n] + pair));
+                two[n].y = float_of(word_at<GPUS>(from[n] + pair + 1));
             }
 #pragma unroll
             for (int n = 0; n < N; n++) {
@@ -182,7 +231,7 @@ private:
 #pragma unroll
         for (int i = 0; i < 8; i += 4) {
             u32 words[4];
-            load_words((const u32*)from + i, words);
+            words_at<GPUS>(from + i, words);
 #pragma unroll
             for (int j = 0; j < 4; j++) v[i + j] = float_of(words[j]);
         }
@@ -192,7 +241,7 @@ private:
     MC_INLINE void wait_for(const float* from, u32& left) const {
         do {
             wait_for_words(left);
-        } while (!there(load_word((const u32*)from)));
+        } while (!there(word_at<GPUS>(from)));
     }
 
     MC_INLINE bool all(const float (&v)[8]) const {
@@ -209,13 +258,13 @@ private:
 };
 
 // One word from each of N places whose bit ``wanted`` has, each with a tag of its own.
-template <int BITS, int N>
+template <int BITS, bool GPUS = false, int N>
 MC_INLINE void need(const float* const (&from)[N], const u32 (&tags)[N], u32 wanted, float (&v)[N]) {
     u32 left = MOST_POLLS;
     for (u32 missing = wanted; missing;) {
 #pragma unroll
         for (int n = 0; n < N; n++) {
-            if (missing >> n & 1) v[n] = float_of(load_word((const u32*)from[n]));
+            if (missing >> n & 1) v[n] = float_of(word_at<GPUS>(from[n]));
         }
 #pragma unroll
         for (int n = 0; n < N; n++) {

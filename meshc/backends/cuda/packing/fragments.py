@@ -21,8 +21,8 @@ Array = NDArray[Any]
 Words = NDArray[np.uint16]
 SIDE = 16
 """Rows of a block, and words of a row in it."""
-_CONVERSIONS = ("", "f16", "bf16")
-"""Of words, by the numbers that the C text has for them."""
+_CONVERSIONS = ("", "f16", "bf16", "f16 of f32", "bf16 of f32")
+"""Of words and of floats, by the numbers that the C text has for them."""
 _SOURCE = Path(__file__).with_suffix(".c")
 _C = Toolchain("C", "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O3", "-fPIC"))
 
@@ -54,8 +54,9 @@ def fragments_of(slab: Words, target: Words) -> None:
 
 def fragments_at(rows: NDArray[np.uint64], width: int, target: Words, asked: str = "") -> bool:
     """Write the fragments of rows at these addresses, each ``width`` words long, to ``target``, as
-    words of the type that is ``asked`` for where they are of the other one; whether there is a
-    compiler for what does so, and a processor that converts them."""
+    words of the type that is ``asked`` for where they are of the other one, or with ``of f32``
+    behind it floats of 32 bits; whether there is a compiler for what does so, and a processor that
+    converts them."""
     function = _compiled()
     if function is None:
         return False

@@ -49,18 +49,20 @@ class Piece:
             fragments_of(slab, target)
 
     def _fill_at_once(self, rows: Rows, target: Words) -> bool:
-        """The same where all rows are words of one type, and whole blocks wide."""
+        """The same where all rows are words, or floats, of one type, and whole blocks wide."""
         first = rows.matrices[0]
         for matrix in rows.matrices:
             if matrix.strides[1] != matrix.itemsize or matrix.dtype != first.dtype:
                 return False
-        if not are_words(first) or rows.width % SIDE:
+        wide = first.dtype == np.float32
+        if not (wide or are_words(first)) or rows.width % SIDE:
             return False
-        zeros = np.zeros(rows.width, np.uint16)
+        zeros = np.zeros(rows.width, first.dtype)
         begin = np.array([m.ctypes.data for m in rows.matrices] + [zeros.ctypes.data], np.int64)
         step = np.array([m.strides[0] for m in rows.matrices] + [0], np.int64)
         at = (begin[rows.of] + rows.at * step[rows.of]).view(np.uint64)
         asked = "" if first.dtype == WORDS[self.weight.dtype] else self.weight.dtype
+        asked += " of f32" if wide else ""
         return fragments_at(at, rows.width, target, asked)
 
 

@@ -20,7 +20,7 @@ class Asking:
     places: list[str] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
     there: list[str] = field(default_factory=list)
-    bits: set[int] = field(default_factory=set)
+    words: dict[str, None] = field(default_factory=dict)
 
     def add(self, value: Value, index: Sequence[Expr], there: str = "") -> str:
         """Ask for an element of what the task needs, where ``there`` says that a thread has one;
@@ -33,18 +33,18 @@ class Asking:
         )
         self.tags.append(storage.tag(buffer, at, ranges))
         self.there.append(f"({there} ? {1 << number}u : 0u)" if there else f"{1 << number}u")
-        self.bits.add(storage.roles[buffer].tags or 0)
+        self.words[storage.words_of(buffer)] = None
         return f"came[{number}]"
 
     def write(self, text: Text) -> None:
         """Ask for them, and wait until all are there."""
         count = len(self.places)
-        (bits,) = self.bits
+        words = max(self.words, key=len)  # those of all GPUs are read as any may be
         text.add(
             f"const float* const from[{count}] = {{{', '.join(self.places)}}};",
             f"const mc::u32 tags[{count}] = {{{', '.join(self.tags)}}};",
             f"float came[{count}];",
-            f"mc::need<{bits}>(from, tags, {' | '.join(self.there)}, came);",
+            f"mc::need<{words}>(from, tags, {' | '.join(self.there)}, came);",
         )
 
 

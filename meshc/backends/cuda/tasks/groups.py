@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 
 from meshc.backends.cuda.tasks.families import Loop, Phase
 from meshc.backends.cuda.tasks.storage import Storage
@@ -17,9 +18,15 @@ from meshc.ir.module import Module
 from meshc.ir.ops import task
 from meshc.ir.values import Value
 from meshc.ir.views import Point
+from meshc.support.diagnostics import fail
 
 LAYER_GROUPS = "layer_groups"
 """The option of a graph that reads prompts of which a run may pass some of the layers."""
+NODES = "nodes"
+"""The option of a graph that says over how many nodes its layers are dealt, if they are: a run
+passes those of one, which has their weights and caches alone."""
+LAYERS = "layers"
+"""The buffer that says which layers a run passes."""
 OF_A_RUN = FIRST_LAYER, LAST_LAYER = "from_layer", "to_layer"
 """The first layer that a run passes, and the one behind its last."""
 HANDED_ON = "rows"
@@ -44,6 +51,28 @@ def there(before: int) -> str:
     if not before:
         return f"if ({FIRST_LAYER} == 0) "
     return f"if ({FIRST_LAYER} < {before} && {LAST_LAYER} >= {before}) "
+
+
+def of_layers(
+    storage: Storage, body: Sequence[Phase | Loop], nodes: int
+) -> tuple[int, dict[str, int]]:
+    """How many layers ``body`` has, all in one loop, and the names of memory that each of them has
+    a part of, with the elements of a part. Raises ``cuda-graph`` where layers are of several
+    kinds, share what they keep, or are fewer than ``nodes``."""
+    counts = [one.count for one in body if isinstance(one, Loop)]
+    parts = {name: prod(weight.shape) for name, weight in storage.weights.items() if weight.layers}
+    caches = {n: b.shape for n, b in storage.buffers.items() if b.role == "state"}
+    stacks = [storage.weights[name].layers for name in parts]
+    stacks += [shape[0] for shape in caches.values()]
+    if len(counts) != 1 or set(stacks) != set(counts):
+        fail(
+            "cuda-graph",
+            "layers of nodes are of one kind, and all of them in one loop",
+            help="leave --nodes out",
+        )
+    if counts[0] < nodes:
+        fail("cuda-graph", f"{counts[0]} layers are too few for {nodes} nodes")
+    return counts[0], parts | {name: prod(shape[1:]) for name, shape in caches.items()}
 
 
 def keep_rows(storage: Storage, body: Sequence[Phase | Loop]) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from meshc.backends.cuda.tasks.shared import Place
 from meshc.backends.cuda.tasks.spelling import flattened, unflattened
 from meshc.ir.affine import Expr
+from meshc.ir.types import TensorType
+from meshc.ir.values import Value
 from meshc.ir.views import Point, Range, View, Whole
 
 
@@ -83,3 +85,12 @@ def base(view: View, index: Sequence[Expr]) -> tuple[Expr, ...]:
         else:
             found.append(next(left))
     return tuple(found)
+
+
+def positions_of(tables: Sequence[Value]) -> str:
+    """The dim of positions of the second of two tables, whose first has words."""
+    if len(tables) < 2:
+        return ""
+    first, second = (t.type for t in tables)
+    assert isinstance(first, TensorType) and isinstance(second, TensorType)
+    return next(d for d in second.dims if d not in first.dims)

@@ -122,18 +122,18 @@ class Statements:
         read them again, one by one."""
         needed = set().union(*map(self.values.behind, views))
         self._ahead(needed)
-        wanted: dict[int, list[Value]] = {}
+        wanted: dict[str, list[Value]] = {}
         for value, read in self.values.reads.items():
             buffer = read.view.buffer
             small = prod(extents(View(value))) <= MOST_STAGED
             if value in needed and small and self.values.storage.role(buffer) == "":
-                bits = self.values.storage.roles[buffer].tags or 0
-                wanted.setdefault(bits, []).append(value)
-        for bits, some in wanted.items():
+                words = self.values.storage.words_of(buffer)
+                wanted.setdefault(words, []).append(value)
+        for words, some in wanted.items():
             # Vectors of whole fours lie one behind the other and are asked for together.
             whole = all(prod(extents(View(value))) % 4 == 0 for value in some)
             for together in [some] if whole else [[value] for value in some]:
-                self._fetch(bits, together)
+                self._fetch(words, together)
         if wanted:
             self.text.add(SYNC)
 
@@ -161,8 +161,9 @@ class Statements:
             )
             self.text.add(f"mc::prefetch({storage.vector(buffer)} + {at}, {2 * shape[0]}, me);")
 
-    def _fetch(self, bits: int, wanted: Sequence[Value]) -> None:
-        """Those that lie one behind the other, whose words have tags of so many bits."""
+    def _fetch(self, words: str, wanted: Sequence[Value]) -> None:
+        """Those that lie one behind the other, of such ``words`` (:meth:`Storage.words_of`)."""
+        bits, *of_gpus = words.split(", ")
         storage, (first, *_) = self.values.storage, [self.array(value) for value in wanted]
         counts, places, tags = [], [], []
         for value in wanted:
@@ -171,11 +172,12 @@ class Statements:
                 own = unflattened(Expr.var("element"), shape)
                 buffer, at = self.values.source(value, own)
                 place = self.values.spelled(storage.place(buffer, at))
-                waits = self.values.waits and bits
+                waits = self.values.waits and bits != "0"
                 tags.append(storage.tag(buffer, at, self.values.ranges) if waits else "0u")
             counts.append(prod(shape))
             places.append(f"{storage.scratch(buffer)} + {place}")
-        self.text.add(f"mc::fetch<{bits}, {sum(counts)}, WORKERS>({first}, me,")
+        kind = ", ".join((bits, str(sum(counts)), "WORKERS", *of_gpus))
+        self.text.add(f"mc::fetch<{kind}>({first}, me,")
         for given, end in ((_of_parts(counts, places), ","), (_of_parts(counts, tags), ");")):
             self.text.add(*(f"    {line}" for line in (*given[:-1], given[-1] + end)))
 

@@ -18,6 +18,7 @@ from meshc.backends.cuda.program import (
     Weight,
 )
 from meshc.backends.cuda.ranks import share_of
+from meshc.backends.cuda.shares import NodeShare
 from meshc.backends.cuda.targets import kind_of, target_of
 from meshc.backends.cuda.tasks.shared import Known
 from meshc.backends.cuda.tasks.step_text import OWN, StepText
@@ -114,6 +115,7 @@ def step_of_tasks(
         tuple(prefills),
         share_of(tasks.graph, module, sources, transport),
         chooses,
+        NodeShare(written.nodes, written.layers) if written.nodes > 1 else None,
     )
     return program, texts
 

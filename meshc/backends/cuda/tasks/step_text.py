@@ -10,10 +10,10 @@ from meshc.backends.cuda.launches import OF_ALL, OF_EACH
 from meshc.backends.cuda.launches import RANK as RANK_NUMBER
 from meshc.backends.cuda.program import (
     TASKS,
-    TRANSPORTS,
     Buffer,
     Kernel,
 )
+from meshc.backends.cuda.shares import TRANSPORTS
 from meshc.backends.cuda.tasks import groups
 from meshc.backends.cuda.tasks.attending import Attention
 from meshc.backends.cuda.tasks.choosing import HEAR, Choosing
@@ -73,7 +73,7 @@ _ELEMENT = (
 """What products begin with whose sums a thread has one of."""
 _WORDS = ("met", "runs", "told", "told_before")
 """Buffers of one word that counts."""
-OWN = ("tokens", "cached", "pages", "count", "layers", "runs")
+OWN = ("tokens", "cached", "pages", "count", groups.LAYERS, "runs")
 """Buffers of which a kernel that reads prompts has its own, called after it."""
 
 _KINDS = {
@@ -114,8 +114,12 @@ class StepText:
         self.clusters = clusters_of(self.module)
         body = phases_of(self.module)
         ranges = self.storage.scalars | ({RANK: (0, self.ranks - 1)} if self.ranks else {})
-        self.grouped = bool(self.source.option(groups.LAYER_GROUPS, False))
+        self.nodes = int(self.source.option(groups.NODES, 1))
+        self.grouped = self.nodes > 1 or bool(self.source.option(groups.LAYER_GROUPS, False))
         self._walk(body, ranges, some=self.grouped)
+        self.layers, self.parts_of_layers = 0, dict[str, int]()
+        if self.nodes > 1:
+            self.layers, self.parts_of_layers = groups.of_layers(self.storage, body, self.nodes)
         self._check_tokens()
         if self.products:
             self.compute.lines[:0] = _ELEMENT
@@ -308,6 +312,7 @@ class StepText:
             compute=str(self.compute),
             runs_before=RUNS_BEFORE if storage.runs_apart else "",
             of_layers=groups.OF_A_RUN if self.grouped else (),
+            parts_of_layers=self.parts_of_layers if self.nodes > 1 else {},
             has_products=self.products,
             has_locals="LOCALS" in names,
             attending=[(kind, name) for name, kind in _KINDS.items() if name in names],
@@ -347,7 +352,7 @@ class StepText:
         if storage.of_prompt:
             storage.buffers["count"] = Buffer("i32", (1,), "input")
         if self.grouped:
-            storage.buffers["layers"] = Buffer("i32", (2,), "input")
+            storage.buffers[groups.LAYERS] = Buffer("i32", (2,), "input")
         storage.buffers["met"] = Buffer("i32", (1,), "scratch")
         if storage.runs_apart:
             storage.buffers["runs"] = Buffer("i32", (1,), "scratch")

@@ -17,7 +17,7 @@ from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
 from meshc.analysis.tasks.tiles import tile_bytes
 from meshc.backends.cuda.program import Buffer, Gathered, Weight, numbered
 from meshc.backends.cuda.tasks.caches import RowOrder, side_by_side
-from meshc.backends.cuda.tasks.places import Cache, Matrix, Table
+from meshc.backends.cuda.tasks.places import Cache, Matrix, Table, positions_of
 from meshc.backends.cuda.tasks.reserved import TAKEN, fresh, indices
 from meshc.backends.cuda.tasks.shared import Known, Place
 from meshc.backends.cuda.tasks.spelling import Ranges, flattened, spelled, unflattened
@@ -284,7 +284,7 @@ class Storage:
             if isinstance(op, graph.Embed) and op.result.name == port.name:
                 tables = op.tensors()[1:]
                 asked = ("tokens", "cached")
-                dims = (op.dim, _rows_of(tables))
+                dims = (op.dim, positions_of(tables))
                 return [self._table(*one) for one in zip(tables, dims, asked, strict=False)]
         return []
 
@@ -356,9 +356,12 @@ class Storage:
         if self.of_cluster(value):
             return f"mc::cluster_put<CLUSTER>({at}, {given});"
         name, _, place = at.partition(" + ")
-        if self.of_ranks(value):
-            return f"mc::gpus_put<RANKS>({name}{OF_GPUS}, {place}, {given});"
         tag = self.tag(value, index, ranges)
+        if self.of_ranks(value):
+            to = f"{name}{OF_GPUS}, {place}, {given}"
+            if tag:
+                return f"mc::gpus_give<RANKS, {self.roles[value].tags}>({to}, {tag});"
+            return f"mc::gpus_put<RANKS>({to});"
         if tag:
             return f"mc::give<{self.roles[value].tags}>({at}, {given}, {tag});"
         if self.of_columns(value):
@@ -382,7 +385,9 @@ class Storage:
         name = self.name(value)
         if role == "out" and not self.of_prompt:
             name = CHOSEN if self.choices else LOGITS
-        own = "symmetric" if self.of_ranks(value) else "scratch"
+        own = "scratch"
+        if self.of_ranks(value):
+            own = "symmetric" if self.roles[value].tags is None else "words"
         dtype = str(self.dtype) if self.of_columns(value) else "f32"
         made = Buffer(dtype, self.shape(value), "output" if role == "out" else own)
         self.buffers.setdefault(name, made)
@@ -437,7 +442,13 @@ class Storage:
         tag = self.tag(value, index, ranges)
         if not tag:
             return ""
-        return f"mc::Tagged<{self.roles[value].tags}>({tag if waits else 0})"
+        return f"mc::Tagged<{self.words_of(value)}>({tag if waits else 0})"
+
+    def words_of(self, value: Value) -> str:
+        """How many bits tags of words of scratch have, 0 for none, and whether GPUs of all ranks
+        store them, as the library is told."""
+        bits = self.roles[value].tags or 0
+        return f"{bits}, mc::OF_GPUS" if bits and self.of_ranks(value) else str(bits)
 
     def tag(self, value: Value, index: Sequence[Expr], ranges: Ranges) -> str:
         """The tag of words of scratch, of the version that ``index`` names; empty without tags."""
@@ -476,15 +487,6 @@ class Storage:
         if any(len(e.free_vars) > 1 for e in element):
             fail("cuda-graph", f"%{port.name} lies along lanes of two dims")
         return Gathered(tuple(lanes), tuple(shape), tuple(map(str, element)))
-
-
-def _rows_of(tables: Sequence[Value]) -> str:
-    """The dim of positions of the second of two tables, whose first has words."""
-    if len(tables) < 2:
-        return ""
-    first, second = (t.type for t in tables)
-    assert isinstance(first, TensorType) and isinstance(second, TensorType)
-    return next(d for d in second.dims if d not in first.dims)
 
 
 def _kind(value: Value) -> BufferType:
