@@ -150,7 +150,8 @@ def _function(shards: Shards, op: Function) -> list[Array]:
 
 
 def _meaning_of(op: Op) -> Meaning | None:
-    return _function if isinstance(op, Function) else MEANINGS.get(type(op))
+    of_level = isinstance(op, Function) and op.NAME.startswith("mesh.")
+    return _function if of_level else MEANINGS.get(type(op))
 
 
 @meaning(mesh.RmsScale)

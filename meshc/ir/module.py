@@ -246,6 +246,11 @@ class Module:
         """Element type of activations and weights in core memory."""
         return DType(str(self.option("dtype", "f32")))
 
+    def stored(self, kind: DType) -> DType:
+        """Element type of weights and caches of type ``kind`` in core memory: floats wider than
+        those of :meth:`dtype` are rounded to these."""
+        return self.dtype() if kind.floats and kind.bits > self.dtype().bits else kind
+
     def accumulate(self) -> DType:
         """Element type of partial sums."""
         return DType(str(self.option("accumulate", "f32")))

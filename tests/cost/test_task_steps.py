@@ -1,11 +1,14 @@
 """Predicted steps of task programs: what they are made of, and what they follow from."""
 
+import json
 from dataclasses import fields, replace
 from math import inf
+from pathlib import Path
 
 import pytest
 from test_task_work import tasks_of
 
+import meshc
 from meshc.cost.tasks import steps
 from meshc.cost.tasks.blocks import Ring, Run, Spent, Tile
 from meshc.cost.tasks.stages import LoopWork, Meeting, Piece, TaskWork
@@ -18,6 +21,7 @@ from meshc.passes.registry import parse_pipeline
 from meshc.support.diagnostics import MeshcError
 
 H200 = device("h200")
+TINY = Path(__file__).parents[1] / "data" / "tiny" / "llama-3h1"
 
 
 def with_number(name, value):
@@ -270,3 +274,15 @@ def test_sums_of_times_have_all_parts():
     found = Spent()
     steps._add(found, Spent(*range(1, 7)), 2)
     assert [getattr(found, part.name) for part in fields(Spent)] == [2, 4, 6, 8, 10, 12]
+
+
+def test_weights_of_32_bits_are_stored_and_read_in_the_type_of_the_program(tmp_path):
+    """The files of GPT-2 and OLMo-2 have f32; a GPU has f16, and reads half the bytes."""
+    times = []
+    for kind in ("float16", "float32"):
+        config = json.loads((TINY / "config.json").read_text())
+        place = tmp_path / f"{kind}.json"
+        place.write_text(json.dumps(config | {"dtype": kind}))
+        compiled = meshc.compile(str(place), dtype="f16", target="cuda", phase="decode", seq=64)
+        times.append(step_time(compiled.modules["decode"], {"pos": 63}))
+    assert times[0].bytes == times[1].bytes and times[0].seconds == times[1].seconds

@@ -128,6 +128,16 @@ def _choices(phase: task.Phase) -> set[Value]:
     }
 
 
+def _decoded(family: task.Family) -> set[Value]:
+    """Codes, and what groups of them have once: what numbers are made of as it is stored."""
+    return {
+        view.buffer
+        for op in family.regions[0].walk()
+        if isinstance(op, tile.Compute) and op.kernel == "dequantise"
+        for view in op.views()[1:]
+    }
+
+
 def _linked(module: Module, block: Block, meeting: task.Meet) -> int:
     """Bytes that the phase behind a meeting needs of other ranks."""
     after = block.ops[block.ops.index(meeting) + 1 :]
@@ -224,6 +234,7 @@ class _Family:
             for op in family.regions[0].walk()
             if isinstance(op, task.Need) and op.view.buffer_type.dtype is not DType.F32
         }
+        self.decoded = _decoded(family)
         self.brought: list[tuple[Piece, NDArray[np.int64]]] = []
 
     def work(self) -> Iterator[FamilyWork]:
@@ -327,7 +338,10 @@ class _Family:
         """Bytes that each point reads."""
         view, here = op.view, at.behind(op)
         extents = [extent.constant for extent in view.shape()]
-        size = np.full(at.there.shape, prod(extents) * view.buffer_type.dtype.bits // 8, np.int64)
+        kind = view.buffer_type.dtype
+        if isinstance(op, task.Stream) and op.result not in self.decoded:
+            kind = self.module.stored(kind)
+        size = np.full(at.there.shape, prod(extents) * kind.bits // 8, np.int64)
         if isinstance(op, task.Stream) and op.below is not None:
             start, extent = along(view, op.dim)
             below = np.clip(at.value(op.below) - at.value(start), 0, extent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -92,7 +93,8 @@ class StreamQuantised(Pass):
                 why = _obstacle(module, buffer, port, streams, form)
             if why is None and streams is not None and form is not None:
                 parts = _Kept(module, buffer, port, form).placed(streams)
-                before, kept = before + buffer.type.bytes, kept + sum(p.type.bytes for p in parts)
+                decoded = prod(buffer.type.shape) * module.stored(buffer.type.dtype).bytes
+                before, kept = before + decoded, kept + sum(p.type.bytes for p in parts)
             elif port.name in must:
                 fail(
                     "keep-quantised",

@@ -40,12 +40,14 @@ class Runs:
     def fit(self, caches: Sequence[Known]) -> None:
         """Let a run have the tokens whose rows of all ``caches`` a block asks for at once, unless a
         number was asked for."""
-        dims = self.program.source.dims
+        source = self.program.source
         rows = {
-            cache.weight: cache.kind.dtype.bytes * dims[cache.kind.dims[-1]] // self.lanes
+            cache.weight: source.stored(cache.kind.dtype).bytes
+            * source.dims[cache.kind.dims[-1]]
+            // self.lanes
             for cache in caches
         }
-        tile = tile_bytes(self.program.source.the_device())
+        tile = tile_bytes(source.the_device())
         most = tile // sum(rows.values()) // FRAGMENT * FRAGMENT
         self.tokens = self.asked or min(max(most, FRAGMENT), 4 * FRAGMENT)
 
