@@ -91,6 +91,9 @@ def test_a_prompt_of_latent_attention_agrees_with_float64(seed, tmp_path):
     check_prompt(drawn_latent_decoder(seed), seed, tmp_path)
 
 
+DATA = Path(__file__).parents[1] / "data"
+
+
 def test_batches_have_them_where_that_is_predicted_to_be_faster():
     given = {"target": "cuda", "device": "h200", "seq": 4096, "layers": 2, "phase": "decode"}
     for batch, streamed in ((4, False), (16, True)):
@@ -99,7 +102,13 @@ def test_batches_have_them_where_that_is_predicted_to_be_faster():
         assert ("mc::Streamed" in made.files["step.cu"]) is streamed
 
 
-DATA = Path(__file__).parents[1] / "data"
+def test_batches_have_them_where_blocks_have_no_room_for_them():
+    model = DATA / "real_configs" / "gemma-2-27b.json"
+    asked = {"target": "cuda", "device": "h200", "phase": "decode", "layers": 1, "seq": 4096}
+    compiled = meshc.compile(str(model), batch=16, **asked)
+    (told,) = [m.message for m in compiled.report.messages if m.code == "columns-in-memory"]
+    assert told == "left sides of products lie in memory: blocks have no room for them"
+    assert "mc::Streamed" in compiled.files["step.cu"]
 
 
 @pytest.mark.parametrize(

@@ -132,13 +132,14 @@ class Divisions:
         many blocks. ``columns`` in memory need none."""
         whole = self._tasks(graph, _Division(1, False, cluster, together, columns), None)
         merge = columns or _records_bytes(whole) > MOST_RECORDS
+        many = graph.dims.get(BATCH, 1) >= LEAST_COLUMNS
+        many = many and not (cluster or columns or self.request.keep_quantised)
         refusals = []
         for parts in PARTS if not columns else (1,):
             division = _Division(parts, merge, cluster, together, columns)
             made = self._meeting(graph, division, written)
             if not isinstance(made, MeshcError):
-                many = graph.dims.get(BATCH, 1) >= LEAST_COLUMNS
-                if many and not (cluster or self.request.keep_quantised):
+                if many:
                     made = self._or_columns(graph, made, written)
                 self.keep(made)
                 return made[0]
@@ -148,6 +149,13 @@ class Divisions:
             refusals.append(made)
             if isinstance(made, QueriesDoNotFit | GpuIsTooSmall):
                 break  # it is no product that leaves no room
+        if many and not any(isinstance(one, GpuIsTooSmall) for one in refusals):
+            made = self._meeting(graph, _Division(1, True, 0, 0, True), written)
+            if not isinstance(made, MeshcError):
+                self.keep(made)
+                words = "left sides of products lie in memory: blocks have no room for them"
+                self.report.remark("columns-in-memory", words)
+                return made[0]
         raise next(filter(of_memory, reversed(refusals)), refusals[-1])
 
     def _or_columns(
