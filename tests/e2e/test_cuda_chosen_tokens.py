@@ -86,7 +86,7 @@ SAMPLINGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "number"), each(zip(NAMES, range(99), strict=False), 6))
+@pytest.mark.parametrize(("name", "number"), each(zip(NAMES, range(99), strict=False), 12))
 def test_every_tiny_model_chooses_what_the_host_does(name: str, number: int) -> None:
     batch = 1 + number % 3
     try:
@@ -107,6 +107,7 @@ def test_every_tiny_model_chooses_what_the_host_does(name: str, number: int) -> 
         pytest.param({"dataflow": "split_head", "cluster": 2, "batch": 2}, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
+@pytest.mark.slow
 def test_whatever_reads_the_prompt(options: dict) -> None:
     """Kernels of many tokens, which give logits; steps alone; two GPUs."""
     prompts = [[7, 3, 9, 11, 2, 5, 6, 1, 12, 14], [4]][: options.get("batch", 1)]

@@ -281,6 +281,7 @@ def test_other_targets_and_clusters_on_several_gpus_are_refused(options, words, 
 
 
 @pytest.mark.parametrize("cluster", only([2, 8], 2))
+@pytest.mark.slow
 def test_clusters_that_are_asked_for_have_key_heads(cluster, tmp_path):
     """A prompt by kernels, which share their caches, and steps of as many clusters as there are."""
     result = compiled(tmp_path, (PLAIN,), cluster=cluster)

@@ -70,7 +70,8 @@ def test_no_two_threads_race(name, cluster, tmp_path):
     assert same([judge.check(), *watched])
 
 
-@pytest.mark.parametrize("cluster", only([4, 2], 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", [4, 2])
 def test_all_blocks_of_a_full_grid_are_watched(cluster, tmp_path):
     """As many clusters as an H200 has; a meeting of a cluster left out is a race, or a NaN."""
     decoder = replace(LLAMA.decoder, words=132 * 16, layers=1)

@@ -63,7 +63,7 @@ def test_a_step_agrees_with_float64(seed, tmp_path):
     judge.check(mode=mode_of(seed))
 
 
-@pytest.mark.parametrize("seed", only(range(120), 6, 10, 15, 29))
+@pytest.mark.parametrize("seed", only(range(120), 6, 10, 15))
 def test_ranks_agree_with_float64(seed, tmp_path):
     """Features, heads and what is once for groups of them are dealt to two or three GPUs."""
     drawn, form = quantised_decoder(seed)

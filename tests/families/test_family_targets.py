@@ -108,7 +108,6 @@ def test_kernels_give_what_transformers_gives(family: str) -> None:
     check(folder, "cuda", TABLE[family, ""].outcomes["cuda"], Recorded(folder, rounds=True))
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize(("family", "case"), TABLE)
 def test_cuda_takes_or_refuses_the_family_for_what_it_computes(
     family: str, case: str, tmp_path: Path

@@ -133,6 +133,7 @@ class Prober(threading.Thread):
         self.join(LIMIT_S)
 
 
+@pytest.mark.slow
 def test_a_stream_loads_nothing_once_the_port_is_open(model):
     with ServingProcess(model, environment={"PYTHONPROFILEIMPORTTIME": "1"}) as server:
         wait_until(lambda: "import time:" in server.complaints())

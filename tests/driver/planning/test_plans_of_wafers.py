@@ -118,6 +118,7 @@ def test_weights_that_stay_quantised_would_fit():
     assert again.fits and any("decoding" in text for text in again.prediction.left_out)
 
 
+@pytest.mark.slow
 def test_caches_hold_what_the_question_about_them_says():
     (found,) = planned("4x4", wafer=NARROW).phases
     request = CompileRequest(device=NARROW, mesh="4x4", kv="cyclic")

@@ -55,7 +55,7 @@ def check_best(where, phase):
     assert best.tokens_per_second == max(one.tokens_per_second for one in usable)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(n, marks=pytest.mark.slow) for n in (0, 1)] + [2])
+@pytest.mark.parametrize("seed", [pytest.param(n, marks=pytest.mark.slow) for n in (0, 1, 2)])
 def test_what_is_best_is_what_is_planned_of_it(seed):
     random = np.random.default_rng(seed)
     phase = "decode" if seed else "prefill"
@@ -188,6 +188,7 @@ def test_an_interrupted_run_goes_on(tmp_path):
     assert nothing.done == []
 
 
+@pytest.mark.slow
 def test_processes_find_the_same(tmp_path):
     file = tmp_path / "results.jsonl"
     found = tuned(WAFER, results=file, workers=Processes(2), **SPACE)
