@@ -103,7 +103,8 @@ class CompileRequest:
         given: tuple[tuple[str, Any], ...] = (),
         **options: Any,
     ) -> None:
-        """Raises TypeError for an argument that neither a request nor a target's record has."""
+        """Raises TypeError for an argument that neither a request nor a target's record has, and
+        for a text where several are taken."""
         common = {one.name: one.default for one in fields(self) if one.name != "given"}
         common |= {"target": target, "device": device}
         common |= {name: options.pop(name) for name in common if name in options}
@@ -111,6 +112,10 @@ class CompileRequest:
         if unknown := sorted(options.keys() - defaults.keys()):
             raise TypeError(f"a compile has no argument '{unknown[0]}'")
         kept = {**dict(given), **options}
+        usual = {one.name: one.default for one in fields(self)} | defaults
+        for name, value in {**common, **kept}.items():
+            if isinstance(value, str) and isinstance(usual.get(name), tuple):
+                raise TypeError(f"{name} takes several texts, such as ({value!r},), not {value!r}")
         asked = ((name, value) for name, value in kept.items() if value != defaults.get(name))
         for name, value in {**common, "given": tuple(sorted(asked))}.items():
             object.__setattr__(self, name, value)

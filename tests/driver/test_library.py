@@ -198,3 +198,18 @@ def test_an_unknown_argument_is_an_error_with_those_that_are_near(name, near):
         meshc.compile(Path(__file__).parents[2] / "examples" / "mlp.mesh", **{name: 2})
     (found,) = caught.value.diagnostics
     assert found.code == "bad-argument" and f"'{name}'" in found.message and near in found.help
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("algo", "gemm=summa"),
+        ("form", "q=gemv_y"),
+        ("keep_quantised", "all=q4_0"),
+        ("passes_before", "meet=canonicalize"),
+    ],
+)
+def test_a_text_in_the_place_of_several_is_told(name, value):
+    """Its letters are not taken one by one."""
+    with pytest.raises(TypeError, match=rf"{name} takes several texts, such as \('{value}',\)"):
+        meshc.compile("smollm2-135m", phase="decode", **{name: value})

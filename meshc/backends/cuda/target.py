@@ -116,7 +116,7 @@ class CudaTarget(Target):
             fail(
                 "bad-argument",
                 f"kernels are made for one GPU, and device {device.name} is a node of several",
-                help=f"--device {_gpu_like(device)} --gpus {device.cores} makes one of them all",
+                help=f"--device {_gpu_like(device)} --gpus {device.cores} makes one for as many",
             )
 
     def level(self, request: CompileRequest) -> Level:
