@@ -44,7 +44,7 @@ class TtlangTarget(MeshTarget):
             "--kv": (asked.kv, ("auto", "cyclic"), "read a prompt into empty caches"),
             "--align": (asked.align, ("",), "turn no operands"),
             "--chunk": (request.chunk, (None,), "read a prompt in one piece"),
-            "--keep-quantised": (request.keep_quantised, ((),), "hold weights in f32"),
+            "--keep-quantised": (",".join(request.keep_quantised), ("",), "hold weights in f32"),
         }
         for flag, (value, known, reason) in refused.items():
             if value not in known:
