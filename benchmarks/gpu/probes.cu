@@ -77,6 +77,16 @@ extern "C" __global__ void __launch_bounds__(256, 1)
 }
 MC_EXPORT(noise_bf16)
 
+// to [count] = the ``many`` values of from, over and over.
+extern "C" __global__ void __launch_bounds__(256, 1)
+    repeated(mc::u16* to, mc::u64 count, const mc::u16* from, mc::u64 many) {
+    const mc::u64 step = (mc::u64)mc::threads() * mc::blocks();
+    for (mc::u64 i = (mc::u64)mc::block() * mc::threads() + mc::thread(); i < count; i += step) {
+        to[i] = from[i % many];
+    }
+}
+MC_EXPORT(repeated)
+
 // ``rounds`` barriers of a cluster; met [blocks] counts them.
 extern "C" __global__ void __launch_bounds__(288, 1) cluster_barrier(mc::u32* met, int rounds) {
     mc::u32 count = 0;

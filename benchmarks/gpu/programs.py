@@ -18,10 +18,16 @@ from meshc.backends.cuda.driver.launch import Kernel
 from meshc.backends.cuda.driver.streams import Graph
 from meshc.backends.cuda.executor import Grid
 from meshc.backends.cuda.launches import Launch, part_of
+from meshc.backends.cuda.packing.codes import CodedRows
+from meshc.backends.cuda.packing.rows import GROUP, Rows
 from meshc.backends.cuda.program import Prefill, StepProgram, Weight, numbered
+from meshc.ir.codes import CODE_FORMATS, LEAST, LEAST_UNITS, SCALES, UNITS, CodeFormat
+from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
 _NOISE_THREADS = 256
+_NOISE_BLOCKS = 63
+"""Blocks of codes that noise repeats, of no power of two, so that rows differ."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +156,8 @@ class Step:
         program = self.program
         for name, weight in program.weights.items():
             self._make(name, weight.dtype, weight.bytes, max(weight.layers, 1), spread_of(weight))
+            if weight.codes:
+                self._repeat(name, coded_noise(weight))
         for name, held in program.buffers.items():
             # Pools are stacked by layer; nothing else of a buffer is.
             layers = held.shape[0] if held.role == "state" else 1
@@ -173,6 +181,49 @@ class Step:
             fill_noise(self.device, self._noise, buffer, dtype, spread, crc32(name.encode()))
         else:
             buffer.fill()
+
+    def _repeat(self, name: str, words: NDArray[np.uint16]) -> None:
+        """Fill memory with ``words``, over and over."""
+        buffer, held = self._memory[name][0], self.device.upload(words)
+        count = buffer.nbytes // 2
+        arguments = [buffer, np.uint64(count), held, np.uint64(len(words))]
+        grid = Grid(32 * self.device.facts.multiprocessors, _NOISE_THREADS, 1, 0)
+        self._noise["repeated"].launch(grid, arguments, self.device.stream)
+        self.device.stream.synchronize()
+        held.free()
+
+
+def coded_noise(weight: Weight) -> NDArray[np.uint16]:
+    """Words of some blocks of a weight that stays quantised: all codes alike, of numbers around 0
+    that keep sums of products of the order of one."""
+    form, rng = CODE_FORMATS[weight.codes], np.random.default_rng(len(weight.codes))
+    rows, width = GROUP, _NOISE_BLOCKS * form.span
+    codes = _drawn_codes(form, (rows, width), rng)
+    mean, size = codes.mean(), (weight.shape[-2] * form.span) ** -0.5 / codes.std()
+    if form.codes is DType.E2M1:
+        size = 2.0 ** np.round(np.log2(size))
+    own = {SCALES: size, UNITS: size / 16, LEAST: -mean * size, LEAST_UNITS: -mean * size / 16}
+    numbers = []
+    for part, kind in form.parts.items():
+        shape = rows, width // form.elements(part)
+        coded = 16 + (form.scale_zero if part == SCALES else 0)
+        numbers.append(np.full(shape, coded if kind is DType.U8 else own[part]))
+    found = CodedRows(form, Rows.whole(codes), [Rows.whole(one) for one in numbers])
+    words = np.empty(found.words, np.uint16)
+    found.fill(words)
+    return words
+
+
+def _drawn_codes(
+    form: CodeFormat, shape: tuple[int, ...], rng: np.random.Generator
+) -> NDArray[np.float64]:
+    if form.whole:
+        return rng.integers(0, 1 << form.codes.bits, shape).astype(np.float64)
+    low, high, bits = (0, 3, 1) if form.codes is DType.E2M1 else (-6, 4, 3)
+    exponents = rng.integers(low, high, shape)
+    fractions = rng.integers(0, 1 << bits, shape) / (1 << bits)
+    signs = rng.choice([-1.0, 1.0], shape)
+    return np.asarray(signs * (1 + fractions) * 2.0**exponents)
 
 
 def fill_noise(

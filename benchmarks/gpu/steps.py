@@ -89,6 +89,11 @@ CASES = (
     Case("llama-3-8b-q8", "llama-3-8b", (1024,), options=_kept("q8_0")),
     Case("llama-3-8b-int4-8", "llama-3-8b", (4096,), batch=8, options=_kept("int4_128")),
     Case("qwen3-30b-a3b-fp8", "qwen3-30b-a3b", (1024, 4095), options=_kept("e4m3_128")),
+    Case("llama-3-8b-q4-k", "llama-3-8b", (1024,), options=_kept("q4_k")),
+    Case("llama-3-8b-q6-k", "llama-3-8b", (1024,), options=_kept("q6_k")),
+    Case("llama-3-8b-fp8-bf16", "llama-3-8b", (1024,), options=_kept("e4m3_128") | {"dtype": "bf16"}),
+    Case("gpt-oss-20b-mxfp4", "gpt-oss-20b", (1024, 4095), options=_kept("mxfp4")),
+    Case("llama-3-8b-chunk-64", "llama-3-8b", (), behind=(0, 4032), options={"chunk": 64}),
     Case("llama-3-8b-chunk-128", "llama-3-8b", (), behind=(0, 3968), options={"chunk": 128}),
     Case("llama-3-8b-chunk-512", "llama-3-8b", (), behind=(0, 3584), options={"chunk": 512}),
     Case("llama-3-8b-clusters-8", "llama-3-8b", (4096,), options={"cluster": 8}),
@@ -104,6 +109,9 @@ CASES = (
     Case("llama-2-7b-traced", "llama-2-7b", (4096,), capacity=16385, traced=True),
     Case("qwen3-30b-a3b-traced", "qwen3-30b-a3b", (4095,), traced=True),
     Case("llama-3-8b-16-traced", "llama-3-8b", (4096,), batch=16, traced=True),
+    Case("llama-3-8b-8-traced", "llama-3-8b", (4096,), batch=8, traced=True),
+    Case("llama-3-8b-fp8-traced", "llama-3-8b", (1024,), options=_kept("e4m3_128"), traced=True),
+    Case("llama-3-8b-int4-traced", "llama-3-8b", (1024,), options=_kept("int4_128"), traced=True),
 )
 
 

@@ -16,6 +16,7 @@ from task_steps import Judge, mode_of
 
 import meshc
 from meshc.backends.cuda.executor import CXX
+from meshc.backends.cuda.tasks import streamed_products
 from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -30,6 +31,14 @@ def judged(make):
         return None
 
 
+@pytest.fixture(autouse=True)
+def streamed(request, monkeypatch):
+    """Of every second seed no left side is copied, though a block has room for it."""
+    seed = getattr(request.node, "callspec", None) and request.node.callspec.params.get("seed")
+    if seed and seed % 2:
+        monkeypatch.setattr(streamed_products, "columns_are_copied", lambda *given: False)
+
+
 def check_step(drawn, seed, folder):
     """A step is as near to float64 as bounds say or, where left sides that round the other way move
     logits by more than that, nearly as one whose blocks make left sides for themselves."""
@@ -37,7 +46,7 @@ def check_step(drawn, seed, folder):
     judge = judged(lambda: Judge.of(drawn, seed, folder))
     if judge is None:
         return
-    assert "mc::Streamed" in judge.step.text
+    assert ("mc::Streamed" if seed % 2 else "mc::copy_columns") in judge.step.text
     try:
         judge.check(mode=mode_of(seed))
     except AssertionError:

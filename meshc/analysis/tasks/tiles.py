@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from meshc.analysis.cuda.blocks import FRAGMENT_BYTES
+from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES, block_memory
 from meshc.devices import Device
 from meshc.support.diagnostics import fail
 
 USUAL_BYTES = 16_384
 """Of a device that does not say it (``tile_bytes``)."""
+MOST_VECTORS = 16
+"""Left sides of products that a block has in its memory, of which a thread has an element of one."""
 
 
 def coded_tile_bytes(device: Device, block: int) -> int:
@@ -27,3 +29,11 @@ def tile_bytes(device: Device) -> int:
             f"tile_bytes of device '{device.name}' is {given}, no multiple of {FRAGMENT_BYTES}",
         )
     return given
+
+
+def columns_are_copied(device: Device, vectors: int, width: int) -> bool:
+    """Whether a block copies so many ``vectors`` that lie in memory, rounded, of ``width`` elements
+    before it multiplies rows by them: they take four sevenths of its memory at the most, so that a
+    ring has room beside them."""
+    size = 2 * vectors * -(-width // FRAGMENT) * FRAGMENT
+    return vectors <= MOST_VECTORS and 7 * size <= 4 * block_memory(device)

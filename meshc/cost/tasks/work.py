@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from meshc.analysis.tasks.accesses import routed_of
 from meshc.analysis.tasks.routing import experts_of
+from meshc.analysis.tasks.tiles import columns_are_copied
 from meshc.cost.tasks.coded import FRAGMENT_ROWS, coded_of
 from meshc.cost.tasks.rounds import along, decided, repeated
 from meshc.cost.tasks.stages import (
@@ -234,6 +235,8 @@ class _Family:
             for op in family.regions[0].walk()
             if isinstance(op, task.Need) and op.view.buffer_type.dtype is not DType.F32
         }
+        if self.streamed and columns_are_copied(module.the_device(), *self.left()):
+            self.streamed = set()
         self.decoded = _decoded(family)
         self.brought: list[tuple[Piece, NDArray[np.int64]]] = []
 

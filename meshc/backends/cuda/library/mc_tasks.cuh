@@ -168,6 +168,26 @@ MC_INLINE void put_plain_columns(T* columns, const float* from, int stride, int 
     group_sync(1, WORKERS);
 }
 
+// BATCH vectors of WIDTH values that lie in memory as columns do, rounded.
+template <int BATCH, int WIDTH, int WORKERS, class T>
+MC_INLINE void copy_columns(T* columns, const T* from, int me) {
+    constexpr int COUNT = (WIDTH + 15) / 16 * 2 * BATCH, AT_A_TIME = 8;  // of eight values
+    for (int first = me; first < COUNT; first += AT_A_TIME * WORKERS) {
+        u32 v[AT_A_TIME][4];
+#pragma unroll
+        for (int n = 0; n < AT_A_TIME; n++) {
+            const int k = first + n * WORKERS;
+            if (k < COUNT) load_words((const u32*)(from + k * 8), v[n]);
+        }
+#pragma unroll
+        for (int n = 0; n < AT_A_TIME; n++) {
+            const int k = first + n * WORKERS;
+            if (k < COUNT) *(uint4*)(columns + k * 8) = make_uint4(v[n][0], v[n][1], v[n][2], v[n][3]);
+        }
+    }
+    group_sync(1, WORKERS);
+}
+
 // Whatever value(vector, place) says, of WIDTH places.
 template <int BATCH, int WIDTH, int WORKERS, class T, class Value>
 MC_INLINE void put_columns_of(T* columns, int me, Value value) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES, WARPS, block_memory
 from meshc.analysis.tasks.tiles import tile_bytes
@@ -24,6 +24,11 @@ MOST_STAGES = 16
 
 Form = Product | Attention | Elements
 """How a family is written."""
+
+
+def has_columns(form: Form) -> TypeGuard[Product]:
+    """Whether a block has the left side of the products of a family in its memory."""
+    return isinstance(form, Product) and not isinstance(form, StreamedProduct)
 
 
 class QueriesDoNotFit(MeshcError):
@@ -85,7 +90,7 @@ class Room:
 
     def _column_bytes(self) -> int:
         """Bytes of the left sides of products of a phase, of that in which these are largest."""
-        products = [form for form in self.forms if type(form) is Product]
+        products = [form for form in self.forms if has_columns(form)]
         width = max((-(-p.width // FRAGMENT) * FRAGMENT for p in products), default=0)
         count = self.storage.tokens
         return 2 * count * (2 if count <= 4 else 1) * width
@@ -97,7 +102,7 @@ class Room:
     def _parts(self, brings: bool) -> list[tuple[str, int, str]]:
         count = self.storage.tokens
         sums = WARPS * 256
-        if any(type(form) is Product for form in self.forms):
+        if any(map(has_columns, self.forms)):
             sums = max(sums, 2 * WARPS * FRAGMENT * count)
         streamed = any(isinstance(form, StreamedProduct) for form in self.forms)
         if streamed:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from meshc.analysis.cuda.blocks import THREADS
+from meshc.analysis.tasks.tiles import MOST_VECTORS
 from meshc.backends.cuda.launches import OF_ALL, OF_EACH
 from meshc.backends.cuda.launches import RANK as RANK_NUMBER
 from meshc.backends.cuda.program import (
@@ -28,7 +29,7 @@ from meshc.backends.cuda.tasks.families import (
     streamed_products,
 )
 from meshc.backends.cuda.tasks.products import Product
-from meshc.backends.cuda.tasks.room import Form, Room
+from meshc.backends.cuda.tasks.room import Form, Room, has_columns
 from meshc.backends.cuda.tasks.shared import Known
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
 from meshc.backends.cuda.tasks.storage import CHOSEN, LOGITS, OF_GPUS, RUNS_BEFORE, Storage
@@ -38,7 +39,7 @@ from meshc.backends.cuda.tasks.streamed_products import (
 from meshc.backends.cuda.tasks.streamed_products import (
     TELL,
     StreamedProduct,
-    streams_columns,
+    of_memory,
 )
 from meshc.backends.templates import render
 from meshc.ir.batch import LENGTH, POSITION
@@ -48,7 +49,6 @@ from meshc.ir.ops import task
 from meshc.ir.ranks import RANK
 from meshc.support.diagnostics import fail
 
-MOST_TOKENS = 16
 _HALVES = {
     task.COUNTER: ("arrive(met, target, me);", "wait(met, target, me);"),
     task.RANKS: ("arrive_ranks(met, target, told_of, heard, me);", "wait_ranks(told, heard, me);"),
@@ -130,7 +130,7 @@ class StepText:
     @property
     def products(self) -> bool:
         """Whether blocks have left sides of products for themselves."""
-        return any(type(form) is Product for form in self.forms)
+        return any(map(has_columns, self.forms))
 
     def _check_tokens(self) -> None:
         """Raise ``cuda-shape`` for more tokens than a thread has elements of."""
@@ -138,9 +138,9 @@ class StepText:
         if self.storage.together > 1:
             of_requests = "tokens of requests"
         what = "tokens" if self.storage.of_prompt else of_requests
-        if count > MOST_TOKENS and self.products:
+        if count > MOST_VECTORS and self.products:
             words = (
-                f"{count} {what}, and a thread has an element of one of {MOST_TOKENS} at the most"
+                f"{count} {what}, and a thread has an element of one of {MOST_VECTORS} at the most"
             )
             fail("cuda-shape", f"a step has {words}")
 
@@ -233,7 +233,7 @@ class StepText:
         """What all tasks of a phase have, asked for before blocks have met; and the choice of
         experts, which the warp that brings waits for."""
         text = self.compute
-        products = [form for form in forms if type(form) is Product]
+        products = [form for form in forms if has_columns(form)]
         shared = [p for p in products if not p.of_tasks]
         if len({p.key for p in shared}) > 1 or 0 < len(shared) < len(products):
             fail("cuda-graph", f"products of the phase {phase.name} have different left sides")
@@ -263,8 +263,8 @@ class StepText:
     def _form(self, family: Placed, ranges: dict[str, tuple[int, int]]) -> Form:
         if folds(family):
             return Attention(family, self.storage, self.attending, ranges)
-        if streams_columns(family, self.storage):
-            return StreamedProduct(family, self.storage, self.locals, ranges)
+        if (in_memory := of_memory(family, self.storage)) is not None:
+            return in_memory(family, self.storage, self.locals, ranges)
         if streamed_products(family):
             return Product(family, self.storage, self.locals, ranges)
         gives = (op.view.buffer for op in family.ops if isinstance(op, task.Give))
