@@ -91,7 +91,9 @@ CASES = (
     Case("qwen3-30b-a3b-fp8", "qwen3-30b-a3b", (1024, 4095), options=_kept("e4m3_128")),
     Case("llama-3-8b-q4-k", "llama-3-8b", (1024,), options=_kept("q4_k")),
     Case("llama-3-8b-q6-k", "llama-3-8b", (1024,), options=_kept("q6_k")),
-    Case("llama-3-8b-fp8-bf16", "llama-3-8b", (1024,), options=_kept("e4m3_128") | {"dtype": "bf16"}),
+    Case(
+        "llama-3-8b-fp8-bf16", "llama-3-8b", (1024,), options=_kept("e4m3_128") | {"dtype": "bf16"}
+    ),
     Case("gpt-oss-20b-mxfp4", "gpt-oss-20b", (1024, 4095), options=_kept("mxfp4")),
     Case("llama-3-8b-chunk-64", "llama-3-8b", (), behind=(0, 4032), options={"chunk": 64}),
     Case("llama-3-8b-chunk-128", "llama-3-8b", (), behind=(0, 3968), options={"chunk": 128}),

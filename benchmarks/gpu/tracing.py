@@ -99,7 +99,7 @@ def _noted(text: str) -> tuple[str, list[str]]:
             fetching = False
         elif line.strip().startswith("mc::fetch<"):
             fetching = True
-        elif re.match(r" *mc::put_\w*columns", line) and line.rstrip().endswith(";"):
+        elif re.match(r" *mc::(put|copy)_\w*columns", line) and line.rstrip().endswith(";"):
             made.append(_NOTE.format(layer=layer, slots=slots, slot=2 * at + 1))
     body = head.replace('extern "C"', _NOW + 'extern "C"', 1)
     signature = r"(mc::u32\* (?:runs|met))\) \{"

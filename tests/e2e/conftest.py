@@ -7,9 +7,9 @@ from pathlib import Path
 BACKENDS = Path(__file__).parents[1] / "backends"
 sys.path[:0] = [str(BACKENDS / name) for name in ("csl", "cuda")]
 
-from on_gpu import DRIVER, OnGpu
+from on_gpu import DRIVER, OnGpu  # noqa: E402
 
-import meshc.backends.cuda
+import meshc.backends.cuda  # noqa: E402
 
 if DRIVER:
     meshc.backends.cuda.CpuMachine = OnGpu  # before any test has its name

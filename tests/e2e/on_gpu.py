@@ -39,9 +39,10 @@ class OnGpu(GpuMachine):
         return {name: self.read(name) for name in self._memory}
 
     def __del__(self) -> None:
-        self._forget()
-        for buffer, _, _ in self._memory.values():
-            buffer.free()
+        if "_graphs" in vars(self):  # it was made
+            self._forget()
+            for buffer, _, _ in self._memory.values():
+                buffer.free()
 
 
 @cache

@@ -4,6 +4,7 @@ are noticed: by float64, or by the executor."""
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import pytest
 from drawn_decoders import drawn_decoder
@@ -11,11 +12,13 @@ from reduced import only
 from task_steps import Judge, noticed
 
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode
+from meshc.backends.cuda.tasks import streamed_products
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
 STEP, LIBRARY = "step.cu", "mc_streamed.cuh"
-GROUPS, ROWS = (18, 11), (20, 13)
+TASKS = "mc_tasks.cuh"
+GROUPS, ROWS, COPIED = (18, 11, False), (20, 13, False), (20, 13, True)
 """Drawn decoders and how many requests a step has: three blocks with many row groups each, of widths
 that are no whole blocks; and rows that are no whole fragments, of widths of 100."""
 
@@ -30,28 +33,38 @@ EDITS = {
     # what comes
     "rows of the first row group": (GROUPS, LIBRARY, "from(n) + (size_t)at", "from(0) + (size_t)at"),
     "rows of the first tile": (GROUPS, LIBRARY, "from(n) + (size_t)at * BLOCK", "from(n)"),
-    "rows at the first place": (GROUPS, LIBRARY, "ring.fill(item, n * TILE", "ring.fill(item, 0 * TILE"),
+    "rows at the first place": (GROUPS, LIBRARY, "ring.fill(item, n * rows,", "ring.fill(item, 0 * rows,"),
     "vectors of the first tile": (GROUPS, LIBRARY, "vectors + (size_t)at * VECTORS", "vectors"),
     "vectors of another width": (ROWS, LIBRARY, "vectors + (size_t)at * VECTORS", "vectors + (size_t)at * BLOCK"),
     "bytes of rows alone are announced": (GROUPS, LIBRARY, "groups * rows + columns);", "groups * rows);"),
     "vectors of the next request": (GROUPS, STEP, "x_1_columns_1, 4", "x_1_columns_1 + 16, 4"),
     # what is multiplied
     "warps have the same row group": (GROUPS, LIBRARY, "group = warp() % groups,", "group = 0 * groups,"),
-    "row groups of fewer warps": (GROUPS, LIBRARY, "ring.ready(item) + group * TILE", "ring.ready(item) + group / 2 * TILE"),
-    "warps share no vectors": (ROWS, LIBRARY, "t += shares) own", "t += TILES) own"),
-    "the last tile is whole": (GROUPS, LIBRARY, "own ? min(TILE, COUNT - at) : 0", "own ? TILE : 0"),
+    "row groups of fewer warps": (GROUPS, LIBRARY, "all + group * there", "all + group / 2 * there"),
+    "warps share no blocks": (GROUPS, LIBRARY, "k += shares)", "k++)"),
+    "the last tile is whole": (GROUPS, LIBRARY, "share < shares ? there : 0", "share < shares ? most : 0"),
+    "vectors where those of a whole tile are": (GROUPS, LIBRARY, "all + groups * there * BLOCK", "all + groups * most * BLOCK"),
+    "more blocks than an item has place for": (GROUPS, LIBRARY, "return PLACE / (groups * BLOCK + VECTORS);", "return PLACE / (groups * BLOCK);"),
     "columns of other lanes": (GROUPS, LIBRARY, "lane() / 4 * 16 + lane() % 4 * 4;", "lane() / 4 * 16 + lane() / 4 % 4 * 4;"),
-    "the first eight vectors": (GROUPS, LIBRARY, "load_fragment(columns + t * 128, b)", "load_fragment(columns, b)"),
-    "the same block of rows": (GROUPS, LIBRARY, "k++, rows += BLOCK, columns", "k++, columns"),
+    "the first eight vectors": (GROUPS, LIBRARY, "load_fragment(columns + k * VECTORS + t * 128, b)", "load_fragment(columns + k * VECTORS, b)"),
+    "the same block of rows": (GROUPS, LIBRARY, "load_fragment(rows + k * BLOCK, a)", "load_fragment(rows, a)"),
     "a ring that nobody empties": (GROUPS, LIBRARY, "            ring.release(item);\n", ""),
     # where sums go
     "sums of another vector": (GROUPS, LIBRARY, "vector = 8 * t + lane() % 4 * 2 + i % 2", "vector = 8 * t + lane() % 4 * 2 + i / 2"),
     "sums of another row": (GROUPS, LIBRARY, "row = lane() / 4 + i / 2 * 8", "row = lane() / 4 + i % 2 * 8"),
-    "sums of the first row group": (GROUPS, LIBRARY, "STRIDE + group * 16 + row]", "STRIDE + row]"),
+    "sums of the first row group": (GROUPS, LIBRARY, "STRIDE + group * 16 + row;", "STRIDE + row;"),
     "no meeting before sums": (GROUPS, LIBRARY, "group_sync(1, 32 * WARPS);  // nobody", "// nobody"),
-    "no meeting behind sums": (GROUPS, LIBRARY, "        }\n        group_sync(1, 32 * WARPS);\n", "        }\n"),
+    "no meeting behind sums": (GROUPS, LIBRARY, "            }\n            group_sync(1, 32 * WARPS);\n", "            }\n"),
+    "sums of the last share alone": (GROUPS, LIBRARY, "turn ? *sum + c[t][i] : c[t][i]", "c[t][i]"),
+    "sums beside what was there": (GROUPS, LIBRARY, "turn ? *sum + c[t][i] : c[t][i]", "*sum + c[t][i]"),
     "a sum of another vector is taken": (GROUPS, STEP, "parts[b * mc::Streamed", "parts[b / 2 * 2 * mc::Streamed"),
     "an element of another request": (ROWS, STEP, "/ groups, BATCH - 1)", "/ groups, BATCH - 2)"),
+    # copies
+    "copies of the first eights": (COPIED, TASKS, "load_words((const u32*)(from + k * 8), v[n])", "load_words((const u32*)(from + me * 8), v[n])"),
+    "copies to the next eight": (COPIED, TASKS, "*(uint4*)(columns + k * 8) =", "*(uint4*)(columns + (k ^ 1) * 8) ="),
+    "half of the vectors is copied": (COPIED, TASKS, "(WIDTH + 15) / 16 * 2 * BATCH,", "(WIDTH + 15) / 16 * BATCH,"),
+    "no meeting behind copies": (COPIED, TASKS, "        }\n    }\n    group_sync(1, WORKERS);\n}\n\n// Whatever", "        }\n    }\n}\n\n// Whatever"),
+    "copies of other vectors": (COPIED, STEP, "copy_columns<BATCH, 100, WORKERS>(columns, h_columns_1,", "copy_columns<BATCH, 100, WORKERS>(columns, h_columns_1 + 16,"),
     # when
     "vectors come before they are given": (GROUPS, LIBRARY, "if (some) wait(ready, filled++ & 1), global_copy_fence();", ""),
     "vectors come in the other half": (GROUPS, LIBRARY, "filled++ & 1", "filled++ + 1 & 1"),
@@ -70,8 +83,11 @@ RUNS = (
 
 @cache
 def judge_of(case):
-    seed, batch = case
-    with TemporaryDirectory() as folder:
+    seed, batch, copied = case
+    with (
+        TemporaryDirectory() as folder,
+        patch.object(streamed_products, "columns_are_copied", lambda *given: copied),
+    ):
         return Judge.of(drawn_decoder(seed).with_columns(batch), seed, Path(folder))
 
 

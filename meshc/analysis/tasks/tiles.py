@@ -9,7 +9,7 @@ from meshc.support.diagnostics import fail
 USUAL_BYTES = 16_384
 """Of a device that does not say it (``tile_bytes``)."""
 MOST_VECTORS = 16
-"""Left sides of products that a block has in its memory, of which a thread has an element of one."""
+"""Left sides of products in the memory of a block, whose threads have an element of one each."""
 
 
 def coded_tile_bytes(device: Device, block: int) -> int:

@@ -61,7 +61,7 @@ class FamilyWork:
     reads in a phase, by its text: bytes, and whether they come from memory at first, being
     streamed. ``held`` are bytes of the block's memory that its tasks take. Products have
     ``vectors`` left sides of ``width`` elements. ``groups`` are those of its tasks, where these are
-    dealt to clusters."""
+    dealt to clusters. So many bytes of left sides that lie in memory are ``copied`` by a block."""
 
     name: str
     tasks: tuple[TaskWork, ...]
@@ -70,6 +70,7 @@ class FamilyWork:
     vectors: int = 1
     width: int = 0
     groups: tuple[int, ...] = ()
+    copied: int = 0
 
     @property
     def waited(self) -> Mapping[str, int]:

@@ -257,7 +257,8 @@ def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
         tiles.append(tiles_of([work for _, works in mine for work in works]))
         read.append(size + sum(alike.values()))
     at_once = min((family.at_once for family in phase.families), default=1)
-    ready = times.ready(max(read), any(tiles))
+    copied = max((family.copied for family in phase.families), default=0)
+    ready = times.ready(max(read), any(tiles), copied)
     return Run(tiles, read, ready, at_once, chosen=phase.chosen)
 
 

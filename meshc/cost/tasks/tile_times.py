@@ -138,12 +138,14 @@ class TileTimes:
     def _room(self, held: int) -> int:
         return (self.device.whole("memory_bytes") - held - BESIDE_RING) // self.tile
 
-    def ready(self, read: float, brings: bool) -> float:
+    def ready(self, read: float, brings: bool, copied: int = 0) -> float:
         """Seconds until a block has made of the bytes that it read at a meeting what its tasks
-        take; ``brings``: whether these bring tiles, which they multiply."""
+        take, or has ``copied`` so many of them; ``brings``: whether these bring tiles, which they
+        multiply."""
         device = self.device
         first = device.real("ready_ns") if brings else 0.0
-        return (first + device.real("prepare_ns") * read / 1024) * NS
+        copying = device.real("copy_ns") * copied / 1024 if copied else 0.0
+        return (first + device.real("prepare_ns") * read / 1024 + copying) * NS
 
     def told(self, cluster: int, read: float) -> float:
         """Seconds until blocks of a cluster have what they gave each other, ``read`` bytes: a

@@ -235,8 +235,9 @@ class _Family:
             for op in family.regions[0].walk()
             if isinstance(op, task.Need) and op.view.buffer_type.dtype is not DType.F32
         }
+        self.copied = 0
         if self.streamed and columns_are_copied(module.the_device(), *self.left()):
-            self.streamed = set()
+            self.streamed, self.copied = set(), DType.F16.bytes * prod(self.left())
         self.decoded = _decoded(family)
         self.brought: list[tuple[Piece, NDArray[np.int64]]] = []
 
@@ -262,14 +263,14 @@ class _Family:
         tasks = self.beside_vectors(tuple(made[k] for k in which.reshape(-1)))
         vectors, width = self.left()
         if not self.parts:
-            shape = vectors, width, self.groups
+            shape = vectors, width, self.groups, self.copied
             yield FamilyWork(self.family.name, self.run(tasks), self.read, self.held(), *shape)
             return
         count = len(tasks) // self.sizes[0]
         for part in range(self.sizes[0]):
             own = {f"{text} of {part}": (size, False) for text, size in self.parts.items()}
             these, name = slice(part * count, (part + 1) * count), f"{self.family.name}.{part}"
-            shape = vectors, width, self.groups[these]
+            shape = vectors, width, self.groups[these], self.copied
             if some := self.run(tasks[these]):
                 yield FamilyWork(name, some, self.read | own, self.held(), *shape)
 

@@ -29,6 +29,7 @@ from meshc.support.cache import keep, recall
 from meshc.support.diagnostics import fail
 from meshc.support.native import BuildError
 from meshc.support.scratch import scratch_folder
+from meshc.support.turns import Turns
 
 CompilerName = Literal["nvcc", "nvrtc"]
 _FINDERS: dict[CompilerName, Callable[[], Compiler | None]] = {
@@ -41,8 +42,7 @@ _MISSING = {
     "nvcc": "nvcc (and the host compiler that it needs)",
     "nvrtc": "NVRTC (and the headers of CUDA)",
 }
-# NVRTC 13.0 lost the assembler's report of one of several texts that threads compiled at once.
-_ATTEMPTS = 2
+_BUILDS = Turns()
 _SECTION_LINE = re.compile(r"\s*\.section\s+\.text\.([^,\s]+)")
 _CODE_LINE = re.compile(r"\s+/\*[0-9a-f]+\*/\s+(?:@!?\w+\s+)?([A-Z][\w.]*)")
 
@@ -105,15 +105,19 @@ def compile_cubin(text: str, arch: str = "sm_90a", compiler: CompilerName | None
     key = f"cubin-{digest.hexdigest()[:32]}"
     if (known := _recall(key)) is not None:
         return _cubin(known, arch, used.name)
-    for attempt in range(1, _ATTEMPTS + 1):
-        built = used.build(text, parts, arch)
+    try:
+        with _BUILDS.beside_others():
+            built = used.build(text, parts, arch)
         try:
             made = _cubin(built, arch, used.name)
-        except CubinError as problem:
-            if not isinstance(problem, ReportError) or attempt == _ATTEMPTS:
-                raise BuildError(f"{used.name}: {problem}") from problem
-        else:
-            break
+        except ReportError:
+            # NVRTC 13.0 loses the assembler's report of one of several texts that threads compile
+            # at once.
+            with _BUILDS.alone():
+                built = used.build(text, parts, arch)
+            made = _cubin(built, arch, used.name)
+    except CubinError as problem:
+        raise BuildError(f"{used.name}: {problem}") from problem
     _keep(key, built)
     return made
 
