@@ -47,8 +47,10 @@ def _of_mesh(phase: MeshPhase, made: PhasePlan) -> Iterator[str]:
             if _fitted(phase, kept=(f"all={name}",)):
                 yield f"--keep-quantised {name}"
                 break
-    room = phase.request.the_device().data_bytes
-    if made.room is not None and room is not None and made.room.uses["weights"] < room:
+    device = phase.request.the_device()
+    room, streams = device.data_bytes, device.global_memory_bytes
+    held = made.room is not None and room is not None and made.room.uses["weights"] < room
+    if held or streams:
         for seq in (phase.graph.capacity >> n for n in _HALVINGS):
             if seq and _fits(phase, seq=seq):
                 yield f"--seq {seq}"
@@ -107,8 +109,16 @@ def _fitted(phase: MeshPhase, **changes: Any) -> bool:
     try:
         phase.fit(**changes, trial=True)
     except MeshcError:
-        return False
+        return not changes and _streamed(phase)
     return True
+
+
+def _streamed(phase: MeshPhase) -> bool:
+    """Whether a program fits whose cores hold tiles of what lies in the memory that they share."""
+    try:
+        return phase.streamed() is not None
+    except MeshcError:
+        return False
 
 
 def _layers_that_fit(phase: MeshPhase, made: PhasePlan) -> int:
