@@ -56,12 +56,14 @@ Written = Callable[[TaskGraph], dict[str, str]]
 @dataclass
 class Divisions:
     """Divides what ``request`` asks for into tasks; what is kept is reported, and what passes leave
-    is ``verified``, as the pass manager has it."""
+    is ``verified``, as the pass manager has it. In a ``trial`` the first of what fits is taken: how
+    fast it is, nobody asks."""
 
     request: CompileRequest
     report: Diagnostics
     instruments: Sequence[Instrument] = ()
     verified: bool = True
+    trial: bool = False
 
     @property
     def _options(self) -> CudaOptions:
@@ -139,7 +141,7 @@ class Divisions:
             division = _Division(parts, merge, cluster, together, columns)
             made = self._meeting(graph, division, written)
             if not isinstance(made, MeshcError):
-                if many:
+                if many and not self.trial:
                     made = self._or_columns(graph, made, written)
                 self.keep(made)
                 return made[0]
@@ -205,6 +207,8 @@ class Divisions:
         some = self._options.nodes > 1 or LENGTH in graph.scalars
         by_counter = division.cluster or division.columns or some
         if by_counter or isinstance(counted, GpuIsTooSmall):
+            return counted
+        if self.trial and not isinstance(counted, MeshcError):
             return counted
         by_tags = self.tried(lambda: made(task.TAGS))
         if isinstance(by_tags, MeshcError):

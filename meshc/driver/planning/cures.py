@@ -167,7 +167,11 @@ def cures_on_gpus(phases: GpuPhases) -> tuple[str, ...]:
 
 def _of_gpus(phases: GpuPhases) -> Iterator[str]:
     mine = phases.request
-    for count in _GPUS:
+    for count in _GPUS if phases.options.nodes > 1 else ():
+        if phases.options.nodes < count and _on_nodes(mine.changed(nodes=count), phases):
+            yield f"--nodes {count}"
+            break
+    for count in _GPUS if phases.options.nodes == 1 else ():
         if phases.options.gpus < count <= MOST_GPUS:
             request = mine.changed(gpus=count)
             if _undealt(request, phases):
@@ -188,6 +192,14 @@ def _undealt(request: CompileRequest, phases: GpuPhases) -> bool:
         if held > room or step.memory.total > room:
             return False
         return step.memory.total <= room - room // _OF_PROMPTS or other.refusal() is None
+    except MeshcError:
+        return False
+
+
+def _on_nodes(request: CompileRequest, phases: GpuPhases) -> bool:
+    """Whether the program of ``request`` fits, whose layers are dealt to nodes."""
+    try:
+        return GpuPhases(phases.loaded, request).refusal() is None
     except MeshcError:
         return False
 
