@@ -189,7 +189,8 @@ class Divisions:
         """A step whose tasks meet by a counter or, where that is predicted to be faster, by tags,
         and by the other where one does not fit; clusters of blocks and prompts, most of whose time
         is not that of meetings, meet by a counter. Whether a block has room for the tasks is asked
-        before it is found where they meet."""
+        before it is found where they meet, but of clusters, whose memory has what all layers give
+        until that is folded."""
 
         def made(kind: str) -> Made:
             placed = self._met(self._tasks(graph, division, self.report), division, kind)
@@ -199,9 +200,10 @@ class Divisions:
             tasks = self._tasks(graph, division, None)
             return tasks, written(TaskGraph(tasks, graph))
 
-        tried = self.tried(apart)
-        if isinstance(tried, MeshcError) and of_parts(tried) and not of_memory(tried):
-            return tried
+        if not division.cluster:
+            tried = self.tried(apart)
+            if isinstance(tried, MeshcError) and of_parts(tried) and not of_memory(tried):
+                return tried
         counted = self.tried(lambda: made(task.COUNTER))
         # Tags follow from runs of all layers, and a node passes some.
         some = self._options.nodes > 1 or LENGTH in graph.scalars

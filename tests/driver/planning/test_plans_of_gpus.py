@@ -41,6 +41,12 @@ def test_a_step_has_the_memory_and_the_time_of_its_program(model, batch):
     assert {one.kind for one in found.prediction.inputs} >= {"calibrated", "datasheet"}
 
 
+def test_the_memory_of_clusters_has_what_one_layer_gives():
+    """What all 32 give would leave a block no room for tiles."""
+    (step,) = planned("llama-3-8b", "h200", cluster=8, persistent=True).phases
+    assert step.fits and step.prediction is not None
+
+
 def test_layers_are_dealt_to_nodes_in_time_and_memory():
     """Of two layers each node has one, beside the tables of words and logits; a step still passes
     both, and its nodes hand a row on, which is said."""
