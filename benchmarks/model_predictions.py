@@ -1,6 +1,6 @@
 """Cycles that the compiler predicts for whole models, beside the simulator's.
 
-    python benchmarks/model_predictions.py [--phase prefill] [--count 40] [--seed 1] [--json]
+    python benchmarks/model_predictions.py [--draw prefill|regions] [--count 40] [--seed 1] [--json]
 
 Models are drawn at random: llama or qwen2, layers, heads and groups, odd dims, element type, KV
 policy, mesh, architecture, capacity, and the position of the token whose step is run. Prompts are
@@ -117,7 +117,15 @@ def drawn_prompt(dice: random.Random) -> Model:
     return replace(drawn(dice), capacity=dice.choice((5, 8, 12, 24, 33)), phase="prefill")
 
 
-DRAWN = {"decode": drawn, "prefill": drawn_prompt}
+def drawn_in_regions(dice: random.Random) -> Model:
+    """One random model whose layers are dealt to two or three regions."""
+    model, regions = drawn(dice), dice.choice((2, 3))
+    columns, rows = dice.choice(MESHES[:8]).split("x")
+    mesh = f"r={regions},y={rows},x={columns}"
+    return replace(model, layers=max(model.layers, regions), mesh=mesh)
+
+
+DRAWN = {"decode": drawn, "prefill": drawn_prompt, "regions": drawn_in_regions}
 
 
 def compiled(model: Model, folder: Path) -> Mapping[str, str]:
@@ -168,11 +176,11 @@ def measured(model: Model, commands: str) -> Point | None:
     return Point(model, json.loads(files["report.json"])["predicted_cycles"], cycles)
 
 
-def points(phase: str, seed: int, count: int, commands: str) -> list[Point]:
+def points(kind: str, seed: int, count: int, commands: str) -> list[Point]:
     """``count`` random models that a mesh takes."""
     dice, found = random.Random(seed), list[Point]()
     while len(found) < count:
-        model = DRAWN[phase](dice)
+        model = DRAWN[kind](dice)
         point = measured(model, commands)
         said = "refused" if point is None else f"{point.ratio:.3f}"
         print(f"{said} {model}", file=sys.stderr, flush=True)
@@ -183,12 +191,12 @@ def points(phase: str, seed: int, count: int, commands: str) -> list[Point]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--phase", choices=tuple(DRAWN), default="decode")
+    parser.add_argument("--draw", choices=tuple(DRAWN), default="decode")
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    found = points(options.phase, options.seed, options.count, stand_ins())
+    found = points(options.draw, options.seed, options.count, stand_ins())
     found.sort(key=lambda point: point.ratio)
     if options.json:
         print(json.dumps([asdict(point) for point in found]))

@@ -16,6 +16,7 @@ PROVENANCE = {
     "batch": _ASKED,
     "layers": _ASKED,
     "gpus": "asked for, or one GPU, or all of a node",
+    "nodes": "asked for, or one",
     "tokens": "tokens that a run of the phase reads or makes",
     "regions": "rectangles of the mesh that the layers were dealt to",
     "total": _PREDICTED,
@@ -50,6 +51,7 @@ def _plan(plan: Plan) -> dict[str, object]:
         "batch": plan.batch,
         "layers": plan.layers,
         "gpus": plan.gpus,
+        "nodes": plan.nodes,
         "fits": plan.fits,
         "phases": [_phase(one) for one in plan.phases],
         "transition": None

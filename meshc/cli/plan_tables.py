@@ -60,6 +60,8 @@ def _row(plan: Plan, phase: PhasePlan) -> tuple[str, ...]:
 
 def _place(plan: Plan, phase: PhasePlan) -> str:
     if phase.mesh is None:
+        if plan.nodes > 1:
+            return f"{plan.nodes} nodes"
         return f"{plan.gpus} GPU" + ("s" if plan.gpus != 1 else "")
     many = phase.regions is not None and phase.regions > 1
     return f"{phase.regions} x {phase.mesh}" if many else phase.mesh

@@ -178,13 +178,16 @@ def to_serve(asked: CompileRequest) -> CompileRequest:
 
 def _to_serve(asked: CompileRequest, chunk: int | None, prefixes: bool) -> CompileRequest:
     """``asked`` with room for ``chunk`` tokens of a prompt at once (None: as many as caches hold),
-    and with caches that keep ``prefixes`` unless it says which. Kernels for GPUs have both."""
+    and with caches that keep ``prefixes`` unless it says which; caches of a graph lie on no cores
+    yet. Kernels for GPUs have both."""
     target = target_of(asked)
     if not (target.SERVES and target.served_by_passes()):
         return asked
     room = None if chunk is None or asked.keep_quantised else max(chunk, asked.rows)
-    kv = asked.options_of(MeshOptions).kv
-    return asked.changed(chunk=room, kv="cyclic" if prefixes and kv == AUTO else kv)
+    asked = asked.changed(chunk=room)
+    if not prefixes or asked.compile_to == "graph" or asked.options_of(MeshOptions).kv != AUTO:
+        return asked
+    return asked.changed(kv="cyclic")
 
 
 def opened_service(

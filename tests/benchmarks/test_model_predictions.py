@@ -1,5 +1,5 @@
-"""Predicted cycles of drawn models, decode steps and prompts, against those of the simulator under
-both timing models."""
+"""Predicted cycles of drawn models (decode steps, prompts, layers in regions) against those of the
+simulator under both timing models."""
 
 import json
 import random
@@ -15,15 +15,16 @@ from meshc.sim import machines
 from meshc.sim.timing import MODELS
 from meshc.support.diagnostics import MeshcError
 
-CASES = [*(("decode", number) for number in range(40)), *(("prefill", n) for n in range(20))]
+COUNTS = {"decode": 40, "prefill": 20, "regions": 20}
+CASES = [(kind, number) for kind, count in COUNTS.items() for number in range(count)]
 
 
-@pytest.mark.parametrize(("phase", "number"), each(CASES, 20))
-def test_within_a_tenth(phase, number, tmp_path, monkeypatch):
-    dice = random.Random(f"predictions {phase} {number}")
-    model = DRAWN[phase](dice)
+@pytest.mark.parametrize(("kind", "number"), each(CASES, 20))
+def test_within_a_tenth(kind, number, tmp_path, monkeypatch):
+    dice = random.Random(f"predictions {kind} {number}")
+    model = DRAWN[kind](dice)
     while not (files := taken(model, tmp_path)):
-        model = DRAWN[phase](dice)
+        model = DRAWN[kind](dice)
     predicted = json.loads(files["report.json"])["predicted_cycles"]
     (tmp_path / "program").mkdir()
     prepare(files, tensors(files), tmp_path / "program", monkeypatch)

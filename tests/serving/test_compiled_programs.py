@@ -137,6 +137,17 @@ def test_programs_that_would_not_serve_are_not_compiled(words, code, capsys):
 
 
 @NO_COMPILER
+def test_a_graph_that_serves_says_nothing_of_caches_on_cores(tmp_path, capsys):
+    """Kept rows are a policy of caches on cores, which nobody named for a graph."""
+    folder = tmp_path / "graph"
+    words = ["--serving", "chunks", "--compile-to", "graph", "-o", str(folder)]
+    assert main(["compile", str(TINY), *words]) == 0
+    assert "graph level" in capsys.readouterr().out
+    assert "policy" not in (folder / "decode.meshir").read_text(encoding="utf-8")
+    assert main(["compile", str(TINY), *words, "--kv", "cyclic", "--force"]) == 1
+    assert "--kv is cyclic" in capsys.readouterr().err
+
+
 def test_what_has_its_pages_from_a_server_is_not_run(directories, capsys):
     folder = directories("--target", "cuda", "--serving", "chunks", "--batch", "2")
     assert main(["run", str(folder), "--backend", "cuda-cpu", "--prompt-ids", "5"]) == 1

@@ -56,12 +56,14 @@ Written = Callable[[TaskGraph], dict[str, str]]
 @dataclass
 class Divisions:
     """Divides what ``request`` asks for into tasks; what is kept is reported, and what passes leave
-    is ``verified``, as the pass manager has it."""
+    is ``verified``, as the pass manager has it. In a ``trial`` the first of what fits is taken: how
+    fast it is, nobody asks."""
 
     request: CompileRequest
     report: Diagnostics
     instruments: Sequence[Instrument] = ()
     verified: bool = True
+    trial: bool = False
 
     @property
     def _options(self) -> CudaOptions:
@@ -139,7 +141,7 @@ class Divisions:
             division = _Division(parts, merge, cluster, together, columns)
             made = self._meeting(graph, division, written)
             if not isinstance(made, MeshcError):
-                if many:
+                if many and not self.trial:
                     made = self._or_columns(graph, made, written)
                 self.keep(made)
                 return made[0]
@@ -187,7 +189,8 @@ class Divisions:
         """A step whose tasks meet by a counter or, where that is predicted to be faster, by tags,
         and by the other where one does not fit; clusters of blocks and prompts, most of whose time
         is not that of meetings, meet by a counter. Whether a block has room for the tasks is asked
-        before it is found where they meet."""
+        before it is found where they meet, but of clusters, whose memory has what all layers give
+        until that is folded."""
 
         def made(kind: str) -> Made:
             placed = self._met(self._tasks(graph, division, self.report), division, kind)
@@ -197,14 +200,17 @@ class Divisions:
             tasks = self._tasks(graph, division, None)
             return tasks, written(TaskGraph(tasks, graph))
 
-        tried = self.tried(apart)
-        if isinstance(tried, MeshcError) and of_parts(tried) and not of_memory(tried):
-            return tried
+        if not division.cluster:
+            tried = self.tried(apart)
+            if isinstance(tried, MeshcError) and of_parts(tried) and not of_memory(tried):
+                return tried
         counted = self.tried(lambda: made(task.COUNTER))
         # Tags follow from runs of all layers, and a node passes some.
         some = self._options.nodes > 1 or LENGTH in graph.scalars
         by_counter = division.cluster or division.columns or some
         if by_counter or isinstance(counted, GpuIsTooSmall):
+            return counted
+        if self.trial and not isinstance(counted, MeshcError):
             return counted
         by_tags = self.tried(lambda: made(task.TAGS))
         if isinstance(by_tags, MeshcError):

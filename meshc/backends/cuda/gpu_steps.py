@@ -59,7 +59,7 @@ class GpuStep:
     a chunk of so many tokens of a prompt, None for a model without, ``kernels`` the graph fused
     into kernels of so many tokens at once, where the least number or more are left.
     ``tasks_of_prompts`` are those that read chunks of them, once there are files, by the names of
-    their kernels."""
+    their kernels. Of a ``trial`` no more is asked than whether there is such a step."""
 
     request: CompileRequest
     model: str
@@ -69,12 +69,14 @@ class GpuStep:
     report: Diagnostics
     instruments: Sequence[Instrument] = ()
     verified: bool = True
+    trial: bool = False
     tasks_of_prompts: dict[str, Module] = field(default_factory=dict, init=False)
 
     @cached_property
     def divisions(self) -> Divisions:
         """What divides the work of the step and of its prompts."""
-        return Divisions(self.request, self.report, self.instruments, self.verified)
+        how = self.report, self.instruments, self.verified, self.trial
+        return Divisions(self.request, *how)
 
     @property
     def _options(self) -> CudaOptions:
@@ -98,7 +100,7 @@ class GpuStep:
                     raise by_kernels
                 if prompts is not None and asked is None and not self.request.serving:
                     files = self._with_more(step, prompts, files)
-        time = predicted(module)
+        time = "" if self.trial else predicted(module)
         words = "the decode step is one kernel made of tasks" + (f": {time}" if time else "")
         self.report.remark("step-of-tasks", words + self._slow(module))
         return module, files

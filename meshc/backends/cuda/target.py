@@ -189,7 +189,7 @@ class CudaTarget(Target):
                 module.options[LAYER_GROUPS] = True
             return PassManager(chunking_passes(1, tokens)).run(module, Diagnostics())
 
-        how = work.report, work.instruments, work.verified
+        how = work.report, work.instruments, work.verified, work.trial
         step = GpuStep(asked, work.model, step_graph, prompts, kernels, *how)
         with _quoting_missed(work.report):
             module, files = step.files()

@@ -74,6 +74,7 @@ def _plans(options: argparse.Namespace) -> int:
                     batch=options.batch,
                     chunk=options.chunk,
                     algo=tuple(options.algo),
+                    nodes=1 if options.nodes is None else options.nodes,
                     cluster=options.cluster,
                     persistent=options.cluster is not None,
                 )
@@ -91,7 +92,7 @@ def _plans(options: argparse.Namespace) -> int:
 
 
 _AUTO = "auto"
-_OF_PLANS = ("phase", "batch", "gpus", "cluster", "clock", "plot")
+_OF_PLANS = ("phase", "batch", "gpus", "nodes", "cluster", "clock", "plot")
 """Flags of questions about MODEL alone."""
 
 

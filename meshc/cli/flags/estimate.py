@@ -83,6 +83,12 @@ def add_to(commands: Any) -> None:
         help="GPUs that the model is dealt to; default: one, or all of a node",
     )
     own.add_argument(
+        "--nodes",
+        type=int,
+        metavar="N",
+        help="of a GPU: nodes, a GPU of each, that layers are dealt to, as of compile; default: 1",
+    )
+    own.add_argument(
         "--cluster",
         type=int,
         metavar="N",

@@ -106,7 +106,8 @@ class Transition:
 
 @dataclass(frozen=True)
 class Plan:
-    """A model on a device; ``gpus`` is None for wafers."""
+    """A model on a device; ``gpus`` is None for wafers, of each of the ``nodes`` that layers are
+    dealt to."""
 
     model: str
     device: str
@@ -117,6 +118,7 @@ class Plan:
     gpus: int | None
     phases: tuple[PhasePlan, ...]
     transition: Transition | None = None
+    nodes: int = 1
 
     @property
     def fits(self) -> bool:

@@ -47,8 +47,10 @@ def _of_mesh(phase: MeshPhase, made: PhasePlan) -> Iterator[str]:
             if _fitted(phase, kept=(f"all={name}",)):
                 yield f"--keep-quantised {name}"
                 break
-    room = phase.request.the_device().data_bytes
-    if made.room is not None and room is not None and made.room.uses["weights"] < room:
+    device = phase.request.the_device()
+    room, streams = device.data_bytes, device.global_memory_bytes
+    held = made.room is not None and room is not None and made.room.uses["weights"] < room
+    if held or streams:
         for seq in (phase.graph.capacity >> n for n in _HALVINGS):
             if seq and _fits(phase, seq=seq):
                 yield f"--seq {seq}"
@@ -107,8 +109,16 @@ def _fitted(phase: MeshPhase, **changes: Any) -> bool:
     try:
         phase.fit(**changes, trial=True)
     except MeshcError:
-        return False
+        return not changes and _streamed(phase)
     return True
+
+
+def _streamed(phase: MeshPhase) -> bool:
+    """Whether a program fits whose cores hold tiles of what lies in the memory that they share."""
+    try:
+        return phase.streamed() is not None
+    except MeshcError:
+        return False
 
 
 def _layers_that_fit(phase: MeshPhase, made: PhasePlan) -> int:
@@ -157,7 +167,11 @@ def cures_on_gpus(phases: GpuPhases) -> tuple[str, ...]:
 
 def _of_gpus(phases: GpuPhases) -> Iterator[str]:
     mine = phases.request
-    for count in _GPUS:
+    for count in _GPUS if phases.options.nodes > 1 else ():
+        if phases.options.nodes < count and _on_nodes(mine.changed(nodes=count), phases):
+            yield f"--nodes {count}"
+            break
+    for count in _GPUS if phases.options.nodes == 1 else ():
         if phases.options.gpus < count <= MOST_GPUS:
             request = mine.changed(gpus=count)
             if _undealt(request, phases):
@@ -178,6 +192,14 @@ def _undealt(request: CompileRequest, phases: GpuPhases) -> bool:
         if held > room or step.memory.total > room:
             return False
         return step.memory.total <= room - room // _OF_PROMPTS or other.refusal() is None
+    except MeshcError:
+        return False
+
+
+def _on_nodes(request: CompileRequest, phases: GpuPhases) -> bool:
+    """Whether the program of ``request`` fits, whose layers are dealt to nodes."""
+    try:
+        return GpuPhases(phases.loaded, request).refusal() is None
     except MeshcError:
         return False
 

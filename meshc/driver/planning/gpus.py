@@ -9,6 +9,7 @@ from functools import cached_property
 from meshc.backends import cuda
 from meshc.backends.cuda.halves import node_of
 from meshc.backends.cuda.memory import Memory, capacity_that_fits, memory_of
+from meshc.backends.cuda.nodes import on_each
 from meshc.backends.cuda.program import Prefill
 from meshc.backends.options import CudaOptions
 from meshc.backends.request import CompileRequest
@@ -96,20 +97,24 @@ class GpuPhases:
     def memory(self) -> Memory:
         """Bytes of a GPU: those of its program or, where there is none, of what its part of the
         model reads and keeps."""
-        if isinstance(self.compiled, Compiled):
-            return memory_of(self._program(self.compiled))
+        if self.program is not None:
+            return memory_of(self.program)
         held = bytes_held(self.part)
         return Memory(sum(held["weight"].values()), sum(held["state"].values()), 0)
 
-    def _program(self, compiled: Compiled) -> cuda.StepProgram:
-        return cuda.from_json(compiled.files[cuda.MANIFEST])
+    @cached_property
+    def program(self) -> cuda.StepProgram | None:
+        """The manifest of the program of the decode step, None where there is none."""
+        if isinstance(self.compiled, Compiled):
+            return cuda.from_json(self.compiled.files[cuda.MANIFEST])
+        return None
 
     @property
     def capacity(self) -> int:
         """The most tokens that caches of a request hold beside all else."""
         room = self.device.global_memory_bytes
-        if isinstance(self.compiled, Compiled):
-            return capacity_that_fits(self._program(self.compiled), room)
+        if self.program is not None:
+            return capacity_that_fits(self.program, room)
         of_token = self.memory.caches // self.graph.capacity
         left = max(0, room - self.memory.weights - self.memory.buffers)
         return left // of_token if of_token else 0
@@ -119,7 +124,8 @@ class GpuPhases:
         room, memory = self.device.global_memory_bytes, self.memory
         if memory.total <= room:
             return None
-        of = "each of the GPUs" if self.options.gpus > 1 else "the GPU"
+        several = self.options.gpus > 1 or self.options.nodes > 1
+        of = "each of the GPUs" if several else "the GPU"
         return Diagnostic(
             "error",
             "does-not-fit",
@@ -181,8 +187,8 @@ def _chosen(phases: GpuPhases, phase: str) -> tuple[str, ...]:
 
 def _buffers(phases: GpuPhases) -> dict[str, int]:
     """Bytes of each weight and buffer of a GPU."""
-    if isinstance(phases.compiled, Compiled):
-        program = cuda.from_json(phases.compiled.files[cuda.MANIFEST])
+    if phases.program is not None:
+        program = on_each(phases.program)
         sizes = {name: weight.bytes for name, weight in program.weights.items()}
         return sizes | {name: buffer.bytes for name, buffer in program.buffers.items()}
     held = bytes_held(phases.part)
@@ -199,7 +205,16 @@ def _step(phases: GpuPhases) -> Prediction:
         passes = pipeline_to_tasks()[len(pipeline_to("graph")) :]
         tasks = PassManager(passes).run(phases.part)
     position = {POSITION: phases.graph.capacity - 1} | ({} if tasks.ranks is None else {RANK: 0})
-    return _of_ranks(phases, lambda links: predicted_step(tasks, position, links))
+    found = _of_ranks(phases, lambda links: predicted_step(tasks, position, links))
+    return _of_nodes(phases, found)
+
+
+def _of_nodes(phases: GpuPhases, found: Prediction, *others: str) -> Prediction:
+    """``found`` of all layers, as the nodes pass theirs one behind the other; it leaves out what
+    they hand on, which no device file knows, and what ``others`` say."""
+    if phases.options.nodes == 1:
+        return found
+    return replace(found, left_out=(*found.left_out, "what nodes hand on to each other", *others))
 
 
 def _of_ranks(phases: GpuPhases, predict: Callable[[Links | None], Prediction]) -> Prediction:
@@ -233,7 +248,8 @@ def _prompt(phases: GpuPhases) -> Prediction:
     if found is not None:
         model = served_of(phases.graph)
         kernels = PromptKernels(phases.device, model, found.tokens, found.least)
-    return _of_ranks(phases, lambda links: predicted_prompt(readers, step, tokens, kernels, links))
+    told = _of_ranks(phases, lambda links: predicted_prompt(readers, step, tokens, kernels, links))
+    return _of_nodes(phases, told, "that nodes read different pieces of a prompt at once")
 
 
 def _kernels(compiled: Compiled) -> Prefill | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from meshc.backends.options import MeshOptions
+from meshc.backends.options import CudaOptions, MeshOptions
 from meshc.backends.request import CompileRequest
 from meshc.devices import Device
 from meshc.driver.capacity import capacity
@@ -225,11 +225,13 @@ def _on_gpus(
     gpus = 1 if request.gpus is None else request.gpus
     asked = request.compile.changed(target="cuda", phase="both", gpus=gpus)
     asked.check()
-    watch(f"{loaded.name} on {gpus} {device.name}")
+    nodes = asked.options_of(CudaOptions).nodes
+    watch(f"{loaded.name} on {gpus} {device.name}" + (f" of {nodes} nodes" if nodes > 1 else ""))
     one = GpuPhases(loaded, asked)
     cures = cache(lambda: cures_on_gpus(one))
     made = tuple(_with_cures(phase_on_gpus(one, phase), cures) for phase in phases)
-    return _plan(loaded, request, one.graph, made, gpus, _nothing_between(phases))
+    found = _plan(loaded, request, one.graph, made, gpus, _nothing_between(phases))
+    return replace(found, nodes=nodes)
 
 
 def _on_node(

@@ -17,7 +17,7 @@ from meshc.cost.programs import inbound_channels, routing_paths
 from meshc.driver.compiling import given_module
 from meshc.driver.fitting import Fit, fit_of
 from meshc.driver.models import LoadedModel
-from meshc.driver.planning.answers import PhasePlan, Room, Routes
+from meshc.driver.planning.answers import PhasePlan, Room, Routes, Stream
 from meshc.driver.planning.clocks import clocked
 from meshc.driver.planning.streaming import stream_of
 from meshc.ir.clone import clone_module
@@ -138,13 +138,19 @@ class MeshPhase:
                 continue
         return Program(None, refused)
 
-    def in_one_region(self) -> Fit | None:
-        """The program on cores that have room for it, whose layers are not dealt to regions; None
-        where there is none."""
+    def streamed(self) -> tuple[Fit, Stream, Room] | None:
+        """The program whose cores hold a few tiles at a time of what lies in the memory that they
+        share: on cores with room for it, what streams, and what cores then hold. None where the
+        device has no such memory, or cores no room even so."""
+        device = self.chosen.the_device()
+        if not device.global_memory_bytes:
+            return None
         try:
-            return self._ample(dealt=False)
+            alone = self._ample(dealt=False)
         except MeshcError:
             return None
+        found = stream_of(device, alone, self.chosen)
+        return None if found is None else (alone, *found)
 
     def _ample(self, dealt: bool) -> Fit:
         """The program on cores that have room for its buffers, its layers dealt to as many regions
@@ -178,12 +184,8 @@ def phase_on_mesh(phase: MeshPhase, clock: bool = False) -> PhasePlan:
     if fit is not None:
         uses = {name: taken for name, taken in fit.uses.items() if name != "left"}
         room = Room(device.memory_bytes, uses, fit.buffers)
-    if refused is not None and refused.code in NO_ROOM and device.global_memory_bytes:
-        alone = phase.in_one_region()
-        found = None if alone is None else stream_of(device, alone, phase.chosen)
-        if found is not None:
-            stream, room = found
-            fit, refused = alone, None
+    if refused is not None and refused.code in NO_ROOM and (found := phase.streamed()):
+        (fit, stream, room), refused = found, None
     regions = fit.module.the_mesh().regions if fit is not None else 1
     streams = None if stream is None else Streams(phase.chosen, "caches" in stream.uses)
     prediction, silent = _prediction(phase, regions, clock, refused, streams)

@@ -111,6 +111,7 @@ DEMANDS = (
     Demand("Figures 9 and 10 as claims", ("waferllm-claims",), None, of=_of_figures),
     Demand("steps of Llama-3-8B on an H200", ("recorded-made",), 0.05, 0.03,
            of=lambda row: row.what.startswith("llama-3-8b, batch 1, cached")),
+    Demand("steps in clusters of blocks on an H200", ("recorded-clusters",), 0.15, 0.1),
     Demand("steps of task programs on an H200", ("recorded-tasks", "recorded-own", "recorded-made"),
            0.05, 0.03),
     Demand("ClusterFusion, Table 1", ("clusterfusion-1",), 0.15, 0.10),

@@ -8,7 +8,7 @@ before it is timed. Others are of task programs as they were emitted at first: t
 warp that brings tiles looked up each tile's pages once it had found a place for it, which made
 attention slower; and of the steps that the command made later that day. All these are predicted by
 the numbers that were fitted to the first ones. The last are of the steps that the command makes
-since, three of which the numbers of the device's file are fitted to.
+since, three of which the numbers of the device's file are fitted to; and two in clusters of blocks.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from meshc.backends.request import CompileRequest
 from meshc.cost.predictions import inputs_of
 from meshc.cost.tasks.blocks import Ring
 from meshc.cost.tasks.stages import SUMS_BYTES, LoopWork, Meeting, PhaseWork, Stage, TaskWork
-from meshc.cost.tasks.steps import StepTime, time_of_work
+from meshc.cost.tasks.steps import StepTime, step_time, time_of_work
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import work_of
 from meshc.devices import Device, Number, device
+from meshc.driver.compiling import compile_loaded
 from meshc.driver.models import load_any
 from meshc.driver.planning.parts import part_of
 from meshc.driver.reproduction.compared import Compared, Section, compared, not_modelled, role_of
@@ -103,7 +104,7 @@ def tasks_of(
 @dataclass(frozen=True)
 class Recorded:
     """A timed step, in microseconds, of so many requests behind so many cached tokens; ``options``
-    of expand-tasks where the program is of tasks."""
+    of expand-tasks where the program is of tasks; blocks in clusters of ``cluster``, if any."""
 
     program: str
     model: str
@@ -111,6 +112,7 @@ class Recorded:
     options: str
     cached: int
     us: float
+    cluster: int = 0
 
 
 def recorded(program: str) -> tuple[Recorded, ...]:
@@ -120,7 +122,8 @@ def recorded(program: str) -> tuple[Recorded, ...]:
 
 def _recorded(program: str, row: Row) -> Recorded:
     model, batch, cached = row.text("model"), row.whole("batch"), row.whole("cached")
-    return Recorded(program, model, batch, row.text("options"), cached, row.number("us"))
+    how = row.text("options"), cached, row.number("us"), row.whole("cluster")
+    return Recorded(program, model, batch, *how)
 
 
 @cache
@@ -230,17 +233,27 @@ def _made(model: str, capacity: int, batch: int, meet: str) -> Module:
     return tasks_of(model, capacity, batch, more=OWN_OPTIONS[model], meet=meet)
 
 
+def predicted_of_clusters(step: Recorded) -> StepTime:
+    """What it expects of a step as the command makes it for clusters."""
+    request = CompileRequest(
+        target="cuda", device="h200", dtype="f16", seq=step.cached + 1, cluster=step.cluster
+    )
+    made = compile_loaded(load_any(step.model, Diagnostics()), request, trial=True, verified=False)
+    return step_time(made.modules["decode"], {"pos": step.cached})
+
+
 _PREDICTED: Mapping[str, Callable[[Recorded], StepTime]] = {
     "persistent": predicted,
     "tasks": predicted_of_tasks,
     "own": predicted_of_own,
     "made": predicted_of_made,
+    "clusters": predicted_of_clusters,
 }
 _NOT_FOLLOWED = {
     "persistent-graph": "the same step, launched in a graph",
     "several-graph": "steps of several kernels have no event model",
 }
-TABLES = ("persistent", "tasks", "own", "made", *_NOT_FOLLOWED)
+TABLES = ("persistent", "tasks", "own", "made", "clusters", *_NOT_FOLLOWED)
 
 
 def steps(program: str) -> Section:

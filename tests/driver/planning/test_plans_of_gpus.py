@@ -41,6 +41,30 @@ def test_a_step_has_the_memory_and_the_time_of_its_program(model, batch):
     assert {one.kind for one in found.prediction.inputs} >= {"calibrated", "datasheet"}
 
 
+def test_the_memory_of_clusters_has_what_one_layer_gives():
+    """What all 32 give would leave a block no room for tiles."""
+    (step,) = planned("llama-3-8b", "h200", cluster=8, persistent=True).phases
+    assert step.fits and step.prediction is not None
+
+
+def test_layers_are_dealt_to_nodes_in_time_and_memory():
+    """Of two layers each node has one, beside the tables of words and logits; a step still passes
+    both, and its nodes hand a row on, which is said."""
+    (alone,) = planned(TINY / "llama-3h1", "h200").phases
+    found = planned(TINY / "llama-3h1", "h200", nodes=2)
+    (step,) = found.phases
+    assert found.nodes == 2 and sum(step.room.buffers.values()) == step.room.needed
+    layer = compile_loaded(
+        load_any(str(TINY / "llama-3h1"), Diagnostics()),
+        CompileRequest(target="cuda", device="h200", seq=64, layers=1),
+    )
+    one = memory_of(cuda.from_json(layer.files[cuda.MANIFEST]))
+    assert (step.room.uses["weights"], step.room.uses["caches"]) == (one.weights, one.caches)
+    assert step.room.uses["weights"] < alone.room.uses["weights"]
+    assert step.prediction.seconds > 0.9 * alone.prediction.seconds
+    assert any("nodes" in one for one in step.prediction.left_out)
+
+
 @pytest.mark.parametrize(
     ("model", "seq", "rel"), [(TINY / "llama-9h3-tied", 64, 1e-9), ("smollm2-135m", 1024, 0.005)]
 )

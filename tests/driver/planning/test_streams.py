@@ -60,6 +60,18 @@ def test_caches_stream_where_cores_have_no_room_for_them():
     assert more < far.prediction.seconds - near.prediction.seconds < 1.25 * more
 
 
+def test_weights_of_prompts_go_from_core_to_core_in_tiles():
+    """A core's part of gate and up alone, of one layer, is larger than all of its memory."""
+    (short,) = planned("llama-3-8b", phase="prefill", seq=512).phases
+    tiles = 2 * TORUS.whole("tile_bytes")
+    assert short.fits and short.stream.uses["weights"] < 2 * matrices()
+    assert short.room.uses["tiles of weights on their way to other cores"] == tiles
+    assert not any("weight" in name for name in short.room.buffers)
+    assert short.prediction.seconds > short.stream.uses["weights"] / TORUS.global_bytes_per_second
+    (longer,) = planned("llama-3-8b", phase="prefill", seq=1024).phases
+    assert not longer.fits and "--seq 512" in longer.cures
+
+
 def test_what_fits_cores_is_held_by_them():
     (step,) = planned(TINY, seq=64).phases
     assert step.fits and step.stream is None and step.room.uses["weights"] > 0
