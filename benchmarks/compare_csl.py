@@ -59,7 +59,9 @@ def our_cycles(words: list[str], folder: Path, commands: str) -> float:
     """Compile with ``words``, give random inputs, run."""
     program = folder / "ours"
     compile_words = [sys.executable, "-m", "meshc", "compile", "--target", "csl", "-o"]
-    done = subprocess.run([*compile_words, str(program), *words], env=environment(""), text=True)
+    done = subprocess.run(
+        [*compile_words, str(program), *words], env=environment(""), stdout=sys.stderr
+    )
     if done.returncode:
         raise SystemExit(1)
     data = program / "data"

@@ -1,6 +1,7 @@
 """Cycles per token of one emitted decode layer beside WaferLLM's hand-written Decode.
 
-    python benchmarks/compare_decode.py DIR [--only P] [--sums f32] [--json]
+    python benchmarks/compare_decode.py DIR [--only P] [--sums f32] [--timing machine]
+        [--untraced] [--json]
 
 DIR is the folder ``Decode`` of the published program, with its ``WSE-2`` and ``WSE-3``; nothing of
 it is kept. Its host scripts need NumPy 1: when the installed one is newer, ``pip install --target
@@ -22,7 +23,17 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from layer_runs import PARTS, Found, Layer, emitted, published, shares
+from layer_runs import (
+    PARTS,
+    Found,
+    Layer,
+    Simulator,
+    asked_simulator,
+    emitted,
+    published,
+    shares,
+    simulator_flags,
+)
 from measuring import table
 
 LEFT_OUT = (
@@ -48,12 +59,15 @@ LAYERS = (
 )
 
 
-def ours(layer: Layer, device: str, folder: Path, layers: int = 1, sums: str = "f16") -> Found:
+def ours(layer: Layer, device: str, folder: Path, sums: str, simulator: Simulator) -> Found:
     """Run the step behind a full cache."""
-    return emitted(layer, device, "decode", ["--pos", str(layer.seq - 1)], folder, layers, sums)
+    last = ["--pos", str(layer.seq - 1)]
+    return emitted(layer, device, "decode", last, folder, sums, simulator)
 
 
-def theirs(layer: Layer, device: str, given: Path, numpy: str | None, folder: Path) -> Found:
+def theirs(
+    layer: Layer, device: str, given: Path, numpy: str | None, folder: Path, simulator: Simulator
+) -> Found:
     """Run a copy of the published program."""
     copy = folder / "theirs"
     shutil.copytree(given / {"wse2": "WSE-2", "wse3": "WSE-3"}[device], copy)
@@ -69,7 +83,7 @@ def theirs(layer: Layer, device: str, given: Path, numpy: str | None, folder: Pa
     (copy / "layer.json").write_text(json.dumps(facts))
     # the last command of their script removes files that only a cluster leaves
     script = "bash ./run_sim.sh layer.json || test -d out"
-    return published(copy, script, "decode_host", REPEATS + 1, numpy, folder)
+    return published(copy, script, "decode_host", REPEATS + 1, numpy, folder, simulator)
 
 
 def _row(layer: Layer, device: str, mine: Found, other: Found) -> tuple[str, ...]:
@@ -87,15 +101,18 @@ def main() -> None:
     parser.add_argument("--only", type=int, metavar="P", help="meshes of P x P alone")
     parser.add_argument("--sums", choices=("f16", "f32"), default="f16", help="of our products")
     parser.add_argument("--json", action="store_true")
+    simulator_flags(parser)
     options = parser.parse_args()
+    simulator = asked_simulator(options)
     found, rows = [], []
     for layer in LAYERS:
         if options.only not in (None, layer.side):
             continue
         for device in ("wse2", "wse3"):
             with tempfile.TemporaryDirectory() as name:
-                mine = ours(layer, device, Path(name), sums=options.sums)
-                other = theirs(layer, device, options.folder, options.numpy, Path(name))
+                folder = Path(name)
+                mine = ours(layer, device, folder, options.sums, simulator)
+                other = theirs(layer, device, options.folder, options.numpy, folder, simulator)
             found.append(
                 {
                     "device": device, **asdict(layer), "ours": asdict(mine),

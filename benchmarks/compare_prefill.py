@@ -1,6 +1,7 @@
 """Cycles per prompt of one emitted prefill layer beside WaferLLM's hand-written Prefill.
 
-    python benchmarks/compare_prefill.py DIR [--only P] [--json]
+    python benchmarks/compare_prefill.py DIR [--only P] [--sums f32] [--timing machine]
+        [--untraced] [--json]
 
 DIR is the folder ``Prefill`` of the published program, with its ``WSE-2``; nothing of it is kept.
 Its host scripts need NumPy 1: when the installed one is newer, ``pip install --target FOLDER
@@ -22,7 +23,17 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from layer_runs import PARTS, Found, Layer, emitted, published, shares
+from layer_runs import (
+    PARTS,
+    Found,
+    Layer,
+    Simulator,
+    asked_simulator,
+    emitted,
+    published,
+    shares,
+    simulator_flags,
+)
 from measuring import table
 
 LEFT_OUT = (
@@ -42,12 +53,15 @@ LAYERS = (
 )
 
 
-def ours(layer: Layer, device: str, folder: Path, layers: int = 1) -> Found:
+def ours(layer: Layer, device: str, folder: Path, sums: str, simulator: Simulator) -> Found:
     """Run a prompt of all tokens that the program has room for."""
-    return emitted(layer, device, "prefill", ["--len", str(layer.seq)], folder, layers)
+    whole = ["--len", str(layer.seq)]
+    return emitted(layer, device, "prefill", whole, folder, sums, simulator)
 
 
-def theirs(layer: Layer, given: Path, numpy: str | None, folder: Path) -> Found:
+def theirs(
+    layer: Layer, given: Path, numpy: str | None, folder: Path, simulator: Simulator
+) -> Found:
     """Run a copy of the published program."""
     copy = folder / "theirs"
     shutil.copytree(given / "WSE-2", copy)
@@ -57,7 +71,7 @@ def theirs(layer: Layer, given: Path, numpy: str | None, folder: Path) -> Found:
     }  # fmt: skip
     (copy / "layer.json").write_text(json.dumps(facts))
     script = "bash ./run_sim.sh layer.json"
-    return published(copy, script, "prefill_host", REPEATS + 1, numpy, folder)
+    return published(copy, script, "prefill_host", REPEATS + 1, numpy, folder, simulator)
 
 
 def _row(layer: Layer, device: str, mine: Found, other: Found) -> tuple[str, ...]:
@@ -73,17 +87,20 @@ def main() -> None:
     parser.add_argument("folder", type=Path, metavar="DIR")
     parser.add_argument("--numpy", metavar="FOLDER", help="where NumPy 1 is, for their scripts")
     parser.add_argument("--only", type=int, metavar="P", help="meshes of P x P alone")
+    parser.add_argument("--sums", choices=("f16", "f32"), default="f16", help="of our products")
     parser.add_argument("--json", action="store_true")
+    simulator_flags(parser)
     options = parser.parse_args()
+    simulator = asked_simulator(options)
     found, rows = [], []
     for layer in LAYERS:
         if options.only not in (None, layer.side):
             continue
         with tempfile.TemporaryDirectory() as name:
-            other = theirs(layer, options.folder, options.numpy, Path(name))
+            other = theirs(layer, options.folder, options.numpy, Path(name), simulator)
         for device in ("wse2", "wse3"):
             with tempfile.TemporaryDirectory() as name:
-                mine = ours(layer, device, Path(name))
+                mine = ours(layer, device, Path(name), options.sums, simulator)
             found.append(
                 {
                     "device": device, **asdict(layer), "ours": asdict(mine),

@@ -6,6 +6,7 @@ whole run, as the mean over PEs.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -19,6 +20,7 @@ from compare_csl import OUR_CYCLES, cycles_printed
 
 from meshc.sim.commands_folder import make_bin
 from meshc.sim.profile import Split, read_trace, split
+from meshc.sim.timing import DEFAULT, MODELS
 
 LAYER = """\
 use blocks
@@ -51,11 +53,19 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class Simulator:
+    """Whose cycles a run takes, and whether it is traced, which takes more time and memory."""
+
+    timing: str = DEFAULT
+    traced: bool = True
+
+
+@dataclass(frozen=True)
 class Found:
-    """Cycles per token or prompt, and where they go."""
+    """Cycles per token or prompt, and where they go (of a run that was traced)."""
 
     cycles: float
-    where: Split
+    where: Split | None
 
 
 def emitted(
@@ -64,23 +74,28 @@ def emitted(
     phase: str,
     scalar: Sequence[str],
     folder: Path,
-    layers: int = 1,
     sums: str = "f16",
+    simulator: Simulator = Simulator(),
 ) -> Found:
     """Compile a ``phase`` for a device, give random weights, and run it once with a ``scalar``
     (an option of its host); products sum in the element type ``sums``."""
     source, program = folder / "layer.mesh", folder / "ours"
-    source.write_text(LAYER.format(dim=layer.dim, ffn=layer.ffn, layers=layers, sums=sums))
+    source.write_text(LAYER.format(dim=layer.dim, ffn=layer.ffn, layers=1, sums=sums))
     mesh = f"{layer.side}x{layer.side}"
     words = [sys.executable, "-m", "meshc", "compile", str(source), "--target", "csl"]
     words += ["--device", device, "--mesh", mesh, "--seq", str(layer.seq), "--dtype", "f16"]
     words += ["--phase", phase, "-o", str(program)]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
-    return run_program(program, device, scalar, folder)
+    return run_program(program, device, scalar, folder, simulator=simulator)
 
 
 def run_program(
-    program: Path, device: str, scalar: Sequence[str], folder: Path, rows: int | None = None
+    program: Path,
+    device: str,
+    scalar: Sequence[str],
+    folder: Path,
+    rows: int | None = None,
+    simulator: Simulator = Simulator(),
 ) -> Found:
     """Run a compiled layer once with random weights; its input ``x`` has so many rows (default: as
     many as there is room for)."""
@@ -90,19 +105,25 @@ def run_program(
         drawn = generator.standard_normal(shape) / np.sqrt(shape[-1])
         drawn = drawn[:, :rows] if name == "x" else drawn
         np.save(program / "data" / f"{name}.npy", drawn.astype(np.float32))
-    commands, trace = _traced(folder / "our_bin")
+    commands, trace = _commands(folder / "our_bin", simulator)
     command = ["bash", f"commands_{device}.sh", *scalar]
     cycles = cycles_printed(command, program, OUR_CYCLES, commands)
-    return Found(cycles, split(read_trace(trace), "run"))
+    return Found(cycles, split(read_trace(trace), "run") if simulator.traced else None)
 
 
 def published(
-    copy: Path, script: str, task: str, repeats: int, numpy: str | None, folder: Path
+    copy: Path,
+    script: str,
+    task: str,
+    repeats: int,
+    numpy: str | None,
+    folder: Path,
+    simulator: Simulator = Simulator(),
 ) -> Found:
     """Run ``script`` in a ``copy`` of a program that prints the mean cycles of its timed repeats.
     ``repeats`` are all that begin with ``task``, those that are not timed included; ``numpy`` is
     a folder with the NumPy that its host needs."""
-    commands, trace = _traced(folder / "their_bin")
+    commands, trace = _commands(folder / "their_bin", simulator)
     before = os.environ.get("PYTHONPATH")
     if numpy:
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [numpy, before]))
@@ -114,6 +135,8 @@ def published(
             os.environ.pop("PYTHONPATH", None)
         else:
             os.environ["PYTHONPATH"] = before
+    if not simulator.traced:
+        return Found(cycles, None)
     whole = split(read_trace(trace), task)
     mean = (each / repeats for each in (whole.compute, whole.transfer, whole.waiting))
     return Found(cycles, Split(*mean))
@@ -122,10 +145,24 @@ def published(
 def shares(found: Found) -> str:
     """Where cycles go, in the order of :data:`PARTS`."""
     where = found.where
+    if where is None:
+        return "not traced"
     return f"{where.compute:.0f} + {where.transfer:.0f} + {where.waiting:.0f}"
 
 
-def _traced(folder: Path) -> tuple[str, Path]:
-    """Stand-in commands that write a trace, and where."""
+def simulator_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags of a command line that :func:`asked_simulator` reads."""
+    parser.add_argument("--timing", choices=MODELS, default=DEFAULT, help="whose cycles")
+    parser.add_argument("--untraced", action="store_true", help="cycles alone, not where they go")
+
+
+def asked_simulator(options: argparse.Namespace) -> Simulator:
+    """The simulator that the flags ask for."""
+    return Simulator(options.timing, not options.untraced)
+
+
+def _commands(folder: Path, simulator: Simulator) -> tuple[str, Path]:
+    """Stand-in commands of a ``simulator``, and where they write a trace."""
     trace = folder / "trace.json"
-    return str(make_bin(folder, ["--trace", str(trace)])), trace
+    traced = ["--trace", str(trace)] if simulator.traced else []
+    return str(make_bin(folder, ["--timing", simulator.timing, *traced])), trace

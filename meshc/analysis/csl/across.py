@@ -1,16 +1,18 @@
-"""Kernels of rows that take a lane of all rows at once: maxima of rows, and masks of empty slots.
+"""Kernels of rows that take a lane of all rows at once: maxima and sums of rows, masks of slots.
 
 Row by row each one costs a loop and its descriptors, however few lanes it has. Where rows lie
 evenly apart, one operation does for a lane of all of them: with more rows than lanes that is less.
+A row is added up in the same order either way, in the type of its sum.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshc.analysis.csl.costs import Costs, looped, setup, walked
+from meshc.analysis.csl.costs import CONSTANT, DESCRIPTOR, Costs, looped, setup, walked
 from meshc.analysis.csl.windows import Window, has_one_dim
 from meshc.ir.ops.tile import Compute
+from meshc.ir.types import DType
 
 OF_A_RING = 12
 """Cycles of the scalar code that finds a slot, predicted: two loads, a sum and a division."""
@@ -19,7 +21,7 @@ _ROW_OF_SLOTS = 29
 _EMPTY, _SLOT = 15, 15
 """The same of a mask of all rows at once, and of each slot."""
 _BEGIN = 4
-"""Cycles of maxima across rows before the first lane."""
+"""Cycles of maxima or sums across rows before the first lane."""
 _LANE = 6
 """Operations of the loop around a lane."""
 
@@ -31,12 +33,19 @@ def lane_of(window: Window) -> Window:
 
 def goes_across(op: Compute, given: Sequence[Window]) -> bool:
     """Whether one operation does for a lane of all rows of ``op``, whose extents are known."""
-    rows = given[0 if op.kernel == "mask_slots" else 1]
-    small = [given[0]] if op.kernel == "row_max" else []
+    rows, *small = (given[0],) if op.kernel == "mask_slots" else (given[1], given[0])
     if len(rows.dims) < 2 or (small and len(small[0].dims) != len(rows.dims) - 1):
+        return False
+    if op.kernel == "row_sum" and small[0].dtype not in (rows.dtype, DType.F32):
         return False
     whole = (rows, *small)
     return all(w.constant for w in whole) and all(map(has_one_dim, (lane_of(rows), *small)))
+
+
+def holds_results(op: Compute, given: Sequence[Window]) -> bool:
+    """Whether a register may hold what all operations of ``op`` across rows change, which lies at
+    one place."""
+    return op.kernel in ("row_max", "row_sum") and given[0].start.is_const
 
 
 def across_cycles(op: Compute, windows: Sequence[Window], costs: Costs) -> int:
@@ -49,16 +58,22 @@ def across_cycles(op: Compute, windows: Sequence[Window], costs: Costs) -> int:
         return _EMPTY + slots // 2 * (each + _SLOT)
     to, source = windows
     rows, lanes = lane_of(source), source.dims[-1].extent
-    each = walked(3) + costs.vector("convert", source.dtype, rows.size, (rows.pace,))
+    sums = op.kernel == "row_sum"
+    kind, dtype = ("add", to.dtype) if sums else ("convert", source.dtype)
+    each = walked(3) + costs.vector(kind, dtype, rows.size, (rows.pace,))
     each += round(costs.meetings([to, rows]))
-    begun = walked(1, 1) + costs.vector("add", source.dtype, rows.size, (1,))
-    narrow = maxima_scratch(windows)
+    begun = walked(1, 1) + costs.vector("add", dtype, rows.size, (1,))
+    if op.dsr:
+        each, begun = each - 2 * DESCRIPTOR, begun + CONSTANT
+    narrow = across_scratch(op, windows)
     converted = setup([to, to]) + costs.vector("convert", to.dtype, narrow, ()) if narrow else 0
     return _BEGIN + begun + lanes * each + looped(lanes, _LANE, 1) + converted
 
 
-def maxima_scratch(given: Sequence[Window]) -> int:
+def across_scratch(op: Compute, given: Sequence[Window]) -> int:
     """Elements of scratch, in the type of the rows, where maxima are wanted in another."""
+    if op.kernel != "row_max":
+        return 0
     to, source = given
     return to.size if to.dtype != source.dtype else 0
 

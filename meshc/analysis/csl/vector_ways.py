@@ -5,7 +5,8 @@ scratch, in polynomials, do many at once. The call says it: ``way = vector`` for
 ``silu`` and ``gelu`` with f16 results, in f32, ``half`` for those of the first two that go in f16
 alone, and for ``rope`` what ``turning.py`` lists. Quotients and norms with f16 results,
 ``div`` and ``rms_scale``, go row by row; their reciprocals and roots may be Newton's (``newton``).
-``row_max`` and ``mask_slots`` go row by row, or lane by lane for all rows at once (``across``).
+``row_max``, ``row_sum`` and ``mask_slots`` go row by row, or lane by lane for all rows at once
+(``across``).
 Without a way elements go one by one.
 
 Rows and columns whose number is known only when the program runs go in blocks, ``vector_by_4``, and
@@ -20,7 +21,13 @@ from collections.abc import Collection, Iterable
 from itertools import product
 from math import ceil, prod
 
-from meshc.analysis.csl.across import across_cycles, goes_across, maxima_scratch, slots_of_rows
+from meshc.analysis.csl.across import (
+    across_cycles,
+    across_scratch,
+    goes_across,
+    holds_results,
+    slots_of_rows,
+)
 from meshc.analysis.csl.blocks import Blocks, blocks_of, in_blocks, lengths, pieces, whole_blocks
 from meshc.analysis.csl.costs import LENGTH, LOOP, OFFSET, Costs, rows_of_grids, setup
 from meshc.analysis.csl.element_costs import by_rows
@@ -47,7 +54,7 @@ from meshc.ir.views import View
 
 BY_NEWTON = ("div", "rms_scale")
 """The kernels that take a reciprocal or a root for each row."""
-BY_LANES = ("row_max", "mask_slots")
+BY_LANES = ("row_max", "row_sum", "mask_slots")
 """The kernels that may take a lane of all rows at once."""
 KERNELS = (*BY_STEPS, *BY_NEWTON, *BY_LANES, "rope")
 """The kernels that have such a way."""
@@ -117,6 +124,8 @@ def wrong_way(op: Compute, costs: Costs, known: Collection[str], over: bool) -> 
 
 def takes_registers(op: Compute) -> bool:
     """Whether ``op`` is written by operations whose operands registers may hold."""
+    if op.way == ACROSS:
+        return holds_results(op, _given(op))
     return bool(op.way) and (
         op.kernel in BY_STEPS or (op.kernel == "rope" and ANGLES in parts_of(op))
     )
@@ -127,7 +136,7 @@ def scratch_words(op: Compute, costs: Costs) -> int:
     if op.kernel in BY_NEWTON:
         return 0
     if op.kernel in BY_LANES:
-        return maxima_scratch(_given(op)) if op.way and op.kernel == "row_max" else 0
+        return across_scratch(op, _given(op)) if op.way else 0
     given = _given(op)
     if block := block_of(op):
         known = not blocks_of(given[0].dims)

@@ -235,3 +235,44 @@ def test_masks_and_maxima_go_across_rows(head, dtype, arch, tmp_path, monkeypatc
             predicted = json.loads(files["report.json"])["predicted_cycles"]
             assert predicted == pytest.approx(cycles[across], rel=0.1)
     assert cycles[True] < cycles[False]
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtype", "summed"),
+    [
+        ("wse2", "f16", "f32"),
+        ("wse3", "f16", "f16"),
+        ("wse2", "f32", "f32"),
+        ("wse3", "bf16", "f32"),
+    ],
+)
+def test_sums_go_across_rows(arch, dtype, summed, tmp_path, monkeypatch):
+    """Sums of ten rows of four lanes, in the order of these and in the type of the sum: lane by
+    lane for all rows at once, and row by row where that is said."""
+    buffers = [("values", (2, 5, 4), dtype), ("sums", (2, 5), summed)]
+    body = "    tile.row_sum %sums, %values\n"
+    text = program(buffers, {"values": "in", "sums": "out"}, body)
+    values = np.random.default_rng(3).normal(size=(2, 5, 4)).astype(np.float32)
+    if dtype == "bf16":
+        values = (values.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    kinds = {"f16": np.float16, "f32": np.float32}
+    values = values.astype(kinds.get(dtype, np.float32))
+    expected = np.zeros((2, 5), kinds[summed])
+    for lane in range(4):
+        expected = expected + values[..., lane].astype(kinds[summed])
+    cycles = {}
+    for across in (True, False):
+        module = tile_text(text, arch)
+        files = emitted({"main": module}, SelectCslFunctions(across=across))
+        (call,) = (op for op in module.walk() if isinstance(op, Compute))
+        assert call.way == "across" * across
+        folder = tmp_path / str(across)
+        folder.mkdir()
+        found, cycles[across] = run_files(
+            files, {"values": values}, folder, monkeypatch, options=("--pos", "0")
+        )
+        np.testing.assert_array_equal(found["sums"], expected)
+        if across:
+            predicted = json.loads(files["report.json"])["predicted_cycles"]
+            assert predicted == pytest.approx(cycles[across], rel=0.1)
+    assert cycles[True] < cycles[False]

@@ -15,10 +15,12 @@ from meshc.analysis.csl.blocks import Blocks, Piece, blocks_of, in_blocks, piece
 from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import softmaxes
 from meshc.analysis.csl.function_steps import function_steps
+from meshc.analysis.csl.held import CHANGED
 from meshc.analysis.csl.operands import one_by_one
 from meshc.analysis.csl.ways import ACROSS, NEWTON, block_of, goes_over
 from meshc.analysis.csl.windows import Dim, Window, dense, own
 from meshc.backends.csl.kernels.elements import same_type
+from meshc.backends.csl.kernels.registers import loaded
 from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, literal
 from meshc.backends.csl.spelling.descriptors import builtin
 from meshc.backends.csl.spelling.expressions import expression
@@ -141,24 +143,39 @@ class Rows:
 
     def _row_sum(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source = windows
+        if op.way == ACROSS:
+            add = builtin("fadd", to.dtype) if to.dtype == source.dtype else "@faddhs"
+            return self._across(op, add, 0.0, to, source)
         return self._reduced(op, to, source, "fadd", csl.as_expression(0.0))
+
+    def _across(
+        self, op: Compute, combine: str, start: float, to: Window, source: Window
+    ) -> list[csl.Statement]:
+        """``combine`` what begins as ``start`` with the lanes of all rows of ``source``, one after
+        the other; a register holds it where ``op`` says so."""
+        memory, loads = self.code.descriptors.memory, []
+        found: csl.Operand = memory(to)
+        if op.dsr:
+            register = self.code.registers.held(CHANGED, op.dsr)
+            loads, found = [loaded(register, memory(to))], register
+        lanes = source.dims[-1]
+        at = own("lane") if lanes.extent > 1 else 0
+        lane = memory(lane_of(source).moved(at * lanes.stride))
+        body = self.code.over("lane", lanes, [csl.do(combine, found, found, lane)])
+        return [*loads, *self.code.set(to, start), *body]
 
     def _row_max(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         to, source = windows
         if op.way == ACROSS:
-            return self._max_across(to, source)
+            return self._max_across(op, to, source)
         return self._reduced(op, to, source, "fmax", literal(float("-inf"), to.dtype))
 
-    def _max_across(self, to: Window, source: Window) -> list[csl.Statement]:
-        """A lane of all rows after the other."""
+    def _max_across(self, op: Compute, to: Window, source: Window) -> list[csl.Statement]:
+        """Maxima in the type of the rows, in scratch where they are wanted in another."""
         most, kind = to, source.dtype
         if to.dtype != kind:
             most = self.code.scratch_window(kind, to.size).inner(dense(to.dims))
-        lanes = source.dims[-1]
-        at = own("lane") if lanes.extent > 1 else 0
-        lane = lane_of(source).moved(at * lanes.stride)
-        larger = self.code.operation("fmax", (most, most, lane))
-        found = [*self.code.set(most, float("-inf")), *self.code.over("lane", lanes, [larger])]
+        found = self._across(op, builtin("fmax", kind), float("-inf"), most, source)
         return found if most is to else [*found, *self.code.copied(to, most)]
 
     def _reduced(

@@ -18,9 +18,9 @@ class AssignCslRegisters(Pass):
     ``dsr = 1`` are those that a product loads when it is called. Sums that are one row at one place
     have registers of their own, 2 to 7, which are loaded before the start; calls with the same row
     share them. Where there are more rows the others take the first. ``dsr = 8`` are those in which
-    the vector operations of functions of elements, and of sines and cosines of a RoPE, find what
-    several of them change or read, so that each is loaded once; ``functions=false`` lets each
-    operation load its own.
+    the vector operations of functions of elements, of maxima and sums across rows, and of sines and
+    cosines of a RoPE, find what several of them change or read, so that each is loaded once;
+    ``functions=false`` lets each operation load its own.
 
     Before::
 

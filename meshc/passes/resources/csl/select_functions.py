@@ -41,8 +41,9 @@ class SelectCslFunctions(Pass):
     where nobody reads what lies behind it (``way = vector_whole_by_4``). It also takes so many
     elements at a time where there is no scratch for all of them. ``newton`` takes the reciprocals
     and roots of quotients and norms with f16 results by two of Newton's steps (``way = newton``),
-    right to 6.7e-6, in place of the library's. ``across`` takes maxima of rows, and masks empty
-    slots, lane by lane for all rows at once (``way = across``) where that is less than row by row.
+    right to 6.7e-6, in place of the library's. ``across`` takes maxima and sums of rows, and masks
+    empty slots, lane by lane for all rows at once (``way = across``) where that is less than row by
+    row.
 
     All share f32 scratch, at most a quarter of what buffers and the device's reserve leave, and
     8 KiB; what other kernels take, and functions one by one would, is there in any case, and so are
