@@ -11,6 +11,7 @@ from io import BytesIO
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -30,9 +31,10 @@ Drawing = tuple[float, Callable[[Axes], None]]
 
 def picture(data: Mapping[str, Any]) -> bytes:
     """A PNG: of each phase its memory, its costs by op and the colors of its routes, then the
-    timelines; of those what there is."""
+    timelines, then the maps of fabrics; of those what there is."""
     drawings = [one for phase in data["phases"] for one in _of_phase(phase)]
     drawings += [_timeline(one) for one in data["timelines"]]
+    drawings += [_map(one["name"], found) for one in data["fabrics"] for found in one["maps"]]
     if not drawings:
         drawings = [(1.0, lambda axes: axes.set_axis_off())]
     with matplotlib.rc_context(_STYLE):
@@ -126,3 +128,16 @@ def _timeline(one: Mapping[str, Any]) -> Drawing:
         axes.legend(fontsize=7, frameon=False, **places)
 
     return 1.0 + 0.2 * len(one["tracks"]), draw
+
+
+def _map(name: str, found: Mapping[str, Any]) -> Drawing:
+    rows = np.array(found["rows"], np.float64)  # None is not a number, and is not painted
+
+    def draw(axes: Axes) -> None:
+        image = axes.imshow(rows, vmin=0, interpolation="nearest")
+        axes.set_aspect("equal", adjustable="datalim")
+        axes.set_axis_off()
+        axes.set_title(f"{name}: {found['name']}, core by core", fontsize=8)
+        axes.figure.colorbar(image, ax=axes, label=found["unit"])
+
+    return min(4.0, 1.6 + 0.1 * len(rows)), draw
