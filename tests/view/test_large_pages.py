@@ -36,7 +36,7 @@ def a_case(name):
 
 
 @pytest.mark.every_case
-@pytest.mark.parametrize("name", map(a_case, RECORDED))
+@pytest.mark.parametrize("name", [a_case(name) for name in RECORDED])
 def test_a_page_of_real_size(name, tmp_path):
     """In ten seconds of processor time and 5 MB, without an error on the console; an op is found by
     its source line and emitted lines, memory is that of the report, and cycles in which code ran
@@ -56,6 +56,9 @@ def test_a_page_of_real_size(name, tmp_path):
         seen = shown_at(folder, "timeline", tmp_path / "timeline")
         assert timeline["name"] in seen.main and timeline["spans"]
         return
+    if name == "a GPU":
+        blocks = next(t for t in found["timelines"] if "blocks" in t["name"])
+        assert len(blocks["tracks"]) > 60 and blocks["total"] > 0
     for timeline in found["timelines"]:
         shown_at(folder, "timeline/0", tmp_path / "timeline")
         if "busy" in timeline:
