@@ -106,7 +106,7 @@ def test_a_run_of_two_programs_or_of_another_target_is_refused(tmp_path, capsys)
 def test_blocks_of_a_gpu_do_what_its_phases_cost():
     """Both layers of a tiny model are followed: means over all blocks are the costs of phases."""
     (phase,) = (p for p in data(page("cuda"))["phases"] if p["name"] == "decode")
-    blocks, phases = [t for t in data(page("cuda"))["timelines"] if t["phase"] == "decode"]
+    phases, blocks = [t for t in data(page("cuda"))["timelines"] if t["phase"] == "decode"]
     assert phases["kinds"] == blocks["kinds"] and len(blocks["tracks"]) >= 100
     costs = {row["op"]: row["parts"] for row in phase["costs"]["rows"]}
     assert set(blocks["names"]) == set(costs)
