@@ -12,6 +12,7 @@ from meshc.cli.flags import (
     estimate,
     explain,
     import_torch,
+    man,
     opt,
     passes,
     reproduce,
@@ -44,6 +45,7 @@ _COMMANDS = (
     explain,
     sim,
     completion,
+    man,
 )
 
 

@@ -2,5 +2,6 @@
 
 RECORD = "record.json"
 TIMELINE = "timeline.json"
+FABRIC = "fabric.json"
 FORMAT = 1
-"""The ``format`` of both."""
+"""The ``format`` of all."""

@@ -1,5 +1,6 @@
 """Runs of which nothing was compiled here, kept for ``meshc view``: an iteration on a node of GPUs,
-a server that was simulated, and a trace that was served."""
+a server that was simulated, a trace that was served, and programs of a script on the simulator of
+wafers."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import Any
 
 from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
 from meshc.cost.nodes.overlap import Schedule
-from meshc.driver.record_files import FORMAT, RECORD, TIMELINE
+from meshc.driver.record_files import FABRIC, FORMAT, RECORD, TIMELINE
 from meshc.serving.engine import Record
 from meshc.serving.replaying import Entry
 from meshc.serving.simulator import Run
@@ -29,9 +30,10 @@ def write_run(
     facts: Mapping[str, object],
     timelines: Sequence[Mapping[str, Any]],
     report: Diagnostics,
+    fabrics: Sequence[Mapping[str, Any]] = (),
 ) -> None:
-    """Write a ``record.json`` of this ``kind`` and its ``timelines``; ``facts`` are shown beside
-    it. Raises what writing a directory raises."""
+    """Write a ``record.json`` of this ``kind``, its ``timelines`` and what its runs left on
+    ``fabrics``; ``facts`` are shown beside it. Raises what writing a directory raises."""
     record = {
         "format": FORMAT,
         "kind": kind,
@@ -48,6 +50,8 @@ def write_run(
         TIMELINE: json.dumps({"format": FORMAT, "timelines": [*timelines]}, ensure_ascii=False)
         + "\n",
     }
+    if fabrics:
+        files[FABRIC] = json.dumps({"format": FORMAT, "fabrics": [*fabrics]}) + "\n"
     write_directory(folder, files, {"model": model, "target": kind}, report=report)
 
 

@@ -16,11 +16,12 @@ from typing import Any
 
 from meshc.backends import cuda
 from meshc.backends.cuda.memory import memory_of
-from meshc.backends.cuda.step_times import prediction_with_full_caches
+from meshc.backends.cuda.step_times import prediction_with_full_caches, step_with_full_caches
 from meshc.backends.request import CompileRequest
 from meshc.backends.target import Target, target_of
 from meshc.cost.mesh_modules import searched
 from meshc.cost.predictions import Prediction
+from meshc.driver.block_timelines import block_timeline
 from meshc.driver.compiled import Compiled
 from meshc.driver.record_files import FORMAT, RECORD, TIMELINE
 from meshc.driver.running import RunRequest
@@ -131,6 +132,19 @@ class Recording(Instrument):
             "notes": list(message.notes),
             "help": message.help,
         }
+
+    def files(self, compiled: Compiled) -> dict[str, str]:
+        """:meth:`record` and, of steps of tasks whose time is predicted, the timeline of their
+        blocks, by file."""
+        found = {RECORD: self.record(compiled)}
+        timelines = [
+            block_timeline(name, module, time.followed)
+            for name, module in compiled.modules.items()
+            if module.level == "task" and (time := step_with_full_caches(module)) is not None
+        ]
+        if timelines:
+            found[TIMELINE] = _json({"format": FORMAT, "timelines": timelines})
+        return found
 
 
 class RunRecorder:

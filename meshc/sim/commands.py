@@ -33,10 +33,10 @@ def add_arguments(subparsers: Any) -> None:
     run = subparsers.add_parser("run", help="run a host script with the stand-ins")
     _add_machine_options(run)
     run.add_argument("--trace", metavar="FILE", help="write a trace for Perfetto")
-    run.add_argument("--report", metavar="DIR", help="write a page with heat maps")
+    run.add_argument("--report", metavar="DIR", help="record the run and write its page")
     run.add_argument("script")
     run.add_argument("arguments", nargs=argparse.REMAINDER)
-    run.set_defaults(handler=_run)
+    run.set_defaults(handler=_run, fabric=None)
 
 
 def _add_machine_options(parser: argparse.ArgumentParser) -> None:
@@ -50,14 +50,6 @@ def _add_machine_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """``python -m meshc.sim``"""
-    parser = argparse.ArgumentParser(prog="meshc sim")
-    add_arguments(parser.add_subparsers(required=True))
-    args = parser.parse_args(argv)
-    return int(args.handler(args))
-
-
 def _bin(args: argparse.Namespace) -> int:
     print(own_bin(cs_python_options(args)))
     return 0
@@ -65,7 +57,7 @@ def _bin(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     options = cs_python_options(args)
-    for name in ("trace", "report"):
+    for name in ("trace", "fabric"):
         if getattr(args, name):
             options += [f"--{name}", getattr(args, name)]
     # The simulator is loaded when a script runs, not to read the flags.

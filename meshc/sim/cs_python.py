@@ -27,7 +27,7 @@ def take_options(args: list[str]) -> Options:
         name = args.pop(0)
         if name in ("--strict", "--strict-queues"):
             flags.add(name)
-        elif name in ("--cycles", "--trace", "--report", "--backend", "--max-cycles",
+        elif name in ("--cycles", "--trace", "--fabric", "--backend", "--max-cycles",
                       "--threads", "--timing") and args:  # fmt: skip
             files[name] = args.pop(0)
         else:
@@ -37,7 +37,7 @@ def take_options(args: list[str]) -> Options:
         strict_queues="--strict-queues" in flags,
         cycles_file=files.get("--cycles"),
         trace_file=files.get("--trace"),
-        report_folder=files.get("--report"),
+        fabric_file=files.get("--fabric"),
         backend=files.get("--backend"),
         max_cycles=_positive("--max-cycles", files.get("--max-cycles")) or MAX_CYCLES,
         threads=_positive("--threads", files.get("--threads")),
@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not args:
         print(
             "usage: cs_python [--backend auto|python|c] [--strict] [--strict-queues] "
-            "[--timing MODEL] [--max-cycles N] [--threads N] [--trace FILE] [--report DIR] SCRIPT "
+            "[--timing MODEL] [--max-cycles N] [--threads N] [--trace FILE] [--fabric FILE] SCRIPT "
             "[ARGUMENT...]",
             file=sys.stderr,
         )

@@ -13,6 +13,7 @@ from meshc.support.spans import Source
 from meshc.view.changes import changes
 from meshc.view.channels import routes
 from meshc.view.costs import clock, predicted
+from meshc.view.fabrics import fabrics
 from meshc.view.graphs import drawn_graph
 from meshc.view.layouts import layouts, mesh_facts
 from meshc.view.memory import memory
@@ -42,6 +43,7 @@ def page_data(recorded: Recorded) -> dict[str, Any]:
             if not name.endswith(".json")
         ],
         "timelines": timelines(recorded, phases),
+        "fabrics": fabrics(recorded),
     }
 
 

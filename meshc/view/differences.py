@@ -7,14 +7,14 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import Any
 
-from meshc.driver.record_files import RECORD, TIMELINE
+from meshc.driver.record_files import FABRIC, RECORD, TIMELINE
 from meshc.support.diagnostics import fail
 from meshc.support.output import MANIFEST
 from meshc.view.changes import changes
 from meshc.view.data import page_data
 from meshc.view.recorded import Recorded, read_listed
 
-_OWN = (RECORD, TIMELINE, MANIFEST)
+_OWN = (RECORD, TIMELINE, FABRIC, MANIFEST)
 _CONTEXT = 3
 
 

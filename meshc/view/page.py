@@ -17,6 +17,7 @@ _SCRIPTS = (
     "files.js",
     "graph.js",
     "mesh.js",
+    "fabric.js",
     "bars.js",
     "timeline.js",
     "main.js",

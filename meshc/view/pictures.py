@@ -11,6 +11,7 @@ from io import BytesIO
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -22,6 +23,8 @@ _COLORS = (
 _FREE = "#e4e7eb"
 _MOST_OPS = 14
 _MOST_NAME = 34
+_MOST_TRACKS = 32
+"""Of a timeline with more tracks every second, third or further one is drawn."""
 _ROLES = {"S": "#0072b2", "R": "#e69f00", "B": "#009e73", "P": "#9aa3ad"}
 
 Drawing = tuple[float, Callable[[Axes], None]]
@@ -30,9 +33,10 @@ Drawing = tuple[float, Callable[[Axes], None]]
 
 def picture(data: Mapping[str, Any]) -> bytes:
     """A PNG: of each phase its memory, its costs by op and the colors of its routes, then the
-    timelines; of those what there is."""
+    timelines, then the maps of fabrics; of those what there is."""
     drawings = [one for phase in data["phases"] for one in _of_phase(phase)]
     drawings += [_timeline(one) for one in data["timelines"]]
+    drawings += [_map(one["name"], found) for one in data["fabrics"] for found in one["maps"]]
     if not drawings:
         drawings = [(1.0, lambda axes: axes.set_axis_off())]
     with matplotlib.rc_context(_STYLE):
@@ -109,20 +113,38 @@ def _routes(axes: Axes, axis: str, colors: list[Mapping[str, Any]]) -> None:
 
 
 def _timeline(one: Mapping[str, Any]) -> Drawing:
+    apart = max(1, -(-len(one["tracks"]) // _MOST_TRACKS))
+    shown = one["tracks"][::apart]
+
     def draw(axes: Axes) -> None:
         groups: dict[tuple[int, int], list[tuple[float, float]]] = {}
         for track, start, length, name, kind in one["spans"]:
+            if track % apart:
+                continue
             color = kind if kind >= 0 else name
-            groups.setdefault((track, color % len(_COLORS)), []).append((start, length))
+            groups.setdefault((track // apart, color % len(_COLORS)), []).append((start, length))
         for (track, color), spans in groups.items():
             axes.broken_barh(spans, (track - 0.4, 0.8), facecolors=_COLORS[color])
-        axes.set_yticks(range(len(one["tracks"])), one["tracks"], fontsize=7)
+        axes.set_yticks(range(len(shown)), shown, fontsize=7)
         axes.invert_yaxis()
         axes.set_xlim(0, one["total"] or 1)
         axes.set_xlabel(f"{one['name']} ({one['unit']})")
         for color, kind in zip(_COLORS, one["kinds"], strict=False):
             axes.barh([0], [0], color=color, label=kind)
-        places = {"loc": "lower center", "bbox_to_anchor": (0.5, 1), "ncols": 4}
-        axes.legend(fontsize=7, frameon=False, **places)
+        legend = {"loc": "lower center", "bbox_to_anchor": (0.5, 1), "ncols": 4}
+        axes.legend(fontsize=7, frameon=False, **legend)
 
-    return 1.0 + 0.2 * len(one["tracks"]), draw
+    return 1.0 + 0.2 * len(shown), draw
+
+
+def _map(name: str, found: Mapping[str, Any]) -> Drawing:
+    rows = np.array(found["rows"], np.float64)  # None is not a number, and is not painted
+
+    def draw(axes: Axes) -> None:
+        image = axes.imshow(rows, vmin=0, interpolation="nearest")
+        axes.set_aspect("equal", adjustable="datalim")
+        axes.set_axis_off()
+        axes.set_title(f"{name}: {found['name']}, core by core", fontsize=8)
+        axes.figure.colorbar(image, ax=axes, label=found["unit"])
+
+    return min(4.0, 1.6 + 0.1 * len(rows)), draw

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshc.driver.record_files import FORMAT, RECORD, TIMELINE
+from meshc.driver.record_files import FABRIC, FORMAT, RECORD, TIMELINE
 from meshc.support.diagnostics import fail
 from meshc.support.files import read_text
 from meshc.support.output import read_manifest
@@ -66,7 +66,8 @@ def read_recorded(folder: Path) -> Recorded:
         fail("record-invalid", f"'{folder / RECORD}' has format {found!r}, not {FORMAT}")
     phases = record["phases"]
     names = [name for phase in phases for name in phase["emitted"]]
-    names += [*(f"{phase['phase']}/report.json" for phase in phases), "report.json", TIMELINE]
+    names += [f"{phase['phase']}/report.json" for phase in phases]
+    names += ["report.json", TIMELINE, FABRIC]
     return Recorded(folder, facts, record, {name: read(name) for name in names if name in hashes})
 
 

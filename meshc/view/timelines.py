@@ -14,14 +14,14 @@ _KINDS = {"compute": "compute", "transfer": "memory", "stages": "meeting", "wait
 
 
 def timelines(recorded: Recorded, phases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Those that were recorded of a run, and of each phase whose costs are those of events."""
-    found = []
+    """Of each phase whose costs are those of events, and those that were recorded."""
+    found = [
+        _of_events(phase, phase["costs"])
+        for phase in phases
+        if phase["costs"] is not None and phase["costs"]["model"] == "events"
+    ]
     if TIMELINE in recorded.files:
         found += json.loads(recorded.files[TIMELINE])["timelines"]
-    for phase in phases:
-        costs = phase["costs"]
-        if costs is not None and costs["model"] == "events":
-            found.append(_of_events(phase, costs))
     return found
 
 

@@ -35,6 +35,24 @@ def drawn(seed):
     return runs, MEMORY, Ring(flying + rng.randint(0, 8), flying)
 
 
+def test_stays_of_blocks_are_what_phases_take():
+    """Means over blocks of what each does in a phase, which follow each other in each block."""
+    for seed in range(12):
+        runs, memory, ring = drawn(seed)
+        stays = []
+        for phase, spent in enumerate(simulate(runs, memory, ring, stays)):
+            mine = [stay for stay in stays if stay.phase == phase]
+            assert sorted(stay.block for stay in mine) == [*range(16)]
+            means = {
+                "meeting": sum(stay.ready - stay.begun for stay in mine) / 16,
+                "memory": sum(stay.waited for stay in mine) / 16,
+                "computing": sum(stay.ended - stay.ready - stay.waited for stay in mine) / 16,
+                "seconds": max(stay.ended for stay in mine) - min(stay.begun for stay in mine),
+            }
+            told = {name: getattr(spent, name) for name in means}
+            assert means == pytest.approx(told, rel=1e-9, abs=1e-15), (seed, phase)
+
+
 @pytest.mark.parametrize("seeds", [range(n, n + 40) for n in range(0, 160, 40)], ids=str)
 def test_drawn_phases_at_once_and_one_by_one(seeds, monkeypatch):
     at_once = [simulate(*drawn(seed)) for seed in seeds]

@@ -1,8 +1,9 @@
 """Every command and program on the pages is one that works.
 
 A word in capitals stands for something, ``[..]`` may be left out, and ``a|b`` is a choice. The
-flags of every command are parsed, with all that may be left out and without it. A command is run
-too, but for what takes weights of others or minutes: tests/e2e and tests/cli/test_estimate.py do.
+flags of every command of every page are parsed, with all that may be left out and without it. Those
+of two pages are run too, but for what takes weights of others or minutes: tests/e2e and
+tests/cli/test_estimate.py do; other pages have tests of their own.
 """
 
 import itertools
@@ -40,6 +41,14 @@ MEANINGS = {
     "N": "16",
 }
 LISTED = sorted({(name, line) for name in PAGES for line in commands(name)})
+EVERYWHERE = sorted(
+    {
+        (name, line)
+        for name in ("README.md", *(f"docs/{path.name}" for path in ROOT.glob("docs/*.md")))
+        for line in commands(name)
+    }
+)
+KNOWN = parser()
 
 
 def without_options(line):
@@ -86,7 +95,7 @@ def place(tmp_path, monkeypatch):
 def is_parsed(found):
     """Whether the command line reads ``found``, and its command is the first word."""
     try:
-        return parser().parse_args(found).command == found[0]
+        return KNOWN.parse_args(found).command == found[0]
     except SystemExit:
         return False
 
@@ -94,7 +103,7 @@ def is_parsed(found):
 def test_flags_are_those_of_the_command():
     assert [
         f"{where}: {line}: {' '.join(found)}"
-        for where, line in LISTED
+        for where, line in EVERYWHERE
         for found in variants(line)
         if not is_parsed(found)
     ] == []
@@ -124,7 +133,7 @@ def test_programs_of_the_page_run():
 
 
 def test_enough_commands_are_found():
-    assert len(LISTED) >= 15 and len(RUN) >= 9
+    assert len(LISTED) >= 15 and len(RUN) >= 9 and len(EVERYWHERE) >= 100
     assert any("examples/mlp.meshir" in line for line in RUN)
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from meshc.sim.commands import main
+from meshc.cli import main
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> Path:
-    assert main(["bin"]) == 0
+    assert main(["sim", "bin"]) == 0
     return Path(capsys.readouterr().out.strip())
 
 
@@ -37,7 +37,7 @@ def test_an_unusable_cache_is_done_without(
     temporary.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    assert main(["bin"]) == 0
+    assert main(["sim", "bin"]) == 0
     said = capsys.readouterr()
     folder = Path(said.out.strip())
     assert folder.parent == temporary and sorted(os.listdir(folder)) == ["cs_python", "cslc"]

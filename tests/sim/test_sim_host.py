@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from csl_runner import PE_HEAD, Run, exports, single
 
+from meshc.cli import main
 from meshc.sim import cs_python, cslc
-from meshc.sim.commands import main
 from meshc.sim.commands_folder import make_bin
 from meshc.sim.host.api import MemcpyOrder, SdkRuntime
 from meshc.sim.host.copying import COL_MAJOR, ROW_MAJOR, order_indices
@@ -309,7 +309,7 @@ def test_the_suite_runs_scripts_as_they_are(
     example(tmp_path / "good", 0)
     example(tmp_path / "bad", 1)
     assert len(find_commands(tmp_path, None)) == 2
-    assert main(["suite", str(tmp_path), "--json"]) == 1
+    assert main(["sim", "suite", str(tmp_path), "--json"]) == 1
     results = {r["program"]: r for r in json.loads(capsys.readouterr().out)}
     assert results["good"]["passed"] and results["good"]["cycles"] > 0
     assert results["good"]["arch"] == "wse2"
@@ -337,7 +337,7 @@ def test_the_suite_finds_scripts_of_other_names(
     (tmp_path / "two" / "compile.sh").write_text(first)
     (tmp_path / "two" / "execute.sh").write_text("cs_python" + last)
     (tmp_path / "two" / "run_twice.sh").write_text("exit 3\n")
-    assert main(["suite", str(tmp_path), "--json"]) == 1
+    assert main(["sim", "suite", str(tmp_path), "--json"]) == 1
     good, bad = json.loads(capsys.readouterr().out)
     assert good["passed"] and good["arch"] == "wse3" and good["cycles"] > 0
     assert not bad["passed"] and bad["cycles"] == 0
@@ -346,10 +346,10 @@ def test_the_suite_finds_scripts_of_other_names(
 def test_the_suite_says_when_there_is_nothing_to_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["suite", str(tmp_path)]) == 1
+    assert main(["sim", "suite", str(tmp_path)]) == 1
     assert "error: no commands*.sh, compile*.sh" in capsys.readouterr().err
     example(tmp_path / "good", 0)
-    assert main(["suite", str(tmp_path), "--only", "other"]) == 1
+    assert main(["sim", "suite", str(tmp_path), "--only", "other"]) == 1
     assert "with 'other' in its path below" in capsys.readouterr().err
 
 
@@ -366,11 +366,11 @@ def test_the_compiler_command_prints_messages_and_no_traceback(tmp_path: Path) -
     assert "pe.csl:" in done.stderr and "Traceback" not in done.stderr
 
 
-def test_traces_and_reports(tmp_path: Path) -> None:
+def test_traces_and_what_is_left_on_the_fabric(tmp_path: Path) -> None:
     example(tmp_path / "good", 0)
     folder = make_bin(
         tmp_path / "bin",
-        ["--trace", str(tmp_path / "trace.json"), "--report", str(tmp_path / "report")],
+        ["--trace", str(tmp_path / "trace.json"), "--fabric", str(tmp_path / "fabric.json")],
     )
     for command in (["cslc", "layout.csl", "--params=k:7"], ["cs_python", "run.py"]):
         done = subprocess.run(
@@ -380,8 +380,9 @@ def test_traces_and_reports(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert any(e["name"] == "run" and e["dur"] > 0 for e in events)
-    page = (tmp_path / "report" / "report.html").read_text()
-    assert page.count("<svg") >= 3 and "http" not in page
+    (line,) = (tmp_path / "fabric.json").read_text().splitlines()
+    facts = json.loads(line)
+    assert facts["cycles"] > 0 and len(facts["busy"]) == facts["rows"]
 
 
 def test_every_code_is_explained(tmp_path: Path) -> None:

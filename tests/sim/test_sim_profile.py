@@ -1,6 +1,6 @@
 """Where the cycles of a run went, read off its trace."""
 
-import re
+import json
 import subprocess
 from pathlib import Path
 
@@ -115,8 +115,8 @@ def test_a_core_waits_for_one_that_works_on_both_back_ends(tmp_path: Path):
     found = []
     for backend in ("python", "c"):
         trace = tmp_path / f"{backend}.json"
-        report = tmp_path / f"{backend}-report"
-        options = ["--backend", backend, "--trace", str(trace), "--report", str(report)]
+        facts = tmp_path / f"{backend}-facts.json"
+        options = ["--backend", backend, "--trace", str(trace), "--fabric", str(facts)]
         folder = make_bin(tmp_path / backend, options)
         for words in (
             ["cslc", "layout.csl", "--arch=wse2", "--fabric-dims=9,3", "--fabric-offsets=4,1",
@@ -130,9 +130,13 @@ def test_a_core_waits_for_one_that_works_on_both_back_ends(tmp_path: Path):
             assert done.returncode == 0, done.stdout + done.stderr
         events = read_trace(trace)
         found.append([split([e for e in events if e["tid"] // 2 == x], "run") for x in (0, 1)])
-        page = (report / "report.html").read_text()
-        shown = re.findall(r"<title>\(\d, 0\): (\d+)", page.partition("Cycles busy")[2])
-        assert list(map(int, shown[:2])) == [_ran(events, x) for x in (0, 1)]
+        told = json.loads(facts.read_text())
+        assert told["busy"] == [[_ran(events, x) for x in (0, 1)]]
+        assert told["words"] == [[16, 0]] and told["memory"] == [[68, 68]]
+        from_core, from_west, to_core, to_east = 1, 4, 1 << 5, 2 << 5
+        assert told["routes"] == [
+            {"color": 0, "rows": [[from_core + to_east, from_west + to_core]]}
+        ]
     assert found[0] == found[1]
     sender, receiver = found[0]
     assert sender.waiting == 0 and sender.transfer == 16 and sender.compute > 100

@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from viewed import data
+from viewed import data, page
 
 from meshc.cli import main
 
@@ -101,6 +101,23 @@ def test_a_run_of_two_programs_or_of_another_target_is_refused(tmp_path, capsys)
     assert main(both) == 1
     assert "give one of them" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_blocks_of_a_gpu_do_what_its_phases_cost():
+    """Both layers of a tiny model are followed: means over all blocks are the costs of phases."""
+    (phase,) = (p for p in data(page("cuda"))["phases"] if p["name"] == "decode")
+    phases, blocks = [t for t in data(page("cuda"))["timelines"] if t["phase"] == "decode"]
+    assert phases["kinds"] == blocks["kinds"] and len(blocks["tracks"]) >= 100
+    costs = {row["op"]: row["parts"] for row in phase["costs"]["rows"]}
+    assert set(blocks["names"]) == set(costs)
+    lines = phase["modules"][-1]["text"].split("\n")
+    for number, name in enumerate(blocks["names"]):
+        assert all(any(one in lines[line - 1] for one in name.split(", "))
+                   for line in blocks["lines"][number])  # fmt: skip
+        for kind, cost in enumerate(costs[name]):
+            mine = [s[2] for s in blocks["spans"] if s[3] == number and s[4] == kind]
+            assert sum(mine) / len(blocks["tracks"]) == pytest.approx(cost, rel=1e-3, abs=2e-10)
+    assert blocks["total"] == pytest.approx(phases["total"], rel=1e-6)
 
 
 def test_an_iteration_of_a_node_is_what_schedule_says(tmp_path, capsys):

@@ -22,7 +22,6 @@ from meshc.driver import (
     standalone_content,
     weight_files,
 )
-from meshc.driver.record_files import RECORD
 from meshc.driver.recording import Recording
 from meshc.driver.serving import to_serve
 from meshc.driver.weights import check_present
@@ -49,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
                 request = to_serve(request)
             compiled = compile_loaded(loaded, request, instruments, report)
             if recording is not None:
-                compiled.files[RECORD] = recording.record(compiled)
+                compiled.files |= recording.files(compiled)
             names = _write(options, loaded, compiled, report, progress)
         finally:
             watching.finish(report)

@@ -73,7 +73,7 @@ def _compiled(options: argparse.Namespace) -> Recorded:
         loaded = load_any(options.model, report)
         request = keeping(request, options, loaded)
         compiled = compile_loaded(loaded, request, [progress, recording], report)
-        compiled.files[RECORD] = recording.record(compiled)
+        compiled.files |= recording.files(compiled)
         write_directory(scratch / "program", compiled.files, compiled.facts)
         found = read_recorded(scratch / "program")
     print_diagnostics(report.messages, False)

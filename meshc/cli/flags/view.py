@@ -25,7 +25,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--png",
         metavar="FILE.png",
-        help="also draw memory, costs, colors and timelines as a picture; needs matplotlib",
+        help="also draw memory, costs, colors, timelines and maps as a picture; needs matplotlib",
     )
     parser.add_argument("--phase", metavar="prefill|decode|both", help="of a MODEL; default: both")
     parser.add_argument(

@@ -122,6 +122,19 @@ class Spent:
     unasked: float = 0.0
 
 
+class Stay(NamedTuple):
+    """What a block does in a phase: it has waited since ``begun`` to be told and to have what its
+    tasks need, which is there at ``ready``; it computes its last tile until ``ended``, and of that
+    time has ``waited`` so many seconds for memory."""
+
+    phase: int
+    block: int
+    begun: float
+    ready: float
+    waited: float
+    ended: float
+
+
 @dataclass
 class _Block:
     """One block: its tiles of all phases, when they came and were computed."""
@@ -136,22 +149,27 @@ class _Block:
     stored: list[float] = field(default_factory=list)  # when what was asked for ahead is in L2
     phase: int = 0
     now: float = 0.0  # when it has computed what has come
+    begun: float = 0.0  # when the meeting in front of the phase began
     since: float = 0.0  # when it last had what a phase's tasks need
+    waited: float = 0.0  # for memory in the phase
     may: bool = False  # whether it has what the phase's tasks need
     parked: bool = False  # whether its next tile waits for a place in the ring, or for a choice
 
 
-def simulate(runs: Sequence[Run], memory: Memory, ring: Ring) -> list[Spent]:
-    """What the blocks of ``runs``, phases in order, spend their time on."""
-    return _Machine(runs, memory, ring).run() if runs else []
+def simulate(
+    runs: Sequence[Run], memory: Memory, ring: Ring, stays: list[Stay] | None = None
+) -> list[Spent]:
+    """What the blocks of ``runs``, phases in order, spend their time on. What each block does in
+    each phase is added to ``stays``, in the order in which they end."""
+    return _Machine(runs, memory, ring, [] if stays is None else stays).run() if runs else []
 
 
 class _Machine:
     """The state of all blocks, and the events that are to come: a time, and a block whose next tile
     is asked for then, or as many as there are blocks for a meeting and one more for reading."""
 
-    def __init__(self, runs: Sequence[Run], memory: Memory, ring: Ring) -> None:
-        self.runs, self.memory, self.ring = runs, memory, ring
+    def __init__(self, runs: Sequence[Run], memory: Memory, ring: Ring, stays: list[Stay]) -> None:
+        self.runs, self.memory, self.ring, self.stays = runs, memory, ring, stays
         different = {id(tiles): tiles for run in runs for tiles in run.tiles}
         alike = {key: self.numbers(tiles) for key, tiles in different.items()}
         self.blocks = []
@@ -243,6 +261,7 @@ class _Machine:
                 block.now = one.done[-1]
                 spent = self.spent[block.phase]
                 spent.memory += one.waited
+                block.waited += one.waited
                 spent.computing += float(block.numbers[begun : len(block.done), 2].sum())
                 if len(block.done) == block.ends[block.phase]:
                     self.end_phase(block)
@@ -319,6 +338,7 @@ class _Machine:
         for came, tile in zip(block.came[at:come], block.tiles[at:come], strict=True):
             if came > now:
                 spent.memory += came - now
+                block.waited += came - now
                 now = came
             spent.computing += tile.computing
             now += tile.computing
@@ -335,7 +355,10 @@ class _Machine:
     def end_phase(self, block: _Block) -> None:
         """The block has ended the phase; the last one of all, or of its cluster, calls a
         meeting."""
-        block.may = False
+        self.stays.append(
+            Stay(block.phase, block.number, block.begun, block.since, block.waited, block.now)
+        )
+        block.may, block.waited = False, 0.0
         block.phase += 1
         if block.phase < len(self.runs) and self.runs[block.phase].cluster:
             self.meet_in_cluster(block, self.runs[block.phase])
@@ -360,7 +383,7 @@ class _Machine:
             ready = run.ready if one.ends[one.phase] > len(one.done) else 0.0
             self.spent[one.phase].meeting += run.told + ready
             one.now = last + run.told + ready
-            one.may, one.since = True, one.now
+            one.may, one.begun, one.since = True, last, one.now
         for one in self.together.pop(key):
             self.compute(one)
 
@@ -413,7 +436,7 @@ class _Machine:
             block = self.blocks[number]
             ready = run.ready if size or block.ends[self.phase] > len(block.done) else 0.0
             block.now = (behind + size / shared.rate if size else now) + ready
-            block.may, block.since = True, block.now
+            block.may, block.begun, block.since = True, self.begun, block.now
             self.spent[self.phase].meeting += block.now - self.begun
             self.compute(block)
         if self.left:

@@ -22,7 +22,7 @@ from statistics import fmean
 from typing import Literal
 
 from meshc.analysis.tasks.shares import share
-from meshc.cost.tasks.blocks import Memory, Ring, Run, Spent, Tiles, simulate
+from meshc.cost.tasks.blocks import Memory, Ring, Run, Spent, Stay, Tiles, simulate
 from meshc.cost.tasks.stages import FamilyWork, LoopWork, Meeting, PhaseWork, Stage, TaskWork
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import Scalars, work_of
@@ -63,11 +63,21 @@ class PhaseTime:
 
 
 @dataclass(frozen=True)
+class Followed:
+    """What was followed event by event: the names of its phases, those of the first rounds of a
+    loop one behind the other, and what every ``apart``-th block did in each."""
+
+    names: tuple[str, ...]
+    stays: tuple[Stay, ...]
+    apart: int
+
+
+@dataclass(frozen=True)
 class StepTime:
     """A step: its phases in order, ``blocks`` with a ``ring``, and the bytes per second (``rate``)
     that memory gives at best. ``crowded`` are families whose columns leave no room for a ring: its
     blocks read them again for each task, in parts. ``inputs`` are the device's numbers that it
-    rests on, by kind."""
+    rests on, by kind. ``followed`` is what its blocks did."""
 
     phases: tuple[PhaseTime, ...]
     blocks: int
@@ -75,6 +85,7 @@ class StepTime:
     rate: float
     crowded: tuple[str, ...]
     inputs: Mapping[Kind, tuple[str, ...]]
+    followed: Followed
 
     @property
     def spent(self) -> Spent:
@@ -157,18 +168,27 @@ def time_of_work(
         for group, _, meeting in groups
     ]
     memory = times.memory(ring.flying, any(run.tags for run in runs))
-    spent = simulate(*_thinned(runs, memory), ring)
+    kept, part = _thinned(runs, memory)
+    stays: list[Stay] = []
+    spent = simulate(kept, part, ring, stays)
     found: dict[tuple[int, ...], PhaseTime] = {}
-    for (group, weight, _), one in zip(groups, spent, strict=True):
+    names = tuple(", ".join(phase.name for phase in group) for group, *_ in groups)
+    for (group, weight, _), name, one in zip(groups, names, spent, strict=True):
         key = tuple(map(id, group))
-        name = ", ".join(phase.name for phase in group)
         known = found.setdefault(key, PhaseTime(name, 0, 0, Spent()))
         _add(known.spent, one, weight)
         size = known.bytes + weight * sum(phase.bytes for phase in group)
         found[key] = PhaseTime(name, known.times + weight, size, known.spent)
     crowded = dict.fromkeys(f.name for f in families if not times.fits(f.held))
+    apart = -(-blocks // len(kept[0].tiles)) if kept else 1
     return StepTime(
-        tuple(found.values()), blocks, ring, times.rate, tuple(crowded), device.inputs()
+        tuple(found.values()),
+        blocks,
+        ring,
+        times.rate,
+        tuple(crowded),
+        device.inputs(),
+        Followed(names, tuple(stays), apart),
     )
 
 

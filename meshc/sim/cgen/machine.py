@@ -105,7 +105,7 @@ class CMachine(Common):
     def _threads(self) -> int:
         """Threads that run the machine: one where Python has to see all in the order of time."""
         options = self.options
-        in_order = options.strict, self.trace, options.report_folder
+        in_order = options.strict, self.trace, options.fabric_file
         calls = any(code.group.calls.entries for code in self.classes)
         return 1 if calls or any(in_order) else min(options.threads or 1, MOST_THREADS)
 
@@ -115,7 +115,7 @@ class CMachine(Common):
         program, call = self.program, self.library
         for which, value in (
             (_SET_TRACING, self.trace is not None),
-            (_SET_REPORT, bool(self.options.report_folder)),
+            (_SET_REPORT, bool(self.options.fabric_file)),
             (_SET_STRICT, self.options.strict_queues),
             (_SET_TASK_LIMIT, self.options.max_cycles),
             (_SET_MOVE16, OP_NUMBERS["mov16"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import deque
 from collections.abc import Callable
@@ -12,8 +13,8 @@ import numpy as np
 
 from meshc.sim.host import copying
 from meshc.sim.host.debug import DUMP, save_dump
+from meshc.sim.host.fabric_facts import fabric_facts
 from meshc.sim.host.progress import Progress
-from meshc.sim.host.report import write_report
 from meshc.sim.machine.options import Options
 from meshc.sim.machines import make_machine
 from meshc.sim.storage import load_program
@@ -251,8 +252,9 @@ def finish_run(folder: Path, machine: Any, trace_folder: bool = True) -> None:
             log.writelines(line + "\n" for line in machine.print_log)
     if machine.trace is not None and options.trace_file:
         machine.trace.save(options.trace_file, list(machine.pes))
-    if options.report_folder:
-        write_report(Path(options.report_folder), machine)
+    if options.fabric_file:
+        with open(options.fabric_file, "a", encoding="utf-8") as out:
+            out.write(json.dumps(fabric_facts(machine)) + "\n")
     if options.cycles_file:
         with open(options.cycles_file, "a", encoding="utf-8") as out:
             out.write(f"{machine.cycles} {machine.program.arch}\n")

@@ -117,7 +117,7 @@ class Fabric:
 
     def _multicast(self, origin: Key, tree: list[tuple[Key, int, Router]], burst: Burst) -> None:
         machine = self.machine
-        if machine.options.report_folder:
+        if machine.options.fabric_file:
             for link in self.edges[origin]:
                 self.link_load[link] = self.link_load.get(link, 0) + len(burst.data)
         ramp = 2 * machine.costs.ramp

@@ -17,18 +17,19 @@ MOST_THREADS_BY_DEFAULT = 4  # they meet after each cycle, and nobody has measur
 class Options:
     """``strict``: what is only remarked otherwise stops the run. ``strict_queues``: queues hold
     what the hardware's do. ``cycles_file`` collects cycles and architecture of each run;
-    ``trace_file`` receives a trace for Chrome or Perfetto; ``report_folder`` a page. ``backend`` is
-    auto, python or c; None is auto. ``max_cycles`` is how long the host waits for one thing, and
-    how long a task may run. ``threads`` is how many the C machine may use, by default as the cores
-    say, and the results are the same. Without ``files`` a run leaves no log in the working
-    directory. ``timing`` names the timing model (``meshc.sim.timing``), None the default one. What
-    ``tracer`` gives is told what happens, with no file.
+    ``trace_file`` receives a trace for Chrome or Perfetto, ``fabric_file`` a line of JSON for each
+    run with what it left on the fabric. ``backend`` is auto, python or c; None is auto.
+    ``max_cycles`` is how long the host waits for one thing, and how long a task may run.
+    ``threads`` is how many the C machine may use, by default as the cores say, and the results are
+    the same. Without ``files`` a run leaves no log in the working directory. ``timing`` names the
+    timing model (``meshc.sim.timing``), None the default one. What ``tracer`` gives is told what
+    happens, with no file.
     """
 
     strict_queues: bool = False
     cycles_file: str | None = None
     trace_file: str | None = None
-    report_folder: str | None = None
+    fabric_file: str | None = None
     backend: str | None = None
     strict: bool = False
     max_cycles: int = MAX_CYCLES

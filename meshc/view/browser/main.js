@@ -52,6 +52,7 @@ const VIEWS = [
   ["files", "Files", filesView, () => DATA.sources.length && phase()],
   ["layouts", "Layouts", layoutsView, () => phase()?.layouts], ["routes", "Routes", routesView, () => phase()?.routes?.channels.length], ["memory", "Memory", memoryView, () => phase()?.memory],
   ["waits", "Waits", waitsView, () => phase()?.waits.length], ["costs", "Costs", costsView, () => phase()?.clock || phase()?.costs], ["timeline", "Timeline", timelineView, () => DATA.timelines.length],
+  ["fabric", "Fabric", fabricView, () => DATA.fabrics.length],
 ];
 
 function render() {

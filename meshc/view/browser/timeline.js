@@ -68,22 +68,9 @@ function timeline(one) {
   const rows = [...sums].map(([name, parts]) => ({ name, parts, whole: parts.has(-1) ? parts.get(-1) : [...parts.values()].reduce((a, b) => a + b, 0) }));
   const columns = [["op", (r) => (one.lines[r.name]?.length ? lineLink(one.lines[r.name][0], one.names[r.name]) : one.names[r.name]), (r) => one.names[r.name]], ["all", (r) => amount(r.whole, one.unit), (r) => r.whole], ...one.kinds.map((kind, n) => [kind, (r) => (r.parts.get(n) ? amount(r.parts.get(n), one.unit) : ""), (r) => r.parts.get(n) || 0])];
   put(box, one.words ? el("p", { class: "soft" }, one.words) : "", el("div", { class: "tools" }, filter, button("+", "closer", () => scale(0.6)), button("−", "farther", () => scale(1.6)), button("←", "earlier", () => move(-0.25)), button("→", "later", () => move(0.25)), button("all", "all of it", () => scale(1e9)), el("span", { class: "soft" }, amount(one.total, one.unit))), canvas,
-    legend(one.kinds.map((name, n) => [name, KIND_COLORS[n % KIND_COLORS.length]])), table(columns, rows, 1), one.busy ? heatMap(one.busy) : "");
+    legend(one.kinds.map((name, n) => [name, KIND_COLORS[n % KIND_COLORS.length]])), table(columns, rows, 1), one.busy ? heatMap({ name: "Cycles in which code ran", unit: "cycles", words: "Code that stands still until words pass is counted.", rows: one.busy }) : "");
   requestAnimationFrame(draw);
   addEventListener("resize", () => { if (box.isConnected) draw(); });
   addEventListener("theme", () => { if (box.isConnected) draw(); });
   return box;
-}
-
-function heatMap(rows) {
-  const most = Math.max(...rows.map((row) => Math.max(...row))), sum = rows.flat().reduce((a, b) => a + b, 0), cores = rows.length * rows[0].length;
-  const cell = Math.max(1, Math.min(24, Math.floor(480 / Math.max(rows.length, rows[0].length)))), wide = rows[0].length * cell, high = rows.length * cell;
-  const canvas = el("canvas", { width: wide, height: high, role: "img", "aria-label": "cycles in which code ran, core by core" }), pen = canvas.getContext("2d");
-  rows.forEach((row, y) => row.forEach((cycles, x) => { pen.fillStyle = `rgb(${ramp(most ? cycles / most : 0).join(",")})`; pen.fillRect(x * cell, y * cell, cell, cell); }));
-  telling(canvas, (event) => {
-    const frame = canvas.getBoundingClientRect(), x = Math.floor((event.clientX - frame.left) / frame.width * rows[0].length), y = Math.floor((event.clientY - frame.top) / frame.height * rows.length);
-    return rows[y]?.[x] === undefined ? "" : `core (x ${x}, y ${y}): ${count(rows[y][x])} cycles`;
-  });
-  const gradient = `linear-gradient(90deg, ${RAMP.map((c) => `rgb(${c.join(",")})`).join(", ")})`;
-  return el("section", {}, el("h2", {}, "Cycles in which code ran, core by core"), el("p", { class: "soft" }, `${count(sum)} on ${count(cores)} cores, ${count(sum / cores)} on average. Code that stands still until words pass is counted.`), canvas, el("div", { class: "legend" }, "0 ", el("span", { style: { display: "inline-block", width: "130px", height: "12px", background: gradient } }), ` ${count(most)}`));
 }

@@ -1,7 +1,0 @@
-"""``python -m meshc.sim``"""
-
-import sys
-
-from meshc.sim.commands import main
-
-sys.exit(main())
