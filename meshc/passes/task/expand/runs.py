@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 
 from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.analysis.tasks.tiles import tile_bytes
+from meshc.ir.coded_rows import coded_row_bytes
 from meshc.ir.core import tensor_type
+from meshc.ir.types import DType
 from meshc.ir.values import Value
 from meshc.passes.task.expand.program import TaskProgram
 from meshc.passes.task.expand.values import Known
@@ -41,12 +43,11 @@ class Runs:
         """Let a run have the tokens whose rows of all ``caches`` a block asks for at once, unless a
         number was asked for."""
         source = self.program.source
-        rows = {
-            cache.weight: source.stored(cache.kind.dtype).bytes
-            * source.dims[cache.kind.dims[-1]]
-            // self.lanes
-            for cache in caches
-        }
+        rows = {}
+        for cache in caches:
+            lanes = source.dims[cache.kind.dims[-1]] // self.lanes
+            row = source.stored(cache.kind.dtype).bytes * lanes
+            rows[cache.weight] = coded_row_bytes(DType(cache.coded), lanes) if cache.coded else row
         tile = tile_bytes(source.the_device())
         most = tile // sum(rows.values()) // FRAGMENT * FRAGMENT
         self.tokens = self.asked or min(max(most, FRAGMENT), 4 * FRAGMENT)
@@ -79,4 +80,6 @@ class Runs:
             if self.lanes > 1:
                 shape[-2:] = shape[-2] * self.lanes, shape[-1] // self.lanes
             self.caches[param] = self.program.buffer(param.name, shape, kind.dtype, "state")
+            if known.coded:
+                self.program.module.buffers[-1].coded = DType(known.coded)
         return self.caches[param]
