@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.analysis.tasks.tiles import tile_bytes
-from meshc.ir.coded_rows import coded_row_bytes
 from meshc.ir.core import tensor_type
 from meshc.ir.types import DType
 from meshc.ir.values import Value
@@ -41,16 +40,17 @@ class Runs:
 
     def fit(self, caches: Sequence[Known]) -> None:
         """Let a run have the tokens whose rows of all ``caches`` a block asks for at once, unless a
-        number was asked for."""
+        number was asked for; scales of coded rows come beside these."""
         source = self.program.source
-        rows = {}
+        rows, widest = {}, 0
         for cache in caches:
+            kept = DType(cache.coded) if cache.coded else source.stored(cache.kind.dtype)
             lanes = source.dims[cache.kind.dims[-1]] // self.lanes
-            row = source.stored(cache.kind.dtype).bytes * lanes
-            rows[cache.weight] = coded_row_bytes(DType(cache.coded), lanes) if cache.coded else row
+            rows[cache.weight] = kept.bytes * lanes
+            widest = max(widest, kept.bytes)
         tile = tile_bytes(source.the_device())
         most = tile // sum(rows.values()) // FRAGMENT * FRAGMENT
-        self.tokens = self.asked or min(max(most, FRAGMENT), 4 * FRAGMENT)
+        self.tokens = self.asked or min(max(most, FRAGMENT), 8 * FRAGMENT // widest)
 
     def asking(self, heads: int, lanes: int) -> int:
         """For how many tokens a task attends, each of which has so many ``heads`` in it; in a step
