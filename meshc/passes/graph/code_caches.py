@@ -26,7 +26,7 @@ class CodeCaches(Pass):
 
     After::
 
-        %keys = graph.append %cache_k, %k {coded = e4m3, dim = S, rows = L} : f16[B, S, G, D]
+        %keys = graph.append %cache_k, %k {dim = S, rows = L, coded = e4m3} : f16[B, S, G, D]
     """
 
     NAME: ClassVar[str] = "code-caches"
