@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from task_steps import Run
 
 EXPONENTS = range(-15, 8)
-NONE = 0xFF
-"""A byte of a scale that no row has, and of a float that is none."""
+NONE = 127 + 8
+"""The byte of a scale that is no number, which memory has where nothing was written."""
 
 
 def _float(code: int) -> float:
@@ -43,7 +43,7 @@ def coded(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def numbers(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """What floats and scales stand for; NaN where there are none."""
-    whole = np.where(codes & 0x7F == 0x7F, np.nan, np.append(FLOATS, np.nan)[codes & 0x7F])
+    whole = np.append(FLOATS, np.nan)[codes & 0x7F]
     found = np.where(codes & 0x80, -whole, whole)
     return found * np.where(scales == NONE, np.nan, 2.0 ** (scales.astype(float) - 127))[..., None]
 
