@@ -1,6 +1,9 @@
 """Rows of caches as floats of eight bits with a scale each: what a warp makes of rows, where it puts
 that, and what tensor cores are given, beside a table of all such floats."""
 
+# Lines of the library are as long as they are.
+# ruff: noqa: E501
+
 import sys
 from functools import cache
 from pathlib import Path
@@ -9,7 +12,7 @@ import numpy as np
 import pytest
 from kernel_reference import from_kind
 
-from meshc.backends.cuda.executor import CXX, QUICK, Grid, Library
+from meshc.backends.cuda.executor import CXX, QUICK, Grid, Library, headers
 from meshc.interp.rounding import coded_rows
 
 sys.path.append(str(Path(__file__).parents[2] / "e2e"))
@@ -42,18 +45,50 @@ def rows_of(lanes, seed):
     return np.clip(x, -LARGEST, LARGEST).astype(np.float32)
 
 
-@needs_compiler
-@pytest.mark.parametrize("lanes", [16, 20, 48, 128, 256])
-def test_rows_are_the_nearest_of_all_floats(lanes):
+def check(lanes, coding):
+    """What ``coding`` makes of rows is what a table of all floats says."""
     x, first = rows_of(lanes, lanes), 32
     bytes_of = np.full(16 * (lanes + 1), 0xAA, np.uint8)
     y = np.full((2, 16, lanes), np.nan, np.float32)
-    library().run(f"code_{lanes}", GRID, [x, np.int32(first), bytes_of, y])
+    coding.run(f"code_{lanes}", GRID, [x, np.int32(first), bytes_of, y])
     codes, scales = coded(x.astype(np.float64))
     found = bytes_of[16:].reshape(16, lanes)
     assert (np.sort(found) == np.sort(codes)).all(), "chunks are exchanged, no more"
     assert (bytes_of[:16] == scales)[np.arange(16) != 10].all()
     assert (y[0] == numbers(codes, scales)).all() and (y[1] == y[0]).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("lanes", [16, 20, 48, 128, 256])
+def test_rows_are_the_nearest_of_all_floats(lanes):
+    check(lanes, library())
+
+
+EDITS = {
+    "a scale is too small": ("> 0x600000u", "> 0x7fffffu"),
+    "a scale is twice what it needs": ("more - 8, INFINITE_SCALE", "more - 7, INFINITE_SCALE"),
+    "small rows have a large scale": ("LEAST_SCALE = 127 - 15", "LEAST_SCALE = 127 - 14"),
+    "the largest scale is none": ("INFINITE_SCALE = 127 + 8", "INFINITE_SCALE = 127 + 7"),
+    "ties are rounded up": ("0x7ffffu + (most >> 20 & 1u)", "0x80000u"),
+    "floats below the normal ones are halves": ("float_of(most) * 512.0f", "float_of(most) * 256.0f"),
+    "the least normal floats are none": ("most < 0x3c800000u", "most < 0x3d800000u"),
+    "the largest float is less": ("code < 0x7eu ? code : 0x7eu", "code < 0x7du ? code : 0x7du"),
+    "zeros have no sign": ("| (bits >> 24 & 0x80u)", "| (code ? bits >> 24 & 0x80u : 0u)"),
+}  # fmt: skip
+"""Edits that make coding wrong: what there is in the library, and what is put there."""
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EDITS)
+def test_edits_of_coding_are_noticed(name):
+    old, new = EDITS[name]
+    own = dict(headers())
+    assert own["mc_coded_rows.cuh"].count(old) == 1
+    own["mc_coded_rows.cuh"] = own["mc_coded_rows.cuh"].replace(old, new)
+    edited = Library((Path(__file__).parent / "coded_rows.cu").read_text(), own, QUICK)
+    with pytest.raises(AssertionError):
+        check(128, edited)
 
 
 @needs_compiler
