@@ -122,8 +122,9 @@ class CudaOptions(TargetOptions):
     predicted to be fastest if ``cluster`` is empty, in no clusters if both are; ``page`` is the
     tokens of a page of the cache, which lie as kernels of this project read them or (``kv_layout``
     ``nhd``) as those of others do, in the type of the model or (``kv_dtype`` ``fp8_e4m3``) as
-    floats of eight bits with a scale for each row; ``gpus`` are those that a model is dealt to, whose
-    ``collectives`` add up in the switch (``multimem``) or by loads from each peer (``peers``);
+    floats of eight bits with a scale for each row; ``gpus`` are those that a model is dealt to,
+    whose ``collectives`` add up in the switch (``multimem``) or by loads from each peer
+    (``peers``);
     ``overlap`` says which chunks they read in two halves beside each other: ``none``, those that
     the cost of a node is lower for (``auto``), or all with that many tokens in the first half;
     ``nodes`` are those over which layers are dealt, a GPU of each;

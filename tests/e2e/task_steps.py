@@ -72,7 +72,8 @@ def step_of(
     """The step of a model in a file; of clusters of so many blocks, that attend by heads and
     ``split`` tokens of these (splits) or lanes (lanes); of each of several ``ranks``. All weights
     that can stay quantised in the format ``keep``. It verifies so many ``drafts`` of a request;
-    caches lie as ``kv_layout`` says, and are perhaps ``coded``. With ``columns`` left sides of products lie in memory."""
+    caches lie as ``kv_layout`` says, and are perhaps ``coded``. With ``columns`` left sides of
+    products lie in memory."""
     flags = {}
     if drafts:
         flags = {"target": "cuda", "serving": "chunks", "drafts": drafts}
@@ -325,7 +326,6 @@ class Judge:
             row = tuple(place[:, b, at] for place in places)
             self._close(values_of(now[row], self.drawn.dtype), wanted[:, b, at], bound)
             pools[run.buffer(name)][row] = now[row]
-
 
     def _coded_rows(
         self,

@@ -209,7 +209,9 @@ def test_latents_are_refused_in_words():
 @pytest.mark.parametrize("level", ["mesh", "tile"])
 def test_cores_of_a_mesh_refuse_graphs_of_such_caches(level, tmp_path):
     """A dump of the graph says what its caches are; kernels of many tokens leave it to tasks."""
-    graph = meshc.compile(TINY, compile_to="graph", phase="decode", target="cuda", seq=32, kv_dtype="fp8_e4m3")
+    graph = meshc.compile(
+        TINY, compile_to="graph", phase="decode", target="cuda", seq=32, kv_dtype="fp8_e4m3"
+    )
     (text,) = graph.files.values()
     assert text.count("coded = e4m3") == 2
     (tmp_path / "dumped.meshir").write_text(text)

@@ -208,8 +208,8 @@ class TileTimes:
         return 0.0
 
     def of_floats(self, size: int, whole: float) -> float:
-        """Seconds for ``size`` bytes of rows of floats of eight bits, where a tile of rows of 16-bit
-        values takes ``whole``: those of as many values, and what makes these of floats."""
+        """Seconds for ``size`` bytes of rows of floats of eight bits, where a tile of rows of
+        16-bit values takes ``whole``: those of as many values, and what makes these of floats."""
         issued = OF_FLOATS * size / (4 * WARP_LANES)
         return 2 * whole * size / self.tile + issued / self._issued_per_second
 

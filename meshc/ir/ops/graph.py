@@ -368,8 +368,9 @@ class Draw(Op):
 class Append(_Pointwise):
     """A cache with new entries: rows ``pos .. pos + L - 1`` of ``dim`` are replaced by the second
     operand, whose dim ``rows`` stands in the place of ``dim``. Where it is ``coded`` the cache
-    keeps floats of that type and for each token, of each head, a scale (:mod:`meshc.ir.coded_rows`):
-    what enters is rounded to the nearest numbers that these stand for."""
+    keeps floats of that type, and a scale for each token of each head
+    (:mod:`meshc.ir.coded_rows`): what enters is rounded to the nearest numbers that these stand
+    for."""
 
     dim: str = ""
     rows: str = ""

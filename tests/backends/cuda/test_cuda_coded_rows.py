@@ -4,20 +4,16 @@ that, and what tensor cores are given, beside a table of all such floats."""
 # Lines of the library are as long as they are.
 # ruff: noqa: E501
 
-import sys
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from coded_caches import EXPONENTS, FLOATS, coded, kept, numbers
 from kernel_reference import from_kind
 
 from meshc.backends.cuda.executor import CXX, QUICK, Grid, Library, headers
 from meshc.interp.rounding import coded_rows
-
-sys.path.append(str(Path(__file__).parents[2] / "e2e"))
-
-from coded_caches import EXPONENTS, FLOATS, coded, kept, numbers  # noqa: E402
 
 needs_compiler = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 LARGEST = 448 * 2.0 ** EXPONENTS[-1]

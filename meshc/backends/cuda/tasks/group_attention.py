@@ -256,11 +256,12 @@ class GroupAttention:
             for number, view in enumerate((shape.key, shape.value)):
                 with values.within(lane=lanes):
                     element = values.element(self._given(view), (row, Expr.var("lane")))
+                coded = f"coded([&](int lane) {{ return {element}; }})"
                 token = "row" if shape.own is None else values.spelled(row + Expr.var(POSITION))
                 to = f"new_rows + {self._new_bytes}" if number else "new_rows"
                 with text.within("{"):
                     text.add(
-                        f"const mc::CodedRow<{lanes}> coded([&](int lane) {{ return {element}; }});",
+                        f"const mc::CodedRow<{lanes}> {coded};",
                         f"coded.store({to}, row, {token});",
                         self._stored(view, (row, ZERO), "coded"),
                     )
@@ -323,13 +324,11 @@ class GroupAttention:
         count, queries, lanes = shape.new * shape.lanes, shape.queries, shape.lanes
         if self.coded:
             own, at = values.spelled(shape.own), values.spelled(shape.position)
-            rows = [
-                f"locals[{(queries + n) * lanes} + me] = "
-                f"mc::CodedRows<{lanes}>::element(new_rows + {n * self._new_bytes}, {own}, {at}, me);"
-                for n in range(2)
-            ]
             with text.within(f"if (me < {lanes}) {{"):
-                text.add(*rows)
+                for number in range(2):
+                    given = f"new_rows + {number * self._new_bytes}, {own}, {at}, me"
+                    element = f"mc::CodedRows<{lanes}>::element({given})"
+                    text.add(f"locals[{(queries + number) * lanes} + me] = {element};")
             text.add(SYNC)
             return
         with values.within(me=lanes), text.within(f"if (me < {lanes}) {{"):

@@ -190,7 +190,8 @@ class Storage:
         """Whether a cache is coded. Raises ``cuda-shape`` for one whose rows cannot be."""
         if self.roles[value].coded is None:
             return False
-        if self.page % SCALES_TOGETHER or self.rows.nhd or len(self.side_by_side.get(value, ())) > 1:
+        together = len(self.side_by_side.get(value, ())) > 1
+        if self.page % SCALES_TOGETHER or self.rows.nhd or together:
             words = f"rows of heads in pages of whole {SCALES_TOGETHER}s of tokens are coded"
             fail("cuda-shape", f"{words}, in this program's own order, not those of %{value.name}")
         return True

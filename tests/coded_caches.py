@@ -1,5 +1,5 @@
-"""Caches that keep floats of eight bits with a scale for each row: what they hold, by a table of all
-such floats, and where kernels have it in memory."""
+"""Caches that keep floats of eight bits with a scale for each row: what they hold, by a table of
+all such floats, and where kernels have it in memory."""
 
 from __future__ import annotations
 
@@ -109,7 +109,8 @@ def check_rows(found: np.ndarray, wanted: np.ndarray, many: bool) -> None:
     the other way, to a neighbour among floats: more of them, and farther, where ``many`` requests
     had left sides of products rounded."""
     apart = np.abs(found - wanted)
-    step = np.maximum(np.abs(wanted), np.abs(found)) / 8 + np.abs(wanted).max(-1, keepdims=True) / 2**17
+    least = np.abs(wanted).max(-1, keepdims=True) / 2**17
+    step = np.maximum(np.abs(wanted), np.abs(found)) / 8 + least
     other = apart > 0
     assert not np.isnan(found).any(), "a row was not written"
     if many:
