@@ -26,7 +26,7 @@ from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
-IN_CI = (2, 15, 22, 26)
+IN_CI = (15, 26)
 
 
 def coded_decoder(seed):
@@ -58,7 +58,7 @@ def prompt_judge(drawn, seed, folder, long=0):
         return None
 
 
-@pytest.mark.parametrize("seed", only(range(200), 3, 6))
+@pytest.mark.parametrize("seed", only(range(200), 2))
 def test_a_prompt_agrees_with_float64(seed, tmp_path):
     drawn = coded_decoder(seed)
     judge = prompt_judge(drawn, seed, tmp_path)
