@@ -22,6 +22,7 @@ import meshc
 from meshc.backends.cuda import from_json
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode
 from meshc.backends.cuda.memory import capacity_that_fits, memory_of
+from meshc.driver.checking import Check
 from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -226,3 +227,14 @@ def test_prompts_are_read_by_tasks():
     assert "long_prompt.cu" in made.files and not any(f.startswith("chunk") for f in made.files)
     asked = meshc.compile(TINY, target="cuda", seq=256, kv_dtype="fp8_e4m3", chunk=64)
     assert [one.tokens for one in from_json(asked.files["manifest.json"]).prefills] == [64]
+
+
+def test_passes_behind_the_one_that_rounds_are_checked():
+    """`--check` holds what tasks compute against the graph whose caches are coded."""
+    folder = Path(__file__).parents[1] / "passes" / "expand_tasks"
+    graph = (folder / "coded_caches.meshir").read_text().split("# ---\n")[0]
+    plain = meshc.parse(graph.replace(", coded = e4m3", ""), "layers")
+    check = Check()
+    passes = meshc.parse_pipeline("code-caches,expand-tasks{rows=2,tokens=4}")
+    made = meshc.PassManager(passes, [check]).run(plain)
+    assert check.compared == 1 and sum(b.coded is not None for b in made.buffers) == 2

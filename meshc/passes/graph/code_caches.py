@@ -34,6 +34,7 @@ class CodeCaches(Pass):
     REQUIRES: ClassVar[frozenset[str]] = frozenset()
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+    ROUNDS: ClassVar[bool] = True
 
     to: str = ROW_CODES[0]
 
