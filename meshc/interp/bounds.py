@@ -63,8 +63,8 @@ def compare(
     """Compare arrays one by one; the one that exceeds its bound most is reported.
 
     ``dtype`` is that of the less precise run (``f64``, ``f32``, ``f16``, ``bf16``, or ``e4m3`` of
-    coded caches), of whose words so many bits are ``tags``. Other numbers of arrays, other shapes, and infinities or NaN in
-    different places differ without bound.
+    coded caches), of whose words so many bits are ``tags``. Other numbers of arrays, other shapes,
+    and infinities or NaN in different places differ without bound.
     """
     if len(reference) != len(got):
         return Comparison(np.inf, 0.0, f"{len(got)} results instead of {len(reference)}")

@@ -21,8 +21,8 @@ class Pass:
 
     ``REQUIRES``, ``ESTABLISHES`` and ``INVALIDATES`` name facts, never other passes; ``LEVELS``
     are the levels a pass accepts. One that ``ROUNDS`` leaves a module that computes with other
-    numbers, so that nobody holds it against the one before. ``run`` returns the module it edited, or a new one when it
-    lowers to the next level; the manager keeps the module's facts.
+    numbers, so that nobody holds it against the one before. ``run`` returns the module it edited,
+    or a new one when it lowers to the next level; the manager keeps the module's facts.
     """
 
     NAME: ClassVar[str] = ""

@@ -22,6 +22,7 @@ import meshc
 from meshc.backends.cuda import from_json
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode
 from meshc.backends.cuda.memory import capacity_that_fits, memory_of
+from meshc.devices import device
 from meshc.driver.checking import Check
 from meshc.support.diagnostics import MeshcError
 
@@ -234,6 +235,7 @@ def test_passes_behind_the_one_that_rounds_are_checked():
     folder = Path(__file__).parents[1] / "passes" / "expand_tasks"
     graph = (folder / "coded_caches.meshir").read_text().split("# ---\n")[0]
     plain = meshc.parse(graph.replace(", coded = e4m3", ""), "layers")
+    plain.device = device("h200")
     check = Check()
     passes = meshc.parse_pipeline("code-caches,expand-tasks{rows=2,tokens=4}")
     made = meshc.PassManager(passes, [check]).run(plain)
