@@ -239,8 +239,8 @@ class Fault(Exception):
 class Judge(Instrument):
     """Holds every module to its claims, to its text and to the meaning of the one in front.
 
-    A pass that rounds, or changes what a run is told or given, begins a new comparison. ``compared`` counts the
-    passes whose modules were run beside each other.
+    A pass that rounds, or changes what a run is told or given, begins a new comparison.
+    ``compared`` counts the passes whose modules were run beside each other.
     """
 
     def __init__(self, most: int = 2_000_000) -> None:
