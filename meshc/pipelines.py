@@ -41,11 +41,17 @@ DEALING = "tensor-parallel"
 """The pass that makes the graph of one GPU among several, behind those of the graph."""
 
 
+CODING = "code-caches"
+"""The pass that lets caches keep floats of eight bits, behind that."""
+
+
 def graph_passes(settings: dict[str, str] | None = None, *behind: str) -> list[Pass]:
     """The passes of a fresh decode graph of GPUs, and those ``behind`` them; ``settings`` as above,
-    of which ``tensor-parallel`` deals the model to several GPUs."""
+    of which ``tensor-parallel`` deals the model to several GPUs, and ``code-caches`` lets its
+    caches keep floats of eight bits."""
     chosen = settings or {}
-    names = [*STAGES["graph"], *([DEALING] if DEALING in chosen else []), *behind]
+    asked = [name for name in (DEALING, CODING) if name in chosen]
+    names = [*STAGES["graph"], *asked, *behind]
     return own_pipeline(",".join(chosen.get(name, name) for name in names))
 
 

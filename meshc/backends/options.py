@@ -121,8 +121,10 @@ class CudaOptions(TargetOptions):
     ``cluster`` is the blocks of a cluster, ``dataflow`` how they share attention, by as many as are
     predicted to be fastest if ``cluster`` is empty, in no clusters if both are; ``page`` is the
     tokens of a page of the cache, which lie as kernels of this project read them or (``kv_layout``
-    ``nhd``) as those of others do; ``gpus`` are those that a model is dealt to, whose
-    ``collectives`` add up in the switch (``multimem``) or by loads from each peer (``peers``);
+    ``nhd``) as those of others do, in the type of the model or (``kv_dtype`` ``fp8_e4m3``) as
+    floats of eight bits with a scale for each row; ``gpus`` are those that a model is dealt to,
+    whose ``collectives`` add up in the switch (``multimem``) or by loads from each peer
+    (``peers``);
     ``overlap`` says which chunks they read in two halves beside each other: ``none``, those that
     the cost of a node is lower for (``auto``), or all with that many tokens in the first half;
     ``nodes`` are those over which layers are dealt, a GPU of each;
@@ -149,6 +151,12 @@ class CudaOptions(TargetOptions):
         "CUDA: pages of the KV cache as kernels read them fastest, or as vLLM and FlashInfer have "
         "them: [pages, tokens, heads, lanes] of each layer; default: own",
         "own|nhd",
+    )
+    kv_dtype: str = option(
+        "model",
+        "CUDA: KV caches in the type of the model, or as floats of eight bits (e4m3) with a scale "
+        "for each token of each key head, which take half the bytes; default: model",
+        "model|fp8_e4m3",
     )
     gpus: int = option(
         1,
@@ -188,6 +196,11 @@ class CudaOptions(TargetOptions):
         "16 / (1 + N) by default, at most 8",
         "N",
     )
+
+    @property
+    def codes_caches(self) -> bool:
+        """Whether caches keep other numbers than those of the model's type."""
+        return self.kv_dtype != CudaOptions.kv_dtype
 
     @property
     def in_switch(self) -> bool:

@@ -10,7 +10,7 @@ from meshc.ir.clone import clone_module
 from meshc.ir.mesh import Mesh
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
-from meshc.pipelines import GIVEN, KEEPING
+from meshc.pipelines import CODING, GIVEN, KEEPING
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.verify import check_fact
 
@@ -24,6 +24,7 @@ _OBEYED_BY: Mapping[str, tuple[str, ...]] = {
     "algo all_reduce": ("select-collective",),
     "algo dispatch": ("select-dispatch",),
     "keep_quantised": (KEEPING,),
+    "kv_dtype": (CODING,),
 }
 """What a request asks of passes, and those that obey it where one of them is still ahead."""
 _OF_MODELS = ("seq", "layers", "choose", "phases", "chunk", "kv_layout", "drafts")

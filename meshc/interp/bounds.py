@@ -27,7 +27,13 @@ from meshc.ir.module import Module
 from meshc.ir.ops import graph, mesh, tile
 
 SAFETY = 16
-UNIT_ROUNDOFF = {"f64": 2.0**-53, "f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8}
+UNIT_ROUNDOFF = {
+    "f64": 2.0**-53,
+    "f32": 2.0**-24,
+    "f16": 2.0**-11,
+    "bf16": 2.0**-8,
+    "e4m3": 2.0**-4,
+}
 
 _PRODUCTS = (graph.Matmul, mesh.Gemv, mesh.Gemm, mesh.GemmT, mesh.ExpertGemv)
 _SUMS = (graph.RmsNorm, graph.Centre, graph.Softmax, mesh.SquareSum, mesh.RowSum, mesh.Combine)
@@ -56,9 +62,9 @@ def compare(
 ) -> Comparison:
     """Compare arrays one by one; the one that exceeds its bound most is reported.
 
-    ``dtype`` is that of the less precise run (``f64``, ``f32``, ``f16``, ``bf16``), of whose words
-    so many bits are ``tags``. Other numbers of arrays, other shapes, and infinities or NaN in
-    different places differ without bound.
+    ``dtype`` is that of the less precise run (``f64``, ``f32``, ``f16``, ``bf16``, or ``e4m3`` of
+    coded caches), of whose words so many bits are ``tags``. Other numbers of arrays, other shapes,
+    and infinities or NaN in different places differ without bound.
     """
     if len(reference) != len(got):
         return Comparison(np.inf, 0.0, f"{len(got)} results instead of {len(reference)}")
@@ -96,7 +102,7 @@ def reduction_length(module: Module, dtype: str = "f32") -> int:
     Counted over all ops and layers. Where sums are accumulated in a wider type than ``dtype``,
     only the store of each op rounds to it.
     """
-    stores = dtype in ("f16", "bf16") and str(module.accumulate()) != dtype
+    stores = dtype in ("f16", "bf16", "e4m3") and str(module.accumulate()) != dtype
     return max(1, sum(_block_length(block, module, stores) for block in module.blocks()))
 
 

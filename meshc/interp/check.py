@@ -245,8 +245,9 @@ def check_outcomes(
 
 def _coarsest(*modules: Module) -> str:
     """The least precise element type of core memory."""
-    order = ("bf16", "f16", "f32")
-    used = {str(b.type.dtype) for m in modules if m.level in MACHINE_LEVELS for b in m.buffers}
+    order = ("e4m3", "bf16", "f16", "f32")
+    buffers = [b for m in modules if m.level in MACHINE_LEVELS for b in m.buffers]
+    used = {str(b.type.dtype) for b in buffers} | {str(b.coded) for b in buffers}
     return next((name for name in order if name in used), "f32")
 
 

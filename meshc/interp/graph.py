@@ -17,6 +17,7 @@ from meshc.interp import draws, formulas, gating
 from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars, rounds_of
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
 from meshc.interp.ranks import ALONE, Place
+from meshc.interp.rounding import coded_rows
 from meshc.ir.batch import BATCH, OWNER, POSITION
 from meshc.ir.core import Block, Op, Operand, tensor_type
 from meshc.ir.functions import Function
@@ -296,6 +297,7 @@ def _append(scope: Scope, op: graph.Append) -> list[Array]:
     axis = dims.index(op.dim)
     fresh_dims = tuple(op.dim if d == op.rows else d for d in _dims(new))
     fresh = aligned(scope.of(new), fresh_dims, dims)
+    fresh = coded_rows(fresh) if op.coded else fresh
     result = scope.of(cache).copy()
     for request, first in enumerate(np.atleast_1d(scope.position)):
         if first < 0:
@@ -329,6 +331,7 @@ def _append_tokens(scope: Scope, op: batches.AppendTokens) -> list[Array]:
     result = np.moveaxis(scope.of(cache).copy(), [dims.index(d) for d in own], [0, 1])
     rest = tuple(d for d in dims if d not in own)
     fresh = aligned(scope.of(new), _dims(new), (op.tokens, op.rows, *rest))[:, 0]
+    fresh = coded_rows(fresh) if op.coded else fresh
     owners, positions = _owned(scope, op.tokens)
     for token, (owner, position) in enumerate(zip(owners, positions, strict=True)):
         if position < 0:

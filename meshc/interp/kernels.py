@@ -13,6 +13,7 @@ import numpy as np
 
 from meshc.interp import draws, formulas, gating
 from meshc.interp.named import Array
+from meshc.interp.rounding import coded_rows
 from meshc.ir.brought_functions import BROUGHT
 
 Params = Mapping[str, Any]
@@ -103,6 +104,11 @@ def _dequantise(out: Array, operands: Sequence[Array], params: Params) -> Array:
     of_row = np.arange(codes.shape[-2]) // params["group"]
     number = (codes - np.float32(params["zero"])) * scales[..., of_row, :]
     return number + operands[2][..., of_row, :] if params["lifted"] else number
+
+
+@microkernel
+def _e4m3_rows(out: Array, operands: Sequence[Array], params: Params) -> Array:
+    return coded_rows(operands[0])
 
 
 @microkernel

@@ -6,7 +6,7 @@ element, without a proof: so a need that no edge covers reads NaN in some order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from meshc.devices import WAFER
 from meshc.interp.fabric import Fabric
 from meshc.interp.machine import Machine, Rounds
 from meshc.interp.resolve import Memo, Names
-from meshc.interp.rounding import storage
+from meshc.interp.rounding import coded_rows, storage
 from meshc.interp.steps import Body, Compiler, Core, LoopStep, Makers, Step
 from meshc.interp.task_orders import Blocks, Edges, Order
 from meshc.interp.windows import Place, Window
@@ -76,7 +76,8 @@ class TaskMachine(Machine):
         known = frozenset(
             {*scalars, *family.dims, *family.each, *_loops_around(self.module, family)}
         )
-        compiler = TaskCompiler(self._slots, self.folds, self._tags)
+        coded = {self._slots[b.value] for b in self.module.buffers if b.coded is not None}
+        compiler = TaskCompiler(self._slots, self.folds, self._tags, coded)
         return compiler.body(family.regions[0], Names(known, {}))
 
     def _execute(self, scalars: Mapping[str, int], rounds: Rounds) -> None:
@@ -423,9 +424,11 @@ class GiveStep(Step):
     region: Region
     source: Window
     tags: Tags | None = None
+    coded: bool = False
 
     def run(self, core: Core) -> Iterator[None]:
         values = self.source.place(core.env).read(core.memory)
+        values = coded_rows(values) if self.coded else values
         if self.tags is not None:
             values = self.tags.rounded(values)
             self.tags.give(self.region.whole.place(core.env))
@@ -435,13 +438,17 @@ class GiveStep(Step):
 
 class TaskCompiler(Compiler):
     """Compiles the bodies of tasks; ``folds`` and ``tags`` say by slot how a buffer lies in memory,
-    and have the tags of its words."""
+    and have the tags of its words. Rows that are given to ``coded`` ones are rounded."""
 
     def __init__(
-        self, slots: Mapping[Any, int], folds: Mapping[int, Fold], tags: Mapping[int, Tags]
+        self,
+        slots: Mapping[Any, int],
+        folds: Mapping[int, Fold],
+        tags: Mapping[int, Tags],
+        coded: Container[int],
     ) -> None:
         super().__init__(slots, frozenset())
-        self.folds, self._tags = folds, tags
+        self.folds, self._tags, self._coded = folds, tags, coded
 
     def region(self, op: task.Access, names: Names) -> Region:
         """The region that an access names."""
@@ -469,7 +476,8 @@ class TaskCompiler(Compiler):
         """A value into a region."""
         region = self.region(op, names)
         tags = self._tags.get(region.slot)
-        return GiveStep(op, guard, region, self.window(op, 1, names), tags)
+        coded = region.slot in self._coded
+        return GiveStep(op, guard, region, self.window(op, 1, names), tags, coded)
 
 
 _Make = Callable[[Any, Any, Memo[bool] | None, Names], Step]

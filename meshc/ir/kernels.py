@@ -140,6 +140,12 @@ _CATALOGUE = (
         ),
         extra=_groups,
     ),
+    _kernel(
+        "e4m3_rows",
+        "out b[*rows, lanes], a[*rows, lanes]",
+        "out[.., :] = a[.., :] rounded to floats e4m3 times the scale of the row, as caches that "
+        "are coded keep it",
+    ),
     _kernel("square_sum", _BY_ROWS, "out[..] = sum of a*a over trailing dims"),
     _kernel(
         "rms_scale",

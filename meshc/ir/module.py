@@ -62,7 +62,8 @@ class Buffer:
     extent, each cluster of blocks has memory of its own, and in it so much of that dim, in the same
     way as versions (fuse-cluster). With ``ranks``, the number of a dim that counts them, GPUs of
     all ranks have what any of them gives, each in memory of its own; one gives what has its number
-    in that dim."""
+    in that dim. Memory that is ``coded`` has floats of that type, and for each row of the last dim
+    a scale (:mod:`meshc.ir.coded_rows`); elements are the numbers that these stand for."""
 
     value: Value
     role: Role | Literal[""] = ""
@@ -71,6 +72,7 @@ class Buffer:
     tags: int | None = None
     cluster: tuple[int, int] | None = None
     ranks: int | None = None
+    coded: DType | None = None
 
     @property
     def type(self) -> BufferType:

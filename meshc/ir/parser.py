@@ -21,6 +21,7 @@ from meshc.ir.attributes import (
     unquoted,
 )
 from meshc.ir.brought_functions import is_function
+from meshc.ir.coded_rows import ROW_CODES
 from meshc.ir.core import OP_CLASSES, Block, Op, Operand
 from meshc.ir.header import (
     as_cluster,
@@ -241,7 +242,7 @@ class _Parser(Tokens):
         value = self.declare(name, self.type(), span)
         if not isinstance(value.type, BufferType):
             fail("bad-meshir", "a buffer has whole numbers as extents", span)
-        facts = self.facts("role", "address", "kept", "tags", "cluster", "ranks")
+        facts = self.facts("role", "address", "kept", "tags", "cluster", "ranks", "coded")
         role = facts.get("role", "")
         if role not in ("", *_ROLES):
             fail("bad-meshir", f"no role '{role}'", span)
@@ -250,7 +251,10 @@ class _Parser(Tokens):
             for name in ("address", "kept", "tags", "ranks")
         )
         held = as_cluster(facts.get("cluster"), span)
-        return Buffer(value, cast(ParamRole, role), address, kept, tags, held, ranks)
+        if "coded" in facts and facts["coded"] not in ROW_CODES:
+            fail("bad-meshir", f"no buffer is coded as '{facts['coded']}'", span)
+        coded = DType(facts["coded"]) if "coded" in facts else None
+        return Buffer(value, cast(ParamRole, role), address, kept, tags, held, ranks, coded)
 
     def channel(self) -> Channel:
         span = self.span()

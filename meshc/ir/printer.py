@@ -126,6 +126,8 @@ def buffer_facts(buffer: Buffer) -> dict[str, object]:
         facts["cluster"] = [*buffer.cluster]
     if buffer.ranks is not None:
         facts["ranks"] = buffer.ranks
+    if buffer.coded is not None:
+        facts["coded"] = str(buffer.coded)
     return facts
 
 

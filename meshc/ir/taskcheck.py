@@ -35,8 +35,8 @@ def program_mistakes(module: Module) -> Iterator[Mistake]:
     if module.level != "task":
         for buffer in module.buffers:
             place = module.places.get(str(buffer.value))
-            of_tasks = {"keeps versions": buffer.kept, "has tags": buffer.tags}
-            of_tasks |= {"is of all ranks": buffer.ranks}
+            of_tasks: dict[str, object] = {"keeps versions": buffer.kept, "has tags": buffer.tags}
+            of_tasks |= {"is of all ranks": buffer.ranks, "is coded": buffer.coded}
             for words, fact in (of_tasks | {"is of clusters": buffer.cluster}).items():
                 if fact is not None:
                     yield f"{buffer.value} {words}", place, "that is for the task level"
@@ -47,6 +47,9 @@ def program_mistakes(module: Module) -> Iterator[Mistake]:
     for buffer in module.buffers:
         if buffer.tags is not None:
             yield from _tags(module, buffer)
+        if buffer.coded is not None and (buffer.role != "state" or not buffer.type.dtype.floats):
+            place = module.places.get(str(buffer.value))
+            yield f"{buffer.value} is coded", place, "caches, states of floats, may be"
         versions = buffer.type.shape[0] if buffer.type.shape else 0
         if buffer.kept is not None and (buffer.role or not 1 <= buffer.kept <= versions):
             words = f"{buffer.value} keeps {buffer.kept} of {versions} versions"

@@ -20,8 +20,9 @@ class Pass:
     """Base of all passes.
 
     ``REQUIRES``, ``ESTABLISHES`` and ``INVALIDATES`` name facts, never other passes; ``LEVELS``
-    are the levels a pass accepts. ``run`` returns the module it edited, or a new one when it
-    lowers to the next level; the manager keeps the module's facts.
+    are the levels a pass accepts. One that ``ROUNDS`` leaves a module that computes with other
+    numbers, so that nobody holds it against the one before. ``run`` returns the module it edited,
+    or a new one when it lowers to the next level; the manager keeps the module's facts.
     """
 
     NAME: ClassVar[str] = ""
@@ -29,6 +30,7 @@ class Pass:
     REQUIRES: ClassVar[frozenset[str]] = frozenset()
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
     INVALIDATES: ClassVar[frozenset[str]] = frozenset()
+    ROUNDS: ClassVar[bool] = False
 
     def run(self, module: Module, report: Diagnostics) -> Module:
         """Do the work; raise :class:`meshc.support.diagnostics.MeshcError` when it cannot."""

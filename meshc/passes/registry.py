@@ -11,6 +11,7 @@ from meshc.passes.graph.batch_tokens import BatchTokens
 from meshc.passes.graph.canonicalize import Canonicalize
 from meshc.passes.graph.choose_token import ChooseToken
 from meshc.passes.graph.chunk_prompts import ChunkPrompts
+from meshc.passes.graph.code_caches import CodeCaches
 from meshc.passes.graph.eliminate_transpose import EliminateTranspose
 from meshc.passes.graph.fuse_all_reduce import FuseAllReduce
 from meshc.passes.graph.fuse_chunk import FuseChunk
@@ -61,6 +62,7 @@ PASSES: tuple[type[Pass], ...] = (
     FuseAllReduce,
     BatchTokens,
     SplitTokens,
+    CodeCaches,
     Partition,
     SelectGemm,
     SelectDispatch,

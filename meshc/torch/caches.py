@@ -11,7 +11,9 @@ from transformers import Cache
 from meshc.backends.cuda import StepProgram
 from meshc.support.diagnostics import fail
 
-_KINDS = {"f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32}
+_KINDS = {
+    "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32, "e4m3": torch.uint8,
+}  # fmt: skip
 
 
 class ProgramCache(Cache):  # type: ignore[misc]

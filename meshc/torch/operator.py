@@ -80,8 +80,8 @@ def _on_cpu(
     if not isinstance(machine, cuda.CpuMachine):
         fail("run-refused", f"'{program}' runs on a GPU, and the tokens are on the CPU")
     check_caches(loaded.model.program, caches, "cpu")
-    for (name, buffer), tensor in zip(states_of(loaded.model.program).items(), caches, strict=True):
-        words = tensor if buffer.dtype == "f32" else tensor.view(torch.uint16)
+    for name, tensor in zip(states_of(loaded.model.program), caches, strict=True):
+        words = tensor.view(torch.uint16) if tensor.element_size() == 2 else tensor
         machine.lend(name, words.numpy())
     return torch.from_numpy(_computed(loaded, tokens, cached, kept))
 

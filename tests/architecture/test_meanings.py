@@ -27,7 +27,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "tile-level.md"
 TABLE = re.compile(r"(?<=<!-- kernels -->\n).*?(?=<!-- end of kernels -->)", re.DOTALL)
 
 
-OF_TASKS = {"likelihood", "draw"}
+OF_TASKS = {"likelihood", "draw", "e4m3_rows"}
 """What no programs but those of tasks call."""
 
 
@@ -114,6 +114,7 @@ CALLS = {
     "clamp": "tile.clamp %a, %b {least = -1.0, most = 1.0}",
     "dequantise": "tile.dequantise %columns, %codes, %b as [4, 1] {group = 1, zero = 8, "
     "lifted = false}",
+    "e4m3_rows": "tile.e4m3_rows %a, %b",
     "exp": "tile.exp %a, %b",
     "larger": "tile.larger %a, %a, %b",
     "mask_causal": "tile.mask_causal %ring {query = 0, query_step = 1, key = 0, key_step = 1, "

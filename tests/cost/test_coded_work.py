@@ -1,11 +1,12 @@
 """What tasks bring of weights that stay quantised, and how long a block takes to decode it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import meshc
-from meshc.cost.tasks.stages import PhaseWork
+from meshc.cost.tasks.stages import PhaseWork, TaskWork
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import work_of
 from meshc.devices import device
@@ -47,3 +48,25 @@ def test_tiles_are_whole_blocks_that_take_longer(name):
     assert size % piece.coded.bytes == 0
     assert abs(size - times.tile) <= piece.coded.bytes / 2
     assert times.piece(piece) > 113e-9 / min(1.0, piece.filled)
+
+
+def attending(name):
+    """The first piece of attention of the case ``name`` of expand-tasks, with 7 tokens before."""
+    text = (CASES.parent / "expand_tasks" / f"{name}.meshir").read_text().split("# ---\n")[1]
+    module = meshc.parse(text, name)
+    module.options["dtype"] = "f16"
+    phases = [one for one in work_of(module, {"pos": 7}) if isinstance(one, PhaseWork)]
+    families = [f for phase in phases for f in phase.families if f.name == "attend"]
+    return families[0].tasks[0].pieces[0]
+
+
+def test_rows_of_floats_come_with_their_scales_and_are_decoded():
+    plain, coded = attending("layers"), attending("coded_caches")
+    # Keys and values of four tokens: two lanes of 16 bits, or of 8 and a scale.
+    assert (plain.bytes, coded.bytes) == (2 * 4 * 2 * 2, 2 * 4 * (2 + 1))
+    assert (plain.of_floats, coded.of_floats, coded.rows) == (False, True, plain.rows)
+    times = TileTimes(device("h200"))
+    whole = replace(coded, bytes=times.tile)
+    decoding = 10 * times.tile / 128 / 4 / 1.98e9
+    assert times.piece(whole) == pytest.approx(2 * times.piece(plain) + decoding)
+    assert len(times.tiles(TaskWork((replace(whole, bytes=times.tile + 128),)))) == 1

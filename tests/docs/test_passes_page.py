@@ -7,6 +7,7 @@ import meshc
 from meshc.pipelines import (
     CHOOSING,
     CLUSTERING,
+    CODING,
     KEEPING,
     NODE_STAGES,
     RANK_PASSES,
@@ -39,6 +40,7 @@ def test_table_of_passes():
     order += ["pass for serving", *(one.NAME for one in serving_passes(1, True))]
     order += ["pass for choices", CHOOSING]
     order += ["pass for ranks", *RANK_PASSES]
+    order += ["pass for caches of GPUs", CODING]
     order += ["pass for weights that GPUs decode", STREAMING]
     order += ["pass for tasks", *TASK_STAGES]
     order += ["pass for clusters of tasks", CLUSTERING]

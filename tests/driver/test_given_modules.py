@@ -105,7 +105,8 @@ OTHERS: dict[str, object] = {
     "cluster": 2, "dataflow": "split_head", "page": 1, "gpus": 2, "collectives": "peers",
     "overlap": "auto", "persistent": True, "batch": 2, "serving": "chunks", "chunk": 4,
     "phases": "one", "keep_quantised": ("q8_0",), "cache_tokens": 16,
-    "drafts": 2, "nodes": 2, "kv_layout": "nhd", "form": ("q=gemv_y",),
+    "drafts": 2, "nodes": 2, "kv_layout": "nhd", "kv_dtype": "fp8_e4m3",
+    "form": ("q=gemv_y",),
     "emit": "mlir", "passes_before": ("nothing=canonicalize",),
     "passes_after": ("nothing=canonicalize",),
 }  # fmt: skip

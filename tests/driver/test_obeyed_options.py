@@ -17,7 +17,8 @@ OTHERS = {
     "mesh": "2x1", "kv": "concat", "algo": ("gemm=summa",), "align": "device", "result": "roots",
     "choose": "cores", "portable": True, "phases": "one", "cluster": 2, "dataflow": "split_head",
     "page": 1, "gpus": 2, "collectives": "peers", "overlap": "auto", "persistent": True,
-    "cache_tokens": 16, "drafts": 2, "nodes": 2, "kv_layout": "nhd", "form": ("q=gemv_y",),
+    "cache_tokens": 16, "drafts": 2, "nodes": 2, "kv_layout": "nhd", "kv_dtype": "fp8_e4m3",
+    "form": ("q=gemv_y",),
 }  # fmt: skip
 """Of each option of a target another value than the usual one."""
 

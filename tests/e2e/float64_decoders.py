@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import erf
 
+import coded_caches
 import numpy as np
 
 EPS = 1e-5
@@ -30,7 +31,7 @@ class Decoder:
     all together. ``biases`` names those that there are: q, o, f. ``rope``: style, of ``rotated``
     lanes (0: all), with another base but in every ``local``-th layer; none and ``learned``
     positions. ``window`` with its ``every`` or ``but``. Constants are left out where they are 0.
-    ``renamed`` gives params other names.
+    Caches are ``coded`` (:mod:`coded_caches`). ``renamed`` gives params other names.
     """
 
     hidden: int = 64
@@ -63,6 +64,7 @@ class Decoder:
     clamped: float = 0.0
     parallel: bool = False
     tied: bool = False
+    coded: bool = False
     renamed: tuple[tuple[str, str], ...] = ()
     theta: float = 10000.0
     local_theta: float = 100.0
@@ -323,6 +325,10 @@ class Decoder:
         found[..., second] = x[..., second] * cos + x[..., first] * sin
         return found
 
+    def kept(self, rows: np.ndarray, dtype: str) -> np.ndarray:
+        """Rows as caches have them: coded, or rounded to a 16-bit type."""
+        return coded_caches.kept(rows) if self.coded else rounded(rows, dtype)
+
     def _window(self, n: int) -> int:
         """How many tokens a layer sees, 0 for all."""
         if not self.window:
@@ -346,7 +352,7 @@ class Decoder:
         o = np.zeros((len(x), self.heads, self.lanes))
         for b, at in enumerate(positions):
             keys, values = (caches[f"cache.{name}"][n, b] for name in "kv")
-            keys[at], values[at] = rounded(k[b], left.dtype), rounded(v[b], left.dtype)
+            keys[at], values[at] = (self.kept(part[b], left.dtype) for part in (k, v))
             if left_rows is not None:
                 keys, values = (
                     with_row(part, left_rows[f"cache.{name}"][n, b], at)

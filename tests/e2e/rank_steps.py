@@ -35,13 +35,15 @@ class RankJudge:
         ranks: int,
         transport: str = "peers",
         keep: str = "",
+        coded: bool = False,
     ) -> RankJudge:
-        """The judge of a decoder, which is compiled, perhaps with weights that stay quantised."""
+        """The judge of a decoder, which is compiled, perhaps with weights that stay quantised or
+        caches that are coded."""
         model = folder / "drawn.mesh"
         model.write_text(drawn.decoder.text())
         how = {name: getattr(drawn, name) for name in _HOW}
         device = device_of(drawn.cores, folder)
-        how |= {"ranks": ranks, "transport": transport, "keep": keep}
+        how |= {"ranks": ranks, "transport": transport, "keep": keep, "coded": coded}
         step = step_of(model, device=device, **how)
         return cls(drawn, seed, ranks, step)
 

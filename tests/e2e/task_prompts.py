@@ -4,9 +4,10 @@ that is cached of it, beside NumPy in float64, which reads the prompt token by t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import coded_caches
 import numpy as np
 from drawn_decoders import Drawn
 from task_steps import BOUNDS, NAN, Run, Step, device_of, values_of
@@ -32,9 +33,11 @@ class PromptJudge:
     worst: float = 0.0
 
     @classmethod
-    def of(cls, drawn: Drawn, seed: int, folder: Path, long: int = 0) -> PromptJudge:
+    def of(
+        cls, drawn: Drawn, seed: int, folder: Path, long: int = 0, coded: bool = False
+    ) -> PromptJudge:
         """The judge of a decoder, which is compiled; prompts are read by tasks of 16 tokens, or of
-        so many with left sides of products in memory."""
+        so many with left sides of products in memory. Caches may be ``coded``."""
         model, device = folder / "drawn.mesh", device_of(drawn.cores, folder)
         model.write_text(drawn.decoder.text())
 
@@ -43,6 +46,7 @@ class PromptJudge:
                 str(model), dtype=drawn.dtype, compile_to="graph", phase=phase, seq=drawn.capacity,
                 device=device, batch=drawn.batch if phase == "decode" else 1,
             ).modules[phase]  # fmt: skip
+            before += ",code-caches" if coded else ""
             graph = meshc.PassManager(meshc.parse_pipeline(before)).run(graph)
             grain = f"rows={drawn.rows},tokens={drawn.tokens},parts={drawn.parts}"
             grain += f",merge={str(drawn.merge).lower()}"
@@ -57,6 +61,7 @@ class PromptJudge:
         decode = tasks("decode", "canonicalize")
         prompts = tasks("prefill", f"chunk-prompts{{most={long or TOKENS}}}")
         program, texts = step_of_tasks(decode, "model", drawn.page, prompts=[prompts])
+        drawn = replace(drawn, decoder=replace(drawn.decoder, coded=True)) if coded else drawn
         return cls(drawn, seed, Step(program, {**texts, **headers()}))
 
     def check(
@@ -76,21 +81,43 @@ class PromptJudge:
         prompt = [int(token) for token in rng.integers(0, decoder.words, length)]
         shapes = decoder.cached(drawn.batch, drawn.capacity)
         for pool in {run.buffer(name) for name in shapes}:
-            run.machine.write(pool, np.full_like(run.machine.arrays[pool], NAN[dtype]))
+            nothing = coded_caches.NONE if run.coded else NAN[dtype]
+            run.machine.write(pool, np.full_like(run.machine.arrays[pool], nothing))
         found = run.model.prefill(prompt, request)
         caches = {name: np.zeros(shape) for name, shape in shapes.items()}
         tokens, positions = np.zeros((2, drawn.batch), int)
+        left = {name: run.held(name, shape) for name, shape in shapes.items()} if run.coded else {}
         for at, token in enumerate(prompt):
             tokens[request], positions[request] = token, at
-            wanted = decoder.step(weights, caches, tokens, positions, dtype)[request]
+            given = weights, caches, tokens, positions, dtype
+            if not run.coded:
+                wanted = decoder.step(*given)[request]
+                continue
+            # One element that is rounded the other way moves more than all else: see check_rows.
+            own = {name: self._in_order(name, rows) for name, rows in left.items()}
+            wanted = decoder.step(*given, own)[request]
+            for name, cache in caches.items():
+                row = own[name][:, request, at]
+                coded_caches.check_rows(row, cache[:, request, at], True)
+                cache[:, request, at] = row
         self._close(found, wanted, BOUNDS[dtype, True])
         for name, cache in caches.items():
             self._cached(run, name, cache[..., decoder.stored(name)], request, length)
         assert run.machine.read("met").tolist() == [0]
 
+    def _in_order(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Rows of a cache with lanes in the order of the model."""
+        found = np.empty_like(rows)
+        found[..., self.drawn.decoder.stored(name)] = rows
+        return found
+
     def _cached(self, run: Run, name: str, wanted: np.ndarray, request: int, length: int) -> None:
         """The rows of the prompt, and of nothing behind it; the other requests have the row of
         their token of the step behind the prompt, if a step was made."""
+        if run.coded:
+            found = run.held(name, wanted.shape)[:, request, length:]
+            assert np.isnan(found).all(), "a position behind the prompt was written"
+            return
         dtype, words = self.drawn.dtype, run.machine.read(run.buffer(name))
         places = np.broadcast_arrays(*run.places(name, wanted.shape))
         own = [words[tuple(place[:, request, at] for place in places)] for at in range(length)]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
+import coded_caches
 import numpy as np
 from drawn_decoders import Drawn
 from float64_decoders import rounded
@@ -66,12 +67,13 @@ class Step:
 def step_of(
     model: str | Path, *, dtype="f16", capacity=64, batch=1, page=16, rows=16, tokens=32, parts=1,
     merge=False, meet="counter", device="h200", cluster=0, split="splits", ranks=1,
-    transport="peers", keep="", columns=False, drafts=0, kv_layout="",
+    transport="peers", keep="", columns=False, drafts=0, kv_layout="", coded=False,
 ) -> Step:  # fmt: skip
     """The step of a model in a file; of clusters of so many blocks, that attend by heads and
     ``split`` tokens of these (splits) or lanes (lanes); of each of several ``ranks``. All weights
     that can stay quantised in the format ``keep``. It verifies so many ``drafts`` of a request;
-    caches lie as ``kv_layout`` says. With ``columns`` left sides of products lie in memory."""
+    caches lie as ``kv_layout`` says, and are perhaps ``coded``. With ``columns`` left sides of
+    products lie in memory."""
     flags = {}
     if drafts:
         flags = {"target": "cuda", "serving": "chunks", "drafts": drafts}
@@ -85,6 +87,8 @@ def step_of(
     if ranks > 1:
         deal = dealing(graph, ranks, (f"all={keep}",) if keep else ())
         graph = meshc.PassManager(meshc.parse_pipeline(deal)).run(graph)
+    if coded:
+        graph = meshc.PassManager(meshc.parse_pipeline("code-caches")).run(graph)
     by_heads, placed = "", "place-tasks"
     if cluster:
         by_heads = f",heads=true,{split}={cluster}"
@@ -133,6 +137,7 @@ class Run:
         self.machine.write("pages", self.pages)
         self.dtype = next(iter(program.weights.values())).dtype
         self.nhd = "MC_NHD" in self.step.text
+        self.coded = any(buffer.dtype == "e4m3" for buffer in program.buffers.values())
 
     def buffer(self, cache: str) -> str:
         """What the program calls the memory of a cache: keys that are turned lie behind latents."""
@@ -163,6 +168,8 @@ class Run:
 
     def give(self, caches: Mapping[str, np.ndarray], positions: Sequence[int]) -> None:
         """Fill the caches: as many tokens as a request has, and NaN behind them."""
+        if self.coded:
+            return coded_caches.give(self, caches, positions)
         for cache in {self.buffer(cache) for cache in caches}:
             self.machine.write(cache, np.full_like(self.machine.arrays[cache], NAN[self.dtype]))
         for cache, values in caches.items():
@@ -173,9 +180,12 @@ class Run:
             pool[self.places(cache, values.shape)] = held
             self.machine.write(self.buffer(cache), pool)
 
-    def cached(self, cache: str, shape: Sequence[int]) -> np.ndarray:
-        """The bits of a cache as they are now."""
-        return self.machine.arrays[self.buffer(cache)][self.places(cache, shape)]
+    def held(self, cache: str, shape: Sequence[int]) -> np.ndarray:
+        """The numbers of a cache as they are now."""
+        if self.coded:
+            return coded_caches.held(self, cache, shape)
+        found = self.machine.arrays[self.buffer(cache)][self.places(cache, shape)]
+        return values_of(found, self.dtype)
 
     def logits(self, tokens: Sequence[int], positions: Sequence[int]) -> np.ndarray:
         """Logits of a step; a token may be -1, which is none."""
@@ -206,6 +216,7 @@ class Judge:
         keep: str = "",
         tile: int = 0,
         kv_layout: str = "",
+        coded: bool = False,
     ) -> Judge:
         """The judge of a decoder, which is compiled, perhaps for clusters of so many blocks, with
         weights that stay quantised, or for a GPU with small tiles."""
@@ -214,7 +225,8 @@ class Judge:
         how = {name: getattr(drawn, name) for name in _HOW}
         device = device_of(drawn.cores, folder, tile)
         how |= {"device": device, "cluster": cluster, "split": split, "keep": keep}
-        how["kv_layout"] = kv_layout
+        how |= {"kv_layout": kv_layout, "coded": coded}
+        drawn = replace(drawn, decoder=replace(drawn.decoder, coded=True)) if coded else drawn
         return cls(drawn, seed, step_of(model, **how))
 
     def check(
@@ -231,7 +243,10 @@ class Judge:
         for positions in drawn.positions:
             shapes = decoder.cached(drawn.batch, drawn.capacity)
             caches = {
-                name: rounded(rng.standard_normal(shape), dtype) for name, shape in shapes.items()
+                name: coded_caches.drawn(rng, shape)
+                if run.coded
+                else rounded(rng.standard_normal(shape), dtype)
+                for name, shape in shapes.items()
             }
             tokens = rng.integers(0, decoder.words, drawn.batch)
             run.give({name: c[..., self._order(name)] for name, c in caches.items()}, positions)
@@ -273,7 +288,7 @@ class Judge:
     def _left(self, run: Run, cache: str, shape: Sequence[int]) -> np.ndarray:
         """A cache as the step left it, with lanes in the order of the decoder. Its new rows are
         held against the decoder's, so attention to them is no freer than theirs are."""
-        stored = values_of(run.cached(cache, shape), self.drawn.dtype)
+        stored = run.held(cache, shape)
         found = np.empty_like(stored)
         found[..., self._order(cache)] = stored
         return found
@@ -299,6 +314,8 @@ class Judge:
     ) -> None:
         """The row of each request's token, which may be rounded the other way; ``pools`` get what
         was found."""
+        if run.coded:
+            return self._coded_rows(run, name, wanted, positions, pools)
         bound = (
             BOUNDS[self.drawn.dtype, self.drawn.batch > 4]
             + {"f16": 2.0**-10, "bf16": 2.0**-7}[self.drawn.dtype]
@@ -309,6 +326,23 @@ class Judge:
             row = tuple(place[:, b, at] for place in places)
             self._close(values_of(now[row], self.drawn.dtype), wanted[:, b, at], bound)
             pools[run.buffer(name)][row] = now[row]
+
+    def _coded_rows(
+        self,
+        run: Run,
+        name: str,
+        wanted: np.ndarray,
+        positions: Sequence[int],
+        pools: Mapping[str, np.ndarray],
+    ) -> None:
+        """The same of rows that are coded."""
+        found, many = run.held(name, wanted.shape), self.drawn.batch > 4
+        now = run.machine.read(run.buffer(name)).reshape(-1)
+        for b, at in enumerate(positions):
+            coded_caches.check_rows(found[:, b, at], wanted[:, b, at], many)
+            for places in coded_caches.places(run, name, wanted.shape):
+                own = places[:, b, at]
+                pools[run.buffer(name)].reshape(-1)[own] = now[own]
 
 
 def mode_of(seed: int) -> Mode:

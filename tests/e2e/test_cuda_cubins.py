@@ -48,6 +48,18 @@ def test_kernels_fit_a_block_without_spills(model):
         assert cubins[name].warnings == (), name
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "batch"), [("bf16", 1), ("f16", 5), ("bf16", 16)])
+def test_coded_caches_do_not_spill(dtype, batch):
+    """Steps and prompts over keys and values of eight bits."""
+    asked = {"dtype": dtype, "batch": batch, "seq": 4096, "kv_dtype": "fp8_e4m3"}
+    found = meshc.compile("llama-3-8b", target="cuda", device="h200", **asked)
+    for kernel, entry in from_json(found.files["manifest.json"]).kernels.items():
+        needs = compile_cubin(found.files[entry.file]).kernels[kernel]
+        assert (needs.spill_bytes, needs.stack_bytes) == (0, 0), kernel
+        assert needs.registers <= MOST_REGISTERS, kernel
+
+
 CONFIGS = {
     "mistral, window": ("mistral", {"sliding_window": 4096, "intermediate_size": 14336}),
     "granite": ("granite", {"residual_multiplier": 0.22, "attention_multiplier": 0.0078125,

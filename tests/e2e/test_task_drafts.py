@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from coded_caches import NONE, coded
 from task_steps import NAN, Step, machine_of, step_of
 
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode, modes
@@ -41,16 +42,26 @@ class Steps:
         self.states = sorted(n for n, b in self.program.buffers.items() if b.role == "state")
         for name in self.states:
             kind = self.program.buffers[name]
-            pool = np.full(kind.shape, NAN[kind.dtype], np.uint16)
+            coded = kind.dtype == "e4m3"
+            empty, word = (NONE, np.uint8) if coded else (NAN[kind.dtype], np.uint16)
+            pool = np.full(kind.shape, empty, word)
             for request, count in enumerate(positions):
                 for at in range(count):
-                    rows = random.standard_normal(pool[self.row(request, at)].shape)
-                    pool[self.row(request, at)] = words(rows, kind.dtype)
+                    row, rows = self.row(pool, request, at)
+                    drawn = random.standard_normal(rows[row].shape)
+                    rows[row] = coded_words(drawn[..., 1:]) if coded else words(drawn, kind.dtype)
             self.machine.write(name, pool)
 
-    def row(self, request, at):
+    def row(self, pool, request, at):
+        """Where what is cached of a token lies, and in what; of coded rows with the scale first."""
         page = self.program.page
-        return ..., self.pages[request, at // page], slice(None), at % page, slice(None)
+        here = ..., self.pages[request, at // page], slice(None)
+        if pool.dtype != np.uint8:
+            return (*here, at % page, slice(None)), pool
+        lanes = pool.shape[-1] - 1
+        own = np.append(at % 16, 16 + at % 16 * lanes + np.arange(lanes))
+        sixteens = pool.reshape(*pool.shape[:-2], page // 16, -1)
+        return (..., own), sixteens[(*here, at % page // 16, slice(None))]
 
     def logits(self, tokens, positions):
         """Those behind ``tokens`` of each request, of which the first stands at a position."""
@@ -69,8 +80,9 @@ class Steps:
     def new_rows(self, count):
         """What caches hold of ``count`` tokens behind the positions."""
         pools = [self.machine.read(name) for name in self.states]
-        where = [self.row(r, p + n) for r, p in enumerate(self.positions) for n in range(count)]
-        return [pool[row] for pool in pools for row in where]
+        where = [(r, p + n) for r, p in enumerate(self.positions) for n in range(count)]
+        found = [self.row(pool, *place) for pool in pools for place in where]
+        return [rows[row] for row, rows in found]
 
 
 def words(values, dtype):
@@ -78,6 +90,12 @@ def words(values, dtype):
     if dtype == "f16":
         return values.astype(np.float16).view(np.uint16)
     return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def coded_words(values):
+    """The byte of the scale and those of the floats of rows, as they are coded."""
+    codes, scales = coded(values)
+    return np.concatenate([scales[..., None], codes], -1)
 
 
 class Case:
@@ -167,6 +185,8 @@ def test_drafts_change_no_bit(llama, plan):
         ("tiny_experts/qwen3-moe-7x3", {"page": 64}),
         ("tiny_latent_experts/deepseek-v2-8x3", {"alone": True}),
         ("tiny_scaled/granite-6h2-biased", {}),
+        ("tiny_cuda/llama-4h2", {"coded": True}),
+        ("tiny_families/gemma2-6h2-window", {"coded": True, "page": 64}),
     ],
 )
 def test_families_verify_drafts(model, how):

@@ -239,8 +239,8 @@ class Fault(Exception):
 class Judge(Instrument):
     """Holds every module to its claims, to its text and to the meaning of the one in front.
 
-    A pass that changes what a run is told or given begins a new comparison. ``compared`` counts the
-    passes whose modules were run beside each other.
+    A pass that rounds, or changes what a run is told or given, begins a new comparison.
+    ``compared`` counts the passes whose modules were run beside each other.
     """
 
     def __init__(self, most: int = 2_000_000) -> None:
@@ -267,7 +267,7 @@ class Judge(Instrument):
             raise Fault(f"{step.NAME} leaves a false claim\n{error}") from error
         assert self.given is not None
         alike = _told(module) == _told(self.given)
-        if self.results is None or not alike or self._large(module):
+        if self.results is None or not alike or step.ROUNDS or self._large(module):
             self._begin(module)
             return
         wanted = self.results

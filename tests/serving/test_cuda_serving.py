@@ -144,6 +144,16 @@ def test_each_request_has_the_logits_that_it_has_alone(dense):
         assert found.same(wanted, name), name
 
 
+def test_requests_share_pages_of_floats_of_eight_bits():
+    service = service_of("tiny/llama-3h1", FEW, kv_dtype="fp8_e4m3", cache_tokens=96)
+    requests = drawn(service.engine.vocab, 5, np.random.default_rng(8), 32, 9)
+    wanted, found = alone(service, requests), Requests(service.server())
+    for name, (prompt, most) in requests.items():
+        found.submit(name, prompt, most)
+    found.drain()
+    assert all(found.same(wanted, name) for name in requests)
+
+
 @pytest.mark.serve
 @pytest.mark.parametrize(
     ("drafts", "count"), [*(pytest.param(n, 50, marks=pytest.mark.slow) for n in (0, 3)), (3, 30)]

@@ -25,7 +25,7 @@ from meshc.passes.instruments import Instrument
 from meshc.passes.kept_formats import named
 from meshc.passes.manager import PassManager
 from meshc.passes.task.meet import Meet
-from meshc.pipelines import DEALING, STREAMING, graph_passes, pipeline_to_tasks
+from meshc.pipelines import CODING, DEALING, STREAMING, graph_passes, pipeline_to_tasks
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError, fail
 
 PARTS = (4, 8, 2, 1)
@@ -118,8 +118,9 @@ class Divisions:
         """``given`` behind the passes of the graph, that of a rank of several."""
         graph, gpus = clone_module(given), self._options.gpus
         kept = self.request.keep_quantised
-        dealt = {DEALING: dealing(graph, gpus, kept)} if gpus > 1 else {}
-        passes = with_own_passes(self.request, graph_passes(dealt))
+        chosen = {n: s for n, s in self.request.settings().items() if n == CODING}
+        chosen |= {DEALING: dealing(graph, gpus, kept)} if gpus > 1 else {}
+        passes = with_own_passes(self.request, graph_passes(chosen))
         return PassManager(passes, self.instruments, self.verified).run(graph, self.report)
 
     def in_parts(

@@ -171,7 +171,7 @@ class GpuStep:
         """The step of ``graph`` whose prompts are read by kernels of as many tokens at once as are
         asked for, None where none are; or their refusal, where tasks may read as many."""
         asked = self.request.chunk
-        if asked is None:
+        if asked is None or self._options.codes_caches:
             return None
 
         def made() -> Made:
@@ -257,6 +257,8 @@ class GpuStep:
             words = "kernels of many tokens read decoded weights"
         elif self._options.kv_layout == NHD:
             words = "kernels of many tokens have pages of their own"
+        elif self._options.codes_caches:
+            words = "kernels of many tokens keep caches of 16 bits"
         if words:
             self.report.remark("prompt-of-kernels", f"tasks read prompts: {words}")
             return None

@@ -21,7 +21,9 @@ Array = NDArray[Any]
 ENDED, NO_LARGEST = -1, -2
 """What a program chooses for a request that goes on no more, and by logits without a largest number
 that is finite."""
-_DTYPES = {"f32": np.float32, "i32": np.int32, "f16": np.uint16, "bf16": np.uint16}
+_DTYPES: dict[str, type[np.generic]] = {
+    "f32": np.float32, "i32": np.int32, "f16": np.uint16, "bf16": np.uint16, "e4m3": np.uint8,
+}  # fmt: skip
 
 
 class Machine(Protocol):

@@ -10,7 +10,7 @@ from meshc.backends.cuda.chunk_launches import ChunkGraph
 from meshc.backends.cuda.drafted import DraftedModel
 from meshc.backends.cuda.emitted_lines import emitted_lines
 from meshc.backends.cuda.gpu_divisions import dealing
-from meshc.backends.cuda.gpu_steps import GpuStep
+from meshc.backends.cuda.gpu_steps import MOST_LONG, GpuStep
 from meshc.backends.cuda.halves import AUTO_OVERLAP, splitting_of
 from meshc.backends.cuda.host import LanguageModel
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
@@ -29,10 +29,12 @@ from meshc.backends.target import Cure, OpLines, Target, Work, Written, check_re
 from meshc.devices import Device, device_names
 from meshc.ir.batch import REQUEST
 from meshc.ir.clone import clone_module
+from meshc.ir.coded_rows import SCALES_TOGETHER
 from meshc.ir.module import Level, Module, Scalar
 from meshc.passes.base import Pass
 from meshc.passes.manager import PassManager
 from meshc.pipelines import (
+    CODING,
     DEALING,
     STREAMING,
     chunking_passes,
@@ -43,6 +45,7 @@ from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 
 PAGES = (1, 16, 64)
 KV_LAYOUTS = (CudaOptions.kv_layout, NHD)
+KV_DTYPES = (CudaOptions.kv_dtype, "fp8_e4m3")
 DATAFLOWS = ("split_token", "split_head")
 _MAX_CLUSTER = 16
 MOST_NODES = 16
@@ -90,6 +93,9 @@ class CudaTarget(Target):
         one_of(found, "--kv-layout", asked.kv_layout, KV_LAYOUTS)
         if asked.kv_layout == NHD:
             _check_layout(found, request, asked)
+        one_of(found, "--kv-dtype", asked.kv_dtype, KV_DTYPES)
+        if asked.codes_caches:
+            _check_coded(found, request, asked)
         within(found, "--cache-tokens", asked.cache_tokens, MOST_TOKENS)
         if asked.cache_tokens is not None and not request.serving:
             words = "each request of a program that does not serve has its own pages"
@@ -124,7 +130,9 @@ class CudaTarget(Target):
 
     def settings(self, request: CompileRequest) -> dict[str, str]:
         kept = ",".join(f'"{text}"' for text in request.keep_quantised)
-        return {STREAMING: f"{STREAMING}{{formats=[{kept}]}}"} if kept else {}
+        streamed = {STREAMING: f"{STREAMING}{{formats=[{kept}]}}"} if kept else {}
+        coded = request.options_of(CudaOptions).codes_caches
+        return streamed | ({CODING: f"{CODING}{{to=e4m3}}"} if coded else {})
 
     def phases(
         self, model: str, known: tuple[str, ...], request: CompileRequest
@@ -161,10 +169,11 @@ class CudaTarget(Target):
     def passes(
         self, module: Module, request: CompileRequest, settings: dict[str, str]
     ) -> list[Pass]:
-        gpus = request.options_of(CudaOptions).gpus
-        if gpus > 1:
-            settings = settings | {DEALING: dealing(module, gpus, request.keep_quantised)}
-        return graph_passes(settings) if request.chunk is None else pipeline_to_kernels(settings)
+        asked = request.options_of(CudaOptions)
+        if asked.gpus > 1:
+            settings = settings | {DEALING: dealing(module, asked.gpus, request.keep_quantised)}
+        by_tasks = request.chunk is None or asked.codes_caches
+        return graph_passes(settings) if by_tasks else pipeline_to_kernels(settings)
 
     def write(self, work: Work) -> Written:
         """A decode step for GPUs, and what reads its prompts, which no trial needs: where there is
@@ -240,6 +249,25 @@ def _check_layout(found: Diagnostics, request: CompileRequest, asked: CudaOption
     for flag, value in others.items():
         if value:
             found.error("bad-argument", f"{words} kernels of {flag} {value} have their own")
+
+
+def _check_coded(found: Diagnostics, request: CompileRequest, asked: CudaOptions) -> None:
+    """Kernels of tasks, whose blocks have whole heads, alone read and write such caches, in pages
+    that hold the scales of sixteen tokens."""
+    words = f"--kv-dtype is {asked.kv_dtype}, but"
+    if asked.page % SCALES_TOGETHER:
+        more = f"pages of {asked.page} tokens do not hold the scales of {SCALES_TOGETHER}"
+        found.error("bad-argument", f"{words} {more}", help="--page 16, or 64")
+    if asked.kv_layout != CudaOptions.kv_layout:
+        more = f"pages of --kv-layout {asked.kv_layout} have the type of the model"
+        found.error("bad-argument", f"{words} {more}")
+    if asked.dataflow == "split_head":
+        more = "blocks of --dataflow split_head have parts of the rows that have one scale"
+        found.error("bad-argument", f"{words} {more}")
+    if asked.overlap != NO_OVERLAP or (request.chunk or 0) > MOST_LONG:
+        flag = f"--overlap {asked.overlap}" if request.chunk is None else f"--chunk {request.chunk}"
+        more = f"kernels of {flag} keep caches of 16 bits"
+        found.error("bad-argument", f"{words} {more}", help=f"--chunk {MOST_LONG}, or less")
 
 
 def _check_nodes(found: Diagnostics, request: CompileRequest, asked: CudaOptions) -> None:

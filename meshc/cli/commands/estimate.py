@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from meshc.backends.options import CudaOptions
 from meshc.backends.request import USUAL_MESH
 from meshc.backends.target import target_named
 from meshc.cli.capacities import capacity_object, capacity_tables
@@ -77,6 +78,7 @@ def _plans(options: argparse.Namespace) -> int:
                     nodes=1 if options.nodes is None else options.nodes,
                     cluster=options.cluster,
                     persistent=options.cluster is not None,
+                    kv_dtype=options.kv_dtype or CudaOptions.kv_dtype,
                 )
                 on_gpu = request.the_device().clusters is not None
                 kept = keeping(request, options, loaded, on_gpu)
@@ -92,7 +94,7 @@ def _plans(options: argparse.Namespace) -> int:
 
 
 _AUTO = "auto"
-_OF_PLANS = ("phase", "batch", "gpus", "nodes", "cluster", "clock", "plot")
+_OF_PLANS = ("phase", "batch", "gpus", "nodes", "cluster", "kv_dtype", "clock", "plot")
 """Flags of questions about MODEL alone."""
 
 

@@ -95,6 +95,11 @@ def add_to(commands: Any) -> None:
         help="of one GPU: thread blocks of a cluster in a decode step; default: none",
     )
     own.add_argument(
+        "--kv-dtype",
+        metavar="model|fp8_e4m3",
+        help="of GPUs: what their KV caches keep, as of compile; default: model",
+    )
+    own.add_argument(
         "--clock",
         action="store_true",
         help="of wafers: cycles of the clock of the emitted program; default: what the search "

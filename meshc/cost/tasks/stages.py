@@ -26,7 +26,8 @@ class Piece:
     """Bytes that a task brings together. They are multiplied by ``rows`` vectors: requests, or
     the query heads of a key head, twice so many where keys are values too. ``filled`` is the share
     of the rows of a tensor core's fragment that a product uses. Numbers are made of what is
-    ``coded``, block by block. With each byte come so many of ``vectors``, which others gave."""
+    ``coded``, block by block, or of rows ``of_floats`` of eight bits. With each byte come so many
+    of ``vectors``, which others gave."""
 
     bytes: int
     kind: Kind = "copy"
@@ -34,6 +35,7 @@ class Piece:
     filled: float = 1.0
     coded: Coded | None = None
     vectors: float = 0.0
+    of_floats: bool = False
 
 
 @dataclass(frozen=True)

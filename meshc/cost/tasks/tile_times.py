@@ -62,6 +62,9 @@ OF_CODES = {
 OF_SCALES, OF_LEAST, OF_UNITS = 18, 9, 10
 """The same for the scales of a group, for its least numbers besides, and where these are codes with
 a unit. All are counted in machine code (docs/step-times.md)."""
+OF_FLOATS = 10
+"""Instructions of a warp by which four floats of eight bits of each of its lanes become pairs of
+values, and their scales: 9 counted in machine code, and for heads of 128 lanes one for scales."""
 WARP_LANES = 32
 
 
@@ -175,7 +178,9 @@ class TileTimes:
         return found
 
     def size(self, piece: Piece) -> int:
-        """Bytes of a tile of ``piece``: whole blocks of codes."""
+        """Bytes of a tile of ``piece``: whole blocks of codes, rows of floats with their scales."""
+        if piece.of_floats:
+            return max(self.tile, piece.bytes)
         if piece.coded is None:
             return self.tile
         return coded_tile_bytes(self.device, piece.coded.bytes)
@@ -199,8 +204,22 @@ class TileTimes:
                 whole = self.decoded(piece.coded, self.size(piece), whole, _at(times, 8) * NS)
             return whole / min(1.0, piece.filled * parts)
         if piece.kind == "attention":
-            return -(-piece.rows // ATTENDED_HEADS) * self.device.real("attention_tile_ns") * NS
+            heads = -(-piece.rows // ATTENDED_HEADS)
+            whole = heads * self.device.real("attention_tile_ns") * NS
+            return self.of_floats(self.size(piece), whole) if piece.of_floats else whole
         return 0.0
+
+    def of_floats(self, size: int, whole: float) -> float:
+        """Seconds for ``size`` bytes of rows of floats of eight bits, where a tile of rows of
+        16-bit values takes ``whole``: those of as many values, and what makes these of floats."""
+        issued = OF_FLOATS * size / (4 * WARP_LANES)
+        return 2 * whole * size / self.tile + issued / self._issued_per_second
+
+    @property
+    def _issued_per_second(self) -> float:
+        """Instructions of warps that a block issues in a second."""
+        at_once = self.device.real("f32_macs_per_cycle") / WARP_LANES
+        return at_once * self.device.real("clock_hz")
 
     def decoded(self, coded: Coded, size: int, whole: float, least: float) -> float:
         """Seconds for a tile of ``size`` bytes of codes, where one of 16-bit weights takes
@@ -212,9 +231,8 @@ class TileTimes:
         of_group = OF_SCALES + (OF_LEAST if coded.lifted else 0)
         issued += groups * (of_group + (OF_UNITS if coded.groups > 1 else 0))
         more = issued - OF_NUMBERS * self.tile // FRAGMENT_BYTES
-        at_once = self.device.real("f32_macs_per_cycle") / WARP_LANES
         columns = (whole - least) * fragments * FRAGMENT_BYTES / self.tile
-        return least + columns + max(more, 0) / (at_once * self.device.real("clock_hz"))
+        return least + columns + max(more, 0) / self._issued_per_second
 
     def end(self, piece: Piece) -> float:
         """Seconds at the end of a task that brought ``piece`` last."""

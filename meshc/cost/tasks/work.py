@@ -34,6 +34,7 @@ from meshc.cost.tasks.stages import (
     TaskWork,
 )
 from meshc.ir.affine import Expr
+from meshc.ir.coded_rows import coded_row_bytes
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
@@ -208,6 +209,7 @@ class _Family:
         self.module, self.family, self.each = module, family, each
         self.groups: tuple[int, ...] = ()
         self.roles = {buffer.value: buffer.role for buffer in module.buffers}
+        self.coded = {b.value: b.coded for b in module.buffers if b.coded is not None}
         domain = family.domain
         self.routed = routed_of(family)
         if self.routed is not None:  # tasks of chosen experts are dealt, expert by expert
@@ -345,7 +347,10 @@ class _Family:
         kind = view.buffer_type.dtype
         if isinstance(op, task.Stream) and op.result not in self.decoded:
             kind = self.module.stored(kind)
-        size = np.full(at.there.shape, prod(extents) * kind.bits // 8, np.int64)
+        each = prod(extents) * kind.bits // 8
+        if view.buffer in self.coded:
+            each = prod(extents[:-1]) * coded_row_bytes(self.coded[view.buffer], extents[-1])
+        size = np.full(at.there.shape, each, np.int64)
         if isinstance(op, task.Stream) and op.below is not None:
             start, extent = along(view, op.dim)
             below = np.clip(at.value(op.below) - at.value(start), 0, extent)
@@ -362,7 +367,8 @@ class _Family:
         result = use.views()[0].shape()
         rows = prod(extent.constant for extent in result[:-1])
         if self.roles[read.view.buffer] == "state":
-            return Piece(0, "attention", rows * self.taken(stream))
+            of_floats = read.view.buffer in self.coded
+            return Piece(0, "attention", rows * self.taken(stream), of_floats=of_floats)
         filled = min(1.0, self.multiplied() / FRAGMENT_ROWS)
         return Piece(0, "product", rows, filled, coded_of(self.module, self.family, stream))
 

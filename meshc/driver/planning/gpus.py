@@ -84,12 +84,13 @@ class GpuPhases:
     @cached_property
     def compiled(self) -> Compiled | Diagnostic:
         """The program of the decode step, or why there is none. Raises what compiling raises for
-        another reason than that the CUDA target does not compute such models."""
+        another reason than that the CUDA target does not compute such models, and for any where
+        caches are not those that tensors of the model would be."""
         try:
             return compile_loaded(self.loaded, self.asked, trial=self.trial, verified=False)
         except MeshcError as refusal:
             first = refusal.diagnostics[0]
-            if first.code not in _NO_PROGRAM:
+            if first.code not in _NO_PROGRAM or self.options.codes_caches:
                 raise
             return first
 

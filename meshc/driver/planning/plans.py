@@ -54,6 +54,10 @@ def plan(loaded: LoadedModel, request: PlanRequest, watch: Watch = _unwatched) -
     phases = phases_of(loaded, request.compile)
     if request.compile.chunk is not None:
         _check_chunk(request.compile.chunk, device, phases)
+    asked = request.compile.options_of(CudaOptions)
+    if asked.codes_caches and device.kind != "cluster":
+        words = f"--kv-dtype is {asked.kv_dtype}, and {device.name} is no GPU"
+        fail("bad-argument", words, help="--device h200 --gpus N is several of them")
     if request.clock and device.kind != "mesh":
         fail("bad-argument", f"--clock is of emitted CSL, and {device.name} is no wafer")
     return kinds[device.kind](loaded, request, device, phases, watch)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshc.ir.choices import MOST_CHOICES, choice_mistake
+from meshc.ir.coded_rows import ROW_CODES
 from meshc.ir.core import Op, register, tensor_type
 from meshc.ir.declared import attribute
 from meshc.ir.functions import Gelu as Gelu
@@ -366,13 +367,22 @@ class Draw(Op):
 @dataclass(eq=False)
 class Append(_Pointwise):
     """A cache with new entries: rows ``pos .. pos + L - 1`` of ``dim`` are replaced by the second
-    operand, whose dim ``rows`` stands in the place of ``dim``."""
+    operand, whose dim ``rows`` stands in the place of ``dim``. Where it is ``coded`` the cache
+    keeps floats of that type, and a scale for each token of each head
+    (:mod:`meshc.ir.coded_rows`): what enters is rounded to the nearest numbers that these stand
+    for."""
 
     dim: str = ""
     rows: str = ""
+    coded: str = ""
 
     def verify(self, extents: Mapping[str, int]) -> None:
+        """New entries fit the cache, and what it is coded as is a type that caches may have."""
         check_cache(self, extents, self.dim, self.rows)
+        if self.coded not in ("", *ROW_CODES):
+            self.reject(f"caches are not coded as '{self.coded}', but as {', '.join(ROW_CODES)}")
+        if self.coded and tensor_type(self.operands[0]).dims[-1] == self.dim:
+            self.reject(f"the last dim of {self.operands[0]} counts no lanes, and rows are coded")
 
 
 @register("graph.embed", "ids, table, positions? -> rows")

@@ -138,6 +138,7 @@ class _Caches:
             op.results,
             dim=op.dim,
             rows=op.rows,
+            coded=op.coded,
             requests=self.dim,
             tokens=BATCH,
         )

@@ -78,11 +78,12 @@ inline bf16 narrow<bf16>(float v) {
 
 inline u32 masked_or(u32 a, u32 mask, u32 more) { return (a & mask) | more; }
 
-inline u32 multiply_two(u32 a, u32 b, bf16) {
+template <class T>
+inline u32 multiply_two(u32 a, u32 b, T) {
     u32 found = 0;
     for (int at = 0; at < 32; at += 16) {
-        const float both = widen(bf16{(u16)(a >> at)}) * widen(bf16{(u16)(b >> at)});
-        found |= (u32)narrow<bf16>(both).bits << at;
+        const float both = widen(T{(u16)(a >> at)}) * widen(T{(u16)(b >> at)});
+        found |= (u32)narrow<T>(both).bits << at;
     }
     return found;
 }

@@ -311,6 +311,11 @@ MC_INLINE u32 masked_or(u32 a, u32 mask, u32 more) {
 }
 
 // Two values of 16 bits that a word holds times those of another one.
+MC_INLINE u32 multiply_two(u32 a, u32 b, f16) {
+    u32 c;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+    return c;
+}
 MC_INLINE u32 multiply_two(u32 a, u32 b, bf16) {
     u32 c;
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
@@ -439,6 +444,7 @@ MC_INLINE void multiply_16x8x16(float* c, const u32* a, const u32* b, bf16) {
 #endif
 
 #include "mc_attention.cuh"
+#include "mc_coded_rows.cuh"
 #include "mc_codes.cuh"
 #include "mc_collectives.cuh"
 #include "mc_experts.cuh"

@@ -5,8 +5,11 @@
 // (FlashAttention-2, Algorithm 1), so no warp waits for another one before the end, where their sums are joined: of as
 // many warps as have the same queries. Queries and weights are two values
 // each, the rounded one and what rounding left, as vectors of products are (mc_fragments.cuh): sums are as good as
-// f32 times 16-bit keys and values. Rows of tokens are swizzled by position (mc_attention.cuh).
+// f32 times 16-bit keys and values. Rows of tokens are swizzled by position (mc_attention.cuh). Those of floats of eight
+// bits (mc_coded_rows.cuh) are decoded on their way: a lane has every second of four neighbours in a fragment then.
 #pragma once
+
+#include "mc_coded_rows.cuh"
 
 namespace mc {
 
@@ -37,10 +40,76 @@ struct NewRows {
     }
 };
 
+// Of sixteen tokens the fragments of keys and values, of rows of 16-bit values: the lane names those of one of them.
+template <class T, int HEAD>
+struct PlainUnit {
+    const T *key, *value;
+    int token, part;
+
+    template <class Rows>
+    MC_INLINE PlainUnit(const T* keys, const T* values, int begin, int token, Rows rows)
+        : token(token), part(lane() / 8 % 2) {
+        key = rows.key(keys + token * HEAD, begin + token);
+        value = rows.value(values + token * HEAD, begin + token);
+    }
+
+    // Of lanes 16 s and the next: those of tokens 0 .. 7, then those of 8 .. 15.
+    MC_INLINE void keys(int s, u32 (&b)[4]) const {
+        load_matrices(b, key + Swizzle<HEAD>::chunk(2 * s + part, token) * 8);
+    }
+    MC_INLINE void values(int e, u32 (&a)[4]) const {
+        load_matrices_transposed(a, value + Swizzle<HEAD>::chunk(2 * e + part, token) * 8);
+    }
+};
+
+// The same of rows of floats of eight bits, in which one load has 32 lanes.
+template <class T, int HEAD>
+struct CodedUnit {
+    typedef CodedRows<HEAD> Rows;
+    static constexpr int STEPS = HEAD / 16;
+    const u8 *key, *value;
+    int token, part;
+    u32 of_keys[2], of_values[2];  // scales of tokens lane / 4, and of 2 (lane % 4) and the next
+    u32 words[4];
+
+    template <class Tile>
+    MC_INLINE CodedUnit(Tile tile, int begin, int token, int at, int count) : token(token), part(lane() / 8 % 2) {
+        int own = token;
+        const CodedTile<HEAD> there = tile.of(own, begin + token);
+        key = there.keys + Rows::row(own), value = there.values + Rows::row(own);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int first = at + 8 * half, q = lane() % 4;
+            const u32 one = scale(tile, begin, min(first + (int)lane() / 4, count - 1), true);
+            of_keys[half] = two_scales(one, one, T());
+            const u32 low = scale(tile, begin, min(first + 2 * q, count - 1), false);
+            of_values[half] = two_scales(low, scale(tile, begin, min(first + 2 * q + 1, count - 1), false), T());
+        }
+    }
+
+    MC_INLINE void keys(int s, u32 (&b)[4]) {
+        if (s % 2 == 0) load_matrices(words, key + Rows::chunk(min(s + part, STEPS - 1), token));
+        decode_four(words[s % 2], of_keys[0], b, T());
+        decode_four(words[s % 2 + 2], of_keys[1], b + 2, T());
+    }
+    MC_INLINE void values(int e, u32 (&a)[4]) {
+        if (e % 2 == 0) load_matrices_transposed(words, value + Rows::chunk(min(e + part, STEPS - 1), token));
+        decode_four(words[e % 2], of_values[0], a, T());
+        decode_four(words[e % 2 + 2], of_values[1], a + 2, T());
+    }
+
+private:
+    template <class Tile>
+    static MC_INLINE u32 scale(Tile tile, int begin, int token, bool of_key) {
+        const CodedTile<HEAD> there = tile.of(token, begin + token);
+        return (of_key ? there.keys : there.values)[Rows::scale(token)];
+    }
+};
+
 // ROWS queries of HEAD lanes, by WARPS warps, in sets of GROUP. Of the sixteen rows of scores the first eight are of
 // rounded queries, the others of what rounding left; up to four queries have two rows of either, so that the
-// eight columns of the sums are of rounded weights and of what rounding left.
-template <class T, int ROWS, int HEAD, int WARPS>
+// eight columns of the sums are of rounded weights and of what rounding left. CODED: tokens are floats of eight bits.
+template <class T, int ROWS, int HEAD, int WARPS, bool CODED = false>
 struct GroupAttention {
     static constexpr int GROUP = ROWS < 8 ? ROWS : 8;
     static constexpr int SETS = (ROWS + GROUP - 1) / GROUP;
@@ -65,6 +134,9 @@ struct GroupAttention {
     static MC_INLINE int set() { return SETS == 1 ? 0 : (int)warp() / SHARE; }
     static MC_INLINE int number() { return SETS == 1 ? (int)warp() : (int)warp() % SHARE; }
 
+    // Of which lane of values, of sixteen, sum ``i`` is.
+    static MC_INLINE int value_lane(int i) { return CODED ? lane() / 4 * 2 + i / 2 : lane() / 4 + i / 2 * 8; }
+
     // The query of which this lane has scores, one of ROWS.
     static MC_INLINE int row() { return min(set() * GROUP + (int)lane() / 4 % HEADS, ROWS - 1); }
 
@@ -87,7 +159,8 @@ struct GroupAttention {
             for (int half = 0; half < 2; half++) {
 #pragma unroll
                 for (int i = 0; i < 2; i++) {
-                    const int at = query * HEAD + 16 * (s % STEPS) + 8 * half + lane() % 4 * 2 + i;
+                    const int own_lane = CODED ? lane() % 4 * 4 + 2 * i + half : 8 * half + lane() % 4 * 2 + i;
+                    const int at = query * HEAD + 16 * (s % STEPS) + own_lane;
                     const float value = own < GROUP && query < ROWS ? from[at] : 0.0f;
                     v[4 * half + i] = value;
                     v[4 * half + 2 + i] = rounding_left<T>(value);
@@ -118,7 +191,7 @@ struct GroupAttention {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const bool counts = 2 * q + i % 2 < GROUP;
-                sums[e][i] = counts ? value[16 * e + lane() / 4 + i / 2 * 8] : 0.0f;
+                sums[e][i] = counts ? value[16 * e + value_lane(i)] : 0.0f;
             }
         }
     }
@@ -137,43 +210,19 @@ struct GroupAttention {
     template <int TOKENS, class Change = Same, class Rows = CachedRows>
     MC_INLINE void add(const T* keys, const T* values, int turn, int begin, int limit, int first, int end,
                        Change change = Change(), Rows rows = Rows()) {
-        constexpr int UNITS = TOKENS / 16;
-        if (SETS > 1 && set() >= SETS) return;
-        const int q = lane() % 4, count = min(TOKENS, limit - begin);
-#pragma unroll 1
-        for (int unit = (number() + SHARE - turn * UNITS % SHARE) % SHARE; unit < UNITS; unit += SHARE) {
-            const int at = 16 * unit;
-            if (at >= count) break;
-            // Scores [queries, 16 tokens]: lanes name rows of tokens 0 .. 7 twice, then 8 .. 15.
-            const int token = min(at + (int)lane() / 16 * 8 + (int)lane() % 8, count - 1), part = lane() / 8 % 2;
-            const T* key = rows.key(keys + token * HEAD, begin + token);
-            float c[2][4] = {};
-#pragma unroll 2
-            for (int s = 0; s < STEPS; s++) {
-                u32 a[4], b[4];
-                load_fragment(queries + (s * 32 + lane()) * 8, a);
-                load_matrices(b, key + Swizzle<HEAD>::chunk(2 * s + part, token) * 8);
-                multiply_16x8x16(c[0], a, b, T());
-                multiply_16x8x16(c[1], a, b + 2, T());
-            }
-            float p[4], next = most;
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int position = begin + at + i / 2 * 8 + 2 * q + i % 2;
-                p[i] = position >= first && position < end ? change(c[i / 2][i % 2] + c[i / 2][i % 2 + 2]) : -1e30f;
-                next = larger(next, p[i]);
-            }
-            next = warp_max<4>(next);
-            const float keep = power_of_two(most - next);
-            most = next;
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int position = begin + at + i / 2 * 8 + 2 * q + i % 2;
-                p[i] = position >= first && position < end ? power_of_two(p[i] - next) : 0.0f;
-            }
-            weight = fused(weight, keep, (p[0] + p[1]) + (p[2] + p[3]));
-            add_values(rows.value(values + token * HEAD, begin + token), token, part, keep, p);
-        }
+        static_assert(!CODED, "tokens are 16-bit values");
+        add_units<TOKENS>(turn, begin, limit, first, end, change, [&](int token, int at, int count) {
+            return PlainUnit<T, HEAD>(keys, values, begin, token, rows);
+        });
+    }
+
+    // The same of tokens that ``tile`` has, which may be infinite.
+    template <int TOKENS, class Change = Same, class Tile>
+    MC_INLINE void add(Tile tile, int turn, int begin, int limit, int first, int end, Change change = Change()) {
+        static_assert(CODED, "tokens are floats of eight bits");
+        add_units<TOKENS>(turn, begin, limit, first, end, change, [&](int token, int at, int count) {
+            return CodedUnit<T, HEAD>(tile, begin, token, at, count);
+        });
     }
 
     // Sums [WARPS, GROUP, HEAD] relative to each warp's highest scores, and these and the weights [2, WARPS, GROUP].
@@ -186,7 +235,7 @@ struct GroupAttention {
             for (int i = 0; i < 4; i++) {
                 const float sum = TWICE ? sums[e][i] + shuffle_xor(sums[e][i], 2) : sums[e][i];
                 const int of = 2 * q + i % 2;
-                if (of < GROUP) joined[(warp() * GROUP + of) * HEAD + 16 * e + head + i / 2 * 8] = sum;
+                if (of < GROUP) joined[(warp() * GROUP + of) * HEAD + 16 * e + value_lane(i)] = sum;
             }
         }
         if (head < GROUP && q == 0) {
@@ -214,9 +263,51 @@ struct GroupAttention {
     }
 
 private:
-    // Sums [HEAD, columns] += values [16 tokens, HEAD], turned, times weights [16 tokens, columns]. ``value`` is the
-    // row that this lane names, as for the scores.
-    MC_INLINE void add_values(const T* value, int token, int part, float keep, const float (&p)[4]) {
+    // The tiles of add(), of which unit_of(the lane's token, the first one, tokens of the tile) has sixteen.
+    template <int TOKENS, class Change, class UnitOf>
+    MC_INLINE void add_units(int turn, int begin, int limit, int first, int end, Change change, UnitOf unit_of) {
+        constexpr int UNITS = TOKENS / 16;
+        if (SETS > 1 && set() >= SETS) return;
+        const int q = lane() % 4, count = min(TOKENS, limit - begin);
+#pragma unroll 1
+        for (int unit = (number() + SHARE - turn * UNITS % SHARE) % SHARE; unit < UNITS; unit += SHARE) {
+            const int at = 16 * unit;
+            if (at >= count) break;
+            // Scores [queries, 16 tokens]: lanes name rows of tokens 0 .. 7 twice, then 8 .. 15.
+            const int token = min(at + (int)lane() / 16 * 8 + (int)lane() % 8, count - 1);
+            auto tokens = unit_of(token, at, count);
+            float c[2][4] = {};
+#pragma unroll 2
+            for (int s = 0; s < STEPS; s++) {
+                u32 a[4], b[4];
+                load_fragment(queries + (s * 32 + lane()) * 8, a);
+                tokens.keys(s, b);
+                multiply_16x8x16(c[0], a, b, T());
+                multiply_16x8x16(c[1], a, b + 2, T());
+            }
+            float p[4], next = most;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int position = begin + at + i / 2 * 8 + 2 * q + i % 2;
+                p[i] = position >= first && position < end ? change(c[i / 2][i % 2] + c[i / 2][i % 2 + 2]) : -1e30f;
+                next = larger(next, p[i]);
+            }
+            next = warp_max<4>(next);
+            const float keep = power_of_two(most - next);
+            most = next;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int position = begin + at + i / 2 * 8 + 2 * q + i % 2;
+                p[i] = position >= first && position < end ? power_of_two(p[i] - next) : 0.0f;
+            }
+            weight = fused(weight, keep, (p[0] + p[1]) + (p[2] + p[3]));
+            add_values(tokens, keep, p);
+        }
+    }
+
+    // Sums [HEAD, columns] += values [16 tokens, HEAD], turned, times weights [16 tokens, columns].
+    template <class Unit>
+    MC_INLINE void add_values(Unit& tokens, float keep, const float (&p)[4]) {
         const bool left = TWICE && lane() >= 16;  // whether this lane's column is of what rounding left
         u32 rounded[2], rest[2];
 #pragma unroll
@@ -230,7 +321,7 @@ private:
 #pragma unroll
         for (int e = 0; e < STEPS; e++) {
             u32 a[4];
-            load_matrices_transposed(a, value + Swizzle<HEAD>::chunk(2 * e + part, token) * 8);
+            tokens.values(e, a);
             sums[e][0] *= even, sums[e][1] *= odd;
             sums[e][2] *= even, sums[e][3] *= odd;
             multiply_16x8x16(sums[e], a, rounded, T());

@@ -130,6 +130,37 @@ struct CacheRows {
 };
 #endif
 
+// Where a cache, [pages, HEADS, PAGE, LANES + 1] bytes of each layer, has tokens of a request.
+template <int HEADS, int PAGE, int LANES>
+struct CodedCacheRows {
+    static_assert(PAGE % 16 == 0, "scales of sixteen tokens lie in one page");
+    typedef CodedRows<LANES> Rows;
+
+    // The sixteen among which a token is.
+    static MC_INLINE size_t sixteen(int page, int token, int head) {
+        return ((size_t)page * HEADS + head) * (PAGE * (LANES + 1)) + token % PAGE / 16 * Rows::SIXTEEN;
+    }
+
+    // By a warp: the row of the token at ``position``.
+    static MC_INLINE void store(u8* cache, const int* pages, int position, int head, const CodedRow<LANES>& row) {
+        row.store(cache + sixteen(pages[position / PAGE], position, head), position % 16, position);
+    }
+
+    // By a warp: ``count`` tokens from ``begin`` on, a multiple of 16, of ``cache`` number OF of those that are copied
+    // side by side, to ``at`` of the place of ``item``.
+    template <int OF, int STAGES>
+    static MC_INLINE void bring(const Ring<STAGES>& ring, int item, int at, const u8* cache, const Pages<PAGE, OF>& pages,
+                                int head, int begin, int count) {
+        typedef Pages<PAGE, OF> P;
+        int page = pages.next;
+        for (int t = P::first(); t < count; t += P::STEP) {
+            if (t >= P::STEP) page = pages.pages[(begin + t) / PAGE];
+            ring.fill(item, at + t / 16 * Rows::SIXTEEN, cache + sixteen(page, begin + t, head),
+                      Rows::bytes(min(16, count - t)));
+        }
+    }
+};
+
 // ---- Products ---------------------------------------------------------------------------------------
 
 // Sums of a row group, of ``count`` blocks, with all vectors: that of row me % 16 and vector me / 16, for the first 16

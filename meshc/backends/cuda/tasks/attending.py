@@ -16,6 +16,7 @@ from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.statements import Locals, Statements, Text
 from meshc.backends.cuda.tasks.storage import Storage
 from meshc.backends.cuda.tasks.values import Tile
+from meshc.ir.coded_rows import SCALES_TOGETHER
 from meshc.ir.module import Module
 from meshc.ir.ops import tile
 
@@ -89,7 +90,8 @@ class Attention:
         for op in self.tiles.streams:
             name = fresh(self.storage.taken, op.result.name)
             cache = self.storage.cache(op.view.buffer)
-            text.add(f"const T* const {name} = (const T*)(tile + {self.tiles.at(op)});")
+            kind = "mc::u8" if cache.coded else "T"
+            text.add(f"const {kind}* const {name} = (const {kind}*)(tile + {self.tiles.at(op)});")
             assert op.below is not None
             first = self.tiles.first(op)
             self.tiles.values.tiles[op.result] = Tile(
@@ -99,13 +101,15 @@ class Attention:
                 first,
                 op.below,
                 partial(self.storage.rows.lane, op.view.buffer),
+                cache.coded,
             )
 
 
 def attends_by_statements(module: Module, graph: Module) -> tuple[str, ...]:
     """The families of a placed ``module``, made of ``graph``, whose attention the library has no
     routine for."""
-    storage = Storage(module, graph, page=1)
+    coded = any(buffer.coded is not None for buffer in module.buffers)
+    storage = Storage(module, graph, page=SCALES_TOGETHER if coded else 1)
     return tuple(
         family.op.name
         for ranges, phase in phases_around(phases_of(module))

@@ -15,6 +15,7 @@ from meshc.backends.cuda.tasks.storage import Storage
 from meshc.backends.cuda.tasks.values import Values, extents
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.batch import POSITION
+from meshc.ir.coded_rows import SCALES_TOGETHER
 from meshc.ir.ops import task, tile
 from meshc.ir.values import Value
 from meshc.ir.views import View
@@ -45,6 +46,9 @@ class CachedTiles:
     def _check_runs(self) -> None:
         """Tokens that are copied together lie in one page. Raises ``cuda-shape``."""
         tokens, together = self.tokens, min(self.storage.page, 16)
+        if self.coded and tokens % SCALES_TOGETHER:
+            words = f"runs of {tokens} tokens have no whole {SCALES_TOGETHER} scales of coded rows"
+            fail("cuda-shape", words)
         if tokens % together and together % tokens:
             words = f"runs of {tokens} tokens do not begin where pages of {self.storage.page} do"
             fail("cuda-shape", words)
@@ -55,13 +59,18 @@ class CachedTiles:
         return extents(View(self.streams[0].result))[0]
 
     @property
+    def coded(self) -> bool:
+        """Whether rows are floats of eight bits."""
+        return self.storage.coded(self.streams[0].view.buffer)
+
+    @property
     def bytes(self) -> int:
         """Bytes of what a round of the fold streams."""
         return sum(map(self._bytes, self.rows))
 
     def _bytes(self, op: task.Stream) -> int:
         """Bytes of the rows of a tile of one cache."""
-        return 2 * self.tokens * self.storage.cache(op.view.buffer).lanes
+        return self.storage.cache(op.view.buffer).tile_bytes(self.tokens)
 
     def at(self, op: task.Stream) -> int:
         """Where in a tile the rows of a stream begin, in bytes."""
@@ -82,8 +91,7 @@ class CachedTiles:
             text.add(f"mc::Pages<{self.storage.page}, {side}> from({pages}, {start}, {end});")
             with self.rounds(text, release=False, skip=f"from.ahead({self._next(first)})"):
                 begin = self.values.spelled(first)
-                total = sum(self.storage.cache(op.view.buffer).lanes for op in self.rows)
-                acquired = f"ring.limit(item, FLYING), ring.acquire(item, count * {2 * total})"
+                acquired = f"ring.limit(item, FLYING), ring.acquire(item, {self._copied()})"
                 text.add(
                     f"const int begin = {begin}, count = {self._count(end)};",
                     f"if (mc::lane() == 0) {acquired};",
@@ -96,6 +104,13 @@ class CachedTiles:
                         at = str(self.at(op))
                         text.add(self._bring(op, self._cache_at(op), at, begin="begin"))
                 text.add(f"from.ahead({self._next(first)});")
+
+    def _copied(self) -> str:
+        """Bytes that are copied of ``count`` tokens."""
+        caches = [self.storage.cache(op.view.buffer) for op in self.rows]
+        if self.coded:
+            return " + ".join(cache.copied("count") for cache in caches)
+        return f"count * {sum(2 * cache.lanes for cache in caches)}"
 
     def _count(self, end: str) -> str:
         """How many tokens of a tile are cached; those behind them are new."""
@@ -131,7 +146,7 @@ class CachedTiles:
     def _bring(self, op: task.Stream, cache_at: str, at: str, begin: str) -> str:
         cache = self.storage.cache(op.view.buffer)
         _, _, head = self._places(op.view.buffer, self._base(op))
-        rows = f"mc::CacheRows<{cache.heads}, {self.storage.page}, {cache.lanes}>"
+        rows = cache.rows(self.storage.page)
         given = f"ring, item, {at}, {cache_at}, from, {self.values.spelled(head)}, {begin}, count"
         return f"{rows}::bring({given});"
 

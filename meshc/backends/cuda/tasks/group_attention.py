@@ -21,6 +21,7 @@ from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
 from meshc.ir.values import Value
 from meshc.ir.views import View
+from meshc.support.diagnostics import fail
 
 
 def _copied(values: Values, value: Value) -> Value:
@@ -33,6 +34,18 @@ def _copied(values: Values, value: Value) -> Value:
         value = given.buffer
         op = values.formula_of(value)
     return value
+
+
+def coded_from(values: Values, view: View) -> View:
+    """What rows of a cache that are coded as ``view`` are coded from. Raises ``cuda-graph`` where
+    they are not."""
+    writers = values.writers.get(view.buffer, [])
+    if len(writers) != 1 or not writers[0].kernel.endswith("_rows"):
+        fail("cuda-graph", f"%{view.buffer.name}, which caches keep coded, is not rounded so")
+    (out, given) = writers[0].views()
+    if out != View(view.buffer) or given.reshape or given.order:
+        fail("cuda-graph", f"%{view.buffer.name} is not rounded row by row")
+    return given
 
 
 @dataclass
@@ -54,6 +67,8 @@ class GroupAttention:
         sets = -(-shape.queries // SET)
         joined = ("JOINED", 4 * sums * shape.lanes, "attention sums of the warps")
         fresh = ("FRESH", 4 * shape.new * shape.lanes, "new keys, then values")
+        if self.coded:
+            fresh = ("NEW_ROWS", 2 * self._new_bytes, "new keys, then values, coded")
         return [
             *([] if self._joins_in_locals else [joined]),
             ("STATISTICS", 8 * sums, "their highest scores and weights"),
@@ -73,9 +88,25 @@ class GroupAttention:
         return self.shape.new == 1 or self.shape.own is not None
 
     @property
+    def coded(self) -> bool:
+        """Whether keys and values are coded."""
+        return self.tiles.coded
+
+    @property
+    def _new_bytes(self) -> int:
+        """Bytes of the new keys, coded, and of the values."""
+        first = self.tiles.streams[0].view.buffer
+        return self.storage.cache(first).tile_bytes(self.shape.new)
+
+    @property
     def kind(self) -> str:
         """The routine of the library."""
-        return f"mc::GroupAttention<T, {self.shape.queries}, {self.shape.lanes}, WARPS>"
+        coded = ", true" if self.coded else ""
+        return f"mc::GroupAttention<T, {self.shape.queries}, {self.shape.lanes}, WARPS{coded}>"
+
+    def _given(self, view: View) -> View:
+        """New keys or values, of coded ones what is coded."""
+        return coded_from(self.values, view) if self.coded else view
 
     def compute(self, text: Text) -> None:
         """By the workers: a task."""
@@ -87,7 +118,7 @@ class GroupAttention:
         if self._joins_in_locals:
             rows = max(rows, WARPS * min(shape.queries, SET))
         self.locals.place(rows * shape.lanes)
-        views = shape.query, shape.key, shape.value
+        views = shape.query, self._given(shape.key), self._given(shape.value)
         before = [hoisted(self.values, view) for view in views]
         if any(map(statements.written, chain.from_iterable(before))):
             statements.stage(views)
@@ -115,13 +146,21 @@ class GroupAttention:
         keys = math.prod(extents(View(self.tiles.streams[0].result)))
         with self.tiles.rounds(text, release=True):
             begin = self.values.spelled(self.tiles.first(self.tiles.streams[0]))
-            text.add("const T* const keys = (const T*)ring.ready(item);")
             limit = POSITION if shape.own is None else position
-            given = f"keys, keys + {keys}, {self.tiles.loop.var}, {begin}, {limit}"
             extra = f", {change}" if change else ""
-            if shape.own is not None:
-                new = f"fresh, fresh + {shape.new * shape.lanes}, {POSITION}"
-                extra = f", {change or 'mc::Same()'}, mc::NewRows<T, {shape.lanes}>{{{new}}}"
+            if self.coded:
+                tile = self._coded_tile("keys", self.tiles.at(self.tiles.streams[1]))
+                if shape.own is not None:
+                    fresh = self._coded_tile("new_rows", self._new_bytes)
+                    tile = f"mc::CodedNewTile<{shape.lanes}>{{{tile}, {fresh}, {POSITION}}}"
+                text.add("const mc::u8* const keys = ring.ready(item);")
+                given = f"{tile}, {self.tiles.loop.var}, {begin}, {limit}"
+            else:
+                text.add("const T* const keys = (const T*)ring.ready(item);")
+                given = f"keys, keys + {keys}, {self.tiles.loop.var}, {begin}, {limit}"
+                if shape.own is not None:
+                    new = f"fresh, fresh + {shape.new * shape.lanes}, {POSITION}"
+                    extra = f", {change or 'mc::Same()'}, mc::NewRows<T, {shape.lanes}>{{{new}}}"
             text.add(f"{name}.template add<{shape.tokens}>({given}, {first}, {limit}{extra});")
         self._leave(text, name)
 
@@ -138,7 +177,10 @@ class GroupAttention:
 
         if shape.new > 1:
             statements.each((queries, lanes), query, meet=False)
-            self._stage_tile(text, statements)
+            if self.coded:
+                self._code_tile(text)
+            else:
+                self._stage_tile(text, statements)
             if shape.own is not None:
                 self._stage_own(text)
             return
@@ -147,13 +189,13 @@ class GroupAttention:
         own = (ZERO, Expr.var("me"))
         fresh, places = [], []
         with self.values.within(me=lanes):
-            for name, view, give in zip(
-                ("key", "value"), (shape.key, shape.value), gives, strict=True
-            ):
+            views = self._given(shape.key), self._given(shape.value)
+            for name, view, give in zip(("key", "value"), views, gives, strict=True):
                 fresh.append(f"{name} = me < {lanes} ? {self.values.element(view, own)} : 0.0f")
-                at = base(give.view, own)
-                place = self.storage.cached(give.view.buffer, at, self.values.ranges)
-                places.append(place)
+                if not self.coded:
+                    at = base(give.view, own)
+                    place = self.storage.cached(give.view.buffer, at, self.values.ranges)
+                    places.append(place)
         text.add(f"const float {', '.join(fresh)};")
         for first, value in asked.items():
             there = queries * lanes - first
@@ -164,6 +206,10 @@ class GroupAttention:
             text.add(f"{guard}locals[{element}] = {value} * {constant(factor)};")
         if not asked:
             statements.each((queries, lanes), query, meet=False)
+        if self.coded:
+            self._code_row(text)
+            self.values.registers.clear()
+            return
         with text.within(f"if (me < {lanes}) {{"):
             with self.values.within(me=lanes):
                 place = self.values.spelled(self._lane(Expr.var("me")))
@@ -180,6 +226,58 @@ class GroupAttention:
                 text.add(*stores)
         text.add(SYNC)
         self.values.registers.clear()
+
+    def _code_row(self, text: Text) -> None:
+        """The new key and value, which threads have, as the numbers that they are coded as; the
+        task's own go to the caches."""
+        shape = self.shape
+        lanes, first = shape.lanes, shape.queries * shape.lanes
+        text.add(
+            f"if (me < {lanes}) locals[{first} + me] = key, locals[{first + lanes} + me] = value;",
+            SYNC,
+        )
+        for warp, view in enumerate((shape.key, shape.value)):
+            with text.within(f"if (mc::warp() == {warp}) {{"):
+                text.add(
+                    f"float* const row = locals + {first + warp * lanes};",
+                    f"const mc::CodedRow<{lanes}> coded([&](int lane) {{ return row[lane]; }});",
+                    "coded.put(row);",
+                )
+                text.add(self._stored(view, (ZERO, ZERO), "coded"))
+        text.add(SYNC)
+
+    def _code_tile(self, text: Text) -> None:
+        """Keys and values of the new tokens, coded, as rows of a tile; the task's own go to the
+        caches. A warp codes a row."""
+        shape, values = self.shape, self.values
+        lanes, row = shape.lanes, Expr.var("row")
+        head = f"for (int row = mc::warp(); row < {shape.new}; row += WARPS) {{"
+        with values.within(row=shape.new), text.within(head):
+            for number, view in enumerate((shape.key, shape.value)):
+                with values.within(lane=lanes):
+                    element = values.element(self._given(view), (row, Expr.var("lane")))
+                coded = f"coded([&](int lane) {{ return {element}; }})"
+                token = "row" if shape.own is None else values.spelled(row + Expr.var(POSITION))
+                to = f"new_rows + {self._new_bytes}" if number else "new_rows"
+                with text.within("{"):
+                    text.add(
+                        f"const mc::CodedRow<{lanes}> {coded};",
+                        f"coded.store({to}, row, {token});",
+                        self._stored(view, (row, ZERO), "coded"),
+                    )
+        text.add(SYNC)
+        values.registers.clear()
+
+    def _stored(self, view: View, at: tuple[Expr, ...], row: str) -> str:
+        """A statement of a warp that stores the coded ``row`` of new keys or values in its cache,
+        where the task has it."""
+        cache, index, there = self.tiles.kept_row(view, at)
+        stored = self.storage.stored_row(cache, index, self.values.ranges, row)
+        return f"if ({there}) {stored}" if there else stored
+
+    def _coded_tile(self, keys: str, values: int) -> str:
+        """A tile of the library: keys, and behind so many bytes values."""
+        return f"mc::CodedTile<{self.shape.lanes}>{{{keys}, {keys} + {values}}}"
 
     def _stage_tile(self, text: Text, statements: Statements) -> None:
         """Keys and values of the new tokens, as rows of a tile; the task's own go to the caches."""
@@ -224,6 +322,15 @@ class GroupAttention:
         shape, values = self.shape, self.values
         assert shape.own is not None
         count, queries, lanes = shape.new * shape.lanes, shape.queries, shape.lanes
+        if self.coded:
+            own, at = values.spelled(shape.own), values.spelled(shape.position)
+            with text.within(f"if (me < {lanes}) {{"):
+                for number in range(2):
+                    given = f"new_rows + {number * self._new_bytes}, {own}, {at}, me"
+                    element = f"mc::CodedRows<{lanes}>::element({given})"
+                    text.add(f"locals[{(queries + number) * lanes} + me] = {element};")
+            text.add(SYNC)
+            return
         with values.within(me=lanes), text.within(f"if (me < {lanes}) {{"):
             row = values.spelled(shape.own)
             lane = f"mc::Swizzle<{lanes}>::lane(me, {values.spelled(shape.position)})"
@@ -239,7 +346,8 @@ class GroupAttention:
         of them is waited for; what the queries ``me`` elements behind these are then called. None,
         and nothing is asked for, where the task does not wait for these alone."""
         values, shape = self.values, self.shape
-        needs = [_copied(values, view.buffer) for view in (shape.key, shape.value, shape.query)]
+        views = self._given(shape.key), self._given(shape.value), shape.query
+        needs = [_copied(values, view.buffer) for view in views]
         if shape.new > 1 or not all(waited_for(values, value) for value in needs):
             return {}
         asking, own = Asking(values), (ZERO, Expr.var("me"))
@@ -276,7 +384,10 @@ class GroupAttention:
             # Sixteens of tokens, the first of which is the first warp's.
             sixteens = -(-shape.new // FRAGMENT) * FRAGMENT
             limit = self.values.spelled(Expr.var(POSITION) + shape.new)
-            given = f"fresh, fresh + {shape.new * lanes}, 0, {POSITION}, {limit}, {first}, {end}"
+            tile = f"fresh, fresh + {shape.new * lanes}"
+            if self.coded:
+                tile = self._coded_tile("new_rows", self._new_bytes)
+            given = f"{tile}, 0, {POSITION}, {limit}, {first}, {end}"
             there = f"if ({owner}) " if owner else ""
             text.add(f"{there}{name}.template add<{sixteens}>({given}{extra});")
         else:

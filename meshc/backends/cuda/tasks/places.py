@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from meshc.backends.cuda.tasks.shared import Place
 from meshc.backends.cuda.tasks.spelling import flattened, unflattened
 from meshc.ir.affine import Expr
+from meshc.ir.coded_rows import SCALES_TOGETHER
 from meshc.ir.types import TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Point, Range, View, Whole
@@ -36,13 +37,29 @@ class Matrix:
 class Cache:
     """A cache with rows of ``lanes``, whole eights, for each token of ``heads`` heads: ``name`` of
     the memory, of which a layer has ``layer`` values, 0 where it is not of layers. Its own lanes
-    are those from ``first`` on."""
+    are those from ``first`` on. Lanes of one that is ``coded`` are floats of eight bits, and rows
+    have a scale each (mc_coded_rows.cuh)."""
 
     name: str
     heads: int
     lanes: int
     layer: int
     first: int
+    coded: bool = False
+
+    def tile_bytes(self, tokens: int) -> int:
+        """Bytes of the rows of ``tokens`` tokens, of coded ones whole sixteens, in a tile."""
+        if not self.coded:
+            return 2 * tokens * self.lanes
+        return -(-tokens // SCALES_TOGETHER) * SCALES_TOGETHER * (self.lanes + 1)
+
+    def copied(self, count: str) -> str:
+        """Bytes that are copied of so many tokens, of coded rows, in C."""
+        return f"mc::CodedRows<{self.lanes}>::bytes({count})"
+
+    def rows(self, page: int) -> str:
+        """What the library calls the order of its rows in pages of ``page`` tokens."""
+        return f"mc::{'Coded' if self.coded else ''}CacheRows<{self.heads}, {page}, {self.lanes}>"
 
 
 @dataclass(frozen=True)

@@ -241,6 +241,10 @@ class Statements:
                 self._gates(op)
             case "draw":
                 self._draw(op)
+            case "e4m3_rows":
+                out, given = op.views()
+                target, lanes = self.array(out.buffer), extents(out)[-1]
+                self._coded(given, lambda at: [f"coded.put({target} + row * {lanes});"])
             case _:
                 out = op.views()[0]
                 self.each(
@@ -259,6 +263,18 @@ class Statements:
             body(unflattened(Expr.var("element"), shape))
         if meet:
             self.text.add(SYNC)
+
+    def _coded(self, rows: View, then: Callable[[tuple[Expr, ...]], Sequence[str]]) -> None:
+        """Rows are coded, each by a warp; what is done with one, at an index of its first lane."""
+        *lead, lanes = extents(rows)
+        head = f"for (int row = mc::warp(); row < {prod(lead)}; row += WORKERS / 32) {{"
+        with self.values.within(row=prod(lead), lane=lanes), self.text.within(head):
+            row = unflattened(Expr.var("row"), lead)
+            element = self.values.element(rows, (*row, Expr.var("lane")))
+            kind = f"mc::CodedRow<{lanes}>"
+            self.text.add(f"const {kind} coded([&](int lane) {{ return {element}; }});")
+            self.text.add(*then((*row, Expr.const(0))))
+        self.text.add(SYNC)
 
     def _assign(self, view: View, at: Sequence[Expr], text: str) -> None:
         self.text.add(f"{self.values.element(view, at)} = {text};")
@@ -439,6 +455,9 @@ class Statements:
         storage, values = self.values.storage, self.values
         buffer, state = op.view.buffer, storage.role(op.view.buffer) == "state"
 
+        def row(at: tuple[Expr, ...]) -> Sequence[str]:
+            return [storage.stored_row(buffer, base(op.view, at), values.ranges, "coded")]
+
         def one(at: tuple[Expr, ...]) -> None:
             index, given = base(op.view, at), values.element(op.source, at)
             if state:
@@ -448,11 +467,17 @@ class Statements:
                 there = storage.where_result(buffer, index, values.ranges)
                 self.text.add(there + storage.store(buffer, index, values.ranges, given))
 
+        def given() -> None:
+            if state and storage.coded(buffer):
+                self._coded(op.source, row)
+            else:
+                self.each(extents(op.view), one)
+
         if op.when is None or op.when.is_true:
-            self.each(extents(op.view), one)
+            given()
             return
         with self.text.within(f"if ({condition(op.when, values.ranges)}) {{"):
-            self.each(extents(op.view), one)
+            given()
 
 
 def _of_parts(counts: Sequence[int], given: Sequence[str]) -> list[str]:

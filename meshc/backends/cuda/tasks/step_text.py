@@ -76,9 +76,12 @@ _WORDS = ("met", "runs", "told", "told_before")
 OWN = ("tokens", "cached", "pages", "count", groups.LAYERS, "runs")
 """Buffers of which a kernel that reads prompts has its own, called after it."""
 
+_TYPES = {"f32": "float", "i32": "int", "e4m3": "mc::u8"}
+"""What elements of buffers are in C, of those of other types the type of the kernel."""
 _KINDS = {
     "ASKED": "T",
     "FRESH": "T",
+    "NEW_ROWS": "mc::u8",
     "JOINED": "float",
     "STATISTICS": "float",
     "WORK": "unsigned char",
@@ -367,7 +370,7 @@ class StepText:
         own = f"{self.reader}_" if storage.of_prompt else ""
         for name, buffer in storage.buffers.items():
             names.append(f"{own}{name}" if name in OWN else name)
-            kind = {"f32": "float", "i32": "int"}.get(buffer.dtype, f"{self.name}_::T")
+            kind = _TYPES.get(buffer.dtype, f"{self.name}_::T")
             writes = storage.choices and name in _GOING_ON
             read = "const " if buffer.role in ("input", "constant") and not writes else ""
             word = "mc::u32" if name in _WORDS else kind

@@ -24,6 +24,7 @@ from meshc.backends.cuda.tasks.spelling import Ranges, flattened, spelled, unfla
 from meshc.ir.affine import Expr
 from meshc.ir.batch import LENGTH, POSITION, batch_of, rows_of, tokens_of_request
 from meshc.ir.builder import Names
+from meshc.ir.coded_rows import SCALES_TOGETHER
 from meshc.ir.module import Module, Port
 from meshc.ir.ops import graph
 from meshc.ir.types import BufferType, DType, TensorType
@@ -171,15 +172,29 @@ class Storage:
         own = [d for d in dims[int(stacked) :] if d != "B"]
         heads = kind.shape[-2] if len(own) == 3 else 1
         of_row = self.side_by_side.get(value, (value,))
-        widths = [-(-_kind(one).shape[-1] // 8) * 8 for one in of_row]
+        coded = self.coded(value)
+        widths = [_kind(one).shape[-1] for one in of_row]
+        widths = widths if coded else [-(-width // 8) * 8 for width in widths]
         lanes, first = sum(widths), sum(widths[: of_row.index(value)])
         usual = (self.known.requests or self.requests) * self.capacity_pages
         pages = int(self.source.option(CACHE_PAGES, usual))
-        shape = self.rows.pool(value, pages, self.page, heads if len(own) == 3 else 0, lanes)
+        width = lanes + 1 if coded else lanes
+        shape = self.rows.pool(value, pages, self.page, heads if len(own) == 3 else 0, width)
         full = (layers, *shape) if stacked else shape
         name = self.known.cache(value.name, full) or self.name(of_row[0])
-        self.buffers.setdefault(name, Buffer(str(self.dtype), full, "state"))
-        return Cache(name, heads, lanes, prod(shape) if stacked else 0, first)
+        dtype = str(self.roles[value].coded if coded else self.dtype)
+        self.buffers.setdefault(name, Buffer(dtype, full, "state"))
+        return Cache(name, heads, lanes, prod(shape) if stacked else 0, first, coded)
+
+    def coded(self, value: Value) -> bool:
+        """Whether a cache is coded. Raises ``cuda-shape`` for one whose rows cannot be."""
+        if self.roles[value].coded is None:
+            return False
+        together = len(self.side_by_side.get(value, ())) > 1
+        if self.page % SCALES_TOGETHER or self.rows.nhd or together:
+            words = f"rows of heads in pages of whole {SCALES_TOGETHER}s of tokens are coded"
+            fail("cuda-shape", f"{words}, in this program's own order, not those of %{value.name}")
+        return True
 
     def cache_dims(self, value: Value) -> tuple[str, ...]:
         """The dims of a cache in the model."""
@@ -255,15 +270,30 @@ class Storage:
 
     def cached(self, value: Value, index: Sequence[Expr], ranges: Ranges) -> str:
         """The place of a lane of a token in a cache."""
-        cache, at = self.cache(value), list(index)
-        layer = at.pop(0) if cache.layer else Expr.const(0)
+        cache = self.cache(value)
+        layer, request, token, head, lane = self._in_cache(value, index)
+        place = token, head, self.rows.lane(value, lane) + cache.first
+        asked = (spelled(one, ranges) for one in place)
+        found = f"{cache.rows(self.page)}::lane({', '.join((self.pages(request, ranges), *asked))})"
+        return f"{cache.name}[{self.of_layer(cache.layer, layer, ranges)}{found}]"
+
+    def stored_row(self, value: Value, index: Sequence[Expr], ranges: Ranges, row: str) -> str:
+        """A statement of a warp that stores a ``row`` that it has coded, that of the element
+        ``index``, in a cache."""
+        cache = self.cache(value)
+        layer, request, token, head, _ = self._in_cache(value, index)
+        offset = self.of_layer(cache.layer, layer, ranges).removesuffix(" + ")
+        at = f"{cache.name} + {offset}" if offset else cache.name
+        given = at, self.pages(request, ranges), spelled(token, ranges), spelled(head, ranges), row
+        return f"{cache.rows(self.page)}::store({', '.join(given)});"
+
+    def _in_cache(self, value: Value, index: Sequence[Expr]) -> tuple[Expr, ...]:
+        """Layer, request, token, head and lane of an element of a cache."""
+        at = list(index)
+        layer = at.pop(0) if self.cache(value).layer else Expr.const(0)
         request = at.pop(0) if "B" in self.cache_dims(value) else Expr.const(0)
         token, *head, lane = at
-        rows = f"mc::CacheRows<{cache.heads}, {self.page}, {cache.lanes}>"
-        place = token, *(head or [Expr.const(0)]), self.rows.lane(value, lane) + cache.first
-        asked = (spelled(one, ranges) for one in place)
-        found = f"{rows}::lane({', '.join((self.pages(request, ranges), *asked))})"
-        return f"{cache.name}[{self.of_layer(cache.layer, layer, ranges)}{found}]"
+        return layer, request, token, *(head or [Expr.const(0)]), lane
 
     def pages(self, request: Expr, ranges: Ranges) -> str:
         """Where the pages of a request stand."""

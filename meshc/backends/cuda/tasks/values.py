@@ -52,7 +52,8 @@ def _call(function: str, element: str, options: Mapping[str, object]) -> str:
 class Tile:
     """Rows of a cache in shared memory: ``name`` of their first value, ``lanes`` of each, those of
     the cache from lane ``begin`` on; the first is that of the token ``first``, and those from
-    ``end`` on are zeros, whatever lies there. ``lane`` says where in a row a lane is."""
+    ``end`` on are zeros, whatever lies there. ``lane`` says where in a row a lane is. Rows may be
+    ``coded``."""
 
     name: str
     lanes: int
@@ -60,6 +61,7 @@ class Tile:
     first: Expr
     end: Expr
     lane: Callable[[Expr], Expr]
+    coded: bool = False
 
 
 @dataclass
@@ -150,6 +152,10 @@ class Values:
 
     def _of_tile(self, tile: Tile, row: Expr, lane: Expr) -> str:
         token, own = self.spelled(tile.first + row), self.spelled(tile.lane(lane) + tile.begin)
+        if tile.coded:
+            given = f"{tile.name}, {self.spelled(row)}, {token}, {own}"
+            element = f"mc::CodedRows<{tile.lanes}>::element({given})"
+            return f"({token} < {self.spelled(tile.end)} ? {element} : 0.0f)"
         swizzled = f"mc::Swizzle<{tile.lanes}>::lane({own}, {token})"
         at = f"({self.spelled(row)}) * {tile.lanes} + {swizzled}"
         return f"({token} < {self.spelled(tile.end)} ? mc::widen({tile.name}[{at}]) : 0.0f)"

@@ -38,6 +38,8 @@ def cache_of(flow: Flow, value: Operand, softmax: graph.Softmax, at: Op) -> grap
     append = flow.maker(value, graph.Append, "the cache", at)
     if (append.dim, append.rows) != (softmax.dim, softmax.rows):
         raise Mismatch(f"{append.NAME} {append.result} and the softmax differ in dims", append)
+    if append.coded:
+        raise Mismatch(f"{append.operands[0]} is kept as {append.coded}", append)
     if flow.role(append.operands[0]) != "state":
         raise Mismatch(f"{append.operands[0]} is no state", append)
     return append

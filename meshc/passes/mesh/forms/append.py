@@ -58,6 +58,9 @@ def _check_readers(way: Lowering, op: Op) -> None:
 
 def _wait(way: Lowering, op: Op, policy: str) -> None:
     assert isinstance(op, graph.Append)
+    if op.coded:
+        words = f"cores keep caches in the type of the model, and {op.result} is {op.coded}"
+        fail("unsupported-op", words, op.span, help="leave out code-caches")
     way.appends.append(op)
     way.policy = policy
 

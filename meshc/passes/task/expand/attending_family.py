@@ -45,6 +45,8 @@ class AttendingFamily:
         self.heads = next(n for n in range(min(every, MOST_HEADS), 0, -1) if every % n == 0)
         self.shares = every // self.heads
         self.latent = any(cache.weight is values.weight for _, cache in scores.products)
+        if self.latent and values.coded:
+            refuse(op, f"latents that caches keep as {values.coded}")
         self.asking = 1 if self.latent else runs.asking(self.heads, self.lanes)
         self.rows = self.asking * self.heads
         self.sizes = program.tokens // self.asking, self.groups * self.shares

@@ -77,5 +77,7 @@ class Attending:
             refuse(op, "a product with a cache that is not that of attention")
         self.products.store(right.grown)
         self.runs.fit([*(c for _, c in scores.products), right])
+        if right.coded and self.runs.lanes > 1:
+            refuse(op, f"lanes of heads that are shared, of caches of {right.coded}")
         dataflow = SplitHead if self.runs.lanes > 1 else SplitToken
         return dataflow(self.runs, self.demand, op, scores, right).made()

@@ -143,7 +143,8 @@ class GraphExpander:
         order = [d for d in ("B", op.dim) if d in kind.dims]
         if list(kind.dims[: len(order)]) != order or cache.weight is None:
             refuse(op, f"a cache of dims {', '.join(kind.dims)}")
-        return Known(op.result.name, kind, weight=cache.weight, stacked=cache.stacked, grown=new)
+        name, weight, stacked = op.result.name, cache.weight, cache.stacked
+        return Known(name, kind, weight, stacked, grown=new, coded=op.coded)
 
     def _product(self, op: graph.Matmul, known: list[Known]) -> None:
         left, *rights = known

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.analysis.tasks.tiles import tile_bytes
 from meshc.ir.core import tensor_type
+from meshc.ir.types import DType
 from meshc.ir.values import Value
 from meshc.passes.task.expand.program import TaskProgram
 from meshc.passes.task.expand.values import Known
@@ -39,17 +40,17 @@ class Runs:
 
     def fit(self, caches: Sequence[Known]) -> None:
         """Let a run have the tokens whose rows of all ``caches`` a block asks for at once, unless a
-        number was asked for."""
+        number was asked for; scales of coded rows come beside these."""
         source = self.program.source
-        rows = {
-            cache.weight: source.stored(cache.kind.dtype).bytes
-            * source.dims[cache.kind.dims[-1]]
-            // self.lanes
-            for cache in caches
-        }
+        rows, widest = {}, 0
+        for cache in caches:
+            kept = DType(cache.coded) if cache.coded else source.stored(cache.kind.dtype)
+            lanes = source.dims[cache.kind.dims[-1]] // self.lanes
+            rows[cache.weight] = kept.bytes * lanes
+            widest = max(widest, kept.bytes)
         tile = tile_bytes(source.the_device())
         most = tile // sum(rows.values()) // FRAGMENT * FRAGMENT
-        self.tokens = self.asked or min(max(most, FRAGMENT), 4 * FRAGMENT)
+        self.tokens = self.asked or min(max(most, FRAGMENT), 8 * FRAGMENT // widest)
 
     def asking(self, heads: int, lanes: int) -> int:
         """For how many tokens a task attends, each of which has so many ``heads`` in it; in a step
@@ -79,4 +80,6 @@ class Runs:
             if self.lanes > 1:
                 shape[-2:] = shape[-2] * self.lanes, shape[-1] // self.lanes
             self.caches[param] = self.program.buffer(param.name, shape, kind.dtype, "state")
+            if known.coded:
+                self.program.module.buffers[-1].coded = DType(known.coded)
         return self.caches[param]

@@ -69,7 +69,7 @@ class SplitToken(AttendingFamily):
         lanes = self.lanes_of_head(cache)
         new = self.lanes_of(cache.grown, self.key_head, lanes, of)
         value = self.task.local(f"{cache.name}_new", (self.new, lanes), cache.kind.dtype)
-        self.task.compute("copy", value, new)
+        self.task.compute(f"{cache.coded}_rows" if cache.coded else "copy", value, new)
         token = self.token
         if self.asking > 1:
             self.task.loop("t", constant(self.asking))

@@ -36,7 +36,8 @@ class Known:
     A *weight* is a parameter or, if ``stacked``, its slice of the present layer. Anything else is
     *stored* in a buffer, is *here*, in a family that is still being written, as the lanes that each
     of its tasks owns, or is computed *later*, by each task that needs it, from ``operands``. It
-    may be several of these. A *cached* value is a cache with what a run appends to it, ``grown``;
+    may be several of these. A *cached* value is a cache with what a run appends to it, ``grown``,
+    perhaps ``coded`` as floats of eight bits;
     *scores* are those of attention, on their way to a softmax. What was attended is *merged* from
     records by who needs it, or stored; it has lanes of so many ``key_heads``. Of a *routed* value
     only lanes of experts that some row is sent to are there, by these gates; of one that is 0 for
@@ -53,6 +54,7 @@ class Known:
     later: Op | None = None
     operands: tuple[Known, ...] = ()
     grown: Known | None = None
+    coded: str = ""
     scores: Scores | None = None
     merged: Stored | None = None
     key_heads: int = 0
