@@ -20,7 +20,7 @@ from meshc.frontend.checkpoints import (
     open_checkpoint,
 )
 from meshc.ir.codes import CODE_FORMATS, CODES, CodeFormat, kept_name
-from meshc.ir.stored import Layered
+from meshc.ir.stored import Layered, Scaled
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.files import file_stamps
 from meshc.support.output import Content
@@ -74,7 +74,7 @@ class CheckpointTensors(Mapping[str, Array]):
     def __contains__(self, name: object) -> bool:
         return name in self.checkpoint.names() or name in self._kept
 
-    def stored(self, name: str) -> Layered:
+    def stored(self, name: str) -> Layered | Scaled:
         """See :class:`meshc.ir.stored.StoredWeights`."""
         if name not in self:
             raise KeyError(name)

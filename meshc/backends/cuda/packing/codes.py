@@ -62,11 +62,8 @@ class CodedRows:
         of_group = self.words * GROUP // len(self.codes)
         rows = GROUP * max(1, most // of_group)
         for at in range(0, len(self.codes), rows):
-            yield CodedRows(
-                self.form,
-                _some(self.codes, at, rows),
-                [_some(one, at, rows) for one in self.numbers],
-            )
+            numbers = [one.part(at, rows) for one in self.numbers]
+            yield CodedRows(self.form, self.codes.part(at, rows), numbers)
 
     def fill(self, target: Array) -> None:
         """Pack them into ``target``, ``[words]``. Raises ``quantised-weights-invalid``."""
@@ -203,10 +200,6 @@ def _words(words: NDArray[np.uint32], form: CodeFormat) -> NDArray[np.uint32]:
     together = min(form.group // GROUP * own, _TOGETHER)
     of_lane = words.swapaxes(2, 3).reshape(groups, blocks, lanes, -1, together)
     return np.ascontiguousarray(of_lane.swapaxes(2, 3))
-
-
-def _some(rows: Rows, at: int, count: int) -> Rows:
-    return Rows(rows.matrices, rows.of[at : at + count], rows.at[at : at + count])
 
 
 def _gathered(rows: Rows) -> Array:

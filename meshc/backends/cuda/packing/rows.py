@@ -60,6 +60,11 @@ class Rows:
         )
         return Rows(self.matrices, of, at)
 
+    def part(self, first: int, count: int) -> Rows:
+        """``count`` rows from ``first`` on, or as many as there are."""
+        rows = slice(first, first + count)
+        return Rows(self.matrices, self.of[rows], self.at[rows])
+
     @property
     def width(self) -> int:
         """Columns."""
