@@ -42,10 +42,10 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A tensor as it is stored, such as a matrix [outputs, inputs]: ``codes`` uint8, or floats
-    where they are floats themselves, and of groups along one axis ``scales`` and, in some formats,
-    ``least`` numbers, or codes of these and the ``units`` and ``least_units`` of larger groups;
-    float32, such as [outputs, groups]."""
+    """A tensor as it is stored, such as a matrix [outputs, inputs]: ``codes`` uint8, or where they
+    are floats themselves these, or :data:`meshc.ir.stored.E4M3`, and of groups along one axis
+    ``scales`` and, in some formats, ``least`` numbers, or codes of these and the ``units`` and
+    ``least_units`` of larger groups; float32, such as [outputs, groups]."""
 
     codes: np.ndarray
     scales: np.ndarray

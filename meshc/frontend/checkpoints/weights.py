@@ -148,9 +148,9 @@ class Checkpoint:
         return " and ".join(sorted(found - {*FLOATS}))
 
     def read_kept(self, name: str, part: str) -> Layered:
-        """The codes (uint8, or floats) or another part (float32) of the tensor ``name``, which has
-        a `kept_format`: in its shape, but for as many groups as a part has for elements. Layers are
-        read when they are asked for."""
+        """The codes (as `Encoded` has them) or another part (float32) of the tensor ``name``, which
+        has a `kept_format`: in its shape, but for as many groups as a part has for elements. Layers
+        are read when they are asked for, and elements not moved."""
         tensor, form = self._logical[name], self.kept_format(name)
         assert form is not None
         layout, along = tensor.layout, self.source.tensors[tensor.stored_names(0)[0]].along
@@ -158,12 +158,14 @@ class Checkpoint:
             fewer = layout.by_groups(form.elements(part), along)
             assert fewer is not None
             layout = fewer
-        read, source = layout.read, self.source
+        source = self.source
 
         def of_layer(layer: int) -> np.ndarray:
             names = tensor.stored_names(layer)
-            held = [read(source.read_encoded(stored, form).part(part)) for stored in names]
-            return np.stack(held, tensor.axis) if tensor.parts else held[0]
+            held = [source.read_encoded(stored, form).part(part) for stored in names]
+            if not tensor.parts:
+                return layout.view(held[0])
+            return np.moveaxis(layout.view(np.stack(held)), 0, tensor.axis)
 
         return self._layers(tensor, replace(tensor, layout=layout).shape, of_layer)
 

@@ -98,10 +98,15 @@ class _Matrix(ct.Structure):
 @cache
 def _compiled() -> Any:
     """The function in C, None without a compiler."""
+    return compiled(_SOURCE, "mc_fragments", (ct.POINTER(_Matrix), ct.c_int, ct.c_void_p))
+
+
+def compiled(source: Path, name: str, takes: tuple[Any, ...]) -> Any:
+    """The function ``name`` of a C text, which takes such arguments; None without a compiler."""
     try:
-        built = _C.build({_SOURCE.name: _SOURCE.read_text(encoding="utf-8")}, {}, "cuda-packing")
-        function = opened(built).mc_fragments
+        built = _C.build({source.name: source.read_text(encoding="utf-8")}, {}, "cuda-packing")
+        function = getattr(opened(built), name)
     except BuildError:
         return None
-    function.argtypes = (ct.POINTER(_Matrix), ct.c_int, ct.c_void_p)
+    function.argtypes = takes
     return function

@@ -54,16 +54,11 @@ class Piece:
     def _fill_at_once(self, rows: Rows, target: Words) -> bool:
         """The same where all rows are words, or floats, of one type, and whole blocks wide."""
         first = rows.matrices[0]
-        for matrix in rows.matrices:
-            if matrix.strides[1] != matrix.itemsize or matrix.dtype != first.dtype:
-                return False
         wide = first.dtype == np.float32
-        if not (wide or are_words(first)) or rows.width % SIDE:
-            return False
         zeros = np.zeros(rows.width, first.dtype)
-        begin = np.array([m.ctypes.data for m in rows.matrices] + [zeros.ctypes.data], np.int64)
-        step = np.array([m.strides[0] for m in rows.matrices] + [0], np.int64)
-        at = (begin[rows.of] + rows.at * step[rows.of]).view(np.uint64)
+        at = rows.addresses(zeros)
+        if at is None or not (wide or are_words(first)) or rows.width % SIDE:
+            return False
         asked = "" if first.dtype == WORDS[self.weight.dtype] else self.weight.dtype
         asked += " of f32" if wide else ""
         return fragments_at(at, rows.width, target, asked)

@@ -20,7 +20,7 @@ from meshc.frontend.checkpoints.quantised.method import Awq, Fp8, Gptq, OfMatric
 from meshc.frontend.checkpoints.safetensors_reader import SafetensorsWeights
 from meshc.frontend.checkpoints.tensor_source import Encoded, Part, StoredTensor
 from meshc.ir.codes import CODE_FORMATS, CodeFormat
-from meshc.ir.stored import E4M3, Scaled, floats
+from meshc.ir.stored import E4M3, Scaled
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
@@ -187,10 +187,9 @@ class QuantisedWeights:
 
     def _encoded_fp8(self, name: str, form: CodeFormat) -> Encoded:
         scaled = self._scaled(name, self._files.read_codes(name).view(E4M3))
-        codes = floats(scaled.codes)
-        groups = codes.shape[1] // form.group
+        groups = scaled.codes.shape[1] // form.group
         scales = np.repeat(scaled.scales, scaled.group // form.group, 1)
-        return Encoded(codes, scales[:, :groups])
+        return Encoded(scaled.codes, scales[:, :groups])
 
     def _parts(self, stem: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Codes uint8 [inputs, outputs], zero points and scales float32 [groups, outputs]."""
