@@ -20,7 +20,7 @@ from meshc.frontend.checkpoints import (
     open_checkpoint,
 )
 from meshc.ir.codes import CODE_FORMATS, CODES, CodeFormat, kept_name
-from meshc.ir.stored import Layered
+from meshc.ir.stored import Layered, Scaled, floats
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.files import file_stamps
 from meshc.support.output import Content
@@ -62,7 +62,9 @@ class CheckpointTensors(Mapping[str, Array]):
         if name not in self.checkpoint.names():
             held = self._read_kept(name)
             layers = self.checkpoint.is_per_layer(self._kept[name][0])
-            return np.stack([held[n] for n in range(held.shape[0])]) if layers else np.asarray(held)
+            whole = [held[n] for n in range(held.shape[0])] if layers else [np.asarray(held)]
+            found = [np.ascontiguousarray(floats(np.asarray(each))) for each in whole]
+            return np.stack(found) if layers else found[0]
         return self.checkpoint.read(name)
 
     def _read_kept(self, name: str) -> Layered:
@@ -74,7 +76,7 @@ class CheckpointTensors(Mapping[str, Array]):
     def __contains__(self, name: object) -> bool:
         return name in self.checkpoint.names() or name in self._kept
 
-    def stored(self, name: str) -> Layered:
+    def stored(self, name: str) -> Layered | Scaled:
         """See :class:`meshc.ir.stored.StoredWeights`."""
         if name not in self:
             raise KeyError(name)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from meshc.backends.cuda.launches import Launch
 from meshc.backends.cuda.program import StepProgram, Weight
 from meshc.backends.cuda.tasks.groups import HANDED_ON, LAYERS
-from meshc.ir.stored import Layered, Layers, StoredWeights, stored
+from meshc.ir.stored import Layered, Layers, Scaled, StoredWeights, stored
 from meshc.support.diagnostics import fail
 
 Array = NDArray[Any]
@@ -176,16 +176,16 @@ class NodeTensors(Mapping[str, Array]):
         none = np.zeros((self._count - len(own), *own.shape[1:]), own.dtype)
         return np.concatenate([own, none]) if len(none) else own
 
-    def stored(self, name: str) -> Layered:
+    def stored(self, name: str) -> Layered | Scaled:
         """See :class:`meshc.ir.stored.StoredWeights`."""
         whole = stored(self._tensors, name)
-        if name not in self._stacked:
+        if name not in self._stacked or isinstance(whole, Scaled):
             return whole
         first, end = self._layers.start, self._layers.stop
 
-        def read(layer: int) -> Array:
+        def read(layer: int) -> Array | Scaled:
             own = whole[min(first + layer, end - 1)]
-            return own if first + layer < end else np.zeros_like(own)
+            return own if first + layer < end else np.zeros(own.shape, np.float32)
 
         return Layers((self._count, *whole.shape[1:]), read)
 

@@ -13,7 +13,7 @@ from meshc.backends.cuda.shares import DealtAxis, RankShare
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ranks import RankPart
-from meshc.ir.stored import Layered, Layers, StoredWeights, stored
+from meshc.ir.stored import Layered, Layers, Scaled, StoredWeights, stored
 
 Array = NDArray[Any]
 
@@ -55,19 +55,24 @@ class RankTensors(Mapping[str, Array]):
     def __getitem__(self, name: str) -> Array:
         return self._cut(name, np.asarray(self._tensors[name]))
 
-    def stored(self, name: str) -> Layered:
+    def stored(self, name: str) -> Layered | Scaled:
         """See :class:`meshc.ir.stored.StoredWeights`."""
         whole = stored(self._tensors, name)
-        if isinstance(whole, np.ndarray):
-            return self._cut(name, whole)
+        if isinstance(whole, np.ndarray | Scaled):
+            return self._held(name, whole)
         shape = self._cut(name, np.broadcast_to(np.zeros(()), whole.shape)).shape
-        return Layers(shape, lambda layer: self._cut(name, whole[layer], of_layer=True))
+        return Layers(shape, lambda layer: self._held(name, whole[layer], of_layer=True))
 
     def stamp(self) -> str | None:
         """See :class:`meshc.ir.stored.StoredWeights`."""
         given = self._tensors
         whole = given.stamp() if isinstance(given, StoredWeights) else None
         return whole and repr((whole, self._share, self._rank))
+
+    def _held(self, name: str, whole: Array | Scaled, of_layer: bool = False) -> Array | Scaled:
+        if isinstance(whole, Scaled):
+            return whole.then(lambda tensor: self._cut(name, tensor, of_layer))
+        return self._cut(name, whole, of_layer)
 
     def _cut(self, name: str, whole: Array, of_layer: bool = False) -> Array:
         for dealt in self._share.dealt.get(name, ()):

@@ -29,6 +29,7 @@ from meshc.frontend.checkpoints.tensor_source import (
     read_rows,
 )
 from meshc.ir.codes import CodeFormat
+from meshc.ir.stored import E4M3
 from meshc.support.diagnostics import fail
 
 INDEX_NAME = "model.safetensors.index.json"
@@ -58,6 +59,8 @@ _CONVERT: dict[str, tuple[int, Rows]] = {
     "BF16": (2, _from_bf16),
 }
 
+
+_MAPPED = FLOATS | {"F8_E4M3": E4M3}
 
 # Of quantised weights, whose meaning needs more than their elements.
 _CODES: dict[str, str] = {"I32": "<i4", "F8_E4M3": "u1", "U8": "u1"}
@@ -116,9 +119,9 @@ class SafetensorsWeights:
     def mapped(self, name: str) -> np.ndarray | None:
         """The tensor ``name``, mapped into memory. Errors: ``safetensors-invalid``."""
         entry = self._entries[name]
-        if entry.stored.dtype not in FLOATS or not _product(entry.stored.shape):
+        if entry.stored.dtype not in _MAPPED or not _product(entry.stored.shape):
             return None
-        kind = FLOATS[entry.stored.dtype]
+        kind = _MAPPED[entry.stored.dtype]
         found = map_elements(entry.path, entry.offset, entry.stored.shape, kind)
         if found is None:
             _invalid(entry.path, f"it ends inside tensor '{name}'")

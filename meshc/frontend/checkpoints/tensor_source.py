@@ -12,7 +12,7 @@ import numpy as np
 
 from meshc.frontend.checkpoints.files import open_regular
 from meshc.ir.codes import CodeFormat
-from meshc.ir.stored import BF16
+from meshc.ir.stored import BF16, Scaled
 
 Rows = Callable[[np.ndarray], np.ndarray]
 
@@ -42,10 +42,10 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A tensor as it is stored, such as a matrix [outputs, inputs]: ``codes`` uint8, or floats
-    where they are floats themselves, and of groups along one axis ``scales`` and, in some formats,
-    ``least`` numbers, or codes of these and the ``units`` and ``least_units`` of larger groups;
-    float32, such as [outputs, groups]."""
+    """A tensor as it is stored, such as a matrix [outputs, inputs]: ``codes`` uint8, or where they
+    are floats themselves these, or :data:`meshc.ir.stored.E4M3`, and of groups along one axis
+    ``scales`` and, in some formats, ``least`` numbers, or codes of these and the ``units`` and
+    ``least_units`` of larger groups; float32, such as [outputs, groups]."""
 
     codes: np.ndarray
     scales: np.ndarray
@@ -91,9 +91,9 @@ class TensorSource(Protocol):
     def files(self) -> tuple[Path, ...]:
         """The files that say what the tensors are."""
 
-    def mapped(self, name: str) -> np.ndarray | None:
-        """The tensor ``name`` in its stored shape, mapped into memory: float32, float16 or
-        :data:`meshc.ir.stored.BF16`; None for one that must be decoded."""
+    def mapped(self, name: str) -> np.ndarray | Scaled | None:
+        """The tensor ``name`` in its stored shape, mapped into memory: float32, float16,
+        :data:`meshc.ir.stored.BF16`, or codes with scales; None for one that must be decoded."""
 
     def read_encoded(self, name: str, form: CodeFormat) -> Encoded:
         """The matrix ``name`` as it is stored, in ``form``, which is one that it is ``kept`` in."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from meshc.frontend.checkpoints.tensor_source import FLOATS, Part, TensorSource
 from meshc.frontend.checkpoints.tied_head import stored_head, stores_own_head
 from meshc.frontend.families import family_named
 from meshc.ir.codes import CODE_FORMATS, CODES, CodeFormat
-from meshc.ir.stored import Layered, Layers
+from meshc.ir.stored import Layered, Layers, Scaled
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.files import file_stamps
 
@@ -148,9 +148,9 @@ class Checkpoint:
         return " and ".join(sorted(found - {*FLOATS}))
 
     def read_kept(self, name: str, part: str) -> Layered:
-        """The codes (uint8, or floats) or another part (float32) of the tensor ``name``, which has
-        a `kept_format`: in its shape, but for as many groups as a part has for elements. Layers are
-        read when they are asked for."""
+        """The codes (as `Encoded` has them) or another part (float32) of the tensor ``name``, which
+        has a `kept_format`: in its shape, but for as many groups as a part has for elements. Layers
+        are read when they are asked for, and elements not moved."""
         tensor, form = self._logical[name], self.kept_format(name)
         assert form is not None
         layout, along = tensor.layout, self.source.tensors[tensor.stored_names(0)[0]].along
@@ -158,12 +158,14 @@ class Checkpoint:
             fewer = layout.by_groups(form.elements(part), along)
             assert fewer is not None
             layout = fewer
-        read, source = layout.read, self.source
+        source = self.source
 
         def of_layer(layer: int) -> np.ndarray:
             names = tensor.stored_names(layer)
-            held = [read(source.read_encoded(stored, form).part(part)) for stored in names]
-            return np.stack(held, tensor.axis) if tensor.parts else held[0]
+            held = [source.read_encoded(stored, form).part(part) for stored in names]
+            if not tensor.parts:
+                return layout.view(held[0])
+            return np.moveaxis(layout.view(np.stack(held)), 0, tensor.axis)
 
         return self._layers(tensor, replace(tensor, layout=layout).shape, of_layer)
 
@@ -210,7 +212,7 @@ class Checkpoint:
             raise IndexError(f"layer {layer} of {self._count(tensor)}")
         return self._read(tensor, layer)
 
-    def stored(self, name: str) -> Layered:
+    def stored(self, name: str) -> Layered | Scaled:
         """The tensor ``name`` as files hold its elements, mapped into memory where they need not be
         decoded or moved together; float32 where they must."""
         tensor = self._logical[name]
@@ -218,16 +220,20 @@ class Checkpoint:
             return Layers(self.shape(name), lambda layer: self._stored(tensor, layer))
         return self._stored(tensor, 0)
 
-    def _stored(self, tensor: LogicalTensor, layer: int) -> np.ndarray:
-        mapped = [self.source.mapped(name) for name in tensor.stored_names(layer)]
-        kinds = {None if each is None else each.dtype for each in mapped}
-        layout = tensor.layout_of(layer)
-        if layout.offset or layout.stretch or None in kinds or len(kinds) != 1:
+    def _stored(self, tensor: LogicalTensor, layer: int) -> np.ndarray | Scaled:
+        names, layout = tensor.stored_names(layer), tensor.layout_of(layer)
+        mapped = [self.source.mapped(name) for name in names]
+        whole = None if layout.offset or layout.stretch else _joined(mapped)
+        if whole is None:
             return self._read(tensor, layer)
-        held = [each for each in mapped if each is not None]
-        if not tensor.parts:
-            return layout.view(held[0])
-        return np.moveaxis(layout.view(np.stack(held)), 0, tensor.axis)
+
+        def order(stored: np.ndarray) -> np.ndarray:
+            if not tensor.parts:
+                return layout.view(stored)
+            each = stored.reshape(len(names), -1, *stored.shape[1:])
+            return np.moveaxis(layout.view(each), 0, tensor.axis)
+
+        return whole.then(order) if isinstance(whole, Scaled) else order(whole)
 
     def stamp(self) -> str | None:
         """A text that changes when files are written or replaced, or are read as another model;
@@ -238,6 +244,21 @@ class Checkpoint:
     def _read(self, tensor: LogicalTensor, layer: int) -> np.ndarray:
         names = tensor.stored_names(layer)
         return tensor.assembled(list(map(self.source.read, names)), layer)
+
+
+def _joined(held: Sequence[np.ndarray | Scaled | None]) -> np.ndarray | Scaled | None:
+    """Stored tensors of one kind, one behind the other; None where they are not of one."""
+    arrays = [each for each in held if isinstance(each, np.ndarray)]
+    scaled = [each for each in held if isinstance(each, Scaled)]
+    kinds = {array.dtype for array in arrays} | {each.group for each in scaled}
+    if len(kinds) != 1 or len(held) not in (len(arrays), len(scaled)):
+        return None
+    if len(held) == 1:
+        return held[0]
+    if arrays:
+        return np.concatenate(arrays)
+    codes, scales = ([getattr(each, part) for each in scaled] for part in ("codes", "scales"))
+    return Scaled(np.concatenate(codes), np.concatenate(scales), scaled[0].group)
 
 
 def open_checkpoint(

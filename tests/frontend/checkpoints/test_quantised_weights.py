@@ -12,7 +12,7 @@ from model_files import diagnosed, hf_tensors, model_config
 from quantised_files import e4m3, fp8_parts, int4_parts, save
 
 from meshc.frontend.checkpoints import Checkpoint, open_checkpoint, read_config
-from meshc.frontend.checkpoints.quantised.fp8 import E4M3
+from meshc.ir.stored import E4M3, floats
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm", "zero_point": True}
@@ -134,9 +134,10 @@ def test_chunks_of_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_numbers_of_e4m3() -> None:
-    assert [float(E4M3[code]) for code in range(127)] == [e4m3(code) for code in range(127)]
-    assert [float(E4M3[code | 128]) for code in range(127)] == [-e4m3(code) for code in range(127)]
-    assert np.isnan(E4M3[[0x7F, 0xFF]]).all() and E4M3[0x7E] == 448 and E4M3[1] == 2.0**-9
+    found = floats(np.arange(256, dtype=np.uint8).view(E4M3))
+    assert found[:127].tolist() == [e4m3(code) for code in range(127)]
+    assert found[128:255].tolist() == [-e4m3(code) for code in range(127)]
+    assert np.isnan(found[[0x7F, 0xFF]]).all() and found[0x7E] == 448 and found[1] == 2.0**-9
 
 
 def test_rounded_inputs_are_a_remark(tmp_path: Path) -> None:

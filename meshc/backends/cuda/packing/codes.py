@@ -8,21 +8,26 @@ bits two words, the codes of pairs 0 and 1 in the order 0, 2, 1, 3, then those o
 e4m3 a word has in its low half the first codes of its two pairs, in its high half the second ones:
 from the high end the signs of the later and of the former pair's, then their other seven bits. The
 words of a lane for all columns of a block lie together, by fours at the most, lane behind lane.
+A C compiler makes of that what packs bytes that lie side by side; NumPy does the rest.
 """
 
 from __future__ import annotations
 
+import ctypes as ct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from meshc.backends.cuda.packing.fragments import compiled
 from meshc.backends.cuda.packing.rows import GROUP, Rows, matrices_of
 from meshc.backends.cuda.program import Weight
 from meshc.ir.codes import CODE_FORMATS, CodeFormat
-from meshc.ir.stored import BF16, floats
+from meshc.ir.stored import BF16, E4M3, floats
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
@@ -34,6 +39,7 @@ _NUMBERS: dict[DType, np.dtype[Any]] = {
 _E2M1 = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6), np.float32)
 _TOGETHER = 4
 """Words that a lane loads at once, at the most."""
+_SOURCE = Path(__file__).with_suffix(".c")
 
 
 def block_words(form: CodeFormat) -> int:
@@ -62,27 +68,65 @@ class CodedRows:
         of_group = self.words * GROUP // len(self.codes)
         rows = GROUP * max(1, most // of_group)
         for at in range(0, len(self.codes), rows):
-            yield CodedRows(
-                self.form,
-                _some(self.codes, at, rows),
-                [_some(one, at, rows) for one in self.numbers],
-            )
+            numbers = [one.part(at, rows) for one in self.numbers]
+            yield CodedRows(self.form, self.codes.part(at, rows), numbers)
 
     def fill(self, target: Array) -> None:
         """Pack them into ``target``, ``[words]``. Raises ``quantised-weights-invalid``."""
         form = self.form
         groups, blocks = len(self.codes) // GROUP, self.codes.width // form.span
         packed = target.view(np.uint8).reshape(groups, blocks, -1)
-        parts = [*_planes(code_bytes(_gathered(self.codes), form), form)]
+        parts: list[Array] = []
+        at = form.span * form.codes.bits // 8 * GROUP
+        if not self._fill_codes(packed):
+            parts, at = [*_planes(code_bytes(_gathered(self.codes), form), form)], 0
         for rows, kind in zip(self.numbers, form.parts.values(), strict=True):
             values = _elements(_gathered(rows).astype(np.float32), kind, form)
             by_block = values.reshape(groups, GROUP, blocks, -1).transpose(0, 2, 3, 1)
             parts.append(np.ascontiguousarray(by_block))
-        at = 0
         for part in parts:
             held = part.reshape(groups, blocks, -1).view(np.uint8)
             packed[..., at : at + held.shape[-1]] = held
             at += held.shape[-1]
+
+    def _fill_codes(self, packed: NDArray[np.uint8]) -> bool:
+        """Write the codes of ``packed``, [groups, blocks, bytes], where they are bytes that lie
+        side by side and there is a compiler. Raises ``quantised-weights-invalid``."""
+        form, kind = self.form, self.codes.matrices[0].dtype
+        zeros = np.zeros(self.codes.width, kind)
+        at = self.codes.addresses(zeros)
+        function = _compiled()
+        bits = 0 if form.codes is DType.E4M3 else form.codes.bits
+        if at is None or function is None or kind != (np.uint8 if bits else E4M3):
+            return False
+        rows = np.ascontiguousarray(at)
+        together = _together(form).bit_length() - 1
+        sizes = (len(packed), packed.shape[1], form.span, packed.shape[2], together)
+        if not function(_Codes(rows.ctypes.data, *sizes, bits), packed.ctypes.data):
+            _refuse(form)
+        return True
+
+
+class _Codes(ct.Structure):
+    """As in the C text."""
+
+    _fields_ = (
+        ("rows", ct.c_void_p),
+        *((name, ct.c_size_t) for name in ("groups", "blocks", "span", "bytes")),
+        *((name, ct.c_int) for name in ("together", "bits")),
+    )
+
+
+@cache
+def _compiled() -> Any:
+    """The function in C, None without a compiler."""
+    return compiled(_SOURCE, "mc_codes", (ct.POINTER(_Codes), ct.c_void_p))
+
+
+def _together(form: CodeFormat) -> int:
+    """How many words of a lane lie side by side."""
+    words = 2 if form.codes in (DType.E4M3, DType.U8) else 1
+    return min(form.group // GROUP * words, _TOGETHER)
 
 
 def coded_rows(weight: Weight, sources: Sequence[Array]) -> Iterator[CodedRows]:
@@ -121,6 +165,11 @@ def code_bytes(values: Array, form: CodeFormat) -> NDArray[np.uint8]:
         if (_E2M1[np.minimum(least, 7)] != np.abs(values)).any():
             _refuse(form)
         return np.asarray(least + 8 * np.signbit(values), np.uint8)
+    if values.dtype == E4M3:
+        codes: NDArray[np.uint8] = values.view(np.uint8)
+        if (codes & 0x7F == 0x7F).any():
+            _refuse(form)
+        return codes
     with np.errstate(over="ignore", invalid="ignore"):
         halves = (values * np.float32(2.0**-8)).astype(np.float16)
         exact = halves.astype(np.float32) * np.float32(2.0**8) == values
@@ -199,21 +248,18 @@ def _plane(pairs: Array, bits: int, kind: type[np.unsignedinteger[Any]]) -> Arra
 def _words(words: NDArray[np.uint32], form: CodeFormat) -> NDArray[np.uint32]:
     """Words ``[groups, blocks, fragments, lanes, own]`` so that those of a lane for one group of
     elements lie together, by fours at the most."""
-    groups, blocks, _, lanes, own = words.shape
-    together = min(form.group // GROUP * own, _TOGETHER)
-    of_lane = words.swapaxes(2, 3).reshape(groups, blocks, lanes, -1, together)
+    groups, blocks, _, lanes, _ = words.shape
+    of_lane = words.swapaxes(2, 3).reshape(groups, blocks, lanes, -1, _together(form))
     return np.ascontiguousarray(of_lane.swapaxes(2, 3))
 
 
-def _some(rows: Rows, at: int, count: int) -> Rows:
-    return Rows(rows.matrices, rows.of[at : at + count], rows.at[at : at + count])
-
-
 def _gathered(rows: Rows) -> Array:
-    """All rows as one matrix."""
-    held = [floats(matrix[:0]).dtype for matrix in rows.matrices]
-    found = np.zeros((len(rows), rows.width), np.result_type(*held))
+    """All rows as one matrix; codes of e4m3 stay these where all are."""
+    kinds = [m.dtype if m.dtype == E4M3 else floats(m[:0]).dtype for m in rows.matrices]
+    whole = kinds[0] if kinds[0] == E4M3 and len({*kinds}) == 1 else None
+    found = np.zeros((len(rows), rows.width), whole or np.result_type(*kinds))
     for number, matrix in enumerate(rows.matrices):
         here = rows.of == number
-        found[here] = floats(np.ascontiguousarray(matrix[rows.at[here]]))
+        taken = np.ascontiguousarray(matrix[rows.at[here]])
+        found[here] = taken if whole else floats(taken)
     return found

@@ -8,6 +8,7 @@ alternate. A C compiler makes of that what reads each word once; without one Num
 from __future__ import annotations
 
 import ctypes as ct
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ Array = NDArray[Any]
 Words = NDArray[np.uint16]
 SIDE = 16
 """Rows of a block, and words of a row in it."""
-_CONVERSIONS = ("", "f16", "bf16", "f16 of f32", "bf16 of f32")
-"""Of words and of floats, by the numbers that the C text has for them."""
+_CONVERSIONS = (*("", "f16", "bf16", "f16 of f32", "bf16 of f32", "f16 of e4m3", "bf16 of e4m3"),)
+"""Of words, floats and codes, by the numbers that the C text has for them."""
 _SOURCE = Path(__file__).with_suffix(".c")
 _C = Toolchain("C", "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O3", "-fPIC"))
 
@@ -52,26 +53,60 @@ def fragments_of(slab: Words, target: Words) -> None:
         lanes[..., half] = pairs[:, half].swapaxes(1, 2)
 
 
-def fragments_at(rows: NDArray[np.uint64], width: int, target: Words, asked: str = "") -> bool:
+@dataclass(frozen=True)
+class Scales:
+    """Where the scales of each of many rows lie, and how many columns of a row have one."""
+
+    at: NDArray[np.uint64]
+    group: int
+
+
+def fragments_at(
+    rows: NDArray[np.uint64],
+    width: int,
+    target: Words,
+    asked: str = "",
+    scales: Scales | None = None,
+) -> bool:
     """Write the fragments of rows at these addresses, each ``width`` words long, to ``target``, as
     words of the type that is ``asked`` for where they are of the other one, or with ``of f32``
-    behind it floats of 32 bits; whether there is a compiler for what does so, and a processor that
-    converts them."""
+    behind it floats of 32 bits, or with ``of e4m3`` codes that have ``scales``; whether there is a
+    compiler for what does so, and a processor that converts them."""
     function = _compiled()
     if function is None:
         return False
-    at = np.ascontiguousarray(rows)
-    how = _CONVERSIONS.index(asked)
-    return bool(function(at.ctypes.data, len(rows) // SIDE, width // SIDE, how, target.ctypes.data))
+    at = np.ascontiguousarray(rows, np.uint64)
+    scaled = np.ascontiguousarray(at if scales is None else scales.at, np.uint64)
+    of_scale = 1 if scales is None else scales.group // SIDE
+    groups, blocks = len(rows) // SIDE, width // SIDE
+    matrix = _Matrix(at.ctypes.data, scaled.ctypes.data, of_scale, groups, blocks)
+    return bool(function(matrix, _CONVERSIONS.index(asked), target.ctypes.data))
+
+
+class _Matrix(ct.Structure):
+    """As in the C text."""
+
+    _fields_ = (
+        ("rows", ct.c_void_p),
+        ("scales", ct.c_void_p),
+        ("of_scale", ct.c_size_t),
+        ("groups", ct.c_size_t),
+        ("blocks", ct.c_size_t),
+    )
 
 
 @cache
 def _compiled() -> Any:
     """The function in C, None without a compiler."""
+    return compiled(_SOURCE, "mc_fragments", (ct.POINTER(_Matrix), ct.c_int, ct.c_void_p))
+
+
+def compiled(source: Path, name: str, takes: tuple[Any, ...]) -> Any:
+    """The function ``name`` of a C text, which takes such arguments; None without a compiler."""
     try:
-        built = _C.build({_SOURCE.name: _SOURCE.read_text(encoding="utf-8")}, {}, "cuda-packing")
-        function = opened(built).mc_fragments
+        built = _C.build({source.name: source.read_text(encoding="utf-8")}, {}, "cuda-packing")
+        function = getattr(opened(built), name)
     except BuildError:
         return None
-    function.argtypes = (ct.c_void_p, ct.c_size_t, ct.c_size_t, ct.c_int, ct.c_void_p)
+    function.argtypes = takes
     return function

@@ -16,8 +16,9 @@ from meshc.backends.cuda.packing.codes import CodedRows, coded_rows
 from meshc.backends.cuda.packing.elements import WORDS, are_words, copied, words
 from meshc.backends.cuda.packing.fragments import SIDE, fragments_at, fragments_of
 from meshc.backends.cuda.packing.rows import Rows, matrices_of
+from meshc.backends.cuda.packing.scaled import ScaledRows, scaled_rows
 from meshc.backends.cuda.program import Weight
-from meshc.ir.stored import Layered, stored
+from meshc.ir.stored import Layered, Scaled, stored
 from meshc.support.diagnostics import fail
 
 Array = NDArray[Any]
@@ -34,13 +35,15 @@ class Piece:
     first: int
     count: int
     weight: Weight
-    rows: Rows | CodedRows
+    rows: Rows | CodedRows | ScaledRows
 
     def fill(self, target: Words) -> None:
         """Pack them into ``target``, ``[count]``. Raises ``quantised-weights-invalid``."""
         rows = self.rows
         if isinstance(rows, CodedRows):
             rows.fill(target)
+        elif isinstance(rows, ScaledRows):
+            rows.fill(self.weight.dtype, target)
         elif not self.weight.fragments:
             _fill(rows, self.weight.dtype, target.reshape(len(rows), -1))
         elif not self._fill_at_once(rows, target):
@@ -51,16 +54,11 @@ class Piece:
     def _fill_at_once(self, rows: Rows, target: Words) -> bool:
         """The same where all rows are words, or floats, of one type, and whole blocks wide."""
         first = rows.matrices[0]
-        for matrix in rows.matrices:
-            if matrix.strides[1] != matrix.itemsize or matrix.dtype != first.dtype:
-                return False
         wide = first.dtype == np.float32
-        if not (wide or are_words(first)) or rows.width % SIDE:
-            return False
         zeros = np.zeros(rows.width, first.dtype)
-        begin = np.array([m.ctypes.data for m in rows.matrices] + [zeros.ctypes.data], np.int64)
-        step = np.array([m.strides[0] for m in rows.matrices] + [0], np.int64)
-        at = (begin[rows.of] + rows.at * step[rows.of]).view(np.uint64)
+        at = rows.addresses(zeros)
+        if at is None or not (wide or are_words(first)) or rows.width % SIDE:
+            return False
         asked = "" if first.dtype == WORDS[self.weight.dtype] else self.weight.dtype
         asked += " of f32" if wide else ""
         return fragments_at(at, rows.width, target, asked)
@@ -105,23 +103,35 @@ def pieces_of(weight: Weight, tensors: Mapping[str, Array]) -> Iterator[Piece]:
     for layer in range(max(weight.layers, 1)):
         of_layer = _of_layer(sources, layer if weight.layers else None)
         if weight.codes:
-            for whole in coded_rows(weight, of_layer):
+            for whole in coded_rows(weight, [np.asarray(each) for each in of_layer]):
                 for coded in whole.parts(_PIECE_WORDS):
                     yield Piece(first, coded.words, weight, coded)
                     first += coded.words
             continue
-        for rows in matrices_of(weight, of_layer):
+        for rows in _matrices(weight, of_layer):
             width = -(-rows.width // SIDE) * SIDE if weight.fragments else rows.width
             step = max(1, _PIECE_WORDS // (SIDE * width)) * SIDE
             for at in range(0, len(rows), step):
-                part = Rows(rows.matrices, rows.of[at : at + step], rows.at[at : at + step])
+                part = rows.part(at, step)
                 yield Piece(first, len(part) * width, weight, part)
                 first += len(part) * width
 
 
-def _of_layer(sources: Sequence[Layered], layer: int | None) -> list[Array]:
-    found = sources if layer is None else [tensor[layer] for tensor in sources]
-    return [np.asarray(tensor) for tensor in found]
+def _of_layer(sources: Sequence[Layered | Scaled], layer: int | None) -> list[Array | Scaled]:
+    found = [s if layer is None or isinstance(s, Scaled) else s[layer] for s in sources]
+    return [each if isinstance(each, Scaled) else np.asarray(each) for each in found]
+
+
+def _matrices(weight: Weight, sources: Sequence[Array | Scaled]) -> Iterator[Rows | ScaledRows]:
+    """As :func:`matrices_of`; codes with scales as they are, where their rows stay whole."""
+    scaled = [source for source in sources if isinstance(source, Scaled)]
+    if weight.fragments and scaled and len(scaled) == len(sources):
+        codes = [source.order(source.codes) for source in scaled]
+        found = [scaled_rows(rows, scaled) for rows in matrices_of(weight, codes)]
+        whole = [rows for rows in found if rows is not None]
+        if len(whole) == len(found):
+            return iter(whole)
+    return matrices_of(weight, [np.asarray(source) for source in sources])
 
 
 def packed(weight: Weight, tensors: Mapping[str, Array]) -> Words:

@@ -60,6 +60,21 @@ class Rows:
         )
         return Rows(self.matrices, of, at)
 
+    def part(self, first: int, count: int) -> Rows:
+        """``count`` rows from ``first`` on, or as many as there are."""
+        rows = slice(first, first + count)
+        return Rows(self.matrices, self.of[rows], self.at[rows])
+
+    def addresses(self, zeros: Array) -> NDArray[np.uint64] | None:
+        """Where each row lies in memory, those of zeros at ``zeros``; None where elements of rows
+        do not lie side by side, or matrices are of several types."""
+        kinds = {matrix.dtype for matrix in self.matrices}
+        if len(kinds) > 1 or any(m.strides[1] != m.itemsize for m in self.matrices):
+            return None
+        begin = np.array([m.ctypes.data for m in (*self.matrices, zeros)], np.int64)
+        step = np.array([*(m.strides[0] for m in self.matrices), 0], np.int64)
+        return (begin[self.of] + self.at * step[self.of]).view(np.uint64)
+
     @property
     def width(self) -> int:
         """Columns."""

@@ -16,11 +16,11 @@ from typing import NoReturn
 import numpy as np
 
 from meshc.frontend.checkpoints.quantised import int4
-from meshc.frontend.checkpoints.quantised.fp8 import from_e4m3, scaled
 from meshc.frontend.checkpoints.quantised.method import Awq, Fp8, Gptq, OfMatrices
 from meshc.frontend.checkpoints.safetensors_reader import SafetensorsWeights
 from meshc.frontend.checkpoints.tensor_source import Encoded, Part, StoredTensor
 from meshc.ir.codes import CODE_FORMATS, CodeFormat
+from meshc.ir.stored import E4M3, Scaled
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
@@ -85,20 +85,25 @@ class QuantisedWeights:
         held = self._files.files
         return (*held, *sorted({path.parent / "config.json" for path in held}))
 
-    def mapped(self, name: str) -> np.ndarray | None:
-        """The tensor ``name``, mapped into memory, None for one that is quantised. Errors:
+    def mapped(self, name: str) -> np.ndarray | Scaled | None:
+        """The tensor ``name``, mapped into memory, None for one of codes of 4 bits. Errors:
         ``safetensors-invalid``."""
-        plain = name in self._files.tensors and self.tensors[name].dtype != _FP8
-        return self._files.mapped(name) if plain else None
+        found = self._files.mapped(name) if name in self._files.tensors else None
+        return self._scaled(name, found) if found is not None and found.dtype == E4M3 else found
 
     def _decoded(self, name: str) -> np.ndarray:
         """The quantised weight ``name``, float32 [outputs, inputs]."""
-        stem = name.rpartition(".")[0]
         if not isinstance(self._quantization, Fp8):
-            return self._read_int4(stem)
-        scales, grid = self._scales(stem)
-        weight = from_e4m3(self._files.read_codes(name))
-        return scaled(weight, self._files.read(scales).reshape(grid), self._quantization.block)
+            return self._read_int4(name.rpartition(".")[0])
+        return np.asarray(self._scaled(name, self._files.read_codes(name).view(E4M3)))
+
+    def _scaled(self, name: str, codes: np.ndarray) -> Scaled:
+        """The weight ``name``, in fp8, of which these are the codes."""
+        assert isinstance(self._quantization, Fp8)
+        stored, grid = self._scales(name.rpartition(".")[0])
+        rows, columns = self._quantization.block or (len(codes) // grid[0], codes.shape[1])
+        scales = np.repeat(self._files.read(stored).reshape(grid), rows, 0)
+        return Scaled(codes, scales[: len(codes)], columns)
 
     def _is_int4(self, stem: str) -> bool:
         return f"{stem}.qweight" in self._files.tensors and not isinstance(self._quantization, Fp8)
@@ -181,15 +186,10 @@ class QuantisedWeights:
         return tuple(f"e4m3_{size}" for size in sizes if columns % size == 0)
 
     def _encoded_fp8(self, name: str, form: CodeFormat) -> Encoded:
-        assert isinstance(self._quantization, Fp8)
-        codes, block = from_e4m3(self._files.read_codes(name)), self._quantization.block
-        stored, grid = self._scales(name.rpartition(".")[0])
-        scales = self._files.read(stored).reshape(grid)
-        outputs, groups = len(codes), codes.shape[1] // form.group
-        if block is None:
-            return Encoded(codes, np.broadcast_to(scales, (outputs, groups)))
-        of_rows = np.repeat(scales, block[0], 0)[:outputs]
-        return Encoded(codes, np.repeat(of_rows, block[1] // form.group, 1)[:, :groups])
+        scaled = self._scaled(name, self._files.read_codes(name).view(E4M3))
+        groups = scaled.codes.shape[1] // form.group
+        scales = np.repeat(scaled.scales, scaled.group // form.group, 1)
+        return Encoded(scaled.codes, scales[:, :groups])
 
     def _parts(self, stem: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Codes uint8 [inputs, outputs], zero points and scales float32 [groups, outputs]."""
