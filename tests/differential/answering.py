@@ -104,13 +104,11 @@ def _cuda(case: Asked, compiled: meshc.Compiled, folder: Path) -> Continued:
     given = program, _machine(program, compiled.files, mode), case.given()
     if case.options.get("serving"):
         paged = PagedModel(*given)
-        free = random.permutation(paged.pages)
+        each = min(-(-paged.capacity // paged.page), paged.pages // paged.requests)
+        pages = random.permutation(paged.pages)[: each * paged.requests].reshape(-1, each)
 
         def begin(request: int) -> None:
-            nonlocal free
-            room = min(-(-paged.capacity // paged.page), len(free) // paged.requests)
-            own, free = free[:room], free[room:]
-            paged.lay(request, own.tolist())
+            paged.lay(request, pages[request].tolist())
 
         return _served(case, paged, begin, _layers(compiled))
     model = (DraftedModel if program.columns > 1 else LanguageModel)(*given)

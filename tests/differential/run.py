@@ -25,15 +25,19 @@ from reducing import reduced
 from workers import Judges
 
 TARGETS = {
-    "python": 64.0,
+    "python": 69.0,
     "csl": 4.0,
-    "cuda": 4.0,
-    "tasks": 6.0,
-    "answers": 11.0,
-    "checkpoints": 11.0,
+    "cuda": 3.0,
+    "tasks": 7.0,
+    "answers": 8.0,
+    "checkpoints": 9.0,
 }
 """What is drawn, and how often: programs for one target each, or models of tokens and whole
 checkpoints with any options for any target."""
+
+
+_TOLD = 100
+"""Behind so many cases counts are told."""
 
 
 def main() -> int:
@@ -72,6 +76,11 @@ def main() -> int:
                 case = in_regions(case, args.regions)
             outcome = judges.judge(case)
             tally.add(case, outcome)
+            if sum(tally.kinds.values()) % _TOLD == 0:
+                seconds = time.time() - started
+                print(
+                    f"{index} after {seconds:.0f} s\n{tally.counts()}", file=sys.stderr, flush=True
+                )
             if outcome.kind in ("mismatch", "fault"):
                 if not args.as_drawn:
                     alike = _like(judges, outcome)
@@ -118,13 +127,17 @@ class Tally:
         for feature in case.features():
             self.features[feature][outcome.kind] += 1
 
-    def table(self) -> str:
-        """Everything, as text."""
-        lines = ["", "target               match  refused  mismatch  fault"]
+    def counts(self) -> str:
+        """How many cases of what is drawn ended in which way."""
+        lines = ["target               match  refused  mismatch  fault"]
         for target in sorted({t for t, _ in self.kinds}):
             counts = [self.kinds[target, k] for k in ("match", "refused", "mismatch", "fault")]
             lines.append("{:19s} {:6d} {:8d} {:9d} {:6d}".format(target, *counts))
-        lines += ["", "refused by code"]
+        return "\n".join(lines)
+
+    def table(self) -> str:
+        """Everything, as text."""
+        lines = ["", self.counts(), "", "refused by code"]
         for (target, code), count in self.codes.most_common():
             lines.append(f"  {count:5d}  {code} ({target})")
         lines += ["", "failures"] + [f"  {n:5d}  {w}" for w, n in self.failed.most_common()]
