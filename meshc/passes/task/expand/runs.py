@@ -43,8 +43,7 @@ class Runs:
         source = self.program.source
         rows = {
             cache.weight: source.stored(cache.kind.dtype).bytes
-            * source.dims[cache.kind.dims[-1]]
-            // self.lanes
+            * -(-source.dims[cache.kind.dims[-1]] // self.lanes)
             for cache in caches
         }
         tile = tile_bytes(source.the_device())
