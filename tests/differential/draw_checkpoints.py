@@ -78,9 +78,8 @@ class Checkpoint:
 
     def features(self) -> set[str]:
         """What takes part, in words, for counting."""
-        family = self.folder.split("/")[-1].split("-")[0]
         found = option_features(self.options) | {f"target {self.target}", "form checkpoint"}
-        return found | {f"family {family} on {self.target}"}
+        return found | {f"family {family_of(self.folder)} on {self.target}"}
 
     def prompts(self) -> list[list[int]]:
         """That of transformers and others, not always as many as there is room for."""
@@ -155,6 +154,11 @@ def _facts(folder: str) -> dict[str, Any]:
     """Prompt, tokens and logits of transformers."""
     found: dict[str, Any] = json.loads((DATA / folder / "expected.json").read_text())
     return found
+
+
+def family_of(folder: str) -> str:
+    """The type of model that its config names."""
+    return str(json.loads((DATA / folder / "config.json").read_text())["model_type"])
 
 
 def _least(folder: str) -> int:

@@ -267,8 +267,7 @@ def _reads(text: str, name: str) -> bool:
 
 class Reference:
     """The program in float64. ``weights`` and what each step is given are numbers of its type;
-    caches keep from step to step. ``rules`` say which errors are followed; weights named in ``off``
-    may be off by so much."""
+    caches keep from step to step. ``rules`` say which errors are followed."""
 
     def __init__(
         self,
@@ -280,7 +279,6 @@ class Reference:
         self.program = program
         self.weights = weights
         self.scope = Scope(rules(program.kinds), program.extents, capacity=capacity)
-        self.off: Mapping[str, float] = {}
 
     def step(
         self, inputs: Mapping[str, np.ndarray], position: int = 0, prefill: bool = False
@@ -288,7 +286,7 @@ class Reference:
         """What main returns; ``position`` counts the cached tokens."""
         program, scope = self.program, self.scope
         scope.position, scope.layer = position, 0
-        values = {p.name: self._weight(p, self.weights[p.name]) for p in program.params}
+        values = {p.name: exact(p.dims, self.weights[p.name]) for p in program.params}
         for tensor in program.inputs:
             values[tensor.name] = exact(tensor.dims, inputs[tensor.name])
         if program.tokens:
@@ -307,12 +305,6 @@ class Reference:
             else:
                 self._repeat(statement, values)
 
-    def _weight(self, param: Tensor, values: np.ndarray) -> Bounded:
-        """A param, or a layer's part of it."""
-        found = exact(param.dims, values)
-        off = self.off.get(param.name)
-        return found if off is None else replace(found, error=np.full_like(found.value, off))
-
     def _call(self, call: Call, values: dict[str, Bounded]) -> None:
         inward = {theirs: ours for ours, theirs in call.names}
         inner = {
@@ -328,7 +320,7 @@ class Reference:
         for layer in range(self.program.extents[loop.count]):
             self.scope.layer = layer
             inner = dict(values) | carried
-            inner |= {p.name: self._weight(p, self.weights[p.name][layer]) for p in loop.params}
+            inner |= {p.name: exact(p.dims, self.weights[p.name][layer]) for p in loop.params}
             self._run(loop.body, inner)
             carried = {c.name: inner[c.end] for c in loop.carried}
         self.scope.layer = 0

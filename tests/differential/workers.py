@@ -18,11 +18,12 @@ LIMIT_SECONDS = 1800
 
 
 class Judges:
-    """Processes that judge cases, one at a time."""
+    """Processes that judge cases, one at a time. They are copies of this one, which loads no
+    kernels."""
 
     def __init__(self, cases: int = CASES, seconds: float = LIMIT_SECONDS) -> None:
         self._cases, self._seconds, self._judged = cases, seconds, 0
-        self._context = get_context("spawn")
+        self._context = get_context("fork")
         self._start()
 
     def _start(self) -> None:
@@ -31,6 +32,11 @@ class Judges:
         self._process.start()
         theirs.close()
         self._judged = 0
+
+    @property
+    def process(self) -> int | None:
+        """The number of the one that judges now."""
+        return self._process.pid
 
     def judge(self, case: AnyCase) -> Outcome:
         """What comes of ``case``: see :func:`judging.judge`; of a process that ends or does not
