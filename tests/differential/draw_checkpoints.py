@@ -112,7 +112,8 @@ class Checkpoint:
     def _rows(self, ids: list[int], first: int) -> list[Bounded]:
         """Logits behind the tokens from number ``first`` on, and how far they may be off."""
         kind, layers = self.options["dtype"], self.options.get("layers")
-        exact = _logits(self.folder, layers, self.given(), ids)[first:]
+        graph = _graph(self.folder, layers, self.options["seq"])
+        exact = _logits(graph, self.given(), ids)[first:]
         random = np.random.default_rng([self.seed, 19])
         moved = np.zeros_like(exact)
         for _ in range(2):
@@ -120,7 +121,7 @@ class Checkpoint:
                 name: values * (1 + random.uniform(-1, 1, values.shape) * self.kinds.unit)
                 for name, values in self.given().items()
             }
-            other = _logits(self.folder, layers, off, ids)[first:]
+            other = _logits(graph, off, ids)[first:]
             moved = np.maximum(moved, np.abs(other - exact))
         if layers is None and kind == "f32":
             _check_transformers(self.folder, ids[: first + 1], exact[0])
@@ -175,16 +176,14 @@ def _weights(folder: str, dtype: str, layers: int | None) -> dict[str, np.ndarra
 
 
 @cache
-def _graph(folder: str, layers: int | None) -> meshc.Module:
+def _graph(folder: str, layers: int | None, seq: int) -> meshc.Module:
     how = {"compile_to": "graph", "dtype": "f32", "phase": "decode"}
-    return meshc.compile(str(DATA / folder), seq=64, layers=layers, **how).modules["decode"]
+    return meshc.compile(str(DATA / folder), seq=seq, layers=layers, **how).modules["decode"]
 
 
-def _logits(
-    folder: str, layers: int | None, weights: dict[str, np.ndarray], ids: list[int]
-) -> np.ndarray:
-    """Behind each of the tokens, by the graph, one step after the other."""
-    session = meshc.Session(_graph(folder, layers), weights)
+def _logits(graph: meshc.Module, weights: dict[str, np.ndarray], ids: list[int]) -> np.ndarray:
+    """Behind each of the tokens, one step after the other."""
+    session = meshc.Session(graph, weights)
     found = []
     for position, token in enumerate(ids):
         (row,) = session.step({"tokens": np.array([[token]])}, {"pos": position})
