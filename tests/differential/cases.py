@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import count
+from pathlib import Path
 from random import Random
 from typing import Any
 from zlib import crc32
@@ -14,15 +15,24 @@ from zlib import crc32
 import numpy as np
 from bounded import Arithmetic, Bounded, Plain, Rounding, Rules, rounded
 from building import Drawing
+from draw_checkpoints import Checkpoint, draw_checkpoint
 from draw_clusters import cluster_features, cluster_model, cluster_options, cluster_runs
-from draw_models import cached_model
+from draw_forms import draw_forms
+from draw_models import Model, cached_model
+from draw_options import (
+    ALGORITHMS,
+    OF_TARGET,
+    ON_CORES,
+    ON_GPUS,
+    flags_of,
+    may_keep,
+    option_features,
+)
 from draw_tensors import tensor_program
-from drawn_programs import Program, Reference, Repeat, features
+from drawn_programs import Program, Reference, Repeat, features, source
+from kept_weights import kept_of
 from serving import Turn, turns
 
-GEMM = ("auto", "cyclic_shift", "cannon", "summa", "allgather", "transposed")
-REDUCE = ("auto", "ring", "pipeline", "tree", "two_phase", "k_tree", "k_tree:1", "k_tree:2")
-REDUCE += ("k_tree:3", "k_tree:4", "folded")
 SHARP = {"f32": 1e-3, "f16": 0.06, "bf16": 0.1}
 """A case is judged only if rounding explains less than this part of its largest result."""
 
@@ -34,8 +44,12 @@ many times what rounding all operands of products moves any result.
 Kernels add in f32, and round to the type what they cache, what tensor cores multiply and, for many
 heads, the weights of scores; which of these depends on shapes. The bound of running errors takes
 all of them at their worst and in one direction, which over heads of 64 lanes explains anything.
-Independent errors add like their root: four units are 16 roundings at their worst.
+Independent errors add like their root: four units are 16 roundings at their worst. Models whose
+weights stay quantised on cores have as many terms in a sum.
 """
+SUMS = 8
+"""So many times more where sums are of the model's type, of up to two hundred terms: independent
+roundings of these add up to as much."""
 _NEIGHBOURS = 20
 """So many cases in a row share what :func:`draw_clusters.cluster_model` calls common."""
 
@@ -46,11 +60,12 @@ class Unsharp(Exception):
 
 @dataclass(frozen=True)
 class Case:
-    """``form`` is main, generate, batch, decode, prefill or requests; ``prompt`` counts its tokens
-    or rows (of a batch those of the longest one), ``steps`` the runs. ``options`` are arguments of
-    ``meshc.compile``; ``seed`` is that of all numbers; with ``order`` the cores are numbered at
-    random, and tasks run block by block. ``softmax`` is the form that softmaxes take where they
-    have it."""
+    """``form`` is main, generate, batch, answers, decode, prefill or requests; ``prompt`` counts
+    its tokens or rows (of several those of the longest one), ``steps`` the runs. ``options`` are
+    arguments of ``meshc.compile``; ``seed`` is that of all numbers; with ``order`` the cores are
+    numbered at random, and tasks run block by block. ``softmax`` is the form that softmaxes take
+    where they have it. ``kept`` are the shapes, by name, of what the program has of weights that
+    stay quantised."""
 
     program: Program
     target: str
@@ -62,6 +77,21 @@ class Case:
     order: bool = False
     softmax: str = ""
     origin: str = ""
+    kept: tuple[tuple[str, tuple[int, ...]], ...] = ()
+
+    @property
+    def kinds(self) -> Arithmetic:
+        """The types that it computes with."""
+        return self.program.kinds
+
+    @property
+    def group(self) -> str:
+        """What it is counted as."""
+        return f"{self.target} answers" if self.form == "answers" else self.target
+
+    def text(self) -> str:
+        """The model in the language."""
+        return source(self.program)
 
     @property
     def plane(self) -> tuple[int, int]:
@@ -97,7 +127,31 @@ class Case:
         return rounded(values.astype(np.float32), self.program.kinds.stored)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """All params; those of products are as large as keeps sums as large as their factors."""
+        """All params; of those that stay quantised the numbers that codes stand for, in float64."""
+        plain = self._weights()
+        self._kept_parts(plain)
+        return plain
+
+    def given(self) -> dict[str, np.ndarray]:
+        """What the program is given for weights: params, or their codes and scales."""
+        plain = self._weights()
+        found = self._kept_parts(plain)
+        if self.target == "cuda":
+            return found
+        codes = (name for name in found if name.endswith(".codes"))
+        return {name: found[name].astype(np.float32) for name in found} | {
+            name: found[name].astype(np.uint8) for name in codes
+        }
+
+    def _kept_parts(self, plain: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """``plain`` and parts of weights that stay quantised, which become other numbers there."""
+        for name in {name.split(".")[0] for name, _ in self.kept}:
+            plain[name] = plain[name].astype(np.float64)
+        return kept_of(dict(self.kept), plain, self.seed, "table")
+
+    def _weights(self) -> dict[str, np.ndarray]:
+        """Params as drawn; those of products are as large as keeps sums as large as their
+        factors."""
         found = {}
         for name, shape in self.program.weight_shapes().items():
             stacked = len(shape) - len(self._dims(name))
@@ -137,7 +191,10 @@ class Case:
         """Those of a batch: the prompt and others that are no longer, not always as many as there
         is room for."""
         random = np.random.default_rng([self.seed, 13])
-        count = random.integers(1, int(self.options.get("batch", 1)) + 1)
+        most = int(self.options.get("batch", 1))
+        if self.form == "answers" and most == 1 and "serving" not in self.options:
+            most = 2  # one after the other
+        count = random.integers(1, most + 1)
         lengths = random.integers(1, self.prompt + 1, count - 1)
         others = [random.integers(0, self.program.extents["V"], n).tolist() for n in lengths]
         return [*others[: count // 2], self.ids(), *others[count // 2 :]]
@@ -149,12 +206,7 @@ class Case:
 
     def words(self) -> str:
         """The command line that compiles the program, and what it is run on."""
-        flags = " ".join(
-            " ".join(f"--algo {a}" for a in value)
-            if name == "algo"
-            else f"--{name.replace('compile_to', 'compile-to')} {value}"
-            for name, value in self.options.items()
-        )
+        flags = flags_of(self.options)
         runs = f"{self.form}, {self.steps} steps, prompt {self.prompt}, numbers of seed {self.seed}"
         if self.softmax:
             runs += f", softmax {self.softmax}"
@@ -165,6 +217,7 @@ class Case:
         options = self.options
         found = features(self.program) | {f"target {self.target}", f"form {self.form}"}
         found |= {f"algo {a}" for a in options.get("algo", ())}
+        found |= option_features(options) if self.form == "answers" else set()
         for name in _COUNTED:
             if name in options:
                 found.add(f"{name} {options[name]}")
@@ -188,11 +241,18 @@ _COUNTED = ("kv", "align", "dtype", "result", "device", "page", "batch", "cluste
 """Options whose values are counted."""
 
 
-def draw_case(seed: int, index: int, targets: dict[str, float]) -> Case:
+AnyCase = Case | Checkpoint
+
+
+def draw_case(seed: int, index: int, targets: dict[str, float]) -> AnyCase:
     """Case number ``index`` of a run with ``seed``; the same for the same arguments."""
     random = Random(f"{seed}:{index}")
     draw = Drawing(random)
     kind = draw.weighted(targets)
+    own = Drawing(Random(f"{seed}:{index}:forms"))
+    if kind == "checkpoints":
+        whole = draw_checkpoint(draw, seed, index)
+        return _with_forms(own, whole, whole.place) if own.chance(_PINNED) else whole
     drawn = _DRAWN[kind](draw, lambda: Drawing(Random(f"{seed}:{index // _NEIGHBOURS}:common")))
     merges = Random(f"{seed}:{index}:softmax").random() < 0.5
     for attempt in count():
@@ -200,12 +260,28 @@ def draw_case(seed: int, index: int, targets: dict[str, float]) -> Case:
         case = replace(case, seed=random.randrange(2**31), origin=f"--seed {seed} --case {index}")
         if merges and case.target == "python" and case.form in _DECODING:
             case = replace(case, softmax="merged")
+        if case.form == "answers" and own.chance(_PINNED):
+            case = _with_forms(own, case, case.text())
         try:
             expected(case)
         except Unsharp:
             continue
         return case
     raise AssertionError
+
+
+_PINNED = 15
+"""In how many of a hundred models for cores forms are pinned."""
+
+
+def _with_forms(draw: Drawing, case: AnyCase, model: str | Path) -> AnyCase:
+    """The same for cores as steps of decoding, some of whose forms are pinned."""
+    if case.target not in ("python", "csl"):
+        return case
+    others = ("phase", "phases", "serving", "chunk")
+    options = {n: v for n, v in case.options.items() if n not in others}
+    pinned = draw_forms(draw, model, options["seq"])
+    return replace(case, options={**options, "phase": "decode", "form": pinned})
 
 
 _DECODING = ("generate", "batch", "decode")
@@ -272,11 +348,62 @@ def _task_cases(draw: Drawing, common: Common) -> Attempts:
     return drawn
 
 
+def _answer_cases(draw: Drawing, common: Common) -> Attempts:
+    """Models of tokens with any options, for any target."""
+    target = draw.weighted({"python": 57, "csl": 18, "cuda": 25})
+    options = OF_TARGET[target](draw)
+    keeps = may_keep(options) and draw.chance(25)
+    if keeps:
+        # Steps alone read weights that stay quantised on cores.
+        options = {n: v for n, v in options.items() if n not in ("phases", "serving", "phase")}
+        options["keep_quantised"] = (f"all={draw.of(ON_GPUS if target == 'cuda' else ON_CORES)}",)
+    kinds = {"python": lambda: _kinds(draw, 75), "csl": lambda: _csl_kinds(draw)}
+
+    def drawn(attempt: int) -> Case:
+        own, given = dict(options), Arithmetic()
+        if target == "cuda":
+            program = cluster_model(draw, common())
+            prompt, steps = cluster_runs(draw, program)
+            if "gpus" in own and "chunk" not in own:  # whose steps the executor runs one by one
+                prompt, steps = min(prompt, 6), min(steps, 2)
+        else:
+            given = kinds[target]() if attempt < 40 else Arithmetic()
+            program = (
+                _whole_groups(draw, given) if keeps else cached_model(draw.random, given, True)
+            )
+            prompt, steps = draw.number(1, 8), draw.number(1, 4)
+        own["dtype"] = program.kinds.stored
+        own["seq"] = prompt + steps - 1 + own.get("drafts", 0)
+        own["seq"] += 0 if draw.chance(30) else draw.number(0, 6)
+        return Case(program, target, "answers", own, 0, prompt, steps)
+
+    return drawn
+
+
+_ODDNESS = 0.1
+
+
+def _whole_groups(draw: Drawing, kinds: Arithmetic) -> Program:
+    """A model most of whose weights can stay quantised on cores, by groups of their rows."""
+    groups = draw.weighted({1: 60, 2: 40})
+    extents = {
+        "E": 32 * draw.number(1, 3),
+        "H": groups * draw.number(1, 2),
+        "G": groups,
+        "D": draw.of([16, 32, 32, 64]),
+        "F": 32 * draw.number(1, 4),
+        "V": draw.number(2, 24),
+    }
+    # Where norms are missing, sums of so many terms leave the range of their type.
+    return Model(draw, draw, extents, _ODDNESS).program(kinds, tokens=True)
+
+
 _DRAWN = {
     "python": _python_cases,
     "csl": _csl_cases,
     "cuda": _cuda_cases,
     "tasks": _task_cases,
+    "answers": _answer_cases,
 }
 
 
@@ -299,9 +426,9 @@ def _mesh(draw: Drawing, most: int = 5) -> str:
 def _algorithms(draw: Drawing) -> dict[str, Any]:
     found = []
     if draw.chance(50):
-        found.append(f"gemm={draw.of(GEMM)}")
+        found.append(f"gemm={draw.of(ALGORITHMS['gemm'])}")
     if draw.chance(50):
-        found.append(f"all_reduce={draw.of(REDUCE)}")
+        found.append(f"all_reduce={draw.of(ALGORITHMS['all_reduce'])}")
     options: dict[str, Any] = {"algo": tuple(found)} if found else {}
     if draw.chance(20):
         options["align"] = draw.of(["host", "device"])
@@ -359,11 +486,13 @@ def _cuda(draw: Drawing, common: Drawing) -> Case:
 def expected(case: Case, chosen: list[int] | None = None) -> list[list[Bounded]]:
     """The results of every run. Of a model of tokens ``chosen`` are those that it generated (any,
     when it has not run). Raises :class:`Unsharp`."""
-    if case.target == "cuda":
+    if isinstance(case, Checkpoint):
+        return case.expected(chosen)
+    if case.target == "cuda" or "keep_quantised" in case.options:
         found, scale = _computed(case, chosen, Plain)
         moved, _ = _computed(case, chosen, Rounding)
         pairs = (zip(*runs, strict=True) for runs in zip(found, moved, strict=True))
-        found = [[_off(*pair, case.program.kinds.unit) for pair in run] for run in pairs]
+        found = [[_off(*pair, case.kinds) for pair in run] for run in pairs]
     else:
         found, scale = _computed(case, chosen, Rules)
     _check_scale(case, scale)
@@ -401,10 +530,11 @@ def _computed(
     return found, reference.scope.rules.largest
 
 
-def _off(result: Bounded, moved: Bounded, unit: float) -> Bounded:
+def _off(result: Bounded, moved: Bounded, kinds: Arithmetic) -> Bounded:
     """The result with the error that kernels may have: see :data:`TIMES`."""
-    most = max(unit * np.abs(result.value).max(), np.abs(moved.value - result.value).max())
-    return replace(result, error=np.full_like(result.value, TIMES * most))
+    times = TIMES if kinds.sum_unit < kinds.unit else SUMS * TIMES
+    most = max(kinds.unit * np.abs(result.value).max(), np.abs(moved.value - result.value).max())
+    return replace(result, error=np.full_like(result.value, times * most))
 
 
 def _main(case: Case, reference: Reference, chosen: list[int] | None):
@@ -472,6 +602,7 @@ _RUNS = {
     "main": _main,
     "generate": _generate,
     "batch": _batch,
+    "answers": _batch,
     "decode": _decode,
     "prefill": _prefill,
     "requests": _requests,

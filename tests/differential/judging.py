@@ -11,13 +11,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from answering import answers
 from bounded import Bounded
-from cases import Case, expected
-from drawn_programs import source
+from cases import AnyCase, Case, Unsharp, expected
+from draw_checkpoints import Checkpoint
+from kept_weights import shapes_of
 from running import RUNNERS
 
 import meshc
 from meshc import MeshcError
+from meshc.backends.cuda import from_json
 from meshc.ir.core import Op
 from meshc.ir.ops import graph, tile
 from meshc.passes.mesh.forms import FORMS
@@ -47,7 +50,7 @@ class TooLong(Exception):
     """A case that took longer than it may."""
 
 
-def judge(case: Case) -> Outcome:
+def judge(case: AnyCase) -> Outcome:
     """Compile and run ``case``; compare with the reference."""
     with tempfile.TemporaryDirectory(prefix="differential-") as name, _limit(LIMIT_SECONDS):
         folder = Path(name)
@@ -57,21 +60,39 @@ def judge(case: Case) -> Outcome:
             codes = [d.code for d in error.diagnostics if d.severity == "error"]
             return Outcome("refused", codes[0] if codes else "?", str(error))
         except Exception as error:
-            return _fault(error)
-        odd = other_sums(compiled, case.program.kinds.sums)
+            return fault(error)
+        odd = other_sums(compiled, case.kinds.sums)
         if odd:
             return Outcome("mismatch", "sums", odd)
+        if "keep_quantised" in case.options and isinstance(case, Case):
+            case = replace(case, kept=kept_shapes(compiled))
         try:
-            found, chosen = RUNNERS[case.target](case, compiled, folder)
+            run = answers if case.form == "answers" else RUNNERS[case.target]
+            found, chosen = run(case, compiled, folder)
         except Exception as error:
-            return _fault(error)
-    return compare(expected(case, chosen), found)
+            return fault(error)
+    try:
+        wanted = expected(case, chosen)
+    except Unsharp as blurred:
+        return Outcome("refused", "unsharp", str(blurred))  # with the codes of its weights
+    return compare(wanted, found) if found else compare_tokens(wanted, chosen)
 
 
-def compile_case(case: Case, folder: Path) -> meshc.Compiled:
-    """What the public API makes of the text of a case."""
+def kept_shapes(compiled: meshc.Compiled) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """What a program has of weights that stay quantised, by name."""
+    if "manifest.json" in compiled.files:
+        return tuple(shapes_of(from_json(compiled.files["manifest.json"])).items())
+    module = compiled.modules["decode"]
+    ports = (port for port in module.ports if "." in port.name)
+    return tuple((port.name, tuple(port.tensor.shape(module.dims))) for port in ports)
+
+
+def compile_case(case: AnyCase, folder: Path) -> meshc.Compiled:
+    """What the public API makes of the text of a case, or of a checkpoint."""
+    if isinstance(case, Checkpoint):
+        return meshc.compile(case.place, target=case.target, **case.options)
     path = folder / "case.mesh"
-    path.write_text(source(case.program))
+    path.write_text(case.text())
     if case.target == "tasks":
         return compiled_tasks(case, path)
     with _softmax_as(case.softmax):
@@ -148,7 +169,19 @@ def compare(wanted: Sequence[Sequence[Bounded]], found: Sequence[Sequence[np.nda
     return Outcome("match", ratio=worst)
 
 
-def _fault(error: Exception) -> Outcome:
+def compare_tokens(wanted: Sequence[Sequence[Bounded]], chosen: Sequence[int]) -> Outcome:
+    """Whether each token that was chosen may have the largest logit."""
+    rows = [result for results in wanted for result in results]
+    for number, (row, token) in enumerate(zip(rows, chosen, strict=True)):
+        value, error = row.value.ravel(), row.error.ravel()
+        if value[token] + error[token] < (value - error).max():
+            words = f"token {number} is {token} of {value[token]:.6g}, not {int(value.argmax())}"
+            return Outcome("mismatch", "tokens", f"{words} of {value.max():.6g}")
+    return Outcome("match")
+
+
+def fault(error: Exception) -> Outcome:
+    """What an exception that is no refusal is counted as."""
     lines = traceback.format_exception(error)
     return Outcome("fault", type(error).__name__, "".join(lines[-4:]))
 

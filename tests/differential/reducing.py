@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from cases import Case, Unsharp, expected
+from cases import AnyCase, Case, Unsharp, expected
+from draw_checkpoints import Checkpoint, simpler
 from drawn_programs import Apply, Call, Program, Repeat, Statement, used_only
 
-Fails = Callable[[Case], bool]
+Fails = Callable[[AnyCase], bool]
 
 
-def reduced(case: Case, fails: Fails, most: int = 400) -> Case:
+def reduced(case: AnyCase, fails: Fails, most: int = 400) -> AnyCase:
     """The smallest case found that ``fails`` holds for, trying ``most`` of them."""
     tried = 0
     progress = True
@@ -29,8 +30,11 @@ def reduced(case: Case, fails: Fails, most: int = 400) -> Case:
     return case
 
 
-def candidates(case: Case) -> Iterator[Case]:
+def candidates(case: AnyCase) -> Iterator[AnyCase]:
     """Cases that are a little simpler, the greatest leaps first."""
+    if isinstance(case, Checkpoint):
+        yield from simpler(case)
+        return
     for program in _programs(case.program):
         yield replace(case, program=program)
     yield from _with_fewer_options(case)
@@ -38,7 +42,7 @@ def candidates(case: Case) -> Iterator[Case]:
     yield from _with_smaller_extents(case)
 
 
-def _is_sound(case: Case) -> bool:
+def _is_sound(case: AnyCase) -> bool:
     """Whether the reference can compute and judge it."""
     try:
         expected(case)
@@ -161,6 +165,7 @@ def _with_smaller_runs(case: Case) -> Iterator[Case]:
     used = {
         "generate": case.prompt + case.steps - 1,
         "batch": case.prompt + case.steps - 1,
+        "answers": case.prompt + case.steps - 1 + case.options.get("drafts", 0),
         "decode": case.steps,
         "prefill": case.prompt,
         "requests": case.prompt + case.steps - 1,

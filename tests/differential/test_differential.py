@@ -6,8 +6,7 @@ from itertools import count as counted
 from itertools import islice
 
 import pytest
-from cases import Case, asked_of_cuda, draw_case, in_regions, on_gpus
-from drawn_programs import source
+from cases import AnyCase, asked_of_cuda, draw_case, in_regions, on_gpus
 from judging import judge
 from run import TARGETS, Tally
 
@@ -24,12 +23,12 @@ def judged(first: int, count: int, target: str, seed: int = SEED) -> Tally:
     return tally
 
 
-def add(tally: Tally, case: Case) -> None:
+def add(tally: Tally, case: AnyCase) -> None:
     """Count what a case gives, which must be no failure."""
     outcome = judge(case)
     tally.add(case, outcome)
     failed = outcome.kind in ("mismatch", "fault")
-    assert not failed, f"{outcome.detail}\n{source(case.program)}{case.words()}"
+    assert not failed, f"{outcome.detail}\n{case.text()}{case.words()}"
 
 
 def test_random_programs_in_python() -> None:
@@ -145,4 +144,4 @@ def test_many_random_programs() -> None:
     tally = judged(100, 700, "python")
     assert tally.kinds["python", "match"] >= 560
     assert not [name for name, counts in tally.features.items() if not counts["match"]]
-    assert set(TARGETS) == {"python", "csl", "cuda", "tasks"}
+    assert set(TARGETS) == {"python", "csl", "cuda", "tasks", "answers", "checkpoints"}

@@ -29,6 +29,12 @@ def test_other_shapes_are_refused(changes, words, tmp_path):
         Judge.of(replace(DRAWN, **changes), 1, tmp_path)
 
 
+def test_more_parts_than_a_head_has_lanes_are_refused(tmp_path):
+    drawn = replace(DRAWN, decoder=replace(SMALL, lanes=6))
+    with pytest.raises(MeshcError, match=r"\[no-tasks\].*16 parts of the 6 lanes of a head"):
+        Judge.of(drawn, 1, tmp_path, 16, "lanes")
+
+
 @pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 def test_rows_of_heads_that_are_no_sixteens_are_filled_up(tmp_path):
     Judge.of(replace(DRAWN, decoder=LATENT, positions=((21,),), cores=4), 1, tmp_path).check()

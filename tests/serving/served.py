@@ -58,8 +58,10 @@ def wait_until(holds):
 
 class Served:
     """An endpoint over books, or over another ``server``, in threads of this process. A step takes
-    ``pause`` seconds; ``limits`` are those that are others than usual, ``waiting`` is how many
-    requests may wait."""
+    ``pause`` seconds, and takes one of ``steps`` where there are such, for which it waits;
+    ``limits`` are those that are others than usual, ``waiting`` is how many requests may wait."""
+
+    steps: threading.Semaphore | None = None
 
     def __init__(
         self,
@@ -90,6 +92,8 @@ class Served:
         self.fails, self.clients = False, []
 
     def step(self, tokens):
+        if self.steps is not None:
+            self.steps.acquire(timeout=LIMIT_S)
         time.sleep(self.pause)
         if self.fails:
             raise RuntimeError("the cores are on fire")

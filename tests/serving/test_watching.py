@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import threading
 
 import pytest
 from books import server_of
@@ -61,12 +62,13 @@ def test_measures_count_what_happened():
 
 def test_who_hangs_up_and_who_fails_is_counted():
     with Served(Letters()) as served:
-        served.pause = 0.25  # ten seconds of an answer, in which a busy machine looks once
+        served.steps = threading.Semaphore(1)  # so that the answer does not end before it is left
         connection = served.begun({"model": "books", "prompt": LONG, "max_tokens": 40})
         wait_until(lambda: served.server.scheduler.decoding)
         connection.close()
         wait_until(lambda: measured(served)["cancelled"] == 1)
-        served.fails, served.pause = True, 0.001
+        served.fails = True
+        served.steps.release(100)
         assert completed(served)[0] == 500
         assert measured(served)["error"] == 1
 

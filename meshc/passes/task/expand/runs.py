@@ -45,7 +45,7 @@ class Runs:
         rows, widest = {}, 0
         for cache in caches:
             kept = DType(cache.coded) if cache.coded else source.stored(cache.kind.dtype)
-            lanes = source.dims[cache.kind.dims[-1]] // self.lanes
+            lanes = -(-source.dims[cache.kind.dims[-1]] // self.lanes)
             rows[cache.weight] = kept.bytes * lanes
             widest = max(widest, kept.bytes)
         tile = tile_bytes(source.the_device())

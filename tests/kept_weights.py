@@ -24,21 +24,40 @@ def kept_weights(
 ) -> dict[str, np.ndarray]:
     """``weights`` by name, and beside them what ``program`` has of those that stay quantised. These
     are changed in place to the numbers that codes stand for. Rows of ``table`` are looked up."""
-    rng, found = np.random.default_rng(seed), dict(weights)
+    shapes = shapes_of(program)
+    layers = {name: weight.layers for weight in program.weights.values() for name in weight.sources}
+    for name in (name for name in shapes if name.endswith(".codes")):
+        whole = weights[name.rsplit(".", 2)[0]].shape
+        lead = (layers[name],) if layers[name] else ()
+        assert lead + shapes[name] in (whole, lead + whole)
+    return kept_of(shapes, weights, seed, table)
+
+
+def shapes_of(program: object) -> dict[str, tuple[int, ...]]:
+    """What ``program``, for GPUs, has of weights that stay quantised: shapes by name, those of
+    layers without their number."""
     shapes = {
         name: shape
         for weight in program.weights.values()
         if weight.codes
         for name, shape in zip(weight.sources, weight.source_shapes, strict=True)
     }
-    layers = {name: weight.layers for weight in program.weights.values() for name in weight.sources}
     if program.ranks is not None:
         shapes = {n: _of_all(shape, program.ranks, n) for n, shape in shapes.items()}
+    return shapes
+
+
+def kept_of(
+    shapes: Mapping[str, tuple[int, ...]],
+    weights: Mapping[str, np.ndarray],
+    seed: int,
+    table: str = "embedding",
+) -> dict[str, np.ndarray]:
+    """As :func:`kept_weights`, of a program that has these ``shapes``."""
+    rng, found = np.random.default_rng(seed), dict(weights)
     for name in [name for name in shapes if name.endswith(".codes")]:
         weight, form, _ = name.rsplit(".", 2)
         whole = weights[weight].shape
-        lead = (layers[name],) if layers[name] else ()
-        assert lead + shapes[name] in (whole, lead + whole)
         behind = whole[: len(whole) - len(shapes[name])]
         fewer = {
             part: (*behind, *shapes[f"{weight}.{form}.{part}"])
