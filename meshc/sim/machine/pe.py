@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
+from meshc.sim.descriptors import FabIn, FabOut, Mem
 from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState
 from meshc.sim.machine.memory import PeMemory
 from meshc.sim.machine.operation import Operation
@@ -452,7 +452,3 @@ class Pe(PeMemory, PeQueues):
     def advance_switch(self, dst: FabOut, time: int) -> None:
         """The ``advance_switch`` of a fabric output."""
         self.machine.fabric.advance(self, self.output_color(dst))
-
-    def fifo_state(self, fifo: Fifo) -> FifoState:
-        """The state of a FIFO."""
-        return self.fifos[fifo.number]

@@ -178,8 +178,6 @@ FIFO = Simple("fifo")
 DSR_DEST = Simple("dsr_dest")
 DSR_SRC0 = Simple("dsr_src0")
 DSR_SRC1 = Simple("dsr_src1")
-DSR_FIFO_DEST = Simple("dsr_fifo_dest")
-DSR_FIFO_SRC1 = Simple("dsr_fifo_src1")
 XDSR = Simple("xdsr")
 SR = Simple("sr")
 

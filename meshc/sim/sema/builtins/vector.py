@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from meshc.sim import ir
-from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
+from meshc.sim.descriptors import Mem
 from meshc.sim.lang import tree as t
 from meshc.sim.sema import types as ty
 from meshc.sim.sema.builtins.arguments import check_id, check_names, fields_of, flag, priority_level
@@ -230,12 +228,6 @@ def _dfilt(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None) -> Va
         "their payload",
         node.span,
     )
-
-
-def descriptor_kind(dsd: Any) -> Type:
-    """The DSD type of a descriptor."""
-    kinds = {Mem: ty.MEM1D, FabIn: ty.FABIN, FabOut: ty.FABOUT, Fifo: ty.FIFO}
-    return kinds[type(dsd)]
 
 
 def is_function(kind: Type) -> bool:
