@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.analysis.csl.registers import wrong_register
+from meshc.analysis.csl.sum_registers import wrong_register
 from meshc.ir.module import Module
 from meshc.support.diagnostics import fail
 

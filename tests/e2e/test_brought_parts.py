@@ -20,7 +20,7 @@ from meshc.driver import load_any
 from meshc.driver.emitted import emitted_once
 from meshc.frontend.families import family
 from meshc.ir import brought_functions as functions
-from meshc.passes import plugins
+from meshc.passes import brought_passes
 from meshc.passes.mesh.forms import brought
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -97,7 +97,14 @@ def test_an_installed_example_passes_its_tests(package, tmp_path):
 
 
 def test_every_kind_has_an_example():
-    kinds = [devices.KIND, family.KIND, brought.KIND, plugins.KIND, registry.KIND, functions.KIND]
+    kinds = [
+        devices.KIND,
+        family.KIND,
+        brought.KIND,
+        brought_passes.KIND,
+        registry.KIND,
+        functions.KIND,
+    ]
     assert {kind.group for kind in kinds} == {group for group, _, _ in PACKAGES.values()}
     page = (EXAMPLES.parent / "docs" / "packages.md").read_text()
     for package, (group, _, _) in PACKAGES.items():

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshc.analysis.csl.costs import Costs, looped, setup, walked
-from meshc.analysis.csl.windows import Window, has_one_dim
+from meshc.analysis.csl.instruction_costs import Costs, looped, setup, walked
+from meshc.analysis.csl.strided_windows import Window, has_one_dim
 from meshc.ir.ops.tile import Compute
 
 OF_A_RING = 12

@@ -7,9 +7,9 @@ read off their statements.
 
 from __future__ import annotations
 
-from meshc.analysis.csl.costs import LENGTH, OFFSET, Costs, around_pass, walked
+from meshc.analysis.csl.instruction_costs import LENGTH, OFFSET, Costs, around_pass, walked
+from meshc.analysis.csl.strided_windows import Window, first_part, rounds
 from meshc.analysis.csl.ways import NEWTON
-from meshc.analysis.csl.windows import Window, first_part, rounds
 from meshc.ir.functions import FUNCTIONS
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
+from meshc.backends.cuda.gpu_shares import NodeShare, RankShare, node_share, rank_share
 from meshc.backends.cuda.launches import Launch, Stage
 from meshc.backends.cuda.queues import Overlap, overlap_of
-from meshc.backends.cuda.shares import NodeShare, RankShare, node_share, rank_share
 from meshc.ir.codes import CODE_FORMATS
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail

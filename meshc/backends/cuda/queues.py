@@ -3,7 +3,7 @@
 A machine follows a queue as it stands: each launch on its stream, behind the event that it waits
 for, and with the event recorded that others wait for. The CUDA graph of a GPU is captured from it,
 the executor runs and judges it, and its order is the one that the cost model prices
-(:mod:`meshc.analysis.cuda.overlap`).
+(:mod:`meshc.analysis.cuda.stream_turns`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
+from meshc.analysis.cuda.stream_turns import COMMUNICATION, COMPUTE
 from meshc.backends.cuda.launches import Launch
 
 STREAMS = (COMPUTE, COMMUNICATION)

@@ -11,13 +11,13 @@ from pathlib import Path
 from meshc.backends.request import USUAL_MESH
 from meshc.backends.target import target_named
 from meshc.cli.capacities import capacity_object, capacity_tables
-from meshc.cli.output import print_json, table
 from meshc.cli.phase_tables import phases_object, phases_tables
 from meshc.cli.pictures import check_picture, write_picture
 from meshc.cli.plan_objects import plans_object
 from meshc.cli.plan_tables import plan_tables
+from meshc.cli.printing import print_json, table
 from meshc.cli.progress import Progress
-from meshc.cli.requests import keeping
+from meshc.cli.spelled_requests import keeping
 from meshc.cost.terms import MECHANISMS
 from meshc.devices import KEYS, KINDS, device
 from meshc.driver import CompileRequest, load_any

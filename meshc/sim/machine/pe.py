@@ -11,11 +11,11 @@ import numpy as np
 from meshc.sim.descriptors import FabIn, FabOut, Mem
 from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState
 from meshc.sim.machine.memory import PeMemory
-from meshc.sim.machine.operation import Operation
 from meshc.sim.machine.pipe import Issue, Pipe
 from meshc.sim.machine.queues import PeQueues
 from meshc.sim.machine.reach import reach
 from meshc.sim.machine.surroundings import Surroundings
+from meshc.sim.machine.vector_operation import Operation
 from meshc.sim.program import PeProgram
 
 MARGIN = 64

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.backends.cuda.packing.rows import GROUP, Rows, matrices_of
+from meshc.backends.cuda.packing.matrix_rows import GROUP, Rows, matrices_of
 from meshc.backends.cuda.program import Weight
 from meshc.ir.codes import CODE_FORMATS, CodeFormat
 from meshc.ir.stored import BF16, floats

@@ -8,7 +8,7 @@ from typing import Any
 from meshc.sim import ir
 from meshc.sim.descriptors import FabIn, FabOut, Mem
 from meshc.sim.lang import tree as t
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
 from meshc.sim.sema.builtins.arguments import (
     check_id,
     check_names,
@@ -20,8 +20,8 @@ from meshc.sim.sema.builtins.arguments import (
 )
 from meshc.sim.sema.builtins.values import VOID
 from meshc.sim.sema.convert import offset_by, scaled
+from meshc.sim.sema.csl_types import Array, Pointer, Type
 from meshc.sim.sema.registry import Analyzer, builtin
-from meshc.sim.sema.types import Array, Pointer, Type
 from meshc.sim.sema.values import Cell, Frame, LocalPlace, MemPlace, Val
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
