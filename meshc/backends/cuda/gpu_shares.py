@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from meshc.backends.cuda.launches import OF_ALL, OF_EACH
 
@@ -25,6 +23,11 @@ class DealtAxis:
     team: int
     copies: int
 
+    def __post_init__(self) -> None:
+        sound = self.axis >= 0 and self.team >= 0 and self.copies >= 1
+        if not sound or not 1 <= self.own <= self.whole + _MOST_PADDING:
+            raise ValueError(f"no part of a tensor is {self}")
+
 
 @dataclass(frozen=True)
 class RankShare:
@@ -35,6 +38,10 @@ class RankShare:
     transport: str
     dealt: dict[str, tuple[DealtAxis, ...]]
 
+    def __post_init__(self) -> None:
+        if self.transport not in TRANSPORTS or not 1 <= self.count <= _MOST_RANKS:
+            raise ValueError(f"no {self.count} ranks by '{self.transport}'")
+
 
 @dataclass(frozen=True)
 class NodeShare:
@@ -44,33 +51,11 @@ class NodeShare:
     count: int
     layers: int
 
+    def __post_init__(self) -> None:
+        if not 1 < self.count <= self.layers:
+            raise ValueError(f"no {self.layers} layers are dealt to {self.count} nodes")
+
     @property
     def of_each(self) -> int:
         """Layers of a node; some may have one fewer."""
         return -(-self.layers // self.count)
-
-
-def rank_share(found: Mapping[str, Any]) -> RankShare:
-    """What a manifest says of ranks. Raises ValueError for none, KeyError and TypeError."""
-    count = int(found["count"])
-    if found["transport"] not in TRANSPORTS or not 1 <= count <= _MOST_RANKS:
-        raise ValueError(f"no {found['count']} ranks by '{found['transport']}'")
-    dealt = {name: tuple(map(_dealt, axes)) for name, axes in found["dealt"].items()}
-    return RankShare(count, found["transport"], dealt)
-
-
-def node_share(found: Mapping[str, Any]) -> NodeShare:
-    """What a manifest says of nodes. Raises ValueError for none, and TypeError."""
-    made = NodeShare(**found)
-    sound = type(made.count) is int and type(made.layers) is int and 1 < made.count <= made.layers
-    if not sound:
-        raise ValueError(f"no layers are dealt to nodes as {found}")
-    return made
-
-
-def _dealt(found: Mapping[str, Any]) -> DealtAxis:
-    made = DealtAxis(**{key: int(value) for key, value in found.items()})
-    sound = made.axis >= 0 and made.team >= 0 and made.copies >= 1
-    if not sound or not 1 <= made.own <= made.whole + _MOST_PADDING:
-        raise ValueError(f"no part of a tensor is {found}")
-    return made

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from meshc.driver.tuning.configurations import Configuration, Outcome
+from meshc.support.declared_values import declared
 from meshc.support.diagnostics import fail
 from meshc.support.files import read_text, reported
 
@@ -58,8 +59,9 @@ def results_in(
     _check_question(file, _read(file, 1, lines[0]), question)
     for number, line in enumerate(lines[1:], 2):
         try:
-            outcome = _outcome(_read(file, number, line))
-        except (KeyError, TypeError, ValueError, AttributeError):
+            outcome = declared(Outcome, _read(file, number, line))
+            _check_counts(outcome)
+        except ValueError:
             fail("results-invalid", f"line {number} of '{file}' is no outcome", help=_AGAIN)
         if outcome.configuration in found.known or not asks(outcome.configuration):
             words = "is of a configuration that is not asked for, or there twice"
@@ -102,33 +104,9 @@ def _check_question(file: Path, head: dict[str, Any], question: Mapping[str, obj
         fail("results-differ", words, notes=notes, help=_AGAIN)
 
 
-def _outcome(value: dict[str, Any]) -> Outcome:
-    """An outcome as :meth:`Results.add` writes it. Raises KeyError, TypeError, ValueError or
-    AttributeError for anything else."""
-    own = dict(value.pop("configuration"))
-    if not isinstance(own["algo"], list) or not isinstance(value["chosen"], list):
-        raise TypeError("a list")
-    configuration = Configuration(**own | {"algo": tuple(own["algo"])})
-    outcome = Outcome(configuration, **value | {"chosen": tuple(value["chosen"])})
-    for one in (configuration, outcome):
-        for name in fields(one):
-            _check(name.type, getattr(one, name.name))
-    return outcome
-
-
-_TYPES: dict[str, Callable[[object], bool]] = {
-    "str": lambda value: isinstance(value, str),
-    "bool": lambda value: isinstance(value, bool),
-    "int": lambda value: type(value) is int and value >= 0,
-    "int | None": lambda value: value is None or type(value) is int,
-    "float | None": lambda value: value is None or (type(value) in (int, float) and value > 0),  # type: ignore[operator]
-    "tuple[str, ...]": lambda value: all(isinstance(one, str) for one in value),  # type: ignore[attr-defined]
-    "Mapping[str, float]": lambda value: all(type(one) in (int, float) for one in value.values()),  # type: ignore[attr-defined]
-    "Configuration": lambda value: True,
-}
-"""By the type of a field: whether a value is of it."""
-
-
-def _check(kind: object, value: object) -> None:
-    if not _TYPES[str(kind)](value):
-        raise TypeError(kind)
+def _check_counts(outcome: Outcome) -> None:
+    """What is counted is not below 0, and a run takes time. Raises ValueError."""
+    own = outcome.configuration
+    counts = own.gpus, own.batch, own.cluster, outcome.units, outcome.tokens
+    if min(counts) < 0 or (outcome.seconds is not None and outcome.seconds <= 0):
+        raise ValueError(f"no outcome has {outcome}")
