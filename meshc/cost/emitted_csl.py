@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from meshc.analysis.csl import instruction_costs as csl
 from meshc.analysis.csl.across import OF_A_RING, slots_of_rows
-from meshc.analysis.csl.element_costs import BY_ROWS, by_rows, rows_masked
+from meshc.analysis.csl.element_costs import by_rows, goes_by_rows, rows_masked
 from meshc.analysis.csl.factors import Batch, Product
 from meshc.analysis.csl.factors import Call as Products
 from meshc.analysis.csl.held import FUNCTIONS
@@ -272,7 +272,7 @@ def _call(call: Call, costs: Costs) -> int:
         for pair in zip(wide, windows, strict=True)
         if pair[0] is not pair[1]
     )
-    if call.kernel in BY_ROWS:
+    if goes_by_rows(call.kernel):
         return copies + by_rows(op, wide, costs)
     return copies + _elements(call.kernel, wide, costs)
 

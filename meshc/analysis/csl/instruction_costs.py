@@ -16,6 +16,7 @@ from math import gcd
 from meshc.analysis.csl.strided_windows import Window, has_one_dim
 from meshc.devices import Device
 from meshc.devices.csl import statement_cycles
+from meshc.ir.brought_functions import CSL_MATH
 from meshc.ir.types import DType
 
 _OF = statement_cycles()
@@ -39,9 +40,7 @@ DIVISION = _OF["divide"]
 REAL_DIVISION = _OF["real_divide"]
 TO_INTEGER = _OF["to_integer"]
 FUNCTION = {
-    f"math.{name}_{kind}": LENGTH + _OF[name]
-    for name in ("exp", "tanh", "sqrt", "sin", "cos")
-    for kind in ("f16", "f32")
+    f"math.{name}_{kind}": LENGTH + _OF[name] for name in CSL_MATH for kind in ("f16", "f32")
 }
 STORE = 1
 TAKEN = 3 + STORE  # an element of an array into a variable: two loads, an addition

@@ -23,6 +23,7 @@ from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, literal
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.memory_dsds import builtin
 from meshc.backends.csl.tree import syntax_tree as csl
+from meshc.ir.brought_functions import BROUGHT, CSL_MATH
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
@@ -99,6 +100,7 @@ class Rows:
             "tanh": self._tanh,
             "sigmoid": self._sigmoid,
             "quick_gelu": self._quick_gelu,
+            **{name: self._brought for name, one in BROUGHT.items() if one.csl is not None},
         }
 
     def _by_steps(self, op: Compute, windows: list[Window], each: Writer) -> list[csl.Statement]:
@@ -321,6 +323,12 @@ class Rows:
     def _quick_gelu(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
         return self._mapped(op, windows, "quick_gelu", lambda x: x / _one_and_exp(-1.702 * x))
 
+    def _brought(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
+        """A function of elements of another package."""
+        value = BROUGHT[op.kernel].csl
+        assert value is not None
+        return self._mapped(op, windows, op.kernel, lambda x: value(x, _of_library, **op.params))
+
     def _mapped(
         self, op: Compute, windows: list[Window], name: str, formula: Formula
     ) -> list[csl.Statement]:
@@ -385,6 +393,13 @@ def narrow(value: csl.Expression, dtype: DType) -> csl.Expression:
 
 def _inverse_root_of_mean(total: csl.Expression, count: int, eps: float) -> csl.Expression:
     return 1.0 / csl.call("math.sqrt_f32", total / float(count) + eps)
+
+
+def _of_library(name: str, value: csl.Operand) -> csl.Expression:
+    """A function of the library of CSL, of f32."""
+    if name not in CSL_MATH:
+        raise ValueError(f"CSL has {', '.join(CSL_MATH)} for functions of elements, no '{name}'")
+    return csl.call(f"math.{name}_f32", value)
 
 
 def _one_and_exp(power: csl.Expression) -> csl.Expression:
