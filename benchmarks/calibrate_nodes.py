@@ -22,8 +22,8 @@ from measuring import table as columns
 from meshc.cost.nodes.overlap import baseline
 from meshc.cost.nodes.ranks import Ranks
 from meshc.devices import Device, device
-from meshc.driver.reproduction.nodes import FIGURES, batch_of, schedule_of
-from meshc.driver.served_models import served_model
+from meshc.driver.reproduction.token_weave import FIGURES, batch_of, schedule_of
+from meshc.driver.served_shapes import served_model
 from meshc.published import Row, table
 
 COMMON = ("operand_macs", "attention_flops_per_second", "overlap_slowdown", "collective_seconds")

@@ -18,8 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import meshc
-from meshc.cost.clusters import Attention
-from meshc.cost.tasks.steps import StepTime, step_time
+from meshc.cost.cluster_sizes import Attention
+from meshc.cost.tasks.phase_times import StepTime, step_time
 from meshc.devices import Device, device
 from meshc.ir.clone import clone_module
 from meshc.ir.module import Module

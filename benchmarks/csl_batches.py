@@ -22,8 +22,8 @@ from measuring import table
 
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.interp.inputs import RandomArrays
-from meshc.sim.machine.options import Options
-from meshc.sim.running import compile_folder, host_names
+from meshc.sim.emitted_runs import compile_folder, host_names
+from meshc.sim.machine.run_options import Options
 from meshc.support.diagnostics import Diagnostics
 
 MODEL = """\

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from measuring import table
 
-from meshc.cost.nodes.batches import prompts
+from meshc.cost.nodes.iteration_batches import prompts
 from meshc.cost.nodes.overlap import baseline
 from meshc.cost.nodes.splitting import best_schedule, equal_split, threshold_tokens
-from meshc.driver.reproduction.nodes import ALONE, ranks_of
+from meshc.driver.reproduction.token_weave import ALONE, ranks_of
 
 MODELS = ("llama-3.3-70b", "qwen2.5-72b", "qwen3-235b-a22b")
 LENGTHS = (1024, 2048, 4096, 8192, 16384)

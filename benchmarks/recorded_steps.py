@@ -1,13 +1,13 @@
 """Steps that an H200 was timed at, in the groups that the fit of the event model knows.
 
-``meshc/published/data/recorded_h200.toml`` has them, ``meshc/driver/reproduction/steps.py`` what
-the programs that ran them do.
+``meshc/published/data/recorded_h200.toml`` has them, ``meshc/driver/reproduction/timed_steps.py``
+what the programs that ran them do.
 """
 
 from __future__ import annotations
 
-from meshc.cost.tasks.steps import StepTime
-from meshc.driver.reproduction.steps import recorded
+from meshc.cost.tasks.phase_times import StepTime
+from meshc.driver.reproduction.timed_steps import recorded
 
 CEILING = 4.578e12
 """Bytes per second that reading 2 GiB takes with its launch, to which ratios are given."""

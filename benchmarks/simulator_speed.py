@@ -30,7 +30,7 @@ from measuring import MIB, peak_bytes, table
 
 from meshc.sim import cs_python
 from meshc.sim.commands_folder import make_bin
-from meshc.sim.host import runtime
+from meshc.sim.host import host_operations
 
 RUNNING = ("run_until_unblocked", "run_until_received", "run_until_sent", "run_for", "run_to_rest")
 SCRIPT = '#!/bin/sh\nexec "{python}" "{me}" --inside "{backend}" "{records}" "$@"\n'
@@ -81,13 +81,13 @@ class Stopwatch:
 def inside(backend: str, records: str, args: Sequence[str]) -> int:
     """Take the place of ``cs_python`` and write a line for each simulation."""
     watches: list[Stopwatch] = []
-    make: Any = runtime.make_machine  # type: ignore[attr-defined]
+    make: Any = host_operations.make_machine  # type: ignore[attr-defined]
 
     def timed(*given: Any) -> Any:
         watches.append(Stopwatch(make(*given)))
         return watches[-1].machine
 
-    runtime.make_machine = timed  # type: ignore[assignment, attr-defined]
+    host_operations.make_machine = timed  # type: ignore[assignment, attr-defined]
     kind, _, threads = backend.partition(":")
     code = cs_python.main(["--backend", kind, "--threads", threads or "1", *args])
     with open(records, "a", encoding="utf-8") as out:

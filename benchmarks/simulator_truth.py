@@ -23,8 +23,8 @@ from measuring import table
 from truth_programs import interval, on_the_machine, one, per_element, product, vectors
 from truth_rounds import rounds
 
-from meshc.sim.host.runtime import OPTIONS
-from meshc.sim.machine.options import Options
+from meshc.sim.host.host_operations import OPTIONS
+from meshc.sim.machine.run_options import Options
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshc.cost.tasks.blocks import Run
+from meshc.cost.tasks.phase_times import Placement, StepTime, shared_evenly, time_of_work
 from meshc.cost.tasks.stages import READ_AT_ONCE, FamilyWork, LoopWork, PhaseWork, Stage
-from meshc.cost.tasks.steps import Placement, StepTime, shared_evenly, time_of_work
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import work_of
 from meshc.devices.keys import points
-from meshc.driver.reproduction.steps import tasks_of, with_numbers
+from meshc.driver.reproduction.timed_steps import tasks_of, with_numbers
 
 Change = Callable[["Setting"], "Setting"]
 

@@ -22,11 +22,11 @@ from recorded_steps import EMITTED, FITTED, FITTED_THEN, HELD_OUT, HELD_OUT_THEN
 
 from meshc.analysis.tasks.shares import share
 from meshc.cost.tasks.blocks import Run
+from meshc.cost.tasks.phase_times import shared_evenly, time_of_work
 from meshc.cost.tasks.stages import PhaseWork
-from meshc.cost.tasks.steps import shared_evenly, time_of_work
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.devices import device
-from meshc.driver.reproduction.steps import (
+from meshc.driver.reproduction.timed_steps import (
     THEN,
     Recorded,
     kernel_ring,

@@ -30,7 +30,7 @@ from step_changes import (
     tile_of,
 )
 
-from meshc.cost.tasks.steps import StepTime
+from meshc.cost.tasks.phase_times import StepTime
 
 TARGETS = (
     ("llama-2-7b", 1024, 1, 1.10),

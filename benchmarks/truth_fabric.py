@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from truth_programs import launched
 
-from meshc.sim.host.runtime import Runtime
+from meshc.sim.host.host_operations import Runtime
 
 CHAIN = """
 const to_odd = @get_color(3); const to_even = @get_color(4);

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from meshc.sim.compiler import compile_program
-from meshc.sim.host.runtime import OPTIONS, Runtime
-from meshc.sim.storage import save_program
+from meshc.sim.csl_compiler import compile_program
+from meshc.sim.host.host_operations import OPTIONS, Runtime
+from meshc.sim.stored_programs import save_program
 from meshc.sim.timing import MACHINE
 
 LAYOUT = """

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from meshc.backends.meshes import MeshTarget
-from meshc.backends.options import MeshOptions, TargetOptions, option
 from meshc.backends.request import argument_names
 from meshc.backends.target import Target, Work, Written, usual_target
+from meshc.backends.target_options import MeshOptions, TargetOptions, option
 from meshc.driver import (
     Answer,
     Compiled,

@@ -10,8 +10,8 @@ import numpy as np
 from programs import fill_noise
 from timing import Task, Timed, in_turn
 
-from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.device_memory import Buffer
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.driver.launch import Kernel
 from meshc.backends.cuda.executor import Grid
 from meshc.support.diagnostics import MeshcError

@@ -17,7 +17,7 @@ from references import embedded, logits, to_words
 
 from meshc import devices
 from meshc.analysis.cuda.blocks import THREADS
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.executor import CXX, Grid, Library
 from meshc.backends.cuda.kernels.embed import kernel as embed
 from meshc.backends.cuda.kernels.head import kernel as head

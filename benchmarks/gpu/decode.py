@@ -24,8 +24,8 @@ from prepared import Prepared, add_options, at_least_one, compile_into, opened
 from records import Records
 from tables import as_markdown, clocks
 
-from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.driver_api import LIBRARY
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.native import BuildError
 

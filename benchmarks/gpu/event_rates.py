@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from programs import fill_noise
 from timing import Task, in_turn
 
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.driver.launch import Kernel
 from meshc.backends.cuda.executor import Grid
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.driver.launch import Kernel
 from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.toolchain.cubin import KernelResources

@@ -19,7 +19,7 @@ from records import Records
 from tables import machine
 from timing import Task, Timed, in_turn
 
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.executor import Grid
 
 MIB = 1 << 20

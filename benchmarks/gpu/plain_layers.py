@@ -7,8 +7,8 @@ import numpy as np
 from kernels import Cubins, load, probes
 from programs import Sizes, fill_noise
 
-from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.device_memory import Buffer
+from meshc.backends.cuda.driver.gpu import Device
 
 EPSILON = 1e-5
 POINTERS = ("input", "norm", "qkv", "out", "keys", "values", "cosines", "sines")

@@ -12,14 +12,14 @@ from kernels import Cubins, load, probes
 from numpy.typing import DTypeLike, NDArray
 
 from meshc.analysis.cuda.blocks import FRAGMENT
-from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.device_memory import Buffer
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.driver.launch import Kernel
 from meshc.backends.cuda.driver.streams import Graph
 from meshc.backends.cuda.executor import Grid
 from meshc.backends.cuda.launches import Launch, part_of
 from meshc.backends.cuda.packing.codes import CodedRows
-from meshc.backends.cuda.packing.rows import GROUP, Rows
+from meshc.backends.cuda.packing.matrix_rows import GROUP, Rows
 from meshc.backends.cuda.program import Prefill, StepProgram, Weight, numbered
 from meshc.ir.codes import CODE_FORMATS, LEAST, LEAST_UNITS, SCALES, UNITS, CodeFormat
 from meshc.ir.types import DType

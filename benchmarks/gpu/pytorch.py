@@ -14,7 +14,7 @@ from typing import Any
 from plain_layers import EPSILON, POINTERS, Layers
 from programs import Sizes
 
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,8 @@ from kernels import Cubins, load, probes
 from kernels import rates as text_of_rates
 from tables import clocks, machine, table
 
-from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.driver_api import LIBRARY
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.support.diagnostics import MeshcError
 from meshc.support.native import BuildError
 

@@ -32,7 +32,7 @@ from records import Records
 from timing import Task, in_turn
 from tracing import traced, traces
 
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.emit import MANIFEST
 from meshc.support.diagnostics import MeshcError
 from meshc.support.native import BuildError
@@ -138,7 +138,7 @@ def _compiled(folder: Path, case: Case) -> tuple[Prepared, dict[str, Any]]:
     """The program of a case, and what its steps and chunks are predicted to take."""
     # Only here: the frontend and the passes need what a machine with a GPU may lack.
     import meshc
-    from meshc.cost.tasks.steps import step_time
+    from meshc.cost.tasks.phase_times import step_time
 
     chunk = int(case.options.get("chunk", 16))
     tokens = case.capacity or max((*case.contexts, *(n + chunk for n in case.behind))) + 1

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.driver.streams import Stream
 
 

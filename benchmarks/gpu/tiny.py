@@ -27,7 +27,7 @@ from prepared import Prepared, opened
 from references import to_words, values
 
 from meshc.backends.cuda import Draw, LanguageModel
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
 from meshc.serving.sampling import Sampler, Sampling
 from meshc.support.diagnostics import MeshcError

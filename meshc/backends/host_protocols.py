@@ -10,9 +10,9 @@ from typing import Any, Protocol, runtime_checkable
 from numpy.typing import NDArray
 
 from meshc.backends.cuda.drafted import Drafter
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.host import Draw
-from meshc.sim.machine.options import USUAL, Options
+from meshc.sim.machine.run_options import USUAL, Options
 from meshc.sim.machine.trace import Trace
 from meshc.support.diagnostics import Diagnostics
 

@@ -14,7 +14,7 @@ from meshc.backends import cuda
 from meshc.backends.host_protocols import Array, Backend, Choose, Loading, OnToken
 from meshc.backends.python import load_program
 from meshc.ir.batch import POSITION
-from meshc.sim.machine.options import USUAL, Options
+from meshc.sim.machine.run_options import USUAL, Options
 from meshc.sim.machine.trace import Trace
 from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.files import read_text
@@ -166,7 +166,7 @@ class WaferHost:
         one program, or is where :meth:`stop` writes it. Queues hold what the hardware's do. Raises
         ``no-tokens``, ``run-refused`` and what compiling the program raises."""
         # The simulator takes a tenth of the time of a start, and only these programs need it.
-        simulator = import_module("meshc.sim.running")
+        simulator = import_module("meshc.sim.emitted_runs")
         with ExitStack() as stack:
             scratch = stack.enter_context(scratch_folder())
             phases = sorted(path.parent for path in folder.glob("*/layout.csl"))

@@ -18,10 +18,6 @@ class Stretch(NamedTuple):
     last: int
 
 
-LinesOfOps = Mapping[Op, Sequence[Stretch]]
-"""The lines of a file that each op became."""
-
-
 def paired(
     ops: Iterable[tuple[Hashable, Op]], found: Iterable[tuple[Hashable, Stretch]]
 ) -> dict[Op, list[Stretch]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from meshc.backends.options import MeshOptions
 from meshc.backends.request import CompileRequest, flag_of, one_of, spec, told
 from meshc.backends.target import Target
+from meshc.backends.target_options import MeshOptions
 from meshc.cost.dispatching import WAYS as DISPATCHES
 from meshc.cost.products import ALGORITHMS as GEMM_ALGORITHMS
 from meshc.cost.reductions import TREES

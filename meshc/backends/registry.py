@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from meshc.backends.options import OWN as RECORDS
+from meshc.backends.target_options import OWN as RECORDS
 from meshc.support.plugins import Kind
 
 OWN = tuple(RECORDS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, TypeVar
 
 from meshc.backends import registry
-from meshc.backends.options import OWN, MeshOptions, TargetOptions
+from meshc.backends.target_options import OWN, MeshOptions, TargetOptions
 from meshc.devices import Device, device
 from meshc.ir.module import Level
 from meshc.ir.types import DType
@@ -74,10 +74,9 @@ class CompileRequest:
     each behind the name of the pass that they stand beside: ``partition=my-pass{option=1}``.
 
     All else is an option of a target and declared in the record of that target
-    (:class:`meshc.backends.options.MeshOptions`, :class:`meshc.backends.csl.options.CslOptions`,
-    :class:`meshc.backends.cuda.options.CudaOptions`). It is an argument like the others, and
-    ``given`` has those that differ from their defaults, also where ``target`` has no such option,
-    which :meth:`check` refuses.
+    (:mod:`meshc.backends.target_options`). It is an argument like the others, and ``given`` has
+    those that differ from their defaults, also where ``target`` has no such option, which
+    :meth:`check` refuses.
     """
 
     target: str = USUAL_TARGET

@@ -12,9 +12,9 @@ from meshc.backends import registry
 from meshc.backends.cuda.paged import PagedModel
 from meshc.backends.host_protocols import Backend, Host, Loading
 from meshc.backends.hosts import PythonHost
-from meshc.backends.options import MeshOptions
 from meshc.backends.python.host_file import HostFacts
 from meshc.backends.request import USUAL_TARGET, CompileRequest, Rules
+from meshc.backends.target_options import MeshOptions
 from meshc.devices import Device, device
 from meshc.ir.core import Op
 from meshc.ir.module import Module, Scalar

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshc.cli.output import message_objects, table
+from meshc.cli.printing import message_objects, table
 from meshc.driver import CompileRequest
 from meshc.driver.capacity import Capacity
-from meshc.driver.fitting import Fit
+from meshc.driver.core_fit import Fit
 from meshc.ir.codes import CODES
 from meshc.ir.mesh import Mesh
 

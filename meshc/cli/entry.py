@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         gc.set_threshold(*_SELDOM)
         _stand_in()
     try:
-        code: int = import_module("meshc.cli.dispatch").dispatch(arguments, signals)
+        code: int = import_module("meshc.cli.outcomes").dispatch(arguments, signals)
         return code
     finally:
         if arguments is not None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
-from meshc.cli.output import print_json
+from meshc.analysis.cuda.stream_turns import COMMUNICATION, COMPUTE
+from meshc.cli.printing import print_json
 from meshc.cost.nodes.overlap import POLICIES, Schedule
 from meshc.driver.node_scheduling import NodeReport, NodeRequest, node_report
 from meshc.driver.recorded_runs import node_timeline, write_run
-from meshc.serving.timelines import perfetto
+from meshc.serving.schedule_traces import perfetto
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.extras import module_of_extra
 from meshc.support.files import replace_file, write_text

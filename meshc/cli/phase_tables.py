@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from meshc.cli.output import table
+from meshc.cli.printing import table
 from meshc.driver import CompileRequest
 from meshc.driver.phase_costs import MOST_CHANNELS, FormCost, PhaseCosts
 

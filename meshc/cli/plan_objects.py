@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from meshc.cli.output import message_objects
+from meshc.cli.printing import message_objects
 from meshc.cost.predictions import MODELS, Part, Prediction
-from meshc.driver.planning.answers import PhasePlan, Plan, Room
+from meshc.driver.planning.plan_answers import PhasePlan, Plan, Room
 
 _PREDICTED = "predicted by what 'predicted_by' names, from the numbers in 'inputs'"
 _COUNTED = "counted in the program that would be emitted"

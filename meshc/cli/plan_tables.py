@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from meshc.cli.output import table
+from meshc.cli.printing import table
 from meshc.cost.predictions import MODELS, Prediction
 from meshc.cost.terms import MECHANISMS
 from meshc.devices import KINDS
-from meshc.driver.planning.answers import PhasePlan, Plan, Room, Stream
+from meshc.driver.planning.plan_answers import PhasePlan, Plan, Room, Stream
 
 _HEADS = (
     "model", "device", "phase", "on", "fits", "tokens/s", "ms", "bytes left", "KV tokens",

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from meshc.cli.output import table
+from meshc.cli.printing import table
 from meshc.cost.terms import MECHANISMS
 from meshc.driver.tuning.configurations import FAULT, Outcome
 from meshc.driver.tuning.tuner import PhaseTuning, Tuning

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from meshc.cost.emitted import Call, LocalProduct, Operand
+from meshc.cost.emitted_csl import Call, LocalProduct, Operand
 from meshc.ir.core import Op
 from meshc.ir.core import Operand as Value
 from meshc.ir.functions import Function

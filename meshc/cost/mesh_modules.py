@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from meshc.cost.growing_plans import runs_of
 from meshc.cost.mesh_ops import MeshCosts
 from meshc.cost.mesh_streams import Streams
-from meshc.cost.plans import runs_of
 from meshc.cost.predictions import Part, Prediction, inputs_of
 from meshc.cost.terms import NOTHING, Cost
 from meshc.ir.core import Block, Op

@@ -16,10 +16,9 @@ from math import ceil, prod
 from meshc.analysis.layout.placement import most_turns
 from meshc.analysis.layout.tiling import has_many_rows
 from meshc.analysis.traffic.tracks import Track, cast_track, own_axis, ring_track
-from meshc.cost.demand import NO_DEMAND, Demand, Reduced
 from meshc.cost.dispatching import dispatch_costs
-from meshc.cost.emitted import Call, EmittedKernels, LocalProduct, as_emitted
-from meshc.cost.emitted import Operand as Elements
+from meshc.cost.emitted_csl import Call, EmittedKernels, LocalProduct, as_emitted
+from meshc.cost.emitted_csl import Operand as Elements
 from meshc.cost.mesh_kernels import (
     LocalShapes,
     calls_of,
@@ -30,6 +29,7 @@ from meshc.cost.mesh_kernels import (
 from meshc.cost.operations import Tile, merge, message, product, shifts
 from meshc.cost.products import EmittedStep, Tiles, product_costs
 from meshc.cost.reductions import dealing_cost
+from meshc.cost.routing_demand import NO_DEMAND, Demand, Reduced
 from meshc.cost.sharing import Sharing
 from meshc.cost.terms import NOTHING, Cost
 from meshc.cost.track_sets import ANY, Algorithms

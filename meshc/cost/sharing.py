@@ -29,8 +29,8 @@ from meshc.analysis.traffic.tracks import (
     tree_size,
     tree_tracks,
 )
-from meshc.cost.demand import Demand, Reduced
 from meshc.cost.reductions import Reduction, folded_cost, reduce_cost, ring_cost, tree_cost
+from meshc.cost.routing_demand import Demand, Reduced
 from meshc.cost.terms import NOTHING, Cost
 from meshc.cost.track_sets import Algorithms, largest_sets
 from meshc.devices import Device

@@ -6,14 +6,13 @@ program takes must be there on every device of the catalogue that has an archite
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
 from meshc.devices.catalogue import device, device_names
 from meshc.devices.device import Device, Resource, Routing
+from meshc.support.declared_values import toml_of
 from meshc.support.diagnostics import fail
 
 USUAL = "wse3"
@@ -81,8 +80,8 @@ class Targets:
 @cache
 def statement_cycles() -> dict[str, int]:
     """Cycles of statements by what they do, on every device that takes CSL."""
-    text = (resources.files("meshc.devices") / "csl.toml").read_text(encoding="utf-8")
-    return {name: entry["value"] for name, entry in tomllib.loads(text).items()}
+    read = toml_of("meshc.devices", "csl.toml")
+    return {name: entry["value"] for name, entry in read.items()}
 
 
 def targets(own: Device, portable: bool = False) -> Targets:

@@ -14,7 +14,7 @@ from meshc.driver.profiling import Profile
 from meshc.driver.running import RunRequest, open_program, run_emitted, run_program
 from meshc.driver.simulated_runs import cheapest, simulated_run
 from meshc.driver.smallest import smallest_place
-from meshc.driver.standalone import standalone_content
+from meshc.driver.standalone_programs import standalone_content
 from meshc.driver.weights import find_weights, formats_to_keep, open_weights, weight_files
 
 __all__ = [

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from meshc.cost.tasks.blocks import Stay
-from meshc.cost.tasks.steps import Followed
+from meshc.cost.tasks.phase_times import Followed
 from meshc.ir.module import Module
 from meshc.ir.ops.task import Phase
 from meshc.ir.printer import op_lines

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from meshc.analysis.layout.occupancy import Overflow, first_overflow
 from meshc.backends import csl
-from meshc.backends.options import MeshOptions
 from meshc.backends.request import MOST_TOKENS, CompileRequest
 from meshc.backends.target import NO_ROOM
-from meshc.driver.fitting import Fit, planned
+from meshc.backends.target_options import MeshOptions
+from meshc.driver.core_fit import Fit, planned
 from meshc.driver.models import LoadedModel
 from meshc.ir.ops.mesh import CACHE_POLICIES
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail

@@ -12,8 +12,8 @@ from meshc.ir.clone import clone_module
 from meshc.ir.module import Module
 from meshc.ir.printer import print_module
 from meshc.passes.base import Pass
+from meshc.passes.brought_passes import failed, origin_of
 from meshc.passes.instruments import Instrument, phase_of
-from meshc.passes.plugins import failed, origin_of
 from meshc.support.diagnostics import InternalError, MeshcError, Reproducer, fail
 from meshc.verify import check_claims
 

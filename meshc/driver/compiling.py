@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from meshc.analysis.rotary import least_tokens
-from meshc.backends.options import MeshOptions
+from meshc.analysis.rotary_angles import least_tokens
 from meshc.backends.own_passes import check_own_passes, with_own_passes
 from meshc.backends.python import HostFacts
 from meshc.backends.request import DEFAULT_SEQ, CompileRequest
 from meshc.backends.target import Target, Work, Written, target_of
+from meshc.backends.target_options import MeshOptions
 from meshc.driver.batching import give_drafts, give_requests
 from meshc.driver.compiled import Compiled
 from meshc.driver.element_types import element_type

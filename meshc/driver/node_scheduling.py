@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from meshc.cost.nodes.batches import Batch, Chunk
+from meshc.cost.nodes.iteration_batches import Batch, Chunk
 from meshc.cost.nodes.overlap import POLICIES, Schedule, baseline, fused_only
 from meshc.cost.nodes.ranks import Ranks
 from meshc.cost.nodes.splitting import best_schedule, threshold_tokens
 from meshc.devices import device
-from meshc.driver.served_models import served_model
+from meshc.driver.served_shapes import served_model
 from meshc.support.diagnostics import fail
 
 _MOST_TOKENS = 1 << 20

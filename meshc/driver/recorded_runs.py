@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
+from meshc.analysis.cuda.stream_turns import COMMUNICATION, COMPUTE
 from meshc.cost.nodes.overlap import Schedule
 from meshc.driver.record_files import FABRIC, FORMAT, RECORD, TIMELINE
 from meshc.serving.engine import Record

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from meshc.backends.options import MeshOptions
 from meshc.backends.request import CompileRequest
 from meshc.backends.target import NO_ROOM, target_of
+from meshc.backends.target_options import MeshOptions
 from meshc.devices import KEYS
 from meshc.devices.catalogue import usual_values
 from meshc.devices.keys import NUMBERS

@@ -36,7 +36,7 @@ from meshc.driver.weights import (
 from meshc.frontend.chat import Conversation
 from meshc.frontend.checkpoints import Generation, ModelConfig, read_generation
 from meshc.serving.sampling import GREEDY, Sampling
-from meshc.sim.machine.options import USUAL, Options
+from meshc.sim.machine.run_options import USUAL, Options
 from meshc.sim.machine.trace import Trace
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.files import error_words

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from meshc.cost.serving_costs import ServingCosts
 from meshc.devices import Device, device
-from meshc.driver.served_models import served_model
-from meshc.serving.choosing import Candidate, chosen
+from meshc.driver.served_shapes import served_model
+from meshc.serving.best_policy import Candidate, chosen
 from meshc.serving.comparing import (
     Band,
     Collectives,
@@ -19,7 +19,7 @@ from meshc.serving.comparing import (
     costs_of,
     iteration_costs,
 )
-from meshc.serving.groups import ByDoubling, ByLatency, ByLength, Fixed, GroupCount
+from meshc.serving.group_counts import ByDoubling, ByLatency, ByLength, Fixed, GroupCount
 from meshc.serving.latency import LongestIteration
 from meshc.serving.lengths import NOTHING_IN_COMMON, WORKLOADS, Common, Trace
 from meshc.serving.metrics import Objective

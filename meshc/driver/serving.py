@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from meshc.backends.host_protocols import Backend, Loading
-from meshc.backends.options import MeshOptions
 from meshc.backends.registry import target_names
 from meshc.backends.request import CompileRequest
 from meshc.backends.target import Engine, target_named, target_of
+from meshc.backends.target_options import MeshOptions
 from meshc.driver.backends import load_engine
 from meshc.driver.chatting import Chat, open_chat
 from meshc.driver.compiling import compile_loaded
@@ -31,7 +31,7 @@ from meshc.passes.mesh.forms.problem import AUTO
 from meshc.serving.drafting import Drafter, OfModel, Repeats
 from meshc.serving.engine import Server
 from meshc.serving.engines import PagedEngine, WholeEngine
-from meshc.serving.groups import Fixed
+from meshc.serving.group_counts import Fixed
 from meshc.serving.lengths import Trace
 from meshc.serving.policies import Policy, policy, with_long_prompts
 from meshc.serving.replaying import Entry, replayed

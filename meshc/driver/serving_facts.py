@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from meshc.backends.options import MeshOptions
 from meshc.backends.request import SERVING, CompileRequest
 from meshc.backends.target import target_of
+from meshc.backends.target_options import MeshOptions
 from meshc.cost.layer_groups import layer_costs
 from meshc.ir.module import Module
 from meshc.ir.ops import graph

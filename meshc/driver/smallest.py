@@ -18,8 +18,8 @@ from meshc.backends.request import CompileRequest
 from meshc.backends.target import NO_ROOM, target_of
 from meshc.devices import Device, device, device_names
 from meshc.driver.compiling import graph_module
+from meshc.driver.core_fit import planned
 from meshc.driver.executable import no_tokens
-from meshc.driver.fitting import planned
 from meshc.driver.models import LoadedModel
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph

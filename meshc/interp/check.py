@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 
 from meshc.interp.bounds import Comparison, compare, reduction_length
-from meshc.interp.fabric import Timing
+from meshc.interp.fifos import Timing
 from meshc.interp.inputs import RUN_TIME_ROWS, RandomArrays, Scalars
 from meshc.interp.named import Array
 from meshc.interp.sessions import Arrays, Session, state_results

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
-from meshc.interp.fabric import Fabric
+from meshc.interp.fifos import Fabric
 from meshc.interp.steps import Core
 from meshc.support.diagnostics import fail
 from meshc.support.graphs import shortest_cycle

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from meshc.interp.fabric import Timing
+from meshc.interp.fifos import Timing
 from meshc.interp.graph import run_graph
 from meshc.interp.inputs import Scalars, wanted_inputs
-from meshc.interp.machine import Machine
 from meshc.interp.mesh import run_mesh
 from meshc.interp.named import Array
+from meshc.interp.port_memory import Machine
 from meshc.interp.state import State
 from meshc.interp.task_orders import Order
 from meshc.interp.tasks import TaskMachine

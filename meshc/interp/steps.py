@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshc.interp.fabric import Fabric, Message, Posted
+from meshc.interp.fifos import Fabric, Message, Posted
 from meshc.interp.kernels import Kernel, kernel_named
 from meshc.interp.named import Array
 from meshc.interp.resolve import Memo, Names

@@ -44,7 +44,7 @@ class TaskNode:
 
     def run(self, scalars: Scalars) -> dict[str, Array]:
         """The results, which all ranks have alike. Raises ``interp-ranks`` where they do not, and
-        what :meth:`meshc.interp.machine.Machine.run` raises."""
+        what :meth:`meshc.interp.port_memory.Machine.run` raises."""
         given = [m.begin({**scalars, RANK: rank}) for rank, m in enumerate(self.ranks)]
         with np.errstate(all="ignore"):
             run_together(self.ranks, [values for values, _ in given], given[0][1])

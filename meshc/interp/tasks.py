@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.devices import WAFER
-from meshc.interp.fabric import Fabric
-from meshc.interp.machine import Machine, Rounds
+from meshc.interp.fifos import Fabric
+from meshc.interp.port_memory import Machine, Rounds
 from meshc.interp.resolve import Memo, Names
 from meshc.interp.rounding import coded_rows, storage
 from meshc.interp.steps import Body, Compiler, Core, LoopStep, Makers, Step

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
 from meshc.interp.deadlock import report_deadlock
-from meshc.interp.fabric import Fabric, Posted, Route, Timing, route_of
-from meshc.interp.machine import Machine, Rounds
+from meshc.interp.fifos import Fabric, Posted, Route, Timing, route_of
 from meshc.interp.places import coordinate_functions, core_coordinates, core_text
+from meshc.interp.port_memory import Machine, Rounds
 from meshc.interp.resolve import Names
 from meshc.interp.schedules import Schedule, make_schedule
 from meshc.interp.steps import Compiler, Core
@@ -26,7 +26,7 @@ MAX_STEPS = 200_000_000
 class TileMachine(Machine):
     """The cores of one tile-level module with their memory.
 
-    ``transfers`` is ``early`` or ``late`` (see :mod:`meshc.interp.fabric`), ``schedule`` one of
+    ``transfers`` is ``early`` or ``late`` (see :mod:`meshc.interp.fifos`), ``schedule`` one of
     :mod:`meshc.interp.schedules`.
     """
 

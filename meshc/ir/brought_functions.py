@@ -29,7 +29,10 @@ class BroughtFunction:
     at the tile level in float32, and of the options by name. ``python`` is the text of a function
     of its name in NumPy, which fills an array ``out`` from one ``a``, for emitted Python; ``cuda``
     that of one in CUDA C++ of a float and the options that are numbers, whose name ends with ``_``
-    and the options that are words. A target without a text, and CSL, refuses the function.
+    and the options that are words. ``csl`` gives the value in CSL, of an element ``x`` in f32 and
+    the options by name: sums, differences, products and quotients of ``x`` and numbers, and calls
+    ``math(name, value)`` of the functions of the library that :data:`CSL_MATH` lists. A target
+    without its part refuses the function.
     """
 
     op: type[Function]
@@ -37,8 +40,11 @@ class BroughtFunction:
     formula: Callable[..., Any]
     python: str = ""
     cuda: str = ""
+    csl: Callable[..., Any] | None = None
 
 
+CSL_MATH = ("exp", "tanh", "sqrt", "sin", "cos", "abs")
+"""Functions of one number that a function of elements may call in CSL."""
 BROUGHT: dict[str, BroughtFunction] = {}
 """The functions that were asked for, by name."""
 

@@ -48,7 +48,7 @@ from meshc.ir.module import (
 )
 from meshc.ir.module import Role as ParamRole
 from meshc.ir.ops.tile import Compute
-from meshc.ir.recording import record
+from meshc.ir.read_rows import record
 from meshc.ir.tokens import Tokens, shown
 from meshc.ir.types import BufferType, DType, Layout, Split, TensorType, TokenType, Type
 from meshc.ir.values import Value

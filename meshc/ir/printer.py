@@ -42,11 +42,6 @@ def op_lines(module: Module) -> list[tuple[int, Op]]:
     return found
 
 
-def print_op(op: Op, indent: int = 0) -> str:
-    """One op, with its regions, without a trailing newline."""
-    return "\n".join(_op(op, indent))
-
-
 def _numbered(block: Block, line: int) -> Iterator[tuple[int, Op]]:
     """The ops of ``block``, the first of which stands on ``line``."""
     for op in block.ops:

@@ -1,7 +1,7 @@
 """What a module knows of its tokens: the dim of their rows, and how attention meets the cache.
 
 The frontend records both, a graph that is read from text without them gets them once
-(:mod:`meshc.ir.recording`), and every level prints them in its header. Weights whose lanes the
+(:mod:`meshc.ir.read_rows`), and every level prints them in its header. Weights whose lanes the
 packing reorders stand beside them:
 
     rows dim = L, capacity = S

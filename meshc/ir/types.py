@@ -147,10 +147,6 @@ class Layout:
         """Every axis the layout names, without repeats, in order."""
         return tuple(dict.fromkeys([s.axis for s in self.splits] + [*self.partial, *self.roots]))
 
-    def with_partial(self, *axes: str) -> Layout:
-        """The same splits, with partial sums pending over ``axes``."""
-        return Layout(self.splits, axes, self.roots)
-
     def __str__(self) -> str:
         words = [str(s) for s in self.splits] + [f"+{axis}" for axis in self.partial]
         words += [f"@{axis}" for axis in self.roots]

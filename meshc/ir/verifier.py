@@ -20,7 +20,7 @@ from meshc.ir.meshcheck import mesh_mistakes
 from meshc.ir.module import MACHINE_LEVELS, Channel, Function, Module, Port
 from meshc.ir.ops import graph, mesh, ranks, task, tile
 from meshc.ir.options import MAX_EXTENT, option_mistakes
-from meshc.ir.recording import attention_of
+from meshc.ir.read_rows import attention_of
 from meshc.ir.rows import Rows
 from meshc.ir.signatures import (
     attribute_mistakes,

@@ -15,8 +15,8 @@ from meshc.ir.module import Module
 from meshc.ir.printer import print_module
 from meshc.ir.verifier import verify_module
 from meshc.passes.base import Pass
+from meshc.passes.brought_passes import failed, origin_of
 from meshc.passes.instruments import Instrument
-from meshc.passes.plugins import failed, origin_of
 from meshc.passes.registry import PASSES, pipeline_text
 from meshc.support.blame import blamed
 from meshc.support.diagnostics import (

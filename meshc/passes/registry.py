@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 
-from meshc.passes import plugins
+from meshc.passes import brought_passes
 from meshc.passes.base import Pass
 from meshc.passes.graph.batch_tokens import BatchTokens
 from meshc.passes.graph.canonicalize import Canonicalize
@@ -98,7 +98,7 @@ _BY_NAME = {cls.NAME: cls for cls in PASSES}
 
 def pass_names() -> list[str]:
     """Names of all passes, meshc's own first. Raises ``bad-plugin``."""
-    return list(dict.fromkeys([*_BY_NAME, *plugins.KIND.names()]))
+    return list(dict.fromkeys([*_BY_NAME, *brought_passes.KIND.names()]))
 
 
 def pass_class(name: str, span: Span | None = None) -> type[Pass]:
@@ -108,7 +108,7 @@ def pass_class(name: str, span: Span | None = None) -> type[Pass]:
     ``bad-plugin`` where its package is broken; ``span`` is where the name stands.
     """
     own = _BY_NAME.get(name)
-    offered = plugins.KIND.offers(name)
+    offered = brought_passes.KIND.offers(name)
     origins = [f"meshc {VERSION}"] if own else []
     origins += [offer.origin for offer in offered]
     if len(origins) > 1:
@@ -120,7 +120,7 @@ def pass_class(name: str, span: Span | None = None) -> type[Pass]:
             help="uninstall a package, or ask its authors for another name",
         )
     if own or offered:
-        return own or plugins.loaded(offered[0], span)
+        return own or brought_passes.loaded(offered[0], span)
     names = pass_names()
     near = difflib.get_close_matches(name, names, n=1)
     fail(

@@ -8,11 +8,11 @@ was fitted to, ``uncertain`` marks what the source's text has lost or does not s
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+
+from meshc.support.declared_values import toml_of
 
 Scalar = str | int | float | bool
 SOURCES = ("waferllm", "layered_prefill", "clusterfusion", "tokenweave", "recorded_h200")
@@ -65,8 +65,7 @@ class Table:
 @cache
 def tables(source: str) -> Mapping[str, Table]:
     """The tables of one of :data:`SOURCES` by name, in the order of its file."""
-    text = (resources.files(__name__) / "data" / f"{source}.toml").read_text(encoding="utf-8")
-    whole = tomllib.loads(text)
+    whole = toml_of("meshc.published", f"data/{source}.toml")
     return {one["name"]: _table(whole["paper"], one) for one in whole["table"]}
 
 

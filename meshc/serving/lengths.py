@@ -7,7 +7,6 @@ has pairs of a prompt and its answer out of a public trace (``data/sharegpt.json
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +16,7 @@ import numpy as np
 
 from meshc.serving.requests import Request
 from meshc.serving.simulator import Arrival
+from meshc.support.declared_values import declared, toml_of
 from meshc.support.diagnostics import fail
 
 Pair = tuple[int, int]
@@ -137,12 +137,8 @@ def _text(name: str) -> str:
 
 @cache
 def _laws() -> tuple[Lognormal, Lognormal]:
-    table = tomllib.loads(_text("lengths.toml"))["arxiv"]
-    prompt, answer = (
-        Lognormal(own["mu"], own["sigma"], own["least"], own["most"])
-        for own in (table["prompt"], table["output"])
-    )
-    return prompt, answer
+    laws = declared(dict[str, Lognormal], toml_of("meshc.serving", "data/lengths.toml")["arxiv"])
+    return laws["prompt"], laws["output"]
 
 
 @cache

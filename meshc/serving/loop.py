@@ -9,7 +9,7 @@ from typing import Literal
 
 from meshc.serving.engine import Record, Server
 from meshc.serving.sampling import Choose
-from meshc.serving.watching import Course, Ending, Watcher
+from meshc.serving.server_watchers import Course, Ending, Watcher
 from meshc.support.diagnostics import MeshcError
 
 MOST_WAITING = 512

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
+from meshc.analysis.cuda.stream_turns import COMMUNICATION, COMPUTE
 from meshc.cost.nodes.overlap import Schedule
 from meshc.serving.comparing import Band
 from meshc.serving.simulator import Run

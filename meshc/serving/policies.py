@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from meshc.serving.groups import ByLength, Fixed, GroupCount
+from meshc.serving.group_counts import ByLength, Fixed, GroupCount
 from meshc.support.diagnostics import fail
 
 POLICIES = ("chunked", "layered", "combined", "disaggregated")

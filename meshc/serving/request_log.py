@@ -6,7 +6,7 @@ import json
 import time
 from io import BytesIO, FileIO
 
-from meshc.serving.watching import Ended
+from meshc.serving.server_watchers import Ended
 
 
 class RequestLog:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from meshc.sim.commands_folder import own_bin
-from meshc.sim.machine.options import BACKENDS, MAX_CYCLES, MOST_THREADS_BY_DEFAULT
+from meshc.sim.machine.run_options import BACKENDS, MAX_CYCLES, MOST_THREADS_BY_DEFAULT
 from meshc.sim.suite import LOOKED_FOR, SuiteResult, as_json, find_commands, run_one, table_line
 from meshc.sim.timing import DEFAULT, MODELS
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.program import PeProgram
-from meshc.sim.sema import types as ty
-from meshc.sim.sema.types import Type
+from meshc.sim.sema import csl_types as ty
+from meshc.sim.sema.csl_types import Type
 
 _BLOCKING_KINDS = (ty.FABIN, ty.FABOUT, ty.FIFO)
 

@@ -10,10 +10,10 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from meshc.sim.host.host_operations import OPTIONS
 from meshc.sim.host.numpy_changes import shift_remark
-from meshc.sim.host.progress import Progress
-from meshc.sim.host.runtime import OPTIONS
-from meshc.sim.machine.options import MAX_CYCLES, Options
+from meshc.sim.host.run_progress import Progress
+from meshc.sim.machine.run_options import MAX_CYCLES, Options
 from meshc.sim.machines import backend_of, timing_of
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 

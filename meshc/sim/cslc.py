@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from meshc.sim.compiler import compile_program
-from meshc.sim.sema.types import BF16, CB16, F16, Float
-from meshc.sim.storage import FILE_NAME, save_program
+from meshc.sim.csl_compiler import compile_program
+from meshc.sim.sema.csl_types import BF16, CB16, F16, Float
+from meshc.sim.stored_programs import FILE_NAME, save_program
 from meshc.support.diagnostics import Diagnostic, MeshcError, fail
 
 _INTERNAL = (AssertionError, AttributeError, IndexError, KeyError, TypeError, ValueError)

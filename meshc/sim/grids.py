@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from meshc.sim.routes import ColorConfig
+from meshc.sim.route_configs import ColorConfig
 
 # A bound for arrays with an entry for each PE; a wafer has about a million PEs.
 MOST_PES = 1 << 22

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from meshc.sim.sema.types import Fn, Type
+from meshc.sim.sema.csl_types import Fn, Type
 
 
 @dataclass(slots=True, eq=False)

@@ -6,10 +6,10 @@ import os
 import sys
 from dataclasses import replace
 
+from meshc.sim.cgen.c_machine import CMachine
 from meshc.sim.cgen.errors import Unsupported
-from meshc.sim.cgen.machine import CMachine
 from meshc.sim.machine.machine import Machine
-from meshc.sim.machine.options import BACKENDS, MOST_THREADS_BY_DEFAULT, Options
+from meshc.sim.machine.run_options import BACKENDS, MOST_THREADS_BY_DEFAULT, Options
 from meshc.sim.program import Program
 from meshc.sim.timing import DEFAULT, MODELS
 from meshc.support.diagnostics import Diagnostic, fail

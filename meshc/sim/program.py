@@ -7,7 +7,7 @@ from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.grids import Routes, Tiles
-from meshc.sim.routes import ColorConfig
+from meshc.sim.route_configs import ColorConfig
 from meshc.sim.sema.unit import Export
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from meshc.sim.numbers import float_div, round_to
-from meshc.sim.sema.types import Type
+from meshc.sim.exact_numbers import float_div, round_to
+from meshc.sim.sema.csl_types import Type
 
 
 def _log(x: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from meshc.sim import ir
 from meshc.sim.control_flow import expressions, inside, reaching, statements
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
 
 
 def entered_again(functions: list[ir.Function]) -> set[str]:

@@ -12,7 +12,7 @@ from itertools import islice
 
 from meshc.sim import ir, timing
 from meshc.sim.control_flow import statements
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
 
 SHORT = 12
 """Statements of a function that the vendor's compiler writes in the place of a call (inferred)."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from meshc.sim import ir
 from meshc.sim.control_flow import expressions, inside, sets, statements
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
 
 
 def sink(function: ir.Function) -> None:

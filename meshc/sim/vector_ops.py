@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from meshc.sim.sema.types import BF16, F16, F32, I16, U16, U32, Float, Type
+from meshc.sim.sema.csl_types import BF16, F16, F32, I16, U16, U32, Float, Type
 
 
 @dataclass(frozen=True)

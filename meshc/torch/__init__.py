@@ -30,9 +30,9 @@ _EXPORTED = ("ImportedModel", "import_exported")
 
 if TYPE_CHECKING:
     from meshc.torch.caches import ProgramCache
-    from meshc.torch.compiling import compile
     from meshc.torch.exported.importing import ImportedModel, import_exported
-    from meshc.torch.module import CompiledModel
+    from meshc.torch.from_transformers import compile
+    from meshc.torch.language_model import CompiledModel
     from meshc.torch.operator import step
 else:
 

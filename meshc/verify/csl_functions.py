@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.instruction_costs import Costs
 from meshc.analysis.csl.unread import may_go_over
 from meshc.analysis.csl.vector_ways import wrong_way
 from meshc.analysis.csl.ways import goes_over

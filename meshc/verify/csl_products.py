@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.instruction_costs import Costs
 from meshc.analysis.csl.products import planned_call
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute

@@ -14,7 +14,7 @@ from meshc.view.changes import changes
 from meshc.view.channels import routes
 from meshc.view.costs import clock, predicted
 from meshc.view.fabrics import fabrics
-from meshc.view.graphs import drawn_graph
+from meshc.view.graph_drawing import drawn_graph
 from meshc.view.layouts import layouts, mesh_facts
 from meshc.view.memory import memory
 from meshc.view.recorded import Recorded

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import meshc
-from meshc.analysis.experts import routes_of
+from meshc.analysis.expert_dims import routes_of
 
 MODEL = """model experts(E=4, F=4, X=3, K=2, V=6, layers=1) {{
   param table[V, E]

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from meshc.analysis.rotary import rope_frequencies
+from meshc.analysis.rotary_angles import rope_frequencies
 from meshc.interp.formulas import frequencies
 from meshc.ir.ops import graph
 

@@ -10,7 +10,7 @@ NAMES = {"r", "y", "x", "xh", "xd", "rank_y", "rank_x", "rank_xd"}
 ELSEWHERE = {
     "devices/axes.py",
     "frontend/language/functions.py",
-    "frontend/language/signatures.py",
+    "frontend/language/builtin_signatures.py",
     "backends/cuda/driver/driver_api.py",
 }
 

@@ -37,7 +37,7 @@ OWNERS = {
     "jinja2": ("meshc.backends.templates", "meshc.frontend.chat.sandbox", "meshc.view.page"),
     "pytest": "meshc.testing",
     "tqdm": "meshc.cli.progress",
-    "argcomplete": "meshc.cli.completion",
+    "argcomplete": "meshc.cli.shell_completion",
     "gguf": "meshc.frontend.checkpoints",
     "safetensors": "meshc.frontend.checkpoints",
     "tokenizers": "meshc.frontend.checkpoints",

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.instruction_costs import Costs
 from meshc.backends.csl import emit as emit_csl
 from meshc.backends.csl.kernels.table import Kernels
-from meshc.backends.csl.spelling.descriptors import Descriptors
 from meshc.backends.csl.spelling.expressions import as_named
+from meshc.backends.csl.spelling.memory_dsds import Descriptors
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.python import HostFacts, emit
 from meshc.backends.python.runtime import kernels as runtime

@@ -5,7 +5,7 @@ import ast
 
 from sources import FILES, PACKAGE, tree
 
-from meshc.backends.options import OWN
+from meshc.backends.target_options import OWN
 
 OF_TARGETS = {
     "request.py", "target.py", "own_passes.py", "meshes.py", "csl/target.py",

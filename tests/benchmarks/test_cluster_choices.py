@@ -6,7 +6,7 @@ from pathlib import Path
 import cluster_choice
 import pytest
 
-from meshc.cost.clusters import Attention
+from meshc.cost.cluster_sizes import Attention
 from meshc.devices import device
 
 H200 = device("h200")

@@ -16,7 +16,7 @@ from prepared import Prepared, opened
 
 import meshc
 from meshc.backends.cuda import from_json
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.executor import CXX, QUICK, Library
 from meshc.support.diagnostics import fail
 

@@ -7,7 +7,7 @@ from recorded_steps import EMITTED, FITTED, FITTED_THEN, HELD_OUT, HELD_OUT_THEN
 
 from meshc.cost.tasks.stages import LoopWork, PhaseWork
 from meshc.devices import device
-from meshc.driver.reproduction.steps import predicted, predicted_of_made, predicted_of_tasks
+from meshc.driver.reproduction.timed_steps import predicted, predicted_of_made, predicted_of_tasks
 
 
 def us(step, **options):

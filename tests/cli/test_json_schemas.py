@@ -8,7 +8,7 @@ import pytest
 from json_schema import faults
 
 from meshc.cli import main
-from meshc.cli.arguments import parser
+from meshc.cli.command_parser import parser
 
 TINY = "tests/data/tiny/llama-rope3"
 MLP = "examples/mlp.meshir"

@@ -5,15 +5,15 @@ import sys
 
 import pytest
 
-from meshc.cli.arguments import parser
-from meshc.cli.requests import request_of
+from meshc.cli.command_parser import parser
+from meshc.cli.spelled_requests import request_of
 from meshc.driver import CompileRequest
 
 HEAVY = (
     "numpy", "islpy", "lark", "networkx", "jinja2", "gguf", "tqdm",
     "meshc.ir", "meshc.analysis", "meshc.passes", "meshc.frontend", "meshc.backends.python",
     "meshc.backends.csl", "meshc.backends.cuda", "meshc.backends.request",
-    "meshc.interp", "meshc.driver", "meshc.sim.cs_python", "meshc.sim.compiler",
+    "meshc.interp", "meshc.driver", "meshc.sim.cs_python", "meshc.sim.csl_compiler",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from meshc.cli import main
-from meshc.cli.arguments import parser
+from meshc.cli.command_parser import parser
 from meshc.cli.manual import _text
 
 

@@ -11,7 +11,7 @@ from meshc.analysis.layout.liveness import assign_addresses
 from meshc.cli import main
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.serving import ServeRequest, Service, entries_of, opened_service
-from meshc.serving.groups import ByLength, Fixed
+from meshc.serving.group_counts import ByLength, Fixed
 from meshc.serving.lengths import Trace
 from meshc.serving.policies import Policy, policy, with_long_prompts
 from meshc.serving.replaying import replayed

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshc.cost.clusters import (
+from meshc.cost.cluster_sizes import (
     Attention,
     attention_bytes,
     link_bytes_per_second,

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshc.cost.expert_coverage import Coverage, independent_tokens
-from meshc.cost.nodes.batches import Chunk
+from meshc.cost.nodes.iteration_batches import Chunk
 from meshc.cost.nodes.iterations import NodeIterations
 from meshc.cost.nodes.overlap import baseline, fused_only
 from meshc.cost.nodes.ranks import Ranks
 from meshc.cost.nodes.splitting import best_schedule
 from meshc.devices import device
-from meshc.driver.served_models import served_model
+from meshc.driver.served_shapes import served_model
 from meshc.support.diagnostics import MeshcError
 
 POLICIES = {"baseline": baseline, "fuse-only": fused_only, "tokenweave": best_schedule}

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
-from meshc.cost.nodes.batches import Chunk, cut, prompts, tokens_of
+from meshc.analysis.cuda.stream_turns import COMMUNICATION, COMPUTE
+from meshc.cost.nodes.iteration_batches import Chunk, cut, prompts, tokens_of
 from meshc.cost.nodes.overlap import baseline, fused_only, overlapped
 from meshc.cost.nodes.products import Product, ProductRates, Tile, waves
 from meshc.cost.nodes.ranks import Ranks
@@ -23,7 +23,7 @@ from meshc.cost.nodes.splitting import (
     threshold_tokens,
 )
 from meshc.devices import device
-from meshc.driver.served_models import served_model
+from meshc.driver.served_shapes import served_model
 from meshc.support.diagnostics import MeshcError
 
 CHUNKS = st.builds(

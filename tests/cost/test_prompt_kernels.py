@@ -8,7 +8,7 @@ from meshc.backends.cuda.program import KERNELS, Prefill
 from meshc.cost.prompt_kernels import PromptKernels
 from meshc.cost.served_attention import GroupedAttention
 from meshc.devices import device
-from meshc.driver.served_models import served_model
+from meshc.driver.served_shapes import served_model
 
 LLAMA = served_model("llama-3-8b")
 

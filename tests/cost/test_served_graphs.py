@@ -17,7 +17,7 @@ from meshc.devices import device
 from meshc.driver import CompileRequest, load_any
 from meshc.driver.compiling import given_module
 from meshc.driver.planning.parts import bytes_held, part_of
-from meshc.driver.served_models import served_model
+from meshc.driver.served_shapes import served_model
 from meshc.frontend.checkpoints import catalogue_names
 from meshc.ir.core import tensor_type
 from meshc.ir.ops.graph import Matmul, Repeat, Softmax, TopK

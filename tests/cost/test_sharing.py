@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from meshc.analysis.traffic.tracks import Track, receivers, ring_track, room_of
-from meshc.cost.demand import Demand, Reduced
+from meshc.cost.routing_demand import Demand, Reduced
 from meshc.cost.sharing import Sharing
 from meshc.cost.track_sets import ANY, Algorithms, largest_sets
 from meshc.devices import device

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from test_task_work import tasks_of
 
+from meshc.cost.tasks.phase_times import shared_evenly, step_time, time_of_work
 from meshc.cost.tasks.stages import LoopWork, Meeting, PhaseWork, Piece, TaskWork
-from meshc.cost.tasks.steps import shared_evenly, step_time, time_of_work
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import work_of
 from meshc.devices import Number, device

@@ -6,8 +6,8 @@ import pytest
 
 import meshc
 from meshc.backends.cuda.step_times import predicted
+from meshc.cost.tasks.phase_times import step_time
 from meshc.cost.tasks.stages import LoopWork, Meeting
-from meshc.cost.tasks.steps import step_time
 from meshc.cost.tasks.tile_times import Links, TileTimes
 from meshc.cost.tasks.work import work_of
 from meshc.devices import device

@@ -9,10 +9,10 @@ import pytest
 from test_task_work import tasks_of
 
 import meshc
-from meshc.cost.tasks import steps
+from meshc.cost.tasks import phase_times
 from meshc.cost.tasks.blocks import Ring, Run, Spent, Tile
+from meshc.cost.tasks.phase_times import joined, step_time, time_of_work
 from meshc.cost.tasks.stages import LoopWork, Meeting, Piece, TaskWork
-from meshc.cost.tasks.steps import joined, step_time, time_of_work
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import work_of
 from meshc.devices import Number, device
@@ -69,7 +69,7 @@ def test_meetings_that_are_found_are_those_that_are_assumed(small):
 def test_rounds_that_are_not_followed_are_like_the_last_one(small, monkeypatch):
     work = work_of(small, {"pos": 1024})
     some = time_of_work(work, TileTimes(H200))
-    monkeypatch.setattr(steps, "ROUNDS", 1000)
+    monkeypatch.setattr(phase_times, "ROUNDS", 1000)
     every = time_of_work(work, TileTimes(H200))
     assert some.seconds == pytest.approx(every.seconds, rel=1e-3)
     assert [(p.times, p.bytes) for p in some.phases] == [(p.times, p.bytes) for p in every.phases]
@@ -80,12 +80,14 @@ def test_the_round_in_the_middle_stands_for_others_where_the_last_meets_nothing(
     work = work_of(small, {"pos": 1024})
     loop = next(n for n, stage in enumerate(work) if isinstance(stage, LoopWork))
     work = [*work[: loop + 1], *(s for s in work[loop + 1 :] if not isinstance(s, Meeting))]
-    followed, simulate = [], steps.simulate
+    followed, simulate = [], phase_times.simulate
     monkeypatch.setattr(
-        steps, "simulate", lambda runs, *how: followed.append(len(runs)) or simulate(runs, *how)
+        phase_times,
+        "simulate",
+        lambda runs, *how: followed.append(len(runs)) or simulate(runs, *how),
     )
     some = time_of_work(work, TileTimes(H200))
-    monkeypatch.setattr(steps, "ROUNDS", 1000)
+    monkeypatch.setattr(phase_times, "ROUNDS", 1000)
     every = time_of_work(work, TileTimes(H200))
     assert some.seconds == pytest.approx(every.seconds, rel=1e-3)
     assert [(p.times, p.bytes) for p in some.phases] == [(p.times, p.bytes) for p in every.phases]
@@ -97,8 +99,8 @@ def test_some_blocks_stand_for_all(small, step, bound, monkeypatch):
     """Of very many tiles: the parts of the time stay what they were, and bytes are those of all."""
     every = step_time(small, {"pos": 1024})
     count = sum(len(tiles) for run in _runs(small, monkeypatch) for tiles in run.tiles)
-    monkeypatch.setattr(steps, "MOST_FOLLOWED", count // step)
-    monkeypatch.setattr(steps, "MOST_SKIPPED", step)
+    monkeypatch.setattr(phase_times, "MOST_FOLLOWED", count // step)
+    monkeypatch.setattr(phase_times, "MOST_SKIPPED", step)
     some = step_time(small, {"pos": 1024})
     assert some.bytes == every.bytes and some.blocks == every.blocks
     assert some.seconds == pytest.approx(every.seconds, rel=bound)
@@ -110,7 +112,7 @@ def _runs(module, monkeypatch):
     found = []
     with monkeypatch.context() as patched:
         patched.setattr(
-            steps, "simulate", lambda runs, *_: found.extend(runs) or [Spent()] * len(runs)
+            phase_times, "simulate", lambda runs, *_: found.extend(runs) or [Spent()] * len(runs)
         )
         step_time(module, {"pos": 1024})
     return found
@@ -216,10 +218,10 @@ def test_columns_that_do_not_fit_are_read_for_each_task():
     small = tasks_of("tests/data/tiny/llama-3h1")
     (phase,) = [s for s in work_of(small, {"pos": 3}) if getattr(s, "name", "") == "result"]
     few = replace(phase, blocks=2)
-    usual = steps.shared_evenly(few, TileTimes(H200), 2)
+    usual = phase_times.shared_evenly(few, TileTimes(H200), 2)
     (family,) = phase.families
     wide = replace(few, families=(replace(family, held=10**6),))
-    crowded = steps.shared_evenly(wide, TileTimes(H200), 2)
+    crowded = phase_times.shared_evenly(wide, TileTimes(H200), 2)
     alike = sum(family.waited.values())
     tasks = len(family.tasks) // 2
     assert crowded.read[0] - usual.read[0] == (tasks - 1) * alike > 0
@@ -272,7 +274,7 @@ def test_a_task_is_cut_into_tiles():
 
 def test_sums_of_times_have_all_parts():
     found = Spent()
-    steps._add(found, Spent(*range(1, 7)), 2)
+    phase_times._add(found, Spent(*range(1, 7)), 2)
     assert [getattr(found, part.name) for part in fields(Spent)] == [2, 4, 6, 8, 10, 12]
 
 

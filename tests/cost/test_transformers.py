@@ -9,7 +9,7 @@ from meshc.cost.least_squares import fitted
 from meshc.cost.operations import Tile
 from meshc.cost.transformers import LADDER, T10, WAFERLLM, Layer
 from meshc.devices import device
-from meshc.driver.reproduction.wafers import MODELS, TOKENS, layer_of
+from meshc.driver.reproduction.wafer_llm import MODELS, TOKENS, layer_of
 from meshc.published import table
 
 WSE2 = device("wse2")

@@ -19,7 +19,7 @@ from meshc.passes.manager import PassManager
 from meshc.passes.mesh.partition import Partition
 from meshc.sim import cslc
 from meshc.sim.program import Program
-from meshc.sim.storage import load_program
+from meshc.sim.stored_programs import load_program
 from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.spans import Source
 

@@ -21,7 +21,7 @@ from meshc.backends.python import load_program
 from meshc.interp.sessions import Session
 from meshc.interp.task_orders import Order
 from meshc.sim import cs_python, cslc
-from meshc.sim.host import runtime
+from meshc.sim.host import host_operations
 
 Found = tuple[list[list[np.ndarray]], list[int]]
 """The results of every run, and the tokens that were generated."""
@@ -136,14 +136,14 @@ def run_tasks(case: Case, compiled: meshc.Compiled, folder: Path) -> Found:
 def _process_restored(folder: Path) -> Iterator[None]:
     """Work in ``folder``; what a host script changes in this process is put back."""
     before = os.getcwd()
-    path, argv, options = list(sys.path), list(sys.argv), runtime.OPTIONS[0]
+    path, argv, options = list(sys.path), list(sys.argv), host_operations.OPTIONS[0]
     depth = sys.getrecursionlimit()
     os.chdir(folder)
     try:
         yield
     finally:
         os.chdir(before)
-        sys.path[:], sys.argv[:], runtime.OPTIONS[0] = path, argv, options
+        sys.path[:], sys.argv[:], host_operations.OPTIONS[0] = path, argv, options
         sys.setrecursionlimit(depth)
         for name in [n for n in sys.modules if n.split(".")[0] == "cerebras"]:
             del sys.modules[name]

@@ -18,7 +18,7 @@ import pytest
 from pages import ROOT, blocks, commands, page
 
 from meshc.cli import main
-from meshc.cli.arguments import parser
+from meshc.cli.command_parser import parser
 
 PAGES = ("README.md", "docs/command-line.md")
 TINY = str(ROOT / "tests" / "data" / "tiny" / "llama-rope3")

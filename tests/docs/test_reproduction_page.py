@@ -7,7 +7,7 @@ from pages import page as page_of
 from reduced import only
 
 from meshc.cli import main
-from meshc.driver.reproduction.page import page, section_lines
+from meshc.driver.reproduction.markdown_page import page, section_lines
 from meshc.driver.reproduction.sections import builders, chosen, made
 from meshc.driver.reproduction.servers import Servers
 

@@ -4,7 +4,7 @@ import re
 
 from pages import commands, page
 
-from meshc.cli.arguments import parser
+from meshc.cli.command_parser import parser
 from meshc.serving.metrics import METRICS
 from meshc.serving.policies import POLICIES
 from meshc.support.diagnostics import known_codes

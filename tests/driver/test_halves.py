@@ -8,14 +8,14 @@ import pytest
 
 from meshc.backends.cuda import halves
 from meshc.backends.cuda.halves import splitting_of
-from meshc.cost.nodes.batches import prompts
+from meshc.cost.nodes.iteration_batches import prompts
 from meshc.cost.nodes.overlap import fused_only, overlapped
 from meshc.cost.nodes.ranks import Ranks
 from meshc.cost.nodes.splitting import boundaries, boundaries_tried, threshold_tokens
 from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.compiling import given_module
-from meshc.driver.served_models import served_model
+from meshc.driver.served_shapes import served_model
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 MODEL = "llama-3.3-70b"

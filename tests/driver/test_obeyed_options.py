@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import meshc
-from meshc.backends.options import OWN as RECORDS
 from meshc.backends.request import flag_of
 from meshc.backends.target import usual_target
+from meshc.backends.target_options import OWN as RECORDS
 from meshc.cli import main
 from meshc.driver import CompileRequest
 

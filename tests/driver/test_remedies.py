@@ -8,7 +8,7 @@ import pytest
 
 import meshc.devices
 from meshc.backends.cuda import emit, gpu_steps
-from meshc.backends.options import CudaOptions, MeshOptions
+from meshc.backends.target_options import CudaOptions, MeshOptions
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.remedies import with_help
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError

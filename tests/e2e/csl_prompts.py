@@ -11,8 +11,8 @@ from meshc.interp.bounds import reduction_length
 from meshc.interp.check import Trace, random_trace, run_from
 from meshc.interp.inputs import RandomArrays
 from meshc.interp.tile import TileMachine
-from meshc.sim.machine.options import Options
-from meshc.sim.running import compile_folder, host_names
+from meshc.sim.emitted_runs import compile_folder, host_names
+from meshc.sim.machine.run_options import Options
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.output import write_directory
 

@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
 from meshc.backends.cuda.program import Kernel, Target
 

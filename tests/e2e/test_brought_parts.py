@@ -1,6 +1,7 @@
 """What other packages bring: the packages of ``examples/`` pass their tests, and what is wrong with
 a form, a family, a device or a function of elements is said of its package."""
 
+import json
 import shlex
 import sys
 from functools import partial
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from csl_runs import run_files
 from installed_examples import installed
 from offered import offer
 from reduced import only
@@ -20,7 +22,7 @@ from meshc.driver import load_any
 from meshc.driver.emitted import emitted_once
 from meshc.frontend.families import family
 from meshc.ir import brought_functions as functions
-from meshc.passes import plugins
+from meshc.passes import brought_passes
 from meshc.passes.mesh.forms import brought
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -97,7 +99,14 @@ def test_an_installed_example_passes_its_tests(package, tmp_path):
 
 
 def test_every_kind_has_an_example():
-    kinds = [devices.KIND, family.KIND, brought.KIND, plugins.KIND, registry.KIND, functions.KIND]
+    kinds = [
+        devices.KIND,
+        family.KIND,
+        brought.KIND,
+        brought_passes.KIND,
+        registry.KIND,
+        functions.KIND,
+    ]
     assert {kind.group for kind in kinds} == {group for group, _, _ in PACKAGES.values()}
     page = (EXAMPLES.parent / "docs" / "packages.md").read_text()
     for package, (group, _, _) in PACKAGES.items():
@@ -124,6 +133,47 @@ def test_a_brought_function_is_part_of_a_decode_step_in_cuda(bring, tmp_path):
         answers.append(program.generate([5, 17, 42], 3, ignore_eos=True))
     assert answers[0].tokens == answers[1].tokens
     np.testing.assert_allclose(answers[1].logits, answers[0].logits, rtol=0, atol=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bound"),
+    [("f32", 1e-5), ("f16", 1e-2), pytest.param("bf16", 0.1, marks=pytest.mark.slow)],
+)
+def test_a_brought_function_is_part_of_a_program_in_csl(bring, tmp_path, monkeypatch, dtype, bound):
+    """What the simulator computes with it is what NumPy does; its cycles are those of its text."""
+    bring(*PACKAGES["own_function"])
+    path = tmp_path / "signed.mesh"
+    text = PRODUCT.replace("f32", dtype).replace("%s(x)", "softsign(x, width = 0.5)")
+    path.write_text(text)
+    device = {"target": "csl", "device": "wse3", "mesh": "2x2", "dtype": dtype}
+    made = meshc.compile(path, **device)
+    random = np.random.default_rng(3)
+    given = {"x": random.standard_normal((4, 16)), "w": random.standard_normal((16, 8)) / 4}
+    given = {name: value.astype(np.float32) for name, value in given.items()}
+    found, cycles = run_files(made.files, given, tmp_path, monkeypatch)
+    x = given["x"].astype(np.float64)
+    np.testing.assert_allclose(
+        found["result"], x / (0.5 + np.abs(x)) @ given["w"], rtol=0, atol=bound
+    )
+    predicted = json.loads(made.files["report.json"])["predicted_cycles"]
+    assert predicted == pytest.approx(cycles, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"abs"', '"tan"', r"\[bad-plugin\].*softsign.*CSL has exp, tanh, .* no 'tan'"),
+        ("PYTHON, CUDA, csl", "PYTHON, CUDA", "does not emit 'softsign'"),
+    ],
+)
+def test_what_csl_has_not_is_said_in_words(bring, tmp_path, old, new, words):
+    code = (EXAMPLES / "own_function/own_function/softsign.py").read_text()
+    assert old in code
+    bring("meshc.functions", "softsign", "mine_parts:SOFTSIGN", code.replace(old, new))
+    path = tmp_path / "signed.mesh"
+    path.write_text(PRODUCT % "softsign")
+    with pytest.raises(meshc.MeshcError, match=words):
+        meshc.compile(path, target="csl", device="wse3", mesh="2x2")
 
 
 @pytest.mark.parametrize(

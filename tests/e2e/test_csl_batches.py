@@ -21,8 +21,8 @@ from meshc.backends import python
 from meshc.cli import main
 from meshc.driver import CompileRequest, compile_loaded, load_any, open_weights
 from meshc.interp.tile import TileMachine
-from meshc.sim.machine.options import Options
-from meshc.sim.running import compile_folder, host_names
+from meshc.sim.emitted_runs import compile_folder, host_names
+from meshc.sim.machine.run_options import Options
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.models

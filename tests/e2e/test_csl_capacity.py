@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import meshc.devices
 from meshc.driver import CompileRequest, compile_loaded, graph_module, load_any
 from meshc.driver.capacity import capacities, capacity
-from meshc.driver.fitting import planned
+from meshc.driver.core_fit import planned
 from meshc.driver.remedies import NO_ROOM
 from meshc.interp.check import random_trace
-from meshc.sim.machine.options import Options
-from meshc.sim.running import compile_folder, host_names
+from meshc.sim.emitted_runs import compile_folder, host_names
+from meshc.sim.machine.run_options import Options
 from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.output import write_directory
 

@@ -23,8 +23,8 @@ from meshc.ir.clone import clone_module
 from meshc.ir.parser import parse_module
 from meshc.passes.manager import PassManager
 from meshc.pipelines import pipeline_to
-from meshc.sim.machine.options import Options
-from meshc.sim.running import compile_folder, host_names
+from meshc.sim.emitted_runs import compile_folder, host_names
+from meshc.sim.machine.run_options import Options
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.spans import Source
 

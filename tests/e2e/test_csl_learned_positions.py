@@ -13,8 +13,8 @@ from csl_prompts import model_text
 
 import meshc
 from meshc.frontend.checkpoints import open_checkpoint, read_config
-from meshc.sim.machine.options import Options
-from meshc.sim.running import compile_folder, host_names
+from meshc.sim.emitted_runs import compile_folder, host_names
+from meshc.sim.machine.run_options import Options
 from meshc.support.output import write_directory
 
 pytestmark = pytest.mark.models

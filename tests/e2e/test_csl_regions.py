@@ -18,7 +18,7 @@ from reduced import each
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.interp.tile import TileMachine
 from meshc.ir.printer import print_module
-from meshc.sim.storage import load_program
+from meshc.sim.stored_programs import load_program
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 pytestmark = pytest.mark.models

@@ -5,7 +5,7 @@ import pytest
 
 from meshc.frontend.language import parse_model
 from meshc.support.spans import Source
-from meshc.torch.exported.dims import Apart, Dim, extent, regrouped, settled, unite
+from meshc.torch.exported.followed_dims import Apart, Dim, extent, regrouped, settled, unite
 from meshc.torch.exported.statements import Param, Statement, model_text
 
 

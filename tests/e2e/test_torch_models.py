@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers", reason=WORD)
 
 import meshc.torch  # noqa: E402
 from meshc.support.diagnostics import MeshcError  # noqa: E402
-from meshc.torch.module import CACHE  # noqa: E402
+from meshc.torch.language_model import CACHE  # noqa: E402
 
 pytestmark = [pytest.mark.oracle, pytest.mark.filterwarnings("default")]
 

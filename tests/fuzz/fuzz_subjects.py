@@ -30,9 +30,9 @@ from meshc.driver import CompileRequest, compile_loaded, load_any, open_weights
 from meshc.frontend.checkpoints import config_from_gguf, load_tokenizer, read_config
 from meshc.frontend.language.loader import library_names, library_source
 from meshc.sim import cslc
-from meshc.sim.host.runtime import OPTIONS, Runtime
-from meshc.sim.machine.options import Options
-from meshc.sim.storage import FILE_NAME
+from meshc.sim.host.host_operations import OPTIONS, Runtime
+from meshc.sim.machine.run_options import Options
+from meshc.sim.stored_programs import FILE_NAME
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.output import write_directory
 

@@ -3,7 +3,7 @@
 import pytest
 from compared_modules import first_difference
 
-from meshc.backends.cuda.packing.rows import interleaved
+from meshc.backends.cuda.packing.matrix_rows import interleaved
 from meshc.devices import device
 from meshc.frontend.language import elaborate, parse_model
 from meshc.ir.affine import Expr, parse_expr

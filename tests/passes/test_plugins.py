@@ -12,7 +12,7 @@ from offered import offer
 
 import meshc
 from meshc.cli import main
-from meshc.passes import plugins
+from meshc.passes import brought_passes
 from meshc.passes.registry import own_pipeline, pass_names
 from meshc.support import plugins as shared
 
@@ -70,7 +70,7 @@ def test_a_pass_is_found_with_its_options(package):
     package(MODULE)
     (step,) = meshc.parse_pipeline("given{count=3}")
     assert (step.NAME, step.count, str(step)) == ("given", 3, "given{count=3}")
-    assert plugins.origin_of(step) == "package-0 1.0 (brought:Given)"
+    assert brought_passes.origin_of(step) == "package-0 1.0 (brought:Given)"
     assert pass_names()[-1] == "given"
     module = meshc.parse(TEXT)
     assert meshc.PassManager([step]).run(module) is module

@@ -11,7 +11,7 @@ from meshc.cost.served_attention import GroupedAttention, pairs_seen
 from meshc.cost.served_models import LayerShape, ServedModel
 from meshc.cost.serving_iterations import IterationCost
 from meshc.devices import device
-from meshc.driver.served_models import served_model
+from meshc.driver.served_shapes import served_model
 from meshc.support.diagnostics import MeshcError
 
 QWEN, DENSE, GPT = (served_model(n) for n in ("qwen3-30b-a3b", "qwen3-8b", "gpt-oss-20b"))

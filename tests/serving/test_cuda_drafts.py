@@ -11,7 +11,7 @@ from test_cuda_serving import DATA, FEW, GPU, OF_ONE, SEQ, TRACE, Requests, draw
 from meshc.backends.cuda.executor import CXX
 from meshc.cli import main
 from meshc.serving.drafting import Repeats
-from meshc.serving.groups import Fixed
+from meshc.serving.group_counts import Fixed
 from meshc.serving.policies import Policy
 
 pytestmark = [

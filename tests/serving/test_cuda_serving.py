@@ -20,7 +20,7 @@ from meshc.backends.target import target_of
 from meshc.cli import main
 from meshc.driver import Backend, CompileRequest, emitted, load_any
 from meshc.driver.serving import ServeRequest, opened_service
-from meshc.serving.groups import Fixed
+from meshc.serving.group_counts import Fixed
 from meshc.serving.policies import Policy, policy
 from meshc.serving.replaying import Entry, replayed
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail

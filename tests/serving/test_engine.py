@@ -7,7 +7,7 @@ from books import CAPACITY, LAYERS, MULTIPLE, REQUESTS, VOCAB, continued, server
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshc.serving.groups import ByLength, Fixed
+from meshc.serving.group_counts import ByLength, Fixed
 from meshc.serving.policies import Policy, policy
 from meshc.serving.replaying import Entry, replayed
 from meshc.support.diagnostics import MeshcError, fail

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshc.cost.layer_groups import balanced_groups
-from meshc.serving.groups import ByDoubling, ByLatency, ByLength, Fixed
+from meshc.serving.group_counts import ByDoubling, ByLatency, ByLength, Fixed
 
 COSTS = st.lists(st.integers(1, 20), min_size=1, max_size=9)
 

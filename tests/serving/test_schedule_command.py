@@ -12,7 +12,7 @@ from reduced import crossed
 
 import meshc
 from meshc.cli import main
-from meshc.driver.served_models import served_model
+from meshc.driver.served_shapes import served_model
 from meshc.support.diagnostics import MeshcError
 
 CATALOGUE = Path(meshc.__file__).parent / "frontend" / "catalogue"

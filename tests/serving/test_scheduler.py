@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshc.serving.groups import ByDoubling, ByLength, Fixed
+from meshc.serving.group_counts import ByDoubling, ByLength, Fixed
 from meshc.serving.policies import Policy, policy, with_long_prompts
 from meshc.serving.requests import Request
 from meshc.serving.scheduler import Scheduler

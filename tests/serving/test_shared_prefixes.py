@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from meshc.cost.serving_iterations import IterationCost
 from meshc.devices import device
-from meshc.driver.served_models import served_model
+from meshc.driver.served_shapes import served_model
 from meshc.serving.lengths import Common
 from meshc.serving.policies import policy
 from meshc.serving.prefixes import PrefixMemory

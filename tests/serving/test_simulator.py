@@ -7,9 +7,9 @@ import pytest
 
 from meshc.cost.serving_iterations import IterationCost
 from meshc.devices import device
-from meshc.driver.served_models import served_model
+from meshc.driver.served_shapes import served_model
 from meshc.serving.comparing import Load, Setting, band, compared, simulated
-from meshc.serving.groups import ByDoubling
+from meshc.serving.group_counts import ByDoubling
 from meshc.serving.lengths import Trace, arrival_seconds, drawn_lengths, requests_of
 from meshc.serving.metrics import METRICS, Objective, measured
 from meshc.serving.policies import policy

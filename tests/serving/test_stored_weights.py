@@ -7,7 +7,7 @@ import pytest
 from meshc.cost.nodes.iterations import NodeIterations
 from meshc.cost.serving_iterations import IterationCost
 from meshc.devices import device
-from meshc.driver.served_models import served_model
+from meshc.driver.served_shapes import served_model
 from meshc.serving.stored_weights import BITS, stored
 from meshc.support.diagnostics import MeshcError
 

@@ -8,7 +8,7 @@ from meshc.cli import main
 from meshc.cost.nodes.iterations import NodeIterations
 from meshc.cost.serving_iterations import IterationCost
 from meshc.devices import device
-from meshc.driver.served_models import served_model
+from meshc.driver.served_shapes import served_model
 from meshc.serving.metrics import Objective, measured
 from meshc.serving.policies import policy
 from meshc.serving.requests import Request

@@ -18,7 +18,7 @@ from meshc.cli.entry import main
 from meshc.serving.loop import Loop
 from meshc.serving.policies import policy
 from meshc.serving.request_log import RequestLog
-from meshc.serving.watching import Course, Ended
+from meshc.serving.server_watchers import Course, Ended
 
 
 def measured(served):

@@ -11,7 +11,7 @@ import pytest
 from twin import Twin
 
 from meshc.sim.cgen.build import C
-from meshc.sim.host import runtime
+from meshc.sim.host import host_operations
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks")]
 
@@ -21,7 +21,7 @@ def both_machines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Programs run on both machines; on the Python machine alone without a C compiler."""
     if C.path() is not None:
         make: Any = Twin
-        monkeypatch.setattr(runtime, "make_machine", make)
+        monkeypatch.setattr(host_operations, "make_machine", make)
     yield
 
 

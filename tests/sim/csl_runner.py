@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from meshc.sim.compiler import compile_program
-from meshc.sim.host.runtime import OPTIONS, Runtime
-from meshc.sim.machine.options import Options
-from meshc.sim.sema.types import F16
-from meshc.sim.storage import save_program
+from meshc.sim.csl_compiler import compile_program
+from meshc.sim.host.host_operations import OPTIONS, Runtime
+from meshc.sim.machine.run_options import Options
+from meshc.sim.sema.csl_types import F16
+from meshc.sim.stored_programs import save_program
 
 SINGLE = """
 param memcpy_unused: i16 = 0;

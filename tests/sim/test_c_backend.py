@@ -21,8 +21,12 @@ from twin import Twin
 
 from meshc.sim import machines
 from meshc.sim.cgen import build
-from meshc.sim.cgen import machine as c_machine
-from meshc.sim.cgen.constants import (
+from meshc.sim.cgen import c_machine as c_machine
+from meshc.sim.cgen.c_machine import CMachine
+from meshc.sim.cgen.emit import emit
+from meshc.sim.cgen.errors import Unsupported
+from meshc.sim.cgen.library import KNOWN_OPERATIONS, library
+from meshc.sim.cgen.marked_constants import (
     descriptors,
     integer,
     integer_literal,
@@ -30,20 +34,16 @@ from meshc.sim.cgen.constants import (
     real,
     state,
 )
-from meshc.sim.cgen.emit import emit
-from meshc.sim.cgen.errors import Unsupported
-from meshc.sim.cgen.library import KNOWN_OPERATIONS, library
-from meshc.sim.cgen.machine import CMachine
 from meshc.sim.cgen.merging import Written, merge
 from meshc.sim.descriptors import Mem
-from meshc.sim.host import runtime
-from meshc.sim.machine.costs import costs_of
+from meshc.sim.exact_numbers import float_bits, float_div, float_from_bits, float_to_int
+from meshc.sim.host import host_operations
+from meshc.sim.machine.cycle_model import costs_of
 from meshc.sim.machine.machine import Machine
-from meshc.sim.machine.options import Options
-from meshc.sim.numbers import float_bits, float_div, float_from_bits, float_to_int
+from meshc.sim.machine.run_options import Options
 from meshc.sim.scalar_costs import scalar_costs
-from meshc.sim.sema.types import BF16, F16, Int
-from meshc.sim.storage import load_program
+from meshc.sim.sema.csl_types import BF16, F16, Int
+from meshc.sim.stored_programs import load_program
 from meshc.sim.vector_ops import OPS
 from meshc.support.diagnostics import MeshcError
 from meshc.support.native import BuildError, Toolchain
@@ -387,7 +387,7 @@ def test_programs_really_ran_on_both_machines(tmp_path: Path) -> None:
     program = single(tmp_path, LOOP, run="fn()void")
     program.launch("run")
     assert Twin.supported == before + 1
-    assert isinstance(runtime.OPTIONS[0], Options)
+    assert isinstance(host_operations.OPTIONS[0], Options)
 
 
 @needs_compiler

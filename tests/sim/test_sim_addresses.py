@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from csl_runner import PE_HEAD, SINGLE, Run, exports, single
 
-from meshc.sim.machine.options import Options
+from meshc.sim.machine.run_options import Options
 from meshc.support.diagnostics import MeshcError
 
 # The operation counts strides in words of 16 bits, so that it adds to high halves of indices too.

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from csl_runner import PE_HEAD, SINGLE, Run, exports
 
-from meshc.sim.numbers import float_bits, float_from_bits
-from meshc.sim.sema.types import BF16
+from meshc.sim.exact_numbers import float_bits, float_from_bits
+from meshc.sim.sema.csl_types import BF16
 from meshc.support.diagnostics import MeshcError
 
 N = 24

@@ -9,7 +9,7 @@ import pytest
 from csl_runner import single
 
 from meshc.cli import main
-from meshc.sim.host import runtime
+from meshc.sim.host import host_operations
 from meshc.support.diagnostics import MeshcError
 
 TASKS = """
@@ -30,8 +30,8 @@ comptime { @bind_local_task(spin, id); }
 def test_endless_programs_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str, body: str, code: str, words: str
 ) -> None:
-    bounded = dataclasses.replace(runtime.OPTIONS[0], backend=backend, max_cycles=20_000)
-    monkeypatch.setattr(runtime, "OPTIONS", [bounded])
+    bounded = dataclasses.replace(host_operations.OPTIONS[0], backend=backend, max_cycles=20_000)
+    monkeypatch.setattr(host_operations, "OPTIONS", [bounded])
     pe = f"{TASKS} fn run() void {{ {body} }} comptime {{ @export_symbol(run); }}"
     program = single(tmp_path, pe, run="fn()void")
     with pytest.raises(MeshcError) as caught:

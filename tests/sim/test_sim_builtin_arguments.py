@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from csl_runner import PE_HEAD, SINGLE, exports
 
-from meshc.sim.compiler import compile_program
+from meshc.sim.csl_compiler import compile_program
 from meshc.sim.sema.registry import BUILTINS
-from meshc.sim.storage import dumps
+from meshc.sim.stored_programs import dumps
 from meshc.support.diagnostics import MeshcError
 
 HEAD = """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from csl_runner import function, single
 
-from meshc.sim.numbers import cb16_bits, cb16_from_bits
+from meshc.sim.exact_numbers import cb16_bits, cb16_from_bits
 from meshc.support.diagnostics import MeshcError
 
 COMPTIME = [

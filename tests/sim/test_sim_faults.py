@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from csl_runner import PE_HEAD, Run, single
 
-from meshc.sim.machine.options import Options
+from meshc.sim.machine.run_options import Options
 from meshc.support.diagnostics import MeshcError
 
 LAYOUT = """

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from meshc.sim.compiler import compile_program
+from meshc.sim.csl_compiler import compile_program
 from meshc.sim.sema.grouped_loops import GroupedLoops
-from meshc.sim.sema.lanes import Lanes, Points, Split, Ungroupable, lanes
+from meshc.sim.sema.iteration_lanes import Lanes, Points, Split, Ungroupable, lanes
 from meshc.sim.sema.rectangle import LayoutInfo
-from meshc.sim.storage import dumps
+from meshc.sim.stored_programs import dumps
 from meshc.support.diagnostics import MeshcError
 
 PE = """

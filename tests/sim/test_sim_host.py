@@ -14,9 +14,9 @@ from csl_runner import PE_HEAD, Run, exports, single
 from meshc.cli import main
 from meshc.sim import cs_python, cslc
 from meshc.sim.commands_folder import make_bin
-from meshc.sim.host.api import MemcpyOrder, SdkRuntime
 from meshc.sim.host.copying import COL_MAJOR, ROW_MAJOR, order_indices
 from meshc.sim.host.debug import DUMP, debug_util
+from meshc.sim.host.host_classes import MemcpyOrder, SdkRuntime
 from meshc.sim.host.utils import (
     calculate_cycles,
     float_to_hex,

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from meshc.sim.lang import tree as t
-from meshc.sim.lang.parser import parse
+from meshc.sim.lang.statement_parser import parse
 from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.spans import Source
 

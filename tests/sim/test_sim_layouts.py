@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshc.sim.host import runtime as host_runtime
-from meshc.sim.host.api import SdkRuntime
+from meshc.sim.host import host_operations as host_runtime
+from meshc.sim.host.host_classes import SdkRuntime
 from meshc.sim.host.platforms import FP16TYPE, SdkTarget, SimfabConfig, get_platform, get_simulator
 from meshc.sim.host.sdk_layout import (
     CodeRegion,
@@ -22,7 +22,7 @@ from meshc.sim.host.sdk_layout import (
     SdkLayout,
     get_edge_routing,
 )
-from meshc.sim.machine.options import Options
+from meshc.sim.machine.run_options import Options
 from meshc.support.diagnostics import MeshcError
 
 SIZE = 12

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from csl_runner import PE_HEAD, SINGLE, exports
 
-from meshc.sim.compiler import compile_program
+from meshc.sim.csl_compiler import compile_program
 from meshc.sim.lang.lexer import LineMap, tokenize
 from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.spans import Source

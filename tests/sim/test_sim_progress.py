@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from csl_runner import single
 
-from meshc.sim.host import progress
+from meshc.sim.host import run_progress
 from meshc.sim.machine.machine import Machine
-from meshc.sim.storage import load_program
+from meshc.sim.stored_programs import load_program
 
 
 class Terminal(io.StringIO):
@@ -22,9 +22,9 @@ class Terminal(io.StringIO):
 
 def test_long_runs_show_how_far_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 1.0, 4.0, 4.2, 5.0])
-    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(run_progress.time, "monotonic", lambda: next(clock))
     out = Terminal()
-    line = progress.Progress(1000, out)
+    line = run_progress.Progress(1000, out)
     for cycles in (1_000, 8_000, 8_400, 10_000):
         line.show(cycles)
     shown = out.getvalue()
@@ -37,7 +37,7 @@ def test_long_runs_show_how_far_they_are(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_progress_is_silent_where_nobody_looks() -> None:
     out = io.StringIO()
-    line = progress.Progress(4, out)
+    line = run_progress.Progress(4, out)
     line._next = 0.0
     line.show(1)
     line.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from csl_runner import function
 
-from meshc.sim import compiler
+from meshc.sim import csl_compiler
 
 HEAD = """
 var v = @zeros([200]u32); var i: u16 = 1; var way: u16 = 0;
@@ -63,5 +63,5 @@ def run(folder: Path, seed: int) -> list[int]:
 def test_random_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: int) -> None:
     seeds = range(first, first + 4)
     moved = [run(tmp_path / f"moved{seed}", seed) for seed in seeds]
-    monkeypatch.setattr(compiler, "sink", lambda function: None)
+    monkeypatch.setattr(csl_compiler, "sink", lambda function: None)
     assert moved == [run(tmp_path / f"kept{seed}", seed) for seed in seeds]

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from meshc.sim.compiler import compile_program
-from meshc.sim.host.runtime import Runtime
-from meshc.sim.storage import save_program
+from meshc.sim.csl_compiler import compile_program
+from meshc.sim.host.host_operations import Runtime
+from meshc.sim.stored_programs import save_program
 
 LAYOUT = Path(__file__).parents[2] / "benchmarks" / "stencil" / "layout.csl"
 

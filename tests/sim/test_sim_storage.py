@@ -17,10 +17,10 @@ from meshc.sim import ir
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
 from meshc.sim.host.debug import DUMP, debug_util, save_dump
 from meshc.sim.program import PeProgram, PeSymbol, Program
-from meshc.sim.routes import ColorConfig, Filter
-from meshc.sim.sema import types as ty
+from meshc.sim.route_configs import ColorConfig, Filter
+from meshc.sim.sema import csl_types as ty
 from meshc.sim.sema.unit import Export
-from meshc.sim.storage import (
+from meshc.sim.stored_programs import (
     FILE_NAME,
     Damaged,
     dumps,

@@ -14,11 +14,11 @@ from twin import Twin
 
 from meshc.sim import machines as machines_module
 from meshc.sim.cgen.build import C
-from meshc.sim.cgen.machine import CMachine
-from meshc.sim.compiler import compile_program
+from meshc.sim.cgen.c_machine import CMachine
 from meshc.sim.cs_python import take_options
-from meshc.sim.host import runtime
-from meshc.sim.machine.options import Options
+from meshc.sim.csl_compiler import compile_program
+from meshc.sim.host import host_operations
+from meshc.sim.machine.run_options import Options
 from meshc.sim.machines import make_machine
 from meshc.sim.program import Program
 from meshc.support.diagnostics import MeshcError
@@ -294,4 +294,4 @@ def test_a_machine_has_the_threads_of_its_options(tmp_path: Path) -> None:
     machine = make_machine(program, Options(backend="c", threads=2))
     assert isinstance(machine, CMachine)
     assert machine.threads == 2
-    assert runtime.make_machine is Twin
+    assert host_operations.make_machine is Twin

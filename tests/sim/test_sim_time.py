@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from csl_runner import function, single
 
-from meshc.sim.machine.costs import costs_of
+from meshc.sim.machine.cycle_model import costs_of
 
 TIMER = """
 const time = @import_module("<time>");

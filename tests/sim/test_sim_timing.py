@@ -10,8 +10,8 @@ from test_sim_time import TIMER, interval
 from truth_programs import on_the_machine, one
 
 from meshc.sim.cs_python import main, take_options
-from meshc.sim.machine.costs import costs_of
-from meshc.sim.machine.options import Options
+from meshc.sim.machine.cycle_model import costs_of
+from meshc.sim.machine.run_options import Options
 from meshc.sim.machines import timing_of
 from meshc.sim.scalar_costs import scalar_costs
 from meshc.sim.timing import DEFAULT, KINDS, MACHINE, MODELS, entries

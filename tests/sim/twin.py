@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from meshc.sim.cgen.c_machine import CMachine
 from meshc.sim.cgen.errors import Unsupported
-from meshc.sim.cgen.machine import CMachine
 from meshc.sim.machine.machine import Machine
-from meshc.sim.machine.options import Options
+from meshc.sim.machine.run_options import Options
 from meshc.sim.program import Program
 from meshc.support.diagnostics import MeshcError
 

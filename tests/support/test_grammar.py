@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshc.frontend.language.reader import GRAMMAR
+from meshc.frontend.language.syntax_reader import GRAMMAR
 from meshc.support.diagnostics import Diagnostic, MeshcError
 from meshc.support.spans import Source
 

@@ -32,3 +32,4 @@ def test_names_are_listed_with_their_folders(script, tmp_path, capsys):
 def test_the_package_is_the_default(script, capsys):
     assert script.main([]) == 0
     assert "emit.py: " in capsys.readouterr().out
+    assert len(script.repeated(script.PACKAGE)) <= 60

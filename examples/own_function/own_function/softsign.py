@@ -27,4 +27,11 @@ def softsign(out, a, width):
 CUDA = """
 MC_INLINE float softsign(float v, float width) { return v / (width + (v < 0.0f ? -v : v)); }
 """
-SOFTSIGN = meshc.BroughtFunction(Softsign, "out = a / (width + |a|)", formula, PYTHON, CUDA)
+
+
+def csl(x, math, width):
+    """The value in CSL."""
+    return x / (width + math("abs", x))
+
+
+SOFTSIGN = meshc.BroughtFunction(Softsign, "out = a / (width + |a|)", formula, PYTHON, CUDA, csl)

@@ -46,6 +46,6 @@ def test_emitted_python_carries_it(signed, given):
     np.testing.assert_allclose(found, wanted(given), rtol=1e-5, atol=1e-5)
 
 
-def test_csl_refuses_it_in_words(signed):
-    with pytest.raises(meshc.MeshcError, match="softsign"):
-        meshc.compile(signed, target="csl", device="wse2", mesh="2x2")
+def test_emitted_csl_has_it_as_a_function(signed):
+    compiled = meshc.compile(signed, target="csl", device="wse2", mesh="2x2")
+    assert "return value / (0.5 + math.abs_f32(value));" in compiled.files["main.csl"]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshc.analysis.csl.costs import CONSTANT, DESCRIPTOR, Costs, looped, setup, walked
-from meshc.analysis.csl.windows import Window, has_one_dim
+from meshc.analysis.csl.instruction_costs import CONSTANT, DESCRIPTOR, Costs, looped, setup, walked
+from meshc.analysis.csl.strided_windows import Window, has_one_dim
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from math import tau
 from typing import NamedTuple
 
-from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.instruction_costs import Costs
+from meshc.analysis.csl.strided_windows import Dim, Window
 from meshc.analysis.csl.vector_steps import Steps
-from meshc.analysis.csl.windows import Dim, Window
 from meshc.ir.types import DType
 
 LOW = 128

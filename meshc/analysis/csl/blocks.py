@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
-from meshc.analysis.csl.windows import Dim, Window, own
+from meshc.analysis.csl.strided_windows import Dim, Window, own
 from meshc.ir.affine import Expr
 
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshc.analysis.csl.costs import BANKS
-from meshc.analysis.csl.windows import Dim, Window, dense, window
+from meshc.analysis.csl.instruction_costs import BANKS
+from meshc.analysis.csl.strided_windows import Dim, Window, dense, window
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import BufferType, DType

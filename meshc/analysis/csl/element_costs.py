@@ -7,9 +7,9 @@ read off their statements.
 
 from __future__ import annotations
 
-from meshc.analysis.csl.costs import LENGTH, OFFSET, Costs, around_pass, walked
+from meshc.analysis.csl.instruction_costs import LENGTH, OFFSET, Costs, around_pass, walked
+from meshc.analysis.csl.strided_windows import Window, first_part, rounds
 from meshc.analysis.csl.ways import NEWTON
-from meshc.analysis.csl.windows import Window, first_part, rounds
 from meshc.ir.functions import FUNCTIONS
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
@@ -40,8 +40,10 @@ _OF_A_ROW = {
     "merge_softmax": 167,
 }
 """The scalar code of a row, a division and a root included."""
-BY_ROWS = (*_OF_A_ROW, *(name for name in FUNCTIONS if name not in ("relu2", "clamp")))
-"""The kernels that go row by row, or call a function for each element."""
+_OF_VECTORS = ("relu2", "clamp")
+"""Functions of elements that are vector operations."""
+_OF_A_PACKAGE = 97
+"""A function of one element that a package brings: as those of meshc that divide."""
 _OF_A_MASK = 24
 """The scalar code of a row of a causal mask, and of its first key that is not seen."""
 _OF_A_MASKED_HEAD = (19, 10)
@@ -69,12 +71,17 @@ _PAIR = {False: 7, True: 52}
 descriptors are moved."""
 
 
+def goes_by_rows(kernel: str) -> bool:
+    """Whether a kernel goes row by row, or calls a function for each element."""
+    return kernel in _OF_A_ROW or (kernel in FUNCTIONS and kernel not in _OF_VECTORS)
+
+
 def by_rows(op: Compute, windows: list[Window], costs: Costs) -> int:
     """Cycles of a kernel that goes row by row, with a call of a function for each element."""
     whole = max(windows, key=lambda w: w.size)
     function = "_".join([op.kernel, *map(str, op.params.values())])
-    if op.kernel in FUNCTIONS and function in _OF_AN_ELEMENT:
-        each = _OF_AN_ELEMENT[function]
+    if op.kernel in FUNCTIONS:
+        each = _OF_AN_ELEMENT.get(function, _OF_A_PACKAGE)
         return (each + _FROM_AND_TO_F16 * whole.dtype.half) * whole.size
     rows = windows[2].size if op.kernel == "rms_scale" else min(w.size for w in windows)
     if op.kernel == "merge_softmax":

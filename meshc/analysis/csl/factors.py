@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import NamedTuple
 
-from meshc.analysis.csl.windows import Dim, Window, window
+from meshc.analysis.csl.strided_windows import Dim, Window, window
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from meshc.analysis.csl.costs import BANKS, Costs
 from meshc.analysis.csl.functions import (
     exponentials,
     exponentials_in_half,
@@ -15,10 +14,11 @@ from meshc.analysis.csl.functions import (
     silu,
     silu_in_half,
 )
+from meshc.analysis.csl.instruction_costs import BANKS, Costs
 from meshc.analysis.csl.operands import BY_STEPS
+from meshc.analysis.csl.strided_windows import Window
 from meshc.analysis.csl.vector_steps import Steps
 from meshc.analysis.csl.ways import HALF, parts_of
-from meshc.analysis.csl.windows import Window
 from meshc.devices import Device, WatchedDevice
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import BufferType, DType

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.instruction_costs import Costs
+from meshc.analysis.csl.strided_windows import Dim, Window, dense
 from meshc.analysis.csl.vector_steps import Steps
-from meshc.analysis.csl.windows import Dim, Window, dense
 from meshc.ir.types import DType
 
 

@@ -5,7 +5,7 @@ operations of a function name is loaded once where the function begins: into a f
 register, which may be the destination as well, what operations change in place, and into a second
 source's what they read (vendor's documentation, DSRs). So no operation has a destination's register
 beside a first source's of another number, which compilers before SDK 2.10 refuse. The numbers lie
-behind those of products (``registers.py``), and no function leaves anything in them.
+behind those of products (``sum_registers.py``), and no function leaves anything in them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from meshc.analysis.csl.costs import CONSTANT, DESCRIPTOR
-from meshc.analysis.csl.windows import Dim, Window, has_one_dim
+from meshc.analysis.csl.instruction_costs import CONSTANT, DESCRIPTOR
+from meshc.analysis.csl.strided_windows import Dim, Window, has_one_dim
 
 FUNCTIONS = 8
 """The first of the numbers that functions take."""

@@ -1,21 +1,21 @@
 """Memory of a core that a CSL program takes for elements: its buffers, and scratch of kernels.
 
 Buffers have memory of their own, or parts of an array that those share which are never needed
-together (``sharing.py``); scratch is shared by all kernels, since none keeps anything there.
+together (``shared_buffers.py``); scratch is shared by all kernels, since none keeps anything there.
 """
 
 from __future__ import annotations
 
 from meshc.analysis.csl import resources
-from meshc.analysis.csl.choosing import choosing
+from meshc.analysis.csl.chosen_elements import choosing
 from meshc.analysis.csl.codes import CODES, KERNEL, WORD_BYTES, WORDS, decoding
-from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.instruction_costs import Costs
 from meshc.analysis.csl.products import planned_call
-from meshc.analysis.csl.sharing import homes, wrong_sharing
-from meshc.analysis.csl.turning import scratch_of_turns
+from meshc.analysis.csl.rope_vectors import scratch_of_turns
+from meshc.analysis.csl.shared_buffers import homes, wrong_sharing
+from meshc.analysis.csl.strided_windows import window
 from meshc.analysis.csl.vector_ways import copied_words, scratch_words
 from meshc.analysis.csl.ways import HALF, parts_of
-from meshc.analysis.csl.windows import window
 from meshc.analysis.layout.liveness import ALIGNMENT_BYTES
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops.tile import Compute

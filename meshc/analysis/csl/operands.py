@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from meshc.analysis.csl.blocks import cut
+from meshc.analysis.csl.strided_windows import Window, own
 from meshc.analysis.csl.ways import ACROSS, HALF, KEPT, parts_of
-from meshc.analysis.csl.windows import Window, own
 from meshc.ir.ops.tile import Compute
 
 CACHES = ("ring_set", "ring_push", "ring_grow", "ring_oldest", "ring_drop", "mask_slots")

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from itertools import product as crossed
 from typing import NamedTuple
 
-from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.factors import Call, Product, batch_variable, with_joining
+from meshc.analysis.csl.instruction_costs import Costs
 from meshc.analysis.csl.products import (
     MOST_SCRATCH_BYTES,
     Plan,

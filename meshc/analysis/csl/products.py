@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from meshc.analysis.csl.blocks import Stretch, blocks_of, power_of_two, stretches
-from meshc.analysis.csl.costs import (
+from meshc.analysis.csl.factors import Product, call, one_product, without_joining
+from meshc.analysis.csl.instruction_costs import (
     BANKS,
     CALL,
     CONSTANT,
@@ -40,8 +41,7 @@ from meshc.analysis.csl.costs import (
     walked,
     writes,
 )
-from meshc.analysis.csl.factors import Product, call, one_product, without_joining
-from meshc.analysis.csl.windows import Dim, Window, has_one_dim, own
+from meshc.analysis.csl.strided_windows import Dim, Window, has_one_dim, own
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import BufferType, DType

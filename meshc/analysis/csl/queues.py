@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from meshc.analysis.csl.ends import End, ends_of
-from meshc.analysis.csl.transfers import Transfers, exclusive
+from meshc.analysis.csl.joined_transfers import Transfers, exclusive
 from meshc.analysis.traffic import channels
 from meshc.analysis.traffic.channels import Line, line_of, shares_core
 from meshc.devices.csl import Targets

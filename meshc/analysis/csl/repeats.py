@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from meshc.analysis.csl.transfers import Transfers
+from meshc.analysis.csl.joined_transfers import Transfers
 from meshc.ir.affine import Expr
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshc.analysis.csl import resources
 from meshc.analysis.csl.ends import used_colors
-from meshc.analysis.csl.transfers import RESUME, Transfers
+from meshc.analysis.csl.joined_transfers import RESUME, Transfers
 from meshc.devices.csl import Targets
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Send

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshc.analysis.csl.costs import (
+from meshc.analysis.csl.held import Operand, Operation, Place, held, places
+from meshc.analysis.csl.instruction_costs import (
     BANKS,
     CONSTANT,
     DESCRIPTOR,
@@ -17,8 +18,7 @@ from meshc.analysis.csl.costs import (
     operation_steps,
     setup,
 )
-from meshc.analysis.csl.held import Operand, Operation, Place, held, places
-from meshc.analysis.csl.windows import MOST_DIMS, Dim, Window
+from meshc.analysis.csl.strided_windows import MOST_DIMS, Dim, Window
 from meshc.ir.affine import Expr
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value

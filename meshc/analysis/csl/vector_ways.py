@@ -3,7 +3,7 @@
 A function of one element costs a call and the library's routine for each. Vector operations on
 scratch, in polynomials, do many at once. The call says it: ``way = vector`` for ``exp_sub``,
 ``silu`` and ``gelu`` with f16 results, in f32, ``half`` for those of the first two that go in f16
-alone, and for ``rope`` what ``turning.py`` lists. Quotients and norms with f16 results,
+alone, and for ``rope`` what ``rope_vectors.py`` lists. Quotients and norms with f16 results,
 ``div`` and ``rms_scale``, go row by row; their reciprocals and roots may be Newton's (``newton``).
 ``row_max``, ``row_sum`` and ``mask_slots`` go row by row, or lane by lane for all rows at once
 (``across``).
@@ -29,12 +29,13 @@ from meshc.analysis.csl.across import (
     slots_of_rows,
 )
 from meshc.analysis.csl.blocks import Blocks, blocks_of, in_blocks, lengths, pieces, whole_blocks
-from meshc.analysis.csl.costs import LENGTH, LOOP, OFFSET, Costs, rows_of_grids, setup
 from meshc.analysis.csl.element_costs import by_rows
 from meshc.analysis.csl.function_steps import steps_taken
+from meshc.analysis.csl.instruction_costs import LENGTH, LOOP, OFFSET, Costs, rows_of_grids, setup
 from meshc.analysis.csl.operands import BY_STEPS, at_once, one_by_one, widened
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
-from meshc.analysis.csl.turning import PASS, SHARES, way_of_turns, wrong_turns
+from meshc.analysis.csl.rope_vectors import PASS, SHARES, way_of_turns, wrong_turns
+from meshc.analysis.csl.strided_windows import Window, first_part, rounds, window
 from meshc.analysis.csl.ways import (
     ACROSS,
     ANGLES,
@@ -47,7 +48,6 @@ from meshc.analysis.csl.ways import (
     goes_over,
     parts_of,
 )
-from meshc.analysis.csl.windows import Window, first_part, rounds, window
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType
 from meshc.ir.views import View

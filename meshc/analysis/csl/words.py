@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator
 
 from meshc.analysis.csl import resources
 from meshc.analysis.csl.element_costs import rows_of
-from meshc.analysis.csl.transfers import Group, Transfers
+from meshc.analysis.csl.joined_transfers import Group, Transfers
+from meshc.analysis.csl.strided_windows import Window, window
 from meshc.analysis.csl.ways import KEPT, WHOLE, block_of, parts_of, type_of_angles
-from meshc.analysis.csl.windows import Window, window
 from meshc.analysis.traffic.turns import turns_of
 from meshc.ir.affine import Atom, Cond, Expr, Var
 from meshc.ir.module import Module
@@ -125,8 +125,8 @@ def _guards(module: Module, transfers: Transfers) -> Iterator[Cond]:
 
 
 def known_at_start(module: Module) -> frozenset[str]:
-    """What has its value when a program starts, or a round of requests behind each other
-    (``rounds.py``): names of run-time scalars and coordinates, and weights, as ``%name``."""
+    """Names that have their values when a program starts, or a round of requests behind each other
+    (``request_rounds.py``): of run-time scalars, of coordinates, and of weights, as ``%name``."""
     weights = (f"%{buffer.value.name}" for buffer in module.buffers if buffer.role == "weight")
     return frozenset({*module.scalars, *module.the_mesh().coordinates, *weights})
 

@@ -27,7 +27,6 @@ __all__ = [
     "multicast_coloring",
     "ring_coloring",
     "ring_core",
-    "ring_hops",
     "ring_rank",
     "ring_step",
     "spaced_coloring",
@@ -71,11 +70,6 @@ def ring_step(n: int, step: int = -1) -> Piecewise:
             (_EVEN & Cond.ge(_P, n - 2), turn),
         ]
     return Piecewise.of(pieces)
-
-
-def ring_hops(n: int) -> int:
-    """Hops of the longest step: 0 for one core, 1 for two, else 2."""
-    return min(n - 1, 2)
 
 
 def ring_coloring(n: int) -> Coloring:

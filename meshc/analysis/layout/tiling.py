@@ -13,7 +13,7 @@ from math import lcm
 from meshc.ir.core import tensor_type
 from meshc.ir.header import names_text
 from meshc.ir.module import Module
-from meshc.ir.recording import attention_of
+from meshc.ir.read_rows import attention_of
 from meshc.ir.rows import Attention
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span

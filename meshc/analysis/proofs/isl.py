@@ -139,34 +139,6 @@ def count(cond: Cond, names: Sequence[str], scope: Scope = EVERYWHERE) -> int:
 
 
 # -- functions ----------------------------------------------------------------------------------
-def undefined_point(
-    function: Piecewise, names: Sequence[str] = (), scope: Scope = EVERYWHERE
-) -> Point | None:
-    """The least point within the bounds where no piece of ``function`` holds."""
-    covered = Cond.any(c for c, _ in function.pieces)
-    return difference_point(Cond.true(), covered, names, scope)
-
-
-@remembered
-def value_mismatch(
-    left: Piecewise,
-    right: Piecewise,
-    domain: Cond,
-    names: Sequence[str] = (),
-    scope: Scope = EVERYWHERE,
-) -> Point | None:
-    """The least point of ``domain`` where the two are not both defined and equal."""
-    dims = _names(names, domain, scope.bounds, left, right)
-
-    def search() -> Point | None:
-        writer = Writer(scope.functions, dims)
-        both = writer.equal_values(left, right)
-        agree = _parsed(set_text(dims, both))
-        return _least(_set(dims, domain & scope.bounds, scope).subtract(agree), dims)
-
-    return _ask(search)
-
-
 # -- maps ---------------------------------------------------------------------------------------
 def target(name: str) -> str:
     """The name of an output coordinate in relations of maps: ``x`` becomes ``x'``."""
@@ -198,19 +170,6 @@ def map_mismatch(left: AffineMap, right: AffineMap, scope: Scope = EVERYWHERE) -
     """A pair that only one of the two maps has, or None when they are equal within the bounds."""
     found = map_difference(left, right, scope)
     return found if found is not None else map_difference(right, left, scope)
-
-
-@remembered
-def domain_mismatch(relation: AffineMap, cond: Cond, scope: Scope = EVERYWHERE) -> Point | None:
-    """A point where ``cond`` holds and the map is undefined, or the other way round."""
-    dims = _map_dims(relation, scope, cond.free_vars)
-    base = (*dims.sources, *dims.scalars)
-
-    def search() -> Point | None:
-        defined = _project(_map_set(dims, relation, scope), dims.all, base)
-        return _difference(defined, _set(base, cond & scope.bounds, scope), base)
-
-    return _ask(search)
 
 
 @remembered
@@ -255,32 +214,6 @@ def two_sources(relation: AffineMap, scope: Scope = EVERYWHERE) -> tuple[Link, L
 def two_targets(relation: AffineMap, scope: Scope = EVERYWHERE) -> tuple[Link, Link] | None:
     """Two different targets of one source within the bounds, for the same scalars."""
     return _collision(relation, scope, same="source")
-
-
-def is_injective(relation: AffineMap, scope: Scope = EVERYWHERE) -> bool:
-    """Whether no target is reached from two sources."""
-    return two_sources(relation, scope) is None
-
-
-def is_single_valued(relation: AffineMap, scope: Scope = EVERYWHERE) -> bool:
-    """Whether no source has two targets."""
-    return two_targets(relation, scope) is None
-
-
-@remembered
-def find_link(
-    relation: AffineMap, where: Cond, scope: Scope = EVERYWHERE, *, targets: Cond | None = None
-) -> Link | None:
-    """The least pair from ``where`` (to ``targets``, both stated over the input names)."""
-    dims = _map_dims(relation, scope, where.free_vars | (targets or where).free_vars)
-
-    def search() -> Link | None:
-        found = _map_set(dims, relation, scope).intersect(_set(dims.all, where, scope))
-        if targets is not None:
-            found = found.intersect(_parsed(_target_text(dims, dims.all, targets, scope)))
-        return _link(_least(found, dims.all), relation.inputs)
-
-    return _ask(search)
 
 
 # -- sets ---------------------------------------------------------------------------------------

@@ -96,12 +96,6 @@ class Writer:
         """``name = value`` for a dimension or existential called ``name`` in the text."""
         return self.using([value], lambda e: f"{name} = {e[0]}", depth)
 
-    def equal_values(self, left: Piecewise, right: Piecewise) -> str:
-        """Both functions are defined and have one value."""
-        value = f"e{next(self.fresh)}"
-        both = f"{self.graph(value, left, 0)} and {self.graph(value, right, 0)}"
-        return f"exists ({value} : {both})"
-
     def relation(self, relation: AffineMap, targets: Sequence[str]) -> str:
         """The union of the map's pieces, as a formula over its inputs and ``targets``."""
         return " or ".join(self.piece(p.outputs, p.domain, targets) for p in relation.pieces) or (

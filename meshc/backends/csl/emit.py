@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from meshc.analysis.csl.rounds import rounds_of
+from meshc.analysis.csl.request_rounds import rounds_of
 from meshc.analysis.csl.words import kept_atoms
 from meshc.backends.csl.fabric.regions import Regions
 from meshc.backends.csl.host_file import Vocabulary, host_file

@@ -15,9 +15,8 @@ from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.channels import End, Ends
 from meshc.backends.csl.fabric.painters import router_painters
 from meshc.backends.csl.fabric.regions import Regions, over
-from meshc.backends.csl.fabric.turns import painter, painters
+from meshc.backends.csl.fabric.switch_tables import painter, painters
 from meshc.backends.csl.pe.pe_file import PeFile
-from meshc.backends.csl.spelling.descriptors import stored
 from meshc.backends.csl.spelling.expressions import (
     Spelling,
     as_named,
@@ -31,6 +30,7 @@ from meshc.backends.csl.spelling.guards import (
     layout_spelling,
     piecewise_function,
 )
+from meshc.backends.csl.spelling.memory_dsds import stored
 from meshc.backends.csl.spelling.names import IDLE, Names, of_rounds, plain
 from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Cond, Constraint, Expr, Piecewise

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 from meshc.backends.csl.emit import emit, with_entry
 from meshc.backends.csl.host_file import Vocabulary
 from meshc.backends.csl.phases_file import reads_prompts
-from meshc.backends.options import CslOptions, MeshOptions
 from meshc.backends.request import CompileRequest
 from meshc.backends.target import NO_ROOM
+from meshc.backends.target_options import CslOptions, MeshOptions
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import scalars_of_rounds
 from meshc.passes.manager import PassManager

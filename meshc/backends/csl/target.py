@@ -11,10 +11,10 @@ from meshc.backends.csl.one_program import Choice, choose, refuse
 from meshc.backends.host_protocols import Loading
 from meshc.backends.hosts import WaferHost
 from meshc.backends.meshes import MeshTarget
-from meshc.backends.options import CslOptions
 from meshc.backends.python.host_file import HostFacts
 from meshc.backends.request import CompileRequest, one_of
 from meshc.backends.target import OpLines, Work, Written, check_read_by_chunks
+from meshc.backends.target_options import CslOptions
 from meshc.devices import Device
 from meshc.devices.csl import USUAL
 from meshc.ir.module import Module

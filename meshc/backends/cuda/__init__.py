@@ -1,7 +1,7 @@
 """CUDA: a decode step as one kernel made of tasks, and what reads prompts, over one library."""
 
 from meshc.backends.cuda.chunk_launches import ChunkGraph
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine, other_than
 from meshc.backends.cuda.driver.rank_machine import RankMachine
 from meshc.backends.cuda.driver.torch_links import TorchLinks
@@ -19,7 +19,7 @@ from meshc.backends.cuda.program import KERNELS, MOST_CHUNK, StepProgram, from_j
 from meshc.backends.cuda.standalone import standalone_files
 from meshc.backends.cuda.tasks.attending import attends_by_statements
 from meshc.backends.cuda.tasks.groups import LAYER_GROUPS
-from meshc.backends.cuda.tasks.room import QueriesDoNotFit
+from meshc.backends.cuda.tasks.ring_room import QueriesDoNotFit
 from meshc.backends.cuda.tasks.step import TaskGraph
 from meshc.backends.cuda.tasks.storage import CACHE_PAGES
 

@@ -13,10 +13,10 @@ from typing import NoReturn
 
 from meshc.backends.cuda.chain import check_chain
 from meshc.backends.cuda.chunk import Chunk, Launches
+from meshc.backends.cuda.kernels.chunk_tiles import DoesNotFit
 from meshc.backends.cuda.kernels.collective.launch import fused_sum
 from meshc.backends.cuda.kernels.fused import Fused
 from meshc.backends.cuda.kernels.registry import kernel_of
-from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.launches import Launch, Stage
 from meshc.backends.cuda.overlapping import Splitting, overlapped
 from meshc.backends.cuda.program import CHUNK_UNIT, KERNELS, MOST_CHUNK, Prefill

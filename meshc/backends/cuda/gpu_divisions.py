@@ -9,11 +9,11 @@ from math import prod
 
 from meshc.backends.cuda.memory import GpuIsTooSmall
 from meshc.backends.cuda.step_times import step_with_full_caches
-from meshc.backends.cuda.tasks.room import QueriesDoNotFit
+from meshc.backends.cuda.tasks.ring_room import QueriesDoNotFit
 from meshc.backends.cuda.tasks.step import TaskGraph
-from meshc.backends.options import CudaOptions
 from meshc.backends.own_passes import with_own_passes
 from meshc.backends.request import CompileRequest
+from meshc.backends.target_options import CudaOptions
 from meshc.ir.batch import BATCH, LENGTH
 from meshc.ir.clone import clone_module
 from meshc.ir.codes import CODE_FORMATS

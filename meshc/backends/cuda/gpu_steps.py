@@ -26,10 +26,10 @@ from meshc.backends.cuda.program import LONG, MOST_CHUNK, TASKS, from_json
 from meshc.backends.cuda.step_times import predicted
 from meshc.backends.cuda.tasks.attending import attends_by_statements
 from meshc.backends.cuda.tasks.caches import NHD
-from meshc.backends.cuda.tasks.room import QueriesDoNotFit
+from meshc.backends.cuda.tasks.ring_room import QueriesDoNotFit
 from meshc.backends.cuda.tasks.step import TaskGraph
-from meshc.backends.options import NO_OVERLAP, CudaOptions
 from meshc.backends.request import CompileRequest
+from meshc.backends.target_options import NO_OVERLAP, CudaOptions
 from meshc.ir.clone import clone_module
 from meshc.ir.module import Module
 from meshc.passes.instruments import Instrument

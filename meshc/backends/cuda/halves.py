@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from meshc.backends.cuda.overlapping import Splitting
 from meshc.backends.cuda.program import MOST_CHUNK
 from meshc.backends.cuda.queues import Cut
-from meshc.backends.options import NO_OVERLAP, CudaOptions
 from meshc.backends.request import CompileRequest
-from meshc.cost.nodes.batches import prompts
+from meshc.backends.target_options import NO_OVERLAP, CudaOptions
+from meshc.cost.nodes.iteration_batches import prompts
 from meshc.cost.nodes.overlap import fused_only, overlapped
 from meshc.cost.nodes.ranks import Ranks
 from meshc.cost.nodes.splitting import best_schedule, boundaries_tried, threshold_tokens

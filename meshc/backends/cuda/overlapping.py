@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from meshc.analysis.cuda.overlap import COMMUNICATION, TURNS, Turn
+from meshc.analysis.cuda.stream_turns import COMMUNICATION, TURNS, Turn
 from meshc.backends.cuda.chunk import Chunk, Launches
 from meshc.backends.cuda.launches import Launch
 from meshc.backends.cuda.program import KERNELS, SECOND

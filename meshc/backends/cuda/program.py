@@ -12,11 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
+from meshc.backends.cuda.gpu_shares import NodeShare, RankShare
 from meshc.backends.cuda.launches import Launch, Stage
-from meshc.backends.cuda.queues import Overlap, overlap_of
-from meshc.backends.cuda.shares import NodeShare, RankShare, node_share, rank_share
+from meshc.backends.cuda.queues import Overlap
 from meshc.ir.codes import CODE_FORMATS
 from meshc.ir.types import DType
+from meshc.support.declared_values import declared
 from meshc.support.diagnostics import fail
 
 FORMAT = 16
@@ -58,6 +59,11 @@ class Kernel:
     least_blocks: int = 1
     meetings: int = 0
 
+    def __post_init__(self) -> None:
+        shape = self.blocks, self.threads, self.cluster, self.shared_bytes
+        if not all(0 <= one <= _MOST_COUNT for one in (*shape, self.least_blocks, self.meetings)):
+            raise ValueError(f"no kernel has {self.blocks} blocks of {self.threads} threads")
+
 
 @dataclass(frozen=True)
 class Buffer:
@@ -85,6 +91,10 @@ class Gathered:
     lanes: tuple[str, ...]
     extents: tuple[int, ...]
     element: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.lanes) != len(self.extents) or any(n < 1 for n in self.extents):
+            raise ValueError(f"lanes {self.lanes!r} have no extents")
 
 
 @dataclass(frozen=True)
@@ -147,6 +157,10 @@ class Prefill:
     after: tuple[Launch, ...]
     overlap: Overlap | None = None
 
+    def __post_init__(self) -> None:
+        if self.inputs not in INPUTS or not 1 <= self.least <= self.tokens:
+            raise ValueError(f"no prompts are read {self.tokens} tokens at once by '{self.inputs}'")
+
     @property
     def gives_logits(self) -> bool:
         """Whether there are logits behind the last token of a chunk."""
@@ -180,6 +194,12 @@ class Target:
     arch: str
     multiprocessors: int
     block_bytes: int
+
+    def __post_init__(self) -> None:
+        if re.fullmatch(r"sm_[1-9]\d{1,2}[af]?", self.arch) is None:
+            raise ValueError(f"there is no architecture {self.arch!r}")
+        if self.multiprocessors < 1 or self.block_bytes < 1:
+            raise ValueError("a device has whole numbers of multiprocessors and bytes")
 
     @property
     def capability(self) -> tuple[int, int]:
@@ -306,7 +326,12 @@ def from_json(text: str) -> StepProgram:
         found = json.loads(text)
         if (version := found.pop("format")) != FORMAT:
             _refuse_version(found, version)
-        return _program(found)
+        program = declared(StepProgram, found)
+        _check_codes(program)
+        _check_positions(program)
+        _check_blocks(program)
+        _check_choice(program)
+        return program
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
         fail("no-program", f"the manifest describes no decode step: {problem}")
 
@@ -322,47 +347,11 @@ def _refuse_version(found: Mapping[str, Any], version: object) -> NoReturn:
     )
 
 
-def _program(found: Mapping[str, Any]) -> StepProgram:
-    values = dict(found)
-    values["device"] = _target(values["device"])
-    values["frequencies"] = tuple(tuple(map(float, each)) for each in values["frequencies"])
-    values["kernels"] = {name: _kernel(k) for name, k in values["kernels"].items()}
-    values["buffers"] = {
-        name: Buffer(b["dtype"], tuple(map(int, b["shape"])), b["role"])
-        for name, b in values["buffers"].items()
-    }
-    values["weights"] = {name: _weight(w) for name, w in values["weights"].items()}
-    values |= _parts(values)
-    values["prefills"] = tuple(map(_prefill, values["prefills"]))
-    if values.get("ranks") is not None:
-        values["ranks"] = rank_share(values["ranks"])
-    if values.get("choice") is not None:
-        (values["choice"],) = _launches([values["choice"]])
-    if values.get("nodes") is not None:
-        values["nodes"] = node_share(values["nodes"])
-    program = StepProgram(**values)
-    _check_positions(program)
-    _check_blocks(program)
-    _check_choice(program)
-    return program
-
-
-def _prefill(found: Mapping[str, Any]) -> Prefill:
-    overlap = found.get("overlap")
-    made = None if overlap is None else overlap_of(overlap)
-    counts = int(found["tokens"]), int(found["least"])
-    if found["inputs"] not in INPUTS or not 1 <= counts[1] <= counts[0]:
-        raise ValueError(f"no prompts are read {counts[0]} tokens at a time by '{found['inputs']}'")
-    return Prefill(found["inputs"], *counts, **_parts(found), overlap=made)
-
-
-def _target(found: Mapping[str, Any]) -> Target:
-    made = Target(**found)
-    if re.fullmatch(r"sm_[1-9]\d{1,2}[af]?", made.arch) is None:
-        raise ValueError(f"there is no architecture {made.arch!r}")
-    if any(type(n) is not int or n < 1 for n in (made.multiprocessors, made.block_bytes)):
-        raise ValueError("a device has whole numbers of multiprocessors and bytes")
-    return made
+def _check_codes(program: StepProgram) -> None:
+    """Weights that stay quantised have a format that the library reads."""
+    for weight in program.weights.values():
+        if (weight.pack == "codes") != (weight.codes in CODE_FORMATS):
+            raise ValueError(f"no weight stays quantised in {weight.codes!r}")
 
 
 def _check_blocks(program: StepProgram) -> None:
@@ -398,49 +387,3 @@ def _check_positions(program: StepProgram) -> None:
         table = of_step.partition("_")[0]
         if table in rows and buffer.shape[-1 if table == "pages" else 0] != rows[table]:
             raise ValueError(f"'{name}' is of other positions than the {program.capacity} kept")
-
-
-def _parts(found: Mapping[str, Any]) -> dict[str, Any]:
-    stages = (Stage(int(one["layers"]), _launches(one["launches"])) for one in found["stages"])
-    return {
-        "before": _launches(found["before"]),
-        "stages": tuple(stages),
-        "after": _launches(found["after"]),
-    }
-
-
-def _launches(found: Sequence[Mapping[str, Any]]) -> tuple[Launch, ...]:
-    return tuple(Launch(one["kernel"], tuple(one["arguments"])) for one in found)
-
-
-def _kernel(found: Mapping[str, Any]) -> Kernel:
-    shared = {name: (int(at), int(size)) for name, (at, size) in found["shared"].items()}
-    made = Kernel(**{**found, "shared": shared})
-    shape = made.blocks, made.threads, made.cluster, made.shared_bytes
-    counts = *shape, made.least_blocks, made.meetings
-    if any(type(count) is not int or not 0 <= count <= _MOST_COUNT for count in counts):
-        raise ValueError(f"no kernel has {made.blocks!r} blocks of {made.threads!r} threads")
-    if any(type(flag) is not bool for flag in (made.meets, made.whole_grid)):
-        raise ValueError("whether the blocks of a kernel meet is yes or no")
-    return made
-
-
-def _weight(found: Mapping[str, Any]) -> Weight:
-    tuples = {name: tuple(found[name]) for name in ("sources", "shape", "paired")}
-    shapes = tuple(tuple(map(int, shape)) for shape in found["source_shapes"])
-    gathered = tuple(map(_gathered, found["gathered"]))
-    made = Weight(**{**found, **tuples, "source_shapes": shapes, "gathered": gathered})
-    if (made.pack == "codes") != (made.codes in CODE_FORMATS):
-        raise ValueError(f"no weight stays quantised in {made.codes!r}")
-    return made
-
-
-def _gathered(found: Mapping[str, Any]) -> Gathered:
-    made = Gathered(
-        tuple(map(str, found["lanes"])),
-        tuple(map(int, found["extents"])),
-        tuple(map(str, found["element"])),
-    )
-    if len(made.lanes) != len(made.extents) or any(n < 1 for n in made.extents):
-        raise ValueError(f"lanes {made.lanes!r} have no extents")
-    return made

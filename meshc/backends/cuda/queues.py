@@ -3,16 +3,15 @@
 A machine follows a queue as it stands: each launch on its stream, behind the event that it waits
 for, and with the event recorded that others wait for. The CUDA graph of a GPU is captured from it,
 the executor runs and judges it, and its order is the one that the cost model prices
-(:mod:`meshc.analysis.cuda.overlap`).
+(:mod:`meshc.analysis.cuda.stream_turns`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
+from meshc.analysis.cuda.stream_turns import COMMUNICATION, COMPUTE
 from meshc.backends.cuda.launches import Launch
 
 STREAMS = (COMPUTE, COMMUNICATION)
@@ -27,6 +26,10 @@ class Queued:
     stream: str
     waits: str = ""
     records: str = ""
+
+    def __post_init__(self) -> None:
+        if self.stream not in STREAMS:
+            raise ValueError(f"there is no stream '{self.stream}'")
 
 
 Queue = Sequence[tuple[Queued, int]]
@@ -47,6 +50,10 @@ class Cut:
 
     tokens: int
     at: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.at < self.tokens:
+            raise ValueError("a chunk is cut behind its end")
 
 
 @dataclass(frozen=True)
@@ -83,31 +90,3 @@ class Overlap:
         for stage in self.stages:
             found += [(one, layer) for layer in range(stage.layers) for one in stage.queued]
         return found + [(queued, 0) for queued in self.after if logits]
-
-
-def overlap_of(found: Mapping[str, Any]) -> Overlap:
-    """An overlap as ``manifest.json`` has it. Raises ValueError, KeyError and TypeError."""
-    cuts = tuple(Cut(int(one["tokens"]), int(one["at"])) for one in found["cuts"])
-    stages = tuple(
-        QueuedStage(int(one["layers"]), _queued(one["queued"])) for one in found["stages"]
-    )
-    if any(not 0 <= cut.at < cut.tokens for cut in cuts):
-        raise ValueError("a chunk is cut behind its end")
-    return Overlap(
-        int(found["tokens"]),
-        int(found["multiprocessors"]),
-        cuts,
-        _queued(found["before"]),
-        stages,
-        _queued(found["after"]),
-    )
-
-
-def _queued(found: Sequence[Mapping[str, Any]]) -> tuple[Queued, ...]:
-    made = []
-    for one in found:
-        if one["stream"] not in STREAMS:
-            raise ValueError(f"there is no stream '{one['stream']}'")
-        launch = Launch(one["launch"]["kernel"], tuple(one["launch"]["arguments"]))
-        made.append(Queued(launch, one["stream"], one["waits"], one["records"]))
-    return tuple(made)

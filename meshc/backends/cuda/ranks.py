@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.backends.cuda.shares import DealtAxis, RankShare
+from meshc.backends.cuda.gpu_shares import DealtAxis, RankShare
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module
 from meshc.ir.ranks import RankPart

@@ -5,8 +5,8 @@ from __future__ import annotations
 from meshc.backends.cuda.halves import node_of
 from meshc.backends.cuda.tasks.groups import NODES
 from meshc.cost.predictions import Prediction
+from meshc.cost.tasks.phase_times import StepTime
 from meshc.cost.tasks.predicting import predicted_step, timed
-from meshc.cost.tasks.steps import StepTime
 from meshc.cost.tasks.tile_times import Links
 from meshc.ir.batch import LENGTH, POSITION
 from meshc.ir.module import Module

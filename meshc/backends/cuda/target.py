@@ -10,22 +10,22 @@ from meshc.backends.cuda.chunk_launches import ChunkGraph
 from meshc.backends.cuda.drafted import DraftedModel
 from meshc.backends.cuda.emitted_lines import emitted_lines
 from meshc.backends.cuda.gpu_divisions import dealing
+from meshc.backends.cuda.gpu_shares import TRANSPORTS
 from meshc.backends.cuda.gpu_steps import MOST_LONG, GpuStep
 from meshc.backends.cuda.halves import AUTO_OVERLAP, splitting_of
 from meshc.backends.cuda.host import LanguageModel
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
 from meshc.backends.cuda.paged import PagedModel
 from meshc.backends.cuda.program import CHUNK_UNIT, MOST_CHUNK
-from meshc.backends.cuda.shares import TRANSPORTS
 from meshc.backends.cuda.tasks.caches import KV_LAYOUT, NHD
 from meshc.backends.cuda.tasks.groups import LAYER_GROUPS, NODES
 from meshc.backends.cuda.tasks.storage import CACHE_PAGES
 from meshc.backends.host_protocols import Backend, Loading
 from meshc.backends.hosts import on_gpu, opened_gpu
-from meshc.backends.options import NO_OVERLAP, CudaOptions
 from meshc.backends.own_passes import with_own_passes
 from meshc.backends.request import MOST_TOKENS, CompileRequest, one_of, within
 from meshc.backends.target import Cure, OpLines, Target, Work, Written, check_read_by_chunks
+from meshc.backends.target_options import NO_OVERLAP, CudaOptions
 from meshc.devices import Device, device_names
 from meshc.ir.batch import REQUEST
 from meshc.ir.clone import clone_module

@@ -2,6 +2,6 @@
 
 from meshc.backends.python.emit import emit
 from meshc.backends.python.host_file import HostFacts
-from meshc.backends.python.loader import load_program
+from meshc.backends.python.in_process import load_program
 
 __all__ = ["HostFacts", "emit", "load_program"]

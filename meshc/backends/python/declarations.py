@@ -14,8 +14,8 @@ from meshc.backends.python.expressions import (
     spelled,
 )
 from meshc.backends.python.names import Names, file_stem
-from meshc.backends.python.text import WIDTH, Argument, call
-from meshc.backends.python.views import Writer
+from meshc.backends.python.source_text import WIDTH, Argument, call
+from meshc.backends.python.view_text import Writer
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.affine.piecewise import MapPiece, range_name
 from meshc.ir.batch import request_axis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from meshc.backends.python.text import Argument, Chain, joined
+from meshc.backends.python.source_text import Argument, Chain, joined
 from meshc.ir.affine import Atom, Call, Cond, Constraint, Expr, Mod, Var
 from meshc.ir.ops.tile import ParamValue
 

@@ -7,9 +7,9 @@ import textwrap
 from meshc.backends.python import declarations
 from meshc.backends.python.exchanges import functions
 from meshc.backends.python.names import Names
+from meshc.backends.python.source_text import WIDTH, call
 from meshc.backends.python.statements import Statements
-from meshc.backends.python.text import WIDTH, call
-from meshc.backends.python.views import Writer
+from meshc.backends.python.view_text import Writer
 from meshc.ir.brought_functions import BROUGHT
 from meshc.ir.kernels import KERNELS
 from meshc.ir.module import Module

@@ -10,8 +10,8 @@ from meshc.backends.python.expressions import condition, parameter
 from meshc.backends.python.names import Names
 from meshc.backends.python.parts import Part, parts
 from meshc.backends.python.runtime import kernels as runtime_kernels
-from meshc.backends.python.text import Argument, call
-from meshc.backends.python.views import Writer
+from meshc.backends.python.source_text import Argument, call
+from meshc.backends.python.view_text import Writer
 from meshc.ir.brought_functions import BROUGHT
 from meshc.ir.core import Block, Op
 from meshc.ir.kernels import KERNELS

@@ -5,11 +5,11 @@ from __future__ import annotations
 from meshc.backends.host_protocols import Loading
 from meshc.backends.hosts import PythonHost
 from meshc.backends.meshes import MeshTarget
-from meshc.backends.options import MeshOptions
 from meshc.backends.python.emit import emit
 from meshc.backends.python.emitted_lines import emitted_lines
 from meshc.backends.request import CompileRequest
 from meshc.backends.target import OpLines, Work, Written
+from meshc.backends.target_options import MeshOptions
 from meshc.ir.module import Module
 from meshc.support.diagnostics import Diagnostics
 

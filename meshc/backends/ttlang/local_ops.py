@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshc.analysis.rotary import rope_frequencies
+from meshc.analysis.rotary_angles import rope_frequencies
 from meshc.backends.ttlang.panels import Panel, alike, numbers_of
 from meshc.backends.ttlang.pointwise import constant, own, pointwise, square
 from meshc.backends.ttlang.program import PhaseProgram, writes

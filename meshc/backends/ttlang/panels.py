@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from meshc.backends.ttlang.lanes import Grid
+from meshc.backends.ttlang.node_elements import Grid
 from meshc.backends.ttlang.operation import TILE, Window, place
 from meshc.ir.types import TensorType
 from meshc.ir.values import Value

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd
 
-from meshc.backends.ttlang.collectives import RESULT, SUMS, folded, spread
-from meshc.backends.ttlang.lanes import Grid
+from meshc.backends.ttlang.combining import RESULT, SUMS, folded, spread
+from meshc.backends.ttlang.node_elements import Grid
 from meshc.backends.ttlang.operation import (
     TILE_BYTES,
     Body,

@@ -14,10 +14,11 @@ from typing import Any, NoReturn
 import numpy as np
 
 from meshc.backends.python.names import Names
-from meshc.backends.ttlang import given as host
-from meshc.backends.ttlang.given import ElementsOf, Given, elements_of, nodes_of, shape_of
-from meshc.backends.ttlang.lanes import Grid
+from meshc.backends.ttlang import given_panels as host
+from meshc.backends.ttlang.given_panels import ElementsOf, Given, elements_of, nodes_of, shape_of
+from meshc.backends.ttlang.node_elements import Grid
 from meshc.backends.ttlang.operation import TILE_BYTES, Operation
+from meshc.backends.ttlang.operation_text import text_of
 from meshc.backends.ttlang.panels import Panel, matrix
 from meshc.backends.ttlang.pointwise import (
     Operand,
@@ -25,8 +26,7 @@ from meshc.backends.ttlang.pointwise import (
     spread_line,
     spread_numbers,
 )
-from meshc.backends.ttlang.text import text_of
-from meshc.backends.ttlang.waits import check_waits
+from meshc.backends.ttlang.wait_proof import check_waits
 from meshc.ir.core import Block, Op, tensor_type
 from meshc.ir.core import Operand as Argument
 from meshc.ir.module import Module

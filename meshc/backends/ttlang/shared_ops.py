@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from meshc.backends.ttlang.collectives import combined
-from meshc.backends.ttlang.lanes import Elements
+from meshc.backends.ttlang.combining import combined
+from meshc.backends.ttlang.node_elements import Elements
 from meshc.backends.ttlang.operation import Node
 from meshc.backends.ttlang.panels import Panel, alike, matrix
 from meshc.backends.ttlang.products import Heads, summa, turned

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from meshc.backends.meshes import MeshTarget
-from meshc.backends.options import MeshOptions
 from meshc.backends.request import CompileRequest
 from meshc.backends.target import Work, Written
+from meshc.backends.target_options import MeshOptions
 from meshc.backends.templates import render
 from meshc.backends.ttlang import local_ops as _local  # noqa: F401  what is written of ops
 from meshc.backends.ttlang import shared_ops as _shared  # noqa: F401  the same of others

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from meshc.backends.registry import target_names
 from meshc.backends.target import target_named
-from meshc.cli.output import print_json
+from meshc.cli.pass_instruments import Watching
+from meshc.cli.printing import print_json
 from meshc.cli.progress import Progress
-from meshc.cli.requests import asked_target, keeping, request_of
-from meshc.cli.watching import Watching
+from meshc.cli.spelled_requests import asked_target, keeping, request_of
 from meshc.driver import (
     Compiled,
     LoadedModel,
@@ -22,7 +22,7 @@ from meshc.driver import (
     standalone_content,
     weight_files,
 )
-from meshc.driver.recording import Recording
+from meshc.driver.compile_record import Recording
 from meshc.driver.serving import to_serve
 from meshc.driver.weights import check_present
 from meshc.support.diagnostics import Diagnostics, fail

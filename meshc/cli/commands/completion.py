@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from meshc.cli.completion import script
+from meshc.cli.shell_completion import script
 
 
 def run(options: argparse.Namespace) -> int:

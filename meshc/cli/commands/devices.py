@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from meshc.cli.output import columns, print_json
+from meshc.cli.printing import columns, print_json
 from meshc.devices import Device, brought_devices, describe, device, device_names, key_of
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from meshc.cli.output import print_json
+from meshc.cli.printing import print_json
 from meshc.support.diagnostics import fail
 from meshc.view import read_recorded
 from meshc.view.differences import differences, file_difference, module_difference

@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from meshc.backends.options import CudaOptions
 from meshc.backends.request import USUAL_MESH
 from meshc.backends.target import target_named
+from meshc.backends.target_options import CudaOptions
 from meshc.cli.capacities import capacity_object, capacity_tables
-from meshc.cli.output import print_json, table
 from meshc.cli.phase_tables import phases_object, phases_tables
 from meshc.cli.pictures import check_picture, write_picture
 from meshc.cli.plan_objects import plans_object
 from meshc.cli.plan_tables import plan_tables
+from meshc.cli.printing import print_json, table
 from meshc.cli.progress import Progress
-from meshc.cli.requests import keeping
+from meshc.cli.spelled_requests import keeping
 from meshc.cost.terms import MECHANISMS
 from meshc.devices import KEYS, KINDS, device
 from meshc.driver import CompileRequest, load_any

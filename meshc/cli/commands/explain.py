@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 
-from meshc.cli.output import columns, print_json
+from meshc.cli.printing import columns, print_json
 from meshc.support.diagnostics import fail, known_codes
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from meshc.cli.output import print_diagnostics, print_json
+from meshc.cli.printing import print_diagnostics, print_json
 from meshc.driver.weights import WEIGHTS_FOLDER, weight_files
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.extras import module_of_extra

@@ -11,5 +11,5 @@ from meshc.cli.manual import manual
 def run(options: argparse.Namespace) -> int:
     """Print the page."""
     # The parser knows this command, so that this cannot be loaded before it.
-    print(manual(import_module("meshc.cli.arguments").parser()), end="")
+    print(manual(import_module("meshc.cli.command_parser").parser()), end="")
     return 0

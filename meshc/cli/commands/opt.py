@@ -6,9 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from meshc.cli.output import print_json
+from meshc.cli.pass_instruments import Watching
+from meshc.cli.printing import print_json
 from meshc.cli.progress import Progress
-from meshc.cli.watching import Watching
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
 from meshc.mlir import print_mlir, read_mlir

@@ -8,7 +8,7 @@ import inspect
 from collections.abc import Callable
 from typing import TypeVar
 
-from meshc.cli.output import columns, print_json
+from meshc.cli.printing import columns, print_json
 from meshc.ir.core import OP_CLASSES
 from meshc.ir.kernels import KERNELS, Kernel
 from meshc.ir.signatures import form_of

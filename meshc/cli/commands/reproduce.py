@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from meshc.cli.output import print_json
+from meshc.cli.printing import print_json
 from meshc.cli.progress import Progress
-from meshc.driver.reproduction.page import page, sections_object
+from meshc.driver.reproduction.markdown_page import page, sections_object
 from meshc.driver.reproduction.sections import chosen, made
 from meshc.driver.reproduction.servers import Servers
 from meshc.support.diagnostics import fail

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
-from meshc.backends.options import CslOptions, MeshOptions
 from meshc.backends.target import target_of
-from meshc.cli.flags.compiling import given_to_compile
-from meshc.cli.output import print_diagnostics, print_json
+from meshc.backends.target_options import CslOptions, MeshOptions
+from meshc.cli.flags.what_to_compile import given_to_compile
+from meshc.cli.pass_instruments import Watching
+from meshc.cli.printing import print_diagnostics, print_json
 from meshc.cli.progress import Progress
-from meshc.cli.requests import check_compiled, keeping, prompts_of, request_of
-from meshc.cli.watching import Watching
+from meshc.cli.spelled_requests import check_compiled, keeping, prompts_of, request_of
 from meshc.driver import (
     Answer,
     Backend,
@@ -40,11 +40,11 @@ from meshc.driver import (
     simulated_run,
     smallest_place,
 )
+from meshc.driver.compile_record import Recording, RunRecorder
 from meshc.driver.record_files import RECORD
-from meshc.driver.recording import Recording, RunRecorder
 from meshc.frontend.chat import Conversation
 from meshc.frontend.checkpoints import ModelConfig
-from meshc.sim.machine.options import Options
+from meshc.sim.machine.run_options import Options
 from meshc.support.diagnostics import Diagnostic, Diagnostics, fail
 from meshc.support.files import error_words
 from meshc.support.output import check_free, read_manifest

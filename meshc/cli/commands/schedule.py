@@ -12,9 +12,9 @@ from pathlib import Path
 from types import ModuleType
 
 from meshc.cli import node_schedules
-from meshc.cli.output import print_json
+from meshc.cli.job_workers import workers_of
+from meshc.cli.printing import print_json
 from meshc.cli.progress import Progress
-from meshc.cli.working import workers_of
 from meshc.driver.recorded_runs import simulated_timeline, write_run
 from meshc.driver.scheduling import ScheduleRequest, choice, setting_of, simulated_bands
 from meshc.serving.comparing import Band, Setting, simulated

@@ -18,16 +18,16 @@ from meshc.cli.commands.serve_trace import (
     serve_request,
     served_by,
 )
+from meshc.cli.pass_instruments import Watching
 from meshc.cli.progress import Progress
-from meshc.cli.requests import keeping
-from meshc.cli.watching import Watching
+from meshc.cli.spelled_requests import keeping
 from meshc.driver import Backend, load_any
 from meshc.driver.executable import Program
 from meshc.driver.serving import ServeRequest, Service, compiled_service, opened_service
 from meshc.serving.endpoint.memory import share
 from meshc.serving.loop import Loop
 from meshc.serving.request_log import RequestLog
-from meshc.serving.watching import Watcher
+from meshc.serving.server_watchers import Watcher
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.extras import module_of_extra
 from meshc.support.files import error_words

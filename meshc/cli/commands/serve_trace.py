@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from meshc.cli.flags.compiling import given_to_compile
-from meshc.cli.output import print_diagnostics, print_json
+from meshc.cli.flags.what_to_compile import given_to_compile
+from meshc.cli.pass_instruments import Watching
+from meshc.cli.printing import print_diagnostics, print_json
 from meshc.cli.progress import Progress
-from meshc.cli.requests import asked_target, check_compiled, keeping, request_of
-from meshc.cli.watching import Watching
+from meshc.cli.spelled_requests import asked_target, check_compiled, keeping, request_of
 from meshc.driver import Backend, CompileRequest, LoadedModel, load_any, open_program, opened
 from meshc.driver.executable import Program
 from meshc.driver.recorded_runs import served_timeline, write_run

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from meshc.cli.output import print_json
+from meshc.cli.job_workers import workers_of
 from meshc.cli.pictures import check_picture, write_picture
+from meshc.cli.printing import print_json
 from meshc.cli.progress import Progress
-from meshc.cli.requests import keeping
+from meshc.cli.spelled_requests import keeping
 from meshc.cli.tunings import tuning_object, tuning_tables
-from meshc.cli.working import workers_of
 from meshc.devices import device
 from meshc.driver import CompileRequest, load_any
 from meshc.driver.tuning.fronts import MEASURES

@@ -6,13 +6,13 @@ import argparse
 import os
 from pathlib import Path
 
-from meshc.cli.flags.compiling import given_to_compile
-from meshc.cli.output import print_diagnostics, print_json
+from meshc.cli.flags.what_to_compile import given_to_compile
+from meshc.cli.printing import print_diagnostics, print_json
 from meshc.cli.progress import Progress
-from meshc.cli.requests import keeping, request_of
+from meshc.cli.spelled_requests import keeping, request_of
 from meshc.driver import compile_loaded, load_any
+from meshc.driver.compile_record import Recording
 from meshc.driver.record_files import RECORD
-from meshc.driver.recording import Recording
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.extras import module_of_extra
 from meshc.support.files import check_place, replace_file, reported, write_text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshc.cli.flags.compiling import add_chunk, add_compiling, add_keeping
 from meshc.cli.flags.watching import add_watching
+from meshc.cli.flags.what_to_compile import add_chunk, add_compiling, add_keeping
 
 _DESCRIPTION = """\
 Compile MODEL for a mesh of cores: a .mesh file, a .gguf file, a Hugging Face directory or

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshc.cli.flags.compiling import add_keeping
+from meshc.cli.flags.what_to_compile import add_keeping
 
 _DESCRIPTION = """\
 Say whether each MODEL fits each device and mesh, by how much not and what would fit, how fast its

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from meshc.cli.flags.compiling import add_cache, add_chunk, add_compiling, add_keeping
 from meshc.cli.flags.watching import add_watching
-from meshc.sim.machine.options import BACKENDS, MOST_THREADS_BY_DEFAULT
+from meshc.cli.flags.what_to_compile import add_cache, add_chunk, add_compiling, add_keeping
+from meshc.sim.machine.run_options import BACKENDS, MOST_THREADS_BY_DEFAULT
 from meshc.sim.timing import DEFAULT, MODELS
 
 _DESCRIPTION = """\

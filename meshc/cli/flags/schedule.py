@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshc.cli.flags.serving import add_long_prompts
+from meshc.cli.flags.served_requests import add_long_prompts
 from meshc.cli.flags.working import add_workers
 
 _DESCRIPTION = """\

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshc.cli.flags.compiling import add_compiling, add_keeping
-from meshc.cli.flags.serving import add_serving
+from meshc.cli.flags.served_requests import add_serving
 from meshc.cli.flags.watching import add_watching
+from meshc.cli.flags.what_to_compile import add_compiling, add_keeping
 
 _DESCRIPTION = """\
 Serve the requests of a trace with MODEL (as for compile), for Python or CUDA, or with a program

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshc.cli.flags.compiling import add_keeping
+from meshc.cli.flags.what_to_compile import add_keeping
 from meshc.cli.flags.working import add_workers
 
 _DESCRIPTION = """\

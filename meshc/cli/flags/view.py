@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshc.cli.flags.compiling import add_chunk, add_compiling, add_keeping
+from meshc.cli.flags.what_to_compile import add_chunk, add_compiling, add_keeping
 
 _DESCRIPTION = """\
 Make one HTML page of a compile or a run: the model as a graph, the module after each pass with what

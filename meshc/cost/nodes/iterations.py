@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import NamedTuple
 
-from meshc.cost.nodes.batches import Batch, Chunk, tokens_of
-from meshc.cost.nodes.batches import cut as halves
+from meshc.cost.nodes.iteration_batches import Batch, Chunk, tokens_of
+from meshc.cost.nodes.iteration_batches import cut as halves
 from meshc.cost.nodes.overlap import POLICIES, overlapped
 from meshc.cost.nodes.ranks import Kernel, Kernels, Ranks
 from meshc.cost.nodes.splitting import boundaries_tried

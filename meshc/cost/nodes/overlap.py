@@ -4,8 +4,8 @@
 kernel for both, and an overlapped schedule cuts the batch in two halves that take turns: while one
 half's fused collective runs on a few multiprocessors (the stream of communication), the other
 half's kernels run on the rest (the stream of compute). Who waits for whom is
-:data:`meshc.analysis.cuda.overlap.TURNS`, which emitted programs follow as well (TokenWeave, Figure
-7).
+:data:`meshc.analysis.cuda.stream_turns.TURNS`, which emitted programs follow as well
+(TokenWeave, Figure 7).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE, TURNS
-from meshc.cost.nodes.batches import Batch, cut, tokens_of
+from meshc.analysis.cuda.stream_turns import COMMUNICATION, COMPUTE, TURNS
+from meshc.cost.nodes.iteration_batches import Batch, cut, tokens_of
 from meshc.cost.nodes.ranks import Half, Kernel, Kernels, Ranks
 from meshc.cost.served_models import LayerShape
 

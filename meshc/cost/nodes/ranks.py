@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from math import ceil, hypot
 from typing import NamedTuple
 
-from meshc.analysis.cuda.overlap import blocks_alone
+from meshc.analysis.cuda.stream_turns import blocks_alone
 from meshc.cost.expert_coverage import coverage_of, independent_tokens
 from meshc.cost.expert_shares import busiest_reached, busiest_rows
-from meshc.cost.nodes.batches import Batch, tokens_of
+from meshc.cost.nodes.iteration_batches import Batch, tokens_of
 from meshc.cost.nodes.products import Product, ProductRates
 from meshc.cost.served_models import LayerShape, ServedModel
 from meshc.devices import Device

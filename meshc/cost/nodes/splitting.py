@@ -9,7 +9,7 @@ fused kernel alone, the batch stays whole.
 
 from __future__ import annotations
 
-from meshc.cost.nodes.batches import Batch, prompts, tokens_of
+from meshc.cost.nodes.iteration_batches import Batch, prompts, tokens_of
 from meshc.cost.nodes.overlap import Schedule, fused_only, overlapped
 from meshc.cost.nodes.products import TILES, Product, ProductRates, waves
 from meshc.cost.nodes.ranks import Ranks

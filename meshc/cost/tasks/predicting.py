@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from meshc.cost.predictions import Part, Prediction, in_turn, inputs_of, interpolated
 from meshc.cost.prompt_kernels import PromptKernels
-from meshc.cost.tasks.steps import PhaseTime, StepTime, step_time
+from meshc.cost.tasks.phase_times import PhaseTime, StepTime, step_time
 from meshc.cost.tasks.tile_times import Links, TileTimes
 from meshc.cost.tasks.work import Scalars
 from meshc.cost.terms import Cost
@@ -22,9 +22,9 @@ APART = ("compute", "transfer", "stages", "waits")
 
 
 def timed(module: Module, scalars: Scalars, links: Links | None = None) -> StepTime:
-    """:func:`~meshc.cost.tasks.steps.step_time` of a module on its device, whose ranks meet over
-    ``links``. What a step takes is asked for where it is chosen, in remarks, in summaries and in
-    plans, and found once."""
+    """:func:`~meshc.cost.tasks.phase_times.step_time` of a module on its device, whose ranks meet
+    over ``links``. What a step takes is asked for where it is chosen, in remarks, in summaries and
+    in plans, and found once."""
     known = tuple(
         (name, value if isinstance(value, int) else tuple(value)) for name, value in scalars.items()
     )
@@ -53,8 +53,8 @@ def _timed(
 
 
 def predicted_step(module: Module, scalars: Scalars, links: Links | None = None) -> Prediction:
-    """What :func:`~meshc.cost.tasks.steps.step_time` says of a module of the task level, whose
-    bound is the time of its bytes; ranks meet over ``links``. Raises what that does."""
+    """What :func:`~meshc.cost.tasks.phase_times.step_time` says of a module of the task level,
+    whose bound is the time of its bytes; ranks meet over ``links``. Raises what that does."""
     found = timed(module, scalars, links)
     asked = {name for names in found.inputs.values() for name in names}
     inputs = inputs_of(module.the_device(), asked)

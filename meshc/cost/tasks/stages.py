@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from meshc.cost.tasks.coded import Coded
+from meshc.cost.tasks.coded_blocks import Coded
 from meshc.ir.ops import task
 
 Kind = Literal["product", "attention", "copy"]

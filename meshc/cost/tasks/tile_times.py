@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import FRAGMENT_BYTES
 from meshc.analysis.tasks.tiles import coded_tile_bytes
-from meshc.cost.clusters import link_bytes_per_second
+from meshc.cost.cluster_sizes import link_bytes_per_second
 from meshc.cost.tasks.blocks import Memory, Ring, Shared, Tile, Tiles
-from meshc.cost.tasks.coded import Coded
+from meshc.cost.tasks.coded_blocks import Coded
 from meshc.cost.tasks.stages import Piece, TaskWork
 from meshc.devices import Device
 from meshc.devices.keys import points

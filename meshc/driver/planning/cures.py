@@ -9,10 +9,10 @@ from typing import Any
 
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
 from meshc.backends.request import CompileRequest
-from meshc.driver.planning.answers import PhasePlan
 from meshc.driver.planning.gpus import GpuPhases
-from meshc.driver.planning.nodes import NodePhases
+from meshc.driver.planning.node_phases import NodePhases
 from meshc.driver.planning.parts import bytes_held
+from meshc.driver.planning.plan_answers import PhasePlan
 from meshc.driver.planning.wafers import MeshPhase
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import mesh as ops

@@ -11,11 +11,11 @@ from meshc.backends.cuda.halves import node_of
 from meshc.backends.cuda.memory import Memory, capacity_that_fits, memory_of
 from meshc.backends.cuda.nodes import on_each
 from meshc.backends.cuda.program import Prefill
-from meshc.backends.options import CudaOptions
 from meshc.backends.request import CompileRequest
-from meshc.cost.nodes.batches import Chunk
+from meshc.backends.target_options import CudaOptions
+from meshc.cost.nodes.iteration_batches import Chunk
+from meshc.cost.nodes.iteration_predictions import predicted_schedule
 from meshc.cost.nodes.overlap import fused_only
-from meshc.cost.nodes.predicting import predicted_schedule
 from meshc.cost.nodes.ranks import Kernel, Ranks
 from meshc.cost.predictions import Input, Prediction, in_turn, inputs_of, interpolated
 from meshc.cost.prompt_kernels import PromptKernels
@@ -26,8 +26,8 @@ from meshc.devices import Device
 from meshc.driver.compiled import Compiled
 from meshc.driver.compiling import compile_loaded, given_module
 from meshc.driver.models import LoadedModel
-from meshc.driver.planning.answers import PhasePlan, Room
 from meshc.driver.planning.parts import bytes_held, part_of, served_by_ranks
+from meshc.driver.planning.plan_answers import PhasePlan, Room
 from meshc.ir.batch import POSITION
 from meshc.ir.module import Module
 from meshc.ir.ranks import RANK

@@ -5,8 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from meshc.backends.cuda.gpu_divisions import dealing
-from meshc.backends.options import CudaOptions
 from meshc.backends.request import CompileRequest
+from meshc.backends.target_options import CudaOptions
 from meshc.cost.served_graphs import served_of
 from meshc.cost.served_models import ServedModel
 from meshc.driver.compiling import given_module

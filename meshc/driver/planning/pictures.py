@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from meshc.cost.terms import MECHANISMS
-from meshc.driver.planning.answers import PhasePlan, Plan, Room
+from meshc.driver.planning.plan_answers import PhasePlan, Plan, Room
 
 _STYLE = {"font.size": 9}
 _COLORS = dict(zip(MECHANISMS, ("C0", "C1", "C2", "C7", "C3"), strict=True))

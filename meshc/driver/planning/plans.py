@@ -6,18 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 
-from meshc.backends.options import CudaOptions, MeshOptions
 from meshc.backends.request import CompileRequest
+from meshc.backends.target_options import CudaOptions, MeshOptions
 from meshc.devices import Device
 from meshc.driver.capacity import capacity
 from meshc.driver.models import LoadedModel
 from meshc.driver.phase_costs import host_words
-from meshc.driver.planning.answers import PhasePlan, Plan, Transition
+from meshc.driver.planning.best_mesh import best_mesh
 from meshc.driver.planning.cures import cures_on_gpus, cures_on_mesh, cures_on_node
 from meshc.driver.planning.gpus import GpuPhases, phase_on_gpus
-from meshc.driver.planning.meshes import best_mesh
-from meshc.driver.planning.nodes import NodePhases, phase_on_node
-from meshc.driver.planning.streaming import tokens_streamed
+from meshc.driver.planning.held_tiles import tokens_streamed
+from meshc.driver.planning.node_phases import NodePhases, phase_on_node
+from meshc.driver.planning.plan_answers import PhasePlan, Plan, Transition
 from meshc.driver.planning.wafers import MeshPhase, phase_on_mesh
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops

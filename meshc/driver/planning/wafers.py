@@ -15,11 +15,11 @@ from meshc.cost.mesh_streams import Streams
 from meshc.cost.predictions import Prediction, inputs_of
 from meshc.cost.programs import inbound_channels, routing_paths
 from meshc.driver.compiling import given_module
-from meshc.driver.fitting import Fit, fit_of
+from meshc.driver.core_fit import Fit, fit_of
 from meshc.driver.models import LoadedModel
-from meshc.driver.planning.answers import PhasePlan, Room, Routes, Stream
-from meshc.driver.planning.clocks import clocked
-from meshc.driver.planning.streaming import stream_of
+from meshc.driver.planning.csl_clock import clocked
+from meshc.driver.planning.held_tiles import stream_of
+from meshc.driver.planning.plan_answers import PhasePlan, Room, Routes, Stream
 from meshc.ir.clone import clone_module
 from meshc.ir.core import tensor_type
 from meshc.ir.module import Module

@@ -17,7 +17,7 @@ from meshc.cost.transformers import (
     tile_product,
 )
 from meshc.driver.reproduction.compared import Compared, Section
-from meshc.driver.reproduction.wafers import (
+from meshc.driver.reproduction.wafer_llm import (
     MODELS,
     TOKENS,
     bare_constants,

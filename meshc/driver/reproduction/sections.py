@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from meshc.driver.reproduction import claims, clusters, nodes, steps, wafers
+from meshc.driver.reproduction import claims, cluster_fusion, timed_steps, token_weave, wafer_llm
 from meshc.driver.reproduction.compared import Section
 from meshc.driver.reproduction.servers import LATENCY_TABLES, Servers
 from meshc.support.diagnostics import fail
@@ -17,14 +17,14 @@ Tell = Callable[[str], None]
 def builders(servers: Servers) -> Mapping[str, Callable[[], Section]]:
     """What makes each section; those of servers are simulated by ``servers``."""
     found: dict[str, Callable[[], Section]] = {
-        "waferllm-1": wafers.table_1,
-        "waferllm-2": wafers.table_2,
-        "waferllm-3": wafers.table_3,
-        "waferllm-4": wafers.table_4,
-        "waferllm-5": wafers.table_5,
-        "waferllm-6": wafers.table_6,
-        "waferllm-7": wafers.table_7,
-        "waferllm-8": wafers.table_8,
+        "waferllm-1": wafer_llm.table_1,
+        "waferllm-2": wafer_llm.table_2,
+        "waferllm-3": wafer_llm.table_3,
+        "waferllm-4": wafer_llm.table_4,
+        "waferllm-5": wafer_llm.table_5,
+        "waferllm-6": wafer_llm.table_6,
+        "waferllm-7": wafer_llm.table_7,
+        "waferllm-8": wafer_llm.table_8,
         "waferllm-claims": claims.claims,
         "layered-1": servers.coverage,
         "layered-4": servers.lengths,
@@ -39,21 +39,23 @@ def builders(servers: Servers) -> Mapping[str, Callable[[], Section]]:
     }
     found |= {f"layered-{name}": partial(servers.latencies, name) for name in LATENCY_TABLES}
     found |= {
-        "clusterfusion-1": clusters.table_1,
-        "clusterfusion-4.1": partial(clusters.steps, "4.1"),
-        "clusterfusion-C.1": partial(clusters.steps, "C.1"),
-        "clusterfusion-claims": clusters.claims,
+        "clusterfusion-1": cluster_fusion.table_1,
+        "clusterfusion-4.1": partial(cluster_fusion.steps, "4.1"),
+        "clusterfusion-C.1": partial(cluster_fusion.steps, "C.1"),
+        "clusterfusion-claims": cluster_fusion.claims,
     }
-    found |= {f"tokenweave-{name}": partial(nodes.figure, name) for name in nodes.FIGURES}
-    found["tokenweave-figure-11"] = nodes.latencies
+    found |= {
+        f"tokenweave-{name}": partial(token_weave.figure, name) for name in token_weave.FIGURES
+    }
+    found["tokenweave-figure-11"] = token_weave.latencies
     for names, make in (
-        (nodes.MICROBENCHMARKS, nodes.kernels),
-        (nodes.SHARES, nodes.shares),
-        (nodes.THROUGHPUTS, nodes.throughputs),
+        (token_weave.MICROBENCHMARKS, token_weave.kernels),
+        (token_weave.SHARES, token_weave.shares),
+        (token_weave.THROUGHPUTS, token_weave.throughputs),
     ):
         found |= {f"tokenweave-{name}": partial(make, name) for name in names}
-    found["tokenweave-claims"] = nodes.claims
-    found |= {f"recorded-{name}": partial(steps.steps, name) for name in steps.TABLES}
+    found["tokenweave-claims"] = token_weave.claims
+    found |= {f"recorded-{name}": partial(timed_steps.steps, name) for name in timed_steps.TABLES}
     return found
 
 

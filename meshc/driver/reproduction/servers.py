@@ -25,7 +25,7 @@ from meshc.driver.reproduction.compared import (
     role_of,
 )
 from meshc.driver.scheduling import ScheduleRequest, setting_of
-from meshc.driver.served_models import served_model
+from meshc.driver.served_shapes import served_model
 from meshc.published import Row, Scalar, Table, table
 from meshc.serving.comparing import Band
 from meshc.serving.comparing import compared as bands_over

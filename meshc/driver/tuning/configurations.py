@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from meshc.backends.options import MeshOptions
 from meshc.backends.request import CompileRequest
+from meshc.backends.target_options import MeshOptions
 from meshc.cost.terms import MECHANISMS
 from meshc.driver.models import LoadedModel
-from meshc.driver.planning.answers import PhasePlan
 from meshc.driver.planning.gpus import GpuPhases, phase_on_gpus
-from meshc.driver.planning.nodes import NodePhases, phase_on_node
+from meshc.driver.planning.node_phases import NodePhases, phase_on_node
+from meshc.driver.planning.plan_answers import PhasePlan
 from meshc.driver.planning.wafers import MeshPhase, phase_on_mesh
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
 from meshc.backends.meshes import ALGORITHMS_OF
-from meshc.backends.options import MeshOptions
 from meshc.backends.request import CompileRequest
 from meshc.backends.target import target_named
+from meshc.backends.target_options import MeshOptions
 from meshc.driver.models import LoadedModel
-from meshc.driver.planning.meshes import BEST, rectangles_around, sides_of
+from meshc.driver.planning.best_mesh import BEST, rectangles_around, sides_of
 from meshc.driver.planning.wafers import MeshPhase
 from meshc.driver.tuning.configurations import Configuration, Outcome
 from meshc.driver.tuning.fronts import front, rank

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from meshc.backends.options import MeshOptions
 from meshc.backends.request import CompileRequest
 from meshc.backends.target import target_for
+from meshc.backends.target_options import MeshOptions
 from meshc.devices import Device
 from meshc.driver.compiling import given_module
 from meshc.driver.models import LoadedModel
 from meshc.driver.planning.plans import phases_of
 from meshc.driver.tuning.configurations import Configuration, Job, Outcome, outcome_of
 from meshc.driver.tuning.fronts import front
-from meshc.driver.tuning.results import Results, results_in
+from meshc.driver.tuning.kept_outcomes import Results, results_in
 from meshc.driver.tuning.space import Space
 from meshc.ir.module import Module
 from meshc.ir.printer import print_module

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from meshc.frontend.checkpoints.bounded_files import read_bounded
 from meshc.frontend.checkpoints.fields import brief
-from meshc.frontend.checkpoints.files import read_bounded
-from meshc.frontend.checkpoints.gguf.header import GgufHeader
+from meshc.frontend.checkpoints.gguf.file_header import GgufHeader
 from meshc.frontend.checkpoints.gguf.known_tokens import token_id
 from meshc.frontend.checkpoints.gguf.parts import read_gguf_header
 from meshc.frontend.checkpoints.json_text import JsonText, read_json_object
 from meshc.frontend.checkpoints.tokenizer import tokenizer_file
-from meshc.frontend.checkpoints.tokenizing.declared import CONFIG, SPECIAL, read_declared
+from meshc.frontend.checkpoints.tokenizing.declared_tokens import CONFIG, SPECIAL, read_declared
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Source
 

@@ -7,14 +7,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import NoReturn
 
-from meshc.frontend.checkpoints.config import ModelConfig
+from meshc.frontend.checkpoints.bounded_files import list_directory, open_regular
 from meshc.frontend.checkpoints.fields import brief
-from meshc.frontend.checkpoints.files import list_directory, open_regular
-from meshc.frontend.checkpoints.gguf.config import config_from_header
+from meshc.frontend.checkpoints.gguf.described_model import config_from_header
+from meshc.frontend.checkpoints.gguf.gguf_weights import GgufWeights
 from meshc.frontend.checkpoints.gguf.parts import first_of_parts, read_gguf_header
-from meshc.frontend.checkpoints.gguf.reader import GgufWeights
 from meshc.frontend.checkpoints.hf.config import read_config
 from meshc.frontend.checkpoints.hf.text_half import of_text_half
+from meshc.frontend.checkpoints.model_config import ModelConfig
 from meshc.frontend.checkpoints.quantised.method import Mxfp4, quantization_beside
 from meshc.frontend.checkpoints.quantised.mxfp4 import Mxfp4Weights
 from meshc.frontend.checkpoints.quantised.tensors import QuantisedWeights

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.frontend.checkpoints.config import (
+from meshc.frontend.checkpoints.model_config import (
     DynamicScaling,
     LinearScaling,
     Llama3Scaling,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from meshc.frontend.checkpoints.config import ModelConfig
 from meshc.frontend.checkpoints.hf.config import config_from_json
 from meshc.frontend.checkpoints.json_text import parse_json_object
+from meshc.frontend.checkpoints.model_config import ModelConfig
 from meshc.frontend.checkpoints.quantised.method import QUANTIZATION_KEY
 from meshc.frontend.checkpoints.tensor_source import FLOATS, Encoded, Part, StoredTensor
 from meshc.frontend.checkpoints.tied_head import stores_own_head

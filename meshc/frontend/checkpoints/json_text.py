@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from meshc.frontend.checkpoints.files import read_bounded
+from meshc.frontend.checkpoints.bounded_files import read_bounded
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Source, Span
 

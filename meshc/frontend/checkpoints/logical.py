@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from meshc.frontend.checkpoints.config import ModelConfig
 from meshc.frontend.checkpoints.family_model import layers_without_rope, model_of, turning_lanes
+from meshc.frontend.checkpoints.model_config import ModelConfig
 from meshc.frontend.checkpoints.stored_layout import StoredLayout, Stretch, stored_layout
 from meshc.frontend.families import StoredParam, family_named
 from meshc.frontend.language import elaborate

@@ -16,7 +16,7 @@ from typing import NoReturn, TypeGuard
 
 import numpy as np
 
-from meshc.frontend.checkpoints.files import open_regular
+from meshc.frontend.checkpoints.bounded_files import open_regular
 from meshc.frontend.checkpoints.json_text import parse_json_object, read_json_object
 from meshc.frontend.checkpoints.tensor_source import (
     FLOATS,

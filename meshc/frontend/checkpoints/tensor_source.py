@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from meshc.frontend.checkpoints.files import open_regular
+from meshc.frontend.checkpoints.bounded_files import open_regular
 from meshc.ir.codes import CodeFormat
 from meshc.ir.stored import BF16, Scaled
 

@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from meshc.frontend.checkpoints.config import ModelConfig
+from meshc.frontend.checkpoints.bounded_files import list_directory, read_bounded
 from meshc.frontend.checkpoints.fields import brief
-from meshc.frontend.checkpoints.files import list_directory, read_bounded
 from meshc.frontend.checkpoints.gguf.parts import first_of_parts, read_gguf_header
 from meshc.frontend.checkpoints.gguf.vocabulary import has_gguf_vocabulary, read_gguf_vocabulary
-from meshc.frontend.checkpoints.tokenizing.declared import read_declared, read_tokenizer_config
+from meshc.frontend.checkpoints.model_config import ModelConfig
+from meshc.frontend.checkpoints.tokenizing.declared_tokens import (
+    read_declared,
+    read_tokenizer_config,
+)
 from meshc.frontend.checkpoints.tokenizing.of_class import USUAL as OF_CLASSES
 from meshc.frontend.checkpoints.tokenizing.of_class import as_its_class, parsed
 from meshc.frontend.checkpoints.tokenizing.of_files import (

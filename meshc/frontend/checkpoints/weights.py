@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from meshc.frontend.checkpoints.checkpoint_files import find_source
-from meshc.frontend.checkpoints.config import SIZE_LIMITS, ModelConfig
 from meshc.frontend.checkpoints.fields import MESSAGE_LIMIT
 from meshc.frontend.checkpoints.logical import LogicalTensor, logical_tensors
+from meshc.frontend.checkpoints.model_config import SIZE_LIMITS, ModelConfig
 from meshc.frontend.checkpoints.quantised.making import quantised
 from meshc.frontend.checkpoints.stored_layout import StoredLayout
 from meshc.frontend.checkpoints.tensor_source import FLOATS, Part, TensorSource

@@ -11,27 +11,13 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from meshc.frontend.families.gguf_keys import gguf_table
-from meshc.frontend.families.tables import (
-    Dense,
-    Experts,
-    Flag,
-    GgufTables,
-    Keys,
-    LocalRope,
-    Number,
-    Refusal,
-    Rotary,
-    Size,
-    SkippedRope,
-    StoredParam,
-    Tables,
-    Windows,
-    Word,
-)
+from meshc.frontend.families.tables import GgufTables, StoredParam, Tables
+from meshc.support.declared_values import declared
 from meshc.support.plugins import Kind
 
 _FOLDER = resources.files("meshc.frontend.families")
 _MODEL, _CONFIG, _TENSORS = "model.mesh", "config.toml", "tensors.toml"
+_MERGED = ("sizes", "own", "flags", "switches", "numbers", "experts", "dense")
 _GGUF_OWN = {field.name for field in fields(GgufTables)} - {"architecture", "tables"}
 
 
@@ -78,7 +64,7 @@ def model_text(name: str) -> str:
 def family_named(name: str) -> Family:
     """The family ``name``, which `is_family`.
 
-    Raises TypeError or KeyError for a table of a shipped family that is not spelled as
+    Raises ValueError or KeyError for a table of a shipped family that is not spelled as
     ``docs/families.md`` says, since these files are part of the program, and ``bad-plugin`` for one
     of an installed package.
     """
@@ -99,10 +85,8 @@ def _family(name: str, folder: Traversable) -> Family:
     gguf, prefix = config.pop("gguf", None), config.pop("prefix", "")
     kinds = sorted(set(architectures.values()))
     variants = {kind: config.pop(kind, {}) for kind in kinds}
-    tables = {kind: _tables(config, variants.get(kind, {})) for kind in kinds}
-    params = {
-        param: StoredParam(**{**entry, **_axes(entry)}) for param, entry in _tensors(folder).items()
-    }
+    tables = {kind: _tables(config, variants[kind], _CONFIG) for kind in kinds}
+    params = declared(dict[str, StoredParam], _tensors(folder), _TENSORS)
     of_gguf = _gguf_tables(name, gguf, config["rope_types"]) if gguf is not None else None
     return Family(name, architectures, tables, of_gguf, prefix, params)
 
@@ -118,71 +102,31 @@ def _tensors(folder: Traversable) -> dict[str, dict[str, Any]]:
     return found | own
 
 
-def _axes(entry: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    return {key: tuple(entry[key]) for key in ("stored", "gguf_stored") if key in entry}
-
-
 def _gguf_tables(name: str, table: dict[str, Any], rope_types: list[str]) -> GgufTables:
     """What GGUF files of the family ``name`` say, of the ``table`` [gguf] of its config.toml."""
     architecture, rope_types = table.pop("architecture", name), table.pop("rope_types", rope_types)
     own = {key: table.pop(key) for key in sorted(_GGUF_OWN) if key in table}
     keys = gguf_table(f"{architecture}.", table, bool(rope_types))
-    return GgufTables(architecture, _tables({"rope_types": rope_types, **keys}, {}), **own)
+    tables = _tables({"rope_types": rope_types, **keys}, {}, f"{_CONFIG}, gguf")
+    return declared(GgufTables, {"architecture": architecture, "tables": tables, **own}, _CONFIG)
 
 
 def _table(folder: Traversable, file: str) -> dict[str, Any]:
     return tomllib.loads((folder / file).read_text(encoding="utf-8"))
 
 
-def _tables(config: Mapping[str, Any], variant: Mapping[str, Any]) -> Tables:
+def _tables(config: Mapping[str, Any], variant: Mapping[str, Any], place: str) -> Tables:
     """The tables of one model type: those of the family, with what this type has otherwise."""
-
-    def merged(key: str) -> dict[str, Any]:
-        return {**config.get(key, {}), **variant.get(key, {})}
-
-    known = {"sizes", "own", "flags", "switches", "numbers", "refused", "rope_types"}
-    known |= {"experts", "dense"}
-    rest = {key: value for key, value in (*config.items(), *variant.items()) if key not in known}
-    return Tables(
-        rope_types=tuple(config["rope_types"]),
-        sizes={name: Size(**entry) for name, entry in merged("sizes").items()},
-        own={name: Size(parameter=name, **entry) for name, entry in merged("own").items()},
-        flags={name: Flag(**entry) for name, entry in merged("flags").items()},
-        switches={
-            name: Flag(parameter=name, **entry) for name, entry in merged("switches").items()
-        },
-        numbers={name: Number(**entry) for name, entry in merged("numbers").items()},
-        refused=tuple(
-            Refusal(**entry) for table in (config, variant) for entry in table.get("refused", [])
-        ),
-        lanes=tuple(rest.pop("lanes", ())),
-        named=Keys(**rest.pop("keys", {})),
-        rotary=Rotary(**rest.pop("rotary")) if "rotary" in rest else None,
-        local_rope=LocalRope(**rest.pop("local_rope")) if "local_rope" in rest else None,
-        skipped_rope=SkippedRope(**rest.pop("skipped_rope")) if "skipped_rope" in rest else None,
-        windows=Windows(**rest.pop("windows")) if "windows" in rest else None,
-        experts=_experts(merged("experts")),
-        dense=_dense(merged("dense")),
-        no_effect=frozenset(rest.pop("no_effect", ())),
-        **rest,
-    )
-
-
-def _dense(table: Mapping[str, Any]) -> Dense | None:
-    """The table of layers without experts, if there is one."""
-    return Dense(**{**table, "width": Size(**table["width"])}) if table else None
-
-
-def _experts(table: Mapping[str, Any]) -> Experts | None:
-    """The table of layers with experts, if there is one."""
-    if not table:
-        return None
-    kinds: dict[str, type] = {"own": Size, "numbers": Number, "switches": Flag, "words": Word}
-    entries = {
-        kind: {name: cls(**entry) for name, entry in table.get(kind, {}).items()}
-        for kind, cls in kinds.items()
-    }
-    return Experts(**{**table, **entries})
+    found = {**config, **variant}
+    for name in _MERGED:
+        found[name] = {**config.get(name, {}), **variant.get(name, {})}
+    for name in ("own", "switches"):
+        found[name] = {key: {"parameter": key, **entry} for key, entry in found[name].items()}
+    for name in ("experts", "dense"):
+        found[name] = found[name] or None
+    found["refused"] = [*config.get("refused", []), *variant.get("refused", [])]
+    found["named"] = found.pop("keys", {})
+    return declared(Tables, found, place)
 
 
 def _fault(name: str, found: Any) -> str:

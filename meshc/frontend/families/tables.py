@@ -147,8 +147,8 @@ class Refusal:
     """
 
     key: str
-    value: bool | int | str | None = None
-    only: bool | int | str | list[int] | None = None
+    value: bool | float | str | None = None
+    only: bool | float | str | list[int] | None = None
     absent: bool = False
     why: str = ""
     unsupported: str = ""
@@ -171,10 +171,10 @@ class Experts:
     count: str
     parameter: str
     usual: int
-    own: Mapping[str, Size]
-    numbers: Mapping[str, Number]
-    switches: Mapping[str, Flag]
-    words: Mapping[str, Word]
+    own: Mapping[str, Size] = field(default_factory=dict)
+    numbers: Mapping[str, Number] = field(default_factory=dict)
+    switches: Mapping[str, Flag] = field(default_factory=dict)
+    words: Mapping[str, Word] = field(default_factory=dict)
 
     def keys(self) -> frozenset[str]:
         """Every key of a config that these tables speak of."""

@@ -1,7 +1,7 @@
 """The ``.mesh`` language: models as people write them on a whiteboard (docs/language.md)."""
 
 from meshc.frontend.language.ast import Model
-from meshc.frontend.language.calls import phases
+from meshc.frontend.language.block_calls import phases
 from meshc.frontend.language.elaborate import elaborate
 from meshc.frontend.language.loader import load_model, parse_model
 from meshc.frontend.language.parameters import with_parameters

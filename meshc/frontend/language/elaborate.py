@@ -24,13 +24,13 @@ from meshc.frontend.language.ast import (
     parts,
     statements,
 )
-from meshc.frontend.language.calls import phases
+from meshc.frontend.language.block_calls import phases
 from meshc.frontend.language.constants import fold, truth
 from meshc.frontend.language.dims import BATCH, CAPACITY, ROWS, show
-from meshc.frontend.language.emitter import Emitter, Region, Weight
 from meshc.frontend.language.evaluate import Evaluator
 from meshc.frontend.language.found import Found
 from meshc.frontend.language.functions import dims_of
+from meshc.frontend.language.graph_function import Emitter, Region, Weight
 from meshc.frontend.language.names import DTYPES
 from meshc.frontend.language.parameters import (
     LARGEST_EXTENT,
@@ -41,7 +41,7 @@ from meshc.frontend.language.parameters import (
 from meshc.frontend.language.scope import Poisoned, Scope
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
-from meshc.ir.recording import record
+from meshc.ir.read_rows import record
 from meshc.ir.rows import Rows
 from meshc.ir.types import DType
 from meshc.ir.values import Value

@@ -21,9 +21,9 @@ from meshc.frontend.language.ast import (
     Tensor,
     Unary,
 )
+from meshc.frontend.language.builtin_signatures import Formal, bind, built_in, signature_of
 from meshc.frontend.language.constants import binary, fold, numeric, square_root, unary
 from meshc.frontend.language.dims import HeadPair, show
-from meshc.frontend.language.emitter import Emitter
 from meshc.frontend.language.found import Found, Stopped
 from meshc.frontend.language.functions import (
     Applied,
@@ -34,10 +34,10 @@ from meshc.frontend.language.functions import (
     matmul,
     scale,
 )
+from meshc.frontend.language.graph_function import Emitter
 from meshc.frontend.language.names import CACHE_OPTION, check_word, without_cache_option
 from meshc.frontend.language.parameters import Extents
 from meshc.frontend.language.scope import PREDECLARED, Poisoned, Scope, phase_constants
-from meshc.frontend.language.signatures import Formal, bind, built_in, signature_of
 from meshc.ir.values import Value
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 from meshc.support.spans import Span

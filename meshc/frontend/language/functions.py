@@ -22,7 +22,7 @@ from meshc.frontend.language.dims import (
     spreads_over,
     transposed,
 )
-from meshc.frontend.language.emitter import Emitter
+from meshc.frontend.language.graph_function import Emitter
 from meshc.ir import functions
 from meshc.ir.choices import choice_mistake
 from meshc.ir.core import tensor_type

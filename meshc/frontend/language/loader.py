@@ -11,10 +11,10 @@ from pathlib import Path, PurePosixPath
 
 from meshc.frontend.families import family_names, is_family, model_text
 from meshc.frontend.language.ast import Block, File, Model, RawModel, Use
-from meshc.frontend.language.check import check_model
+from meshc.frontend.language.builtin_signatures import BUILTINS, did_you_mean
 from meshc.frontend.language.found import Found, Stopped
-from meshc.frontend.language.reader import GRAMMAR, read
-from meshc.frontend.language.signatures import BUILTINS, did_you_mean
+from meshc.frontend.language.model_checks import check_model
+from meshc.frontend.language.syntax_reader import GRAMMAR, read
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 from meshc.support.spans import Source, Span
 

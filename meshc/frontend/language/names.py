@@ -26,8 +26,7 @@ from meshc.frontend.language.ast import (
     expressions_of,
     statements,
 )
-from meshc.frontend.language.dims import BATCH, CAPACITY, ROWS
-from meshc.frontend.language.signatures import (
+from meshc.frontend.language.builtin_signatures import (
     BUILTINS,
     Formal,
     Signature,
@@ -36,6 +35,7 @@ from meshc.frontend.language.signatures import (
     did_you_mean,
     signature_of,
 )
+from meshc.frontend.language.dims import BATCH, CAPACITY, ROWS
 from meshc.ir.types import DType
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError
 from meshc.support.spans import Span

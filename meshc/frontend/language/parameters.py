@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from meshc.frontend.language.ast import Constant, Literal, Model, Parameter, Reference
+from meshc.frontend.language.builtin_signatures import did_you_mean
 from meshc.frontend.language.constants import bounded, fold, kind
 from meshc.frontend.language.dims import BATCH, CAPACITY, ROWS
-from meshc.frontend.language.signatures import did_you_mean
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from meshc.frontend.language.ast import Block, Constant, Name, Reference
+from meshc.frontend.language.builtin_signatures import did_you_mean
 from meshc.frontend.language.dims import BATCH, CAPACITY, ROWS, HeadPair
-from meshc.frontend.language.emitter import Weight
+from meshc.frontend.language.graph_function import Weight
 from meshc.frontend.language.names import PHASES
 from meshc.frontend.language.parameters import Extents
-from meshc.frontend.language.signatures import did_you_mean
 from meshc.ir.values import Value
 from meshc.support.diagnostics import fail
 

@@ -490,8 +490,3 @@ class Yield(Op):
 @dataclass(eq=False)
 class Return(Op):
     """Ends a function."""
-
-
-def result_tensor(op: Op) -> TensorType:
-    """Type of the op's only result."""
-    return tensor_type(op.result)

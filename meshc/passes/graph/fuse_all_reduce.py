@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
-from meshc.analysis.cuda.overlap import blocks_alone
+from meshc.analysis.cuda.stream_turns import blocks_alone
 from meshc.ir.builder import Names
 from meshc.ir.core import Block, Op, tensor_type
 from meshc.ir.module import Module

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.analysis.experts import whole_dims
+from meshc.analysis.expert_dims import whole_dims
 from meshc.ir.core import Block, Op, Operand, tensor_type
 from meshc.ir.module import Module, Param
 from meshc.ir.ops import graph

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from meshc.cost.plans import PlanCost
+from meshc.cost.growing_plans import PlanCost
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Param
 from meshc.ir.ops import graph
@@ -26,9 +26,9 @@ from meshc.ir.values import Value
 from meshc.passes.mesh.forms import forms_of
 from meshc.passes.mesh.forms.append import flush
 from meshc.passes.mesh.forms.brought import brought_forms
+from meshc.passes.mesh.forms.entering import enter, is_hosted
 from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.lowering import Lowering
-from meshc.passes.mesh.forms.parameters import enter, is_hosted
 from meshc.passes.mesh.forms.problem import Problem
 from meshc.passes.mesh.forms.repeat import entries, leave
 from meshc.support.diagnostics import MeshcError, fail

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn
 
-from meshc.cost.demand import Demand, Reduced
+from meshc.cost.growing_plans import demand_of, runs_of
 from meshc.cost.mesh_ops import MeshCosts
-from meshc.cost.plans import demand_of, runs_of
 from meshc.cost.reductions import TREES
+from meshc.cost.routing_demand import Demand, Reduced
 from meshc.cost.sharing import Choice, Sharing
 from meshc.cost.track_sets import Algorithms
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.passes.base import Pass
-from meshc.passes.mesh.room import surely_fits
+from meshc.passes.mesh.core_room import surely_fits
 from meshc.passes.mesh.turning import turn_one_way, turned_both_ways
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.plmr import violates

@@ -14,7 +14,7 @@ from meshc.ir.ops import mesh as ops
 from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
 from meshc.passes.base import Pass
-from meshc.passes.mesh.room import surely_fits
+from meshc.passes.mesh.core_room import surely_fits
 from meshc.support.diagnostics import Diagnostics, fail
 
 SKEWED = ("cyclic_shift", "cannon")

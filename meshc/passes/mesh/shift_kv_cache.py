@@ -7,8 +7,8 @@ from math import inf, isinf
 from typing import ClassVar
 
 from meshc.analysis.layout.tiling import ceil_div
+from meshc.cost.growing_plans import demand_of, runs_of
 from meshc.cost.mesh_ops import MeshCosts, has_costs
-from meshc.cost.plans import demand_of, runs_of
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops
 from meshc.ir.types import TensorType, Type

@@ -11,9 +11,9 @@ from collections import defaultdict
 from itertools import combinations
 
 from meshc.analysis.traffic.tracks import ring_track
-from meshc.cost.demand import Demand
+from meshc.cost.growing_plans import runs_of
 from meshc.cost.mesh_ops import MeshCosts
-from meshc.cost.plans import runs_of
+from meshc.cost.routing_demand import Demand
 from meshc.cost.sharing import Choice
 from meshc.ir.module import Module
 from meshc.ir.ops import mesh as ops

@@ -9,7 +9,7 @@ from typing import ClassVar
 from meshc.ir.batch import BATCH, LENGTH, POSITION, tokens_of_request
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
-from meshc.passes.task.expand.graphs import Grain, GraphExpander
+from meshc.passes.task.expand.decode_graph import Grain, GraphExpander
 from meshc.passes.task.expand.program import ROWS
 from meshc.support.diagnostics import Diagnostics, fail
 

@@ -22,6 +22,7 @@ from meshc.serving.endpoint.access import Access
 from meshc.serving.endpoint.answers import Answers, Piece
 from meshc.serving.endpoint.asked import Asked, ReadChat, asked, asked_chat
 from meshc.serving.endpoint.bodies import Bodies, check_sender
+from meshc.serving.endpoint.counted_tokens import ids_of, text_of
 from meshc.serving.endpoint.forms import CHAT, COMPLETION, Form
 from meshc.serving.endpoint.limits import Limits
 from meshc.serving.endpoint.measures import CONTENT_TYPE, Measures
@@ -34,7 +35,6 @@ from meshc.serving.endpoint.refusals import (
     refused,
 )
 from meshc.serving.endpoint.threads import Worker, in_thread
-from meshc.serving.endpoint.tokens import ids_of, text_of
 from meshc.serving.loop import FullError, Loop
 from meshc.serving.sampling import Choose
 from meshc.serving.texts import Tokenizer

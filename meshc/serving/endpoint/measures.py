@@ -15,7 +15,7 @@ from prometheus_client import (
 )
 
 from meshc.serving.engine import Guesses, Server
-from meshc.serving.watching import Ended
+from meshc.serving.server_watchers import Ended
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _TO_FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100)

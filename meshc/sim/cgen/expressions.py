@@ -6,13 +6,13 @@ Integers are ``int64_t`` (``uint64_t`` for u64), floats ``double``, descriptors 
 from __future__ import annotations
 
 from meshc.sim import ir
-from meshc.sim.cgen.constants import descriptors, integer, real
 from meshc.sim.cgen.errors import Unsupported
+from meshc.sim.cgen.marked_constants import descriptors, integer, real
 from meshc.sim.descriptors import Dsd
 from meshc.sim.pygen.expressions import ExpressionWriter, machine_int, machine_type
 from meshc.sim.scalar_costs import ScalarCosts
-from meshc.sim.sema import types as ty
-from meshc.sim.sema.types import BF16, F16, F32, U64, Float, Int, Type
+from meshc.sim.sema import csl_types as ty
+from meshc.sim.sema.csl_types import BF16, F16, F32, U64, Float, Int, Type
 
 _COMPARE = ("==", "!=", "<", "<=", ">", ">=")
 _MODULAR = ("+", "-", "*")

@@ -10,13 +10,13 @@ import functools
 from collections.abc import Hashable, Iterable
 
 from meshc.sim import ir
-from meshc.sim.cgen.constants import state
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.expressions import c_type, member
+from meshc.sim.cgen.marked_constants import state
 from meshc.sim.cgen.merging import Written
 from meshc.sim.cgen.vectors import GATES, VectorWriter
 from meshc.sim.control_flow import statements
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
 
 _EFFECTS = frozenset((
     "random16", "prng_seed", "queue_flush", "queue_empty", "tsc_enable", "tsc_disable",

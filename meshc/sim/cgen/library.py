@@ -6,7 +6,7 @@ import ctypes as ct
 
 from meshc.sim.cgen import structs
 from meshc.sim.cgen.build import runtime_library
-from meshc.sim.sema.types import BF16, F16, F32, I16, U16, U32, Type
+from meshc.sim.sema.csl_types import BF16, F16, F32, I16, U16, U32, Type
 from meshc.sim.vector_ops import OPS
 from meshc.support.native import BuildError
 

@@ -6,7 +6,7 @@ import ctypes as ct
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from meshc.support.pages import pages
+from meshc.support.zeroed_memory import pages
 
 _MARGIN = 64
 _LINE = 64

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from meshc.sim.cgen.constants import DESCRIPTORS, MARKED, NUMBER, STATE, STATEMENT, literal
+from meshc.sim.cgen.marked_constants import DESCRIPTORS, MARKED, NUMBER, STATE, STATEMENT, literal
 from meshc.sim.descriptors import Dsd
 
 _INDENT = "    "

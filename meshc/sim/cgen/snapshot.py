@@ -13,18 +13,18 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from meshc.sim.cgen.pe import CPe
+from meshc.sim.cgen.c_pe import CPe
 from meshc.sim.cgen.structs import QUEUES
 from meshc.sim.cgen.vectors import OP_NUMBERS
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
 from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState, Waiter
-from meshc.sim.machine.explain import explain_endless, explain_hang
-from meshc.sim.machine.operation import Operation
-from meshc.sim.machine.options import Options
+from meshc.sim.machine.hangs import explain_endless, explain_hang
 from meshc.sim.machine.pe import Pe
 from meshc.sim.machine.router import Router
+from meshc.sim.machine.run_options import Options
+from meshc.sim.machine.vector_operation import Operation
 from meshc.sim.program import Program
-from meshc.sim.routes import ColorConfig
+from meshc.sim.route_configs import ColorConfig
 from meshc.support.diagnostics import MeshcError
 
 Key = tuple[int, int, int]

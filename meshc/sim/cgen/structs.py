@@ -8,8 +8,8 @@ from typing import Any
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.descriptors import Dsd as AnyDsd
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
-from meshc.sim.machine.costs import Costs
-from meshc.sim.routes import ColorConfig
+from meshc.sim.machine.cycle_model import Costs
+from meshc.sim.route_configs import ColorConfig
 
 _I32, _I64 = ct.c_int32, ct.c_int64
 TASKS, QUEUES, KINDS, MATHS, PARAMS = 64, 32, 32, 16, 16

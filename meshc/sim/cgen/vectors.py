@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from meshc.sim import ir
-from meshc.sim.cgen.constants import descriptors, integer, mark_statement, state
 from meshc.sim.cgen.errors import Unsupported
 from meshc.sim.cgen.expressions import CExpressions, Places, PythonCalls, member, type_code
+from meshc.sim.cgen.marked_constants import descriptors, integer, mark_statement, state
 from meshc.sim.control_flow import Facts, analyse, reaching
 from meshc.sim.descriptors import Dsd
 from meshc.sim.program import PeProgram
 from meshc.sim.scalar_costs import ScalarCosts
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
 from meshc.sim.vector_ops import OPS
 
 OP_NUMBERS = {name: number for number, name in enumerate(OPS)}

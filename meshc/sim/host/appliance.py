@@ -15,7 +15,7 @@ from typing import Any
 
 from meshc.sim import cslc
 from meshc.sim.commands_folder import make_bin
-from meshc.sim.host import api
+from meshc.sim.host import host_classes
 from meshc.support.diagnostics import fail
 
 _ADDRESS = "%CMADDR%"
@@ -62,7 +62,7 @@ def _without_output(arguments: list[str]) -> tuple[list[str], str]:
     return kept, Path(name).name or "out"
 
 
-class SdkRuntime(api.SdkRuntime):
+class SdkRuntime(host_classes.SdkRuntime):
     """Runs a compiled program; used with ``with``, which loads and starts it, and stops it."""
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from meshc.sim.host.host_operations import OPTIONS, finish_run
 from meshc.sim.host.portmaps import PortMap, read_map
-from meshc.sim.host.runtime import OPTIONS, finish_run
 from meshc.sim.host.utils import input_array_to_u32, memcpy_view
 from meshc.sim.machine.machine import Machine
 from meshc.sim.program import PeSymbol
-from meshc.sim.routes import EAST, NORTH, SOUTH, WEST
-from meshc.sim.storage import load_program
+from meshc.sim.route_configs import EAST, NORTH, SOUTH, WEST
+from meshc.sim.stored_programs import load_program
 from meshc.support.diagnostics import fail
 
 Key = tuple[int, int, int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from meshc.sim.routes import EAST, NORTH, RAMP, SOUTH, WEST
+from meshc.sim.route_configs import EAST, NORTH, RAMP, SOUTH, WEST
 
 _LINKS = (EAST, WEST, NORTH, SOUTH)
 _PORTS = (RAMP, *_LINKS)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from meshc.sim.sema.types import BF16, CB16, F16, Float
+from meshc.sim.sema.csl_types import BF16, CB16, F16, Float
 from meshc.support.diagnostics import fail
 
 

@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from meshc.sim.compiler import compile_pe
+from meshc.sim.csl_compiler import compile_pe
+from meshc.sim.csl_files import Loader
 from meshc.sim.grids import Routes, Tiles
 from meshc.sim.host.platforms import FP16TYPE, HALF, SdkExecutionPlatform, SdkTarget
-from meshc.sim.loader import Loader
 from meshc.sim.program import Link, PeProgram, Program
-from meshc.sim.routes import EAST, NORTH, RAMP, SOUTH, WEST, ColorConfig
-from meshc.sim.sema import types as ty
+from meshc.sim.route_configs import EAST, NORTH, RAMP, SOUTH, WEST, ColorConfig
+from meshc.sim.sema import csl_types as ty
 from meshc.sim.sema.frozen import frozen
 from meshc.sim.sema.values import Val
-from meshc.sim.storage import save_program
+from meshc.sim.stored_programs import save_program
 from meshc.support.diagnostics import fail
 
 _COLORS = 24

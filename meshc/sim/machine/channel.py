@@ -7,8 +7,6 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-NO_ENTRY = 31
-
 
 class Waiter(Protocol):
     """An operation that waits for wavelets, for elements of a FIFO or for room."""

@@ -6,13 +6,13 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from meshc.sim.machine.explain import explain_hang
-from meshc.sim.machine.options import Options
+from meshc.sim.exact_numbers import from_bits
+from meshc.sim.machine.hangs import explain_hang
 from meshc.sim.machine.parts import AnyPe
-from meshc.sim.numbers import from_bits
+from meshc.sim.machine.run_options import Options
 from meshc.sim.program import PeProgram
 from meshc.sim.pygen.expressions import machine_type
-from meshc.sim.routes import DIRECTION_NAMES
+from meshc.sim.route_configs import DIRECTION_NAMES
 from meshc.support.diagnostics import MeshcError, fail
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from meshc.sim.numbers import float_bits, float_from_bits
-from meshc.sim.sema.types import BF16, F16, F32, I16, U16, U32, Type
+from meshc.sim.exact_numbers import float_bits, float_from_bits
+from meshc.sim.sema.csl_types import BF16, F16, F32, I16, U16, U32, Type
 from meshc.sim.vector_ops import OPS, OpSpec
 
 DTYPES: dict[Type, np.dtype[Any]] = {

@@ -17,7 +17,7 @@ from meshc.sim.machine.channel import Burst, Credit, Refunds
 from meshc.sim.machine.parts import WholeMachine, WholePe
 from meshc.sim.machine.pipe import Pipe
 from meshc.sim.machine.router import Router
-from meshc.sim.routes import (
+from meshc.sim.route_configs import (
     DIRECTION_NAMES,
     EAST,
     NORTH,

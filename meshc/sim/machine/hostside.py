@@ -12,10 +12,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from meshc.sim.machine.channel import Burst, Credit
-from meshc.sim.machine.costs import Costs
+from meshc.sim.machine.cycle_model import Costs
 from meshc.sim.machine.fabric import Fabric
-from meshc.sim.machine.options import Options
 from meshc.sim.machine.pe import Pe
+from meshc.sim.machine.run_options import Options
 
 Key = tuple[int, int, int]
 

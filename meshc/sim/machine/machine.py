@@ -15,20 +15,20 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from meshc.sim.machine import registers
+from meshc.sim.machine import config_registers
 from meshc.sim.machine.channel import Credit
-from meshc.sim.machine.collectives import Collectives
+from meshc.sim.machine.collective_library import Collectives
 from meshc.sim.machine.common import Common
-from meshc.sim.machine.costs import costs_of
-from meshc.sim.machine.explain import explain_endless
+from meshc.sim.machine.cycle_model import costs_of
 from meshc.sim.machine.fabric import Fabric
+from meshc.sim.machine.hangs import explain_endless
 from meshc.sim.machine.hostside import HostSide
-from meshc.sim.machine.operation import Operation
-from meshc.sim.machine.options import Options
 from meshc.sim.machine.pe import Pe
+from meshc.sim.machine.run_options import Options
 from meshc.sim.machine.runtime import bind_functions, launch_sync, route_colors
+from meshc.sim.machine.vector_operation import Operation
 from meshc.sim.program import PeProgram, Program
-from meshc.sim.pygen.module import GeneratedModule, generate
+from meshc.sim.pygen.python_modules import GeneratedModule, generate
 from meshc.sim.scalar_costs import scalar_costs
 from meshc.sim.timing import DEFAULT
 
@@ -99,7 +99,7 @@ class Machine(HostSide, Common):
 
     def _initial_state(self, pe: Pe) -> None:
         for word, value in pe.program.settings:
-            registers.initial_setting(pe, word, value)
+            config_registers.initial_setting(pe, word, value)
         for kind, number in pe.program.blocked:
             pe.close(kind, number)
         for kind, number in pe.program.unblocked:

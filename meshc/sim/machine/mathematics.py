@@ -7,7 +7,7 @@ from typing import Any
 
 from meshc.sim.machine.pe import Pe
 from meshc.sim.real_functions import CONSTANTS, TESTS, real
-from meshc.sim.sema.types import F16, F32
+from meshc.sim.sema.csl_types import F16, F32
 
 _KINDS = {"f16": F16, "f32": F32}
 

@@ -12,9 +12,9 @@ from typing import Any, NoReturn, Protocol
 
 from meshc.sim.descriptors import FabIn, FabOut, Mem
 from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState
-from meshc.sim.machine.costs import Costs
-from meshc.sim.machine.options import Options
+from meshc.sim.machine.cycle_model import Costs
 from meshc.sim.machine.pipe import Issue
+from meshc.sim.machine.run_options import Options
 from meshc.sim.machine.trace import Trace
 from meshc.sim.program import PeProgram, Program
 from meshc.sim.vector_ops import OpSpec

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
+from meshc.sim.descriptors import FabIn, FabOut, Mem
 from meshc.sim.machine.channel import Burst, Channel, Credit, FifoState
 from meshc.sim.machine.memory import PeMemory
-from meshc.sim.machine.operation import Operation
 from meshc.sim.machine.pipe import Issue, Pipe
 from meshc.sim.machine.queues import PeQueues
 from meshc.sim.machine.reach import reach
 from meshc.sim.machine.surroundings import Surroundings
+from meshc.sim.machine.vector_operation import Operation
 from meshc.sim.program import PeProgram
 
 MARGIN = 64
@@ -452,7 +452,3 @@ class Pe(PeMemory, PeQueues):
     def advance_switch(self, dst: FabOut, time: int) -> None:
         """The ``advance_switch`` of a fabric output."""
         self.machine.fabric.advance(self, self.output_color(dst))
-
-    def fifo_state(self, fifo: Fifo) -> FifoState:
-        """The state of a FIFO."""
-        return self.fifos[fifo.number]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from meshc.sim.machine.fabric import Fabric, Key
-from meshc.sim.routes import OPPOSITE, RAMP
+from meshc.sim.route_configs import OPPOSITE, RAMP
 
 
 def reach(fabric: Fabric, key: Key, depth: int) -> tuple[int, int]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshc.sim.machine.channel import Burst
-from meshc.sim.routes import (
+from meshc.sim.route_configs import (
     ALWAYS_POP,
     EAST,
     NORTH,

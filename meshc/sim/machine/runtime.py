@@ -13,12 +13,7 @@ from meshc.sim import config_space as space
 from meshc.sim import ir
 from meshc.sim.control_flow import inside, statements
 from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
-from meshc.sim.machine import fft, joint, mapping, mathematics, registers
-from meshc.sim.machine.compute import BY_NAME, element_of, number_of
-from meshc.sim.machine.operation import Operation
-from meshc.sim.machine.pe import Dsr, Pe
-from meshc.sim.machine.vector import vector
-from meshc.sim.numbers import (
+from meshc.sim.exact_numbers import (
     float_bits,
     float_div,
     float_to_int,
@@ -27,10 +22,15 @@ from meshc.sim.numbers import (
     round_bf16,
     round_f16,
 )
+from meshc.sim.machine import config_registers, fft, joint, mapping, mathematics
+from meshc.sim.machine.compute import BY_NAME, element_of, number_of
+from meshc.sim.machine.pe import Dsr, Pe
+from meshc.sim.machine.vector import vector
+from meshc.sim.machine.vector_operation import Operation
 from meshc.sim.program import PeProgram
-from meshc.sim.pygen.module import GeneratedModule
+from meshc.sim.pygen.python_modules import GeneratedModule
 from meshc.sim.sema.builtins import dsds
-from meshc.sim.sema.types import BF16, U16, Int
+from meshc.sim.sema.csl_types import BF16, U16, Int
 
 _WORDS = range(1 << 16)
 HALF = struct.unpack(f"<{len(_WORDS)}e", np.array(_WORDS, "<u2").tobytes())
@@ -275,7 +275,7 @@ def load(pe: Pe, addr: int, kind: str) -> Any:
     """A read through a pointer."""
     addr &= 0xFFFF
     if addr >= space.FIRST_BYTE:
-        return registers.read(pe, addr)
+        return config_registers.read(pe, addr)
     dtype = BY_NAME[kind]
     if addr + dtype.itemsize > len(pe.mem):
         pe.out_of_bounds(addr, addr + dtype.itemsize)
@@ -286,7 +286,7 @@ def store(pe: Pe, addr: int, kind: str, value: Any) -> None:
     """A write through a pointer."""
     addr &= 0xFFFF
     if addr >= space.FIRST_BYTE:
-        registers.write(pe, addr, value)
+        config_registers.write(pe, addr, value)
         return
     dtype = BY_NAME[kind]
     if addr + dtype.itemsize > len(pe.mem):
@@ -457,5 +457,5 @@ RUNTIME = SimpleNamespace(
        for kind in ("local", "color", "queue", "control")},
     fft3d=fft.fft3d,
     collective=joint.collective, tally_signal=joint.tally_signal,
-    **mathematics.FUNCTIONS, **registers.EFFECTS,
+    **mathematics.FUNCTIONS, **config_registers.EFFECTS,
 )  # fmt: skip

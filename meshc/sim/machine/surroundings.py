@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from meshc.sim.machine.collectives import Collectives
+from meshc.sim.machine.collective_library import Collectives
 from meshc.sim.machine.fabric import Fabric
-from meshc.sim.machine.operation import Operation
 from meshc.sim.machine.parts import AnyPe, WholeMachine
+from meshc.sim.machine.vector_operation import Operation
 from meshc.sim.program import PeProgram, Program
 
 

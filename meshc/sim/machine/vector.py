@@ -14,8 +14,8 @@ import numpy as np
 
 from meshc.sim.descriptors import Mem
 from meshc.sim.machine.compute import COMPUTE, DTYPES, QUICK
-from meshc.sim.machine.operation import length_of, reduces
 from meshc.sim.machine.pe import Dsr, Pe
+from meshc.sim.machine.vector_operation import length_of, reduces
 from meshc.sim.vector_ops import OPS
 
 _MOST_PLANS = 20_000

@@ -8,8 +8,8 @@ from meshc.sim import ir
 from meshc.sim.descriptors import Dsd
 from meshc.sim.known_values import KnownValues
 from meshc.sim.scalar_costs import ScalarCosts
-from meshc.sim.sema import types as ty
-from meshc.sim.sema.types import BF16, F16, F32, Enum, Float, Int, Pointer, Type
+from meshc.sim.sema import csl_types as ty
+from meshc.sim.sema.csl_types import BF16, F16, F32, Enum, Float, Int, Pointer, Type
 
 _VIEWS = {(8, False): "B", (8, True): "b", (16, False): "H", (16, True): "h",
           (32, False): "W", (32, True): "w", (64, False): "Q", (64, True): "q"}  # fmt: skip

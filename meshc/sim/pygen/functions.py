@@ -7,7 +7,7 @@ from meshc.sim.control_flow import Facts, analyse
 from meshc.sim.program import PeProgram
 from meshc.sim.pygen.expressions import ExpressionWriter
 from meshc.sim.scalar_costs import ScalarCosts
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
 
 
 class FunctionWriter(ExpressionWriter):

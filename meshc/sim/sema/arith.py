@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from meshc.sim import ir
-from meshc.sim.numbers import float_div, int_div, int_rem, round_to
-from meshc.sim.sema import types as ty
+from meshc.sim.exact_numbers import float_div, int_div, int_rem, round_to
+from meshc.sim.sema import csl_types as ty
 from meshc.sim.sema.convert import coerce
-from meshc.sim.sema.lanes import each
-from meshc.sim.sema.types import Array, Enum, Float, Fn, Int, Pointer, Struct, Type
+from meshc.sim.sema.csl_types import Array, Enum, Float, Fn, Int, Pointer, Struct, Type
+from meshc.sim.sema.iteration_lanes import each
 from meshc.sim.sema.values import Val
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span

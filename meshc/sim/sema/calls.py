@@ -8,14 +8,15 @@ from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.control_flow import statements
+from meshc.sim.csl_files import Loader
 from meshc.sim.lang import tree as t
-from meshc.sim.loader import Loader
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
+from meshc.sim.sema.addressed import Places
 from meshc.sim.sema.convert import coerce
+from meshc.sim.sema.csl_types import Array, Fn, Pointer, Struct, Type
 from meshc.sim.sema.frozen import frozen
 from meshc.sim.sema.keeping import may_overlap
-from meshc.sim.sema.places import Places
-from meshc.sim.sema.types import Array, Fn, Pointer, Struct, Type
+from meshc.sim.sema.tree_walks import addressed_names, has_effects
 from meshc.sim.sema.unit import Unit
 from meshc.sim.sema.values import (
     Divided,
@@ -26,7 +27,6 @@ from meshc.sim.sema.values import (
     StackFrame,
     Val,
 )
-from meshc.sim.sema.walk import addressed_names, has_effects
 from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.spans import Span
 

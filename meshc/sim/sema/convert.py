@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from meshc.sim import ir
-from meshc.sim.numbers import float_to_int, int_to_float, round_to
-from meshc.sim.sema import types as ty
-from meshc.sim.sema.lanes import each
-from meshc.sim.sema.types import Array, Enum, Float, Fn, Int, Pointer, Struct, Type
+from meshc.sim.exact_numbers import float_to_int, int_to_float, round_to
+from meshc.sim.sema import csl_types as ty
+from meshc.sim.sema.csl_types import Array, Enum, Float, Fn, Int, Pointer, Struct, Type
+from meshc.sim.sema.iteration_lanes import each
 from meshc.sim.sema.values import FnVal, Val
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshc.sim.sema.types import Type
+from meshc.sim.sema.csl_types import Type
 from meshc.sim.sema.values import Divided, FnVal, Module, RangeVal, Val
 
 

@@ -18,15 +18,23 @@ from typing import Any
 
 import numpy as np
 
+from meshc.sim.csl_files import Loader
 from meshc.sim.lang import tree as t
-from meshc.sim.loader import Loader
-from meshc.sim.sema import types as ty
-from meshc.sim.sema.lanes import LIMIT, Lanes, Points, Split, Ungroupable, lanes, values_at
+from meshc.sim.sema import csl_types as ty
+from meshc.sim.sema.csl_types import Type
+from meshc.sim.sema.iteration_lanes import (
+    LIMIT,
+    Lanes,
+    Points,
+    Split,
+    Ungroupable,
+    lanes,
+    values_at,
+)
 from meshc.sim.sema.loops import Loops
-from meshc.sim.sema.types import Type
+from meshc.sim.sema.tree_walks import nodes
 from meshc.sim.sema.unit import Unit
 from meshc.sim.sema.values import Cell, CellRef, Frame, Val
-from meshc.sim.sema.walk import nodes
 from meshc.support.spans import Span
 
 _FEWEST = 4

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from meshc.sim.numbers import from_bits, to_bits
-from meshc.sim.sema import types as ty
-from meshc.sim.sema.types import Array, Enum, Struct, Type
+from meshc.sim.exact_numbers import from_bits, to_bits
+from meshc.sim.sema import csl_types as ty
+from meshc.sim.sema.csl_types import Array, Enum, Struct, Type
 from meshc.sim.sema.values import CellRef, FnVal, Val
 from meshc.support.diagnostics import fail
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshc.sim.lang.parser import parse_type
-from meshc.sim.sema import types as ty
+from meshc.sim.lang.statement_parser import parse_type
+from meshc.sim.sema import csl_types as ty
+from meshc.sim.sema.analysing import Core
 from meshc.sim.sema.convert import coerce
-from meshc.sim.sema.core import Core
-from meshc.sim.sema.types import Array, Type
+from meshc.sim.sema.csl_types import Array, Type
 from meshc.sim.sema.values import Frame, Val
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Source, Span

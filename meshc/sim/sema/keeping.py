@@ -14,12 +14,12 @@ from functools import partial
 from meshc.sim import ir
 from meshc.sim.control_flow import inside, statements
 from meshc.sim.lang import tree as t
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
 from meshc.sim.sema.convert import offset_by, zero_of
+from meshc.sim.sema.csl_types import Array, Int, Struct
 from meshc.sim.sema.images import packed_bits
 from meshc.sim.sema.names import Names
-from meshc.sim.sema.packing import bits_of_scalar, scalar_of_bits, shifted, taken, unit_of
-from meshc.sim.sema.types import Array, Int, Struct
+from meshc.sim.sema.packed_fields import bits_of_scalar, scalar_of_bits, shifted, taken, unit_of
 from meshc.sim.sema.values import BitPlace, Frame, RangeVal, Val
 from meshc.support.spans import Span
 

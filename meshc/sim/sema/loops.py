@@ -7,15 +7,15 @@ from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
 from meshc.sim.sema.arith import as_code, binary
 from meshc.sim.sema.convert import coerce
-from meshc.sim.sema.expr import is_scalar
+from meshc.sim.sema.csl_types import Array, Int
+from meshc.sim.sema.evaluating import is_scalar
 from meshc.sim.sema.keeping import branch
 from meshc.sim.sema.statements import Statements
-from meshc.sim.sema.types import Array, Int
+from meshc.sim.sema.tree_walks import nodes
 from meshc.sim.sema.values import Frame, LoopFrame, LoopSignal, RangeVal, Val
-from meshc.sim.sema.walk import nodes
 from meshc.support.diagnostics import fail
 
 

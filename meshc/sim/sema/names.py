@@ -7,12 +7,12 @@ from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
+from meshc.sim.sema.analysing import Core, located
 from meshc.sim.sema.convert import coerce, offset_by, zero_of
-from meshc.sim.sema.core import Core, located
-from meshc.sim.sema.types import Array, Float, Struct, Type
+from meshc.sim.sema.csl_types import Array, Float, Struct, Type
+from meshc.sim.sema.tree_walks import imports_module, named
 from meshc.sim.sema.values import Cell, FnVal, Frame, Global, Module, StackVar, Symbol, Val
-from meshc.sim.sema.walk import imports_module, named
 from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.spans import Span
 

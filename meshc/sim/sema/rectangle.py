@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from meshc.sim.grids import Routes
-from meshc.sim.routes import ColorConfig
+from meshc.sim.route_configs import ColorConfig
+from meshc.sim.sema.csl_types import Type
 from meshc.sim.sema.frozen import frozen
-from meshc.sim.sema.lanes import Lanes, Points, Ungroupable, alike, values_at
-from meshc.sim.sema.types import Type
+from meshc.sim.sema.iteration_lanes import Lanes, Points, Ungroupable, alike, values_at
 from meshc.sim.sema.values import FnVal, Module, RangeVal, Val
 from meshc.support.spans import Span
 

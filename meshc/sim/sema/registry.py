@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from meshc.sim.lang import tree as t
+from meshc.sim.sema.csl_types import Type
 from meshc.sim.sema.grouped_loops import GroupedLoops
-from meshc.sim.sema.types import Type
 from meshc.sim.sema.values import Frame, Val
 from meshc.support.diagnostics import fail
 

@@ -6,15 +6,15 @@ from typing import Any, NoReturn
 
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
+from meshc.sim.sema.addressed import address_of, moves, placed_at
+from meshc.sim.sema.analysing import located
 from meshc.sim.sema.arith import as_code, binary
 from meshc.sim.sema.calls import Calls
 from meshc.sim.sema.convert import coerce, copied, zero_of
-from meshc.sim.sema.core import located
-from meshc.sim.sema.expr import is_scalar
+from meshc.sim.sema.csl_types import Array, Enum, Struct, Type
+from meshc.sim.sema.evaluating import is_scalar
 from meshc.sim.sema.keeping import branch, variable_name
-from meshc.sim.sema.places import address_of, moves, placed_at
-from meshc.sim.sema.types import Array, Enum, Struct, Type
 from meshc.sim.sema.unit import MEMORY_BYTES, STATEMENT_BYTES
 from meshc.sim.sema.values import (
     BitPlace,

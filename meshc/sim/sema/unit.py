@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from meshc.sim import ir
-from meshc.sim.sema.types import F16, U16, Array, Float, Type, align_up, alignment, size_of
+from meshc.sim.sema.csl_types import F16, U16, Array, Float, Type, align_up, alignment, size_of
 from meshc.sim.sema.values import FnVal, Symbol
 from meshc.support.spans import Span
 

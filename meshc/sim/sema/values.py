@@ -7,7 +7,7 @@ from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
-from meshc.sim.sema.types import VOID, Int, Type
+from meshc.sim.sema.csl_types import VOID, Int, Type
 
 
 @dataclass(slots=True)

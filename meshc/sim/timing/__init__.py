@@ -7,10 +7,10 @@ Each model is a file beside this one. An entry gives a ``value``, or one for ``w
 
 from __future__ import annotations
 
-import tomllib
 from functools import cache
-from importlib import resources
 from typing import Any
+
+from meshc.support.declared_values import toml_of
 
 VENDOR_SIMULATOR, MACHINE = MODELS = ("vendor-simulator", "machine")
 DEFAULT = VENDOR_SIMULATOR
@@ -26,8 +26,7 @@ Entry = dict[str, Any]
 @cache
 def entries(model: str) -> dict[str, dict[str, Entry]]:
     """The entries of a model by table and name; what it takes from its base is there too."""
-    path = resources.files("meshc.sim.timing") / f"{model.replace('-', '_')}.toml"
-    own = tomllib.loads(path.read_text(encoding="utf-8"))
+    own = dict(toml_of("meshc.sim.timing", f"{model.replace('-', '_')}.toml"))
     base = own.pop("base", None)
     found = {} if base is None else {name: dict(table) for name, table in entries(base).items()}
     for name, table in own.items():

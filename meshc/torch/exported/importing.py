@@ -18,7 +18,7 @@ from meshc.driver import LoadedModel
 from meshc.frontend.language import parse_model
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.spans import Source
-from meshc.torch.exported.dims import BATCH, ROWS, WIDTH, WORDS, Dim, call
+from meshc.torch.exported.followed_dims import BATCH, ROWS, WIDTH, WORDS, Dim, call
 from meshc.torch.exported.operators import Operators, refuse
 from meshc.torch.exported.statements import Statement, model_text
 from meshc.torch.exported.values import Followed, Known, Several, Stored, Tokens

@@ -7,7 +7,7 @@ from math import isclose, sqrt
 from typing import Any, NoReturn
 
 from meshc.support.diagnostics import fail
-from meshc.torch.exported.dims import (
+from meshc.torch.exported.followed_dims import (
     HEADS,
     KEYS,
     LANES,

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from meshc.torch.exported.dims import Dim, settled, unite
+from meshc.torch.exported.followed_dims import Dim, settled, unite
 from meshc.torch.exported.statements import Param, Statement
 from meshc.torch.exported.values import (
     Followed,

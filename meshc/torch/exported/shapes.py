@@ -8,7 +8,15 @@ from typing import Any
 
 import torch
 
-from meshc.torch.exported.dims import FEATURES, REPEATED, Axis, Dim, extent, regrouped, settled
+from meshc.torch.exported.followed_dims import (
+    FEATURES,
+    REPEATED,
+    Axis,
+    Dim,
+    extent,
+    regrouped,
+    settled,
+)
 from meshc.torch.exported.reading import Other, followed, product, whole
 from meshc.torch.exported.values import Followed, Lanes, Product, Several, Stored, Tokens
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshc.torch.exported.dims import BATCH, ROWS, Dim, settled
+from meshc.torch.exported.followed_dims import BATCH, ROWS, Dim, settled
 
 _RESERVED = re.findall(
     r"\w+",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from meshc.torch.exported.dims import Axis, extent, settled
+from meshc.torch.exported.followed_dims import Axis, extent, settled
 from meshc.torch.exported.statements import Statement
 
 

@@ -27,8 +27,8 @@ from meshc.driver import (
     opened,
     run_emitted,
 )
-from meshc.sim.machine.options import Options
-from meshc.sim.running import compile_folder, host_names
+from meshc.sim.emitted_runs import compile_folder, host_names
+from meshc.sim.machine.run_options import Options
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 CAPACITY = 9  # the prompt fills the caches

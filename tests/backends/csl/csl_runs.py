@@ -15,9 +15,9 @@ from meshc.ir.parser import parse_module
 from meshc.passes.tile.allocate_routes import AllocateRoutes
 from meshc.pipelines import resource_passes
 from meshc.sim import cs_python, cslc
-from meshc.sim.host import runtime
-from meshc.sim.machine.options import Options
-from meshc.sim.running import host_names
+from meshc.sim.emitted_runs import host_names
+from meshc.sim.host import host_operations
+from meshc.sim.machine.run_options import Options
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.spans import Source
 
@@ -66,12 +66,12 @@ def emitted(modules, *choices, **options):
 @contextmanager
 def apart():
     """What a host script changes in this process is put back."""
-    path, argv, options = list(sys.path), list(sys.argv), runtime.OPTIONS[0]
+    path, argv, options = list(sys.path), list(sys.argv), host_operations.OPTIONS[0]
     depth = sys.getrecursionlimit()
     try:
         yield
     finally:
-        sys.path[:], sys.argv[:], runtime.OPTIONS[0] = path, argv, options
+        sys.path[:], sys.argv[:], host_operations.OPTIONS[0] = path, argv, options
         sys.setrecursionlimit(depth)
         for name in [n for n in sys.modules if n.split(".")[0] == "cerebras"]:
             del sys.modules[name]

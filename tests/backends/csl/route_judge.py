@@ -9,8 +9,8 @@ import re
 import sys
 from dataclasses import dataclass
 
-from meshc.sim.compiler import compile_program
-from meshc.sim.routes import OPPOSITE, RAMP, STEP
+from meshc.sim.csl_compiler import compile_program
+from meshc.sim.route_configs import OPPOSITE, RAMP, STEP
 
 HOST_COLORS, HOST_QUEUES = {21, 22, 23}, {0, 1}
 _ARRAY = re.compile(r"^var (\w+): \[(\d+)\](f16|f32) align\(16\)", re.MULTILINE)

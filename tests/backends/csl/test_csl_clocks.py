@@ -17,8 +17,8 @@ from reduced import each
 from walked_clocks import Timing as Walk
 
 from meshc.backends.csl.timing import breakdown
-from meshc.backends.csl.timing.bounds import Bounds
 from meshc.backends.csl.timing.clocks import Timing
+from meshc.backends.csl.timing.lower_bound import Bounds
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module
 from meshc.support.diagnostics import Diagnostics, MeshcError

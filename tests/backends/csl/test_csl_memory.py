@@ -22,7 +22,7 @@ from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.questions import GEMMS, GEMVS, Question, tile_module
 from meshc.passes.tile.plan_memory import explain_shortfall
-from meshc.sim import compiler
+from meshc.sim import csl_compiler
 from meshc.support.diagnostics import Diagnostics, MeshcError
 from meshc.support.plmr import letter_of
 
@@ -38,20 +38,20 @@ STATEMENT = Return()
 def placed(files, folder, arch, monkeypatch):
     """By PE class: bytes of variables, bytes up to the last one, statements of lowered code."""
     found = []
-    check = compiler._check_memory
+    check = csl_compiler._check_memory
 
     def watched(unit):
         found.append((sum(s.size for s in unit.symbols), unit.used, unit.statements))
         check(unit)
 
-    monkeypatch.setattr(compiler, "_check_memory", watched)
+    monkeypatch.setattr(csl_compiler, "_check_memory", watched)
     for name, text in files.items():
         (folder / name).write_text(text)
     width, height = json.loads(files["report.json"])["mesh"]
     depth = sys.getrecursionlimit()
     sys.setrecursionlimit(50_000)
     try:
-        compiler.compile_program(
+        csl_compiler.compile_program(
             str(folder / "layout.csl"), arch, {}, {}, (width + 7, height + 2), (4, 1), []
         )
     finally:

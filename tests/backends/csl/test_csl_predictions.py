@@ -9,11 +9,11 @@ import pytest
 from csl_runs import emit, run_files, tile_text
 from reduced import crossed, each
 
-from meshc.analysis.csl.costs import CALLED, OFFSET, Costs
-from meshc.analysis.csl.windows import Dim, Window
+from meshc.analysis.csl.instruction_costs import CALLED, OFFSET, Costs
+from meshc.analysis.csl.strided_windows import Dim, Window
 from meshc.backends.csl.kernels.table import Kernels
-from meshc.backends.csl.spelling.descriptors import Descriptors
 from meshc.backends.csl.spelling.expressions import Spelling, expression
+from meshc.backends.csl.spelling.memory_dsds import Descriptors
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.timing.prices import Prices
 from meshc.backends.csl.tree import syntax_tree as csl

@@ -9,8 +9,8 @@ from csl_decoding import TINY
 from csl_runs import run_files, tile_text
 from csl_texts import tile_program
 
+from meshc.analysis.csl.joined_transfers import Transfers
 from meshc.analysis.csl.repeats import repeated_runs
-from meshc.analysis.csl.transfers import Transfers
 from meshc.backends import csl
 from meshc.driver import CompileRequest, compile_loaded, find_weights, load_any, open_weights
 from meshc.pipelines import resource_passes

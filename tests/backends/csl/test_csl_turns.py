@@ -6,7 +6,7 @@ from csl_runs import PRODUCT, bound, compiled, emit, run_files, tile_text
 from csl_turn_texts import all_gather
 from reduced import crossed
 
-from meshc.backends.csl.fabric.turns import control_word
+from meshc.backends.csl.fabric.switch_tables import control_word
 from meshc.support.diagnostics import MeshcError
 
 

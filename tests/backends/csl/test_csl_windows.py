@@ -7,9 +7,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshc.analysis.csl.windows import window
-from meshc.backends.csl.spelling.descriptors import Descriptors
+from meshc.analysis.csl.strided_windows import window
 from meshc.backends.csl.spelling.expressions import as_named
+from meshc.backends.csl.spelling.memory_dsds import Descriptors
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.tree.printed import spelled
 from meshc.ir.affine import Expr

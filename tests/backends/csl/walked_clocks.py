@@ -14,10 +14,10 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.analysis.csl import costs
-from meshc.analysis.csl.loops import around
-from meshc.analysis.csl.rounds import rounds_of
-from meshc.analysis.csl.transfers import Choice, Group, Transfers
+from meshc.analysis.csl import instruction_costs as costs
+from meshc.analysis.csl.joined_transfers import Choice, Group, Transfers
+from meshc.analysis.csl.loop_cycles import around
+from meshc.analysis.csl.request_rounds import rounds_of
 from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
 from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.messages import Messages, in_pairs

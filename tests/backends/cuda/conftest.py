@@ -3,7 +3,7 @@
 import pytest
 from fake_driver import CUBIN, FakeDriver, built_driver, gpu
 
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.toolchain.cubin import KernelResources
 from meshc.backends.cuda.toolchain.toolkit import Cubin
 from meshc.support.diagnostics import MeshcError

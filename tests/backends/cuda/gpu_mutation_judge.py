@@ -27,7 +27,7 @@ from meshc.backends.cuda.executor import (
     ExecutorError,
     Library,
     Mode,
-    compiled,
+    cpu_kernels,
     headers,
 )
 from meshc.backends.cuda.kernels.collective.kernel import text
@@ -50,7 +50,7 @@ def every() -> dict[str, Mutation]:
     found = [m for name in PLANS for m in kernel_mutations(KERNEL, kernel(name))]
     found += kernel_mutations(HEADER, headers()[HEADER])
     for file in EXECUTOR:
-        found += executor_mutations(file, compiled._texts("*.cc")[file])
+        found += executor_mutations(file, cpu_kernels._texts("*.cc")[file])
     return {mutation.name: mutation for mutation in reversed(found)}
 
 
@@ -105,7 +105,7 @@ def judge_kernel(mutation: Mutation, name: str, toolchain, modes) -> dict[str, s
 
 def judge_executor(mutation: Mutation) -> dict[str, str]:
     """How the tests of the executor kill an edit of it."""
-    texts = compiled._texts("*.h") | compiled._texts("*.cc")
+    texts = cpu_kernels._texts("*.h") | cpu_kernels._texts("*.cc")
     texts[mutation.file] = mutation.apply(texts[mutation.file]) or ""
     main = texts.pop("mc_executor.cc")
 
@@ -114,7 +114,7 @@ def judge_executor(mutation: Mutation) -> dict[str, str]:
         return Library(tests_of_gpus.TEXT, toolchain=WATCHED if watched else QUICK)
 
     with (
-        patch.object(compiled, "_functions", lambda: Common("mc_executor.cc", main, texts)),
+        patch.object(cpu_kernels, "_functions", lambda: Common("mc_executor.cc", main, texts)),
         patch.object(tests_of_gpus, "library", library),
     ):
         for test, *arguments in executor_tests():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fake_driver import C
 
-from meshc.backends.cuda.executor import QUICK, Library, compiled
+from meshc.backends.cuda.executor import QUICK, Library, cpu_kernels
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.support.native import Toolchain
 
@@ -46,7 +46,7 @@ def stand_in(program, folder):
         sizes = compile_cubin(text).kernels[name].parameters
         words = {"name": name, "library": json.dumps(library), "count": len(sizes)}
         known.append(_KERNEL.format(sizes=", ".join(map(str, sizes)), **words))
-    system = compiled._system()
+    system = cpu_kernels._system()
     opening = "" if system is None else f"opened({json.dumps(system._name)}, RTLD_NOW|RTLD_GLOBAL);"
     texts = {p.name: p.read_text(encoding="utf-8") for p in Path(__file__).parent.glob("driver/*")}
     headers = {name: texts.pop(name) for name in list(texts) if name.endswith(".h")}

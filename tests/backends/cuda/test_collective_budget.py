@@ -11,20 +11,20 @@ import pytest
 from rank_programs import of_ranks
 from test_cuda_ranks import graph_of
 
-from meshc.analysis.cuda.overlap import COMMUNICATION, blocks_alone
+from meshc.analysis.cuda.stream_turns import COMMUNICATION, blocks_alone
 from meshc.backends.cuda.chunk import Chunk
 from meshc.backends.cuda.chunk_launches import ChunkGraph, chunk_of
 from meshc.backends.cuda.halves import splitting_of
 from meshc.backends.cuda.overlapping import Splitting
 from meshc.backends.cuda.queues import Cut
-from meshc.cost.nodes.batches import prompts
+from meshc.cost.nodes.iteration_batches import prompts
 from meshc.cost.nodes.overlap import fused_only
 from meshc.cost.nodes.ranks import Ranks
 from meshc.cost.nodes.splitting import best_schedule
 from meshc.devices import Device, device, device_names
 from meshc.driver import CompileRequest, load_any
 from meshc.driver.compiling import given_module
-from meshc.driver.served_models import served_model
+from meshc.driver.served_shapes import served_model
 from meshc.ir.clone import clone_module
 from meshc.ir.module import Module
 from meshc.ir.ops import ranks

@@ -15,7 +15,7 @@ from meshc.backends.cuda.kernels.chunk_attention import kernel as attention
 from meshc.backends.cuda.kernels.chunk_attention.kernel import Attention
 from meshc.backends.cuda.kernels.chunk_product import kernel as chunk
 from meshc.backends.cuda.kernels.chunk_product.kernel import ChunkProduct
-from meshc.backends.cuda.kernels.tiles import DoesNotFit
+from meshc.backends.cuda.kernels.chunk_tiles import DoesNotFit
 from meshc.backends.cuda.packing import in_fragments
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.cost.prompts import attention_bytes, product_bytes, weight_bytes

@@ -15,6 +15,7 @@ from meshc.backends.cuda.executor import (
     Mode,
     modes,
 )
+from meshc.backends.cuda.kernels.chunk_tiles import DoesNotFit
 from meshc.backends.cuda.kernels.collective.kernel import (
     DTYPES,
     FORMS,
@@ -24,7 +25,6 @@ from meshc.backends.cuda.kernels.collective.kernel import (
     own_rows,
     text,
 )
-from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin, disassemble, opcodes
 
 GPUS = (1, 2, 3, 4, 8, 16)

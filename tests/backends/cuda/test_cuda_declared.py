@@ -4,7 +4,7 @@ from textwrap import dedent
 
 import pytest
 
-from meshc.backends.cuda.tasks.declared import used_alone
+from meshc.backends.cuda.tasks.integer_declarations import used_alone
 
 CASES = {
     "one of two": (

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from fake_driver import CUBIN, told
 
-from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.device_memory import argument_bytes
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.executor import Grid
 from meshc.support.diagnostics import MeshcError
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from fake_driver import CUBIN, C, FakeDriver, told
 
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.executor import Grid
 from meshc.support.diagnostics import MeshcError
 

@@ -80,7 +80,7 @@ def test_a_grid_too_large_to_meet_is_refused_on_a_gpu(kernels):
 FAULT = """
 import sys
 import numpy as np
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.executor import Grid
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.support.diagnostics import MeshcError

@@ -8,7 +8,7 @@ from fake_driver import FakeDriver, built_driver, gpu
 from test_cuda_gpu_machine import compiled, driver_of
 
 from meshc.backends.cuda import CpuMachine, Draw, LanguageModel
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
 from meshc.backends.cuda.executor import CXX, QUICK
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin

@@ -13,7 +13,7 @@ from reduced import each
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.driver import gpu_machine
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
 from meshc.backends.cuda.executor import CXX, QUICK, Library
 from meshc.backends.cuda.toolchain.cubin import KernelResources

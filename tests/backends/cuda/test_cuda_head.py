@@ -9,9 +9,9 @@ from reduced import crossed
 
 from meshc.analysis.cuda.blocks import THREADS
 from meshc.backends.cuda.executor import CXX, QUICK, Grid, Library, modes
+from meshc.backends.cuda.kernels.chunk_tiles import DoesNotFit
 from meshc.backends.cuda.kernels.embed import kernel as embed
 from meshc.backends.cuda.kernels.head.kernel import Head, plan, text
-from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.packing import in_fragments
 from meshc.devices import device
 

@@ -16,32 +16,32 @@ from test_cuda_rank_chunks import PROMPT
 from test_cuda_rank_machine import OnePeer, cubin_of
 from test_cuda_ranks import TINY, decoded, graph_of, interpreted, tensors_of
 
-from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE, TURNS
+from meshc.analysis.cuda.stream_turns import COMMUNICATION, COMPUTE, TURNS
 from meshc.backends.cuda import CpuNode, LanguageModel
 from meshc.backends.cuda.driver import gpu_machine
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.driver.launch import Kernel as LoadedKernel
 from meshc.backends.cuda.driver.rank_machine import RankMachine
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, Library, Mode, modes
-from meshc.backends.cuda.executor.streams import (
+from meshc.backends.cuda.executor.stream_races import (
     allowed_order,
     check_races,
     known_before,
     written_by,
 )
+from meshc.backends.cuda.gpu_shares import RankShare
 from meshc.backends.cuda.launches import Launch
 from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.overlapping import Splitting
 from meshc.backends.cuda.program import from_json
 from meshc.backends.cuda.queues import Cut, Queued
 from meshc.backends.cuda.ranks import RankTensors
-from meshc.backends.cuda.shares import RankShare
-from meshc.cost.nodes.batches import prompts
+from meshc.cost.nodes.iteration_batches import prompts
 from meshc.cost.nodes.overlap import overlapped
 from meshc.cost.nodes.ranks import Ranks
 from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, graph_module, load_any
-from meshc.driver.served_models import served_model
+from meshc.driver.served_shapes import served_model
 from meshc.interp.check import RandomArrays
 from meshc.interp.together import rank_inputs, run_parts
 from meshc.passes.manager import PassManager

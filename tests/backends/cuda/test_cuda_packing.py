@@ -11,8 +11,8 @@ from packing_reference import reference, to_bf16, to_f16
 from reduced import each
 
 from meshc.backends.cuda import from_json
-from meshc.backends.cuda.packing import elements, fragments, in_fragments, packed, words
-from meshc.backends.cuda.packing.elements import copied
+from meshc.backends.cuda.packing import element_words, fragments, in_fragments, packed, words
+from meshc.backends.cuda.packing.element_words import copied
 from meshc.backends.cuda.ranks import RankTensors
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.ir.stored import BF16, Layers, floats
@@ -32,7 +32,7 @@ def bf16_of(value):
 
 @pytest.mark.parametrize("exact", [False, True], ids=["rounded", "stored in bf16"])
 def test_words_of_bf16(exact, monkeypatch):
-    monkeypatch.setattr(elements, "_RUN", 16)  # one run of the odd ones, others without
+    monkeypatch.setattr(element_words, "_RUN", 16)  # one run of the odd ones, others without
     drawn = np.random.default_rng(0).standard_normal((7, 11)).astype(np.float32)
     drawn[0] = np.array(ODD, np.float32)
     if exact:

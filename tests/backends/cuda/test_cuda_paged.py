@@ -7,7 +7,7 @@ import pytest
 from test_cuda_gpu_machine import compiled, driver_of
 
 from meshc.backends.cuda import CpuMachine, PagedModel
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
 from meshc.backends.cuda.executor import CXX, QUICK
 from meshc.support.diagnostics import MeshcError

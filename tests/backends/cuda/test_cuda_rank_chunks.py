@@ -21,8 +21,8 @@ from meshc.backends.cuda.executor import (
     modes,
     symmetric_memory,
 )
+from meshc.backends.cuda.kernels.chunk_tiles import DoesNotFit
 from meshc.backends.cuda.kernels.collective.kernel import Collective, link_bytes, plan, text
-from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.library import headers
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")

@@ -18,16 +18,16 @@ from test_cuda_ranks import graph_of, tensors_of
 
 from meshc.backends.cuda import CpuNode, LanguageModel
 from meshc.backends.cuda.driver import gpu_machine, torch_peers
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.driver.rank_machine import RankMachine, Reached
 from meshc.backends.cuda.driver.torch_peers import TorchPeers, symmetric_memory_of_torch
 from meshc.backends.cuda.executor import CXX, QUICK, Library, symmetric_memory
-from meshc.backends.cuda.executor.compiled import _Gpus, _Symmetric
+from meshc.backends.cuda.executor.cpu_kernels import _Gpus, _Symmetric
+from meshc.backends.cuda.gpu_shares import RankShare
 from meshc.backends.cuda.launches import RANK, RANKS
 from meshc.backends.cuda.library import headers
 from meshc.backends.cuda.program import Target
 from meshc.backends.cuda.ranks import RankTensors
-from meshc.backends.cuda.shares import RankShare
 from meshc.backends.cuda.toolchain.toolkit import Cubin
 from meshc.support.diagnostics import MeshcError
 

@@ -13,8 +13,8 @@ from rank_programs import rank_program
 
 from meshc.backends.cuda import CpuMachine, CpuNode, LanguageModel
 from meshc.backends.cuda.executor import CXX
+from meshc.backends.cuda.gpu_shares import DealtAxis, RankShare
 from meshc.backends.cuda.ranks import RankTensors
-from meshc.backends.cuda.shares import DealtAxis, RankShare
 from meshc.driver import CompileRequest, graph_module, load_any, open_weights
 from meshc.interp.check import Session
 from meshc.ir.module import Module

@@ -8,7 +8,7 @@ import pytest
 from test_manifest import manifest
 
 from meshc.backends.cuda import GpuMachine, from_json, other_than
-from meshc.backends.cuda.driver.device import Device
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.program import FORMAT, Target
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.devices import device

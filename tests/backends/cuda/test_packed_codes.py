@@ -5,7 +5,7 @@ import pytest
 
 from meshc.backends.cuda.packing import codes
 from meshc.backends.cuda.packing.codes import CodedRows, block_words
-from meshc.backends.cuda.packing.rows import Rows
+from meshc.backends.cuda.packing.matrix_rows import Rows
 from meshc.ir.codes import CODE_FORMATS
 from meshc.ir.stored import E4M3
 from meshc.ir.types import DType

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from meshc.backends.cuda import Keeping, from_json
+from meshc.backends.cuda.gpu_shares import RankShare
 from meshc.backends.cuda.packing import all_packed, kept, packed
 from meshc.backends.cuda.ranks import RankTensors
-from meshc.backends.cuda.shares import RankShare
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics
 

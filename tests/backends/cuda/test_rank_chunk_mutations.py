@@ -18,7 +18,7 @@ from gpu_mutations import kernel_mutations
 from test_cuda_rank_chunks import PLANS, TOKENS, collected
 
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Library, Mode
-from meshc.backends.cuda.executor.compiled import ExecutorError
+from meshc.backends.cuda.executor.cpu_kernels import ExecutorError
 from meshc.backends.cuda.kernels.collective.kernel import text
 from meshc.support.native import BuildError
 

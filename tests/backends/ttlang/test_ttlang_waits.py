@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from meshc.backends.ttlang.collectives import combined
-from meshc.backends.ttlang.lanes import Grid
+from meshc.backends.ttlang.combining import combined
+from meshc.backends.ttlang.node_elements import Grid
 from meshc.backends.ttlang.operation import (
     Buffer,
     Compute,
@@ -25,7 +25,7 @@ from meshc.backends.ttlang.operation import (
 )
 from meshc.backends.ttlang.panels import Panel
 from meshc.backends.ttlang.products import Heads, summa, turned
-from meshc.backends.ttlang.waits import check_waits
+from meshc.backends.ttlang.wait_proof import check_waits
 from meshc.ir.mesh import plane_of
 from meshc.ir.types import DType, TensorType
 from meshc.support.diagnostics import MeshcError

@@ -10,7 +10,7 @@ from meshc.backends.cuda.halves import node_of
 from meshc.backends.cuda.memory import memory_of
 from meshc.cost.prompt_kernels import PromptKernels
 from meshc.cost.served_graphs import served_of
-from meshc.cost.tasks.steps import step_time
+from meshc.cost.tasks.phase_times import step_time
 from meshc.cost.tasks.tile_times import Links, TileTimes
 from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, load_any

@@ -9,8 +9,8 @@ import pytest
 from meshc.devices import device
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.driver.capacity import capacity
+from meshc.driver.planning.best_mesh import best_mesh, weights_of_core
 from meshc.driver.planning.cures import cures_on_mesh
-from meshc.driver.planning.meshes import best_mesh, weights_of_core
 from meshc.driver.planning.plans import PlanRequest, plan
 from meshc.driver.planning.wafers import MeshPhase, phase_on_mesh
 from meshc.support.diagnostics import Diagnostics, MeshcError

@@ -11,7 +11,7 @@ from meshc.cost.mesh_modules import searched
 from meshc.cost.mesh_streams import Streams
 from meshc.devices import device
 from meshc.driver import CompileRequest, load_any
-from meshc.driver.planning.meshes import best_mesh, rectangles_around
+from meshc.driver.planning.best_mesh import best_mesh, rectangles_around
 from meshc.driver.planning.plans import PlanRequest, plan
 from meshc.driver.planning.wafers import MeshPhase
 from meshc.ir.core import tensor_type

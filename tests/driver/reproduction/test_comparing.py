@@ -7,10 +7,10 @@ import pytest
 from meshc.driver.reproduction.claims import OF_FIGURES
 from meshc.driver.reproduction.compared import Compared, Section, compared, role_of
 from meshc.driver.reproduction.demands import DEMANDS, answers
-from meshc.driver.reproduction.page import page, sections_object
+from meshc.driver.reproduction.markdown_page import page, sections_object
 from meshc.driver.reproduction.sections import builders, chosen
 from meshc.driver.reproduction.servers import Servers
-from meshc.driver.reproduction.wafers import MODELS, SYSTEMS, constants_of, splits, table_3
+from meshc.driver.reproduction.wafer_llm import MODELS, SYSTEMS, constants_of, splits, table_3
 from meshc.published import SOURCES, Row, table, tables
 from meshc.support.diagnostics import MeshcError
 

@@ -9,7 +9,7 @@ import pytest
 
 from meshc.devices import device
 from meshc.driver import CompileRequest, load_any
-from meshc.driver.planning.meshes import best_mesh
+from meshc.driver.planning.best_mesh import best_mesh
 from meshc.driver.planning.plans import PlanRequest, plan
 from meshc.driver.tuning import configurations
 from meshc.driver.tuning.configurations import Configuration, Job, Outcome, outcome_of

@@ -35,8 +35,8 @@ from meshc.frontend.checkpoints import (
 )
 from meshc.frontend.checkpoints.gguf.blocks import CODES_OF
 from meshc.frontend.checkpoints.gguf.encodings import ENCODINGS, Encoding
+from meshc.frontend.checkpoints.gguf.gguf_weights import GgufWeights
 from meshc.frontend.checkpoints.gguf.parts import read_gguf_header
-from meshc.frontend.checkpoints.gguf.reader import GgufWeights
 from meshc.ir.codes import CODE_FORMATS, CODES, LEAST, LEAST_UNITS, SCALES, UNITS
 from meshc.support.diagnostics import Diagnostics
 

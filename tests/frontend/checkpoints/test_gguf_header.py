@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from model_files import diagnosed, gguf_bytes, gguf_string, gguf_value
 
-from meshc.frontend.checkpoints.gguf.header import GgufHeader
+from meshc.frontend.checkpoints.gguf.file_header import GgufHeader
 from meshc.frontend.checkpoints.gguf.parts import read_gguf_header
 
 TENSOR = ("t", (4, 8), 0, b"\0" * 128)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from meshc.frontend.checkpoints import ModelConfig, model_of, read_config
-from meshc.frontend.checkpoints.config import SIZE_LIMITS
+from meshc.frontend.checkpoints.model_config import SIZE_LIMITS
 from meshc.frontend.checkpoints.stored_layout import stored_layout
 from meshc.frontend.families import Tables, family_named, family_names
 from meshc.frontend.language import elaborate, library_model

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from meshc.frontend.language import elaborate, load_model, parse_model, phases
-from meshc.frontend.language.signatures import BUILTINS
+from meshc.frontend.language.builtin_signatures import BUILTINS
 from meshc.ir.parser import parse_module
 from meshc.ir.printer import print_module
 from meshc.support.diagnostics import Diagnostics, MeshcError

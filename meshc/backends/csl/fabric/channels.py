@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from meshc.analysis.csl.ends import colors_on, ends_of
 from meshc.analysis.csl.queues import queue_of, wrong_queue
-from meshc.analysis.csl.windows import Window
+from meshc.analysis.csl.strided_windows import Window
 from meshc.analysis.traffic.channels import line_of
 from meshc.analysis.traffic.runs import FEW, among, runs_of
 from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.messages import in_pairs
-from meshc.backends.csl.fabric.turns import check_colors, handover
-from meshc.backends.csl.spelling.descriptors import Descriptors, resized
+from meshc.backends.csl.fabric.switch_tables import check_colors, handover
 from meshc.backends.csl.spelling.expressions import expression
+from meshc.backends.csl.spelling.memory_dsds import Descriptors, resized
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.devices.csl import Targets

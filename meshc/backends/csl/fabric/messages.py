@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from meshc.analysis.csl.strided_windows import Window, window
 from meshc.analysis.csl.unread import reader_behind
-from meshc.analysis.csl.windows import Window, window
 from meshc.ir.affine import Expr
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Recv, Relay, Send, Transfer, channel_in, channel_out

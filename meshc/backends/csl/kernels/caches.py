@@ -8,11 +8,11 @@ from ``ring_grow`` on, so that several rings can share a state.
 from __future__ import annotations
 
 from meshc.analysis.csl.across import lane_of
+from meshc.analysis.csl.strided_windows import Window, own
 from meshc.analysis.csl.ways import ACROSS
-from meshc.analysis.csl.windows import Window, own
 from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, literal, repeat
-from meshc.backends.csl.spelling.descriptors import builtin, moved, resized
 from meshc.backends.csl.spelling.expressions import expression
+from meshc.backends.csl.spelling.memory_dsds import builtin, moved, resized
 from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.windows import Window, own
-from meshc.backends.csl.kernels.rows import Row, Rows
+from meshc.analysis.csl.instruction_costs import Costs
+from meshc.analysis.csl.strided_windows import Window, own
+from meshc.backends.csl.kernels.by_rows import Row, Rows
 from meshc.backends.csl.kernels.shared_code import SharedCode, literal
-from meshc.backends.csl.spelling.descriptors import builtin, element, resized
 from meshc.backends.csl.spelling.expressions import expression
+from meshc.backends.csl.spelling.memory_dsds import builtin, element, resized
 from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute

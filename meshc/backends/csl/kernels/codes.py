@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshc.analysis.csl.codes import WORD_BITS, Decoding, Operand, Step, decoding
-from meshc.analysis.csl.windows import Window, own
+from meshc.analysis.csl.strided_windows import Window, own
 from meshc.backends.csl.kernels.shared_code import SharedCode
 from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.ops.tile import Compute

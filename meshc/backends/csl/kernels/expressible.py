@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from meshc.analysis.csl.codes import KERNEL
 from meshc.analysis.csl.operands import CACHES
-from meshc.backends.csl.spelling.descriptors import ELEMENTS
+from meshc.backends.csl.spelling.memory_dsds import ELEMENTS
 from meshc.ir.core import Op
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute

@@ -7,7 +7,7 @@ and are never zero: an operand without elements would leave the length of an ope
 
 from __future__ import annotations
 
-from meshc.analysis.csl.rounds import told_once
+from meshc.analysis.csl.request_rounds import told_once
 from meshc.analysis.csl.words import kept_atoms, run_time_extents
 from meshc.analysis.proofs.isl import Scope, is_empty
 from meshc.backends.csl.spelling.names import Names

@@ -5,13 +5,13 @@ A row's candidates are f32 in scratch. What is chosen, or not to be chosen, beco
 
 from __future__ import annotations
 
-from meshc.analysis.csl.choosing import Choosing, choosing
-from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.windows import Window, own
+from meshc.analysis.csl.chosen_elements import Choosing, choosing
+from meshc.analysis.csl.instruction_costs import Costs
+from meshc.analysis.csl.strided_windows import Window, own
+from meshc.backends.csl.kernels.by_rows import Row, Rows, wide
 from meshc.backends.csl.kernels.choice import first_of
-from meshc.backends.csl.kernels.rows import Row, Rows, wide
 from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, literal
-from meshc.backends.csl.spelling.descriptors import builtin
+from meshc.backends.csl.spelling.memory_dsds import builtin
 from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType

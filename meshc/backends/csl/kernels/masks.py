@@ -7,10 +7,10 @@ lanes up to the last key that lies before the window.
 
 from __future__ import annotations
 
-from meshc.analysis.csl.windows import Dim, Window, own
+from meshc.analysis.csl.strided_windows import Dim, Window, own
 from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, literal
-from meshc.backends.csl.spelling.descriptors import builtin, moved, resized
 from meshc.backends.csl.spelling.expressions import expression
+from meshc.backends.csl.spelling.memory_dsds import builtin, moved, resized
 from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from meshc.analysis.csl.held import CHANGED
-from meshc.analysis.csl.registers import AT_CALL
+from meshc.analysis.csl.sum_registers import AT_CALL
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.tree import syntax_tree as csl
 

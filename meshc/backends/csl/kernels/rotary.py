@@ -17,16 +17,16 @@ from types import MappingProxyType
 
 from meshc.analysis.csl.angles import LOW, TURN, TURNED, of_rows, sines_and_cosines
 from meshc.analysis.csl.blocks import cut, stretches
-from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.element_costs import rows_of
-from meshc.analysis.csl.turning import (
+from meshc.analysis.csl.instruction_costs import Costs
+from meshc.analysis.csl.rope_vectors import (
     one_row,
     pairs_of,
     table,
     turning_steps,
 )
+from meshc.analysis.csl.strided_windows import Dim, Window, own
 from meshc.analysis.csl.ways import ANGLES, KEPT, TURNS, block_of, parts_of, type_of_angles
-from meshc.analysis.csl.windows import Dim, Window, own
 from meshc.analysis.csl.words import angles_of, fixed_angles
 from meshc.backends.csl.kernels.shared_code import SharedCode, repeat
 from meshc.backends.csl.spelling.expressions import expression

@@ -3,11 +3,11 @@ those that have nothing to do with each other."""
 
 from __future__ import annotations
 
-from meshc.analysis.csl.costs import Costs
-from meshc.analysis.csl.windows import Dim, Window, own
-from meshc.backends.csl.kernels.rows import Row, Rows
+from meshc.analysis.csl.instruction_costs import Costs
+from meshc.analysis.csl.strided_windows import Dim, Window, own
+from meshc.backends.csl.kernels.by_rows import Row, Rows
 from meshc.backends.csl.kernels.shared_code import SharedCode
-from meshc.backends.csl.spelling.descriptors import builtin
+from meshc.backends.csl.spelling.memory_dsds import builtin
 from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.ops.tile import Compute
 from meshc.ir.types import DType

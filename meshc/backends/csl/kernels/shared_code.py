@@ -13,13 +13,13 @@ from dataclasses import replace
 from meshc.analysis.csl.codes import CODES
 from meshc.analysis.csl.held import Place, places
 from meshc.analysis.csl.memory import WIDENED, scratch_type, stored_bytes
+from meshc.analysis.csl.strided_windows import Dim, Window, dense, first_part
 from meshc.analysis.csl.vector_steps import Steps
-from meshc.analysis.csl.windows import Dim, Window, dense, first_part
 from meshc.backends.csl.kernels.registers import Registers, loaded
-from meshc.backends.csl.spelling.descriptors import Descriptors, builtin, stored
 from meshc.backends.csl.spelling.expressions import HELPERS, expression
+from meshc.backends.csl.spelling.memory_dsds import Descriptors, builtin, stored
 from meshc.backends.csl.spelling.names import Names
-from meshc.backends.csl.spelling.storage import ALIGNMENT, Kind, Variable
+from meshc.backends.csl.spelling.variables import ALIGNMENT, Kind, Variable
 from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Expr
 from meshc.ir.ops.tile import Compute

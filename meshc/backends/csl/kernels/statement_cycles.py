@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from meshc.analysis.csl.costs import (
+from meshc.analysis.csl.instruction_costs import (
     BACK,
     BEGIN_OF_LOOP,
     BEGIN_OF_LOOP_WRITTEN_OUT,
@@ -39,7 +39,7 @@ from meshc.analysis.csl.costs import (
     Costs,
     operation_steps,
 )
-from meshc.analysis.csl.windows import Dim, Window, has_one_dim, own
+from meshc.analysis.csl.strided_windows import Dim, Window, has_one_dim, own
 from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Expr
 

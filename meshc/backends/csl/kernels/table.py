@@ -9,26 +9,26 @@ from types import MappingProxyType
 from meshc.analysis.csl import products
 from meshc.analysis.csl.blocks import Stretch
 from meshc.analysis.csl.codes import KERNEL
-from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.factors import Product, call
+from meshc.analysis.csl.instruction_costs import Costs
 from meshc.analysis.csl.operands import CACHES, at_once, widened
 from meshc.analysis.csl.products import Plan
-from meshc.analysis.csl.registers import AT_CALL
-from meshc.analysis.csl.windows import Dim, Window, dense, own, window
+from meshc.analysis.csl.strided_windows import Dim, Window, dense, own, window
+from meshc.analysis.csl.sum_registers import AT_CALL
+from meshc.backends.csl.kernels.by_rows import Rows
 from meshc.backends.csl.kernels.caches import Caches
 from meshc.backends.csl.kernels.choice import Choice
 from meshc.backends.csl.kernels.codes import Codes
-from meshc.backends.csl.kernels.elements import Elements
+from meshc.backends.csl.kernels.elementwise import Elements
 from meshc.backends.csl.kernels.gates import Gates
 from meshc.backends.csl.kernels.masks import Masks
 from meshc.backends.csl.kernels.registers import loaded
 from meshc.backends.csl.kernels.rotary import Rotary
 from meshc.backends.csl.kernels.routing import Routing
-from meshc.backends.csl.kernels.rows import Rows
 from meshc.backends.csl.kernels.shared_code import SharedCode, Writer, repeat
 from meshc.backends.csl.kernels.statement_cycles import StatementCycles
-from meshc.backends.csl.spelling.descriptors import Descriptors, builtin, element
 from meshc.backends.csl.spelling.expressions import expression
+from meshc.backends.csl.spelling.memory_dsds import Descriptors, builtin, element
 from meshc.backends.csl.spelling.names import Names
 from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Cond, Expr

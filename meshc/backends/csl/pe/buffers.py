@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshc.analysis.csl.memory import stored_bytes
-from meshc.analysis.csl.sharing import Home, homes
+from meshc.analysis.csl.shared_buffers import Home, homes
 from meshc.backends.csl.kernels.shared_code import array
 from meshc.backends.csl.spelling.names import Names
-from meshc.backends.csl.spelling.storage import Variable
+from meshc.backends.csl.spelling.variables import Variable
 from meshc.ir.module import Buffer, Module
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshc.backends.csl.pe.code_size import CodeSize
-from meshc.backends.csl.spelling.storage import Kind, Variable, bytes_of, padding
+from meshc.backends.csl.spelling.variables import Kind, Variable, bytes_of, padding
 from meshc.support.diagnostics import fail
 from meshc.support.plmr import violates
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshc.analysis.csl.banks import buffer_bytes
-from meshc.analysis.csl.transfers import Transfers
+from meshc.analysis.csl.joined_transfers import Transfers
 from meshc.backends.csl.pe.core_memory import CoreMemory
 from meshc.backends.csl.pe.pe_file import check_kernels, kernels_of, pe_file
-from meshc.backends.csl.spelling.storage import bytes_of, padding
+from meshc.backends.csl.spelling.variables import bytes_of, padding
 from meshc.backends.csl.timing.breakdown import Prediction, prediction
 from meshc.backends.csl.timing.cases import Cases
 from meshc.devices.csl import targets

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from meshc.analysis.csl import resources
 from meshc.analysis.csl.banks import shifts
-from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.instruction_costs import Costs
 from meshc.analysis.csl.memory import wrong_memory
-from meshc.analysis.csl.registers import wrong_register
-from meshc.analysis.csl.rounds import told_once
+from meshc.analysis.csl.request_rounds import told_once
+from meshc.analysis.csl.sum_registers import wrong_register
 from meshc.analysis.csl.tasks import wrong_task
 from meshc.analysis.csl.words import (
     STAMPS,
@@ -20,7 +20,7 @@ from meshc.analysis.csl.words import (
     wrong_words,
 )
 from meshc.analysis.layout.coordinates import coordinate_values
-from meshc.analysis.proofs.bounds import largest
+from meshc.analysis.proofs.name_bounds import largest
 from meshc.backends.csl.fabric.channels import Ends
 from meshc.backends.csl.kernels.expressible import check_expressible
 from meshc.backends.csl.kernels.extents import check_extents, kept_parts
@@ -29,11 +29,11 @@ from meshc.backends.csl.pe.buffers import Buffers, buffers_of
 from meshc.backends.csl.pe.code_size import code_size
 from meshc.backends.csl.pe.core_memory import CoreMemory
 from meshc.backends.csl.pe.program import Case, Lowering
-from meshc.backends.csl.spelling.descriptors import Descriptors, stored
 from meshc.backends.csl.spelling.expressions import Spelling, condition, expression, helpers
 from meshc.backends.csl.spelling.guards import Guards
+from meshc.backends.csl.spelling.memory_dsds import Descriptors, stored
 from meshc.backends.csl.spelling.names import Names, of_rounds, plain, scalar_name
-from meshc.backends.csl.spelling.storage import Variable, bytes_by_use, declarations, word
+from meshc.backends.csl.spelling.variables import Variable, bytes_by_use, declarations, word
 from meshc.backends.csl.timing.breakdown import Prediction, prediction
 from meshc.backends.csl.timing.cases import Cases, together
 from meshc.backends.csl.tree import syntax_tree as csl

@@ -11,15 +11,23 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from meshc.analysis.csl.joined_transfers import (
+    RESUME,
+    Alternative,
+    Choice,
+    Group,
+    Join,
+    Signal,
+    Transfers,
+)
 from meshc.analysis.csl.repeats import Run, repeated_runs
-from meshc.analysis.csl.rounds import rounds_of
-from meshc.analysis.csl.transfers import RESUME, Alternative, Choice, Group, Join, Signal, Transfers
+from meshc.analysis.csl.request_rounds import rounds_of
 from meshc.backends.csl.fabric.channels import Ends
 from meshc.backends.csl.fabric.messages import Messages
 from meshc.backends.csl.kernels.table import Kernels
-from meshc.backends.csl.spelling.descriptors import Descriptors, builtin
 from meshc.backends.csl.spelling.expressions import expression
 from meshc.backends.csl.spelling.guards import Guards
+from meshc.backends.csl.spelling.memory_dsds import Descriptors, builtin
 from meshc.backends.csl.spelling.names import of_rounds, plain
 from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.backends.csl.tree.printed import spelled

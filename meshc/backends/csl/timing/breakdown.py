@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal
 
-from meshc.analysis.csl.transfers import Group
+from meshc.analysis.csl.joined_transfers import Group
 from meshc.backends.csl.kernels.table import Kernels
-from meshc.backends.csl.timing.bounds import Bounds
 from meshc.backends.csl.timing.cases import Cases
 from meshc.backends.csl.timing.clocks import Timing
+from meshc.backends.csl.timing.lower_bound import Bounds
 from meshc.backends.csl.timing.prices import Prices
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import isqrt
 
-from meshc.analysis.csl.costs import COMPARED, STORE
-from meshc.analysis.csl.transfers import Transfers
+from meshc.analysis.csl.instruction_costs import COMPARED, STORE
+from meshc.analysis.csl.joined_transfers import Transfers
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import For, Sweep, Wait

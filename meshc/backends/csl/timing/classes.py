@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from meshc.backends.csl.timing.messages import Clock, Route
+from meshc.backends.csl.timing.message_times import Clock, Route
 from meshc.backends.csl.timing.parts import Coordinates, Part, Places, names_of, tests_of
 from meshc.ir.affine import Cond, Constraint
 from meshc.ir.core import Block

@@ -21,15 +21,15 @@ from types import MappingProxyType
 
 import numpy as np
 
-from meshc.analysis.csl.rounds import rounds_of
-from meshc.analysis.csl.transfers import Group
+from meshc.analysis.csl.joined_transfers import Group
+from meshc.analysis.csl.request_rounds import rounds_of
 from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_values
 from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.messages import Messages, in_pairs
 from meshc.backends.csl.timing.cases import Cases
 from meshc.backends.csl.timing.classes import Classes, lines_of
 from meshc.backends.csl.timing.joins import joined
-from meshc.backends.csl.timing.messages import Clock, Message, Route, UnderWay
+from meshc.backends.csl.timing.message_times import Clock, Message, Route, UnderWay
 from meshc.backends.csl.timing.parts import Coordinates, Part, everything
 from meshc.backends.csl.timing.prices import Prices
 from meshc.ir.affine import Cond, IntLike

@@ -7,8 +7,8 @@ from functools import reduce
 
 import numpy as np
 
-from meshc.analysis.csl.transfers import Choice, Group
-from meshc.backends.csl.timing.messages import Clock
+from meshc.analysis.csl.joined_transfers import Choice, Group
+from meshc.backends.csl.timing.message_times import Clock
 from meshc.ir.values import Value
 
 

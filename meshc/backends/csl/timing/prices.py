@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from meshc.analysis.csl import costs
-from meshc.analysis.csl.loops import around
-from meshc.analysis.csl.windows import Window
+from meshc.analysis.csl import instruction_costs as costs
+from meshc.analysis.csl.loop_cycles import around
+from meshc.analysis.csl.strided_windows import Window
 from meshc.backends.csl.kernels.table import Kernels
 from meshc.backends.csl.spelling.expressions import condition
 from meshc.backends.csl.timing.cases import Cases

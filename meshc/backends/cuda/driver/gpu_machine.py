@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from meshc.analysis.cuda.overlap import COMMUNICATION, COMPUTE
+from meshc.analysis.cuda.stream_turns import COMMUNICATION, COMPUTE
 from meshc.backends.cuda.driver.context import DeviceFacts
-from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.device_memory import Buffer, address_of
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.driver.launch import Kernel as LoadedKernel
 from meshc.backends.cuda.driver.streams import Event, Graph, Stream
 from meshc.backends.cuda.executor import Grid

@@ -14,12 +14,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.backends.cuda.driver.device import Device
 from meshc.backends.cuda.driver.device_memory import Buffer
+from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
+from meshc.backends.cuda.gpu_shares import RankShare
 from meshc.backends.cuda.launches import OF_ALL, OF_EACH, RANK, RANKS
 from meshc.backends.cuda.program import Kernel, Target
-from meshc.backends.cuda.shares import RankShare
 from meshc.backends.cuda.toolchain.toolkit import CompilerName
 from meshc.support.diagnostics import fail
 

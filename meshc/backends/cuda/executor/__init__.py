@@ -1,6 +1,6 @@
 """Runs emitted kernels on a CPU: the library's primitives with a meaning of its own."""
 
-from meshc.backends.cuda.executor.compiled import (
+from meshc.backends.cuda.executor.cpu_kernels import (
     CXX,
     FIRST,
     QUICK,

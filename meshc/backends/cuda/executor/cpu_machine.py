@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.backends.cuda.executor.compiled import (
+from meshc.backends.cuda.executor.cpu_kernels import (
     CXX,
     FIRST,
     QUICK,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.backends.cuda.executor.compiled import (
+from meshc.backends.cuda.executor.cpu_kernels import (
     CXX,
     FIRST,
     ExecutorError,
@@ -18,7 +18,7 @@ from meshc.backends.cuda.executor.compiled import (
 )
 from meshc.backends.cuda.executor.cpu_machine import CpuMachine
 from meshc.backends.cuda.executor.guarded_memory import Argument
-from meshc.backends.cuda.executor.streams import (
+from meshc.backends.cuda.executor.stream_races import (
     allowed_order,
     check_races,
     known_before,

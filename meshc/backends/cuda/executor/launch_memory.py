@@ -6,7 +6,7 @@ import ctypes as ct
 import mmap
 import threading
 
-from meshc.support.pages import pages
+from meshc.support.zeroed_memory import pages
 
 # With large pages, threads that take turns need fewer entries of the processor's table of pages.
 # Larger memory would be occupied whole, though a thread seldom uses much of its stack.

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.backends.cuda.packing.fragments import compiled
-from meshc.backends.cuda.packing.rows import GROUP, Rows, matrices_of
+from meshc.backends.cuda.packing.matrix_rows import GROUP, Rows, matrices_of
 from meshc.backends.cuda.program import Weight
 from meshc.ir.codes import CODE_FORMATS, CodeFormat
 from meshc.ir.stored import BF16, E4M3, floats

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from meshc.backends.cuda.packing.codes import CodedRows, coded_rows
-from meshc.backends.cuda.packing.elements import WORDS, are_words, copied, words
+from meshc.backends.cuda.packing.element_words import WORDS, are_words, copied, words
 from meshc.backends.cuda.packing.fragments import SIDE, fragments_at, fragments_of
-from meshc.backends.cuda.packing.rows import Rows, matrices_of
+from meshc.backends.cuda.packing.matrix_rows import Rows, matrices_of
 from meshc.backends.cuda.packing.scaled import ScaledRows, scaled_rows
 from meshc.backends.cuda.program import Weight
 from meshc.ir.stored import Layered, Scaled, stored

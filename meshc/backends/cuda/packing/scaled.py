@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.backends.cuda.packing.elements import words
+from meshc.backends.cuda.packing.element_words import words
 from meshc.backends.cuda.packing.fragments import SIDE, Scales, fragments_at, fragments_of
-from meshc.backends.cuda.packing.rows import Places, Rows
+from meshc.backends.cuda.packing.matrix_rows import Places, Rows
 from meshc.ir.stored import E4M3, Scaled, floats
 
 Words = NDArray[np.uint16]

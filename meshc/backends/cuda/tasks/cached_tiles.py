@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from meshc.backends.cuda.tasks.caches import streams_of
 from meshc.backends.cuda.tasks.families import Placed
-from meshc.backends.cuda.tasks.places import base
+from meshc.backends.cuda.tasks.matrix_places import base
 from meshc.backends.cuda.tasks.spelling import bounds, condition
 from meshc.backends.cuda.tasks.statements import Text
 from meshc.backends.cuda.tasks.storage import Storage

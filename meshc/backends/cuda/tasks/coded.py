@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from meshc.backends.cuda.packing.codes import block_words
 from meshc.backends.cuda.program import Weight
-from meshc.backends.cuda.tasks.places import Matrix
-from meshc.backends.cuda.tasks.shared import Place
+from meshc.backends.cuda.tasks.matrix_places import Matrix
+from meshc.backends.cuda.tasks.prompt_weights import Place
 from meshc.backends.cuda.tasks.storage import Storage
 from meshc.ir.codes import CODES, CodeFormat
 from meshc.ir.types import BufferType, DType

@@ -11,7 +11,7 @@ from meshc.backends.cuda.tasks.asking import Asking, waited_for
 from meshc.backends.cuda.tasks.columns import Merged, merged, rounded
 from meshc.backends.cuda.tasks.families import Placed
 from meshc.backends.cuda.tasks.lanes import Lanes
-from meshc.backends.cuda.tasks.places import base
+from meshc.backends.cuda.tasks.matrix_places import base
 from meshc.backends.cuda.tasks.statements import Locals, Statements, Text
 from meshc.backends.cuda.tasks.storage import Storage
 from meshc.backends.cuda.tasks.values import Values, extents, is_pointwise

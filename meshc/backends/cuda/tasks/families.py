@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 
-from meshc.backends.cuda.tasks.places import base
+from meshc.backends.cuda.tasks.matrix_places import base
 from meshc.backends.cuda.tasks.statements import Text
 from meshc.backends.cuda.tasks.storage import element_type
 from meshc.ir.affine import Expr

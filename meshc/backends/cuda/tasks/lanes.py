@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshc.backends.cuda.tasks.places import base
+from meshc.backends.cuda.tasks.matrix_places import base
 from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.spelling import condition, unflattened
 from meshc.backends.cuda.tasks.statements import Text, angle_of

@@ -10,7 +10,7 @@ from meshc.analysis.cuda.blocks import tile_query_bytes, tile_work_bytes
 from meshc.backends.cuda.tasks.cached_tiles import ZERO, CachedTiles
 from meshc.backends.cuda.tasks.columns import aligned, hoisted, rounded
 from meshc.backends.cuda.tasks.library_attention import SCORES, changed_scores
-from meshc.backends.cuda.tasks.places import base
+from meshc.backends.cuda.tasks.matrix_places import base
 from meshc.backends.cuda.tasks.spelling import unflattened
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Statements, Text
 from meshc.backends.cuda.tasks.values import constant, extents

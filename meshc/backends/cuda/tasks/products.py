@@ -11,7 +11,7 @@ from meshc.backends.cuda.tasks.coded import block_bytes, block_type, coded_matri
 from meshc.backends.cuda.tasks.columns import Columns, columns_of
 from meshc.backends.cuda.tasks.families import Placed, rows_of, streamed_products
 from meshc.backends.cuda.tasks.lanes import Lanes
-from meshc.backends.cuda.tasks.places import Matrix
+from meshc.backends.cuda.tasks.matrix_places import Matrix
 from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.statements import Locals, Statements, Text, angle_of
 from meshc.backends.cuda.tasks.storage import Storage

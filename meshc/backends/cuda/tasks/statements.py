@@ -14,8 +14,8 @@ from functools import partial
 from math import prod
 
 from meshc.analysis.cuda.blocks import WARPS
-from meshc.backends.cuda.tasks.declared import used_alone
-from meshc.backends.cuda.tasks.places import base
+from meshc.backends.cuda.tasks.integer_declarations import used_alone
+from meshc.backends.cuda.tasks.matrix_places import base
 from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.spelling import bounds, condition, flattened, unflattened
 from meshc.backends.cuda.tasks.values import Values, extents

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from meshc.backends.cuda.chunk import Chunk
 from meshc.backends.cuda.chunk_launches import ChunkGraph, chunk_of
+from meshc.backends.cuda.gpu_shares import NodeShare
 from meshc.backends.cuda.launches import Launch, Stage
 from meshc.backends.cuda.program import (
     LONG,
@@ -18,9 +19,8 @@ from meshc.backends.cuda.program import (
     Weight,
 )
 from meshc.backends.cuda.ranks import share_of
-from meshc.backends.cuda.shares import NodeShare
 from meshc.backends.cuda.targets import kind_of, target_of
-from meshc.backends.cuda.tasks.shared import Known
+from meshc.backends.cuda.tasks.prompt_weights import Known
 from meshc.backends.cuda.tasks.step_text import OWN, StepText
 from meshc.backends.cuda.tasks.storage import LOGITS
 from meshc.ir.module import Module

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from meshc.analysis.cuda.blocks import THREADS
 from meshc.analysis.tasks.tiles import MOST_VECTORS
+from meshc.backends.cuda.gpu_shares import TRANSPORTS
 from meshc.backends.cuda.launches import OF_ALL, OF_EACH
 from meshc.backends.cuda.launches import RANK as RANK_NUMBER
 from meshc.backends.cuda.program import (
@@ -14,10 +15,9 @@ from meshc.backends.cuda.program import (
     Buffer,
     Kernel,
 )
-from meshc.backends.cuda.shares import TRANSPORTS
 from meshc.backends.cuda.tasks import groups
 from meshc.backends.cuda.tasks.attending import Attention
-from meshc.backends.cuda.tasks.choosing import HEAR, Choosing
+from meshc.backends.cuda.tasks.chosen_experts import HEAR, Choosing
 from meshc.backends.cuda.tasks.clusters import LEAVE, MEET, clusters_of
 from meshc.backends.cuda.tasks.elements import Elements
 from meshc.backends.cuda.tasks.families import (
@@ -29,8 +29,8 @@ from meshc.backends.cuda.tasks.families import (
     streamed_products,
 )
 from meshc.backends.cuda.tasks.products import Product
-from meshc.backends.cuda.tasks.room import Form, Room, has_columns
-from meshc.backends.cuda.tasks.shared import Known
+from meshc.backends.cuda.tasks.prompt_weights import Known
+from meshc.backends.cuda.tasks.ring_room import Form, Room, has_columns
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
 from meshc.backends.cuda.tasks.storage import CHOSEN, LOGITS, OF_GPUS, RUNS_BEFORE, Storage
 from meshc.backends.cuda.tasks.streamed_products import (

@@ -17,9 +17,9 @@ from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
 from meshc.analysis.tasks.tiles import tile_bytes
 from meshc.backends.cuda.program import Buffer, Gathered, Weight, numbered
 from meshc.backends.cuda.tasks.caches import RowOrder, side_by_side
-from meshc.backends.cuda.tasks.places import Cache, Matrix, Table, positions_of
+from meshc.backends.cuda.tasks.matrix_places import Cache, Matrix, Table, positions_of
+from meshc.backends.cuda.tasks.prompt_weights import Known, Place
 from meshc.backends.cuda.tasks.reserved import TAKEN, fresh, indices
-from meshc.backends.cuda.tasks.shared import Known, Place
 from meshc.backends.cuda.tasks.spelling import Ranges, flattened, spelled, unflattened
 from meshc.ir.affine import Expr
 from meshc.ir.batch import LENGTH, POSITION, batch_of, rows_of, tokens_of_request

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 
-from meshc.backends.cuda.kernels.tiles import literal
-from meshc.backends.cuda.tasks.places import base
+from meshc.backends.cuda.kernels.chunk_tiles import literal
+from meshc.backends.cuda.tasks.matrix_places import base
 from meshc.backends.cuda.tasks.spelling import flattened, simplified, spelled, unflattened
 from meshc.backends.cuda.tasks.storage import Storage, element_type
 from meshc.ir.affine import Expr

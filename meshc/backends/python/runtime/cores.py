@@ -122,16 +122,6 @@ class Fabric:
         """Run the statements of a ``with`` block on ``cores`` alone."""
         return Only(self, cores)
 
-    def grid_key(self, lanes: Lanes) -> tuple[slice, slice, slice] | None:
-        """Slices of the axes of cores whose product is ``lanes``, if there are."""
-        if not self.natural or not len(lanes):
-            return None
-        places = [np.unique(axis) for axis in np.unravel_index(lanes, self.mesh.grid)]
-        first, second, third = (progression(axis) for axis in places)
-        if len(lanes) != np.prod([len(axis) for axis in places]):
-            return None
-        return (first, second, third) if first and second and third else None
-
     def place(self, lane: int) -> str:
         """The coordinates of the core in ``lane``, for messages."""
         return self.mesh.place(int(self.core_of_lane[lane]))

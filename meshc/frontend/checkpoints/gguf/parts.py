@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from meshc.frontend.checkpoints.fields import brief
-from meshc.frontend.checkpoints.gguf.header import GgufHeader, GgufTensor, read_header_of_file
+from meshc.frontend.checkpoints.gguf.file_header import GgufHeader, GgufTensor, read_header_of_file
 from meshc.support.diagnostics import fail
 
 _COUNT, _NUMBER, _TENSORS = "split.count", "split.no", "split.tensors.count"

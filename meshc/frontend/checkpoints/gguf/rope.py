@@ -6,7 +6,11 @@ import math
 
 import numpy as np
 
-from meshc.frontend.checkpoints.config import (
+from meshc.frontend.checkpoints.fields import Fields
+from meshc.frontend.checkpoints.gguf.file_header import GgufHeader
+from meshc.frontend.checkpoints.gguf.found_parameters import shortest
+from meshc.frontend.checkpoints.hf.rope import DEFAULT_THETA, THETA_LIMIT
+from meshc.frontend.checkpoints.model_config import (
     SIZE_LIMITS,
     LinearScaling,
     Llama3Scaling,
@@ -15,10 +19,6 @@ from meshc.frontend.checkpoints.config import (
     YarnScaling,
     yarn_size,
 )
-from meshc.frontend.checkpoints.fields import Fields
-from meshc.frontend.checkpoints.gguf.header import GgufHeader
-from meshc.frontend.checkpoints.gguf.parameters import shortest
-from meshc.frontend.checkpoints.hf.rope import DEFAULT_THETA, THETA_LIMIT
 from meshc.frontend.checkpoints.tensor_source import read_rows
 from meshc.frontend.families import GgufTables
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshc.frontend.checkpoints.fields import brief
 from meshc.frontend.checkpoints.gguf.cuts import starts_with_bos
-from meshc.frontend.checkpoints.gguf.header import GgufHeader
+from meshc.frontend.checkpoints.gguf.file_header import GgufHeader
 from meshc.frontend.checkpoints.gguf.known_tokens import (
     PREFIX,
     TYPE_NORMAL,

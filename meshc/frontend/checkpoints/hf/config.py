@@ -10,22 +10,22 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
-from meshc.frontend.checkpoints.config import (
+from meshc.frontend.checkpoints.fields import Fields, brief
+from meshc.frontend.checkpoints.hf.config_numbers import read_numbers
+from meshc.frontend.checkpoints.hf.generation import FILE as GENERATION
+from meshc.frontend.checkpoints.hf.generation import ending_tokens
+from meshc.frontend.checkpoints.hf.near import nearest
+from meshc.frontend.checkpoints.hf.rope import Rope, read_rope
+from meshc.frontend.checkpoints.hf.text_half import text_half
+from meshc.frontend.checkpoints.hf.unknown import judge_unread_keys
+from meshc.frontend.checkpoints.json_text import JsonText, read_json_object
+from meshc.frontend.checkpoints.model_config import (
     SIZE_LIMITS,
     Activation,
     LongScaling,
     ModelConfig,
     Parameter,
 )
-from meshc.frontend.checkpoints.fields import Fields, brief
-from meshc.frontend.checkpoints.hf.generation import FILE as GENERATION
-from meshc.frontend.checkpoints.hf.generation import ending_tokens
-from meshc.frontend.checkpoints.hf.near import nearest
-from meshc.frontend.checkpoints.hf.numbers import read_numbers
-from meshc.frontend.checkpoints.hf.rope import Rope, read_rope
-from meshc.frontend.checkpoints.hf.text_half import text_half
-from meshc.frontend.checkpoints.hf.unknown import judge_unread_keys
-from meshc.frontend.checkpoints.json_text import JsonText, read_json_object
 from meshc.frontend.checkpoints.quantised.method import read_quantization
 from meshc.frontend.families import Family, Tables, brought_families, family_named, family_names
 from meshc.support.diagnostics import Diagnostics, fail

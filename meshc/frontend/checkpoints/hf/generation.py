@@ -7,11 +7,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from meshc.frontend.checkpoints.config import SIZE_LIMITS
 from meshc.frontend.checkpoints.fields import Fields
-from meshc.frontend.checkpoints.gguf.header import GgufHeader
+from meshc.frontend.checkpoints.gguf.file_header import GgufHeader
 from meshc.frontend.checkpoints.gguf.parts import read_gguf_header
 from meshc.frontend.checkpoints.json_text import read_json_object
+from meshc.frontend.checkpoints.model_config import SIZE_LIMITS
 from meshc.support.diagnostics import Diagnostics, fail
 
 FILE = "generation_config.json"

@@ -8,23 +8,15 @@ from __future__ import annotations
 
 import difflib
 import re
-import tomllib
 from collections.abc import Collection, Mapping
-from functools import cache
-from importlib import resources
 
 from meshc.frontend.checkpoints.fields import brief
 from meshc.frontend.checkpoints.hf.unknown import keys_of_maths
+from meshc.support.declared_values import toml_of
 
 _SUFFIX = re.compile(r"(For[A-Z]\w*|LMHeadModel|Model)\Z")
 _MOST_KEYS = 6
 _USUAL = "llama"
-
-
-@cache
-def _known() -> dict[str, dict[str, str]]:
-    file = resources.files("meshc.frontend.checkpoints.hf") / "near.toml"
-    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def nearest(name: str, read: Collection[str], config: Mapping[str, object]) -> str:
@@ -33,7 +25,8 @@ def nearest(name: str, read: Collection[str], config: Mapping[str, object]) -> s
     for other files."""
     plain = _plain(name)
     families = {_plain(family): family for family in read}
-    known = {_plain(kind): entry for kind, entry in _known().items() if entry["nearest"] in read}
+    every = toml_of("meshc.frontend.checkpoints.hf", "near.toml")
+    known = {_plain(kind): entry for kind, entry in every.items() if entry["nearest"] in read}
     if plain in families:
         return f"{families[plain]} is read as a model of the next token, {brief(name)} is another"
     if plain in known:

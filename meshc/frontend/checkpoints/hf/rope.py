@@ -10,7 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshc.frontend.checkpoints.config import (
+from meshc.frontend.checkpoints.fields import Fields, brief
+from meshc.frontend.checkpoints.json_text import JsonText
+from meshc.frontend.checkpoints.model_config import (
     SIZE_LIMITS,
     DynamicScaling,
     LinearScaling,
@@ -20,8 +22,6 @@ from meshc.frontend.checkpoints.config import (
     YarnScaling,
     yarn_size,
 )
-from meshc.frontend.checkpoints.fields import Fields, brief
-from meshc.frontend.checkpoints.json_text import JsonText
 from meshc.frontend.families import SkippedRope, Tables
 
 DEFAULT_THETA = 10000.0

@@ -7,15 +7,13 @@ multimodal RoPE alike, so that it is plain RoPE (Qwen2-VL, arXiv 2409.12191, sec
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Any
 
 from meshc.frontend.checkpoints.json_text import JsonText
 from meshc.frontend.checkpoints.safetensors_reader import SafetensorsWeights
+from meshc.support.declared_values import toml_of
 from meshc.support.diagnostics import Diagnostics
 from meshc.support.spans import Span
 
@@ -51,7 +49,8 @@ def text_half(text: JsonText, diagnostics: Diagnostics) -> JsonText:
     ``text`` itself."""
     whole = text.value
     kind = whole.get("model_type")
-    table = _halves().get(kind) if isinstance(kind, str) else None
+    halves = toml_of("meshc.frontend.checkpoints.hf", "text_halves.toml")
+    table = halves.get(kind) if isinstance(kind, str) else None
     half = whole.get(_HALF, {})
     if table is None or not isinstance(half, dict):
         return text
@@ -77,12 +76,6 @@ def _plain(rope: Mapping[str, object]) -> dict[str, object]:
         if found.get(key) == "mrope":
             found[key] = "default"
     return found
-
-
-@cache
-def _halves() -> dict[str, dict[str, Any]]:
-    file = resources.files("meshc.frontend.checkpoints.hf") / "text_halves.toml"
-    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def of_text_half(files: SafetensorsWeights) -> SafetensorsWeights:

@@ -8,17 +8,16 @@ lists.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
-from typing import Any
+from functools import cache, partial
 
 from meshc.frontend.checkpoints.fields import MESSAGE_LIMIT, Fields, brief
 from meshc.frontend.families import family_named
+from meshc.support.declared_values import toml_of
 
 _USUAL = "llama"
+_table = partial(toml_of, "meshc.frontend.checkpoints.hf", "keys.toml")
 
 
 @dataclass(frozen=True)
@@ -39,12 +38,6 @@ class _KeyLists:
         if value is False and neutral is not True:
             return True
         return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
-
-
-@cache
-def _table() -> dict[str, Any]:
-    file = resources.files("meshc.frontend.checkpoints.hf") / "keys.toml"
-    return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
 def inert_keys() -> dict[str, str]:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from meshc.frontend.checkpoints.bounded_files import read_bounded
 from meshc.frontend.checkpoints.fields import brief
-from meshc.frontend.checkpoints.files import read_bounded
 from meshc.frontend.checkpoints.json_text import read_json_object
 from meshc.support.diagnostics import fail
 

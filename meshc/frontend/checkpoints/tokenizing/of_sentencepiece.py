@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from meshc.frontend.checkpoints.bounded_files import read_bounded
 from meshc.frontend.checkpoints.fields import brief
-from meshc.frontend.checkpoints.files import read_bounded
 from meshc.frontend.checkpoints.json_text import read_json_object
 from meshc.frontend.checkpoints.tokenizing.sentencepiece_file import (
     BPE,

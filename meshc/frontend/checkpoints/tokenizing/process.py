@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
-from meshc.frontend.checkpoints.extras import fail_missing_extra
+from meshc.frontend.checkpoints.missing_packages import fail_missing_extra
 from meshc.support.diagnostics import fail
 
 PROCESSOR_SECONDS = 20

@@ -13,10 +13,10 @@ from meshc.ir.ops import graph
 from meshc.passes.mesh.forms.append import append
 from meshc.passes.mesh.forms.arg_max import arg_max
 from meshc.passes.mesh.forms.centre import centre
+from meshc.passes.mesh.forms.entering import embed
 from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.passes.mesh.forms.matmul import matmul
-from meshc.passes.mesh.forms.parameters import embed
 from meshc.passes.mesh.forms.pointwise import of_one, of_two
 from meshc.passes.mesh.forms.results import returned, yielded
 from meshc.passes.mesh.forms.rms_norm import rms_norm

@@ -11,11 +11,11 @@ from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split
 from meshc.ir.values import Value
+from meshc.passes.mesh.forms.asked_layouts import head_splits, row_split
 from meshc.passes.mesh.forms.contraction import left_of
 from meshc.passes.mesh.forms.form import Form
-from meshc.passes.mesh.forms.layouts import head_splits, row_split
 from meshc.passes.mesh.forms.lowering import Lowering, Unnormalised
-from meshc.passes.mesh.forms.moves import move
+from meshc.passes.mesh.forms.relayouts import move
 from meshc.support.diagnostics import fail
 
 

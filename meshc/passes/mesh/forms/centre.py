@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from meshc.ir.core import Op
 from meshc.ir.ops import graph, mesh
+from meshc.passes.mesh.forms.asked_layouts import laid_out
 from meshc.passes.mesh.forms.form import Form, only
-from meshc.passes.mesh.forms.layouts import laid_out
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.support.diagnostics import fail
 

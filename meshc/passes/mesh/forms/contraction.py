@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from meshc.ir.ops import graph
 from meshc.ir.values import Value
-from meshc.passes.mesh.forms.layouts import laid_out
+from meshc.passes.mesh.forms.asked_layouts import laid_out
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.support.diagnostics import fail
 

@@ -15,12 +15,12 @@ from __future__ import annotations
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split, TensorType
 from meshc.ir.values import Value
+from meshc.passes.mesh.forms.asked_layouts import lanes, on_axis
 from meshc.passes.mesh.forms.contraction import contracted, left_of, rows_of
 from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.gemv import product_over
-from meshc.passes.mesh.forms.layouts import lanes, on_axis
 from meshc.passes.mesh.forms.lowering import AtExperts, Lowering
-from meshc.passes.mesh.forms.moves import move, with_whole_features
+from meshc.passes.mesh.forms.relayouts import move, with_whole_features
 from meshc.passes.mesh.forms.tensor_parallel import column_parallel
 from meshc.support.diagnostics import fail
 

@@ -14,11 +14,11 @@ from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split
 from meshc.ir.values import Value
+from meshc.passes.mesh.forms.asked_layouts import column_splits, has_experts, row_split
 from meshc.passes.mesh.forms.contraction import contracted, new_dims, rows_of
 from meshc.passes.mesh.forms.form import Form
-from meshc.passes.mesh.forms.layouts import column_splits, has_experts, row_split
 from meshc.passes.mesh.forms.lowering import Lowering
-from meshc.passes.mesh.forms.moves import over_columns
+from meshc.passes.mesh.forms.relayouts import over_columns
 from meshc.support.diagnostics import fail
 
 

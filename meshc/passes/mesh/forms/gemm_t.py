@@ -11,12 +11,12 @@ from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, Split
 from meshc.ir.values import Value
+from meshc.passes.mesh.forms.asked_layouts import row_split
 from meshc.passes.mesh.forms.contraction import contracted, left_of
 from meshc.passes.mesh.forms.form import Form, only
 from meshc.passes.mesh.forms.gemm import skew_of
-from meshc.passes.mesh.forms.layouts import row_split
 from meshc.passes.mesh.forms.lowering import Lowering
-from meshc.passes.mesh.forms.moves import over_columns
+from meshc.passes.mesh.forms.relayouts import over_columns
 
 
 def forms(way: Lowering, op: graph.Matmul) -> list[Form]:

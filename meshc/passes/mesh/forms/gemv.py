@@ -12,16 +12,16 @@ from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
-from meshc.passes.mesh.forms.contraction import contracted, left_of, new_dims
-from meshc.passes.mesh.forms.form import Form
-from meshc.passes.mesh.forms.layouts import (
+from meshc.passes.mesh.forms.asked_layouts import (
     column_splits,
     has_experts,
     has_heads,
     on_axis,
 )
+from meshc.passes.mesh.forms.contraction import contracted, left_of, new_dims
+from meshc.passes.mesh.forms.form import Form
 from meshc.passes.mesh.forms.lowering import Lowering, Unscaled
-from meshc.passes.mesh.forms.moves import move
+from meshc.passes.mesh.forms.relayouts import move
 
 
 def forms(way: Lowering, op: graph.Matmul) -> list[Form]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from meshc.analysis.layout.tiling import Tiling
-from meshc.cost.plans import PlanCost
+from meshc.cost.growing_plans import PlanCost
 from meshc.ir.core import Block, Op, Operand, tensor_type
 from meshc.ir.functions import ON_MESH, Exp
 from meshc.ir.mesh import Mesh

@@ -6,11 +6,11 @@ from meshc.ir.core import Op
 from meshc.ir.functions import ON_MESH, Function
 from meshc.ir.ops import graph, mesh
 from meshc.ir.values import Value
+from meshc.passes.mesh.forms.asked_layouts import laid_out
 from meshc.passes.mesh.forms.dispatch import keep_routes
 from meshc.passes.mesh.forms.form import Form, only
-from meshc.passes.mesh.forms.layouts import laid_out
 from meshc.passes.mesh.forms.lowering import Lowering
-from meshc.passes.mesh.forms.moves import move
+from meshc.passes.mesh.forms.relayouts import move
 from meshc.support.diagnostics import fail
 
 _BINARY: dict[type[Op], type[Op]] = {graph.Add: mesh.Add, graph.Mul: mesh.Mul}

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from meshc.analysis.experts import Routes, expert_dims, routes_of, whole_dims
+from meshc.analysis.expert_dims import Routes, expert_dims, routes_of, whole_dims
 from meshc.analysis.layout.tiling import Tiling, has_many_rows
+from meshc.cost.growing_plans import PlanCosts
 from meshc.cost.mesh_ops import MeshCosts, has_costs
-from meshc.cost.plans import PlanCosts
 from meshc.cost.track_sets import Algorithms
 from meshc.ir.core import Op, Operand
 from meshc.ir.mesh import Mesh

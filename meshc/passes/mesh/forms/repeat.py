@@ -9,9 +9,9 @@ from meshc.ir.core import Block, Operand
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
-from meshc.passes.mesh.forms.layouts import activation_layout, laid_out, on_axis, whole_rows
+from meshc.passes.mesh.forms.asked_layouts import activation_layout, laid_out, on_axis, whole_rows
 from meshc.passes.mesh.forms.lowering import Loop, Lowering
-from meshc.passes.mesh.forms.moves import move
+from meshc.passes.mesh.forms.relayouts import move
 
 _MOST_MOVED = 3
 """More carried values than these stay where they lie."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from meshc.ir.core import Op
 from meshc.ir.ops import mesh
+from meshc.passes.mesh.forms.asked_layouts import laid_out
 from meshc.passes.mesh.forms.form import Form, only
-from meshc.passes.mesh.forms.layouts import laid_out
 from meshc.passes.mesh.forms.lowering import Lowering
-from meshc.passes.mesh.forms.moves import move
+from meshc.passes.mesh.forms.relayouts import move
 
 
 def yielded(way: Lowering, op: Op) -> list[Form]:

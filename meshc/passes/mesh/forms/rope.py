@@ -6,8 +6,8 @@ from dataclasses import fields
 
 from meshc.ir.core import Op
 from meshc.ir.ops import graph, mesh
+from meshc.passes.mesh.forms.asked_layouts import laid_out
 from meshc.passes.mesh.forms.form import Form, only
-from meshc.passes.mesh.forms.layouts import laid_out
 from meshc.passes.mesh.forms.lowering import Lowering
 from meshc.support.diagnostics import fail
 

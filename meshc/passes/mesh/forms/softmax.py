@@ -6,8 +6,8 @@ from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout, TensorType
 from meshc.ir.values import Value
+from meshc.passes.mesh.forms.asked_layouts import laid_out
 from meshc.passes.mesh.forms.form import Form
-from meshc.passes.mesh.forms.layouts import laid_out
 from meshc.passes.mesh.forms.lowering import Lowering, Unnormalised, sink_share
 from meshc.support.diagnostics import fail
 

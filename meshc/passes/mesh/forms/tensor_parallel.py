@@ -16,11 +16,11 @@ from math import prod
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout
+from meshc.passes.mesh.forms.asked_layouts import column_splits, has_experts, has_heads, row_split
 from meshc.passes.mesh.forms.contraction import contracted, new_dims, rows_of
 from meshc.passes.mesh.forms.form import Form
-from meshc.passes.mesh.forms.layouts import column_splits, has_experts, has_heads, row_split
 from meshc.passes.mesh.forms.lowering import Lowering
-from meshc.passes.mesh.forms.moves import over_columns, with_whole_features
+from meshc.passes.mesh.forms.relayouts import over_columns, with_whole_features
 from meshc.support.diagnostics import fail
 
 

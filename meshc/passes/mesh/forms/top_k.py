@@ -5,10 +5,10 @@ from __future__ import annotations
 from meshc.ir.core import Op
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout
+from meshc.passes.mesh.forms.asked_layouts import laid_out
 from meshc.passes.mesh.forms.form import Form, only
-from meshc.passes.mesh.forms.layouts import laid_out
 from meshc.passes.mesh.forms.lowering import Lowering
-from meshc.passes.mesh.forms.moves import move
+from meshc.passes.mesh.forms.relayouts import move
 
 
 def top_k(way: Lowering, op: Op) -> list[Form]:

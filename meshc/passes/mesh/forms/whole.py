@@ -11,11 +11,11 @@ from __future__ import annotations
 from meshc.ir.core import tensor_type
 from meshc.ir.ops import graph, mesh
 from meshc.ir.types import Layout
+from meshc.passes.mesh.forms.asked_layouts import lies_over, on_axis
 from meshc.passes.mesh.forms.contraction import contracted, left_of, new_dims, rows_of
 from meshc.passes.mesh.forms.form import Form
-from meshc.passes.mesh.forms.layouts import lies_over, on_axis
 from meshc.passes.mesh.forms.lowering import Lowering
-from meshc.passes.mesh.forms.moves import move, over_columns
+from meshc.passes.mesh.forms.relayouts import move, over_columns
 
 
 def is_whole(way: Lowering, op: graph.Matmul) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.analysis.csl.registers import assigned
+from meshc.analysis.csl.sum_registers import assigned
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from meshc.analysis.csl.joined_transfers import Transfers
 from meshc.analysis.csl.tasks import free_ids, task_names
-from meshc.analysis.csl.transfers import Transfers
 from meshc.devices.csl import targets
 from meshc.ir.module import Module
 from meshc.passes.base import Pass

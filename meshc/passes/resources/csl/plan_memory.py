@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from meshc.analysis.csl.banks import buffer_bytes, shifts
 from meshc.analysis.csl.memory import scratch_of
-from meshc.analysis.csl.sharing import place, worth_sharing
+from meshc.analysis.csl.shared_buffers import place, worth_sharing
 from meshc.analysis.layout.liveness import align
 from meshc.ir.module import Module
 from meshc.passes.base import Pass

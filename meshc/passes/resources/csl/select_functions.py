@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshc.analysis.csl.banks import shifts
-from meshc.analysis.csl.costs import Costs
+from meshc.analysis.csl.instruction_costs import Costs
 from meshc.analysis.csl.memory import WIDENED, scratch_of
 from meshc.analysis.csl.operands import BY_STEPS
 from meshc.analysis.csl.products import MOST_SCRATCH_BYTES
-from meshc.analysis.csl.sharing import planned_bytes
+from meshc.analysis.csl.shared_buffers import planned_bytes
 from meshc.analysis.csl.unread import may_go_over
 from meshc.analysis.csl.vector_ways import KERNELS, chosen_way, copied_words, room_for_scratch
 from meshc.analysis.csl.ways import ACROSS, ANGLES, BY, HALF, KEPT, NEWTON, TURNS, VECTOR, WHOLE

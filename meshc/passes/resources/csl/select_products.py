@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshc.analysis.csl.banks import shifts
-from meshc.analysis.csl.costs import Costs
 from meshc.analysis.csl.factors import apart
+from meshc.analysis.csl.instruction_costs import Costs
 from meshc.analysis.csl.product_choice import Choices, best
-from meshc.analysis.csl.sharing import planned_bytes
+from meshc.analysis.csl.shared_buffers import planned_bytes
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import Compute
 from meshc.passes.base import Pass

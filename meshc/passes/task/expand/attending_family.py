@@ -15,7 +15,7 @@ from meshc.ir.values import Value
 from meshc.ir.views import Index, Point, View, Whole
 from meshc.passes.task.expand.demand import Demand, refuse
 from meshc.passes.task.expand.program import OpenTask, Part, constant, span
-from meshc.passes.task.expand.runs import Runs
+from meshc.passes.task.expand.token_runs import Runs
 from meshc.passes.task.expand.values import Known, Scores
 
 MOST_HEADS = 16

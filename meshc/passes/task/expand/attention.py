@@ -11,9 +11,9 @@ from meshc.ir.ops import graph
 from meshc.passes.task.expand.attending_family import per_request
 from meshc.passes.task.expand.demand import Demand, refuse
 from meshc.passes.task.expand.products import Products
-from meshc.passes.task.expand.runs import Runs
 from meshc.passes.task.expand.split_head import SplitHead
 from meshc.passes.task.expand.split_token import SplitToken
+from meshc.passes.task.expand.token_runs import Runs
 from meshc.passes.task.expand.values import Known, Scores
 
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
 
-from meshc.analysis.rotary import rope_frequencies
+from meshc.analysis.rotary_angles import rope_frequencies
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.batch import LENGTH, POSITION, rows_of, tokens_of_request
 from meshc.ir.builder import Names

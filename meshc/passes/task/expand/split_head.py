@@ -11,7 +11,7 @@ from meshc.ir.views import Point, Range, View, Whole
 from meshc.passes.task.expand.attending_family import AttendingFamily, per_request
 from meshc.passes.task.expand.demand import Demand, refuse
 from meshc.passes.task.expand.program import constant, region, span
-from meshc.passes.task.expand.runs import Runs
+from meshc.passes.task.expand.token_runs import Runs
 from meshc.passes.task.expand.values import Known, Scores, Stored
 
 

@@ -18,7 +18,7 @@ from meshc.ir.views import Point, Range, View
 from meshc.passes.task.expand.attending_family import AttendingFamily, shape_of
 from meshc.passes.task.expand.demand import Demand
 from meshc.passes.task.expand.program import Part, constant, region, span
-from meshc.passes.task.expand.runs import Runs
+from meshc.passes.task.expand.token_runs import Runs
 from meshc.passes.task.expand.values import Known, Scores, Stored
 
 

@@ -12,11 +12,11 @@ from meshc.ir.core import Op, tensor_type
 from meshc.ir.ops import mesh
 from meshc.ir.types import Layout
 from meshc.ir.values import Value
-from meshc.passes.tile.expand.cache import Cache
 from meshc.passes.tile.expand.chunks import Chunks
 from meshc.passes.tile.expand.emitter import Place
 from meshc.passes.tile.expand.gemm import Product, gemm
 from meshc.passes.tile.expand.gemm_t import Transposed
+from meshc.passes.tile.expand.kv_cache import Cache
 from meshc.passes.tile.expand.products import Attention, by_head, gemv
 from meshc.passes.tile.expand.values import Values
 from meshc.support.diagnostics import fail

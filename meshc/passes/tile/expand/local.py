@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from meshc.analysis.rotary import rope_frequencies
+from meshc.analysis.rotary_angles import rope_frequencies
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
 from meshc.ir.core import tensor_type

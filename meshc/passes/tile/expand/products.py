@@ -9,8 +9,8 @@ from meshc.ir.types import DType
 from meshc.ir.values import Value
 from meshc.ir.views import View, Whole
 from meshc.passes.tile.expand import rings
-from meshc.passes.tile.expand.cache import Cache
 from meshc.passes.tile.expand.emitter import Emitter, Place, expr, window
+from meshc.passes.tile.expand.kv_cache import Cache
 from meshc.passes.tile.expand.local import score_slot
 from meshc.passes.tile.expand.slots import Slots, Turn, align
 from meshc.passes.tile.expand.weights import Weights

@@ -14,8 +14,8 @@ from meshc.ir.ops import mesh
 from meshc.ir.types import DType, TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import View
-from meshc.passes.tile.expand.cache import Cache
 from meshc.passes.tile.expand.emitter import Emitter, Place
+from meshc.passes.tile.expand.kv_cache import Cache
 from meshc.passes.tile.expand.lifetimes import Lifetimes
 from meshc.passes.tile.expand.weights import Weights
 from meshc.support.diagnostics import fail

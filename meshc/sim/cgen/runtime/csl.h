@@ -123,7 +123,7 @@ void csl_pop(pe *p);
 int csl_call_target(pe *p, int64_t target, const value *args);
 value csl_call_plain(pe *p, int64_t target, const value *args);
 
-/* --- numbers; see meshc/sim/numbers.py --- */
+/* --- numbers; see meshc/sim/exact_numbers.py --- */
 
 double csl_half(uint16_t bits);
 double csl_brain(uint16_t bits);

@@ -1,5 +1,5 @@
 /* Effects of code on its own PE: gates, the counter, random numbers, FIFOs, router registers.
- * Mirrors machine/registers.py and the effects of machine/runtime.py. */
+ * Mirrors machine/config_registers.py and the effects of machine/runtime.py. */
 #include "machine.h"
 
 void csl_unblock_cmd_stream(pe *p)

@@ -1,4 +1,4 @@
-/* Scalar numbers: f16 and bf16, conversions, mathematics. The same bits as meshc/sim/numbers.py
+/* Scalar numbers: f16 and bf16, conversions, mathematics. The same bits as meshc/sim/exact_numbers.py
  * and machine/mathematics.py. */
 #include "machine.h"
 

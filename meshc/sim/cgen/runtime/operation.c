@@ -1,5 +1,5 @@
 /* A vector operation in progress: takes operands as they become available, element by element.
- * Mirrors machine/operation.py. */
+ * Mirrors machine/vector_operation.py. */
 #include "machine.h"
 
 void hold(operation *o) { o->references++; }

@@ -17,7 +17,7 @@ static inline int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* --- costs.c: the cycle model; the fields are those of machine/costs.py --- */
+/* --- costs.c: the cycle model; the fields are those of machine/cycle_model.py --- */
 
 enum { KINDS = 32, MATHS = 16 };
 typedef struct {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from meshc.sim.sema import types as ty
-from meshc.sim.sema.types import Type
+from meshc.sim.sema import csl_types as ty
+from meshc.sim.sema.csl_types import Type
 from meshc.sim.sema.values import FnVal, Val
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from meshc.sim import ir
-from meshc.sim.descriptors import FabIn, FabOut, Fifo, Mem
+from meshc.sim.descriptors import FabIn, FabOut, Mem
 from meshc.sim.lang import tree as t
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
 from meshc.sim.sema.builtins.arguments import (
     check_id,
     check_names,
@@ -19,9 +19,9 @@ from meshc.sim.sema.builtins.arguments import (
     routable,
 )
 from meshc.sim.sema.builtins.values import VOID
-from meshc.sim.sema.convert import coerce, offset_by, scaled
+from meshc.sim.sema.convert import offset_by, scaled
+from meshc.sim.sema.csl_types import Array, Pointer, Type
 from meshc.sim.sema.registry import Analyzer, builtin
-from meshc.sim.sema.types import Array, Pointer, Type
 from meshc.sim.sema.values import Cell, Frame, LocalPlace, MemPlace, Val
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
@@ -475,13 +475,3 @@ def _set_dsr_base(an: Analyzer, node: t.Builtin, frame: Frame, want: Type | None
     addr = ir.Const(ty.U16, value.v) if value.known else value.v
     an.emit(frame, ir.Effect(an.place_of(node), None, "set_dsr_base", [*args, addr]))
     return VOID
-
-
-def known_fifo(value: Val) -> Fifo | None:
-    """The FIFO a value is, if it is one."""
-    return value.v if isinstance(value.v, Fifo) else None
-
-
-def coerced_code(an: Analyzer, value: Val, kind: Type, span: Span) -> ir.Expr:
-    """A scalar operand as code of type ``kind``."""
-    return an.code(coerce(value, kind, span))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from meshc.sim import ir
 from meshc.sim.lang import tree as t
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
 from meshc.sim.sema.builtins.arguments import check_id
+from meshc.sim.sema.csl_types import Type
 from meshc.sim.sema.registry import Analyzer, builtin
-from meshc.sim.sema.types import Type
 from meshc.sim.sema.values import Frame, Val
 from meshc.support.diagnostics import fail
 

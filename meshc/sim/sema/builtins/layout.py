@@ -6,7 +6,7 @@ from typing import Any
 
 from meshc.sim.grids import MOST_PES
 from meshc.sim.lang import tree as t
-from meshc.sim.routes import (
+from meshc.sim.route_configs import (
     ALWAYS_POP,
     NO_POP,
     POP_ON_ADVANCE,
@@ -14,7 +14,7 @@ from meshc.sim.routes import (
     ColorConfig,
     Filter,
 )
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
 from meshc.sim.sema.builtins.arguments import (
     check_names,
     chosen,
@@ -24,10 +24,10 @@ from meshc.sim.sema.builtins.arguments import (
     routable,
 )
 from meshc.sim.sema.builtins.values import VOID
-from meshc.sim.sema.lanes import Lanes
+from meshc.sim.sema.csl_types import Array, Enum, Fn, Struct, Type
+from meshc.sim.sema.iteration_lanes import Lanes
 from meshc.sim.sema.rectangle import LayoutInfo
 from meshc.sim.sema.registry import Analyzer, builtin
-from meshc.sim.sema.types import Array, Enum, Fn, Struct, Type
 from meshc.sim.sema.values import Frame, Module, Val
 from meshc.support.diagnostics import fail
 from meshc.support.spans import Span

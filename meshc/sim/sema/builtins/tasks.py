@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshc.sim import ir
 from meshc.sim.descriptors import Fifo
 from meshc.sim.lang import tree as t
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
 from meshc.sim.sema.builtins.arguments import (
     check_id,
     check_names,
@@ -18,9 +18,9 @@ from meshc.sim.sema.builtins.arguments import (
 from meshc.sim.sema.builtins.layout import color_config
 from meshc.sim.sema.builtins.values import VOID
 from meshc.sim.sema.convert import coerce
+from meshc.sim.sema.csl_types import Array, Pointer, Type
 from meshc.sim.sema.rectangle import LayoutInfo
 from meshc.sim.sema.registry import Analyzer, builtin
-from meshc.sim.sema.types import Array, Pointer, Type
 from meshc.sim.sema.unit import Export
 from meshc.sim.sema.values import FnVal, Frame, Global, Val
 from meshc.support.diagnostics import fail

@@ -9,18 +9,18 @@ from typing import Any
 
 from meshc.sim import ir
 from meshc.sim.config_space import THREAD_PRIORITY, task_priority_word
+from meshc.sim.exact_numbers import from_bits, to_bits
 from meshc.sim.lang import tree as t
 from meshc.sim.lang.lexer import byte_text, text_bytes
-from meshc.sim.numbers import from_bits, to_bits
 from meshc.sim.real_functions import NAMES
-from meshc.sim.sema import types as ty
+from meshc.sim.sema import csl_types as ty
 from meshc.sim.sema.convert import cast, coerce, zero_of
+from meshc.sim.sema.csl_types import Array, Enum, Float, Fn, Int, Pointer, Struct, Type
 from meshc.sim.sema.images import packed_bits, value_of_bits
+from meshc.sim.sema.iteration_lanes import each
 from meshc.sim.sema.json_values import json_value
-from meshc.sim.sema.lanes import each
-from meshc.sim.sema.packing import scalar_of_bits, unit_of
+from meshc.sim.sema.packed_fields import scalar_of_bits, unit_of
 from meshc.sim.sema.registry import Analyzer, builtin
-from meshc.sim.sema.types import Array, Enum, Float, Fn, Int, Pointer, Struct, Type
 from meshc.sim.sema.values import FnVal, Frame, RangeVal, Val
 from meshc.support.diagnostics import fail
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import block_memory
 from meshc.backends.cuda.kernels.arena import Arena
-from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal, page_misfits
+from meshc.backends.cuda.kernels.chunk_tiles import DoesNotFit, literal, page_misfits
 from meshc.backends.templates import render
 from meshc.cost.prompts import attention_bytes, query_tiles
 from meshc.devices import Device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from meshc.analysis.rotary import rope_frequencies
+from meshc.analysis.rotary_angles import rope_frequencies
 from meshc.backends.cuda.chunk import Chunk
 from meshc.backends.cuda.kernels.chunk_attention.kernel import Attention
 from meshc.backends.cuda.kernels.fused import Fused

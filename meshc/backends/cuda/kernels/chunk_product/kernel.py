@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES, block_memory
 from meshc.backends.cuda.kernels.arena import Arena
-from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal, optional_factor
+from meshc.backends.cuda.kernels.chunk_tiles import DoesNotFit, literal, optional_factor
 from meshc.backends.templates import render
 from meshc.cost.prompts import OWN_GROUPS, product_bytes
 from meshc.devices import Device

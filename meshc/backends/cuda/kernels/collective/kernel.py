@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from meshc.backends.cuda.kernels.arena import Arena
-from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal
+from meshc.backends.cuda.kernels.chunk_tiles import DoesNotFit, literal
 from meshc.backends.templates import render
 
 FORMS = {

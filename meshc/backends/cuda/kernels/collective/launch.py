@@ -13,11 +13,11 @@ from functools import partial
 
 from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.backends.cuda.chunk import Chunk
+from meshc.backends.cuda.gpu_shares import TRANSPORTS
+from meshc.backends.cuda.kernels.chunk_tiles import DoesNotFit
 from meshc.backends.cuda.kernels.collective import kernel
-from meshc.backends.cuda.kernels.tiles import DoesNotFit
 from meshc.backends.cuda.launches import OF_EACH, RANK, RANKS, Launch
 from meshc.backends.cuda.program import Buffer
-from meshc.backends.cuda.shares import TRANSPORTS
 from meshc.ir.ops import ranks
 from meshc.support.diagnostics import fail
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshc.backends.cuda.kernels.tiles import optional_factor
+from meshc.backends.cuda.kernels.chunk_tiles import optional_factor
 from meshc.backends.templates import render
 
 THREADS = 256

@@ -9,7 +9,7 @@ from meshc.backends.cuda.chunk import Chunk
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.embed import kernel
 from meshc.backends.cuda.kernels.fused import Fused, FusedKernel
-from meshc.backends.cuda.kernels.tables import add_table
+from meshc.backends.cuda.kernels.vocabulary_tables import add_table
 from meshc.backends.cuda.launches import Launch
 from meshc.backends.cuda.program import Buffer
 from meshc.ir.ops import graph

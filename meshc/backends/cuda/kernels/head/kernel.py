@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES, WARPS, block_memory
 from meshc.backends.cuda.kernels.arena import Arena
-from meshc.backends.cuda.kernels.tiles import DoesNotFit, literal, optional_factor
+from meshc.backends.cuda.kernels.chunk_tiles import DoesNotFit, literal, optional_factor
 from meshc.backends.templates import render
 from meshc.devices import Device
 

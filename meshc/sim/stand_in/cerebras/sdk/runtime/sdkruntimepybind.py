@@ -1,6 +1,12 @@
 """Names that host scripts import for running programs."""
 
-from meshc.sim.host.api import MemcpyDataType, MemcpyOrder, SdkCompileArtifacts, SdkRuntime, Task
+from meshc.sim.host.host_classes import (
+    MemcpyDataType,
+    MemcpyOrder,
+    SdkCompileArtifacts,
+    SdkRuntime,
+    Task,
+)
 from meshc.sim.host.platforms import (
     FP16TYPE,
     SdkExecutionPlatform,

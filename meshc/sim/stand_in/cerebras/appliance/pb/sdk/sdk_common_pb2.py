@@ -1,5 +1,5 @@
 """Kinds of transfers."""
 
-from meshc.sim.host.api import MemcpyDataType, MemcpyOrder
+from meshc.sim.host.host_classes import MemcpyDataType, MemcpyOrder
 
 __all__ = ["MemcpyDataType", "MemcpyOrder"]
