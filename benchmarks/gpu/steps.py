@@ -66,6 +66,7 @@ def _kept(form: str) -> dict[str, Any]:
 
 
 _LONG = (1024, 4096, 16384)
+_FP8_CACHES = {"kv_dtype": "fp8_e4m3"}
 CASES = (
     Case("llama-2-7b", "llama-2-7b", _LONG, behind=(0, 4080)),
     Case("llama-2-7b-counter", "llama-2-7b", _LONG, counter=True),
@@ -95,6 +96,10 @@ CASES = (
         "llama-3-8b-fp8-bf16", "llama-3-8b", (1024,), options=_kept("e4m3_128") | {"dtype": "bf16"}
     ),
     Case("gpt-oss-20b-mxfp4", "gpt-oss-20b", (1024, 4095), options=_kept("mxfp4")),
+    Case("llama-2-7b-fp8-caches", "llama-2-7b", _LONG, options=_FP8_CACHES),
+    Case("llama-3-8b-fp8-caches", "llama-3-8b", _LONG, behind=(0, 4080), options=_FP8_CACHES),
+    Case("llama-3-8b-8-fp8-caches", "llama-3-8b", (4096,), batch=8, options=_FP8_CACHES),
+    Case("llama-3-8b-16-fp8-caches", "llama-3-8b", (4096,), batch=16, options=_FP8_CACHES),
     Case("llama-3-8b-chunk-64", "llama-3-8b", (), behind=(0, 4032), options={"chunk": 64}),
     Case("llama-3-8b-chunk-128", "llama-3-8b", (), behind=(0, 3968), options={"chunk": 128}),
     Case("llama-3-8b-chunk-512", "llama-3-8b", (), behind=(0, 3584), options={"chunk": 512}),

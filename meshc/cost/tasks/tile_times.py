@@ -217,9 +217,10 @@ class TileTimes:
 
     @property
     def _issued_per_second(self) -> float:
-        """Instructions of warps that a block issues in a second."""
+        """Instructions of warps that make numbers of codes, of which a block does so many in a
+        second: one waits for what the others have made."""
         at_once = self.device.real("f32_macs_per_cycle") / WARP_LANES
-        return at_once * self.device.real("clock_hz")
+        return at_once * self.device.real("clock_hz") / self.device.real("decoding_cycles")
 
     def decoded(self, coded: Coded, size: int, whole: float, least: float) -> float:
         """Seconds for a tile of ``size`` bytes of codes, where one of 16-bit weights takes
