@@ -27,6 +27,7 @@ from draw_options import (
     flags_of,
     may_keep,
     option_features,
+    with_room,
 )
 from draw_tensors import tensor_program
 from drawn_programs import Program, Reference, Repeat, features, source
@@ -45,7 +46,8 @@ Kernels add in f32, and round to the type what they cache, what tensor cores mul
 heads, the weights of scores; which of these depends on shapes. The bound of running errors takes
 all of them at their worst and in one direction, which over heads of 64 lanes explains anything.
 Independent errors add like their root: four units are 16 roundings at their worst. Models whose
-weights stay quantised on cores have as many terms in a sum.
+weights stay quantised on cores have as many terms in a sum; where the steps of a formula are of the
+type too, they are rounded twice as often.
 """
 SUMS = 8
 """So many times more where sums are of the model's type, of up to two hundred terms: independent
@@ -355,7 +357,8 @@ def _answer_cases(draw: Drawing, common: Common) -> Attempts:
     keeps = may_keep(options) and draw.chance(25)
     if keeps:
         # Steps alone read weights that stay quantised on cores.
-        options = {n: v for n, v in options.items() if n not in ("phases", "serving", "phase")}
+        of_prompts = ("phases", "serving", "phase") if target != "cuda" else ()
+        options = {n: v for n, v in options.items() if n not in of_prompts}
         options["keep_quantised"] = (f"all={draw.of(ON_GPUS if target == 'cuda' else ON_CORES)}",)
     kinds = {"python": lambda: _kinds(draw, 75), "csl": lambda: _csl_kinds(draw)}
 
@@ -373,8 +376,8 @@ def _answer_cases(draw: Drawing, common: Common) -> Attempts:
             )
             prompt, steps = draw.number(1, 8), draw.number(1, 4)
         own["dtype"] = program.kinds.stored
-        own["seq"] = prompt + steps - 1 + own.get("drafts", 0)
-        own["seq"] += 0 if draw.chance(30) else draw.number(0, 6)
+        tokens = prompt + steps - 1 + own.get("drafts", 0)
+        own = with_room(own, tokens + (0 if draw.chance(30) else draw.number(0, 6)))
         return Case(program, target, "answers", own, 0, prompt, steps)
 
     return drawn
@@ -532,7 +535,8 @@ def _computed(
 
 def _off(result: Bounded, moved: Bounded, kinds: Arithmetic) -> Bounded:
     """The result with the error that kernels may have: see :data:`TIMES`."""
-    times = TIMES if kinds.sum_unit < kinds.unit else SUMS * TIMES
+    times = TIMES if kinds.inner_unit < kinds.unit else 2 * TIMES
+    times = times if kinds.sum_unit < kinds.unit else SUMS * TIMES
     most = max(kinds.unit * np.abs(result.value).max(), np.abs(moved.value - result.value).max())
     return replace(result, error=np.full_like(result.value, times * most))
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from bounded import Arithmetic, Bounded, rounded
 from building import Drawing
-from draw_options import OF_TARGET, flags_of, option_features
+from draw_options import OF_TARGET, flags_of, option_features, with_room
 
 import meshc
 from meshc.driver import open_weights
@@ -145,7 +145,8 @@ def draw_checkpoint(draw: Drawing, seed: int, index: int) -> Checkpoint:
     prompt, steps = max(own, draw.number(1, 16)), draw.number(1, 4)
     if draw.chance(10):
         options["layers"] = 1
-    options["seq"] = prompt + steps - 1 + options.get("drafts", 0) + draw.of([0, 0, 1, 5])
+    tokens = prompt + steps - 1 + options.get("drafts", 0) + draw.of([0, 0, 1, 5])
+    options = with_room(options, tokens)
     origin = f"--seed {seed} --case {index}"
     return Checkpoint(folder, target, options, draw.number(0, 2**31 - 1), prompt, steps, origin)
 

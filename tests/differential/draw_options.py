@@ -134,13 +134,23 @@ def _serving(draw: Drawing, batch: int, experts: bool) -> Options:
     if draw.chance(30):
         options["kv_layout"] = "nhd"
     if draw.chance(40):
-        options["cache_tokens"] = draw.number(40, 120)
+        options["cache_tokens"] = draw.number(0, 80)  # beside those of with_room
     return options | _drafts(draw, batch)
 
 
 def _drafts(draw: Drawing, batch: int) -> Options:
     most = 16 // batch - 1
     return {"drafts": draw.number(1, min(most, 4))} if most > 0 and draw.chance(25) else {}
+
+
+def with_room(options: Options, tokens: int) -> Options:
+    """The same with caches of so many ``tokens``, and pages for all requests at once: what a server
+    does where these run out is its scheduler's business."""
+    if "cache_tokens" not in options:
+        return options | {"seq": tokens}
+    each = -(-tokens // options["page"]) * options["page"]
+    room = options["cache_tokens"] + each * options["batch"]
+    return options | {"seq": tokens, "cache_tokens": room}
 
 
 OF_TARGET = {"python": python_options, "csl": csl_options, "cuda": cuda_options}
