@@ -221,5 +221,6 @@ LEFT_OUT = {
     "emit": "gives IR and no program; tests/mlir reads it by other people's tools",
     "passes_before": "any order of passes is drawn by tests/fuzz/fuzz_orders.py",
     "passes_after": "any order of passes is drawn by tests/fuzz/fuzz_orders.py",
+    "kv_dtype": "tests/e2e/test_coded_caches.py draws decoders and options, and knows coded rows",
 }
 """Options that no program of the differential is compiled with, and why."""
