@@ -496,6 +496,10 @@ def expected(case: Case, chosen: list[int] | None = None) -> list[list[Bounded]]
         moved, _ = _computed(case, chosen, Rounding)
         pairs = (zip(*runs, strict=True) for runs in zip(found, moved, strict=True))
         found = [[_off(*pair, case.kinds) for pair in run] for run in pairs]
+        if "kv_dtype" in case.options:
+            plain, _ = _computed(case, chosen, Plain, coded=False)
+            both = (zip(*runs, strict=True) for runs in zip(found, plain, strict=True))
+            found = [[_rounded_otherwise(*pair) for pair in run] for run in both]
     else:
         found, scale = _computed(case, chosen, Rules)
     _check_scale(case, scale)
@@ -522,10 +526,11 @@ def _check_scale(case: Case, scale: float) -> None:
 
 
 def _computed(
-    case: Case, chosen: list[int] | None, rules: type[Rules]
+    case: Case, chosen: list[int] | None, rules: type[Rules], coded: bool = True
 ) -> tuple[list[list[Bounded]], float]:
     """The results of every run by these rules, and the largest value on the way."""
     reference = Reference(case.program, case.weights(), case.capacity, rules)
+    reference.scope.coded = coded and "kv_dtype" in case.options
     if case.softmax == "merged":
         reference.scope.rules.merges = case.plane[1] - 1
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
@@ -539,6 +544,13 @@ def _off(result: Bounded, moved: Bounded, kinds: Arithmetic) -> Bounded:
     times = times if kinds.sum_unit < kinds.unit else SUMS * TIMES
     most = max(kinds.unit * np.abs(result.value).max(), np.abs(moved.value - result.value).max())
     return replace(result, error=np.full_like(result.value, times * most))
+
+
+def _rounded_otherwise(coded: Bounded, plain: Bounded) -> Bounded:
+    """The result over caches of eight bits, of which some elements may be rounded to a neighbour:
+    that moves it by no more than coding all of them does."""
+    moved = np.abs(coded.value - plain.value).max()
+    return replace(coded, error=np.maximum(coded.error, moved))
 
 
 def _main(case: Case, reference: Reference, chosen: list[int] | None):

@@ -17,6 +17,7 @@ from draw_options import OF_TARGET, flags_of, option_features, with_room
 import meshc
 from meshc.driver import open_weights
 from meshc.driver.models import load_any
+from meshc.ir.clone import clone_module
 from meshc.support.diagnostics import Diagnostics
 
 DATA = Path(__file__).parents[1] / "data"
@@ -112,7 +113,8 @@ class Checkpoint:
     def _rows(self, ids: list[int], first: int) -> list[Bounded]:
         """Logits behind the tokens from number ``first`` on, and how far they may be off."""
         kind, layers = self.options["dtype"], self.options.get("layers")
-        graph = _graph(self.folder, layers, self.options["seq"])
+        plain = _graph(self.folder, layers, self.options["seq"])
+        graph = _coded(plain) if "kv_dtype" in self.options else plain
         exact = _logits(graph, self.given(), ids)[first:]
         random = np.random.default_rng([self.seed, 19])
         moved = np.zeros_like(exact)
@@ -123,6 +125,9 @@ class Checkpoint:
             }
             other = _logits(graph, off, ids)[first:]
             moved = np.maximum(moved, np.abs(other - exact))
+        if graph is not plain:  # rows of caches may be rounded otherwise, which moves less than all
+            other = _logits(plain, self.given(), ids)[first:]
+            moved = np.maximum(moved, np.abs(other - exact) / TIMES)
         if layers is None and kind == "f32":
             _check_transformers(self.folder, ids[: first + 1], exact[0])
         size = np.abs(exact).max()
@@ -180,6 +185,11 @@ def _weights(folder: str, dtype: str, layers: int | None) -> dict[str, np.ndarra
 def _graph(folder: str, layers: int | None, seq: int) -> meshc.Module:
     how = {"compile_to": "graph", "dtype": "f32", "phase": "decode"}
     return meshc.compile(str(DATA / folder), seq=seq, layers=layers, **how).modules["decode"]
+
+
+def _coded(graph: meshc.Module) -> meshc.Module:
+    """The same with caches of floats of eight bits."""
+    return meshc.PassManager(meshc.parse_pipeline("code-caches")).run(clone_module(graph))
 
 
 def _logits(graph: meshc.Module, weights: dict[str, np.ndarray], ids: list[int]) -> np.ndarray:

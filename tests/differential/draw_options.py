@@ -93,7 +93,11 @@ def cuda_options(draw: Drawing, experts: bool = False) -> Options:
     if draw.chance(10):
         options["persistent"] = True
     kind = draw.weighted({_one_gpu: 40, _gpus: 30, _nodes: 10, _serving: 20})
-    return options | kind(draw, options.get("batch", 1), experts)
+    options |= kind(draw, options.get("batch", 1), experts)
+    apart = options["page"] == 1 or options.get("dataflow") == "split_head"
+    if not apart and not options.keys() & {"kv_layout", "overlap"} and draw.chance(20):
+        options["kv_dtype"] = "fp8_e4m3"
+    return options
 
 
 def _one_gpu(draw: Drawing, batch: int, experts: bool) -> Options:
@@ -205,6 +209,7 @@ DRAWN = {
     "dataflow": "cuda_options",
     "page": "cuda_options",
     "kv_layout": "cuda_options",
+    "kv_dtype": "cuda_options",
     "gpus": "cuda_options",
     "collectives": "cuda_options",
     "overlap": "cuda_options",
@@ -221,6 +226,5 @@ LEFT_OUT = {
     "emit": "gives IR and no program; tests/mlir reads it by other people's tools",
     "passes_before": "any order of passes is drawn by tests/fuzz/fuzz_orders.py",
     "passes_after": "any order of passes is drawn by tests/fuzz/fuzz_orders.py",
-    "kv_dtype": "tests/e2e/test_coded_caches.py draws decoders and options, and knows coded rows",
 }
 """Options that no program of the differential is compiled with, and why."""

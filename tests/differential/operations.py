@@ -33,7 +33,8 @@ class Fragment:
 
 @dataclass
 class Scope:
-    """What a step knows: the rules of arithmetic, cached tokens, caches, the layer it is in."""
+    """What a step knows: the rules of arithmetic, cached tokens, caches, whose rows may be
+    ``coded`` as floats of eight bits, the layer it is in."""
 
     rules: Rules
     extents: Mapping[str, int] = field(default_factory=dict)
@@ -42,6 +43,7 @@ class Scope:
     caches: dict[tuple[str, int], Bounded] = field(default_factory=dict)
     layer: int = 0
     ids: dict[str, np.ndarray] = field(default_factory=dict)
+    coded: bool = False
 
 
 class Operation(Protocol):
@@ -378,6 +380,16 @@ class Product:
         return scope.rules.contract(left, right, self.summed)
 
 
+def coded_rows(values: np.ndarray) -> np.ndarray:
+    """What floats of eight bits (e4m3) keep of rows along the last axis, each with the least power
+    of two from 2^-15 on with which no lane is beyond 448: see docs/cuda.md."""
+    most = np.maximum(np.abs(values).max(-1, keepdims=True), 2.0**-100)
+    scale = 2.0 ** np.maximum(np.ceil(np.log2(most / 448)), -15)
+    sizes = np.maximum(np.abs(values / scale), 2.0**-6)
+    step = scale * 2.0 ** (np.floor(np.log2(sizes)) - 3)
+    return np.round(values / step) * step
+
+
 @dataclass(frozen=True)
 class Append:
     """``append(cache.name, value)``: the cache with the rows behind those it has."""
@@ -393,6 +405,8 @@ class Append:
 
     def apply(self, scope: Scope, args: Sequence[Bounded]) -> Bounded:
         (new,) = args
+        if scope.coded:
+            new = Bounded(new.dims, coded_rows(new.value), new.error)
         axis, key = new.dims.index("L"), (self.cache, scope.layer)
         shape = tuple(scope.capacity if n == axis else m for n, m in enumerate(new.value.shape))
         old = scope.caches.get(key)
