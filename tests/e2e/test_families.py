@@ -14,7 +14,7 @@ from recorded_models import check, check_batch, facts
 
 import meshc
 from meshc.cli import main
-from meshc.driver import CompileRequest, compile_loaded, load_any
+from meshc.driver import CompileRequest, compile_loaded, load_any, open_weights
 from meshc.frontend.checkpoints import open_checkpoint, read_config
 from meshc.ir.printer import print_module
 from meshc.support.diagnostics import Diagnostics, MeshcError
@@ -105,6 +105,20 @@ def test_a_batch_gives_each_prompt_what_it_gets_alone(
     if "long" in folder.name:
         pytest.skip("some prompts of the batch are too short for it")
     check_batch(folder, 5, mesh, tmp_path)
+
+
+def test_a_layer_that_is_read_by_groups_turns_as_in_chunks(tmp_path: Path) -> None:
+    """One layer of a kind that every fourth is not of: steps have a table of frequencies less."""
+    folder, found = BY_NAME["exaone4-6h2-window"], []
+    weights = open_weights(folder, read_config(folder), 1, Diagnostics())
+    for serving in ("chunks", "layers!"):
+        how = {"mesh": "1x2", "dtype": "f32", "batch": 1, "layers": 1, "seq": 8}
+        compiled = meshc.compile(str(folder), serving=serving, **how)
+        write(tmp_path / serving, compiled.files)
+        model = load_program(tmp_path / serving).load(weights)
+        model.read(0, model.embedded([3, 9, 4, 1], 0), 0)
+        found.append([model.step({0: (token, 4 + n)})[0].copy() for n, token in enumerate((7, 8))])
+    np.testing.assert_allclose(*found, rtol=1e-5, atol=1e-6)
 
 
 def weights_of(folder: Path) -> dict[str, np.ndarray]:

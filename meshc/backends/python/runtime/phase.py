@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -194,11 +193,10 @@ class Phase:
         if self._loaded:
             raise ValueError(f"the phase {self.name} is loaded already; build it once more")
         self._inlets = []
-        tensors = ChainMap(self._constants, weights)  # type: ignore[arg-type]
         for buffer, role in self._roles:
             ports = [port for port in self._inputs if port.buffer is buffer]
             if role == "weight" and ports:
-                load_weights(self.fabric, buffer, ports, tensors)
+                load_weights(self.fabric, buffer, ports, weights, self._constants)
                 for port in ports:
                     self._constant_dims |= port.dims
             elif role == "state":

@@ -8,6 +8,7 @@ of dims instead of one index per element.
 from __future__ import annotations
 
 import hashlib
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -228,11 +229,18 @@ class Outlet:
 
 
 def load_weights(
-    fabric: Fabric, buffer: Buffer, ports: Sequence[Port], tensors: Mapping[str, Array]
+    fabric: Fabric,
+    buffer: Buffer,
+    ports: Sequence[Port],
+    weights: Mapping[str, Array],
+    own: Mapping[str, Array],
 ) -> None:
-    """Fill a buffer of constants once; equal packings of equal tensors share their memory."""
+    """Fill a buffer of constants once; equal packings of equal tensors share their memory. Those
+    that the program has of its ``own`` may be others in another phase."""
     packings = [Packing(fabric, port) for port in ports]
     name = b"".join(packing.name for packing in packings)
+    name += b"".join(own[port.tensor].tobytes() for port in ports if port.tensor in own)
+    tensors: Mapping[str, Array] = ChainMap(own, weights)  # type: ignore[arg-type]
     memory = buffer.memory
     if name in fabric.packed and memory.constant:
         memory.array = fabric.packed[name]
