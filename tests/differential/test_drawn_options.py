@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from bounded import Bounded
 from cases import draw_case
-from draw_checkpoints import FOLDERS, family_of
+from draw_checkpoints import FOLDERS, Checkpoint, family_of
 from draw_options import DRAWN, LEFT_OUT
 from judging import Outcome, compare_tokens, judge
 from run import Tally
@@ -76,6 +76,13 @@ def test_drawn_models_with_any_options() -> None:
 @pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 def test_checkpoints_with_any_options() -> None:
     assert judged(CHECKPOINTS, "checkpoints").kinds.total() == len(CHECKPOINTS)
+
+
+def test_chunks_of_one_token_on_a_core_that_no_descriptor_walks() -> None:
+    """Scores of f16 that are copied by rows, of which there is one."""
+    options = {"mesh": "1x3", "device": "wse2", "chunk": 3, "dtype": "f16", "seq": 12}
+    folder = "tiny_families/olmo-4h4-clipped-bf16"
+    add(Tally(), Checkpoint(folder, "csl", options, 5, 11, 1))
 
 
 @pytest.mark.slow

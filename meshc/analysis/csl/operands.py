@@ -41,9 +41,11 @@ def widened(op: Compute, given: list[Window]) -> list[bool]:
 def at_once(op: Compute, given: list[Window]) -> list[Window]:
     """The operands that a kernel takes at once: of one that makes rows and copies operands through
     which no DSD walks, and which it so copies by parts anyway, those of a row, whose copies take
-    less memory; ``own("part")`` is its number. Of others all."""
+    less memory; ``own("part")`` is its number. Of others all, and where there is one row."""
     copied = [one for one, yes in zip(given, widened(op, given), strict=True) if yes]
     if op.kernel not in _BY_ROWS or all(one.walked for one in copied):
+        return given
+    if given[0].dims[0].extent == 1:
         return given
     return [cut(one, 0, own("part"), 1) for one in given]
 
