@@ -134,7 +134,7 @@ WHERE = {
 }
 
 
-OF_TASKS = {"likelihood", "draw"}
+OF_TASKS = {"likelihood", "draw", "e4m3_rows"}
 """Kernels of tasks alone, which no emitted Python has."""
 
 
