@@ -36,6 +36,7 @@ from meshc.passes.graph.batch_tokens import BatchTokens
 from meshc.passes.graph.canonicalize import Canonicalize
 from meshc.passes.graph.choose_token import ChooseToken
 from meshc.passes.graph.chunk_prompts import ChunkPrompts
+from meshc.passes.graph.code_caches import CodeCaches
 from meshc.passes.graph.eliminate_transpose import EliminateTranspose
 from meshc.passes.graph.fuse_all_reduce import FuseAllReduce
 from meshc.passes.graph.fuse_chunk import FuseChunk
@@ -206,6 +207,7 @@ __all__ = [
     "Canonicalize",
     "ChooseToken",
     "ChunkPrompts",
+    "CodeCaches",
     "CompileRequest",
     "Compiled",
     "Diagnostic",

@@ -97,6 +97,7 @@ OPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "split-regions": {"regions": ("0", "1", "2"), "kept": ('["q8_0"]', "[]")},
     "keep-quantised": {"formats": ('["q8_0"]', '["q4_0"]', "[]"), "block-bytes": ("64", "2048")},
+    "code-caches": {"to": ("e4m3", "e5m2")},
     "stream-quantised": {"formats": ('["q8_0"]', '["q4_0?"]', "[]")},
     "expand-tasks": {
         "rows": ("8", "16", "3"),

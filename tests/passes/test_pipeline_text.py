@@ -14,6 +14,7 @@ from meshc.passes.spec import make_pass, parse_specs
 from meshc.pipelines import (
     CHOOSING,
     CLUSTERING,
+    CODING,
     FUSING,
     KEEPING,
     NODE_STAGES,
@@ -104,6 +105,7 @@ def test_stages_are_complete_and_in_order():
         *RESOURCE_STAGES,
         KEEPING,
         STREAMING,
+        CODING,
         CHOOSING,
         CLUSTERING,
         *RANK_PASSES,

@@ -33,7 +33,9 @@ def tile_bytes(device: Device) -> int:
 
 def columns_are_copied(device: Device, vectors: int, width: int) -> bool:
     """Whether a block copies so many ``vectors`` that lie in memory, rounded, of ``width`` elements
-    before it multiplies rows by them: they take four sevenths of its memory at the most, so that a
-    ring has room beside them."""
+    before it multiplies rows by them: a ring of a tile more than are on their way has room beside
+    them, and as much as two tiles for what else a block has."""
     size = 2 * vectors * -(-width // FRAGMENT) * FRAGMENT
-    return vectors <= MOST_VECTORS and 7 * size <= 4 * block_memory(device)
+    tile = tile_bytes(device)
+    beside = (-(-device.bytes_in_flight // tile) + 3) * tile
+    return vectors <= MOST_VECTORS and size + beside <= block_memory(device)

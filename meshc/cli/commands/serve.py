@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         fail("bad-argument", f"--port is {options.port}, not 0 to 65535")
     if not 0 <= options.finish_s <= 86400:
         fail("bad-argument", f"--finish-s is {options.finish_s}, not 0 to 86400")
-    app, running = _library("app"), _library("running")
+    app, listening = _library("app"), _library("listening")
     access = _access(options)
     if not 0 <= options.waiting <= 1_000_000:
         fail("bad-argument", f"--waiting is {options.waiting}, not 0 to 1000000")
@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     program = compiled_program(options)
     share()
     with (
-        running.bound(options.port, access.host) as listener,
+        listening.bound(options.port, access.host) as listener,
         _log(options) as watchers,
         served_by(options, program) as backend,
     ):
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
             service.another_tokenizer(),
             access=access,
         )
-        cut = running.run_endpoint(endpoint, listener, options.finish_s, partial(_say, endpoint))
+        cut = listening.run_endpoint(endpoint, listener, options.finish_s, partial(_say, endpoint))
     if cut:
         print(f"requests that were cut: {cut}", file=sys.stderr)
     return _EXIT_CUT if cut else 0

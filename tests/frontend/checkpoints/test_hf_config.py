@@ -15,7 +15,8 @@ from meshc.frontend.checkpoints import (
     ModelConfig,
     read_config,
 )
-from meshc.frontend.checkpoints.hf import config, near
+from meshc.frontend.checkpoints.hf import config
+from meshc.support.declared_values import toml_of
 from meshc.support.diagnostics import Diagnostics
 
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
@@ -214,8 +215,9 @@ def test_nothing_says_how_an_unknown_one_differs(tmp_path: Path) -> None:
 
 
 def test_the_nearest_architectures_are_read() -> None:
-    assert {entry["nearest"] for entry in near._known().values()} <= set(config._families())
-    assert not near._known().keys() & config._families().keys()
+    known = toml_of("meshc.frontend.checkpoints.hf", "near.toml")
+    assert {entry["nearest"] for entry in known.values()} <= set(config._families())
+    assert not known.keys() & config._families().keys()
 
 
 @pytest.mark.parametrize(

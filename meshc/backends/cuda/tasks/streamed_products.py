@@ -20,10 +20,11 @@ from meshc.ir.batch import POSITION
 from meshc.ir.ops import task
 from meshc.support.diagnostics import fail
 
-MOST_GROUPS, TILE_BLOCKS = 4, 8
+MOST_GROUPS, TILE_BLOCKS = 4, 7
 """Row groups that are multiplied at once, and blocks of so many that come at once (Streamed in
 mc_streamed.cuh). On an H200 a step of Llama-3-8B for eight requests takes 1.20 times as long with
-eight row groups and four blocks: a copy of 2 KiB takes nearly as long as one of 4."""
+eight row groups and four blocks: a copy of 2 KiB takes nearly as long as one of 4
+(measured with eight blocks, which leave a block of 96 KB no room for 16 tokens)."""
 SUMS_APART = FRAGMENT * MOST_GROUPS + 4
 """Floats from the sums of a vector to those of the next."""
 HEAR = "mc::hear(ready, filled, mine.begin < mine.end);"
