@@ -8,6 +8,10 @@ from meshc.support.diagnostics import fail
 
 USUAL_BYTES = 16_384
 """Of a device that does not say it (``tile_bytes``)."""
+MOST_TOGETHER = 4
+"""Row groups that a block multiplies at once by vectors that come through the ring with them. On an
+H200 a step of Llama-3-8B for eight requests takes 1.20 times as long with eight: a copy of 2 KiB
+takes nearly as long as one of 4."""
 MOST_VECTORS = 16
 """Left sides of products in the memory of a block, whose threads have an element of one each."""
 

@@ -17,8 +17,6 @@ READ_AT_ONCE = 32768
 """Bytes that the threads of a block ask for, and hold, before they wait for them: 128 each."""
 SUMS_BYTES = 1024
 """Sums that the warps of a block have of a vector and a fragment, twice."""
-MOST_TOGETHER = 8
-"""Tasks that share vectors which come through the ring, a fragment each, at the most."""
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from meshc.analysis.tasks.accesses import routed_of
 from meshc.analysis.tasks.routing import experts_of
-from meshc.analysis.tasks.tiles import columns_are_copied
+from meshc.analysis.tasks.tiles import MOST_TOGETHER, columns_are_copied
 from meshc.cost.tasks.coded_blocks import FRAGMENT_ROWS, coded_of
 from meshc.cost.tasks.rounds import along, decided, repeated
 from meshc.cost.tasks.stages import (
-    MOST_TOGETHER,
     SMALL_BYTES,
     SUMS_BYTES,
     FamilyWork,

@@ -57,7 +57,7 @@ def plan(loaded: LoadedModel, request: PlanRequest, watch: Watch = _unwatched) -
     asked = request.compile.options_of(CudaOptions)
     if asked.codes_caches and device.kind != "cluster":
         words = f"--kv-dtype is {asked.kv_dtype}, and {device.name} is no GPU"
-        fail("bad-argument", words, help="--device h200 --gpus N is several of them")
+        fail("bad-argument", words, help="--device h200 is one; leave out --kv-dtype")
     if request.clock and device.kind != "mesh":
         fail("bad-argument", f"--clock is of emitted CSL, and {device.name} is no wafer")
     return kinds[device.kind](loaded, request, device, phases, watch)

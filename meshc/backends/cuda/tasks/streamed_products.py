@@ -9,23 +9,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
-from meshc.analysis.tasks.tiles import columns_are_copied
+from meshc.analysis.tasks.tiles import MOST_TOGETHER, columns_are_copied
 from meshc.backends.cuda.tasks.columns import ZERO, Columns
 from meshc.backends.cuda.tasks.families import NOT_UNROLLED, Placed, streamed_products
 from meshc.backends.cuda.tasks.products import Product
 from meshc.backends.cuda.tasks.statements import Statements, Text
 from meshc.backends.cuda.tasks.storage import Storage
-from meshc.backends.cuda.tasks.values import Values, extents
+from meshc.backends.cuda.tasks.values import extents
 from meshc.ir.batch import POSITION
 from meshc.ir.ops import task
 from meshc.support.diagnostics import fail
 
-MOST_GROUPS, TILE_BLOCKS = 4, 7
-"""Row groups that are multiplied at once, and blocks of so many that come at once (Streamed in
-mc_streamed.cuh). On an H200 a step of Llama-3-8B for eight requests takes 1.20 times as long with
-eight row groups and four blocks: a copy of 2 KiB takes nearly as long as one of 4
-(measured with eight blocks, which leave a block of 96 KB no room for 16 tokens)."""
-SUMS_APART = FRAGMENT * MOST_GROUPS + 4
+TILE_BLOCKS = 7
+"""Blocks of as many row groups as are multiplied at once that a tile has place for (Streamed in
+mc_streamed.cuh). Eight leave a block of 96 KB no room for 16 tokens of a prompt."""
+SUMS_APART = FRAGMENT * MOST_TOGETHER + 4
 """Floats from the sums of a vector to those of the next."""
 HEAR = "mc::hear(ready, filled, mine.begin < mine.end);"
 """What the warp that brings does in front of a phase whose vectors others have given."""
@@ -66,9 +64,10 @@ class _OfMemory(Product):
             fail("cuda-shape", f"{words} (%{buffer.name})")
         self.vectors, self.first_of_vectors = buffer, (*lead, token, lane)
 
-    def _begin(self, values: Values) -> str:
+    @property
+    def _begin(self) -> str:
         """Where the vectors begin."""
-        at = values.spelled(self.storage.place(self.vectors, self.first_of_vectors))
+        at = self.values.spelled(self.storage.place(self.vectors, self.first_of_vectors))
         name = self.storage.scratch(self.vectors)
         return name if at == "0" else f"{name} + {at}"
 
@@ -79,7 +78,7 @@ class CopiedProduct(_OfMemory):
 
     def columns(self) -> Columns:
         """They are copied once blocks have met."""
-        given = f"columns, {self._begin(self.values)}, me"
+        given = f"columns, {self._begin}, me"
         call = f"mc::copy_columns<BATCH, {self.width}, WORKERS>({given});"
         return Columns(lambda text: None, lambda text: text.add(call))
 
@@ -92,12 +91,12 @@ class StreamedProduct(_OfMemory):
     def tile_bytes(self) -> int:
         """Bytes of a tile: rows of all groups, and vectors."""
         vectors = 2 * FRAGMENT * self.storage.tokens
-        return TILE_BLOCKS * (MOST_GROUPS * FRAGMENT_BYTES + vectors)
+        return TILE_BLOCKS * (MOST_TOGETHER * FRAGMENT_BYTES + vectors)
 
     @property
     def kind(self) -> str:
         """The routine of the library."""
-        return f"mc::Streamed<BATCH, {MOST_GROUPS}, {TILE_BLOCKS}>"
+        return f"mc::Streamed<BATCH, {MOST_TOGETHER}, {TILE_BLOCKS}>"
 
     @contextmanager
     def _rounds(self, text: Text) -> Iterator[None]:
@@ -122,7 +121,7 @@ class StreamedProduct(_OfMemory):
         spelled = self.values.spelled
         with self._rounds(text):
             at = self.storage.place(self.vectors, self.first_of_vectors)
-            vectors = self._begin(self.values)
+            vectors = self._begin
             given = f"ring, item, groups, {vectors}, {self.blocks}, FLYING, [&](int number) {{"
             if self.of_tasks:
                 text.add("const int task = first;")
