@@ -159,8 +159,8 @@ def test_requests_share_pages_of_floats_of_eight_bits():
     ("drafts", "count"), [*(pytest.param(n, 50, marks=pytest.mark.slow) for n in (0, 3)), (3, 30)]
 )
 def test_clients_get_what_they_get_alone(drafts, count):
-    """Fifty completions at once before the public client, every seventh of which hangs up. The
-    first iteration waits for all of them, however slowly the clients begin."""
+    """Fifty completions at once before the public client, every seventh of which hangs up. They
+    come in the order of their names, all before the first iteration."""
     few = OF_ONE | {"cache_tokens": 44, "drafts": drafts}
     service, random = service_of("tiny/llama-3h1", FEW, **few), np.random.default_rng(5)
     prompts = [prompt for prompt, _ in drawn(service.engine.vocab, 9, random, 24).values()]
@@ -172,6 +172,7 @@ def test_clients_get_what_they_get_alone(drafts, count):
         client, own = served.client(), entry(name)
         more = {"model": "tiny", "temperature": 0, "extra_body": {"ignore_eos": True}}
         how = {"prompt": list(own.prompt), "max_tokens": own.most, **more}
+        wait_until(lambda: len(received) == name)
         if name % 7:
             return client.completions.create(**how).choices[0].token_ids
         with client.completions.create(stream=True, **how | {"max_tokens": 17}) as stream:
