@@ -357,3 +357,11 @@ class Rounding(Plain):
 
     def _rounded(self, x: Bounded) -> Bounded:
         return replace(x, value=rounded(x.value, self.kinds.stored).astype(np.float64))
+
+
+class Storing(Rounding):
+    """The values that a program gets which stores what every operation gives in its type, as cores
+    do."""
+
+    def _stored(self, dims: Sequence[str], value: np.ndarray, error: np.ndarray) -> Bounded:
+        return self._rounded(super()._stored(dims, value, error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-from bounded import Arithmetic, Bounded, Plain, Rounding, Rules, rounded
+from bounded import Arithmetic, Bounded, Plain, Rounding, Rules, Storing, rounded
 from building import Drawing
 from draw_checkpoints import Checkpoint, draw_checkpoint
 from draw_clusters import cluster_features, cluster_model, cluster_options, cluster_runs
@@ -47,7 +47,9 @@ heads, the weights of scores; which of these depends on shapes. The bound of run
 all of them at their worst and in one direction, which over heads of 64 lanes explains anything.
 Independent errors add like their root: four units are 16 roundings at their worst. Models whose
 weights stay quantised on cores have as many terms in a sum; where the steps of a formula are of the
-type too, they are rounded twice as often.
+type too, they are rounded twice as often. Cores store what every operation gives, some forty times
+in two layers, which moves two logits of a small vocabulary by less than it may; what it moves any
+result of a case by counts for all of them.
 """
 SUMS = 8
 """So many times more where sums are of the model's type, of up to two hundred terms: independent
@@ -493,9 +495,13 @@ def expected(case: Case, chosen: list[int] | None = None) -> list[list[Bounded]]
         return case.expected(chosen)
     if case.target == "cuda" or "keep_quantised" in case.options:
         found, scale = _computed(case, chosen, Plain)
-        moved, _ = _computed(case, chosen, Rounding)
-        pairs = (zip(*runs, strict=True) for runs in zip(found, moved, strict=True))
-        found = [[_off(*pair, case.kinds) for pair in run] for run in pairs]
+        moved, _ = _computed(case, chosen, Rounding if case.target == "cuda" else Storing)
+        pairs = [[*zip(*runs, strict=True)] for runs in zip(found, moved, strict=True)]
+        if case.target == "cuda":
+            found = [[off_by_rounding([pair], case.kinds)[0] for pair in run] for run in pairs]
+        else:
+            errors = iter(off_by_rounding([pair for run in pairs for pair in run], case.kinds))
+            found = [[next(errors) for _ in run] for run in pairs]
         if "kv_dtype" in case.options:
             plain, _ = _computed(case, chosen, Plain, coded=False)
             both = (zip(*runs, strict=True) for runs in zip(found, plain, strict=True))
@@ -538,12 +544,16 @@ def _computed(
     return found, reference.scope.rules.largest
 
 
-def _off(result: Bounded, moved: Bounded, kinds: Arithmetic) -> Bounded:
-    """The result with the error that kernels may have: see :data:`TIMES`."""
+def off_by_rounding(pairs: Sequence[tuple[Bounded, Bounded]], kinds: Arithmetic) -> list[Bounded]:
+    """Results, each with what it is when rounding moves it, with the error that kernels may have,
+    as large for all of them: see :data:`TIMES`."""
     times = TIMES if kinds.inner_unit < kinds.unit else 2 * TIMES
     times = times if kinds.sum_unit < kinds.unit else SUMS * TIMES
-    most = max(kinds.unit * np.abs(result.value).max(), np.abs(moved.value - result.value).max())
-    return replace(result, error=np.full_like(result.value, times * most))
+    most = max(
+        max(kinds.unit * np.abs(own.value).max(), np.abs(moved.value - own.value).max())
+        for own, moved in pairs
+    )
+    return [replace(own, error=np.full_like(own.value, times * most)) for own, _ in pairs]
 
 
 def _rounded_otherwise(coded: Bounded, plain: Bounded) -> Bounded:

@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 from alterations import altered
 from bounded import Arithmetic, Rules, exact, rounded
-from cases import SHARP, Case, Unsharp, computed, draw_case, expected, in_regions
+from cases import (
+    SHARP,
+    TIMES,
+    Case,
+    Unsharp,
+    computed,
+    draw_case,
+    expected,
+    in_regions,
+    off_by_rounding,
+)
 from drawn_programs import Apply, Program, Reference, Tensor, source
 from judging import compare, compile_case, other_sums
 from operations import Binary, Product, Scale
@@ -181,3 +191,13 @@ def test_what_an_end_reads_is_kept_before_it_is_assigned() -> None:
     """The end of a carried value may be written out and read one that has its new value by then."""
     case = draw_case(2212, 793, {"python": 1.0})
     assert "c2 = old_c2 + (old_c1 + s4)" in source(case.program)
+
+
+def test_small_results_of_a_case_may_be_off_as_its_large_ones():
+    """Two logits that happen to be small come of sums as large as others."""
+    large, small = (exact(("V",), np.array(values)) for values in ([1.0, 0.5], [0.1, -0.05]))
+    moved = exact(("V",), np.array([0.1, -0.05 + 2.0**-7]))
+    kinds = Arithmetic("bf16", "f32", "f32")
+    found = off_by_rounding([(large, large), (small, moved)], kinds)
+    assert [set(one.error) for one in found] == [{TIMES * 2.0**-7}] * 2
+    assert set(off_by_rounding([(small, small)], kinds)[0].error) == {TIMES * 0.1 * 2.0**-8}
