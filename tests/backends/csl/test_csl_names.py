@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from csl_runs import emit, run_files, tile_text
+from csl_runs import emit, own_names, run_files, tile_text
 from csl_texts import cast, chain, exchange, tile_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshc.backends.csl.spelling.expressions import HELPERS
 from meshc.backends.csl.spelling.names import RESERVED, Names
+from meshc.backends.csl.tree.printed import printed
 
 BODY = (
     "    tile.for {var = t, count = 2} {\n"
@@ -130,3 +132,8 @@ def test_names_of_phases(phase):
     assert all(re.fullmatch(r"\w+\.\w+", name, re.ASCII) for name in files)
     (code,) = set(files) - {"layout.csl", "run.py", "report.json", "commands_wse3.sh"}
     assert f'"{code}"' in files["layout.csl"]
+
+
+def test_integer_divisions_declare_no_name_that_a_buffer_may_have():
+    texts = "".join(printed([function]) for function in HELPERS.values())
+    assert own_names(texts) and own_names(texts) <= RESERVED

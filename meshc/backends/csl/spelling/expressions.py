@@ -14,19 +14,22 @@ from meshc.backends.csl.tree import syntax_tree as csl
 from meshc.ir.affine import Atom, Cond, Constraint, Expr, Floor, Mod, Var
 from meshc.ir.affine import Call as Applied
 
-_A, _N, _REST = csl.Name("a"), csl.Name("n"), csl.Name("rest")
+_VALUE, _SIZE, _LEFT = csl.Name("value"), csl.Name("size"), csl.Name("left")
 HELPERS = {
     "mod": csl.function(
         "mod",
-        ("a: i16", "n: i16"),
+        ("value: i16", "size: i16"),
         [
-            csl.const("rest", _A % _N),
-            csl.returned(csl.either(csl.infix(_REST, "<", 0), _REST + _N, _REST)),
+            csl.const("left", _VALUE % _SIZE),
+            csl.returned(csl.either(csl.infix(_LEFT, "<", 0), _LEFT + _SIZE, _LEFT)),
         ],
         "i16",
     ),
     "floor": csl.function(
-        "floor", ("a: i16", "n: i16"), [csl.returned((_A - csl.call("mod", _A, _N)) / _N)], "i16"
+        "floor",
+        ("value: i16", "size: i16"),
+        [csl.returned((_VALUE - csl.call("mod", _VALUE, _SIZE)) / _SIZE)],
+        "i16",
     ),
 }
 
