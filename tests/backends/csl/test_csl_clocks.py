@@ -137,6 +137,20 @@ def test_the_same_as_core_by_core(number, tmp_path, walked):
     assert walked
 
 
+def test_rounds_are_alike_between_those_in_which_guards_change(walked, monkeypatch):
+    """Operands of a mesh whose sides differ turn many times between two lines that have done."""
+    left, inner = [], Timing._skip
+
+    def skip(self, gained, rounds, op, ends):
+        left.append((rounds, ends))
+        return inner(self, gained, rounds, op, ends)
+
+    monkeypatch.setattr(Timing, "_skip", skip)
+    question = Question(64, 192, 12, "6x32", "wse2", "f16", "f32")
+    emit({"main": tile_module(question, "gemm", "transposed")})
+    assert walked and left.count((14, False)) == 6
+
+
 @st.composite
 def programs(draw):
     return Generator(draw, st).program

@@ -30,7 +30,7 @@ from meshc.backends.csl.timing.cases import Cases
 from meshc.backends.csl.timing.classes import Classes, lines_of
 from meshc.backends.csl.timing.joins import joined
 from meshc.backends.csl.timing.message_times import Clock, Message, Route, UnderWay
-from meshc.backends.csl.timing.parts import Coordinates, Part, everything
+from meshc.backends.csl.timing.parts import Coordinates, Part, everything, names_of, tests_of
 from meshc.backends.csl.timing.prices import Prices
 from meshc.ir.affine import Cond, IntLike
 from meshc.ir.core import Block, Op
@@ -290,30 +290,51 @@ class Timing:
         (body,) = op.regions
         rounds = int(op.count.evaluate(self.env, self.coordinates.functions))
         head = self.cases.head.get(id(op))
-        alike = all(o.when is None or op.var not in o.when.free_vars for o in body.walk())
+        changes = self._changes(body, op.var, rounds, classes is not None)
         gained: Clock | None = None
-        for done in range(1, rounds + 1):
-            self.env[op.var] = done - 1
+        done = 0
+        while done < rounds:
+            self.env[op.var] = done
             if classes is not None:
                 self._divide(classes)
+            if changes and changes[0] <= done:
+                changes, gained = changes[1:], None
+            alike = changes is not None
             before = self._now()[0] if alike else self.clock
             spent = self.spent.copy() if alike else self.spent
             self._spend(self.prices.round(op, rounds, head is not None))
             self._block(body)
+            done += 1
             if classes is not None and self.messages.any_on(classes.lines.channels):
                 return False
             if head is not None:
                 self._go_on(op, head, done < rounds)
+            if changes is None:
+                continue
             # The last round leads on to another case, so it is not one to go by.
-            if not alike or done >= rounds - 1:
+            until = changes[0] if changes else rounds
+            if done >= min(until, rounds - 1):
                 continue
             now = self.clock - before
             if gained is not None and np.array_equal(now, gained):  # and so it goes on
-                self._skip(gained, rounds - done, op)
-                self._note_rounds(spent, rounds - done)
-                break
+                until = min(until, rounds)
+                self._skip(gained, until - done, op, until == rounds)
+                self._note_rounds(spent, until - done)
+                done = until
             gained = now
         return True
+
+    def _changes(self, body: Block, var: str, rounds: int, apart: bool) -> list[int] | None:
+        """The rounds of a loop in which a guard holds elsewhere than in the round before, or None
+        where rounds are walked one by one: guards change, and messages of a round may last longer,
+        unless lines are walked ``apart``."""
+        guards = {op.when for op in body.walk() if op.when is not None}
+        tests = {test for when in guards for test in tests_of(when) if var in names_of(test)}
+        if not tests:
+            return []
+        if not apart:
+            return None
+        return self.coordinates.changes(tests, var, rounds)
 
     def _go_on(self, op: For, head: int, more: bool) -> None:
         """Behind a round go to the next one, or to what comes after the loop."""
@@ -339,11 +360,12 @@ class Timing:
             self.spent[what] += more
             self.last += more
 
-    def _skip(self, gained: Clock, rounds: int, op: For) -> None:
-        """Add the ``rounds`` of a loop that are left; each takes what the last one ``gained``."""
+    def _skip(self, gained: Clock, rounds: int, op: For, ends: bool) -> None:
+        """Add ``rounds`` of a loop, perhaps those with which it ``ends``; each takes what the last
+        one ``gained``."""
         self.clock = self.clock + gained * rounds
         head = self.cases.head.get(id(op))
-        if head is not None:
+        if ends and head is not None:
             after = self.prices.switched(self.cases.after[id(op)])
             self._spend(after - self.prices.switched(head))
 

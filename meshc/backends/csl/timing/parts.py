@@ -17,6 +17,8 @@ from meshc.ir.affine import Cond, Constraint, CoordinateFunction, Expr, IntLike
 
 Mask = NDArray[np.bool_]
 Places = NDArray[np.intp]
+_AT_ONCE = 1024
+"""Rounds of a loop whose guards are evaluated together."""
 Index = tuple[slice | Places, ...]
 """Where a part lies in the arrays of one around it."""
 
@@ -97,6 +99,22 @@ class Coordinates:
         if not isinstance(found, list):
             found = part.known[rank, count] = [*self._ranked(part, rank, count)]
         return found
+
+    def changes(self, tests: Collection[Constraint | Cond], var: str, rounds: int) -> list[int]:
+        """The values of ``var`` in 1 .. ``rounds`` - 1 at which one of ``tests`` no longer holds
+        where it did, or holds where it did not."""
+        found = np.zeros(rounds, bool)
+        axes = [1] * max(np.ndim(value) for value in self.values.values())
+        for test in tests:
+            was: Mask | None = None
+            for first in range(0, rounds, _AT_ONCE):
+                now = np.arange(first, min(first + _AT_ONCE, rounds)).reshape(-1, *axes)
+                held = np.asarray(test.evaluate(self.values | {var: now}, self.functions))
+                held = held.reshape(len(now), -1)
+                found[first] |= was is not None and bool((held[0] != was).any())
+                found[first + 1 : first + len(now)] |= (held[1:] != held[:-1]).any(axis=1)
+                was = held[-1]
+        return np.flatnonzero(found).tolist()
 
     def _held(self, part: Part, when: Cond) -> Part:
         keep: list[Mask | None] = [None] * len(part.at)
