@@ -7,6 +7,10 @@ from dataclasses import dataclass, field, replace
 
 from float64_decoders import ACTIVATIONS, Decoder
 
+from meshc.ir.codes import CODE_FORMATS
+
+FORMATS = sorted(CODE_FORMATS)
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -137,3 +141,20 @@ def drawn_decoder(seed: int) -> Drawn:
         rng.choice([132, 132, 2, 3, 7]),
         tuple(positions),
     )
+
+
+def quantised_decoder(seed: int) -> tuple[Drawn, str]:
+    """The ``seed``-th decoder with widths of whole groups, and the format of its weights."""
+    rng, form = random.Random(seed), FORMATS[seed % len(FORMATS)]
+    group = CODE_FORMATS[form].span
+    drawn = drawn_decoder(seed)
+    hidden = group * (rng.choice([1, 2, 3] if group < 128 else [1, 2]) if group < 256 else 1)
+    features = group * (rng.choice([1, 2, 3, 5] if group < 128 else [1, 2]) if group < 256 else 1)
+    parts = rng.choice([1, 1, 2]) if hidden // group % 2 == features // group % 2 == 0 else 1
+    return replace(
+        drawn,
+        dtype=["f16", "bf16"][seed // len(FORMATS) % 2],
+        parts=parts,
+        decoder=replace(drawn.decoder, hidden=hidden, features=features),
+        meet=rng.choice(["counter", "tags"]),
+    ), form

@@ -10,6 +10,7 @@ from pathlib import Path
 import coded_caches
 import numpy as np
 from drawn_decoders import Drawn
+from kept_weights import kept_weights
 from task_steps import BOUNDS, NAN, Run, Step, device_of, values_of
 
 import meshc
@@ -34,10 +35,17 @@ class PromptJudge:
 
     @classmethod
     def of(
-        cls, drawn: Drawn, seed: int, folder: Path, long: int = 0, coded: bool = False
+        cls,
+        drawn: Drawn,
+        seed: int,
+        folder: Path,
+        long: int = 0,
+        coded: bool = False,
+        keep: str = "",
     ) -> PromptJudge:
         """The judge of a decoder, which is compiled; prompts are read by tasks of 16 tokens, or of
-        so many with left sides of products in memory. Caches may be ``coded``."""
+        so many with left sides of products in memory. Caches may be ``coded``, and weights that
+        can stay quantised are in the format ``keep``."""
         model, device = folder / "drawn.mesh", device_of(drawn.cores, folder)
         model.write_text(drawn.decoder.text())
 
@@ -53,8 +61,9 @@ class PromptJudge:
             meet = drawn.meet
             if phase == "prefill" and long:
                 grain, meet = f"rows={drawn.rows},tokens={drawn.tokens},columns=true", "counter"
+            keeping = f'stream-quantised{{formats=["all={keep}"]}},' if keep else ""
             passes = meshc.parse_pipeline(
-                f"expand-tasks{{{grain}}},place-tasks,meet{{kind={meet}}},fold-scratch"
+                f"expand-tasks{{{grain}}},{keeping}place-tasks,meet{{kind={meet}}},fold-scratch"
             )
             return TaskGraph(meshc.PassManager(passes).run(clone_module(graph)), graph)
 
@@ -75,7 +84,9 @@ class PromptJudge:
         other rows in the caches, or more of them."""
         drawn, decoder, dtype = self.drawn, self.drawn.decoder, self.drawn.dtype
         weights = decoder.weights(self.seed, dtype)
-        run = Run(step or self.step, decoder.named(weights), mode, toolchain, self.seed)
+        table = dict(decoder.renamed).get("embedding", "embedding")
+        tensors = kept_weights(self.step.program, decoder.named(weights), self.seed, table)
+        run = Run(step or self.step, tensors, mode, toolchain, self.seed)
         rng = np.random.default_rng(self.seed)
         request = self.seed % drawn.batch
         prompt = [int(token) for token in rng.integers(0, decoder.words, length)]

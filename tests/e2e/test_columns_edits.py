@@ -7,7 +7,7 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 import pytest
-from drawn_decoders import drawn_decoder
+from drawn_decoders import drawn_decoder, quantised_decoder
 from reduced import only
 from task_steps import Judge, noticed
 
@@ -17,10 +17,10 @@ from meshc.backends.cuda.tasks import streamed_products
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
 STEP, LIBRARY = "step.cu", "mc_streamed.cuh"
-TASKS = "mc_tasks.cuh"
-GROUPS, ROWS, COPIED = (18, 11, False), (20, 13, False), (20, 13, True)
+TASKS, FRAGMENTS = "mc_tasks.cuh", "mc_fragments.cuh"
+GROUPS, ROWS, COPIED, CODED = (18, 11, False), (20, 13, False), (20, 13, True), (3, 8, False)
 """Drawn decoders and how many requests a step has: three blocks with many row groups each, of widths
-that are no whole blocks; and rows that are no whole fragments, of widths of 100."""
+that are no whole blocks; rows that are no whole fragments, of widths of 100; and codes (e4m3_64)."""
 
 # Lines of kernels are as long as they are.
 # ruff: noqa: E501
@@ -31,11 +31,11 @@ EDITS = {
     "the first row group alone": (GROUPS, STEP, "const int task = first + number;", "const int task = first;"),
     "rounds begin one task later": (GROUPS, STEP, "first += groups) {", "first += groups + 1) {"),
     # what comes
-    "rows of the first row group": (GROUPS, LIBRARY, "from(n) + (size_t)at", "from(0) + (size_t)at"),
+    "rows of the first row group": (GROUPS, LIBRARY, "(const unsigned char*)from(n)", "(const unsigned char*)from(0)"),
     "rows of the first tile": (GROUPS, LIBRARY, "from(n) + (size_t)at * BLOCK", "from(n)"),
     "rows at the first place": (GROUPS, LIBRARY, "ring.fill(item, n * rows,", "ring.fill(item, 0 * rows,"),
-    "vectors of the first tile": (GROUPS, LIBRARY, "vectors + (size_t)at * VECTORS", "vectors"),
-    "vectors of another width": (ROWS, LIBRARY, "vectors + (size_t)at * VECTORS", "vectors + (size_t)at * BLOCK"),
+    "vectors of the first tile": (GROUPS, LIBRARY, "vectors + (size_t)at * VALUES", "vectors"),
+    "vectors of another width": (ROWS, LIBRARY, "vectors + (size_t)at * VALUES", "vectors + (size_t)at * BLOCK"),
     "bytes of rows alone are announced": (GROUPS, LIBRARY, "groups * rows + columns);", "groups * rows);"),
     "vectors of the next request": (GROUPS, STEP, "x_1_columns_1, 4", "x_1_columns_1 + 16, 4"),
     # what is multiplied
@@ -45,18 +45,18 @@ EDITS = {
     "the last tile is whole": (GROUPS, LIBRARY, "share < shares ? there : 0", "share < shares ? most : 0"),
     "vectors where those of a whole tile are": (GROUPS, LIBRARY, "all + groups * there * BLOCK", "all + groups * most * BLOCK"),
     "more blocks than an item has place for": (GROUPS, LIBRARY, "return PLACE / (groups * BLOCK + VECTORS);", "return PLACE / (groups * BLOCK);"),
-    "columns of other lanes": (GROUPS, LIBRARY, "lane() / 4 * 16 + lane() % 4 * 4;", "lane() / 4 * 16 + lane() / 4 % 4 * 4;"),
-    "the first eight vectors": (GROUPS, LIBRARY, "load_fragment(columns + k * VECTORS + t * 128, b)", "load_fragment(columns + k * VECTORS, b)"),
-    "the same block of rows": (GROUPS, LIBRARY, "load_fragment(rows + k * BLOCK, a)", "load_fragment(rows, a)"),
+    "columns of other lanes": (GROUPS, FRAGMENTS, "columns + column * 16 + lane() % 4 * 4, b)", "columns + column * 16 + lane() / 4 % 4 * 4, b)"),
+    "the first block of vectors": (GROUPS, LIBRARY, "columns + k * VALUES)", "columns)"),
+    "the same block of rows": (GROUPS, LIBRARY, "rows + k * BLOCK,", "rows,"),
     "a ring that nobody empties": (GROUPS, LIBRARY, "            ring.release(item);\n", ""),
     # where sums go
-    "sums of another vector": (GROUPS, LIBRARY, "vector = 8 * t + lane() % 4 * 2 + i % 2", "vector = 8 * t + lane() % 4 * 2 + i / 2"),
-    "sums of another row": (GROUPS, LIBRARY, "row = lane() / 4 + i / 2 * 8", "row = lane() / 4 + i % 2 * 8"),
+    "sums of another vector": (GROUPS, LIBRARY, "sums + vector * STRIDE", "sums + (vector ^ 1) * STRIDE"),
+    "sums of another row": (GROUPS, LIBRARY, "group * 16 + row;", "group * 16 + (row ^ 8);"),
     "sums of the first row group": (GROUPS, LIBRARY, "STRIDE + group * 16 + row;", "STRIDE + row;"),
     "no meeting before sums": (GROUPS, LIBRARY, "group_sync(1, 32 * WARPS);  // nobody", "// nobody"),
     "no meeting behind sums": (GROUPS, LIBRARY, "            }\n            group_sync(1, 32 * WARPS);\n", "            }\n"),
-    "sums of the last share alone": (GROUPS, LIBRARY, "turn ? *sum + c[t][i] : c[t][i]", "c[t][i]"),
-    "sums beside what was there": (GROUPS, LIBRARY, "turn ? *sum + c[t][i] : c[t][i]", "*sum + c[t][i]"),
+    "sums of the last share alone": (GROUPS, LIBRARY, "turn ? *sum + more : more", "more"),
+    "sums beside what was there": (GROUPS, LIBRARY, "turn ? *sum + more : more", "*sum + more"),
     "a sum of another vector is taken": (GROUPS, STEP, "parts[b * mc::Streamed", "parts[b / 2 * 2 * mc::Streamed"),
     "an element of another request": (ROWS, STEP, "/ groups, BATCH - 1)", "/ groups, BATCH - 2)"),
     # copies
@@ -65,6 +65,12 @@ EDITS = {
     "half of the vectors is copied": (COPIED, TASKS, "(WIDTH + 15) / 16 * 2 * BATCH,", "(WIDTH + 15) / 16 * BATCH,"),
     "no meeting behind copies": (COPIED, TASKS, "        }\n    }\n    group_sync(1, WORKERS);\n}\n\n// Whatever", "        }\n    }\n}\n\n// Whatever"),
     "copies of other vectors": (COPIED, STEP, "copy_columns<BATCH, 100, WORKERS>(columns, h_columns_1,", "copy_columns<BATCH, 100, WORKERS>(columns, h_columns_1 + 16,"),
+    # codes
+    "vectors of the first of a block's fragments": (CODED, LIBRARY, "VALUES = Rows::FRAGMENTS * BATCH * 16", "VALUES = BATCH * 16"),
+    "the first block of codes": (CODED, LIBRARY, "rows + k * BLOCK,", "rows,"),
+    "codes of another row group": (CODED, STEP, "const int task = first + number;", "const int task = first;"),
+    "codes where blocks of half their bytes are": (CODED, STEP, "* 1088;", "* 544;"),
+    "a tile of codes with place for fewer": (CODED, LIBRARY, "PLACE = TILE * (MOST * BLOCK + VECTORS)", "PLACE = TILE * (MOST * 512 + VECTORS)"),
     # when
     "vectors come before they are given": (GROUPS, LIBRARY, "if (some) wait(ready, filled++ & 1), global_copy_fence();", ""),
     "vectors come in the other half": (GROUPS, LIBRARY, "filled++ & 1", "filled++ + 1 & 1"),
@@ -88,7 +94,8 @@ def judge_of(case):
         TemporaryDirectory() as folder,
         patch.object(streamed_products, "columns_are_copied", lambda *given: copied),
     ):
-        return Judge.of(drawn_decoder(seed).with_columns(batch), seed, Path(folder))
+        drawn, form = quantised_decoder(seed) if case == CODED else (drawn_decoder(seed), "")
+        return Judge.of(drawn.with_columns(batch), seed, Path(folder), keep=form)
 
 
 @pytest.mark.parametrize(
@@ -103,6 +110,6 @@ def test_edits_are_noticed(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [GROUPS, ROWS])
+@pytest.mark.parametrize("case", [GROUPS, ROWS, CODED])
 def test_nothing_is_noticed_without_an_edit(case):
     assert noticed(judge_of(case), judge_of(case).step, RUNS) is None

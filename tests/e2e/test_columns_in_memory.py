@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from drawn_decoders import drawn_decoder
+from drawn_decoders import drawn_decoder, quantised_decoder
 from latent_decoders import drawn_latent_decoder
 from reduced import only
 from task_prompts import PromptJudge
@@ -39,18 +39,19 @@ def streamed(request, monkeypatch):
         monkeypatch.setattr(streamed_products, "columns_are_copied", lambda *given: False)
 
 
-def check_step(drawn, seed, folder):
+def check_step(drawn, seed, folder, keep=""):
     """A step is as near to float64 as bounds say or, where left sides that round the other way move
     logits by more than that, nearly as one whose blocks make left sides for themselves."""
     drawn = drawn.with_columns(5 + seed % 12)
-    judge = judged(lambda: Judge.of(drawn, seed, folder))
+    judge = judged(lambda: Judge.of(drawn, seed, folder, keep=keep))
     if judge is None:
         return
+    assert keep in {weight.codes for weight in judge.step.program.weights.values()}
     assert ("mc::Streamed" if seed % 2 else "mc::copy_columns") in judge.step.text
     try:
         judge.check(mode=mode_of(seed))
     except AssertionError:
-        other = Judge.of(replace(drawn, columns=False), seed, folder)
+        other = Judge.of(replace(drawn, columns=False), seed, folder, keep=keep)
         with pytest.raises(AssertionError, match="from those of float64"):
             other.check(mode=mode_of(seed))
         if judge.worst > 2 * other.worst:
@@ -67,14 +68,27 @@ def test_a_step_of_latent_attention_agrees_with_float64(seed, tmp_path):
     check_step(drawn_latent_decoder(seed), seed, tmp_path)
 
 
-def check_prompt(drawn, seed, folder):
+@pytest.mark.parametrize("seed", only(range(200), 3, 8, 12, 25))
+def test_a_step_whose_weights_stay_quantised_agrees_with_float64(seed, tmp_path):
+    drawn, form = quantised_decoder(seed)
+    check_step(drawn, seed, tmp_path, form)
+
+
+def test_vectors_of_as_few_requests_as_have_two_values_each_come_through_the_ring(tmp_path):
+    """Columns that a block has itself are twice as many then as lie in memory; a chunk of four
+    tokens was read so."""
+    judge = Judge.of(drawn_decoder(20).with_columns(4), 20, tmp_path)
+    assert "mc::copy_columns" not in judge.step.text and "mc::Streamed" in judge.step.text
+
+
+def check_prompt(drawn, seed, folder, keep=""):
     """As of a step: tasks of 16 tokens make left sides for themselves."""
     # What the last layer attends is no part of what is cached, so there are two at least.
     rng = random.Random(seed)
     tokens = rng.choice([17, 20, 24, 24, 32, 33, 40, 48, 64, 96])
     decoder = replace(drawn.decoder, layers=max(drawn.decoder.layers, 2))
     drawn = replace(drawn, decoder=decoder, capacity=max(drawn.capacity, tokens + 9))
-    judge = judged(lambda: PromptJudge.of(drawn, seed, folder, tokens))
+    judge = judged(lambda: PromptJudge.of(drawn, seed, folder, tokens, keep=keep))
     if judge is None:
         return
     assert "mc::Streamed" in judge.step.texts["prompt.cu"]
@@ -82,7 +96,7 @@ def check_prompt(drawn, seed, folder):
         try:
             judge.check(length, mode=mode_of(seed))
         except AssertionError as problem:
-            other = judged(lambda: PromptJudge.of(drawn, seed, folder))
+            other = judged(lambda: PromptJudge.of(drawn, seed, folder, keep=keep))
             assert other is not None
             with pytest.raises(AssertionError, match="from float64"):
                 other.check(length, mode=mode_of(seed))
@@ -93,6 +107,12 @@ def check_prompt(drawn, seed, folder):
 @pytest.mark.parametrize("seed", only(range(200), 12, 23))
 def test_a_prompt_agrees_with_float64(seed, tmp_path):
     check_prompt(drawn_decoder(seed), seed, tmp_path)
+
+
+@pytest.mark.parametrize("seed", only(range(200), 4, 15))
+def test_a_prompt_of_weights_that_stay_quantised_agrees_with_float64(seed, tmp_path):
+    drawn, form = quantised_decoder(seed)
+    check_prompt(drawn, seed, tmp_path, form)
 
 
 @pytest.mark.parametrize("seed", only(range(40), 3))

@@ -1,7 +1,6 @@
 """Steps of drawn decoders whose weights stay quantised: the CPU executor and the interpreter of
 tasks, beside NumPy in float64 on the numbers that codes stand for."""
 
-import random
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -9,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from drawn_decoders import drawn_decoder
+from drawn_decoders import FORMATS, quantised_decoder
 from kept_weights import drawn_codes
 from rank_steps import RankJudge
 from reduced import each, only
@@ -24,30 +23,12 @@ from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
-FORMATS = sorted(CODE_FORMATS)
 DISTINCT = {"e4m3": 253, "mxfp": 15}
 """Codes of floats that differ: of e4m3 there are two zeros and two that are none, of e2m1 two
 zeros."""
 # Codes of each kind of plane, floats, scales that are codes, both types, batches of 1 to 16, left
 # sides that are larger than what attention works in (29).
 IN_CI = (3, 5, 7, 13, 23, 26, 28, 29, 30, 34, 36)
-
-
-def quantised_decoder(seed):
-    """The ``seed``-th decoder with widths of whole groups, and the format of its weights."""
-    rng, form = random.Random(seed), FORMATS[seed % len(FORMATS)]
-    group = CODE_FORMATS[form].span
-    drawn = drawn_decoder(seed)
-    hidden = group * (rng.choice([1, 2, 3] if group < 128 else [1, 2]) if group < 256 else 1)
-    features = group * (rng.choice([1, 2, 3, 5] if group < 128 else [1, 2]) if group < 256 else 1)
-    parts = rng.choice([1, 1, 2]) if hidden // group % 2 == features // group % 2 == 0 else 1
-    return replace(
-        drawn,
-        dtype=["f16", "bf16"][seed // len(FORMATS) % 2],
-        parts=parts,
-        decoder=replace(drawn.decoder, hidden=hidden, features=features),
-        meet=rng.choice(["counter", "tags"]),
-    ), form
 
 
 @pytest.mark.parametrize("seed", only(range(200), *IN_CI))

@@ -12,6 +12,9 @@ MOST_TOGETHER = 4
 """Row groups that a block multiplies at once by vectors that come through the ring with them. On an
 H200 a step of Llama-3-8B for eight requests takes 1.20 times as long with eight: a copy of 2 KiB
 takes nearly as long as one of 4."""
+DOUBLED_VECTORS = 4
+"""Vectors of which products have two values each, the rounded one and what rounding left; of more
+they have one."""
 MOST_VECTORS = 16
 """Left sides of products in the memory of a block, whose threads have an element of one each."""
 
@@ -20,6 +23,12 @@ def coded_tile_bytes(device: Device, block: int) -> int:
     """Bytes that are asked for at once of a matrix that stays quantised: whole blocks of so many
     bytes, as many as come nearest to a tile of numbers."""
     return max((tile_bytes(device) + block // 2) // block, 1) * block
+
+
+def coded_tile_blocks(device: Device, rows: int, vectors: int) -> int:
+    """Blocks of codes of several row groups, of ``rows`` bytes each, that are asked for at once
+    with so many bytes of ``vectors`` beside each: what fills a tile of numbers."""
+    return -(-tile_bytes(device) // (MOST_TOGETHER * rows + vectors))
 
 
 def tile_bytes(device: Device) -> int:
@@ -37,9 +46,10 @@ def tile_bytes(device: Device) -> int:
 
 def columns_are_copied(device: Device, vectors: int, width: int) -> bool:
     """Whether a block copies so many ``vectors`` that lie in memory, rounded, of ``width`` elements
-    before it multiplies rows by them: a ring of a tile more than are on their way has room beside
-    them, and as much as two tiles for what else a block has."""
+    before it multiplies rows by them: they are one value each, a ring of a tile more than are on
+    their way has room beside them, and as much as two tiles for what else a block has."""
     size = 2 * vectors * -(-width // FRAGMENT) * FRAGMENT
     tile = tile_bytes(device)
     beside = (-(-device.bytes_in_flight // tile) + 3) * tile
-    return vectors <= MOST_VECTORS and size + beside <= block_memory(device)
+    copied = DOUBLED_VECTORS < vectors <= MOST_VECTORS
+    return copied and size + beside <= block_memory(device)

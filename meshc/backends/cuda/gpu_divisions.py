@@ -136,7 +136,7 @@ class Divisions:
         whole = self._tasks(graph, _Division(1, False, cluster, together, columns), None)
         merge = columns or _records_bytes(whole) > MOST_RECORDS
         many = graph.dims.get(BATCH, 1) >= LEAST_COLUMNS
-        many = many and not (cluster or columns or self.request.keep_quantised)
+        many = many and not (cluster or columns)
         refusals = []
         for parts in PARTS if not columns else (1,):
             division = _Division(parts, merge, cluster, together, columns)

@@ -203,8 +203,6 @@ class GpuStep:
             both = self._with_kernels(step, prompts, files)
             if both is not None:
                 return both
-        if self.request.keep_quantised:
-            return files  # whose left sides lie in no memory
         return self._with_long(step, [prompts], files)
 
     def _with_long(
@@ -286,14 +284,15 @@ class GpuStep:
 
     def _chunk_or_less(self, graph: Module, written: Written) -> Tried:
         """A chunk of a prompt with left sides of products in memory or, where that cannot be, with
-        these in each block that multiplies them; or a refusal."""
-        if not self.request.keep_quantised:
-            made = self._chunk(graph, written, True)
-            if not isinstance(made, MeshcError) or of_memory(made):
-                return made
-            if made.diagnostics[0].code not in NO_TASKS | OF_PARTS:
-                return made
-        return self._chunk(graph, written)
+        these in each block that multiplies them; or a refusal. Of weights that stay quantised, of
+        which a tile has more rows, blocks have them themselves where they have room."""
+        in_memory = (True, False) if not self.request.keep_quantised else (False, True)
+        made = self._chunk(graph, written, in_memory[0])
+        if not isinstance(made, MeshcError) or of_memory(made):
+            return made
+        if made.diagnostics[0].code not in NO_TASKS | OF_PARTS:
+            return made
+        return self._chunk(graph, written, in_memory[1])
 
     def _chunk(
         self,

@@ -197,11 +197,12 @@ class TileTimes:
             times = self._points("product_tile_ns")
             parts = max(8 // columns, 1) if self.packed else 1
             whole = _at(times, columns) * NS
+            size = self.size(piece)
+            if piece.coded is not None:
+                whole = self.decoded(piece.coded, size, whole, _at(times, 8) * NS)
             if piece.vectors:
                 shared = self.device.real("shared_bytes_per_second") / self.device.cores
-                whole = max(whole, self.tile * (1 + piece.vectors) / shared)
-            if piece.coded is not None:
-                whole = self.decoded(piece.coded, self.size(piece), whole, _at(times, 8) * NS)
+                whole = max(whole, size * (1 + piece.vectors) / shared)
             return whole / min(1.0, piece.filled * parts)
         if piece.kind == "attention":
             heads = -(-piece.rows // ATTENDED_HEADS)

@@ -240,17 +240,17 @@ struct Coded {
     static constexpr int BYTES = CODES + Scales::BYTES + Leasts::BYTES;
 
     // Adds the products of a block with the same SPAN values of the vectors; both in shared memory.
-    template <class T, int BATCH>
-    static MC_INLINE void add(RowSums<T, BATCH>& sums, const unsigned char* block, const T* columns) {
+    template <class Sums, class T>
+    static MC_INLINE void add(Sums& sums, const unsigned char* block, const T* columns) {
 #pragma unroll 1
-        for (int group = 0; group < SPAN / GROUP; group++) add_group<T, BATCH>(sums, block, columns, group);
+        for (int group = 0; group < SPAN / GROUP; group++) add_group(sums, block, columns, group);
     }
 
 private:
-    template <class T, int BATCH>
-    static MC_INLINE void add_group(RowSums<T, BATCH>& sums, const unsigned char* block, const T* columns, int group) {
-        typedef Columns<BATCH> C;
-        RowSums<T, BATCH> own, all;
+    template <class Sums, class T>
+    static MC_INLINE void add_group(Sums& sums, const unsigned char* block, const T* columns, int group) {
+        typedef typename Sums::C C;
+        Sums own, all;
         const u32 off[4] = {Codes::taken_off(0, T()), Codes::taken_off(1, T()), Codes::taken_off(0, T()), Codes::taken_off(1, T())};
         const u32 one[4] = {ones(T()), ones(T()), ones(T()), ones(T())};
 #pragma unroll

@@ -22,9 +22,9 @@ MC_INLINE size_t in_fragments(int row, int k) {
     return (block * 32 + row % 8 * 4 + k % 16 / 4) * 8 + k % 4 / 2 * 4 + row % 16 / 8 * 2 + k % 2;
 }
 
-template <int BATCH>
+template <int BATCH, int PARTS_ = BATCH <= 4 ? 2 : 1>
 struct Columns {
-    static constexpr int PARTS = BATCH <= 4 ? 2 : 1;  // of a vector
+    static constexpr int PARTS = PARTS_;  // of a vector
     static constexpr int COUNT = BATCH * PARTS;
     static constexpr int TILES = (COUNT + 7) / 8;  // of the tensor cores' eight columns
     static constexpr int STEP = 16 * COUNT;  // values per block of 16: [COUNT, 16]
@@ -46,9 +46,9 @@ struct Columns {
 };
 
 // What a lane has of the products of 16 rows with all vectors.
-template <class T, int BATCH>
+template <class T, int BATCH, class Of = Columns<BATCH>>
 struct RowSums {
-    typedef Columns<BATCH> C;
+    typedef Of C;
     float c[C::TILES][4];
 
     // Of zeros.

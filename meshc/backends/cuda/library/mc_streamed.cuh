@@ -1,5 +1,6 @@
 // Products of rows of a matrix with more vectors than a block has room for: both come through the ring, the vectors
-// rounded already, in blocks of 16 values [BATCH, 16] one behind the other. What fills the last block holds zeros.
+// rounded already, in blocks of 16 values [BATCH, 16] one behind the other. What fills the last block holds zeros. Rows
+// are numbers, or codes that are decoded on the way to tensor cores (mc_codes.cuh).
 #pragma once
 
 #include "mc_collectives.cuh"
@@ -14,11 +15,22 @@ MC_INLINE void hear(Barrier* ready, int& filled, bool some) {
     warp_sync();
 }
 
+// A block of 16 rows x 16 numbers, as Coded is one of codes.
+struct Numbers {
+    static constexpr int FRAGMENTS = 1, BYTES = 512;
+
+    // Adds the products of a block with the same values of the vectors; both in shared memory.
+    template <class Sums, class T>
+    static MC_INLINE void add(Sums& sums, const unsigned char* block, const T* columns) {
+        sums.add((const T*)block, columns);
+    }
+};
+
 // An item of the ring has some blocks of each of up to MOST row groups, one group behind the other, and behind them the
 // same blocks of the vectors: as many as an item has place for, so that few row groups come as fast as many.
-template <int BATCH, int MOST, int TILE>
+template <class Rows, int BATCH, int MOST, int TILE>
 struct Streamed {
-    static constexpr int BLOCK = 256, VECTORS = BATCH * 16;  // values
+    static constexpr int BLOCK = Rows::BYTES, VALUES = Rows::FRAGMENTS * BATCH * 16, VECTORS = 2 * VALUES;  // bytes
     static constexpr int PLACE = TILE * (MOST * BLOCK + VECTORS);  // those of an item
     static constexpr int STRIDE = MOST * 16 + 4;  // sums of a vector, apart so that lanes write to different banks
 
@@ -39,12 +51,14 @@ struct Streamed {
 #pragma unroll 1
         for (int at = 0; at < count; at += most, item++) {
             const int blocks = min(most, count - at);
-            const u32 rows = blocks * BLOCK * (u32)sizeof(T), columns = blocks * VECTORS * (u32)sizeof(T);
+            const u32 rows = blocks * (u32)BLOCK, columns = blocks * (u32)VECTORS;
             ring.limit(item, flying);
             ring.acquire(item, groups * rows + columns);
 #pragma unroll 1
-            for (int n = 0; n < groups; n++) ring.fill(item, n * rows, from(n) + (size_t)at * BLOCK, rows);
-            ring.fill(item, groups * rows, vectors + (size_t)at * VECTORS, columns);
+            for (int n = 0; n < groups; n++) {
+                ring.fill(item, n * rows, (const unsigned char*)from(n) + (size_t)at * BLOCK, rows);
+            }
+            ring.fill(item, groups * rows, vectors + (size_t)at * VALUES, columns);
         }
     }
 
@@ -52,48 +66,26 @@ struct Streamed {
     // vector v at v * STRIDE + 16 g + r once the callers have met. Warps share the groups, and of each the blocks.
     template <int WARPS, int COUNT, class T, int STAGES>
     static MC_INLINE void multiply(float* sums, const Ring<STAGES>& ring, int& item, int groups) {
-        constexpr int TILES = (BATCH + 7) / 8;
         const int group = warp() % groups, shares = WARPS / groups, share = warp() / groups, most = deep(groups);
-        float c[TILES][4];
-#pragma unroll
-        for (int t = 0; t < TILES; t++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) c[t][i] = 0.0f;
-        }
+        RowSums<T, BATCH, Columns<BATCH, 1>> own;
 #pragma unroll 1
         for (int at = 0; at < COUNT; at += most, item++) {
             const int there = min(most, COUNT - at), blocks = share < shares ? there : 0;
-            const T* all = (const T*)ring.ready(item);
-            const T* rows = all + group * there * BLOCK + lane() * 8;
-            const T* columns = all + groups * there * BLOCK + lane() / 4 * 16 + lane() % 4 * 4;
-#pragma unroll 2
-            for (int k = share; k < blocks; k += shares) {
-                u32 a[4];
-                load_fragment(rows + k * BLOCK, a);
-#pragma unroll
-                for (int t = 0; t < TILES; t++) {
-                    u32 b[2] = {0, 0};
-                    if (BATCH % 8 == 0 || 8 * t + (int)lane() / 4 < BATCH) {
-                        load_fragment(columns + k * VECTORS + t * 128, b);
-                    }
-                    multiply_16x8x16(c[t], a, b, T());
-                }
-            }
+            const unsigned char* all = ring.ready(item);
+            const unsigned char* rows = all + group * there * BLOCK;
+            const T* columns = (const T*)(all + groups * there * BLOCK);
+#pragma unroll(Rows::FRAGMENTS > 1 ? 1 : 2)
+            for (int k = share; k < blocks; k += shares) Rows::add(own, rows + k * BLOCK, columns + k * VALUES);
             ring.release(item);
         }
         group_sync(1, 32 * WARPS);  // nobody reads the sums before these any more
 #pragma unroll 1
         for (int turn = 0; turn < shares; turn++) {
             if (share == turn) {
-#pragma unroll
-                for (int t = 0; t < TILES; t++) {
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        const int row = lane() / 4 + i / 2 * 8, vector = 8 * t + lane() % 4 * 2 + i % 2;
-                        float* sum = sums + vector * STRIDE + group * 16 + row;
-                        if (BATCH % 8 == 0 || vector < BATCH) *sum = turn ? *sum + c[t][i] : c[t][i];
-                    }
-                }
+                own.each([&](int row, int vector, float more) {
+                    float* sum = sums + vector * STRIDE + group * 16 + row;
+                    *sum = turn ? *sum + more : more;
+                });
             }
             group_sync(1, 32 * WARPS);
         }

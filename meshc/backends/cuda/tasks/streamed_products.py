@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
-from meshc.analysis.tasks.tiles import MOST_TOGETHER, columns_are_copied
+from meshc.analysis.tasks.tiles import MOST_TOGETHER, coded_tile_blocks, columns_are_copied
+from meshc.backends.cuda.tasks.coded import block_bytes, block_type
 from meshc.backends.cuda.tasks.columns import ZERO, Columns
 from meshc.backends.cuda.tasks.families import NOT_UNROLLED, Placed, streamed_products
 from meshc.backends.cuda.tasks.products import Product
@@ -21,8 +22,8 @@ from meshc.ir.ops import task
 from meshc.support.diagnostics import fail
 
 TILE_BLOCKS = 7
-"""Blocks of as many row groups as are multiplied at once that a tile has place for (Streamed in
-mc_streamed.cuh). Eight leave a block of 96 KB no room for 16 tokens of a prompt."""
+"""Blocks of numbers of as many row groups as are multiplied at once that a tile has place for
+(Streamed in mc_streamed.cuh). Eight leave a block of 96 KB no room for 16 tokens of a prompt."""
 SUMS_APART = FRAGMENT * MOST_TOGETHER + 4
 """Floats from the sums of a vector to those of the next."""
 HEAR = "mc::hear(ready, filled, mine.begin < mine.end);"
@@ -51,8 +52,6 @@ class _OfMemory(Product):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.form is not None:
-            fail("cuda-graph", "vectors that lie in memory are multiplied by no codes")
         left = self.left
         read = self.values.reads.get(left.buffer)
         if read is None or left.indices or left.reshape or left.order:
@@ -88,15 +87,30 @@ class StreamedProduct(_OfMemory):
     """A family of products whose left side comes through the ring."""
 
     @property
+    def _block(self) -> tuple[str, int, int]:
+        """A block of the rows, in the library and in bytes, and those of the vectors beside it."""
+        vectors = 2 * self.storage.tokens
+        if self.form is None:
+            return "mc::Numbers", FRAGMENT_BYTES, vectors * FRAGMENT
+        return block_type(self.form), block_bytes(self.form), vectors * self.form.span
+
+    @property
+    def _together(self) -> int:
+        """Blocks of as many row groups as are multiplied at once that a tile has place for."""
+        if self.form is None:
+            return TILE_BLOCKS
+        return coded_tile_blocks(self.storage.module.the_device(), *self._block[1:])
+
+    @property
     def tile_bytes(self) -> int:
         """Bytes of a tile: rows of all groups, and vectors."""
-        vectors = 2 * FRAGMENT * self.storage.tokens
-        return TILE_BLOCKS * (MOST_TOGETHER * FRAGMENT_BYTES + vectors)
+        _, rows, vectors = self._block
+        return self._together * (MOST_TOGETHER * rows + vectors)
 
     @property
     def kind(self) -> str:
         """The routine of the library."""
-        return f"mc::Streamed<BATCH, {MOST_TOGETHER}, {TILE_BLOCKS}>"
+        return f"mc::Streamed<{self._block[0]}, BATCH, {MOST_TOGETHER}, {self._together}>"
 
     @contextmanager
     def _rounds(self, text: Text) -> Iterator[None]:
@@ -129,7 +143,8 @@ class StreamedProduct(_OfMemory):
             with text.within(f"{self.kind}::bring({given}", "});"):
                 text.add("const int task = first + number;")
                 self._point(text, place.free_vars)
-                block = f"(size_t)({spelled(place)}) * 256"
+                unit = 256 if self.form is None else block_bytes(self.form)
+                block = f"(size_t)({spelled(place)}) * {unit}"
                 text.add(f"return {self.matrix.place.name} + {block};")
 
     def _point(self, text: Text, names: frozenset[str]) -> None:
