@@ -17,6 +17,10 @@ E4M3 = np.dtype([("e4m3", np.uint8)])
 of a fraction. There is no infinity, and all ones is NaN. Source: Micikevicius et al., FP8 Formats
 for Deep Learning, 2022, table 1."""
 
+E2M1 = np.dtype([("e2m1", np.uint8)])
+"""Elements of four bits, a byte each: a sign, 2 bits of an exponent, whose bias is 1, and one of a
+fraction. Source: OCP Microscaling Formats (MX) Specification 1.0, section 5.3.3."""
+
 
 class Layered(Protocol):
     """A tensor whose first index counts layers, or one that all layers share."""
@@ -87,9 +91,11 @@ def stored(tensors: Mapping[str, Array], name: str) -> Layered | Scaled:
 
 
 def floats(values: Array) -> Array:
-    """Elements of :data:`BF16` and :data:`E4M3` as float32, any others as they are."""
+    """Elements of :data:`BF16`, :data:`E4M3` and :data:`E2M1` as float32, others as they are."""
     if values.dtype == E4M3:
         return np.asarray(_NUMBERS[values.view(np.uint8)])
+    if values.dtype == E2M1:
+        return np.asarray(_OF_FOUR_BITS[values.view(np.uint8)])
     if values.dtype != BF16:
         return values
     return (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
@@ -106,3 +112,5 @@ def _number(code: int) -> float:
 
 
 _NUMBERS = np.array([_number(code) for code in range(256)], np.float32)
+_OF_FOUR_BITS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+_OF_FOUR_BITS = np.concatenate((_OF_FOUR_BITS, -_OF_FOUR_BITS))

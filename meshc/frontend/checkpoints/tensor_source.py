@@ -43,7 +43,7 @@ class StoredTensor:
 @dataclass(frozen=True)
 class Encoded:
     """A tensor as it is stored, such as a matrix [outputs, inputs]: ``codes`` uint8, or where they
-    are floats themselves these, or :data:`meshc.ir.stored.E4M3`, and of groups along one axis
+    are floats themselves these, or elements of :mod:`meshc.ir.stored`, and of groups along one axis
     ``scales`` and, in some formats, ``least`` numbers, or codes of these and the ``units`` and
     ``least_units`` of larger groups; float32, such as [outputs, groups]."""
 

@@ -1,11 +1,14 @@
-/* Rows of codes, a byte each, as the lanes of a warp load them (library/mc_codes.cuh). */
+/* Rows of codes, a byte each, as the lanes of a warp load them (library/mc_codes.cuh), and of what there is once for
+   a group of them. */
 
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 
-enum { LANES = 8, SIDE = 16, QUARTERS = 4, WARP = 32 };
+enum { LANES = 8, SIDE = 16, QUARTERS = 4, WARP = 32, MOST_SPAN = 256 };
 enum { E4M3 = 0 }; /* in the place of bits of whole numbers */
+enum { F32 = 0, F16 = 1, BF16 = 2, U8 = 3 };
+enum { REFUSED = 0, DONE = 1, NOT_HERE = 2 };
 
 /* The addresses of sixteen rows for each group, ``blocks`` times ``span`` codes long. A block takes ``bytes``;
    two to the power ``together`` words of a lane lie side by side. */
@@ -15,112 +18,213 @@ typedef struct {
   int together, bits;
 } Codes;
 
-/* Where word ``number`` of lane ``lane`` lies in a plane. */
-static inline size_t word_of(const Codes* of, size_t number, size_t lane) {
-  const size_t whole = number >> of->together << of->together;
-  return 4 * (whole * WARP + (lane << of->together) + number - whole);
+/* The addresses of sixteen rows of floats for each group, of which each of the ``blocks`` has ``each``. They become
+   elements of a ``kind``, at byte ``at`` of blocks of so many ``bytes``. */
+typedef struct {
+  const uint64_t* rows;
+  size_t groups, blocks, each, bytes, at;
+  int kind;
+} Numbers;
+
+static inline uint32_t load(const uint8_t* from) {
+  uint32_t four;
+  memcpy(&four, from, sizeof four);
+  return four;
 }
 
-/* What both rows have in a column, side by side. */
-#define IN_PAIRS(TYPE, ...)                                  \
-  TYPE pairs[SIDE];                                          \
-  for (size_t column = 0; column < SIDE; ++column) {         \
-    const uint8_t a = upper[column], b = lower[column];      \
-    pairs[column] = (TYPE)(__VA_ARGS__);                     \
+/* Of each four columns of two rows BITS bits from bit ``AT`` on, side by side. */
+#define PAIRS(BITS, AT, n) \
+  ((load(a + 4 * (n)) >> (AT) & OF_BYTES(BITS)) | (load(b + 4 * (n)) >> (AT) & OF_BYTES(BITS)) << (BITS))
+#define OF_BYTES(BITS) (((1u << (BITS)) - 1) * 0x01010101u)
+
+/* What lanes have of ``fragments``, ``size`` bytes each, so many of them side by side: of lane 4 g + q those at q,
+   q + 4, .. */
+static inline void put_units(const void* units, size_t size, size_t fragments, size_t together, size_t lane,
+                             uint8_t* out) {
+  for (size_t first = 0; first < fragments; first += together) {
+    uint8_t* const to = out + size * (first * WARP + lane * together);
+    for (size_t q = 0; q < QUARTERS; ++q)
+      for (size_t n = 0; n < together; ++n)
+        memcpy(to + size * (q * together + n), (const uint8_t*)units + size * (QUARTERS * (first + n) + q), size);
   }
-
-/* The two words that a lane has of sixteen columns. */
-static inline void put_words(
-    const Codes* of, const uint16_t* pairs, size_t fragment, size_t lane, uint8_t* out) {
-  for (size_t q = 0; q < QUARTERS; ++q)
-    memcpy(out + word_of(of, 2 * fragment, lane + q), pairs + QUARTERS * q, 8);
 }
 
-/* All of 16 columns of two rows: the lanes from ``lane`` on. */
-static inline void put(const Codes* of, const uint8_t* upper, const uint8_t* lower, size_t fragment,
-                       size_t lane, uint8_t* out) {
+/* Codes of four bits and more: the lowest four. */
+static inline void put_fours(const uint8_t* a, const uint8_t* b, size_t fragments, int together, size_t lane,
+                             uint8_t* out) {
+  uint32_t units[MOST_SPAN / QUARTERS];
+  for (size_t n = 0; n < QUARTERS * fragments; ++n) {
+    const uint32_t pairs = PAIRS(4, 0, n);
+    units[n] = (pairs & 0xff0000ffu) | (pairs & 0xff00u) << 8 | (pairs >> 8 & 0xff00u);
+  }
+  if (together == 0) put_units(units, sizeof *units, fragments, 1, lane, out);
+  if (together == 1) put_units(units, sizeof *units, fragments, 2, lane, out);
+  if (together == 2) put_units(units, sizeof *units, fragments, 4, lane, out);
+}
+
+/* Codes of eight bits, and floats. Returns bits where some are no number. */
+static inline uint16_t put_eights(const uint8_t* a, const uint8_t* b, size_t fragments, int together, int floats,
+                                  size_t lane, uint8_t* out) {
+  uint16_t halves[MOST_SPAN], wrong = 0;
+  for (size_t n = 0; n < SIDE * fragments; ++n) {
+    const uint16_t v = (uint16_t)(b[n] << 8 | a[n]);
+    const uint16_t ordered = (uint16_t)((v & 0x8000) | (v & 0x80) << 7 | (v >> 1 & 0x3f80) | (v & 0x7f));
+    wrong |= (uint16_t)(((v & 0x7f7f) + 0x0101) & 0x8080);
+    halves[n] = floats ? ordered : v;
+  }
+  if (together == 1) put_units(halves, QUARTERS * sizeof *halves, fragments, 1, lane, out);
+  if (together == 2) put_units(halves, QUARTERS * sizeof *halves, fragments, 2, lane, out);
+  return wrong;
+}
+
+/* All of a block of two rows: the lanes from ``lane`` on. Returns bits where some floats are no number. */
+static inline uint16_t put(const Codes* of, const uint8_t* a, const uint8_t* b, size_t lane, uint8_t* out) {
   const size_t fragments = of->span / SIDE;
-  if (of->bits == E4M3) {
-    IN_PAIRS(uint16_t, (b & 0x80) << 8 | (a & 0x80) << 7 | (b & 0x7f) << 7 | (a & 0x7f))
-    put_words(of, pairs, fragment, lane, out);
-    return;
-  }
-  if (of->bits == 8) {
-    IN_PAIRS(uint16_t, b << 8 | a)
-    put_words(of, pairs, fragment, lane, out);
-    return;
-  }
-  int at = 0;
-  if (of->bits >= 4) {
-    IN_PAIRS(uint8_t, (b & 15) << 4 | (a & 15))
-    for (size_t q = 0; q < QUARTERS; ++q) {
-      const uint8_t* own = pairs + QUARTERS * q;
-      const uint8_t word[] = {own[0], own[2], own[1], own[3]};
-      memcpy(out + word_of(of, fragment, lane + q), word, sizeof word);
-    }
+  if (of->bits == E4M3) return put_eights(a, b, fragments, of->together, 1, lane, out);
+  if (of->bits == 8) return (void)put_eights(a, b, fragments, of->together, 0, lane, out), 0;
+  const int four = of->bits & 4, two = of->bits & 2;
+  if (four) {
+    put_fours(a, b, fragments, of->together, lane, out);
     out += 4 * WARP * fragments;
-    at = 4;
   }
-  if (of->bits & 2) {
-    IN_PAIRS(uint8_t, (b >> at & 3) << 2 | (a >> at & 3))
-    for (size_t q = 0; q < QUARTERS; ++q) {
-      const uint8_t* own = pairs + QUARTERS * q;
-      const uint8_t both[] = {(uint8_t)(own[0] | own[2] << 4), (uint8_t)(own[1] | own[3] << 4)};
-      memcpy(out + 2 * (WARP * fragment + lane + q), both, sizeof both);
+  if (two) {
+    uint16_t units[MOST_SPAN / QUARTERS];
+    for (size_t n = 0; n < QUARTERS * fragments; ++n) {
+      const uint32_t pairs = PAIRS(2, four, n);
+      units[n] = (uint16_t)(pairs | pairs >> 12);
     }
+    for (size_t n = 0; n < fragments; ++n) memcpy(out + 2 * (WARP * n + lane), units + QUARTERS * n, 8);
     out += 2 * WARP * fragments;
-    at += 2;
   }
   if (of->bits & 1) {
-    IN_PAIRS(uint8_t, (b >> at & 1) << 1 | (a >> at & 1))
-    for (size_t q = 0; q < QUARTERS; ++q) {
-      const uint8_t* own = pairs + QUARTERS * q;
-      out[WARP * fragment + lane + q] =
-          (uint8_t)(own[0] | own[2] << 2 | own[1] << 4 | own[3] << 6);
+    uint8_t units[MOST_SPAN / QUARTERS];
+    for (size_t n = 0; n < QUARTERS * fragments; ++n) {
+      const uint32_t pairs = PAIRS(1, four + two, n), both = pairs | pairs >> 14;
+      units[n] = (uint8_t)(both | both >> 4);
     }
+    for (size_t n = 0; n < fragments; ++n) memcpy(out + WARP * n + lane, units + QUARTERS * n, 4);
   }
+  return 0;
 }
 
-/* Whether all codes of sixteen rows are some: below 2^bits, or numbers. */
+/* Whether all codes of sixteen rows are below 2^bits. */
 static inline int are_codes(const uint64_t* rows, size_t count, int bits) {
   uint8_t found = 0;
   for (size_t row = 0; row < SIDE; ++row) {
     const uint8_t* codes = (const uint8_t*)(uintptr_t)rows[row];
-    for (size_t n = 0; n < count; ++n)
-      found |= (uint8_t)(bits == E4M3 ? (codes[n] & 0x7f) == 0x7f : codes[n] >> bits);
+    for (size_t n = 0; n < count; ++n) found |= codes[n];
   }
-  return !found;
+  return !(found >> bits);
 }
 
-#define ALL_OF(BITS)                                                                          \
-  case BITS: {                                                                                \
-    Codes own = *of;                                                                          \
-    own.bits = BITS;                                                                          \
-    for (size_t group = 0; group < of->groups; ++group) {                                     \
-      if (!are_codes(of->rows + SIDE * group, of->blocks * of->span, BITS)) return 0;         \
-      for (size_t block = 0; block < of->blocks; ++block, out += of->bytes)                   \
-        for (size_t lane = 0; lane < LANES; ++lane) {                                         \
-          const uint64_t* rows = of->rows + SIDE * group + lane;                              \
-          const uint8_t* upper = (const uint8_t*)(uintptr_t)rows[0] + block * of->span;       \
-          const uint8_t* lower = (const uint8_t*)(uintptr_t)rows[LANES] + block * of->span;   \
-          for (size_t fragment = 0; fragment < of->span / SIDE; ++fragment)                   \
-            put(&own, upper + SIDE * fragment, lower + SIDE * fragment, fragment,             \
-                QUARTERS * lane, out);                                                        \
-        }                                                                                     \
-    }                                                                                         \
-    return 1;                                                                                 \
+#define ALL_OF(BITS)                                                                           \
+  case BITS: {                                                                                 \
+    Codes own = *of;                                                                           \
+    own.bits = BITS;                                                                           \
+    for (size_t group = 0; group < of->groups; ++group) {                                      \
+      const uint64_t* rows = of->rows + SIDE * group;                                          \
+      uint16_t wrong = BITS % 8 && !are_codes(rows, of->blocks * of->span, BITS);              \
+      for (size_t block = 0; block < of->blocks; ++block, out += of->bytes)                    \
+        for (size_t lane = 0; lane < LANES; ++lane) {                                          \
+          const uint8_t* upper = (const uint8_t*)(uintptr_t)rows[lane] + block * of->span;     \
+          const uint8_t* lower = (const uint8_t*)(uintptr_t)rows[lane + LANES] + block * of->span; \
+          wrong |= put(&own, upper, lower, QUARTERS * lane, out);                              \
+        }                                                                                      \
+      if (wrong) return REFUSED;                                                               \
+    }                                                                                          \
+    return DONE;                                                                               \
   }
 
-/* Writes the planes of each block to its first bytes. Returns 0 where some codes are none. */
-__attribute__((visibility("default"))) int mc_codes(const Codes* of, uint8_t* out) {
-  switch (of->bits) {
-    ALL_OF(E4M3)
-    ALL_OF(2)
-    ALL_OF(3)
-    ALL_OF(4)
-    ALL_OF(5)
-    ALL_OF(6)
-    ALL_OF(8)
+#define CODES_OF(NAME, WITH)                          \
+  WITH static int NAME(const Codes* of, uint8_t* out) { \
+    switch (of->bits) {                               \
+      ALL_OF(E4M3)                                    \
+      ALL_OF(2)                                       \
+      ALL_OF(3)                                       \
+      ALL_OF(4)                                       \
+      ALL_OF(5)                                       \
+      ALL_OF(6)                                       \
+      ALL_OF(8)                                       \
+    }                                                 \
+    return NOT_HERE;                                  \
   }
-  return 0;
+
+/* Sixteen floats as elements of a kind that is not F16. Returns bits where these are other numbers. */
+static inline uint32_t put_numbers(const float* from, int kind, uint8_t* to) {
+  uint32_t wrong = 0, bits;
+  if (kind == F32) memcpy(to, from, SIDE * sizeof *from);
+  if (kind == BF16)
+    for (size_t n = 0; n < SIDE; ++n) {
+      memcpy(&bits, from + n, sizeof bits);
+      const uint16_t half = (uint16_t)(bits >> 16);
+      memcpy(to + 2 * n, &half, sizeof half);
+      wrong |= bits & 0xffff;
+    }
+  if (kind == U8)
+    for (size_t n = 0; n < SIDE; ++n) {
+      const int code = from[n] >= 0 && from[n] < 256 ? (int)from[n] : 0;
+      to[n] = (uint8_t)code;
+      wrong |= (float)code != from[n];
+    }
+  return wrong;
+}
+
+/* All numbers, those of F16 by ``HALVES``. */
+#define NUMBERS_OF(NAME, WITH, HALVES)                                                                      \
+  WITH static int NAME(const Numbers* of, uint8_t* out) {                                                   \
+    const size_t size = SIDE * (of->kind == F32 ? 4 : of->kind == U8 ? 1 : 2);                              \
+    uint32_t wrong = 0;                                                                                     \
+    for (size_t group = 0; group < of->groups; ++group)                                                     \
+      for (size_t block = 0; block < of->blocks; ++block, out += of->bytes)                                 \
+        for (size_t n = 0; n < of->each; ++n) {                                                             \
+          const uint64_t* rows = of->rows + SIDE * group;                                                   \
+          float column[SIDE];                                                                               \
+          for (size_t row = 0; row < SIDE; ++row)                                                           \
+            column[row] = ((const float*)(uintptr_t)rows[row])[block * of->each + n];                       \
+          uint8_t* const to = out + of->at + n * size;                                                      \
+          if (of->kind == F16)                                                                              \
+            HALVES(column, to);                                                                             \
+          else                                                                                              \
+            wrong |= put_numbers(column, of->kind, to);                                                     \
+        }                                                                                                   \
+    return wrong ? REFUSED : DONE;                                                                          \
+  }
+
+/* Nobody asks for halves where no instruction makes them. */
+static void no_halves_of(const float* from, uint8_t* to) { (void)from, (void)to; }
+
+CODES_OF(codes_anywhere, )
+NUMBERS_OF(numbers_anywhere, , no_halves_of)
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define WITH_AVX2 __attribute__((target("avx2,f16c")))
+
+/* Sixteen floats in sixteen bits, rounded to the nearest. */
+WITH_AVX2 static void halves_of(const float* from, uint8_t* to) {
+  for (size_t n = 0; n < SIDE; n += 8)
+    _mm_storeu_si128((__m128i*)(to + 2 * n), _mm256_cvtps_ph(_mm256_loadu_ps(from + n), 0));
+}
+
+CODES_OF(codes_with_avx2, WITH_AVX2)
+NUMBERS_OF(numbers_with_avx2, WITH_AVX2, halves_of)
+
+static int has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"); }
+#else
+#define codes_with_avx2 codes_anywhere
+#define numbers_with_avx2 numbers_anywhere
+static int has_avx2(void) { return 0; }
+#endif
+
+/* Writes the planes of each block to its first bytes. REFUSED where some codes are none. */
+__attribute__((visibility("default"))) int mc_codes(const Codes* of, uint8_t* out) {
+  return has_avx2() ? codes_with_avx2(of, out) : codes_anywhere(of, out);
+}
+
+/* Writes what there is once for a group of codes, that of each row side by side. REFUSED where some are no codes,
+   which they should be. */
+__attribute__((visibility("default"))) int mc_numbers(const Numbers* of, uint8_t* out) {
+  if (of->kind == F16 && !has_avx2()) return NOT_HERE;
+  return has_avx2() ? numbers_with_avx2(of, out) : numbers_anywhere(of, out);
 }

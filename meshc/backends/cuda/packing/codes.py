@@ -27,7 +27,7 @@ from meshc.backends.cuda.packing.fragments import compiled
 from meshc.backends.cuda.packing.matrix_rows import GROUP, Rows, matrices_of
 from meshc.backends.cuda.program import Weight
 from meshc.ir.codes import CODE_FORMATS, CodeFormat
-from meshc.ir.stored import BF16, E4M3, floats
+from meshc.ir.stored import BF16, E2M1, E4M3, floats
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
@@ -37,6 +37,11 @@ _NUMBERS: dict[DType, np.dtype[Any]] = {
     DType.F32: np.dtype(np.float32),
 }
 _E2M1 = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6), np.float32)
+_BYTES = {DType.E4M3: E4M3, DType.E2M1: E2M1}
+"""Elements of matrices of codes, a byte each, where these are no whole numbers."""
+_KINDS = {DType.F32: 0, DType.F16: 1, DType.BF16: 2, DType.U8: 3}
+_REFUSED, _NOT_HERE = 0, 2
+"""As in the C text."""
 _TOGETHER = 4
 """Words that a lane loads at once, at the most."""
 _SOURCE = Path(__file__).with_suffix(".c")
@@ -80,14 +85,18 @@ class CodedRows:
         at = form.span * form.codes.bits // 8 * GROUP
         if not self._fill_codes(packed):
             parts, at = [*_planes(code_bytes(_gathered(self.codes), form), form)], 0
-        for rows, kind in zip(self.numbers, form.parts.values(), strict=True):
-            values = _elements(_gathered(rows).astype(np.float32), kind, form)
-            by_block = values.reshape(groups, GROUP, blocks, -1).transpose(0, 2, 3, 1)
-            parts.append(np.ascontiguousarray(by_block))
         for part in parts:
             held = part.reshape(groups, blocks, -1).view(np.uint8)
             packed[..., at : at + held.shape[-1]] = held
             at += held.shape[-1]
+        for rows, kind in zip(self.numbers, form.parts.values(), strict=True):
+            size = rows.width // blocks * GROUP * kind.bytes
+            if not self._fill_numbers(packed, rows, kind, at):
+                values = _elements(_gathered(rows).astype(np.float32), kind, form)
+                by_block = values.reshape(groups, GROUP, blocks, -1).transpose(0, 2, 3, 1)
+                held = np.ascontiguousarray(by_block).reshape(groups, blocks, -1).view(np.uint8)
+                packed[..., at : at + size] = held
+            at += size
 
     def _fill_codes(self, packed: NDArray[np.uint8]) -> bool:
         """Write the codes of ``packed``, [groups, blocks, bytes], where they are bytes that lie
@@ -95,16 +104,32 @@ class CodedRows:
         form, kind = self.form, self.codes.matrices[0].dtype
         zeros = np.zeros(self.codes.width, kind)
         at = self.codes.addresses(zeros)
-        function = _compiled()
+        function = _compiled("mc_codes", _Codes)
         bits = 0 if form.codes is DType.E4M3 else form.codes.bits
-        if at is None or function is None or kind != (np.uint8 if bits else E4M3):
+        if at is None or function is None or kind != _BYTES.get(form.codes, np.uint8):
             return False
         rows = np.ascontiguousarray(at)
         together = _together(form).bit_length() - 1
         sizes = (len(packed), packed.shape[1], form.span, packed.shape[2], together)
-        if not function(_Codes(rows.ctypes.data, *sizes, bits), packed.ctypes.data):
+        if function(_Codes(rows.ctypes.data, *sizes, bits), packed.ctypes.data) == _REFUSED:
             _refuse(form)
         return True
+
+    def _fill_numbers(
+        self, packed: NDArray[np.uint8], numbers: Rows, kind: DType, first: int
+    ) -> bool:
+        """Write what there is once for a group behind the ``first`` bytes of each block of
+        ``packed``, where it is floats of 32 bits that lie side by side, as above."""
+        zeros = np.zeros(numbers.width, np.float32)
+        at, function = numbers.addresses(zeros), _compiled("mc_numbers", _Numbers)
+        if at is None or function is None or numbers.matrices[0].dtype != np.float32:
+            return False
+        rows, blocks = np.ascontiguousarray(at), packed.shape[1]
+        sizes = (len(packed), blocks, numbers.width // blocks, packed.shape[2], first)
+        done = function(_Numbers(rows.ctypes.data, *sizes, _KINDS[kind]), packed.ctypes.data)
+        if done == _REFUSED:
+            _refuse(self.form)
+        return bool(done != _NOT_HERE)
 
 
 class _Codes(ct.Structure):
@@ -117,10 +142,20 @@ class _Codes(ct.Structure):
     )
 
 
+class _Numbers(ct.Structure):
+    """As in the C text."""
+
+    _fields_ = (
+        ("rows", ct.c_void_p),
+        *((name, ct.c_size_t) for name in ("groups", "blocks", "each", "bytes", "at")),
+        ("kind", ct.c_int),
+    )
+
+
 @cache
-def _compiled() -> Any:
-    """The function in C, None without a compiler."""
-    return compiled(_SOURCE, "mc_codes", (ct.POINTER(_Codes), ct.c_void_p))
+def _compiled(name: str, takes: type[ct.Structure]) -> Any:
+    """The function in C that is called so, None without a compiler."""
+    return compiled(_SOURCE, name, (ct.POINTER(takes), ct.c_void_p))
 
 
 def _together(form: CodeFormat) -> int:
@@ -160,13 +195,18 @@ def code_bytes(values: Array, form: CodeFormat) -> NDArray[np.uint8]:
         if (found != values).any() or (found >> form.codes.bits).any():
             _refuse(form)
         return found
+    if values.dtype == E2M1:
+        codes: NDArray[np.uint8] = values.view(np.uint8)
+        if (codes > 15).any():
+            _refuse(form)
+        return codes
     if form.codes is DType.E2M1:
         least = np.searchsorted(_E2M1, np.abs(values))
         if (_E2M1[np.minimum(least, 7)] != np.abs(values)).any():
             _refuse(form)
         return np.asarray(least + 8 * np.signbit(values), np.uint8)
     if values.dtype == E4M3:
-        codes: NDArray[np.uint8] = values.view(np.uint8)
+        codes = values.view(np.uint8)
         if (codes & 0x7F == 0x7F).any():
             _refuse(form)
         return codes
@@ -254,9 +294,10 @@ def _words(words: NDArray[np.uint32], form: CodeFormat) -> NDArray[np.uint32]:
 
 
 def _gathered(rows: Rows) -> Array:
-    """All rows as one matrix; codes of e4m3 stay these where all are."""
-    kinds = [m.dtype if m.dtype == E4M3 else floats(m[:0]).dtype for m in rows.matrices]
-    whole = kinds[0] if kinds[0] == E4M3 and len({*kinds}) == 1 else None
+    """All rows as one matrix; codes of floats stay these where all are."""
+    own = (E4M3, E2M1)
+    kinds = [m.dtype if m.dtype in own else floats(m[:0]).dtype for m in rows.matrices]
+    whole = kinds[0] if kinds[0] in own and len({*kinds}) == 1 else None
     found = np.zeros((len(rows), rows.width), whole or np.result_type(*kinds))
     for number, matrix in enumerate(rows.matrices):
         here = rows.of == number

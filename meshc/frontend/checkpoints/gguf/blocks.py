@@ -12,10 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from meshc.frontend.checkpoints.tensor_source import Encoded
-
-_TABLE = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6), np.float16)
-E2M1 = np.concatenate((_TABLE, -_TABLE))
-"""The number of each code of MXFP4; the sign is its highest bit."""
+from meshc.ir.stored import E2M1
 
 
 def _numbers(blocks: np.ndarray) -> np.ndarray:
@@ -73,7 +70,7 @@ def _q8_0(blocks: np.ndarray) -> Encoded:
 def _mxfp4(blocks: np.ndarray) -> Encoded:
     with np.errstate(over="ignore"):
         scales = np.ldexp(np.float32(1.0), blocks[..., 0].astype(np.int32) - 127)
-    return Encoded(_row(E2M1[_halves(blocks[..., 1:])]), scales)
+    return Encoded(_row(_halves(blocks[..., 1:])).view(E2M1), scales)
 
 
 def _lifted(codes: np.ndarray, scales: np.ndarray, least: np.ndarray, both: np.ndarray) -> Encoded:

@@ -18,12 +18,9 @@ import numpy as np
 from meshc.frontend.checkpoints.safetensors_reader import SafetensorsWeights
 from meshc.frontend.checkpoints.tensor_source import Encoded, Part, StoredTensor
 from meshc.ir.codes import CodeFormat
+from meshc.ir.stored import E2M1, floats
 from meshc.support.diagnostics import fail
 
-E2M1 = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6), np.float32)
-"""The number of each code; the sign is its highest bit."""
-
-_HALVES = E2M1.astype(np.float16)
 _BLOCKS, _SCALES = "_blocks", "_scales"
 _BLOCK_BYTES = 16
 _NO_NUMBER = 255
@@ -101,7 +98,7 @@ class Mxfp4Weights:
         blocks, scales = self._stored(name)
         codes = _in_order(blocks).reshape(*blocks.shape[:2], -1)
         return Encoded(
-            _HALVES[codes.swapaxes(1, 2)],
+            codes.view(E2M1).swapaxes(1, 2),
             np.ldexp(np.float32(1.0), scales.astype(np.int32) - 127).swapaxes(1, 2),
         )
 
@@ -120,7 +117,7 @@ class Mxfp4Weights:
 def _decoded(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """The numbers float32 [outputs, inputs] of ``blocks`` uint8 [outputs, groups, 16] and their
     ``scales`` [outputs, groups]."""
-    numbers = E2M1[_in_order(blocks).reshape(*scales.shape, -1)]
+    numbers = floats(_in_order(blocks).reshape(*scales.shape, -1).view(E2M1))
     numbers *= np.ldexp(np.float32(1.0), scales[..., None].astype(np.int32) - 127)
     return np.asarray(numbers.reshape(len(blocks), -1))
 
