@@ -68,7 +68,7 @@ def test_a_step_of_latent_attention_agrees_with_float64(seed, tmp_path):
     check_step(drawn_latent_decoder(seed), seed, tmp_path)
 
 
-@pytest.mark.parametrize("seed", only(range(200), 3, 8, 12, 25))
+@pytest.mark.parametrize("seed", only(range(200), 3, 8))
 def test_a_step_whose_weights_stay_quantised_agrees_with_float64(seed, tmp_path):
     drawn, form = quantised_decoder(seed)
     check_step(drawn, seed, tmp_path, form)
@@ -109,7 +109,7 @@ def test_a_prompt_agrees_with_float64(seed, tmp_path):
     check_prompt(drawn_decoder(seed), seed, tmp_path)
 
 
-@pytest.mark.parametrize("seed", only(range(200), 4, 15))
+@pytest.mark.parametrize("seed", only(range(200), 4))
 def test_a_prompt_of_weights_that_stay_quantised_agrees_with_float64(seed, tmp_path):
     drawn, form = quantised_decoder(seed)
     check_prompt(drawn, seed, tmp_path, form)

@@ -169,8 +169,9 @@ def test_prompts_of_weights_that_stay_quantised_are_read_by_tasks():
     (found,) = planned("smollm2-135m", "h200", "prefill", **kept).phases
     request = CompileRequest(target="cuda", device="h200", **kept)
     program = compile_loaded(load_any("smollm2-135m", Diagnostics()), request)
+    read = [("long_prompt", pos, 64) for pos in (0, 64, 128)] + [("prompt", 192, 16)]
     runs = [
-        step_time(program.prompts["prompt"], {"pos": pos, "len": 16}) for pos in range(0, 199, 16)
+        step_time(program.prompts[name], {"pos": pos, "len": tokens}) for name, pos, tokens in read
     ]
     last = step_time(program.modules["decode"], {"pos": 199})
     expected = last.seconds + sum(run.seconds for run in runs)
