@@ -70,7 +70,6 @@ EDITS = {
     "the first block of codes": (CODED, LIBRARY, "rows + k * BLOCK,", "rows,"),
     "codes of another row group": (CODED, STEP, "const int task = first + number;", "const int task = first;"),
     "codes where blocks of half their bytes are": (CODED, STEP, "* 1088;", "* 544;"),
-    "a tile of codes with place for fewer": (CODED, LIBRARY, "PLACE = TILE * (MOST * BLOCK + VECTORS)", "PLACE = TILE * (MOST * 512 + VECTORS)"),
     # when
     "vectors come before they are given": (GROUPS, LIBRARY, "if (some) wait(ready, filled++ & 1), global_copy_fence();", ""),
     "vectors come in the other half": (GROUPS, LIBRARY, "filled++ & 1", "filled++ + 1 & 1"),
