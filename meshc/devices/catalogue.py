@@ -10,8 +10,9 @@ from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
+from typing import Any
 
-from meshc.devices.checks import device_of_file
+from meshc.devices.checks import as_on, device_of_file
 from meshc.devices.device import Device
 from meshc.support.diagnostics import MeshcError, fail
 from meshc.support.plugins import Kind
@@ -65,7 +66,11 @@ def usual_values(numbers: Iterable[str]) -> dict[str, int | float | str]:
 
 @cache
 def _catalogued(name: str) -> Device:
-    return _of_entry(name, resources.files("meshc.devices") / "data" / f"{name}.toml")
+    return _of_entry(name, _file_of(name))
+
+
+def _file_of(name: str) -> Traversable:
+    return resources.files("meshc.devices") / "data" / f"{name}.toml"
 
 
 def _of_entry(name: str, file: Traversable) -> Device:
@@ -116,7 +121,24 @@ def _parsed(source: Source) -> Device:
         fail("unreadable-device", f"not TOML: {error}", _place(source, str(error)))
     except RecursionError:
         fail("unreadable-device", "device file nests too deeply", Span(source, 1, 1))
-    return device_of_file(values, source)
+    like = values.pop("like", None)
+    if like is None:
+        return device_of_file(values, source)
+    if like not in device_names():
+        place = Span(source, source.text.partition("like")[0].count("\n") + 1, 1)
+        known = f"use one of {', '.join(device_names())}"
+        words = f"'like' names no device of the catalogue: '{str(like)[:80]}'"
+        fail("bad-device", words, place, help=known)
+    return device_of_file(as_on(like, _values(like), values), source)
+
+
+@cache
+def _values(name: str) -> dict[str, Any]:
+    """The keys of the file of a device of the catalogue, as they would stand in it if it were
+    ``like`` none."""
+    values = tomllib.loads(_file_of(name).read_text(encoding="utf-8"))
+    like = values.pop("like", None)
+    return as_on(like, _values(like), values) if like is not None else values
 
 
 def _place(source: Source, message: str) -> Span:

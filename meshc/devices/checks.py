@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from meshc.devices.axes import WAFER
 from meshc.devices.device import Device
@@ -41,6 +42,9 @@ UNSOURCED = "stated without a source"
 _USUAL: dict[str, str | bool] = {"axes": str(WAFER), "push": False, "enforced": True}
 _LINK_KEYS = f"write [level.NAME] with {', '.join(LINK)}"
 _TABLE = ("value", "unit", "kind", "source")
+_TABLES = ("sources", "level")
+_OF_ONE = ("name", "description", *_TABLES)
+"""Keys of a device that no other one is like in."""
 
 
 def device_of_file(values: Mapping[str, object], source: Source) -> Device:
@@ -66,6 +70,37 @@ def device_of_file(values: Mapping[str, object], source: Source) -> Device:
     check.together(found)
     check.found.raise_errors()
     return found
+
+
+def as_on(like: str, base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys ``own`` of a device's file, and those of the device ``like``, ``base``, which are
+    not among them: what was published or calibrated there is assumed here."""
+    taken = {key: _as_on(like, value) for key, value in base.items() if key not in _OF_ONE}
+    merged = {**taken, **{key: value for key, value in own.items() if key not in _TABLES}}
+    levels = {
+        name: {key: _as_on(like, value) for key, value in links.items()}
+        for name, links in base.get("level", {}).items()
+    }
+    said = own.get("level", {})
+    for name, links in said.items() if isinstance(said, dict) else ():
+        levels[name] = {**levels.get(name, {}), **links} if isinstance(links, dict) else links
+    if levels:
+        merged["level"] = levels if isinstance(said, dict) else said
+    texts = [str(one.get("source")) for one in merged.values() if isinstance(one, dict)]
+    titles = {
+        name: title
+        for name, title in base.get("sources", {}).items()
+        if any(re.search(rf"\b{re.escape(name)}\b", text) for text in texts)
+    }
+    told = own.get("sources", {})
+    merged["sources"] = {**titles, **told} if isinstance(told, dict) else told
+    return merged
+
+
+def _as_on(like: str, value: Any) -> Any:
+    if isinstance(value, dict) and value.get("kind") in ("published", "calibrated"):
+        return {**value, "kind": "assumed", "source": f"as on {like}"}
+    return value
 
 
 def device_of(

@@ -150,10 +150,10 @@ def test_infinite_and_hard_questions_are_diagnosed():
     names = [f"v{i}" for i in range(9)]
     box = " and ".join(f"0 <= {n} <= 999999 and {n} mod {7 + i} <= 3" for i, n in enumerate(names))
     total = " + ".join(f"{3 * i + 2}*({n} mod {11 + i})" for i, n in enumerate(names))
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(MeshcError, match="proof-too-hard"):
         isl.count(parse_cond(f"{box} and ({total}) mod 9973 <= 4000"), names)
-    assert time.monotonic() - started < 20
+    assert time.process_time() - started < 20
     assert isl.find_point(parse_cond("x = 3")) == {"x": 3}
 
 

@@ -1,14 +1,14 @@
-"""What ``--json`` prints is as the schemas in ``meshc/cli/schemas`` say, whatever the command."""
+"""What ``--json`` prints is as its schema says, whatever the command."""
 
 import json
 from copy import deepcopy
-from importlib import resources
 
 import pytest
 from json_schema import faults
 
 from meshc.cli import main
 from meshc.cli.command_parser import parser
+from meshc.support.schemas import json_schema, schema_names
 
 TINY = "tests/data/tiny/llama-rope3"
 MLP = "examples/mlp.meshir"
@@ -52,9 +52,7 @@ WITHOUT_RUNS = {"import-torch", "diff", "view"}
 """Held against their schemas elsewhere here, or where torch is (tests/e2e)."""
 
 
-def schema(command):
-    place = resources.files("meshc.cli") / "schemas" / f"{command.replace('-', '_')}.schema.json"
-    return json.loads(place.read_text(encoding="utf-8"))
+schema = json_schema
 
 
 def printed(words, capsys, code=0):
@@ -74,6 +72,7 @@ def test_every_command_has_a_schema_and_a_run():
         f"urn:meshc:json:{name.replace('-', '_')}:1" for name in names
     }
     assert names == {words[0] for words in (*CHEAP, *OTHERS)} | WITHOUT_RUNS
+    assert set(schema_names()) == names | {"errors", "manifest", "record", "timeline", "fabric"}
 
 
 @pytest.mark.parametrize("words", SEVERAL, ids=" ".join)

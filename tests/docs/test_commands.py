@@ -125,13 +125,6 @@ def test_command_runs(line, place, capsys):
     assert capsys.readouterr().out
 
 
-def test_programs_of_the_page_run():
-    programs = blocks("docs/command-line.md", "python")
-    assert programs
-    for program in programs:
-        exec(compile(program, "command-line.md", "exec"), {})
-
-
 def test_enough_commands_are_found():
     assert len(LISTED) >= 15 and len(RUN) >= 9 and len(EVERYWHERE) >= 100
     assert any("examples/mlp.meshir" in line for line in RUN)

@@ -181,7 +181,7 @@ def test_what_csl_has_not_is_said_in_words(bring, tmp_path, old, new, words):
     [
         ("wse3", ("memory_bytes = {value = 49_152", "memory_bytes = {value = 40_960"), "matmul",
          {"mesh": "2x2"}, "layout.csl"),
-        ("h200", ("cores_x", "cores_x"), "tiny_llama", {"phase": "decode", "seq": 16}, "step.cu"),
+        ("h100", ("cores_x", "cores_x"), "tiny_llama", {"phase": "decode", "seq": 16}, "step.cu"),
     ],
 )  # fmt: skip
 def test_a_device_is_its_file(bring, tmp_path, like, changed, model, options, file):

@@ -13,6 +13,7 @@ from viewed import ROOT, data
 
 from meshc.cli import main
 from meshc.sim import cslc
+from meshc.support.schemas import json_schema
 
 ROWS, COLUMNS = 2, 3
 
@@ -41,8 +42,7 @@ def program(tmp_path_factory):
 
 def test_the_page_has_what_the_run_left(program):
     told = json.loads((program / "seen" / "fabric.json").read_text())
-    schema = json.loads((ROOT / "meshc" / "driver" / "fabric.schema.json").read_text())
-    assert faults(told, schema) == []
+    assert faults(told, json_schema("fabric")) == []
     page = data((program / "seen" / "view.html").read_text(encoding="utf-8"))
     assert page["model"] == "run.py" and page["device"] == "wse3"
     (fabric,), (one,) = page["fabrics"], told["fabrics"]

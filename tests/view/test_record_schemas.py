@@ -1,7 +1,6 @@
 """Records and timelines are as their schemas say."""
 
 import json
-from pathlib import Path
 
 import pytest
 from json_schema import faults
@@ -9,12 +8,9 @@ from viewed import COMPILES, recorded
 
 from meshc.cli import main
 from meshc.driver.record_files import FORMAT
+from meshc.support.schemas import json_schema
 
-ROOT = Path(__file__).parents[2]
-SCHEMAS = {
-    name: json.loads((ROOT / "meshc" / "driver" / f"{name}.schema.json").read_text())
-    for name in ("record", "timeline")
-}
+SCHEMAS = {name: json_schema(name) for name in ("record", "timeline")}
 
 
 @pytest.mark.parametrize("name", COMPILES)

@@ -20,12 +20,12 @@ from meshc.ir.brought_functions import CSL_MATH
 from meshc.ir.types import DType
 
 _OF = statement_cycles()
-START = _OF["operation"]
+OPERATION = _OF["operation"]
 DESCRIPTOR = _OF["descriptor"]
 GRID = _OF["grid_descriptor"]
 NUMBER = _OF["number"]
 MAPPED = _OF["mapped"]
-CALL = MAPPED + START + NUMBER  # of a mapped function, whose operation is on registers
+CALL = MAPPED + OPERATION + NUMBER  # of a mapped function, whose operation is on registers
 CONSTANT = _OF["constant_load"]
 WRITTEN = _OF["written"]
 DRAINED = _OF["drained"]
@@ -47,12 +47,13 @@ TAKEN = 3 + STORE  # an element of an array into a variable: two loads, an addit
 COMPARED = 2 + BRANCH  # one case of a switch: load, comparison, branch
 JOIN = 2 * EFFECT  # a task that joins two ends, once it runs: blocked again, a signal
 RESUME = EFFECT + CALLED  # the task that goes on, once it runs: blocked again, a call
-FABRIC = START  # set-up of an operation with a fabric operand; on WSE-3 a second cycle is hidden
+FABRIC = (
+    OPERATION  # set-up of an operation with a fabric operand; on WSE-3 a second cycle is hidden
+)
 RELAY = _OF["relay"]
 UNROLLED = _OF["unrolled"]
 PASS = _OF["pass"]
 LOOP = PASS + 1  # scalar code around one pass of a loop
-START_OF_LOOP = 3
 BEGIN_OF_LOOP = _OF["begin"]
 BEGIN_OF_LOOP_WRITTEN_OUT = _OF["begin_written_out"]
 LOOP_OF_CASES = LOOP  # the same where the pass suspends, the choice of the next case apart
@@ -183,7 +184,7 @@ def operation_steps(costs: Costs, builtin: str, to: Window, sources: Sequence[Wi
 
 def walked(descriptors: int, numbers: int = 0) -> int:
     """The set-up of an operation on so many descriptors of one dim and numbers."""
-    return START + descriptors * DESCRIPTOR + numbers * NUMBER
+    return OPERATION + descriptors * DESCRIPTOR + numbers * NUMBER
 
 
 def around_pass(passes: int, operations: int) -> int:
@@ -197,12 +198,12 @@ def looped(passes: int, operations: int, moved: int) -> int:
     for ``operations`` of scalar code. Where the loop is written out, only the DSDs are left."""
     if passes * (operations + moved * MOVED) <= UNROLLED:
         return passes * moved * OFFSET
-    return START_OF_LOOP + passes * (PASS + moved * MOVED)
+    return BEGIN_OF_LOOP + passes * (PASS + moved * MOVED)
 
 
 def setup(operands: Sequence[object]) -> int:
     """An operation before its first step: windows are brought to registers, and numbers."""
-    return START + sum(
+    return OPERATION + sum(
         (DESCRIPTOR if has_one_dim(one) else GRID) if isinstance(one, Window) else NUMBER
         for one in operands
     )

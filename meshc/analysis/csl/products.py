@@ -24,15 +24,15 @@ from meshc.analysis.csl.blocks import Stretch, blocks_of, power_of_two, stretche
 from meshc.analysis.csl.factors import Product, call, one_product, without_joining
 from meshc.analysis.csl.instruction_costs import (
     BANKS,
+    BEGIN_OF_LOOP,
     CALL,
     CONSTANT,
     DESCRIPTOR,
     DRAINED,
     LENGTH,
     MOVED,
+    OPERATION,
     PASS,
-    START,
-    START_OF_LOOP,
     WRITTEN,
     Costs,
     looped,
@@ -227,11 +227,11 @@ def _mapped(
         fixed = [side.dims[1].count is None for side in (product.b, product.c, product.c)]
         loads = sum(CONSTANT if one else costs.load for one in fixed)
         row = DRAINED + WRITTEN + (0 if product.a.dims[1].count is None else _LENGTHENED)
-        once = loads + _CALLED + START_OF_LOOP
+        once = loads + _CALLED + BEGIN_OF_LOOP
         return Plan("mapped", product, body + m * row + once, steps=steps, rebased=True)
-    loads = WRITTEN - (CALL - START) + (CONSTANT if product.b.start.is_const else costs.load)
+    loads = WRITTEN - (CALL - OPERATION) + (CONSTANT if product.b.start.is_const else costs.load)
     loads += 0 if kept and product.one_row else 2 * costs.load
-    passes = _CALLED + START_OF_LOOP + m * (PASS + 2 * MOVED) if m > 1 else 0
+    passes = _CALLED + BEGIN_OF_LOOP + m * (PASS + 2 * MOVED) if m > 1 else 0
     return Plan("mapped", product, body + m * loads + passes, steps=steps)
 
 
@@ -422,7 +422,7 @@ def _passes(stretch: Stretch) -> int:
     """Cycles of the loop over a stretch: its passes, and the DSDs that each moves."""
     if stretch.loop is None:
         return 0
-    return START_OF_LOOP + stretch.times * (PASS + 2 * MOVED)
+    return BEGIN_OF_LOOP + stretch.times * (PASS + 2 * MOVED)
 
 
 def _round_cycles(product: Product, steps: int) -> int:

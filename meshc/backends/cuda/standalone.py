@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +19,10 @@ from meshc.backends.templates import render
 from meshc.support.diagnostics import fail
 from meshc.support.large_files import PAGE_BYTES
 from meshc.support.native import BuildError
+from meshc.support.schemas import json_schema
 
 Array = NDArray[Any]
 _HERE = Path(__file__).parent
-_SCHEMA = "manifest.schema.json"
 WEIGHTS = "weights.packed"
 _OF_KERNELS = ("blocks", "threads", "cluster", "shared_bytes", "least_blocks")
 _NUMBER, _NOTHING = -1, -2
@@ -66,7 +67,7 @@ def standalone_files(
     files |= {
         WEIGHTS: lambda path: _write_weights(path, program, tensors),
         MANIFEST: program.to_json(),
-        _SCHEMA: (_HERE / _SCHEMA).read_text(encoding="utf-8"),
+        "manifest.schema.json": json.dumps(json_schema("manifest"), indent=1) + "\n",
         "run.py": render(
             "meshc.backends.cuda",
             "standalone.py.jinja",

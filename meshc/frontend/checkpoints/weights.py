@@ -61,7 +61,7 @@ class Checkpoint:
         return repr((self.config, self.layers, self.gguf_names, self.bare, tensors))
 
     def names(self) -> tuple[str, ...]:
-        """Every logical tensor, in the order of use."""
+        """Every logical tensor, in the order of the tables of its family."""
         return tuple(self._logical)
 
     def shape(self, name: str) -> tuple[int, ...]:

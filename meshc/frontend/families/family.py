@@ -19,6 +19,17 @@ _FOLDER = resources.files("meshc.frontend.families")
 _MODEL, _CONFIG, _TENSORS = "model.mesh", "config.toml", "tensors.toml"
 _MERGED = ("sizes", "own", "flags", "switches", "numbers", "experts", "dense")
 _GGUF_OWN = {field.name for field in fields(GgufTables)} - {"architecture", "tables"}
+_SIZES: dict[str, dict[str, Any]] = {
+    "hidden": {"parameter": "E", "key": "hidden_size"},
+    "heads": {"parameter": "H", "key": "num_attention_heads"},
+    "kv_heads": {"parameter": "G", "key": "num_key_value_heads"},
+    "head_dim": {"parameter": "D", "key": "head_dim", "default": "hidden / heads"},
+    "ffn": {"parameter": "F", "key": "intermediate_size"},
+    "vocab": {"parameter": "V", "key": "vocab_size"},
+    "layers": {"parameter": "layers", "key": "num_hidden_layers"},
+    "max_positions": {"key": "max_position_embeddings"},
+}
+"""Those of most files: of entries that ``config.toml`` leaves out, or that say no ``key``."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +39,7 @@ class Family:
     ``architectures`` maps classes of transformers to a ``model_type``, ``tables`` has what a config
     of each such type says, ``gguf`` what a GGUF file says, None where none is read. Some files
     leave out the ``prefix`` of all names of tensors. ``params`` are the stored forms of the model's
-    params, in the order of use.
+    params.
     """
 
     name: str
@@ -85,21 +96,24 @@ def _family(name: str, folder: Traversable) -> Family:
     gguf, prefix = config.pop("gguf", None), config.pop("prefix", "")
     kinds = sorted(set(architectures.values()))
     variants = {kind: config.pop(kind, {}) for kind in kinds}
-    tables = {kind: _tables(config, variants[kind], _CONFIG) for kind in kinds}
+    # The lanes of a head are the width of one in the place of a key.
+    sizes = {name: _SIZES[name] for name in _SIZES if name != "head_dim" or "lanes" not in config}
+    tables = {kind: _tables(config, variants[kind], _CONFIG, sizes) for kind in kinds}
     params = declared(dict[str, StoredParam], _tensors(folder), _TENSORS)
     of_gguf = _gguf_tables(name, gguf, config["rope_types"]) if gguf is not None else None
     return Family(name, architectures, tables, of_gguf, prefix, params)
 
 
 def _tensors(folder: Traversable) -> dict[str, dict[str, Any]]:
-    """The entries of tensors.toml: those of the family that it is ``like``, ``without`` some, and
-    its own, which stand for others of the same name."""
+    """The entries of tensors.toml: those of the family that it is ``like``, ``without`` some, its
+    own, which stand for others of the same name, and those that are the ``same`` as another."""
     own = _table(folder, _TENSORS)
-    like, without = own.pop("like", ""), own.pop("without", [])
+    like, without, same = own.pop("like", ""), own.pop("without", []), own.pop("same", {})
     found = _tensors(_folder_of(like)) if like else {}
     for param in without:
         del found[param]
-    return found | own
+    found |= own
+    return found | {param: found[other] for param, other in same.items()}
 
 
 def _gguf_tables(name: str, table: dict[str, Any], rope_types: list[str]) -> GgufTables:
@@ -107,7 +121,7 @@ def _gguf_tables(name: str, table: dict[str, Any], rope_types: list[str]) -> Ggu
     architecture, rope_types = table.pop("architecture", name), table.pop("rope_types", rope_types)
     own = {key: table.pop(key) for key in sorted(_GGUF_OWN) if key in table}
     keys = gguf_table(f"{architecture}.", table, bool(rope_types))
-    tables = _tables({"rope_types": rope_types, **keys}, {}, f"{_CONFIG}, gguf")
+    tables = _tables({"rope_types": rope_types, **keys}, {}, f"{_CONFIG}, gguf", {})
     return declared(GgufTables, {"architecture": architecture, "tables": tables, **own}, _CONFIG)
 
 
@@ -115,11 +129,21 @@ def _table(folder: Traversable, file: str) -> dict[str, Any]:
     return tomllib.loads((folder / file).read_text(encoding="utf-8"))
 
 
-def _tables(config: Mapping[str, Any], variant: Mapping[str, Any], place: str) -> Tables:
-    """The tables of one model type: those of the family, with what this type has otherwise."""
+def _tables(
+    config: Mapping[str, Any],
+    variant: Mapping[str, Any],
+    place: str,
+    usual: Mapping[str, Mapping[str, Any]],
+) -> Tables:
+    """The tables of one model type: those of the family, with what this type has otherwise, and
+    ``usual`` sizes where neither says a key."""
     found = {**config, **variant}
     for name in _MERGED:
         found[name] = {**config.get(name, {}), **variant.get(name, {})}
+    found["sizes"] = {**usual} | {
+        name: size if "key" in size else {**usual.get(name, {}), **size}
+        for name, size in found["sizes"].items()
+    }
     for name in ("own", "switches"):
         found[name] = {key: {"parameter": key, **entry} for key, entry in found[name].items()}
     for name in ("experts", "dense"):

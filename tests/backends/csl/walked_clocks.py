@@ -233,7 +233,7 @@ class Timing:
         combines = isinstance(op, Recv) and op.combine != "store"
         self.clock[cores] += 2 * address if combines else address
         in_memory = [here, here] if combines or isinstance(op, Relay) else [here]
-        self.clock[cores] += costs.setup(in_memory) - costs.START + costs.DESCRIPTOR
+        self.clock[cores] += costs.setup(in_memory) - costs.OPERATION + costs.DESCRIPTOR
         self.pending[op.result] = _Pending(
             op, cores.copy(), self.clock.copy(), self.steps.copy(), words
         )

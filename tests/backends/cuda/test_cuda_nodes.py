@@ -25,10 +25,10 @@ from meshc.backends.cuda.nodes import NodeTensors, layers_of
 from meshc.cli import main
 from meshc.driver import CompileRequest, compile_loaded, load_any, open_weights
 from meshc.support.diagnostics import Diagnostics, MeshcError
+from meshc.support.schemas import json_schema
 
 ROOT = Path(__file__).parents[3]
 DATA = ROOT / "tests" / "data"
-SCHEMA = ROOT / "meshc" / "backends" / "cuda" / "manifest.schema.json"
 LLAMA = DATA / "tiny_cuda" / "llama-4h2"
 # A prompt in a long chunk and a short one, and a request beside it.
 PROMPTS, COUNT = [[7, 3, 9, 11, 2, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8, 9], [4]], 4
@@ -99,7 +99,7 @@ def test_the_command_gives_the_tokens_of_transformers(tmp_path, capsys) -> None:
     assert "GPUs of 2 nodes, which pass 1 layers each" in said
     assert "us on its 2 nodes, one behind the other, with 39 tokens before it" in said
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert faults(manifest, json.loads(SCHEMA.read_text())) == []
+    assert faults(manifest, json_schema("manifest")) == []
     words = ["run", out, "--backend", "cuda-cpu", "--weights", str(LLAMA), "--prompt-ids", ids]
     assert main([*words, "--max-tokens", str(len(want["tokens"]))]) == 0
     assert capsys.readouterr().out == ",".join(map(str, want["tokens"])) + "\n"

@@ -1,7 +1,6 @@
 """The published schema of manifests: every emitted one is as it says, and an altered one is not."""
 
 import json
-from pathlib import Path
 
 import pytest
 from json_schema import faults
@@ -11,10 +10,9 @@ from test_cuda_packing import MODELS
 from meshc.backends.cuda.program import FORMAT
 from meshc.driver import CompileRequest, compile_loaded, load_any
 from meshc.support.diagnostics import Diagnostics
+from meshc.support.schemas import json_schema
 
-ROOT = Path(__file__).parents[3]
-FILE = ROOT / "meshc" / "backends" / "cuda" / "manifest.schema.json"
-SCHEMA = json.loads(FILE.read_text())
+SCHEMA = json_schema("manifest")
 
 
 def manifest(name, folder):

@@ -29,10 +29,10 @@ from meshc.analysis.csl.instruction_costs import (
     MAPPED,
     NUMBER,
     OFFSET,
+    OPERATION,
     PASS,
     REAL_DIVISION,
     REBASED,
-    START,
     TO_INTEGER,
     UNROLLED,
     WRITTEN,
@@ -300,7 +300,7 @@ class StatementCycles:
         self._body(function.body, inside)
         named = {node.text for node in csl.walk(function.body) if isinstance(node, csl.Name)}
         waits = [ready for register, ready in read.ready.items() if register in named]
-        read.cycles = max([read.cycles, *(ready - CALL + START for ready in waits)])
+        read.cycles = max([read.cycles, *(ready - CALL + OPERATION for ready in waits)])
         read.take(inside, max(window.size for window in windows))
         read.ended, read.stays = read.cycles, True
 
@@ -319,7 +319,7 @@ class StatementCycles:
 
     def _set_up(self, operands: Iterable[csl.Expression], read: _Read) -> None:
         """An operation before its first step: its operands are brought to registers."""
-        read.spend(START)
+        read.spend(OPERATION)
         for each in operands:
             if _text(each) in read.ready or _text(each) in self._held:
                 continue

@@ -71,7 +71,7 @@ class Prices:
         """A transfer before its operation starts: where what it moves ``here`` lies."""
         address = self.address(here, local)
         in_memory = [here, here] if combines or relays else [here]
-        placed = costs.setup(in_memory) - costs.START + costs.DESCRIPTOR
+        placed = costs.setup(in_memory) - costs.OPERATION + costs.DESCRIPTOR
         return placed + (2 * address if combines else address)
 
     def test(self, when: Cond, local: Collection[str]) -> int:
