@@ -30,6 +30,9 @@ FLOOR = {"f32": 2e-4, "f16": 2.0**-8, "bf16": 2.0**-5}
 model's type are, and of f32 by what tests of families allow."""
 TIMES = 4
 """Or by so many times what logits move where each weight is off by up to a rounding."""
+OFTEN, OF_EXPERTS = 2, 12
+"""So often weights are moved. Of experts that are chosen by nearly the same number either may be,
+which one time out of two does not show."""
 NEAR = 2e-4
 """How far the interpreter may be from transformers, which computes in f32."""
 
@@ -118,7 +121,7 @@ class Checkpoint:
         exact = _logits(graph, self.given(), ids)[first:]
         random = np.random.default_rng([self.seed, 19])
         moved = np.zeros_like(exact)
-        for _ in range(2):
+        for _ in range(OF_EXPERTS if _experts(self.folder) else OFTEN):
             off = {
                 name: values * (1 + random.uniform(-1, 1, values.shape) * self.kinds.unit)
                 for name, values in self.given().items()
@@ -142,7 +145,7 @@ def draw_checkpoint(draw: Drawing, seed: int, index: int) -> Checkpoint:
     """A checkpoint and how it is compiled. Cases in a row are of one after the other."""
     folder = FOLDERS[(index + seed) % len(FOLDERS)]
     target = draw.weighted({"python": 50, "csl": 20, "cuda": 30})
-    experts = "experts" in folder or "gpt_oss" in folder
+    experts = _experts(folder)
     options = OF_TARGET[target](draw, experts)
     kinds = {"python": {"f32": 60, "f16": 25, "bf16": 15}, "csl": {"f32": 60, "f16": 40}}
     options["dtype"] = draw.weighted(kinds.get(target, {"f16": 60, "bf16": 40}))
@@ -154,6 +157,10 @@ def draw_checkpoint(draw: Drawing, seed: int, index: int) -> Checkpoint:
     options = with_room(options, tokens)
     origin = f"--seed {seed} --case {index}"
     return Checkpoint(folder, target, options, draw.number(0, 2**31 - 1), prompt, steps, origin)
+
+
+def _experts(folder: str) -> bool:
+    return "experts" in folder or "gpt_oss" in folder
 
 
 @cache

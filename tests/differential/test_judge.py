@@ -23,6 +23,7 @@ from cases import (
     in_regions,
     off_by_rounding,
 )
+from draw_checkpoints import Checkpoint
 from drawn_programs import Apply, Program, Reference, Tensor, source
 from judging import compare, compile_case, other_sums
 from operations import Binary, Product, Scale
@@ -201,3 +202,10 @@ def test_small_results_of_a_case_may_be_off_as_its_large_ones():
     found = off_by_rounding([(large, large), (small, moved)], kinds)
     assert [set(one.error) for one in found] == [{TIMES * 2.0**-7}] * 2
     assert set(off_by_rounding([(small, small)], kinds)[0].error) == {TIMES * 0.1 * 2.0**-8}
+
+
+def test_either_of_two_experts_that_are_as_likely_may_be_chosen():
+    """Half of the ways to round weights choose another one, which moves logits by 0.3."""
+    options = {"dtype": "f16", "seq": 21}
+    case = Checkpoint("tiny_latent_experts/deepseek-v2-8x3", "csl", options, 2087031445, 13, 4)
+    assert case.expected(None)[0][0].error.min() > 0.3
