@@ -19,7 +19,9 @@ from meshc.cli import main
 from meshc.support import plugins
 
 PAGE = ROOT / "docs" / "start.md"
-FILES = re.compile(r"^`(.*?)`:\n\n```\w+\n(.*?)^```", re.MULTILINE | re.DOTALL)
+FILES = re.compile(
+    r"^`([^`\n]+)`(?: in a folder `(\w+)`)?:\n\n```\w+\n(.*?)^```", re.MULTILINE | re.DOTALL
+)
 TYPED = re.compile(r"^```\n(\$ .*?)^```", re.MULTILINE | re.DOTALL)
 PORT = "8000"
 CHANGING = re.compile(
@@ -44,9 +46,9 @@ def steps(text):
 @pytest.fixture
 def walk(tmp_path, monkeypatch, capfd, update_golden):
     """Types the commands of a section in a folder that has all files of the page."""
-    for name, text in FILES.findall(PAGE.read_text("utf-8")):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
+    for name, folder, text in FILES.findall(PAGE.read_text("utf-8")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / name).write_text(text)
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, words in {"meshc": "-m meshc", "python": ""}.items():
