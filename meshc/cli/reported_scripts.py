@@ -29,7 +29,9 @@ def run_reported(options: argparse.Namespace) -> int:
         told = found.read_text(encoding="utf-8") if found.is_file() else ""
     fabrics = [json.loads(line) for line in told.splitlines()]
     if fabrics:
-        _write(folder, Path(options.script).name, fabrics)
+        size = _write(folder, Path(options.script).name, fabrics)
+        page = Path(options.report) / "view.html"
+        print(f"written to {page}, {size} bytes", file=sys.stderr)
     elif code == 0:
         fail(
             "bad-argument",
@@ -49,12 +51,12 @@ def _ended(options: argparse.Namespace) -> int:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
 
 
-def _write(folder: Path, script: str, fabrics: list[dict[str, Any]]) -> None:
-    """Write what ``meshc view`` reads, and the page."""
+def _write(folder: Path, script: str, fabrics: list[dict[str, Any]]) -> int:
+    """Write what ``meshc view`` reads, and the page; how many bytes that has."""
     report = Diagnostics()
     arches = ", ".join(dict.fromkeys(one["arch"] for one in fabrics))
     facts = {"programs": len(fabrics)}
     write_run(folder, "simulated program", script, arches, facts, [], report, fabrics)
     text = page_of(page_data(read_recorded(folder)))
     write_text(folder / "view.html", text)
-    print(f"written to {folder / 'view.html'}, {len(text.encode())} bytes", file=sys.stderr)
+    return len(text.encode())

@@ -11,7 +11,15 @@ from typing import Any
 
 from meshc.sim.commands_folder import own_bin
 from meshc.sim.machine.run_options import BACKENDS, MAX_CYCLES, MOST_THREADS_BY_DEFAULT
-from meshc.sim.suite import LOOKED_FOR, SuiteResult, as_json, find_commands, run_one, table_line
+from meshc.sim.suite import (
+    LOOKED_FOR,
+    TABLE_HEAD,
+    SuiteResult,
+    as_json,
+    find_commands,
+    run_one,
+    table_line,
+)
 from meshc.sim.timing import DEFAULT, MODELS
 
 _MAX_CYCLES_HELP = f"how long the host waits for a program (default: {MAX_CYCLES:,})"
@@ -87,6 +95,8 @@ def _suite(args: argparse.Namespace) -> int:
         print(f"error: no {LOOKED_FOR}{chosen} below '{args.directory}'", file=sys.stderr)
         return 1
     results: list[SuiteResult] = []
+    if not args.json:
+        print(TABLE_HEAD, flush=True)
     for scripts in found:
         results.append(run_one(root, scripts, args.timeout, cs_python_options(args)))
         if not args.json:

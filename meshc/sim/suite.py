@@ -149,6 +149,9 @@ def _run(folder: Path, names: list[str], env: dict[str, str], timeout: int) -> t
         raise
 
 
+TABLE_HEAD = f"{'program':48} {'arch':9} {'':5} {'cycles':>12} {'seconds':>8}"
+
+
 def table_line(result: SuiteResult) -> str:
     """One line of the table."""
     verdict = "pass" if result.passed else "FAIL"

@@ -18,11 +18,12 @@ def blocks(name, language):
 
 
 def commands(name):
-    """The command lines of meshc on a page: joined where they go on, without comments."""
+    """The command lines of meshc on a page: joined where they go on, without comments and what
+    reads their output."""
     found = []
     for text in blocks(name, "sh") + blocks(name, ""):
         for line in text.replace("\\\n", " ").splitlines():
-            line = line.partition("  #")[0].removeprefix("$ ").strip()
+            line = line.partition("  #")[0].partition(" | ")[0].removeprefix("$ ").strip()
             if line.startswith("meshc "):
                 found += [re.sub(r"\s+", " ", part) for part in _NEXT.split(line)]
     return found

@@ -66,7 +66,7 @@ class SplitRegions(Pass):
             width, height = device_size(module)
             fail(
                 "mesh-too-large",
-                f"a {mesh} mesh does not fit the {width}x{height} cores of the device",
+                f"the {mesh} mesh does not fit the {width}x{height} cores of the device",
                 notes=(violates("P"),),
                 help=f"use at most --mesh {width}x{height}",
             )
@@ -165,14 +165,16 @@ class SplitRegions(Pass):
             violates("M"),
         ]
         if fits:
+            regions = "one such region" if fit[1] == 1 else f"{fit[1]} such regions"
+            limit = f"the device has room for only {regions}"
             help_text = f"--layers {fits} is the largest number whose buffers fit this mesh"
         else:
-            help_text = "not even one layer fits; use a larger mesh or a shorter sequence (--seq)"
+            limit = "not even one layer fits"
+            help_text = "use a larger mesh or a shorter sequence (--seq)"
         fail(
             "does-not-fit",
             f"{layers} layers need {used} bytes on each core of a {mesh} region, which has {room}: "
-            f"{used - room} bytes short, and the device has room for only "
-            f"{fit[1]} such regions",
+            f"{used - room} bytes short, and {limit}",
             notes=notes,
             help=help_text,
         )

@@ -192,9 +192,11 @@ def test_a_program_of_tensors_on_the_command_line(tmp_path):
         (["--output", str(out)], "error: the inputs of this program are: A"),
         (["--input", "A=missing.npy", "--output", str(out)], "error: "),
         (["--input", f"A={tmp_path / 'c.npy'}", "--output", str(out)], "has shape (4, 6), not"),
+        (["--input", f"A={__file__}", "--output", str(out)], f"'{__file__}' holds no array"),
+        (["--input", "a.npy", "--output", str(out)], "'a.npy' is no NAME=FILE.npy"),
     ):
         done = call(folder, *arguments)
-        assert done.returncode == 1 and message in done.stderr
+        assert done.returncode == (2 if "usage" in done.stderr else 1) and message in done.stderr
         assert "Traceback" not in done.stderr
 
 

@@ -6,7 +6,7 @@ statements call kernels on views, send and receive. No core can reach what anoth
 
 from .channels import Channel, ChannelError, Token, wait
 from .cores import Cores, Fabric, Sweep, memo
-from .host import HostError, LanguageModel, TensorProgram, Weights
+from .host import HostError, LanguageModel, TensorProgram, Weights, read_array
 from .memory import Buffer, Span, View, span
 from .percore import Coordinates, IsolationError, Mesh, PerCore
 from .phase import Phase, Recorded
@@ -37,6 +37,7 @@ __all__ = [
     "Weights",
     "element",
     "memo",
+    "read_array",
     "span",
     "wait",
 ]

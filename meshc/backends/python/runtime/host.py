@@ -16,6 +16,15 @@ class HostError(Exception):
     """A request that the program cannot serve: ids, lengths or files that do not fit."""
 
 
+def read_array(path: str | Path) -> Array:
+    """The array in a ``.npy`` file, mapped into memory when used; HostError where it holds none."""
+    try:
+        found: Array = np.lib.format.open_memmap(path, mode="r")
+    except ValueError as error:
+        raise HostError(f"'{path}' holds no array of NumPy") from error
+    return found
+
+
 class Weights(Mapping[str, Array]):
     """The logical tensors in a folder, one ``<name>.npy`` each, mapped into memory when used."""
 
@@ -26,8 +35,7 @@ class Weights(Mapping[str, Array]):
         path = self._folder / f"{name}.npy"
         if path.parent != self._folder or not path.is_file():
             raise KeyError(name)
-        found: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-        return found
+        return read_array(path)
 
     def __iter__(self) -> Iterator[str]:
         return (path.stem for path in sorted(self._folder.glob("*.npy")))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 from main_phase import main_phase
-from mesh_runtime import Fabric, HostError, Mesh, PortError, TensorProgram, Weights
+from mesh_runtime import Fabric, HostError, Mesh, PortError, TensorProgram, Weights, read_array
 
 MESH = Mesh({"y": 2, "x": 3})
 
@@ -27,10 +27,20 @@ def load(weights=Path(__file__).parent / "weights", order=None):
     return TensorProgram(main_phase(Fabric(MESH, order)).load(tensors))
 
 
+def named_file(text):
+    """The name and the path of NAME=FILE.npy."""
+    name, _, path = text.partition("=")
+    if not name or not path:
+        raise argparse.ArgumentTypeError(f"'{text}' is no NAME=FILE.npy")
+    return name, path
+
+
 def arguments():
     """What the command line says."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--input", action="append", default=[], metavar="NAME=FILE.npy")
+    parser.add_argument(
+        "--input", action="append", type=named_file, default=[], metavar="NAME=FILE.npy"
+    )
     parser.add_argument("--output", action="append", required=True, metavar="[NAME=]FILE.npy")
     return parser.parse_args()
 
@@ -39,11 +49,7 @@ def main():
     """Run once; returns the exit status."""
     args = arguments()
     try:
-        inputs = {}
-        for text in args.input:
-            name, _, path = text.partition("=")
-            inputs[name] = np.load(path, allow_pickle=False)
-        outputs = load().run(inputs)
+        outputs = load().run({name: read_array(path) for name, path in args.input})
         for text in args.output:
             name, equals, path = text.rpartition("=")
             np.save(path, outputs[name if equals else next(iter(outputs))])
