@@ -167,22 +167,21 @@ def small(compiled):
     return compiled("one kernel a step")
 
 
-@pytest.mark.parametrize("steps", only([1, 4, 16], 4))
+@pytest.mark.parametrize("steps", only([1, 3, 16], 3))
 def test_draws_are_those_of_meshc(steps, small, python, capsys, tmp_path):
     """Which draws by the logits of its executor, in NumPy."""
     out, driver, example = small
-    asked = ["--prompt-ids", "5,17,42", "--max-tokens", "6", "--seed", "7"]
-    model = ["run", str(TINY / "llama-4h2"), "--target", "cuda", "--backend", "cuda-cpu"]
-    words = {}
-    hot, cut = ("--temperature", "2"), ("--top-k", "9", "--top-p", "0.9", "--min-p", "0.05")
-    for more in (hot, cut):
+    asked = ["--prompt-ids", "5,17,42", "--max-tokens", "4", "--seed", "7"]
+    hot, cut = ["--temperature", "2"], ["--top-k", "9", "--top-p", "0.9", "--min-p", "0.05"]
+    here = [python, str(out / "run.py"), *asked, *cut, "--steps", str(steps)]
+    for more, command in ((hot, [example, str(out), "5,17,42", "4", "2", "7"]), (cut, here)):
+        model = ["run", str(TINY / "llama-4h2"), "--target", "cuda", "--backend", "cuda-cpu"]
         capsys.readouterr()
         assert main([*model, *asked, *more, "--logits", str(tmp_path / "logits.npy")]) == 0
-        words[more] = capsys.readouterr().out
-        done = run([python, str(out / "run.py"), *asked, *more, "--steps", str(steps)], driver)
-        assert (done.stdout, done.stderr) == (words[more], "")
-    assert len({*words.values()}) == 2
-    assert run([example, str(out), "5,17,42", "6", "2", "7"], driver).stdout == words[hot]
+        done = run(command, driver)
+        assert (done.stdout, done.stderr) == (capsys.readouterr().out, "")
+        likeliest = np.load(tmp_path / "logits.npy").argmax(-1)
+        assert done.stdout != line(likeliest)
 
 
 def test_a_text_ends_at_its_last_token(small, tmp_path, python):
@@ -240,8 +239,8 @@ def test_logits_that_are_no_numbers_give_no_tokens(small, tmp_path, python):
         words = b"\xff\x7f" * (len(data) // 2)  # no number in f16 and bf16
         (tmp_path / path.name).write_bytes(words if path.suffix == ".packed" else data)
     for command in (
-        [python, str(tmp_path / "run.py"), "--prompt-ids", "5"],
-        [example, str(tmp_path), "5", "2"],
+        [python, str(tmp_path / "run.py"), "--prompt-ids", "5", "--max-tokens", "1"],
+        [example, str(tmp_path), "5", "1"],
     ):
         done = run(command, driver)
         assert done.returncode == 1 and "no largest number that is finite" in done.stderr

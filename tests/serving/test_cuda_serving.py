@@ -172,17 +172,17 @@ def sampled(service, requests, scored=()):
 
 def test_a_program_chooses_what_the_host_does(dense, monkeypatch):
     """Requests that are put back, that fail, and that ask for logits beside others."""
-    requests = drawn(dense.engine.vocab, 6, np.random.default_rng(5), 32, 9)
-    requests[6] = ([*requests[0][0][:9], BAD], 4)
+    requests = drawn(dense.engine.vocab, 4, np.random.default_rng(5), 32, 8)
+    requests[4] = ([*requests[0][0][:9], BAD], 4)
     assert dense.engine.chooses
     found, failed, read = sampled(dense, requests)
     mixed = sampled(dense, requests, {2, 3})
     monkeypatch.setattr(type(dense.engine), "chooses", False)
     wanted = sampled(dense, requests)
     assert (found, failed) == wanted[:2] == mixed[:2]
-    assert failed.keys() == {6} and "no largest number that is finite" in failed[6]
+    assert failed.keys() == {4} and "no largest number that is finite" in failed[4]
     assert read == 0 < mixed[2] < wanted[2]
-    assert len({token for name in (1, 5) for token in found[name]}) > 1
+    assert len({token for name in (1, 2) for token in found[name]}) > 1
 
 
 def test_requests_share_pages_of_floats_of_eight_bits():
