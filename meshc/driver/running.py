@@ -43,18 +43,17 @@ from meshc.support.files import error_words
 from meshc.support.scratch import scratch_folder
 
 OnProfile = Callable[[Profile], None]
-_DRAWS = ("temperature", "top_k", "top_p")
+_DRAWS = ("temperature", "top_k", "top_p", "min_p")
 
 
 @dataclass(frozen=True)
 class RunRequest:
     """What to generate from: prompts (texts, token ids or conversations), continued all at once.
 
-    Tokens are drawn if ``sample`` or one of ``temperature``, ``top_k`` and ``top_p`` is given; with
-    ``sample`` those that are not given are as the checkpoint's ``generation_config.json`` says,
-    else 1, 0 and 1. ``stops`` and ``seed`` (0), which is for draws alone, are those of
-    :class:`Continuation`.
-    ``logits`` and ``steps`` are those of :class:`Continuation`.
+    Tokens are drawn if ``sample`` or one of ``temperature``, ``top_k``, ``top_p`` and ``min_p`` is
+    given; with ``sample`` those that are not given are as the checkpoint's
+    ``generation_config.json`` says, else 1, 0, 1 and 0. ``stops``, ``seed`` (0), which is for
+    draws alone, ``logits`` and ``steps`` are those of :class:`Continuation`.
     With ``cache`` the program and decoded weights, or those that are packed for a GPU, are kept for
     later runs.
     ``trace`` is a file for what happens on a simulated wafer, from which a profile is made, and
@@ -72,6 +71,7 @@ class RunRequest:
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
+    min_p: float | None = None
     seed: int | None = None
     logits: bool = True
     steps: int | None = None
@@ -118,7 +118,8 @@ class RunRequest:
             fail(
                 "bad-argument",
                 f"--seed is {self.seed}, but the most likely tokens are taken, and none is drawn",
-                help="leave it out, or draw tokens: --sample, --temperature, --top-k or --top-p",
+                help="leave it out, or draw tokens: --sample, --temperature, --top-k, --top-p or "
+                "--min-p",
             )
         threads = self.simulated.threads
         if threads is not None and threads < 1:

@@ -15,9 +15,15 @@ from itertools import takewhile
 
 from meshc.serving.caches import Caches, Job, PagedCaches, WholeCaches
 from meshc.serving.drafting import Drafter
-from meshc.serving.engines import Array, PagedEngine, VerifyingEngine, WholeEngine
+from meshc.serving.engines import (
+    Array,
+    ChoosingEngine,
+    PagedEngine,
+    VerifyingEngine,
+    WholeEngine,
+)
 from meshc.serving.requests import Request
-from meshc.serving.sampling import Choose, Sampler
+from meshc.serving.sampling import Choose, Sampler, refuse_logits
 from meshc.serving.scheduler import Iteration, Prefill, Progress, Scheduler
 from meshc.support.diagnostics import MeshcError, fail
 
@@ -215,7 +221,14 @@ class Server:
             self._caches.ready(job)
             last = job.tokens[job.steps - 1] if job.steps else job.prompt[-1]
             tokens[job.place] = ([last, *ahead.get(name, ())], len(job.prompt) - 1 + job.steps)
-        logits = self._logits(tokens) if tokens else {}
+        draws = self._draws(names)
+        logits: Mapping[int, Array] = {}
+        chosen: Mapping[int, int | None] = {}
+        if tokens and draws is None:
+            logits = self._logits(tokens)
+        elif tokens and draws is not None:
+            assert isinstance(self.engine, ChoosingEngine)
+            chosen = self.engine.choose(_single(tokens), draws)
         found: dict[int, list[int]] = {}
         failed: dict[int, str] = {}
         steps: dict[int, int] = {}
@@ -224,7 +237,10 @@ class Server:
             assert job.place is not None
             before, new = job.steps, len(job.tokens)
             try:
-                self._take(job, tokens[job.place][0][1:], logits[job.place])
+                if draws is None:
+                    self._take(job, tokens[job.place][0][1:], logits[job.place])
+                else:
+                    _take_chosen(job, chosen.get(job.place))
             except MeshcError as error:
                 failed[name] = error.diagnostics[0].message
             if len(job.tokens) > new:
@@ -237,8 +253,22 @@ class Server:
         if self._drafter is not None:
             assert isinstance(self.engine, VerifyingEngine)
             return self.engine.verify(tokens)
-        single = {place: (own[0], at) for place, (own, at) in tokens.items()}
-        return {place: row[None] for place, row in self.engine.step(single).items()}
+        return {place: row[None] for place, row in self.engine.step(_single(tokens)).items()}
+
+    def _draws(self, names: Sequence[int]) -> dict[int, tuple[Array, Array]] | None:
+        """How the program chooses the next token, by places, of all who do not have it already;
+        None where the host does, since the program does not or since somebody asks for logits."""
+        if not (isinstance(self.engine, ChoosingEngine) and self.engine.chooses):
+            return None
+        found = {}
+        for job in (self.jobs[name] for name in names):
+            if job.steps < len(job.tokens):
+                continue
+            if not isinstance(job.choose, Sampler):
+                return None
+            assert job.place is not None
+            found[job.place] = job.choose.draw
+        return found
 
     def _ahead(self, names: Sequence[int]) -> dict[int, list[int]]:
         """What is read of each request behind its next token: tokens that it has had before it was
@@ -295,6 +325,24 @@ class Server:
             self._caches.leave(job, not failed)
             if self._drafter is not None:
                 self._drafter.leave(name)
+
+
+def _single(tokens: Mapping[int, tuple[Sequence[int], int]]) -> dict[int, tuple[int, int]]:
+    """The first token of each place, with its position."""
+    return {place: (own[0], at) for place, (own, at) in tokens.items()}
+
+
+def _take_chosen(job: Job, token: int | None) -> None:
+    """Let ``job`` go on by a step whose ``token`` the program chose, None where it found none, or
+    by one whose token ``job`` has already. Raises ``run-refused``."""
+    job.steps += 1
+    if job.steps <= len(job.tokens):
+        return
+    if token is None:
+        refuse_logits()
+    job.tokens.append(token)
+    assert isinstance(job.choose, Sampler)
+    job.choose.pass_over()
 
 
 def _record(

@@ -71,6 +71,22 @@ class VerifyingEngine(Engine, Protocol):
 
 
 @runtime_checkable
+class ChoosingEngine(Engine, Protocol):
+    """One whose program may choose tokens itself, so that no logits leave it."""
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it does."""
+
+    def choose(
+        self, tokens: Mapping[int, tuple[int, int]], draws: Mapping[int, tuple[Array, Array]]
+    ) -> dict[int, int | None]:
+        """What :meth:`step` does of ``tokens``, and for each place of ``draws`` the next token, as
+        the :attr:`~meshc.serving.sampling.Sampler.draw` there says; None where its logits give
+        none."""
+
+
+@runtime_checkable
 class PagedEngine(Engine, Protocol):
     """One whose caches lie in ``pages`` pages of ``page`` tokens, those of any request in any of
     them. What it leaves there of a whole piece of a prompt, which begins at a multiple of

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import factorial, log, sqrt
 from secrets import randbits
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.random import Philox
@@ -86,12 +86,17 @@ class Sampling:
 GREEDY = Sampling()
 
 
+def refuse_logits() -> NoReturn:
+    """Raise ``run-refused`` for logits that give no token."""
+    fail("run-refused", "the logits have no largest number that is finite")
+
+
 def most_likely(logits: Array) -> int:
     """The token with the largest of ``logits`` ``[vocab]``, of equal ones the first. Raises
     ``run-refused`` where there is no largest number, or one that is not finite."""
     first = int(logits.argmax())
     if not np.isfinite(logits[first]):
-        fail("run-refused", "the logits have no largest number that is finite")
+        refuse_logits()
     return first
 
 
@@ -149,6 +154,7 @@ class Sampler:
         self.sampling = sampling
         self.key = (randbits(64) if seed is None else seed, number)
         self._random = Philox(key=np.array(self.key, np.uint64))
+        self._taken = 0
 
     def __call__(self, logits: Array) -> int:
         """The next token behind ``logits`` ``[vocab]``. Raises what :func:`most_likely` does."""
@@ -156,5 +162,24 @@ class Sampler:
         if self.sampling.temperature == 0:
             return first
         sums = np.cumsum(shares(logits, self.sampling))
-        drawn = int(self._random.random_raw()) * int(sums[-1]) >> 64
+        drawn = self._number() * int(sums[-1]) >> 64
         return int(np.searchsorted(sums, np.uint64(drawn), side="right"))
+
+    @property
+    def draw(self) -> tuple[Array, Array]:
+        """What a program is told that chooses the next token as this does: f32 [4], the numbers of
+        the sampling, and u32 [4], the seed in two words, the number of the text and how many
+        numbers it has taken."""
+        seed, text = self.key
+        words = (seed % (1 << 32), seed >> 32, text, self._taken)
+        return self.sampling.numbers(), np.array(words, np.uint32)
+
+    def pass_over(self) -> None:
+        """Go on behind a token that a program has chosen by :attr:`draw`."""
+        if self.sampling.temperature != 0:
+            self._number()
+
+    def _number(self) -> int:
+        """The next number of the text."""
+        self._taken += 1
+        return int(self._random.random_raw())

@@ -48,6 +48,11 @@ class Chooser:
         self._count = 0
         self.scores: list[Score] = []
 
+    @property
+    def alone(self) -> Callable[[Array], int]:
+        """What chooses the same tokens: ``then`` itself where none are given or scored."""
+        return self._then if not self._given and self._top is None else self
+
     def __call__(self, logits: Array) -> int:
         """The next token behind ``logits``. Raises what ``then`` and :func:`most_likely` do."""
         if self._count < len(self._given):

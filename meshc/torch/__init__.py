@@ -39,7 +39,7 @@ else:
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module 'meshc.torch' has no attribute '{name}'")
-        place = "exported.importing" if name in _EXPORTED else "compiling"
+        place = "exported.importing" if name in _EXPORTED else "from_transformers"
         return getattr(module_of_extra(f"meshc.torch.{place}", "torch", "meshc.torch"), name)
 
     def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ def test_the_programs_run(monkeypatch):
     monkeypatch.chdir(ROOT)
     names = {}
     programs = blocks("docs/own-program.md", "python")
-    assert len(programs) == 3
+    assert len(programs) == 4
     for program in programs:
         exec(compile(program, "own-program.md", "exec"), names)
     assert names["answer"].shape == (1, 7)

@@ -41,6 +41,8 @@ pytestmark = [
     pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler"),
 ]
 
+STEPS = (1, 4, 16)
+
 
 @cache
 def tensors(layers: int | None) -> Mapping[str, np.ndarray]:
@@ -120,21 +122,30 @@ def test_all_layers_give_the_recorded_tokens(chunks):
 @pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, pytest.param(None, marks=pytest.mark.slow)])
 def test_the_program_chooses_and_draws_the_tokens_of_the_host(layers):
-    """In launches of several steps, among 49152 words."""
+    """In launches of several steps, among 49152 words, up to a token that ends a text."""
     result = compile_loaded(
         load_any(MODEL, Diagnostics()), CompileRequest(target="cuda", seq=32, layers=layers)
     )
     program = from_json(result.files["manifest.json"])
     model = LanguageModel(program, CpuMachine(program.kernels, result.files), tensors(layers))
     for sampling in (GREEDY, Sampling(1.2, 40, 0.95)):
-        host, count = Sampler(sampling, 11), 2 if layers else len(TOKENS)
+        host, count = Sampler(sampling, 11), len(TOKENS)
         wanted = model.generate_all(
             [PROMPT], count, lambda *_: False, (), lambda _, row, own=host: own(row)
         )
         assert layers or sampling != GREEDY or wanted == [TOKENS]
         own = Sampler(sampling, 11)
         draw = Draw(sampling.numbers().tolist(), [own.key], lambda _, row, of=own: of(row))
-        assert model.generate_chosen([PROMPT], count, lambda *_: False, (), 4, draw) == wanted
+        for steps in STEPS:
+            assert (
+                model.generate_chosen([PROMPT], count, lambda *_: False, (), steps, draw) == wanted
+            )
+        first = wanted[0].index(wanted[0][3])
+        for steps in STEPS:
+            found = model.generate_chosen(
+                [PROMPT], count, lambda *_: False, {wanted[0][3]}, steps, draw
+            )
+            assert found == [wanted[0][: first + 1]]
 
 
 @pytest.mark.slow

@@ -78,15 +78,15 @@ def run(command, driver=None, **variables):
     )
 
 
-def built(out, folder):
-    """The example in C++."""
-    example = folder / "example"
-    command = [CXX.path(), "-std=c++17", "-Wall", "-Wextra", "-Werror", "example.cc", "-ldl"]
+def built(out, folder, source="example.cc"):
+    """The example, or another ``source``, in C++."""
+    found = folder / Path(source).stem
+    command = [CXX.path(), "-std=c++17", "-Wall", "-Wextra", "-Werror", "-I", ".", source, "-ldl"]
     done = subprocess.run(
-        [*command, "-o", str(example)], cwd=out, capture_output=True, text=True, check=False
+        [*command, "-o", str(found)], cwd=out, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    return str(example)
+    return str(found)
 
 
 def line(tokens):
@@ -111,10 +111,77 @@ def test_tokens_are_those_of_transformers(name, compiled, python):
         assert done.stdout == alone + line(wanted["tokens"])
 
 
+PROMPTS_AT_ONCE = """
+#include <algorithm>
+#include <cstdio>
+
+#include "model.hpp"
+
+static int likeliest(const float* row) {
+  return int(std::max_element(row, row + meshc_model::VOCABULARY) - row);
+}
+
+int main(int, char** words) {
+  meshc_model::Model model(words[1]);
+  const std::vector<std::vector<int>> prompts = {{7, 3, 9}, {5, 17, 42, 6}};
+  meshc_model::Sampling drawn;
+  drawn.temperature = 2, drawn.top_k = 30, drawn.top_p = 0.9, drawn.min_p = 0.01;
+  drawn.seed = 1ull << 63;
+  for (const auto& one : model.generate_all(prompts, 5, {}, drawn, 3)) {
+    for (int token : one) std::printf("%d,", token);
+    std::printf("\\n");
+  }
+  std::vector<int> tokens(meshc_model::BATCH), cached(meshc_model::BATCH);
+  for (int place = 0; place < 2; ++place) {
+    tokens[place] = likeliest(model.prefill(prompts[place], place, cached).data());
+    cached[place] = int(prompts[place].size());
+  }
+  const auto rows = model.step(tokens, cached);
+  for (int place = 0; place < 2; ++place) {
+    const int behind = likeliest(rows.data() + place * meshc_model::VOCABULARY);
+    std::printf("%d,%d,\\n", tokens[place], behind);
+  }
+}
+"""
+"""Drawn tokens of two prompts, and the two most likely ones by the calls that give logits."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["several requests"])
+def test_all_calls_of_the_header_give_the_tokens_of_run_py(name, compiled, python, tmp_path):
+    out, driver, _ = compiled(name)
+    (tmp_path / "calls.cc").write_text(PROMPTS_AT_ONCE)
+    asked = [python, str(out / "run.py"), "--ignore-eos", "--prompt-ids", "7,3,9"]
+    asked += ["--prompt-ids", "5,17,42,6", "--max-tokens"]
+    how = ["--temperature", "2", "--top-k", "30", "--top-p", "0.9", "--min-p", "0.01"]
+    drawn = run([*asked, "5", *how, "--steps", "2", "--seed", str(1 << 63)], driver)
+    likely = run([*asked, "2"], driver)
+    found = run([built(out, tmp_path, str(tmp_path / "calls.cc")), str(out)], driver)
+    assert [drawn.stderr, likely.stderr, found.stderr] == ["", "", ""]
+    assert found.stdout.replace(",\n", "\n") == drawn.stdout + likely.stdout
+
+
 @pytest.fixture
 def small(compiled):
     """A directory with its driver and example."""
     return compiled("one kernel a step")
+
+
+@pytest.mark.parametrize("steps", only([1, 3, 16], 3))
+def test_draws_are_those_of_meshc(steps, small, python, capsys, tmp_path):
+    """Which draws by the logits of its executor, in NumPy."""
+    out, driver, example = small
+    asked = ["--prompt-ids", "5,17,42", "--max-tokens", "4", "--seed", "7"]
+    hot, cut = ["--temperature", "2"], ["--top-k", "9", "--top-p", "0.9", "--min-p", "0.05"]
+    here = [python, str(out / "run.py"), *asked, *cut, "--steps", str(steps)]
+    for more, command in ((hot, [example, str(out), "5,17,42", "4", "2", "7"]), (cut, here)):
+        model = ["run", str(TINY / "llama-4h2"), "--target", "cuda", "--backend", "cuda-cpu"]
+        capsys.readouterr()
+        assert main([*model, *asked, *more, "--logits", str(tmp_path / "logits.npy")]) == 0
+        done = run(command, driver)
+        assert (done.stdout, done.stderr) == (capsys.readouterr().out, "")
+        likeliest = np.load(tmp_path / "logits.npy").argmax(-1)
+        assert done.stdout != line(likeliest)
 
 
 def test_a_text_ends_at_its_last_token(small, tmp_path, python):
@@ -153,6 +220,31 @@ def test_what_is_wrong_is_said_and_the_exit_is_1(what, small, python):
         done = run(command, None if ids is None else driver, **variables)
         assert done.returncode == 1 and words in done.stderr
         assert "Traceback" not in done.stderr and done.stdout == ""
+
+
+def test_what_is_no_number_is_refused(small, python):
+    out, driver, example = small
+    for ids, count in (("5,x", "2"), ("5", "2x")):
+        done = run([example, str(out), ids, count], driver)
+        assert done.returncode == 1 and "is no number here" in done.stderr
+    for words in (["--temperature", "nan"], ["--top-p", "2"], ["--seed", "1"], ["--steps", "65"]):
+        done = run([python, str(out / "run.py"), "--prompt-ids", "5", *words], driver)
+        assert done.returncode == 1 and done.stderr.startswith("run.py: ") and not done.stdout
+
+
+def test_logits_that_are_no_numbers_give_no_tokens(small, tmp_path, python):
+    out, driver, example = small
+    for path in out.iterdir():
+        data = path.read_bytes()
+        words = b"\xff\x7f" * (len(data) // 2)  # no number in f16 and bf16
+        (tmp_path / path.name).write_bytes(words if path.suffix == ".packed" else data)
+    for command in (
+        [python, str(tmp_path / "run.py"), "--prompt-ids", "5", "--max-tokens", "1"],
+        [example, str(tmp_path), "5", "1"],
+    ):
+        done = run(command, driver)
+        assert done.returncode == 1 and "no largest number that is finite" in done.stderr
+        assert done.stdout == ""
 
 
 def test_files_that_are_cut_are_refused(small, tmp_path, python):

@@ -14,6 +14,7 @@ from task_steps import NAN, Step, machine_of, step_of
 
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode, modes
 from meshc.backends.cuda.host import prepare
+from meshc.backends.cuda.tasks import streamed_products
 from meshc.driver.models import load_any
 from meshc.driver.weights import open_weights
 from meshc.support.diagnostics import Diagnostics, MeshcError
@@ -205,12 +206,15 @@ def test_few_and_many_drafts(drafts, positions):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("copied", [True, False])
 @pytest.mark.parametrize("model", ["tiny_cuda/llama-4h2", "tiny_families/gemma2-6h2-window"])
-def test_left_sides_in_memory_verify_drafts(model):
-    """Of a batch of five or more that is predicted to be faster so."""
+def test_left_sides_in_memory_verify_drafts(model, copied, monkeypatch):
+    """Of a batch of five or more that is predicted to be faster so, whether blocks copy them or
+    have no room for that."""
+    monkeypatch.setattr(streamed_products, "columns_are_copied", lambda *given: copied)
     how = {"alone": True, "columns": True, "merge": True, "meet": "counter"}
     case = Case(model, 2, (13, 30, 5, 20, 9), **how)
-    assert "mc::Streamed" in case.step.text
+    assert ("mc::copy_columns" if copied else "mc::Streamed") in case.step.text
     case.check([(2,) * 5])
     case.check([(0, 1, 2, 1, 0), (1, 0, 0, 1, 0), (0, 1, 0, 0, 1)])
 

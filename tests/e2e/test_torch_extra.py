@@ -1,6 +1,7 @@
 """The extra ``torch`` is imported where it is used, and asked for in words where it is missing."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -29,14 +30,21 @@ def test_importing_meshc_imports_neither_package():
     assert said(program) == "set()"
 
 
-def test_a_missing_package_is_named(monkeypatch):
-    for name in ("caches", "compiling", "module", "operator", "weights"):
-        monkeypatch.delitem(sys.modules, f"meshc.torch.{name}", raising=False)
+@pytest.mark.parametrize("name", meshc.torch.__all__)
+def test_a_missing_package_is_named(name, monkeypatch):
+    for each in [each for each in sys.modules if each.startswith("meshc.torch.")]:
+        monkeypatch.delitem(sys.modules, each)
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(MeshcError, match="missing-extra") as refusal:
-        meshc.torch.compile("model")
+        getattr(meshc.torch, name)
+    assert re.search("needs the Python package '(torch|transformers)'", str(refusal.value))
     assert "pip install 'meshc[torch]'" in str(refusal.value)
+
+
+def test_a_missing_module_of_meshc_is_no_missing_package():
+    with pytest.raises(ModuleNotFoundError, match=r"meshc\.torch\.compyling"):
+        extras.module_of_extra("meshc.torch.compyling", "torch", "meshc.torch")
 
 
 def test_a_package_that_does_not_fit_is_told_in_its_own_words(monkeypatch):

@@ -23,6 +23,8 @@ from meshc.driver.serving import ServeRequest, opened_service
 from meshc.serving.group_counts import Fixed
 from meshc.serving.policies import Policy, policy
 from meshc.serving.replaying import Entry, replayed
+from meshc.serving.sampling import Sampler, Sampling
+from meshc.serving.scoring import Chooser
 from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 
 pytestmark = [
@@ -142,6 +144,45 @@ def test_each_request_has_the_logits_that_it_has_alone(dense):
     assert found.failed.keys() == {name for name in found.logits if name < 0}
     for name in requests.keys() - cancelled:
         assert found.same(wanted, name), name
+
+
+SETTINGS = (Sampling(), Sampling(1.5), Sampling(2.0, 9, 0.9), Sampling(0.7, 0, 0.8, 0.05))
+
+
+def sampled(service, requests, scored=()):
+    """The tokens of ``requests``, drawn by four settings, and who failed with which words; of those
+    that are ``scored`` somebody asks for logits. Also how often logits were read."""
+    server, machine, read = service.server(), service.engine.machine, []
+    found, failed = {name: [] for name in requests}, {}
+    plain, machine.read = machine.read, lambda name: read.append(name) or plain(name)
+    try:
+        for name, (prompt, most) in requests.items():
+            choose = Sampler(SETTINGS[name % 4], 2**63 + 9, name)
+            choose = Chooser(choose, (), 1 if name in scored else None).alone
+            server.submit(name, prompt, most, (), choose)
+        while not server.idle:
+            record = server.step()
+            failed |= record.failed
+            for name, tokens in record.tokens.items():
+                found[name] += tokens
+    finally:
+        del machine.read
+    return found, failed, read.count("logits")
+
+
+def test_a_program_chooses_what_the_host_does(dense, monkeypatch):
+    """Requests that are put back, that fail, and that ask for logits beside others."""
+    requests = drawn(dense.engine.vocab, 4, np.random.default_rng(5), 32, 8)
+    requests[4] = ([*requests[0][0][:9], BAD], 4)
+    assert dense.engine.chooses
+    found, failed, read = sampled(dense, requests)
+    mixed = sampled(dense, requests, {2, 3})
+    monkeypatch.setattr(type(dense.engine), "chooses", False)
+    wanted = sampled(dense, requests)
+    assert (found, failed) == wanted[:2] == mixed[:2]
+    assert failed.keys() == {4} and "no largest number that is finite" in failed[4]
+    assert read == 0 < mixed[2] < wanted[2]
+    assert len({token for name in (1, 2) for token in found[name]}) > 1
 
 
 def test_requests_share_pages_of_floats_of_eight_bits():

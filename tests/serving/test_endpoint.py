@@ -332,6 +332,7 @@ def test_the_port_is_tried_before_anything_is_read(capsys):
 
 
 def test_without_the_extra_it_says_what_to_install(capsys, monkeypatch):
-    monkeypatch.setitem(sys.modules, "meshc.serving.endpoint.app", None)
+    monkeypatch.delitem(sys.modules, "meshc.serving.endpoint.app", raising=False)
+    monkeypatch.setitem(sys.modules, "starlette.applications", None)
     assert main(["serve", str(TINY)]) == 1
     assert "pip install 'meshc[serve]'" in capsys.readouterr().err

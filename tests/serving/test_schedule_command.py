@@ -315,14 +315,15 @@ def test_several_rates_and_their_pictures(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("module", "extra", "flags"),
+    ("module", "package", "extra", "flags"),
     [
-        ("serving.plots", "plots", ["--plots", "out"]),
-        ("support.cluster", "cluster", ["--scheduler", "tcp://x:1"]),
+        ("serving.plots", "matplotlib", "plots", ["--plots", "out"]),
+        ("support.cluster", "distributed", "cluster", ["--scheduler", "tcp://x:1"]),
     ],
 )
-def test_flags_of_extras_say_what_they_need(capsys, monkeypatch, module, extra, flags):
-    monkeypatch.setitem(sys.modules, f"meshc.{module}", None)
+def test_flags_of_extras_say_what_they_need(capsys, monkeypatch, module, package, extra, flags):
+    monkeypatch.delitem(sys.modules, f"meshc.{module}", raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
     said = schedule(capsys, "qwen3-30b-a3b", *QUICK, *flags, code=1).err
     assert "error[missing-extra]" in said and f"pip install 'meshc[{extra}]'" in said
 

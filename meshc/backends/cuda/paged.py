@@ -17,7 +17,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from meshc.backends.cuda.host import Machine, prepare
+from meshc.backends.cuda.host import NO_LARGEST, Machine, prepare
+from meshc.backends.cuda.launches import Launch
 from meshc.backends.cuda.packing import Keeping
 from meshc.backends.cuda.program import TASKS, StepProgram
 from meshc.backends.cuda.tasks.groups import HANDED_ON
@@ -51,6 +52,7 @@ class PagedModel:
         prepare(program, machine, tensors, keeping)
         self.program, self.machine = program, machine
         self._step = program.launches()
+        self._choosing = program.chosen_launches(1) if self.chooses else []
         self._reader = next((one for one in program.prefills if one.inputs == TASKS), None)
         self._thread = threading.get_ident()
         self._tables = np.full((program.batch, program.capacity_pages), self.pages, np.int32)
@@ -125,7 +127,7 @@ class PagedModel:
         for first in range(0, len(rows), step):
             part = rows[first : first + step]
             if self._reader is None:
-                self._run({request: ([int(part[0, 0])], position + first)})
+                self._run({request: ([int(part[0, 0])], position + first)}, self._step)
             else:
                 self._write(f"{TASKS}_pages", self._tables[[request]])
                 found.append(self._read_piece(part, position + first, layers))
@@ -141,11 +143,39 @@ class PagedModel:
         of which the first stands at a position: one, and up to :attr:`drafts` drafts behind it.
         What a token has depends on no token behind it, nor on whether it is a draft, to the bit."""
         self._use()
-        self._run(tokens)
+        self._run(tokens, self._step)
         logits = self.machine.read("logits").reshape(self.requests, self.program.columns, -1)
         return {request: logits[request, : len(ids)] for request, (ids, _) in tokens.items()}
 
-    def _run(self, tokens: Mapping[int, tuple[Sequence[int], int]]) -> None:
+    @property
+    def chooses(self) -> bool:
+        """Whether the program chooses tokens: one that verifies drafts does not."""
+        return self.program.choice is not None
+
+    def choose(
+        self, tokens: Mapping[int, tuple[int, int]], draws: Mapping[int, tuple[Array, Array]]
+    ) -> dict[int, int | None]:
+        """What :meth:`step` does of ``tokens``, and the next token of each place of ``draws``, by
+        the ``settings`` and the ``stream`` there; None where its logits have no largest number that
+        is finite. No logits leave the machine."""
+        self._use()
+        left = np.zeros(self.requests, np.int32)
+        settings = np.zeros((self.requests, 4), np.float32)
+        stream = np.zeros((self.requests, 4), np.uint32)
+        for place, draw in draws.items():
+            left[place], (settings[place], stream[place]) = 1, draw
+        self.machine.write("left", left)
+        self.machine.write("stream", stream.view(np.int32))
+        self._write("settings", settings)
+        self._run({place: ([token], at) for place, (token, at) in tokens.items()}, self._choosing)
+        chosen = self.machine.read("chosen")[0].tolist()
+        return {place: None if chosen[place] == NO_LARGEST else chosen[place] for place in draws}
+
+    def _run(
+        self,
+        tokens: Mapping[int, tuple[Sequence[int], int]],
+        launches: Sequence[tuple[Launch, int]],
+    ) -> None:
         columns = self.program.columns
         ids = np.full((self.requests, columns), _NOBODY, np.int32)
         cached = np.zeros(self.requests, np.int32)
@@ -157,7 +187,7 @@ class PagedModel:
         self.machine.write("tokens", ids.ravel())
         positions = cached[:, None] + np.arange(columns, dtype=np.int32)
         self.machine.write("cached", positions.ravel())
-        self.machine.run(self._step)
+        self.machine.run(launches)
 
     def _read_piece(self, rows: Array, position: int, layers: range) -> Array:
         """What ``layers`` make of the ``rows`` of one launch."""

@@ -16,6 +16,7 @@ from meshc.backends.cuda.packing.kept import places_in_file, write_packed
 from meshc.backends.cuda.program import FORMAT, Buffer, StepProgram, Weight, numbered
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
 from meshc.backends.templates import render
+from meshc.ir.choices import MOST_CHOICES
 from meshc.support.diagnostics import fail
 from meshc.support.large_files import PAGE_BYTES
 from meshc.support.native import BuildError
@@ -75,6 +76,8 @@ def standalone_files(
             stop=tuple(stop),
             page_bytes=PAGE_BYTES,
             batch=program.batch,
+            most_steps=program.most_steps,
+            most_choices=MOST_CHOICES,
         ),
         "model.hpp": render("meshc.backends.cuda", "model.hpp.jinja", **_data(program, stop)),
         "example.cc": (_HERE / "templates" / "example.cc").read_text(encoding="utf-8"),
@@ -124,6 +127,7 @@ def _data(program: StepProgram, stop: Sequence[int]) -> dict[str, object]:
             for launch, layer in launches
         ]
 
+    assert program.choice is not None
     return {
         "program": program,
         "stop": stop,
@@ -149,6 +153,9 @@ def _data(program: StepProgram, stop: Sequence[int]) -> dict[str, object]:
             for place, frequencies in enumerate(program.frequencies)
         ],
         "step": resolved(program.launches()),
+        "choice": resolved([(program.choice, 0)]),
+        "ends": program.buffers["ends"].shape[0],
+        "most_choices": MOST_CHOICES,
         "readers": [
             {
                 **{key: getattr(reader, key) for key in ("inputs", "tokens", "least")},

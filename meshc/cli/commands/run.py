@@ -69,6 +69,7 @@ def run(options: argparse.Namespace) -> int:
         options.temperature,
         options.top_k,
         options.top_p,
+        options.min_p,
         options.seed,
         options.logits is not None,
         options.steps,

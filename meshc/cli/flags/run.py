@@ -144,6 +144,12 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
         help="draw among the most likely tokens that have the probability P together",
     )
     parser.add_argument(
+        "--min-p",
+        type=float,
+        metavar="P",
+        help="draw among tokens that are no less likely than that share of the most likely one",
+    )
+    parser.add_argument(
         "--seed", type=int, metavar="N", help="draws of the same seed are the same; default: 0"
     )
     parser.add_argument(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from meshc.frontend.checkpoints.tensor_source import Part, TensorSource
@@ -9,7 +11,7 @@ from meshc.frontend.families import Family
 
 HEAD = "lm_head"
 _ROWS = 1024
-"""Of a tensor at a time."""
+"""Of a tensor at a time, behind its first one, by which heads that are others mostly differ."""
 
 
 def stored_head(source: TensorSource, family: Family) -> str:
@@ -36,7 +38,7 @@ def stores_own_head(source: TensorSource, family: Family) -> bool:
     if head.shape != other.shape or not (head.readable and other.readable):
         return True
     rows = head.shape[0]
-    parts = (Part(0, start, min(rows, start + _ROWS)) for start in range(0, rows, _ROWS))
+    parts = (Part(0, *ends) for ends in pairwise((0, *range(1, rows, _ROWS), rows)))
     return not all(
         np.array_equal(source.read(name, part), source.read(table, part)) for part in parts
     )

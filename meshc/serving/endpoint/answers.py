@@ -121,7 +121,7 @@ class Answers:
                     continue
                 prompt = one.prompt[: len(one.prompt) - one.given]
                 self.names[index] = self.loop.submit(
-                    prompt, most, stops, hears, one.chooser, one.given
+                    prompt, most, stops, hears, one.chooser.alone, one.given
                 )
         except FullError as error:
             raise Refused(429, str(error)) from None

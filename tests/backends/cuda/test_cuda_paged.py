@@ -10,6 +10,7 @@ from meshc.backends.cuda import CpuMachine, PagedModel
 from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.driver.gpu_machine import GpuMachine
 from meshc.backends.cuda.executor import CXX, QUICK
+from meshc.serving.sampling import Sampler, Sampling
 from meshc.support.diagnostics import MeshcError
 
 pytestmark = [
@@ -20,7 +21,8 @@ PROMPT = [n * 7 % 200 for n in range(19)]
 
 
 def served(engine):
-    """Logits of two requests, one of which is read by single layers, behind tables that change."""
+    """Logits of two requests, one of which is read by single layers, behind tables that change; and
+    a token that the program draws by the same as the host."""
     engine.lay(0, [2, 0])
     engine.lay(1, [1])
     rows = engine.embedded(PROMPT, 0)
@@ -28,6 +30,8 @@ def served(engine):
         rows = engine.read(0, rows, 0, range(layer, layer + 1))
     engine.read(1, engine.embedded([5, 6], 0), 0, range(2))
     found = [engine.step({0: (3, 19)}), engine.step({1: (8, 2), 0: (4, 20)})]
+    sampler = Sampler(Sampling(2.0, 50), 7)
+    assert engine.choose({0: (4, 20)}, {0: sampler.draw}) == {0: sampler(found[1][0])}
     engine.lay(1, [3])
     found.append(engine.step({1: (9, 0)}))
     return np.array([row for logits in found for _, row in sorted(logits.items())])
@@ -47,5 +51,5 @@ def test_another_thread_serves_what_the_cpu_does(tmp_path):
         with pytest.raises(MeshcError):
             thread.submit(machine.read, "logits").result()
         assert (thread.submit(served, engine).result() == wanted).all()
-    assert len(fake.calls("cuStreamBeginCapture_v2")) == 2  # whichever layers are passed
+    assert len(fake.calls("cuStreamBeginCapture_v2")) == 3  # whichever layers are passed
     assert fake.live == 0

@@ -26,7 +26,7 @@ NOTHING, NUMBERS, REPORT, COMPILER = range(4)
 WORDS = ("nothing", "other numbers", "report", "compiler")
 SECONDS = 60
 EQUIVALENT: tuple[str, ...] = ()
-ROWS = ((3, 0, TOKENS, 9), (2, 4, 3, TOKENS), (4, 10, 1, TOKENS), (1, 2, 9, 7))
+ROWS = ((3, 0, TOKENS, 9), (2, 4, 3, TOKENS), (4, 10, 1, TOKENS), (1, 2, 9, 7), (3, -1, 1, 7))
 
 pytestmark = pytest.mark.skipif(
     CXX.path() is None or sys.platform == "darwin", reason="there is no GCC"

@@ -14,7 +14,7 @@ from meshc.frontend.checkpoints.hf.generation import INERT, NEUTRAL
 from meshc.serving.sampling import GREEDY, Sampling
 from meshc.support.diagnostics import MeshcError
 
-READ = ("temperature", "top_k", "top_p", "eos_token_id")
+READ = ("temperature", "top_k", "top_p", "min_p", "eos_token_id")
 PRIVATE = {"_commit_hash", "_original_object_hash"}
 TINY = Path(__file__).parents[2] / "data" / "tiny" / "llama-3h1"
 
@@ -42,9 +42,10 @@ def test_tokens_that_end_a_text_are_those_of_the_file(checkpoint):
 
 def test_settings_that_are_absent_are_those_of_transformers(checkpoint):
     found = read_generation(checkpoint())
-    assert (found.temperature, found.top_k, found.top_p) == (1.0, 50, 1.0)
-    found = read_generation(checkpoint(temperature=0.6, top_k=20, top_p=0.95))
-    assert (found.temperature, found.top_k, found.top_p) == (0.6, 20, 0.95)
+    assert (found.temperature, found.top_k, found.top_p, found.min_p) == (1.0, 50, 1.0, 0.0)
+    found = read_generation(checkpoint(temperature=0.6, top_k=20, top_p=0.95, min_p=0.1))
+    assert (found.temperature, found.top_k, found.top_p, found.min_p) == (0.6, 20, 0.95, 0.1)
+    assert read_generation(checkpoint(min_p=None)).min_p == 0
     assert read_generation(TINY) == read_generation(TINY / "config.json")
 
 
@@ -53,7 +54,7 @@ def test_transformers_has_these_settings(checkpoint):
     kind = pytest.importorskip("transformers").GenerationConfig
     usual, found = kind()._get_default_generation_params(), read_generation(checkpoint())
     for name in READ[:-1]:
-        assert getattr(found, name) == usual[name]
+        assert getattr(found, name) == (usual.get(name) or 0)
     for name, neutral in NEUTRAL.items():
         assert usual.get(name) in (None, *neutral)
 
@@ -66,7 +67,7 @@ def test_every_setting_of_transformers_is_read_refused_or_known_to_change_nothin
 
 @pytest.mark.parametrize(
     "settings",
-    [{"temperature": -1}, {"top_k": 1.5}, {"top_p": 2}, {"eos_token_id": "x"}, {"top_k": -1}],
+    [{"temperature": -1}, {"top_k": 1.5}, {"top_p": 2}, {"eos_token_id": "x"}, {"min_p": -1}],
     ids=str,
 )
 def test_settings_that_are_none_are_refused(checkpoint, settings):
@@ -76,13 +77,14 @@ def test_settings_that_are_none_are_refused(checkpoint, settings):
 
 
 def test_flags_stand_before_the_file_which_counts_only_if_asked(checkpoint):
-    usual = read_generation(checkpoint(temperature=0.6, top_k=20))
+    usual = read_generation(checkpoint(temperature=0.6, top_k=20, min_p=0.1))
     cases = (
         ({}, GREEDY),
-        ({"sample": True}, Sampling(0.6, 20, 1.0)),
-        ({"sample": True, "top_k": 3, "top_p": 0.5}, Sampling(0.6, 3, 0.5)),
+        ({"sample": True}, Sampling(0.6, 20, 1.0, 0.1)),
+        ({"sample": True, "top_k": 3, "top_p": 0.5}, Sampling(0.6, 3, 0.5, 0.1)),
         ({"top_p": 0.5}, Sampling(1.0, 0, 0.5)),
         ({"temperature": 2.0}, Sampling(2.0)),
+        ({"min_p": 0.2}, Sampling(1.0, 0, 1.0, 0.2)),
     )
     for given, wanted in cases:
         assert RunRequest(("a",), **given).continuation(None, usual).sampling == wanted
@@ -90,11 +92,11 @@ def test_flags_stand_before_the_file_which_counts_only_if_asked(checkpoint):
 
 @pytest.mark.models
 def test_what_is_not_computed_is_refused_where_the_file_counts(checkpoint, capsys):
-    folder = checkpoint(repetition_penalty=1.1, min_p=0.05, num_beams=1)
+    folder = checkpoint(repetition_penalty=1.1, typical_p=0.5, num_beams=1)
     words = ["run", str(folder), "--prompt-ids", "5", "--max-tokens", "1", "--mesh", "1x1"]
     assert main([*words, "--sample"]) == 1
     said = capsys.readouterr().err
-    assert "error[config-unsupported]" in said and "asks for repetition_penalty, min_p," in said
+    assert "error[config-unsupported]" in said and "asks for repetition_penalty, typical_p," in said
     assert main([*words, "--temperature", "1"]) == 0
 
 

@@ -24,6 +24,7 @@ READ = {
     "temperature": "with `--sample`",
     "top_k": "with `--sample`",
     "top_p": "with `--sample`",
+    "min_p": "with `--sample`",
 }
 """Settings that are computed, and when."""
 NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -41,7 +42,6 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
     "diversity_penalty": (0,),
     "constraints": ([],),
     "force_words_ids": ([],),
-    "min_p": (0,),
     "top_h": (),
     "typical_p": (1,),
     "epsilon_cutoff": (0,),
@@ -96,6 +96,7 @@ class Generation:
     temperature: float = 1.0
     top_k: int = _USUAL_TOP_K
     top_p: float = 1.0
+    min_p: float = 0.0
     unread: tuple[str, ...] = ()
     file: str = FILE
 
@@ -105,7 +106,8 @@ class Generation:
             fail(
                 "config-unsupported",
                 f"{self.file} asks for {', '.join(self.unread)}, which meshc does not compute",
-                help="leave out --sample and say --temperature, --top-k, --top-p and --stop",
+                help="leave out --sample and say --temperature, --top-k, --top-p, --min-p and "
+                "--stop",
             )
 
 
@@ -141,6 +143,7 @@ def _read(file: Path) -> Generation:
         fields.number("temperature", _TINY, _MOST, 1.0),
         fields.integer("top_k", 0, SIZE_LIMITS["vocab"], _USUAL_TOP_K),
         fields.number("top_p", _TINY, 1.0, 1.0),
+        fields.number("min_p", _TINY, 1.0, 0.0),
         tuple(
             name
             for name, neutral in NEUTRAL.items()
