@@ -207,7 +207,7 @@ def test_prompts_without_room_are_why_no_program_holds_both_phases(capfd):
     assert main([*words, "--phases", "one"]) == 1
     said = capfd.readouterr().err
     assert "error[one-program]: no program holds both phases" in said
-    assert "regions (does-not-fit)" in said and "or say more cores (--mesh)" in said
+    assert "not even one layer fits (does-not-fit)" in said and "or say more cores (--mesh)" in said
 
 
 def test_what_has_no_phases_is_refused(capfd):

@@ -46,7 +46,7 @@ LONG = next(
     for prompt in product(range(VOCAB), repeat=3)
     if len(continued(Entry(0, 0.0, prompt, 40, EOS))) == 40
 )
-"""A prompt whose answer does not end by itself."""
+"""A prompt whose most likely answer does not end by itself; a drawn one (temperature 1) may."""
 
 
 def wait_until(holds):

@@ -184,7 +184,7 @@ def test_a_stream_that_is_closed_frees_its_memory(served):
 def test_a_client_that_hangs_up_frees_its_memory(served):
     served.pause = 0.05
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=LIMIT_S)
-    body = json.dumps({"model": "books", "prompt": LONG, "max_tokens": 40})
+    body = json.dumps({"model": "books", "prompt": LONG, "max_tokens": 40, "temperature": 0})
     connection.request("POST", "/v1/completions", body)
     wait_until(lambda: served.server.scheduler.held_tokens > 0)
     connection.close()

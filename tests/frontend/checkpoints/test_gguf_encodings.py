@@ -38,6 +38,7 @@ from meshc.frontend.checkpoints.gguf.encodings import ENCODINGS, Encoding
 from meshc.frontend.checkpoints.gguf.gguf_weights import GgufWeights
 from meshc.frontend.checkpoints.gguf.parts import read_gguf_header
 from meshc.ir.codes import CODE_FORMATS, CODES, LEAST, LEAST_UNITS, SCALES, UNITS
+from meshc.ir.stored import floats
 from meshc.support.diagnostics import Diagnostics
 
 pytestmark = pytest.mark.models
@@ -141,7 +142,7 @@ def test_codes_and_scales_make_the_same_numbers(tmp_path: Path, number: int) -> 
     found = weights.read_encoded("t", form)
 
     def of_elements(part: str) -> np.ndarray:
-        values = found.part(part).astype(np.float32)
+        values = floats(found.part(part)).astype(np.float32)
         assert values.shape == (3, 2, 2 * 256 // form.elements(part))
         return np.repeat(values, form.elements(part), -1)
 
