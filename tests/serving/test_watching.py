@@ -63,7 +63,9 @@ def test_measures_count_what_happened():
 def test_who_hangs_up_and_who_fails_is_counted():
     with Served(Letters()) as served:
         served.steps = threading.Semaphore(1)  # so that the answer does not end before it is left
-        connection = served.begun({"model": "books", "prompt": LONG, "max_tokens": 40, "temperature": 0})
+        connection = served.begun(
+            {"model": "books", "prompt": LONG, "max_tokens": 40, "temperature": 0}
+        )
         wait_until(lambda: served.server.scheduler.decoding)
         connection.close()
         wait_until(lambda: measured(served)["cancelled"] == 1)
