@@ -30,6 +30,7 @@ from meshc.driver.planning.plans import PlanRequest, plan
 from meshc.driver.questions import Question
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.extras import module_of_extra
+from meshc.support.freed_memory import keep_freed_memory
 
 _HEAD = ("algorithm", "paths", "queues", "reach", "step", "path", "bytes", "cycles", "violates")
 _LAWS = ("algorithm", "paths", "step", "path", "bytes")
@@ -37,6 +38,7 @@ _LAWS = ("algorithm", "paths", "step", "path", "bytes")
 
 def run(options: argparse.Namespace) -> int:
     """Estimate and print."""
+    keep_freed_memory()
     if options.kv:
         return _caches(options)
     if options.phases:

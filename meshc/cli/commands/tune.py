@@ -17,6 +17,7 @@ from meshc.driver.tuning.fronts import MEASURES
 from meshc.driver.tuning.tuner import TuneRequest, tune
 from meshc.support.diagnostics import Diagnostics, fail
 from meshc.support.extras import module_of_extra
+from meshc.support.freed_memory import keep_freed_memory
 
 _SHARED = ("device", "seq", "layers", "dtype", "keep_quantised", "weights")
 """Flags that all configurations share, as ``meshc estimate`` has them."""
@@ -24,6 +25,7 @@ _SHARED = ("device", "seq", "layers", "dtype", "keep_quantised", "weights")
 
 def run(options: argparse.Namespace) -> int:
     """Try and print."""
+    keep_freed_memory()
     if options.against not in MEASURES:
         words = " or ".join(MEASURES)
         fail("bad-argument", f"--against cannot be '{options.against}'", help=f"it is {words}")
