@@ -142,39 +142,46 @@ def _of_ranks(module: Module) -> Iterator[Mistake]:
     for op in module.walk():
         if isinstance(op, task.Meet) and op.kind == task.RANKS and not count:
             yield "all ranks meet, but there are none", op.span, _PROGRAM
-        if isinstance(op, task.Give) and isinstance(op.operands[0], View):
-            dim = shared.get(op.view.buffer, -1)
-            own = op.view.indices[dim] if 0 <= dim < len(op.view.indices) else None
+        if isinstance(op, task.Give) and (view := _first_view(op)) is not None:
+            dim = shared.get(view.buffer, -1)
+            own = view.indices[dim] if 0 <= dim < len(view.indices) else None
             if dim >= 0 and own != Point(Expr.var(RANK)):
-                words = f"task.give: what it gives of {op.view.buffer} has not the number of a rank"
+                words = f"task.give: what it gives of {view.buffer} has not the number of a rank"
                 yield words, op.span, f"each rank gives its own: '{RANK}' is the index in dim {dim}"
 
 
 def _of_experts(module: Module) -> Iterator[Mistake]:
     """What stands behind gates that a task needs is needed behind gates alone."""
     routed: set[Value] = set()
-    plain: list[task.Need] = []
+    plain: list[tuple[task.Need, View]] = []
     for family in module.walk():
-        if not isinstance(family, task.Family):
+        if not isinstance(family, task.Family) or not family.regions:
             continue
         needed = {op.result for op in family.regions[0].walk() if isinstance(op, task.Need)}
         inside: set[int] = set()
         for op in family.regions[0].walk():
+            view = _first_view(op)
             if isinstance(op, task.Routed) and op.regions:
                 inside |= {id(one) for one in op.regions[0].walk()}
-                if isinstance(op.operands[0], View) and op.gates.buffer not in needed:
-                    words = f"task.routed: {op.gates.buffer} is nothing that the task needs"
+                if view is not None and view.buffer not in needed:
+                    words = f"task.routed: {view.buffer} is nothing that the task needs"
                     yield words, op.span, "need the gates first"
             if isinstance(op, task.Routed) and id(op) in inside:
                 yield "task.routed stands in another one", op.span, _TASK
-            if isinstance(op, task.Give) and id(op) in inside:
-                routed.add(op.view.buffer)
-            if isinstance(op, task.Need) and id(op) not in inside:
-                plain.append(op)
-    for op in plain:
-        if op.view.buffer in routed:
-            words = f"task.need: of {op.view.buffer} only experts give that some row is sent to"
-            yield words, op.span, "need it behind their gates (task.routed)"
+            if isinstance(op, task.Give) and id(op) in inside and view is not None:
+                routed.add(view.buffer)
+            if isinstance(op, task.Need) and id(op) not in inside and view is not None:
+                plain.append((op, view))
+    for need, view in plain:
+        if view.buffer in routed:
+            words = f"task.need: of {view.buffer} only experts give that some row is sent to"
+            yield words, need.span, "need it behind their gates (task.routed)"
+
+
+def _first_view(op: Op) -> View | None:
+    """The first operand of ``op``, where it is a view, as of ops that nothing is wrong with."""
+    first = op.operands[0] if op.operands else None
+    return first if isinstance(first, View) else None
 
 
 def _inside(block: Block) -> Iterator[Op]:
@@ -207,12 +214,12 @@ def _in_family(module: Module, family: task.Family) -> Iterator[Mistake]:
         if isinstance(op, task.Local):
             own.update(op.results)
         if isinstance(op, (task.Need, task.Stream, task.Give)):
-            view = op.operands[0] if op.operands else None
-            if isinstance(view, View) and view.buffer not in buffers:
+            view = _first_view(op)
+            if view is not None and view.buffer not in buffers:
                 yield f"{op.NAME}: {view.buffer} is no buffer of the module", op.span, _TASK
-            elif isinstance(view, View) and (view.reshape or view.order):
+            elif view is not None and (view.reshape or view.order):
                 yield f"{op.NAME}: a region is not reshaped", op.span, "reshape the value instead"
-            elif isinstance(view, View):
+            elif view is not None:
                 yield from _by_role(op, view, buffers[view.buffer])
             sources = op.operands[1:]
         elif isinstance(op, tile.Compute):

@@ -74,11 +74,16 @@ def test_a_step_whose_weights_stay_quantised_agrees_with_float64(seed, tmp_path)
     check_step(drawn, seed, tmp_path, form)
 
 
-def test_vectors_of_as_few_requests_as_have_two_values_each_come_through_the_ring(tmp_path):
-    """Columns that a block has itself are twice as many then as lie in memory; a chunk of four
-    tokens was read so."""
-    judge = Judge.of(drawn_decoder(20).with_columns(4), 20, tmp_path)
-    assert "mc::copy_columns" not in judge.step.text and "mc::Streamed" in judge.step.text
+@pytest.mark.parametrize("tokens", [2, 4])
+def test_vectors_of_so_few_tokens_have_two_values_each_and_come_through_the_ring(tokens, tmp_path):
+    """A block that copied them would take half of the second values from nowhere."""
+    decoder = replace(drawn_decoder(20).decoder, layers=2)
+    drawn = replace(drawn_decoder(20), decoder=decoder, capacity=tokens)
+    judge = PromptJudge.of(drawn, 20, tmp_path, tokens)
+    text = judge.step.texts["prompt.cu"]
+    assert "mc::copy_columns" not in text and "mc::Streamed" in text
+    for length in range(2, tokens + 1):
+        judge.check(length)
 
 
 def check_prompt(drawn, seed, folder, keep=""):

@@ -175,6 +175,20 @@ def test_what_is_refused(edit, words):
         verify_module(parse_module(Source("edited", text)))
 
 
+def test_ops_without_operands_are_refused_in_words():
+    module, seen = tasks_of(graph_of(MIXTRAL)), set()
+    for op in module.walk():
+        if not isinstance(op, (task.Need, task.Stream, task.Give, task.Routed)):
+            continue
+        own, op.operands = op.operands, []
+        with pytest.raises(MeshcError):
+            verify_module(module)
+        op.operands = own
+        seen.add(type(op))
+    assert len(seen) == 4
+    verify_module(module)
+
+
 EARLY = """model early(E=4, N=4, X=2, F=2) {
   weights f16  accumulate f32
   param wide[E, N], back[N, E], router[E, X], up[E, X, F], down[X, F, E]

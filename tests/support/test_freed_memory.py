@@ -1,5 +1,6 @@
 """Memory that is kept for arrays that come next."""
 
+import platform
 import subprocess
 import sys
 
@@ -19,7 +20,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - first)
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc maps large arrays anew")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc maps large arrays anew")
 def test_arrays_lie_where_others_did():
     """Twenty arrays of 256 pages each."""
 

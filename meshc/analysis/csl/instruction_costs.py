@@ -47,9 +47,7 @@ TAKEN = 3 + STORE  # an element of an array into a variable: two loads, an addit
 COMPARED = 2 + BRANCH  # one case of a switch: load, comparison, branch
 JOIN = 2 * EFFECT  # a task that joins two ends, once it runs: blocked again, a signal
 RESUME = EFFECT + CALLED  # the task that goes on, once it runs: blocked again, a call
-FABRIC = (
-    OPERATION  # set-up of an operation with a fabric operand; on WSE-3 a second cycle is hidden
-)
+FABRIC = OPERATION  # one with a fabric operand; on WSE-3 a second cycle is hidden
 RELAY = _OF["relay"]
 UNROLLED = _OF["unrolled"]
 PASS = _OF["pass"]

@@ -297,11 +297,11 @@ class Timing:
             self.env[op.var] = done
             if classes is not None:
                 self._divide(classes)
-            if changes and changes[0] <= done:
+            if changes and changes[0] == done:
                 changes, gained = changes[1:], None
-            alike = changes is not None
-            before = self._now()[0] if alike else self.clock
-            spent = self.spent.copy() if alike else self.spent
+            before, spent = self.clock, self.spent
+            if changes is not None:
+                before, spent = self._now()[0], self.spent.copy()
             self._spend(self.prices.round(op, rounds, head is not None))
             self._block(body)
             done += 1
@@ -317,7 +317,6 @@ class Timing:
                 continue
             now = self.clock - before
             if gained is not None and np.array_equal(now, gained):  # and so it goes on
-                until = min(until, rounds)
                 self._skip(gained, until - done, op, until == rounds)
                 self._note_rounds(spent, until - done)
                 done = until
