@@ -26,11 +26,13 @@ from meshc.driver.compile_record import Recording
 from meshc.driver.serving import to_serve
 from meshc.driver.weights import check_present
 from meshc.support.diagnostics import Diagnostics, fail
+from meshc.support.freed_memory import keep_freed_memory
 from meshc.support.output import Content, check_free, write_directory
 
 
 def run(options: argparse.Namespace) -> int:
     """Compile, write, report."""
+    keep_freed_memory()
     report = Diagnostics()
     request = request_of(options)
     _check_standalone(options)
