@@ -1,10 +1,12 @@
 """The benchmark of packing: what it writes is a checkpoint, and what it measures is all of it."""
 
 import numpy as np
+import packing_codes
 import packing_speed
 import pytest
 
 from meshc.backends.cuda.packing import kept
+from meshc.ir.codes import CODE_FORMATS
 
 MODEL = "smollm2-135m"
 
@@ -24,3 +26,10 @@ def test_packing_and_starts_are_measured(source, tmp_path, monkeypatch):
     assert start.packed_bytes == kept.places_in_file(program.weights)[1]
     assert min(start.first, start.second, start.reading) > 0
     assert len(list((tmp_path / "kept").glob("*/*"))) == 1
+
+
+@pytest.mark.parametrize("name", ["e4m3_128", "mxfp4", "q4_k"])
+def test_packing_of_codes_is_measured(name):
+    found = packing_codes.packing(CODE_FORMATS[name], 32, 1)
+    assert min(found.packed, found.copy, found.read, found.copy_of_read) > 0
+    assert found.read >= found.packed
