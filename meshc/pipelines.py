@@ -145,6 +145,9 @@ TASK_STAGES = ("expand-tasks", "place-tasks", "meet", "fold-scratch")
 STREAMING = "stream-quantised"
 """Comes behind ``expand-tasks`` where settings have it."""
 
+CUTTING = "cut"
+"""The pass that makes several kernels of such a program, behind all others."""
+
 CLUSTERING = "fuse-cluster"
 """The pass that makes clusters of the blocks of such a program, behind ``place-tasks``."""
 
@@ -156,6 +159,8 @@ def pipeline_to_tasks(settings: dict[str, str] | None = None, cluster: int = 0) 
     names = [*TASK_STAGES]
     if STREAMING in (settings or {}):
         names.insert(names.index("expand-tasks") + 1, STREAMING)
+    if CUTTING in (settings or {}):
+        names.append(CUTTING)
     if cluster:
         names.insert(names.index("place-tasks") + 1, CLUSTERING)
         settings = {**(settings or {}), CLUSTERING: f"{CLUSTERING}{{cluster={cluster}}}"}

@@ -128,7 +128,8 @@ class CudaOptions(TargetOptions):
     ``overlap`` says which chunks they read in two halves beside each other: ``none``, those that
     the cost of a node is lower for (``auto``), or all with that many tokens in the first half;
     ``nodes`` are those over which layers are dealt, a GPU of each;
-    ``persistent`` asks for a decode step of one kernel, which it always is. ``cache_tokens`` is, of
+    ``cut`` says which meetings of blocks end a kernel of a decode step: ``none``, so that it is one
+    kernel, which ``persistent`` asks for, ``all``, or (``auto``) what is predicted to be faster. ``cache_tokens`` is, of
     a program that serves, how many tokens the pages of all requests together have room for; None
     for all that the capacity gives each. ``drafts`` is how many drafts of each request a step of
     such a program verifies at the most.
@@ -182,7 +183,13 @@ class CudaOptions(TargetOptions):
         "default: 1",
         "N",
     )
-    persistent: bool = option(False, "CUDA: a decode step of one kernel, which it always is")
+    persistent: bool = option(False, "CUDA: a decode step of one kernel, which it is without --cut")
+    cut: str = option(
+        "none",
+        "CUDA, one GPU: a decode step of one kernel, of a kernel for each phase, which profilers "
+        "tell apart (all), or of what is predicted to be faster (auto); default: none",
+        "none|all|auto",
+    )
     cache_tokens: int | None = option(
         None,
         "CUDA: tokens that all requests together have pages for, filled up to whole pages; where "
@@ -196,6 +203,11 @@ class CudaOptions(TargetOptions):
         "16 / (1 + N) by default, at most 8",
         "N",
     )
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a decode step may be several kernels."""
+        return self.cut != CudaOptions.cut
 
     @property
     def codes_caches(self) -> bool:

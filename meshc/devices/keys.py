@@ -140,6 +140,7 @@ STEPS = (
     Key("cluster_signal_ns", "points", "ns", "the same of a cluster's blocks, by their number"),
     _time("word_ns", "from a word's storing until all know of it that read it until it is there"),
     Key("word_waits", "number", "s/s", "more of it for each second that memory would", 0, 100),
+    _time("kernel_ns", "from the last block's end in a kernel until those of the next one begin"),
     _time("ready_ns", "from what a phase needs to its first product"),
     Key("prepare_ns", "number", "ns/KiB", "more of it for each KiB that it needs", 0, 10**6),
     Key("copy_ns", "number", "ns/KiB", "more of it for each KiB of left sides in memory", 0, 10**6),

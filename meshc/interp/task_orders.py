@@ -183,7 +183,7 @@ class Blocks:
         come to it."""
         self.at = [0] * len(self.queues)
         self.waits = [False] * len(self.queues)
-        kinds = task.COUNTER, task.CLUSTER, task.RANKS
+        kinds = task.COUNTER, task.CLUSTER, task.RANKS, task.KERNEL
         self.arrived = [dict.fromkeys(kinds, 0) for _ in self.queues]
         while ready := self._ready():
             current = self.rng.choice(ready)

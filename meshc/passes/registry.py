@@ -35,6 +35,7 @@ from meshc.passes.resources.csl.plan_words import PlanCslWords
 from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.passes.resources.csl.select_products import SelectCslProducts
 from meshc.passes.spec import make_pass, parse_specs
+from meshc.passes.task.cut import Cut
 from meshc.passes.task.expand_tasks import ExpandTasks
 from meshc.passes.task.fold_scratch import FoldScratch
 from meshc.passes.task.fuse_cluster import FuseCluster
@@ -91,6 +92,7 @@ PASSES: tuple[type[Pass], ...] = (
     FuseCluster,
     Meet,
     FoldScratch,
+    Cut,
 )
 
 _BY_NAME = {cls.NAME: cls for cls in PASSES}

@@ -24,6 +24,7 @@ from meshc.verify import check_claims
 
 MODEL = Path(__file__).parents[1] / "data" / "tiny_families" / "phi3-5h1-window"
 PASSES = "expand-tasks{rows=8,tokens=4},place-tasks{blocks=5},meet,fold-scratch"
+CUT = "expand-tasks{rows=8,tokens=4},place-tasks{blocks=3},meet,fold-scratch,cut"
 BY_TAGS = "expand-tasks{rows=8,tokens=4},place-tasks{blocks=3},meet{kind=tags},fold-scratch"
 ORDERS = [None, *(Order(seed, blocks=True) for seed in range(3)), Order(1)]
 
@@ -265,6 +266,15 @@ def test_edit_of_tags_is_noticed(number: int, given_by_tags: Module) -> None:
     found = edits_by_tags(given_by_tags)
     assert len(found) == COUNT_BY_TAGS
     assert noticed(found[number], given_by_tags), found[number].name
+
+
+def test_an_end_of_a_kernel_that_is_left_out_is_noticed() -> None:
+    given = program(CUT)
+    found = [edit for edit in meetings(given) if "task.meet" in edit.name]
+    assert len(found) == sum(
+        op.kind == task.KERNEL for op in given.walk() if isinstance(op, task.Meet)
+    )
+    assert len(found) == 6 and all(noticed(edit, given) for edit in found)
 
 
 def test_equivalent_edits_are_edits(given: Module) -> None:

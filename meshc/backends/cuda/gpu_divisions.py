@@ -25,7 +25,7 @@ from meshc.passes.instruments import Instrument
 from meshc.passes.kept_formats import named
 from meshc.passes.manager import PassManager
 from meshc.passes.task.meet import Meet
-from meshc.pipelines import CODING, DEALING, STREAMING, graph_passes, pipeline_to_tasks
+from meshc.pipelines import CODING, CUTTING, DEALING, STREAMING, graph_passes, pipeline_to_tasks
 from meshc.support.diagnostics import Diagnostic, Diagnostics, MeshcError, fail
 
 PARTS = (4, 8, 2, 1)
@@ -41,6 +41,9 @@ own first. On an H200 a step of Llama-2-7B with 68 KB takes 1.5 % longer with th
 Llama-3-8B with 270 KB 1.6 % less."""
 NO_TASKS = frozenset({"no-tasks", "cuda-graph"})
 OF_PARTS = frozenset({"does-not-fit", "cuda-shape"})
+MEETING = Meet.NAME
+CUTS = CUTS_NOTHING, CUTS_ALL, CUTS_BY_TIME = ("none", "all", "auto")
+"""Which meetings end a kernel: none, all, or those by which a step is predicted to be fastest."""
 LEAST_COLUMNS = 5
 """Requests of a step from which on left sides of products, rounded once, may lie in memory; those
 of fewer are two values each, the rounded one and what rounding left."""
@@ -189,13 +192,16 @@ class Divisions:
     ) -> Tried:
         """A step whose tasks meet by a counter or, where that is predicted to be faster, by tags,
         and by the other where one does not fit; clusters of blocks and prompts, most of whose time
-        is not that of meetings, meet by a counter. Whether a block has room for the tasks is asked
-        before it is found where they meet, but of clusters, whose memory has what all layers give
-        until that is folded."""
+        is not that of meetings, meet by a counter. Where a step is cut, or that is predicted to be
+        faster and left to be chosen, meetings end kernels. Whether a block has room for the tasks
+        is asked before it is found where they meet, but of clusters, whose memory has what all
+        layers give until that is folded."""
 
         def made(kind: str) -> Made:
             placed = self._met(self._tasks(graph, division, self.report), division, kind)
             return placed, written(TaskGraph(placed, graph))
+
+        cut = CUTS_NOTHING if LENGTH in graph.scalars else self._options.cut
 
         def apart() -> Made:
             tasks = self._tasks(graph, division, None)
@@ -205,6 +211,26 @@ class Divisions:
             tried = self.tried(apart)
             if isinstance(tried, MeshcError) and of_parts(tried) and not of_memory(tried):
                 return tried
+        if cut == CUTS_ALL:
+            return self.tried(lambda: made(task.KERNEL))
+        met = self._within_kernel(graph, division, made)
+        if cut == CUTS_NOTHING or self.trial:
+            return met
+        kernels = self.tried(lambda: made(task.KERNEL))
+        if isinstance(met, MeshcError) or isinstance(kernels, MeshcError):
+            return met if isinstance(kernels, MeshcError) else kernels
+        found = _faster(met, kernels)
+        times = [step_with_full_caches(module) for (module, _), _ in (met, kernels)]
+        if times[0] and times[1]:
+            one, several = (round(time.seconds * 1e6) for time in times if time)
+            words = f"a step of one kernel is predicted to take {one} us, one that is cut {several}"
+            found[1].append(Diagnostic("remark", "cut", words))
+        return found
+
+    def _within_kernel(
+        self, graph: Module, division: _Division, made: Callable[[str], Made]
+    ) -> Tried:
+        """The step of one kernel that is ``made``, whose tasks meet by a counter or by tags."""
         counted = self.tried(lambda: made(task.COUNTER))
         # Tags follow from runs of all layers, and a node passes some.
         some = self._options.nodes > 1 or LENGTH in graph.scalars
@@ -218,8 +244,7 @@ class Divisions:
             return counted
         if isinstance(counted, MeshcError):
             return by_tags
-        one, other = (step_with_full_caches(module) for (module, _), _ in (counted, by_tags))
-        return by_tags if one and other and other.seconds < one.seconds else counted
+        return _faster(counted, by_tags)
 
     def _tasks(self, graph: Module, division: _Division, report: Diagnostics | None) -> Module:
         """The tasks of ``graph``, placed on blocks that do not meet yet. Without a ``report`` they
@@ -228,15 +253,16 @@ class Divisions:
         kept = {n: s for n, s in self.request.settings().items() if n == STREAMING}
         chosen = {"expand-tasks": division.spec(share), **kept}
         passes = pipeline_to_tasks(chosen, division.cluster)
-        first, last = len(graph_passes()), [step.NAME for step in passes].index(Meet.NAME)
+        first, last = len(graph_passes()), [step.NAME for step in passes].index(MEETING)
         verified = self.verified and report is not None
         manager = PassManager(passes[first:last], self.instruments, verified)
         return manager.run(clone_module(graph), report)
 
     def _met(self, tasks: Module, division: _Division, kind: str) -> Module:
         """``tasks``, whose blocks meet by ``kind``."""
-        passes = pipeline_to_tasks({"meet": f"meet{{kind={kind}}}"}, division.cluster)
-        first = [step.NAME for step in passes].index(Meet.NAME)
+        chosen = {CUTTING: CUTTING} if kind == task.KERNEL else {MEETING: f"meet{{kind={kind}}}"}
+        passes = pipeline_to_tasks(chosen, division.cluster)
+        first = [step.NAME for step in passes].index(MEETING)
         manager = PassManager(passes[first:], self.instruments, self.verified)
         return manager.run(tasks, self.report)
 
@@ -260,6 +286,16 @@ class _Division:
         grain = own if self.cluster else f"merge={str(self.merge).lower()}"
         grain += ",columns=true" if self.columns else ""
         return f"expand-tasks{{parts={self.parts},{grain},wide={WIDE},together={self.together}}}"
+
+
+def _faster(
+    one: tuple[Made, list[Diagnostic]], other: tuple[Made, list[Diagnostic]]
+) -> tuple[Made, list[Diagnostic]]:
+    """The ``other`` step, where it is predicted to be faster."""
+    times = [step_with_full_caches(module) for (module, _), _ in (one, other)]
+    if times[0] and times[1] and times[1].seconds < times[0].seconds:
+        return other
+    return one
 
 
 def of_parts(refusal: MeshcError) -> bool:

@@ -26,6 +26,7 @@ from meshc.backends.cuda.program import LONG, MOST_CHUNK, TASKS, from_json
 from meshc.backends.cuda.step_times import predicted
 from meshc.backends.cuda.tasks.attending import attends_by_statements
 from meshc.backends.cuda.tasks.caches import NHD
+from meshc.backends.cuda.tasks.kernel_parts import every_part, kernel_parts
 from meshc.backends.cuda.tasks.ring_room import QueriesDoNotFit
 from meshc.backends.cuda.tasks.step import TaskGraph
 from meshc.backends.request import CompileRequest
@@ -101,7 +102,9 @@ class GpuStep:
                 if prompts is not None and asked is None and not self.request.serving:
                     files = self._with_more(step, prompts, files)
         time = "" if self.trial else predicted(module)
-        words = "the decode step is one kernel made of tasks" + (f": {time}" if time else "")
+        count = sum(1 for _ in every_part(kernel_parts(module)))
+        kernels = f"{count} kernels" if count else "one kernel"
+        words = f"the decode step is {kernels} made of tasks" + (f": {time}" if time else "")
         self.report.remark("step-of-tasks", words + self._slow(module))
         return module, files
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from meshc.backends.cuda.chunk_launches import ChunkGraph
 from meshc.backends.cuda.drafted import DraftedModel
 from meshc.backends.cuda.emitted_lines import emitted_lines
-from meshc.backends.cuda.gpu_divisions import dealing
+from meshc.backends.cuda.gpu_divisions import CUTS, dealing
 from meshc.backends.cuda.gpu_shares import TRANSPORTS
 from meshc.backends.cuda.gpu_steps import MOST_LONG, GpuStep
 from meshc.backends.cuda.halves import AUTO_OVERLAP, splitting_of
@@ -58,7 +58,7 @@ class CudaTarget(Target):
     OPTIONS = CudaOptions
     USUAL_DEVICE = "h200"
     MOST_REQUESTS = 16
-    OF_PROGRAMS = ("page", "collectives", "overlap", "cluster", "dataflow")
+    OF_PROGRAMS = ("page", "collectives", "overlap", "cluster", "dataflow", "cut")
     ON_MESH = False
     BACKENDS = ("cuda-cpu", "cuda")
     SERVES = True
@@ -82,6 +82,9 @@ class CudaTarget(Target):
             if value and asked.gpus != 1:
                 words = f"with --gpus {asked.gpus} the blocks of a step are no clusters"
                 found.error("bad-argument", f"{flag} is {value}, but {words}")
+        one_of(found, "--cut", asked.cut, CUTS)
+        if asked.is_cut:
+            _check_cut(found, asked)
         if asked.collectives != CudaOptions.collectives and asked.gpus == 1:
             words = "one GPU has none: --gpus says how many there are"
             found.error("bad-argument", f"--collectives is {asked.collectives}, but {words}")
@@ -249,6 +252,23 @@ def _check_layout(found: Diagnostics, request: CompileRequest, asked: CudaOption
     for flag, value in others.items():
         if value:
             found.error("bad-argument", f"{words} kernels of {flag} {value} have their own")
+
+
+def _check_cut(found: Diagnostics, asked: CudaOptions) -> None:
+    """Blocks of one GPU, which are no clusters, meet between kernels."""
+    others = {
+        "--gpus": asked.gpus if asked.gpus != 1 else None,
+        "--nodes": asked.nodes if asked.nodes != 1 else None,
+        "--cluster": asked.cluster,
+        "--dataflow": asked.dataflow,
+    }
+    for flag, value in others.items():
+        if value:
+            words = f"steps with {flag} {value} are one kernel"
+            found.error("bad-argument", f"--cut is {asked.cut}, but {words}")
+    if asked.persistent:
+        words = f"--persistent asks for a step of one kernel, and --cut {asked.cut} for several"
+        found.error("bad-argument", words, help="leave one of them out")
 
 
 def _check_coded(found: Diagnostics, request: CompileRequest, asked: CudaOptions) -> None:

@@ -60,7 +60,7 @@ class Shared:
 class Memory:
     """What blocks share: bytes per second from memory, and seconds from asking to the answer; those
     until all blocks know that the last one has ended a phase, by a ``signal`` or by the ``word``
-    that they need; ``shared``, how they read L2.
+    that they need, or until those of the next ``kernel`` begin; ``shared``, how they read L2.
 
     What goes to L2 goes the way of what has been asked of memory and waits where that waits. Every
     second that this would have to wait, behind its latency, costs a meeting ``signal_waits`` or
@@ -73,6 +73,7 @@ class Memory:
     shared: Shared
     word: float = 0.0
     word_waits: float = 0.0
+    kernel: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,9 @@ class Run:
     the blocks of each ``cluster`` meet in front of it, they have what they need of each other
     ``told`` seconds behind the last of them. A meeting of the GPUs of all ranks, which are alike,
     takes ``linked`` seconds more over their links. Tiles of experts that are ``chosen`` behind the
-    meeting are asked for once the block has what it needs, others as early as there is room."""
+    meeting are asked for once the block has what it needs, others as early as there is room. Those
+    of a run that begins a ``kernel`` are asked for once that has begun, and it begins behind the
+    last block of the kernel in front of it."""
 
     tiles: Sequence[Tiles]
     read: Sequence[float]
@@ -105,6 +108,7 @@ class Run:
     tags: bool = False
     linked: float = 0.0
     chosen: bool = False
+    kernel: bool = False
 
 
 @dataclass
@@ -150,6 +154,7 @@ class _Block:
     phase: int = 0
     now: float = 0.0  # when it has computed what has come
     begun: float = 0.0  # when the meeting in front of the phase began
+    told: float = 0.0  # when it knew that this was over
     since: float = 0.0  # when it last had what a phase's tasks need
     waited: float = 0.0  # for memory in the phase
     may: bool = False  # whether it has what the phase's tasks need
@@ -178,7 +183,8 @@ class _Machine:
             numbers = np.concatenate([alike[id(part)] for part in parts])
             self.blocks.append(_Block(number, tiles, numbers, [*accumulate(map(len, parts))]))
         self.spent = [Spent() for _ in runs]
-        self.chosen = [phase for phase, run in enumerate(runs) if run.chosen]
+        # Phases whose tiles nobody asks for before their meeting.
+        self.chosen = [n for n, run in enumerate(runs) if run.chosen or (run.kernel and n)]
         self.phase, self.ended, self.last, self.begun = 0, 0, 0.0, 0.0
         self.free = 0.0  # when memory has answered all that it was asked for
         self.apart = ring.ahead > 0 or ring.tiles <= ring.flying or any(run.cluster for run in runs)
@@ -307,11 +313,11 @@ class _Machine:
         if at == len(block.tiles):
             return None
         if self.chosen:
-            known = self.chosen_before(block)
-            if at >= known:
+            if at >= self.chosen_before(block):
                 block.parked = True
                 return None
-            now = max(now, block.since if at >= block.ends[block.phase - 1] else 0.0)
+            known = block.since if self.runs[block.phase].chosen else block.told
+            now = max(now, known if at >= block.ends[block.phase - 1] else 0.0)
         if at >= self.ring.flying:
             now = max(now, block.came[at - self.ring.flying])
         behind = at - self.ring.tiles
@@ -396,10 +402,13 @@ class _Machine:
         self.ways -= 1
         memory, count = self.memory, len(self.blocks)
         told, waits = memory.signal, memory.signal_waits
-        if self.phase < len(self.runs) and self.runs[self.phase].tags:
-            told, waits = memory.word, memory.word_waits
         if self.phase < len(self.runs):
-            told += self.runs[self.phase].linked
+            run = self.runs[self.phase]
+            if run.kernel:
+                told, waits = memory.kernel, 0.0
+            elif run.tags:
+                told, waits = memory.word, memory.word_waits
+            told += run.linked
         taken = (told + waits * self.waiting(now)) / SIGNAL_WAYS
         heapq.heappush(self.events, (now + taken, count if self.ways else count + 1))
 
@@ -436,7 +445,7 @@ class _Machine:
             block = self.blocks[number]
             ready = run.ready if size or block.ends[self.phase] > len(block.done) else 0.0
             block.now = (behind + size / shared.rate if size else now) + ready
-            block.may, block.begun, block.since = True, self.begun, block.now
+            block.may, block.begun, block.told, block.since = True, self.begun, now, block.now
             self.spent[self.phase].meeting += block.now - self.begun
             self.compute(block)
         if self.left:

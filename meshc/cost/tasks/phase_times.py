@@ -167,7 +167,8 @@ def time_of_work(
         met(joined([placed[id(phase)] for phase in group]), group, meeting, times)
         for group, _, meeting in groups
     ]
-    memory = times.memory(ring.flying, any(run.tags for run in runs))
+    kinds = any(run.tags for run in runs), any(run.kernel for run in runs)
+    memory = times.memory(ring.flying, *kinds)
     kept, part = _thinned(runs, memory)
     stays: list[Stay] = []
     spent = simulate(kept, part, ring, stays)
@@ -343,7 +344,8 @@ def met(run: Run, phases: Sequence[PhaseWork], meeting: Meeting, times: TileTime
         return replace(run, linked=times.linked(meeting.linked))
     if meeting.kind != task.CLUSTER:
         linked = times.linked(meeting.linked) if meeting.linked else 0.0
-        return replace(run, tags=meeting.kind == task.TAGS, linked=linked)
+        kernel = meeting.kind == task.KERNEL
+        return replace(run, tags=meeting.kind == task.TAGS, kernel=kernel, linked=linked)
     cluster = phases[0].cluster
     return replace(run, cluster=cluster, told=times.told(cluster, max(run.read)))
 

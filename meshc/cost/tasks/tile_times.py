@@ -97,10 +97,11 @@ class TileTimes:
         """Bytes per second from memory at best."""
         return self.device.real("stream_bytes_per_second")
 
-    def memory(self, flying: int, tags: bool = False) -> Memory:
+    def memory(self, flying: int, tags: bool = False, kernels: bool = False) -> Memory:
         """What blocks share, with ``flying`` tiles on their way to each: by Little's law these
         bytes in the latency, or the best rate, whichever is less; less than both where the two are
-        close. With ``tags`` some of their meetings are by these."""
+        close. With ``tags`` some of their meetings are by these, with ``kernels`` by the end of
+        one."""
         device = self.device
         latency = device.real("stream_latency_ns") * NS
         filled = flying * self.tile * device.cores / (latency * self.rate)
@@ -111,6 +112,7 @@ class TileTimes:
             signal_waits=device.real("signal_waits"),
             word=device.real("word_ns") * NS if tags else 0.0,
             word_waits=device.real("word_waits") if tags else 0.0,
+            kernel=device.real("kernel_ns") * NS if kernels else 0.0,
             shared=Shared(
                 rate=device.real("shared_bytes_per_second") / device.cores,
                 latency=device.real("shared_latency_ns") * NS,

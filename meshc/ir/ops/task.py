@@ -38,9 +38,9 @@ from meshc.ir.types import BufferType, Type
 from meshc.ir.values import Value
 from meshc.ir.views import View
 
-MEETINGS = COUNTER, TAGS, CLUSTER, RANKS = ("counter", "tags", "cluster", "ranks")
+MEETINGS = COUNTER, TAGS, CLUSTER, RANKS, KERNEL = ("counter", "tags", "cluster", "ranks", "kernel")
 """Kinds of meetings: by a counter of all blocks, by tags in the words that are needed, of the
-blocks of each cluster, and of all blocks of the GPUs of all ranks."""
+blocks of each cluster, of all blocks of the GPUs of all ranks, and by the end of a kernel."""
 
 
 @register("task.phase", "() -> () {body}")
@@ -88,7 +88,8 @@ class Meet(Op):
     At a meeting of kind ``tags``, which stands in front of a phase, nobody is counted: a task of
     that phase waits until each word that it needs of buffers with tags has the tag of its version.
     At one of kind ``cluster`` the blocks of each cluster wait for each other, at one of kind
-    ``ranks`` all blocks of the GPUs of all ranks, each of which runs the same program.
+    ``ranks`` all blocks of the GPUs of all ranks, each of which runs the same program. One of kind
+    ``kernel`` ends a kernel: what is behind it is another one, launched behind the first (``cut``).
     """
 
     kind: str = attribute(COUNTER, among=MEETINGS)

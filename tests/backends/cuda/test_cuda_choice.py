@@ -25,6 +25,7 @@ from meshc.backends.cuda.executor import (
     modes,
 )
 from meshc.backends.cuda.tasks.step_text import MOST_ENDS, MOST_STEPS, StepText
+from meshc.backends.cuda.tasks.storage import Storage
 from meshc.devices import device
 from meshc.ir.clone import clone_module
 from meshc.serving.sampling import Sampler, Sampling, weights
@@ -52,7 +53,7 @@ class Choice:
         graph = meshc.parse(GRAPH.format(batch=batch, words=words))
         graph.device = device("h200")
         module = meshc.PassManager(meshc.parse_pipeline(PASSES)).run(clone_module(graph))
-        written = StepText(module, graph, 16)
+        written = StepText(Storage(module, graph, 16))
         self.batch, self.words, self.library = batch, words, headers()
         self.text, self.kernel, self.arguments = written.text()
         self.buffers = written.storage.buffers

@@ -20,9 +20,15 @@ from meshc.backends.cuda.program import (
 )
 from meshc.backends.cuda.ranks import share_of
 from meshc.backends.cuda.targets import kind_of, target_of
+from meshc.backends.cuda.tasks.kernel_parts import (
+    KernelPart,
+    every_part,
+    kernel_parts,
+    launched,
+)
 from meshc.backends.cuda.tasks.prompt_weights import Known
 from meshc.backends.cuda.tasks.step_text import OWN, StepText
-from meshc.backends.cuda.tasks.storage import LOGITS
+from meshc.backends.cuda.tasks.storage import LOGITS, Storage
 from meshc.ir.module import Module
 from meshc.ir.ops import graph
 from meshc.support.diagnostics import fail
@@ -78,10 +84,10 @@ def step_of_tasks(
         prefills.append(prefill)
         known = Known(chunk.weights, chunk.buffers, chunk.caches)
         angles = tuple(chunk.frequencies)
-    written = StepText(module, tasks.graph, page, known, angles, transport)
-    text, kernel, arguments = written.text()
-    storage, texts = written.storage, {"step.cu": text}
-    made = {"step": kernel}, storage.buffers, storage.weights
+    storage = Storage(module, tasks.graph, page, known, frequencies=[*angles])
+    written = _written(storage, transport)
+    texts = {"step.cu": written.text}
+    made = written.kernels, storage.buffers, storage.weights
     frequencies = tuple(storage.frequencies)
     if chunk is not None:
         made = _with_kernels(made, chunk)
@@ -91,7 +97,7 @@ def step_of_tasks(
         last = number + 1 == len(prompts)
         reader, least = (TASKS, 1) if last else (LONG, counts[number + 1] + 1)
         made, more, prefill, frequencies = _with_tasks(
-            written, made, one, transport, reader, least, frequencies
+            storage, made, one, transport, reader, least, frequencies
         )
         prefills.append(prefill)
         texts |= more
@@ -111,20 +117,48 @@ def step_of_tasks(
         *made,
         (),
         (Stage(1, ()),),
-        (Launch("step", arguments),),
+        written.launches,
         tuple(prefills),
         share_of(tasks.graph, module, sources, transport),
         chooses,
-        NodeShare(written.nodes, written.layers) if written.nodes > 1 else None,
+        written.nodes,
     )
     return program, texts
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The text of the kernels of a step, and how these are launched; what each of its nodes passes,
+    if there are several."""
+
+    text: str
+    kernels: dict[str, Kernel]
+    launches: tuple[Launch, ...]
+    nodes: NodeShare | None = None
+
+
+def _written(storage: Storage, transport: str) -> _Step:
+    """The step whose memory is ``storage``, one kernel or, where that is cut, several."""
+    parts = kernel_parts(storage.module)
+    if not parts:
+        whole = StepText(storage, transport)
+        text, kernel, arguments = whole.text()
+        nodes = NodeShare(whole.nodes, whole.layers) if whole.nodes > 1 else None
+        return _Step(text, {"step": kernel}, (Launch("step", arguments),), nodes)
+    texts: list[str] = []
+    kernels: dict[str, Kernel] = {}
+    arguments_of: dict[KernelPart, tuple[str, ...]] = {}
+    for part in every_part(parts):
+        text, kernels[part.name], arguments_of[part] = StepText(storage, part=part).text(not texts)
+        texts.append(text)
+    return _Step("\n".join(texts), kernels, tuple(launched(parts, arguments_of.__getitem__)))
 
 
 Parts = tuple[dict[str, Kernel], dict[str, Buffer], dict[str, Weight]]
 
 
 def _with_tasks(
-    step: StepText,
+    step: Storage,
     made: Parts,
     prompts: TaskGraph,
     transport: str,
@@ -132,19 +166,18 @@ def _with_tasks(
     least: int,
     angles: tuple[tuple[float, ...], ...],
 ) -> tuple[Parts, dict[str, str], Prefill, tuple[tuple[float, ...], ...]]:
-    """Kernels, buffers and weights of a ``step`` with those of a kernel of tasks called ``reader``,
-    which reads prompts of ``least`` tokens or more, its text, how it is launched, and the
+    """Kernels, buffers and weights of a step, whose memory is ``step``, with those of a kernel of
+    tasks called ``reader``, which reads prompts of ``least`` tokens or more, its text, how it is launched, and the
     ``angles`` of all. Raises as :func:`step_of_tasks`."""
-    storage, (kernels, buffers, weights) = step.storage, made
+    kernels, buffers, weights = made
     caches = {
-        buffer.value.name: storage.cache(buffer.value).name
+        buffer.value.name: step.cache(buffer.value).name
         for buffer in step.module.buffers
         if buffer.role == "state"
     }
-    known = Known(weights, buffers, caches, storage.requests)
-    written = StepText(prompts.placed, prompts.graph, step.page, known, angles, transport, reader)
-    text, kernel, arguments = written.text()
-    own = written.storage
+    known = Known(weights, buffers, caches, step.requests)
+    own = Storage(prompts.placed, prompts.graph, step.page, known, frequencies=[*angles])
+    text, kernel, arguments = StepText(own, transport, reader).text()
     named = {
         f"{reader}_{name}" if name in OWN else name: buffer for name, buffer in own.buffers.items()
     }
@@ -160,10 +193,9 @@ def _with_choice(
     """Kernels, buffers and weights of a step with the kernel of a ``choice``, its text, and how it
     is launched, but for the row of ``chosen`` that it fills. Raises as :func:`step_of_tasks`."""
     kernels, buffers, weights = made
-    written = StepText(choice.placed, choice.graph, page, Known(weights, buffers, {}, requests))
-    text, kernel, arguments = written.text()
-    own = written.storage.buffers
-    parts = {**kernels, "choose": kernel}, {**buffers, **own, **buffers}, weights
+    own = Storage(choice.placed, choice.graph, page, Known(weights, buffers, {}, requests))
+    text, kernel, arguments = StepText(own).text()
+    parts = {**kernels, "choose": kernel}, {**buffers, **own.buffers, **buffers}, weights
     return parts, {"choose.cu": text}, Launch("choose", arguments)
 
 

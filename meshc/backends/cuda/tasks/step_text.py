@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from meshc.analysis.cuda.blocks import THREADS
 from meshc.analysis.tasks.tiles import MOST_VECTORS
@@ -28,8 +30,8 @@ from meshc.backends.cuda.tasks.families import (
     phases_of,
     streamed_products,
 )
+from meshc.backends.cuda.tasks.kernel_parts import KernelPart
 from meshc.backends.cuda.tasks.products import Product
-from meshc.backends.cuda.tasks.prompt_weights import Known
 from meshc.backends.cuda.tasks.ring_room import Form, Room, has_columns
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
 from meshc.backends.cuda.tasks.storage import CHOSEN, LOGITS, OF_GPUS, RUNS_BEFORE, Storage
@@ -76,6 +78,8 @@ _WORDS = ("met", "runs", "told", "told_before")
 OWN = ("tokens", "cached", "pages", "count", groups.LAYERS, "runs")
 """Buffers of which a kernel that reads prompts has its own, called after it."""
 
+_NAME = re.compile(r"\b[A-Za-z_]\w*")
+
 _TYPES = {"f32": "float", "i32": "int", "e4m3": "mc::u8"}
 """What elements of buffers are in C, of those of other types the type of the kernel."""
 _KINDS = {
@@ -91,22 +95,18 @@ _KINDS = {
 
 @dataclass
 class StepText:
-    """Writes the kernel of ``module``, whose graph was ``source``; what ranks give each other goes
-    by ``transport``. One that reads prompts is called ``reader``."""
+    """Writes the kernel of the module whose memory is ``storage``; what ranks give each other goes
+    by ``transport``. One that reads prompts is called ``reader``. Of a module that is cut it writes
+    the kernel of one ``part``."""
 
-    module: Module
-    source: Module
-    page: int
-    known: Known = field(default_factory=Known)
-    frequencies: tuple[tuple[float, ...], ...] = ()
+    storage: Storage
     transport: str = ""
     reader: str = TASKS
+    part: KernelPart | None = None
     locals: Locals = field(default_factory=Locals)
     attending: Locals = field(default_factory=Locals)
 
     def __post_init__(self) -> None:
-        self.storage = Storage(self.module, self.source, self.page, self.known)
-        self.storage.frequencies += self.frequencies
         self.forms: list[Form] = []
         self.meetings = self.of_ranks = 0
         self.ranks = 0 if self.module.ranks is None else self.module.ranks.count
@@ -115,10 +115,13 @@ class StepText:
         self.blocks = 1
         self.choosing = Choosing(self.storage)
         self.clusters = clusters_of(self.module)
-        body = phases_of(self.module)
-        ranges = self.storage.scalars | ({RANK: (0, self.ranks - 1)} if self.ranks else {})
-        self.nodes = int(self.source.option(groups.NODES, 1))
-        self.grouped = self.nodes > 1 or bool(self.source.option(groups.LAYER_GROUPS, False))
+        body = phases_of(self.module) if self.part is None else self.part.phases
+        rounds = {} if self.part is None else self.part.rounds
+        ranges = self.storage.scalars | {var: (0, count - 1) for var, count in rounds.items()}
+        ranges |= {RANK: (0, self.ranks - 1)} if self.ranks else {}
+        source = self.storage.source
+        self.nodes = int(source.option(groups.NODES, 1))
+        self.grouped = self.nodes > 1 or bool(source.option(groups.LAYER_GROUPS, False))
         self._walk(body, ranges, some=self.grouped)
         self.layers, self.parts_of_layers = 0, dict[str, int]()
         if self.nodes > 1:
@@ -129,6 +132,11 @@ class StepText:
         self._leave()
         if self.clusters.size > 1:
             self.compute.add(*LEAVE)
+
+    @property
+    def module(self) -> Module:
+        """The placed program."""
+        return self.storage.module
 
     @property
     def products(self) -> bool:
@@ -168,6 +176,8 @@ class StepText:
         """What the kernel is called."""
         if self.storage.choices:
             return "choose"
+        if self.part is not None:
+            return self.part.name
         return self.reader if self.storage.of_prompt else "step"
 
     # --- phases
@@ -278,18 +288,23 @@ class StepText:
 
     # --- the whole
 
-    def text(self) -> tuple[str, Kernel, tuple[str, ...]]:
-        """The kernel, what it takes of a GPU, and the names of its arguments."""
+    def text(self, head: bool = True) -> tuple[str, Kernel, tuple[str, ...]]:
+        """The kernel, what it takes of a GPU, and the names of its arguments. A file begins with a
+        ``head``."""
         room = Room(
             self.storage, self.clusters, self.forms, self.locals, self.attending, self.choosing
         )
         arena, tile, stages, flying = room.arena()
         storage, count = self.storage, self.storage.tokens
         names = {part.name for part in arena.parts}
-        arguments, parameters = self._arguments()
+        reads_position = not storage.has_lengths and not storage.choices
+        if self.part is not None:
+            reads_position &= POSITION in self._words
+        arguments, parameters = self._arguments(reads_position)
         text = render(
             "meshc.backends.cuda.tasks",
             "step.cu.jinja",
+            head=head,
             dtype=str(storage.dtype),
             kernel=self.name,
             of_prompt=storage.of_prompt,
@@ -316,6 +331,9 @@ class StepText:
             runs_before=RUNS_BEFORE if storage.runs_apart else "",
             of_layers=groups.OF_A_RUN if self.grouped else (),
             parts_of_layers=self.parts_of_layers if self.nodes > 1 else {},
+            meets=self.meetings > 0,
+            reads_position=reads_position,
+            part=self.part,
             has_products=self.products,
             has_locals="LOCALS" in names,
             attending=[(kind, name) for name, kind in _KINDS.items() if name in names],
@@ -328,20 +346,33 @@ class StepText:
         shared = {part.name.lower(): (part.at, part.bytes) for part in arena.parts}
         blocks = self.clusters.blocks or max(1, min(self.device.cores, self.blocks))
         kernel = Kernel(
-            f"{self.name}.cu",
+            f"{self.name if self.part is None else 'step'}.cu",
             blocks,
             THREADS,
             max(self.clusters.size, 1),
             arena.bytes,
             shared,
             meets=self.of_ranks > 0,
-            whole_grid=True,
+            whole_grid=self.part is None,
             least_blocks=self.clusters.least_blocks,
             meetings=self.of_ranks,
         )
         return text, kernel, arguments
 
-    def _arguments(self) -> tuple[tuple[str, ...], list[str]]:
+    @cached_property
+    def _words(self) -> frozenset[str]:
+        """The names that the text of all phases has."""
+        return frozenset(_NAME.findall(f"{self.bring}{self.compute}"))
+
+    def _takes(self, name: str, reads_position: bool) -> bool:
+        """Whether memory called ``name`` is an argument: the whole step takes all, a part of it
+        what its text names."""
+        if self.part is None or name in self._words:
+            return True
+        return name == "cached" and (reads_position or self.storage.has_lengths)
+
+    def _arguments(self, reads_position: bool) -> tuple[tuple[str, ...], list[str]]:
+        """What a launch names, but for the rounds of loops around a part, and the parameters."""
         storage = self.storage
         storage.buffers["tokens"] = Buffer("i32", (storage.tokens,), "input")
         storage.buffers["cached"] = Buffer("i32", (storage.tokens,), "input")
@@ -356,7 +387,8 @@ class StepText:
             storage.buffers["count"] = Buffer("i32", (1,), "input")
         if self.grouped:
             storage.buffers[groups.LAYERS] = Buffer("i32", (2,), "input")
-        storage.buffers["met"] = Buffer("i32", (1,), "scratch")
+        if self.part is None:
+            storage.buffers["met"] = Buffer("i32", (1,), "scratch")
         if storage.runs_apart:
             storage.buffers["runs"] = Buffer("i32", (1,), "scratch")
         if self.of_ranks:
@@ -364,11 +396,15 @@ class StepText:
             storage.buffers["told_before"] = Buffer("i32", (1,), "scratch")
         names, parameters = [], []
         for name, weight in storage.weights.items():
+            if not self._takes(name, reads_position):
+                continue
             names.append(name)
             kind = "unsigned char" if weight.codes else f"{self.name}_::T"
             parameters.append(f"const {kind}* {name}")
         own = f"{self.reader}_" if storage.of_prompt else ""
         for name, buffer in storage.buffers.items():
+            if not self._takes(name, reads_position):
+                continue
             names.append(f"{own}{name}" if name in OWN else name)
             kind = _TYPES.get(buffer.dtype, f"{self.name}_::T")
             writes = storage.choices and name in _GOING_ON
@@ -385,6 +421,8 @@ class StepText:
         if self.of_ranks:
             names += ["told" + OF_EACH, RANK_NUMBER]
             parameters += ["mc::u32* const* told_of", f"int {RANK}"]
+        if self.part is not None:
+            parameters += [f"int {var}" for var in self.part.rounds]
         return tuple(names), parameters
 
 
