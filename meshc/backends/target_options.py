@@ -129,10 +129,10 @@ class CudaOptions(TargetOptions):
     the cost of a node is lower for (``auto``), or all with that many tokens in the first half;
     ``nodes`` are those over which layers are dealt, a GPU of each;
     ``cut`` says which meetings of blocks end a kernel of a decode step: ``none``, so that it is one
-    kernel, which ``persistent`` asks for, ``all``, or (``auto``) what is predicted to be faster. ``cache_tokens`` is, of
-    a program that serves, how many tokens the pages of all requests together have room for; None
-    for all that the capacity gives each. ``drafts`` is how many drafts of each request a step of
-    such a program verifies at the most.
+    kernel, which ``persistent`` asks for, ``all``, or (``auto``) what is predicted to be faster.
+    ``cache_tokens`` is, of a program that serves, how many tokens the pages of all requests
+    together have room for; None for all that the capacity gives each. ``drafts`` is how many drafts
+    of each request a step of such a program verifies at the most.
     """
 
     cluster: int | None = option(

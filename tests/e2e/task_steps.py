@@ -71,9 +71,9 @@ def step_of(
 ) -> Step:  # fmt: skip
     """The step of a model in a file; of clusters of so many blocks, that attend by heads and
     ``split`` tokens of these (splits) or lanes (lanes); of each of several ``ranks``. All weights
-    that can stay quantised in the format ``keep``. With ``meet`` kernel it is cut. It verifies so many ``drafts`` of a request;
-    caches lie as ``kv_layout`` says, and are perhaps ``coded``. With ``columns`` left sides of
-    products lie in memory."""
+    that can stay quantised in the format ``keep``. With ``meet`` kernel it is cut. It verifies so
+    many ``drafts`` of a request; caches lie as ``kv_layout`` says, and are perhaps ``coded``. With
+    ``columns`` left sides of products lie in memory."""
     flags = {}
     if drafts:
         flags = {"target": "cuda", "serving": "chunks", "drafts": drafts}

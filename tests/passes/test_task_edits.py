@@ -271,10 +271,9 @@ def test_edit_of_tags_is_noticed(number: int, given_by_tags: Module) -> None:
 def test_an_end_of_a_kernel_that_is_left_out_is_noticed() -> None:
     given = program(CUT)
     found = [edit for edit in meetings(given) if "task.meet" in edit.name]
-    assert len(found) == sum(
-        op.kind == task.KERNEL for op in given.walk() if isinstance(op, task.Meet)
-    )
-    assert len(found) == 6 and all(noticed(edit, given) for edit in found)
+    kinds = [op.kind for op in given.walk() if isinstance(op, task.Meet)]
+    assert {*kinds} == {task.KERNEL} and len(found) == len(kinds) == 6
+    assert all(noticed(edit, given) for edit in found)
 
 
 def test_equivalent_edits_are_edits(given: Module) -> None:

@@ -167,8 +167,8 @@ def _with_tasks(
     angles: tuple[tuple[float, ...], ...],
 ) -> tuple[Parts, dict[str, str], Prefill, tuple[tuple[float, ...], ...]]:
     """Kernels, buffers and weights of a step, whose memory is ``step``, with those of a kernel of
-    tasks called ``reader``, which reads prompts of ``least`` tokens or more, its text, how it is launched, and the
-    ``angles`` of all. Raises as :func:`step_of_tasks`."""
+    tasks called ``reader``, which reads prompts of ``least`` tokens or more, its text, how it is
+    launched, and the ``angles`` of all. Raises as :func:`step_of_tasks`."""
     kernels, buffers, weights = made
     caches = {
         buffer.value.name: step.cache(buffer.value).name
