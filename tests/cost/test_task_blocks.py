@@ -1,7 +1,7 @@
 """Blocks with rings over one memory: by hand, and drawn ones against a clock of single ticks."""
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -95,6 +95,14 @@ def test_what_does_not_fit_at_once_is_read_in_turn():
     assert spent.meeting == 3 * 3 + 10 / 2 + 2
 
 
+def test_nothing_is_asked_for_ahead_of_a_kernel():
+    """The first phase ends at 13, the next kernel begins at 19: its tile comes at 29."""
+    runs = [Run([[tile(10, 3)]], [0], 0), Run([[tile(10, 3)]], [0], 0, kernel=True)]
+    found = simulate(runs, replace(memory_of(signal=2), kernel=6), Ring(8, 4))
+    assert [spent.seconds for spent in found] == [13, 19]
+    assert (found[1].meeting, found[1].memory) == (6, 10)
+
+
 def test_a_block_without_tasks_only_meets():
     runs = [
         Run([[tile(5, 1)], []], [0, 0], 7),
@@ -133,7 +141,8 @@ class Ticking:
 
 
 class Clock:
-    """The reference, which looks at every block at every tick."""
+    """The reference, which looks at every block at every tick. Nothing is asked for ahead of the
+    kernel that it belongs to."""
 
     def __init__(self, runs, memory, ring):
         self.runs, self.memory, self.ring = runs, memory, ring
@@ -144,12 +153,19 @@ class Clock:
             for b in range(count)
         ]
         self.free = 0
+        self.phase, self.launched = 0, True
+
+    def known(self, number):
+        """How many tiles of a block belong to the kernel that runs."""
+        before = self.phase if self.launched else self.phase - 1
+        others = [p for p, run in enumerate(self.runs) if run.kernel and p > before]
+        return self.ends[number][others[0] - 1] if others else len(self.blocks[number].tiles)
 
     def ask(self, now):
         """Whether anybody could ask for a tile."""
         asked = False
-        for block in self.blocks:
-            while block.asked < len(block.tiles) and block.asker <= now:
+        for number, block in enumerate(self.blocks):
+            while block.asked < self.known(number) and block.asker <= now:
                 flying = sum(came > now for came in block.came)
                 inside = block.asked - sum(done <= now for done in block.done)
                 if flying >= self.ring.flying or inside >= self.ring.tiles:
@@ -168,6 +184,11 @@ class Clock:
                 begin = max(block.until, block.came[len(block.done)])
                 block.until = begin + block.tiles[len(block.done)].computing
                 block.done.append(block.until)
+
+    def told(self, phase, now):
+        """How long a way takes of what tells blocks that the phase may begin."""
+        taken = self.memory.signal + self.memory.signal_waits * self.waiting(now)
+        return (self.memory.kernel if self.runs[phase].kernel else taken) // SIGNAL_WAYS
 
     def waiting(self, now):
         return max(self.free - now - self.memory.latency, 0)
@@ -199,11 +220,11 @@ class Clock:
                 pass
             if ways and now == tells:
                 ways -= 1
-                taken = self.memory.signal + self.memory.signal_waits * self.waiting(now)
-                tells = now + taken // SIGNAL_WAYS
+                tells = now + self.told(phase, now)
                 if not ways:
                     reads, left = tells, dict(enumerate(self.runs[phase].read))
             if left and not ways and now == reads:
+                self.launched = True
                 reads = self.read(now, phase, left)
             self.compute(phase)
             while self.ask(now):
@@ -215,13 +236,13 @@ class Clock:
             if ended:
                 found.append(now - begun)
                 begun, phase = now, phase + 1
+                self.phase, self.launched = phase, False
                 if phase == len(self.runs):
                     return found
                 for block in self.blocks:
                     block.ready = -1
                 ways = SIGNAL_WAYS - 1
-                taken = self.memory.signal + self.memory.signal_waits * self.waiting(now)
-                tells = now + taken // SIGNAL_WAYS
+                tells = now + self.told(phase, now)
         raise AssertionError("the clock ran out")
 
 
@@ -279,13 +300,15 @@ def test_drawn_programs_against_a_clock(seed):
             for _ in range(blocks)
         ]
         read = [rng.randint(0, 9) for _ in range(blocks)]
-        runs.append(Run(tiles, read, rng.randint(0, 9), rng.choice([2, 3, 100])))
+        kernel = seed % 2 == 1 and rng.random() < 0.5
+        runs.append(Run(tiles, read, rng.randint(0, 9), rng.choice([2, 3, 100]), kernel=kernel))
     memory = memory_of(
         rng.randint(0, 15),
         SIGNAL_WAYS * rng.randint(1, 3),
         SIGNAL_WAYS * rng.randint(0, 1),
         Shared(1.0, rng.randint(0, 5), rng.randint(0, 2)),
     )
+    memory = replace(memory, kernel=SIGNAL_WAYS * rng.randint(1, 3))
     places = rng.randint(1, 5)
     ring = Ring(places, rng.randint(1, places))
     found = simulate(runs, memory, ring)

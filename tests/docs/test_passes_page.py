@@ -8,6 +8,7 @@ from meshc.pipelines import (
     CHOOSING,
     CLUSTERING,
     CODING,
+    CUTTING,
     KEEPING,
     NODE_STAGES,
     RANK_PASSES,
@@ -43,6 +44,7 @@ def test_table_of_passes():
     order += ["pass for caches of GPUs", CODING]
     order += ["pass for weights that GPUs decode", STREAMING]
     order += ["pass for tasks", *TASK_STAGES]
+    order += ["pass for several kernels", CUTTING]
     order += ["pass for clusters of tasks", CLUSTERING]
     order += ["pass for CSL", *(one.NAME for one in resource_passes())]
     assert [row[0] for row in rows("Passes")] == order

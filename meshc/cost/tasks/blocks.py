@@ -154,7 +154,6 @@ class _Block:
     phase: int = 0
     now: float = 0.0  # when it has computed what has come
     begun: float = 0.0  # when the meeting in front of the phase began
-    told: float = 0.0  # when it knew that this was over
     since: float = 0.0  # when it last had what a phase's tasks need
     waited: float = 0.0  # for memory in the phase
     may: bool = False  # whether it has what the phase's tasks need
@@ -186,6 +185,7 @@ class _Machine:
         # Phases whose tiles nobody asks for before their meeting.
         self.chosen = [n for n, run in enumerate(runs) if run.chosen or (run.kernel and n)]
         self.phase, self.ended, self.last, self.begun = 0, 0, 0.0, 0.0
+        self.kernel, self.launched = 0, 0.0  # the phase that the last kernel began with, and when
         self.free = 0.0  # when memory has answered all that it was asked for
         self.apart = ring.ahead > 0 or ring.tiles <= ring.flying or any(run.cluster for run in runs)
         self.steady = 0  # tiles in a row for which memory was busy
@@ -197,7 +197,8 @@ class _Machine:
     def run(self) -> list[Spent]:
         """Until all phases have ended."""
         count = len(self.blocks)
-        self.events = [(0.0, number) for number in range(count) if self.blocks[number].tiles]
+        first = ((self.next(block), block.number) for block in self.blocks)
+        self.events = [(now, number) for now, number in first if now is not None]
         self.events.append((self.runs[0].linked, count + 1))
         heapq.heapify(self.events)
         while self.events:
@@ -316,7 +317,7 @@ class _Machine:
             if at >= self.chosen_before(block):
                 block.parked = True
                 return None
-            known = block.since if self.runs[block.phase].chosen else block.told
+            known = block.since if self.runs[block.phase].chosen else self.launched
             now = max(now, known if at >= block.ends[block.phase - 1] else 0.0)
         if at >= self.ring.flying:
             now = max(now, block.came[at - self.ring.flying])
@@ -329,8 +330,11 @@ class _Machine:
         return now
 
     def chosen_before(self, block: _Block) -> int:
-        """How many tiles of ``block`` are known: those in front of the next choice."""
+        """How many tiles of ``block`` are known: those in front of the next choice, or of the next
+        kernel."""
         at = bisect_left(self.chosen, block.phase + (1 if block.may else 0))
+        if at < len(self.chosen) and self.chosen[at] == block.phase == self.kernel:
+            at += not self.runs[block.phase].chosen
         if at == len(self.chosen):
             return len(block.tiles)
         phase = self.chosen[at]
@@ -440,16 +444,26 @@ class _Machine:
         run, shared = self.runs[self.phase], self.memory.shared
         if not self.left:
             self.left = _in_turns(run.read, run.at_once)
+            if run.kernel:
+                self.launch(now)
         behind = now + shared.latency + shared.waits * self.waiting(now)
         for number, size in self.left.pop():
             block = self.blocks[number]
             ready = run.ready if size or block.ends[self.phase] > len(block.done) else 0.0
             block.now = (behind + size / shared.rate if size else now) + ready
-            block.may, block.begun, block.told, block.since = True, self.begun, now, block.now
+            block.may, block.begun, block.since = True, self.begun, block.now
             self.spent[self.phase].meeting += block.now - self.begun
             self.compute(block)
         if self.left:
             heapq.heappush(self.events, (behind + run.at_once / shared.rate, len(self.blocks) + 1))
+
+    def launch(self, now: float) -> None:
+        """The kernel of the phase begins: its tiles may be asked for."""
+        self.kernel, self.launched = self.phase, now
+        for block in self.blocks:
+            if block.parked and (after := self.next(block)) is not None:
+                block.parked = False
+                heapq.heappush(self.events, (after, block.number))
 
 
 def _in_turns(sizes: Sequence[float], at_once: float) -> list[list[tuple[int, float]]]:
