@@ -1,6 +1,8 @@
 """Steps that are cut: a kernel for each phase, which gives the bits of one kernel of all."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from drawn_decoders import drawn_decoder
@@ -8,8 +10,11 @@ from reduced import only
 from task_step_cases import CASES
 from task_steps import Judge, mode_of
 
+import meshc
 from meshc.backends.cuda.executor import CXX, modes
 from meshc.support.diagnostics import MeshcError
+
+DATA = Path(__file__).parents[1] / "data" / "tiny_cuda"
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
@@ -44,3 +49,37 @@ def test_a_step_agrees_with_float64(seed, tmp_path):
         assert refusal.diagnostics[0].code == "does-not-fit", refusal
         return
     judge.check(mode=mode_of(seed))
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", ["deepseek-4h"])
+def test_a_checkpoint_gives_the_tokens_of_one_kernel(name):
+    """Latents, and experts that one kernel chooses and the next ones compute."""
+    made = [compiled(name, cut=cut) for cut in ("none", "all", "auto")]
+    kernels = [json.loads(one.files["manifest.json"])["kernels"] for one in made]
+    assert "step" in kernels[0] and "step" not in kernels[1]
+    assert sum(kernel.startswith("step_") for kernel in kernels[1]) > 6
+    assert kernels[2] in kernels[:2]
+    found = []
+    for one in made[:2]:
+        with one.load(backend="cuda-cpu") as program:
+            found.append(program.generate([1, 2, 3, 4, 5], max_tokens=6).tokens)
+    assert found[0] == found[1] and len(found[0]) == 6
+
+
+def compiled(name, **options):
+    return meshc.compile(DATA / name, target="cuda", seq=24, **options)
+
+
+@pytest.mark.parametrize(
+    "options, words",
+    [
+        ({"gpus": 2}, "--cut is all, but steps with --gpus 2 are one kernel"),
+        ({"cluster": 2}, "--cut is all, but steps with --cluster 2 are one kernel"),
+        ({"persistent": True}, "--persistent asks for a step of one kernel, and --cut all for"),
+        ({"cut": "some"}, "--cut cannot be 'some'"),
+    ],
+)
+def test_what_is_not_cut_is_refused(options, words):
+    with pytest.raises(MeshcError, match=words):
+        compiled("llama-4h2", **({"cut": "all"} | options))
