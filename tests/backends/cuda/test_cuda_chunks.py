@@ -18,7 +18,7 @@ from meshc.backends.cuda.kernels.chunk_product.kernel import ChunkProduct
 from meshc.backends.cuda.kernels.chunk_tiles import DoesNotFit
 from meshc.backends.cuda.packing import in_fragments
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
-from meshc.cost.prompts import attention_bytes, product_bytes, weight_bytes
+from meshc.cost.prompts import ProductTile, attention_bytes, product_tile, weight_bytes
 from meshc.devices import device
 
 H200 = device("h200")
@@ -28,18 +28,29 @@ pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ comp
 UNIT = {"f16": 2.0**-11, "bf16": 2.0**-8}
 
 
+def in_columns(tokens):
+    """Where values 0 .. 15 of each of ``tokens`` tokens lie, [tokens, 16]: pairs of each four in two
+    halves, which tokens 4 to 7 of eight have the other way round."""
+    token, k = np.arange(tokens)[:, None], np.arange(16)
+    return token * 16 + ((k // 2 % 2) ^ (token // 4 % 2)) * 8 + k // 4 * 2 + k % 2
+
+
 def columns(rows, tokens):
     """Words [n, width] as columns of up to ``tokens``; what is behind the last token is noise."""
     n, width = rows.shape
     found = np.full((-(-width // 16) * 16, tokens), 0x7E00, np.uint16)  # f16: NaN
     found[:, :n] = 0
     found[:width, :n] = rows.T
-    return np.ascontiguousarray(found.reshape(-1, 16, tokens).transpose(0, 2, 1))
+    made = np.zeros((found.shape[0] // 16, tokens * 16), np.uint16)
+    made[:, in_columns(tokens)] = found.reshape(-1, 16, tokens).transpose(0, 2, 1)
+    return made.reshape(-1, tokens, 16)
 
 
 def rows_of(found, n, width):
     """Rows [n, width] of columns."""
-    return found.transpose(1, 0, 2).reshape(found.shape[1], -1)[:n, :width]
+    tokens = found.shape[1]
+    values = found.reshape(len(found), -1)[:, in_columns(tokens)]
+    return values.transpose(1, 0, 2).reshape(tokens, -1)[:n, :width]
 
 
 @cache
@@ -50,6 +61,9 @@ def product(shape):
 PRODUCTS = {
     "gated": ChunkProduct(40, 200, 150, "f16", "gated", bias=True),
     "added": ChunkProduct(136, 96, 33, "bf16", "added", bias=True, factor=0.22),
+    "gated by warpgroups": ChunkProduct(128, 200, 150, "f16", "gated", bias=True),
+    "added by warpgroups": ChunkProduct(192, 1056, 133, "bf16", "added", bias=True, factor=0.22),
+    "stored by warpgroups": ChunkProduct(256, 96, 24, "f16"),
 }
 
 
@@ -68,7 +82,7 @@ def run_product(shape, count, mode, library=None, seed=0):
         output = np.zeros((-(-shape.rows // 32), shape.tokens, 16), np.uint16)
     given_arrays = [columns(x, shape.tokens), matrix, *([bias] if shape.bias else [])]
     given_arrays += [np.array([count], np.int32), *([before] if shape.output == "added" else [])]
-    grid = Grid(plan.blocks, THREADS, 1, plan.arena.bytes)
+    grid = Grid(plan.blocks, THREADS, plan.tile.cluster, plan.arena.bytes)
     found = library or product(shape)
     counts = found.run("product", grid, [*given_arrays, output], mode)
     y = from_kind(x, kind) @ from_kind(w, kind).T
@@ -89,7 +103,6 @@ def test_products_read_each_weight_once_in_all_modes(name):
         for mode in modes():
             found, want, copied = run_product(shape, count, mode)
             assert np.abs(found - want).max() <= UNIT[shape.dtype] * np.abs(want).max()
-            assert copied == product_bytes(shape.rows, shape.width, count)
             assert copied == chunk.plan(shape, H200).copied_bytes(count)
             results.add(found.tobytes())
         assert len(results) == 1
@@ -173,7 +186,13 @@ def test_any_chunk_behind_any_tokens_is_attended(name):
 def test_the_formulas_by_hand():
     """A matrix of 33 x 20 is 3 x 2 blocks of 512 bytes; 9 tokens are 16 columns of 32 values."""
     assert weight_bytes(33, 20) == 3 * 2 * 512
-    assert product_bytes(33, 20, 9) == weight_bytes(33, 20) + 16 * 32 * 2
+    assert ProductTile(4, 24).copied_bytes(33, 20, 9) == weight_bytes(33, 20) + 16 * 32 * 2
+    # Three blocks of 128 rows with each of two tiles of 64 tokens; of four, two bring columns together.
+    tile = ProductTile(8, 64, 1, True)
+    assert product_tile(H200, 257, 192) == tile
+    assert tile.copied_bytes(257, 20, 65) == 2 * weight_bytes(257, 20) + 3 * 128 * 32 * 2
+    assert product_tile(H200, 512, 192) == replace(tile, cluster=2)
+    assert replace(tile, cluster=2).copied_bytes(512, 16, 64) == 512 * 32 + 2 * 64 * 16 * 2
     # Tiles of 16 and 4 positions behind 5 tokens see 21 and 25; keys and values of 64 lanes.
     assert attention_bytes(3, 64, 16, 5, 20) == 3 * (21 + 25) * 2 * 64 * 2
     # With a window of 9 the second tile begins at token 13, in the second eight.
@@ -283,15 +302,16 @@ def test_kernels_of_llama_neither_spill_nor_use_a_stack(dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROJECTIONS)
-def test_each_weight_of_a_layer_of_llama_is_read_once(name, capsys):
+def test_each_weight_of_a_layer_of_llama_is_read_once_for_256_tokens(name, capsys):
     """512 tokens of Llama-2-7B: products of a layer, one after the other."""
     shape = PROJECTIONS[name]
-    library = Library(chunk.text(chunk.plan(shape, H200), "product"), toolchain=CXX)
+    plan = chunk.plan(shape, H200)
+    library = Library(chunk.text(plan, "product"), toolchain=CXX)
     found, want, copied = run_product(shape, 512, Mode(), library)
     assert np.abs(found - want).max() <= UNIT["f16"] * np.abs(want).max()
-    weights, blocks = weight_bytes(shape.rows, shape.width), -(-shape.rows // 64)
-    assert copied == product_bytes(shape.rows, shape.width, 512)
-    assert copied - weights == blocks * shape.width * 512 * 2
+    weights, blocks = weight_bytes(shape.rows, shape.width), shape.rows // 256
+    assert copied == plan.copied_bytes(512)
+    assert copied - 2 * weights == blocks * shape.width * 512 * 2
     with capsys.disabled():
         print(f"\n{name}: {copied} bytes, {weights} of weights")
 
