@@ -15,6 +15,7 @@ from meshc.devices import Device
 _WARPGROUPS = "sm_90a"
 _WARP_GROUPS, _WARPGROUP_GROUPS = 4, 8
 _COLUMNS = 256, 128, 64
+_MOST, _MOST_TILED = 512, 2048
 _VALUE_BYTES, _GROUP, _EIGHT = 2, 16, 8
 _MOST_QUERIES, _LEAST_POSITIONS = 64, 16
 
@@ -29,6 +30,19 @@ def query_tiles(group: int) -> tuple[int, int]:
 def weight_bytes(rows: int, width: int) -> int:
     """Bytes of a matrix in whole blocks of 16 x 16 values."""
     return _filled(rows, _GROUP) * _filled(width, _GROUP) * _VALUE_BYTES
+
+
+def most_chunk(device: Device) -> int:
+    """The most tokens that kernels on ``device`` read at once."""
+    return _MOST_TILED if _has_warpgroups(device) else _MOST
+
+
+def whole_chunk(device: Device, wanted: int, capacity: int) -> int:
+    """Tokens of a chunk of ``wanted`` on ``device`` where caches hold ``capacity``: no more than
+    these in whole tiles, the smallest of which holds all that smaller ones do, or in eights."""
+    tiled = _has_warpgroups(device) and wanted % _COLUMNS[-1] == 0
+    unit = next((n for n in _COLUMNS[::-1] if n >= capacity), _COLUMNS[0]) if tiled else _EIGHT
+    return min(wanted, _filled(capacity, unit))
 
 
 @dataclass(frozen=True)
@@ -62,7 +76,7 @@ def product_tile(device: Device, rows: int, tokens: int) -> ProductTile:
     """What a block of a product of ``rows`` with chunks of up to ``tokens`` has on ``device``:
     warpgroups multiply where the device has such and the tokens are whole tiles."""
     columns = next((n for n in _COLUMNS if tokens % n == 0), 0)
-    if device.cuda_arch != _WARPGROUPS or not columns:
+    if not _has_warpgroups(device) or not columns:
         return ProductTile(_WARP_GROUPS, tokens)
     alone = ProductTile(_WARPGROUP_GROUPS, columns, 1, True)
     return replace(alone, cluster=1 if alone.row_blocks(rows) % 2 else 2)
@@ -86,6 +100,10 @@ def attention_bytes(
         unseen = max(cached + first + 1 - window, 0) if window else 0
         seen += cached + min(first + positions, tokens) - unseen // tile_tokens * tile_tokens
     return units * 2 * head * _VALUE_BYTES * seen
+
+
+def _has_warpgroups(device: Device) -> bool:
+    return device.cuda_arch == _WARPGROUPS
 
 
 def _filled(count: int, of: int) -> int:

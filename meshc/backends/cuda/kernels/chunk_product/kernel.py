@@ -19,7 +19,8 @@ _PACKAGE = "meshc.backends.cuda.kernels.chunk_product"
 _WARPS, _EIGHT = 8, 8
 _TILE_BYTES, _WARPGROUP_BYTES = 40_960, 24_576
 _COLUMNS_ALIGNED = 256
-_MOST_STEPS, _MOST_STAGES, _LEAST_STAGES = 8, 8, 2
+_MOST_STEPS, _LEAST_STAGES = 8, 2
+_MOST_STAGES, _WARPGROUP_STAGES = 6, 8
 _TITLES = {
     "stored": "the product with a matrix",
     "added": "the product with a matrix and the residual sum",
@@ -81,8 +82,9 @@ def plan(shape: ChunkProduct, device: Device) -> ChunkPlan:
     if tile.warpgroups:  # whose tiles are whole
         steps = next(n for n in range(steps, 0, -1) if blocks % n == 0)
     made = Arena()
-    made.add("BARRIERS", max(16 * _MOST_STAGES, _COLUMNS_ALIGNED))
-    stages = min(_MOST_STAGES, (block_memory(device) - made.bytes) // (steps * step_bytes))
+    most_stages = _WARPGROUP_STAGES if tile.warpgroups else _MOST_STAGES
+    made.add("BARRIERS", _COLUMNS_ALIGNED if tile.warpgroups else 16 * most_stages)
+    stages = min(most_stages, (block_memory(device) - made.bytes) // (steps * step_bytes))
     if stages < _LEAST_STAGES:
         raise DoesNotFit(f"tiles of {shape.tokens} tokens leave no room for a ring")
     made.add("RING", stages * steps * step_bytes)
