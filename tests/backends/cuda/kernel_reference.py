@@ -47,8 +47,8 @@ def rotated(x, cosines, sines):
 
 
 def in_columns(tokens):
-    """Where values 0 .. 15 of each of ``tokens`` tokens lie, [tokens, 16]: pairs of each four in two
-    halves, which tokens 4 to 7 of eight have the other way round."""
+    """Where values 0 .. 15 of each of ``tokens`` tokens lie, [tokens, 16]: pairs of each four in
+    two halves, which tokens 4 to 7 of eight have the other way round."""
     token, k = np.arange(tokens)[:, None], np.arange(16)
     return token * 16 + ((k // 2 % 2) ^ (token // 4 % 2)) * 8 + k // 4 * 2 + k % 2
 

@@ -59,7 +59,7 @@ def run_product(shape, count, mode, library=None, seed=0):
     given_arrays += [np.array([count], np.int32), *([before] if shape.output == "added" else [])]
     grid = Grid(plan.blocks, THREADS, plan.tile.cluster, plan.arena.bytes)
     found = library or product(shape)
-    counts = found.run("product", grid, [*given_arrays, output], mode)
+    counts = found.run("product", grid, [*given_arrays, output], mode, written=(0,))
     y = from_kind(x, kind) @ from_kind(w, kind).T
     y = shape.factor * (y + from_kind(bias, kind) if shape.bias else y)
     if gated:
@@ -162,7 +162,7 @@ def test_the_formulas_by_hand():
     """A matrix of 33 x 20 is 3 x 2 blocks of 512 bytes; 9 tokens are 16 columns of 32 values."""
     assert weight_bytes(33, 20) == 3 * 2 * 512
     assert ProductTile(4, 24).copied_bytes(33, 20, 9) == weight_bytes(33, 20) + 16 * 32 * 2
-    # Three blocks of 128 rows with each of two tiles of 64 tokens; of four, two bring columns together.
+    # Three blocks of 128 rows with each of two tiles of 64 tokens; of four, pairs share columns.
     tile = ProductTile(8, 64, 1, True)
     assert product_tile(H200, 257, 192) == tile
     assert tile.copied_bytes(257, 20, 65) == 2 * weight_bytes(257, 20) + 3 * 128 * 32 * 2
@@ -262,8 +262,9 @@ PROJECTIONS = {
 @pytest.mark.parametrize("dtype", UNIT)
 def test_kernels_of_llama_neither_spill_nor_use_a_stack(dtype):
     texts = [
-        chunk.text(chunk.plan(replace(shape, dtype=dtype), H200), "kernel")
+        chunk.text(chunk.plan(replace(shape, dtype=dtype, tokens=tokens), H200), "kernel")
         for shape in PROJECTIONS.values()
+        for tokens in (64, 128, 504, 2048)
     ]
     shapes = [replace(LLAMA, dtype=dtype, kv_heads=n) for n in (32, 8, 1)]
     plans = [attention.plan(shape, H200, 512) for shape in shapes]
