@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_reference import columns, from_kind, rotated, rows_of, swizzled_pool, to_kind
+from reduced import only
 
 from meshc.analysis.cuda.blocks import THREADS
-from meshc.backends.cuda.executor import CXX, QUICK, Grid, Library, Mode, modes
+from meshc.backends.cuda.executor import CXX, QUICK, WATCHED, Grid, Library, Mode, modes
 from meshc.backends.cuda.kernels.chunk_attention import kernel as attention
 from meshc.backends.cuda.kernels.chunk_attention.kernel import Attention
 from meshc.backends.cuda.kernels.chunk_product import kernel as chunk
@@ -42,8 +43,15 @@ PRODUCTS = {
 }
 
 
-def run_product(shape, count, mode, library=None, seed=0):
-    """The output [count, rows], what it should be, and bytes that were copied."""
+ACTIVATIONS = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu_tanh": lambda x: x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+}
+
+
+def run_product(shape, count, mode, library=None, seed=0, written=None):
+    """The output [count, rows], what it should be, and bytes that were copied. A watched library
+    takes the places of arguments that the grid in front wrote."""
     rng = np.random.default_rng(seed)
     kind, plan = shape.dtype, chunk.plan(shape, H200)
     x = to_kind(rng.standard_normal((count, shape.width)), kind)
@@ -51,21 +59,26 @@ def run_product(shape, count, mode, library=None, seed=0):
     bias = to_kind(rng.standard_normal(shape.rows), kind)
     before = rng.standard_normal((shape.tokens, shape.rows)).astype(np.float32)
     matrix = in_fragments(w)
-    gated = shape.output == "gated"
+    features = shape.rows // (2 if shape.output == "gated" else 1)
     output = np.full((shape.tokens, shape.rows), np.nan, np.float32)
-    if gated:
-        output = np.zeros((-(-shape.rows // 32), shape.tokens, 16), np.uint16)
+    if shape.output == "part":
+        output = np.full((shape.tokens, shape.rows), 0x7FFF, np.uint16)
+    elif shape.output in ("gated", "activated"):
+        output = np.zeros((-(-features // 16), shape.tokens, 16), np.uint16)
     given_arrays = [columns(x, shape.tokens), matrix, *([bias] if shape.bias else [])]
     given_arrays += [np.array([count], np.int32), *([before] if shape.output == "added" else [])]
     grid = Grid(plan.blocks, THREADS, plan.tile.cluster, plan.arena.bytes)
     found = library or product(shape)
-    counts = found.run("product", grid, [*given_arrays, output], mode, written=(0,))
+    counts = found.run("product", grid, [*given_arrays, output], mode, written=written)
     y = from_kind(x, kind) @ from_kind(w, kind).T
     y = shape.factor * (y + from_kind(bias, kind) if shape.bias else y)
-    if gated:
-        gate, value = y[:, 0::2], y[:, 1::2]
-        result = from_kind(rows_of(output, count, shape.rows // 2), kind)
-        return result, gate / (1 + np.exp(-gate)) * value, counts.copied_bytes
+    if output.ndim == 3:
+        activated = ACTIVATIONS[shape.activation]
+        gated = shape.output == "gated"
+        want = activated(y[:, 0::2]) * y[:, 1::2] if gated else activated(y)
+        return from_kind(rows_of(output, count, features), kind), want, counts.copied_bytes
+    if shape.output == "part":
+        output = from_kind(output, kind)
     assert np.isnan(output[count:]).all()
     return output[:count], y + before[:count] * (shape.output == "added"), counts.copied_bytes
 
@@ -81,6 +94,34 @@ def test_products_read_each_weight_once_in_all_modes(name):
             assert copied == chunk.plan(shape, H200).copied_bytes(count)
             results.add(found.tobytes())
         assert len(results) == 1
+
+
+def drawn(seed):
+    """A product of any shape by warpgroups, and tokens of a chunk that are there."""
+    rng = np.random.default_rng(seed)
+    output = str(rng.choice(["stored", "added", "part", "gated", "activated"]))
+    rows = int(rng.integers(1, 40 if seed % 3 else 300))
+    shape = ChunkProduct(
+        int(rng.choice([64, 128, 192, 256, 320, 512])), int(rng.integers(1, 700)),
+        2 * rows if output == "gated" else rows, str(rng.choice(["f16", "bf16"])), output,
+        str(rng.choice(sorted(ACTIVATIONS))), bool(rng.integers(2)),
+        float(rng.choice([1.0, 0.22])) if output in ("stored", "added") else 1.0,
+    )  # fmt: skip
+    return shape, int(rng.integers(1, shape.tokens + 1))
+
+
+@pytest.mark.parametrize("seed", only(range(200), 3, 8))
+def test_drawn_products_of_warpgroups_are_those_of_float64(seed):
+    shape, count = drawn(seed)
+    plan, mode = chunk.plan(shape, H200), list(modes((seed,)))[seed % 12]
+    assert plan.tile.warpgroups
+    found, want, copied = run_product(shape, count, mode, seed=seed)
+    assert np.abs(found - want).max() <= UNIT[shape.dtype] * np.abs(want).max()
+    assert copied == plan.copied_bytes(count)
+    if seed % 8 == 0:
+        watched = Library(chunk.text(plan, "product"), toolchain=WATCHED)
+        again, _, _ = run_product(shape, count, Mode("random", True, seed), watched, seed, (0,))
+        assert np.array_equal(found, again)
 
 
 def attend(plan, library, count, before, mode, seed=0):
