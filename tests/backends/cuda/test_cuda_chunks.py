@@ -70,6 +70,7 @@ def run_product(shape, count, mode, library=None, seed=0, written=None):
     grid = Grid(plan.blocks, THREADS, plan.tile.cluster, plan.arena.bytes)
     found = library or product(shape)
     counts = found.run("product", grid, [*given_arrays, output], mode, written=written)
+    assert counts.early_blocks == plan.blocks
     y = from_kind(x, kind) @ from_kind(w, kind).T
     y = shape.factor * (y + from_kind(bias, kind) if shape.bias else y)
     if output.ndim == 3:
