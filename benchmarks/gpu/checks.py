@@ -14,11 +14,14 @@ import numpy as np
 from kernels import Cubins, load
 from numpy.typing import NDArray
 from references import embedded, logits, to_words
+from references import values as from_words
 
 from meshc import devices
 from meshc.analysis.cuda.blocks import THREADS
 from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.executor import CXX, Grid, Library
+from meshc.backends.cuda.kernels.chunk_product import kernel as product
+from meshc.backends.cuda.kernels.chunk_product.kernel import ChunkProduct
 from meshc.backends.cuda.kernels.embed import kernel as embed
 from meshc.backends.cuda.kernels.head import kernel as head
 from meshc.backends.cuda.kernels.head.kernel import Head
@@ -28,6 +31,7 @@ Array = NDArray[Any]
 # As a share of the largest value that is expected: sums of thousands of f32 products, the device's
 # approximate inverse root.
 BOUNDS = {"f16": 1e-4, "bf16": 1e-3}
+_CHUNKS, _ROWS = (256, 248), 512  # tokens of products, whole tiles of warpgroups and not
 
 
 @dataclass(frozen=True)
@@ -87,10 +91,13 @@ def _error(found: Array, wanted: Array, scale: Array) -> float:
 
 
 def cases(hidden: int, vocabulary: int, kind: str, gpu: devices.Device) -> Iterator[Case]:
-    """What can be judged alone at a model's sizes, the simplest first: the look-up, and the logits
-    of a chunk of a prompt, normed there or by all ranks together in front. A whole step is judged
-    beside another one, or in the executor."""
+    """What can be judged alone at a model's sizes, the simplest first: the look-up, products of 256
+    tokens of a chunk of a prompt, by warpgroups where the device has such and by warps, and the
+    logits of a chunk, normed there or by all ranks together in front. A whole step is judged beside
+    another one, or in the executor."""
     yield _embed(hidden, vocabulary, kind)
+    for tokens in _CHUNKS:
+        yield _product(ChunkProduct(tokens, hidden, _ROWS, kind), gpu)
     for normed in (False, True):
         yield _head(Head(hidden, vocabulary, kind, normed, 1e-5), gpu)
 
@@ -121,6 +128,40 @@ def _head_data(shape: Head) -> tuple[dict[str, Array], Array]:
     given["matrix"] = np.ascontiguousarray(in_fragments(given["matrix"]))
     given["output"] = np.full(expected.shape, np.nan, np.float32)
     return given, expected
+
+
+def _product(shape: ChunkProduct, gpu: devices.Device) -> Case:
+    plan, name = product.plan(shape, gpu), f"product_{shape.tokens}"
+    grid = Grid(plan.blocks, THREADS, plan.tile.cluster, plan.arena.bytes)
+    title = f"product of {shape.tokens} tokens, {shape.dtype}"
+    make = partial(_product_data, shape)
+    return Case(title, name, product.text(plan, name), grid, make, "output", shape.dtype)
+
+
+def _product_data(shape: ChunkProduct) -> tuple[dict[str, Array], Array]:
+    rng, kind = np.random.default_rng(shape.tokens), shape.dtype
+    values = _words(rng, kind, (shape.tokens, shape.width))
+    matrix = _words(rng, kind, (shape.rows, shape.width), shape.width**-0.5)
+    given = {
+        "input": _columns(values),
+        "matrix": np.ascontiguousarray(in_fragments(matrix)),
+        "count": np.array([shape.tokens], np.int32),
+        "output": np.full((shape.tokens, shape.rows), np.nan, np.float32),
+    }
+    return given, from_words(values, kind) @ from_words(matrix, kind).T
+
+
+def _columns(values: Array) -> Array:
+    """Words [tokens, width] as products of a chunk read them, [width / 16, tokens, 16]: of each
+    four values of 16 two in either half, which tokens 4 to 7 of eight have the other way round."""
+    tokens, width = values.shape
+    blocks = -(-width // 16)
+    filled = np.zeros((tokens, 16 * blocks), np.uint16)
+    filled[:, :width] = values
+    halves = filled.reshape(tokens, blocks, 4, 2, 2).transpose(1, 0, 3, 2, 4)
+    exchanged = np.arange(tokens) // 4 % 2 == 1
+    made = np.where(exchanged[:, None, None, None], halves[:, :, ::-1], halves)
+    return np.ascontiguousarray(made).reshape(blocks, tokens, 16)
 
 
 def _embed(hidden: int, vocabulary: int, kind: str) -> Case:

@@ -102,7 +102,9 @@ CASES = (
     Case("llama-3-8b-16-fp8-caches", "llama-3-8b", (4096,), batch=16, options=_FP8_CACHES),
     Case("llama-3-8b-chunk-64", "llama-3-8b", (), behind=(0, 4032), options={"chunk": 64}),
     Case("llama-3-8b-chunk-128", "llama-3-8b", (), behind=(0, 3968), options={"chunk": 128}),
+    Case("llama-3-8b-chunk-504", "llama-3-8b", (), behind=(0,), options={"chunk": 504}),
     Case("llama-3-8b-chunk-512", "llama-3-8b", (), behind=(0, 3584), options={"chunk": 512}),
+    Case("llama-3-8b-chunk-2048", "llama-3-8b", (), behind=(0, 6144), options={"chunk": 2048}),
     Case("llama-3-8b-clusters-8", "llama-3-8b", (4096,), options={"cluster": 8}),
     Case("llama-2-7b-clusters-16", "llama-2-7b", (4096,), options={"cluster": 16}),
     Case("llama-2-7b-4-tiles", "llama-2-7b", (1024, 4096), capacity=16385, flying=4),
@@ -143,7 +145,10 @@ def _compiled(folder: Path, case: Case) -> tuple[Prepared, dict[str, Any]]:
     """The program of a case, and what its steps and chunks are predicted to take."""
     # Only here: the frontend and the passes need what a machine with a GPU may lack.
     import meshc
+    from meshc.cost.prompt_kernels import PromptKernels
     from meshc.cost.tasks.phase_times import step_time
+    from meshc.devices import device
+    from meshc.driver.served_shapes import served_model
 
     chunk = int(case.options.get("chunk", 16))
     tokens = case.capacity or max((*case.contexts, *(n + chunk for n in case.behind))) + 1
@@ -157,8 +162,10 @@ def _compiled(folder: Path, case: Case) -> tuple[Prepared, dict[str, Any]]:
         predicted.append({"seconds": found.seconds, "bytes": found.bytes, "phases": spent})
     chunks = []
     for cached in case.behind:
-        if "prompt" not in made.prompts:  # of kernels whose times nothing predicts
-            chunks.append({"seconds": 0.0, "bytes": 0})
+        if "prompt" not in made.prompts:
+            kernels = PromptKernels(device("h200"), served_model(case.model), chunk, 1)
+            read = kernels.predicted([(cached, cached + chunk)], False)
+            chunks.append({"seconds": read.seconds, "bytes": read.bytes})
             continue
         found = step_time(made.prompts["prompt"], {"pos": cached, "len": 16})
         chunks.append({"seconds": found.seconds, "bytes": found.bytes})

@@ -1,11 +1,17 @@
 """Time of the kernels that read many tokens of a prompt at once on one GPU.
 
-A block of a product has 64 rows of a matrix and goes through its width by sixteens: a step takes a
-time of its own and more for each token. A block of attention has 64 queries and goes through the
-tokens that they see. Blocks of a kernel run at the same time, one on each multiprocessor, in as
-many turns as there are too many of them; kernels run one behind the other. The three times are
-fitted to four chunks of Llama-3-8B on an H200, in which look-ups and norms are part of them, and
-were measured of no other model.
+A block of a product has rows of a matrix and goes through its width by sixteens. Where warps
+multiply, a step takes a time of its own and more for each token. A block of attention has 64
+queries and goes through the tokens that they see. Blocks of a kernel run at the same time, one on
+each multiprocessor, in as many turns as there are too many of them; kernels run one behind the
+other. These three times are fitted to four chunks of Llama-3-8B on an H200, in which look-ups and
+norms are part of them, and were measured of no other model.
+
+Where warpgroups multiply, nothing was timed: a step takes what tensor cores take for it at the rate
+of the data sheet, or what its bytes take that shared memory gives and gets, if that is more; the
+product as a whole at least what L2 takes to give all of its bytes and memory to give the weights.
+Each turn begins with a tile on its way and ends with results on theirs, beside which nothing is
+multiplied; norms and heads take the bytes that they read and write.
 """
 
 from __future__ import annotations
@@ -14,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshc.cost.predictions import Part, Prediction, inputs_of
-from meshc.cost.prompts import OWN_GROUPS, query_tiles, weight_bytes
+from meshc.cost.prompts import ProductTile, product_tile, query_tiles, weight_bytes
 from meshc.cost.served_attention import GroupedAttention
 from meshc.cost.served_models import LayerShape, ServedModel
 from meshc.cost.terms import NOTHING, Cost
@@ -23,8 +29,11 @@ from meshc.support.diagnostics import fail
 
 NS = 1e-9
 STEP, TOKEN, SEEN = "chunk_step_ns", "chunk_token_ns", "chunk_seen_ns"
-RATE = "stream_bytes_per_second"
+RATE, LATENCY = "stream_bytes_per_second", "stream_latency_ns"
+TENSOR, CACHE = "tensor_flops_per_second", "l2_bytes_per_second"
 _SIXTEEN, _EIGHT, _LANES = 16, 8, 128
+_BANK_BYTES = 128  # of shared memory in a cycle
+_F32, _F16, _SECTOR, _PIECE = 4, 2, 32, 8
 
 
 @dataclass(frozen=True)
@@ -54,7 +63,7 @@ class PromptKernels:
             cost = NOTHING
             for rows, width in matrices:
                 for begin, end in chunks:
-                    cost += self._product(rows, width, end - begin)
+                    cost += self._product(name, rows, width, end - begin)
                     bound += self._least(rows, width, end - begin)
                     read += weight_bytes(rows, width)
             parts.append(Part(name, len(matrices) * len(chunks), cost))
@@ -68,7 +77,10 @@ class PromptKernels:
             head = size / self.device.real(RATE)
             parts.append(Part("logits", 1, Cost(transfer=head)))
             bound, read = bound + head, read + size
-        inputs = inputs_of(self.device, (STEP, TOKEN, SEEN, RATE, "cores"))
+        if self._warpgroups:
+            parts.append(Part("norms and heads", 2 * calls, self._beside(chunks)))
+        timed = (TENSOR, CACHE, LATENCY, "clock_hz") if self._warpgroups else (STEP, TOKEN)
+        inputs = inputs_of(self.device, (*timed, SEEN, RATE, "cores"))
         kept = self.model.kv_bytes * len(self.model.layers)
         read += sum(kept * end for _, end in chunks)
         found = tuple(parts)
@@ -103,17 +115,65 @@ class PromptKernels:
                 found.setdefault(name, []).append((rows, width))
         return found
 
-    def _product(self, rows: int, width: int, tokens: int) -> Cost:
-        turns = -(-rows // (_SIXTEEN * OWN_GROUPS) // self.device.cores)
+    @property
+    def _warpgroups(self) -> bool:
+        return product_tile(self.device, self.model.hidden, self.tokens).warpgroups
+
+    def _product(self, name: str, rows: int, width: int, tokens: int) -> Cost:
+        tile = product_tile(self.device, rows, self.tokens)
+        if tile.warpgroups:
+            return self._product_of_warpgroups(tile, name, rows, width, tokens)
+        turns = -(-tile.blocks(rows, tokens) // self.device.cores)
         steps, eights = -(-width // _SIXTEEN), -(-tokens // _EIGHT) * _EIGHT
         return Cost(
             transfer=turns * steps * self.device.real(STEP) * NS,
             compute=turns * steps * eights * self.device.real(TOKEN) * NS,
         )
 
+    def _product_of_warpgroups(
+        self, tile: ProductTile, name: str, rows: int, width: int, tokens: int
+    ) -> Cost:
+        device, rate = self.device, self.device.real(RATE)
+        turns = -(-tile.blocks(rows, tokens) // device.cores)
+        steps = turns * -(-width // _SIXTEEN)
+        macs = tile.groups * _SIXTEEN * tile.columns * _SIXTEEN
+        multiplied = steps * macs * 2 * device.cores / device.real(TENSOR)
+        weights, values = tile.groups * _SIXTEEN * _SIXTEEN * _F16, tile.columns * _SIXTEEN * _F16
+        # Both come, fragments go to registers, and each warpgroup of four row groups reads values.
+        shared = 2 * weights + values + tile.groups // 4 * values
+        given = steps * shared / (_BANK_BYTES * device.real("clock_hz"))
+        copied = tile.copied_bytes(rows, width, tokens) / device.real(CACHE)
+        moving = max(multiplied, given, copied, weight_bytes(rows, width) / rate)
+        ends = rows * tokens * self._result_bytes(name) / rate
+        return Cost(
+            compute=multiplied,
+            transfer=moving - multiplied + ends,
+            waits=turns * device.real(LATENCY) * NS,
+        )
+
+    def _result_bytes(self, name: str) -> float:
+        """Bytes that go to memory and come from it for a row and a token of a product, as if pieces
+        of eight bytes of columns were whole sectors."""
+        if name == "inner products":
+            gated = 2 if all(layer.gated for layer in self.model.layers) else 1
+            return _F16 * _SECTOR / _PIECE / gated
+        return _F32 if name == "projections" else 2 * _F32
+
+    def _beside(self, chunks: Sequence[tuple[int, int]]) -> Cost:
+        """Norms in front of both blocks of a layer, and heads that turn and enter caches."""
+        own = self._grouped
+        lanes = (own.heads + 2 * own.key_heads) * own.head_dim
+        normed = 2 * self.model.hidden * (_F32 + _F16)
+        each = len(self.model.layers) * (normed + lanes * (_F32 + _F16))
+        waits = 3 * len(self.model.layers) * len(chunks) * self.device.real(LATENCY) * NS
+        read = sum(end - begin for begin, end in chunks) * each
+        return Cost(transfer=read / self.device.real(RATE), waits=waits)
+
     def _least(self, rows: int, width: int, tokens: int) -> float:
         device = self.device
         rate = device.cores * device.real("f16_macs_per_cycle") * device.real("clock_hz")
+        if self._warpgroups:
+            rate = device.real(TENSOR) / 2
         return max(rows * width * tokens / rate, weight_bytes(rows, width) / device.real(RATE))
 
     def _attention(self, layer: LayerShape, begin: int, end: int) -> float:

@@ -130,6 +130,8 @@ STEPS = (
         "stream_bytes_per_second", "number", "bytes/s", "what kernels that only read reach", 1, 1e16
     ),
     Key("shared_bytes_per_second", "number", "bytes/s", "what all cores read of L2", 1, 1e16),
+    Key("l2_bytes_per_second", "number", "bytes/s", "what copies of many cores get of L2", 1, 1e16),
+    Key("tensor_flops_per_second", "number", "FLOP/s", "of all tensor cores, of 16 bits", 1, 1e18),
     _time("shared_latency_ns", "from asking L2 to the answer where nothing else is on its way"),
     Key("shared_waits", "number", "s/s", "more of it for each second that memory would", 0, 100),
     _time("stream_latency_ns", "from asking for a tile to its arrival, others on their way"),

@@ -90,7 +90,8 @@ def test_all_of_it_runs(model, fake, capsys):
     assert decode.main(arguments(model, fake, "--parts", "checks,ceiling,decode,torch")) == 0
     assert fake.live == 0
     found = results(model, "check")
-    titles = ["embed, f16", "logits, f16", "logits, normed, f16"]
+    products = [f"product of {tokens} tokens, f16" for tokens in (256, 248)]
+    titles = ["embed, f16", *products, "logits, f16", "logits, normed, f16"]
     assert list(dict.fromkeys(r["title"] for r in found)) == titles
     # The device is the executor here, so these are its errors, and none beside itself.
     assert all(0 <= r["beside_float64"] < 1e-5 for r in found)
@@ -136,7 +137,7 @@ def test_a_wrong_kernel_ends_the_run(model, fake, monkeypatch, capsys):
     assert "**NO**" in out and "GB/s" not in out
     assert fake.live == 0
     codes = [r["code"] for r in results(model, "ended")]
-    assert codes == [0, 0, 0, 1]  # all checks, and nothing behind them
+    assert codes == [0, 0, 0, 0, 0, 1]  # all checks, and nothing behind them
     assert len(codes) == 1 + len({r["title"] for r in results(model, "check")})
 
 

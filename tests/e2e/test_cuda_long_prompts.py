@@ -32,6 +32,7 @@ def result(tmp_path_factory):
     """Kernels of 64 tokens, two of whose chunks and a half fit the caches."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(gpu_steps, "MOST_CHUNK", AT_ONCE)
+        patched.setattr(gpu_steps, "most_chunk", lambda _: AT_ONCE)
         return compiled(tmp_path_factory.mktemp("long"), KINDS, seq=CAPACITY, batch=2)
 
 

@@ -150,9 +150,9 @@ def shipped():
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        ({"chunk": 12}, "bad-argument", "not a multiple of 8 up to 512"),
+        ({"chunk": 12}, "bad-argument", "not a multiple of 8 up to 2048"),
         ({"chunk": 0}, "bad-argument", "--chunk is 0"),
-        ({"chunk": 1024}, "bad-argument", "not a multiple of 8 up to 512"),
+        ({"chunk": 4096}, "bad-argument", "not a multiple of 8 up to 2048"),
     ],
 )
 def test_what_no_kernels_read_at_once_is_refused(options, code, words):

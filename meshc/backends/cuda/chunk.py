@@ -72,6 +72,7 @@ class Chunk:
         arena: Arena,
         threads: int,
         meets: bool = False,
+        cluster: int = 1,
     ) -> str:
         """Add a kernel in a file of its own, with its map of shared memory; its name.
 
@@ -81,7 +82,7 @@ class Chunk:
         for place in count():
             own = numbered(name, place)
             file, written = f"{own}.cu", text(own)
-            made = Kernel(file, blocks, threads, 1, arena.bytes, shared, meets)
+            made = Kernel(file, blocks, threads, cluster, arena.bytes, shared, meets)
             known = self.kernels.setdefault(own, made)
             if known == made and self.texts.setdefault(file, written) == written:
                 break

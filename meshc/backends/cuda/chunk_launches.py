@@ -19,8 +19,9 @@ from meshc.backends.cuda.kernels.fused import Fused
 from meshc.backends.cuda.kernels.registry import kernel_of
 from meshc.backends.cuda.launches import Launch, Stage
 from meshc.backends.cuda.overlapping import Splitting, overlapped
-from meshc.backends.cuda.program import CHUNK_UNIT, KERNELS, MOST_CHUNK, Prefill
+from meshc.backends.cuda.program import KERNELS, MOST_CHUNK, Prefill
 from meshc.backends.cuda.targets import kind_of
+from meshc.cost.prompts import most_chunk, whole_chunk
 from meshc.ir.batch import POSITION
 from meshc.ir.core import Op
 from meshc.ir.module import Module
@@ -51,9 +52,11 @@ def chunk_of(given: ChunkGraph, page: int, transport: str) -> tuple[Chunk, Prefi
     module, splitting = given.module, given.splitting
     dtype = kind_of(module)
     check_chain(module)
-    most = min(MOST_CHUNK, -(-module.capacity // CHUNK_UNIT) * CHUNK_UNIT)
+    device = module.the_device()
+    most = MOST_CHUNK if module.ranks is not None else most_chunk(device)
+    tokens = whole_chunk(device, min(given.tokens, most), module.capacity)
     budget = 0 if splitting is None else splitting.multiprocessors
-    chunk = Chunk(module, page, dtype, transport, min(given.tokens, most), budget)
+    chunk = Chunk(module, page, dtype, transport, tokens, budget)
     try:
         launches = _launches(chunk)
     except DoesNotFit as reason:

@@ -31,6 +31,7 @@ from meshc.backends.cuda.tasks.ring_room import QueriesDoNotFit
 from meshc.backends.cuda.tasks.step import TaskGraph
 from meshc.backends.request import CompileRequest
 from meshc.backends.target_options import NO_OVERLAP, CudaOptions
+from meshc.cost.prompts import most_chunk
 from meshc.ir.clone import clone_module
 from meshc.ir.module import Module
 from meshc.passes.instruments import Instrument
@@ -263,18 +264,21 @@ class GpuStep:
         if words:
             self.report.remark("prompt-of-kernels", f"tasks read prompts: {words}")
             return None
-        try:
-            kernels = self.kernels(MOST_CHUNK, LEAST_OF_KERNELS)
-            both = self._emitted(step, kernels, [prompts])
-        except MeshcError as refusal:
-            first = refusal.diagnostics[0]
-            if first.code not in NO_TASKS | OF_PARTS:
-                raise
-            words = f"tasks read prompts: {first.message} ({first.code})"
-            self.report.remark("prompt-of-kernels", words)
-            return None
-        program, alone = (from_json(made[MANIFEST]) for made in (both, files))
-        held, room = memory_of(program), self.request.the_device().global_memory_bytes
+        device = self.request.the_device()
+        for tokens in sorted({MOST_CHUNK, most_chunk(device)}, reverse=True):
+            try:
+                both = self._emitted(step, self.kernels(tokens, LEAST_OF_KERNELS), [prompts])
+            except MeshcError as refusal:
+                first = refusal.diagnostics[0]
+                if first.code not in NO_TASKS | OF_PARTS:
+                    raise
+                words = f"tasks read prompts: {first.message} ({first.code})"
+                self.report.remark("prompt-of-kernels", words)
+                return None
+            program, alone = (from_json(made[MANIFEST]) for made in (both, files))
+            held, room = memory_of(program), device.global_memory_bytes
+            if held.total <= room:
+                break
         if held.weights > memory_of(alone).weights or held.total > room:
             more = "weights of their own" if held.total <= room else "no room beside the caches"
             words = "tasks read prompts: kernels of many tokens would have "

@@ -24,7 +24,7 @@ FORMAT = 16
 
 _MOST_COUNT = 2**31 - 1  # of what a launch has
 CHUNK_UNIT, MOST_CHUNK = 8, 512
-"""Tokens that kernels of many tokens read at once: whole units of them, and the most."""
+"""Tokens that kernels of many tokens read at once: whole units of them, and the most of ranks."""
 
 KERNELS, TASKS, LONG, SECOND = "chunk", "prompt", "long_prompt", "second"
 """What buffers of kernels of many tokens at once are called after, those of a kernel of tasks and

@@ -26,6 +26,7 @@ from meshc.backends.own_passes import with_own_passes
 from meshc.backends.request import MOST_TOKENS, CompileRequest, one_of, within
 from meshc.backends.target import Cure, OpLines, Target, Work, Written, check_read_by_chunks
 from meshc.backends.target_options import NO_OVERLAP, CudaOptions
+from meshc.cost.prompts import most_chunk
 from meshc.devices import Device, device_names
 from meshc.ir.batch import REQUEST
 from meshc.ir.clone import clone_module
@@ -113,7 +114,7 @@ class CudaTarget(Target):
             found.error("bad-argument", f"--gpus is {asked.gpus}, but {words}")
         if request.chunk is not None:
             check_read_by_chunks(request, found)
-            _check_chunk(found, asked, request.chunk)
+            _check_chunk(found, request, asked, request.chunk)
         elif asked.overlap != NO_OVERLAP:
             words = "it is for --target cuda with --gpus and --chunk"
             found.error("bad-argument", f"--overlap is {asked.overlap}, but {words}")
@@ -344,12 +345,17 @@ def _check_kept(found: Diagnostics, request: CompileRequest, asked: CudaOptions)
         found.error("bad-argument", f"--keep-quantised is given, but {words}")
 
 
-def _check_chunk(found: Diagnostics, asked: CudaOptions, chunk: int) -> None:
+def _check_chunk(
+    found: Diagnostics, request: CompileRequest, asked: CudaOptions, chunk: int
+) -> None:
     """Kernels of many tokens take whole eights of them."""
     halves = 1 if asked.overlap == NO_OVERLAP else 2
-    if chunk % CHUNK_UNIT or not CHUNK_UNIT <= chunk <= halves * MOST_CHUNK:
-        words = f"a multiple of {CHUNK_UNIT} up to {halves * MOST_CHUNK}"
-        more = f"; with --overlap up to {2 * MOST_CHUNK}" if halves == 1 else ""
+    most = halves * MOST_CHUNK
+    if asked.gpus == 1 and halves == 1:
+        most = most_chunk(request.the_device())
+    if chunk % CHUNK_UNIT or not CHUNK_UNIT <= chunk <= most:
+        words = f"a multiple of {CHUNK_UNIT} up to {most}"
+        more = f"; with --overlap up to {2 * MOST_CHUNK}" if asked.gpus > 1 and halves == 1 else ""
         found.error("bad-argument", f"--chunk is {chunk}, for --target cuda not {words}{more}")
     if halves == 1:
         return

@@ -44,3 +44,28 @@ def rotated(x, cosines, sines):
     found[:, 0::2] = even * cosines - odd * sines
     found[:, 1::2] = odd * cosines + even * sines
     return found
+
+
+def in_columns(tokens):
+    """Where values 0 .. 15 of each of ``tokens`` tokens lie, [tokens, 16]: pairs of each four in
+    two halves, which tokens 4 to 7 of eight have the other way round."""
+    token, k = np.arange(tokens)[:, None], np.arange(16)
+    return token * 16 + ((k // 2 % 2) ^ (token // 4 % 2)) * 8 + k // 4 * 2 + k % 2
+
+
+def columns(rows, tokens):
+    """Words [n, width] as columns of up to ``tokens``; what is behind the last token is noise."""
+    n, width = rows.shape
+    found = np.full((-(-width // 16) * 16, tokens), 0x7E00, np.uint16)  # f16: NaN
+    found[:, :n] = 0
+    found[:width, :n] = rows.T
+    made = np.zeros((found.shape[0] // 16, tokens * 16), np.uint16)
+    made[:, in_columns(tokens)] = found.reshape(-1, 16, tokens).transpose(0, 2, 1)
+    return made.reshape(-1, tokens, 16)
+
+
+def rows_of(found, n, width):
+    """Rows [n, width] of columns."""
+    tokens = found.shape[1]
+    values = found.reshape(len(found), -1)[:, in_columns(tokens)]
+    return values.transpose(1, 0, 2).reshape(tokens, -1)[:n, :width]

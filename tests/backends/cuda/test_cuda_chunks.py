@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_reference import from_kind, rotated, swizzled_pool, to_kind
+from kernel_reference import columns, from_kind, rotated, rows_of, swizzled_pool, to_kind
+from reduced import only
 
 from meshc.analysis.cuda.blocks import THREADS
-from meshc.backends.cuda.executor import CXX, QUICK, Grid, Library, Mode, modes
+from meshc.backends.cuda.executor import CXX, QUICK, WATCHED, Grid, Library, Mode, modes
 from meshc.backends.cuda.kernels.chunk_attention import kernel as attention
 from meshc.backends.cuda.kernels.chunk_attention.kernel import Attention
 from meshc.backends.cuda.kernels.chunk_product import kernel as chunk
@@ -18,7 +19,7 @@ from meshc.backends.cuda.kernels.chunk_product.kernel import ChunkProduct
 from meshc.backends.cuda.kernels.chunk_tiles import DoesNotFit
 from meshc.backends.cuda.packing import in_fragments
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin
-from meshc.cost.prompts import attention_bytes, product_bytes, weight_bytes
+from meshc.cost.prompts import ProductTile, attention_bytes, product_tile, weight_bytes
 from meshc.devices import device
 
 H200 = device("h200")
@@ -26,20 +27,6 @@ H200 = device("h200")
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 UNIT = {"f16": 2.0**-11, "bf16": 2.0**-8}
-
-
-def columns(rows, tokens):
-    """Words [n, width] as columns of up to ``tokens``; what is behind the last token is noise."""
-    n, width = rows.shape
-    found = np.full((-(-width // 16) * 16, tokens), 0x7E00, np.uint16)  # f16: NaN
-    found[:, :n] = 0
-    found[:width, :n] = rows.T
-    return np.ascontiguousarray(found.reshape(-1, 16, tokens).transpose(0, 2, 1))
-
-
-def rows_of(found, n, width):
-    """Rows [n, width] of columns."""
-    return found.transpose(1, 0, 2).reshape(found.shape[1], -1)[:n, :width]
 
 
 @cache
@@ -50,11 +37,21 @@ def product(shape):
 PRODUCTS = {
     "gated": ChunkProduct(40, 200, 150, "f16", "gated", bias=True),
     "added": ChunkProduct(136, 96, 33, "bf16", "added", bias=True, factor=0.22),
+    "gated by warpgroups": ChunkProduct(128, 200, 150, "f16", "gated", bias=True),
+    "added by warpgroups": ChunkProduct(192, 1056, 133, "bf16", "added", bias=True, factor=0.22),
+    "stored by warpgroups": ChunkProduct(256, 96, 24, "f16"),
 }
 
 
-def run_product(shape, count, mode, library=None, seed=0):
-    """The output [count, rows], what it should be, and bytes that were copied."""
+ACTIVATIONS = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu_tanh": lambda x: x / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+}
+
+
+def run_product(shape, count, mode, library=None, seed=0, written=None):
+    """The output [count, rows], what it should be, and bytes that were copied. A watched library
+    takes the places of arguments that the grid in front wrote."""
     rng = np.random.default_rng(seed)
     kind, plan = shape.dtype, chunk.plan(shape, H200)
     x = to_kind(rng.standard_normal((count, shape.width)), kind)
@@ -62,21 +59,27 @@ def run_product(shape, count, mode, library=None, seed=0):
     bias = to_kind(rng.standard_normal(shape.rows), kind)
     before = rng.standard_normal((shape.tokens, shape.rows)).astype(np.float32)
     matrix = in_fragments(w)
-    gated = shape.output == "gated"
+    features = shape.rows // (2 if shape.output == "gated" else 1)
     output = np.full((shape.tokens, shape.rows), np.nan, np.float32)
-    if gated:
-        output = np.zeros((-(-shape.rows // 32), shape.tokens, 16), np.uint16)
+    if shape.output == "part":
+        output = np.full((shape.tokens, shape.rows), 0x7FFF, np.uint16)
+    elif shape.output in ("gated", "activated"):
+        output = np.zeros((-(-features // 16), shape.tokens, 16), np.uint16)
     given_arrays = [columns(x, shape.tokens), matrix, *([bias] if shape.bias else [])]
     given_arrays += [np.array([count], np.int32), *([before] if shape.output == "added" else [])]
-    grid = Grid(plan.blocks, THREADS, 1, plan.arena.bytes)
+    grid = Grid(plan.blocks, THREADS, plan.tile.cluster, plan.arena.bytes)
     found = library or product(shape)
-    counts = found.run("product", grid, [*given_arrays, output], mode)
+    counts = found.run("product", grid, [*given_arrays, output], mode, written=written)
+    assert counts.early_blocks == plan.blocks
     y = from_kind(x, kind) @ from_kind(w, kind).T
     y = shape.factor * (y + from_kind(bias, kind) if shape.bias else y)
-    if gated:
-        gate, value = y[:, 0::2], y[:, 1::2]
-        result = from_kind(rows_of(output, count, shape.rows // 2), kind)
-        return result, gate / (1 + np.exp(-gate)) * value, counts.copied_bytes
+    if output.ndim == 3:
+        activated = ACTIVATIONS[shape.activation]
+        gated = shape.output == "gated"
+        want = activated(y[:, 0::2]) * y[:, 1::2] if gated else activated(y)
+        return from_kind(rows_of(output, count, features), kind), want, counts.copied_bytes
+    if shape.output == "part":
+        output = from_kind(output, kind)
     assert np.isnan(output[count:]).all()
     return output[:count], y + before[:count] * (shape.output == "added"), counts.copied_bytes
 
@@ -89,10 +92,37 @@ def test_products_read_each_weight_once_in_all_modes(name):
         for mode in modes():
             found, want, copied = run_product(shape, count, mode)
             assert np.abs(found - want).max() <= UNIT[shape.dtype] * np.abs(want).max()
-            assert copied == product_bytes(shape.rows, shape.width, count)
             assert copied == chunk.plan(shape, H200).copied_bytes(count)
             results.add(found.tobytes())
         assert len(results) == 1
+
+
+def drawn(seed):
+    """A product of any shape by warpgroups, and tokens of a chunk that are there."""
+    rng = np.random.default_rng(seed)
+    output = str(rng.choice(["stored", "added", "part", "gated", "activated"]))
+    rows = int(rng.integers(1, 40 if seed % 3 else 300))
+    shape = ChunkProduct(
+        int(rng.choice([64, 128, 192, 256, 320, 512])), int(rng.integers(1, 700)),
+        2 * rows if output == "gated" else rows, str(rng.choice(["f16", "bf16"])), output,
+        str(rng.choice(sorted(ACTIVATIONS))), bool(rng.integers(2)),
+        float(rng.choice([1.0, 0.22])) if output in ("stored", "added") else 1.0,
+    )  # fmt: skip
+    return shape, int(rng.integers(1, shape.tokens + 1))
+
+
+@pytest.mark.parametrize("seed", only(range(200), 3, 8))
+def test_drawn_products_of_warpgroups_are_those_of_float64(seed):
+    shape, count = drawn(seed)
+    plan, mode = chunk.plan(shape, H200), list(modes((seed,)))[seed % 12]
+    assert plan.tile.warpgroups
+    found, want, copied = run_product(shape, count, mode, seed=seed)
+    assert np.abs(found - want).max() <= UNIT[shape.dtype] * np.abs(want).max()
+    assert copied == plan.copied_bytes(count)
+    if seed % 8 == 0:
+        watched = Library(chunk.text(plan, "product"), toolchain=WATCHED)
+        again, _, _ = run_product(shape, count, Mode("random", True, seed), watched, seed, (0,))
+        assert np.array_equal(found, again)
 
 
 def attend(plan, library, count, before, mode, seed=0):
@@ -173,7 +203,13 @@ def test_any_chunk_behind_any_tokens_is_attended(name):
 def test_the_formulas_by_hand():
     """A matrix of 33 x 20 is 3 x 2 blocks of 512 bytes; 9 tokens are 16 columns of 32 values."""
     assert weight_bytes(33, 20) == 3 * 2 * 512
-    assert product_bytes(33, 20, 9) == weight_bytes(33, 20) + 16 * 32 * 2
+    assert ProductTile(4, 24).copied_bytes(33, 20, 9) == weight_bytes(33, 20) + 16 * 32 * 2
+    # Three blocks of 128 rows with each of two tiles of 64 tokens; of four, pairs share columns.
+    tile = ProductTile(8, 64, 1, True)
+    assert product_tile(H200, 257, 192) == tile
+    assert tile.copied_bytes(257, 20, 65) == 2 * weight_bytes(257, 20) + 3 * 128 * 32 * 2
+    assert product_tile(H200, 512, 192) == replace(tile, cluster=2)
+    assert replace(tile, cluster=2).copied_bytes(512, 16, 64) == 512 * 32 + 2 * 64 * 16 * 2
     # Tiles of 16 and 4 positions behind 5 tokens see 21 and 25; keys and values of 64 lanes.
     assert attention_bytes(3, 64, 16, 5, 20) == 3 * (21 + 25) * 2 * 64 * 2
     # With a window of 9 the second tile begins at token 13, in the second eight.
@@ -268,8 +304,9 @@ PROJECTIONS = {
 @pytest.mark.parametrize("dtype", UNIT)
 def test_kernels_of_llama_neither_spill_nor_use_a_stack(dtype):
     texts = [
-        chunk.text(chunk.plan(replace(shape, dtype=dtype), H200), "kernel")
+        chunk.text(chunk.plan(replace(shape, dtype=dtype, tokens=tokens), H200), "kernel")
         for shape in PROJECTIONS.values()
+        for tokens in (64, 128, 504, 2048)
     ]
     shapes = [replace(LLAMA, dtype=dtype, kv_heads=n) for n in (32, 8, 1)]
     plans = [attention.plan(shape, H200, 512) for shape in shapes]
@@ -283,15 +320,16 @@ def test_kernels_of_llama_neither_spill_nor_use_a_stack(dtype):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROJECTIONS)
-def test_each_weight_of_a_layer_of_llama_is_read_once(name, capsys):
+def test_each_weight_of_a_layer_of_llama_is_read_once_for_256_tokens(name, capsys):
     """512 tokens of Llama-2-7B: products of a layer, one after the other."""
     shape = PROJECTIONS[name]
-    library = Library(chunk.text(chunk.plan(shape, H200), "product"), toolchain=CXX)
+    plan = chunk.plan(shape, H200)
+    library = Library(chunk.text(plan, "product"), toolchain=CXX)
     found, want, copied = run_product(shape, 512, Mode(), library)
     assert np.abs(found - want).max() <= UNIT["f16"] * np.abs(want).max()
-    weights, blocks = weight_bytes(shape.rows, shape.width), -(-shape.rows // 64)
-    assert copied == product_bytes(shape.rows, shape.width, 512)
-    assert copied - weights == blocks * shape.width * 512 * 2
+    weights, blocks = weight_bytes(shape.rows, shape.width), shape.rows // 256
+    assert copied == plan.copied_bytes(512)
+    assert copied - 2 * weights == blocks * shape.width * 512 * 2
     with capsys.disabled():
         print(f"\n{name}: {copied} bytes, {weights} of weights")
 

@@ -5,7 +5,7 @@ from functools import cache
 
 import numpy as np
 import pytest
-from kernel_reference import from_kind, to_kind
+from kernel_reference import from_kind, rows_of, to_kind
 from rank_programs import rank_program
 from test_cuda_ranks import decoded, graph_of, interpreted, tensors_of
 
@@ -93,7 +93,7 @@ def collected(name, gpus, first, most, count, mode=FIRST, toolchain=QUICK):
         if wide:
             found.append(part[: len(rows)])
             continue
-        all_rows = part.transpose(1, 0, 2).reshape(TOKENS, -1)
+        all_rows = rows_of(part, TOKENS, 16 * len(part))
         assert not np.delete(all_rows, rows, 0).any() and not all_rows[:, HIDDEN:].any()
         found.append(from_kind(all_rows[rows.start : rows.stop, :HIDDEN], kind))
     unit, normed = 2.0**-18 if wide else UNIT[kind], normed[rows.start : rows.stop]

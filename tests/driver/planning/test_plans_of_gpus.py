@@ -87,21 +87,21 @@ def test_a_prompt_takes_what_its_chunks_and_its_last_token_take(model, seq, rel,
 
 
 def test_kernels_read_long_prompts_and_tasks_and_a_step_what_is_left():
-    """Of 1,060 tokens two chunks, two runs of tasks and the last token."""
-    seq = 1060
+    """Of 2,084 tokens a chunk, two runs of tasks and the last token."""
+    seq = 2084
     (found,) = planned("smollm2-135m", "h200", "prefill", seq=seq, layers=2).phases
     request = CompileRequest(target="cuda", device="h200", seq=seq, layers=2)
     program = compile_loaded(load_any("smollm2-135m", Diagnostics()), request)
     loaded = load_any("smollm2-135m", Diagnostics())
     model = served_of(given_module(loaded, "decode", request, Diagnostics()))
-    kernels = PromptKernels(device("h200"), model, 512, 64)
-    assert kernels.chunks(seq) == [(0, 512), (512, 1024)]
+    kernels = PromptKernels(device("h200"), model, 2048, 64)
+    assert kernels.chunks(seq) == [(0, 2048)]
     reader = program.prompts["prompt"]
-    runs = [step_time(reader, {"pos": first, "len": 16}) for first in (1024, 1040, 1056)]
+    runs = [step_time(reader, {"pos": first, "len": 16}) for first in (2048, 2064, 2080)]
     last = step_time(program.modules["decode"], {"pos": seq - 1})
     assert found.prediction.model == "chunks"
     assert found.prediction.seconds == pytest.approx(
-        kernels.predicted([(0, 512), (512, 1024)], False).seconds
+        kernels.predicted([(0, 2048)], False).seconds
         + sum(one.seconds for one in runs)
         + last.seconds
     )

@@ -148,13 +148,18 @@ void init_fence() { MC_RACE(init_fence()); }
 // Where threads release what they know by an arrival in the phase of this parity.
 static const void* phase_of(const Barrier* b, u32 parity) { return (const unsigned char*)b + (parity & 1); }
 
-void arrive(Barrier* b) {
-    MC_RACE(arrive(b));
+static void arrive(Barrier* b, bool has_read) {
+    MC_RACE(arrive(b, has_read));
+    (void)has_read;
     if (gpus::given) gpus::release(phase_of(b, b->phase_and_count >> 15));
     if (!b->missing) fail("more arrivals at an mbarrier than its phase has");
     b->missing--;
     check_phase(b);
 }
+
+void arrive(Barrier* b) { arrive(b, false); }
+
+void arrive_read(Barrier* b, u32 rank) { arrive(at_peer(b, rank), true); }
 
 void arrive_at(Barrier* b, u32 rank) { arrive(at_peer(b, rank)); }
 

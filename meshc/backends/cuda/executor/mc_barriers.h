@@ -110,6 +110,7 @@ void init(Barrier* b, u32 arrivals);
 void init_fence();
 void arrive(Barrier* b);
 void arrive_at(Barrier* b, u32 rank);
+void arrive_read(Barrier* b, u32 rank);
 void expect(Barrier* b, u32 bytes);
 void wait(Barrier* b, u32 parity);
 void wait_for_peers(Barrier* b, u32 parity);

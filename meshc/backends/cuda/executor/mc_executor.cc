@@ -9,6 +9,7 @@
 #include "mc_launch.cc"
 #include "mc_loads.cc"
 #include "mc_memory.cc"
+#include "mc_products.cc"
 #ifdef MC_RACES
 #include "mc_races.cc"
 #endif

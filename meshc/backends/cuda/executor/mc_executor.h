@@ -14,6 +14,7 @@
 #include "mc_launch.h"
 #include "mc_loads.h"
 #include "mc_memory.h"
+#include "mc_products.h"
 
 // The symbol ``run_KERNEL`` of the compiled library. Arguments of several GPUs lie one behind the
 // other.

@@ -10,6 +10,7 @@
 
 #include "mc_barriers.h"
 #include "mc_faults.h"
+#include "mc_products.h"
 #include "mc_races.h"
 
 namespace mc {
@@ -27,11 +28,13 @@ static void run_fiber() {
     machine.kernel((const char*)machine.arguments + f->block->gpu * machine.argument_bytes);
     Block* b = f->block;
     if (f->arrived) fail("a thread ends that has arrived at the barrier of its cluster and not waited");
+    end_products(b->warps[f->thread / WARP]);
     f->ended = true;
     set_ready(*f, false);
     machine.alive--;
     b->alive--;
     if (!b->alive) {
+        end_products(*b);
         MC_RACE(end_block(f - machine.fibers.data() - f->thread));
         memset(b->shared, 0xff, machine.launch.shared_bytes);
     }

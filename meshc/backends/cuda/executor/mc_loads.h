@@ -45,6 +45,7 @@ template <class T, int N>
 inline void load_fragment(const T* p, u32 (&words)[N]) {
     if ((uintptr_t)p % sizeof words) fail("load_fragment of an address that is no multiple of its size");
     if (N == 4) log_load(p);
+    if (N == 4) here().warps[warp()].fenced[lane()] = false;
     for (int i = 0; i < N; i++) words[i] = p[2 * i].bits | (u32)p[2 * i + 1].bits << 16;
 }
 

@@ -70,6 +70,15 @@ struct Rendezvous {
     races::Clock clocks[2] = {};
 };
 
+// A product of a warp's 16 rows with columns of 16 values that is under way, of a group once it is committed.
+struct Product {
+    u32 left[WARP][4];
+    const unsigned char* columns;
+    u32 eight_bytes;  // from eight columns to the next ones
+    u32 group;
+    bool multiplied;
+};
+
 struct Warp {
     u32 arrived = 0, generation = 0, line = 0;
     races::Clock clocks[2] = {};
@@ -77,6 +86,12 @@ struct Warp {
     u32 words[2][WARP][6];
     u16 rows[2][WARP][8];
     float sums[WARP][4];
+    bool fenced[WARP] = {};  // fragments that were loaded, by fence_products()
+    std::vector<Product> products;  // under way
+    u32 issued = 0, groups = 0;
+    u32 count = 0;  // of sums of a lane
+    float* sums_of[WARP];
+    std::vector<float> held;  // sums while products are under way, lane by lane
     std::vector<std::vector<u32>> loads;  // of shared memory since the last collective, by lane
 };
 
@@ -102,6 +117,7 @@ struct Copy {
     const void* from;
     u32 bytes;
     Barrier* barrier;
+    bool for_all;  // blocks of the cluster, which wait for it as for a copy of their own
 };
 
 // An array of the device that a launch was given as one of its arguments; its memory and what lies around

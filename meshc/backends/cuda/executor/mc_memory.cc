@@ -33,7 +33,6 @@ static void issue(const Copy& copy) {
         fail("a copy of %u bytes whose size or addresses are no multiples of 16", copy.bytes);
     }
     MC_RACE(copy(copy));
-    machine.counts.copied_bytes += copy.bytes;
     if (!machine.launch.late_copies) return finish(copy);
     memset(copy.to, 0xff, copy.bytes);
     machine.copies.push_back(copy);
@@ -42,7 +41,8 @@ static void issue(const Copy& copy) {
 void copy_in(void* to, const void* from, u32 bytes, Barrier* b) {
     if (!in_arena(to, bytes)) fail("a copy of %u bytes past the end of shared memory", bytes);
     check_given(from, bytes, "copy");
-    issue({to, from, bytes, b});
+    machine.counts.copied_bytes += bytes;
+    issue({to, from, bytes, b, false});
 }
 
 void push(void* to, u32 rank, const void* from, u32 bytes, Barrier* b) {
@@ -50,7 +50,17 @@ void push(void* to, u32 rank, const void* from, u32 bytes, Barrier* b) {
         fail("a push of %u bytes past the end of shared memory", bytes);
     }
     if (rank != cluster_rank()) machine.counts.dsmem_bytes += bytes;
-    issue({at_peer((unsigned char*)to, rank), from, bytes, at_peer(b, rank)});
+    machine.counts.copied_bytes += bytes;
+    issue({at_peer((unsigned char*)to, rank), from, bytes, at_peer(b, rank), false});
+}
+
+void copy_to_all(void* to, u32 count, const void* from, u32 bytes, Barrier* b) {
+    if (!in_arena(to, bytes)) fail("a copy of %u bytes past the end of shared memory", bytes);
+    check_given(from, bytes, "copy");
+    machine.counts.copied_bytes += bytes;
+    for (u32 rank = 0; rank < count; rank++) {
+        issue({at_peer((unsigned char*)to, rank), from, bytes, at_peer(b, rank), true});
+    }
 }
 
 void copy_fence() { MC_RACE(copy_fence()); }

@@ -14,6 +14,7 @@ void finish_copies_of(const Barrier* b);
 
 void copy_in(void* to, const void* from, u32 bytes, Barrier* b);
 void push(void* to, u32 rank, const void* from, u32 bytes, Barrier* b);
+void copy_to_all(void* to, u32 count, const void* from, u32 bytes, Barrier* b);
 void copy_fence();
 inline void global_copy_fence() {}  // copies of global memory see what is ordered before them
 

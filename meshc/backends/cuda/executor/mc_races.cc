@@ -287,11 +287,13 @@ static Phases& known(const Barrier* b, bool fenced) {
     return phases;
 }
 
-static Side& my_side(Phases& phases, const Barrier* b) { return is_far(b) ? phases.peers : phases.own; }
+static Side& my_side(Phases& phases, const Barrier* b, bool as_own) {
+    return is_far(b) && !as_own ? phases.peers : phases.own;
+}
 
-void arrive(const Barrier* b) {
+void arrive(const Barrier* b, bool has_read) {
     if (is_far(b)) check_alive((const unsigned char*)b);
-    release(my_side(known(b, is_far(b)), b).pending);
+    release(my_side(known(b, is_far(b)), b, has_read).pending);
 }
 
 void end_phase(const Barrier* b) {
@@ -314,17 +316,34 @@ void waited(const Barrier* b, u32 parity, bool for_peers) {
     if (for_peers) acquire(phases.peers.ended[parity & 1]);
 }
 
+// Who does ``what`` in the proxy of copies comes behind the write of ``cell``.
+static void check_copied(const Cell& cell, const unsigned char* at, const char* what, const char* who) {
+    const Clock& clock = state.threads[me()];
+    if (!ordered(cell.write, clock.seen)) report(what, at, cell.write);
+    if (!cell.by_copy && !ordered(cell.write, clock.fenced)) {
+        fail("%s of shared memory without copy_fence behind the plain writes of it", who);
+    }
+}
+
+void multiplied(const void* p, size_t bytes, bool ended) {
+    const auto& seen = state.threads[me()].seen;
+    const unsigned char *begin = (const unsigned char*)p, *end = begin + bytes;
+    for (const unsigned char* at = begin; at < end; at += GRAIN) {
+        Cell& cell = state.cells[(at - state.base) / GRAIN];
+        if (cell.write.who == NOBODY) report("multiplies", at, {});
+        check_copied(cell, at, "multiplies", "a product");
+        if (ended) add_reader(cell, {place(), seen[place()]}, seen);
+    }
+}
+
 void copy(const Copy& copy) {
     Phases& phases = known(copy.barrier, true);
-    Side& side = my_side(phases, copy.barrier);
+    Side& side = my_side(phases, copy.barrier, copy.for_all);
     side.copies = true;
     const Access mine{side.who, phases.phase + 1};
     const Clock& clock = state.threads[me()];
-    const auto check_write = [&](const Cell& cell, const unsigned char* at, const char* what) {
-        if (!ordered(cell.write, clock.seen)) report(what, at, cell.write);
-        if (!cell.by_copy && !ordered(cell.write, clock.fenced)) {
-            fail("a copy of shared memory without copy_fence behind the plain writes of it");
-        }
+    const auto check_write = [](const Cell& cell, const unsigned char* at, const char* what) {
+        check_copied(cell, at, what, "a copy");
     };
     const unsigned char *from = (const unsigned char*)copy.from, *to = (unsigned char*)copy.to;
     check_alive(to);

@@ -8,7 +8,9 @@
 // cluster, by warp_sync() or by an mbarrier, whatever the schedule of the run; shuffles order nothing.
 // wait() on an mbarrier shows what threads of the block did and copies that they started, and only
 // wait_for_peers() what peers did. A relaxed arrival at the cluster's barrier orders nothing, but what
-// was read before it has been read, so blocks may end behind it.
+// was read before it has been read, so blocks may end behind it. Copies for all blocks of a cluster are to each as
+// those of its own threads, and so is an arrival of a thread that has read (arrive_read).
+// Products of warpgroups read what a thread that issues them may read, in the proxy of copies, until it waits for them.
 // A read must come behind a write. Copies belong to another proxy: they see a plain write only behind
 // a copy_fence() that the writer, or a thread it was ordered before, has passed. Peers and copies may
 // use an mbarrier that was initialised before an init_fence(), peers behind any barrier of the cluster at
@@ -27,6 +29,9 @@
 
 namespace mc::races {
 
+// Products of the thread read shared memory, or have ``ended`` to.
+void multiplied(const void* p, size_t bytes, bool ended);
+
 // A plain access, of any memory.
 void watch(const void* p, size_t bytes, bool write);
 
@@ -39,7 +44,7 @@ void leave_cluster();
 // mbarriers.
 void init(const Barrier* b);
 void init_fence();
-void arrive(const Barrier* b);
+void arrive(const Barrier* b, bool has_read);
 void end_phase(const Barrier* b);
 void waited(const Barrier* b, u32 parity, bool for_peers);
 

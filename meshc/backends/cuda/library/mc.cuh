@@ -1,7 +1,7 @@
 // mc.cuh: the primitives that emitted kernels are written with.
 //
 // Two implementations of one set of functions: for the device (nvcc or NVRTC, sm_90a), where all inline PTX of the
-// project lives, here, in mc_symmetric.cuh and in mc_words.cuh, and for the executor on a CPU (mc_executor.h), one fiber
+// project lives, here, in mc_symmetric.cuh, mc_warpgroups.cuh and mc_words.cuh, and for the executor on a CPU (mc_executor.h), one fiber
 // per thread. Kernels include this header and name nothing else of CUDA but __global__, __cluster_dims__, __launch_bounds__ and plain C++.
 //
 // Terms follow the PTX ISA: a *cluster* is a set of blocks that can reach each other's shared memory (DSMEM), *rank* is a
@@ -187,6 +187,11 @@ MC_INLINE void arrive_at(Barrier* b, u32 rank) {
                  : "memory");
 }
 
+// The same of a thread that has only read what the block, or copies for it, may overwrite behind: no write is shown.
+MC_INLINE void arrive_read(Barrier* b, u32 rank) {
+    asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(shared_address(b, rank)) : "memory");
+}
+
 // Arrive, and let the phase also wait for ``bytes`` of copies.
 MC_INLINE void expect(Barrier* b, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
@@ -230,6 +235,15 @@ MC_INLINE void push(void* to, u32 rank, const void* from, u32 bytes, Barrier* b)
     asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
                  " [%0], [%1], %2, [%3];" ::"r"(shared_address(to, rank)), "r"(shared_address(from)), "r"(bytes),
                  "r"(shared_address(b, rank)) : "memory");
+}
+
+// Global memory to the same-named place of the blocks 0 .. count - 1 of the cluster, counted by the mbarrier of each, whose
+// threads wait for it as for a copy of their own.
+MC_INLINE void copy_to_all(void* to, u32 count, const void* from, u32 bytes, Barrier* b) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+                 " [%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(b)),
+                 "h"((u16)((1u << count) - 1))
+                 : "memory");
 }
 
 // Between plain writes of shared memory and a copy that reads or overwrites it.
@@ -440,6 +454,7 @@ MC_INLINE void multiply_16x8x16(float* c, const u32* a, const u32* b, bf16) {
 }  // namespace mc
 
 #include "mc_symmetric.cuh"
+#include "mc_warpgroups.cuh"
 
 #endif
 
@@ -447,6 +462,7 @@ MC_INLINE void multiply_16x8x16(float* c, const u32* a, const u32* b, bf16) {
 #include "mc_coded_rows.cuh"
 #include "mc_codes.cuh"
 #include "mc_collectives.cuh"
+#include "mc_columns.cuh"
 #include "mc_experts.cuh"
 #include "mc_fragments.cuh"
 #include "mc_functions.cuh"

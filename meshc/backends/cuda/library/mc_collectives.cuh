@@ -141,4 +141,27 @@ struct Ring {
     }
 };
 
+// Rings of the N blocks of a cluster that bring parts of a tile to all of them: a place is free once it is in every
+// block. A block ends behind a meeting of the cluster, at which its warps have released all items.
+template <int STAGES, int N>
+struct ClusterRing : Ring<STAGES> {
+    using Ring<STAGES>::Ring;
+
+    // By one thread, before init_fence() and a meeting of the cluster.
+    MC_INLINE void set_up(u32 consumers) { Ring<STAGES>::set_up(N * consumers); }
+
+    // Producer: a copy of ``item`` of every block.
+    MC_INLINE void fill_all(int item, int at, const void* from, u32 bytes) const {
+        if (N == 1) return this->fill(item, at, from, bytes);
+        copy_to_all(this->place(item) + at, N, from, bytes, this->full + item % STAGES);
+    }
+
+    // Consumer: this warp is done with ``item``.
+    MC_INLINE void release(int item) const {
+        if (N == 1) return Ring<STAGES>::release(item);
+        warp_sync();
+        if (lane() < N) arrive_read(this->empty + item % STAGES, lane());
+    }
+};
+
 }  // namespace mc

@@ -12,13 +12,15 @@ from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES, block_memory
 from meshc.backends.cuda.kernels.arena import Arena
 from meshc.backends.cuda.kernels.chunk_tiles import DoesNotFit, literal, optional_factor
 from meshc.backends.templates import render
-from meshc.cost.prompts import OWN_GROUPS, product_bytes
+from meshc.cost.prompts import ProductTile, product_tile
 from meshc.devices import Device
 
 _PACKAGE = "meshc.backends.cuda.kernels.chunk_product"
 _WARPS, _EIGHT = 8, 8
-_TILE_BYTES = 40_960
-_MOST_STEPS, _MOST_STAGES, _LEAST_STAGES = 8, 6, 2
+_TILE_BYTES, _WARPGROUP_BYTES = 40_960, 24_576
+_COLUMNS_ALIGNED = 256
+_MOST_STEPS, _LEAST_STAGES = 8, 2
+_MOST_STAGES, _WARPGROUP_STAGES = 6, 8
 _TITLES = {
     "stored": "the product with a matrix",
     "added": "the product with a matrix and the residual sum",
@@ -46,9 +48,12 @@ class ChunkProduct:
 
 @dataclass(frozen=True)
 class ChunkPlan:
-    """Tiles of ``steps`` blocks of the width; ``arena`` has a ring of ``stages`` of them."""
+    """A block has ``tile`` and goes through the width by tiles of ``steps`` blocks; ``arena`` has a
+    ring of ``stages`` of them. Warpgroups multiply, whose columns the blocks of a cluster share, or
+    each warp for itself."""
 
     shape: ChunkProduct
+    tile: ProductTile
     steps: int
     stages: int
     arena: Arena
@@ -56,11 +61,11 @@ class ChunkPlan:
     @property
     def blocks(self) -> int:
         """Blocks of the grid."""
-        return -(-self.shape.rows // (FRAGMENT * OWN_GROUPS))
+        return self.tile.blocks(self.shape.rows, self.shape.tokens)
 
     def copied_bytes(self, tokens: int) -> int:
-        """Bytes that a chunk of ``tokens`` brings: each weight once, and columns for each block."""
-        return product_bytes(self.shape.rows, self.shape.width, tokens)
+        """Bytes that a chunk of ``tokens`` brings."""
+        return self.tile.copied_bytes(self.shape.rows, self.shape.width, tokens)
 
 
 def plan(shape: ChunkProduct, device: Device) -> ChunkPlan:
@@ -70,24 +75,28 @@ def plan(shape: ChunkProduct, device: Device) -> ChunkPlan:
         raise DoesNotFit(f"chunks of {shape.tokens} tokens are no whole number of eights")
     if shape.output == "gated" and shape.rows % 2:
         raise DoesNotFit(f"{shape.rows} rows are no pairs of gates and values")
-    step_bytes = OWN_GROUPS * FRAGMENT_BYTES + shape.tokens * 2 * FRAGMENT
-    steps = max(1, min(_TILE_BYTES // step_bytes, _MOST_STEPS, blocks))
+    tile = product_tile(device, shape.rows, shape.tokens)
+    step_bytes = tile.groups * FRAGMENT_BYTES + tile.columns * 2 * FRAGMENT
+    most_bytes = _WARPGROUP_BYTES if tile.warpgroups else _TILE_BYTES
+    steps = max(1, min(most_bytes // step_bytes, _MOST_STEPS, blocks))
+    if tile.warpgroups:  # whose tiles are whole
+        steps = next(n for n in range(steps, 0, -1) if blocks % n == 0)
     made = Arena()
-    barriers = 16 * _MOST_STAGES
-    made.add("BARRIERS", barriers)
-    stages = min(_MOST_STAGES, (block_memory(device) - made.bytes) // (steps * step_bytes))
+    most_stages = _WARPGROUP_STAGES if tile.warpgroups else _MOST_STAGES
+    made.add("BARRIERS", _COLUMNS_ALIGNED if tile.warpgroups else 16 * most_stages)
+    stages = min(most_stages, (block_memory(device) - made.bytes) // (steps * step_bytes))
     if stages < _LEAST_STAGES:
         raise DoesNotFit(f"tiles of {shape.tokens} tokens leave no room for a ring")
     made.add("RING", stages * steps * step_bytes)
-    return ChunkPlan(shape, steps, stages, made)
+    return ChunkPlan(shape, tile, steps, stages, made)
 
 
 def text(chosen: ChunkPlan, name: str) -> str:
     """The product called ``name``."""
-    shape = chosen.shape
+    shape, tile = chosen.shape, chosen.tile
     return render(
         _PACKAGE,
-        "chunk_product.cu.jinja",
+        "warpgroup_product.cu.jinja" if tile.warpgroups else "chunk_product.cu.jinja",
         kernel=name,
         title=_TITLES[shape.output],
         dtype=shape.dtype,
@@ -98,7 +107,9 @@ def text(chosen: ChunkPlan, name: str) -> str:
         activation=shape.activation,
         bias=shape.bias,
         factor=optional_factor(shape.factor),
-        own_groups=OWN_GROUPS,
+        own_groups=tile.groups,
+        columns=tile.columns,
+        cluster=tile.cluster,
         steps=chosen.steps,
         stages=chosen.stages,
         shared=chosen.arena.parts,

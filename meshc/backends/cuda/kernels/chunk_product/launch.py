@@ -45,5 +45,8 @@ def product(
     DoesNotFit."""
     plan = kernel.plan(shape, chunk.device)
     text = partial(kernel.text, plan)
-    made = chunk.add_kernel(chunk.own(name), text, plan.blocks, plan.arena, THREADS)
+    cluster = plan.tile.cluster
+    made = chunk.add_kernel(
+        chunk.own(name), text, plan.blocks, plan.arena, THREADS, cluster=cluster
+    )
     return Launch(made, (source, *weights, chunk.own("count"), *given))

@@ -102,6 +102,8 @@ def link_bytes(shape: Collective, rows: int, gpus: int) -> int:
     others = (1 if shape.transport == "multimem" else gpus - 1) if gpus > 1 else 0
     row_bytes = shape.pitch * DTYPES[shape.dtype]
     given_bytes = shape.pitch * DTYPES["f32"] if shape.layout == "f32" else row_bytes
+    if shape.layout == "columns":
+        given_bytes = -(-row_bytes // (2 * _WORD_BYTES)) * 2 * _WORD_BYTES
     return rows * others * (row_bytes * shape.reduces + given_bytes * shape.spreads)
 
 

@@ -117,8 +117,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_att
 #pragma unroll
         for (int n = 0; n < 8; n++) v[n] = attended[query * HEAD + k + n] * share;
         const int at = (head * GROUP + first_head + query % OWN) * HEAD + k;
-        const size_t token = first + query / OWN;
-        mc::store8(output + ((size_t)(at / 16) * TOKENS + token) * 16 + at % 16, v);
+        mc::put_column(output, TOKENS, first + query / OWN, at, mc::pack8<T>(v));
     }
 }
 MC_EXPORT(chunk_attention)

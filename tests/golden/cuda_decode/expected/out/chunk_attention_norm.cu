@@ -39,7 +39,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(32 * chun
         if (8 * n < WIDTH) mc::load8(gain + 8 * n, g);
 #pragma unroll
         for (int i = 0; i < 8; i++) v[i] = v[i] * scale * g[i];
-        mc::store8(output + ((size_t)(n / 2) * TOKENS + token) * 16 + n % 2 * 8, v);
+        mc::put_column(output, TOKENS, token, 8 * n, mc::pack8<T>(v));
     }
 }
 MC_EXPORT(chunk_attention_norm)

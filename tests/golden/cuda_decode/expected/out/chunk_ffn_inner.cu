@@ -97,8 +97,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_ffn
                 const int eight = warp + e * WARPS;
                 if (eight < eights) {
                     mc::u32 b[2];
-                    const int token = 8 * eight + lane / 4;
-                    mc::load_fragment(columns + (s * TOKENS + token) * 16 + lane % 4 * 4, b);
+                    mc::load_column(columns + s * TOKENS * 16, 8 * eight + lane / 4, b);
 #pragma unroll
                     for (int g = 0; g < OWN_GROUPS; g++) mc::multiply_16x8x16(sums[e][g], a[g], b, T());
                 }
@@ -122,7 +121,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_ffn
                 float sum = sums[e][g][i];
                 const float value = mc::shuffle_xor(sum, 4);  // of the row behind this one
                 if (real && row % 2 == 0) {
-                    output[((row / 2) / 16 * TOKENS + token) * 16 + (row / 2) % 16] = mc::narrow<T>(mc::silu(sum) * value);
+                    output[mc::in_columns(TOKENS, token, row / 2)] = mc::narrow<T>(mc::silu(sum) * value);
                 }
             }
         }

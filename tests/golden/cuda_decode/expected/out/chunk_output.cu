@@ -98,8 +98,7 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(chunk_out
                 const int eight = warp + e * WARPS;
                 if (eight < eights) {
                     mc::u32 b[2];
-                    const int token = 8 * eight + lane / 4;
-                    mc::load_fragment(columns + (s * TOKENS + token) * 16 + lane % 4 * 4, b);
+                    mc::load_column(columns + s * TOKENS * 16, 8 * eight + lane / 4, b);
 #pragma unroll
                     for (int g = 0; g < OWN_GROUPS; g++) mc::multiply_16x8x16(sums[e][g], a[g], b, T());
                 }
