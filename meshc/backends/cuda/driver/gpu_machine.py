@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from meshc.analysis.cuda.stream_turns import COMMUNICATION, COMPUTE
+from meshc.backends.cuda.driver import product_check
 from meshc.backends.cuda.driver.context import DeviceFacts
 from meshc.backends.cuda.driver.device_memory import Buffer, address_of
 from meshc.backends.cuda.driver.gpu import Device
@@ -45,15 +46,19 @@ class GpuMachine:
         checked: bool = False,
     ) -> None:
         """Compiles everything for ``target`` and loads it. Raises MeshcError, ``cuda-device`` for a
-        device that does not run what is for the target, and ``cuda-toolkit`` when it cannot be
-        compiled."""
+        device that does not run what is for the target, ``cuda-products`` for one that multiplies
+        otherwise than kernels expect, and ``cuda-toolkit`` when it cannot be compiled."""
         _check_runs(device.facts, target)
         self.device = device
         self.checked = checked
         self._kernels: dict[str, tuple[LoadedKernel, Grid]] = {}
         files = sorted({kernel.file for kernel in kernels.values()})
-        cubins = _compiled([texts[name] for name in files], target.arch, compiler)
-        loaded = {name: device.load(cubin) for name, cubin in zip(files, cubins, strict=True)}
+        own = [texts[name] for name in files]
+        checks = [product_check.TEXT] if product_check.has_products(own) else []
+        cubins = _compiled([*own, *checks], target.arch, compiler)
+        for cubin in cubins[len(own) :]:
+            product_check.check_products(device, device.load(cubin)[product_check.NAME])
+        loaded = {name: device.load(cubin) for name, cubin in zip(files, cubins, strict=False)}
         for name, kernel in kernels.items():
             found = loaded[kernel.file][name]
             self._kernels[name] = found, found.resident(Grid.of(kernel))
