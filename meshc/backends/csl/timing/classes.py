@@ -38,7 +38,8 @@ class Along:
 
 @dataclass(frozen=True)
 class Round:
-    """What a round does along the ``rows`` and ``columns`` of the plane, over all ``channels``."""
+    """What a round does ``down`` the columns of the plane and ``across`` its rows, over all these
+    ``channels``."""
 
     down: Along
     across: Along
