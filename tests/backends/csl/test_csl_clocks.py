@@ -17,6 +17,7 @@ from reduced import each
 from walked_clocks import Timing as Walk
 
 from meshc.backends.csl.timing import breakdown
+from meshc.backends.csl.timing.classes import Classes
 from meshc.backends.csl.timing.clocks import Timing
 from meshc.backends.csl.timing.lower_bound import Bounds
 from meshc.driver import CompileRequest, compile_loaded, load_any
@@ -137,18 +138,27 @@ def test_the_same_as_core_by_core(number, tmp_path, walked):
     assert walked
 
 
-def test_rounds_are_alike_between_those_in_which_guards_change(walked, monkeypatch):
-    """Operands of a mesh whose sides differ turn many times between two lines that have done."""
-    left, inner = [], Timing._skip
+def test_a_round_walks_one_core_of_each_class(walked, monkeypatch):
+    """Operands of a mesh whose sides differ turn many times between two lines that have done, and
+    in the products behind it all cores of a line are alike but for those at its ends."""
+    cores, skipped = [], []
+    moved, skip = Classes.moved, Classes.skip
 
-    def skip(self, gained, rounds, op, ends):
-        left.append((rounds, ends))
-        return inner(self, gained, rounds, op, ends)
+    def count(self, clock, steps):
+        cores.append(clock.size)
+        moved(self, clock, steps)
 
-    monkeypatch.setattr(Timing, "_skip", skip)
+    def note(self, rounds):
+        skipped.append(rounds)
+        skip(self, rounds)
+
+    monkeypatch.setattr(Classes, "moved", count)
+    monkeypatch.setattr(Classes, "skip", note)
     question = Question(64, 192, 12, "6x32", "wse2", "f16", "f32")
     emit({"main": tile_module(question, "gemm", "transposed")})
-    assert walked and left.count((14, False)) == 6
+    assert walked == [192]
+    assert skipped[:4] == [14, 14, 13, 88]
+    assert max(cores) < 96
 
 
 @st.composite

@@ -175,9 +175,9 @@ class Timing:
         else:
             self._switch(cores, head)
         alike = all(o.when is None or op.var not in o.when.free_vars for o in body.walk())
-        step, gained = 0, np.full(self.clock.shape, -1.0)
+        step, gained = 0, np.full((2, *self.clock.shape), -1.0)
         while step < count:
-            before = self.clock.copy()
+            before = np.array((self.clock, self.steps))
             self.env[op.var] = step
             self.clock[cores] += around(op, count) if head is None else costs.LOOP_OF_CASES
             self.clock[cores] += costs.TAKEN * len(op.each)
@@ -190,16 +190,19 @@ class Timing:
                 gone = self.cases.switched(after) - self.cases.switched(head)
                 self.clock[cores] += gone
             # The last round leads on to another case, so it is not one to go by.
-            steady = alike and step < count - 1 and np.array_equal(self.clock - before, gained)
-            gained = self.clock - before
+            now = np.array((self.clock, self.steps)) - before
+            steady = alike and step < count - 1 and np.array_equal(now, gained)
+            gained = now
             if steady:  # and so it goes on
                 self._skip(cores, gained, count - step, op)
                 break
         self.local.discard(op.var)
 
     def _skip(self, cores: Mask, gained: Clock, rounds: int, op: For) -> None:
-        """Add the ``rounds`` of a loop that are left; each takes what the last one ``gained``."""
-        self.clock += gained * rounds
+        """Add the ``rounds`` of a loop that are left; each takes what the last one ``gained``,
+        cycles and vector steps."""
+        self.clock += gained[0] * rounds
+        self.steps += gained[1] * rounds
         head = self.cases.head.get(id(op))
         if head is not None:
             after = self.cases.switched(self.cases.after[id(op)])

@@ -27,12 +27,12 @@ from meshc.analysis.layout.coordinates import coordinate_functions, coordinate_v
 from meshc.analysis.traffic.turns import turns_of
 from meshc.backends.csl.fabric.messages import Messages, in_pairs
 from meshc.backends.csl.timing.cases import Cases
-from meshc.backends.csl.timing.classes import Classes, lines_of
+from meshc.backends.csl.timing.classes import Classes, round_of
 from meshc.backends.csl.timing.joins import joined
 from meshc.backends.csl.timing.message_times import Clock, Message, Route, UnderWay
 from meshc.backends.csl.timing.parts import Coordinates, Part, everything, names_of, tests_of
 from meshc.backends.csl.timing.prices import Prices
-from meshc.ir.affine import Cond, IntLike
+from meshc.ir.affine import Cond, Constraint, IntLike
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops.tile import (
@@ -96,7 +96,7 @@ class Timing:
         self.env.update(told)
         rounds = {op.var for op in module.walk() if isinstance(op, For)}
         self.coordinates = Coordinates(self.env, coordinate_functions(self.mesh), rounds)
-        self.part = everything(shape)
+        self.part = self.within = everything(shape)  # what receives messages lies within
         self.clock: Clock = np.zeros(shape)
         self.steps: Clock = np.zeros(shape)
         found = {c.name: turns_of(c, self.mesh) for c in module.channels}
@@ -111,7 +111,6 @@ class Timing:
         self.starts: dict[int, int] = {}
         self.runs: dict[int, list[tuple[Cond | None, list[Op]]]] = {}
         self.last, self.spent = 0, Counter[int]()
-        self.noting = True
         # Whether the arrays of now are also those of a transfer that began, and stay as they are.
         self.kept = self.kept_steps = False
         self._spend(prices.begin(self.env))
@@ -128,7 +127,7 @@ class Timing:
     def _note(self, what: Op | Block) -> None:
         """Ascribe to ``what`` by how much the last clock has moved on."""
         now = int(self.clock.max())
-        if self.noting and now > self.last:
+        if now > self.last:
             self.spent[id(what)] += now - self.last
             self.last = now
 
@@ -253,87 +252,101 @@ class Timing:
             self.local.add(op.var)
         else:
             self._switch(head)
-        if not self._by_classes(op):
-            self._rounds(op)
+        self._rounds(op, self._by_classes(op))
         self.local.discard(op.var)
 
-    def _by_classes(self, op: For) -> bool:
-        """Run the rounds of a loop on one line of each class; False, and nothing is changed, where
-        that saves nothing or a message outlasts its round."""
+    def _by_classes(self, op: For) -> int:
+        """Run rounds of a loop on one core of each class, while that saves anything; how many there
+        were. 0, and nothing is changed, where a message outlasts its round."""
         (body,) = op.regions
-        lines = lines_of(body, self.mesh, self.routes)
-        outer, clock, steps, kept = self.part, self.clock, self.steps, self.kept
-        kept_steps = self.kept_steps
-        if lines is None or outer.cores is not None or self.messages.any_on(lines.channels):
-            return False
-        if clock.size != clock.shape[lines.axis] * clock.shape[lines.across]:
-            return False  # lines of several regions
-        classes = Classes(lines, outer, clock)
-        if not classes.few:
-            return False
-        self.part, self.clock = classes.part, classes.each(clock)
-        self.steps = np.zeros_like(self.clock)
-        noting, self.noting = self.noting, False  # clocks of lines that come first
-        ended = self._rounds(op, classes)
-        self.noting = noting
-        if ended:
-            clock = classes.spread(self.clock)
-            steps = steps + classes.spread(self.steps, ahead=False)
-        self.messages.clear(lines.channels)
-        self.part, self.clock, self.steps = outer, clock, steps
-        self.kept, self.kept_steps = kept and not ended, kept_steps and not ended
-        return ended
+        what = round_of(body, self.mesh, self.routes)
+        outer, clock, steps = self.part, self.clock, self.steps
+        if what is None or outer.cores is not None or self.messages.any_on(what.channels):
+            return 0
+        if clock.size != clock.shape[-2] * clock.shape[-1]:
+            return 0  # cores of several regions
+        classes = Classes(what, outer, clock, steps)
+        if not classes.closed:
+            return 0
+        kept, kept_steps, within = self.kept, self.kept_steps, self.within
+        spent, last = self.spent.copy(), self.last
+        done = self._rounds_of(op, classes)
+        self.messages.clear(what.channels)
+        self.part, self.within = outer, within
+        if done:
+            self.clock, self.steps = classes.everywhere()
+            self.kept = self.kept_steps = False
+        else:
+            self.clock, self.steps, self.spent, self.last = clock, steps, spent, last
+            self.kept, self.kept_steps = kept, kept_steps
+        return done
 
-    def _rounds(self, op: For, classes: Classes | None = None) -> bool:
-        """The rounds of a loop, perhaps on lines that stand for ``classes``; False where these do
-        not last, since messages are under way behind a round."""
+    def _rounds_of(self, op: For, classes: Classes) -> int:
+        """Rounds of a loop on the cores that stand for ``classes``, while these are few; how many
+        there were, or 0 where messages are under way behind one."""
         (body,) = op.regions
         rounds = int(op.count.evaluate(self.env, self.coordinates.functions))
         head = self.cases.head.get(id(op))
-        changes = self._changes(body, op.var, rounds, classes is not None)
-        gained: Clock | None = None
-        done = 0
-        while done < rounds:
+        tests = self._tests(body, op.var)
+        changes = [0, *self.coordinates.changes(tests, op.var, rounds)]
+        done, steady = 0, False
+        while done < rounds and classes.few:
             self.env[op.var] = done
-            if classes is not None:
-                self._divide(classes)
             if changes and changes[0] == done:
-                changes, gained = changes[1:], None
-            before, spent = self.clock, self.spent
-            if changes is not None:
-                before, spent = self._now()[0], self.spent.copy()
+                changes, steady = changes[1:], False
+                classes.told(self.coordinates)
+            self.part = self.within = classes.chosen()
+            self.clock, self.steps = classes.walked()
+            self.kept = self.kept_steps = False
+            spent = self.spent.copy()
             self._spend(self.prices.round(op, rounds, head is not None))
             self._block(body)
             done += 1
-            if classes is not None and self.messages.any_on(classes.lines.channels):
-                return False
+            if self.messages.any_on(classes.channels):
+                return 0
             if head is not None:
                 self._go_on(op, head, done < rounds)
-            if changes is None:
-                continue
-            # The last round leads on to another case, so it is not one to go by.
-            until = changes[0] if changes else rounds
-            if done >= min(until, rounds - 1):
-                continue
-            now = self.clock - before
-            if gained is not None and np.array_equal(now, gained):  # and so it goes on
-                self._skip(gained, until - done, op, until == rounds)
-                self._note_rounds(spent, until - done)
-                done = until
-            gained = now
-        return True
+            classes.moved(self.clock, self.steps)
+            # What led to this round is among what it took: only the second such round is like it.
+            was, steady = steady, classes.steady
+            more = min(changes[0] if changes else rounds, rounds - 1) - done
+            if was and steady and more > 0:
+                classes.skip(more)
+                self._note_rounds(spent, more)
+                done += more
+        return done
 
-    def _changes(self, body: Block, var: str, rounds: int, apart: bool) -> list[int] | None:
-        """The rounds of a loop in which a guard holds elsewhere than in the round before, or None
-        where rounds are walked one by one: guards change, and messages of a round may last longer,
-        unless lines are walked ``apart``."""
+    def _rounds(self, op: For, done: int) -> None:
+        """The rounds of a loop behind so many, one by one until they are alike."""
+        (body,) = op.regions
+        rounds = int(op.count.evaluate(self.env, self.coordinates.functions))
+        head = self.cases.head.get(id(op))
+        alike = not self._tests(body, op.var)  # else messages of a round may last longer
+        before = gained = None
+        spent = self.spent
+        while done < rounds:
+            self.env[op.var] = done
+            if alike:
+                before, spent = self._now(), self.spent.copy()
+            self._spend(self.prices.round(op, rounds, head is not None))
+            self._block(body)
+            done += 1
+            if head is not None:
+                self._go_on(op, head, done < rounds)
+            # The last round leads on to another case, so it is not one to go by.
+            if before is None or done >= rounds - 1:
+                continue
+            now = self.clock - before[0], self.steps - before[1]
+            if gained is not None and all(map(np.array_equal, now, gained)):  # and so it goes on
+                self._skip(now, rounds - done, op)
+                self._note_rounds(spent, rounds - done)
+                break
+            gained = now
+
+    def _tests(self, body: Block, var: str) -> set[Constraint | Cond]:
+        """The tests of guards that are about the rounds of a loop."""
         guards = {op.when for op in body.walk() if op.when is not None}
-        tests = {test for when in guards for test in tests_of(when) if var in names_of(test)}
-        if not tests:
-            return []
-        if not apart:
-            return None
-        return self.coordinates.changes(tests, var, rounds)
+        return {test for when in guards for test in tests_of(when) if var in names_of(test)}
 
     def _go_on(self, op: For, head: int, more: bool) -> None:
         """Behind a round go to the next one, or to what comes after the loop."""
@@ -343,15 +356,6 @@ class Timing:
         elif not more:  # the wait took what leads to another round
             self._spend(self.prices.switched(after) - self.prices.switched(head))
 
-    def _divide(self, classes: Classes) -> None:
-        """Part the classes of lines between which guards tell in this round."""
-        was = classes.divide(self.coordinates)
-        if was is not None:
-            self.part = classes.part
-            self.clock, self.steps = (
-                np.take(clock, was, classes.lines.across) for clock in (self.clock, self.steps)
-            )
-
     def _note_rounds(self, before: Counter[int], rounds: int) -> None:
         """Ascribe ``rounds`` that were skipped as the last one, which began with ``before``."""
         for what, cycles in self.spent.items():
@@ -359,12 +363,13 @@ class Timing:
             self.spent[what] += more
             self.last += more
 
-    def _skip(self, gained: Clock, rounds: int, op: For, ends: bool) -> None:
-        """Add ``rounds`` of a loop, perhaps those with which it ``ends``; each takes what the last
-        one ``gained``."""
-        self.clock = self.clock + gained * rounds
+    def _skip(self, gained: tuple[Clock, Clock], rounds: int, op: For) -> None:
+        """Add the ``rounds`` with which a loop ends; each takes the cycles and vector steps that
+        the last one ``gained``."""
+        self.clock, self.steps = self.clock + gained[0] * rounds, self.steps + gained[1] * rounds
+        self.kept = self.kept_steps = False
         head = self.cases.head.get(id(op))
-        if ends and head is not None:
+        if head is not None:
             after = self.prices.switched(self.cases.after[id(op)])
             self._spend(after - self.prices.switched(head))
 
@@ -405,7 +410,9 @@ class Timing:
         """Send what the cores that are there put on a channel until ``last``, ``lead`` cycles
         long."""
         fabric = self.fabric
-        message = self.routes[name].carry(self.part, last, lead, fabric.hop, fabric.ramps)
+        message = self.routes[name].carry(
+            self.part, self.within, last, lead, fabric.hop, fabric.ramps
+        )
         self.messages.send(name, message)
 
     def _relay(self, one: _Pending, op: Relay) -> None:

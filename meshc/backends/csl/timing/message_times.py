@@ -110,11 +110,13 @@ class Route:
         hops = np.abs(self.sources - self.targets).sum(axis=1)
         self.hops = hops if within else np.ones_like(hops)  # an edge is one hop
 
-    def carry(self, part: Part, last: Clock, lead: Clock | int, hop: int, ramps: int) -> Message:
-        """What the cores of ``part`` send, of which the ``last`` wavelet leaves then and the first
-        one ``lead`` cycles before, where it comes in: a hop takes ``hop`` cycles, and the ways into
-        and out of the fabric ``ramps``."""
-        way = self._way_of(part)
+    def carry(
+        self, part: Part, within: Part, last: Clock, lead: Clock | int, hop: int, ramps: int
+    ) -> Message:
+        """What the cores of ``part`` send to others ``within`` a part around it, of which the
+        ``last`` wavelet leaves then and the first one ``lead`` cycles before, where it comes in: a
+        hop takes ``hop`` cycles, and the ways into and out of the fabric ``ramps``."""
+        way = self._way_of(part, within)
         last = last[way.taken] + (way.hops * hop + ramps)
         lead = lead if isinstance(lead, int) else lead[way.taken]
         holds = None if part.cores is None else part.cores[way.taken]
@@ -125,18 +127,19 @@ class Route:
             holds = comes
         return Message.of(way.at, last, lead, holds)
 
-    def _way_of(self, part: Part) -> _Way:
+    def _way_of(self, part: Part, within: Part) -> _Way:
         """The way of what the cores of ``part`` send, worked out once."""
-        found = part.known.get(self)
+        key = self, within
+        found = part.known.get(key)
         if not isinstance(found, _Way):
-            found = part.known[self] = self._way(part)
+            found = part.known[key] = self._way(part, within)
         return found
 
-    def _way(self, part: Part) -> _Way:
+    def _way(self, part: Part, within: Part) -> _Way:
         places = [part.at[axis] for axis in self.axes]
         sends = np.ones(len(self.sources), bool)
-        for mine, sources in zip(places, self.sources.T, strict=True):
-            sends &= np.isin(sources, mine)
+        for axis, sources, targets in zip(self.axes, self.sources.T, self.targets.T, strict=True):
+            sends &= np.isin(sources, part.at[axis]) & np.isin(targets, within.at[axis])
         sources, targets = self.sources[sends].T, self.targets[sends].T
         taken = [np.searchsorted(mine, its) for mine, its in zip(places, sources, strict=True)]
         at, given = list(part.at), []

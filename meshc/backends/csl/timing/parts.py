@@ -116,12 +116,15 @@ class Coordinates:
                 was = held[-1]
         return np.flatnonzero(found).tolist()
 
+    def holds(self, part: Part, test: Constraint | Cond) -> Mask:
+        """Where ``test`` holds on ``part``, broadcast to its shape."""
+        return np.asarray(test.evaluate(self._on(part, names_of(test)), self.functions))
+
     def _held(self, part: Part, when: Cond) -> Part:
         keep: list[Mask | None] = [None] * len(part.at)
         cores: Mask | None = None
         for test in tests_of(when):
-            values = self._on(part, names_of(test))
-            holds = np.asarray(test.evaluate(values, self.functions))
+            holds = self.holds(part, test)
             axes = [axis for axis, count in enumerate(holds.shape) if count > 1]
             if len(axes) > 1:
                 cores = holds if cores is None else cores & holds
