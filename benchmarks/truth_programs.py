@@ -142,49 +142,70 @@ comptime {{ @load_to_dsr(s0, c_dsd); @load_to_dsr(s1, a_dsd); }}
 
 
 SPARSE = """
-var value = @zeros([32]f32); var row = @zeros([32]i32); var column = @zeros([32]i32);
-var pitch: i32 = 8; var total: f32 = 0.0;
-var b = @zeros([512]f32); var c = @zeros([512]f32);
-const b_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{1} -> b[i] });
-const c_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{1} -> c[i] });
-const dst = @get_dsr(dsr_dest, 1); const s1 = @get_dsr(dsr_src1, 1);
-comptime { @load_to_dsr(dst, c_dsd); @load_to_dsr(s1, b_dsd); }
-"""
-
-
-def scalar_loop() -> float:
-    """Per iteration of a sparse product, without its vector operation."""
-    body = """
-  var i: i32 = 0;
-  while (i < 32) : (i += 1) {
-    const from = column[@as(u16, i)] * pitch;
-    const to = row[@as(u16, i)] * pitch;
-    total = value[@as(u16, i)];
-    @set_dsr_base_addr(s1, &b[@as(u16, from)]);
-    @set_dsr_base_addr(dst, &c[@as(u16, to)]);
-  }"""
-    return (interval(body, SPARSE) - interval("", SPARSE)) / 32
-
-
-NONZEROS = """
-var value = @zeros([64]f32); var row = @zeros([64]i32); var column = @zeros([64]i32);
-var b = @zeros([288]f32); var c = @zeros([288]f32);
+const pitch: i32 = 36;
+var value = @zeros([NONZEROS]f32); var row = @zeros([NONZEROS]f32);
+var column = @zeros([NONZEROS]f32);
+var b = @zeros([1152]f32); var c = @zeros([1152]f32);
 const b_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{36} -> b[i] });
 const c_dsd = @get_dsd(mem1d_dsd, .{ .tensor_access = |i|{36} -> c[i] });
-const c_dsr = @get_dsr(dsr_src0, 1); const b_dsr = @get_dsr(dsr_src1, 1);
+const c_dsr = @get_dsr(dsr_src0, 1); const b_dsr = @get_dsr(dsr_src1, 0);
 comptime { @load_to_dsr(c_dsr, c_dsd); @load_to_dsr(b_dsr, b_dsd); }
 """
+MULTIPLIED = "@fmacs(c_dsr, c_dsr, b_dsr, factor);"
 
 
-def nonzero() -> float:
-    """Per nonzero of a sparse product by coordinates, with rows of 36."""
-    body = """
-  for (@range(i16, 64)) |i| {
-    @set_dsr_base_addr(b_dsr, &b[36 * column[i]]);
-    @set_dsr_base_addr(c_dsr, &c[36 * row[i]]);
-    @fmacs(c_dsr, c_dsr, b_dsr, value[i]);
-  }"""
-    return interval(body, NONZEROS) / 64
+def per_nonzero(call: str) -> float:
+    """Per nonzero of a sparse product by coordinates, with rows of 36, and ``call`` for each:
+    ``MULTIPLIED`` or nothing. From the difference of two lengths."""
+    body = f"""
+  for (@range(i16, NONZEROS)) |k| {{
+    const from = @bitcast(i32, column[k]);
+    const to = @bitcast(i32, row[k]);
+    const factor = value[k];
+    @set_dsr_base_addr(b_dsr, &b[pitch * from]);
+    @set_dsr_base_addr(c_dsr, &c[pitch * to]);
+    {call}
+  }}"""
+    long, short = (_sparse(body, nonzeros) for nonzeros in (1025, 65))
+    return (long - short) / 960
+
+
+def by_columns(call: str) -> float:
+    """A sparse product with a list of nonzeros for each of 32 columns, all of them full."""
+    starts = ", ".join(str(32 * column) for column in range(33))
+    body = f"""
+  for (@range(i32, 32)) |j| {{
+    const first = starts[j];
+    for (@range(i32, starts[j + 1] - first)) |k| {{
+      const to = @bitcast(i32, row[first + k]);
+      const factor = value[first + k];
+      @set_dsr_base_addr(b_dsr, &b[pitch * j]);
+      @set_dsr_base_addr(c_dsr, &c[pitch * to]);
+      {call}
+    }}
+  }}"""
+    return _sparse(body, 1024, f"var starts = [33]i32{{ {starts} }};")
+
+
+def by_rows() -> float:
+    """A sparse product with as many nonzeros in each of 32 rows, all of them full."""
+    body = f"""
+  for (@range(i32, 32)) |j| {{
+    const first = j * 32;
+    for (@range(i32, 32)) |k| {{
+      const from = @bitcast(i32, column[first + k]);
+      const factor = value[first + k];
+      @set_dsr_base_addr(b_dsr, &b[pitch * from]);
+      @set_dsr_base_addr(c_dsr, &c[pitch * j]);
+      {MULTIPLIED}
+    }}
+  }}"""
+    return _sparse(body, 1024)
+
+
+def _sparse(body: str, nonzeros: int, head: str = "") -> float:
+    text, count = SPARSE + head, str(nonzeros)
+    return interval(body.replace("NONZEROS", count), text.replace("NONZEROS", count))
 
 
 def one(call: str, kind: str, n: int) -> float:

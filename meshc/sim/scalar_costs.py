@@ -62,8 +62,8 @@ class ScalarCosts:
         if node.op != "*":
             return self.operation
         factors = [side.value for side in (node.left, node.right) if isinstance(side, ir.Const)]
-        shifts = min((2 * int(factor).bit_count() - 1 for factor in factors), default=64)
-        return min(self.wide_product, max(shifts, 1) * self.operation)
+        shift = any(int(factor).bit_count() == 1 for factor in factors)
+        return self.operation if shift else self.wide_product
 
     def part(self, node: ir.Expr) -> int:
         """A part of an expression, its own parts apart; numbers and locals are no operations."""

@@ -10,7 +10,14 @@ import pytest
 
 from meshc.sim.host import host_operations as host_runtime
 from meshc.sim.host.host_classes import SdkRuntime
-from meshc.sim.host.platforms import FP16TYPE, SdkTarget, SimfabConfig, get_platform, get_simulator
+from meshc.sim.host.platforms import (
+    FP16TYPE,
+    SdkTarget,
+    SimfabConfig,
+    get_platform,
+    get_simulator,
+    get_system,
+)
 from meshc.sim.host.sdk_layout import (
     CodeRegion,
     Color,
@@ -192,6 +199,12 @@ def test_regions_in_a_row_with_streams_at_their_places(tmp_path: Path) -> None:
     runtime.report_port_infos()
     runtime.stop()
     assert list(got) == list(4 * given[:SIZE])
+
+
+@pytest.mark.parametrize("asked", [get_system, get_platform])
+def test_a_system_at_an_address_is_refused(asked: Any) -> None:
+    with pytest.raises(MeshcError, match="cannot reach a system"):
+        asked("localhost:9000")
 
 
 def test_a_stream_needs_one_side(tmp_path: Path) -> None:
