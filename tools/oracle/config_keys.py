@@ -2,8 +2,9 @@
 
 Usage: python tools/oracle/config_keys.py [tests/data/config_keys.json]
 
-For every type of model a small config is drawn, and each key that its config class has, or that
-another class or an older file has, takes other values in turn, over the same weights. An answer is
+For every type of model a small config is drawn, and each key that its config class has, by its own
+name or another, or that another class or an older file has, takes other values in turn, over the
+same weights. An answer is
 ``changes``, ``same`` or ``fails``: transformers refuses it, or it fits the weights no more.
 """
 
@@ -110,8 +111,9 @@ def record(kind: str) -> dict[str, Any]:
     config["architectures"] = [type(made).__name__]
     base, weights = logits(config, made.state_dict())
     answers: dict[str, Any] = {}
-    for key in sorted({*config, *FURTHER} - {*_LEFT_OUT}):
-        for value in values(key, config.get(key)):
+    others = made.config.attribute_map
+    for key in sorted({*config, *FURTHER, *others} - {*_LEFT_OUT}):
+        for value in values(key, config.get(others.get(key, key))):
             layers = config.get("num_hidden_layers") or config.get("n_layer")
             if key == "layer_types":
                 value = value * int(layers)

@@ -21,7 +21,7 @@ from meshc.ir.affine.piecewise import MapPiece, range_name
 from meshc.ir.batch import request_axis
 from meshc.ir.core import Op
 from meshc.ir.module import Buffer, Channel, Module, Port
-from meshc.ir.ops.tile import Compute, Recv, channel_in, channel_out, scalars_of_rounds
+from meshc.ir.ops.tile import Compute, Recv, Send, channel_in, channel_out, scalars_of_rounds
 from meshc.ir.values import Value
 from meshc.ir.views import Point, View
 from meshc.support.diagnostics import fail
@@ -39,15 +39,18 @@ def buffers(module: Module, writer: Writer) -> list[str]:
         for view in op.views():
             views.setdefault(view.buffer, []).append(view)
     used = views.keys() | {port.buffer for port in module.ports}
-    written, by_columns = _written(module), _by_columns(module)
+    written, by_columns, in_turn = _written(module), _by_columns(module), _sent_in_turn(module)
     lines = []
     for buffer in module.buffers:
         value = buffer.value
         layout = []
-        if stacked := _stacked(views.get(value, [])):
-            layout.append(f"stacked={stacked}")
-        if value in by_columns:
-            layout.append("by_columns=True")
+        if buffer.role in ("weight", "state"):
+            if stacked := _stacked(views.get(value, [])):
+                layout.append(f"stacked={stacked}")
+            if value in by_columns:
+                layout.append("by_columns=True")
+        elif value in in_turn:
+            layout.append("stacked=1")
         if buffer.role == "state" and (axis := request_axis(module, value)) is not None:
             layout.append(f"requests={axis}")
         lines += _buffer(buffer, writer, value in used, written, layout)
@@ -61,6 +64,13 @@ def _stacked(views: list[View]) -> int:
         points = takewhile(lambda index: isinstance(index, Point), view.indices)
         counts.append(sum(1 for _ in points))
     return min(counts, default=0)
+
+
+def _sent_in_turn(module: Module) -> set[Value]:
+    """Buffers of several messages, of which one is sent while the next arrives: what all cores have
+    of one message then lies side by side in the host's memory."""
+    sent = [view for op in module.walk() if isinstance(op, Send) for view in op.views()]
+    return {view.buffer for view in sent if view.indices and isinstance(view.indices[0], Point)}
 
 
 def _by_columns(module: Module) -> set[Value]:
@@ -96,8 +106,7 @@ def _buffer(
         arguments.append(f'role="{buffer.role}"')
     if buffer.role == "weight" and buffer.value in written:
         arguments.append("rewritten=True")
-    if buffer.role in ("weight", "state"):
-        arguments += layout
+    arguments += layout
     head = "phase.buffer"
     if used:
         head = f"{writer.names.of('buffer', name)} = phase.buffer"

@@ -160,6 +160,7 @@ class Experts:
     """Keys of models whose first layers are dense, as many as the key ``dense`` says, or ``first``
     where it is absent; the others, which the parameter ``stage`` counts, have experts, as many as
     the key ``count`` says for the parameter ``parameter``, or ``usual``; none if that is 0 or null.
+    Some files have the key ``other`` in the place of ``count``.
 
     ``own``, ``numbers``, ``switches`` and ``words`` are parameters that only models with experts
     have: whole numbers, numbers, truth values, and texts out of several.
@@ -171,6 +172,7 @@ class Experts:
     count: str
     parameter: str
     usual: int
+    other: str = ""
     own: Mapping[str, Size] = field(default_factory=dict)
     numbers: Mapping[str, Number] = field(default_factory=dict)
     switches: Mapping[str, Flag] = field(default_factory=dict)
@@ -179,6 +181,7 @@ class Experts:
     def keys(self) -> frozenset[str]:
         """Every key of a config that these tables speak of."""
         found = {self.dense, self.count} | {size.key for size in self.own.values()}
+        found |= {self.other} if self.other else set()
         found |= {number.key for number in self.numbers.values()}
         found |= {flag.key for flag in self.switches.values()}
         return frozenset(found | {word.key for word in self.words.values()})

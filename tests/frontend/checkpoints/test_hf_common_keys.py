@@ -3,7 +3,9 @@ stretched, what absent keys stand for, names of activations."""
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from model_files import config_file, diagnosed
 
 from meshc.frontend.checkpoints import Llama3Scaling, ModelConfig, YarnScaling, read_config
 
+DATA = Path(__file__).parents[2] / "data"
 QWEN2 = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
 QWEN3 = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
 MISTRAL = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
@@ -169,3 +172,26 @@ def test_a_model_without_its_head_is_of_the_family(kind: str, tmp_path: Path) ->
 
 def test_the_base_of_mixtral_is_another_one(tmp_path: Path) -> None:
     assert _read(tmp_path, **MIXTRAL).rope_theta == 1e6
+
+
+@pytest.mark.parametrize(
+    ("folder", "key", "other"),
+    [
+        ("tiny_families/gpt2-5h-tied", "n_embd", "hidden_size"),
+        ("tiny_families/gpt2-5h-tied", "n_head", "num_attention_heads"),
+        ("tiny_families/gpt2-5h-tied", "n_layer", "num_hidden_layers"),
+        ("tiny_families/gpt2-5h-tied", "n_positions", "max_position_embeddings"),
+        ("tiny_latent_experts/deepseek-v2-8x3", "n_routed_experts", "num_experts"),
+        ("tiny_latent_experts/deepseek-v3-8x3", "n_routed_experts", "num_local_experts"),
+    ],
+)
+def test_other_names_of_numbers(folder: str, key: str, other: str, tmp_path: Path) -> None:
+    """In transformers a name of ``attribute_map`` stands for the other, and counts where a file
+    has both."""
+    given = json.loads((DATA / folder / "config.json").read_text())
+    file = tmp_path / "config.json"
+    for left in ({k: v for k, v in given.items() if k != key}, {**given, key: 1}):
+        file.write_text(json.dumps({**left, other: given[key]}))
+        assert replace(read_config(file), name="") == replace(
+            read_config(DATA / folder / "config.json"), name="", eos_ids=read_config(file).eos_ids
+        )

@@ -31,7 +31,7 @@ PUBLISHED = {
     "gpt2-medium": 354_823_168,
     "gpt2-xl": 1_557_611_200,
     "granite-3.1-1b-a400m-instruct": 1_334_628_352,
-    "granite-3.1-2b-instruct": 2_533_531_648,
+    "granite-3.3-8b-instruct": 8_170_864_640,
     "internlm2-7b": 7_737_708_544,
     "internlm2.5-7b": 7_737_708_544,
     "llama-3.1-70b-instruct": 70_553_706_496,

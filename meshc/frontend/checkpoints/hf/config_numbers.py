@@ -165,8 +165,9 @@ def _read_experts(fields: Fields, keys: Experts, known: Mapping[str, int]) -> di
     """Parameters of the layers from the first that is not dense, if these have experts."""
     layers = known["layers"]
     dense = fields.integer(keys.dense, 0, SIZE_LIMITS["layers"], default=keys.first)
-    count = fields.integer(keys.count, 0, _MOST_EXPERTS, default=keys.usual)
-    without = keys.count in fields.values and not fields.values[keys.count]
+    key = keys.other if keys.other in fields.values else keys.count
+    count = fields.integer(key, 0, _MOST_EXPERTS, default=keys.usual)
+    without = key in fields.values and not fields.values[key]
     if dense >= layers or without:
         return {}
     sizes = {**known, keys.parameter: count}

@@ -23,9 +23,9 @@ def main_phase(fabric: Fabric) -> Phase:
 
     # Memory of each core: name, element type, extents.
     result = phase.buffer("result", "f32", 32, 16, role="out")
-    x = phase.buffer("x", "f32", 3, 32, 16, role="in")
+    x = phase.buffer("x", "f32", 3, 32, 16, role="in", stacked=1)
     w = phase.buffer("w", "f32", 3, 16, 16, role="weight")
-    weight_chunks = phase.buffer("weight_chunks", "f32", 4, 16, 16)
+    weight_chunks = phase.buffer("weight_chunks", "f32", 4, 16, 16, stacked=1)
 
     # Channels: where the messages of each core go.
     ring_x = phase.channel(
