@@ -70,7 +70,8 @@ def check(folder, config, length, steps=2, **options):
 
 
 @pytest.mark.parametrize(
-    ("length", "chunk"), [(21, 16), pytest.param(39, 40, marks=pytest.mark.slow)]
+    ("length", "chunk"),
+    [(21, 16), *(pytest.param(*of, marks=pytest.mark.slow) for of in ((39, 40), (90, 64)))],
 )
 def test_logits_behind_a_prompt_are_those_of_the_graph(length, chunk, tmp_path):
     """In a whole chunk and a part of one, and in one chunk."""
@@ -98,10 +99,10 @@ def models(draw):
     options = {
         "dtype": draw(st.sampled_from(["f16", "bf16"])),
         "page": draw(st.sampled_from([1, 16, 64])),
-        "chunk": 8 * draw(st.integers(1, 6)),
+        "chunk": draw(st.sampled_from([*range(8, 56, 8), 64, 128])),
         "batch": draw(st.sampled_from([1, 1, 2])),
     }
-    return config, options, draw(st.integers(1, 60))
+    return config, options, draw(st.integers(1, 96))
 
 
 @pytest.mark.slow
