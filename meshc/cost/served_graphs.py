@@ -46,6 +46,7 @@ def served_of(module: Module) -> ServedModel:
             window = next((op.window for op in windows if _windowed(op, index)), None)
             layers.append(replace(shape, window=window))
     size = module.dtype().bytes
+    learned = [dims[tensor_type(table).dims[0]] for table in lookup.operands[2:]]
     return ServedModel(
         module.name,
         dims[hidden],
@@ -56,6 +57,8 @@ def served_of(module: Module) -> ServedModel:
         element_bytes=size,
         weight_bytes=size,
         expert_weight_bytes=size,
+        positions=learned[0] if learned else None,
+        learned=bool(learned),
     )
 
 

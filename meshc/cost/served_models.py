@@ -40,7 +40,9 @@ class ServedModel:
     ``element_bytes`` is the width of activations, keys, values and tables of the vocabulary, of
     which there is one where they are ``tied``; ``weight_bytes`` that of weights of layers and
     ``expert_weight_bytes`` that of their experts, scales included. With ``whole_experts`` each rank
-    has some of the experts, else a share of the features of each.
+    has some of the experts, else a share of the features of each. A sequence has up to so many
+    ``positions``; None where nothing says how many. Where these are ``learned`` no longer one can
+    be read.
     """
 
     name: str
@@ -54,6 +56,8 @@ class ServedModel:
     expert_weight_bytes: float = 2.0
     ranks: int = 1
     whole_experts: bool = False
+    positions: int | None = None
+    learned: bool = False
 
     @property
     def experts(self) -> int:

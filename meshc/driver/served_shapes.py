@@ -23,4 +23,7 @@ def served_model(text: str) -> ServedModel:
     """
     loaded = load_any(text, Diagnostics())
     graph = given_module(loaded, "decode", _OF_GPUS, Diagnostics())
-    return replace(served_of(graph), name=loaded.name)
+    found = replace(served_of(graph), name=loaded.name)
+    if found.learned or loaded.config is None:
+        return found
+    return replace(found, positions=loaded.config.max_positions)

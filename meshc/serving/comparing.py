@@ -16,7 +16,7 @@ from meshc.serving.lengths import NOTHING_IN_COMMON, Common, Trace, requests_of
 from meshc.serving.metrics import METRICS, Objective, measured
 from meshc.serving.policies import Policy
 from meshc.serving.scheduler import Pool, Scheduler
-from meshc.serving.simulator import Run, Simulator
+from meshc.serving.simulator import Arrival, Run, Simulator
 from meshc.support.diagnostics import fail
 from meshc.support.workers import IN_TURN, Watch, Workers, unwatched
 
@@ -56,6 +56,11 @@ class Load:
         length = seconds[-1] - seconds[0]
         return (len(seconds) - 1) / length if length > 0 else None
 
+    def arrivals(self, seed: int) -> list[Arrival]:
+        """What comes in the run of ``seed``. Errors: those of :func:`requests_of`."""
+        random = np.random.default_rng(seed)
+        return requests_of(self.workload, self.requests, self.rate, self.cv, random, self.common)
+
 
 @dataclass(frozen=True)
 class Collectives:
@@ -82,6 +87,26 @@ class Setting:
     collectives: Collectives | None = None
     reading_gpus: int = 0
     streamed: bool = False
+
+    def arrivals(self, seed: int) -> list[Arrival]:
+        """What comes in the run of ``seed``. Errors: those of :meth:`Load.arrivals`;
+        ``request-too-large`` for a request of more tokens than the model has learned positions."""
+        found, model = self.load.arrivals(seed), self.model
+        if model.learned:
+            for name in self.longer(found)[:1]:
+                fail(
+                    "request-too-large",
+                    f"request {name} may come to hold {found[name].request.tokens} tokens, but "
+                    f"'{model.name}' has {model.positions} learned positions",
+                    help="a trace of shorter requests: --trace FILE.csv",
+                )
+        return found
+
+    def longer(self, arrivals: Sequence[Arrival]) -> list[int]:
+        """The names of those with more tokens than the model has positions."""
+        most = self.model.positions
+        requests = (one.request for one in arrivals)
+        return [one.name for one in requests if most is not None and one.tokens > most]
 
 
 @dataclass(frozen=True)
@@ -129,18 +154,18 @@ def costs_of(setting: Setting) -> dict[Pool, ServingCosts]:
 
 
 def simulated(setting: Setting, seed: int) -> Run:
-    """One run. The same setting and seed give the same run."""
+    """One run. The same setting and seed give the same run. Errors: those of :func:`costs_of` and
+    :meth:`Setting.arrivals`."""
     costs = costs_of(setting)
     cost = next(iter(costs.values()))
     reading = costs["prefill"].kv_tokens if "prefill" in costs else None
     room = costs["decode" if "decode" in costs else "all"].kv_tokens
-    load, random = setting.load, np.random.default_rng(seed)
-    arrivals = requests_of(load.workload, load.requests, load.rate, load.cv, random, load.common)
+    arrivals = setting.arrivals(seed)
     scheduler = Scheduler(
         setting.policy,
         cost.layer_costs(),
         room,
-        prefixes=load.prefixes,
+        prefixes=setting.load.prefixes,
         reading_tokens=reading,
     )
     return Simulator(scheduler, costs, arrivals, setting.streamed).run()

@@ -30,7 +30,7 @@ def drawn(seed):
             counts = [rng.randint(0, most) for _ in range(16)]
         read = [rng.choice((0, 4096)) for _ in range(16)]
         chosen = bool(phase) and rng.random() < 0.3
-        runs.append(Run([task * n for n in counts], read, 2650 * NS, chosen=chosen))
+        runs.append(Run([task * n for n in counts], read, 2650 * NS, late=chosen))
     flying = rng.choice((1, 2, 4))
     return runs, MEMORY, Ring(flying + rng.randint(0, 8), flying)
 

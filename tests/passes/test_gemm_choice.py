@@ -1,5 +1,6 @@
 """Which algorithm select-gemm takes when none is asked for, and what it says about it."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,21 @@ def test_mesh_gemm_where_it_has_not(tmp_path):
     algos, remark = product(tmp_path, 600, device="wse2", mesh="16x16", dtype="f16")
     assert algos == {"cyclic_shift"}
     assert "allgather" in remark and "for which a core may lack room: M of PLMR" in remark
+
+
+def test_what_has_fewer_cycles_and_is_not_chosen_has_a_reason(tmp_path):
+    """SUMMA has, and its axes are natural; nobody asks why where an algorithm is asked for."""
+    where = {"device": "wse2", "mesh": "16x16", "dtype": "f16"}
+    algos, remark = product(tmp_path, 600, **where)
+    chosen, others = remark.split("(")
+    least = int(re.search(r"(\d+) cycles", chosen)[1])
+    assert algos == {"cyclic_shift"}
+    for other in others.split("; "):
+        fewer = int(re.search(r"(\d+) cycles", other)[1]) < least
+        assert ("natural order" in other) == fewer, other
+    assert "switch tables" in remark
+    _, remark = product(tmp_path, 600, **where, algo=("gemm=cyclic_shift",))
+    assert "natural order" not in remark
 
 
 def test_a_device_without_a_limit_takes_what_scales(tmp_path):

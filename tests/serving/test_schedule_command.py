@@ -16,6 +16,7 @@ from meshc.driver.served_shapes import served_model
 from meshc.support.diagnostics import MeshcError
 
 CATALOGUE = Path(meshc.__file__).parent / "frontend" / "catalogue"
+TINY = Path(__file__).parent.parent / "data"
 QUICK = ["--rate", "1.3", "--requests", "12", "--seeds", "2"]
 KEYS = (
     "ttft_mean_s", "ttft_p99_s", "tbt_mean_ms", "tbt_p99_ms", "tbt_std_ms", "slo_attainment",
@@ -87,6 +88,22 @@ def test_a_trace_of_a_file(capsys, tmp_path):
     assert "one run, since nothing is drawn" in table and "5 %" not in table
     drawn = schedule(capsys, *words, "--rate", "9").out
     assert "9 requests/s in the place of the arrivals of the trace" in drawn
+
+
+def test_requests_beyond_the_positions_of_a_model_are_told_of(capsys, tmp_path):
+    """Positions that are learned end where their table does, others are made for any token."""
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,prompt_tokens,output_tokens\n0,16,5\n1,4090,6\n2,4090,7\n")
+    words = ["llama-2-7b", "--trace", str(path)]
+    assert "1 of 3 requests of the first run" in schedule(capsys, *words).out
+    found = json.loads(schedule(capsys, *words, "--json").out)
+    assert (found["positions"], found["requests_beyond_positions"]) == (4096, 1)
+    assert "positions" not in schedule(capsys, *words, "--requests", "2").out
+    learned = str(TINY / "tiny_families" / "gpt2-3h-untied-f16")  # 24 positions
+    words = [learned, "--trace", str(path), "--device", "h100x8", "--gpus", "3"]
+    assert schedule(capsys, *words, "--requests", "1").out
+    refused = schedule(capsys, *words, code=1).err
+    assert "request 1 may come to hold 4096 tokens" in refused and "24 learned positions" in refused
 
 
 @pytest.mark.parametrize("words", [["--seeds", "2"], ["--cv", "2"], ["--requests", "4"]])

@@ -2,7 +2,8 @@
 
 Two 32-bit sources whose addresses are equal modulo sixteen bytes are read one after the other
 (vendor's appendix on performance): twice the cycles. Buffers are aligned, so sums of products begin
-one element later than the factors that they are added to.
+one element later than the rows that are multiplied and added to them. Elements of left sides are
+read one by one, or beside such rows, so that sums may be left sides of other products.
 """
 
 from __future__ import annotations
@@ -33,5 +34,5 @@ def shifts(module: Module) -> dict[str, int]:
             kinds = [v.buffer_type.dtype for v in op.operands if isinstance(v, View)]
             if set(kinds) == {DType.F32}:
                 sums[names[0]] = None
-                factors |= set(names[1:])
+                factors |= set(names[2:])
     return {name: 1 for name in sums if name not in factors}

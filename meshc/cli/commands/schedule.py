@@ -297,6 +297,8 @@ def _head(
         "prefix": options.prefix or ("trace" if first.load.prefixes else None),
         "experts": options.experts if first.model.experts else None,
         "kv_bytes_per_token": of_each(_token_bytes),
+        "positions": first.model.positions,
+        "requests_beyond_positions": _longer_requests(first),
         "weights": options.weights or None,
         "expert_weights": options.expert_weights or options.weights or None,
         "slo": asdict(first.objective),
@@ -355,10 +357,27 @@ def _title(
         f"{first.model.name} on {'; on '.join(servers)}{sums}, {options.trace}, {when}, "
         f"{first.load.requests} requests, {runs}",
         *tokens,
+        *_longer(first),
         f"a request is in time when its first token takes {goal.ttft_s:g} s and no other more than "
         f"{goal.tbt_ms:g} ms",
         "",
     ]
+
+
+def _longer(setting: Setting) -> list[str]:
+    """How many requests of the first run have more tokens than the model has positions; nothing
+    where none has."""
+    count, model = _longer_requests(setting), setting.model
+    if not count:
+        return []
+    return [
+        f"{count} of {setting.load.requests} requests of the first run have more tokens than the "
+        f"{model.positions} positions that {model.name} is made for: simulated all the same"
+    ]
+
+
+def _longer_requests(setting: Setting) -> int:
+    return len(setting.longer(setting.arrivals(0)))
 
 
 def _token_bytes(setting: Setting) -> int:

@@ -94,10 +94,10 @@ class Run:
     either only takes part in the meeting, which is by a counter or by ``tags`` in words. Where only
     the blocks of each ``cluster`` meet in front of it, they have what they need of each other
     ``told`` seconds behind the last of them. A meeting of the GPUs of all ranks, which are alike,
-    takes ``linked`` seconds more over their links. Tiles of experts that are ``chosen`` behind the
-    meeting are asked for once the block has what it needs, others as early as there is room. Those
-    of a run that begins a ``kernel`` are asked for once that has begun, and it begins behind the
-    last block of the kernel in front of it."""
+    takes ``linked`` seconds more over their links. ``late`` tiles, of experts that are chosen
+    behind the meeting or with vectors beside them, are asked for once the block has what it needs,
+    others as early as there is room. Those of a run that begins a ``kernel`` are asked for once
+    that has begun, and it begins behind the last block of the kernel in front of it."""
 
     tiles: Sequence[Tiles]
     read: Sequence[float]
@@ -107,7 +107,7 @@ class Run:
     told: float = 0.0
     tags: bool = False
     linked: float = 0.0
-    chosen: bool = False
+    late: bool = False
     kernel: bool = False
 
 
@@ -157,7 +157,7 @@ class _Block:
     since: float = 0.0  # when it last had what a phase's tasks need
     waited: float = 0.0  # for memory in the phase
     may: bool = False  # whether it has what the phase's tasks need
-    parked: bool = False  # whether its next tile waits for a place in the ring, or for a choice
+    parked: bool = False  # whether its next tile waits for a place in the ring, or is late
 
 
 def simulate(
@@ -183,7 +183,7 @@ class _Machine:
             self.blocks.append(_Block(number, tiles, numbers, [*accumulate(map(len, parts))]))
         self.spent = [Spent() for _ in runs]
         # Phases whose tiles nobody asks for before their meeting.
-        self.chosen = [n for n, run in enumerate(runs) if run.chosen or (run.kernel and n)]
+        self.late = [n for n, run in enumerate(runs) if run.late or (run.kernel and n)]
         self.phase, self.ended, self.last, self.begun = 0, 0, 0.0, 0.0
         self.kernel, self.launched = 0, 0.0  # the phase that the last kernel began with, and when
         self.free = 0.0  # when memory has answered all that it was asked for
@@ -288,7 +288,7 @@ class _Machine:
         known = [-inf] * max(ring - at, 0) + block.done[max(at - ring, 0) :]
         return Streaming(
             block.number,
-            block.numbers[at : min(end + ring, self.chosen_before(block))],
+            block.numbers[at : min(end + ring, self.known_before(block))],
             now,
             max(end - at, 0),
             block.now,
@@ -313,11 +313,11 @@ class _Machine:
         at, now = len(block.came), block.asked
         if at == len(block.tiles):
             return None
-        if self.chosen:
-            if at >= self.chosen_before(block):
+        if self.late:
+            if at >= self.known_before(block):
                 block.parked = True
                 return None
-            known = block.since if self.runs[block.phase].chosen else self.launched
+            known = block.since if self.runs[block.phase].late else self.launched
             now = max(now, known if at >= block.ends[block.phase - 1] else 0.0)
         if at >= self.ring.flying:
             now = max(now, block.came[at - self.ring.flying])
@@ -329,15 +329,15 @@ class _Machine:
             now = max(now, block.done[behind])
         return now
 
-    def chosen_before(self, block: _Block) -> int:
-        """How many tiles of ``block`` are known: those in front of the next choice, or of the next
-        kernel."""
-        at = bisect_left(self.chosen, block.phase + (1 if block.may else 0))
-        if at < len(self.chosen) and self.chosen[at] == block.phase == self.kernel:
-            at += not self.runs[block.phase].chosen
-        if at == len(self.chosen):
+    def known_before(self, block: _Block) -> int:
+        """How many tiles of ``block`` are known: those in front of the next late ones, or of the
+        next kernel."""
+        at = bisect_left(self.late, block.phase + (1 if block.may else 0))
+        if at < len(self.late) and self.late[at] == block.phase == self.kernel:
+            at += not self.runs[block.phase].late
+        if at == len(self.late):
             return len(block.tiles)
-        phase = self.chosen[at]
+        phase = self.late[at]
         return block.ends[phase - 1] if phase else 0
 
     def compute(self, block: _Block) -> None:

@@ -25,7 +25,7 @@ class Piece:
     the query heads of a key head, twice so many where keys are values too. ``filled`` is the share
     of the rows of a tensor core's fragment that a product uses. Numbers are made of what is
     ``coded``, block by block, or of rows ``of_floats`` of eight bits. With each byte come so many
-    of ``vectors``, which others gave."""
+    of ``vectors``, which others gave, in copies of ``copied`` bytes of what is brought."""
 
     bytes: int
     kind: Kind = "copy"
@@ -33,6 +33,7 @@ class Piece:
     filled: float = 1.0
     coded: Coded | None = None
     vectors: float = 0.0
+    copied: int = 0
     of_floats: bool = False
 
 
@@ -71,6 +72,11 @@ class FamilyWork:
     width: int = 0
     groups: tuple[int, ...] = ()
     copied: int = 0
+
+    @property
+    def beside_vectors(self) -> bool:
+        """Whether what it brings comes with vectors that others gave, and not before these."""
+        return any(piece.vectors for task in self.tasks for piece in task.pieces)
 
     @property
     def waited(self) -> Mapping[str, int]:

@@ -171,13 +171,24 @@ class TileTimes:
         for piece in work.pieces:
             asking, size = self.asking(piece), self.size(piece)
             computing = self.piece(piece) / size
+            more = self.of_copies(piece)
             full, rest = divmod(piece.bytes, size)
-            found += [Tile(size, asking, computing * size)] * full
-            found += [Tile(rest, asking, computing * rest)] if rest else []
+            found += [Tile(size * more, asking, computing * size)] * full
+            found += [Tile(rest * more, asking, computing * rest)] if rest else []
         if found:
             last = found[-1]
             found[-1] = last._replace(computing=last.computing + self.end(work.pieces[-1]))
         return found
+
+    def of_copies(self, piece: Piece) -> float:
+        """How many bytes memory could give in the time that one of ``piece`` takes: more than one
+        where tiles come in several copies, each of which takes time of its own."""
+        if not piece.copied:
+            return 1.0
+        copies = max(1 / piece.copied - 1 / self.tile, 0.0)
+        return (
+            1 + copies * self.device.real("streamed_copy_ns") * NS * self.rate / self.device.cores
+        )
 
     def size(self, piece: Piece) -> int:
         """Bytes of a tile of ``piece``: whole blocks of codes, rows of floats with their scales."""

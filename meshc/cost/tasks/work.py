@@ -16,10 +16,11 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
 from meshc.analysis.tasks.accesses import routed_of
 from meshc.analysis.tasks.routing import experts_of
-from meshc.analysis.tasks.tiles import MOST_TOGETHER, columns_are_copied
-from meshc.cost.tasks.coded_blocks import FRAGMENT_ROWS, coded_of
+from meshc.analysis.tasks.tiles import MOST_TOGETHER, columns_are_copied, streamed_copy_bytes
+from meshc.cost.tasks.coded_blocks import FRAGMENT_ROWS, Coded, coded_of
 from meshc.cost.tasks.rounds import along, decided, repeated
 from meshc.cost.tasks.stages import (
     SMALL_BYTES,
@@ -280,20 +281,29 @@ class _Family:
         if not self.streamed:
             return tasks
         vectors, width = self.left()
-        each = len(self.run(tasks)) // self.module.the_device().cores
-        together = min(max(each, 1), MOST_TOGETHER)
+        each = max(-(-len(self.run(tasks)) // self.module.the_device().cores), 1)
+        together = -(-each // -(-each // MOST_TOGETHER))
         rows = max(sum(p.bytes for p in one.pieces if p.kind == "product") for one in tasks)
         share = DType.F16.bytes * vectors * width / together / max(rows, 1)
+
+        def beside(piece: Piece) -> Piece:
+            if piece.kind != "product":
+                return piece
+            return replace(piece, vectors=share, copied=self.copy_bytes(piece.coded, together))
+
         kinds = {
-            one: replace(
-                one,
-                pieces=tuple(
-                    replace(p, vectors=share) if p.kind == "product" else p for p in one.pieces
-                ),
-            )
-            for one in dict.fromkeys(tasks)
+            one: replace(one, pieces=tuple(map(beside, one.pieces))) for one in dict.fromkeys(tasks)
         }
         return tuple(kinds[one] for one in tasks)
+
+    def copy_bytes(self, coded: Coded | None, together: int) -> int:
+        """Bytes of a copy of rows, of which so many groups are multiplied ``together``."""
+        rows, fragments = FRAGMENT_BYTES, 1
+        if coded is not None:
+            rows, fragments = coded.bytes, coded.groups * coded.fragments
+        vectors = DType.F16.bytes * FRAGMENT * self.left()[0] * fragments
+        device = self.module.the_device()
+        return streamed_copy_bytes(device, rows, vectors, together, coded is not None)
 
     def run(self, tasks: tuple[TaskWork, ...]) -> tuple[TaskWork, ...]:
         """Those of ``tasks`` that are dealt: of experts those of chosen ones."""

@@ -20,6 +20,12 @@ from meshc.support.diagnostics import Diagnostics, fail
 SKEWED = ("cyclic_shift", "cannon")
 NATURAL = ("cannon", "summa")
 INTERLEAVED = ("cyclic_shift", "allgather")
+_WHY_NOT = {
+    "cannon": "on axes in natural order, which stretch the rings of all phases",
+    "summa": "on axes in natural order, and by switch tables, which have run on no hardware",
+    "allgather": "for which a core may lack room: M of PLMR",
+}
+"""Why an algorithm is not chosen, though it may have the fewest cycles."""
 
 
 @dataclass(frozen=True)
@@ -94,15 +100,13 @@ class SelectGemm(Pass):
         usual = INTERLEAVED if gathers else INTERLEAVED[:1]
         chosen = wanted if wanted in ALGORITHMS else min(usual, key=lambda a: total[a].cycles)
         asked = " as asked for" if wanted in ALGORITHMS else ""
+        left_out = {*INTERLEAVED} - {*usual}
+        if not asked:
+            left_out |= {a for a in NATURAL if total[a].cycles < total[chosen].cycles}
         if wanted == "transposed":
             asked = ", of which no right operand is an input of main, as transposed asks for"
         others = "; ".join(
-            str(total[a])
-            + (
-                ", for which a core may lack room: M of PLMR"
-                if a == "allgather" and not gathers
-                else ""
-            )
+            str(total[a]) + (f", {_WHY_NOT[a]}" if a in left_out else "")
             for a in ALGORITHMS
             if a != chosen
         )

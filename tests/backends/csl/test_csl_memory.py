@@ -213,3 +213,22 @@ def test_the_calibration_is_the_size_that_is_known():
     found = code_size([STATEMENT] * 588, device("wse2"))
     known = device("wse2").reserved_bytes
     assert abs(found.runtime + found.own - known) <= 0.01 * known
+
+
+CHAIN = """model chain(M=1, E=4, F=8, N=8) {
+  weights f32  accumulate f32
+  param w[E, F], v[F, N]
+  main(x[M, E]) -> [M, N] { return (x @ w) @ v }
+}
+"""
+
+
+def test_sums_by_which_the_next_product_multiplies_begin_in_another_bank(tmp_path):
+    """Their elements are read one by one there; rows of the first product's weights are added to
+    them, and lie in the same banks as each other."""
+    source = tmp_path / "chain.mesh"
+    source.write_text(CHAIN)
+    request = CompileRequest(target="csl", device="wse3", mesh="1x1", dtype="f32")
+    files = compile_loaded(load_any(str(source), Diagnostics()), request, (), Diagnostics()).files
+    late = [line for line in files["main.csl"].splitlines() if "one element late" in line]
+    assert len(late) == 2 and all("[9]f32" in line for line in late)

@@ -9,7 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
-from meshc.analysis.tasks.tiles import MOST_TOGETHER, coded_tile_blocks, columns_are_copied
+from meshc.analysis.tasks.tiles import (
+    MOST_TOGETHER,
+    STREAMED_BLOCKS,
+    coded_tile_blocks,
+    columns_are_copied,
+)
 from meshc.backends.cuda.tasks.coded import block_bytes, block_type
 from meshc.backends.cuda.tasks.columns import ZERO, Columns
 from meshc.backends.cuda.tasks.families import NOT_UNROLLED, Placed, streamed_products
@@ -21,9 +26,6 @@ from meshc.ir.batch import POSITION
 from meshc.ir.ops import task
 from meshc.support.diagnostics import fail
 
-TILE_BLOCKS = 7
-"""Blocks of numbers of as many row groups as are multiplied at once that a tile has place for
-(Streamed in mc_streamed.cuh). Eight leave a block of 96 KB no room for 16 tokens of a prompt."""
 SUMS_APART = FRAGMENT * MOST_TOGETHER + 4
 """Floats from the sums of a vector to those of the next."""
 HEAR = "mc::hear(ready, filled, mine.begin < mine.end);"
@@ -96,9 +98,10 @@ class StreamedProduct(_OfMemory):
 
     @property
     def _together(self) -> int:
-        """Blocks of as many row groups as are multiplied at once that a tile has place for."""
+        """Blocks of as many row groups as are multiplied at once that a tile has place for
+        (Streamed in mc_streamed.cuh)."""
         if self.form is None:
-            return TILE_BLOCKS
+            return STREAMED_BLOCKS
         return coded_tile_blocks(self.storage.module.the_device(), *self._block[1:])
 
     @property
