@@ -24,7 +24,7 @@ from meshc.cost.terms import Cost
 from meshc.devices import Device
 
 ELEMENT_BYTES = 2
-"""Of weights: f16."""
+"""Bytes of a weight: f16."""
 REDUCTIONS = 10
 """All-reduces of a layer's decode step: two norms, q, k, v, score maximum and sum in one, values,
 output, gate and up, down."""

@@ -86,7 +86,7 @@ class Classes:
         return np.take(clock, self.stands, self._across)
 
     def spread(self, clock: Clock, ahead: bool = True) -> Clock:
-        """Of each line what its class has, later where it is ``ahead``."""
+        """The clock of each line, which is that of its class, later where it is ``ahead``."""
         found: Clock = np.take(clock, self.of_line, self._across)
         if ahead:
             shape = [1] * clock.ndim
