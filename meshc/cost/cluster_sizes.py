@@ -27,9 +27,9 @@ from meshc.cost.terms import Cost
 from meshc.devices import Device
 
 ELEMENT_BYTES = 2
-"""Of weights and cached values: f16 or bf16."""
+"""Bytes of a weight or cached value: f16 or bf16."""
 VALUE_BYTES = 4
-"""Of a value on its way between blocks: partial sums are f32."""
+"""Bytes of a value on its way between blocks: partial sums are f32."""
 _COLLECTIVES = 2
 
 

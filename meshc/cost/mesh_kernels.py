@@ -185,7 +185,8 @@ def _rope(op: ops.Rope, shapes: LocalShapes) -> Call:
 
 
 def _mask(op: ops.Mask, shapes: LocalShapes) -> Call:
-    """Of a step the empty slots of a cache, of a prompt what lies behind a row's query."""
+    """Elements that a mask sets: in a step the empty slots of a cache, in a prompt what lies behind
+    a row's query."""
     local, kind = shapes.of(op.result), shapes.dtype(op.result)
     keys, rows = local[op.dim], local.get(shapes.rows, 1)
     others = prod(local.values()) // keys

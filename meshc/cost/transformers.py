@@ -24,7 +24,7 @@ from meshc.cost.terms import Cost
 from meshc.devices import Device
 
 ELEMENT_BYTES = 2
-"""Of weights: f16."""
+"""Bytes of a weight: f16."""
 REDUCTIONS = 10
 """All-reduces of a layer's decode step: two norms, q, k, v, score maximum and sum in one, values,
 output, gate and up, down."""
@@ -79,6 +79,7 @@ class MeshKernels:
     def prompt_layer(
         self, layer: Layer, side: int, tokens: int, own: Constants, device: Device
     ) -> Cost:
+        """Cycles of the products of a layer by MeshGEMM."""
         return sum(
             (mesh_gemm(tile, side, own, device) for tile in products(layer, side, tokens)), Cost()
         )
@@ -86,6 +87,7 @@ class MeshKernels:
     def step_layer(
         self, layer: Layer, side: int, context: int, own: Constants, device: Device
     ) -> Cost:
+        """Cycles of a token's vector products, and of its reductions by trees."""
         reduced = centred_tree(balanced(side), side, own, device) * REDUCTIONS
         return reduced + vector_products(layer, side, context, own, device)
 
@@ -103,6 +105,7 @@ class EquallyFar:
     def prompt_layer(
         self, layer: Layer, side: int, tokens: int, own: Constants, device: Device
     ) -> Cost:
+        """Cycles of the tiles of a core, of which one operand comes from each core of a line."""
         tiles = products(layer, side, tokens)
         words = sum(tile.moved(device) for tile in tiles)
         hops = side * side  # of all steps, each over as many cores as a line has
@@ -112,6 +115,7 @@ class EquallyFar:
     def step_layer(
         self, layer: Layer, side: int, context: int, own: Constants, device: Device
     ) -> Cost:
+        """Cycles of a token's vector products, and of reductions core by core along a line."""
         sums = Cost(stages=REDUCTIONS * side * own["sum_core_cycles"])
         return sums + vector_products(layer, side, context, own, device)
 
@@ -131,6 +135,7 @@ class SharedMemory:
     def prompt_layer(
         self, layer: Layer, side: int, tokens: int, own: Constants, device: Device
     ) -> Cost:
+        """Cycles of the tiles of a core, both operands of which come through the mesh."""
         tiles = products(layer, side, tokens)
         words = sum(t.words(t.m, t.k, device) + t.words(t.k, t.n, device) for t in tiles)
         hops = side * side
@@ -140,6 +145,8 @@ class SharedMemory:
     def step_layer(
         self, layer: Layer, side: int, context: int, own: Constants, device: Device
     ) -> Cost:
+        """Cycles of a token's vector products, of its weights through the mesh, and of reductions
+        core by core."""
         weights = sum(k * n for k, n in matrices(layer, side, context))
         moved = Cost(transfer=side * weights * own["weight_hop_cycles"])
         sums = Cost(stages=REDUCTIONS * side * own["sum_core_cycles"])

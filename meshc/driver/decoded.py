@@ -26,7 +26,7 @@ from meshc.support.files import put_file
 from meshc.support.room import make_room, use
 
 MOST_BYTES = 4 << 30
-"""Of all that is kept."""
+"""Bytes of all that is kept."""
 LEAST_BYTES = 64 << 20
 """Weights that take less are decoded sooner than they are looked up."""
 

@@ -30,7 +30,7 @@ from meshc.support.room import make_room, use
 from meshc.support.spans import Source, Span
 
 MOST_BYTES = 256 << 20
-"""Of all programs that are kept."""
+"""Bytes of all programs that are kept."""
 _PART = "programs"
 
 

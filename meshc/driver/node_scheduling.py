@@ -47,7 +47,7 @@ class NodeReport:
 
     @property
     def seconds(self) -> float:
-        """Of all iterations."""
+        """Seconds of all iterations."""
         return sum(schedule.seconds for schedule in self.schedules)
 
     @property

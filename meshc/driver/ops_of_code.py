@@ -105,7 +105,7 @@ def ops_behind(lines: Sequence[str]) -> dict[int, list[str]]:
 
 
 def _read(lines: Sequence[str]) -> Iterator[tuple[str, bool, bool, bool]]:
-    """Of each line: the op that its comment spells, whether there is an operation on words, whether
+    """Each line as: the op that its comment spells, whether there is an operation on words, whether
     there is one or a call of a function that has some, and whether a function begins."""
     moving, name = set[str](), ""
     for line in lines:

@@ -34,13 +34,13 @@ class Profile:
 
     @property
     def whole(self) -> Split:
-        """Of all ops."""
+        """The cycles of all ops together."""
         return reduce(_sum, (one for _, one in self.rows))
 
 
 def profile(trace: Path, folder: Path) -> Profile:
-    """That of the run that wrote ``trace``, of the program in ``folder``; of one that holds both
-    phases, of its steps of decoding. ``trace`` is written anew, under the names of ops."""
+    """The profile of the run that wrote ``trace``, of the program in ``folder``; of one that holds
+    both phases, of its steps of decoding. ``trace`` is written anew, under the names of ops."""
     names: dict[str, str] = {}
     texts = {file: file.read_text() for file in sorted(folder.glob("*.csl"))}
     launched = "run" if any("fn run(" in text for text in texts.values()) else DECODE

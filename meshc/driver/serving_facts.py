@@ -28,8 +28,8 @@ class Serving:
 
     @classmethod
     def of(cls, request: CompileRequest, decode: Module | None) -> Serving | None:
-        """That of what ``request`` makes of the graph of the step ``decode``; None where it does
-        not serve. Raises ``dense-layered`` for GPUs; of cores passes do so."""
+        """How the program serves that ``request`` makes of the graph of the step ``decode``; None
+        where it does not. Raises ``dense-layered`` for GPUs; of cores passes do so."""
         if not request.serving or decode is None:
             return None
         by_passes = target_of(request).served_by_passes()

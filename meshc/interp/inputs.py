@@ -161,8 +161,8 @@ def _several(module: Module) -> dict[str, int]:
 
 
 def _check_order(owners: Array, positions: Array) -> None:
-    """Of each request the tokens of a batch stand in the order of their positions, each once, those
-    of position -1 excepted."""
+    """Refuse tokens of a batch that do not stand in the order of their positions for each request,
+    each once, those of position -1 excepted."""
     last: dict[int, int] = {}
     for owner, position in zip(owners.tolist(), positions.tolist(), strict=True):
         if 0 <= position <= last.get(owner, -1):

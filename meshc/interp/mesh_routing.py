@@ -24,7 +24,8 @@ def _dispatch(shards: Shards, op: mesh.Dispatch) -> list[Array]:
 
 @meaning(mesh.ExpertGemv)
 def _expert_gemv(shards: Shards, op: mesh.ExpertGemv) -> list[Array]:
-    """Of each expert that some row of a core is sent to; what the others hold is not read."""
+    """The products of each expert that some row of a core is sent to; what the others hold is not
+    read."""
     pairs = zip(op.operands[2:], op.results, strict=True)
     return [_product(shards, op, right, value) for right, value in pairs]
 

@@ -21,7 +21,7 @@ MAX_BYTES = 16 * 2**30
 _KEPT = ("weight", "state")
 
 Rounds = Mapping[str, tuple[int, ...]]
-"""Of which scalars a run is given several, and which."""
+"""The scalars of which a run is given several, and which these are."""
 
 
 class Machine:

@@ -67,4 +67,4 @@ class Place:
 
 
 ALONE = Place()
-"""Of a graph that is not of several ranks."""
+"""The place of a graph that is not of several ranks."""

@@ -23,7 +23,7 @@ REQUEST = "request"
 LENGTH = "len"
 """How many tokens of a prompt a run reads, the first of them at ``pos``."""
 OWNER = "owner"
-"""Of a batch of tokens (``batch-tokens``): the request that each token of B belongs to, beside its
+"""The request that each token of B belongs to in a batch of tokens (``batch-tokens``), beside its
 position. Tokens of one request stand in the order of their positions."""
 
 

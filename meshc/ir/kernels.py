@@ -64,7 +64,7 @@ def _kernel(
 
 
 def _softmaxes(shapes: Extents, params: Params) -> str | None:
-    """Of each softmax there are some values, a sum and a maximum."""
+    """Each softmax has some values, a sum and a maximum."""
     last, count = shapes[0][-1], params["count"]
     assert isinstance(count, int)
     if last.is_const and last.constant >= 3 * count and last.constant % count == 0:

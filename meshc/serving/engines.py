@@ -23,16 +23,20 @@ class Engine(Protocol):
     """
 
     @property
-    def requests(self) -> int: ...
+    def requests(self) -> int:
+        """How many requests are stepped at once."""
 
     @property
-    def capacity(self) -> int: ...
+    def capacity(self) -> int:
+        """How many tokens the caches of one request hold."""
 
     @property
-    def most(self) -> int: ...
+    def most(self) -> int:
+        """How many tokens of a prompt are read at once at the most."""
 
     @property
-    def vocab(self) -> int: ...
+    def vocab(self) -> int:
+        """How many tokens there are, and so logits of one."""
 
     @property
     def multiple(self) -> int:
@@ -62,7 +66,8 @@ class VerifyingEngine(Engine, Protocol):
     """One whose steps may read up to ``drafts`` drafts behind the next token of a request."""
 
     @property
-    def drafts(self) -> int: ...
+    def drafts(self) -> int:
+        """How many drafts a step reads of each request at the most."""
 
     def verify(self, tokens: Mapping[int, tuple[Sequence[int], int]]) -> dict[int, Array]:
         """The logits ``[tokens, vocab]`` behind each of some tokens of each request, by its place,
@@ -94,10 +99,12 @@ class PagedEngine(Engine, Protocol):
     ``page`` and ``multiple`` one is a multiple of the other."""
 
     @property
-    def pages(self) -> int: ...
+    def pages(self) -> int:
+        """How many pages there are, for all requests together."""
 
     @property
-    def page(self) -> int: ...
+    def page(self) -> int:
+        """How many tokens a page holds."""
 
     def lay(self, request: int, pages: Sequence[int]) -> None:
         """The tokens of ``request`` lie in these pages from now on, in their order. What pages hold

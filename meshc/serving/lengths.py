@@ -47,7 +47,8 @@ class Common:
     share: float = 0.0
 
     def of(self, prompt: int) -> Prefix:
-        """That of a prompt of so many tokens; an empty name for nothing."""
+        """The beginning that a prompt of so many tokens has in common with others; an empty name
+        for nothing."""
         tokens = min(prompt, self.tokens or int(self.share * prompt))
         return ("all", tokens) if tokens else ("", 0)
 

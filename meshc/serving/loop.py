@@ -20,8 +20,8 @@ Reason = Literal["", "stop", "length", "error"]
 
 @dataclass(frozen=True)
 class News:
-    """Of a request: its next ``token``, and why it is the last one, or ``""``. ``error`` says in
-    ``words`` that the request was given up. The first ``cached`` tokens of its prompt were not
+    """News of a request: its next ``token``, and why it is the last one, or ``""``. ``error`` says
+    in ``words`` that the request was given up. The first ``cached`` tokens of its prompt were not
     read, as caches of an earlier request held them."""
 
     token: int | None

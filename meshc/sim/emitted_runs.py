@@ -19,7 +19,7 @@ from meshc.sim.stored_programs import save_program
 from meshc.support.diagnostics import fail
 
 _DEPTH = 50_000
-"""Of calls: emitted layouts and programs may be nested deeply."""
+"""The depth of calls: emitted layouts and programs may be nested deeply."""
 
 
 def compile_folder(folder: Path, out: Path) -> None:

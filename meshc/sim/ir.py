@@ -50,11 +50,15 @@ class Var:
 
 @dataclass(slots=True, eq=False)
 class Local(Expr):
+    """The value of a local variable."""
+
     var: Var
 
 
 @dataclass(slots=True, eq=False)
 class Load(Expr):
+    """The value in memory at a byte address."""
+
     addr: Expr
 
 
@@ -76,6 +80,8 @@ class Bin(Expr):
 
 @dataclass(slots=True, eq=False)
 class Un(Expr):
+    """``op`` on one operand: minus, or ``not`` of a bool or of all bits."""
+
     op: str
     operand: Expr
 
@@ -96,6 +102,8 @@ class Bits(Expr):
 
 @dataclass(slots=True, eq=False)
 class Select(Expr):
+    """One of two values; both are computed."""
+
     cond: Expr
     then: Expr
     other: Expr
@@ -118,12 +126,16 @@ class Stmt:
 
 @dataclass(slots=True)
 class SetLocal(Stmt):
+    """A local variable gets a value."""
+
     var: Var
     value: Expr
 
 
 @dataclass(slots=True)
 class Store(Stmt):
+    """A value of ``type`` goes to memory at a byte address."""
+
     type: Type
     addr: Expr
     value: Expr
@@ -131,6 +143,8 @@ class Store(Stmt):
 
 @dataclass(slots=True)
 class SetSlot(Stmt):
+    """A descriptor variable gets a value."""
+
     index: Expr
     value: Expr
 
@@ -146,6 +160,8 @@ class Copy(Stmt):
 
 @dataclass(slots=True)
 class If(Stmt):
+    """One of two lists of statements."""
+
     cond: Expr
     then: list[Stmt]
     other: list[Stmt]
@@ -165,21 +181,29 @@ class Loop(Stmt):
 
 @dataclass(slots=True)
 class Break(Stmt):
+    """Leaves the loop called ``label``."""
+
     label: int
 
 
 @dataclass(slots=True)
 class Continue(Stmt):
+    """Goes on with the step of the loop called ``label``."""
+
     label: int
 
 
 @dataclass(slots=True)
 class Return(Stmt):
+    """Ends the function, with a value unless it gives none."""
+
     value: Expr | None
 
 
 @dataclass(slots=True)
 class CallFn(Stmt):
+    """A call of a function by its name, whose value goes to ``dst``."""
+
     dst: Var | None
     name: str
     args: list[Expr]
@@ -187,6 +211,8 @@ class CallFn(Stmt):
 
 @dataclass(slots=True)
 class CallPtr(Stmt):
+    """A call of the function that a pointer of ``type`` has the number of."""
+
     dst: Var | None
     target: Expr
     type: Fn

@@ -13,7 +13,7 @@ from meshc.verify.tasks import element_text, task_text
 
 
 def check(module: Module) -> None:
-    """Of each buffer in the memory of clusters, blocks of one cluster run who gives an element and
+    """For each buffer in the memory of clusters, blocks of one cluster run who gives an element and
     who needs it, and no two elements that a cluster gives have one place. Raises
     ``outside-cluster``."""
     of_cluster = {b.value: b.cluster for b in module.buffers if b.cluster is not None}

@@ -19,7 +19,7 @@ GIVER = "giver."
 
 
 def check(module: Module) -> None:
-    """Of each folded buffer, nobody writes another version over an element between the task that
+    """For each folded buffer, nobody writes another version over an element between the task that
     gives it and those that need it. Raises ``overwritten``."""
     versions = Versions(module)
     for buffer in module.buffers:

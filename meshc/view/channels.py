@@ -21,8 +21,8 @@ from meshc.ir.printer import op_lines
 
 
 def routes(module: Module) -> dict[str, Any]:
-    """Of a tile-level ``module``: its channels, and by axis of the plane what each color is used
-    for at each position."""
+    """The channels of a tile-level ``module``, and by axis of the plane what each color is used for
+    at each position."""
     mesh = module.the_mesh()
     used: dict[str, list[int]] = {channel.name: [] for channel in module.channels}
     for line, op in op_lines(module):

@@ -19,9 +19,9 @@ _CONTEXT = 3
 
 
 def differences(one: Recorded, other: Recorded) -> dict[str, Any]:
-    """Of two compiles, as JSON values: phases that both have with their memory, costs by op and the
-    first pass behind which their modules differ, and files that differ with the number of lines
-    that only one has. Fails with ``bad-argument`` for what was not compiled."""
+    """How two compiles differ, as JSON values: phases that both have with their memory, costs by op
+    and the first pass behind which their modules differ, and files that differ with the number of
+    lines that only one has. Fails with ``bad-argument`` for what was not compiled."""
     for recorded in (one, other):
         if not recorded.phases:
             fail("bad-argument", f"a {recorded.record['kind']} has no phases that were compiled")

@@ -24,7 +24,7 @@ _MAPS = {
 
 
 def fabrics(recorded: Recorded) -> list[dict[str, Any]]:
-    """Of each program its maps, and the routes of each color."""
+    """The maps of each program, and the routes of each color."""
     if FABRIC not in recorded.files:
         return []
     return [

@@ -16,8 +16,8 @@ from meshc.ir.values import Value
 
 
 def layouts(module: Module) -> dict[str, Any]:
-    """Of a mesh-level ``module``: the mesh, the part that each position of an axis or factor is,
-    and the values with their dims in groups that are dealt together."""
+    """The mesh of a mesh-level ``module``, the part that each position of an axis or factor is, and
+    the values with their dims in groups that are dealt together."""
     mesh = module.the_mesh()
     found: list[tuple[Value, str, int]] = []
     found += [(param.value, param.role, 0) for param in module.function.params]

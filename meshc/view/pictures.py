@@ -24,7 +24,7 @@ _FREE = "#e4e7eb"
 _MOST_OPS = 14
 _MOST_NAME = 34
 _MOST_TRACKS = 32
-"""Of a timeline with more tracks every second, third or further one is drawn."""
+"""A timeline with more tracks is drawn by every second, third or further one."""
 _ROLES = {"S": "#0072b2", "R": "#e69f00", "B": "#009e73", "P": "#9aa3ad"}
 
 Drawing = tuple[float, Callable[[Axes], None]]

@@ -14,7 +14,7 @@ _KINDS = {"compute": "compute", "transfer": "memory", "stages": "meeting", "wait
 
 
 def timelines(recorded: Recorded, phases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of each phase whose costs are those of events, and those that were recorded."""
+    """The timeline of each phase whose costs are those of events, and those that were recorded."""
     found = [
         _of_events(phase, phase["costs"])
         for phase in phases

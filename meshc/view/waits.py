@@ -16,8 +16,8 @@ _VERBS = {Send: "send", Recv: "receive", Relay: "pass on"}
 
 
 def waits(module: Module) -> list[dict[str, Any]]:
-    """Of a tile-level module each wait with the transfers that it is for, and for those that
-    receive the lines that send to them; of a task-level one each phase with the phases that give
+    """Each wait of a tile-level module with the transfers that it is for, and for those that
+    receive the lines that send to them; each phase of a task-level one with the phases that give
     what it needs."""
     return _of_phases(module) if module.level == "task" else _of_transfers(module)
 

@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import meshc
+from meshc.passes.registry import pass_names
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -51,3 +52,22 @@ def test_targets_of_the_readme_exist():
 def test_version_is_single():
     assert "version" in PROJECT["project"]["dynamic"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", meshc.__version__)
+
+
+def test_what_the_project_is_made_of():
+    """Whoever knows the project finds these at their places, whatever else is built anew."""
+    folders = {".ci", "benchmarks", "docs", "examples", "meshc", "tests", "tools"}
+    files = {
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "LICENSE",
+        "Makefile",
+        "README.md",
+        "pyproject.toml",
+    }
+    assert {path.name for path in ROOT.iterdir() if path.is_dir()} >= folders
+    assert {path.name for path in ROOT.iterdir() if path.is_file()} >= files
+    needed = {re.split(r"[<>=]", one)[0] for one in PROJECT["project"]["dependencies"]}
+    assert needed >= {"islpy", "jinja2", "lark", "networkx", "numpy"}
+    passes = {"partition", "place-interleave", "eliminate-transpose", "fuse-cluster"}
+    assert {*pass_names()} >= passes

@@ -29,9 +29,11 @@ TURNED = 1 / tau
 _SPLIT = 4097.0
 """2^12 + 1: a number less this number's multiple keeps the upper half of its bits."""
 _SINE = (0.7071067779, -0.02946276596, 3.682715544e-4, -2.188473225e-6, 7.187893867e-9)
-"""Of x^2, times x: the sine of x / 2 times the root of 2, up to half a turn, 7e-9 off at most."""
+"""Coefficients in x^2, times x: the sine of x / 2 times the root of 2, up to half a turn, 7e-9 off
+at most."""
 _COSINE = (1.41421349, -0.1767763334, 0.003682559013, -3.060957795e-5, 1.277323388e-7)
-"""Of x^2: the cosine of x / 2 times the root of 2, up to half a turn, 7.4e-8 off at most."""
+"""Coefficients in x^2: the cosine of x / 2 times the root of 2, up to half a turn, 7.4e-8 off at
+most."""
 _SHORT_SINE = (0.7071043883, -0.02945953289, 3.670911808e-4, -2.028916285e-6)
 _SHORT_COSINE = (1.41420408, -0.1767457381, 0.003667033496, -2.809002638e-5)
 """The same with a term less: 8.3e-7 and 9.5e-6 off at most."""

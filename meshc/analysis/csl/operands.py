@@ -29,7 +29,7 @@ operands of either type."""
 
 
 def widened(op: Compute, given: list[Window]) -> list[bool]:
-    """Of each operand, whether it is copied to f32 memory and the copy taken. Functions by vector
+    """Whether each operand is copied to f32 memory and the copy taken. Functions by vector
     operations and a ``rope`` by angles that are kept make their own f32 of what they take, a
     ``rope`` in f16 takes none, and maxima across rows are taken in the type of these."""
     own = op.way == ACROSS or (op.kernel == "rope" and {KEPT, HALF} & {*parts_of(op)})

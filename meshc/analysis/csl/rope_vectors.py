@@ -36,7 +36,7 @@ from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
 
 SHARES = tuple(eighth / 8 for eighth in range(1, 9))
-"""Of the most that an extent of the run can be: those over which a mean is taken."""
+"""Shares of the most that an extent of the run can be, over which a mean is taken."""
 PASS = 20
 """Cycles of the loop around a block, and of its descriptors, which it moves."""
 

@@ -22,9 +22,9 @@ from meshc.support.diagnostics import fail
 from meshc.support.spans import Span
 
 MOST_DIMS = 4
-"""Of a DSD of memory (vendor's page on DSDs)."""
+"""Dims of a DSD of memory (vendor's page on DSDs)."""
 STRIDES = range(-128, 128)
-"""Of a DSD of one dim, in elements: eight bits (vendor's page on DSDs)."""
+"""Strides of a DSD of one dim, in elements: eight bits (vendor's page on DSDs)."""
 OWN = "own."
 """Begins the name of a variable that an emitted function declares itself."""
 

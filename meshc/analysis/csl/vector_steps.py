@@ -59,7 +59,7 @@ class Steps:
 
     @property
     def bytes(self) -> int:
-        """Of the scratch."""
+        """Bytes of the scratch."""
         return self.words * self.dtype.bytes
 
     @property

@@ -59,7 +59,7 @@ BY_LANES = ("row_max", "row_sum", "mask_slots")
 KERNELS = (*BY_STEPS, *BY_NEWTON, *BY_LANES, "rope")
 """The kernels that have such a way."""
 _SHARE = 4
-"""Of the memory that buffers and code leave the part that one function may take for scratch."""
+"""One function may take one part in so many of what buffers and code leave for scratch."""
 LEAST_SCRATCH = 64
 """f32 elements that it may take in any case, out of what a device keeps for code."""
 

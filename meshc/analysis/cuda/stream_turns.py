@@ -47,5 +47,5 @@ def blocks_alone(beside: int) -> int:
 
 
 TURNS = (*_of_half(0), *_of_half(1))
-"""Of each block: the collective in front of it and its kernels, for the first half, then for the
-second one."""
+"""The turns of each block: the collective in front of it and its kernels, for the first half, then
+for the second one."""

@@ -7,7 +7,7 @@ from meshc.devices import Device
 from meshc.support.diagnostics import fail
 
 USUAL_BYTES = 16_384
-"""Of a device that does not say it (``tile_bytes``)."""
+"""Bytes of a tile on a device that does not say it (``tile_bytes``)."""
 MOST_TOGETHER = 4
 """Row groups that a block multiplies at once by vectors that come through the ring with them. On an
 H200 a step of Llama-3-8B for eight requests takes 1.20 times as long with eight: a copy of 2 KiB

@@ -212,7 +212,7 @@ def moved_symbols(module: Module, symbol_of: Mapping[Value, str]) -> tuple[str, 
 
 
 def _codes(module: Module, symbol_of: Mapping[Value, str]) -> dict[str, tuple[int, int]]:
-    """Of buffers of codes, by symbol, the rows of a group and the bits of a code."""
+    """The rows of a group and the bits of a code, by the symbols of buffers of codes."""
     found = {}
     for op in module.walk():
         if isinstance(op, Compute) and op.kernel == KERNEL:

@@ -19,8 +19,8 @@ _SIGNS = {"east": ">", "west": "<", "south": "v", "north": "^"}
 
 
 def regions_of(module: Module) -> list[dict[str, Any]]:
-    """Of each region its ``place``, first column and row in the layout's rectangle; what it
-    ``holds``, first and last index of each dim that is dealt to regions (nothing of it: an empty
+    """A record for each region: its ``place``, first column and row in the layout's rectangle; what
+    it ``holds``, first and last index of each dim that is dealt to regions (nothing of it: an empty
     list); and but for the last one the side of the ``next`` region and the channels to it."""
     mesh, found = module.the_mesh(), []
     sides = {

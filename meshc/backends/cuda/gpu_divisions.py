@@ -1,5 +1,5 @@
-"""Of the divisions of the work of a step of tasks, or of tasks that read a prompt, the first for
-which blocks have room, or that which is predicted to be fastest."""
+"""Divisions of the work of a step of tasks, or of tasks that read a prompt: the first for which
+blocks have room, or that which is predicted to be fastest."""
 
 from __future__ import annotations
 

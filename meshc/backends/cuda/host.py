@@ -483,7 +483,8 @@ def _check_tokens(program: StepProgram, tokens: Sequence[int]) -> None:
 
 
 def _check_positions(program: StepProgram, cached: Sequence[int], full: bool = False) -> None:
-    """Of tokens to come, or with ``full`` of requests that may have no room for one."""
+    """Refuse positions that caches have no place for: of tokens to come, or with ``full`` of
+    requests that may have no room for one."""
     wrong = [n for n in cached if not _is_below(n, program.capacity + full)]
     if wrong:
         fail(

@@ -27,7 +27,7 @@ _HERE = Path(__file__).parent
 WEIGHTS = "weights.packed"
 _OF_KERNELS = ("blocks", "threads", "cluster", "shared_bytes", "least_blocks")
 _NUMBER, _NOTHING = -1, -2
-"""Of arguments of launches: a number, and no memory."""
+"""What arguments of launches are that are no memory: a number, and nothing."""
 
 
 def standalone_files(

@@ -53,7 +53,7 @@ class Half:
 
     @property
     def seconds(self) -> float:
-        """Of all kernels."""
+        """Seconds of all kernels."""
         return sum(kernel.seconds for kernel in (*self.attention, *self.feed_forward))
 
 

@@ -39,7 +39,7 @@ MOST_FOLLOWED = 200_000
 of steps with 150,000 to 290,000 tiles on an H200 the time moves by at most 0.02 %, 0.07 % and
 0.15 %."""
 MOST_SKIPPED = 8
-"""Of so many blocks one is followed at the least."""
+"""At least one of so many blocks is followed."""
 UNEVEN = 0.005
 """By what part blocks that are followed may have fewer or more tiles than all: where experts are
 chosen that is much, and without this a step of gpt-oss-20b was predicted 4 % too short."""

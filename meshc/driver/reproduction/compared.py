@@ -46,7 +46,8 @@ class Compared:
 
     @property
     def error(self) -> float | None:
-        """Of our value, relative to the published one; None where either is no number."""
+        """How far our value is from the published one, relative to that; None where either is no
+        number."""
         if isinstance(self.predicted, str) or self.predicted is None or self.role == "claim":
             return None
         if isinstance(self.published, str) or not self.published:

@@ -128,7 +128,7 @@ class Servers:
         return Band(*(scale * x for x in (found.mean, found.low, found.high)))
 
     def _simulation(self, row: Row, long: bool = False) -> ScheduleRequest:
-        """That of a row; a ``long`` one has the requests of :data:`RUN_S`."""
+        """The simulation of a row; a ``long`` one has the requests of :data:`RUN_S`."""
         return request_of(row, 0 if long else self.requests)
 
     def _simulated(self, asked: Sequence[ScheduleRequest]) -> list[dict[str, Band]]:

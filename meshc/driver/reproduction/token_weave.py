@@ -23,7 +23,7 @@ from meshc.driver.served_shapes import served_model
 from meshc.published import Row, Table, table
 
 PROMPT_TOKENS = 512
-"""Of each prompt, where a row is of several."""
+"""Tokens of each prompt, where a row is of several."""
 ALONE = "no communication"
 _SCHEDULES = "schedules of an iteration, kernel by kernel (docs/nodes.md)"
 _LATENCIES = {"baseline_ms": "baseline", "alone_ms": ALONE, "tokenweave_ms": "tokenweave"}

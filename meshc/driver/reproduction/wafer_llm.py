@@ -43,7 +43,7 @@ SIDES = {"llama-3-8b": (660, 360), "llama-2-13b": (750, 375)}
 """Cores along an edge for prompts and for decode steps, in Table 2."""
 FITTED_GEMV = 16384
 MOST_SIDE = 750
-"""Of square meshes that a WSE-2 has."""
+"""The longest side of square meshes that a WSE-2 has."""
 GPU_WATTS = 400.0
 """Data sheet of the A100 (SXM). With the power of wse2 it gives all 14 ratios of Tables 6 to 8."""
 _A100 = (
@@ -68,13 +68,13 @@ def layer_of(model: str) -> tuple[Layer, int]:
 
 
 def prompt_cycles(system: System, model: str, side: int, tokens: int, own: Constants) -> float:
-    """Of all layers."""
+    """Cycles of all layers of a prompt."""
     layer, count = layer_of(model)
     return count * system.prompt_layer(layer, side, tokens, own, wafer()).total
 
 
 def step_cycles(system: System, model: str, side: int, context: int, own: Constants) -> float:
-    """Of all layers."""
+    """Cycles of all layers of a step."""
     layer, count = layer_of(model)
     return count * system.step_layer(layer, side, context, own, wafer()).total
 
@@ -147,7 +147,7 @@ def rates(number: str) -> Iterator[Compared]:
 
 
 def _fitted_constants(number: str) -> tuple[Constant, ...]:
-    """Of all three systems by all rows, which later tables are predicted by."""
+    """Constants of all three systems, fitted to all rows, by which later tables are predicted."""
     found = []
     for system in SYSTEMS.values():
         start, _, _ = _of_table(system, number)

@@ -44,6 +44,7 @@ class Generation(Extension):
     tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
+        """The call that writes what stands up to ``endgeneration``."""
         line = next(parser.stream).lineno
         body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
         return nodes.CallBlock(self.call_method("_written"), [], [], body).set_lineno(line)
@@ -145,14 +146,17 @@ class Part(dict[str, Any]):
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
+        """As of a dictionary; a template that asks for ``text`` has read it."""
         self._of.read |= key == "text"
         return super().get(key, default)
 
     def items(self) -> Any:
+        """As of a dictionary; whoever takes all has read the text."""
         self._of.read = True
         return super().items()
 
     def values(self) -> Any:
+        """As of a dictionary; whoever takes all has read the text."""
         self._of.read = True
         return super().values()
 

@@ -147,7 +147,8 @@ def parameter_count(config: ModelConfig) -> int:
 
 
 def _stages(module: Module) -> dict[str, tuple[int, int]]:
-    """Of the dim of each loop over layers: the number of its first layer, and how many it has."""
+    """The number of the first layer of each loop over layers, and how many it has, by the dim of
+    the loop."""
     found: dict[str, tuple[int, int]] = {}
     first = 0
     for op in module.function.body.ops:

@@ -24,7 +24,7 @@ FLOATS: dict[str, np.dtype[Any]] = {
 """Elements that are numbers as they stand, by the word for them in files of both kinds."""
 
 _CHUNK_BYTES = 16 << 20
-"""Of the numbers that are made at a time; whoever decodes them takes a few times as much."""
+"""Bytes of the numbers that are made at a time; whoever decodes them takes a few times as much."""
 
 
 @dataclass(frozen=True)

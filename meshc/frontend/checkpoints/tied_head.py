@@ -11,7 +11,7 @@ from meshc.frontend.families import Family
 
 HEAD = "lm_head"
 _ROWS = 1024
-"""Of a tensor at a time, behind its first one, by which heads that are others mostly differ."""
+"""Rows that are compared at a time, behind the first one, by which other heads mostly differ."""
 
 
 def stored_head(source: TensorSource, family: Family) -> str:

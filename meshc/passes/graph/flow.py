@@ -111,7 +111,7 @@ class Entry:
 
     @property
     def operands(self) -> dict[str, Operand]:
-        """By the names that kernels know."""
+        """The operands by the names that kernels know."""
         if self.norm is None:
             return {"normed": self.x}
         return {"residual": self.x, "norm": self.norm.operands[1]}

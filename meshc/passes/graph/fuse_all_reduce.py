@@ -93,10 +93,12 @@ class Slot(NamedTuple):
 
     @property
     def argument(self) -> Value:
+        """The value that a round of the loop begins with."""
         return self.loop.regions[0].args[self.place]
 
     @property
     def result(self) -> Value:
+        """The value that the last round leaves behind the loop."""
         return self.loop.results[self.place]
 
 

@@ -168,7 +168,8 @@ class Search:
         return self.best(ends, self.live[op])
 
     def best(self, ways: Sequence[Lowering], live: Sequence[Value]) -> list[Lowering]:
-        """Of ways with the same future those that no other beats, the cheapest ``MOST_WAYS``."""
+        """The cheapest ``MOST_WAYS``, and among ways with the same future only those that no other
+        beats."""
         if len(ways) == 1:
             return [*ways]
         groups: dict[object, list[Lowering]] = {}

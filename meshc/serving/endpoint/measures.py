@@ -24,7 +24,7 @@ _WHOLE = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
 
 
 class Measures:
-    """Of the requests of ``server``, which serves ``model``: a watcher of its loop."""
+    """The measures of the requests of ``server``, which serves ``model``: a watcher of its loop."""
 
     def __init__(self, model: str, server: Server) -> None:
         self._registry = CollectorRegistry()

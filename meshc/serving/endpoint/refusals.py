@@ -44,6 +44,7 @@ class Json(Response):  # type: ignore[misc]
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
+        """The bytes of ``content`` in UTF-8."""
         text = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
         return text.encode("utf-8", "backslashreplace")
 

@@ -13,8 +13,9 @@ _PORTS = (RAMP, *_LINKS)
 
 
 def fabric_facts(machine: Any) -> dict[str, Any]:
-    """Of a ``machine`` that has run, as JSON values (``docs/view.md`` says what each is): numbers
-    of PEs row by row, None where there is none, and each color's routes in their present state."""
+    """The state of the fabric of a ``machine`` that has run, as JSON values (``docs/view.md`` says
+    what each is): numbers of PEs row by row, None where there is none, and each color's routes in
+    their present state."""
     pes, program = dict(machine.pes), machine.program
     load, routers = machine.fabric.link_load, machine.fabric.routers
 

@@ -28,21 +28,29 @@ class Stmt(Node):
 
 @dataclass(slots=True, eq=False)
 class IntLit(Expr):
+    """An integer, in any base."""
+
     value: int
 
 
 @dataclass(slots=True, eq=False)
 class FloatLit(Expr):
+    """A number with a fraction or an exponent."""
+
     value: float
 
 
 @dataclass(slots=True, eq=False)
 class StrLit(Expr):
+    """A text in quotes, its escapes read."""
+
     value: str
 
 
 @dataclass(slots=True, eq=False)
 class BoolLit(Expr):
+    """``true`` or ``false``"""
+
     value: bool
 
 
@@ -53,6 +61,8 @@ class VoidLit(Expr):
 
 @dataclass(slots=True, eq=False)
 class Name(Expr):
+    """A name: of a variable, function, type or parameter."""
+
     name: str
 
 
@@ -65,12 +75,16 @@ class EnumLit(Expr):
 
 @dataclass(slots=True, eq=False)
 class Unary(Expr):
+    """``op`` in front of an operand: ``-``, ``!`` or ``~``."""
+
     op: str
     operand: Expr
 
 
 @dataclass(slots=True, eq=False)
 class Binary(Expr):
+    """``op`` between two operands."""
+
     op: str
     left: Expr
     right: Expr
@@ -78,28 +92,38 @@ class Binary(Expr):
 
 @dataclass(slots=True, eq=False)
 class AddressOf(Expr):
+    """``&operand``"""
+
     operand: Expr
 
 
 @dataclass(slots=True, eq=False)
 class Deref(Expr):
+    """``operand.*``"""
+
     operand: Expr
 
 
 @dataclass(slots=True, eq=False)
 class Field(Expr):
+    """``base.name``"""
+
     base: Expr
     name: str
 
 
 @dataclass(slots=True, eq=False)
 class Index(Expr):
+    """``base[i, j]``"""
+
     base: Expr
     indices: list[Expr]
 
 
 @dataclass(slots=True, eq=False)
 class Call(Expr):
+    """``callee(args)``"""
+
     callee: Expr
     args: list[Expr]
 
@@ -114,6 +138,8 @@ class Builtin(Expr):
 
 @dataclass(slots=True, eq=False)
 class IfExpr(Expr):
+    """``if (cond) then else other``, as a value."""
+
     cond: Expr
     then: Expr
     other: Expr | None
@@ -121,6 +147,8 @@ class IfExpr(Expr):
 
 @dataclass(slots=True, eq=False)
 class ComptimeExpr(Expr):
+    """``comptime operand``"""
+
     operand: Expr
 
 
@@ -151,6 +179,8 @@ class BlockExpr(Expr):
 
 @dataclass(slots=True, eq=False)
 class ArrayType(Expr):
+    """``[n, m]T``; a dim is None where ``_`` leaves it to the values."""
+
     dims: list[Expr | None]
     element: Expr
 
@@ -166,6 +196,8 @@ class PointerType(Expr):
 
 @dataclass(slots=True, eq=False)
 class FnType(Expr):
+    """``fn(params) result``, or of a ``task``."""
+
     params: list[Param]
     result: Expr
     task: bool
@@ -178,6 +210,9 @@ class AnyType(Expr):
 
 @dataclass(slots=True, eq=False)
 class EnumDecl(Expr):
+    """``enum(base) { member = value, .. }``; a value is None where it follows from the one
+    before."""
+
     base: Expr | None
     members: list[str]
     values: list[Expr | None]
@@ -201,6 +236,8 @@ class SwitchProng(Node):
 
 @dataclass(slots=True, eq=False)
 class SwitchExpr(Expr):
+    """``switch (subject) { prongs }``, as a value or as a statement."""
+
     subject: Expr
     prongs: list[SwitchProng]
 
@@ -210,6 +247,8 @@ class SwitchExpr(Expr):
 
 @dataclass(slots=True, eq=False)
 class ExprStmt(Stmt):
+    """An expression that stands alone, for what it does."""
+
     expr: Expr
 
 
@@ -224,6 +263,8 @@ class Assign(Stmt):
 
 @dataclass(slots=True, eq=False)
 class Block(Stmt):
+    """``label: { .. }``, run by the compiler where it is ``comptime``."""
+
     body: list[Stmt]
     label: str | None = None
     comptime: bool = False
@@ -231,6 +272,8 @@ class Block(Stmt):
 
 @dataclass(slots=True, eq=False)
 class If(Stmt):
+    """``if (cond) then else other``, as a statement."""
+
     cond: Expr
     then: Stmt
     other: Stmt | None
@@ -238,6 +281,8 @@ class If(Stmt):
 
 @dataclass(slots=True, eq=False)
 class While(Stmt):
+    """``while (cond) : (step) body``; ``inline`` loops are unrolled."""
+
     cond: Expr
     step: Stmt | None
     body: Stmt
@@ -247,6 +292,8 @@ class While(Stmt):
 
 @dataclass(slots=True, eq=False)
 class For(Stmt):
+    """``for (subject) |element, index| body``; ``inline`` loops are unrolled."""
+
     subject: Expr
     captures: list[str]
     body: Stmt
@@ -256,17 +303,23 @@ class For(Stmt):
 
 @dataclass(slots=True, eq=False)
 class Return(Stmt):
+    """``return value;``"""
+
     value: Expr | None
 
 
 @dataclass(slots=True, eq=False)
 class Break(Stmt):
+    """``break :label value;``"""
+
     label: str | None
     value: Expr | None
 
 
 @dataclass(slots=True, eq=False)
 class Continue(Stmt):
+    """``continue :label;``"""
+
     label: str | None
 
 
@@ -297,6 +350,8 @@ class Param(Node):
 
 @dataclass(slots=True, eq=False)
 class FnDecl(Node):
+    """A function or a task; ``body`` is None for one that is declared only."""
+
     name: str
     params: list[Param]
     result: Expr
@@ -308,11 +363,15 @@ class FnDecl(Node):
 
 @dataclass(slots=True, eq=False)
 class ComptimeBlock(Node):
+    """``comptime { .. }`` of a file."""
+
     body: Block
 
 
 @dataclass(slots=True, eq=False)
 class LayoutBlock(Node):
+    """``layout { .. }`` of a file."""
+
     body: Block
 
 

@@ -24,6 +24,8 @@ class Simple(Type):
 
 @dataclass(frozen=True)
 class Int(Type):
+    """An integer of ``bits`` bits, with a sign or without."""
+
     bits: int
     signed: bool
 
@@ -50,6 +52,8 @@ class Int(Type):
 
 @dataclass(frozen=True)
 class Float(Type):
+    """A number of ``bits`` bits with a fraction: ``f16``, ``bf16``, ``cb16`` or ``f32``."""
+
     name: str
     bits: int
 
@@ -59,6 +63,8 @@ class Float(Type):
 
 @dataclass(frozen=True)
 class Array(Type):
+    """Elements side by side in memory, row after row."""
+
     dims: tuple[int, ...]
     element: Type
 
@@ -73,6 +79,8 @@ class Array(Type):
 
 @dataclass(frozen=True)
 class Pointer(Type):
+    """An address of a ``target``, or of ``many`` side by side; ``const`` ones are read only."""
+
     many: bool
     const: bool
     target: Type
@@ -83,6 +91,8 @@ class Pointer(Type):
 
 @dataclass(frozen=True)
 class Fn(Type):
+    """A function, or a task."""
+
     params: tuple[Type, ...]
     result: Type
     task: bool = False
@@ -94,6 +104,8 @@ class Fn(Type):
 
 @dataclass(frozen=True)
 class Enum(Type):
+    """Named numbers of the type ``base``."""
+
     name: str
     base: Type
     members: tuple[tuple[str, int], ...]
@@ -108,6 +120,8 @@ class Enum(Type):
 
 @dataclass(frozen=True)
 class Struct(Type):
+    """Named fields, of which a ``union`` has one at a time; ``packed`` ones have no gaps."""
+
     name: str
     fields: tuple[tuple[str, Type], ...]
     union: bool = False

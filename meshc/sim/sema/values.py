@@ -107,6 +107,8 @@ class BitPlace:
 
 @dataclass(slots=True, eq=False)
 class LocalPlace:
+    """A local variable that may be assigned to."""
+
     var: ir.Var
 
 

@@ -86,6 +86,7 @@ class Operators:
     # --- products and embeddings
 
     def linear(self, input: Any, weight: Any, bias: Any = None) -> Any:
+        """A product with a param ``[out, in]``, and its bias."""
         given = whole(input)
         if not isinstance(weight, Stored) or weight.value.ndim != 2:
             raise Other("its weight is no param")
@@ -94,6 +95,7 @@ class Operators:
         return product(given, weight, bias, self.tables.get(id(weight.value)))
 
     def embedding(self, weight: Any, indices: Any, *options: Any) -> Any:
+        """Rows of a param ``[words, width]`` by tokens."""
         if not isinstance(indices, Tokens) or not isinstance(weight, Stored):
             raise Other("it looks up other things than tokens")
         words, width = Dim(weight.value.shape[0], WORDS), Dim(weight.value.shape[1], WIDTH)
@@ -114,6 +116,8 @@ class Operators:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
+        """Attention of ``[batch, heads, rows, lanes]``, causal or by a mask that positions alone
+        make, with keys of each head or of groups of them."""
         q, k, v = (followed(one) for one in (query, key, value))
         if any(len(one.axes) != 4 for one in (q, k, v)) or dropout_p:
             raise Other("it attends otherwise than heads of [batch, heads, rows, lanes] do")
@@ -162,24 +166,31 @@ class Operators:
     # --- functions of elements
 
     def silu(self, input: Any) -> Any:
+        """Elements times their sigmoid."""
         return mapped("silu({})", whole(input), "a")
 
     def sigmoid(self, input: Any) -> Any:
+        """The logistic function of elements."""
         return mapped("sigmoid({})", whole(input), "a")
 
     def tanh(self, input: Any) -> Any:
+        """The hyperbolic tangent of elements."""
         return mapped("tanh({})", whole(input), "a")
 
     def gelu(self, input: Any, approximate: str = "none") -> Any:
+        """The function of its name, exact or by tanh."""
         form = {"none": "erf", "tanh": "tanh"}[approximate]
         return mapped(f"gelu({{}}, form = {form})", whole(input), "a")
 
     def neg(self, input: Any) -> Any:
+        """Elements with the other sign; of lanes a half of what RoPE swaps."""
         if isinstance(input, Lanes):
             return Lanes(input.of, input.first, input.last, not input.negative)
         return mapped("-{}", whole(input), "t")
 
     def mul(self, input: Any, other: Any) -> Any:
+        """A product of elements: with a number, with tables of RoPE, with a gain, or of a tensor
+        and one over its root of a mean square, which together are a norm."""
         if isinstance(other, Unit | Followed | Swapped | Lanes) and not isinstance(input, Followed):
             input, other = other, input
         if isinstance(other, Root):
@@ -198,12 +209,14 @@ class Operators:
         return self._joined("*", input, other)
 
     def div(self, input: Any, other: Any) -> Any:
+        """Elements over a number."""
         factor = number(other)
         if factor is None:
             raise Other("it divides by a tensor")
         return mapped(f"{{}} / {factor!r}", whole(input), "t")
 
     def add(self, input: Any, other: Any, alpha: Any = 1) -> Any:
+        """A sum of elements, an ``eps`` within a norm, or the two products of RoPE."""
         if alpha != 1:
             raise Other("it adds a multiple")
         if isinstance(other, Root):
@@ -216,6 +229,7 @@ class Operators:
         return self._joined("+", input, other)
 
     def sub(self, input: Any, other: Any, alpha: Any = 1) -> Any:
+        """A difference of elements."""
         if alpha != 1:
             raise Other("it takes a multiple away")
         return self._joined("-", input, other)
@@ -249,17 +263,20 @@ class Operators:
     # --- norms
 
     def pow(self, input: Any, exponent: Any) -> Any:
+        """Squares, as the beginning of a norm."""
         if not isinstance(input, Followed) or number(exponent) != 2:
             raise Other("only squares that become a norm are")
         return Root(whole(input), "square")
 
     def mean(self, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+        """The mean of squares over the last axis, as a part of a norm."""
         last = isinstance(input, Root) and list(dim or ()) in ([-1], [len(input.of.axes) - 1])
         if not last or input.what != "square" or not keepdim:
             raise Other("only means of squares over the last axis are")
         return Root(input.of, "mean")
 
     def rsqrt(self, input: Any) -> Any:
+        """One over the root of a mean square, as a part of a norm."""
         if not isinstance(input, Root) or input.what != "mean":
             raise Other("only that of a mean square is")
         return Root(input.of, "turned", input.eps)
@@ -267,6 +284,7 @@ class Operators:
     def rms_norm(
         self, input: Any, normalized_shape: Any, weight: Any = None, eps: Any = None
     ) -> Any:
+        """A norm over the last axis by the root of the mean square, with a gain or without."""
         given = whole(input)
         if list(normalized_shape) != [given.shape[-1]] or eps is None:
             raise Other("its norm is not over the last axis, or has no eps")
@@ -282,6 +300,7 @@ class Operators:
         eps: float = 1e-5,
         cudnn_enable: bool = True,
     ) -> Any:
+        """A norm over the last axis by mean and variance, with a gain and perhaps a bias."""
         given = whole(input)
         if list(normalized_shape) != [given.shape[-1]] or not isinstance(weight, Stored):
             raise Other("its norm is not over the last axis, or has no gain")
@@ -304,6 +323,8 @@ class Operators:
         return _roped(Turned(plain.of, plain.lanes, *rope))
 
     def cat(self, tensors: Any, dim: int = 0) -> Any:
+        """Lanes side by side along the last axis: swapped halves of RoPE, or turned lanes in front
+        of those that are left as they are."""
         parts = [one for one in values_in(tensors) if not _is_empty(one)]
         if any(not isinstance(one, Lanes | Turned | Followed) for one in parts):
             raise Other("its tensors are not lanes of one")

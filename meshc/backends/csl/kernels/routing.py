@@ -51,7 +51,8 @@ class Routing(Rows):
         return [*self.code.set(to, 0.0), *self._each(gates, (sums, source, gates), write)]
 
     def _expert_gemm(self, op: Compute, windows: list[Window]) -> list[csl.Statement]:
-        """Of a row and an expert, element after element of the row times a row of the weights."""
+        """A row times the weights of one expert: element after element of the row times a row of
+        the weights."""
         to, source, weights, gates = windows
         if source.dtype != weights.dtype or (to.dtype.half and source.dtype == DType.F32):
             kinds = f"{source.dtype} and {weights.dtype} into {to.dtype}"

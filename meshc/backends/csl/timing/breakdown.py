@@ -52,7 +52,7 @@ def prediction(
     calls: Collection[Op] = (),
     told: Mapping[str, int] = MappingProxyType({}),
 ) -> Prediction:
-    """That of ``module``; ``calls`` and ``told`` are those of :class:`Timing`."""
+    """The prediction of ``module``; ``calls`` and ``told`` are those of :class:`Timing`."""
     timing = Timing(module, Prices(kernels, cases), cases, calls, told)
     bound = Timing(module, Bounds(kernels, cases), cases, calls, told)
     rows = _Rows(timing, bound)

@@ -23,8 +23,8 @@ _FORWARD, _BACKWARD = ("forward",), ("reverse", "starve_warp", "starve_block")
 
 
 def written_by(text: str, kernel: str) -> tuple[bool, ...]:
-    """Of each parameter of ``kernel`` in its ``text``, whether it points to what may be written.
-    Raises ValueError for a text without it."""
+    """Whether each parameter of ``kernel`` in its ``text`` points to what may be written. Raises
+    ValueError for a text without it."""
     found = re.search(rf"\b{kernel}\(([^()]*)\)\s*{{", text)
     if found is None:
         raise ValueError(f"no kernel {kernel} in its text")
@@ -33,9 +33,9 @@ def written_by(text: str, kernel: str) -> tuple[bool, ...]:
 
 
 def known_before(queue: Queue) -> list[int]:
-    """Of each launch which others are done before it starts, a bit for each: those in front of it
-    on its stream, and those that the event it waits for is behind. Raises ``cuda-executor`` for
-    an event that nothing has recorded."""
+    """The launches that are done before each launch starts, a bit for each: those in front of it on
+    its stream, and those that the event it waits for is behind. Raises ``cuda-executor`` for an
+    event that nothing has recorded."""
     known: list[int] = []
     latest: dict[str, int] = {}
     recorded: dict[str, int] = {}

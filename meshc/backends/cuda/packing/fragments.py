@@ -23,7 +23,7 @@ Words = NDArray[np.uint16]
 SIDE = 16
 """Rows of a block, and words of a row in it."""
 _CONVERSIONS = (*("", "f16", "bf16", "f16 of f32", "bf16 of f32", "f16 of e4m3", "bf16 of e4m3"),)
-"""Of words, floats and codes, by the numbers that the C text has for them."""
+"""Conversions of words, floats and codes, by the numbers that the C text has for them."""
 _SOURCE = Path(__file__).with_suffix(".c")
 _C = Toolchain("C", "CC", ("cc", "gcc", "clang"), ("-std=c11", "-O3", "-fPIC"))
 

@@ -31,7 +31,7 @@ Words = NDArray[np.uint16]
 LEAST_BYTES = 64 << 20
 """Fewer are packed sooner than it matters."""
 _MOST_BYTES = 64 << 30
-"""Of all files in a folder, unless one program has more."""
+"""Bytes of all files in a folder, unless one program has more."""
 
 
 @dataclass(frozen=True)

@@ -52,11 +52,11 @@ class Attention:
         return [] if self.routine is None else self.routine.parts
 
     def bring(self, text: Text) -> None:
-        """By the whole warp: the tiles of the block's tasks."""
+        """Write what the whole warp does: it brings the tiles of the block's tasks."""
         self.tiles.bring(text)
 
     def compute(self, text: Text) -> None:
-        """By the workers: the block's tasks."""
+        """Write what the workers do: the block's tasks."""
         text.add("float* const locals = (float*)(arena + ATTENDING);")
         with self.family.each(text):
             self.family.point(text, self.family.op.dims)

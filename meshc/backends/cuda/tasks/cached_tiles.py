@@ -79,7 +79,7 @@ class CachedTiles:
         return sum(map(self._bytes, self.rows[: names.index(name)]))
 
     def bring(self, text: Text) -> None:
-        """By the whole warp: the tiles of the block's tasks."""
+        """Write what the whole warp does: it brings the tiles of the block's tasks."""
         with self.family.each(text):
             self.family.point(text, self.family.op.dims)
             self.position(text)

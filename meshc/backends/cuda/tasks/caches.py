@@ -28,7 +28,7 @@ class RowOrder:
 
     @staticmethod
     def of(source: Module) -> RowOrder:
-        """That of the program of a graph."""
+        """The order of the rows of caches in the program of a graph."""
         nhd = source.option(KV_LAYOUT, "") == NHD
         return RowOrder(nhd, _paired_caches(source) if nhd else {})
 
@@ -79,7 +79,7 @@ def side_by_side(module: Module) -> dict[Value, tuple[Value, ...]]:
 
 
 def _paired_caches(module: Module) -> dict[str, Paired]:
-    """Of a graph, how the lanes of caches whose rows are in another order are taken: that of the
+    """How the lanes of caches of a graph whose rows are in another order are taken: as those of the
     weight that makes what is appended."""
     made = {result: op for op in module.walk() for result in op.results}
     found: dict[str, Paired] = {}

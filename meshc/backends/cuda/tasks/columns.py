@@ -150,7 +150,7 @@ class Merged:
 
 
 def merged(values: Values, value: Value) -> Merged | None:
-    """Of which records ``value`` is the attention; None for another one, and for records that the
+    """The records whose attention ``value`` is; None for another one, and for records that the
     library has not left."""
     op = values.formula_of(value)
     if op is None or op.kernel != "div":

@@ -22,7 +22,7 @@ from meshc.ir.types import BufferType
 from meshc.ir.views import View
 
 MOST_SPLITS_OF_A_THREAD = 16
-"""Of whose records a thread merges eight lanes; a warp does those of more. On an H200 steps of
+"""Splits whose records a thread merges by eight lanes; a warp does more. On an H200 steps of
 Llama-3-8B, with 16 splits, take 5 % longer by warps, those of Qwen3-30B-A3B, with 33, 4 % less."""
 
 
@@ -44,7 +44,7 @@ class Elements:
         self.given = extents(gives[0].view)
 
     def compute(self, text: Text) -> None:
-        """By the workers: the block's tasks."""
+        """Write what the workers do: the block's tasks."""
         heads = self._heads()
         if heads is not None:
             self._by_heads(text, heads)

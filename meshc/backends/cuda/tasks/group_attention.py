@@ -109,7 +109,7 @@ class GroupAttention:
         return coded_from(self.values, view) if self.coded else view
 
     def compute(self, text: Text) -> None:
-        """By the workers: a task."""
+        """Write what the workers do: a task."""
         shape = self.shape
         statements = Statements(self.values, text, self.locals)
         self.values.arrays.clear()

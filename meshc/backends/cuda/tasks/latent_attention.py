@@ -112,7 +112,7 @@ class LatentAttention:
         ]
 
     def compute(self, text: Text) -> None:
-        """By the workers: a task."""
+        """Write what the workers do: a task."""
         shape, tiles = self.shape, self.tiles
         values, row = tiles.values, shape.row
         values.arrays.clear()

@@ -97,7 +97,7 @@ class Product:
     # --- text
 
     def bring(self, text: Text) -> None:
-        """By one thread: the block's row groups."""
+        """Write what one thread does: it brings the block's row groups."""
         with self.family.each(text):
             place = self.matrix.block(self.lead, self.row_group, self.first_block)
             self.family.point(text, place.free_vars)
@@ -128,7 +128,8 @@ class Product:
         return str(self.tile_bytes // block_bytes(self.form))
 
     def compute(self, text: Text) -> None:
-        """By the workers: columns that depend on the task, the product, and what follows it."""
+        """Write what the workers do: columns that depend on the task, the product, and what follows
+        it."""
         own = self.of_tasks
         epilogue = self._epilogue()
         before = self._before(epilogue)

@@ -501,9 +501,11 @@ class Storage:
     # --- how weights are packed
 
     def stacked(self, value: Value) -> bool:
+        """Whether the tensor behind a port has a first dim of layers."""
         return "layer" in self.ports[value].lanes
 
     def extents(self, port: Port) -> tuple[int, ...]:
+        """The extents of the whole tensor behind a port, as a model names its dims."""
         return tuple(port.tensor.shape(self.module.dims))
 
     def gathered(self, port: Port) -> Gathered:

@@ -133,7 +133,7 @@ class StreamedProduct(_OfMemory):
             yield
 
     def bring(self, text: Text) -> None:
-        """By one thread: the block's row groups, and vectors."""
+        """Write what one thread does: it brings the block's row groups, and vectors."""
         place = self.matrix.block(self.lead, self.row_group, self.first_block)
         spelled = self.values.spelled
         with self._rounds(text):
@@ -157,7 +157,7 @@ class StreamedProduct(_OfMemory):
         self.family.point(text, names)
 
     def compute(self, text: Text) -> None:
-        """By the workers: products, and what follows each element."""
+        """Write what the workers do: products, and what follows each element."""
         epilogue = self._epilogue()
         before = self._before(epilogue)
         if before:

@@ -15,7 +15,8 @@ class Line(Protocol):
     """A channel: whether something is underway on it."""
 
     @property
-    def idle(self) -> bool: ...
+    def idle(self) -> bool:
+        """Whether nothing is underway."""
 
 
 class Recording:

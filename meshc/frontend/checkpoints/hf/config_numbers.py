@@ -109,7 +109,7 @@ def _check_sizes(fields: Fields, tables: Tables, known: Mapping[str, int]) -> No
 
 
 def _check_each(fields: Fields, sizes: Mapping[str, Size], known: Mapping[str, int]) -> None:
-    """Of each size that it is a multiple of, equal to or within what it must."""
+    """Refuse a size that is no multiple of, not equal to or not within what it must be."""
     for name, size in sizes.items():
         if size.key in fields.bad:
             continue

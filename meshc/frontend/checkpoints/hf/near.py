@@ -1,4 +1,4 @@
-"""Of an architecture that is not read: the nearest one that is, and what differs.
+"""The nearest architecture to one that is not read, and in what they differ.
 
 ``near.toml`` knows the common ones. Of others the name decides, and the keys of the config that
 change the maths say what differs.

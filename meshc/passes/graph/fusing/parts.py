@@ -46,6 +46,8 @@ def cache_of(flow: Flow, value: Operand, softmax: graph.Softmax, at: Op) -> grap
 
 
 def same_rope(query: graph.Rope, key: graph.Rope, lane: str, rows: str) -> None:
+    """Raise Mismatch unless query and key are turned alike in every layer, in interleaved pairs of
+    ``lane``, by the positions of ``rows``."""
     for rope in (query, key):
         if rope.style != "interleaved":
             raise Mismatch(f"RoPE of {rope.result} has the style '{rope.style}'", rope)

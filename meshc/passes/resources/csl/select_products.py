@@ -16,7 +16,7 @@ from meshc.passes.base import Pass
 from meshc.support.diagnostics import Diagnostics
 
 _SHARE = 4
-"""Of the memory that is free the part that products with extents of the run may take for scratch:
+"""Products with extents of the run may take one part in so many of the free memory for scratch:
 their programs have more code than the device's reserve."""
 
 

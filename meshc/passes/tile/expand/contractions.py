@@ -26,6 +26,8 @@ class Contractions(Values):
     """A method for each op, named after its mnemonic."""
 
     def gemv(self, op: mesh.Gemv) -> None:
+        """One row times one or several weights, side by side where there are several; a weight may
+        have a matrix for each head, and a cache stands for all of its tokens."""
         left, *rights = (cast(Value, o) for o in op.operands)
         if rights[0] in self.caches:
             self.gemv_cache(op, left, rights[0])
@@ -105,6 +107,8 @@ class Contractions(Values):
         )
 
     def gemm(self, op: mesh.Gemm) -> None:
+        """Rows times one or several weights as MeshGEMM, with the left side and the weights moving;
+        scores times cached values as :class:`Attention` has them."""
         left, *rights = (cast(Value, o) for o in op.operands)
         if rights[0] in self.caches:
             cache, which = self.caches[rights[0]]
@@ -177,6 +181,8 @@ class Contractions(Values):
         attention.scores(self.place_of(left), place, sums, factor)
 
     def append(self, op: mesh.Append) -> None:
+        """Keys and values of new tokens behind those of a cache, by its policy. Raises
+        ``unsupported-layout`` where the header does not say what heads and lanes are."""
         if self.emitter.tiling.heads is None:
             words = "the header does not say which dims are heads, lanes and keys of this cache"
             line = f"attention query = H, key = G, lane = D, keys = {op.dim}"

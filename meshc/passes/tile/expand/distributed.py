@@ -71,6 +71,7 @@ class Distributed(Values):
                 self.emitter.compute("copy", self.view(target), parts.first(extent))
 
     def all_gather(self, op: mesh.AllGather) -> None:
+        """As :meth:`gather`, on every core."""
         self.gather(op)
 
     def scatter(self, op: mesh.Scatter | mesh.ReduceScatter) -> None:
@@ -81,6 +82,7 @@ class Distributed(Values):
             self.emitter.compute("copy", self.view(target), parts.part(parts.rank))
 
     def reduce_scatter(self, op: mesh.ReduceScatter) -> None:
+        """As :meth:`scatter`, of what was summed before."""
         self.scatter(op)
 
     def shift(self, op: mesh.Shift) -> None:

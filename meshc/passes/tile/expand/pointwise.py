@@ -61,15 +61,19 @@ class Pointwise(Values):
         return tuple(dims.index(d) for d in wanted)
 
     def add(self, op: Op) -> None:
+        """A sum; the second operand is repeated over leading dims that it lacks."""
         self.repeating(op, "add", trailing=False)
 
     def mul(self, op: Op) -> None:
+        """A product of elements; the second operand is repeated over leading dims that it lacks."""
         self.repeating(op, "mul", trailing=False)
 
     def div(self, op: Op) -> None:
+        """A quotient; the second operand is repeated over trailing dims that it lacks."""
         self.repeating(op, "div", trailing=True)
 
     def exp_sub(self, op: Op) -> None:
+        """The exponential of a difference; what is taken away is repeated over trailing dims."""
         self.repeating(op, "exp_sub", trailing=True)
 
     def function(self, op: Op) -> None:
@@ -86,12 +90,16 @@ class Pointwise(Values):
             self.unary(op, "scale", factor=op.factor)
 
     def larger(self, op: Op) -> None:
+        """The larger of two elements; the second operand is repeated over leading dims."""
         self.repeating(op, "larger", trailing=False)
 
     def at_least(self, op: mesh.AtLeast) -> None:
+        """Elements that are no less than a constant."""
         self.unary(op, "at_least", value=op.value)
 
     def top_k(self, op: mesh.TopK) -> None:
+        """The gates of the best experts of each row, zeros for all others; the dim of experts is
+        whole on a core."""
         value, *bias = (cast(Value, o) for o in op.operands)
         order = self.order(op, value, [], self.held(value, op.dim))
         places = [self.result_place(op), self.place_of(value)]
@@ -109,15 +117,18 @@ class Pointwise(Values):
         )
 
     def square_sum(self, op: mesh.SquareSum) -> None:
+        """The sum of squares of a row; of what several cores hold alike, each takes its share."""
         self.reduction(op, "square_sum")
         if op.sharing() > 1:
             sums = self.view(self.place_of(op.result))
             self.emitter.compute("scale", sums, sums, factor=1 / op.sharing())
 
     def row_max(self, op: mesh.RowMax) -> None:
+        """The largest element of a row, of what this core holds."""
         self.reduction(op, "row_max")
 
     def row_sum(self, op: mesh.RowSum) -> None:
+        """The sum of a row, of what this core holds."""
         self.reduction(op, "row_sum")
 
     def reduction(self, op: mesh.RowReduction, kernel: str) -> None:
@@ -157,6 +168,8 @@ class Pointwise(Values):
         return [d for d in self.emitter.held_dims(tensor_type(value)) if d in dims]
 
     def rms_scale(self, op: mesh.RmsScale) -> None:
+        """A row over the root of its mean square, times a gain; the sum of squares is an operand.
+        Raises ``unsupported-op`` for a gain of other dims than those that are normed."""
         value, total, gain = (cast(Value, o) for o in op.operands)
         over = (*op.also, op.dim)
         if self.emitter.row_dim in over or {*tensor_type(gain).dims} != {*over}:
@@ -178,9 +191,12 @@ class Pointwise(Values):
         self.emitter.compute("rms_scale", *views, self.view(sums), scale, count=count, eps=op.eps)
 
     def inverse_rms(self, op: mesh.InverseRms) -> None:
+        """One over the root of a mean square, from the sum of squares."""
         self.unary(op, "inverse_rms", count=self.module.dims[op.dim], eps=op.eps)
 
     def rope(self, op: mesh.Rope) -> None:
+        """Pairs of lanes turned by their positions; layers without positions are left out, or take
+        angles of their own, by a condition of the layer."""
         source = self.place_of(cast(Value, op.operands[0]))
         target = self.result_place(op, op.operands[0])
         inside = self.all_but(op.period) if op.period else Cond.false()
@@ -192,6 +208,8 @@ class Pointwise(Values):
                     local.rope(self.emitter, op, table, *own)
 
     def mask(self, op: mesh.Mask) -> None:
+        """Scores of tokens that a row may not see, minus infinity: those that follow it, places of
+        a cache that hold nothing, and those that are behind a window."""
         (place,) = self.overwritten(op, op.tensors())
         self.settle(op.result, place)
         heads = self.emitter.tiling.heads
@@ -241,6 +259,8 @@ class Pointwise(Values):
         return layer
 
     def relayout(self, op: mesh.Relayout) -> None:
+        """The same values in a layout that splits another dim, or deals it over another axis: lanes
+        of a core are selected from those that it holds."""
         value = cast(Value, op.operands[0])
         source, target = self.place_of(value), self.result_place(op)
         (old,) = (tensor_type(value).layout or Layout()).splits

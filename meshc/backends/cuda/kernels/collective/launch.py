@@ -46,8 +46,8 @@ def fused_sum(
 def _sum(
     chunk: Chunk, op: ranks.AllReduceResidualRmsNorm, hidden: int, gain: str, last: bool
 ) -> list[Launch]:
-    """Of all tokens, whose ``normed`` are columns of 16 bits; of the ``last`` one alone a row of
-    f32, ``last_normed``."""
+    """The sum over ranks, whose ``normed`` are columns of 16 bits for all tokens; for the ``last``
+    one alone a row of f32, ``last_normed``."""
     tokens, layout = chunk.tokens, "f32" if last else "columns"
     shape = kernel.Collective(
         "all_reduce_norm", hidden, chunk.dtype, chunk.transport, op.eps, chunk=tokens, layout=layout
