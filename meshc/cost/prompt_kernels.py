@@ -136,9 +136,10 @@ class PromptKernels:
         device, rate = self.device, self.device.real(RATE)
         turns = -(-tile.blocks(rows, tokens) // device.cores)
         steps = turns * -(-width // _SIXTEEN)
-        macs = tile.groups * _SIXTEEN * tile.columns * _SIXTEEN
+        columns = min(tile.columns, tile.multiplied(tokens))
+        macs = tile.groups * _SIXTEEN * columns * _SIXTEEN
         multiplied = steps * macs * 2 * device.cores / device.real(TENSOR)
-        weights, values = tile.groups * _SIXTEEN * _SIXTEEN * _F16, tile.columns * _SIXTEEN * _F16
+        weights, values = tile.groups * _SIXTEEN * _SIXTEEN * _F16, columns * _SIXTEEN * _F16
         # Both come, fragments go to registers, and each warpgroup of four row groups reads values.
         shared = 2 * weights + values + tile.groups // 4 * values
         given = steps * shared / (_BANK_BYTES * device.real("clock_hz"))

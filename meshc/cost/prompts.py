@@ -49,7 +49,7 @@ def whole_chunk(device: Device, wanted: int, capacity: int) -> int:
 class ProductTile:
     """What a block of a product has: ``groups`` of 16 rows of the matrix, and ``columns`` tokens.
     ``cluster`` blocks of other rows bring the values of the same tokens together. ``warpgroups`` of
-    four warps multiply, whole tiles of tokens, or each warp alone, whole eights of all tokens."""
+    four warps multiply, or each warp alone, whole eights of all tokens."""
 
     groups: int
     columns: int
@@ -64,10 +64,21 @@ class ProductTile:
         """Blocks of the grid of a product of ``rows`` with up to ``tokens``."""
         return self.row_blocks(rows) * -(-tokens // self.columns)
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Tokens that warpgroups multiply: of the last tile as few of these as hold its own."""
+        return tuple(n for n in _COLUMNS[::-1] if n <= self.columns)
+
+    def multiplied(self, tokens: int) -> int:
+        """Tokens that are multiplied for ``tokens``."""
+        if not self.warpgroups:
+            return _filled(tokens, _EIGHT)
+        whole, left = divmod(tokens, self.columns)
+        return whole * self.columns + (left and next(n for n in self.sizes if n >= left))
+
     def copied_bytes(self, rows: int, width: int, tokens: int) -> int:
         """Bytes that the product of ``rows`` x ``width`` weights with ``tokens`` brings."""
-        unit = self.columns if self.warpgroups else _EIGHT
-        values = _filled(width, _GROUP) * _filled(tokens, unit) * _VALUE_BYTES
+        values = _filled(width, _GROUP) * self.multiplied(tokens) * _VALUE_BYTES
         weights = weight_bytes(rows, width) * -(-tokens // self.columns)
         return weights + self.row_blocks(rows) // self.cluster * values
 

@@ -58,6 +58,26 @@ def test_a_layer_is_a_loop_over_steps_and_tokens_by_hand():
         assert products[name] == pytest.approx(4 * (step + 16 * token) * 1e-9)
 
 
+def test_products_of_warpgroups_take_what_limits_them_by_hand():
+    """2,048 tokens of Llama-3-8B: 224 x 8 blocks of inner products in 14 turns of 256 steps, whose
+    bytes L2 gives: weights for each tile of tokens, values for each pair of blocks of rows."""
+    found = kernels(2048).predicted([(0, 2048)], False)
+    parts = {part.name: part.cost for part in found.parts}
+    rate, l2 = H200.real("tensor_flops_per_second"), H200.real("l2_bytes_per_second")
+    inner, step = parts["inner products"], 128 * 256 * 16 * 2 * 132 / rate
+    assert inner.compute == pytest.approx(32 * 14 * 256 * step)
+    copied = 28672 * 4096 * 2 * 8 + 112 * 4096 * 2048 * 2
+    stored = 28672 * 2048 * 4 / H200.real("stream_bytes_per_second")
+    assert inner.compute + inner.transfer == pytest.approx(32 * (copied / l2 + stored))
+    rows = 6144 + 4096 + 28672 + 14336
+    assert rows * 4096 * 2048 * 2 * 32 / found.seconds > 500e12
+
+
+def test_short_prompts_take_no_longer_in_kernels_of_more_tokens():
+    short, long = (kernels(n).predicted([(0, 100)], False).seconds for n in (128, 2048))
+    assert short == long
+
+
 def test_a_window_leaves_out_what_no_query_sees():
     near = replace(LLAMA, layers=tuple(replace(one, window=64) for one in LLAMA.layers))
     far, close = (

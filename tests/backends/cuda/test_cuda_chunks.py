@@ -207,6 +207,7 @@ def test_the_formulas_by_hand():
     # Three blocks of 128 rows with each of two tiles of 64 tokens; of four, pairs share columns.
     tile = ProductTile(8, 64, 1, True)
     assert product_tile(H200, 257, 192) == tile
+    assert [ProductTile(8, 256, 1, True).multiplied(n) for n in (9, 129, 300)] == [64, 256, 320]
     assert tile.copied_bytes(257, 20, 65) == 2 * weight_bytes(257, 20) + 3 * 128 * 32 * 2
     assert product_tile(H200, 512, 192) == replace(tile, cluster=2)
     assert replace(tile, cluster=2).copied_bytes(512, 16, 64) == 512 * 32 + 2 * 64 * 16 * 2

@@ -28,9 +28,9 @@ from meshc.devices import device
 from meshc.support.native import BuildError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
-# Three tiles of 64 tokens, clusters of two, the second block with two of eight row groups; the ring
-# wraps. The other one is of a block alone.
-SHARED = ChunkProduct(192, 1200, 150, "f16", "gated", bias=True)
+# Three tiles of 128 tokens, of the last of which 64 may be enough, and clusters of two, of which
+# the second block has two of eight row groups; the ring wraps. The other one is of a block alone.
+SHARED = ChunkProduct(384, 1200, 150, "f16", "gated", bias=True)
 ALONE = ChunkProduct(128, 1008, 24, "bf16", "added", factor=0.22)
 BY_WARPS = ChunkProduct(40, 96, 24, "f16")  # reads the same columns
 SHAPES = SHARED, ALONE, BY_WARPS
@@ -48,6 +48,8 @@ PATTERNS = (
     ("other rank", r"\brank\b(?! =)", "0"),
     ("other step", r"\b(?<!int )s \*", "0 *"),
     ("other group", r"\bgroup \*|\bg \*", "0 *"),
+    ("other size", r"(?<=\? )64\b|(?<=used == )64\b", "128"),
+    ("other size", r"(?<=STEPS \* )used\b|(?<=part = )used\b", "COLUMNS"),
     ("other token", r"(?<=\+ )first_token\b", "0"),
     ("other half", r" \^ token / 4| \^ 8", ""),
     ("other half", r"\bhalf \* 8 \+ ", ""),
@@ -142,7 +144,7 @@ def unnoticed(edit):
         for shape in SHAPES:
             made = library(QUICK, edit, shape)
             watched = library(WATCHED, edit, shape)
-            for count in (shape.tokens - 5, min(64, shape.tokens)):
+            for count in {shape.tokens - 5, min(64, shape.tokens), min(128, shape.tokens)}:
                 if not all(right(made, mode, shape, count) for mode in MODES):
                     raise SystemExit(1)
                 for mode in MODES[:2]:

@@ -109,6 +109,7 @@ def text(chosen: ChunkPlan, name: str) -> str:
         factor=optional_factor(shape.factor),
         own_groups=tile.groups,
         columns=tile.columns,
+        sizes=tile.sizes,
         cluster=tile.cluster,
         steps=chosen.steps,
         stages=chosen.stages,
