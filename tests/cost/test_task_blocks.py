@@ -103,17 +103,6 @@ def test_nothing_is_asked_for_ahead_of_a_kernel():
     assert (found[1].meeting, found[1].memory) == (6, 10)
 
 
-def test_a_block_without_late_tiles_asks_for_those_behind_them_when_it_has_met_the_others():
-    """At 11, and memory has had nothing to do since 10: its tile comes at 21. The late one is asked
-    for at 18 and comes at 31."""
-    first, none = [tile(5, 1)], list[Tile]()
-    late = Run([[tile(10, 3)], none], [0, 0], 7, late=True)
-    runs = [Run([first, first], [0, 0], 0), late, Run([none, [tile(10, 3)]], [0, 0], 0)]
-    found = simulate(runs, memory_of(latency=4), Ring(8, 4))
-    assert [spent.seconds for spent in found] == [11, 34 - 11, 3]
-    assert [spent.unasked for spent in found] == [0, 1, 0]
-
-
 def test_a_block_without_tasks_only_meets():
     runs = [
         Run([[tile(5, 1)], []], [0, 0], 7),

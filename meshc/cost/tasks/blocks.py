@@ -317,7 +317,7 @@ class _Machine:
             if at >= self.known_before(block):
                 block.parked = True
                 return None
-            known = max(block.since, self.launched)
+            known = block.since if self.runs[block.phase].late else self.launched
             now = max(now, known if at >= block.ends[block.phase - 1] else 0.0)
         if at >= self.ring.flying:
             now = max(now, block.came[at - self.ring.flying])
