@@ -195,3 +195,11 @@ def test_other_names_of_numbers(folder: str, key: str, other: str, tmp_path: Pat
         assert replace(read_config(file), name="") == replace(
             read_config(DATA / folder / "config.json"), name="", eos_ids=read_config(file).eos_ids
         )
+
+
+def test_a_gpt_neox_turns_the_share_that_rotary_pct_says(tmp_path: Path) -> None:
+    """Some versions of transformers write the other key beside it, and read it for nothing."""
+    known = DATA / "tiny_families" / "gpt_neox-5h-parallel" / "config.json"
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({**json.loads(known.read_text()), "partial_rotary_factor": 0.125}))
+    assert replace(read_config(file), name="") == replace(read_config(known), name="")
