@@ -155,17 +155,24 @@ class Clock:
         self.free = 0
         self.phase, self.launched = 0, True
 
-    def known(self, number):
-        """How many tiles of a block belong to the kernel that runs."""
+    def known(self, number, now):
+        """How many tiles of a block belong to the kernel that runs, and to phases of which it has
+        what late tiles wait for."""
         before = self.phase if self.launched else self.phase - 1
-        others = [p for p, run in enumerate(self.runs) if run.kernel and p > before]
-        return self.ends[number][others[0] - 1] if others else len(self.blocks[number].tiles)
+        has = self.phase if 0 <= self.blocks[number].ready <= now else self.phase - 1
+        others = [
+            p
+            for p, run in enumerate(self.runs)
+            if (run.kernel and p > before) or (run.late and p > has)
+        ]
+        found = [0, *self.ends[number]]
+        return found[others[0]] if others else len(self.blocks[number].tiles)
 
     def ask(self, now):
         """Whether anybody could ask for a tile."""
         asked = False
         for number, block in enumerate(self.blocks):
-            while block.asked < self.known(number) and block.asker <= now:
+            while block.asked < self.known(number, now) and block.asker <= now:
                 flying = sum(came > now for came in block.came)
                 inside = block.asked - sum(done <= now for done in block.done)
                 if flying >= self.ring.flying or inside >= self.ring.tiles:
@@ -300,8 +307,9 @@ def test_drawn_programs_against_a_clock(seed):
             for _ in range(blocks)
         ]
         read = [rng.randint(0, 9) for _ in range(blocks)]
-        kernel = seed % 2 == 1 and rng.random() < 0.5
-        runs.append(Run(tiles, read, rng.randint(0, 9), rng.choice([2, 3, 100]), kernel=kernel))
+        kernel, late = (seed % n == n - 1 and rng.random() < 0.5 for n in (2, 3))
+        at_once = rng.choice([2, 3, 100])
+        runs.append(Run(tiles, read, rng.randint(0, 9), at_once, kernel=kernel, late=late))
     memory = memory_of(
         rng.randint(0, 15),
         SIGNAL_WAYS * rng.randint(1, 3),

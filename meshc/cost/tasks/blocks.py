@@ -155,6 +155,7 @@ class _Block:
     now: float = 0.0  # when it has computed what has come
     begun: float = 0.0  # when the meeting in front of the phase began
     since: float = 0.0  # when it last had what a phase's tasks need
+    known: float = 0.0  # since when it may ask for its next tiles, as far as these are late
     waited: float = 0.0  # for memory in the phase
     may: bool = False  # whether it has what the phase's tasks need
     parked: bool = False  # whether its next tile waits for a place in the ring, or is late
@@ -185,7 +186,7 @@ class _Machine:
         # Phases whose tiles nobody asks for before their meeting.
         self.late = [n for n, run in enumerate(runs) if run.late or (run.kernel and n)]
         self.phase, self.ended, self.last, self.begun = 0, 0, 0.0, 0.0
-        self.kernel, self.launched = 0, 0.0  # the phase that the last kernel began with, and when
+        self.kernel = 0  # the phase that the last kernel began with
         self.free = 0.0  # when memory has answered all that it was asked for
         self.apart = ring.ahead > 0 or ring.tiles <= ring.flying or any(run.cluster for run in runs)
         self.steady = 0  # tiles in a row for which memory was busy
@@ -317,8 +318,7 @@ class _Machine:
             if at >= self.known_before(block):
                 block.parked = True
                 return None
-            known = block.since if self.runs[block.phase].late else self.launched
-            now = max(now, known if at >= block.ends[block.phase - 1] else 0.0)
+            now = max(now, block.known)
         if at >= self.ring.flying:
             now = max(now, block.came[at - self.ring.flying])
         behind = at - self.ring.tiles
@@ -394,6 +394,7 @@ class _Machine:
             self.spent[one.phase].meeting += run.told + ready
             one.now = last + run.told + ready
             one.may, one.begun, one.since = True, last, one.now
+            one.known = one.now if run.late else one.known
         for one in self.together.pop(key):
             self.compute(one)
 
@@ -452,6 +453,7 @@ class _Machine:
             ready = run.ready if size or block.ends[self.phase] > len(block.done) else 0.0
             block.now = (behind + size / shared.rate if size else now) + ready
             block.may, block.begun, block.since = True, self.begun, block.now
+            block.known = block.now if run.late else block.known
             self.spent[self.phase].meeting += block.now - self.begun
             self.compute(block)
         if self.left:
@@ -459,8 +461,9 @@ class _Machine:
 
     def launch(self, now: float) -> None:
         """The kernel of the phase begins: its tiles may be asked for."""
-        self.kernel, self.launched = self.phase, now
+        self.kernel = self.phase
         for block in self.blocks:
+            block.known = max(block.known, now)
             if block.parked and (after := self.next(block)) is not None:
                 block.parked = False
                 heapq.heappush(self.events, (after, block.number))
