@@ -63,6 +63,7 @@ from meshc.passes.resources.csl.plan_memory import PlanCslMemory
 from meshc.passes.resources.csl.plan_words import PlanCslWords
 from meshc.passes.resources.csl.select_functions import SelectCslFunctions
 from meshc.passes.resources.csl.select_products import SelectCslProducts
+from meshc.passes.task.cut import Cut
 from meshc.passes.task.expand_tasks import ExpandTasks
 from meshc.passes.task.fold_scratch import FoldScratch
 from meshc.passes.task.fuse_cluster import FuseCluster
@@ -210,6 +211,7 @@ __all__ = [
     "CodeCaches",
     "CompileRequest",
     "Compiled",
+    "Cut",
     "Diagnostic",
     "Diagnostics",
     "ElementFunction",

@@ -114,7 +114,7 @@ def attention_bytes(
 
 
 def _has_warpgroups(device: Device) -> bool:
-    return device.cuda_arch == _WARPGROUPS
+    return "cuda_arch" in device.facts and device.cuda_arch == _WARPGROUPS
 
 
 def _filled(count: int, of: int) -> int:

@@ -179,7 +179,7 @@ def test_a_prepared_program_needs_neither_compiler_nor_frontend(model, tmp_path,
     more = ["--model", model, "--contexts", "40,9"]
     assert prepared.main([*more, "-o", str(folder)]) == 0
     count = len(list((folder / "cubins").glob("*.cubin")))
-    assert count == 7
+    assert count == 9
     blocked = """
 import sys
 class Blocked:

@@ -163,7 +163,8 @@ class Clock:
         others = [
             p
             for p, run in enumerate(self.runs)
-            if (run.kernel and p > before) or (run.late and p > has)
+            if (run.kernel and p > before)
+            or (p > has and (run.chosen or (run.late and run.tiles[number])))
         ]
         found = [0, *self.ends[number]]
         return found[others[0]] if others else len(self.blocks[number].tiles)
@@ -307,9 +308,11 @@ def test_drawn_programs_against_a_clock(seed):
             for _ in range(blocks)
         ]
         read = [rng.randint(0, 9) for _ in range(blocks)]
-        kernel, late = (seed % n == n - 1 and rng.random() < 0.5 for n in (2, 3))
-        at_once = rng.choice([2, 3, 100])
-        runs.append(Run(tiles, read, rng.randint(0, 9), at_once, kernel=kernel, late=late))
+        gates = {
+            name: seed % n == n - 1 and rng.random() < 0.5
+            for name, n in (("kernel", 2), ("late", 3), ("chosen", 5))
+        }
+        runs.append(Run(tiles, read, rng.randint(0, 9), rng.choice([2, 3, 100]), **gates))
     memory = memory_of(
         rng.randint(0, 15),
         SIGNAL_WAYS * rng.randint(1, 3),

@@ -97,6 +97,8 @@ def cuda_options(draw: Drawing, experts: bool = False) -> Options:
     apart = options["page"] == 1 or options.get("dataflow") == "split_head"
     if not apart and not options.keys() & {"kv_layout", "overlap"} and draw.chance(20):
         options["kv_dtype"] = "fp8_e4m3"
+    if not options.keys() & {"gpus", "nodes", "dataflow", "persistent"} and draw.chance(25):
+        options["cut"] = draw.of(["all", "all", "auto"])
     return options
 
 
@@ -217,6 +219,7 @@ DRAWN = {
     "persistent": "cuda_options",
     "cache_tokens": "cuda_options",
     "drafts": "cuda_options",
+    "cut": "cuda_options",
     "target": "run.py",
 }
 """Which part of the differential draws each option."""

@@ -15,6 +15,7 @@ from meshc.pipelines import (
     CHOOSING,
     CLUSTERING,
     CODING,
+    CUTTING,
     FUSING,
     KEEPING,
     NODE_STAGES,
@@ -108,6 +109,7 @@ def test_stages_are_complete_and_in_order():
         CODING,
         CHOOSING,
         CLUSTERING,
+        CUTTING,
         *RANK_PASSES,
         *TASK_STAGES,
     )

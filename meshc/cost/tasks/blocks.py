@@ -94,10 +94,11 @@ class Run:
     either only takes part in the meeting, which is by a counter or by ``tags`` in words. Where only
     the blocks of each ``cluster`` meet in front of it, they have what they need of each other
     ``told`` seconds behind the last of them. A meeting of the GPUs of all ranks, which are alike,
-    takes ``linked`` seconds more over their links. ``late`` tiles, of experts that are chosen
-    behind the meeting or with vectors beside them, are asked for once the block has what it needs,
-    others as early as there is room. Those of a run that begins a ``kernel`` are asked for once
-    that has begun, and it begins behind the last block of the kernel in front of it."""
+    takes ``linked`` seconds more over their links. Where experts are ``chosen`` behind
+    the meeting, a block knows what comes next once it has what it needs; ``late`` tiles, with
+    vectors beside them, are asked for then. Others are as early as there is room, but those of a
+    run that begins a ``kernel``: they are asked for once that has begun, behind the last block of
+    the kernel in front of it."""
 
     tiles: Sequence[Tiles]
     read: Sequence[float]
@@ -107,6 +108,7 @@ class Run:
     told: float = 0.0
     tags: bool = False
     linked: float = 0.0
+    chosen: bool = False
     late: bool = False
     kernel: bool = False
 
@@ -184,7 +186,9 @@ class _Machine:
             self.blocks.append(_Block(number, tiles, numbers, [*accumulate(map(len, parts))]))
         self.spent = [Spent() for _ in runs]
         # Phases whose tiles nobody asks for before their meeting.
-        self.late = [n for n, run in enumerate(runs) if run.late or (run.kernel and n)]
+        self.gates = [
+            n for n, run in enumerate(runs) if run.chosen or run.late or (run.kernel and n)
+        ]
         self.phase, self.ended, self.last, self.begun = 0, 0, 0.0, 0.0
         self.kernel = 0  # the phase that the last kernel began with
         self.free = 0.0  # when memory has answered all that it was asked for
@@ -314,7 +318,7 @@ class _Machine:
         at, now = len(block.came), block.asked
         if at == len(block.tiles):
             return None
-        if self.late:
+        if self.gates:
             if at >= self.known_before(block):
                 block.parked = True
                 return None
@@ -330,15 +334,14 @@ class _Machine:
         return now
 
     def known_before(self, block: _Block) -> int:
-        """How many tiles of ``block`` are known: those in front of the next late ones, or of the
-        next kernel."""
-        at = bisect_left(self.late, block.phase + (1 if block.may else 0))
-        if at < len(self.late) and self.late[at] == block.phase == self.kernel:
-            at += not self.runs[block.phase].late
-        if at == len(self.late):
-            return len(block.tiles)
-        phase = self.late[at]
-        return block.ends[phase - 1] if phase else 0
+        """How many tiles of ``block`` are known: those in front of the next choice, of the next
+        late ones that it has, or of the next kernel."""
+        for phase in self.gates[bisect_left(self.gates, block.phase + (1 if block.may else 0)) :]:
+            run, first = self.runs[phase], block.ends[phase - 1] if phase else 0
+            begins = run.kernel and phase > self.kernel
+            if begins or run.chosen or (run.late and block.ends[phase] > first):
+                return first
+        return len(block.tiles)
 
     def compute(self, block: _Block) -> None:
         """What follows from the tiles that have come, up to the end of the phase."""
@@ -390,11 +393,13 @@ class _Machine:
         last = max(one.now for one in members)
         for one in members:
             self.spent[one.phase - 1].idle += last - one.now
-            ready = run.ready if one.ends[one.phase] > len(one.done) else 0.0
+            has_tiles = one.ends[one.phase] > len(one.done)
+            ready = run.ready if has_tiles else 0.0
             self.spent[one.phase].meeting += run.told + ready
             one.now = last + run.told + ready
             one.may, one.begun, one.since = True, last, one.now
-            one.known = one.now if run.late else one.known
+            if run.chosen or (run.late and has_tiles):
+                one.known = one.now
         for one in self.together.pop(key):
             self.compute(one)
 
@@ -450,10 +455,12 @@ class _Machine:
         behind = now + shared.latency + shared.waits * self.waiting(now)
         for number, size in self.left.pop():
             block = self.blocks[number]
-            ready = run.ready if size or block.ends[self.phase] > len(block.done) else 0.0
+            has_tiles = block.ends[self.phase] > len(block.done)
+            ready = run.ready if size or has_tiles else 0.0
             block.now = (behind + size / shared.rate if size else now) + ready
             block.may, block.begun, block.since = True, self.begun, block.now
-            block.known = block.now if run.late else block.known
+            if run.chosen or (run.late and has_tiles):
+                block.known = block.now
             self.spent[self.phase].meeting += block.now - self.begun
             self.compute(block)
         if self.left:

@@ -280,8 +280,8 @@ def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
     at_once = min((family.at_once for family in phase.families), default=1)
     copied = max((family.copied for family in phase.families), default=0)
     ready = times.ready(max(read), any(tiles), copied)
-    late = phase.chosen or any(family.beside_vectors for family in phase.families)
-    return Run(tiles, read, ready, at_once, late=late)
+    late = any(family.beside_vectors for family in phase.families)
+    return Run(tiles, read, ready, at_once, chosen=phase.chosen, late=late)
 
 
 class _TilesOf:
@@ -361,8 +361,8 @@ def joined(runs: Sequence[Run]) -> Run:
     ]
     read = [sum(each) for each in zip(*(r.read for r in runs), strict=True)]
     at_once = min(run.at_once for run in runs)
-    late = any(run.late for run in runs)
-    return Run(tiles, read, sum(run.ready for run in runs), at_once, late=late)
+    gates = {"chosen": any(run.chosen for run in runs), "late": any(run.late for run in runs)}
+    return Run(tiles, read, sum(run.ready for run in runs), at_once, **gates)
 
 
 def _add(into: Spent, other: Spent, times: int) -> None:

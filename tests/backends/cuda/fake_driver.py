@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from meshc.backends.cuda.driver import product_check
 from meshc.backends.cuda.driver.gpu import Device
+from meshc.backends.cuda.executor import QUICK, Library
 from meshc.backends.cuda.toolchain.cubin import KernelResources
-from meshc.backends.cuda.toolchain.toolkit import Cubin
+from meshc.backends.cuda.toolchain.toolkit import Cubin, compile_cubin
 from meshc.support.diagnostics import MeshcError
 from meshc.support.native import Toolchain
 
@@ -106,3 +108,9 @@ class FakeDriver:
     def calls(self, *names):
         """Lines of the log that are calls of ``names``."""
         return [line for line in self.log if line.split(" ")[0] in names]
+
+
+def know_products(driver):
+    """Let the kernel that checks products of warpgroups run in the executor."""
+    library = Library(product_check.TEXT, toolchain=QUICK)._library
+    driver.know(compile_cubin(product_check.TEXT), lambda name: getattr(library, f"run_{name}"))

@@ -4,7 +4,7 @@ the host has little to do. On the fake driver, whose launches run in the executo
 import time
 
 import pytest
-from fake_driver import FakeDriver, built_driver, gpu
+from fake_driver import FakeDriver, built_driver, gpu, know_products
 from test_cuda_gpu_machine import compiled, driver_of
 
 from meshc.backends.cuda import CpuMachine, Draw, LanguageModel
@@ -59,6 +59,7 @@ def test_the_host_works_little_for_a_token(step):
     """Processor time of the host alone, as no kernel runs; requests get the token 0."""
     program, texts, weights = step
     fake = FakeDriver(built_driver())
+    know_products(fake)
     for file in {kernel.file for kernel in program.kernels.values()}:
         fake.know(compile_cubin(texts[file]))
     with Device(library=fake.path) as device:

@@ -8,7 +8,7 @@ import json
 
 import numpy as np
 import pytest
-from fake_driver import FakeDriver, built_driver, gpu
+from fake_driver import FakeDriver, built_driver, gpu, know_products
 from reduced import each
 
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
@@ -73,6 +73,7 @@ def fake(step):
 
 def driver_of(step):
     found, (program, texts, _) = FakeDriver(built_driver()), step
+    know_products(found)
     for file in {kernel.file for kernel in program.kernels.values()}:
         library = Library(texts[file], toolchain=QUICK)._library
         found.know(compile_cubin(texts[file]), lambda name, at=library: getattr(at, f"run_{name}"))

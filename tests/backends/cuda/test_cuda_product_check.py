@@ -29,7 +29,7 @@ def loaded(toolchain=QUICK, edit=None):
     if edit is not None:
         file, old, new = edit
         assert library[file].count(old) == 1
-        library |= {file: library[file].replace(old, new)}
+        library = library | {file: library[file].replace(old, new)}
     driver, target = FakeDriver(built_driver()), Target("h200", "sm_90a", 132, 232448)
     at = Library(TEXT, library, toolchain)._library
     driver.know(compile_cubin(TEXT), lambda name: getattr(at, f"run_{name}"))
