@@ -26,7 +26,7 @@ def same(found):
     )
 
 
-@pytest.mark.parametrize("name", only(CASES, "windows", "tagged parts"))
+@pytest.mark.parametrize("name", only(CASES, "windows"))
 def test_kernels_give_the_bits_of_one_that_counts_blocks(name, tmp_path):
     """Whichever kind of meeting the case has; kernels of any number of blocks, in any order of
     threads and copies."""
