@@ -45,9 +45,10 @@ MEETING = Meet.NAME
 CUTS = CUTS_NOTHING, CUTS_ALL, CUTS_BY_TIME = ("none", "all", "auto")
 """Which meetings end a kernel: none, all, or those by which a step is predicted to be fastest."""
 COLUMNS_TOO_SLOW = 1.01
-"""Predicted times of a step with left sides of products in memory and of one without, from whose
-ratio on the first is not taken. On an H200 those of Llama-3-8B for 16 requests take 6936 and 7451
-us, and are predicted at 7061 and 7025; for 8 requests 5582 and 5460, predicted at 5467 and 5253."""
+"""How many times as long as another step of one kernel one with left sides of products in memory is
+predicted to take, from which on it is not taken. On an H200 those of Llama-3-8B for 16 requests
+take 6936 and 7451 us, and are predicted at 7061 and 7025; for 8 requests 5582 and 5460, predicted
+at 5467 and 5253."""
 LEAST_COLUMNS = 5
 """Requests of a step from which on left sides of products, rounded once, may lie in memory; those
 of fewer are two values each, the rounded one and what rounding left."""
@@ -182,7 +183,8 @@ class Divisions:
                 raise other
             return made
         one, two = (step_with_full_caches(module) for (module, _), _ in (made, other))
-        if one is None or two is None or two.seconds > COLUMNS_TOO_SLOW * one.seconds:
+        most = 1.0 if self._options.is_cut else COLUMNS_TOO_SLOW
+        if one is None or two is None or two.seconds > most * one.seconds:
             return made
         words = f"left sides of products lie in memory: {one.seconds * 1e6:.0f} us otherwise"
         other[1].append(Diagnostic("remark", "columns-in-memory", words))
