@@ -12,9 +12,12 @@ from task_steps import Judge, mode_of
 
 import meshc
 from meshc.backends.cuda.executor import CXX, modes
+from meshc.backends.cuda.tasks.kernel_parts import every_part, kernel_parts
+from meshc.ir.ops import task, tile
 from meshc.support.diagnostics import MeshcError
 
 DATA = Path(__file__).parents[1] / "data" / "tiny_cuda"
+PASSES = Path(__file__).parents[1] / "passes" / "cut"
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
@@ -83,3 +86,19 @@ def compiled(name, **options):
 def test_what_is_not_cut_is_refused(options, words):
     with pytest.raises(MeshcError, match=words):
         compiled("llama-4h2", **({"cut": "all"} | options))
+
+
+def test_kernels_have_names_of_their_own():
+    """A kernel of two phases may be called like that of another one, and names may have points."""
+    text = (PASSES / "layers.meshir").read_text().split("# ---\n")[1]
+    module = meshc.parse(text)
+    phases = [op for op in module.walk() if isinstance(op, task.Phase)]
+    for phase, name in zip(phases, ["y.q", "y", "Y", "y_q", *"abcdefgh"], strict=False):
+        phase.name = name
+    names = [part.name for part in every_part(kernel_parts(module))]
+    assert names[:4] == ["step_y_q", "step_y", "step_Y", "step_y_q_1"]
+    assert len(names) == len(phases) == len({*names})
+    body = next(op for op in module.program.body.ops if isinstance(op, tile.For)).regions[0]
+    body.ops = [op for op in body.ops if not isinstance(op, task.Meet)]
+    joined = [part.name for part in every_part(kernel_parts(module))]
+    assert joined[1] == "step_y_Y_y_q" and len(joined) == len({*joined})

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from meshc.backends.cuda.launches import Launch
 from meshc.backends.cuda.tasks.families import Loop, Phase, phases_of
+from meshc.backends.cuda.tasks.reserved import fresh
+from meshc.ir.builder import Names
 from meshc.ir.module import Module
 from meshc.ir.ops import task
 
@@ -35,20 +37,21 @@ def kernel_parts(module: Module) -> tuple[KernelPart | Rounds, ...]:
     kernels as well, since launches count their rounds."""
     if not any(isinstance(op, task.Meet) and op.kind == task.KERNEL for op in module.walk()):
         return ()
-    return tuple(_parts(phases_of(module), {}))
+    return tuple(_parts(phases_of(module), {}, Names()))
 
 
-def _parts(body: Sequence[Phase | Loop], rounds: dict[str, int]) -> Iterator[KernelPart | Rounds]:
+def _parts(
+    body: Sequence[Phase | Loop], rounds: dict[str, int], names: Names
+) -> Iterator[KernelPart | Rounds]:
     together: list[Phase] = []
     for one in (*body, None):
         if together and not (isinstance(one, Phase) and one.meets != task.KERNEL):
-            name = f"step_{'_'.join(phase.name for phase in together)}"
+            name = fresh(names, f"step_{'_'.join(phase.name for phase in together)}")
             yield KernelPart(name, tuple(together), dict(rounds))
             together = []
         if isinstance(one, Loop):
-            yield Rounds(
-                one.var, one.count, tuple(_parts(one.body, {**rounds, one.var: one.count}))
-            )
+            inner = {**rounds, one.var: one.count}
+            yield Rounds(one.var, one.count, tuple(_parts(one.body, inner, names)))
         elif one is not None:
             together.append(one)
 
