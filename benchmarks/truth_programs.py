@@ -170,11 +170,11 @@ def per_nonzero(call: str) -> float:
     return (long - short) / 960
 
 
-def by_columns(call: str) -> float:
-    """A sparse product with a list of nonzeros for each of 32 columns, all of them full."""
-    starts = ", ".join(str(32 * column) for column in range(33))
+def by_columns(call: str, n: int) -> float:
+    """A sparse product with a list of nonzeros for each of ``n`` columns, ``n`` in each."""
+    starts = ", ".join(str(n * column) for column in range(n + 1))
     body = f"""
-  for (@range(i32, 32)) |j| {{
+  for (@range(i32, {n})) |j| {{
     const first = starts[j];
     for (@range(i32, starts[j + 1] - first)) |k| {{
       const to = @bitcast(i32, row[first + k]);
@@ -184,23 +184,23 @@ def by_columns(call: str) -> float:
       {call}
     }}
   }}"""
-    return _sparse(body, 1024, f"var starts = [33]i32{{ {starts} }};")
+    return _sparse(body, n * n, f"var starts = [{n + 1}]i32{{ {starts} }};")
 
 
-def by_rows() -> float:
-    """A sparse product with as many nonzeros in each of 32 rows, all of them full."""
+def by_rows(call: str, n: int) -> float:
+    """A sparse product with ``n`` nonzeros in each of ``n`` rows."""
     body = f"""
-  for (@range(i32, 32)) |j| {{
-    const first = j * 32;
-    for (@range(i32, 32)) |k| {{
+  for (@range(i32, {n})) |j| {{
+    const first = j * {n};
+    for (@range(i32, {n})) |k| {{
       const from = @bitcast(i32, column[first + k]);
       const factor = value[first + k];
       @set_dsr_base_addr(b_dsr, &b[pitch * from]);
       @set_dsr_base_addr(c_dsr, &c[pitch * j]);
-      {MULTIPLIED}
+      {call}
     }}
   }}"""
-    return _sparse(body, 1024)
+    return _sparse(body, n * n)
 
 
 def _sparse(body: str, nonzeros: int, head: str = "") -> float:

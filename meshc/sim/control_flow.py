@@ -94,19 +94,25 @@ def expressions(stmt: ir.Stmt) -> Iterator[ir.Expr]:
         yield from getattr(stmt, name)
 
 
+def parts(expr: ir.Expr) -> Iterator[ir.Expr]:
+    """The expressions standing directly in an expression."""
+    kind: Any = type(expr)
+    single, lists = _parts_of_expression(kind)
+    for name in single:
+        part = getattr(expr, name)
+        if isinstance(part, ir.Expr):
+            yield part
+    for name in lists:
+        yield from getattr(expr, name)
+
+
 def inside(expr: ir.Expr) -> Iterator[ir.Expr]:
     """``expr`` and all its parts, each before its own."""
     left = [expr]
     while left:
         whole = left.pop()
         yield whole
-        kind: Any = type(whole)
-        single, lists = _parts_of_expression(kind)
-        parts = [getattr(whole, name) for name in single]
-        parts = [part for part in parts if isinstance(part, ir.Expr)]
-        for name in lists:
-            parts += getattr(whole, name)
-        left += reversed(parts)
+        left += reversed(list(parts(whole)))
 
 
 def analyse(program: PeProgram) -> Facts:

@@ -1,19 +1,22 @@
 """What compiled code has in registers: values that were worked out before and have not changed.
 
 The vendor's compiler works a value out once where it is used twice in straight code, and reads a
-variable again only when something may have written it. Both back ends ask here which expressions
-cost nothing for that.
+variable again only when something may have written it. Products of 32 bits that no pass of a loop
+changes it works out before the loop, and those of the loop's counter by a sum in each pass. Both
+back ends ask here which expressions cost nothing for that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from meshc.sim import ir
 from meshc.sim.control_flow import expressions, inside, sets
+from meshc.sim.products import copies, is_wide, largest, narrow
 from meshc.sim.scalar_costs import ScalarCosts
-from meshc.sim.unrolling import Functions, size_in_place, unrolled
+from meshc.sim.unrolling import Functions, counter_of, set_by, size_in_place, unrolled
 
 Place = int | None
 """A variable by its address; None is memory that only the run knows."""
@@ -40,15 +43,66 @@ class KnownValues:
         self._values: dict[int, tuple[ir.Expr, _Value]] = {}
         self._unrolled: dict[int, str] = {}
         self._counters: set[str] = set()
+        self._moved: list[set[Hashable]] = []
+        self._copies: dict[str, str] = {}
+        self._narrow: set[int] = set()
 
     def begin(self, function: ir.Function, functions: Functions) -> None:
         """At the beginning of a function, one of ``functions``, nothing is known."""
-        self._unrolled = unrolled(function, functions, self.costs, self._parts)
+        self._values, self._copies = {}, copies(function)
+        self._narrow = {id(node) for node in narrow(function)}
+        self._unrolled = unrolled(function, functions, self.costs, self._parts, self._within)
         self.forget()
 
     def size_in_place(self, function: ir.Function, functions: Functions) -> int | None:
         """Operations of a function that is written in the place of its calls; None of another."""
-        return size_in_place(function, functions, self.costs, self._parts)
+        self._values, self._copies = {}, {}
+        return size_in_place(function, functions, self.costs, self._parts, self._within)
+
+    def binary(self, node: ir.Bin) -> int:
+        """Cycles of one operation on two numbers."""
+        return self.costs.binary(node, id(node) in self._narrow)
+
+    def moved_out(self, loop: ir.Loop) -> tuple[int, int]:
+        """Cycles before ``loop``, and in each pass of it, of what is moved out of its passes. From
+        now on that is known, until the loop is left."""
+        changed, counter = set_by(loop), counter_of(loop)
+        moved: set[Hashable] = set()
+        self._moved.append(moved)
+        before = each = 0
+        for node in largest(loop, lambda part: self._may_move(part, changed, counter)):
+            value = self._value(node)
+            if self._is_moved(value):
+                continue
+            if value.locals & changed:
+                each += self.costs.operation
+            elif value.key not in self._known:
+                before += sum(self._part(part) for part in inside(node))
+            moved.add(value.key)
+        return before, each
+
+    def _may_move(self, node: ir.Expr, changed: set[str], counter: str) -> bool:
+        """Whether ``node`` has a product of 32 bits and no pass changes it, or is one that the
+        ``counter`` alone changes."""
+        value = self._value(node)
+        if value.key is None or value.places or not any(is_wide(part) for part in inside(node)):
+            return False
+        varies = value.locals & changed
+        return not varies or (is_wide(node) and varies == {counter})
+
+    def _part(self, node: ir.Expr) -> int:
+        return self.binary(node) if isinstance(node, ir.Bin) else self.costs.part(node)
+
+    def _is_moved(self, value: _Value) -> bool:
+        return any(value.key in moved for moved in self._moved)
+
+    @contextmanager
+    def _within(self, loop: ir.Loop) -> Iterator[None]:
+        """While the operations in ``loop`` are counted."""
+        self.forget()
+        self.moved_out(loop)
+        yield
+        self._moved.pop()
 
     def enter(self, loop: ir.Loop) -> bool:
         """At the beginning of a pass of ``loop``; whether its passes are written out."""
@@ -61,6 +115,7 @@ class KnownValues:
     def leave(self, loop: ir.Loop) -> None:
         """After the last pass of ``loop``."""
         self.forget()
+        self._moved.pop()
         self._counters.discard(self._unrolled.get(loop.label, ""))
 
     def repeats(self, node: ir.Expr) -> bool:
@@ -70,7 +125,7 @@ class KnownValues:
             return False
         if value.locals and not value.places and value.locals <= self._counters:
             return True
-        if value.key in self._known:
+        if value.key in self._known or self._is_moved(value):
             return True
         self._known[value.key] = value
         return False
@@ -131,7 +186,8 @@ class KnownValues:
             case ir.Const() if isinstance(node.value, int | float):
                 return _Value(("const", kind, node.value), frozenset(), frozenset())
             case ir.Local():
-                return _Value(("local", node.var.name), frozenset((node.var.name,)), frozenset())
+                name = self._copies.get(node.var.name, node.var.name)
+                return _Value(("local", name), frozenset((name,)), frozenset())
             case ir.Load():
                 found = self._joined(("load", kind), (node.addr,))
                 return found._replace(places=found.places | {_place(node.addr)})

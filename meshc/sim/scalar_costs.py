@@ -12,6 +12,7 @@ from itertools import islice
 
 from meshc.sim import ir, timing
 from meshc.sim.control_flow import statements
+from meshc.sim.products import is_wide
 from meshc.sim.sema import csl_types as ty
 
 SHORT = 12
@@ -29,6 +30,7 @@ class ScalarCosts:
 
     operation: int
     wide_product: int
+    narrow_product: int
     divide: int
     divide_f32: int
     to_integer: int
@@ -42,6 +44,7 @@ class ScalarCosts:
     setting: int
     register_base: int
     back: int
+    wide_back: int
     load_constant: int
     load_variable: int
     timestamp: int
@@ -51,19 +54,16 @@ class ScalarCosts:
     scalar: int
     unrolled: int
 
-    def binary(self, node: ir.Bin) -> int:
-        """One operation on two numbers."""
+    def binary(self, node: ir.Bin, narrow: bool = False) -> int:
+        """One operation on two numbers; ``narrow``, where the upper half of the result is not
+        used."""
         if isinstance(node.type, ty.Float):
             return self.divide_f32 if node.op == "/" else self.operation
         if node.op in "/%" and not isinstance(node.right, ir.Const):
             return self.divide
-        if not isinstance(node.type, ty.Int) or node.type.bits <= 16:
+        if not is_wide(node):
             return self.operation
-        if node.op != "*":
-            return self.operation
-        factors = [side.value for side in (node.left, node.right) if isinstance(side, ir.Const)]
-        shift = any(int(factor).bit_count() == 1 for factor in factors)
-        return self.operation if shift else self.wide_product
+        return self.narrow_product if narrow else self.wide_product
 
     def part(self, node: ir.Expr) -> int:
         """A part of an expression, its own parts apart; numbers and locals are no operations."""
@@ -79,6 +79,26 @@ class ScalarCosts:
             case ir.Runtime():
                 return self.runtime(node.name)
         return self.operation
+
+    def size(self, node: ir.Expr) -> int:
+        """Instructions as which the compiler counts a part: a product is one of any width; fewer
+        bits of a number, or other ones of the same size, are none."""
+        match node:
+            case ir.Bin(op="*"):
+                return self.operation
+            case ir.Bits():
+                return 0
+            case ir.Cast(type=ty.Int(bits=bits), operand=ir.Expr(type=ty.Int(bits=before))):
+                return 0 if bits < before else self.operation
+        return self.part(node)
+
+    def way_back(self, loop: ir.Loop) -> int:
+        """The way back to the beginning of ``loop``, which is not written out. A range's counter is
+        twice as wide here as the program has it."""
+        match loop.cond:
+            case ir.Bin(left=ir.Expr(type=ty.Int(bits=64))):
+                return self.back + self.wide_back
+        return self.back
 
     def conversion(self, have: ty.Type, want: ty.Type) -> int:
         """A change of type that keeps the value."""

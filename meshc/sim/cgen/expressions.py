@@ -240,7 +240,7 @@ class CExpressions(ExpressionWriter):
             return f"U({self.expr(node)})"
         if machine_int(node.type).bits >= bits:
             before = self.cost
-            self.cost += self.scalar.binary(node)
+            self.cost += self.held.binary(node)
             text = f"({self._sum(node, bits)})"
             if self.held.repeats(node):
                 self.cost = before

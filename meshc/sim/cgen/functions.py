@@ -242,6 +242,8 @@ class CFunctionWriter(VectorWriter):
         self.line("}")
 
     def _loop(self, stmt: ir.Loop) -> None:
+        before, each = self.held.moved_out(stmt)
+        self.cost += before
         self._flush()
         written_out = self.held.enter(stmt)
         self.stack.append(stmt.label)
@@ -250,7 +252,7 @@ class CFunctionWriter(VectorWriter):
         self._block(stmt.head)
         if not (isinstance(stmt.cond, ir.Const) and stmt.cond.value):
             cond = self.expr(stmt.cond)
-            self.cost += 0 if written_out else self.scalar.back
+            self.cost += 0 if written_out else self.scalar.way_back(stmt) + each
             self._flush()
             self.line(f"if (!{cond})")
             self.line("    break;")

@@ -66,7 +66,7 @@ class ExpressionWriter:
             case ir.Slot():
                 return self.slot(node.index)
             case ir.Bin():
-                self.cost += self.scalar.binary(node)
+                self.cost += self.held.binary(node)
                 return self._bin(node)
             case ir.Un():
                 self.cost += self.scalar.operation
@@ -252,7 +252,7 @@ class ExpressionWriter:
     def unrounded(self, node: ir.Bin) -> str:
         """An operation on floats whose result is not rounded."""
         before = self.cost
-        self.cost += self.scalar.binary(node)
+        self.cost += self.held.binary(node)
         text = self._float_bin(node)
         if self.held.repeats(node):
             self.cost = before

@@ -137,6 +137,8 @@ class FunctionWriter(ExpressionWriter):
         self.held.meet(stmt.other, other)
 
     def _loop(self, stmt: ir.Loop) -> None:
+        before, each = self.held.moved_out(stmt)
+        self.cost += before
         self._flush()
         written_out = self.held.enter(stmt)
         self.steps[stmt.label] = stmt.step
@@ -149,7 +151,7 @@ class FunctionWriter(ExpressionWriter):
         self._block(stmt.head)
         if not (isinstance(stmt.cond, ir.Const) and stmt.cond.value):
             cond = self.expr(stmt.cond)
-            self.cost += 0 if written_out else self.scalar.back
+            self.cost += 0 if written_out else self.scalar.way_back(stmt) + each
             self._flush()
             self.line(f"if not {cond}: break")
         elif not stmt.once:
