@@ -118,8 +118,19 @@ static void deliver_parts(machine *m, router *r, burst *b)
 
 enum { NEAR = 4, FAR = 8 }; /* so far ahead are receivers fetched */
 
+/* What goes on of a burst at t0: a copy, or at last the burst itself. Its payload, which nobody
+ * looks at on the way, is in no cache. */
+static burst *going_on(machine *m, burst *b, int64_t t0, int is_last)
+{
+    if (!is_last)
+        return burst_moved(m, b, t0);
+    b->t0 = t0;
+    return b;
+}
+
 static void multicast(machine *m, tree *t, burst *b)
 {
+    int64_t start = b->t0 + 2 * m->costs.ramp;
     for (int i = 0; m->report && i < t->edge_count; i++)
         core_of(t->edges[i]->p)->load[t->edge_ports[i]] += b->count;
     for (int i = 0; i < t->count; i++) {
@@ -128,8 +139,10 @@ static void multicast(machine *m, tree *t, burst *b)
         if (i + NEAR < t->count)
             fetch(t->receivers[i + NEAR].at->p, offsetof(core, events) + LINE);
         deliver_parts(m, t->receivers[i].at,
-                      burst_moved(m, b, b->t0 + 2 * m->costs.ramp + t->receivers[i].hops));
+                      going_on(m, b, start + t->receivers[i].hops, i + 1 == t->count));
     }
+    if (!t->count)
+        burst_drop(m, b);
 }
 
 /* --- hop by hop: an arrival is a burst at a port of a router --- */
@@ -294,10 +307,9 @@ static void leave(router *r, burst *b)
 }
 
 /* Send a burst over the link in a direction; when its last wavelet has left. */
-static int64_t hop(router *r, int out, const burst *given, int64_t start)
+static int64_t hop(router *r, int out, burst *b, int64_t start)
 {
     machine *m = r->p->m;
-    burst *b = burst_moved(m, given, start);
     int64_t end;
     if (r->exit == out) {
         end = burst_end(b);
@@ -350,18 +362,23 @@ static void forward(router *r, burst *b, int64_t start)
     r->free_at = start + (b->count - 1) * b->period + 1;
     if (b->paid)
         consume(m, b->paid, -(int64_t)(before.count - 1) * b->count);
+    int kept = 1;
     for (int i = 0; i < before.count; i++) {
-        int out = before.d[i];
-        if (out != RAMP)
-            r->free_at = max64(r->free_at, hop(r, out, onward, start));
-        else if (ignored)
+        int out = before.d[i], is_last = onward == b && i + 1 == before.count;
+        if (out == RAMP && ignored) {
             dropped(m, b, b->count);
+            continue;
+        }
+        kept &= !is_last;
+        if (out != RAMP)
+            r->free_at = max64(r->free_at, hop(r, out, going_on(m, onward, start, is_last), start));
         else
-            deliver_parts(m, r, burst_moved(m, b, start + m->costs.ramp));
+            deliver_parts(m, r, going_on(m, b, start + m->costs.ramp, is_last));
     }
     if (onward != b)
         burst_drop(m, onward);
-    burst_drop(m, b);
+    if (kept)
+        burst_drop(m, b);
 }
 
 /* Forward everything that the router's present position accepts. */
@@ -400,7 +417,6 @@ void inject(pe *p, int color, burst *b)
     tree *t = b->control ? NULL : tree_of(r);
     if (t) {
         multicast(m, t, b);
-        burst_drop(m, b);
         return;
     }
     if (!r->exists)

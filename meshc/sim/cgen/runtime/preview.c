@@ -32,14 +32,25 @@ static const router *reached(const core *c, const event *e)
 /* The state of a PE, without which nothing can be said about its events. */
 static void fetch_state(const core *c) { fetch(c, offsetof(core, routers)); }
 
+/* The router of the color that an operation sends on, NULL of another one. */
+static router *const *sent_on(const core *c, const operation *o)
+{
+    const dsd *to = &o->operands[0];
+    int64_t color = to->color;
+    if (to->kind != FABOUT)
+        return NULL;
+    if (to->queue >= 0 && to->queue < QUEUES && (c->kind->wse3 || color < 0))
+        color = c->out_queue[to->queue];
+    return color >= 0 && color < COLORS ? &c->routers[color] : NULL;
+}
+
 /* What its first event is about. */
 static void fetch_subject(const core *c, const event *e)
 {
+    (void)c;
     if (is_of_operation(e))
         fetch_operation(e->subject);
-    else if (e->act == act_reach)
-        fetch(&c->routers[((const burst *)e->argument)->color], 1);
-    else if (e->act != dispatch)
+    else if (e->act != dispatch && e->act != act_reach)
         fetch(e->subject, 2 * LINE);
     fetch(e->argument, 1);
 }
@@ -49,19 +60,42 @@ static void fetch_queues(const core *c, const event *e)
 {
     const operation *o = e->subject;
     if (e->act == act_reach) {
-        fetch(reached(c, e), 2 * LINE);
+        fetch(&c->routers[((const burst *)e->argument)->color], 1);
     } else if (e->act == deliver) {
         fetch(((const router *)e->subject)->channel, sizeof(channel));
         fetch(((const burst *)e->argument)->payload, 1);
     } else if (e->act == act_done) {
         fetch(c->head.top, 2 * LINE);
-    } else if (is_of_operation(e) && o->channel_count) {
-        fetch(o->channels[0], sizeof(channel));
+    } else if (is_of_operation(e)) {
+        fetch(sent_on(c, o), 1);
+        if (o->channel_count)
+            fetch(o->channels[0], sizeof(channel));
     }
 }
 
-/* What lies in the queues, and the neighbour to which a burst goes on. */
+/* What lies in the queues, and the router that a burst comes to. */
 static void fetch_items(const core *c, const event *e)
+{
+    const operation *o = e->subject;
+    if (e->act == act_reach) {
+        fetch(reached(c, e), 2 * LINE);
+    } else if (e->act == deliver) {
+        const channel *to = ((const router *)e->subject)->channel;
+        if (to && to->waiting.count)
+            fetch_operation(queue_at(&to->waiting, 0));
+    } else if (is_of_operation(e)) {
+        router *const *to = sent_on(c, o);
+        fetch_memory(o);
+        if (to)
+            fetch(*to, 2 * LINE);
+        if (o->channel_count && o->channels[0]->bursts.count)
+            fetch(queue_at(&o->channels[0]->bursts, 0), 1);
+    }
+}
+
+/* The memory that an operation reads or writes once its wavelets come, the account of what it
+ * sends, and the neighbour to which a burst goes on. */
+static void fetch_data(const core *c, const event *e)
 {
     const operation *o = e->subject;
     if (e->act == act_reach) {
@@ -72,25 +106,13 @@ static void fetch_items(const core *c, const event *e)
     } else if (e->act == deliver) {
         const channel *to = ((const router *)e->subject)->channel;
         if (to && to->waiting.count)
-            fetch_operation(queue_at(&to->waiting, 0));
-    } else if (is_of_operation(e)) {
-        fetch_memory(o);
-        if (o->channel_count && o->channels[0]->bursts.count)
-            fetch(queue_at(&o->channels[0]->bursts, 0), 1);
-    }
-}
-
-/* The memory that an operation reads or writes once its wavelets come. */
-static void fetch_data(const core *c, const event *e)
-{
-    const operation *o = e->subject;
-    (void)c;
-    if (e->act == deliver) {
-        const channel *to = ((const router *)e->subject)->channel;
-        if (to && to->waiting.count)
             fetch_memory(queue_at(&to->waiting, 0));
-    } else if (is_of_operation(e) && o->channel_count && o->channels[0]->bursts.count) {
-        fetch(((const burst *)queue_at(&o->channels[0]->bursts, 0))->payload, 1);
+    } else if (is_of_operation(e)) {
+        router *const *to = sent_on(c, o);
+        if (to)
+            fetch((*to)->credit, 1);
+        if (o->channel_count && o->channels[0]->bursts.count)
+            fetch(((const burst *)queue_at(&o->channels[0]->bursts, 0))->payload, 1);
     }
 }
 
