@@ -48,6 +48,10 @@ LATENTS = Drawn(
 LATENT_REQUESTS = replace(
     LATENTS, batch=2, capacity=90, merge=False, cores=3, positions=((45, 3), (12, 89)), meet="tags"
 )
+# Left sides in memory that a block copies in one, two and three pieces.
+PIECEWISE = replace(
+    LLAMA, decoder=replace(LLAMA.decoder, hidden=1100, features=624, layers=2)
+).with_columns(16)
 CASES = {
     "llama": LLAMA, "splits": SPLITS, "windows": WINDOWS, "parts": PARTS, "tags": TAGS,
     "merged tags": MERGED_TAGS, "tagged parts": TAGGED_PARTS, "latents": LATENTS,
