@@ -42,7 +42,7 @@ LATENTS = Drawn(
         hidden=64, heads=20, latent=64, plain=16, turned=16, lanes=16, features=48, words=33,
         layers=2, low=0,
     ),
-    "f16", 1, 600, 16, 16, 16, 1, True, 76, ((591,), (44,)),
+    "f16", 1, 600, 16, 16, 16, 1, True, 76, ((599,), (44,)),
 )  # fmt: skip
 # More tasks that attend than blocks.
 LATENT_REQUESTS = replace(
