@@ -207,9 +207,9 @@ struct Copied {
     static constexpr int MOST = 16;  // pieces
     Barrier* came;  // of each piece
     u32 parities;  // of these, a bit each
-    int there;  // blocks that the warp knows to be there
+    int there, piece;  // blocks that the warp knows to be there, and the piece behind them
 
-    MC_INLINE explicit Copied(void* barriers) : came((Barrier*)barriers), parities(~0u), there(0) {}
+    MC_INLINE explicit Copied(void* barriers) : came((Barrier*)barriers), parities(~0u), there(0), piece(0) {}
 
     // By one thread, before init_fence() and a barrier of all.
     MC_INLINE void set_up() {
@@ -222,7 +222,7 @@ struct Copied {
     MC_INLINE void ask(T* columns, const T* from, int me) {
         constexpr int PIECES = (COUNT + PIECE - 1) / PIECE;
         static_assert(PIECES <= MOST, "each piece has a barrier");
-        parities ^= (1u << PIECES) - 1, there = 0;
+        parities ^= (1u << PIECES) - 1, there = piece = 0;
         if (me != 0) return;
         copy_fence(), global_copy_fence();
 #pragma unroll 1
@@ -235,7 +235,8 @@ struct Copied {
 
     // By all warps: wait until the first ``blocks`` are there.
     MC_INLINE void need(int blocks) {
-        for (; there < blocks; there += PIECE) wait(came + there / PIECE, parities >> there / PIECE & 1);
+#pragma unroll 1
+        for (; there < blocks; there += PIECE, piece++) wait(came + piece, parities >> piece & 1);
     }
 };
 
